@@ -16,7 +16,7 @@ class ExcludedNodeRecord(BaseModel):
     reason: str
     """One line."""
     cluster: str | None
-    """Slurm's ClusterName; null: the node is excluded on every cluster."""
+    """Slurm's ClusterName; null: the node is excluded on every cluster that has a node of this name."""
     by: str
     """Run whose pre-flight found the node, or the user who excluded it."""
     time: str

@@ -71,7 +71,8 @@ class NcclLog(Record):
     network: str | None = None
     """`IB`, `Socket`, or the name of a plugin."""
     transports: dict[str, int] = {}
-    """Channels to and from other ranks by transport: `NET/IB`, `NET/Socket`, `P2P`, `SHM`, `COLLNET`."""
+    """Channels to and from other ranks by transport: `NET/IB`, `NET/Socket`, `P2P`, `SHM`,
+    `COLLNET/<plugin>`."""
     network_channels: int = 0
     """Channels over the network."""
     gpudirect_channels: int = 0

@@ -46,7 +46,7 @@ class CommunicationLibraries(Record):
     aws_ofi_nccl: str | None = None
     libfabric: str | None = None
     memory_lock: str | None = None
-    """Limit of locked memory: `unlimited`, or bytes."""
+    """Limit of locked memory: `unlimited`, also for a process with CAP_IPC_LOCK, or bytes."""
 
 
 class Gpu(Record):

@@ -19,7 +19,7 @@ class PreflightProblem(_Part):
 
     check: str
     """`agreement`, `clock`, `gpus`, `gpu_health`, `processors`, `memory_lock`, `shared_folder`, `free_space`,
-    `storage_rate`, `links` or `all_reduce`."""
+    `excluded`, `storage_rate`, `links` or `all_reduce`."""
     severity: Literal["error", "warning"]
     """The run does not start after an error."""
     message: str
@@ -43,7 +43,7 @@ class PreflightNode(_Part):
     processors: int
     """Processors that this job may use."""
     memory_lock_bytes: int | None
-    """Limit of locked memory (`ulimit -l`); null without a limit."""
+    """Limit of locked memory (`ulimit -l`); null without a limit, and with CAP_IPC_LOCK (as root)."""
     free_bytes: dict[str, int]
     """Free space by folder, for a user without privileges."""
     clock_offset_s: tuple[float, float] | None

@@ -17,6 +17,9 @@ CHECKPOINT_DIR = "DISTTRAIN_CHECKPOINT_DIR"
 
 PROCESSORS = "DISTTRAIN_PROCESSORS"
 """Environment variable with the processors of each local rank, `0,1;2,3`; empty without a binding."""
+ADAPTERS = "DISTTRAIN_ADAPTERS"
+"""Environment variable with the ports of adapters that NCCL should use on this node, `mlx5_0/1,mlx5_1/1`;
+empty where it should use TCP."""
 
 
 @dataclass(frozen=True)

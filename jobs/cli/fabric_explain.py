@@ -16,6 +16,7 @@ from jobs.fabric.defects import defects
 from jobs.fabric.derive import DerivedVariable, derive
 from jobs.fabric.description import Adapter, Fabric, FabricKind, Interface, Software
 from jobs.fabric.detect import detect, detect_here
+from jobs.fabric.shared_network import alternatives
 
 _NAMES = {
     FabricKind.INFINIBAND: "InfiniBand",
@@ -36,11 +37,25 @@ def run(args: argparse.Namespace) -> int:
     rows = [{**asdict(each), "given": given.get(each.name)} for each in derived]
     add_json(fabric=asdict(fabric), defects=list(found), variables=rows)
     print(_text(fabric, found))
+    if args.nodes > 1 and (faster := _faster(fabric, gpus, given)):
+        print(faster)
     shape = (
         f"{count(args.nodes, 'node')} with {count(gpus, 'GPU') if gpus else 'gloo'}{' each' if gpus else ''}"
     )
     print(_section(f"variables for a job of {shape}", _variable_lines(derived, given)))
     return 0
+
+
+def _faster(fabric: Fabric, gpus: int, given: Mapping[str, str]) -> str:
+    """Interfaces that a job may use in place of the one of the default route."""
+    route = fabric.default_interface
+    found = alternatives(fabric, route.name if route else None, gpus, given)
+    lines = [
+        f"{each.name} is faster: {_gbit((each.speed_mbit_per_s or 0) / 1000)} in {', '.join(each.networks)}; "
+        "a job uses it for TCP if its pre-flight finds that it connects all nodes"
+        for each in found
+    ]
+    return _section("other interfaces for a job", "\n".join(lines))
 
 
 def _given(fabric: Fabric, environ: Mapping[str, str]) -> dict[str, str]:

@@ -13,6 +13,7 @@ def defects(fabric: Fabric) -> tuple[str, ...]:
     """One line for each defect, with the remedy."""
     return (
         *_lost_adapters(fabric),
+        *_doubtful_adapters(fabric),
         *_slow_slots(fabric),
         *_nvlinks(fabric),
         *_locked_memory(fabric),
@@ -39,6 +40,18 @@ def _lost_adapters(fabric: Fabric) -> Iterator[str]:
     for adapter in fabric.excluded_adapters:
         if adapter.kind in kinds and nearest_gpus(adapter, fabric.gpus)[0] in NEAR:
             yield f"{adapter.name}: {adapter.reason}"
+
+
+def _doubtful_adapters(fabric: Fabric) -> Iterator[str]:
+    """Adapters that no PCIe switch ties to a GPU, beside others that are, or more of them than GPUs."""
+    chosen = [each for each in fabric.compute_adapters if each.kind is AdapterKind.VERBS]
+    apart = [each.name for each in chosen if nearest_gpus(each, fabric.gpus)[0] not in NEAR]
+    if fabric.gpus and apart and (len(apart) < len(chosen) or len(chosen) > len(fabric.gpus)):
+        yield (
+            f"{', '.join(apart)}: counted as for computing, although no PCIe switch shows a GPU beside "
+            f"{'them' if len(apart) > 1 else 'it'}: if some are for storage, name the other adapters in "
+            "NCCL_IB_HCA of the site profile"
+        )
 
 
 def _slow_slots(fabric: Fabric) -> Iterator[str]:

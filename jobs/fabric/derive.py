@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from disttrain.records.nccl_names import parse_names
 from jobs.fabric.description import Adapter, AdapterKind, Fabric, FabricKind, Interface
 from jobs.fabric.registry import parse_version, registry
 from jobs.fabric.slingshot import SLINGSHOT_VARIABLES
@@ -76,6 +77,8 @@ class _Job:
     fabric: Fabric
     interface: Interface | None
     """The interface that TCP connections should use."""
+    network: str | None
+    """IPv4 network of `interface`, if the pre-flight chose it."""
     given: Mapping[str, str]
     nccl_version: str | None
 
@@ -87,6 +90,7 @@ def derive(
     nccl_version: str | None = None,
     *,
     interface: str | None = None,
+    network: str | None = None,
     given: Mapping[str, str] | None = None,
 ) -> tuple[DerivedVariable, ...]:
     """The variables that ranks on a node of this fabric need; most often few or none.
@@ -96,12 +100,13 @@ def derive(
     gpus_per_node : 0 for a job that communicates with gloo alone
     nccl_version : such as `2.27.5`; None takes the detected one
     interface : interface by which the node reaches the others; None takes that of the default route
+    network : IPv4 network of `interface`, if the pre-flight chose it because it connects all nodes
     given : values of the user and the site. A derived value of the same name is returned all the same, see
         `without_given`; values that contradict a given one are left out
     """
     version = nccl_version or fabric.software.nccl_version
     given = given or {}
-    job = _Job(fabric, _interface(fabric, interface, given), given, version)
+    job = _Job(fabric, _interface(fabric, interface, given), network, given, version)
     found: list[DerivedVariable] = []
     if nodes > 1:
         found += _names_of_interface(job, gpus_per_node)
@@ -129,16 +134,10 @@ def _nothing(job: _Job) -> Iterator[DerivedVariable]:
     return iter(())
 
 
-def named_interfaces(pattern: str, fabric: Fabric) -> list[str]:
-    """Interfaces that a value of `NCCL_SOCKET_IFNAME` selects, in its syntax: `=`, `^`, prefixes."""
-    excludes, rest = pattern.startswith("^"), pattern.removeprefix("^")
-    exact, words = rest.startswith("="), rest.removeprefix("=").split(",")
-    names = [each.name for each in fabric.interfaces if each.is_up]
-
-    def is_named(name: str) -> bool:
-        return any(name == word if exact else name.startswith(word) for word in words if word)
-
-    return [name for name in names if is_named(name) is not excludes]
+def named_interfaces(value: str, fabric: Fabric) -> list[str]:
+    """Interfaces that are up and that a value of `NCCL_SOCKET_IFNAME` permits."""
+    names = parse_names(value)
+    return [each.name for each in fabric.interfaces if each.is_up and names.permits(each.name)]
 
 
 def _interface(fabric: Fabric, towards_peers: str | None, given: Mapping[str, str]) -> Interface | None:
@@ -164,20 +163,58 @@ def _names_of_interface(job: _Job, gpus_per_node: int) -> Iterator[DerivedVariab
     interface = job.interface
     if interface is None:
         return
+    evidence = interface.evidence
+    why = "gloo would use the address of the host's name, which may be loopback or another network"
+    if job.network is not None:
+        evidence += f"/speed: {(interface.speed_mbit_per_s or 0) / 1000:g} Gbit/s"
+        why = f"the fastest interface that connects all nodes: the pre-flight reached them in {job.network}"
     yield DerivedVariable(
-        "GLOO_SOCKET_IFNAME", interface.name,
-        "gloo would use the address of the host's name, which may be loopback or another network",
-        interface.evidence, GLOO_SOURCE, severity=Severity.CONNECTION, per_node=True,
+        "GLOO_SOCKET_IFNAME", interface.name, why,
+        evidence, GLOO_SOURCE, severity=Severity.CONNECTION, per_node=True,
     )  # fmt: skip
-    others = [each.name for each in job.fabric.interfaces if each.is_up and _is_candidate(each, interface)]
-    if job.fabric.kind is FabricKind.ETHERNET and faster_interfaces(job.fabric, interface.name):
-        return  # the slower one leads to the nodes by name; the lint reports it
-    if gpus_per_node > 0 and others:
+    names = _interfaces_of_nccl(job, interface)
+    others = [
+        each.name
+        for each in job.fabric.interfaces
+        if each.is_up and each.name not in names and _is_candidate(each, interface)
+    ]
+    if gpus_per_node > 0 and names and others:
+        several = " and those as fast" if len(names) > 1 else ""
         yield DerivedVariable(
-            "NCCL_SOCKET_IFNAME", f"={interface.name}",
-            f"the interface towards the other nodes; NCCL might choose {', '.join(others[:4])}",
-            interface.evidence, USER_GUIDE, severity=Severity.CONNECTION, per_node=True,
+            "NCCL_SOCKET_IFNAME", f"={','.join(names)}",
+            f"the interface of gloo{several} towards the other nodes; NCCL might choose "
+            f"{', '.join(others[:4])}",
+            evidence, USER_GUIDE, severity=Severity.CONNECTION, per_node=True,
         )  # fmt: skip
+
+
+def _interfaces_of_nccl(job: _Job, interface: Interface) -> list[str]:
+    """Interfaces for NCCL's TCP connections, where gloo uses `interface`; empty where NCCL should choose.
+
+    NCCL uses several interfaces of one speed together. On Slingshot, HPE prescribes those of all adapters.
+    """
+    is_ethernet = job.fabric.kind is FabricKind.ETHERNET
+    if job.network is None:
+        # the slower interface leads to the nodes by name; the lint reports it
+        is_slow = is_ethernet and faster_interfaces(job.fabric, interface.name)
+        return [] if is_slow else [interface.name]
+    if not is_ethernet and job.fabric.kind is not FabricKind.SLINGSHOT:
+        return [interface.name]
+    speed = interface.speed_mbit_per_s or 0
+    as_fast = [
+        each.name
+        for each in job.fabric.interfaces
+        if each.networks and _is_usable(each) and (each.speed_mbit_per_s or 0) >= speed
+    ]
+    return [interface.name] if len(as_fast) < 2 else [] if is_ethernet else as_fast
+
+
+def needs_fast_tcp(fabric: Fabric, gpus_per_node: int) -> bool:
+    """Whether TCP should take the fastest network: it carries gradients with gloo, and without RDMA.
+
+    On Slingshot, HPE prescribes the adapters' own interfaces (hsn) for NCCL's connections over TCP.
+    """
+    return gpus_per_node == 0 or fabric.kind in (FabricKind.ETHERNET, FabricKind.SLINGSHOT)
 
 
 def faster_interfaces(fabric: Fabric, name: str) -> list[Interface]:
@@ -187,9 +224,13 @@ def faster_interfaces(fabric: Fabric, name: str) -> list[Interface]:
     return [
         each
         for each in fabric.interfaces
-        if speed is not None and (each.speed_mbit_per_s or 0) > speed
-        if each.is_up and not each.is_virtual and each.master is None
+        if speed is not None and (each.speed_mbit_per_s or 0) > speed and _is_usable(each)
     ]
+
+
+def _is_usable(interface: Interface) -> bool:
+    """Whether it is up and has a device and addresses of its own: members of a bond have none."""
+    return interface.is_up and not interface.is_virtual and interface.master is None
 
 
 def _is_candidate(other: Interface, chosen: Interface) -> bool:

@@ -153,6 +153,8 @@ class Interface:
     """The bond or bridge that this interface belongs to."""
     members: tuple[str, ...] = ()
     """Of a bond: its interfaces."""
+    networks: tuple[str, ...] = ()
+    """IPv4 networks that it is connected to, for example `10.1.0.0/16`."""
 
     @property
     def is_up(self) -> bool:
@@ -254,7 +256,7 @@ class Software:
     memory_lock_bytes: int | None = None
     """Limit of locked memory of this process; None if it is unlimited or unknown, see `memory_lock`."""
     memory_lock: str | None = None
-    """The limit as the kernel prints it: `unlimited`, or bytes."""
+    """The limit that has effect (`jobs.fabric.memory_lock`): `unlimited`, or bytes."""
     shared_memory_bytes: int | None = None
     """Size of `/dev/shm`; None where it was not read."""
 

@@ -73,7 +73,8 @@ def _recorded_nvml(tree: FileTree) -> NvmlReading | None:
 def _product(tree: FileTree) -> str | None:
     """Vendor and product by DMI; on processors without DMI, the model of the device tree."""
     folder = "/sys/class/dmi/id"
-    parts = [tree.text(f"{folder}/{name}") for name in ("sys_vendor", "product_name")]
+    vendor, name = (tree.text(f"{folder}/{file}") for file in ("sys_vendor", "product_name"))
+    parts = [None if vendor and (name or "").startswith(vendor) else vendor, name]
     if tree.text(f"{folder}/chassis_asset_tag") == "OracleCloud.com":
         parts.append("(OracleCloud.com)")
     return " ".join(part for part in parts if part) or tree.text("/proc/device-tree/model")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from disttrain.errors import nearest
-from jobs.fabric.derive import faster_interfaces, named_interfaces
-from jobs.fabric.description import AdapterKind, Fabric, FabricKind
+from disttrain.records.nccl_names import parse_names
+from jobs.fabric.derive import faster_interfaces, named_interfaces, needs_fast_tcp
+from jobs.fabric.description import AdapterKind, Fabric
 from jobs.fabric.findings import Finding, FindingKind, FindingSeverity, LintContext
 
 
@@ -39,7 +40,8 @@ def _of_nccl(context: LintContext, fabric: Fabric, nccl: str, gloo: str | None) 
     if nccl.removeprefix("=").split(",")[0] == "lo":
         chosen = ["lo"]
     if not chosen:
-        names = [each.name for each in fabric.interfaces if each.is_up]
+        up = [each for each in fabric.interfaces if each.is_up]
+        names = [each.name for each in up if not each.is_virtual] or [each.name for each in up]
         yield context.finding(
             FindingSeverity.ERROR, FindingKind.CONFLICT, "NCCL_SOCKET_IFNAME",
             f"it selects none of the node's interfaces, so NCCL fails; write = and one of {', '.join(names)}",
@@ -52,17 +54,19 @@ def _of_nccl(context: LintContext, fabric: Fabric, nccl: str, gloo: str | None) 
 
 
 def slow_interface(context: LintContext) -> Iterator[Finding]:
-    """TCP: a node with a faster interface than the one that gloo uses."""
+    """A node with a faster interface than the one that gloo uses, on networks where TCP should be fast."""
     name, fabric = context.value("GLOO_SOCKET_IFNAME"), context.fabric
-    if name is None or fabric is None or fabric.kind is not FabricKind.ETHERNET or context.nodes == 1:
+    if name is None or fabric is None or context.nodes == 1 or not needs_fast_tcp(fabric, len(fabric.gpus)):
         return
-    faster = max(faster_interfaces(fabric, name), key=lambda each: each.speed_mbit_per_s or 0, default=None)
-    if faster is not None:
-        speed = (faster.speed_mbit_per_s or 0) / 1000
+    faster = faster_interfaces(fabric, name)
+    speed = max((each.speed_mbit_per_s or 0 for each in faster), default=0)
+    names = [each.name for each in faster if each.speed_mbit_per_s == speed]
+    if names:
+        verbs = ("is", "it connects") if len(names) == 1 else ("are", "they connect")
         yield context.finding(
             FindingSeverity.WARNING, FindingKind.FALLBACK, "GLOO_SOCKET_IFNAME",
-            f"{faster.name} is faster ({speed:g} Gbit/s); if it connects all nodes, set GLOO_SOCKET_IFNAME="
-            f"{faster.name} and NCCL_SOCKET_IFNAME=={faster.name} in the profile",
+            f"{', '.join(names)} {verbs[0]} faster ({speed / 1000:g} Gbit/s); if {verbs[1]} all nodes, set "
+            f"GLOO_SOCKET_IFNAME={names[0]} and NCCL_SOCKET_IFNAME=={','.join(names)} in the profile",
         )  # fmt: skip
 
 
@@ -72,19 +76,17 @@ def adapter_names(context: LintContext) -> Iterator[Finding]:
     if value is None or context.fabric is None:
         return
     names = [each.name for each in context.fabric.adapters if each.kind is AdapterKind.VERBS]
-    exact = value.removeprefix("^").startswith("=")
-    for word in value.removeprefix("^").removeprefix("=").split(","):
-        wanted = word.split(":")[0]
-        named = [name for name in names if (name == wanted if exact else name.startswith(wanted))]
+    for entry in parse_names(value).entries:
+        named = [name for name in names if entry.matches(name)]
         if not named and names:
             yield context.finding(
-                FindingSeverity.ERROR if exact else FindingSeverity.WARNING,
+                FindingSeverity.ERROR if entry.is_exact else FindingSeverity.WARNING,
                 FindingKind.CONFLICT, "NCCL_IB_HCA",
-                f"the node has no adapter {wanted!r}; it has {', '.join(names)}",
+                f"the node has no adapter {entry.name!r}; it has {', '.join(names)}",
             )  # fmt: skip
-        elif not exact and wanted in names and len(named) > 1:
+        elif not entry.is_exact and entry.name in names and len(named) > 1:
             yield context.finding(
                 FindingSeverity.WARNING, FindingKind.CONFLICT, "NCCL_IB_HCA",
-                f"{wanted} is a prefix, and also names {', '.join(n for n in named if n != wanted)}; "
-                "begin the list with =",
+                f"{entry.name} is a prefix, and also names "
+                f"{', '.join(name for name in named if name != entry.name)}; begin the list with =",
             )  # fmt: skip

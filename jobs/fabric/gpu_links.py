@@ -9,7 +9,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.fabric.description import GpuLink
+from jobs.fabric.description import Gpu, GpuLink, PciDevice
 
 _READ = 0  # NVML_P2P_CAPS_INDEX_READ, which is a tuple in some releases of the binding
 _PATHS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
@@ -20,29 +20,20 @@ _MOST_NVLINKS = 36
 
 
 @dataclass(frozen=True)
-class NvmlGpu:
-    """A GPU as NVML describes it."""
-
-    pci_address: str
-    name: str | None = None
-    uuid: str | None = None
-    memory_bytes: int | None = None
-    compute_capability: tuple[int, int] | None = None
-    has_c2c: bool | None = None
-    nvlinks_active: int | None = None
-    nvlinks: int | None = None
-
-
-@dataclass(frozen=True)
 class NvmlReading:
     """All GPUs that NVML lists, and each pair's link."""
 
     driver: str | None = None
-    gpus: tuple[NvmlGpu, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+    """Of their places on the PCI bus, only the addresses are known."""
     links: tuple[GpuLink, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """The content of `nvml.json`: of each GPU `pci_address`, and its other fields without `pci`."""
+        found = dataclasses.asdict(self)
+        for gpu in found["gpus"]:
+            gpu["pci_address"] = gpu.pop("pci")["address"]
+        return found
 
     @classmethod
     def from_json(cls, data: Any) -> NvmlReading | None:
@@ -50,14 +41,19 @@ class NvmlReading:
         try:
             return cls(
                 driver=data.get("driver"),
-                gpus=tuple(
-                    NvmlGpu(**{**gpu, "compute_capability": _pair(gpu.get("compute_capability"))})
-                    for gpu in data.get("gpus", [])
-                ),
+                gpus=tuple(_gpu_of_json(**gpu) for gpu in data.get("gpus", [])),
                 links=tuple(GpuLink(**link) for link in data.get("links", [])),
             )
         except (TypeError, AttributeError, ValueError):
             return None
+
+
+def _gpu_of_json(pci_address: str, compute_capability: Any = None, **fields: Any) -> Gpu:
+    return Gpu(_place(pci_address), compute_capability=_pair(compute_capability), **fields)
+
+
+def _place(address: str) -> PciDevice:
+    return PciDevice(address, (address,))
 
 
 def _pair(value: Any) -> tuple[int, int] | None:
@@ -89,8 +85,8 @@ def read_nvml() -> NvmlReading | None:
             gpus=tuple(gpu for _, gpu in found),
             links=tuple(
                 GpuLink(
-                    gpu.pci_address,
-                    other.pci_address,
+                    gpu.pci.address,
+                    other.pci.address,
                     _path(pynvml, handle, other_handle),
                     _is_p2p(pynvml, handle, other_handle),
                 )
@@ -124,7 +120,7 @@ def _address(api: Any, handle: Any) -> str | None:
     return normal_address(pci.busId) if pci is not None else None
 
 
-def _gpu(api: Any, handle: Any) -> NvmlGpu | None:
+def _gpu(api: Any, handle: Any) -> Gpu | None:
     """None for a GPU that does not answer."""
     address = _address(api, handle)
     if address is None:
@@ -132,8 +128,8 @@ def _gpu(api: Any, handle: Any) -> NvmlGpu | None:
     links = _link_states(api, handle)
     c2c = _call(api, "nvmlDeviceGetC2cModeInfoV", handle)
     memory = _call(api, "nvmlDeviceGetMemoryInfo", handle)
-    return NvmlGpu(
-        pci_address=address,
+    return Gpu(
+        _place(address),
         name=_call(api, "nvmlDeviceGetName", handle),
         uuid=_call(api, "nvmlDeviceGetUUID", handle),
         memory_bytes=int(memory.total) if memory is not None else None,

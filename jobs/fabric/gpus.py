@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import combinations
 
 from jobs.fabric.description import Gpu, GpuLink, PciDevice
-from jobs.fabric.gpu_links import NvmlGpu, NvmlReading
+from jobs.fabric.gpu_links import NvmlReading
 from jobs.fabric.kernel_files import FileTree
 from jobs.fabric.pci import pci_path, read_pci_device
 
@@ -24,10 +25,10 @@ def read_gpus(tree: FileTree, nvml: NvmlReading | None) -> tuple[Gpu, ...]:
 
     Some containers hide the PCI bus; GPUs that only NVML lists follow, without their place.
     """
-    by_address = {gpu.pci_address: gpu for gpu in nvml.gpus} if nvml else {}
+    by_address = {gpu.pci.address: gpu for gpu in nvml.gpus} if nvml else {}
     places = [pci for name in tree.names(_FOLDER) if (pci := _gpu_place(tree, f"{_FOLDER}/{name}"))]
     known = {pci.address for pci in places}
-    places += [PciDevice(address, (address,)) for address in by_address if address not in known]
+    places += [gpu.pci for address, gpu in by_address.items() if address not in known]
     return tuple(_gpu(tree, pci, by_address.get(pci.address)) for pci in places)
 
 
@@ -39,22 +40,12 @@ def _gpu_place(tree: FileTree, folder: str) -> PciDevice | None:
     return read_pci_device(tree, folder)
 
 
-def _gpu(tree: FileTree, pci: PciDevice, reading: NvmlGpu | None) -> Gpu:
+def _gpu(tree: FileTree, pci: PciDevice, reading: Gpu | None) -> Gpu:
     """Of `reading` (NVML), else the driver's name and UUID; C2C then follows from the PCI device."""
     model, uuid = _driver_information(tree, pci.address)
-    with_c2c = pci.device in _WITH_C2C
-    if reading is None:
-        return Gpu(pci, name=model, uuid=uuid, has_c2c=with_c2c)
-    return Gpu(
-        pci,
-        name=reading.name or model,
-        uuid=reading.uuid or uuid,
-        memory_bytes=reading.memory_bytes,
-        compute_capability=reading.compute_capability,
-        has_c2c=with_c2c if reading.has_c2c is None else reading.has_c2c,
-        nvlinks_active=reading.nvlinks_active,
-        nvlinks=reading.nvlinks,
-    )
+    known = reading or Gpu(pci)
+    with_c2c = pci.device in _WITH_C2C if known.has_c2c is None else known.has_c2c
+    return replace(known, pci=pci, name=known.name or model, uuid=known.uuid or uuid, has_c2c=with_c2c)
 
 
 def _driver_information(tree: FileTree, address: str) -> tuple[str | None, str | None]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
+from collections.abc import Iterator
+from dataclasses import replace
+
 from jobs.fabric.description import Interface
 from jobs.fabric.kernel_files import FileTree, parse_integer
 from jobs.fabric.pci import read_pci_device
@@ -13,9 +17,9 @@ _UP = 0x1
 
 def read_interfaces(tree: FileTree) -> tuple[Interface, ...]:
     """All interfaces but loopback."""
-    default = default_route_interface(tree)
+    default, networks = default_route_interface(tree), connected_networks(tree)
     return tuple(
-        _read_interface(tree, name, default)
+        replace(_read_interface(tree, name, default), networks=networks.get(name, ()))
         for name in tree.names(_FOLDER)
         if tree.integer(f"{_FOLDER}/{name}/type") != _LOOPBACK_TYPE
         and name != "lo"
@@ -40,16 +44,40 @@ def _read_interface(tree: FileTree, name: str, default: str | None) -> Interface
     )
 
 
+def connected_networks(tree: FileTree) -> dict[str, tuple[str, ...]]:
+    """IPv4 networks that each interface is connected to, by its routes without a gateway.
+
+    Routes to single hosts and to 169.254.0.0/16 are left out.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for fields in _routes(tree):
+        try:
+            address, gateway, mask = (
+                ipaddress.IPv4Address(bytes.fromhex(fields[index])[::-1]) for index in (1, 2, 7)
+            )
+            network = ipaddress.IPv4Network(f"{address}/{mask}")
+        except ValueError:
+            continue
+        if not int(gateway) and 0 < network.prefixlen < 32 and not network.is_link_local:
+            found[fields[0]] = (*found.get(fields[0], ()), str(network))
+    return found
+
+
 def default_route_interface(tree: FileTree) -> str | None:
     """The interface of the default route with the lowest metric: of IPv4, else of IPv6."""
     found = []
-    for line in (tree.text("/proc/net/route") or "").splitlines()[1:]:
-        fields = line.split()
-        if len(fields) < 8 or fields[1] != "00000000" or fields[7] != "00000000":
-            continue
-        if _flags(fields[3]) & _UP:
+    for fields in _routes(tree):
+        if fields[1] == fields[7] == "00000000":
             found.append((parse_integer(fields[6]) or 0, fields[0]))
     return min(found)[1] if found else _default_route_ipv6(tree)
+
+
+def _routes(tree: FileTree) -> Iterator[list[str]]:
+    """Columns of each IPv4 route that is up: interface, destination, gateway, flags, ..., metric, mask."""
+    for line in (tree.text("/proc/net/route") or "").splitlines()[1:]:
+        fields = line.split()
+        if len(fields) >= 8 and _flags(fields[3]) & _UP:
+            yield fields
 
 
 def _default_route_ipv6(tree: FileTree) -> str | None:

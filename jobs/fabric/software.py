@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from jobs.fabric.description import Plugin, Software
 from jobs.fabric.gpu_links import NvmlReading
 from jobs.fabric.kernel_files import FileTree, natural_order
+from jobs.fabric.memory_lock import effective_limit, limit_bytes
 from jobs.fabric.nccl_files import read_nccl_files
 
 _PYTHON_FOLDERS = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/local/lib64", "/opt/venv/lib")
@@ -55,7 +56,7 @@ def read_software(tree: FileTree, process: Process, nvml: NvmlReading | None) ->
     plugins = _plugins(tree, linker)
     libfabric, libfabric_evidence = _libfabric(tree, linker)
     driver, is_open = _nvidia_driver(tree)
-    lock = _memory_lock(tree)
+    lock = effective_limit(*(tree.text(f"/proc/self/{name}") for name in ("limits", "status", "uid_map")))
     return Software(
         nccl_version=version,
         nccl_evidence=evidence,
@@ -70,7 +71,7 @@ def read_software(tree: FileTree, process: Process, nvml: NvmlReading | None) ->
         has_peermem=_has_module(tree, "nvidia_peermem", "nv_peer_mem"),
         has_gdrcopy=tree.exists("/dev/gdrdrv") if tree.exists("/dev") else None,
         has_verbs_devices=_has_verbs_devices(tree),
-        memory_lock_bytes=int(lock) if lock and lock.isdecimal() else None,
+        memory_lock_bytes=limit_bytes(lock),
         memory_lock=lock,
         shared_memory_bytes=_shared_memory_bytes(tree),
     )
@@ -204,13 +205,6 @@ def _has_verbs_devices(tree: FileTree) -> bool | None:
     if not tree.exists("/dev"):
         return None
     return any(name.startswith("uverbs") for name in tree.names("/dev/infiniband"))
-
-
-def _memory_lock(tree: FileTree) -> str | None:
-    """The soft limit of locked memory: `unlimited`, or bytes."""
-    text = tree.text("/proc/self/limits") or ""
-    found = re.search(r"^Max locked memory\s+(unlimited|\d+)\s", text, re.MULTILINE)
-    return found[1] if found else None
 
 
 def _shared_memory_bytes(tree: FileTree) -> int | None:

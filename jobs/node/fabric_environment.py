@@ -16,16 +16,19 @@ from typing import Any
 from disttrain.config.ranks import ranks_per_node
 from disttrain.errors import in_one_line
 from disttrain.records.masking import MASK, is_secret
+from disttrain.records.run_directory import ADAPTERS
 from jobs.core.environment import AddedVariable, InheritedVariable
 from jobs.fabric.derive import DerivedVariable, derive, without_given
-from jobs.fabric.description import Fabric, FabricKind
+from jobs.fabric.description import Fabric, FabricKind, Interface
 from jobs.fabric.detect import current_process, detect
+from jobs.fabric.expected_adapters import expected_ports
 from jobs.fabric.findings import Finding, FindingSeverity, Setting
 from jobs.fabric.lint import lint
 from jobs.fabric.registry import registry
+from jobs.fabric.shared_network import alternatives
 from jobs.node.node_context import LOOPBACK, NodeContext
 from jobs.node.node_log import log_line
-from jobs.node.rendezvous import interface_towards
+from jobs.node.rendezvous import interface_into, interface_towards
 
 _ENVIRONMENT = "environment"
 
@@ -39,14 +42,25 @@ class FabricEnvironment:
     inherited: Mapping[str, InheritedVariable]
     """Those that the ranks inherit, or that NCCL reads from a file."""
     findings: Sequence[Finding]
+    alternatives: Sequence[Interface] = ()
+    """Faster interfaces that the pre-flight may choose, see `jobs.fabric.shared_network.alternatives`."""
+    network: str | None = None
+    """IPv4 network of the interface, if the pre-flight chose it."""
+    ports: tuple[str, ...] | None = None
+    """Ports of adapters that NCCL should use; None for runs without NCCL between nodes, and where the node
+    has no adapter."""
 
     @property
     def added(self) -> dict[str, AddedVariable]:
-        """The derived variables in the form of `env.json`."""
-        return {
+        """The derived variables in the form of `env.json`, and the expected ports for the verdict."""
+        found = {
             each.name: AddedVariable(each.value, each.reason, "derived", each.evidence, each.source)
             for each in self.derived
         }
+        if self.ports is not None:
+            reason = "adapters that NCCL should use, with which the verdict on the network compares"
+            found[ADAPTERS] = AddedVariable(",".join(self.ports), reason, "derived")
+        return found
 
     @property
     def agreed(self) -> list[dict[str, Any]]:
@@ -69,18 +83,35 @@ def detect_or_nothing(root: Path = Path("/")) -> Fabric:
         return Fabric(FabricKind.NONE)
 
 
+def interface_to_peers(node: NodeContext) -> str | None:
+    """The interface by which this node reaches the others by their names; None on one machine."""
+    if len(node.hosts) == 1 or set(node.hosts) == {LOOPBACK}:
+        return None
+    return interface_towards(node.hosts[0 if node.rank else 1])
+
+
 def derive_environment(
-    node: NodeContext, record: Mapping[str, Any], agreed: Sequence[Mapping[str, Any]] | None = None
+    node: NodeContext,
+    record: Mapping[str, Any],
+    fabric: Fabric,
+    interface: str | None,
+    *,
+    network: str | None = None,
+    agreed: Sequence[Mapping[str, Any]] | None = None,
 ) -> FabricEnvironment:
-    """The communication variables of a node of a job; `agreed` are those that node 0 published."""
-    one_machine = set(node.hosts) == {LOOPBACK}
-    peer = node.hosts[0 if node.rank else 1] if len(node.hosts) > 1 and not one_machine else None
+    """The communication variables of a node of a job, of which `fabric` describes the network.
+
+    `interface` is that of `interface_to_peers`; `network` is the one that the pre-flight chose; `agreed` are
+    the variables that node 0 published.
+    """
     return fabric_environment(
-        detect_or_nothing(),
+        fabric,
         record,
         os.environ,
-        nodes=1 if one_machine else len(node.hosts),
-        interface=interface_towards(peer) if peer else None,
+        nodes=1 if set(node.hosts) == {LOOPBACK} else len(node.hosts),
+        interface=interface,
+        network=network,
+        via=interface_into(network) if network else None,
         agreed=agreed,
     )
 
@@ -92,6 +123,8 @@ def fabric_environment(
     *,
     nodes: int,
     interface: str | None = None,
+    network: str | None = None,
+    via: str | None = None,
     agreed: Sequence[Mapping[str, Any]] | None = None,
 ) -> FabricEnvironment:
     """The communication variables of a run on this node.
@@ -102,12 +135,25 @@ def fabric_environment(
     environ : the environment of the agent
     nodes : number of nodes, 1 where all are one machine
     interface : interface by which this node reaches the others, if known
+    network : IPv4 network that the pre-flight chose
+    via : interface by which the kernel reaches `network`, as the pre-flight checked; it replaces `interface`
     agreed : variables that node 0 published; None on node 0, and before the rendezvous
     """
     settings = _settings(fabric, record, environ)
     given = {name: setting.value for name, setting in settings.items()}
     gpus = _gpus_per_node(fabric, record["config"])
-    derived = derive(fabric, nodes, gpus, interface=interface, given=given)
+    faster = alternatives(fabric, interface, gpus, given) if nodes > 1 else ()
+    chosen = next((each.name for each in faster if each.name == via and network in each.networks), None)
+    if agreed is not None and network is not None and chosen is None:
+        log_line(f"warning: TCP of this node keeps to {interface}: no faster one leads into {network}")
+    derived = derive(
+        fabric,
+        nodes,
+        gpus,
+        interface=chosen or interface,
+        network=network if chosen else None,
+        given=given,
+    )
     if agreed is not None:
         derived = _with_agreed(derived, tuple(DerivedVariable(**each) for each in agreed))
     added = without_given(derived, given)
@@ -125,7 +171,10 @@ def fabric_environment(
         for name, setting in settings.items()
         if setting.origin == _ENVIRONMENT or setting.origin.startswith("/")
     }
-    return FabricEnvironment(added, inherited, findings)
+    ports = None
+    if nodes > 1 and gpus > 0 and fabric.adapters:
+        ports = expected_ports(fabric, {name: each.value for name, each in effective.items()})
+    return FabricEnvironment(added, inherited, findings, faster, network if chosen else None, ports)
 
 
 def log_findings(findings: Sequence[Finding]) -> None:

@@ -28,12 +28,18 @@ from disttrain.records.run_json import read_run_json
 from jobs.core import code_snapshot, command_code, environment, processes, requeue_policy
 from jobs.core.attempt import is_current
 from jobs.node import cgroup, node_info, processor_binding, rendezvous, start_command
-from jobs.node.fabric_environment import FabricEnvironment, derive_environment, log_findings
+from jobs.node.fabric_environment import (
+    FabricEnvironment,
+    derive_environment,
+    detect_or_nothing,
+    interface_to_peers,
+    log_findings,
+)
 from jobs.node.hang import memory_folder
 from jobs.node.node_context import LOOPBACK, NodeContext
 from jobs.node.node_log import log_line, log_traceback
 from jobs.node.preflight.exchange import NodeFailed
-from jobs.node.preflight.run_preflight import run_preflight
+from jobs.node.preflight.run_preflight import NodeNetwork, run_preflight
 from jobs.node.torchrun import TorchrunContext, TorchrunResult, run_torchrun
 from jobs.node.waiting import JobEnded
 
@@ -94,18 +100,10 @@ def _prepare(node: NodeContext, attempt: Attempt, held: contextlib.ExitStack) ->
         problem = f"node_setup exited with code {code} on {processes.host()}; the batch log has its output"
     if problem is not None:
         return _cannot_start(problem)
-    derived = derive_environment(node, record)
-    added = _environment(record, attempt, node, derived.added)
-    problem = run_preflight(node, attempt, record, added)
-    if problem is not None:
-        return _cannot_start(problem)
-    endpoint = _rendezvous(node, attempt, record, held, derived)
-    agreed = derive_environment(node, record, endpoint.variables) if node.rank else derived
-    added = {name: each for name, each in added.items() if name not in derived.added} | agreed.added
-    log_findings(agreed.findings)
-    if node.rank == 0 and is_current(node.run, attempt):
-        findings = agreed.finding_records()
-        write_json(node.run.env_json, environment.env_record(added, agreed.inherited, findings))
+    agreed = _agree(node, attempt, record, held)
+    if isinstance(agreed, str):
+        return _cannot_start(agreed)
+    added, endpoint = agreed
     nodes = len(node.hosts)
     command = launch_command(node.run, attempt, record, node.rank, nodes, endpoint)
     log_line(f"node {node.rank} of {nodes} on {processes.host()}: {shlex.join(command)}")
@@ -142,6 +140,41 @@ def _cannot_start(problem: str) -> TorchrunResult:
     return TorchrunResult(requeue_policy.EXIT_LAUNCH_FAILED)
 
 
+def _agree(
+    node: NodeContext, attempt: Attempt, record: Mapping[str, Any], held: contextlib.ExitStack
+) -> tuple[dict[str, environment.AddedVariable], rendezvous.Endpoint] | str:
+    """Check the nodes; the variables of the ranks and the rendezvous, or the reason of a refusal."""
+    fabric, interface = detect_or_nothing(), interface_to_peers(node)
+    derived = derive_environment(node, record, fabric, interface)
+    added = _environment(record, attempt, node, derived.added)
+
+    def with_fabric(found: FabricEnvironment) -> dict[str, environment.AddedVariable]:
+        return {name: each for name, each in added.items() if name not in derived.added} | found.added
+
+    def variables(network: str | None) -> dict[str, environment.AddedVariable]:
+        if network is None:
+            return added
+        return with_fabric(derive_environment(node, record, fabric, interface, network=network))
+
+    about = NodeNetwork(fabric, interface, derived.alternatives, variables)
+    outcome = run_preflight(node, attempt, record, about)
+    if outcome.refusal is not None:
+        return outcome.refusal
+    final = derived
+    if outcome.network is not None:
+        final = derive_environment(node, record, fabric, interface, network=outcome.network)
+    endpoint = _rendezvous(node, attempt, record, held, final)
+    if node.rank > 0:
+        network, agreed = endpoint.network, endpoint.variables
+        final = derive_environment(node, record, fabric, interface, network=network, agreed=agreed)
+    log_findings(final.findings)
+    of_ranks = with_fabric(final)
+    if node.rank == 0 and is_current(node.run, attempt):
+        findings = final.finding_records()
+        write_json(node.run.env_json, environment.env_record(of_ranks, final.inherited, findings))
+    return of_ranks, endpoint
+
+
 def _rendezvous(
     node: NodeContext,
     attempt: Attempt,
@@ -149,9 +182,9 @@ def _rendezvous(
     held: contextlib.ExitStack,
     derived: FabricEnvironment,
 ) -> rendezvous.Endpoint:
-    """The endpoint of node 0. On node 0, `held` keeps its port."""
+    """The endpoint of node 0, with its choices for the network. On node 0, `held` keeps its port."""
     if node.rank == 0:
-        endpoint, port = rendezvous.publish_endpoint(attempt, node.hosts[0], derived.agreed)
+        endpoint, port = rendezvous.publish_endpoint(attempt, node.hosts[0], derived.agreed, derived.network)
         held.enter_context(port)
         return endpoint
     timeout_s = float(record["config"]["job"]["rendezvous_timeout_s"])

@@ -153,7 +153,7 @@ def visible_gpus(reading: NvmlReading) -> list[dict[str, Any]]:
             "schema_version": 1,
             "name": gpu.name,
             "memory_bytes": gpu.memory_bytes,
-            "pci_id": gpu.pci_address,
+            "pci_id": gpu.pci.address,
             "uuid": gpu.uuid,
         }
         for gpu in reading.gpus

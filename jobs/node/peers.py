@@ -7,10 +7,12 @@ ends with torchrun. Standard library only.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from disttrain.records.run_directory import Attempt
 from jobs.node.backoff import jittered
@@ -24,11 +26,21 @@ ENDING_TIMEOUT_S = 1.0
 """That time where the scheduler is ending the job: half of that between our SIGKILL and the scheduler's."""
 CLOSED_TIMEOUT_S = 60.0
 """Time for which the other nodes wait for node 0 to close the attempt, besides its wait for silent nodes."""
+_VERDICT_S = 30.0
+"""Time in which node 0 records that a node is missing."""
 _SUPERSEDED_EVERY = 5
 """Looks for exits between two looks for a newer attempt, which is a rare event."""
 _CLOSED = "closed"
 _EXIT = re.compile(r"node-(\d+)\.code-(\d+)")
 _STOP = re.compile(r"stop-([a-z]+)-(\d+)")
+
+
+def after_first_end_s(config: Mapping[str, Any]) -> int:
+    """Seconds that the other agents need after the first one has ended; the batch script limits them.
+
+    In this time, node 0 may still wait for a silent node at the rendezvous, and closes the attempt.
+    """
+    return math.ceil(max(CLOSED_TIMEOUT_S, float(config["job"]["rendezvous_timeout_s"]) + _VERDICT_S))
 
 
 def record_node_exit(attempt: Attempt, node: int, code: int) -> None:

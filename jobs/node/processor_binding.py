@@ -1,4 +1,4 @@
-"""The binding of a node's ranks to processors: facts of this node for `jobs.fabric.binding`.
+"""The binding of a node's ranks to processors: facts of this node for `jobs.fabric.plan_binding`.
 
 NVML runs in a process of its own, because a driver may hang. Standard library only.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 from disttrain.config.ranks import ranks_per_node
 from jobs.core.environment import AddedVariable
-from jobs.fabric import binding
+from jobs.fabric import plan_binding
 from jobs.node.allocation import Allocation
 from jobs.node.child_process import output
 from jobs.node.node_log import log_line
@@ -32,23 +32,23 @@ def variable(config: Mapping[str, Any], allocation: Allocation | None) -> AddedV
         sizes = sorted({len(processors) for processors in chosen.ranks})
         log_line(f"binding: {' or '.join(map(str, sizes))} processors for each rank: {chosen.reason}")
     reason = chosen.reason if chosen.ranks else f"ranks are not bound: {chosen.reason}"
-    return AddedVariable(binding.variable_text(chosen), reason, "derived")
+    return AddedVariable(plan_binding.variable_text(chosen), reason, "derived")
 
 
-def _plan(config: Mapping[str, Any], allocation: Allocation | None) -> binding.BindingPlan:
+def _plan(config: Mapping[str, Any], allocation: Allocation | None) -> plan_binding.BindingPlan:
     ranks, resources = ranks_per_node(config), config["resources"]
     if config["job"].get("binding", "auto") == "none":
-        return binding.BindingPlan((), "job.binding is none")
+        return plan_binding.BindingPlan((), "job.binding is none")
     if allocation is None:
-        return binding.BindingPlan((), "runs on this machine share its processors")
+        return plan_binding.BindingPlan((), "runs on this machine share its processors")
     cpuset = os.sched_getaffinity(0)
     allocated = allocation.processors_on_node()
     if allocated is not None and len(cpuset) > allocated:
         text = f"the job has {allocated} of the {len(cpuset)} processors that its processes may use"
-        return binding.BindingPlan((), f"{text}, and another job may be bound to the same ones")
+        return plan_binding.BindingPlan((), f"{text}, and another job may be bound to the same ones")
     gpus = _visible_gpus() if ranks > 1 and resources["device"] != "cpu" and _DRIVER.exists() else []
-    near = binding.gpus_of_ranks(binding.numa_nodes(gpus), ranks, resources)
-    return binding.plan(binding.read_processors(), cpuset, near, int(resources["threads_per_rank"]))
+    near = plan_binding.gpus_of_ranks(plan_binding.numa_nodes(gpus), ranks, resources)
+    return plan_binding.plan(plan_binding.read_processors(), cpuset, near, int(resources["threads_per_rank"]))
 
 
 def _visible_gpus() -> list[str]:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import ipaddress
 import os
 import random
 import socket
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,8 @@ class Endpoint:
     port: int
     variables: tuple[Mapping[str, Any], ...] = ()
     """Derived variables that have to agree on all nodes, as node 0 derived them."""
+    network: str | None = None
+    """IPv4 network whose interfaces all nodes use for TCP; None: those of the route to the other nodes."""
 
 
 def port_range() -> range:
@@ -82,34 +85,60 @@ def _open() -> socket.socket:
 
 def interface_towards(host: str) -> str | None:
     """The network interface by which this node reaches `host`; None if it cannot be found."""
+    return _interface_of(source_towards(host))
+
+
+def interface_into(network: str) -> str | None:
+    """The network interface by which this node reaches the hosts of an IPv4 network; None if none is found.
+
+    Of several interfaces in one network, the kernel uses one.
+    """
+    for host in map(str, ipaddress.ip_network(network).hosts()):
+        source = source_towards(host)
+        if source != host:  # an address of this node is its own source
+            return _interface_of(source)
+    return None
+
+
+def _interface_of(address: str | None) -> str | None:
+    names = (name for _, name in socket.if_nameindex())
+    return next((name for name in names if address and address_of(name) == address), None)
+
+
+def source_towards(host: str) -> str | None:
+    """The IPv4 address from which this node reaches `host`; None without a route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((host, 9))  # selects a route; sends nothing
         except OSError:
             return None
-        address = socket.inet_aton(probe.getsockname()[0])
-        for _, name in socket.if_nameindex():
-            try:
-                reply = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()))
-            except OSError:
-                continue  # an interface without an IPv4 address
-            if reply[20:24] == address:
-                return name
-    return None
+        address: str = probe.getsockname()[0]
+        return address
+
+
+def address_of(interface: str) -> str | None:
+    """The first IPv4 address of an interface of this node; None without one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            reply = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", interface.encode()))
+        except OSError:
+            return None
+    return socket.inet_ntoa(reply[20:24])
 
 
 def publish_endpoint(
-    attempt: Attempt, address: str, variables: Sequence[Mapping[str, Any]] = ()
+    attempt: Attempt,
+    address: str,
+    variables: Sequence[Mapping[str, Any]] = (),
+    network: str | None = None,
 ) -> tuple[Endpoint, socket.socket]:
     """Reserve a port on this node and publish it; keep the socket open until torchrun has ended.
 
-    `variables` are the derived variables that the other nodes take over.
+    `variables` are the derived variables that the other nodes take over; see `Endpoint` for `network`.
     """
     reserved = reserve_port()
-    endpoint = Endpoint(address, reserved.getsockname()[1], tuple(variables))
-    write_json(
-        attempt.rendezvous, {"address": address, "port": endpoint.port, "variables": list(endpoint.variables)}
-    )
+    endpoint = Endpoint(address, reserved.getsockname()[1], tuple(variables), network)
+    write_json(attempt.rendezvous, asdict(endpoint))
     return endpoint, reserved
 
 
@@ -137,4 +166,10 @@ def _published(attempt: Attempt) -> Endpoint | None:
         found = read_json(attempt.rendezvous)
     except FileNotFoundError:
         return None
-    return Endpoint(found["address"], int(found["port"]), tuple(found.get("variables", ())))
+    return endpoint_of(found)
+
+
+def endpoint_of(record: Mapping[str, Any]) -> Endpoint:
+    """The endpoint in a parsed JSON file."""
+    variables = tuple(record.get("variables", ()))
+    return Endpoint(record["address"], int(record["port"]), variables, record.get("network"))

@@ -38,7 +38,7 @@ def main(logs: str, folder: str, words: list[str]) -> NoReturn:
 
 
 def _bind_to_processors() -> None:
-    """As `disttrain.runtime.cpu_binding.bind`, for the script and its threads and processes."""
+    """As `disttrain.runtime.apply_binding.bind`, for the script and its threads and processes."""
     chosen = os.environ.get("DISTTRAIN_PROCESSORS", "").split(";")
     local_rank = int(os.environ["LOCAL_RANK"])
     if local_rank < len(chosen) and chosen[local_rank]:

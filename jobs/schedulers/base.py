@@ -299,6 +299,9 @@ class CurrentAllocation(Allocation, Protocol):
     submit_folder: Path
     """Working directory of the submitting command."""
 
+    def hosts(self) -> list[str] | None:
+        """Names of the job's nodes in rank order; None if the scheduler does not answer."""
+
     def time_limit_min(self) -> int | None:
         """Time limit in whole minutes; None where there is none, or the scheduler does not answer."""
 

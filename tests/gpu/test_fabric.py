@@ -10,7 +10,7 @@ import torch
 
 from disttrain.records.fabric import NcclLog, NodeFabric
 from disttrain.telemetry.fabric.verdict import judge
-from jobs.fabric.binding import numa_nodes, plan, read_processors
+from jobs.fabric.plan_binding import numa_nodes, plan, read_processors
 from jobs.node.processor_binding import _visible_gpus
 from tests.gpu.test_nvml import REASON
 

@@ -16,7 +16,8 @@ from disttrain.records.json_files import read_json
 from disttrain.records.node import NodeRecord
 from disttrain.records.planned import RunRecord
 from disttrain.records.run_directory import RunDir
-from jobs.core import journal
+from jobs.core import excluded_nodes, journal
+from jobs.core.excluded_nodes import ExcludedNode
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.run_state import read_runs, read_state
 from tests.support.jobs import STANDIN, starts, wait_until
@@ -142,10 +143,19 @@ def mask(variables: Mapping[str, Any], run: RunDir) -> dict[str, str]:
     return found
 
 
-def test_without_arguments_it_is_the_default_config(folder: Path) -> None:
+def test_without_arguments_it_is_the_default_config(folder: Path, on_slurm: MiniCluster) -> None:
+    """All nodes are on the exclusion list, which a job by hand does not follow: it prints a warning."""
+    runs = folder / "runs"
+    runs.mkdir()
+    for host in SlurmScheduler().node_names() or []:
+        entry = ExcludedNode.until(host, "slow link", cluster=on_slurm.name, by="ann")
+        excluded_nodes.add(runs, entry)
     job = by_hand(folder)
-    assert "error" not in words_of(folder, job)
+    printed = words_of(folder, job)
+    assert "error" not in printed
+    assert re.search(r"warning: node \S+ is on the exclusion list \(ann: slow link\)", printed)
     run = only_run(folder)
+    assert RunRecord.model_validate(read_json(run.run_json)).excluded_nodes == []
     assert (run.sweep, run.name) == ("default", "n1-g1-single-b16-r0")
     assert read_state(run).state == "done"
     assert (folder / "runs" / "default" / "sweep.json").exists()

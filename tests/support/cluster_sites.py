@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from jobs.schedulers.slurm.doctor import parsing
-from jobs.schedulers.slurm.doctor.facts import ClusterFacts
+from jobs.schedulers.slurm.doctor.cluster_facts import ClusterFacts
 from tests.support.commands import Commands
 
 FOLDER = Path(__file__).parent / "clusters"

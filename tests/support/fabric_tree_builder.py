@@ -172,6 +172,11 @@ class Tree:
         ]
         self.write("/proc/net/route", "\n".join([head, *lines]))
 
+    def connected(self, interface: str, network: str, mask: str) -> None:
+        """A further route without a gateway; `network` and `mask` in hexadecimal, last byte first."""
+        with (self.root / "proc/net/route").open("a") as routes:
+            routes.write(f"{interface}\t{network}\t00000000\t0001\t0\t0\t100\t{mask}\t0\t0\t0\n")
+
     def machine(
         self, vendor: str, product: str, *, lock: str = "unlimited", driver: str | None = None
     ) -> None:

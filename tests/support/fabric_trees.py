@@ -178,6 +178,8 @@ def cxi(t: Tree) -> None:
     t.write_nvml([f"{index + 8:04x}:01:00.0" for index in range(4)], "NV6", NAMES[GH200])
     t.interface("nmn0", None, speed=1000)
     t.default_route("nmn0")
+    for index in range(4):
+        t.connected(f"hsn{index}", "00001CAC", "0000FFFF")
     t.write("/opt/cray/libfabric/1.15.2.0/lib64/libfabric.so.1", "ELF")
     t.write("/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1", "ELF")
     t.nccl("2.21.5")
@@ -193,6 +195,17 @@ def ethernet_25g(t: Tree) -> None:
     pci = t.device(at_root(0x32), vendor=INTEL, device="0x1521", kind="0x020000", driver="igb", lanes=4)
     t.interface("eno1", pci, speed=None, state="down")
     t.interface("docker0", None, speed=10_000)
+    t.nccl("2.27.5")
+
+
+def ethernet_two(t: Tree) -> None:
+    """One interface of 1 GbE with the default route, and one of 100 GbE in a network of its own."""
+    t.machine("Dell Inc.", "PowerEdge R760xa", lock="8388608", driver="550.54.15")
+    t.gpu(at_root(0x10), L40S)
+    t.write_nvml(["0000:11:00.0"], "SYS", NAMES[L40S])
+    t.ethernet("eth0", at_root(0x30), 1000)
+    t.ethernet("eth1", at_root(0x34), 100_000, default=False)
+    t.connected("eth1", "0000010A", "0000FFFF")
     t.nccl("2.27.5")
 
 
@@ -226,6 +239,7 @@ KINDS: dict[str, Callable[[Tree], None]] = {
     "efa_p5": efa_p5,
     "cxi": cxi,
     "ethernet_25g": ethernet_25g,
+    "ethernet_two": ethernet_two,
     "nvlink": nvlink,
     "pcie": pcie,
     "cpu": cpu,

@@ -12,12 +12,13 @@ from unittest.mock import Mock
 
 import pytest
 
-from disttrain.records.json_files import write_json
+from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import Attempt, RunDir
 from jobs.core import attempt as attempts
+from jobs.core import journal
 from jobs.core.classify_exit import ExitStatus
 from jobs.core.environment import SETUP_EXIT_VARIABLE
-from jobs.core.requeue_policy import EXIT_DONE, EXIT_LAUNCH_FAILED
+from jobs.core.requeue_policy import EXIT_DO_NOT_REQUEUE, EXIT_DONE, EXIT_LAUNCH_FAILED
 from jobs.node import agent, launch, peers
 from jobs.node.allocation import AllocationFacts
 from jobs.node.backoff import growing_delays
@@ -303,3 +304,51 @@ def test_the_next_start_excludes_the_nodes_that_failed(
     context = dataclasses.replace(node, allocation=allocation)
     assert agent.request_requeue(context, node.run.attempt(0), 0.0) == EXIT_DONE
     allocation.exclude.assert_called_once_with(["b"], ["a", "b"], node.run.script)
+
+
+def claimed(node: NodeContext, restart: int) -> Attempt:
+    """The attempt that this start of the job claims."""
+    if not restart:
+        journal.write_intent(node.run, {"cluster": "slurm"})
+    number = journal.claim(node.run, 0, process={}, job_id="7", code_hash="", restart=restart)
+    assert number is not None
+    attempt = node.run.attempt(number)
+    write_json(attempt.record, {"attempt": number, "submission": 0, "ended": None, "nodes": ["a", "b"]})
+    return attempt
+
+
+def test_a_start_that_was_replaced_during_the_requeue_stops_trying(node: NodeContext) -> None:
+    """Node 0 was cut off from the network, and the scheduler has started the job elsewhere."""
+    attempt, answers = claimed(node, 0), []
+
+    def requeue(until: float, is_current: Callable[[], bool]) -> bool:
+        answers.append(is_current())
+        claimed(node, 1)
+        answers.append(is_current())
+        return False
+
+    node.allocation.requeue = requeue  # type: ignore[union-attr, method-assign]
+    assert agent.request_requeue(node, attempt, 0.0) == EXIT_DO_NOT_REQUEUE
+    assert answers == [True, False]
+    assert "message" not in read_json(attempt.record), "it is not recorded as a requeue that was refused"
+
+
+def test_a_start_that_was_replaced_while_it_ran_closes_nothing(
+    node: NodeContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = claimed(node, 0)
+    monkeypatch.setattr(agent, "_claim", lambda node: attempt)
+    monkeypatch.setattr(agent, "explain_silence", lambda attempt, hosts, result, *_: result)
+    monkeypatch.setattr(agent, "close_attempt", raising(AssertionError("the new start closes its own")))
+
+    def launched(node: NodeContext, attempt: Attempt) -> TorchrunResult:
+        claimed(node, 1)
+        return TorchrunResult(1)
+
+    monkeypatch.setattr(agent, "launch", launched)
+    assert agent.run_agent(node) == EXIT_DO_NOT_REQUEUE
+
+
+@pytest.mark.parametrize(("cause", "code"), [("finished", EXIT_DONE), ("lost", EXIT_DO_NOT_REQUEUE)])
+def test_other_nodes_of_a_revoked_start_exit_as_node_0(cause: str, code: int) -> None:
+    assert agent._not_claimed([{"by": "revoked", "cause": cause, "message": ""}]) == code

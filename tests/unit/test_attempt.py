@@ -10,8 +10,8 @@ import pytest
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import Attempt, RunDir
 from jobs.core import attempt as attempts
-from jobs.core import journal
-from jobs.core.attempt import close_attempt, failed_hosts, open_attempt
+from jobs.core import journal, requeue_policy
+from jobs.core.attempt import DoNotRestart, close_attempt, failed_hosts, is_current, open_attempt
 from tests.support.jobs import FakeScheduler, submit, sweep_plan
 
 
@@ -115,3 +115,39 @@ def test_a_lost_copy_may_still_be_writing(run: RunDir) -> None:
     (lost.path / ".node-01.oom.json.7.tmp").symlink_to("renamed-meanwhile")
     assert begin(run, restart=1).number == 1
     assert read_json(lost.record)["cause"] == "lost"
+
+
+def test_a_start_is_current_until_another_one_begins_or_it_is_revoked(run: RunDir) -> None:
+    attempt = begin(run)
+    assert is_current(run, attempt)
+    assert journal.revoke(run, 0, "lost", "presumed dead", starts=1)
+    assert not is_current(run, attempt)
+
+
+def test_a_start_is_not_current_once_a_folder_of_a_newer_attempt_exists(run: RunDir) -> None:
+    """Also where an NFS client still caches the list of claims."""
+    attempt = begin(run)
+    run.attempt(1).path.mkdir()
+    assert not is_current(run, attempt)
+
+
+def test_a_restart_of_a_finished_job_is_no_failure(run: RunDir) -> None:
+    attempt = begin(run)
+    ended = {"ended": journal.utc_now(), "cause": "finished"}
+    write_json(attempt.record, read_json(attempt.record) | ended)
+    with pytest.raises(DoNotRestart) as ends:
+        begin(run, restart=1)
+    assert ends.value.exit_code == requeue_policy.EXIT_DONE
+    claims = journal.entry(run, 0).claims()
+    assert (journal.is_revoked(claims), claims[-1]["cause"]) == (True, "finished")
+
+
+def test_the_last_of_the_lost_attempts_is_closed_when_the_run_is_given_up(run: RunDir) -> None:
+    lost = [begin(run, restart) for restart in range(3)]
+    with pytest.raises(DoNotRestart) as ends:
+        begin(run, restart=3)
+    assert ends.value.exit_code == requeue_policy.EXIT_DO_NOT_REQUEUE
+    records = [read_json(attempt.record) for attempt in lost]
+    assert [(each["cause"], bool(each["ended"])) for each in records] == [("lost", True)] * 3
+    assert [each["next"] for each in records] == ["requeue", "requeue", None]
+    assert read_json(run.failed)["message"] == records[-1]["message"] == str(ends.value)

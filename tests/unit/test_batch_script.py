@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 
+from disttrain.config.parsing import check, load
 from disttrain.errors import ConfigError
 from jobs.core import environment
 from jobs.schedulers.base import ProfileSelection
@@ -228,12 +229,18 @@ def test_the_script_by_hand_mounts_the_code_and_the_submit_directory() -> None:
     assert '--container-image=x --container-mounts="$code":"$code","$PWD":"$PWD" ' in script
 
 
+def test_the_script_by_hand_is_the_committed_one() -> None:
+    repository = Path(__file__).parents[2]
+    default = check(load(repository / "sweeps" / "default.yaml")).as_dict()
+    assert by_hand(default) == (repository / "jobs" / "train.sbatch").read_text()
+
+
 def test_a_percent_sign_in_a_path_is_itself() -> None:
     script = render(batch(ROOT / "100 %j"))
     assert directives(script)["output"] == "/shared/100 %%j/runs/demo/n2-r0/submissions/%j.log"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(fields, placing)
 def test_a_value_is_refused_or_inert(given: dict[str, Any], placed: dict[str, str]) -> None:
     profile = sift(given)
@@ -264,7 +271,7 @@ def test_a_value_is_refused_or_inert(given: dict[str, Any], placed: dict[str, st
     assert (read["nodes"], read["ntasks-per-node"]) == ("2", "1"), "an option of ours was overridden"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(fields, placing)
 @example({"python": "=1"}, {})
 def test_a_value_is_refused_or_inert_in_the_job_after_the_runs(
@@ -367,7 +374,7 @@ def test_ranks_run_inside_the_container_and_the_batch_shell_outside(name: str) -
 
 def test_the_options_of_a_shape_are_those_of_the_script_without_names(tmp_path: Path) -> None:
     site = GENERIC.model_copy(update={"partition": "gpu"})
-    array = batch(tmp_path, site, runs=3, at_once=2)
+    array = batch(tmp_path, site, runs=3, at_once=2, excluded_nodes=("n7",))
     options = shape_options(array)
     written = [line.removeprefix("#SBATCH ") for line in render(array).splitlines() if "#SBATCH" in line]
     assert [line for line in written if line in options] == options
@@ -376,4 +383,4 @@ def test_the_options_of_a_shape_are_those_of_the_script_without_names(tmp_path: 
         "--comment",
         "--output",
     }
-    assert {"--array=0-2%2", "--nodes=2", "--partition=gpu"} <= set(options)
+    assert {"--array=0-2%2", "--nodes=2", "--partition=gpu", "--exclude=n7"} <= set(options)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from jobs.node.preflight import ceiling
+from jobs.node.preflight.checks import NodeFacts
+from jobs.node.preflight.verdict import judged_bandwidth
 from tests.support.link_rates import ring
 
 NDR_8 = 8 * 400e9 / 8
@@ -18,6 +20,20 @@ def test_two_nodes_have_a_ceiling_of_their_own() -> None:
     assert (four.most, two.most) == (NDR_8, 2 * NDR_8)
     assert two.warn_below == four.warn_below
     assert ceiling.ceiling(2, NDR_8, "gloo").most == NDR_8  # type: ignore[union-attr]
+
+
+def test_nccl_over_tcp_is_not_expected_to_reach_the_rate_of_the_link() -> None:
+    for tcp, warnings in ((True, 0), (False, 1)):
+        limits = ceiling.ceiling(4, 12.5e9, "nccl", tcp=tcp)
+        assert len(ceiling.all_reduce_problems(limits, LARGE, 6e9, None)) == warnings
+        facts = [
+            NodeFacts(node, f"n{node}", 0.0, {}, 1, {}, link_bytes_per_s=12.5e9, tcp=tcp) for node in range(4)
+        ]
+        reduced = [{"bytes": LARGE, "bus_bytes_per_s": 6e9}]
+        result = {"backend": "nccl", "links": [], "all_reduce": reduced}
+        assert len(judged_bandwidth(result, facts, "abcd")[1]) == warnings
+    limits = ceiling.ceiling(4, 12.5e9, "nccl", tcp=True)
+    assert len(ceiling.all_reduce_problems(limits, LARGE, 1e9, None)) == 1
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,13 @@ def test_tcp(shared_tree: Trees, capsys: Captured) -> None:
     assert "adapters" not in text
 
 
+def test_faster_interfaces(shared_tree: Trees, capsys: Captured) -> None:
+    text = ask(capsys, f"fabric explain --root {shared_tree('ethernet_two')}")
+    assert "network between nodes: TCP over Ethernet by eth0 at 1 Gbit/s" in text
+    assert "other interfaces for a job\n  eth1 is faster: 100 Gbit/s in 10.1.0.0/16; a job uses it" in text
+    assert "faster" not in ask(capsys, f"fabric explain --root {shared_tree('ethernet_two')} --nodes 1")
+
+
 def test_variables(shared_tree: Trees, capsys: Captured) -> None:
     text = ask(capsys, f"fabric explain --root {shared_tree('hdr_mixed')} --nodes 4")
     assert "\nvariables for a job of 4 nodes with 8 GPUs each\n" in text

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from jobs.fabric.choose_adapters import choose_adapters
 from jobs.fabric.defects import defects, pcie_gbit_per_s
 from jobs.fabric.description import Fabric, PciDevice
 
@@ -26,6 +27,23 @@ def test_adapters_beside_a_gpu_that_are_not_used(fabric_of: Callable[[str], Fabr
         "mlx5_3: port 1 is DOWN (Polling): check the cable and the switch port",
         "mlx5_6: degraded: 200 Gbit/s on 2 of 4 lanes, where the same model reaches 400 Gbit/s",
     )
+
+
+def test_adapters_that_may_be_for_storage(fabric_of: Callable[[str], Fabric]) -> None:
+    """A flat PCI bus, as on virtual machines, and adapters of one rate."""
+    mixed = fabric_of("hdr_mixed")
+    places = [each.pci for each in mixed.adapters if each.pci]
+    ten = [
+        replace(each, ports=mixed.adapters[0].ports, pci=replace(pci, path=pci.path[-1:]))
+        for each, pci in zip(mixed.adapters, places, strict=True)
+    ]
+    _, eight = choose_adapters(ten[:8], mixed.interfaces, mixed.gpus)
+    assert defects(replace(mixed, adapters=eight)) == ()
+    _, chosen = choose_adapters(ten, mixed.interfaces, mixed.gpus)
+    assert all(each.for_compute for each in chosen), "NCCL_IB_HCA is not derived from a guess"
+    (line,) = defects(replace(mixed, adapters=chosen))
+    assert line.startswith("mlx5_0, mlx5_1, mlx5_2, ")
+    assert line.endswith("name the other adapters in NCCL_IB_HCA of the site profile")
 
 
 def test_a_narrow_slot(ndr: Fabric) -> None:

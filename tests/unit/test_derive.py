@@ -57,6 +57,7 @@ EXPECTED = {
     "ethernet_25g": {
         "GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_NTHREADS": "4", "NCCL_NSOCKS_PERTHREAD": "4",
     },
+    "ethernet_two": {"GLOO_SOCKET_IFNAME": "eth0"},  # the faster one only after a look at the other nodes
     "nvlink": {"GLOO_SOCKET_IFNAME": "eth0"},
     "pcie": {"GLOO_SOCKET_IFNAME": "eth0"},
     "cpu": {"GLOO_SOCKET_IFNAME": "eth0"},
@@ -86,6 +87,31 @@ def test_one_node_needs_nothing(fabrics: dict[str, Fabric], kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_gloo_alone_needs_an_interface_alone(fabrics: dict[str, Fabric], kind: str) -> None:
     assert values(derive(fabrics[kind], 4, 0)).keys() == {"GLOO_SOCKET_IFNAME"}
+
+
+def test_the_interface_that_the_pre_flight_chose_is_for_gloo_and_nccl(fabrics: dict[str, Fabric]) -> None:
+    found = derive(fabrics["ethernet_two"], 2, 1, interface="eth1", network="10.1.0.0/16")
+    assert values(found) == {
+        "GLOO_SOCKET_IFNAME": "eth1", "NCCL_SOCKET_IFNAME": "=eth1",
+        "NCCL_SOCKET_NTHREADS": "4", "NCCL_NSOCKS_PERTHREAD": "4",
+    }  # fmt: skip
+    assert "the pre-flight reached them in 10.1.0.0/16" in found[0].reason
+    assert found[0].evidence == "/sys/class/net/eth1/speed: 100 Gbit/s"
+
+
+def test_several_interfaces_as_fast_as_the_chosen_one_stay_for_nccl(fabrics: dict[str, Fabric]) -> None:
+    fabric = fabrics["ethernet_two"]
+    eth0, eth1 = fabric.interfaces
+    eth2 = replace(eth1, name="eth2", networks=("10.2.0.0/16",))
+    interfaces = (eth0, eth1, eth2, replace(eth1, name="eth3", networks=()))
+    ethernet = values(
+        derive(replace(fabric, interfaces=interfaces), 2, 1, interface="eth2", network="10.2.0.0/16")
+    )
+    assert ethernet["GLOO_SOCKET_IFNAME"] == "eth2"
+    assert "NCCL_SOCKET_IFNAME" not in ethernet, "NCCL uses eth1 and eth2 together"
+    slingshot = values(derive(fabrics["cxi"], 2, 4, interface="hsn1", network="172.28.0.0/16"))
+    assert slingshot["GLOO_SOCKET_IFNAME"] == "hsn1"
+    assert slingshot["NCCL_SOCKET_IFNAME"] == "=hsn0,hsn1,hsn2,hsn3"
 
 
 def test_ll128_over_c2c_is_switched_off_in_the_versions_that_corrupt(fabrics: dict[str, Fabric]) -> None:
@@ -160,20 +186,12 @@ def test_a_pattern_that_permits_several_interfaces_keeps_the_one_towards_the_nod
     assert excluded["GLOO_SOCKET_IFNAME"] == "br-1f2e"
 
 
-@pytest.mark.parametrize(
-    ("pattern", "names"),
-    [
-        ("eth", ["eth0", "eth1"]),
-        ("=eth", []),
-        ("=eth1", ["eth1"]),
-        ("^eth", ["ib0"]),
-        ("^docker,lo,veth,eth", ["ib0"]),
-        ("^=eth0", ["eth1", "ib0"]),
-    ],
-)
-def test_syntax_of_interface_names(pattern: str, names: list[str]) -> None:
-    found = [Interface(name, "up", 1, None, None, None, None) for name in ("eth0", "eth1", "ib0")]
-    assert named_interfaces(pattern, Fabric(FabricKind.ETHERNET, interfaces=tuple(found))) == names
+def test_named_interfaces_are_up() -> None:
+    states = {"eth0": "up", "eth1": "down", "eth2": "unknown", "ib0": "up"}
+    found = [Interface(name, state, 1, None, None, None, None) for name, state in states.items()]
+    fabric = Fabric(FabricKind.ETHERNET, interfaces=tuple(found))
+    assert named_interfaces("eth", fabric) == ["eth0", "eth2"]
+    assert named_interfaces("^eth", fabric) == ["ib0"]
 
 
 VERSIONS = st.sampled_from(["2.3.5", "2.10.3", "2.18.5", "2.20.5", "2.21.5", "2.26.2", "2.27.3", "2.30.7"])

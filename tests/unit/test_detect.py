@@ -32,6 +32,7 @@ Detected = Callable[[str], Fabric]
         ("efa_p5", FabricKind.EFA, 32, 100, 8, {"NV18"}),
         ("cxi", FabricKind.SLINGSHOT, 4, 200, 4, {"NV6"}),
         ("ethernet_25g", FabricKind.ETHERNET, 0, None, 2, {"SYS"}),
+        ("ethernet_two", FabricKind.ETHERNET, 0, None, 1, set()),
         ("nvlink", FabricKind.ETHERNET, 0, None, 8, {"NV18"}),
         ("pcie", FabricKind.ETHERNET, 0, None, 2, {"NODE"}),
         ("cpu", FabricKind.ETHERNET, 0, None, 0, set()),
@@ -60,6 +61,11 @@ def test_each_network_is_recognized(
 def test_every_tree_is_tested() -> None:
     parameters = test_each_network_is_recognized.pytestmark[0].args[1]
     assert {each[0] for each in parameters} == set(KINDS)
+
+
+def test_the_vendor_is_not_repeated(fabric_of: Detected) -> None:
+    assert fabric_of("cxi").product == "HPE Cray EX254n"
+    assert fabric_of("efa_p5").product == "Amazon EC2 p5.48xlarge"
 
 
 def test_places_of_devices(fabric_of: Detected) -> None:

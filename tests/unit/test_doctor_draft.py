@@ -10,7 +10,7 @@ import yaml
 from disttrain.errors import ConfigError
 from jobs.fabric.description import Adapter, AdapterKind, Fabric, FabricKind, Port
 from jobs.schedulers.slurm.doctor import draft
-from jobs.schedulers.slurm.doctor.facts import ClusterFacts
+from jobs.schedulers.slurm.doctor.cluster_facts import ClusterFacts
 from jobs.schedulers.slurm.site_profile import Profile
 from tests.support.cluster_sites import SITES, site_facts
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jobs.schedulers.slurm.doctor import parsing
-from jobs.schedulers.slurm.doctor.facts import minutes
+from jobs.schedulers.slurm.doctor.cluster_facts import minutes
 from jobs.schedulers.slurm.version import SlurmVersion
 from tests.support.cluster_sites import SITES, site_facts
 

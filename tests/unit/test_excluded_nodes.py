@@ -32,8 +32,21 @@ def test_a_node_is_excluded_on_its_cluster_only(tmp_path: Path) -> None:
     excluded_nodes.add(tmp_path, entry("n1", cluster="west"))
     excluded_nodes.add(tmp_path, entry("n2", cluster="east"))
     excluded_nodes.add(tmp_path, entry("n3", cluster=None))
-    assert excluded_nodes.hosts(tmp_path, "west") == ["n1", "n3"]
-    assert excluded_nodes.hosts(tmp_path, None) == ["n1", "n2", "n3"]
+    assert on_cluster(tmp_path, "west", ["n1", "n3"]) == ["n1", "n3"]
+    assert on_cluster(tmp_path, "west", ["n7"]) == ["n1"], "Slurm refuses to exclude an unknown node"
+    assert on_cluster(tmp_path, "west", None) == ["n1", "n3"], "Slurm gave no names"
+    assert on_cluster(tmp_path, None, ["n2", "n3"]) == ["n2", "n3"]
+    excluded_nodes.remove(tmp_path, ["n3"])
+    named = excluded_nodes.on_cluster(
+        excluded_nodes.read(tmp_path), "west", lambda: pytest.fail("not needed")
+    )
+    assert [each.host for each in named] == ["n1"]
+
+
+def on_cluster(root: Path, cluster: str | None, names: list[str] | None) -> list[str]:
+    return [
+        each.host for each in excluded_nodes.on_cluster(excluded_nodes.read(root), cluster, lambda: names)
+    ]
 
 
 def test_a_node_is_listed_once(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_a_gpu_whose_handle_is_refused_is_left_out(monkeypatch: pytest.MonkeyPat
     vars(module)["nvmlDeviceGetHandleByIndex"] = handle
     reading = read(monkeypatch, module)
     assert reading is not None
-    assert [gpu.pci_address for gpu in reading.gpus] == ["0000:3d:00.0"]
+    assert [gpu.pci.address for gpu in reading.gpus] == ["0000:3d:00.0"]
 
 
 def test_links_through_switches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +114,7 @@ def test_a_gpu_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     module.nvmlDeviceGetPciInfo = lost  # type: ignore[attr-defined]
     reading = read(monkeypatch, module)
     assert reading is not None
-    assert [gpu.pci_address for gpu in reading.gpus] == ["0000:3d:00.0"]
+    assert [gpu.pci.address for gpu in reading.gpus] == ["0000:3d:00.0"]
     assert reading.links == ()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jobs.fabric.interfaces import default_route_interface, read_interfaces
+from jobs.fabric.interfaces import connected_networks, default_route_interface, read_interfaces
 from jobs.fabric.kernel_files import FileTree
 from tests.support.fabric_tree_builder import Tree, at_root
 from tests.support.fabric_trees import tree
@@ -27,6 +27,20 @@ def test_ipoib(tmp_path: Path) -> None:
         None,
         2044,
     )
+
+
+def test_networks_without_a_gateway(tmp_path: Path) -> None:
+    t = Tree(tmp_path)
+    t.ethernet("eth0", at_root(1), 1000)
+    for network, mask in (
+        ("0000010A", "0000FFFF"),
+        ("0000FEA9", "0000FFFF"),  # link-local
+        ("0500000A", "FFFFFFFF"),  # a single host
+        ("what", "00FFFFFF"),
+    ):
+        t.connected("eth1", network, mask)
+    assert connected_networks(FileTree(tmp_path)) == {"eth0": ("10.0.0.0/24",), "eth1": ("10.1.0.0/16",)}
+    assert [each.networks for each in read_interfaces(FileTree(tmp_path))] == [("10.0.0.0/24",)]
 
 
 def test_a_negative_speed_is_unknown(tmp_path: Path) -> None:

@@ -1,15 +1,23 @@
-"""Processes that the OOM killer ended while torchrun ran: probes of batch sizes do not count."""
+"""Start of torchrun: the agreement of the nodes before it, and processes that the OOM killer ended."""
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from disttrain.config.config_tree import Config
 from disttrain.records.heartbeat import count_killed_probes, record_killed_probe
-from disttrain.records.json_files import read_json
+from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
-from jobs.node import launch
+from jobs.core import journal
+from jobs.fabric.description import Fabric, FabricKind, Interface
+from jobs.node import fabric_environment, launch, rendezvous
+from jobs.node.node_context import NodeContext
 
 
 @pytest.mark.parametrize(
@@ -42,3 +50,44 @@ def test_kills_of_probes_are_left_out(
     launch._record_oom_kills(attempt, 0, before, count_killed_probes(node))
     path = attempt.node_oom(0)
     assert (read_json(path)["kills"] if path.exists() else None) == recorded
+
+
+def test_gloo_of_all_nodes_uses_the_network_that_node_0_chose(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each node is a thread here, with an address of loopback for its faster interface."""
+    config = Config.model_validate({"resources": {"nodes": 2, "device": "cpu"}}).as_dict()
+    run, hosts, own = RunDir(tmp_path / "runs" / "sweep" / "run"), ["n0", "n1"], threading.local()
+    write_json(run.run_json, {"config": config})
+    attempt = run.attempt(0)
+    opened = {"attempt": 0, "submission": 0, "started": journal.utc_now(), "nodes": hosts}
+    write_json(attempt.record, opened)
+    allocation = Mock(missing_gpus=lambda record: None, end_time=lambda: 2e9, processors_on_node=lambda: None)
+    slow = Interface("eth0", "up", 1, 1000, 1500, "igb", None)
+    fast = Interface("eth1", "up", 1, 100_000, 9000, "ice", None, networks=("127.0.0.0/8",))
+    monkeypatch.setattr(
+        launch, "detect_or_nothing", lambda: Fabric(FabricKind.ETHERNET, interfaces=(slow, fast))
+    )
+    resolved: list[str] = []
+
+    def interface_towards(host: str) -> str:
+        resolved.append(host)
+        return "eth0"
+
+    monkeypatch.setattr(fabric_environment, "interface_towards", interface_towards)
+    monkeypatch.setattr(rendezvous, "address_of", lambda name: own.address)
+    for module in (rendezvous, fabric_environment):
+        monkeypatch.setattr(module, "interface_into", lambda network: "eth1")
+
+    def variables(rank: int) -> dict[str, str]:
+        own.address = f"127.0.0.{rank + 1}"
+        with contextlib.ExitStack() as held:
+            node = NodeContext(run, 0, rank, hosts, allocation)
+            added, _ = launch._agree(node, attempt, {"config": config}, held)
+        return {name: each.value for name, each in added.items() if "IFNAME" in name}
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(variables, (0, 1))) == [{"GLOO_SOCKET_IFNAME": "eth1"}] * 2
+    reason = read_json(run.env_json)["variables"]["GLOO_SOCKET_IFNAME"]["reason"]
+    assert "the pre-flight reached them in 127.0.0.0/8" in reason
+    assert sorted(resolved) == hosts, "a name that is resolved again may fail on one node alone"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from disttrain.records.run_directory import ADAPTERS
 from disttrain.telemetry.fabric.link_counters import (
     LinkAccumulator,
     LinkReader,
@@ -60,6 +61,16 @@ def test_active_ports_of_the_highest_rate_are_expected_with_nccl(tmp_path: Path)
     assert expected(root, "nccl", NCCL_IB_DISABLE="1", NCCL_SOCKET_IFNAME="eth") == ["eth0"]
     names = [link.name for link in find_links("nccl", {}, root)]
     assert names == ["mlx5_0/1", "mlx5_1/1", "mlx5_2/1", "eth0"]
+
+
+def test_the_ports_that_the_agent_has_chosen_are_expected(tmp_path: Path) -> None:
+    root = make_node(tmp_path, {"mlx5_0": EDR, "mlx5_1": NDR}, {"eth0": 1})
+    assert expected(root, "nccl", **{ADAPTERS: "mlx5_0/1,cxi0/1"}) == ["mlx5_0/1"], "not the fastest"
+    tcp = {ADAPTERS: "", "NCCL_SOCKET_IFNAME": "=eth0"}
+    assert expected(root, "nccl", **tcp) == ["eth0"]
+    slingshot = {ADAPTERS: "cxi0/1", "NCCL_SOCKET_IFNAME": "=eth0"}
+    assert expected(root, "nccl", **slingshot) == [], "its traffic has no counter"
+    assert expected(root, "gloo", **{ADAPTERS: "mlx5_0/1"}) == []
 
 
 def test_the_named_interfaces_are_expected_with_gloo(tmp_path: Path) -> None:

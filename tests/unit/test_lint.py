@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from jobs.fabric.derive import derive
@@ -100,6 +102,7 @@ def test_no_findings(variables: str) -> None:
         ("NCCL_IB_HCA==mlx5_1,mlx5_10", INFINIBAND, 2, []),
         ("NCCL_IB_HCA==mlx5_3", INFINIBAND, 2, [("error", "conflict", "NCCL_IB_HCA")]),
         ("NCCL_SOCKET_IFNAME=^eth,lo", INFINIBAND, 2, [("error", "conflict", "NCCL_SOCKET_IFNAME")]),
+        ("NCCL_SOCKET_IFNAME=", INFINIBAND, 2, []),  # as if it was not set
         ("NCCL_SOCKET_IFNAME==eth0 GLOO_SOCKET_IFNAME=eth1", INFINIBAND, 2,
          [("warning", "conflict", "GLOO_SOCKET_IFNAME")]),
         ("NCCL_SOCKET_IFNAME==eth1 GLOO_SOCKET_IFNAME=eth1", INFINIBAND, 2, []),
@@ -125,6 +128,31 @@ def test_a_faster_interface_of_a_node_with_several_is_named() -> None:
     assert findings("GLOO_SOCKET_IFNAME=eth1", fabric=fabric, nodes=2) == []
     derived = [each.name for each in derive(fabric, 2, 1, interface="eth0")]
     assert derived == ["GLOO_SOCKET_IFNAME"], "NCCL is not restricted to the slow one"
+
+
+def test_slow_tcp_of_slingshot_is_found_as_well_and_not_that_beside_rdma() -> None:
+    slow, *fast = (
+        Interface(name, "up", 1, speed, None, "cxi_ss1", None)
+        for name, speed in (("nmn0", 1000), ("hsn0", 200_000), ("hsn1", 200_000))
+    )
+    fabric = Fabric(FabricKind.SLINGSHOT, interfaces=(slow, *fast), gpus=GPUS)
+    found = [each.message for each in findings("GLOO_SOCKET_IFNAME=nmn0", fabric=fabric, nodes=2)]
+    assert (
+        "hsn0, hsn1 are faster (200 Gbit/s); if they connect all nodes, set GLOO_SOCKET_IFNAME=hsn0 and "
+        "NCCL_SOCKET_IFNAME==hsn0,hsn1 in the profile"
+    ) in found
+    rdma = replace(fabric, kind=FabricKind.INFINIBAND)
+    assert findings("GLOO_SOCKET_IFNAME=nmn0", fabric=rdma, nodes=2) == []
+
+
+def test_bridges_are_not_proposed() -> None:
+    bridge, device = (
+        Interface(name, "up", 1, 10_000, None, driver, None)
+        for name, driver in (("docker0", None), ("eth0", "ice"))
+    )
+    fabric = Fabric(FabricKind.ETHERNET, interfaces=(bridge, device), gpus=GPUS)
+    (found,) = findings("NCCL_SOCKET_IFNAME=^docker,eth", fabric=fabric, nodes=2)
+    assert found.message.endswith("write = and one of eth0")
 
 
 def test_a_missing_plugin_is_named() -> None:

@@ -13,7 +13,7 @@ from disttrain.runtime.rank_info import RankInfo
 from disttrain.telemetry.fabric.nccl_log import parse
 from tests.support.fabric_nodes import NCCL_LOGS, nccl_log
 
-SOME = {
+EXPECTED = {
     "2.18.5-infiniband": {
         "version": "2.18.5",
         "network": "IB",
@@ -64,17 +64,68 @@ SOME = {
         "environment": {"NCCL_NET": "AWS Libfabric"},
     },
     "2.30.7-shared-memory": {"transports": {"SHM": 2}, "network_channels": 0},
-}
+    "2.5.7-roce-partial-gpudirect": {
+        "version": "2.5.7",
+        "transports": {"NET/IB": 2, "P2P": 1, "SHM": 1},
+        "gpudirect_channels": 1,
+        "adapters": ["mlx5_0/1"],
+        "bootstrap_interface": "br0",
+    },
+    "2.9-efa": {
+        "network": "AWS Libfabric",
+        "transports": {"NET/AWS Libfabric": 2, "P2P": 1},
+        "gpudirect_channels": 2,
+        "plugins": ["aws-ofi-nccl 1.4.0aws"],
+    },
+    "2.18.1-sockets": {
+        "version": "2.18.1",
+        "transports": {"NET/Socket": 2, "P2P": 1},
+        "bootstrap_interface": "ibs85f0",
+        "warnings": ["socketFinalizeAccept: wrong type 4 != 3"],
+    },
+    "2.20-hpcx-merged-ports": {
+        "network": "IBext_v8",
+        "transports": {"NET/IBext_v8": 3},
+        "gpudirect_channels": 0,
+        "adapters": ["mlx5_2/1", "mlx5_3/1", "mlx5_0/1", "mlx5_1/1"],
+        "plugins": ["IBext_v8"],
+        "bootstrap_interface": "bond0.526",
+    },
+    "2.22.3-roce": {"version": "2.22.3", "adapters": ["mlx5_0/1", "mlx5_1/1"], "init_s": 1.08},
+    "2.26.5-vendor-plugin": {
+        "network": "NCCL RDMA Plugin v6",
+        "transports": {"NET/NCCL RDMA Plugin v6": 2, "P2P": 1},
+        "gpudirect_channels": 2,
+        "adapters": ["mlx5_bond_6/1", "mlx5_bond_7/1"],
+        "plugins": ["NCCL RDMA Plugin v6", "IBext"],
+        "init_s": 1.1,
+        "environment": {
+            "NCCL_SOCKET_IFNAME": "bond0", "NCCL_NET_GDR_LEVEL": "PIX", "NCCL_IB_QPS_PER_CONNECTION": "4",
+        },
+    },
+    "sharp": {
+        "transports": {"COLLNET/SHARP": 1},
+        "network_channels": 1,
+        "gpudirect_channels": 1,
+        "warnings": ["SHARP group create: Streaming Tree lock failed (-18)"],
+    },
+    "rccl-sockets": {
+        "version": "2.27.7",
+        "transports": {"NET/Socket": 1, "P2P": 1},
+        "adapters": [],
+        "interfaces": ["hsn0", "hsn1"],
+    },
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize("name", EXPECTED)
 def test_a_log_of_each_version_is_read(name: str) -> None:
     found = nccl_log(name).model_dump()
-    assert {key: found[key] for key in SOME[name]} == SOME[name]
+    assert {key: found[key] for key in EXPECTED[name]} == EXPECTED[name]
 
 
 def test_each_sample_has_a_test() -> None:
-    assert {path.stem for path in NCCL_LOGS.glob("*.log")} == set(SOME)
+    assert {path.stem for path in NCCL_LOGS.glob("*.log")} == set(EXPECTED)
 
 
 def test_choices_have_names_in_logs_with_numbers_and_with_names() -> None:

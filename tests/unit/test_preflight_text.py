@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pandas as pd
+import pytest
 
 from analysis.report import preflight_text
 from analysis.runs.preflight import COLUMNS, preflight_columns
@@ -35,12 +37,47 @@ def test_warnings_cost_and_skipped_checks(tmp_path: Path) -> None:
     write(warned, 1, "full", SLOW, seconds=2.0)
     write(skipped, 0, "off", seconds=0.0)
     runs = table(warned, skipped, old)
-    assert preflight_text.warnings(runs) == ["Pre-flight of s/warned: the link of node n2 moves 40 MB/s."]
+    assert preflight_text.warnings(runs) == [
+        "Pre-flight of s/warned: the link of node n2 moves 40 MB/s. "
+        "`report --reject-warned` leaves such runs out."
+    ]
+    assert "--reject-warned" not in preflight_text.warnings(runs[:1])[0], "it would leave no run"
     cost, without = preflight_text.notes(runs)
     assert "took 3.5 s in 1 run, at most 3.5 s in one" in cost
     assert without == "1 run started without checks of the nodes (--skip-preflight)."
 
 
+@pytest.mark.parametrize(
+    ("starts", "verdict"),
+    [
+        (["warned", "passed"], "warned"),  # steps of the first start may be in the figures
+        (["refused", "passed"], "passed"),  # nothing was trained
+        (["passed", "skipped"], "skipped"),
+        (["refused"], "refused"),
+    ],
+)
+def test_a_run_counts_as_warned_if_any_of_its_starts_was(
+    tmp_path: Path, starts: list[str], verdict: str
+) -> None:
+    run = RunDir(tmp_path / "run")
+    problems = {"warned": [SLOW], "refused": [dataclasses.replace(SLOW, severity="error")]}
+    for number, start in enumerate(starts):
+        mode = "off" if start == "skipped" else "basic"
+        write(run, number, mode, *problems.get(start, []), seconds=0.0)
+    assert preflight_columns(run)["preflight"] == verdict
+
+
 def test_nothing_of_runs_without_a_record(tmp_path: Path) -> None:
     runs = table(RunDir(tmp_path / "old"))
     assert preflight_text.warnings(runs) == preflight_text.notes(runs) == []
+
+
+def test_the_first_runs_left_out_are_named() -> None:
+    names = [f"r{number}" for number in range(10)]
+    runs = pd.DataFrame(
+        {"sweep": "s", "run": names, "rejected": True, "included": False, "preflight_warning": "slow"}
+    )
+    named = "; ".join(f"s/{name}: slow" for name in names[:8])
+    text = "Left out for their pre-flight (--reject-warned): {0} of {0} finished runs: {1}."
+    assert preflight_text.rejected(runs) == [text.format(10, f"{named}; and 2 more")]
+    assert preflight_text.rejected(runs[:8]) == [text.format(8, named)]

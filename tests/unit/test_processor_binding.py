@@ -12,7 +12,7 @@ import pytest
 
 from disttrain.config.config_tree import Config
 from disttrain.records.run_directory import PROCESSORS
-from jobs.fabric.binding import Processor
+from jobs.fabric.plan_binding import Processor
 from jobs.node import processor_binding, start_command
 
 
@@ -20,7 +20,7 @@ def chosen(monkeypatch, *, ranks: int = 2, allocated: int | None = 8, **job: str
     """The variable on a node with eight processors in two NUMA nodes, without a GPU."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     machine = [Processor(number, number // 4, number // 4, number % 4) for number in range(8)]
-    monkeypatch.setattr(processor_binding.binding, "read_processors", lambda: machine)
+    monkeypatch.setattr(processor_binding.plan_binding, "read_processors", lambda: machine)
     config = Config.model_validate(
         {"resources": {"gpus_per_node": ranks, "device": "cpu"}, "job": job}
     ).as_dict()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,11 +17,13 @@ from disttrain.records.preflight import Preflight
 from disttrain.records.run_directory import Attempt, RunDir
 from jobs.core import excluded_nodes, journal
 from jobs.core.exit_evidence import read_evidence
+from jobs.fabric.description import Fabric, FabricKind, Interface
 from jobs.node import peers, rendezvous
 from jobs.node.node_context import NodeContext
-from jobs.node.preflight import checks, exchange, facts, run_preflight
+from jobs.node.preflight import bandwidth, checks, collect_facts, exchange, run_preflight
 from jobs.node.preflight.checks import NodeFacts
 from jobs.node.preflight.exchange import NodeFailed
+from jobs.node.preflight.run_preflight import NodeNetwork, Outcome
 
 HOSTS = ["n0", "n1", "n2"]
 RECORD: dict[str, Any] = {
@@ -41,26 +44,50 @@ def attempt(tmp_path: Path) -> Attempt:
     return made
 
 
+def network(alternatives: tuple[Interface, ...] = ()) -> NodeNetwork:
+    return NodeNetwork(Fabric(FabricKind.ETHERNET), "eth9", alternatives, lambda chosen: {})
+
+
 def node(attempt: Attempt, rank: int) -> NodeContext:
     run = RunDir(attempt.path.parent.parent)
     return NodeContext(run, 0, rank, HOSTS, Mock(missing_gpus=lambda record: None))
 
 
 @pytest.fixture
-def together(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str | None]]:
+def together(outcomes: Callable[..., list[Outcome]]) -> Callable[..., list[str | None]]:
     """Runs the pre-flight on these nodes at once; each has the healthy facts with its changes."""
 
     def run(changes: Mapping[int, Mapping[str, Any]], ranks: tuple[int, ...] = (0, 1, 2)) -> list[str | None]:
-        collect = facts.collect
+        return [each.refusal for each in outcomes(changes, ranks)]
+
+    return run
+
+
+@pytest.fixture
+def outcomes(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Outcome]]:
+    """The outcome on each of these nodes; `faster` are their interfaces that are faster than the route's."""
+
+    def run(
+        changes: Mapping[int, Mapping[str, Any]],
+        ranks: tuple[int, ...] = (0, 1, 2),
+        faster: Mapping[int, tuple[Interface, ...]] | None = None,
+    ) -> list[Outcome]:
+        collect = collect_facts.collect
 
         def collected(rank: int, **arguments: Any) -> NodeFacts:
             own = collect(rank, **arguments)
             return replace(own, **changes.get(rank, {}))
 
-        monkeypatch.setattr(run_preflight.facts, "collect", collected)
+        monkeypatch.setattr(run_preflight.collect_facts, "collect", collected)
         with ThreadPoolExecutor(len(ranks)) as pool:
             started = [
-                pool.submit(run_preflight.run_preflight, node(attempt, rank), attempt, RECORD, {})
+                pool.submit(
+                    run_preflight.run_preflight,
+                    node(attempt, rank),
+                    attempt,
+                    RECORD,
+                    network((faster or {}).get(rank, ())),
+                )
                 for rank in ranks
             ]
             return [each.result() for each in started]
@@ -92,6 +119,21 @@ def test_a_bad_node_is_refused_on_all_nodes_and_excluded(
     assert str(evidence.preflight_refusal).startswith("node n1: ")
 
 
+def test_a_job_on_an_excluded_node_gets_a_warning(
+    together: Callable[..., list[str | None]], attempt: Attempt, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = attempt.path.parents[3]
+    for host, cluster in (("n1", "west"), ("n2", "east"), ("n7", "west")):
+        excluded_nodes.add(
+            root, excluded_nodes.ExcludedNode.until(host, "slow link", cluster=cluster, by="ann")
+        )
+    assert together({}) == [None, None, None]
+    found = Preflight.model_validate(read_json(attempt.preflight))
+    assert (found.verdict, found.at_fault) == ("warned", [])
+    assert [(each.check, each.nodes) for each in found.problems] == [("excluded", ["n1"])]
+    assert "warning: node n1 is on the exclusion list (ann: slow link); resubmit" in capsys.readouterr().out
+
+
 def test_a_problem_of_all_nodes_excludes_none(
     together: Callable[..., list[str | None]], attempt: Attempt
 ) -> None:
@@ -109,23 +151,73 @@ def test_a_node_that_does_not_share_the_folder_is_named(
     assert "node n1 wrote nothing that node n0 can see" in str(reasons[0])
 
 
+@pytest.fixture
+def loopback(monkeypatch: pytest.MonkeyPatch) -> dict[int, tuple[Interface, ...]]:
+    """An interface of 100 Gbit/s on each node, whose addresses 127.0.0.1 to 3 reach each other."""
+    asked = threading.local()
+
+    def address_of(name: str) -> str:
+        asked.name = name
+        return f"127.0.0.{int(name[-1]) + 1}"
+
+    monkeypatch.setattr(rendezvous, "address_of", address_of)
+    monkeypatch.setattr(rendezvous, "interface_into", lambda network: asked.name)
+    return {
+        rank: (Interface(f"eth{rank}", "up", 1, 100_000, 9000, "ice", None, networks=("127.0.0.0/8",)),)
+        for rank in range(3)
+    }
+
+
+def test_a_faster_network_that_all_nodes_share_is_chosen(
+    outcomes: Callable[..., list[Outcome]], attempt: Attempt, loopback: dict[int, tuple[Interface, ...]]
+) -> None:
+    found = outcomes({}, faster=loopback)
+    assert found == [Outcome(None, "127.0.0.0/8"), Outcome(None), Outcome(None)]
+
+
+def test_a_faster_network_that_a_node_lacks_is_not_chosen(
+    outcomes: Callable[..., list[Outcome]],
+    attempt: Attempt,
+    loopback: dict[int, tuple[Interface, ...]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert outcomes({}, faster={**loopback, 2: ()}) == [Outcome(None)] * 3
+    assert "node n2 has no faster interface in 127.0.0.0/8" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("failure", ["exit code 1", None])
+def test_a_problem_of_the_measurement_names_the_network(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch, failure: str | None
+) -> None:
+    slow = checks.Problem("links", "the link of node n1 is slow", "x", ("n1",), "error")
+    monkeypatch.setattr(run_preflight, "_run_ranks", lambda *_: failure)
+    monkeypatch.setattr(bandwidth, "result", lambda _: {})
+    monkeypatch.setattr(run_preflight.verdict, "judged_bandwidth", lambda *_: ({}, [slow]))
+    attempt.preflight_folder.mkdir()
+    for chosen, text in (("10.1.0.0/16", " (TCP in 10.1.0.0/16)"), (None, "")):
+        found = run_preflight._Findings(0.0, network=chosen)
+        run_preflight._measure(node(attempt, 0), attempt, RECORD["config"], network(), found)
+        (problem,) = found.problems
+        assert problem.message == (failure or slow.message) + text
+
+
 def test_the_failure_of_another_node_ends_the_wait(attempt: Attempt) -> None:
     peers.record_node_exit(attempt, 1, 69)
     with pytest.raises(NodeFailed, match="node 1 has ended with exit code 69"):
-        run_preflight.run_preflight(node(attempt, 0), attempt, RECORD, {})
+        run_preflight.run_preflight(node(attempt, 0), attempt, RECORD, network())
     with pytest.raises(NodeFailed):
-        run_preflight.run_preflight(node(attempt, 2), attempt, RECORD, {})
+        run_preflight.run_preflight(node(attempt, 2), attempt, RECORD, network())
 
 
 def test_a_skipped_pre_flight_is_recorded_and_still_needs_the_gpus(attempt: Attempt) -> None:
     config = RECORD["config"]
     record = {"config": {**config, "job": {**config["job"], "preflight": "off"}}}
     first = node(attempt, 0)
-    assert run_preflight.run_preflight(first, attempt, record, {}) is None
+    assert run_preflight.run_preflight(first, attempt, record, network()) == Outcome(None)
     found = Preflight.model_validate(read_json(attempt.preflight))
     assert (found.verdict, found.mode, found.nodes) == ("skipped", "off", [])
     lacking = replace(first, allocation=Mock(missing_gpus=lambda record: "0 of 4 GPUs"))
-    assert run_preflight.run_preflight(lacking, attempt, record, {}) == "0 of 4 GPUs"
+    assert run_preflight.run_preflight(lacking, attempt, record, network()).refusal == "0 of 4 GPUs"
 
 
 @pytest.mark.parametrize(
@@ -160,7 +252,7 @@ def test_facts_of_late_agents_are_awaited_as_long_as_the_rendezvous() -> None:
 
 
 def test_rates_of_storage_leave_no_file(tmp_path: Path) -> None:
-    written, read = facts.storage_rates(tmp_path, 3)
+    written, read = collect_facts.storage_rates(tmp_path, 3)
     assert written > 0
     assert read > 0
     assert list(tmp_path.iterdir()) == []

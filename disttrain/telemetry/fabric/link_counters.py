@@ -10,16 +10,17 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from disttrain.records.fabric import LinkTraffic
+from disttrain.records.nccl_names import parse_names, permits
+from disttrain.records.run_directory import ADAPTERS
 
 _DATA_UNIT_BYTES = 4
 """InfiniBand counts in words of 4 bytes (IBTA specification, PortCounters)."""
 _RATE = re.compile(r"([\d.]+)\s*Gb/s", re.IGNORECASE)
-_ANY_RATE = 0.0
 
 
 @dataclass(frozen=True)
@@ -101,20 +102,15 @@ class LinkReader:
 def find_links(backend: str | None, environ: Mapping[str, str], root: Path = Path("/")) -> list[Link]:
     """The active RDMA ports and the network interfaces of this node.
 
-    NCCL is expected to use the RDMA ports with the highest rate among those that NCCL_IB_HCA permits, or else
-    the interfaces that NCCL_SOCKET_IFNAME permits. gloo is expected to use those of GLOO_SOCKET_IFNAME.
-    Loopback counts only where it is expected.
+    NCCL is expected to use the RDMA ports that the agent of the node has chosen (`ADAPTERS`), or else the
+    interfaces that NCCL_SOCKET_IFNAME permits. gloo is expected to use those of GLOO_SOCKET_IFNAME. Loopback
+    counts only where it is expected.
     """
     adapters = _adapters(root)
-    permitted = [link for link in adapters if _permits(environ.get("NCCL_IB_HCA", ""), *link.name.split("/"))]
-    fastest = max((link.line_rate_bytes_per_s or _ANY_RATE for link in permitted), default=_ANY_RATE)
-    uses_adapters = backend == "nccl" and bool(permitted) and environ.get("NCCL_IB_DISABLE") != "1"
-    chosen = {
-        link.name for link in permitted if uses_adapters and (link.line_rate_bytes_per_s or 0.0) >= fastest
-    }
+    chosen = _expected_ports(adapters, environ) if backend == "nccl" else set()
     interfaces = []
     for name in read_interfaces(root):
-        expected = not uses_adapters and _expects_interface(name, backend, environ)
+        expected = not chosen and _expects_interface(name, backend, environ)
         if (name != "lo" or expected) and not _is_stacked(root, name):
             rate = _interface_rate(root, name)
             interfaces.append(Link(name, "interface", None, 1, rate, expected))
@@ -166,23 +162,34 @@ def _adapters(root: Path) -> list[Link]:
     return found
 
 
-def _permits(specification: str, name: str, port: str) -> bool:
-    """Whether NCCL_IB_HCA permits a port: `[^][=]NAME[:PORT],...`, by prefix without `=`."""
-    excludes, exact = specification.startswith("^"), "=" in specification[:2]
-    entries = [entry for entry in specification.lstrip("^=").split(",") if entry]
-    if not entries:
-        return True
-    matches = any(
-        (name == wanted if exact else name.startswith(wanted)) and (not number or number == port)
-        for wanted, _, number in (entry.partition(":") for entry in entries)
-    )
-    return matches != excludes
+def _adapter_and_port(link: Link) -> tuple[str, int | None]:
+    name, _, port = link.name.partition("/")
+    return name, int(port) if port.isdecimal() else None
+
+
+def _expected_ports(adapters: Sequence[Link], environ: Mapping[str, str]) -> set[str]:
+    """Names of the ports that NCCL should use, also of those without counters here; empty for TCP.
+
+    Without an agent, such as under torchrun by hand, they are those with the highest rate that NCCL_IB_HCA
+    permits.
+    """
+    if (named := environ.get(ADAPTERS)) is not None:
+        return set(named.split(",")) - {""}
+    if environ.get("NCCL_IB_DISABLE", "0") != "0":
+        return set()
+    permitted = parse_names(environ.get("NCCL_IB_HCA", ""))
+    rates = {
+        link.name: link.line_rate_bytes_per_s or 0.0
+        for link in adapters
+        if permitted.permits(*_adapter_and_port(link))
+    }
+    return {name for name, rate in rates.items() if rate == max(rates.values())}
 
 
 def _expects_interface(name: str, backend: str | None, environ: Mapping[str, str]) -> bool:
     if backend == "nccl":
         given = environ.get("NCCL_SOCKET_IFNAME", "")
-        return bool(given) and _permits(given, name, "")
+        return bool(given) and permits(given, name)
     return name in environ.get("GLOO_SOCKET_IFNAME", "").split(",")
 
 

@@ -1,7 +1,8 @@
 """Parser of NCCL's log: pure, from lines of text to `NcclLog`.
 
-The formats are those of NCCL 2.4 to 2.30: names of algorithms were numbers until 2.24, and lines of channels
-have had five forms. A line of unknown form is skipped, so a new version loses fields and raises nothing.
+The formats are those of NCCL 2.4 to 2.31 and of RCCL: names of algorithms were numbers until 2.24, and lines
+of channels have had six forms. A line of unknown form is skipped, so a new version loses fields and raises
+nothing.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ _ALGORITHMS = ("Tree", "Ring", "CollnetDirect", "CollnetChain", "NVLS", "NVLSTre
 """By their number in logs before 2.25 (`NCCL_ALGO_*` of nccl_common.h)."""
 _PROTOCOLS = ("LL", "LL128", "Simple")
 _MESSAGE = re.compile(r"\bNCCL (INFO|WARN) +(.*?)\s*$")
-_VERSION = re.compile(r"\bNCCL version (\d+(?:\.\d+)+)")
-_NETWORK_CHANNEL = re.compile(r"(NET/.+?)/\d+(?:\(\d+\))?(?:/(.*))?")
+_VERSION = re.compile(r"\b(?:NCCL version|RCCL version :) (\d+(?:\.\d+)+)")
+_NETWORK_CHANNEL = re.compile(r"((?:NET|COLLNET)/.+?)/\d+(?:\(\d+\))?(?:/(.*))?")
 """`NET/IB/0(3)/GDRDMA/Shared`: transport, device, rank of a proxy (PXN), and flags."""
-_ADAPTER = re.compile(r"\[\d+\]([^\s:]+):(\d+)/")
+_ADAPTER = re.compile(r"\[\d+\] ?([^\s:={]+):(\d+)/")
+"""`[0]mlx5_0:1/IB`; of ports that NCCL 2.20 to 2.23 merges, `[0]={[0] mlx5_0:1/RoCE, [1] mlx5_1:1/RoCE}`."""
 _INTERFACE = re.compile(r"\[\d+\]([^\s:]+):")
 
 
@@ -72,11 +74,12 @@ class _Reader:
         else:
             self._transports[via.partition("/")[0]] += 1
 
-    def adapters(self, found: Match[str]) -> None:
-        self.log.adapters = [f"{name}/{port}" for name, port in _ADAPTER.findall(found[1])]
-
-    def interfaces(self, found: Match[str]) -> None:
-        self.log.interfaces = _INTERFACE.findall(found[1])
+    def devices(self, found: Match[str]) -> None:
+        """Adapters of NET/IB and of the plugins derived from it, or interfaces of NET/Socket and its kin."""
+        if adapters := _ADAPTER.findall(found[1]):
+            self.log.adapters = [f"{name}/{port}" for name, port in adapters]
+        elif interfaces := _INTERFACE.findall(found[1]):
+            self.log.interfaces = interfaces
 
     def bootstrap(self, found: Match[str]) -> None:
         self.log.bootstrap_interface = found[1]
@@ -118,7 +121,13 @@ def _named(text: str, names: tuple[str, ...]) -> str:
 
 
 _PATTERNS: tuple[tuple[re.Pattern[str], Callable[[_Reader, Match[str]], None]], ...] = (
-    (re.compile(r"(?:Channel|Ring) \d+(?:/\d+)? ?: .*?->.*? via (.+)"), _Reader.channel),
+    (
+        re.compile(
+            r"(?:(?:Channel|Ring) \d+(?:/\d+)? ?: .*?->|Coll(?:Net)? \d+(?:/\d+)? : \d+ \[).*? via "
+            r"(.+?)(?: comm 0x\w+ nRanks \d+)?$"
+        ),
+        _Reader.channel,
+    ),
     (
         re.compile(
             r"(?:(?P<collective>\w+): +)?(?P<bytes>\d+) Bytes -> "
@@ -127,14 +136,14 @@ _PATTERNS: tuple[tuple[re.Pattern[str], Callable[[_Reader, Match[str]], None]], 
         ),
         _Reader.choice,
     ),
-    (re.compile(r"NET/IB ?: Using (.+)"), _Reader.adapters),
-    (re.compile(r"NET/Socket ?: Using (.+)"), _Reader.interfaces),
+    (re.compile(r"NET/\w+ ?: Using (.+)"), _Reader.devices),
     (re.compile(r"Bootstrap ?: Using (?:\[\d+\])?([^\s:]+):"), _Reader.bootstrap),
     (re.compile(r"Using network (.+)"), _Reader.network),
     (re.compile(r"Assigned NET plugin (.+?) to comm"), _Reader.network),
     (re.compile(r"NET/Plugin ?: Loaded \w+ plugin (.+?)(?: \(v\d+\))?$"), _Reader.plugin),
     (re.compile(r"Successfully loaded external \w+ plugin (\S+)"), _Reader.plugin),
-    (re.compile(r"NET/OFI Initializing (aws-ofi-nccl \S+)"), _Reader.plugin),
+    (re.compile(r"NET/OFI (?:Initializing|Using) (aws-ofi-\w+ \S+)"), _Reader.plugin),
+    (re.compile(r"P2P plugin (?:v\d+ )?(\w+)$"), _Reader.plugin),
     (re.compile(r"(\d+) coll channels"), _Reader.collective_channels),
     (re.compile(r"(\w+) set by environment to (.*?)\.?$"), _Reader.variable),
     (re.compile(r"(NCCL_\w+) set to (\S+)"), _Reader.variable),

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 from jobs.node.preflight.checks import Problem
 
-_WARN_BELOW = {"nccl": 0.70, "gloo": 0.30}
-"""Fraction of the link rate below which there is a warning. Measured NCCL reaches 91 to 97 % of it. gloo
-copies through the host's memory, and has no published figure: the fraction is a guess on the safe side."""
+_WARN_BELOW = {"nccl": 0.70, "nccl-tcp": 0.30, "gloo": 0.30}
+"""Fraction of the link rate below which there is a warning. NCCL over RDMA reaches 91 to 97 % of it. gloo
+and NCCL over TCP copy through the host's memory, and have no published figure: the fraction is a guess on the
+safe side."""
 _LARGE_BYTES = {"nccl": 2**30, "gloo": 16 * 2**20}
 """Smaller messages do not reach the ceiling, so they are not judged against it."""
 _SLOW_LINK = 0.5
@@ -47,18 +48,23 @@ class SlowLink:
     usual_bytes_per_s: float
 
 
-def ceiling(nodes: int, node_link_bytes_per_s: float | None, backend: str) -> Ceiling | None:
+def ceiling(
+    nodes: int, node_link_bytes_per_s: float | None, backend: str, *, tcp: bool = False
+) -> Ceiling | None:
     """The ceiling between nodes; None for one node or an unknown rate of the links.
+
+    `tcp`: the ranks reach other nodes over an interface of the kernel, without RDMA.
 
     Limits refer to the link rate, also on two nodes: whether the algorithm that exceeds it is chosen depends
     on the NCCL version and the ranks.
     """
-    if nodes < 2 or node_link_bytes_per_s is None or backend not in _WARN_BELOW:
+    if nodes < 2 or node_link_bytes_per_s is None or backend not in _LARGE_BYTES:
         return None
     factor = 2.0 if nodes == 2 and backend == "nccl" else 1.0
+    transport = "nccl-tcp" if backend == "nccl" and tcp else backend
     return Ceiling(
         most=factor * node_link_bytes_per_s,
-        warn_below=_WARN_BELOW[backend] * node_link_bytes_per_s,
+        warn_below=_WARN_BELOW[transport] * node_link_bytes_per_s,
         from_bytes=_LARGE_BYTES[backend],
     )
 

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from jobs.core.excluded_nodes import ExcludedNode
+
 CLOCK_LIMIT_S = 5.0
 """Difference between the clocks of two nodes that ends the start. Order and durations between nodes in
 records and reports, and the time limit, follow these clocks."""
@@ -70,10 +72,14 @@ class NodeFacts:
     """Whether NCCL of this run may use a verbs adapter (InfiniBand, RoCE)."""
     link_bytes_per_s: float | None = None
     """Rate at which the ranks of the node can reach the others; None if unknown."""
+    tcp: bool = False
+    """Whether the ranks reach the others over TCP: gloo, or NCCL without an adapter."""
     write_bytes_per_s: float | None = None
     read_bytes_per_s: float | None = None
     seconds: float = 0.0
     """Duration of collecting these facts."""
+    faster_interfaces: Sequence[Mapping[str, Any]] = ()
+    """`jobs.fabric.shared_network.Offer` of each interface that is faster than the one of the route."""
 
     @property
     def agreement_hash(self) -> str:
@@ -240,6 +246,23 @@ def check_shared_folder(
     message = f"{_named(silent)} wrote nothing that node {hosts[0]} can see to {folder} within {within_s:g} s"
     remedy = "mount the shared file system there, or choose --runs on one that all nodes share"
     return [Problem("shared_folder", message, remedy, silent)]
+
+
+def check_exclusions(entries: Iterable[ExcludedNode]) -> list[Problem]:
+    """Warnings for nodes of the job that are on the exclusion list.
+
+    A job has such nodes if it was submitted before the entry or by hand, or if too few other nodes are left.
+    """
+    return [
+        Problem(
+            "excluded",
+            f"node {each.host} is on the exclusion list ({each.by}: {each.reason})",
+            f"resubmit without it (sbatch --exclude={each.host}), or submit.py nodes --clear {each.host}",
+            (each.host,),
+            "warning",
+        )
+        for each in entries
+    ]
 
 
 def check_storage_rates(facts: Sequence[NodeFacts]) -> list[Problem]:

@@ -18,7 +18,7 @@ from disttrain.records.run_directory import Attempt
 from jobs.node import peers
 from jobs.node.allocation import Allocation
 from jobs.node.preflight.checks import NodeFacts
-from jobs.node.rendezvous import Endpoint, RendezvousError, refresh
+from jobs.node.rendezvous import Endpoint, RendezvousError, endpoint_of, refresh
 from jobs.node.waiting import poll_until
 
 _ENDPOINT = "bandwidth-endpoint.json"
@@ -116,4 +116,4 @@ def wait_for_endpoint(attempt: Attempt, within_s: float, allocation: Allocation 
     found = poll_until(published, within_s, allocation)
     if found is None:
         raise RendezvousError(f"node 0 did not publish {attempt.preflight.name} within {within_s:g} s")
-    return Endpoint(found["address"], int(found["port"])) if found else None
+    return endpoint_of(found) if found else None

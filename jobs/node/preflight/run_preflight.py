@@ -1,14 +1,16 @@
 """Check all nodes of an attempt before its ranks start, and agree on the verdict. Standard library only.
 
 Each node collects its facts. Node 0 judges them, writes `preflight.json`, and puts nodes at fault on the
-exclusion list of the runs folder. In mode full, the nodes then measure their bandwidth together.
+exclusion list of the runs folder. Node 0 also chooses a faster network than the route by host names, if all
+nodes share one. In mode full, the nodes then measure their bandwidth together.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -21,10 +23,13 @@ from disttrain.records.run_directory import Attempt, RunDir, checkpoint_steps
 from jobs.core import excluded_nodes, journal
 from jobs.core.attempt import checkpoint_folder
 from jobs.core.environment import AddedVariable
+from jobs.fabric import shared_network
+from jobs.fabric.description import Fabric, Interface
+from jobs.fabric.shared_network import Offer
 from jobs.node import rendezvous
 from jobs.node.node_context import NodeContext
 from jobs.node.node_log import log_line
-from jobs.node.preflight import bandwidth, checks, exchange, facts, verdict
+from jobs.node.preflight import bandwidth, checks, collect_facts, exchange, reachability, verdict
 from jobs.node.preflight.checks import ClockOffset, NodeFacts, Problem
 
 _NVIDIA = Path("/dev/nvidiactl")
@@ -43,6 +48,30 @@ class _Findings:
     problems: list[Problem] = field(default_factory=list)
     bandwidth: dict[str, Any] | None = None
     waited_s: float = 0.0
+    network: str | None = None
+
+
+@dataclass(frozen=True)
+class NodeNetwork:
+    """The network of this node, and the variables that follow from the choice of an interface."""
+
+    fabric: Fabric
+    interface: str | None
+    """The interface by which this node reaches the others by their names."""
+    alternatives: Sequence[Interface]
+    """Faster interfaces than `interface`."""
+    variables: Callable[[str | None], Mapping[str, AddedVariable]]
+    """The variables of the ranks if they use an IPv4 network; None: that of the route to the other nodes."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """End of the pre-flight on one node."""
+
+    refusal: str | None
+    """The reason, one line, why this attempt must not start."""
+    network: str | None = None
+    """IPv4 network that node 0 chose for TCP; None on the other nodes, and for that of the route."""
 
 
 def resolved_mode(configured: str, *, several_machines: bool, gpus: bool) -> str:
@@ -54,12 +83,11 @@ def resolved_mode(configured: str, *, several_machines: bool, gpus: bool) -> str
 
 
 def run_preflight(
-    node: NodeContext, attempt: Attempt, record: Mapping[str, Any], added: Mapping[str, AddedVariable]
-) -> str | None:
-    """The reason, one line, why this attempt must not start; None if it may.
+    node: NodeContext, attempt: Attempt, record: Mapping[str, Any], network: NodeNetwork
+) -> Outcome:
+    """Check the nodes; `record` is the run's `run.json`.
 
-    `record` is the run's `run.json`, `added` holds the variables of its ranks. Raises `RendezvousError` when
-    node 0 is silent, `NodeFailed` when another node has failed, and `JobEnded`.
+    Raises `RendezvousError` when node 0 is silent, `NodeFailed` when another node has failed, and `JobEnded`.
     """
     config = record["config"]
     several = len(node.hosts) > 1 and not node.one_machine
@@ -70,22 +98,27 @@ def run_preflight(
         gpus=wants_gpus and _NVIDIA.exists(),
     )
     if mode == "off":
-        return _skipped(node, attempt, record)
+        return Outcome(_skipped(node, attempt, record))
     if node.rank > 0 and not several:
-        return None  # node 0 has checked this machine
+        return Outcome(None)  # node 0 has checked this machine
     began = time.monotonic()
     if mode == "full" or several:
         attempt.preflight_folder.mkdir(exist_ok=True)
-    own = _own_facts(node, attempt, record, mode, added)
-    if several:
-        exchange.write_facts(attempt, own)
-    if node.rank > 0:
-        return _follow(node, attempt, config, added)
-    found = _Findings(began, [own])
-    _judge(node, attempt, config, found)
-    if mode == "full" and not checks.is_refused(found.problems):
-        _measure(node, attempt, config, added, found)
-    return _conclude(node, attempt, mode, found)
+    with contextlib.ExitStack() as held:
+        offers = reachability.listen(network.alternatives, held) if several else []
+        own = _own_facts(node, attempt, record, mode, network, offers)
+        if several:
+            exchange.write_facts(attempt, own)
+        if node.rank > 0:
+            return Outcome(_follow(node, attempt, config, network))
+        found = _Findings(began, [own])
+        _judge(node, attempt, config, found)
+        if not checks.is_refused(found.problems):
+            if offers:
+                _choose_network(found)
+            if mode == "full":
+                _measure(node, attempt, config, network, found)
+        return Outcome(_conclude(node, attempt, mode, found), found.network)
 
 
 def _skipped(node: NodeContext, attempt: Attempt, record: Mapping[str, Any]) -> str | None:
@@ -100,19 +133,21 @@ def _own_facts(
     attempt: Attempt,
     record: Mapping[str, Any],
     mode: str,
-    added: Mapping[str, AddedVariable],
+    network: NodeNetwork,
+    offers: Sequence[Offer],
 ) -> NodeFacts:
-    peer = node.hosts[0 if node.rank else 1] if len(node.hosts) > 1 else None
-    return facts.collect(
+    return collect_facts.collect(
         node.rank,
         host=node.hosts[node.rank],
         folders=[node.run.path, checkpoint_folder(node.run, record["config"])],
         missing_gpus=node.allocation.missing_gpus(record) if node.allocation else None,
         wants_gpus=asks_for_gpus(record["config"]["resources"]["device"]),
         ranks=ranks_per_node(record["config"]),
-        environ=bandwidth.rank_environment(added),
+        environ=bandwidth.rank_environment(network.variables(None)),
+        fabric=network.fabric,
+        offers=offers,
         rate_folder=attempt.preflight_folder if mode == "full" else None,
-        interface=rendezvous.interface_towards(peer) if peer else None,
+        interface=network.interface,
     )
 
 
@@ -152,6 +187,37 @@ def _judge(node: NodeContext, attempt: Attempt, config: Mapping[str, Any], found
         ranks=ranks_per_node(config),
         space_needed=space_needed(node.run, config),
     )
+    if node.allocation is not None and not node.one_machine:
+        entries = excluded_nodes.among(_runs_folder(node), _cluster_name(node), node.hosts)
+        found.problems += checks.check_exclusions(entries)
+
+
+def _runs_folder(node: NodeContext) -> Path:
+    return node.run.path.parent.parent
+
+
+def _cluster_name(node: NodeContext) -> str | None:
+    return (journal.entry(node.run, node.submission).read("intent") or {}).get("cluster_name")
+
+
+def _choose_network(found: _Findings) -> None:
+    """Choose the network of faster interfaces that all nodes share and in which node 0 reaches the others."""
+    choice = shared_network.choose(
+        {each.host: [Offer(**offer) for offer in each.faster_interfaces] for each in found.facts}
+    )
+    reason = choice.reason
+    if choice.offers:
+        own, *others = choice.offers
+        reason = reachability.obstacle(choice.offers[own], {host: choice.offers[host] for host in others})
+    if reason is not None:
+        log_line(f"pre-flight: faster interfaces are up, but TCP keeps to the route by host names: {reason}")
+        return
+    found.network, rate = choice.network, choice.mbit_per_s
+    log_line(f"pre-flight: TCP uses {found.network} ({rate / 1000:g} Gbit/s), which connects all nodes")
+    # adapters of Slingshot carry the data by RDMA
+    found.facts = [
+        replace(each, link_bytes_per_s=rate * 1e6 / 8) if each.tcp else each for each in found.facts
+    ]
 
 
 def _facts_within_s(config: Mapping[str, Any]) -> float:
@@ -163,43 +229,47 @@ def _measure(
     node: NodeContext,
     attempt: Attempt,
     config: Mapping[str, Any],
-    added: Mapping[str, AddedVariable],
+    network: NodeNetwork,
     found: _Findings,
 ) -> None:
     """Measure the bandwidth together with the other nodes, on node 0. A failure is a warning."""
     with rendezvous.reserve_port() as port:
-        endpoint = rendezvous.Endpoint(node.hosts[0], port.getsockname()[1])
+        endpoint = rendezvous.Endpoint(node.hosts[0], port.getsockname()[1], network=found.network)
         exchange.publish_endpoint(attempt, endpoint)
-        problem = _run_ranks(node, attempt, config, added, endpoint)
+        problem = _run_ranks(node, attempt, config, network, endpoint)
     result = bandwidth.result(attempt)
+    where = f" (TCP in {found.network})" if found.network is not None else ""
     if problem is not None or result is None:
+        if found.network is not None:
+            log_line(f"pre-flight: TCP keeps to the route by host names: no measurement in {found.network}")
+            found.network = None
         remedy = "training may start all the same; --skip-preflight leaves the measurement out"
-        message = problem or "the measurement wrote no result"
+        message = (problem or "the measurement wrote no result") + where
         found.problems.append(Problem("all_reduce", message, remedy, (), "warning"))
         return
     found.bandwidth, problems = verdict.judged_bandwidth(result, found.facts, node.hosts)
-    found.problems += problems
+    found.problems += [replace(each, message=each.message + where) for each in problems]
 
 
 def _run_ranks(
     node: NodeContext,
     attempt: Attempt,
     config: Mapping[str, Any],
-    added: Mapping[str, AddedVariable],
+    network: NodeNetwork,
     endpoint: rendezvous.Endpoint,
 ) -> str | None:
-    env = bandwidth.rank_environment(added)
+    env = bandwidth.rank_environment(network.variables(endpoint.network))
     return bandwidth.measure(attempt, config, node.rank, len(node.hosts), endpoint, env, node.allocation)
 
 
 def _follow(
-    node: NodeContext, attempt: Attempt, config: Mapping[str, Any], added: Mapping[str, AddedVariable]
+    node: NodeContext, attempt: Attempt, config: Mapping[str, Any], network: NodeNetwork
 ) -> str | None:
     """Wait for the verdict on a node other than 0, and take part in the measurement if there is one."""
     within_s = _facts_within_s(config) + _VERDICT_MARGIN_S
     endpoint = exchange.wait_for_endpoint(attempt, within_s, node.allocation)
     if endpoint is not None:
-        problem = _run_ranks(node, attempt, config, added, endpoint)
+        problem = _run_ranks(node, attempt, config, network, endpoint)
         if problem is not None:
             log_line(f"pre-flight: {problem}")
         within_s = bandwidth.WITHIN_S + _VERDICT_MARGIN_S
@@ -234,15 +304,14 @@ def _reason(message: str | None) -> str | None:
 
 def _exclude(node: NodeContext, hosts: Sequence[str], problems: Sequence[Problem]) -> None:
     """Put nodes at fault on the exclusion list of the runs folder, or log why that fails."""
-    intent = journal.entry(node.run, node.submission).read("intent") or {}
-    root = node.run.path.parent.parent
+    root, cluster = _runs_folder(node), _cluster_name(node)
     try:
         for host in hosts:
             reason = next(each.message for each in problems if host in each.nodes)
             excluded_nodes.add(
                 root,
                 excluded_nodes.ExcludedNode.until(
-                    host, reason, cluster=intent.get("cluster_name"), by=f"{node.run.sweep}/{node.run.name}"
+                    host, reason, cluster=cluster, by=f"{node.run.sweep}/{node.run.name}"
                 ),
             )
     except (OSError, ConfigError) as error:

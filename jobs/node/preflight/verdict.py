@@ -38,7 +38,7 @@ def judged_bandwidth(
     rates = {(each["source"], each["target"]): float(each["bytes_per_s"]) for each in result["links"]}
     known = [each.link_bytes_per_s for each in facts if each.link_bytes_per_s is not None]
     link = min(known) if len(known) == len(facts) else None
-    limits = ceiling.ceiling(len(hosts), link, result["backend"])
+    limits = ceiling.ceiling(len(hosts), link, result["backend"], tcp=any(each.tcp for each in facts))
     problems = ceiling.link_problems(rates, hosts)
     slowest = ceiling.slowest_pair(rates, hosts)
     for each in result["all_reduce"]:

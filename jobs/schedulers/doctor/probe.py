@@ -26,6 +26,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from jobs.fabric.memory_lock import effective_limit, limit_bytes
 from jobs.schedulers.doctor.mounts import Mount, mount_of
 
 PACKAGES = ("torch", "pydantic", "PyYAML", "submitit")
@@ -52,7 +53,7 @@ class HostFacts:
     packages: dict[str, str | None]
     """Version of each of `PACKAGES`; None where it is missing."""
     locked_memory: int | None
-    """Soft limit (`ulimit -l`); None: unlimited."""
+    """Soft limit (`ulimit -l`); None: unlimited, or without effect (`jobs.fabric.memory_lock`)."""
     open_files: int | None
     """Hard limit (`ulimit -Hn`); None: unlimited."""
     shared_memory: int | None
@@ -102,7 +103,7 @@ class ProbeFacts:
 def host_facts() -> HostFacts:
     python = Path(sys.executable).resolve()
     status = python.stat()
-    memory = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    memory_lock = effective_limit(*(_read(f"/proc/self/{name}") for name in ("limits", "status", "uid_map")))
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return HostFacts(
         host=platform.node(),
@@ -112,7 +113,7 @@ def host_facts() -> HostFacts:
         python_identity=(status.st_size, status.st_mtime),
         python_mount=mount_of(Path(sys.prefix).resolve(), _read("/proc/self/mountinfo") or ""),
         packages={name: _version(name) for name in PACKAGES},
-        locked_memory=None if memory == resource.RLIM_INFINITY else memory,
+        locked_memory=limit_bytes(memory_lock),
         open_files=None if files == resource.RLIM_INFINITY else files,
         shared_memory=shutil.disk_usage(_SHM).total if _SHM.is_dir() else None,
         remove_ipc=_remove_ipc(),

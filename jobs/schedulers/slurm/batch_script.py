@@ -16,13 +16,12 @@ from typing import Any
 from disttrain.config.requested_device import asks_for_gpus
 from disttrain.config.stop_time import lead_within
 from disttrain.errors import ConfigError
-from jobs.node.peers import CLOSED_TIMEOUT_S
+from jobs.node.peers import after_first_end_s
 from jobs.schedulers.slurm import option_syntax
 from jobs.schedulers.slurm.setup_lines import job_setup, node_setup
 from jobs.schedulers.slurm.site_profile import EXPEDITE, GENERIC, Profile
 
 _LONGEST_SIGNAL_S = 65535
-_VERDICT_S = 30.0  # in which node 0 records that a node is missing
 _STEP_NUMBERS = 4
 """The number of the agents' step is the number of earlier starts, modulo this."""
 
@@ -109,7 +108,7 @@ def render(batch: ScriptFields) -> str:
                     f"{shlex.quote(_python(batch))} -m jobs.schedulers.slurm.task",
                     '"$run" --submission "$submission"',
                 ),
-                _wait_s(batch.config),
+                after_first_end_s(batch.config),
             ),
         ]
     )
@@ -158,7 +157,7 @@ def by_hand(config: Mapping[str, Any], profile: Profile = GENERIC) -> str:
                 profile,
                 ['"$code"', '"$PWD"'],
                 ('"$python" -m jobs.submission.sbatch_entry', '"$@"'),
-                _wait_s(config),
+                after_first_end_s(config),
             ),
         ]
     )
@@ -354,11 +353,6 @@ def _launch(
         )
         + " || exit $status",
     ]
-
-
-def _wait_s(config: Mapping[str, Any]) -> int:
-    """Seconds that agents have after the first one ends."""
-    return math.ceil(max(CLOSED_TIMEOUT_S, float(config["job"]["rendezvous_timeout_s"]) + _VERDICT_S))
 
 
 def _srun(options: Sequence[str], profile: Profile, folders: Sequence[str], task: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from jobs.schedulers.doctor.diagnosis import Finding
-from jobs.schedulers.slurm.doctor.facts import ClusterFacts, Config
+from jobs.schedulers.slurm.doctor.cluster_facts import ClusterFacts, Config
 
 
 def findings(facts: ClusterFacts, config: Config) -> Iterator[Finding]:

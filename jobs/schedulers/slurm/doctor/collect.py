@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from jobs.schedulers.slurm import commands
 from jobs.schedulers.slurm.doctor import parsing
-from jobs.schedulers.slurm.doctor.facts import ClusterFacts, Config
+from jobs.schedulers.slurm.doctor.cluster_facts import ClusterFacts, Config
 
 _TIMEOUT_S = 10.0
 _DAYS = 7

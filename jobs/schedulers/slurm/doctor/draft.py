@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from disttrain.errors import ConfigError
 from jobs.fabric.description import Fabric, FabricKind
-from jobs.schedulers.slurm.doctor.facts import ClusterFacts, Config, Node, Partition, QueuedJob
+from jobs.schedulers.slurm.doctor.cluster_facts import ClusterFacts, Config, Node, Partition, QueuedJob
 
 _PLAIN = re.compile(r"[A-Za-z][\w.-]*")
 _UNLOCK = 'ulimit -l unlimited || echo "only $(ulimit -l) KiB may be locked" >&2'

@@ -19,8 +19,8 @@ from jobs.schedulers.doctor.node_checks import node_findings
 from jobs.schedulers.doctor.probe import ProbeFacts, as_json
 from jobs.schedulers.doctor.run_probe import ProbeError, ProbeTimeout, probe_here
 from jobs.schedulers.slurm import profile_selection
-from jobs.schedulers.slurm.doctor import checks, collect, draft, node_probe
-from jobs.schedulers.slurm.doctor.facts import ClusterFacts
+from jobs.schedulers.slurm.doctor import cluster_checks, collect, draft, node_probe
+from jobs.schedulers.slurm.doctor.cluster_facts import ClusterFacts
 from jobs.schedulers.slurm.site_profile import Profile
 
 _SETTINGS = (
@@ -54,10 +54,10 @@ class SlurmDoctor:
             findings.append(silent_folder(runs, "this host", str(why)))
         except ProbeError as why:
             unchecked.append(Unchecked("this host and the runs folder", str(why)))
-        findings += checks.cluster_findings(facts, self._profile, here.host if here else None)
+        findings += cluster_checks.cluster_findings(facts, self._profile, here.host if here else None)
         if job and facts.config is not None:
             self._examine_node(facts, runs, here, findings, unchecked)
-        unchecked += checks.unchecked(facts, job=job)
+        unchecked += cluster_checks.unchecked(facts, job=job)
         if self._profile.container is not None:
             unchecked.append(Unchecked("Python in the container of the site profile", "run it on a node"))
         return Diagnosis(

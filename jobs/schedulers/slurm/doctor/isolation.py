@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from jobs.fabric.description import ENOUGH_LOCKED_BYTES
 from jobs.schedulers.doctor.diagnosis import Finding
 from jobs.schedulers.doctor.probe import HostFacts
-from jobs.schedulers.slurm.doctor.facts import ClusterFacts, Config
+from jobs.schedulers.slurm.doctor.cluster_facts import ClusterFacts, Config
 from jobs.schedulers.slurm.site_profile import Profile
 
 

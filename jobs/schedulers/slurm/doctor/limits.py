@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from disttrain.errors import nearest
 from jobs.schedulers.doctor.diagnosis import Finding
-from jobs.schedulers.slurm.doctor.facts import Association, ClusterFacts, Config
+from jobs.schedulers.slurm.doctor.cluster_facts import Association, ClusterFacts, Config
 from jobs.schedulers.slurm.site_profile import Profile
 
 _FEW_JOBS = 1000

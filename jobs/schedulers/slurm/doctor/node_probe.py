@@ -10,7 +10,7 @@ from jobs.schedulers.doctor import probe
 from jobs.schedulers.doctor.probe import ProbeFacts
 from jobs.schedulers.doctor.run_probe import ProbeError, module_arguments, run_probe
 from jobs.schedulers.inherited_variables import outside_job
-from jobs.schedulers.slurm.doctor.facts import ClusterFacts
+from jobs.schedulers.slurm.doctor.cluster_facts import ClusterFacts
 from jobs.schedulers.slurm.doctor.partitions import chosen_partitions
 from jobs.schedulers.slurm.setup_lines import job_setup
 from jobs.schedulers.slurm.site_profile import Profile

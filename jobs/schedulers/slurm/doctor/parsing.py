@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from jobs.schedulers.slurm.doctor.facts import (
+from jobs.schedulers.slurm.doctor.cluster_facts import (
     UNLIMITED,
     Association,
     Config,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from disttrain.config.sections.job import JobConfig
 from disttrain.errors import nearest
 from jobs.schedulers.doctor.diagnosis import Finding
-from jobs.schedulers.slurm.doctor.facts import ClusterFacts, Config, Node, Partition
+from jobs.schedulers.slurm.doctor.cluster_facts import ClusterFacts, Config, Node, Partition
 from jobs.schedulers.slurm.site_profile import Profile
 
 _MIG = re.compile(r"(?:.*_)?\d+g\.\d+gb.*")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from jobs.schedulers.doctor.diagnosis import Finding, Severity
 from jobs.schedulers.slurm.capabilities import first_with, first_without
-from jobs.schedulers.slurm.doctor.facts import Config, Partition
+from jobs.schedulers.slurm.doctor.cluster_facts import Config, Partition
 from jobs.schedulers.slurm.site_profile import Profile
 from jobs.schedulers.slurm.version import NEWEST, SlurmVersion
 

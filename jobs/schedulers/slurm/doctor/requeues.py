@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from jobs.core.requeue_policy import EXIT_DO_NOT_REQUEUE
 from jobs.schedulers.doctor.diagnosis import Finding
 from jobs.schedulers.slurm.capabilities import capabilities
-from jobs.schedulers.slurm.doctor.facts import ClusterFacts, Config
+from jobs.schedulers.slurm.doctor.cluster_facts import ClusterFacts, Config
 
 _OWN_CODES = (0, 1, 69, 75, EXIT_DO_NOT_REQUEUE)
 """Exit codes of a job's step (docs/requeue.md)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from jobs.schedulers.doctor.diagnosis import Finding
-from jobs.schedulers.slurm.doctor.facts import Config, Partition
+from jobs.schedulers.slurm.doctor.cluster_facts import Config, Partition
 
 _KILL_WAIT_S = 15
 _UNKILLABLE_S = 120

@@ -15,7 +15,7 @@ from jobs.schedulers.slurm.doctor import (
     requeues,
     signals,
 )
-from jobs.schedulers.slurm.doctor.facts import ClusterFacts, Partition
+from jobs.schedulers.slurm.doctor.cluster_facts import ClusterFacts, Partition
 from jobs.schedulers.slurm.site_profile import Profile
 
 _CLOCK_S = 5.0

@@ -15,6 +15,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import TypeVar
@@ -22,6 +23,8 @@ from typing import TypeVar
 from disttrain.records.collect_provenance import code_hash
 from jobs.fabric.description import Adapter, AdapterKind, ConfigurationFile, Fabric, FabricKind
 from jobs.fabric.detect import current_process, detect
+from jobs.fabric.expected_adapters import expected_adapters
+from jobs.fabric.shared_network import Offer
 from jobs.node.child_process import output
 from jobs.node.preflight.checks import NodeFacts
 
@@ -44,6 +47,8 @@ def collect(
     environ: Mapping[str, str] | None = None,
     rate_folder: Path | None = None,
     interface: str | None = None,
+    fabric: Fabric | None = None,
+    offers: Sequence[Offer] = (),
     root: Path = Path("/"),
 ) -> NodeFacts:
     """Facts of the node of rank `node`.
@@ -57,15 +62,18 @@ def collect(
         environ: environment of the ranks.
         rate_folder: folder in which the first nodes measure the rates of storage; None: not measured.
         interface: network interface by which this node reaches the others.
+        fabric: description of its network; None: detected below `root`.
+        offers: interfaces that are faster than `interface`, at which this node listens.
         root: folder of `dev`, `proc` and `sys`.
     """
     began = time.monotonic()
     measured = rate_folder if node < _NODES_THAT_WRITE else None
     rates = _or_none(lambda: storage_rates(measured, node)) if measured is not None else None
     gpus, gpu_problems = _gpus(root) if wants_gpus else (None, [])
-    fabric = _or_none(lambda: detect(root, current_process())) or Fabric(FabricKind.NONE)
+    if fabric is None:
+        fabric = _or_none(lambda: detect(root, current_process())) or Fabric(FabricKind.NONE)
     with_gpus = wants_gpus and _has_driver(root)
-    adapters = transport_adapters(fabric, environ or {}) if with_gpus else ()
+    adapters = expected_adapters(fabric, _nccl_settings(fabric, environ or {})) if with_gpus else ()
     seconds = time.monotonic() - began
     return NodeFacts(
         node=node,
@@ -79,9 +87,11 @@ def collect(
         memory_lock_bytes=fabric.software.memory_lock_bytes,
         rdma=any(each.kind is AdapterKind.VERBS for each in adapters),
         link_bytes_per_s=link_bytes_per_s(fabric, adapters, interface, ranks),
+        tcp=not adapters,
         write_bytes_per_s=rates[0] if rates else None,
         read_bytes_per_s=rates[1] if rates else None,
         seconds=seconds,
+        faster_interfaces=[asdict(each) for each in offers],
         time=time.time(),
     )
 
@@ -133,16 +143,12 @@ def _adapter(adapter: Adapter) -> str:
     return ", ".join([*ports, *([f"PCIe x{lanes}"] if lanes else [])]) or adapter.kind
 
 
-def transport_adapters(fabric: Fabric, environ: Mapping[str, str]) -> tuple[Adapter, ...]:
-    """Adapters that NCCL may use: those for computing, or none where the environment or NCCL's configuration
-    files choose TCP."""
+def _nccl_settings(fabric: Fabric, environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment, over the values of NCCL's configuration files."""
     settings: dict[str, str] = {}
     for file in reversed(fabric.software.nccl_files):
         settings |= file.as_dict()
-    settings |= environ
-    if settings.get("NCCL_IB_DISABLE", "0") != "0" or settings.get("NCCL_NET", "").lower() == "socket":
-        return ()
-    return fabric.compute_adapters
+    return settings | dict(environ)
 
 
 def link_bytes_per_s(

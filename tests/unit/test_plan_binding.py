@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from disttrain.records.run_directory import PROCESSORS
-from disttrain.runtime.cpu_binding import bind, list_text
+from disttrain.runtime.apply_binding import bind, list_text
 from disttrain.runtime.device import usable_cpus
-from jobs.fabric.binding import (
+from jobs.fabric.plan_binding import (
     BindingPlan,
     Processor,
     gpus_of_ranks,

@@ -24,8 +24,9 @@ from jobs.fabric.description import (
     Port,
     Software,
 )
+from jobs.fabric.expected_adapters import expected_adapters
 from jobs.node import child_process
-from jobs.node.preflight import facts
+from jobs.node.preflight import collect_facts
 
 
 def adapter(name: str, rate: float = 400.0, *, for_compute: bool = True) -> Adapter:
@@ -52,12 +53,12 @@ NODE = Fabric(
 def test_names_of_adapters_storage_adapters_and_gpus_of_the_bus_are_not_compared() -> None:
     renamed = tuple(adapter(f"vf{number}") for number in range(8))
     other = replace(NODE, adapters=renamed, gpus=gpus(4))
-    assert facts.agreement(other, wants_gpus=True) == facts.agreement(NODE, wants_gpus=True)
-    assert facts.agreement(NODE, wants_gpus=True)["adapters"] == "8 x InfiniBand ACTIVE 400 Gb/sec"
+    assert collect_facts.agreement(other, wants_gpus=True) == collect_facts.agreement(NODE, wants_gpus=True)
+    assert collect_facts.agreement(NODE, wants_gpus=True)["adapters"] == "8 x InfiniBand ACTIVE 400 Gb/sec"
 
 
 def test_runs_without_gpus_do_not_compare_nccl_and_its_network() -> None:
-    assert facts.agreement(NODE, wants_gpus=False).keys() <= {"code", "Python", "machine", "torch"}
+    assert collect_facts.agreement(NODE, wants_gpus=False).keys() <= {"code", "Python", "machine", "torch"}
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,8 @@ def test_adapters_matter_unless_the_run_chooses_tcp(
     environ: dict[str, str], file: tuple[tuple[str, str], ...], count: int
 ) -> None:
     fabric = replace(NODE, software=Software(nccl_files=(ConfigurationFile("/etc/nccl.conf", file),)))
-    assert len(facts.transport_adapters(fabric, environ)) == count
+    settings = collect_facts._nccl_settings(fabric, environ)
+    assert len(expected_adapters(fabric, settings)) == count
 
 
 @pytest.mark.parametrize(
@@ -91,31 +93,31 @@ def test_the_link_rate_is_that_of_the_adapters_that_the_ranks_use(
     fabric: Fabric, adapters: int, ranks: int, gbit_per_s: float
 ) -> None:
     used = fabric.compute_adapters[:adapters]
-    assert facts.link_bytes_per_s(fabric, used, "eth0", ranks) == gbit_per_s * 1e9 / 8
+    assert collect_facts.link_bytes_per_s(fabric, used, "eth0", ranks) == gbit_per_s * 1e9 / 8
 
 
 def test_a_run_over_tcp_does_not_need_locked_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts, "detect", lambda root, process: NODE)
-    monkeypatch.setattr(facts, "_gpus", lambda root: (8, []))
+    monkeypatch.setattr(collect_facts, "detect", lambda root, process: NODE)
+    monkeypatch.setattr(collect_facts, "_gpus", lambda root: (8, []))
     for wants_gpus, has_driver, expected in ((False, True, False), (True, False, False), (True, True, True)):
         root = tmp_path / f"{wants_gpus}-{has_driver}"
         (root / "dev").mkdir(parents=True)
         if has_driver:
             (root / "dev/nvidiactl").touch()
-        found = facts.collect(
+        found = collect_facts.collect(
             0, host="n0", folders=[], missing_gpus=None, wants_gpus=wants_gpus, environ={}, root=root
         )
-        assert found.rdma is expected
+        assert (found.rdma, found.tcp) == (expected, not expected)
 
 
 def test_a_node_without_a_driver_has_no_gpus(tmp_path: Path) -> None:
-    assert facts._gpus(tmp_path) == (0, [])
+    assert collect_facts._gpus(tmp_path) == (0, [])
 
 
 def test_only_the_first_nodes_measure_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts, "storage_rates", lambda folder, node: (1.0, 2.0))
+    monkeypatch.setattr(collect_facts, "storage_rates", lambda folder, node: (1.0, 2.0))
     for node, expected in ((7, 1.0), (8, None)):
-        found = facts.collect(
+        found = collect_facts.collect(
             node, host="n", folders=[], missing_gpus=None, wants_gpus=False, rate_folder=tmp_path
         )
         assert found.write_bytes_per_s == expected
@@ -123,7 +125,7 @@ def test_only_the_first_nodes_measure_storage(tmp_path: Path, monkeypatch: pytes
 
 def test_a_file_system_without_a_size_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_blocks=0, f_bavail=0, f_frsize=0))
-    assert facts._free_space([tmp_path]) == {}
+    assert collect_facts._free_space([tmp_path]) == {}
 
 
 def test_a_child_that_cannot_be_killed_does_not_hold_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:

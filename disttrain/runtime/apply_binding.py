@@ -1,6 +1,6 @@
 """Binding of a rank to processors: applied before torch starts threads, which inherit it. Torch-free.
 
-The agent of the node chooses the processors (`jobs.fabric.binding`).
+The agent of the node chooses the processors (`jobs.fabric.plan_binding`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,42 @@
+"""Adapters that NCCL of a run should use, for the pre-flight and for the verdict on the network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from disttrain.records.nccl_names import parse_names
+from jobs.fabric.description import Adapter, AdapterKind, Fabric, Port
+
+
+def expected_adapters(fabric: Fabric, settings: Mapping[str, str]) -> tuple[Adapter, ...]:
+    """The adapters for computing that `NCCL_IB_HCA` permits; none where the settings choose TCP.
+
+    A list of the user that permits only other adapters wins over the choice of those for computing.
+
+    `settings`: the environment of the ranks, and values of NCCL's configuration files.
+    """
+    if settings.get("NCCL_IB_DISABLE", "0") != "0" or settings.get("NCCL_NET", "").lower() == "socket":
+        return ()
+    permitted = tuple(each for each in fabric.adapters if _ports(each, settings))
+    chosen = tuple(each for each in permitted if each.for_compute)
+    return chosen or (permitted if settings.get("NCCL_IB_HCA") else ())
+
+
+def expected_ports(fabric: Fabric, settings: Mapping[str, str]) -> tuple[str, ...]:
+    """Ports of these adapters, `adapter/port`, as the records of a run name them."""
+    return tuple(
+        f"{adapter.name}/{port.number}"
+        for adapter in expected_adapters(fabric, settings)
+        for port in _ports(adapter, settings)
+    )
+
+
+def _ports(adapter: Adapter, settings: Mapping[str, str]) -> tuple[Port, ...]:
+    """Active ports that the settings permit, at the rate of the fastest one."""
+    permitted = parse_names(settings.get("NCCL_IB_HCA", "") if adapter.kind is AdapterKind.VERBS else "")
+    return tuple(
+        port
+        for port in adapter.ports
+        if port.is_active and port.rate_gbit_per_s == adapter.rate_gbit_per_s
+        if permitted.permits(adapter.name, port.number)
+    )
