@@ -75,7 +75,7 @@ def _refuse(error: UsageError, arguments: list[str]) -> int:
 
 
 def _run_verb(given: argparse.Namespace) -> int:
-    from disttrain.errors import ConfigError, in_one_line, is_disk_full, message_of
+    from disttrain.errors import ConfigError, in_one_line, is_access_denied, is_disk_full, message_of
     from jobs.cli.command_output import command_output
 
     with command_output(verb_of(given.parser), as_json=getattr(given, "json", False)) as output:
@@ -91,6 +91,8 @@ def _run_verb(given: argparse.Namespace) -> int:
         except Exception as error:
             if is_disk_full(error):
                 return output.end(1, message_of(error))
+            if is_access_denied(error) and isinstance(error, OSError) and error.filename:
+                return output.end(EXIT_BAD_INPUT, f"no access to {str(error.filename)!r}: {error.strerror}")
             output.errors.append(in_one_line(error))
             output.end(1)
             raise

@@ -19,9 +19,7 @@ _SHAPE = ("nodes", "gpus_per_node")
 """Keys of `resources` that each command may vary: the base excludes them."""
 
 
-def base_config(
-    draft: Draft, *, scaling: str, base_ranks: int | None, has_command: bool = False
-) -> dict[str, Any]:
+def base_config(draft: Draft, *, scaling: str, base_ranks: int | None, has_command: bool) -> dict[str, Any]:
     """The config without axes and shape, as `sweep.json` records it.
 
     Defaults are filled in, so that a default written out is no difference. Required values may come from

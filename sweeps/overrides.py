@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,14 @@ from disttrain.config.parsing import parse_value
 from disttrain.errors import ConfigError
 
 _BRACKETS = {"[": "]", "{": "}", "(": ")"}
+_QUOTED = re.compile(
+    r"""
+    " (?: \\. | [^"\\] )* "
+  | ' (?: '' | [^'] )* '
+""",
+    re.VERBOSE,
+)
+"""Text in quotes, with the escapes of YAML: backslashes in double quotes, a doubled quote in single ones."""
 
 
 @dataclass(frozen=True)
@@ -58,20 +67,24 @@ def check_distinct(overrides: Iterable[Override]) -> None:
 
 
 def split_values(text: str) -> list[str]:
-    """Split at top-level commas: `a,[b, c],"d,e"` is `a`, `[b, c]` and `"d,e"`."""
-    parts, start = [], 0
+    """Split at top-level commas: `a,[b, c],"d,e"` is `a`, `[b, c]` and `"d,e"`.
+
+    A quote within a word, as in `it's`, and one without an end are plain characters.
+    """
+    parts, start, position = [], 0, 0
     closing: list[str] = []
-    quote = ""
-    for position, char in enumerate(text):
-        if quote:
-            quote = "" if char == quote else quote
-        elif char in "'\"":
-            quote = char
-        elif char in _BRACKETS:
+    while position < len(text):
+        quoted = None if text[position - 1 : position].isalnum() else _QUOTED.match(text, position)
+        if quoted:
+            position = quoted.end()
+            continue
+        char = text[position]
+        if char in _BRACKETS:
             closing.append(_BRACKETS[char])
         elif closing and char == closing[-1]:
             closing.pop()
         elif char == "," and not closing:
             parts.append(text[start:position].strip())
             start = position + 1
+        position += 1
     return [*parts, text[start:].strip()]

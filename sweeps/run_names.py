@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from disttrain.config.auto_strategy import choose_strategy
+from disttrain.config.auto_strategy import planned_strategy
 from disttrain.config.config_tree import Config
 
 _IN_EVERY_NAME = {
@@ -18,22 +18,19 @@ _IN_EVERY_NAME = {
 }
 _MAX_VALUE_CHARS = 40
 _MAX_NAME_CHARS = 160  # below the 255 bytes of a file name, with space for suffixes
-
-
-def strategy_of(config: Config) -> str:
-    """Strategy of a run, with `auto` resolved."""
-    return choose_strategy(config.parallel.strategy, config.world_size)[0]
+_AUTO, _EARLIER_AUTO = "-auto-", "-ddp-"
+"""`parallel.strategy: auto` on several ranks in a name, and in the names of earlier versions."""
 
 
 def readable_name(config: Config, axes: dict[str, Any], repeat: int) -> str:
-    """`n2-ddp-b64-r0`: nodes, strategy, local batch size, other axes, repeat; of a command without strategy
-    and batch size."""
+    """`n2-ddp-b64-r0`: nodes, strategy as far as it is known, local batch size, other axes, repeat; of a
+    command without strategy and batch size."""
     resources = config.resources
     parts = [f"n{resources.nodes}"]
     if resources.gpus_per_node > 1 or "resources.gpus_per_node" in axes:
         parts.append(f"g{resources.gpus_per_node}")
     if not config.command:
-        parts += [strategy_of(config), f"b{config.train.local_batch_size}"]
+        parts += [planned_strategy(config), f"b{config.train.local_batch_size}"]
     for key, value in axes.items():
         if key == "command":
             parts.append(re.sub("-+", "-", _safe("-".join(config.command)))[:_MAX_VALUE_CHARS].strip("-"))
@@ -53,8 +50,8 @@ def unique_names(
 
     An existing run keeps its name (`existing`: name by config key). New runs whose readable names collide,
     with each other or with an existing run, get the first six digits of their key as a suffix. A new run
-    whose name equals that of an unreadable run takes that name: it may be the same run, and must not be
-    started twice.
+    whose name, or name in an earlier version that no other run has, equals that of an unreadable run takes
+    that name: it may be the same run, and must not be started twice.
     """
     pairs = list(wanted)
     taken = Counter(name for name, key in pairs if key not in existing)
@@ -62,7 +59,9 @@ def unique_names(
 
     def unique(name: str, key: str) -> str:
         with_key = f"{name}-{key[:6]}"
-        found = existing.get(key) or next((each for each in (name, with_key) if each in unreadable), None)
+        earlier = (each.replace(_AUTO, _EARLIER_AUTO, 1) for each in (name, with_key))
+        names = (name, with_key, *(each for each in earlier if each not in taken)) if unreadable else ()
+        found = existing.get(key) or next((each for each in names if each in unreadable), None)
         return found or (name if taken[name] == 1 else with_key)
 
     return [unique(name, key) for name, key in pairs]

@@ -9,7 +9,9 @@ A script gets its stop signal.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from disttrain.errors import ConfigError
@@ -32,6 +34,7 @@ def run(args: argparse.Namespace) -> int:
     runs = run_lookup.find_runs(args.runs, args.runs_given)
     active = [state for state in read_states(runs, progress=progress) if state.active]
     stopping = [state for state in active if args.graceful and state.state == "running"]
+    _check_access(stopping)
     if not args.dry_run:
         for state in stopping:
             state.run.stop.touch()
@@ -86,12 +89,23 @@ def _cancel(
     return cancelled, ended
 
 
+def _check_access(stopping: Sequence[RunState]) -> None:
+    """Raise `ConfigError` unless this user may write the `STOP` files of all runs."""
+    denied = [state.run for state in stopping if not os.access(state.run.path, os.W_OK)]
+    if denied:
+        names = ", ".join(map(run_lookup.run_label, denied))
+        raise ConfigError(f"--graceful: no write access to {str(denied[0].path)!r}: cannot stop {names}")
+
+
 def _await_end(cancelled: list[RunState], scheduler: Scheduler) -> list[RunState]:
     """The states after the end of the jobs, or at Ctrl-C."""
 
     def notify(active: int) -> None:
         runs = count(active, "run")
-        print(f"waiting for the end of {runs}; Ctrl-C stops waiting, not the end", file=sys.stderr)
+        print(
+            f"waiting at most {END_TIMEOUT_S:g} s for {runs} to end; Ctrl-C stops waiting, not the end",
+            file=sys.stderr,
+        )
 
     try:
         return await_end(cancelled, scheduler, END_TIMEOUT_S, notify)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from disttrain.config.auto_strategy import planned_strategy
 from disttrain.config.ranks import ranks_per_node
 from disttrain.records.collect_provenance import run_key
 from disttrain.records.masking import mask_config
@@ -33,7 +34,6 @@ from jobs.submission.memory_estimates import estimate_memory
 from jobs.submission.request import command_hashes
 from jobs.submission.warnings import warnings_for
 from sweeps.expand import RunPlan, SweepPlan
-from sweeps.run_names import strategy_of
 
 INTERFACE = "INTERFACE"
 """Placeholder of a node's network interface, which is determined when the run starts."""
@@ -148,7 +148,7 @@ def _run_json(action: Action, plan: SweepPlan, place: _Place, *, commands: bool)
         "batch": _batch_sizes(planned),
         "steps": planned.config.train.steps,
         "epochs": planned.config.train.epochs,
-        "strategy": None if command else strategy_of(planned.config),
+        "strategy": None if command else planned_strategy(planned.config),
         "time_limit_min": planned.config.job.time_limit_min,
         "cost_bound": {"hours": bound.hours, "unit": bound.unit},
         "config_key": planned.config_key,

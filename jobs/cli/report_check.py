@@ -9,7 +9,12 @@ from jobs.cli.command_output import add_json
 
 
 def check_targets(
-    folders: Sequence[Path], *, base: str | None, only: Collection[Path] | None, print_results: bool = True
+    folders: Sequence[Path],
+    *,
+    base: str | None,
+    only: Collection[Path] | None,
+    reject_warned: bool = False,
+    print_results: bool = True,
 ) -> int:
     """Print one line for each target; 0 if all are met, 1 if one is missed, 3 if the runs cannot tell.
 
@@ -17,7 +22,7 @@ def check_targets(
     """
     from analysis import targets  # imports numpy and pandas
 
-    found = targets.check(folders, base=base, only=only)
+    found = targets.check(folders, base=base, only=only, reject_warned=reject_warned)
     if print_results:
         several = len({result.curve for result in found}) > 1
         for result in found:

@@ -34,6 +34,8 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="output folder (RUNS/SWEEP/report; with --tag report-TAG)"
     )
+    text = "leave out runs whose pre-flight had warnings (docs/preflight.md)"
+    parser.add_argument("--reject-warned", action="store_true", help=text)
     text = "another sweep to compare with: which is faster, and what differs"
     parser.add_argument("--against", metavar="SWEEP", help=text)
     text = "also write each table as CSV with raw numbers (RUNS/SWEEP/report/csv); after the names of sweeps"

@@ -1,6 +1,8 @@
 """`resume`: submit failed, stopped, cancelled and lost runs again, as their `run.json` records them.
 
-A run continues from its newest checkpoint, if it has one. Runs of this machine stay on this machine.
+A run continues from its newest checkpoint, if it has one. Runs of this machine stay on this machine. `resume`
+ends at the first refusal of the scheduler. If it has submitted a job by then, it prints the actions on the
+sweeps before, then the refusal.
 """
 
 from __future__ import annotations
@@ -8,7 +10,10 @@ from __future__ import annotations
 import argparse
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
+from disttrain.errors import ConfigError
 from disttrain.records.collect_provenance import code_hash
 from disttrain.records.run_directory import RunDir
 from jobs.cli import max_running, run_lookup, submitting, target
@@ -29,40 +34,21 @@ from jobs.submission.warnings import excluded_nodes_warning
 def run(args: argparse.Namespace) -> int:
     names = args.runs_given or run_lookup.sweep_names(args.runs)
     runs = run_lookup.find_runs(args.runs, names)
-    named = run_lookup.runs_given_by_name(args.runs, args.runs_given)
-    schedulers: dict[str, Scheduler] = {}
-    done: list[tuple[RunDir, Action]] = []
-    reports: list[str] = []
-    for sweep, group, scheduler in _groups(args, with_tags(submitting.read_states(runs), args.tags)):
-        if scheduler is None:
-            done += zip(group, resume_actions(submitting.read_states(group), code_hash()), strict=True)
-            continue
-        if scheduler.name not in schedulers:
-            for line in excluded_nodes_warning(args.runs, scheduler):
-                print_warning(line)
-        schedulers[scheduler.name] = scheduler
-        if args.dry_run:
-            states = refresh(submitting.read_states(group), scheduler, warn=print_warning)
-            done += zip(group, resume_actions(states, code_hash(), named), strict=True)
-            continue
-        with sweep_lock(args.runs / sweep):
-            states = refresh(submitting.read_states(group), scheduler, receipts=True, warn=print_warning)
-            actions = resume_actions(states, code_hash(), named)
-            reports += max_running.limit_line(args, sweep, scheduler)
-            try:
-                actions = carry_out(
-                    actions,
-                    scheduler,
-                    args.runs,
-                    chains=_chains(args, sweep, scheduler),
-                    skip_preflight=args.skip_preflight,
-                    progress=progress,
-                )
-            except SubmitError as error:
-                return submitting.print_refusal(error, args.runs, sweep)
-            if not args.wait:
-                reports += submitting.submit_report_job(args, scheduler, sweep, actions)
-        done += zip(group, actions, strict=True)
+    states = with_tags(submitting.read_states(runs), args.tags)
+    resumed = _Resumed(run_lookup.runs_given_by_name(args.runs, args.runs_given))
+    refusal = None
+    try:
+        for sweep, group, scheduler in _groups(args, states):
+            _resume_group(args, sweep, group, scheduler, resumed)
+    except SubmitError as error:
+        if not resumed.submitted:
+            return submitting.print_refusal(error, args.runs, resumed.sweep)
+        refusal = submitting.refusal_line(error, args.runs, resumed.sweep)
+    except ConfigError as error:  # such as a lock that another process holds
+        if not resumed.submitted:
+            raise
+        refusal = str(error)
+    done, schedulers = resumed.actions, list(resumed.schedulers.values())
     if not args.runs_given:  # without names, completed runs are not listed
         done = [(run, action) for run, action in done if action.kind not in ("up_to_date", "outdated")]
     if not done and not args.json:
@@ -70,12 +56,67 @@ def run(args: argparse.Namespace) -> int:
         return 0
     actions, there = [action for _, action in done], [run for run, _ in done]
     if not args.dry_run:
-        return submitting.print_actions_and_wait(actions, there, list(schedulers.values()), args, reports)
+        return submitting.print_actions_and_wait(
+            actions, there, schedulers, args, resumed.reports, refusal=refusal
+        )
     if args.json:
         add_json(submitting.read_states(there), actions=actions_json(actions))
     else:
-        print(action_table(actions, list(schedulers), dry_run=True))
+        print(action_table(actions, [scheduler.name for scheduler in schedulers], dry_run=True))
     return report_missing(actions)
+
+
+@dataclass
+class _Resumed:
+    """Actions of the groups so far. `named` are the folders of runs that are named themselves."""
+
+    named: set[Path]
+    sweep: str = ""
+    """The sweep of the group at hand."""
+    schedulers: dict[str, Scheduler] = field(default_factory=dict)
+    actions: list[tuple[RunDir, Action]] = field(default_factory=list)
+    reports: list[str] = field(default_factory=list)
+    """Lines on the limit of runs at a time and on the report jobs."""
+
+    @property
+    def submitted(self) -> bool:
+        return any(action.job_id for _, action in self.actions)
+
+
+def _resume_group(
+    args: argparse.Namespace, sweep: str, group: list[RunDir], scheduler: Scheduler | None, resumed: _Resumed
+) -> None:
+    """Submit the runs of one sweep and scheduler, and add the actions to `resumed`.
+
+    Raises `SubmitError` and `ConfigError`.
+    """
+    resumed.sweep = sweep
+    if scheduler is None:
+        actions = resume_actions(submitting.read_states(group), code_hash())
+        resumed.actions += zip(group, actions, strict=True)
+        return
+    if scheduler.name not in resumed.schedulers:
+        for line in excluded_nodes_warning(args.runs, scheduler):
+            print_warning(line)
+    resumed.schedulers[scheduler.name] = scheduler
+    if args.dry_run:
+        states = refresh(submitting.read_states(group), scheduler, warn=print_warning)
+        resumed.actions += zip(group, resume_actions(states, code_hash(), resumed.named), strict=True)
+        return
+    with sweep_lock(args.runs / sweep):
+        states = refresh(submitting.read_states(group), scheduler, receipts=True, warn=print_warning)
+        resumed.reports += max_running.limit_line(args, sweep, scheduler)
+        actions = carry_out(
+            resume_actions(states, code_hash(), resumed.named),
+            scheduler,
+            args.runs,
+            chains=_chains(args, sweep, scheduler),
+            skip_preflight=args.skip_preflight,
+            progress=progress,
+        )
+        if not args.wait:
+            resumed.reports += submitting.submit_report_job(args, scheduler, sweep, actions)
+    resumed.actions += zip(group, actions, strict=True)
 
 
 def _chains(args: argparse.Namespace, sweep: str, scheduler: Scheduler) -> JobChains | None:

@@ -91,9 +91,14 @@ def _annotate(args: argparse.Namespace, sweep: Path, actions: Sequence[Action]) 
 
 def print_refusal(error: SubmitError, root: Path, sweep: str) -> int:
     """Print the scheduler's refusal, and return the exit code."""
-    hint = f"; list the runs: submit.py status {sweep}{runs_flag(root)}" if runs_of(root, sweep) else ""
-    print_error(f"error: {error}{hint}")
+    print_error(f"error: {refusal_line(error, root, sweep)}")
     return EXIT_RUNS_MISSING
+
+
+def refusal_line(error: SubmitError, root: Path, sweep: str) -> str:
+    """The scheduler's refusal, and the command that lists the runs of the sweep, if there are any."""
+    hint = f"; list the runs: submit.py status {sweep}{runs_flag(root)}" if runs_of(root, sweep) else ""
+    return f"{error}{hint}"
 
 
 def submit_report_job(
@@ -119,10 +124,17 @@ def print_actions_and_wait(
     schedulers: Sequence[Scheduler],
     args: argparse.Namespace,
     reports: Sequence[str],
+    *,
+    refusal: str | None = None,
 ) -> int:
-    """Print the action on each run; with `--wait`, show the runs until they end. Returns the exit code."""
+    """Print the action on each run; with `--wait`, show the runs until they end. Returns the exit code.
+
+    `refusal` is printed after the actions: the reason why further runs were not submitted.
+    """
     if not args.json:
-        print(action_table(actions, [scheduler.name for scheduler in schedulers]))
+        print(action_table(actions, [scheduler.name for scheduler in schedulers]), flush=True)
+    if refusal is not None:
+        print_error(f"error: {refusal}")
     states: list[RunState] = []
     if args.wait:
         states = _wait(actions, runs, schedulers, args)
@@ -132,6 +144,8 @@ def print_actions_and_wait(
     if args.json:
         add_json(states or read_states(runs), actions=actions_json(actions))
     exit_code = report_missing(actions)
+    if refusal is not None:
+        exit_code = EXIT_RUNS_MISSING
     return follow.exit_code(states) or exit_code if args.wait else exit_code
 
 

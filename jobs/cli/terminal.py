@@ -21,10 +21,13 @@ def can_redraw(stream: TextIO) -> bool:
 def has_colour(stream: TextIO) -> bool:
     """Whether text on the stream may have colours.
 
-    Only a terminal has colours. `NO_COLOR` with any value except the empty one turns colours off
-    (https://no-color.org).
+    A terminal has colours. `FORCE_COLOR` with any value except the empty one adds colours to files and pipes
+    (https://force-color.org), `NO_COLOR` turns colours off (https://no-color.org). With both, as in Python,
+    there are no colours.
     """
-    return can_redraw(stream) and not os.environ.get("NO_COLOR")
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or can_redraw(stream)
 
 
 def console(stream: TextIO) -> Console:

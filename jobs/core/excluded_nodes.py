@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -51,10 +51,39 @@ def read(root: Path) -> list[ExcludedNode]:
     return _unexpired(_entries(root))
 
 
-def hosts(root: Path, cluster: str | None) -> list[str]:
-    """Hosts that a submission to this cluster excludes, sorted."""
-    found = {each.host for each in read(root) if cluster is None or each.cluster in (None, cluster)}
-    return sorted(found)
+def on_cluster(
+    entries: Iterable[ExcludedNode],
+    cluster: str | None,
+    node_names: Callable[[], Collection[str] | None],
+) -> list[ExcludedNode]:
+    """The entries that hold on this cluster.
+
+    An entry without a cluster was made where none answered. It holds on clusters that have a node of its
+    name: a submission that excludes an unknown node is refused. Where `cluster` is None, which is unknown,
+    this applies to all entries.
+
+    `node_names`: names of the nodes, None if unknown. It is called only if there is such an entry.
+    """
+    found = [each for each in entries if cluster is None or each.cluster in (None, cluster)]
+    is_certain = [cluster is not None and each.cluster is not None for each in found]
+    names = None if all(is_certain) else node_names()
+    return [
+        each
+        for each, certain in zip(found, is_certain, strict=True)
+        if certain or names is None or each.host in names
+    ]
+
+
+def among(root: Path, cluster: str | None, hosts: Collection[str]) -> list[ExcludedNode]:
+    """The entries for these nodes of a job on this cluster; none where the list cannot be read.
+
+    Submissions are refused where it cannot be read.
+    """
+    try:
+        entries = read(root)
+    except (OSError, ConfigError):
+        return []
+    return [each for each in on_cluster(entries, cluster, lambda: hosts) if each.host in hosts]
 
 
 def add(root: Path, node: ExcludedNode) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import getpass
 import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from disttrain.errors import is_access_denied
 from jobs.core import journal
 from jobs.core.processes import host
 from jobs.schedulers.base import Scheduler, is_submitted_to
@@ -40,23 +40,34 @@ def cancel_runs(
             failures[state.run.path] = f"its job is on cluster {state.cluster_name!r}: cancel it there"
     if dry_run:
         return here, failures
-    for state in here:
-        if state.submission is not None:
-            with contextlib.suppress(OSError):  # the folder of another user: the scheduler decides
-                journal.write_cancel(state.run, state.submission, _user(), host())
+    recorded = {state.run.path for state in here if _record_cancel(state)}
     refused = scheduler.cancel({state.job_id: state.job_comment for state in here if state.job_id})
     failures |= {state.run.path: refused[state.job_id] for state in here if state.job_id in refused}
     for state in here:
-        if state.run.path in failures and state.submission is not None:
+        if state.run.path in failures and state.run.path in recorded and state.submission is not None:
             journal.withdraw_cancel(state.run, state.submission)
     cancelled = [state for state in here if state.run.path not in failures]
     for state in cancelled:
-        if state.state != "running" and state.submission is not None:
+        if state.state != "running" and state.run.path in recorded and state.submission is not None:
             message = "cancelled while it waited to be started again"
             if not state.claimed:
                 message = "cancelled before it started"
             journal.revoke(state.run, state.submission, "cancelled", message, starts=state.starts)
     return cancelled, failures
+
+
+def _record_cancel(state: RunState) -> bool:
+    """Record the user in the journal of the run; False if this user may not write there.
+
+    The scheduler then decides whether this user may end the job, and records that it was cancelled.
+    """
+    if state.submission is None:
+        return False
+    try:
+        journal.write_cancel(state.run, state.submission, _user(), host())
+    except OSError as error:
+        return not is_access_denied(error)
+    return True
 
 
 def await_end(

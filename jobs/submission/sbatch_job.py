@@ -23,17 +23,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from disttrain.config.parsing import flag_pairs, load
+from disttrain.config.parsing import check, flag_pairs, load
 from disttrain.errors import ConfigError
 from disttrain.records.collect_provenance import code_hash
 from disttrain.records.json_files import read_json, read_json_or_none, write_json
 from disttrain.records.masking import mask_config
 from disttrain.records.run_directory import RunDir
-from jobs.core import code_snapshot, journal
+from jobs.core import code_snapshot, excluded_nodes, journal
 from jobs.core.requeue_policy import EXIT_DO_NOT_REQUEUE, EXIT_LAUNCH_FAILED
 from jobs.core.sweep_lock import sweep_lock
+from jobs.node.peers import after_first_end_s
+from jobs.node.preflight.checks import check_exclusions
 from jobs.node.waiting import JobEnded, poll_until
-from jobs.schedulers.base import CurrentAllocation, SubmitError
+from jobs.schedulers.base import CurrentAllocation, Scheduler, SubmitError
 from jobs.schedulers.select import current_allocation, scheduler_named
 from jobs.status.refresh import refresh
 from jobs.status.run_state import read_runs
@@ -203,7 +205,11 @@ def _plan(allocation: CurrentAllocation, request: argparse.Namespace) -> dict[st
             return {"run": label, "submission": action.state.submission}
         if action.submits:
             write_sweep_record(root, planned)
-            for line in warnings_for(planned.runs, scheduler):
+            lines = [
+                *_exclusion_warnings(allocation, root, scheduler),
+                *_limit_warning(planned),
+            ]
+            for line in [*warnings_for(planned.runs, scheduler), *lines]:
                 print(f"warning: {line}", file=sys.stderr)
             (action,) = carry_out(
                 actions, scheduler, root, current_job=job_id, skip_preflight=request.skip_preflight
@@ -218,6 +224,31 @@ def _plan(allocation: CurrentAllocation, request: argparse.Namespace) -> dict[st
     other = f" (job {action.state.job_id})" if action.kind == "in_progress" and action.state else ""
     print(f"refused: {label}: {action.reason}{other}", file=sys.stderr)
     return {"exit": EXIT_DO_NOT_REQUEUE}
+
+
+def _exclusion_warnings(allocation: CurrentAllocation, root: Path, scheduler: Scheduler) -> list[str]:
+    """Nodes of this job that are on the exclusion list, which a job by hand does not follow."""
+    if not (root / excluded_nodes.FILE).exists():
+        return []
+    entries = excluded_nodes.among(root, scheduler.cluster_name(), allocation.hosts() or ())
+    return [f"{each.message}; {each.remedy}" for each in check_exclusions(entries)]
+
+
+def _limit_warning(plan: SweepPlan) -> list[str]:
+    """A warning if the agents need more time after the first end than the script by hand gives them.
+
+    The script is made from the default config, before the config of the run is known.
+    """
+    (run,) = plan.runs
+    given_s = after_first_end_s(check(load(DEFAULT)).as_dict())
+    needed_s = after_first_end_s(run.config.as_dict())
+    if run.config.resources.nodes == 1 or needed_s <= given_s:
+        return []
+    timeout_s = run.config.job.rendezvous_timeout_s
+    return [
+        f"job.rendezvous_timeout_s={timeout_s:g} needs --wait={needed_s} in a copy of jobs/train.sbatch, "
+        f"which has --wait={given_s}: after one agent has ended, the others wait {given_s} s at most"
+    ]
 
 
 def _limited(plan: SweepPlan, limit_min: int | None) -> SweepPlan:

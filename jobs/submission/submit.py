@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -96,7 +97,15 @@ def carry_out(
         results = list(actions)
         prepared = []
         commands = CommandReader(Path(root))
-        found_runs = prepare(actions, scheduler, root, provenance, commands, skip_preflight=skip_preflight)
+        found_runs = prepare(
+            actions,
+            scheduler,
+            root,
+            provenance,
+            commands,
+            skip_preflight=skip_preflight,
+            has_job=current_job is not None,
+        )
         for position, found in enumerate(found_runs):
             if isinstance(found, PreparedRun):
                 prepared.append(found)
@@ -118,18 +127,23 @@ def prepare(
     commands: CommandReader | None = None,
     *,
     skip_preflight: bool = False,
+    has_job: bool = False,
 ) -> Iterator[PreparedRun | Action]:
     """Yield the prepared run of each action, or the action itself if nothing is submitted. Writes nothing.
 
-    Raises `ConfigError` where the exclusion list of the runs folder cannot be read.
+    With `has_job`, the nodes are those of the job of this process, and none is excluded. Raises `ConfigError`
+    where the exclusion list of the runs folder cannot be read.
     """
     commands = commands or CommandReader(Path(root))
-    excluded = nodes_to_exclude(Path(root), scheduler)
+    excluded = [] if has_job else nodes_to_exclude(Path(root), scheduler)
     for position, action in enumerate(actions):
         if not action.submits:
             yield action
             continue
         run = action.state.run if action.state else RunDir(Path(root) / action.sweep / action.name)
+        if run.path.exists() and not os.access(run.path, os.W_OK):
+            yield dataclasses.replace(action, kind="blocked", reason=f"no write access to {run.path}")
+            continue
         try:
             record, profile, secrets = _record(action, run, scheduler, provenance, commands)
             record = _with_nodes(record, excluded, skip_preflight=skip_preflight)
@@ -141,9 +155,11 @@ def prepare(
 
 def nodes_to_exclude(root: Path, scheduler: Scheduler) -> list[str]:
     """Nodes on the exclusion list that submissions to this scheduler avoid. Raises `ConfigError`."""
-    if scheduler.one_machine or not excluded_nodes.read(root):
+    entries = [] if scheduler.one_machine else excluded_nodes.read(root)
+    if not entries:
         return []
-    return excluded_nodes.hosts(root, scheduler.cluster_name())
+    found = excluded_nodes.on_cluster(entries, scheduler.cluster_name(), scheduler.node_names)
+    return sorted({each.host for each in found})
 
 
 def _with_nodes(

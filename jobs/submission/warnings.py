@@ -46,7 +46,7 @@ def excluded_nodes_warning(root: Path, scheduler: Scheduler) -> list[str]:
     if not hosts:
         return []
     nodes = ", ".join(hosts[:_NAMED]) + (f" and {len(hosts) - _NAMED} more" if len(hosts) > _NAMED else "")
-    return [f"excluded for failed checks: {nodes} (submit.py nodes shows why; --clear uses them again)"]
+    return [f"excluded nodes: {nodes} (submit.py nodes shows why; --clear uses them again)"]
 
 
 def _unchecked_options(runs: Sequence[RunPlan]) -> list[str]:

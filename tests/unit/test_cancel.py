@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import getpass
 from pathlib import Path
 
@@ -36,6 +37,26 @@ def test_cancel_leaves_jobs_of_another_cluster_and_reports_refusals(tmp_path: Pa
     assert {s.name: s.state for s in read_runs(tmp_path)} == {
         "here": "failed", "there": "queued", "refused": "queued",
     }  # fmt: skip
+
+
+def test_an_operator_cancels_jobs_in_a_folder_without_write_access(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the scheduler decides; the journal of the owner stays as it is."""
+    runs = [on_slurm(tmp_path, f"s/{job_id}", job_id) for job_id in ("7", "8")]
+    journal.write_cancel(runs[1], 0, "the owner", "login")
+    before = sorted(tmp_path.rglob("*"))
+
+    def deny(path: Path, *_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    for function in ("write_json", "create_exclusive"):
+        monkeypatch.setattr(journal, function, deny)
+    cluster = FakeSlurm("pending")
+    cluster.refused = {"8": "denied"}
+    cancelled, failures = cancel_runs(read_runs(tmp_path), cluster)
+    assert ([state.name for state in cancelled], list(failures.values())) == (["7"], ["denied"])
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_the_user_who_cancelled_a_run_is_on_record(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from disttrain.records.run_directory import RunDir
 from jobs.cli import cancel, target
 from jobs.core import journal
 from jobs.core.processes import current_process, host
-from jobs.schedulers.base import Job
+from jobs.schedulers.base import Batch, Job, SubmitError
 from jobs.status.run_state import read_state
 from tests.support.jobs import FakeScheduler, FakeSlurm
 from tests.support.states import make_run
@@ -28,12 +28,12 @@ pytestmark = pytest.mark.usefixtures("cluster")
 def test_cancel_and_resume(capsys: pytest.CaptureFixture[str], cluster: FakeScheduler) -> None:
     ask(capsys, "sweep tiny.yaml --nodes 1 2")
     make_run(RUNS, "other/n1-single-b8-r0")
-    elsewhere = read_state(RunDir(RUNS / "tiny/n2-ddp-b8-r0"))
+    elsewhere = read_state(RunDir(RUNS / "tiny/n2-auto-b8-r0"))
     assert submit.main(["cancel", "tiny"]) == 1  # the cluster of these tests is not this host
-    assert "tiny/n2-ddp-b8-r0: runs on elsewhere: cancel it on that host" in capsys.readouterr().err
-    for job_id, name in ((5, "n1-single-b8-r0"), (6, "n2-ddp-b8-r0")):
+    assert "tiny/n2-auto-b8-r0: runs on elsewhere: cancel it on that host" in capsys.readouterr().err
+    for job_id, name in ((5, "n1-single-b8-r0"), (6, "n2-auto-b8-r0")):
         journal.write_receipt(RunDir(RUNS / "tiny" / name), 0, f"{host()}:{job_id}")
-    out = ask(capsys, "cancel tiny/n1-single-b8-r0 n2-ddp-b8-r0 other")
+    out = ask(capsys, "cancel tiny/n1-single-b8-r0 n2-auto-b8-r0 other")
     assert "cancelled  tiny/n1-single-b8-r0 (was queued)" in out
     assert "1 more had ended" in out
     assert cluster.cancelled == [f"{host()}:5", f"{host()}:6"]
@@ -41,11 +41,11 @@ def test_cancel_and_resume(capsys: pytest.CaptureFixture[str], cluster: FakeSche
     table = ask(capsys, "status tiny")
     assert "2 runs: 2 cancelled" in table
     out = ask_json(capsys, "resume")
-    names = [elsewhere.name.replace("n2-ddp", "n1-single"), elsewhere.name]
+    names = [elsewhere.name.replace("n2-auto", "n1-single"), elsewhere.name]
     assert [(action["run"], action["action"]) for action in out["actions"]] == [(n, "retry") for n in names]
     assert [(run["run"], run["state"]) for run in out["runs"]] == [(name, "queued") for name in names]
     assert "in progress" in ask(capsys, "resume tiny")
-    ask(capsys, "resume n2-ddp-b8-r0")
+    ask(capsys, "resume n2-auto-b8-r0")
 
 
 def test_a_dry_run_of_cancel_and_resume_changes_nothing(
@@ -77,7 +77,7 @@ def test_a_graceful_cancel_writes_a_stop_file_on_any_cluster(
     capsys: pytest.CaptureFixture[str], cluster: FakeScheduler
 ) -> None:
     run = make_run(RUNS, "tiny/n1-single-b8-r0", "running")
-    make_run(RUNS, "tiny/n2-ddp-b8-r0")
+    make_run(RUNS, "tiny/n2-auto-b8-r0")
     out = ask(capsys, "cancel --graceful tiny")
     assert "stopping  tiny/n1-single-b8-r0: it may save first" in out
     assert "1 more had ended" in out
@@ -136,7 +136,7 @@ def test_cancel_of_a_job_that_does_not_end_in_time(
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.splitlines() == [
-        "waiting for the end of 1 run; Ctrl-C stops waiting, not the end",
+        "waiting at most 1.2 s for 1 run to end; Ctrl-C stops waiting, not the end",
         "tiny/a: its job is still ending; `status` shows its end",
     ]
 
@@ -219,3 +219,30 @@ def test_resume_keeps_each_run_where_it_was(
     assert [each.submitted for each in schedulers.values()] == [[("local", 1)], [("slurm", 1)]]
     assert "2 runs: 2 submitted again (cluster: local, slurm)" in out
     assert "1 done" in ask(capsys, "resume tiny/done"), "without its scheduler, which is not there"
+
+
+@pytest.mark.parametrize("error", [SubmitError("sbatch: invalid account"), ConfigError("no lock")])
+def test_resume_shows_the_sweeps_before_a_refusal(
+    capsys: pytest.CaptureFixture[str],
+    cluster: FakeScheduler,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+) -> None:
+    for name in ("first/a", "second/b", "third/c"):
+        make_run(RUNS, name, "failed")
+    submit_batch = cluster.submit
+
+    def refuse_second(batch: Batch) -> list[str]:
+        if batch.submissions[0].run.sweep == "second":
+            raise error
+        return submit_batch(batch)
+
+    monkeypatch.setattr(cluster, "submit", refuse_second)
+    assert submit.main(["resume"]) == 1
+    said = capsys.readouterr()
+    assert "submitted again  a " in said.out
+    assert "report: runs/first/report/report.html" in said.out
+    assert said.err.startswith(f"error: {error}")
+    assert [name for name, _ in cluster.submitted] == ["a"]
+    document = ask_json(capsys, "resume second third", code=1 if isinstance(error, SubmitError) else 2)
+    assert (document["runs"], str(error) in document["error"]["message"]) == ([], True)

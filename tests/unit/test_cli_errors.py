@@ -129,12 +129,14 @@ def test_a_mistake_in_the_file_names_its_line(capsys: pytest.CaptureFixture[str]
 def test_similar_names_are_suggested(capsys: pytest.CaptureFixture[str]) -> None:
     for sweep in ("one", "two"):
         make_run(Path("runs"), f"{sweep}/n1-single-b8-r0")
-    make_run(Path("runs"), "two/n2-ddp-b4-r0")
-    assert "'n2-ddp-b4-r1' in runs; did you mean 'n2-ddp-b4-r0'?" in refused(capsys, "show", "n2-ddp-b4-r1")
+    make_run(Path("runs"), "two/n2-auto-b4-r0")
+    assert "'n2-auto-b4-r1' in runs; did you mean 'n2-auto-b4-r0'?" in refused(
+        capsys, "show", "n2-auto-b4-r1"
+    )
     assert "several sweeps have a run 'n1-single-b8-r0': one/n1-single-b8-r0, two/" in refused(
         capsys, "show", "n1-single-b8-r0"
     )
-    assert "no sweep 'tow' in runs; did you mean 'two'?" in refused(capsys, "show", "tow/n2-ddp-b4-r0")
+    assert "no sweep 'tow' in runs; did you mean 'two'?" in refused(capsys, "show", "tow/n2-auto-b4-r0")
     assert "'two' is a sweep; name one run of it" in refused(capsys, "show", "two")
     assert "no run 'x' in runs/one; existing runs: n1-single-b8-r0" in refused(capsys, "show", "one/x")
     assert "--out is needed for a report on several sweeps" in refused(capsys, "report", "one", "two")

@@ -95,7 +95,9 @@ def test_a_submission_excludes_them_and_records_it(runs: Path) -> None:
     found = prepared(runs, FakeSlurm())
     assert found.record["excluded_nodes"] == ["n1", "n2"]
     assert script_fields(batch_of([found])).excluded_nodes == ["n1", "n2"]
-    assert excluded_nodes_warning(runs, FakeSlurm())[0].startswith("excluded for failed checks: n1, n2 ")
+    assert excluded_nodes_warning(runs, FakeSlurm())[0].startswith("excluded nodes: n1, n2 ")
+    by_hand = prepared(runs, FakeSlurm(), has_job=True)
+    assert "excluded_nodes" not in by_hand.record, "Slurm has already chosen the nodes of this job"
     assert "excluded_nodes" not in prepared(runs, FakeScheduler()).record, "one machine has no other node"
     assert excluded_nodes_warning(runs, FakeScheduler()) == []
 

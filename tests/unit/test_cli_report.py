@@ -17,7 +17,7 @@ from tests.support.jobs import FakeScheduler, FakeSlurm
 from tests.support.states import make_run, on_slurm
 from tests.support.verbs import RUNS, ask, ask_json, end
 
-pytestmark = pytest.mark.usefixtures("cluster")
+pytestmark = pytest.mark.usefixtures("cluster", "empty_pngs")
 OUTCOME = {
     "schema_version": 1,
     "attempt": 0,

@@ -9,7 +9,7 @@ from disttrain.records.json_files import read_json
 from tests.support.fake_runs import fake_sweep
 from tests.support.verbs import RUNS, ask
 
-pytestmark = pytest.mark.usefixtures("cluster")
+pytestmark = pytest.mark.usefixtures("cluster", "empty_pngs")
 
 
 def test_report_against_another_sweep_has_verdicts_and_differences(

@@ -11,7 +11,7 @@ from disttrain.records.json_files import read_json, write_json
 from tests.support.fake_runs import WHEN, fake_sweep
 from tests.support.verbs import RUNS, ask, ask_json
 
-pytestmark = pytest.mark.usefixtures("cluster")
+pytestmark = pytest.mark.usefixtures("cluster", "empty_pngs")
 
 
 def write_targets(sweep: Path, **values: float) -> None:

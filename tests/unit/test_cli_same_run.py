@@ -23,19 +23,19 @@ def test_other_values_of_run_are_runs_of_the_same_sweep(capsys: pytest.CaptureFi
     ask(capsys, "run tiny.yaml --nodes 2")
     ask(capsys, "run tiny.yaml --set optim.lr=0.5")
     ask(capsys, "sweep tiny.yaml --nodes 2 4")
-    assert set(states()) == {"n2-ddp-b8-r0", "n1-single-b8-lr0.5-r0", "n4-ddp-b8-r0"}
+    assert set(states()) == {"n2-auto-b8-r0", "n1-single-b8-lr0.5-r0", "n4-auto-b8-r0"}
 
 
 def test_run_names_do_not_depend_on_earlier_runs(capsys: pytest.CaptureFixture[str]) -> None:
     Path("tiny.yaml").write_text(TINY.replace("local_batch_size", "global_batch_size"))
     for nodes in (4, 2):
         ask(capsys, f"run tiny.yaml --nodes {nodes}")
-    assert set(states()) == {"n4-ddp-b2-r0", "n2-ddp-b4-r0"}
+    assert set(states()) == {"n4-auto-b2-r0", "n2-auto-b4-r0"}
     ask(capsys, "sweep tiny.yaml --nodes 2")  # its sizes are for its own base of 2 ranks
     assert read_json(RUNS / "tiny/sweep.json")["base"]["sweep"]["base_ranks"] == 2
     ask(capsys, "sweep tiny.yaml --nodes 1")
     ask(capsys, "run tiny.yaml --nodes 1")
-    assert set(states()) == {"n4-ddp-b2-r0", "n2-ddp-b4-r0", "n1-single-b4-r0", "n1-single-b8-r0"}
+    assert set(states()) == {"n4-auto-b2-r0", "n2-auto-b4-r0", "n1-single-b4-r0", "n1-single-b8-r0"}
     SweepRecord.model_validate(read_json(RUNS / "tiny" / "sweep.json"))
 
 
@@ -43,7 +43,7 @@ def test_run_ignores_the_axes_of_a_sweep_file(capsys: pytest.CaptureFixture[str]
     Path("tiny.yaml").write_text(TINY + "sweep: {axes: {resources.nodes: [2, 4]}, repeats: 3}\n")
     ask(capsys, "run tiny.yaml")
     ask(capsys, "sweep tiny.yaml --repeats 1")  # the same base
-    assert set(states()) == {"n1-single-b8-r0", "n2-ddp-b8-r0", "n4-ddp-b8-r0"}
+    assert set(states()) == {"n1-single-b8-r0", "n2-auto-b8-r0", "n4-auto-b8-r0"}
 
 
 def test_a_run_whose_axis_is_another_key_keeps_the_name_it_has(capsys: pytest.CaptureFixture[str]) -> None:

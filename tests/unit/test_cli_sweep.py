@@ -27,13 +27,13 @@ def test_a_sweep_is_submitted_once(capsys: pytest.CaptureFixture[str], cluster: 
     out = ask(capsys, "sweep tiny.yaml --nodes 1 2")
     assert "2 runs: 2 submitted" in out
     assert "submit.py watch tiny" in out
-    assert states() == {"n1-single-b8-r0": "queued", "n2-ddp-b8-r0": "queued"}
+    assert states() == {"n1-single-b8-r0": "queued", "n2-auto-b8-r0": "queued"}
     SweepRecord.model_validate(read_json(RUNS / "tiny" / "sweep.json"))
     again = ask_json(capsys, "sweep tiny.yaml --nodes 1 2 4")
     assert [(run["run"], run["action"]) for run in again["actions"]] == [
         ("n1-single-b8-r0", "in_progress"),
-        ("n2-ddp-b8-r0", "in_progress"),
-        ("n4-ddp-b8-r0", "submit"),
+        ("n2-auto-b8-r0", "in_progress"),
+        ("n4-auto-b8-r0", "submit"),
     ]
     assert len(cluster.submitted) == 3
 
@@ -42,8 +42,8 @@ def test_completed_runs_are_kept_and_failed_ones_retried(capsys: pytest.CaptureF
     ask(capsys, "sweep tiny.yaml --nodes 1 2 4")
     for name, cause in (
         ("n1-single-b8-r0", "finished"),
-        ("n2-ddp-b8-r0", "crashed"),
-        ("n4-ddp-b8-r0", "refused"),
+        ("n2-auto-b8-r0", "crashed"),
+        ("n4-auto-b8-r0", "refused"),
     ):
         end(RunDir(RUNS / "tiny" / name), cause)
     out = ask_json(capsys, "sweep tiny.yaml --nodes 1 2 4", code=1)
@@ -55,7 +55,7 @@ def test_waiting_ends_with_the_runs_and_prints_their_states(
 ) -> None:
     ask(capsys, "sweep tiny.yaml --nodes 1 2")
     end(RunDir(RUNS / "tiny/n1-single-b8-r0"), "finished")
-    end(RunDir(RUNS / "tiny/n2-ddp-b8-r0"), "refused")
+    end(RunDir(RUNS / "tiny/n2-auto-b8-r0"), "refused")
     assert "tiny/n1-single-b8-r0 done" in ask(capsys, "sweep tiny.yaml --nodes 1 --wait", code=0)
     assert "1 failed, 1 done" in ask(capsys, "sweep tiny.yaml --nodes 1 2 --wait", code=1)
     assert len(cluster.submitted) == 2

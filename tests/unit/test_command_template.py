@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from disttrain.config.config_tree import Config
-from disttrain.config.parsing import Draft, check
+from disttrain.config.parsing import Draft, check, load
 from disttrain.errors import ConfigError
 from sweeps.command_template import filled, is_free, literal
 from sweeps.expand import SweepPlan, expand
@@ -17,6 +19,10 @@ from sweeps.overrides import Override, parse_set
 def expanded(command: Any, *sets: str, **sections: Any) -> SweepPlan:
     overrides = [parse_set(text) for text in sets]
     return expand(Draft({"command": command, **sections}), overrides, name="s")
+
+
+def expanded_axes(axes: dict[str, Any]) -> SweepPlan:
+    return expand(Draft({"sweep": {"axes": axes}}), name="s")
 
 
 def commands(plan: SweepPlan) -> list[tuple[str, ...]]:
@@ -138,3 +144,25 @@ def test_the_key_of_a_command_depends_on_its_words_alone() -> None:
 def test_a_config_without_a_command_has_no_such_key() -> None:
     assert "command" not in Config().as_dict()
     assert set(check(Draft({"command": "a.py"})).as_dict()) == {"command", "resources", "job"}
+
+
+def test_a_run_is_named_after_a_command_that_is_an_axis() -> None:
+    templates = ["one.py --x {lr}", "'two words.py' -- {lr}", "three.py {lr} " + 6 * "--long-option-"]
+    plan = expanded_axes({"command": templates, "lr": [0.1]})
+    assert [run.name for run in plan.runs] == [
+        "n1-one.py-x-0.1-lr0.1-r0",
+        "n1-two-words.py-0.1-lr0.1-r0",
+        "n1-three.py-0.1-long-option-long-option-lon-lr0.1-r0",
+    ]
+    assert set(plan.base) == {"resources", "job", "sweep"}
+    assert [run.axes["command"] for run in plan.runs[:2]] == ["one.py --x 0.1", "'two words.py' -- 0.1"]
+
+
+def test_a_refusal_names_the_line_or_the_option_that_gave_the_command(tmp_path: Path) -> None:
+    file = tmp_path / "sweep.yaml"
+    file.write_text("sweep: {}\ncommand: [train.py, '{x}']\n")
+    with pytest.raises(ConfigError, match=re.escape(f"{file}:2: command: {{x}} is neither")):
+        expand(load(file), name="s")
+    given = Override("command", ("train.py {y}",), "--set command=...", axis=True)
+    with pytest.raises(ConfigError, match=re.escape("--set command=...: command: {y} is neither")):
+        expand(load(file), [given], name="s")

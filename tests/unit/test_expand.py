@@ -112,20 +112,28 @@ def test_names_are_readable() -> None:
     assert names(plan) == [
         "n1-single-b8-lr0.1-r0",
         "n1-single-b8-lr0.0001-r0",
-        "n2-ddp-b8-lr0.1-r0",
-        "n2-ddp-b8-lr0.0001-r0",
+        "n2-auto-b8-lr0.1-r0",
+        "n2-auto-b8-lr0.0001-r0",
     ]
+
+
+def test_an_axis_may_supply_a_required_option() -> None:
+    plan = expanded(draft(data={"kind": "tokens"}, model={"kind": "gpt"}), "data.path=a.bin,b.bin")
+    assert [run.axes["data.path"] for run in plan.runs] == ["a.bin", "b.bin"]
+    assert "path" not in plan.base["data"]
 
 
 def test_gpus_per_node_are_named_where_they_differ_from_1() -> None:
     plain = expanded(draft(resources={"gpus_per_node": 4}), nodes="2")
-    assert names(plain) == ["n2-g4-ddp-b8-r0"]
+    assert names(plain) == ["n2-g4-auto-b8-r0"]
+    assert names(expanded(draft(resources={"gpus_per_node": 2}))) == ["n1-g2-auto-b8-r0"]
     swept = expand(draft(), [parse_flag("--gpus-per-node", "resources.gpus_per_node", ["1", "2"])], name="s")
-    assert names(swept) == ["n1-g1-single-b8-r0", "n1-g2-ddp-b8-r0"]
+    assert names(swept) == ["n1-g1-single-b8-r0", "n1-g2-auto-b8-r0"]
 
 
 def test_runs_that_would_share_a_name_get_their_key() -> None:
-    plan = expanded(draft(), "parallel.strategy=auto,ddp", nodes="2")
+    ddp_alone = draft(parallel={"gradient_communication": {"scheme": "fp16"}})
+    plan = expanded(ddp_alone, "parallel.strategy=auto,ddp", nodes="2")
     assert names(plan) == [f"n2-ddp-b8-r0-{run.config_key[:6]}" for run in plan.runs]
 
 
@@ -173,9 +181,31 @@ def test_an_existing_run_keeps_its_name_and_new_ones_avoid_it() -> None:
     assert unique_names([("a", "1"), ("a", "2"), ("b", "3")], {"2": "a", "9": "b"}) == ["a-1", "a", "b-3"]
 
 
+def test_a_name_has_the_strategy_where_it_is_known_before_the_job() -> None:
+    assert names(expanded(draft(), nodes="2")) == ["n2-auto-b8-r0"]
+    assert names(expanded(draft(parallel={"strategy": "fsdp"}), nodes="2")) == ["n2-fsdp-b8-r0"]
+    offered = {"gradient_communication": {"scheme": "fp16"}}  # which sharded models do not have
+    assert names(expanded(draft(parallel=offered), nodes="2")) == ["n2-ddp-b8-r0"]
+    emulated = draft(model={"kind": "emulated"}, resources={"gpus_per_node": 2})
+    assert names(expanded(emulated, nodes="1")) == ["n1-g2-ddp-b8-r0"]
+
+
+def test_a_run_of_an_earlier_version_keeps_its_name() -> None:
+    [run] = expanded(draft(), nodes="2").runs
+    readable = ExistingSweep(names={run.config_key: "n2-ddp-b8-r0"})
+    unreadable = ExistingSweep(unreadable=frozenset({"n2-ddp-b8-r0"}))
+    for existing in (readable, unreadable):
+        assert names(expanded(draft(), nodes="2", existing=existing)) == ["n2-ddp-b8-r0"]
+
+
 @pytest.mark.parametrize("unreadable", ["a", "a-1"])
 def test_the_name_of_an_unreadable_run_is_not_given_to_a_second_run(unreadable: str) -> None:
     assert unique_names([("a", "1"), ("b", "3")], {}, {unreadable}) == [unreadable, "b"]
+
+
+def test_the_earlier_name_of_a_run_is_not_given_if_another_run_has_it() -> None:
+    wanted = [("n2-auto-b8-r0", "1"), ("n2-ddp-b8-r0", "2")]
+    assert unique_names(wanted, {}, {"n2-ddp-b8-r0"}) == ["n2-auto-b8-r0", "n2-ddp-b8-r0"]
 
 
 def test_unscaled_batch_sizes_refer_to_each_runs_own_ranks() -> None:

@@ -45,8 +45,16 @@ class NeverWaiting(TorchDispatchMode):
 
 
 class FakeEvent:
+    """An event that the device has not reached."""
+
     def record(self):
         pass
+
+    def query(self):
+        return False
+
+    def synchronize(self):
+        raise Drained("an event is awaited")
 
 
 @pytest.fixture
@@ -93,4 +101,5 @@ def test_nothing_is_waited_for_when_ranks_compare_losses_and_times(never_waiting
         losses.add(step, loss)
     losses.reduce()
     split.submit([[0.1], [0.2, 0.3], [0.1]])
+    assert (losses.ready(), split.ready()) == ([], []), "read later, once they have arrived"
     recorder.close()

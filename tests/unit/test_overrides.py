@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from disttrain.errors import ConfigError
 from sweeps.overrides import Override, parse_set, split_values
+
+PRINTABLE = st.characters(min_codepoint=32, max_codepoint=126)
 
 
 @pytest.mark.parametrize(
@@ -17,12 +23,25 @@ from sweeps.overrides import Override, parse_set, split_values
         ("[1, 2],[3]", ["[1, 2]", "[3]"]),
         ("{a: 1, b: 2},c", ["{a: 1, b: 2}", "c"]),
         ('"a,b",c', ['"a,b"', "c"]),
+        (r'"a\"b,c",d', [r'"a\"b,c"', "d"]),
+        ("'it''s a,b',c", ["'it''s a,b'", "c"]),
+        ("it's a,b", ["it's a", "b"]),
+        ('--x="1,2",c', ['--x="1,2"', "c"]),
+        ('5",6"', ['5"', '6"']),
+        ("'a,b", ["'a", "b"]),
         ("[[1, 2], [3]]", ["[[1, 2], [3]]"]),
         ("a,", ["a", ""]),
     ],
 )
 def test_commas_split_only_at_the_top(text: str, parts: list[str]) -> None:
     assert split_values(text) == parts
+
+
+@given(st.lists(st.text(PRINTABLE, max_size=8), min_size=1, max_size=3))
+def test_values_in_json_are_kept_as_they_are(values: list[str]) -> None:
+    """`fabric ab --like` and its lines to keep write values of variables so."""
+    written = ",".join(json.dumps(value) for value in values)
+    assert parse_set(f"job.env.X={written}").values == tuple(values)
 
 
 def test_set_reads_yaml() -> None:

@@ -81,8 +81,9 @@ def test_requeued_once_without_the_nodes_at_fault() -> None:
     common, bad = start("preflight_failed"), JobStart("preflight_failed", None, None, excludes=True)
     assert after(common) == RequeueDecision(False, "not requeued: no node is at fault")
     assert after(bad).requeue
-    assert after(bad, bad).reason == "not requeued: the job was requeued for this before"
-    assert after(bad, start("preempted"), bad).reason == "not requeued: the job was requeued for this before"
+    again = RequeueDecision(False, "not requeued: the job was requeued for this before")
+    assert after(bad, bad) == again
+    assert after(bad, start("preempted"), bad) == again
     assert after(bad, start("preempted", **SAVED), bad).requeue, "the run has progressed since"
     assert not after(bad, max_attempts=1).requeue
 

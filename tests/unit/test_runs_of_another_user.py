@@ -1,7 +1,8 @@
-"""Commands that only read, on a runs folder of another user: nothing is written, no traceback."""
+"""Commands on a runs folder of another user: nothing is written, no traceback."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import submit
+from tests.support.jobs import FakeScheduler
 from tests.support.states import make_run
 from tests.support.verbs import STATES
 
@@ -25,6 +27,13 @@ READING = (
     ["show", "tiny/done"],
     ["show", "tiny/failed", "--json"],
     ["logs", "tiny/failed"],
+)
+WRITING = (
+    ["cancel", "--graceful", "tiny"],
+    ["resume", "tiny"],
+    ["clean", "tiny"],
+    ["annotate", "tiny/done", "--note", "x"],
+    ["nodes", "--exclude", "node-1"],
 )
 
 
@@ -86,6 +95,36 @@ def test_commands_that_read_write_nothing(runs: Path, capsys: pytest.CaptureFixt
         assert code == own, said
         assert "Traceback" not in said
     assert tree(runs) == before
+
+
+@pytest.mark.parametrize("argv", WRITING, ids=lambda argv: argv[0])
+def test_commands_that_write_are_refused_in_one_line(
+    runs: Path, argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    submit.main(["status", "--runs", str(runs)])
+    importlib.import_module(f"jobs.cli.{argv[0]}")
+    capsys.readouterr()
+    before = tree(runs)
+    code, said = as_nobody(argv, runs)
+    assert (code, said.count("\n"), str(runs) in said) == (2, 1, True), said
+    assert said.startswith("error: ")
+    assert tree(runs) == before
+
+
+def test_own_runs_are_resumed_beside_those_of_another_user_in_one_sweep(
+    tmp_path: Path,
+    cluster: FakeScheduler,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("mine", "theirs"):
+        make_run(tmp_path, f"tiny/{name}", "failed")
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: "theirs" not in str(path) and access(path, mode))
+    assert submit.main(["resume", "--runs", str(tmp_path)]) == 1
+    said = capsys.readouterr().out
+    assert f"no write access to {tmp_path}/tiny/theirs" in said
+    assert [name for name, _ in cluster.submitted] == ["mine"]
 
 
 @pytest.mark.parametrize("private", ["tiny/done", "tiny/done/submissions", "other"])

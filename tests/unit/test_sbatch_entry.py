@@ -6,11 +6,13 @@ import ast
 import inspect
 import os
 import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,6 +20,7 @@ from disttrain.errors import ConfigError
 from disttrain.records.gpu_hours import bound_hours
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
+from jobs.core import excluded_nodes
 from jobs.node import interpreter_check
 from jobs.schedulers.slurm.allocation import SlurmAllocation
 from jobs.submission import sbatch_entry, sbatch_job
@@ -108,6 +111,32 @@ def test_the_time_limit_is_the_jobs(
     assert bound_hours(record, "CPU rank-hours") == pytest.approx(2 * limit_min / 60), "of two nodes"
 
 
+@pytest.mark.parametrize(
+    ("nodes", "timeout_s", "warned"), [("2", "600", True), ("2", "120", False), ("1", "600", False)]
+)
+def test_a_longer_wait_at_the_rendezvous_than_that_of_the_script_is_a_warning(
+    nodes: str,
+    timeout_s: str,
+    warned: bool,
+    tmp_path: Path,
+    commands: Commands,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    commands.add("squeue", "exit 1")
+    monkeypatch.setattr(os, "execve", lambda python, command, env: None)
+    environ = {
+        **ENVIRON, "SLURM_JOB_NUM_NODES": nodes, "SLURM_NODEID": "0", "SLURM_SUBMIT_DIR": str(tmp_path),
+    }  # fmt: skip
+    sbatch_job.main(["--job.rendezvous_timeout_s", timeout_s], environ)
+    err = capsys.readouterr().err
+    line = "warning: job.rendezvous_timeout_s=600 needs --wait=630 in a copy of jobs/train.sbatch, which has "
+    assert (line in err) is warned
+    wait = re.search(r"--wait=(\d+)", (sbatch_job.DEFAULT.parents[1] / "jobs" / "train.sbatch").read_text())
+    assert wait is not None
+    assert not warned or f"{line}--wait={wait[1]}:" in err, "the number of the script"
+
+
 @pytest.mark.parametrize("absent", [["torch"], ["torch", "yaml"]])
 def test_another_python_is_refused_before_anything_is_planned(
     absent: list[str],
@@ -175,3 +204,15 @@ def test_the_step_after_a_failure_takes_the_plan_of_its_own_start(
     ]  # fmt: skip
     code = sbatch_job.main(["--after-failure"], {**environ, "SLURM_RESTART_COUNT": "2"})
     assert (code, len(became)) == (69, 1), "this start has planned no run"
+
+
+def test_the_name_of_the_cluster_is_read_only_for_an_exclusion_list(tmp_path: Path) -> None:
+    allocation, scheduler = Mock(hosts=lambda: ["n1"]), Mock()
+    scheduler.cluster_name.return_value = "west"
+    assert sbatch_job._exclusion_warnings(allocation, tmp_path, scheduler) == []
+    scheduler.cluster_name.assert_not_called()
+    excluded_nodes.add(
+        tmp_path, excluded_nodes.ExcludedNode.until("n1", "slow link", cluster="west", by="ann")
+    )
+    (line,) = sbatch_job._exclusion_warnings(allocation, tmp_path, scheduler)
+    assert line.startswith("node n1 is on the exclusion list (ann: slow link)")

@@ -103,6 +103,16 @@ def test_all_are_announced_before_any_is_submitted(tmp_path: Path) -> None:
     assert [action.job_id for action in submit(repeats(3, "a"), cluster, tmp_path)] == ["1_0", "1_1", "1_2"]
 
 
+def test_the_name_of_the_cluster_is_on_record(tmp_path: Path) -> None:
+    """Clusters that share a file system give the same job ids to different jobs."""
+    cluster = FakeScheduler()
+    cluster.is_cluster = "here"
+    submit(sweep_plan("a"), cluster, tmp_path)
+    intent = journal.entry(RunDir(tmp_path / "demo" / "a"), 0).read("intent")
+    assert intent is not None
+    assert intent["cluster_name"] == "here"
+
+
 def test_a_handle_is_of_one_folder_and_one_submission(tmp_path: Path) -> None:
     runs = [RunDir(tmp_path / root / "demo" / "a") for root in ("runs", "elsewhere")]
     assert len({submission_tag(run, number) for run in runs for number in (0, 1)}) == 4

@@ -1,7 +1,8 @@
-"""Colours: on a terminal only, and never under NO_COLOR."""
+"""Colours: on a terminal, or under FORCE_COLOR, and never under NO_COLOR."""
 
 from __future__ import annotations
 
+import io
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import submit
+from jobs.cli.terminal import has_colour
 from tests.support.states import make_run
 from tests.support.terminal import Terminal
 
@@ -56,3 +58,17 @@ def test_a_pipe_has_no_control_sequences(runs: Path, verb: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "failed" in done.stdout
     assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_a_pipe_has_colours_under_force_color_unless_no_color_is_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def coloured(**variables: str) -> bool:
+        for name in ("FORCE_COLOR", "NO_COLOR"):
+            monkeypatch.setenv(name, variables.get(name, ""))
+        return has_colour(io.StringIO())
+
+    assert not coloured()
+    assert coloured(FORCE_COLOR="1")
+    assert coloured(FORCE_COLOR="0"), "the value does not count"
+    assert not coloured(FORCE_COLOR="1", NO_COLOR="1")
