@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from analysis.efficiency import Curve, Point
+from analysis.efficiency import Curve, Point, rate_ratio
 from analysis.stats.estimates import Estimate
 from analysis.stats.verdicts import EQUIVALENCE_MARGIN, Verdict, compare, verdicts
 
@@ -75,6 +75,19 @@ def strategies(curves: Sequence[Curve], margin: float = EQUIVALENCE_MARGIN) -> l
     return _compared(pairs, margin)
 
 
+def configurations(
+    lead: Curve, curves: Sequence[Curve], margin: float = EQUIVALENCE_MARGIN
+) -> list[PointComparison]:
+    """Points of `lead` against points of the same shape of the other curves of its sweep.
+
+    Curves that differ in the strategy alone are left out: `strategies` compares them.
+    """
+    others = [each for each in curves if each.sweep == lead.sweep and each.emulated == lead.emulated]
+    keys = [key for key in lead.axes if key != STRATEGY]
+    differing = [each for each in others if any(each.axes.get(key) != lead.axes[key] for key in keys)]
+    return _compared([(lead, other) for other in differing], margin)
+
+
 def fastest(lead: Curve, curves: Sequence[Curve], margin: float = EQUIVALENCE_MARGIN) -> bool:
     """Whether the largest size of `lead` is faster than that size of every other curve, by the verdicts."""
     largest = replace(lead, points=lead.points[-1:])
@@ -101,11 +114,11 @@ def _compared(pairs: Sequence[tuple[Curve, Curve]], margin: float) -> list[Point
     ]
     judged = verdicts(comparisons)
     rows = []
-    for (curve, point, other, base), comparison, verdict in zip(found, comparisons, judged, strict=True):
+    for (curve, point, other, base), verdict in zip(found, judged, strict=True):
         unstable = "not stationary" in (point.samples_per_s.basis, base.samples_per_s.basis)
         settled: Verdict = "unsettled" if unstable else verdict
         reason = _reason(point, base, unstable=unstable) if settled == "unsettled" else ""
-        rows.append(PointComparison(curve, point, other, base, comparison.ratio, settled, reason))
+        rows.append(PointComparison(curve, point, other, base, rate_ratio(point, base), settled, reason))
     return rows
 
 

@@ -20,7 +20,15 @@ import numpy as np
 import pandas as pd
 
 from analysis.runs.load import swept_keys
-from analysis.stats.estimates import Estimate, from_moments, geometric_mean, not_stationary, ratio
+from analysis.stats.estimates import (
+    Estimate,
+    LogMoments,
+    difference,
+    from_moments,
+    geometric_mean,
+    not_stationary,
+    ratio,
+)
 from analysis.step_statistics import RunStatistics
 from disttrain.errors import ConfigError
 from disttrain.records.steps import PHASES
@@ -58,6 +66,9 @@ class Point:
     efficiency: Estimate | None = None
     loss_by_phase: dict[str, float] | None = None
     """Share of the step that each phase takes beyond the base; the shares sum to 1 - efficiency."""
+    within_run: LogMoments | None = None
+    """Logarithm of the throughput of a single repeat, with the variance within the run; null without an
+    interval within the run."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +132,21 @@ def detect_scaling(points: Sequence[Point]) -> Scaling:
     return "strong" if len({point.global_batch_size for point in points}) == 1 else "mixed"
 
 
+def rate_ratio(point: Point, base: Point) -> Estimate:
+    """Throughput of `point` / throughput of `base`.
+
+    Of one repeat each, the interval is within the runs: it lacks the spread between repeats. A side that is
+    not stationary leaves no interval.
+    """
+    found = ratio(point.samples_per_s_by_run, base.samples_per_s_by_run)
+    if "not stationary" in (point.samples_per_s.basis, base.samples_per_s.basis):
+        return not_stationary(found)
+    if point.within_run is None or base.within_run is None:
+        return found
+    moments = difference(point.within_run, base.within_run)
+    return from_moments(moments, 1, "within run")
+
+
 def as_table(curves: Sequence[Curve]) -> pd.DataFrame:
     """The numbers of the report's scaling table, one row a point."""
     rows = []
@@ -151,22 +177,23 @@ def _curve(
     return Curve(sweep, sweep, axes, unit, detect_scaling(points), None, points)
 
 
-def _throughput(runs: pd.DataFrame, statistics: RunStatistics) -> Estimate:
-    """Geometric mean over repeats; its interval has the basis that the runs allow."""
+def _throughput(runs: pd.DataFrame, statistics: RunStatistics) -> tuple[Estimate, LogMoments | None]:
+    """Geometric mean over repeats, whose interval has the basis that the runs allow; and `within_run`."""
     rate = geometric_mean(runs["samples_per_s"].to_numpy(dtype=np.float64))
     found = [statistics[path] for path in runs["path"] if path in statistics]
     if not all(each.stationarity.publishable for each in found):
-        return not_stationary(rate)
+        return not_stationary(rate), None
     within = found[0].within_run if len(runs) == 1 and found else None
     if within is None:
-        return rate
-    return from_moments(within._replace(centre=float(np.log(rate.value))), 1, "within run")
+        return rate, None
+    moments = within._replace(centre=float(np.log(rate.value)))
+    return from_moments(moments, 1, "within run"), moments
 
 
 def _point(size: int, runs: pd.DataFrame, statistics: RunStatistics) -> Point:
     first = runs.iloc[0]
     rates = runs["samples_per_s"].to_numpy(dtype=np.float64)
-    rate = _throughput(runs, statistics)
+    rate, within = _throughput(runs, statistics)
     global_batch = int(first["global_batch_size"])
     step_s = rate.inverse(global_batch)
     per_sample = (runs["tokens_per_s"] / runs["samples_per_s"]).mean()
@@ -187,6 +214,7 @@ def _point(size: int, runs: pd.DataFrame, statistics: RunStatistics) -> Point:
         tokens_per_s=None if pd.isna(per_sample) else float(per_sample) * rate.value,
         composition=_composition(runs, step_s.value),
         peak_memory_bytes=None if pd.isna(memory) else int(memory),
+        within_run=within,
     )
 
 
@@ -209,9 +237,7 @@ def _compared(point: Point, base: Point) -> Point:
     if point is base:  # one by definition, with no uncertainty from its own spread
         one = Estimate(1.0, None, None, len(base.runs))
         return replace(point, speedup=one, efficiency=one, loss_by_phase=dict.fromkeys(PHASES, 0.0))
-    speedup = ratio(point.samples_per_s_by_run, base.samples_per_s_by_run)
-    if "not stationary" in (point.samples_per_s.basis, base.samples_per_s.basis):
-        speedup = not_stationary(speedup)
+    speedup = rate_ratio(point, base)
     efficiency = speedup.scaled(base.devices / point.devices)
     return replace(point, speedup=speedup, efficiency=efficiency, loss_by_phase=_loss_by_phase(point, base))
 

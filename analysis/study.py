@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from analysis import utilization
 from analysis.costs.price_list import PriceList
 from analysis.efficiency import Curve, Point, scaling_curves
+from analysis.losses.waterfall import PhaseTimes, phase_times
 from analysis.overlaps import Overlap, overlaps_of
 from analysis.runs import step_records, training_curves
 from analysis.runs.frames import Frames, read_frames
@@ -139,6 +140,17 @@ class Study:
         """Rows of `runs` for the repeats of one point."""
         names = set(point.runs)
         return [row for row in self._rows_of_sweeps.get(curve.sweep, ()) if row["run"] in names]
+
+    def phase_times(self, curve: Curve, point: Point) -> PhaseTimes:
+        """Phases of every repeat of one point. Sections read them for each phase."""
+        key = (curve.sweep, *point.runs)
+        if key not in self._phase_times:
+            self._phase_times[key] = phase_times(point, curve, self.included)
+        return self._phase_times[key]
+
+    @cached_property
+    def _phase_times(self) -> dict[tuple[str, ...], PhaseTimes]:
+        return {}
 
     @cached_property
     def _rows_of_sweeps(self) -> Mapping[str, list[dict[str, Any]]]:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from analysis.efficiency import Curve, Point, Unit, scaling_curves
+from analysis.runs import preflight
 from analysis.runs.load import load, read_metrics
 from analysis.stats.estimates import Estimate, not_stationary, share_mean
 from analysis.step_statistics import step_statistics
@@ -53,14 +54,20 @@ class TargetResult:
 
 
 def check(
-    sweeps: Sequence[Path | str], *, base: str | None = None, only: Collection[Path] | None = None
+    sweeps: Sequence[Path | str],
+    *,
+    base: str | None = None,
+    only: Collection[Path] | None = None,
+    reject_warned: bool = False,
 ) -> list[TargetResult]:
     """Results for all targets of these sweeps; arguments as for `analysis.report.write`.
 
     Raises:
-        ConfigError: no sweep has targets, or a `sweep.json` cannot be read.
+        ConfigError: no sweep has targets, a `sweep.json` cannot be read, or `reject_warned` leaves no run.
     """
     table = load(sweeps, only=only)
+    if reject_warned:
+        table = preflight.reject_warned(table)
     found = results(table, scaling_curves(table, base, step_statistics(table)))
     if not found:
         names = ", ".join(sorted(table["sweep"].unique()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from analysis.stats.estimates import Estimate
 
 RESOLUTION_S = 1e-12
@@ -37,13 +39,13 @@ def seconds(value: float) -> str:
 
 
 def span(value_s: float) -> str:
-    """Durations up to hours: `120 ms`, `42 s`, `3.10 min`, `26.0 h`."""
+    """Durations up to hours: `120 ms`, `42.0 s`, `3.10 min`, `26.0 h`; `0 s`."""
     if 0 < value_s < 1:
         return seconds(value_s)
     for name, size_s in (("h", 3600), ("min", 60)):
         if value_s >= size_s:
             return f"{number(value_s / size_s)} {name}"
-    return f"{value_s:.0f} s"
+    return f"{number(value_s)} s"
 
 
 def rate(value: float, unit: str = "samples/s") -> str:
@@ -66,6 +68,19 @@ def binary_bytes(value: float) -> str:
         if value >= size:
             return f"{number(value / size)} {unit}"
     return f"{value:.0f} B"
+
+
+def listed(names: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def short_count(value: int) -> str:
+    """A whole number below a million in full, else with three digits: `16`, `4.20 M`, `7.00 G`."""
+    for name, factor in (("G", 1e9), ("M", 1e6)):
+        if value >= factor:
+            return f"{number(value / factor)} {name}"
+    return count(value)
 
 
 def count(value: int) -> str:

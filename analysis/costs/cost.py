@@ -94,9 +94,15 @@ def size_costs(
     ]
 
 
-def pareto(points: Sequence[tuple[float, float]]) -> list[bool]:
-    """Whether no other point is at most as large in both coordinates and smaller in one."""
-    return [not any(a <= x and b <= y and (a < x or b < y) for a, b in points) for x, y in points]
+def pareto(points: Sequence[tuple[float, float]], margin: float = 0.0) -> list[bool]:
+    """Whether no other point is at most as large in both coordinates and smaller by `margin` in one.
+
+    `margin` is a fraction: smaller differences are none.
+    """
+    least = 1 / (1 + margin)
+    return [
+        not any(a <= x and b <= y and (a < least * x or b < least * y) for a, b in points) for x, y in points
+    ]
 
 
 def cheapest(costs: Sequence[SizeCost]) -> SizeCost | None:

@@ -17,13 +17,20 @@ class _Line(NamedTuple):
     options: tuple[str, ...] = ()
 
 
+_FEWER_BYTES = (
+    "parallel.gradient_communication.scheme (fp16, bf16, powersgd, hierarchical)",
+    "a larger train.global_batch_size by accumulation",
+)
 _GRADIENTS = _Line(
-    "Send fewer or smaller messages",
+    "Send fewer bytes",
     (
-        "parallel.ddp.bucket_mb",
-        "parallel.gradient_communication.scheme (fp16, bf16, powersgd, hierarchical)",
-        "a larger train.global_batch_size by accumulation",
+        *_FEWER_BYTES,
+        "another parallel.ddp.bucket_mb (smaller messages overlap more, larger ones use the link better)",
     ),
+)
+_ONE_MESSAGE = _Line(
+    "Divide the one message of a step, so that its transfer overlaps with the backward pass",
+    ("a smaller parallel.ddp.bucket_mb", *_FEWER_BYTES),
 )
 _SHARDS = _Line(
     "Gather less or earlier",
@@ -78,6 +85,7 @@ def advice(
     *,
     culprit: bool = False,
     config: Mapping[str, Any] | None = None,
+    messages: int | None = None,
 ) -> str:
     """Advice on lost time in a phase.
 
@@ -87,8 +95,11 @@ def advice(
         causes: of lost compute time, the largest first (`analysis.losses.compute_loss`).
         culprit: whether the search for stragglers named a rank or node.
         config: values of the runs by dotted key; options with these values are left out.
+        messages: collectives of a rank in a step; None where unknown.
     """
     line = _line(phase, strategy, causes, culprit=culprit)
+    if line is _GRADIENTS and messages == 1:
+        line = _ONE_MESSAGE
     options = [option for option in line.options if not _is_set(option, config or {})]
     return f"{line.aim}: {'; or '.join(options)}." if options else f"{line.aim}."
 

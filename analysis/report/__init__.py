@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pandas as pd
+
 from analysis.costs.cost import samples_of, seconds_of
 from analysis.costs.price_list import PriceList, read_price_list
 from analysis.efficiency import scaling_curves
@@ -19,6 +21,7 @@ from analysis.report.export import write_tables
 from analysis.report.section import Section
 from analysis.report.sections import build_all
 from analysis.report.summary import summarize
+from analysis.runs import preflight
 from analysis.runs.load import KnownState, load
 from analysis.study import make_study
 from disttrain.errors import ConfigError, is_disk_full, message_of
@@ -53,8 +56,10 @@ def check(
     base: str | None = None,
     only: Collection[Path] | None = None,
     costs: CostQuestion | None = None,
+    against: Path | str | None = None,
+    reject_warned: bool = False,
 ) -> None:
-    """Raise `ConfigError` for each `base`, `out` and `costs` that `write` refuses; write nothing."""
+    """Raise `ConfigError` for each argument that `write` refuses; write nothing."""
     (costs or CostQuestion()).read()
     whole = Path(out).absolute()
     folder = next(folder for folder in (whole, *whole.parents) if os.path.exists(folder))
@@ -62,8 +67,10 @@ def check(
         raise _not_written(out, os.strerror(errno.ENOTDIR))
     if not os.access(folder, os.W_OK | os.X_OK):
         raise _not_written(out, os.strerror(errno.EACCES))
-    if base is not None:
-        scaling_curves(load(sweeps, only=only), base)
+    if base is not None or reject_warned:
+        scaling_curves(_load(sweeps, only=only, reject_warned=reject_warned), base)
+    if against is not None and reject_warned:
+        _load([against], reject_warned=True)
 
 
 def write(
@@ -76,6 +83,7 @@ def write(
     against: Path | str | None = None,
     tables: Mapping[str, Path] | None = None,
     costs: CostQuestion | None = None,
+    reject_warned: bool = False,
 ) -> Path:
     """Write `report.html`, its Markdown and JSON, and the figures into `out`; return the path of the page.
 
@@ -87,15 +95,17 @@ def write(
         against: folder of another sweep to compare with.
         tables: folders for the tables of the report, by kind: `csv`, `parquet`.
         costs: price list, deadline and length of the training whose cost the report gives.
+        reject_warned: leave out runs whose pre-flight had warnings (`analysis.runs.preflight.reject_warned`).
 
     Raises:
-        ConfigError: a sweep does not exist, no run matches `base`, or a folder cannot be written.
+        ConfigError: a sweep does not exist, no run matches `base`, `reject_warned` leaves no run, or a folder
+            cannot be written.
     """
     out = Path(out)
-    table = load(sweeps, states, only)
+    table = _load(sweeps, states, only, reject_warned=reject_warned)
     other = None
     if against is not None:
-        other = make_study(load([against]), whole_sweeps=True)
+        other = make_study(_load([against], reject_warned=reject_warned), whole_sweeps=True)
     study = make_study(table, base, whole_sweeps=only is None, against=other)
     study = replace(study, **(costs or CostQuestion()).read())
     try:
@@ -114,6 +124,17 @@ def write(
         except OSError as error:
             raise ConfigError(f"cannot write {str(folder)!r}: {error.strerror}", at=f"--{kind}") from None
     return out / "report.html"
+
+
+def _load(
+    sweeps: Sequence[Path | str],
+    states: Mapping[Path, KnownState] | None = None,
+    only: Collection[Path] | None = None,
+    *,
+    reject_warned: bool,
+) -> pd.DataFrame:
+    table = load(sweeps, states, only)
+    return preflight.reject_warned(table) if reject_warned else table
 
 
 def _draw_pngs(sections: Sequence[Section], out: Path) -> None:

@@ -1,4 +1,4 @@
-"""`python -m analysis.report RUNS/SWEEP [...] --out DIR [--base NAME]`."""
+"""`python -m analysis.report RUNS/SWEEP [...] --out DIR [--base NAME] [--reject-warned]`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,16 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--out", type=Path, help="folder to write to (default: SWEEP/report)")
     parser.add_argument("--base", help="size, or a run of that size, to compare with (default: the smallest)")
+    text = "leave out runs whose pre-flight had warnings"
+    parser.add_argument("--reject-warned", action="store_true", help=text)
     options = parser.parse_args(argv)
     try:
-        page = write(options.sweeps, options.out or options.sweeps[0] / "report", base=options.base)
+        page = write(
+            options.sweeps,
+            options.out or options.sweeps[0] / "report",
+            base=options.base,
+            reject_warned=options.reject_warned,
+        )
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT

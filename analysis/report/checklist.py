@@ -10,13 +10,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from scipy.stats import shapiro
 
-from analysis.report.common import all_points, sentence
+from analysis.report.common import all_points, points_text, sentence
 from analysis.report.model import RuleStatus
 from analysis.report.section import Section
 from analysis.study import Study
 from analysis.units import plural
 
-_FACTS = ("code_hash", "device", "torch", "python", "command", "model", "dataset_sha256", "host")
+_FACTS = (
+    "code_hash", "device", "torch", "python", "command", "model", "dataset_sha256", "host",
+    "threads_per_rank",
+)  # fmt: skip
 """Columns without which a measurement cannot be repeated."""
 
 
@@ -61,8 +64,10 @@ def _intervals(study: Study, sections: Sequence[Section]) -> str:
     moving = [point for _, point in all_points(study) if point.samples_per_s.basis == "not stationary"]
     return sentence(
         [
-            f"{plural(len(alone), 'size')} with one repeat and no interval between repeats" if alone else "",
-            f"{plural(len(moving), 'size')} not stationary" if moving else "",
+            f"{points_text(study, len(alone))} with one repeat and no interval between repeats"
+            if alone
+            else "",
+            f"{points_text(study, len(moving))} not stationary" if moving else "",
         ]
     )
 
@@ -101,8 +106,13 @@ def _comparison(study: Study, sections: Sequence[Section]) -> str:
         for point in curve.points
         if curve.base is not None and point is not curve.base
     ]
-    unsure = [point for point in others if point.efficiency is None or point.efficiency.low is None]
-    return f"no interval of the efficiency at {plural(len(unsure), 'size')}" if unsure else ""
+    unsure = [
+        point
+        for point in others
+        if point.efficiency is None or point.efficiency.low is None or point.efficiency.basis != "repeats"
+    ]
+    found = points_text(study, len(unsure))
+    return f"no interval between repeats of the efficiency at {found}" if unsure else ""
 
 
 def _percentiles(study: Study, sections: Sequence[Section]) -> str:

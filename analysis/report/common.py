@@ -7,14 +7,13 @@ from collections.abc import Iterable, Sequence
 from analysis.efficiency import Curve, Point
 from analysis.figures.bar_figures import bar_figure
 from analysis.figures.style import curve_class, size_class
-from analysis.losses.waterfall import phase_times
 from analysis.report.section import Column, Figure, RunLink, Value
-from analysis.stats.estimates import Estimate, not_stationary, share_mean
+from analysis.stats.estimates import CONFIDENCE, Estimate, not_stationary, share_mean
 from analysis.study import Study
 from analysis.svg.bars import Row, Segment, bars
 from analysis.svg.plot import LegendItem
 from analysis.svg.scales import Axis
-from analysis.units import plural
+from analysis.units import percent, plural
 
 MOST_LINES = 60
 """Runs of a figure with one line for each; of more, the first repeat of each size is drawn."""
@@ -40,12 +39,40 @@ def point_name(study: Study, curve: Curve, point: Point) -> str:
     return size if len(study.curves) == 1 else f"{curve.label}, {size}"
 
 
+def leading_curve(study: Study) -> Curve:
+    """The curve with the highest throughput at its largest size."""
+    return max(study.curves, key=lambda curve: curve.points[-1].samples_per_s.value)
+
+
+def interval_basis(estimates: Iterable[Estimate | None]) -> str:
+    """Intervals that these estimates have, as the end of `with ...`: `95 % intervals over repeats`."""
+    known = [each for each in estimates if each is not None]
+    bounded = {each.basis for each in known if each.low is not None}
+    kind = f"{percent(CONFIDENCE, 0)} intervals"
+    if "within run" in bounded:
+        over = "over repeats, or " if "repeats" in bounded else ""
+        return f"{kind} {over}within the run where there is one repeat"
+    if bounded:
+        return f"{kind} over repeats"
+    return "no interval: one repeat, or not stationary" if known else "no interval"
+
+
+def has_bars(estimates: Iterable[Estimate | None]) -> bool:
+    """Whether a figure draws an interval: those between repeats alone."""
+    return any(each is not None and each.basis == "repeats" and each.low is not None for each in estimates)
+
+
+def points_text(study: Study, count: int) -> str:
+    """A number of points: `3 sizes` of one curve, `8 points` (a configuration at a size) of several."""
+    return plural(count, "size" if len(study.curves) == 1 else "point")
+
+
 def size_columns(study: Study) -> list[Column]:
     """Columns that name a point."""
-    heads = [Column("curve", "configuration")] if len(study.curves) > 1 else []
+    heads = [Column("curve", "configuration", key=True)] if len(study.curves) > 1 else []
     units = {curve.unit for curve in study.curves}
     heading = f"{units.pop()}s" if len(units) == 1 else "nodes or ranks"
-    return [*heads, Column("size", heading, "count")]
+    return [*heads, Column("size", heading, "count", key=True)]
 
 
 def size_values(study: Study, curve: Curve, point: Point) -> list[Value]:
@@ -106,16 +133,24 @@ def run_key(sweep: str, run: str) -> str:
     return f"{sweep}/{run}"
 
 
-def over_repeats(point: Point, values: Iterable[float | None]) -> Estimate | None:
+def over_repeats(
+    point: Point, values: Iterable[float | None], within_run: Estimate | None = None
+) -> Estimate | None:
     """Mean of a quantity of at least 0 over the repeats that measured it; None without any.
 
-    It has no interval for one repeat, and where steps of the point are not stationary.
+    One repeat has the interval of `within_run`, if given. There is no interval where steps of the point are
+    not stationary.
     """
     known = [value for value in values if value is not None]
     if not known:
         return None
     mean = share_mean(known)
-    return not_stationary(mean) if point.samples_per_s.basis == "not stationary" else mean
+    return of_steps(point, within_run if within_run and len(known) == 1 else mean)
+
+
+def of_steps(point: Point, estimate: Estimate) -> Estimate:
+    """The estimate, without its interval where steps of the point are not stationary."""
+    return not_stationary(estimate) if point.samples_per_s.basis == "not stationary" else estimate
 
 
 def phases_s(study: Study, curve: Curve, point: Point, names: Sequence[str]) -> Estimate | None:
@@ -126,7 +161,7 @@ def phases_s(study: Study, curve: Curve, point: Point, names: Sequence[str]) -> 
     measured = [name for name in names if point.composition[name] is not None]
     if not measured:
         return None
-    times = phase_times(point, curve, study.included)
+    times = study.phase_times(curve, point)
     value = sum(point.composition[name] or 0.0 for name in measured)
     mean = over_repeats(point, sum(times.phases[name] for name in measured))  # type: ignore[arg-type]
     assert mean is not None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from analysis.comparison import PointComparison
 from analysis.figures.ratio_plot import ratio_figure
 from analysis.figures.style import curve_class
-from analysis.report.common import sentence
+from analysis.report.common import has_bars, sentence
 from analysis.report.section import Column, Figure, RunLink, Table, Value
 from analysis.stats.estimates import CONFIDENCE
 from analysis.stats.verdicts import EQUIVALENCE_MARGIN, Verdict
@@ -51,7 +51,7 @@ def table(name: str, caption: str, compared: Sequence[PointComparison], links: L
     columns = [
         Column("curve", "configuration"),
         Column("base_curve", "compared with"),
-        Column("size", "size"),
+        Column("size", "size", key=True),
         Column("samples_per_s", "throughput", "samples/s", "throughput"),
         Column("base_samples_per_s", "throughput compared with", "samples/s", "throughput"),
         Column("ratio", "ratio", "ratio", "throughput-ratio"),
@@ -102,9 +102,9 @@ def figure(name: str, title: str, text: str, compared: Sequence[PointComparison]
         titles = [f"{_pair(*pair)}: {times(each.ratio.value)}, {each.verdict}" for each in own]
         at = [float(each.point.world_size) for each in own]
         plot.add(points(plot, at, [each.ratio for each in own], curve_class(index), titles, key=_pair(*pair)))
-    reading = (
-        f"Bars are {percent(CONFIDENCE, 0)} intervals over repeats; in the band, the two are equivalent."
-    )
+    bars = f"Bars are {percent(CONFIDENCE, 0)} intervals over repeats. "
+    drawn = bars if has_bars(each.ratio for each in compared) else ""
+    reading = f"{drawn}In the band, the two are equivalent."
     return Figure(name, title, f"{text} {reading}", plot.svg(), description, lambda: ratio_figure(compared))
 
 

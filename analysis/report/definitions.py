@@ -67,9 +67,11 @@ _ALL = (
         "exp(mean log X ± t · standard error)",
         "95 % nominal coverage; the repeat of a run is the unit, because the steps of a run are correlated. "
         "Student's t on logarithms; for ratios, Welch's degrees of freedom. Throughput and step time of a "
-        "single repeat have an interval marked 'within the run': Student's t on means of 5 or 10 batches of "
-        "steps, without the spread between repeats. Means that may be 0, such as those of phases, have "
-        "Student's t without logarithms, cut at 0. A size with a run that is not stationary has none.",
+        "single repeat, and ratios of two such runs, have an interval marked 'within the run': Student's t "
+        "on means of 5 or 10 batches of steps, without the spread between repeats. Means that may be 0, such "
+        "as those of phases, have Student's t without logarithms, cut at 0; so have the figures of "
+        "stragglers, on means of up to 10 batches of steps, within the run. A size with a run that is not "
+        "stationary has none.",
         "Welch, Biometrika 1947",
     ),
     Definition(
@@ -121,7 +123,7 @@ _ALL = (
         "Goodput",
         "goodput = training / (end - submission)",
         "Share of all seconds of a run, queue included, spent in steps of the final model. Every second is "
-        "in exactly one class.",
+        "in exactly one class. Over repeats: a ratio of sums, with the interval of the mean share.",
     ),
     Definition(
         "gain-ceiling",
@@ -183,14 +185,15 @@ _ALL = (
         "percentiles",
         "Percentiles of step time",
         "p50, p95, p99 of the measured steps",
-        "Over the measured steps of rank 0, all repeats pooled.",
+        "Of the measured steps of rank 0 in each repeat; over repeats: geometric mean, and of the slowest "
+        "step the maximum. A single repeat has no interval.",
         "Hoefler and Belli, SC 2015, rule 8",
     ),
     Definition(
         "variation",
         "Variation",
         "standard deviation / mean of step times",
-        "Coefficient of variation over the measured steps of rank 0, all repeats pooled.",
+        "Coefficient of variation of the measured steps of rank 0 in each repeat, mean over repeats.",
     ),
     Definition(
         "utilization",
@@ -246,9 +249,9 @@ _ALL = (
         "MAD) and above "
         "3 %, in 60 % of ten windows, its interval excludes 0, and it is last more often than by "
         "chance. A node: all "
-        "its ranks. A link: transfer above that at the usual rate, (1 - rate / usual rate) · transfer. "
-        "Interval: "
-        "95 %, batch means over the steps of one run.",
+        "its ranks. A link: exposed transfer above that at the usual rate, (1 - rate / usual rate) · "
+        "transfer; a lower bound of the link's own delay, because transfer under compute and during the wait "
+        "for a late rank is not exposed. Interval: 95 %, batch means over the steps of one run.",
         "Iglewicz and Hoaglin, 1993",
     ),
     Definition(

@@ -1,4 +1,5 @@
-"""The first screen: sentences that answer how it scales, where the time goes, what would help most.
+"""The first screen: sentences that answer how it scales, where the time goes, who is slow, what would help
+most, and what does not follow.
 
 With another sweep (`report --against`), the verdict of that comparison is the first.
 """
@@ -9,17 +10,20 @@ from collections.abc import Sequence
 
 from analysis.comparison import fastest
 from analysis.efficiency import Curve
-from analysis.report import scaling_text, straggler_text
-from analysis.report.common import point_name, sentence
+from analysis.report import limits_text, scaling_text, straggler_text
+from analysis.report.common import leading_curve, point_name, sentence
 from analysis.report.model import Answer
 from analysis.report.section import Section
-from analysis.report.sections import composition, waterfall
+from analysis.report.sections import composition, configurations, waterfall
 from analysis.study import Study
+from analysis.units import short_count
 
 AGAINST = "Which sweep is faster?"
 SCALES = "How does it scale?"
 TIME = "Where does the time go?"
+SLOW = "Who is slow?"
 HELPS = "What would help most?"
+LIMITS = "What must you not conclude?"
 
 
 NOTHING = "No finished run to report on"
@@ -32,11 +36,26 @@ def lead(study: Study) -> str:
     return scaling_text.headline(leading_curve(study), len(study.curves))
 
 
-def answers(study: Study, sections: Sequence[Section]) -> list[Answer]:
-    """Up to four answers; none without a finished run.
+def setting(study: Study) -> str:
+    """Model size, global batch and steps of the runs in the figures; empty without a curve."""
+    if not study.curves:
+        return ""
+    parts = {"parameters": " parameters", "global_batch_size": " samples a step", "steps": " steps"}
+    found = []
+    for column, unit in parts.items():
+        known = study.included[column].dropna()
+        if not known.empty:
+            low, high = (short_count(int(value)) for value in (known.min(), known.max()))
+            found.append(f"{low if low == high else f'{low} to {high}'}{unit}")
+    return " \N{MIDDLE DOT} ".join(found)
 
-    With another sweep, the first is the conclusion of the section of its comparison. Scaling and time are
-    those of the leading curve, with its culprit; the help is the conclusion of the section of bottlenecks.
+
+def answers(study: Study, sections: Sequence[Section]) -> list[Answer]:
+    """Up to six answers; none without a finished run.
+
+    With another sweep, the first is the conclusion of the section of its comparison. Scaling, time and the
+    slow rank, node or link are those of the leading curve; the help is the conclusion of the section of
+    bottlenecks.
     """
     if not study.curves:
         return []
@@ -45,37 +64,37 @@ def answers(study: Study, sections: Sequence[Section]) -> list[Answer]:
         AGAINST: conclusions.get("comparison", ""),
         SCALES: _scales(study, leading_curve(study)),
         TIME: _time(study, leading_curve(study)),
+        SLOW: _slow(study, leading_curve(study)),
         HELPS: conclusions.get("bottlenecks", ""),
+        LIMITS: limits_text.limits(study),
     }
     return [Answer(question=question, text=text) for question, text in found.items() if text]
 
 
-def leading_curve(study: Study) -> Curve:
-    """The curve with the highest throughput at its largest size."""
-    return max(study.curves, key=lambda curve: curve.points[-1].samples_per_s.value)
-
-
-def _first(text: str) -> str:
-    """The first sentence."""
-    first, end, _ = text.partition(". ")
-    return f"{first}." if end else text
-
-
 def _time(study: Study, curve: Curve) -> str:
-    """The largest loss at the largest size of a curve, its cause in compute, and the culprit."""
+    """The largest loss at the largest size of a curve, and its cause in compute."""
     found = [each for each in waterfall.waterfalls(study) if each.curve is curve]
     lost = (
         [waterfall.loss_sentence(study, found[-1]), waterfall.why(study, found[-1])]
         if found
         else [composition.most(curve)]
     )
-    repeats = [each.diagnosis for each in straggler_text.examined(study, curve, curve.points[-1])]
+    return sentence(lost)
+
+
+def _slow(study: Study, curve: Curve) -> str:
+    """The rank, node or link that costs most at the largest size of a curve; empty without step records of
+    several ranks."""
+    repeats = straggler_text.examined(study, curve, curve.points[-1])
+    if not repeats:
+        return ""
     place = point_name(study, curve, curve.points[-1])
-    culprit = f"On {place}: {_first(straggler_text.conclusion(repeats))}" if repeats else ""
-    return sentence([*lost, culprit])
+    text = straggler_text.conclusion([each.diagnosis for each in repeats], jitter=False)
+    return sentence([f"On {place}: {text}", straggler_text.power(repeats)])
 
 
 def _scales(study: Study, curve: Curve) -> str:
     many = len(study.curves)
     others = f"The fastest of {many} configurations." if many > 1 and fastest(curve, study.curves) else ""
-    return sentence([scaling_text.headline(curve, many) + ".", scaling_text.precision(curve), others])
+    headline = f"{scaling_text.headline(curve, many)}."
+    return sentence([headline, scaling_text.precision(curve), configurations.nearest(study), others])

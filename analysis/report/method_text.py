@@ -33,12 +33,13 @@ def method(table: pd.DataFrame) -> list[str]:
         "with X the throughput, N the ranks and N0 the base's: one formula for weak and strong scaling.",
         f"Intervals have {percent(CONFIDENCE, 0)} nominal coverage and the run as their unit: Student's t "
         "on logarithms, for ratios with Welch's degrees of freedom. One repeat gives no interval "
-        "between repeats, only one within the run; a size with a run that is not stationary gives none.",
+        "between repeats, only one within the run; ratios of two such runs have one, too. A size with a run "
+        "that is not stationary gives none.",
         "The phases of a step are compute, input, exposed communication (waiting for peers, data transfer), "
         "optimizer, checkpoint and other. They have no gap and no overlap. Their shares of the step "
         "are ratios of sums over ranks, measured steps and repeats; each bar is as long as the table's step.",
-        "Efficiency counts samples per second. A larger global batch may need more samples for the same "
-        "loss; the losses above show what these runs reached.",
+        "Efficiency counts samples per second. A larger global batch may need more samples for the same loss"
+        + ("." if included["emulated"].all() else "; the losses above show what these runs reached."),
     ]
     methods = sorted(included["comm_method"].dropna().unique())
     lines += [f"Exposed communication: {_COMM_METHODS.get(name, name)}." for name in methods]

@@ -187,6 +187,8 @@ class Report(ReportPart):
     confidence: float
     headline: list[str]
     """One sentence a curve."""
+    setting: str
+    """Model size, global batch and steps of the runs in the figures; empty without a curve."""
     lead: str
     """The sentence of the curve with the highest throughput."""
     answers: list[Answer]

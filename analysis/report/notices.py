@@ -11,7 +11,8 @@ import pandas as pd
 from analysis.efficiency import Curve
 from analysis.report import overlap_text, preflight_text, stationarity_text
 from analysis.report.model import Notice, RunOverlap
-from analysis.runs.other_load import other_load
+from analysis.runs.one_machine import one_machine_of
+from analysis.runs.other_load import busy_shares, other_load
 from analysis.step_statistics import RunStatistics
 from analysis.study import Study
 from analysis.units import number, percent, plural
@@ -24,6 +25,9 @@ LATE_SHARE = 0.01
 
 OTHER_LOAD = 0.1
 """Runs on CPUs draw a warning if other processes keep at least this share of the processors busy."""
+
+SKIPPED_SHARE = 0.01
+"""Runs that skipped this share of their updates draw a warning. The search for a loss scale skips a few."""
 
 NAMED_RECORDS = 5
 """Unreadable or incomplete records that a warning names."""
@@ -39,6 +43,7 @@ _SAME = {
     "torch": "version of torch",
     "warmup_steps": "warm-up length",
     "dataset_sha256": "data",
+    "threads_per_rank": "number of compute threads of a rank (OMP_NUM_THREADS)",
     "cpu_count": "number of processors",
 }
 """Columns that should be equal in all compared runs, and their names in a sentence."""
@@ -46,6 +51,7 @@ _SAME = {
 
 def of_study(study: Study, overlaps: Sequence[RunOverlap]) -> list[Notice]:
     """`notices` of a study."""
+    compared = [study] if study.against is None else [study, study.against]
     return notices(
         study.runs,
         study.curves,
@@ -54,6 +60,7 @@ def of_study(study: Study, overlaps: Sequence[RunOverlap]) -> list[Notice]:
         study.statistics,
         incomplete=study.incomplete,
         others=other_load(study.included, study.frames.hardware),
+        rejected=[text for each in compared for text in preflight_text.rejected(each.runs)],
     )
 
 
@@ -65,17 +72,20 @@ def notices(
     statistics: RunStatistics | None = None,
     incomplete: Sequence[str] = (),
     others: Mapping[str, float] | None = None,
+    rejected: Sequence[str] = (),
 ) -> list[Notice]:
     """Reasons for which these numbers could mislead, most serious first.
 
     `unreadable`: messages on step records that cannot be read. `statistics`: of the steps of the runs.
     `incomplete`: messages on runs whose ranks lack step records. `others`: processors that other processes
-    kept busy, by path of a run.
+    kept busy, by path of a run. `rejected`: messages on runs left out for their pre-flight.
     """
     included = table[table["included"]]
     if included.empty:
         return []
     warnings = [
+        *rejected,
+        *_single_repeats(curves),
         *_ingested(included),
         *_shared_processors(included),
         *_other_load(included, others or {}),
@@ -84,16 +94,11 @@ def notices(
     warnings += stationarity_text.warnings(statistics or {}, included)
     warnings += [*_differences(included, curves), *_short_runs(included), *preflight_text.warnings(included)]
     notes = [f"{row['sweep']}/{row['run']} {row['note']}." for row in _with_a_note(included)]
-    if any(len(point.runs) == 1 for curve in curves for point in curve.points):
-        notes.append(
-            "Some sizes have one repeat and therefore no interval between repeats. "
-            "Run each size at least 3 times (--repeats 3)."
-        )
     if (included["device"] == "cpu").all() and not included["emulated"].any():
         backends = " and ".join(sorted(included["backend"].dropna().unique()))
         through = f", communicating through {backends}" if backends else ""
         notes.append(f"Measured on CPU{through}. These numbers do not predict GPUs or a fast network.")
-    notes += preflight_text.notes(included)
+    notes += [*_one_machine(included), *preflight_text.notes(included)]
     warnings += [*_late_emulation(included), *_unreadable_records(unreadable)]
     warnings += _incomplete_records(incomplete)
     found = []
@@ -106,11 +111,48 @@ def notices(
         )
         found = [Notice(kind="emulated", text=EMULATED + which)]
     found += [Notice(kind="warning", text=text) for text in warnings]
+    found += _skipped_steps(included)
     return found + [Notice(kind="note", text=text) for text in notes]
 
 
 def _with_a_note(included: pd.DataFrame) -> list[dict[Hashable, Any]]:
     return included[included["note"].fillna("") != ""].to_dict("records")
+
+
+def _single_repeats(curves: Sequence[Curve]) -> list[str]:
+    counts = [len(point.runs) for curve in curves for point in curve.points]
+    alone = counts.count(1)
+    if not alone:
+        return []
+    points = "sizes" if len(curves) == 1 else "points (a configuration at a size)"
+    which = f"All {points} have" if alone == len(counts) else f"{alone} of {len(counts)} {points} have"
+    return [
+        f"{which} one repeat: the spread between repeats is unknown, so no difference is settled. Run each "
+        "at least 3 times (--repeats 3)."
+    ]
+
+
+def _one_machine(included: pd.DataFrame) -> list[str]:
+    """Nodes that are one machine, with the measured rate of their links."""
+    several = included[included["nodes"] > 1]
+    found = one_machine_of(list(several["path"]))
+    if not found:
+        return []
+    kinds = {each.kind for each in found}
+    nodes = "network namespaces" if kinds == {"mini-cluster"} else "groups of processes"
+    which = "The nodes" if len(found) == len(several) else f"In {len(found)} runs, the nodes"
+    processors = (
+        plural(int(several["cpu_count"].max()), "processor") if several["cpu_count"].notna().any() else ""
+    )
+    shared = f" with {processors}" if processors else ""
+    rates = [rate for each in found for rate in each.link_bytes_per_s]
+    text = f"{which} are {nodes} of one machine{shared}: up to {int(several['nodes'].max())} nodes share it."
+    if rates:
+        text += (
+            f" Links between them carried {number(min(rates) / 1e6)} to {number(max(rates) / 1e6)} MB/s "
+            "before training. The machine or its settings limit this rate, not network hardware."
+        )
+    return [text]
 
 
 def _ingested(included: pd.DataFrame) -> list[str]:
@@ -136,7 +178,7 @@ def _shared_processors(included: pd.DataFrame) -> list[str]:
 
 
 def _other_load(included: pd.DataFrame, others: Mapping[str, float]) -> list[str]:
-    shares = included["path"].map(others).astype("float64") / included["cpu_count"].astype("float64")
+    shares = busy_shares(included, others)
     loaded = included[shares >= OTHER_LOAD]
     if loaded.empty:
         return []
@@ -144,7 +186,8 @@ def _other_load(included: pd.DataFrame, others: Mapping[str, float]) -> list[str
     which = "all runs" if len(loaded) == len(included) else f"{len(loaded)} of {len(included)} runs"
     return [
         f"Other processes used the processors during {which}: in {most['sweep']}/{most['run']} they kept "
-        f"{number(others[most['path']])} of {most['cpu_count']} busy. Step times include this load."
+        f"{number(others[most['path']])} of {most['cpu_count']} processors busy. Step times "
+        "include this load."
     ]
 
 
@@ -179,10 +222,11 @@ def _late_emulation(included: pd.DataFrame) -> list[str]:
     if late.empty:
         return []
     share = float((late["emulation_late_s"] / late["step_s"]).max())
+    most = late.loc[(late["emulation_late_s"] / late["step_s"]).idxmax()]
     return [
         f"Emulated layers ended late in {len(late)} of {len(included)} runs, by up to {percent(share)} of "
-        "the step. The machine was too busy for this number of ranks, so step times are too long by about "
-        "as much."
+        f"the step, in {most['sweep']}/{most['run']}. The machine was too busy for this number of ranks, so "
+        "step times are too long by about as much."
     ]
 
 
@@ -195,6 +239,22 @@ def _short_runs(included: pd.DataFrame) -> list[str]:
     return [f"{which} short: fewer than {FEW_STEPS} measured steps (the shortest has {shortest})."]
 
 
+def _skipped_steps(included: pd.DataFrame) -> list[Notice]:
+    """A warning where a run skipped `SKIPPED_SHARE` of its steps, else a note."""
+    some = included[included["skipped_steps"].fillna(0) > 0]
+    if some.empty:
+        return []
+    shares = some["skipped_steps"] / some["steps"]
+    most = some.loc[shares.idxmax()]
+    steps = plural(int(some["skipped_steps"].sum()), "step")
+    text = (
+        f"Updates were skipped in {len(some)} of {len(included)} runs, because the gradient norm was not "
+        f"finite (NaN, infinity or an fp16 overflow): {steps} in all, most in {most['sweep']}/{most['run']} "
+        f"({most['skipped_steps']} of {most['steps']}). Throughput counts these steps."
+    )
+    return [Notice(kind="warning" if shares.max() >= SKIPPED_SHARE else "note", text=text)]
+
+
 def _differences(included: pd.DataFrame, curves: Sequence[Curve]) -> list[str]:
     """One sentence for each column of `_SAME` that differs between compared runs."""
     texts = []
@@ -203,6 +263,8 @@ def _differences(included: pd.DataFrame, curves: Sequence[Curve]) -> list[str]:
         for curve in curves:
             names = [run for point in curve.points for run in point.runs]
             runs = included[(included["sweep"] == curve.sweep) & included["run"].isin(names)]
+            if column == "cpu_count" and (runs[column] / runs["ranks_per_node"]).nunique() < 2:
+                continue  # a node with more ranks has more processors
             values = sorted({str(value) for value in runs[column].dropna()})
             if len(values) > 1:
                 found[curve.label] = values

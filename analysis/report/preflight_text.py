@@ -6,6 +6,9 @@ import pandas as pd
 
 from analysis.units import plural
 
+_NAMED = 8
+"""Runs that one sentence names."""
+
 
 def warnings(included: pd.DataFrame) -> list[str]:
     """A warning about runs on nodes that a check found fault with."""
@@ -16,7 +19,23 @@ def warnings(included: pd.DataFrame) -> list[str]:
     more = (
         "" if len(warned) == 1 else f" The pre-flights of {len(warned)} runs had warnings (preflight.json)."
     )
-    return [f"Pre-flight of {first['sweep']}/{first['run']}: {first['preflight_warning']}.{more}"]
+    hint = "" if len(warned) == len(included) else " `report --reject-warned` leaves such runs out."
+    return [f"Pre-flight of {first['sweep']}/{first['run']}: {first['preflight_warning']}.{more}{hint}"]
+
+
+def rejected(runs: pd.DataFrame) -> list[str]:
+    """The warning that names the first runs left out for their pre-flight, with the reasons."""
+    left = runs[runs["rejected"].fillna(value=False)]
+    if left.empty:
+        return []
+    finished = len(left) + int(runs["included"].sum())
+    first = left.head(_NAMED)
+    named = "; ".join(f"{row.sweep}/{row.run}: {row.preflight_warning}" for row in first.itertuples())
+    if len(left) > len(first):
+        named += f"; and {len(left) - len(first)} more"
+    return [
+        f"Left out for their pre-flight (--reject-warned): {len(left)} of {finished} finished runs: {named}."
+    ]
 
 
 def notes(included: pd.DataFrame) -> list[str]:

@@ -12,18 +12,22 @@ from importlib.resources import files
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from analysis.report import views
 from analysis.report.model import Report
-from analysis.report.section import Section, Table
+from analysis.report.section import Figure, Section, Table
 
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|s|ms|µs|MiB|GiB|KiB|B|nodes?|ranks?|samples/s|tokens/s)\b|%)")
+
+_OPTION = re.compile(r"(?<!\S)\(?--[a-z][\w-]*(?: (?:[A-Z]+|\d+)\b)?")
+_UNBROKEN = 28
+"""Characters of the longest label that is kept on one line."""
 
 PAGE_BYTES = 1_000_000
 """Largest page."""
 _NARROW = 5
-"""Columns of a table that fits beside a figure."""
+"""Columns of a table that fits in half of the page."""
 
 
 def page(report: Report, sections: Sequence[Section], out: Path | None = None) -> str:
@@ -42,15 +46,17 @@ def page(report: Report, sections: Sequence[Section], out: Path | None = None) -
 def _page(report: Report, sections: Sequence[Section], out: Path | None, most_rows: int) -> str:
     style, script = _template("report.css"), _template("report.js")
     environment = _environment(autoescape=True)
-    environment.filters["keep"] = keep_units
+    labels = _labels(report)
+    environment.filters["keep"] = lambda text: unbroken(text, labels)
     environment.globals["table_view"] = lambda table: views.table_view(table, out, most_rows)
     policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; img-src data:"
     return environment.get_template("report.html.j2").render(
         report=report,
         sections=sections,
         first=_first_figure(sections),
-        said=_said,
-        captioned_beside=_captioned_beside,
+        lone=_lone,
+        narrow=_narrow,
+        caption=_caption,
         policy=policy,
         style=Markup(style),
         script=Markup(script),
@@ -76,6 +82,20 @@ def keep_units(text: str) -> str:
     return _UNIT.sub("\N{NO-BREAK SPACE}", text)
 
 
+def unbroken(text: str, labels: Sequence[str]) -> Markup:
+    """Text as HTML without line breaks within a number and its unit, a label of a curve, or an option."""
+    found = keep_units(str(text))
+    for label in labels:
+        found = found.replace(label, label.replace(" ", "\N{NO-BREAK SPACE}"))
+    return Markup(_OPTION.sub(r'<span class="option">\g<0></span>', str(escape(found))))
+
+
+def _labels(report: Report) -> list[str]:
+    """Settings in labels of curves (`bucket_mb 4`) that are short enough for one line."""
+    parts = {part for curve in report.curves for part in curve.label.split(", ")}
+    return sorted((part for part in parts if " " in part and len(part) <= _UNBROKEN), key=len, reverse=True)
+
+
 def cell(value: object) -> str:
     """Escape text for Markdown, also within a table."""
     flat = html.escape(" ".join(str(value).split()), quote=False)
@@ -88,17 +108,20 @@ def _first_figure(sections: Sequence[Section]) -> str:
     return "scaling" if "scaling" in names else ""
 
 
-def _said(section: Section, first: str) -> bool:
-    """Whether the caption of a figure in the section begins with the section's conclusion."""
-    shown = [figure for figure in section.figures if figure.name != first]
-    return any(figure.conclusion.startswith(section.conclusion) for figure in shown)
+def _caption(figure: Figure, section: Section) -> str:
+    """Caption of a figure without the section's conclusion, which stands above or beside it."""
+    return figure.conclusion.removeprefix(section.conclusion).strip()
 
 
-def _captioned_beside(section: Section, first: str) -> bool:
-    """Whether the section has one figure, and no table that is narrow enough to stand beside the figure."""
-    shown = [figure for figure in section.figures if figure.name != first and not figure.wide]
-    widths = [len(views.table_view(table).heads) for table in section.tables]
-    return len(shown) == 1 and min(widths, default=_NARROW + 1) > _NARROW
+def _lone(section: Section, first: str) -> bool:
+    """Whether the section shows one figure, which then has the section's text at its left."""
+    return sum(figure.name != first for figure in section.figures) == 1
+
+
+def _narrow(table: Table) -> bool:
+    """Whether a table, with its column of runs, fits in half of the page."""
+    view = views.table_view(table)
+    return len(view.heads) + bool(view.sources) <= _NARROW
 
 
 @cache

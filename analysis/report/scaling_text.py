@@ -36,8 +36,14 @@ def precision(curve: Curve) -> str:
         return ""
     if point.efficiency.basis == "not stationary":
         return "The step times of some runs are not stationary, so these means have no interval."
+    if point.efficiency.basis == "within run":
+        bounds = f"[{100 * (point.efficiency.low or 0):.0f}, {100 * (point.efficiency.high or 0):.0f}] %"
+        return (
+            f"One repeat: {percent(CONFIDENCE, 0)} interval {bounds} within the run; the spread between "
+            "repeats is unknown."
+        )
     if point.efficiency.low is None:
-        return f"One repeat ({interval(point.efficiency)})."
+        return "One repeat: no interval, because the spread between repeats is unknown."
     counts = list(dict.fromkeys([len(base.runs), len(point.runs)]))
     each = f"{counts[0]} repeats each" if len(counts) == 1 else f"{counts[0]} and {counts[1]} repeats"
     sentence = f"{percent(CONFIDENCE, 0)} interval {interval(point.efficiency, 100, 0)} % from {each}."

@@ -63,6 +63,8 @@ class Column:
     unit: Unit = ""
     formula_id: str | None = None
     """Metric of `analysis.report.definitions`, which the heading links to."""
+    key: bool = False
+    """Whether the column names its row, together with the first one."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,6 @@ class Figure:
     svg: str
     alt: str
     draw_png: Callable[[], PngFigure] | None = None
-    wide: bool = False
-    """Full page width."""
 
 
 @dataclass(frozen=True)

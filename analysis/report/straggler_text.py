@@ -9,6 +9,7 @@ from analysis.figures.style import PHASE_NAMES
 from analysis.stragglers.culprit import Culprit, Diagnosis, repeated_culprits
 from analysis.stragglers.intervals import SecondsInterval
 from analysis.stragglers.of_runs import RunStragglers
+from analysis.stragglers.outliers import smallest_excess_s
 from analysis.study import Study
 from analysis.units import number, percent, plural, seconds, time_scale
 
@@ -19,10 +20,26 @@ def examined(study: Study, curve: Curve, point: Point) -> list[RunStragglers]:
     return [study.stragglers[path] for path in paths if path in study.stragglers]
 
 
-def conclusion(repeats: Sequence[Diagnosis]) -> str:
-    """Name the culprit with the largest cost among those found in at least half of the repeats."""
+def power(repeats: Sequence[RunStragglers]) -> str:
+    """Steps examined, and the smallest excess that the search names; empty where it named a culprit.
+
+    A rank needs 3.5 robust standard deviations of the ranks' means and 3 % of a rank's own work
+    (`analysis.stragglers.outliers`).
+    """
+    if not repeats or any(each.diagnosis.culprits for each in repeats):
+        return ""
+    least_s = max(smallest_excess_s(each.seconds.own_s) for each in repeats)
+    steps = sum(int(each.seconds.counts.sum()) for each in repeats)
+    return f"Over {plural(steps, 'step')}, an excess below {seconds(least_s)} a step is not named."
+
+
+def conclusion(repeats: Sequence[Diagnosis], *, jitter: bool = True) -> str:
+    """Name the culprit with the largest cost among those found in at least half of the repeats.
+
+    `jitter`: add the time lost to ranks that are late in turn, where nobody is slow.
+    """
     if not any(each.culprits for each in repeats):
-        return _nobody(repeats)
+        return _nobody(repeats, jitter=jitter)
     every = repeated_culprits(repeats)
     if not every:
         return _not_common(repeats)
@@ -56,9 +73,8 @@ def describe(culprit: Culprit) -> str:
         usual = number(link.usual_bytes_per_s / 1e6)
         rates = f"{number(link.bytes_per_s / 1e6)} MB/s where {usual} MB/s are usual"
         return (
-            f"{name} is slow ({rates}): this adds {size} of transfer on all ranks, "
-            f"{percent(culprit.share)} of the "
-            "step."
+            f"{name} is slow ({rates}): this adds {size} of exposed transfer on all ranks, "
+            f"{percent(culprit.share)} of the step."
         )
     phase = PHASE_NAMES.get(culprit.phase, "work")
     return (
@@ -68,11 +84,11 @@ def describe(culprit: Culprit) -> str:
     )
 
 
-def _nobody(repeats: Sequence[Diagnosis]) -> str:
+def _nobody(repeats: Sequence[Diagnosis], *, jitter: bool) -> str:
     text = "No rank, node or link is slower than the others beyond chance."
     shares = [each.loss.transient_s / each.step_s for each in repeats]
     share = sum(shares) / len(shares)
-    if share >= 0.005:
+    if jitter and share >= 0.005:
         text += f" Waiting for ranks that are late in turn (jitter) takes {percent(share)} of the step."
     if any(each.unexplained_transfer for each in repeats):
         text = text.replace("rank, node or link", "rank or node")

@@ -35,6 +35,7 @@ def summarize(study: Study, sections: Sequence[Section], generated: str) -> Repo
         generated=generated,
         confidence=CONFIDENCE,
         headline=[scaling_text.headline(curve, len(curves)) for curve in curves] or [first_screen.NOTHING],
+        setting=first_screen.setting(study),
         lead=first_screen.lead(study),
         answers=first_screen.answers(study, sections),
         emulated=study.emulated,
@@ -78,7 +79,10 @@ def _table(table: Table) -> TablePart:
     return TablePart(
         name=table.name,
         caption=table.caption,
-        columns=[ColumnPart(**asdict(column)) for column in table.columns],
+        columns=[
+            ColumnPart(name=each.name, heading=each.heading, unit=each.unit, formula_id=each.formula_id)
+            for each in table.columns
+        ],
         rows=[[_raw(value) for value in row] for row in table.rows],
         sources=[[link.name for link in links] for links in table.sources],
     )

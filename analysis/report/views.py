@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from analysis.report.cells import Cell, cell
+from analysis.report.compact import constant, shared_note
 from analysis.report.definitions import anchor
 from analysis.report.section import Column, RunLink, Table
 
@@ -24,6 +25,10 @@ class Head:
     numeric: bool
     href: str
     """Anchor of the definition; empty without one."""
+    key: bool = False
+    """Whether the column names its row."""
+    note: str = ""
+    """Note that all estimates of the column share."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +55,20 @@ class TableView:
     left_out: int
     """Rows that the page does not show."""
     emphasized: frozenset[int]
+    same: list[tuple[Head, str]]
+    """Columns that are left out, because all rows have one text."""
+
+    @property
+    def names_only(self) -> bool:
+        """Whether the columns that name the rows are all that is left, so that `same` replaces the table."""
+        return bool(self.same) and all(head.key for head in self.heads)
 
 
 def table_view(table: Table, out: Path | None = None, most_rows: int = MOST_ROWS) -> TableView:
-    """Format a table; columns without any value are dropped. Links are relative to the folder `out`."""
+    """Format a table without columns that have no value, or one text in all rows.
+
+    Links are relative to the folder `out`.
+    """
     kept = [
         index
         for index in range(len(table.columns))
@@ -67,14 +82,32 @@ def table_view(table: Table, out: Path | None = None, most_rows: int = MOST_ROWS
         [(run_href(link, out), link.name) for link in links[:_MOST_SOURCES]]
         for links in table.sources[:most_rows]
     ]
+    heads = [
+        Head(c.heading, bool(c.unit), f"#{anchor(c.formula_id)}" if c.formula_id else "", c.key or not at)
+        for at, c in enumerate(columns)
+    ]
+    same = [
+        at
+        for at, head in enumerate(heads)
+        if not head.key and not any(row[at].href for row in rows) and constant([row[at].cell for row in rows])
+    ]
+    left = [(heads[at], rows[0][at].cell.line) for at in same]
+    heads = [head for at, head in enumerate(heads) if at not in same]
+    rows = [[view for at, view in enumerate(row) if at not in same] for row in rows]
+    for at, head in enumerate(heads):
+        note, cells = shared_note([row[at].cell for row in rows])
+        heads[at] = replace(head, note=note)
+        for row, own in zip(rows, cells, strict=True):
+            row[at] = replace(row[at], cell=own)
     return TableView(
         table.name,
         table.caption,
-        [Head(c.heading, bool(c.unit), f"#{anchor(c.formula_id)}" if c.formula_id else "") for c in columns],
+        heads,
         rows,
         sources,
         max(0, len(table.rows) - most_rows),
         frozenset(table.emphasized),
+        left,
     )
 
 

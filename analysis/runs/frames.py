@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.runs import cache
+from analysis.runs import cache, preflight
 from analysis.runs.collectives import COLLECTIVE_COLUMNS
 from analysis.runs.columns import FrameOfRuns
 from analysis.runs.hardware import HARDWARE_COLUMNS
@@ -54,9 +54,15 @@ def load_frames(
     sweeps: Iterable[Path | str],
     states: Mapping[Path, KnownState] | None = None,
     only: Collection[Path] | None = None,
+    *,
+    reject_warned: bool = False,
 ) -> Frames:
-    """Read the runs in these sweeps' folders; arguments and errors are those of `load`."""
-    return read_frames(load(sweeps, states, only), whole_sweeps=only is None)
+    """Read the runs in these sweeps' folders; arguments and errors are those of `load`.
+
+    `reject_warned`: `included` of runs whose pre-flight had warnings is false (`preflight.reject_warned`).
+    """
+    runs = load(sweeps, states, only)
+    return read_frames(preflight.reject_warned(runs) if reject_warned else runs, whole_sweeps=only is None)
 
 
 def read_frames(runs: pd.DataFrame, *, whole_sweeps: bool = False) -> Frames:

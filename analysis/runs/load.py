@@ -43,7 +43,7 @@ COLUMNS: dict[str, str] = {
     "nodes": "Int64",
     "ranks_per_node": "Int64",
     "world_size": "Int64",
-    "devices": "Int64",  # GPUs, or processors in their place: ranks, but all of a node for one rank of `dp`
+    "devices": "Int64",  # GPUs, or processors in their place: ranks, or the GPUs of a node for `dp`
     "repeat": "Int64",
     "model": "string",
     "parameters": "Int64",
@@ -54,8 +54,8 @@ COLUMNS: dict[str, str] = {
     "device": "string",
     "backend": "string",
     "cpu_count": "Int64",
-    "oversubscribed": "boolean",
-    "emulated": "boolean",
+    "threads_per_rank": "Int64",  # that compute
+    **dict.fromkeys(("oversubscribed", "emulated"), "boolean"),
     "ingested": "string",  # the table of step times of another program that the run was made of; else null
     "emulation_late_s": "Float64",  # mean per step, on the worst rank
     "local_batch_size": "Int64",
@@ -68,6 +68,7 @@ COLUMNS: dict[str, str] = {
     "left_out": "string",  # ranges of steps that the figures exclude, as JSON: [[first, last], ...]
     "last_attempt": "Int64",  # the attempt that wrote metrics.json
     "measured_steps": "Int64",
+    "skipped_steps": "Int64",  # without an update, because the gradient norm was not finite
     "measured_s": "Float64",
     "seconds_total": "Float64",
     "samples_per_s": "Float64",
@@ -208,7 +209,7 @@ def _row(run: RunDir, known: KnownState | None) -> dict[str, Any]:
     row |= _planned(record) | _measured(metrics) | _cost(run, record, metrics)
     row |= preflight.preflight_columns(run)
     if row.get("world_size"):
-        row["devices"] = row["world_size"] * gpus_per_rank(config)
+        row["devices"] = row["world_size"] * (1 if row.get("device") == "cpu" else gpus_per_rank(config))
     return row if known is None else row | {"attempts": known.attempts}
 
 
@@ -281,6 +282,7 @@ def _planned(record: RunRecord | None) -> dict[str, Any]:
         "world_size": nodes * ranks if nodes and ranks else None,
         "model": get_key(config, "model.kind"),
         "dataset": get_key(config, "data.kind"),
+        "threads_per_rank": get_key(config, "resources.threads_per_rank"),
         "steps_total": get_key(config, "train.steps"),
         "warmup_steps": get_key(config, "telemetry.warmup_steps"),
         "python": source.python,

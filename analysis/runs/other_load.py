@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -33,6 +34,11 @@ def other_load(runs: pd.DataFrame, hardware: pd.DataFrame) -> dict[str, float]:
         if not _loaders(str(path)):
             found[str(path)] = max(0.0, busy - own)
     return found
+
+
+def busy_shares(runs: pd.DataFrame, loads: Mapping[str, float]) -> pd.Series:
+    """`other_load` as a share of the processors of each run; NaN where it is unknown."""
+    return runs["path"].map(loads).astype("float64") / runs["cpu_count"].astype("float64")
 
 
 def _loaders(path: str) -> int:

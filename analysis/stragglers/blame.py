@@ -7,8 +7,6 @@ sum_r (max a - a_r). A rank is charged only for the time before its own arrival.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
 
 from analysis.stats.estimates import Floats
@@ -36,9 +34,3 @@ def equal_blame(arrival_s: Floats) -> Floats:
 def waiting(arrival_s: Floats) -> Floats:
     """Seconds that each rank waits for the last one in each step: (ranks, steps)."""
     return np.asarray(arrival_s.max(axis=0) - arrival_s)
-
-
-def by_node(blame: Floats, nodes: Mapping[str, Sequence[int]]) -> dict[str, float]:
-    """Mean rank-seconds per step that the ranks of each node are charged with, largest first."""
-    sums = {host: float(blame[list(ranks)].sum(axis=0).mean()) for host, ranks in nodes.items()}
-    return dict(sorted(sums.items(), key=lambda item: -item[1]))

@@ -18,7 +18,7 @@ from analysis.stats.estimates import Floats
 from analysis.stragglers import persistence
 from analysis.stragglers.blame import equal_blame
 from analysis.stragglers.episodes import find_episodes
-from analysis.stragglers.intervals import SecondsInterval, mean_interval
+from analysis.stragglers.intervals import SecondsInterval, mean_interval, total
 from analysis.stragglers.links import LinkRate, SlowLink, find_slow_links
 from analysis.stragglers.noise_floor import NoiseFloor, noise_floor
 from analysis.stragglers.outliers import median_of_others, slow_ranks
@@ -47,18 +47,29 @@ class Culprit:
     """Phase of the step that is longer."""
     excess_s: SecondsInterval
     """Seconds above the median of the other ranks, over the steps from `first_step` to `last_step`; of a
-    link, transfer above that at the usual rate."""
-    cost_s: float
+    link, exposed transfer above that at the usual rate."""
+    cost: SecondsInterval
     """Seconds by which a step would be shorter with this part as fast as the others, mean over all measured
     steps: a ceiling of the gain."""
-    share: float
-    """`cost_s` / mean seconds of a step."""
+    step_s: float
+    """Mean seconds of a step."""
     persistent: bool
     first_step: int
     last_step: int
+    steps: int
+    """Number of recorded steps in this range."""
     last_share: float | None = None
     """Share of these steps in which one of the ranks arrives last; None for a link."""
     link: SlowLink | None = None
+
+    @property
+    def cost_s(self) -> float:
+        return self.cost.value
+
+    @property
+    def share(self) -> float:
+        """Cost as a share of the step."""
+        return self.cost.value / self.step_s
 
     @property
     def part(self) -> str:
@@ -129,7 +140,7 @@ def _slow_ranks(found: RankSteps, blame: Floats, step_s: float) -> list[Culprit]
     return [each for each in made if each.share >= LEAST_COST]
 
 
-def _costs(found: RankSteps, ranges: dict[int, tuple[int, int]], blame: Floats) -> dict[int, float]:
+def _costs(found: RankSteps, ranges: dict[int, tuple[int, int]], blame: Floats) -> dict[int, SecondsInterval]:
     """Seconds per step that all these ranks cost together, divided among them by their blame."""
     if not ranges:
         return {}
@@ -139,9 +150,9 @@ def _costs(found: RankSteps, ranges: dict[int, tuple[int, int]], blame: Floats) 
         part = slice(first, last + 1)
         mended[rank, part] = np.minimum(mended[rank, part], usual[rank, part])
         charged[rank] = float(blame[rank, part].sum())
-    saved = float((found.own_s.max(axis=0) - mended.max(axis=0)).mean())
-    total = sum(charged.values()) or 1.0
-    return {rank: saved * seconds / total for rank, seconds in charged.items()}
+    saved = mean_interval(found.own_s.max(axis=0) - mended.max(axis=0))
+    whole = sum(charged.values()) or 1.0
+    return {rank: saved.scaled(seconds / whole) for rank, seconds in charged.items()}
 
 
 def _by_node(
@@ -177,7 +188,7 @@ def _culprit(
     found: RankSteps,
     ranks: list[int],
     ranges: dict[int, tuple[int, int]],
-    costs: dict[int, float],
+    costs: dict[int, SecondsInterval],
     step_s: float,
     *,
     kind: Kind,
@@ -187,7 +198,6 @@ def _culprit(
     part = slice(first, last + 1)
     own = found.own_s[:, part]
     excess = _above_others(own, ranks)
-    cost_s = sum(costs[rank] for rank in ranks)
     longer = {
         name: float(_above_others(each[:, part], ranks).mean()) for name, each in found.phases_s.items()
     }
@@ -200,11 +210,12 @@ def _culprit(
         tuple(found.rank_ids[rank] for rank in ranks),
         max(longer, key=longer.__getitem__) if longer else "step_s",
         mean_interval(excess),
-        cost_s,
-        cost_s / step_s,
+        total(costs[rank] for rank in ranks),
+        step_s,
         persistent,
         int(found.steps[first]),
         int(found.steps[last] + found.counts[last] - 1),
+        int(found.counts[part].sum()),
         float(np.isin(own.argmax(axis=0), ranks).mean()),
     )
 
@@ -219,20 +230,20 @@ def _slow_links(
 ) -> list[Culprit]:
     """Slow links under exposed transfer. A collective is as slow as its slowest link: that one is charged.
 
-    At the usual rate R instead of r, transfer would take r / R of its time, if all of it is exposed. Transfer
-    that is hidden behind compute would end earlier too, so the excess is a lower bound with overlap.
+    At the usual rate R instead of r, transfer would take r / R of its time. Only exposed transfer after the
+    arrival of the last rank is on record, as the minimum over ranks. Transfer under compute, and during the
+    wait for a late rank, also takes longer on the slow link, so the excess is a lower bound of the link's own
+    delay.
     """
     if floor is None:
         return []
     transfer = found.transfer_s.mean(axis=0) + floor.floor_s
-    steps = (int(found.steps[0]), int(found.steps[-1] + found.counts[-1] - 1))
+    steps = (int(found.steps[0]), int(found.steps[-1] + found.counts[-1] - 1), int(found.counts.sum()))
     made = []
     for link in find_slow_links(links)[:1]:
         excess = mean_interval(transfer * (1 - link.bytes_per_s / link.usual_bytes_per_s))
-        cost_s, phase = excess.value, "comm_transfer_s"
+        phase = "comm_transfer_s"
         made.append(
-            Culprit(
-                "link", link.name, "", (), phase, excess, cost_s, cost_s / step_s, True, *steps, link=link
-            )
+            Culprit("link", link.name, "", (), phase, excess, excess, step_s, True, *steps, link=link)
         )
     return [each for each in made if each.share >= LEAST_COST]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 from scipy.stats import t as student_t
 
-from analysis.stats.estimates import CONFIDENCE, Floats
+from analysis.stats.estimates import CONFIDENCE, Estimate, Floats
 
 BATCHES = 10
 _BATCH_STEPS = 4
@@ -20,6 +21,35 @@ class SecondsInterval(NamedTuple):
     value: float
     low: float | None
     high: float | None
+
+    def scaled(self, factor: float) -> SecondsInterval:
+        """The interval of `factor` times the mean; `factor` is at least 0."""
+        low, high = self.low, self.high
+        return SecondsInterval(
+            self.value * factor,
+            None if low is None else low * factor,
+            None if high is None else high * factor,
+        )
+
+    def estimate(self, least: float | None = None) -> Estimate:
+        """The mean as an estimate of one repeat, with its interval within the run; `least` is the smallest
+        value of the mean and its bounds."""
+        value, low, high = (
+            each if least is None or each is None else max(each, least)
+            for each in (self.value, self.low, self.high)
+        )
+        assert value is not None
+        return Estimate(value, low, high, 1, "repeats" if low is None else "within run")
+
+
+def total(parts: Iterable[SecondsInterval]) -> SecondsInterval:
+    """Sum of means in fixed proportion: their bounds add up."""
+    first, *others = parts
+    for each in others:
+        low = None if first.low is None or each.low is None else first.low + each.low
+        high = None if first.high is None or each.high is None else first.high + each.high
+        first = SecondsInterval(first.value + each.value, low, high)
+    return first
 
 
 def mean_interval(series_s: Floats, confidence: float = CONFIDENCE) -> SecondsInterval:

@@ -108,6 +108,13 @@ def find_outliers(own_s: Floats, nodes: dict[str, list[int]] | None = None) -> O
     return Outliers(slow, excess, z, ratio, windows, late)
 
 
+def smallest_excess_s(own_s: Floats) -> float:
+    """Mean excess in seconds from which a persistently slow rank of own seconds (ranks, steps) is named."""
+    means = own_s.mean(axis=1)
+    usual = float(np.median(means))
+    return max(LARGEST_Z * _robust_scale(means), LEAST_EXCESS * usual)
+
+
 def _robust_scale(values: Floats) -> float:
     """1.4826 x median absolute deviation: the standard deviation of normal values."""
     return float(1.4826 * np.median(np.abs(values - np.median(values))))

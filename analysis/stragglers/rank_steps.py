@@ -86,8 +86,8 @@ def rank_steps(steps: pd.DataFrame) -> RankSteps | None:
     """The matrices of one run from its rows of `Frames.steps`; None without two ranks and one common step.
 
     Steps that a rank did not record, and steps without a measurement, are left out. Where no phase was
-    measured, own seconds are the step's seconds minus exposed communication. An ingested table without
-    communication and with only some of the phases has its waiting in `other_s`, which is then no own work.
+    measured, own seconds are the step's seconds minus exposed communication. In steps whose communication
+    some rank did not measure, `other_s` contains waiting, so it is no own work there.
     """
     rows = steps[steps["measured"].to_numpy(dtype=bool)].sort_values(["step", "rank"], kind="stable")
     ranks = np.unique(rows["rank"].to_numpy())
@@ -108,9 +108,11 @@ def rank_steps(steps: pd.DataFrame) -> RankSteps | None:
     phases = {name: matrix(name) for name in OWN_PHASES}
     phases = {name: seconds for name, seconds in phases.items() if np.isfinite(seconds).any()}
     step_s, wait_s, transfer_s = (matrix(name) for name in ("step_s", "comm_wait_s", "comm_transfer_s"))
-    unmeasured = not any(np.isfinite(matrix(name)).any() for name in _COMMUNICATION)
-    if unmeasured and "compute_s" in phases and len(phases) < len(OWN_PHASES):
-        phases.pop("other_s", None)
+    known = np.any([np.isfinite(matrix(name)) for name in _COMMUNICATION], axis=0).all(axis=0)
+    if {"compute_s", "other_s"} <= phases.keys():
+        rest_s = phases.pop("other_s")
+        if known.any():
+            phases["other_s"] = np.where(known, rest_s, 0.0)
     if phases:
         own_s = np.sum([np.nan_to_num(seconds) for seconds in phases.values()], axis=0)
     else:

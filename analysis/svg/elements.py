@@ -62,7 +62,7 @@ def document(body: str, *, name: str, width: float, height: float, title: str, d
         viewBox=f"0 0 {width:.0f} {height:.0f}",
         role="img",
         aria_labelledby=f"{name}-title {name}-desc",
-        class_="wide" if width > 600 else "half",
+        class_="half",
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.svg.elements import element, mark, shortened, text, text_width
-from analysis.svg.plot import WIDE, Plot
+from analysis.svg.plot import HALF, Plot
 from analysis.svg.scales import Axis
 
 LEVELS = 9
@@ -26,8 +26,9 @@ def heat_map(
     description: str,
     scale: tuple[float, float],
     form: Callable[[float], str],
-    width: float = WIDE,
+    width: float = HALF,
     row_titles: Sequence[str] | None = None,
+    label: str = "rank",
 ) -> str:
     """The `<svg>` of `values` [rows, columns]; NaN leaves a gap.
 
@@ -37,6 +38,7 @@ def heat_map(
         scale: values of the palest and of the strongest colour; values beyond take the nearer one.
         form: text of a value in the colour scale.
         row_titles: tooltip of each row; its name by default.
+        label: what the rows are, above their names.
     """
     height = max(6.0, min(18.0, 420.0 / max(len(rows), 1)))
     left = min(max(text_width(row) for row in rows) + 12, width * 0.3)
@@ -45,7 +47,7 @@ def heat_map(
     plot.height = top + height * len(rows) + 44
     cell = (width - plot.right - left) / values.shape[1]
     stride = -(-len(rows) // _MOST_NAMES)
-    plot.add(_colour_scale(scale, form, width))
+    plot.add(text(label, 2, 26, class_="label"), _colour_scale(scale, form, width))
     for index, row in enumerate(rows):
         y = top + index * height
         levels = _levels(values[index], scale)

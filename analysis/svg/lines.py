@@ -39,9 +39,11 @@ def points(
     titles: Sequence[str],
     *,
     key: str | None = None,
+    style: str = "",
 ) -> str:
-    """Points with vertical intervals where the estimates have one."""
+    """Points with vertical intervals where the estimates have one. `style`: `hollow` or none."""
     parts = []
+    kind = "stroke ring" if style == "hollow" else "fill dot"
     for x, estimate, title in zip(xs, estimates, titles, strict=True):
         at, y = plot.xs(x), plot.ys(estimate.value)
         between_repeats = estimate.basis == "repeats"
@@ -49,7 +51,7 @@ def points(
             low, high = plot.ys(estimate.low), plot.ys(estimate.high)
             bar = f"M{at:.1f} {low:.1f}V{high:.1f}M{at - 4:.1f} {low:.1f}h8M{at - 4:.1f} {high:.1f}h8"
             parts.append(element("path", d=bar, class_=f"stroke {colour}"))
-        parts.append(mark("circle", title, key, cx=at, cy=y, r=4.5, class_=f"fill {colour} dot"))
+        parts.append(mark("circle", title, key, cx=at, cy=y, r=4.5, class_=f"{kind} {colour}"))
     return element("g", *parts, class_="points")
 
 

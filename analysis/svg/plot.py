@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from analysis.svg.elements import document, element, shortened, text, text_width
 from analysis.svg.scales import Axis, Scale
 
-HALF, WIDE = 480.0, 980.0
-"""Widths of the view boxes of figures of half and of full page width."""
+HALF = 480.0
+"""Width of the view box of a figure of half the page width."""
 _LEGEND_ROW = 19.0
 _SWATCH = 12.0
 

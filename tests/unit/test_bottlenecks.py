@@ -81,6 +81,8 @@ def test_options_that_are_set_are_not_advised() -> None:
     assert "threads_per_rank" not in line
     assert "optim.fused" not in advice("optimizer_s", "ddp", config={"optim.fused": True})
     assert "Leave" not in advice("comm_wait_s", "ddp")
+    assert "a smaller parallel.ddp.bucket_mb" in advice("comm_transfer_s", "ddp", messages=1)
+    assert "a smaller" not in advice("comm_transfer_s", "ddp", messages=4)
     assert "Leave" in advice("comm_wait_s", "ddp", culprit=True)
 
 

@@ -25,7 +25,9 @@ def section_of(sweep: Path) -> Section:
 
 def test_the_highest_ceiling_is_named_with_an_option(tmp_path: Path) -> None:
     section = section_of(fake_sweep(tmp_path))
-    assert section.conclusion.startswith("At 4 nodes, data transfer has the highest ceiling: at most 26 %")
+    assert section.conclusion.startswith(
+        "At 4 nodes, the part with the highest ceiling is data transfer: at most 26 %"
+    )
     (table,) = section.tables
     assert [row[1] for row in table.rows] == ["data transfer", "waiting for peers", "input", "other"]
     assert "parallel.ddp.bucket_mb" in str(table.rows[0][-1])
@@ -39,7 +41,10 @@ def test_nothing_is_named_where_nothing_is_significant(tmp_path: Path) -> None:
 
 def test_one_repeat_shows_ceilings_without_judging_them(tmp_path: Path) -> None:
     section = section_of(fake_sweep(tmp_path, repeats=1))
-    assert section.conclusion.startswith("One repeat gives no interval, so no bottleneck is significant.")
+    assert section.conclusion.startswith("At 4 nodes, the part with the highest ceiling is data transfer: ")
+    assert section.conclusion.endswith(
+        "One repeat gives no interval, so this is not significant: repeat first (--repeats 3)."
+    )
     (table,) = section.tables
     assert table.caption.endswith("One repeat: no interval, so all parts above 1 % are listed.")
     assert table.rows[0][1] == "data transfer"

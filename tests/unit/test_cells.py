@@ -46,6 +46,7 @@ def test_values_have_their_unit(value, unit, text):
         (Estimate(1e-6, -1.39e-17, 2e-6, 3), "s", "1.00 µs [0, 2.00], n=3"),
         (Estimate(-1e-9, -1e-8, 1e-8, 3), "points", "+0.0 pp [0.0, 0.0], n=3"),
         (Estimate(5e9, 4e9, 6e9, 4), "B/s", "5.00 GB/s [4.00, 6.00], n=4"),
+        (Estimate(2.49, 2.44, 2.58, 1, "within run"), "span", "2.49 s [2.44, 2.58] within the run, n=1"),
         (Estimate(90, 60, 120, 2), "span", "1.50 min [1.00, 2.00], n=2"),
         (Estimate(0.5, 0.4, 0.6, 1, "within run"), "share", "50.0 % [40.0, 60.0] within the run, n=1"),
         (Estimate(2, None, None, 1), "ratio", "2.00\N{MULTIPLICATION SIGN}, n=1, no interval"),
@@ -58,7 +59,7 @@ def test_estimates_have_interval_and_repeats_in_the_unit_of_the_value(value, uni
 
 def test_a_table_drops_empty_columns_and_limits_its_rows():
     columns = [Column("a", "a", "count"), Column("b", "b", "s"), Column("c", "c", "s", "step-time")]
-    view = table_view(Table("t", "caption", columns, [[i, None, 1.0] for i in range(300)]))
+    view = table_view(Table("t", "caption", columns, [[i, None, 1.0 + i] for i in range(300)]))
     assert [head.text for head in view.heads] == ["a", "c"]
     assert view.heads[1].href == "#def-step-time"
     assert (len(view.rows), view.left_out) == (100, 200)

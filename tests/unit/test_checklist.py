@@ -34,7 +34,7 @@ def test_one_repeat_misses_intervals_normality_and_comparison(tmp_path: Path) ->
     found = missing(study_of(fake_sweep(tmp_path, repeats=1)))
     assert found[5] == "3 sizes with one repeat and no interval between repeats"
     assert found[6].startswith("too few repeats to check")
-    assert found[7] == "no interval of the efficiency at 2 sizes"
+    assert found[7] == "no interval between repeats of the efficiency at 2 sizes"
     assert set(found) == {5, 6, 7}
 
 

@@ -13,9 +13,11 @@ from analysis.comparison import PointComparison
 from analysis.differences import differences
 from analysis.efficiency import Curve, scaling_curves
 from analysis.report.sections import comparison as comparison_section
+from analysis.report.sections import configurations
 from analysis.report.sections import strategies as strategies_section
 from analysis.runs.load import load
-from analysis.study import Study
+from analysis.stats.estimates import Estimate
+from analysis.study import Study, make_study
 from disttrain.records.json_files import read_json, write_json
 from tests.support.fake_runs import fake_run, fake_sweep
 
@@ -65,6 +67,27 @@ def test_equal_sweeps_are_equivalent_and_noisy_ones_unsettled(tmp_path: Path) ->
     assert {(each.verdict, each.reason) for each in unsettled} == {("unsettled", "the interval is too wide")}
     once = comparison.against(curves_of(new), curves_of(alone))
     assert {(each.verdict, each.reason) for each in once} == {("unsettled", "one repeat")}
+
+
+def test_configurations_are_compared_with_the_fastest_and_one_repeat_settles_nothing(tmp_path: Path) -> None:
+    axes = [{"parallel.ddp.bucket_mb": 4}, {"parallel.ddp.bucket_mb": 32}]
+    sweep = fake_sweep(tmp_path, nodes=(1, 2), axes=axes)
+    section = configurations.build(study_of(sweep))
+    assert section is not None
+    assert section.conclusion.startswith("bucket_mb 4 against bucket_mb 32: faster: 1 node (1.10")
+    once = fake_sweep(tmp_path, "once", nodes=(1, 2), axes=axes, repeats=1)
+    study = make_study(load([once]))
+    section = configurations.build(study)
+    assert section is not None
+    for row in section.tables[0].rows:
+        ratio, verdict, reason = row[-3:]
+        assert isinstance(ratio, Estimate)
+        assert ratio.basis == "within run"
+        assert ratio.low is not None
+        assert ratio.low < ratio.value == pytest.approx(1.1, rel=0.05)
+        assert (verdict, reason) == ("unsettled", "one repeat")
+    strategies = fake_sweep(tmp_path, "strategies", nodes=(1, 2), axes=STRATEGIES)
+    assert configurations.build(study_of(strategies)) is None  # the section of strategies has them
 
 
 def test_curves_match_by_their_common_axes_and_points_by_shape(tmp_path: Path) -> None:

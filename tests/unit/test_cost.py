@@ -71,3 +71,9 @@ def test_without_an_interval_between_repeats_the_deadline_is_undecided(
     costs = size_costs(replace(curve, points=drifting), 1e6, {1: 2, 2: 4, 4: 8}, deadline_s=1e9)
     assert [cost.meets for cost in costs] == ["undecided"] * 3
     assert cheapest(costs) is None
+
+
+def test_differences_within_the_margin_dominate_nothing() -> None:
+    points = [(100.0, 10.0), (100.5, 10.05), (150.0, 12.0)]
+    assert pareto(points) == [True, False, False]
+    assert pareto(points, 0.02) == [True, True, False]

@@ -72,7 +72,7 @@ def test_gpus_are_the_size_for_dp_whose_one_rank_has_all_of_them(tmp_path: Path)
             gpus_per_node=gpus,
             axes={"resources.gpus_per_node": gpus, "parallel.strategy": "dp"},
             mean_s=mean_s,
-            overrides={"world_size": 1, "ranks_per_node": 1},
+            overrides={"world_size": 1, "ranks_per_node": 1, "device": "NVIDIA H100"},
         )
     (curve,) = scaling_curves(load([tmp_path / "s"]))
     assert [(point.size, point.devices, len(point.runs)) for point in curve.points] == [
@@ -104,6 +104,9 @@ def test_a_base_can_be_named(tmp_path: Path, base: str) -> None:
 def test_a_base_that_no_run_has_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="sizes: 1, 2, 4"):
         scaling_curves(load([fake_sweep(tmp_path)]), "3")
+    fake_run(tmp_path / "failed" / "n1", nodes=1, end="failed")
+    with pytest.raises(ConfigError, match=r"sizes: none: no run has finished$"):
+        scaling_curves(load([tmp_path / "failed"]), "3")
 
 
 def test_a_curve_without_the_base_has_no_efficiency(tmp_path: Path) -> None:
@@ -164,6 +167,23 @@ def test_batches_held_in_neither_way_are_mixed(tmp_path: Path) -> None:
         fake_run(tmp_path / "s" / f"n{nodes}", nodes=nodes, local_batch_size=local)
     (curve,) = scaling_curves(load([tmp_path / "s"]))
     assert curve.scaling == "mixed"
+
+
+def test_one_size_is_no_scaling_and_two_are(tmp_path: Path) -> None:
+    (alone,) = scaling_curves(load([fake_sweep(tmp_path, "alone", nodes=(2,))]))
+    (pair,) = scaling_curves(load([fake_sweep(tmp_path, "pair", nodes=(1, 2))]))
+    assert (alone.scaling, pair.scaling) == ("one size", "weak")
+
+
+def test_a_point_has_its_shape_batch_and_largest_memory(tmp_path: Path) -> None:
+    runs = load([fake_sweep(tmp_path, nodes=(2,), gpus_per_node=(2,), repeats=2)])
+    runs["peak_memory_bytes"] = [3e9, 5e9]
+    ((point,),) = (curve.points for curve in scaling_curves(runs))
+    assert (point.nodes, point.ranks_per_node, point.world_size, point.local_batch_size) == (2, 2, 4, 8)
+    assert point.peak_memory_bytes == 5_000_000_000
+    runs["peak_memory_bytes"] = None
+    ((unknown,),) = (curve.points for curve in scaling_curves(runs))
+    assert unknown.peak_memory_bytes is None
 
 
 def test_the_table_has_one_row_a_point(tmp_path: Path) -> None:

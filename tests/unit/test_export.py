@@ -19,6 +19,7 @@ from tests.support.fake_runs import fake_sweep
 READERS = {"csv": pd.read_csv, "parquet": pd.read_parquet}
 
 
+@pytest.mark.usefixtures("empty_pngs")
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_each_table_of_the_page_is_a_file_with_its_numbers(tmp_path: Path, kind: str) -> None:
     sweep = fake_sweep(tmp_path / "runs", nodes=(1, 2), repeats=2)
@@ -83,6 +84,7 @@ def test_files_of_an_earlier_report_are_deleted_and_other_files_stay(tmp_path: P
     assert {path.name for path in folder.iterdir()} == {"tables.json", "all_runs.csv", "mine.csv"}
 
 
+@pytest.mark.usefixtures("empty_pngs")
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fake_sweep(tmp_path / "runs", nodes=(1,), repeats=1)
     (tmp_path / "file").write_text("")

@@ -1,4 +1,4 @@
-"""The first screen: up to three answers, from the sections below."""
+"""The first screen: its answers, from the sections below."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 from analysis.efficiency import scaling_curves
 from analysis.report import first_screen
+from analysis.report.common import leading_curve
 from analysis.report.section import Section
 from analysis.report.sections import scaling
 from analysis.runs.load import load
@@ -23,34 +24,84 @@ def study_of(sweep: Path) -> Study:
     return Study(table, scaling_curves(table))
 
 
-def test_three_answers_with_interval_culprit_and_ceiling(tmp_path: Path) -> None:
-    scales, time, helps = first_screen.answers(study_of(fake_sweep(tmp_path)), NAMED)
+def test_answers_with_interval_culprit_and_ceiling(tmp_path: Path) -> None:
+    scales, time, helps, limits = first_screen.answers(study_of(fake_sweep(tmp_path)), NAMED)
     assert scales.text.startswith(
         "4 nodes run 2.9\N{MULTIPLICATION SIGN} as fast as 1: 72 % efficiency. 95 %"
     )
-    assert time.text.startswith("Data transfer loses most at 4 nodes: 20.8 % [")
+    assert time.text.startswith("At 4 nodes, the largest loss is data transfer: 20.8 % [")
     assert "c07" not in time.text  # of another configuration than this sweep's
     assert helps.text == "At most 5 % more throughput without waiting."
+    assert limits.text == (
+        "How fast GPUs or their network are (the runs used CPUs) and any efficiency beyond 4 nodes."
+    )
 
 
 def test_nothing_significant_promises_nothing(tmp_path: Path) -> None:
     found = first_screen.answers(study_of(fake_sweep(tmp_path)), [])
-    assert [each.question for each in found] == [first_screen.SCALES, first_screen.TIME]
+    assert [each.question for each in found] == [first_screen.SCALES, first_screen.TIME, first_screen.LIMITS]
 
 
 def test_the_fastest_of_several_configurations_leads(tmp_path: Path) -> None:
     sweep = fake_sweep(tmp_path, axes=[{"optim.lr": 0.001}, {"optim.lr": 0.002}])
     study = study_of(sweep)
-    assert first_screen.leading_curve(study).label == "lr 0.001"  # each group is slower than the one before
+    assert leading_curve(study).label == "lr 0.001"  # each group is slower than the one before
     assert first_screen.lead(study).startswith(
         "4 nodes run 2.9\N{MULTIPLICATION SIGN} as fast as 1 (lr 0.001):"
     )
-    assert first_screen.answers(study, [])[0].text.endswith("The fastest of 2 configurations.")
+    first = first_screen.answers(study, [])[0].text
+    assert (
+        "At 4 nodes, lr 0.001 has 1.10\N{MULTIPLICATION SIGN} the throughput of lr 0.002 ([1.06, 1.14])."
+        in first
+    )
+    assert first.endswith("The fastest of 2 configurations.")
     alone = study_of(
         fake_sweep(tmp_path, "alone", axes=[{"optim.lr": 0.001}, {"optim.lr": 0.002}], repeats=1)
     )
-    assert "fastest" not in first_screen.answers(alone, [])[0].text
+    text = first_screen.answers(alone, [])[0].text
+    assert "fastest" not in text
+    assert text.endswith(" the throughput of lr 0.002 (unsettled: one repeat).")
+    assert (
+        "that a small difference between sizes or configurations is real (one repeat of each)"
+        in first_screen.answers(alone, [])[-1].text
+    )
     assert "(one repeat)" in first_screen.answers(alone, [])[1].text
+
+
+def test_a_configuration_with_a_larger_size_can_be_faster_at_the_size_of_the_leading_one(
+    tmp_path: Path,
+) -> None:
+    slow, fast = {"optim.lr": 0.002}, {"optim.lr": 0.001}
+    for repeat, noise in enumerate((0.99, 1.0, 1.01)):
+        fake_run(
+            tmp_path / "s" / f"slow-n1-{repeat}",
+            repeat=repeat,
+            axes=slow | {"resources.nodes": 1},
+            mean_s=0.2 * noise,
+        )
+        fake_run(
+            tmp_path / "s" / f"fast-n1-{repeat}",
+            repeat=repeat,
+            axes=fast | {"resources.nodes": 1},
+            mean_s=0.1 * noise,
+        )
+        fake_run(
+            tmp_path / "s" / f"fast-n2-{repeat}",
+            nodes=2,
+            repeat=repeat,
+            axes=fast | {"resources.nodes": 2},
+            mean_s=0.9 * noise,
+        )
+    study = study_of(tmp_path / "s")
+    assert leading_curve(study).label == "lr 0.002"
+    text = first_screen.answers(study, [])[0].text
+    assert "At 1 node, lr 0.002 has 0.50\N{MULTIPLICATION SIGN} the throughput of lr 0.001 ([" in text
+    assert "unsettled" not in text
+
+
+def test_the_setting_has_model_batch_and_steps(tmp_path: Path) -> None:
+    setting = first_screen.setting(study_of(fake_sweep(tmp_path, repeats=1, parameters=4_206_592)))
+    assert setting == "4.21 M parameters · 8 to 32 samples a step · 110 steps"
 
 
 def test_a_larger_size_than_that_of_the_others_is_not_the_fastest(tmp_path: Path) -> None:

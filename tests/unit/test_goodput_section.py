@@ -44,7 +44,13 @@ def with_all_ranks(sweep: Path, slow: float) -> None:
 def test_goodput_divides_all_time_of_the_runs(tmp_path: Path) -> None:
     section = goodput.build(study_of(fake_sweep(tmp_path)))
     assert section is not None
-    (table,) = section.tables
+    by_size, table = section.tables
+    assert [row[0] for row in by_size.rows] == [1, 2, 4]
+    at = [column.name for column in by_size.columns].index("training_s") - 3
+    for _, share, whole_s, *classes in by_size.rows:
+        assert sum(each.value for each in classes) == pytest.approx(whole_s.value)
+        assert share.value == pytest.approx(classes[at].value / whole_s.value)
+        assert share.low < share.value < share.high
     assert len(table.rows) == 9
     for row in table.rows:
         assert sum(row[4:]) == pytest.approx(row[3])

@@ -78,6 +78,7 @@ def test_records_fit_their_schemas_and_name_their_origin(tmp_path: Path) -> None
         assert (step.input_s, step.comm_wait_s, step.start_s) == (None, None, None)
 
 
+@pytest.mark.usefixtures("empty_pngs")
 def test_status_and_report_mark_ingested_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [row for repeat in range(2) for n in (1, 2) for row in rows(f"n{n}-r{repeat}", n, 0.5 + n / 10)]
     assert ingest(table(tmp_path / "other.csv", lines)) == 0
@@ -165,6 +166,7 @@ def test_a_run_that_exists_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "exists already" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("empty_pngs")
 @pytest.mark.parametrize("phases", ["", "compute_s", "compute_s,comm_wait_s,comm_transfer_s"])
 def test_a_report_is_made_with_any_phases(tmp_path: Path, phases: str) -> None:
     """A section that needs an absent phase is left out."""

@@ -87,6 +87,17 @@ def test_bad_metrics_make_a_row_with_a_note(tmp_path: Path, text: str | None, no
     assert row["note"] == note
 
 
+@pytest.mark.parametrize(("device", "devices"), [("NVIDIA H100", 4), ("cpu", 1)])
+def test_devices_of_data_parallel_are_the_gpus_of_the_node_or_one_cpu(
+    tmp_path: Path, device: str, devices: int
+) -> None:
+    fake_run(
+        tmp_path / "s" / "run", gpus_per_node=4, axes={"parallel.strategy": "dp"},
+        overrides={"device": device, "world_size": 1},
+    )  # fmt: skip
+    assert only_row(tmp_path / "s")["devices"] == devices
+
+
 def test_metrics_are_enough_without_run_json(tmp_path: Path) -> None:
     run = fake_run(tmp_path / "s" / "run")
     run.run_json.write_text("{")

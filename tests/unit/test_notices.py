@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from analysis.efficiency import scaling_curves
@@ -52,7 +53,66 @@ def test_load_of_other_processes_on_a_cpu_is_said(
         )
 
 
+def test_nodes_of_a_mini_cluster_are_one_machine(tmp_path: Path) -> None:
+    sweep = fake_sweep(tmp_path, nodes=(1, 2), repeats=1)
+    table = load([sweep])
+    attempt = RunDir(sweep / "n2x1-r0").attempt(0)
+    write_json(attempt.record, read_json(attempt.record) | {"cluster": "slurm"})
+    assert not [text for text in notes_of(table) if "one machine" in text]
+    write_json(attempt.node_record(0), {"slurm": {"SLURM_CONF": "/run/disttrain-demo/slurm.conf"}})
+    write_json(attempt.links, {"rates": [{"bytes_per_s": 126e6}, {"bytes_per_s": 1.28e8}]})
+    (text,) = [text for text in notes_of(table) if "one machine" in text]
+    assert text.startswith("The nodes are network namespaces of one machine with 2 processors: up to 2 nodes")
+    assert "carried 126 to 128 MB/s before training" in text
+
+
+def notes_of(table: pd.DataFrame) -> list[str]:
+    found = notices.of_study(Study(table, scaling_curves(table)), ())
+    return [notice.text for notice in found if notice.kind == "note"]
+
+
 def merged(record: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """The record with values replaced, section by section."""
     nested = {name: merged(record[name], value) for name, value in changes.items() if isinstance(value, dict)}
     return record | changes | nested
+
+
+@pytest.mark.parametrize(("skipped", "kind"), [(0, None), (1, "note"), (2, "warning")])
+def test_skipped_updates_are_in_the_validity_box(tmp_path: Path, skipped: int, kind: str | None) -> None:
+    """One of 110 steps is below one percent, two are above."""
+    table = load([fake_sweep(tmp_path, nodes=(1,), skipped_steps=skipped)])
+    found = notices.of_study(Study(table, scaling_curves(table)), ())
+    shown = [notice for notice in found if notice.text.startswith("Updates were skipped in 3 of 3 runs")]
+    assert [notice.kind for notice in shown] == ([kind] if kind else [])
+    for notice in shown:
+        assert f"{3 * skipped} steps in all, most in default/n1x1-r0 ({skipped} of 110)." in notice.text
+
+
+def differences_of(sweep: Path) -> list[str]:
+    return [warning for warning in warnings_of(sweep) if warning.startswith("Compared runs differ")]
+
+
+def test_unequal_threads_of_compared_runs_are_warned_of(tmp_path: Path) -> None:
+    sweep = fake_sweep(tmp_path)
+    assert differences_of(sweep) == []
+    for run in map(RunDir, sweep.glob("n2x1-*")):
+        record = read_json(run.run_json)
+        write_json(run.run_json, merged(record, {"config": {"resources": {"threads_per_rank": 4}}}))
+    assert differences_of(sweep) == [
+        "Compared runs differ in number of compute threads of a rank (OMP_NUM_THREADS): 1, 4."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("processors", "warned"), [({1: 2, 2: 4}, False), ({1: 2, 2: 2}, False), ({1: 4, 2: 2}, True)]
+)
+def test_processors_are_unequal_where_they_differ_on_the_node_and_for_each_rank(
+    tmp_path: Path, processors: dict[int, int], warned: bool
+) -> None:
+    """One and two ranks on one node."""
+    sweep = fake_sweep(tmp_path, nodes=(1,), gpus_per_node=(1, 2))
+    for ranks, count in processors.items():
+        for path in sweep.glob(f"n1x{ranks}-*/metrics.json"):
+            write_json(path, read_json(path) | {"cpu_count": count})
+    expected = ["Compared runs differ in number of processors: 2, 4."] if warned else []
+    assert differences_of(sweep) == expected

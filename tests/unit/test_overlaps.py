@@ -124,6 +124,7 @@ def test_the_nodes_of_runs_without_an_overlap_are_not_read(
     assert sorted(read) == ["a", "a2"]
 
 
+@pytest.mark.usefixtures("empty_pngs")
 def test_the_report_names_both_runs_in_all_its_forms(tmp_path: Path) -> None:
     sweep = tmp_path / "s"
     for name, nodes in (("n1-r0", 1), ("n2-r0", 2)):
@@ -141,6 +142,7 @@ def test_the_report_names_both_runs_in_all_its_forms(tmp_path: Path) -> None:
     assert named in (tmp_path / "out" / "report.html").read_text()
 
 
+@pytest.mark.usefixtures("empty_pngs")
 def test_two_runs_that_count_in_no_figure_are_not_listed(tmp_path: Path) -> None:
     sweep = tmp_path / "s"
     fake_run(sweep / "a")
@@ -150,6 +152,7 @@ def test_two_runs_that_count_in_no_figure_are_not_listed(tmp_path: Path) -> None
     assert read_json(tmp_path / "out" / "report.json")["overlaps"] == []
 
 
+@pytest.mark.usefixtures("empty_pngs")
 def test_a_long_list_is_cut_and_says_so(tmp_path: Path) -> None:
     sweep = tmp_path / "s"
     for number in range(12):

@@ -32,25 +32,31 @@ def study_of(*sweeps: Path) -> Study:
     return Study(table, scaling_curves(table))
 
 
+@pytest.fixture(scope="module")
+def default(tmp_path_factory: pytest.TempPathFactory) -> list[Section]:
+    """Sections of the report on a sweep of 1, 2 and 4 nodes with three repeats."""
+    return build_all(study_of(fake_sweep(tmp_path_factory.mktemp("default"), all_ranks=True)))
+
+
 def edit_metrics(sweep: Path, **fields: object) -> None:
     for path in sweep.glob("*/metrics.json"):
         write_json(path, read_json(path) | fields)
 
 
-def test_every_figure_concludes_and_every_table_has_a_caption(tmp_path: Path) -> None:
-    sections = build_all(study_of(fake_sweep(tmp_path)))
-    figures = [figure for section in sections for figure in section.figures]
-    tables = [table for section in sections for table in section.tables]
+def test_every_figure_concludes_and_every_table_has_a_caption(default: list[Section]) -> None:
+    figures = [figure for section in default for figure in section.figures]
+    assert {"stragglers", "goodput", "training_cost"} <= {figure.name for figure in figures}
+    tables = [table for section in default for table in section.tables]
     assert all(re.match(r".{20,}\.", figure.conclusion) for figure in figures)
+    assert all(figure.draw_png is not None for figure in figures)
     assert all(table.caption.endswith(".") for table in tables)
     assert len({figure.name for figure in figures}) == len(figures)
     assert len({table.name for table in tables}) == len(tables)
-    assert len({section.id for section in sections}) == len(sections)
+    assert len({section.id for section in default}) == len(default)
 
 
-def test_columns_with_a_unit_lead_to_definitions_that_exist(tmp_path: Path) -> None:
-    sections = build_all(study_of(fake_sweep(tmp_path)))
-    named = {c.formula_id for s in sections for t in s.tables for c in t.columns if c.formula_id}
+def test_columns_with_a_unit_lead_to_definitions_that_exist(default: list[Section]) -> None:
+    named = {c.formula_id for s in default for t in s.tables for c in t.columns if c.formula_id}
     assert named <= set(DEFINITIONS)
     assert {"throughput", "efficiency", "phases", "percentiles"} <= named
 
@@ -92,7 +98,14 @@ def test_skipped_steps_are_counted(tmp_path: Path) -> None:
     sweep = fake_sweep(tmp_path, nodes=(1,), repeats=1, skipped_steps=3)
     found = training.build(study_of(sweep))
     assert found is not None
-    assert "3 steps skipped, because the gradient norm was not finite: n1x1-r0 (3)." in found.paragraphs
+    text = "3 steps skipped, because the gradient norm was not finite: n1x1-r0 (3 of 110)."
+    assert text in found.paragraphs
+    (table,) = found.tables
+    assert [row[2] for row in table.rows] == [3]
+    assert [column.name for column in table.columns][2] == "skipped_steps"
+    finite = training.build(study_of(fake_sweep(tmp_path, "finite", nodes=(1,), repeats=1)))
+    assert finite is not None
+    assert "skipped_steps" not in [column.name for column in finite.tables[0].columns]
 
 
 def test_traffic_names_the_busiest_path(tmp_path: Path) -> None:
@@ -140,7 +153,8 @@ def test_tables_are_cut_until_the_page_fits(monkeypatch: pytest.MonkeyPatch, tmp
 def test_emulated_results_are_marked_at_each_figure_and_table(many: tuple[str, Path]) -> None:
     page, _ = many
     marks = page.count('class="tag">emulated')
-    assert marks == page.count("<figcaption>") + page.count("<caption>") > 10
+    marked = ("<figcaption>", "<caption>", '<p class="instead">')
+    assert marks == sum(map(page.count, marked)) > 10
     assert "(emulated)</title>" in page
 
 
@@ -188,21 +202,39 @@ def test_cells_carry_their_heading_for_narrow_screens(many: tuple[str, Path]) ->
             assert re.findall(r'data-h="([^"]*)"', row) == heads[first:]
 
 
-MEANS = ("composition", "communication", "collectives", "memory", "utilization")
+MEANS = (
+    "composition", "communication", "collectives", "memory", "utilization", "waiting", "goodput_by_size",
+    "step_percentiles",
+)  # fmt: skip
+WITHIN_RUN = {("waiting", "wait_s"), ("waiting", "corrected_s")}
+"""Means that have an interval over the steps of a single repeat."""
 
 
 @pytest.mark.parametrize("repeats", [3, 1])
-def test_means_have_their_interval_and_number_of_repeats(tmp_path: Path, repeats: int) -> None:
-    sections = build_all(study_of(fake_sweep(tmp_path, repeats=repeats)))
+def test_means_have_their_interval_and_number_of_repeats(
+    tmp_path: Path, default: list[Section], repeats: int
+) -> None:
+    if repeats == 3:
+        sections = default
+    else:
+        sections = build_all(study_of(fake_sweep(tmp_path, repeats=repeats, all_ranks=True)))
     found = [table for section in sections for table in section.tables if table.name in MEANS]
-    assert {"composition", "communication", "memory"} <= {table.name for table in found}
+    assert {table.name for table in found} == set(MEANS) - {"collectives", "utilization"}
     for table in found:
-        means = [value for row in table.rows for value in row if not isinstance(value, str | int | None)]
+        names = [column.name for column in table.columns]
+        means = [
+            (name, value)
+            for row in table.rows
+            for name, value in zip(names, row, strict=True)
+            if not isinstance(value, str | int | None)
+        ]
         assert means
-        for mean in means:
+        for name, mean in means:
             assert isinstance(mean, Estimate)
             assert mean.repeats == repeats
-            assert (mean.low is not None) == (repeats > 1 and mean.basis != "maximum")
+            within_run = repeats == 1 and (table.name, name) in WITHIN_RUN
+            assert (mean.basis == "within run") == within_run
+            assert (mean.low is not None) == (within_run or (repeats > 1 and mean.basis != "maximum"))
 
 
 def test_the_phases_of_a_row_sum_to_its_step(tmp_path: Path) -> None:
@@ -213,6 +245,7 @@ def test_the_phases_of_a_row_sum_to_its_step(tmp_path: Path) -> None:
         assert all(phase.low <= phase.value <= phase.high for phase in phases if phase is not None)
 
 
+@pytest.mark.usefixtures("empty_pngs")
 def test_tables_in_json_have_raw_values_with_interval_and_repeats(tmp_path: Path) -> None:
     write([fake_sweep(tmp_path, nodes=(1, 2))], tmp_path / "out")
     report = json.loads((tmp_path / "out" / "report.json").read_text())

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from analysis.stragglers.blame import by_node, equal_blame, waiting
+from analysis.stragglers.blame import equal_blame, waiting
 from analysis.stragglers.episodes import find_episodes
 from analysis.stragglers.heat_map import heat_map
 from analysis.stragglers.intervals import mean_interval
@@ -47,8 +47,6 @@ def test_blame_sums_to_waiting_in_each_step(arrival_s):
     blame = equal_blame(arrival_s)
     assert blame.sum(axis=0) == pytest.approx(waiting(arrival_s).sum(axis=0), abs=1e-7)
     assert (blame >= 0).all()
-    nodes = {"a": [0], "b": list(range(1, len(arrival_s)))}
-    assert sum(by_node(blame, nodes).values()) == pytest.approx(blame.sum(axis=0).mean(), abs=1e-7)
 
 
 def test_blame_is_for_the_time_before_the_own_arrival():

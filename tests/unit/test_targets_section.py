@@ -53,6 +53,10 @@ def test_a_list_sets_targets_at_several_sizes_and_a_missing_size_is_the_largest(
     )
 
 
+def test_the_smallest_size_and_a_whole_share_are_allowed() -> None:
+    assert planned("targets: {at: 1, mfu: 1}\n").targets == (Target(metric="mfu", value=1.0, at=1),)
+
+
 def test_no_section_is_no_statement_and_an_empty_one_is_no_targets() -> None:
     assert planned("").targets is None
     assert planned("targets:\n").targets == ()
@@ -86,6 +90,10 @@ def test_a_target_can_be_set_on_the_command_line() -> None:
             "sweep.yaml:10: targets.efficiency=85 must be a share, more than 0 and at most 1",
         ),
         ("targets:\n  mfu: true\n", "sweep.yaml:10: targets.mfu=True must be a share"),
+        ("targets:\n  mfu: 0\n", "sweep.yaml:10: targets.mfu=0 must be a share"),
+        ("targets:\n  mfu: 1.01\n", "sweep.yaml:10: targets.mfu=1.01 must be a share"),
+        ("targets:\n  throughput: .inf\n", "sweep.yaml:10: targets.throughput=inf must be a number"),
+        ("targets:\n  at: true\n  mfu: 0.3\n", "sweep.yaml:10: targets.at=True must be a number of nodes"),
         ("targets:\n  throughput: 0\n", "sweep.yaml:10: targets.throughput=0 must be a number above 0"),
         ("targets:\n  throughput: fast\n", "sweep.yaml:10: targets.throughput='fast' must be a number"),
         ("targets:\n  at: 0\n  mfu: 0.3\n", "sweep.yaml:10: targets.at=0 must be a number of nodes"),

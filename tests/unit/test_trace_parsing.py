@@ -24,6 +24,7 @@ from disttrain.telemetry.collective_stats import (
 )
 from disttrain.telemetry.step_clock import COMM, COMPUTE, OPTIMIZER, OTHER, REPLICATE_SYNC, SHARD_SYNC
 from disttrain.telemetry.trace_comparison import compare_with_clock
+from disttrain.telemetry.trace_file import export_trace
 from disttrain.telemetry.trace_parsing import END, MARK, bus_factor, length, merged, overlap, parse_trace
 from tests.support.stopping import alone
 
@@ -210,6 +211,13 @@ class RunningAhead:
 
 def test_kernels_that_the_host_ran_ahead_of_stay_in_their_step(monkeypatch, tmp_path):
     device = RunningAhead()
+    for_collectives: list[bool] = []
+
+    def export(profiler, **options):
+        for_collectives.append(options["for_collectives"])
+        return export_trace(profiler, **options)
+
+    monkeypatch.setattr(profiled_steps, "export_trace", export)
     monkeypatch.setattr(profiled_steps, "_profiler", lambda _: device)
     monkeypatch.setattr(profiled_steps, "mark", device.mark)
     monkeypatch.setattr(torch.cuda, "synchronize", device.synchronize)
@@ -240,6 +248,7 @@ def test_kernels_that_the_host_ran_ahead_of_stay_in_their_step(monkeypatch, tmp_
     record = json.loads(attempt.profile(0).read_text())
     figures += [tuple(s["profiler"][n] for n in ("step_s", "compute_s", "comm_s")) for s in record["steps"]]
     assert figures == [pytest.approx((0.041, 0.03, 0.01))] * 3
+    assert for_collectives == [False, True], "operators are decoded for a trace on request alone"
 
 
 def test_the_profilers_figures_stand_beside_the_clocks_with_their_difference():

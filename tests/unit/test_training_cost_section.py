@@ -51,7 +51,7 @@ def test_without_prices_there_is_no_money_and_without_deadline_no_verdict(tmp_pa
     assert "no money is shown" in section.paragraphs[0]
     assert section.conclusion.startswith("Cheapest: 1 node")
     late = section_of(tmp_path / "default", CostQuestion(deadline="1s", samples="1e9"))
-    assert late.conclusion == "No measured size ends within 1 s for certain."
+    assert late.conclusion == "No measured size ends within 1.00 s for certain."
 
 
 def test_curves_train_on_one_number_of_samples_and_one_dominates_the_other(tmp_path: Path) -> None:
@@ -89,6 +89,7 @@ def test_one_repeat_does_not_settle_the_deadline_and_bounds_have_the_digits_of_t
     assert re.search(r"0\.00\d{3} device-hours \[0\.00\d{3}, 0\.00\d{3}\]", section.conclusion)
 
 
+@pytest.mark.usefixtures("empty_pngs")
 def test_the_report_shows_the_costs_and_refuses_before_it_writes(tmp_path: Path) -> None:
     sweep, out = fake_sweep(tmp_path), tmp_path / "out"
     with pytest.raises(ConfigError, match=r"--deadline='soon': a time above 0 with its unit"):

@@ -32,6 +32,13 @@ def test_seconds_choose_their_unit(value: float, text: str) -> None:
     assert units.seconds(value) == text
 
 
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0, "0 s"), (0.12, "120 ms"), (2.49, "2.49 s"), (42, "42.0 s"), (9360, "2.60 h")]
+)
+def test_spans_have_three_digits(value: float, text: str) -> None:
+    assert units.span(value) == text
+
+
 def test_interval_says_why_there_is_none() -> None:
     assert units.interval(Estimate(0.7, 0.68, 0.72, 3), 100) == "[68.0, 72.0]"
     assert units.interval(Estimate(0.7, None, None, 1), 100) == "n=1, no interval"
@@ -41,3 +48,10 @@ def test_small_words() -> None:
     assert (units.plural(1, "node"), units.plural(1200, "sample")) == ("1 node", "1,200 samples")
     assert (units.percent(0.731), units.times(2.868)) == ("73.1 %", "2.87\N{MULTIPLICATION SIGN}")
     assert (units.binary_bytes(3 * 2**30), units.binary_bytes(12)) == ("3.00 GiB", "12 B")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(16, "16"), (16_384, "16,384"), (4_206_592, "4.21 M"), (7_000_000_000, "7.00 G")]
+)
+def test_large_counts_are_short(value: int, text: str) -> None:
+    assert units.short_count(value) == text

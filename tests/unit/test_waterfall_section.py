@@ -34,12 +34,12 @@ def column(section: Section, name: str) -> list[object]:
 def test_the_largest_loss_is_named_and_each_size_sums(tmp_path: Path) -> None:
     section = waterfall.build(study_of(fake_sweep(tmp_path)))
     assert section is not None
-    assert section.conclusion.startswith("Data transfer loses most at 4 nodes: 20.8 %")
+    assert section.conclusion.startswith("At 4 nodes, the largest loss is data transfer: 20.8 %")
     seconds = column(section, "seconds")
     assert len(seconds) == 2 * (8 + 1)
     parts, total = seconds[:8], seconds[8]
     assert sum(part.value for part in parts if isinstance(part, Estimate)) == pytest.approx(total)
-    assert "Data transfer loses most" in section.figures[0].conclusion
+    assert "the largest loss is data transfer" in section.figures[0].conclusion
     assert section.figures[0].svg.count("<rect") >= 4
 
 
@@ -70,7 +70,7 @@ def test_lost_compute_on_shared_processors_is_explained(tmp_path: Path) -> None:
     study = study_of(tmp_path / "sweep")
     section = waterfall.build(study)
     assert section is not None
-    assert section.conclusion.startswith("Compute loses most at 4 nodes")
+    assert section.conclusion.startswith("At 4 nodes, the largest loss is compute")
     assert section.paragraphs[0].startswith("Compute takes longer: shared processors")
     assert compute_state(study, study.curves[0], study.curves[0].points[-1]).oversubscribed
 
@@ -108,7 +108,7 @@ def test_a_split_that_varies_over_repeats_does_not_hide_the_waiting(
     monkeypatch.setattr(waterfall, "_persistent_shares", lambda _, __, point: shares[point.world_size])
     section = waterfall.build(study_of(tmp_path / "s"))
     assert section is not None
-    assert section.conclusion.startswith("Waiting for peers loses most at 4 nodes: 2")
+    assert section.conclusion.startswith("At 4 nodes, the largest loss is waiting for peers: 2")
     assert {"persistent waiting", "transient waiting"} <= set(column(section, "part"))
 
 

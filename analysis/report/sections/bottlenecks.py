@@ -12,7 +12,7 @@ from analysis.figures.style import PHASE_NAMES
 from analysis.losses.advice import advice
 from analysis.losses.bottlenecks import STRAGGLERS, Bottleneck, bottlenecks, without_noise
 from analysis.losses.compute_evidence import compute_causes, config_of, culprits
-from analysis.losses.waterfall import Floats, PhaseTimes, phase_times
+from analysis.losses.waterfall import Floats, PhaseTimes
 from analysis.report import common
 from analysis.report.section import Column, RunLink, Section, Table, Value
 from analysis.stragglers.culprit import Diagnosis, repeated_culprits
@@ -20,6 +20,12 @@ from analysis.study import Study
 from analysis.units import percent, plural
 
 NAMES = PHASE_NAMES | {STRAGGLERS: "the stragglers' compute and waiting"}
+
+
+_FLOOR = (
+    " Waiting is without its noise floor, which counts as transfer here (see Stragglers); so these shares "
+    "differ from those of the recorded phases."
+)
 
 
 class SizeBottlenecks(NamedTuple):
@@ -30,6 +36,8 @@ class SizeBottlenecks(NamedTuple):
     found: list[Bottleneck]
     shared: frozenset[str]
     """Phases whose seconds are partly in the row of the stragglers."""
+    floor_s: float
+    """Noise floor of waiting, in seconds of a step, that counts as transfer."""
 
 
 def build(study: Study) -> Section | None:
@@ -39,7 +47,7 @@ def build(study: Study) -> Section | None:
         return None
     rows: list[list[Value]] = []
     sources: list[list[RunLink]] = []
-    for curve, point, found, shared in each:
+    for curve, point, found, shared, _ in each:
         for bottleneck in found:
             if not bottleneck.significant and bottleneck.share.low is not None:
                 continue
@@ -55,7 +63,9 @@ def build(study: Study) -> Section | None:
         Column("ceiling", "gain at most", "share", "gain-ceiling"),
         Column("advice", "to try"),
     ]
-    caption = f"Gain in throughput if the part vanished: a ceiling, no forecast. {_listed(each)}"
+    own = "the throughput of the same configuration" if len(each) > 1 else "throughput"
+    caption = f"Gain in {own} if the part vanished: a ceiling, no forecast. {_listed(each)}"
+    caption += _FLOOR if any(size.floor_s > 0 for size in each) else ""
     tables = [Table("bottlenecks", caption, columns, rows, sources)] if rows else []
     return Section("bottlenecks", "Bottlenecks", conclusion(study, leading(each)), tables=tables)
 
@@ -79,15 +89,16 @@ def at_largest(study: Study, curve: Curve) -> SizeBottlenecks | None:
     if not any(point.composition.values()):
         return None
     known = base is not None and base is not point and any(base.composition.values())
-    before = phase_times(base, curve, study.included) if base is not None and known else None
-    times = phase_times(point, curve, study.included)
+    before = study.phase_times(curve, base) if base is not None and known else None
+    times = study.phase_times(curve, point)
     examined = [study.stragglers.get(str(row["path"])) for row in study.runs_of(curve, point)]
     diagnoses = [each.diagnosis for each in examined if each is not None]
     floors_s = [each.floor.floor_s for each in diagnoses if each.floor is not None]
-    times = without_noise(times, float(np.mean(floors_s))) if floors_s else times
+    floor_s = float(np.mean(floors_s)) if floors_s else 0.0
+    times = without_noise(times, floor_s) if floors_s else times
     straggler_s = _straggler_s(times, diagnoses)
     return SizeBottlenecks(
-        curve, point, bottlenecks(times, before, straggler_s), frozenset(straggler_s or ())
+        curve, point, bottlenecks(times, before, straggler_s), frozenset(straggler_s or ()), floor_s
     )
 
 
@@ -126,30 +137,38 @@ def advice_on(study: Study, curve: Curve, point: Point, bottleneck: Bottleneck, 
     names = [name for cause in causes for name in cause.names if not (rest and name == "slow_ranks")]
     culprit = not rest and any(each.kind != "link" for each in culprits(study, paths))
     config = config_of(paths[0])
-    return advice(bottleneck.phase, first["strategy"], names, culprit=culprit, config=config)
+    counts = [
+        metrics.comm.count
+        for run in point.runs
+        if (metrics := study.metrics.get((curve.sweep, run))) and metrics.comm is not None
+    ]
+    messages = max(counts, default=None)
+    return advice(
+        bottleneck.phase, first["strategy"], names, culprit=culprit, config=config, messages=messages
+    )
 
 
 def conclusion(study: Study, each: SizeBottlenecks) -> str:
     """Name the significant bottleneck with the highest ceiling, or the reason why none is named."""
-    curve, point, found, _ = each
+    curve, point, found, *_ = each
     place = common.point_name(study, curve, point)
     significant = [bottleneck for bottleneck in found if bottleneck.significant]
     if significant:
         first = significant[0]
         low, high = first.ceiling.low or 0.0, first.ceiling.high or 0.0
         return (
-            f"At {place}, {NAMES[first.phase]} has the highest ceiling: at most "
+            f"At {place}, the part with the highest ceiling is {NAMES[first.phase]}: at most "
             f"{percent(first.ceiling.value, 0)} more throughput [{100 * low:.0f}, {100 * high:.0f}]. "
             f"{advice_on(study, curve, point, first)}"
         )
     if found and found[0].share.low is None:
         first = found[0]
-        reason = "One repeat gives no interval"
+        reason = "One repeat gives no interval, so this is not significant: repeat first (--repeats 3)."
         if first.share.basis == "not stationary":
-            reason = "Steps that are not stationary give no interval"
+            reason = "Steps that are not stationary give no interval, so this is not significant."
         return (
-            f"{reason}, so no bottleneck is significant. At {place}, {NAMES[first.phase]} has the highest "
-            f"ceiling, at most {percent(first.ceiling.value, 0)} more throughput."
+            f"At {place}, the part with the highest ceiling is {NAMES[first.phase]}: at most "
+            f"{percent(first.ceiling.value, 0)} more throughput. {reason}"
         )
     counted = plural(len(point.runs), "repeat")
     return f"No bottleneck is significant at {place}, by {counted}: no part takes more than 1 % for certain."

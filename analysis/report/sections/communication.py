@@ -12,6 +12,7 @@ from analysis.report.common import (
     all_points,
     bar_chart,
     grouped_rows,
+    leading_curve,
     over_repeats,
     phases_s,
     point_name,
@@ -63,16 +64,14 @@ def build(study: Study) -> Section | None:
     rows = [[*size_values(study, curve, point), *means] for curve, point, means in points]
     table = Table(
         "communication",
-        "Communication of a step, means over ranks and repeats. Exposed time is measured in every "
-        "step; hidden "
-        "time and bytes in profiled steps.",
+        f"Communication of a step, means over ranks and repeats. {_profiled(study, points)}",
         [
             *size_columns(study),
             Column("share", "share of step", "share", "communication-share"),
             Column("wait_s", "waiting for peers", "s", "exposed-communication"),
             Column("transfer_s", "data transfer", "s", "exposed-communication"),
             Column("hidden_s", "hidden", "s", "hidden-communication"),
-            Column("bytes", "bytes per rank", "B"),
+            Column("bytes", "payload per rank", "B"),
             Column("bus_bytes_per_s", "bus bandwidth", "B/s", "bus-bandwidth"),
             Column("line_share", "of line rate", "share", "line-share"),
         ],
@@ -105,6 +104,16 @@ def _means(study: Study, curve: Curve, point: Point) -> _Means:
         bus_bytes_per_s=bus,
         line_share=bus.scaled(1 / rate) if bus and rate else None,
     )
+
+
+def _profiled(study: Study, points: _Sizes) -> str:
+    """Steps behind the columns."""
+    text = "Exposed time is measured in every step; hidden time, payload and bandwidth in profiled steps"
+    counts = [each.sampled_steps for curve, point, _ in points for each in _summaries(study, curve, point)]
+    if not counts:
+        return f"{text}."
+    low, high = min(counts), max(counts)
+    return f"{text}, {low if low == high else f'{low} to {high}'} of a run."
 
 
 def _line_rate(study: Study, curve: Curve, point: Point) -> float | None:
@@ -143,7 +152,8 @@ def _collectives(study: Study, points: _Sizes) -> Table:
     return Table(
         "collectives",
         f"Collectives of profiled steps, the {_LISTED} longest of each size, means over steps, ranks "
-        "and repeats.",
+        "and repeats. Collectives that run at the same time each count in full, so their sum can exceed the "
+        "communication of the step.",
         [
             *size_columns(study),
             Column("collective", "collective"),
@@ -158,8 +168,11 @@ def _collectives(study: Study, points: _Sizes) -> Table:
 
 
 def _conclusion(study: Study, points: _Sizes) -> str:
-    """Share of the step and of hidden communication at the largest size that measured it."""
-    for curve, point, means in reversed(points):
+    """Share of the step and of hidden communication at the largest measured size of the leading curve, and
+    the range of the hidden share over configurations."""
+    lead = leading_curve(study)
+    ordered = [each for each in points if each[0] is not lead] + [each for each in points if each[0] is lead]
+    for curve, point, means in reversed(ordered):
         if means.share is None:
             continue
         name = point_name(study, curve, point)
@@ -172,8 +185,21 @@ def _conclusion(study: Study, points: _Sizes) -> str:
         if means.hidden_s is not None and hidden_s + exposed_s > 0:
             hidden = percent(hidden_s / (hidden_s + exposed_s), 0)
             covered = f"{hidden} of all communication is hidden under compute."
-        return sentence([text + ".", covered])
+        return sentence([text + ".", covered, _most_hidden(study, points, point)])
     return "Exposed communication was not measured."
+
+
+def _most_hidden(study: Study, points: _Sizes, shown: Point) -> str:
+    """The configuration that hides least and that which hides most, at the size of `shown`; empty for one."""
+    shares = []
+    for curve, point, means in points:
+        whole_s = sum(map(_seconds, means[1:4]))
+        if point.devices == shown.devices and means.hidden_s is not None and whole_s > 0:
+            shares.append((_seconds(means.hidden_s) / whole_s, curve.label))
+    if len(shares) < 2:
+        return ""
+    (low, least), (high, most) = min(shares), max(shares)
+    return f"At this size, {most} hides most ({percent(high, 0)}), {least} least ({percent(low, 0)})."
 
 
 def _seconds(value: Estimate | None) -> float:

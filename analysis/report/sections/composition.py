@@ -10,6 +10,7 @@ from analysis.report.common import (
     grouped_rows,
     phases_s,
     point_name,
+    sentence,
     size_columns,
     size_values,
     sources,
@@ -22,6 +23,9 @@ from analysis.svg.plot import LegendItem
 from analysis.svg.scales import Axis
 from analysis.units import percent, seconds, time_scale
 from disttrain.records.steps import PHASES
+
+_VISIBLE = 0.003
+"""Least length of a bar that the legend names, as a share of the longest step."""
 
 
 def build(study: Study) -> Section | None:
@@ -40,7 +44,7 @@ def build(study: Study) -> Section | None:
     heads = [Column(name, PHASE_NAMES[name], "s", "phases") for name in PHASES]
     table = Table(
         "composition",
-        "Mean seconds of a step in each phase, over ranks, measured steps and repeats.",
+        "Mean time of a step in each phase, over ranks, measured steps and repeats.",
         [*size_columns(study), Column("step_s", "step", "s", "step-time"), *heads],
         rows,
         [sources(study, curve, point) for curve, point in points],
@@ -56,9 +60,17 @@ def build(study: Study) -> Section | None:
 
 
 def growth(study: Study) -> str:
-    """The largest loss at the largest size of the leading curve with a base, as in the waterfall."""
+    """The largest loss at the largest size of the leading curve with a base, as in the waterfall, and the
+    configuration that loses the largest share of its step."""
     found = waterfall.waterfalls(study)
-    return waterfall.loss_sentence(study, waterfall.leading(found)) if found else most(study.curves[0])
+    if not found:
+        return most(study.curves[0])
+    shown = waterfall.leading(found)
+    last = {id(each.curve): each for each in found}.values()
+    worst = max(last, key=lambda each: 1 - each.whole.efficiency)
+    if worst is shown:
+        return waterfall.loss_sentence(study, shown)
+    return sentence([waterfall.loss_sentence(study, each) for each in (shown, worst)])
 
 
 def most(curve: Curve) -> str:
@@ -100,7 +112,11 @@ def _figure(study: Study, points: list[tuple[Curve, Point]], conclusion: str) ->
         name="composition",
         title="Step time by phase",
         description=description,
-        legend=[LegendItem(PHASE_NAMES[name], PHASE_CLASSES[name]) for name in present],
+        legend=[
+            LegendItem(PHASE_NAMES[name], PHASE_CLASSES[name])
+            for name in present
+            if max(point.composition[name] or 0.0 for _, point in points) > _VISIBLE * longest
+        ],
     )
     return Figure(
         "composition",

@@ -39,7 +39,7 @@ def build(study: Study) -> Section | None:
             Column("state", "state"),
             Column("attempts", "attempts", "count"),
             Column("hours", "used", "h", "device-hours"),
-            Column("unit", "of"),
+            Column("unit", "unit"),
             Column("hours_bound", "limit per start", "h", "device-hours"),
             Column("queue_wait_s", "queue time", "span"),
             Column("source", "source"),
@@ -72,11 +72,7 @@ def _cost_line(rows: Sequence[RunCost]) -> str:
         own = [row for row in rows if row.unit == unit]
         bounds = [row.hours_bound for row in own]
         bound = sum(value for value in bounds if value is not None)
-        limit = (
-            ""
-            if None in bounds
-            else f", of {number(bound)} allowed by one start of each run to its time limit"
-        )
+        limit = "" if None in bounds else f", of {number(bound)} that one start of each run may use"
         sums.append(f"{number(sum(row.hours for row in own))} {unit}{limit}")
     starts = f"{plural(sum(row.attempts for row in rows), 'attempt')} of {plural(len(rows), 'run')}"
     waits = [row.queue_wait_s for row in rows if row.queue_wait_s is not None]

@@ -2,49 +2,96 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
 import numpy as np
 from numpy.typing import NDArray
 
 from analysis.efficiency import Curve, Point
 from analysis.figures import plots
+from analysis.report.cells import cell
 from analysis.report.common import (
     coloured_points,
+    of_steps,
     point_legend,
     point_name,
     size_columns,
     size_values,
     sources,
 )
-from analysis.report.section import Column, Figure, Section, Table
+from analysis.report.section import Column, Figure, Section, Table, Value
+from analysis.stats.estimates import Estimate, geometric_mean, share_mean
 from analysis.study import Study
 from analysis.svg.distributions import ecdf_points, histogram
-from analysis.svg.elements import text
+from analysis.svg.labels import Box, Label, along, distinct, point_labels
 from analysis.svg.lines import line
 from analysis.svg.plot import Plot
 from analysis.svg.scales import Axis
 from analysis.units import percent, plural, seconds, time_scale
 
-Pooled = tuple[Curve, Point, str, NDArray[np.float64]]
 _BINS = 48
+_STEPS_OF_P99 = 100
+"""Steps of a repeat from which the 99th percentile has a step beyond it."""
 _MOST_HISTOGRAMS = 6
+_MOST_LABELS = 16
+
+
+@dataclass(frozen=True)
+class SizeSteps:
+    """Measured steps of rank 0 at one size."""
+
+    curve: Curve
+    point: Point
+    colour: str
+    repeats: Sequence[NDArray[np.float64]]
+    """Durations in seconds of each repeat that has any."""
+
+    @cached_property
+    def times(self) -> NDArray[np.float64]:
+        """Of all repeats."""
+        return np.concatenate(self.repeats)
+
+    def percentile_s(self, at: float) -> Estimate:
+        """Geometric mean over repeats of this percentile of each."""
+        return of_steps(self.point, geometric_mean([np.percentile(times, at) for times in self.repeats]))
+
+    @cached_property
+    def tail(self) -> Estimate:
+        """p99 / median, geometric mean over repeats."""
+        ratios = [np.percentile(times, 99) / np.median(times) for times in self.repeats]
+        return of_steps(self.point, geometric_mean(ratios))
+
+    @property
+    def longest_s(self) -> Estimate:
+        return Estimate(float(self.times.max()), None, None, len(self.repeats), "maximum")
+
+    @property
+    def variation(self) -> Estimate:
+        """Standard deviation / mean, mean over repeats."""
+        return of_steps(self.point, share_mean([times.std() / times.mean() for times in self.repeats]))
 
 
 def build(study: Study) -> Section | None:
     """Histograms, ECDF and table; None without step records."""
-    found = _pooled(study)
+    found = _sizes(study)
     if not found:
         return None
-    rows, links = [], []
-    for curve, point, _, times in found:
-        p50, p95, p99 = (float(value) for value in np.percentile(times, [50, 95, 99]))
-        spread = float(times.std() / times.mean())
-        rows.append(
-            [*size_values(study, curve, point), p50, p95, p99, float(times.max()), spread, times.size]
-        )
-        links.append(sources(study, curve, point))
+    rows: list[list[Value]] = [
+        [
+            *size_values(study, each.curve, each.point),
+            *(each.percentile_s(at) for at in (50, 95, 99)),
+            each.longest_s,
+            each.variation,
+            each.times.size,
+        ]
+        for each in found
+    ]
     table = Table(
         "step_percentiles",
-        "Percentiles of the measured steps of rank 0, all repeats pooled; n is the number of steps.",
+        "Percentiles of the measured steps of rank 0 in each repeat, means over repeats; the slowest step of "
+        "all repeats.",
         [
             *size_columns(study),
             Column("p50_s", "median", "s", "percentiles"),
@@ -52,10 +99,10 @@ def build(study: Study) -> Section | None:
             Column("p99_s", "p99", "s", "percentiles"),
             Column("max_s", "slowest", "s", "percentiles"),
             Column("variation", "variation", "share", "variation"),
-            Column("steps", "n", "count"),
+            Column("steps", "number of steps", "count"),
         ],
         rows,
-        links,
+        [sources(study, each.curve, each.point) for each in found],
     )
     conclusion = _conclusion(study, found)
     figures = [_ecdf(study, found, conclusion)]
@@ -64,94 +111,97 @@ def build(study: Study) -> Section | None:
     return Section("distributions", "Distribution of step times", conclusion, tables=[table], figures=figures)
 
 
-def _pooled(study: Study) -> list[Pooled]:
+def _sizes(study: Study) -> list[SizeSteps]:
     found = []
     for curve, point, colour in coloured_points(study):
         runs = [study.step_times_s.get((curve.sweep, run)) for run in point.runs]
         known = [times for times in runs if times is not None and times.size]
         if known:
-            found.append((curve, point, colour, np.concatenate(known)))
+            found.append(SizeSteps(curve, point, colour, known))
     return found
 
 
-def _conclusion(study: Study, found: list[Pooled]) -> str:
-    ratios = [(float(np.percentile(t, 99) / np.median(t)), curve, point) for curve, point, _, t in found]
-    most, curve, point = max(ratios, key=lambda each: each[0])
+def _conclusion(study: Study, found: Sequence[SizeSteps]) -> str:
+    most = max(found, key=lambda each: each.tail.value)
+    shown = cell(most.tail, "ratio")
+    interval = f" {shown.interval}" if shown.interval.startswith("[") else ""
+    steps = min(times.size for times in most.repeats)
+    few = "" if steps >= _STEPS_OF_P99 else f" With {plural(steps, 'step')}, it rests on the slowest step."
     return (
-        f"The slowest 1 % of steps take at least {most:.2f}\N{MULTIPLICATION SIGN} the median on "
-        f"{point_name(study, curve, point)}" + (", the most of all sizes." if len(found) > 1 else ".")
+        f"The 99th percentile is {shown.text}{interval} the median on "
+        f"{point_name(study, most.curve, most.point)}"
+        + (", the largest such ratio." if len(found) > 1 else ".")
+        + few
     )
 
 
-def _edge_s(found: list[Pooled]) -> float:
+def _edge_s(found: Sequence[SizeSteps]) -> float:
     """Right edge of the axis: rare slow steps do not compress the others."""
-    times = [times for *_, times in found]
+    times = [each.times for each in found]
     return min(
         1.25 * max(np.percentile(each, 99) for each in times), 1.02 * max(each.max() for each in times)
     )
 
 
-def _ecdf(study: Study, found: list[Pooled], conclusion: str) -> Figure:
+def _ecdf(study: Study, found: Sequence[SizeSteps], conclusion: str) -> Figure:
     edge_s = _edge_s(found)
     factor, unit = time_scale(edge_s)
-    low = 0.95 * min(float(times.min()) for *_, times in found) * factor
+    low = 0.95 * min(float(each.times.min()) for each in found) * factor
     x = Axis(f"duration of a step ({unit})", low, edge_s * factor)
     y = Axis("share of steps", 0.0, 1.0, form=lambda value: percent(value, 0))
     description = "; ".join(
-        f"{point_name(study, curve, point)}: median {seconds(float(np.median(times)))}, p99 "
-        f"{seconds(float(np.percentile(times, 99)))}"
-        for curve, point, _, times in found
+        f"{point_name(study, each.curve, each.point)}: median {seconds(each.percentile_s(50).value)}, p99 "
+        f"{seconds(each.percentile_s(99).value)}"
+        for each in found
     )
     plot = Plot("ecdf", "Distribution of step times", description, x, y, point_legend(study))
-    numbered = len(study.curves) > 1 and len(found) <= _MOST_HISTOGRAMS  # one colour for all sizes of a curve
-    for curve, point, colour, times in found:
-        values, shares = ecdf_points(times * factor)
-        name = point_name(study, curve, point)
-        key = name if len(study.curves) == 1 else curve.label
-        plot.add(line(plot, values, shares, colour, title=name, key=key))
-        if numbered:
-            middle = plot.xs(float(np.median(times)) * factor)
-            plot.add(text(str(point.size), middle + 4, plot.ys(0.5) + 4, class_="value strong"))
+    labels: list[Label] = []
+    lines: list[Box] = []
+    for each in found:
+        values, shares = ecdf_points(each.times * factor)
+        name = point_name(study, each.curve, each.point)
+        key = name if len(study.curves) == 1 else each.curve.label
+        plot.add(line(plot, values, shares, each.colour, title=name, key=key))
+        path = [(plot.xs(value), plot.ys(share)) for value, share in zip(values, shares, strict=True)]
+        lines += along(path)
+        labels.append(Label(plural(each.point.size, each.curve.unit), *path[len(path) // 2]))
+    if len(study.curves) > 1 and len(found) <= _MOST_LABELS:  # a curve has one colour for all sizes
+        plot.add(point_labels(plot, distinct(labels), lines))
     return Figure(
         "ecdf",
         "Cumulative distribution",
         f"{conclusion} Share of steps up to each duration: a steep line is a steady step, a long foot to the "
-        "right are slow steps." + (" Numbers are sizes." if numbered else ""),
+        "right are slow steps.",
         plot.svg(),
         description,
         lambda: plots.ecdf_figure(study.curves, study.step_times_s),
     )
 
 
-def _histograms(study: Study, found: list[Pooled]) -> Figure:
+def _histograms(study: Study, found: Sequence[SizeSteps]) -> Figure:
     edge_s = _edge_s(found)
     factor, unit = time_scale(edge_s)
-    low = 0.95 * min(float(times.min()) for *_, times in found) * factor
+    low = 0.95 * min(float(each.times.min()) for each in found) * factor
     edges = np.linspace(low, edge_s * factor, _BINS + 1)
     row_height = 80.0
     x = Axis(f"duration of a step ({unit})", low, edge_s * factor)
     frame = Plot("latency", "Histogram of step times", "One row for each size.", x, Axis("", 0, 1))
     frame.left, frame.grid, frame.categories = 8.0, "", True
     frame.height = 12 + row_height * len(found) + 44
-    for index, (curve, point, colour, times) in enumerate(found):
-        counts, _ = np.histogram(np.clip(times * factor, edges[0], edges[-1]), edges)
+    for index, each in enumerate(found):
+        name = point_name(study, each.curve, each.point)
+        counts, _ = np.histogram(np.clip(each.times * factor, edges[0], edges[-1]), edges)
         titles = [
-            f"{point_name(study, curve, point)}: {plural(int(count), 'step')} from "
-            f"{seconds(start / factor)} to "
-            f"{seconds(end / factor)}"
+            f"{name}: {plural(int(count), 'step')} from {seconds(start / factor)} to {seconds(end / factor)}"
             for count, start, end in zip(counts, edges[:-1], edges[1:], strict=True)
         ]
         row = Plot("", "", "", x, Axis("", 0, float(counts.max())), left=frame.left, categories=True)
         bottom = 12 + row_height * (index + 1)
         row.height = bottom + 42
         row.head = bottom - row_height + 30
-        frame.add(histogram(row, edges, counts, colour, titles))
-        p50, p99 = (seconds(float(np.percentile(times, at))) for at in (50, 99))
-        frame.caption(
-            f"{point_name(study, curve, point)}",
-            f"median {p50} · p99 {p99}",
-            bottom - row_height + 22,
-        )
+        frame.add(histogram(row, edges, counts, each.colour, titles))
+        p50, p99 = (seconds(each.percentile_s(at).value) for at in (50, 99))
+        frame.caption(name, f"median {p50} · p99 {p99}", bottom - row_height + 22)
         frame.rule(bottom)
     return Figure(
         "latency",

@@ -121,7 +121,9 @@ def _verdicts(study: Study, rows: Sequence[_Row]) -> Table:
         Column("links_used", "expected links with traffic", "count"),
         Column("links_expected", "expected links", "count"),
     ]
-    caption = "Each row is of the repeat with the worst verdict; links are those of all its nodes."
+    several = any(len(row.point.runs) > 1 for row in rows)
+    worst = "Each row is of the repeat with the worst verdict; links" if several else "Links"
+    caption = f"{worst} are those of all nodes."
     links = [sources(study, row.curve, row.point) for row in rows]
     return Table("fabric", caption, columns, lines, links)
 
@@ -144,7 +146,10 @@ def _links(where: str, record: FabricRecord) -> Table | None:
     ]
     hidden = len(rows) - MOST_LINKS
     more = f" {hidden} more links are in `fabric.json`." if hidden > 0 else ""
-    caption = f"Traffic of links in measured steps on {where}, of the repeat with the worst verdict.{more}"
+    caption = (
+        f"Traffic of links in measured steps on {where}, between samples of the counters, headers of the "
+        f"protocols included; the time before the first and after the last sample does not count.{more}"
+    )
     return Table("fabric_links", caption, columns, rows[:MOST_LINKS])
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from analysis.losses.goodput import CLASSES, JobClass, JobTime, job_time
+from analysis.report.common import all_points, bar_chart, size_columns, size_values, sources
 from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
+from analysis.stats.estimates import Estimate, share_mean
 from analysis.study import Study
-from analysis.svg.bars import Row, bars, stacked
+from analysis.svg.bars import Row, stacked
 from analysis.svg.plot import LegendItem
 from analysis.svg.scales import Axis
 from analysis.units import percent, plural, span
@@ -47,8 +51,9 @@ def build(study: Study) -> Section | None:
     worst = max((name for name in CLASSES if name != "training"), key=lambda name: total[name])
     held = percent(trained_s / held_s if held_s else 0.0)
     conclusion = (
-        f"Goodput is {percent(total['training'] / whole_s)} of all time, and {held} of the time in which "
-        f"devices were held; most of the rest is {NAMES[worst]}, {percent(total[worst] / whole_s)}."
+        f"Goodput is {percent(total['training'] / whole_s)} of the time of the runs, and {held} of the "
+        f"device-hours that they held; most of the rest of the time is {NAMES[worst]}, "
+        f"{percent(total[worst] / whole_s)}."
     )
     notes = []
     if unplaced := sum(not time.placed for _, time in found):
@@ -61,8 +66,8 @@ def build(study: Study) -> Section | None:
         "Goodput of the jobs",
         conclusion,
         paragraphs=notes,
-        tables=[_table(found)],
-        figures=[_figure(total, whole_s, conclusion)],
+        tables=[*_by_size(study, found), _table(found)],
+        figures=[_figure(study, total, whole_s, conclusion)],
     )
 
 
@@ -80,6 +85,44 @@ def job_times(study: Study) -> list[tuple[RunLink, JobTime]]:
     return found
 
 
+def _by_size(study: Study, found: list[tuple[RunLink, JobTime]]) -> list[Table]:
+    """Means over the repeats of each size; no table without a finished run."""
+    times = {link.path: time for link, time in found}
+    present = [name for name in CLASSES if any(time.seconds[name] for time in times.values())]
+    rows: list[list[Value]] = []
+    links = []
+    for curve, point in all_points(study):
+        repeats = [link for link in sources(study, curve, point) if link.path in times]
+        if not repeats:
+            continue
+        own = [times[link.path] for link in repeats]
+        means = [share_mean([time.seconds[name] for time in own]) for name in present]
+        rows.append(
+            [
+                *size_values(study, curve, point),
+                _goodput(own),
+                share_mean([time.whole_s for time in own]),
+                *means,
+            ]
+        )
+        links.append(repeats)
+    columns = [
+        *size_columns(study),
+        Column("goodput", "goodput", "share", "goodput"),
+        Column("whole_s", "all time", "span"),
+        *(Column(f"{name}_s", NAMES[name], "span", "goodput") for name in present),
+    ]
+    caption = "Time of a finished run by size, means over repeats; the classes sum to all time."
+    return [Table("goodput_by_size", caption, columns, rows, links)] if rows else []
+
+
+def _goodput(repeats: Sequence[JobTime]) -> Estimate:
+    """Ratio of sums over repeats, with the interval of their mean."""
+    value = sum(time.seconds["training"] for time in repeats) / sum(time.whole_s for time in repeats)
+    mean = share_mean([time.goodput for time in repeats])
+    return mean.scaled(value / mean.value) if mean.value else mean
+
+
 def _table(found: list[tuple[RunLink, JobTime]]) -> Table:
     rows: list[list[Value]] = [
         [link, time.devices, time.goodput, time.whole_s, *(time.seconds[name] for name in CLASSES)]
@@ -92,12 +135,14 @@ def _table(found: list[tuple[RunLink, JobTime]]) -> Table:
         Column("whole_s", "all time", "span"),
         *(Column(f"{name}_s", NAMES[name], "span", "goodput") for name in CLASSES),
     ]
-    return Table(
-        "goodput", "Time of each run over all attempts; every second is in one class.", columns, rows
+    caption = (
+        "Time of each run over all attempts; every second is in one class. A row is one run (n=1), a sum of "
+        "recorded times."
     )
+    return Table("goodput", caption, columns, rows)
 
 
-def _figure(total: dict[JobClass, float], whole_s: float, conclusion: str) -> Figure:
+def _figure(study: Study, total: dict[JobClass, float], whole_s: float, conclusion: str) -> Figure:
     present = [name for name in CLASSES if total[name] > 0]
     parts = [
         (100 * total[name] / whole_s, CLASS_COLOURS[name], f"{NAMES[name]} {span(total[name])}")
@@ -106,12 +151,13 @@ def _figure(total: dict[JobClass, float], whole_s: float, conclusion: str) -> Fi
     description = "Share of all time of the runs: " + ", ".join(
         f"{NAMES[name]} {percent(total[name] / whole_s)}" for name in present
     )
-    svg = bars(
+    return bar_chart(
+        study,
+        "goodput",
+        "Goodput of the jobs",
+        conclusion,
         [Row("all runs", stacked(parts), span(whole_s))],
         Axis("share of all time (%)", 0.0, 115.0, ticks=[0, 25, 50, 75, 100]),
-        name="goodput",
-        title="Goodput of the jobs",
-        description=description,
-        legend=[LegendItem(NAMES[name], CLASS_COLOURS[name]) for name in present],
+        [LegendItem(NAMES[name], CLASS_COLOURS[name]) for name in present],
+        alt=description,
     )
-    return Figure("goodput", "Goodput of the jobs", conclusion, svg, description)

@@ -70,7 +70,8 @@ def build(study: Study) -> Section | None:
         f"The smallest factor is {NAMES[name]}, {percent(value)} at {place}.",
         paragraphs=[
             "Each factor is 100 % without loss; their product is the parallel efficiency. Useful time is "
-            "compute and optimizer, and a step has one synchronization."
+            "compute and optimizer, and a step has one synchronization. Balance counts differences of useful "
+            "time alone, so that the noise floor of waiting (see Stragglers) is part of transfer."
         ],
         tables=tables,
         folded=True,
@@ -107,7 +108,8 @@ def _factor_table(study: Study, rows: list[list[Value]], sources: list[list[RunL
         Column("parallel_efficiency", "parallel efficiency", "share", "pop-factors"),
         *(Column(name, NAMES[name], "share", "pop-factors") for name in FACTORS),
     ]
-    caption = "Factors of the parallel efficiency: estimates over repeats with 95 % intervals."
+    estimates = (value for row in rows for value in row if isinstance(value, Estimate))
+    caption = f"Factors of the parallel efficiency, with {common.interval_basis(estimates)}."
     return Table("pop_factors", caption, columns, rows, sources)
 
 

@@ -8,7 +8,16 @@ from analysis.efficiency import Curve, Point
 from analysis.figures import plots
 from analysis.figures.style import curve_class
 from analysis.report import scaling_text
-from analysis.report.common import all_points, point_name, sentence, size_columns, size_values, sources
+from analysis.report.common import (
+    all_points,
+    has_bars,
+    interval_basis,
+    point_name,
+    sentence,
+    size_columns,
+    size_values,
+    sources,
+)
 from analysis.report.section import Column, Figure, Section, Table
 from analysis.stats.estimates import CONFIDENCE
 from analysis.study import Study
@@ -94,8 +103,8 @@ def _table(study: Study) -> Table:
         )
     return Table(
         "scaling",
-        f"Scaling by size: estimates over repeats with {percent(CONFIDENCE, 0)} intervals. The base "
-        f"is in bold.{_different_bases(study)}",
+        f"Scaling by size, with {interval_basis(point.samples_per_s for _, point in all_points(study))}. The "
+        f"base is in bold.{_different_bases(study)}",
         columns,
         rows,
         [sources(study, curve, point) for curve, point in all_points(study)],
@@ -156,8 +165,9 @@ def throughput_figure(study: Study) -> Figure | None:
         "scaling",
         "Throughput",
         scaling_text.headline(study.curves[0], len(study.curves))
-        + ". The dashed line is the base times the size, the most that these ranks could reach; bars are "
-        f"{percent(CONFIDENCE, 0)} intervals over repeats. Pale lines guide the eye.",
+        + ". The dashed line is the base times the size, the most that these ranks could reach"
+        + (f"; bars are {percent(CONFIDENCE, 0)} intervals over repeats" if has_bars(values) else "")
+        + ". Pale lines guide the eye.",
         plot.svg(),
         _description(study.curves),
         lambda: plots.scaling_figure(study.curves),

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from analysis.efficiency import Curve, Point
+from analysis.figures.heat_map_figure import heat_map_figure
 from analysis.report import straggler_text
-from analysis.report.common import all_points, point_name, size_columns, size_values
+from analysis.report.common import (
+    all_points,
+    of_steps,
+    over_repeats,
+    point_name,
+    sentence,
+    size_columns,
+    size_values,
+)
 from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
 from analysis.stats.estimates import Estimate
-from analysis.stragglers.blame import by_node
+from analysis.stragglers.blame import equal_blame
 from analysis.stragglers.heat_map import heat_map
+from analysis.stragglers.intervals import mean_interval
 from analysis.stragglers.of_runs import MOST_RUNS, RunStragglers
 from analysis.study import Study
 from analysis.svg import heat_map as svg
 from analysis.svg.scales import Axis
-from analysis.units import percent, seconds
+from analysis.units import percent, plural, seconds
 
 _MOST_RANKS = 32
 """Rows of the table of blame."""
@@ -34,8 +45,9 @@ def build(study: Study) -> Section | None:
         return None
     leading = _leading(found)
     curve, point, _, _ = leading
-    repeats = [each.diagnosis for each in straggler_text.examined(study, curve, point)]
-    conclusion = f"On {point_name(study, curve, point)}: {straggler_text.conclusion(repeats)}"
+    repeats = straggler_text.examined(study, curve, point)
+    text = straggler_text.conclusion([each.diagnosis for each in repeats])
+    conclusion = sentence([f"On {point_name(study, curve, point)}: {text}", straggler_text.power(repeats)])
     paragraphs = [
         "A step is synchronous: all ranks wait for the last. A rank, node or link is named only if its "
         "excess is "
@@ -81,17 +93,17 @@ def _culprits(study: Study, found: list[Examined]) -> Table:
     links = []
     for curve, point, path, each in found:
         for culprit in each.diagnosis.culprits:
-            excess = culprit.excess_s
             rows.append(
                 [
                     *size_values(study, curve, point),
                     culprit.name,
                     culprit.kind,
                     culprit.phase.removeprefix("comm_").removesuffix("_s"),
-                    Estimate(excess.value, excess.low, excess.high, 1),
-                    culprit.cost_s,
-                    culprit.share,
+                    of_steps(point, culprit.excess_s.estimate()),
+                    of_steps(point, culprit.cost.estimate(0.0)),
+                    of_steps(point, culprit.cost.scaled(1 / culprit.step_s).estimate(0.0)),
                     f"{culprit.first_step} to {culprit.last_step}",
+                    culprit.steps,
                     culprit.last_share,
                 ]
             )
@@ -105,29 +117,38 @@ def _culprits(study: Study, found: list[Examined]) -> Table:
         Column("cost_s", "cost", "s", "straggler-cost"),
         Column("share", "share of step", "share", "straggler-cost"),
         Column("steps", "steps"),
+        Column("step_count", "number of steps", "count"),
         Column("last_share", "last in", "share", "late-share"),
     ]
     caption = (
-        "Slow ranks, nodes and links, with the interval of the excess over the steps of one run. The "
-        "cost is a "
-        "ceiling of the gain per step; last in: share of these steps in which the rank arrives last."
+        "Slow ranks, nodes and links of single runs. The cost is a ceiling of the gain per step; last in: "
+        "share of these steps in which the rank arrives last."
     )
     return Table("stragglers", caption, columns, rows, links)
 
 
 def _waiting(study: Study, found: list[Examined]) -> Table:
+    """One row for each size, over its examined repeats."""
     rows: list[list[Value]] = []
-    for curve, point, _, each in found:
-        diagnosis = each.diagnosis
-        floor_s = diagnosis.floor.floor_s if diagnosis.floor else None
-        wait_s = diagnosis.wait_s
-        corrected_s = None if wait_s is None or floor_s is None else max(wait_s - floor_s, 0.0)
+    sources: list[list[RunLink]] = []
+    for curve, point in all_points(study):
+        repeats = [(path, each) for _, other, path, each in found if other is point]
+        if not repeats:
+            continue
+        lost = [each.diagnosis.loss for _, each in repeats]
+        floors = [each.diagnosis.floor for _, each in repeats]
         rows.append(
             [
-                *size_values(study, curve, point), each.seconds.ranks, diagnosis.loss.persistent_s,
-                diagnosis.loss.transient_s, wait_s, floor_s, corrected_s,
+                *size_values(study, curve, point),
+                repeats[0][1].seconds.ranks,
+                over_repeats(point, [loss.persistent_s for loss in lost]),
+                over_repeats(point, [loss.transient_s for loss in lost]),
+                _wait(point, [each for _, each in repeats], above_floor=False),
+                over_repeats(point, [floor.floor_s if floor else None for floor in floors]),
+                _wait(point, [each for _, each in repeats], above_floor=True),
             ]
-        )  # fmt: skip
+        )
+        sources.append([_link(path) for path, _ in repeats])
     columns = [
         *size_columns(study),
         Column("ranks", "ranks", "count"),
@@ -138,31 +159,48 @@ def _waiting(study: Study, found: list[Examined]) -> Table:
         Column("corrected_s", "waiting above it", "s", "noise-floor"),
     ]
     caption = (
-        "Seconds per step lost to the last rank, mean over ranks. Transfer is a minimum over ranks, so "
-        "that noise "
-        "alone shows as waiting, the more the more ranks: the noise floor."
+        "Time of a step lost to the last rank, mean over ranks and repeats. The noise floor is waiting that "
+        "noise alone shows, because transfer is a minimum over ranks; it grows with their number and belongs "
+        "to transfer. The division into persistent and transient, and the floor, have no interval within one "
+        "run."
     )
-    return Table("waiting", caption, columns, rows, [[_link(path)] for _, _, path, _ in found])
+    return Table("waiting", caption, columns, rows, sources)
+
+
+def _wait(point: Point, repeats: Sequence[RunStragglers], *, above_floor: bool) -> Estimate | None:
+    """Recorded waiting of a step, mean over ranks and repeats; None where it was not measured."""
+    means: list[Estimate] = []
+    for each in repeats:
+        if (floor := each.diagnosis.floor) is not None:
+            waiting = each.seconds.wait_s.mean(axis=0) - (floor.floor_s if above_floor else 0.0)
+            means.append(mean_interval(waiting).estimate(0.0))
+    return over_repeats(point, [mean.value for mean in means], means[0] if means else None)
 
 
 def _blame(leading: Examined) -> Table:
     """Waiting that each rank of one run is charged with, largest first."""
-    _, _, path, each = leading
-    own_s = each.seconds.own_s
-    charged = each.diagnosis.blame
-    total = charged.sum() or 1.0
-    of_node = by_node(charged[:, None], each.seconds.nodes)
+    _, point, path, each = leading
+    own_s, hosts = each.seconds.own_s, each.seconds.hosts
+    blame = equal_blame(own_s)
+    charged = blame.mean(axis=1)
+    whole = float(charged.sum()) or 1.0
+    of_node = {host: mean_interval(blame[ranks].sum(axis=0)) for host, ranks in each.seconds.nodes.items()}
     last = own_s.argmax(axis=0)
     order = np.argsort(-charged, kind="stable")[:_MOST_RANKS]
     rows: list[list[Value]] = []
     for row in (int(index) for index in order):
-        host = each.seconds.hosts[row]
+        of_rank, node = mean_interval(blame[row]), of_node.get(hosts[row])
         rows.append(
             [
-                each.seconds.rank_ids[row], host, float(own_s[row].mean()), float((last == row).mean()),
-                float(charged[row]), float(charged[row] / total), of_node.get(host, float("nan")) / total,
+                each.seconds.rank_ids[row],
+                hosts[row],
+                of_steps(point, mean_interval(own_s[row]).estimate()),
+                float((last == row).mean()),
+                of_steps(point, of_rank.estimate(0.0)),
+                of_steps(point, of_rank.scaled(1 / whole).estimate(0.0)),
+                None if node is None else of_steps(point, node.scaled(1 / whole).estimate(0.0)),
             ]
-        )  # fmt: skip
+        )
     columns = [
         Column("rank", "rank", "count"),
         Column("host", "node"),
@@ -174,8 +212,9 @@ def _blame(leading: Examined) -> Table:
     ]
     caption = (
         f"Waiting of all ranks charged to the late ones, in rank-seconds per step of run "
-        f"{Path(path).name}; the "
-        f"charges sum to all waiting. At most {_MOST_RANKS} ranks, the largest charges first."
+        f"{Path(path).name}, over {plural(int(each.seconds.counts.sum()), 'step')}; the charges sum to all "
+        f"waiting. Shares are of the run's mean waiting. At most {_MOST_RANKS} ranks, the largest charges "
+        "first."
     )
     return Table("blame", caption, columns, rows, [[_link(path)]] * len(rows))
 
@@ -213,4 +252,13 @@ def _figure(study: Study, leading: Examined, conclusion: str) -> Figure:
         "rank that is "
         "slow for a while, scattered dark cells are jitter."
     )
-    return Figure("stragglers", "Lateness by rank and step", caption, drawn, description, wide=True)
+    return Figure(
+        "stragglers",
+        "Lateness by rank and step",
+        caption,
+        drawn,
+        description,
+        lambda: heat_map_figure(
+            made.excess_s, names, x, (0.0, high_s), form=seconds, emulated=study.emulated
+        ),
+    )

@@ -8,7 +8,15 @@ import numpy as np
 import pandas as pd
 
 from analysis.figures import plots
-from analysis.report.common import MOST_LINES, coloured_points, point_legend, point_name, run_key
+from analysis.report.common import (
+    MOST_LINES,
+    all_points,
+    coloured_points,
+    point_legend,
+    point_name,
+    run_key,
+    sentence,
+)
 from analysis.report.model import TrainingQuality
 from analysis.report.run_records import training_quality
 from analysis.report.section import Column, Figure, Section, Table, Value
@@ -19,6 +27,9 @@ from analysis.svg.plot import Plot
 from analysis.svg.scales import Axis
 from analysis.units import number, plural
 
+_NAMED = 5
+"""Runs with skipped steps that the section names."""
+_EMULATED = "Emulated models learn nothing, so losses do not compare these runs."
 _MOST_POINTS = 120
 """Points of one run's line; every k-th is drawn, and the last."""
 
@@ -29,16 +40,22 @@ def build(study: Study) -> Section | None:
     if study.losses.empty and not rows:
         return None
     tables = [_table(study, rows)] if rows else []
-    figures = [figure for figure in (_loss_figure(study), _norm_figure(study)) if figure is not None]
+    conclusion = quality_line(rows) or _spread(study, rows)
+    losses = _loss_figure(study, conclusion if _all_emulated(study) else _agreement(study))
+    figures = [figure for figure in (losses, _norm_figure(study)) if figure is not None]
     paragraphs = [_skipped(study)]
     return Section(
         "training",
         "Training quality",
-        quality_line(rows) or _spread(rows),
+        conclusion,
         paragraphs=[text for text in paragraphs if text],
         tables=tables,
         figures=figures,
     )
+
+
+def _all_emulated(study: Study) -> bool:
+    return bool(study.included["emulated"].all())
 
 
 def quality_line(rows: Sequence[TrainingQuality]) -> str:
@@ -56,25 +73,31 @@ def quality_line(rows: Sequence[TrainingQuality]) -> str:
     return f"All runs end at least {number(min(gains))} bits per byte below {entropy}."
 
 
-def _spread(rows: list[TrainingQuality]) -> str:
+def _spread(study: Study, rows: list[TrainingQuality]) -> str:
     """Range of the last training losses."""
+    note = f" {_EMULATED}" if _all_emulated(study) else ""
     found = [row.train_loss for row in rows if row.train_loss is not None]
     if not found:
         return ""
     if max(found) - min(found) < 5e-4:
-        return f"The last training loss is {found[0]:.3f} in all runs."
-    return f"The last training loss lies between {min(found):.3f} and {max(found):.3f}."
+        return f"The last training loss is {found[0]:.3f} in all runs.{note}"
+    return f"The last training loss lies between {min(found):.3f} and {max(found):.3f}.{note}"
 
 
 def _skipped(study: Study) -> str:
-    """Runs with skipped steps."""
-    counts = {run: each.skipped_steps for (_, run), each in study.metrics.items() if each.skipped_steps}
-    if not counts:
+    """Runs with skipped steps, most first."""
+    rows = study.included[study.included["skipped_steps"].fillna(0) > 0]
+    if rows.empty:
         return ""
-    named = ", ".join(f"{run} ({count})" for run, count in list(counts.items())[:5])
-    more = f" and {len(counts) - 5} more" if len(counts) > 5 else ""
-    steps = plural(sum(counts.values()), "step")
-    return f"{steps} skipped, because the gradient norm was not finite: {named}{more}."
+    rows = rows.sort_values("skipped_steps", ascending=False, kind="stable")
+    several = len(study.sweeps) > 1
+    named = [
+        f"{row.sweep + '/' if several else ''}{row.run} ({row.skipped_steps} of {row.steps})"
+        for row in rows.head(_NAMED).itertuples()
+    ]
+    more = f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
+    steps = plural(int(rows["skipped_steps"].sum()), "step")
+    return f"{steps} skipped, because the gradient norm was not finite: {', '.join(named)}{more}."
 
 
 def _table(study: Study, rows: list[TrainingQuality]) -> Table:
@@ -87,18 +110,36 @@ def _table(study: Study, rows: list[TrainingQuality]) -> Table:
     }
     present = [name for name in measures if any(getattr(row, name) is not None for row in rows)]
     several = len(study.curves) > 1
+    skipped = _skipped_by_size(study)
     values: list[list[Value]] = []
     for row in rows:
         size = plural(row.size, row.unit)
         name = f"{row.curve}, {size}" if several else size
-        values.append([name, row.steps, *(getattr(row, each) for each in present), row.repeats])
+        counted = [skipped.get((row.curve, row.size), 0)] if skipped else []
+        values.append([name, row.steps, *counted, *(getattr(row, each) for each in present), row.repeats])
     columns = [
         Column("runs", "runs"),
         Column("steps", "steps", "count"),
+        *([Column("skipped_steps", "skipped steps", "count")] if skipped else []),
         *(measures[name] for name in present),
     ]
     caption = "Losses at the last validation; means over repeats."
+    if skipped:
+        caption += " Skipped steps: sum over repeats."
     return Table("training_quality", caption, [*columns, Column("repeats", "n", "count")], values)
+
+
+def _skipped_by_size(study: Study) -> dict[tuple[str, int], int]:
+    """Skipped steps of all repeats, by label of the curve and size; empty without any."""
+    counts = {
+        (curve.label, point.size): sum(
+            int(row["skipped_steps"])
+            for row in study.runs_of(curve, point)
+            if not pd.isna(row["skipped_steps"])
+        )
+        for curve, point in all_points(study)
+    }
+    return counts if any(counts.values()) else {}
 
 
 def _lines(
@@ -138,7 +179,8 @@ def _thinned(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.iloc[np.unique(np.linspace(0, len(frame) - 1, _MOST_POINTS).astype(int))]
 
 
-def _loss_figure(study: Study) -> Figure | None:
+def _loss_figure(study: Study, conclusion: str) -> Figure | None:
+    """None without losses."""
     losses = study.losses.dropna(subset=["loss"])
     if losses.empty:
         return None
@@ -156,7 +198,7 @@ def _loss_figure(study: Study) -> Figure | None:
     return Figure(
         "training",
         "Loss",
-        f"{_agreement(study)} Lower is better. One line for each run"
+        sentence([conclusion, "" if _all_emulated(study) else "Lower is better.", "One line for each run"])
         + (", rings are validation." if (losses["split"] == "valid").any() else "."),
         plot.svg(),
         description,
@@ -178,9 +220,9 @@ def _agreement(study: Study) -> str:
         return ""
     spread = max(found) - min(found)
     if spread < 0.01 * abs(max(found)):
-        return f"All sizes end within 1 % of one loss ({number(min(found))} to {number(max(found))})."
+        return f"All runs end within 1 % of one loss ({number(min(found))} to {number(max(found))})."
     return (
-        f"The sizes end at losses from {number(min(found))} to {number(max(found))}; with one seed "
+        f"The runs end at losses from {number(min(found))} to {number(max(found))}; with one seed "
         "and one global "
         "batch they would coincide."
     )

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 
 from analysis.costs.cost import SizeCost, cheapest, pareto, size_costs
 from analysis.costs.energy import energy_per_sample, grams_per_sample
 from analysis.efficiency import Curve, Point
+from analysis.figures.cost_figure import CostPoint, cost_figure
+from analysis.figures.style import curve_class
 from analysis.losses.waterfall import devices_of_run
 from analysis.report import common
 from analysis.report.cells import cell
 from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
 from analysis.stats.estimates import Estimate
+from analysis.stats.verdicts import EQUIVALENCE_MARGIN
 from analysis.study import Study
-from analysis.svg.elements import text
-from analysis.svg.lines import points
+from analysis.svg.labels import Box, Label, along, distinct, point_labels
+from analysis.svg.lines import line, points
 from analysis.svg.plot import LegendItem, Plot
 from analysis.svg.scales import Axis
-from analysis.units import number, plural, span
+from analysis.units import number, percent, plural, span
 
+_DOMINATED = "another size is faster and cheaper"
+_TIME_UNITS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"))
 MEETS = {"yes": "yes", "no": "no", "undecided": "cannot tell", None: None}
 
 
@@ -46,13 +53,15 @@ def build(study: Study) -> Section | None:
         Column("money", study.prices.currency or "money", "currency", "training-cost"),
         Column("joules_per_sample", "GPU energy", "J/sample", "energy"),
         Column("grams_per_sample", "CO2 / sample", "g", "energy"),
-        Column("pareto", "no size is faster and cheaper"),
+        Column("pareto", "Pareto-optimal"),
         Column("meets", "within the deadline"),
     ]
     kept = [at for at, _ in enumerate(columns) if any(row[at] is not None for row in rows)]
     table = Table(
         "training_cost",
-        "Steps alone at the measured throughput, without start-up, validation, repeated work and queue.",
+        "Steps alone at the measured throughput, without start-up, validation, repeated work and queue. "
+        "Pareto-optimal: no row is both faster and cheaper; differences below "
+        f"{percent(EQUIVALENCE_MARGIN, 0)} do not count.",
         [columns[at] for at in kept],
         [[row[at] for at in kept] for row in rows],
         sources,
@@ -89,7 +98,8 @@ def _in_money(found: list[tuple[Curve, list[SizeCost]]]) -> bool:
 def _undominated(found: list[tuple[Curve, list[SizeCost]]]) -> list[bool]:
     """Whether no size of any curve is faster and cheaper, in the order of `found`.
 
-    Emulated curves are compared with emulated ones alone: their time is that of no hardware.
+    Emulated curves are compared with emulated ones alone: their time is that of no hardware. Differences
+    within the margin of equivalence are none.
     """
     in_money = _in_money(found)
     every = [
@@ -98,7 +108,11 @@ def _undominated(found: list[tuple[Curve, list[SizeCost]]]) -> list[bool]:
         for cost in costs
     ]
     best = {
-        kind: iter(pareto([(time_s, spent) for emulated, time_s, spent in every if emulated is kind]))
+        kind: iter(
+            pareto(
+                [(time_s, spent) for emulated, time_s, spent in every if emulated is kind], EQUIVALENCE_MARGIN
+            )
+        )
         for kind in (False, True)
     }
     return [next(best[emulated]) for emulated, _, _ in every]
@@ -176,34 +190,62 @@ def _text(study: Study, curve: Curve, cost: SizeCost) -> str:
 
 
 def _figure(study: Study, found: list[tuple[Curve, list[SizeCost]]], conclusion: str) -> Figure:
-    every = [(curve, cost) for curve, costs in found for cost in costs]
-    in_money, best = _in_money(found), _undominated(found)
+    in_money, best = _in_money(found), iter(_undominated(found))
     label = f"cost ({study.prices.currency})" if in_money else "device-hours"
-    spent = [(cost.money if in_money else None) or cost.device_hours for _, cost in every]
-    hours = [cost.time_s.value / 3600 for _, cost in every]
-    title = "Cost against time"
-    names = [
-        f"{curve.label + ', ' if len(study.curves) > 1 else ''}{plural(cost.size, curve.unit)}"
-        for curve, cost in every
+    longest_s = max(cost.time_s.value for _, costs in found for cost in costs)
+    size_s, unit = next((each for each in _TIME_UNITS if each[0] <= longest_s), (1.0, "s"))
+    shown = [
+        CostPoint(
+            curve.label,
+            plural(cost.size, curve.unit),
+            cost.time_s.value / size_s,
+            (cost.money if in_money else None) or cost.device_hours,
+            next(best),
+        )
+        for curve, costs in found
+        for cost in costs
     ]
+    several = len(found) > 1
     titles = [
-        f"{name}: {span(cost.time_s.value)}, {number(value.value)} {label}"
-        + ("" if good else "; another size is faster and cheaper")
-        for name, (_, cost), value, good in zip(names, every, spent, best, strict=True)
+        f"{f'{each.curve}, ' if several else ''}{each.size}: {span(each.time * size_s)}, "
+        f"{number(each.cost.value)} {label}{'' if each.best else f'; {_DOMINATED}'}"
+        for each in shown
     ]
-    description = "; ".join(titles)
+    time_label = f"time of the training ({unit})"
+    return Figure(
+        "training_cost",
+        "Cost against time",
+        f"{conclusion} Points to the lower left are better; of a hollow point, {_DOMINATED}.",
+        _drawn(shown, titles, time_label, label),
+        "; ".join(titles),
+        lambda: cost_figure(shown, time_label, label, emulated=study.emulated),
+    )
+
+
+def _drawn(shown: Sequence[CostPoint], titles: Sequence[str], time_label: str, label: str) -> str:
+    """The `<svg>`: one line for each configuration, from size to size."""
+    curves = list(dict.fromkeys(each.curve for each in shown))
+    legend = [LegendItem(curve, curve_class(at), "line", curve) for at, curve in enumerate(curves)]
     plot = Plot(
         "training-cost",
-        title,
-        description,
-        Axis("time of the training (h)", 0.0, 1.1 * max(hours)),
-        Axis(label, 0.0, 1.15 * max(value.high or value.value for value in spent)),
-        [LegendItem("best for its time", "good"), LegendItem("another size is faster and cheaper", "bad")],
+        "Cost against time",
+        "; ".join(titles),
+        Axis(time_label, 0.0, 1.1 * max(each.time for each in shown)),
+        Axis(label, 0.0, 1.15 * max(each.cost.high or each.cost.value for each in shown)),
+        legend if len(curves) > 1 else [],
         grid="xy",
     )
-    for x, value, name, tip, good in zip(hours, spent, names, titles, best, strict=True):
-        plot.add(points(plot, [x], [value], "good" if good else "bad", [tip]))
-        plot.add(text(name, plot.xs(x) - 9, plot.ys(value.value) + 4, class_="value end"))
-    return Figure(
-        "training_cost", title, f"{conclusion} Points to the lower left are better.", plot.svg(), description
-    )
+    labels: list[Label] = []
+    lines: list[Box] = []
+    for at, curve in enumerate(curves):
+        colour = curve_class(at)
+        own = [(each, title) for each, title in zip(shown, titles, strict=True) if each.curve == curve]
+        times, costs = [each.time for each, _ in own], [each.cost.value for each, _ in own]
+        plot.add(line(plot, times, costs, colour, key=curve, style="thin"))
+        lines += along([(plot.xs(time), plot.ys(cost)) for time, cost in zip(times, costs, strict=True)])
+        for each, title in own:
+            style = "" if each.best else "hollow"
+            plot.add(points(plot, [each.time], [each.cost], colour, [title], key=curve, style=style))
+            labels.append(Label(each.size, plot.xs(each.time), plot.ys(each.cost.value)))
+    plot.add(point_labels(plot, distinct(labels), lines))
+    return plot.svg()

@@ -18,6 +18,7 @@ from analysis.report.common import (
     sources,
 )
 from analysis.report.section import Column, Figure, Section, Table, Value
+from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from analysis.svg.lines import line
 from analysis.svg.plot import Plot
@@ -81,6 +82,14 @@ def _table(study: Study) -> Table:
     )
 
 
+def _mean_processors(study: Study) -> list[float]:
+    """Busy processors of a rank at each size: the column of the table."""
+    found = _table(study)
+    at = [column.name for column in found.columns].index("processors")
+    values = [row[at] for row in found.rows]
+    return [value.value for value in values if isinstance(value, Estimate)]
+
+
 def _on_gpu(study: Study) -> bool:
     return bool((study.utilization["device"] == "gpu").any())
 
@@ -91,6 +100,11 @@ def _conclusion(study: Study) -> str:
     on_gpu = _on_gpu(study)
     shown = study.utilization[study.utilization["device"] == ("gpu" if on_gpu else "processors")]
     low, high = (float(value) for value in shown.groupby("run")["utilization"].mean().agg(["min", "max"]))
+    if not on_gpu and (means := _mean_processors(study)):
+        return (
+            f"A rank's process kept {number(min(means))} to {number(max(means))} processors busy, mean over "
+            "the ranks and samples of a size."
+        )
     if on_gpu:
         return f"A kernel ran on rank 0's GPU for {percent(low, 0)} to {percent(high, 0)} of the time."
     text = f"The process of rank 0 kept {number(low)} to {number(high)} processors busy."
@@ -100,7 +114,7 @@ def _conclusion(study: Study) -> str:
 def _figure(study: Study, conclusion: str) -> Figure:
     on_gpu = _on_gpu(study)
     shown = study.utilization[study.utilization["device"] == ("gpu" if on_gpu else "processors")]
-    top = max(1.0, float(shown["utilization"].max()))
+    top = float(shown["utilization"].max()) or 1.0
     label = "time with a running kernel" if on_gpu else "busy processors"
     x = Axis("optimizer step", 0.0, float(shown["step"].max()))
     y = Axis(label, 0.0, 1.06 * top)
@@ -119,7 +133,8 @@ def _figure(study: Study, conclusion: str) -> Figure:
     reading = (
         "A kernel that waits for the network counts as busy, so this is no efficiency."
         if on_gpu
-        else "Processor time of the process, without its loader processes."
+        else "Processor time of rank 0's process by segments of steps, without its loader processes; the "
+        "table has the mean over all ranks."
     )
     return Figure(
         "utilization",

@@ -20,7 +20,6 @@ from analysis.losses.waterfall import (
     Part,
     Waterfall,
     from_peak,
-    phase_times,
     scales,
     split_waiting,
     waterfall,
@@ -31,7 +30,7 @@ from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from analysis.svg.bars import Row, Segment, bars
 from analysis.svg.scales import Axis
-from analysis.units import percent, plural, seconds, time_scale
+from analysis.units import listed, percent, plural, seconds, time_scale
 from disttrain.records.steps import PHASES
 
 STEPS = 1000
@@ -50,7 +49,8 @@ NAMES = PHASE_NAMES | {
 _COLOURS = PHASE_CLASSES | dict.fromkeys((PERSISTENT, TRANSIENT), PHASE_CLASSES["comm_wait_s"])
 _SPLIT = (
     "Persistent waiting is for a rank that is slow in all steps, transient waiting for ranks that are late "
-    "in turn; recorded waiting has their proportions in the table of waiting."
+    "in turn. Waiting is as recorded, with its noise floor; the two parts have the proportion of the "
+    "persistent and the transient loss in the table of waiting (see Stragglers), which counts own work alone."
 )
 
 
@@ -97,7 +97,7 @@ def waterfalls(study: Study) -> list[SizeWaterfall]:
 def _measured(study: Study, curve: Curve, point: Point, base: Point) -> tuple[Waterfall, Waterfall]:
     """The waterfall with waiting split where it can be, and with waiting as one part; without phases that
     neither size measured, whose parts are exactly zero."""
-    times, before = (phase_times(each, curve, study.included) for each in (point, base))
+    times, before = (study.phase_times(curve, each) for each in (point, base))
     absent = {name for name in PHASES if point.composition[name] is base.composition[name] is None}
     whole = waterfall(times, before)
     shares = [_persistent_shares(study, curve, each) for each in (point, base)]
@@ -140,7 +140,7 @@ def loss_sentence(study: Study, shown: SizeWaterfall) -> str:
         if shown.curve.scaling == "strong" and shown.curve.base is not None:
             return _strong(shown, place, part, repeat)
         return (
-            f"{NAMES[part.name].capitalize()} loses most at {place}: {_share(part)} of the step{repeat} more "
+            f"At {place}, the largest loss is {NAMES[part.name]}: {_share(part)} of the step{repeat} more "
             f"than {plural(base or 0, shown.curve.unit)} predict{'s' if base == 1 else ''}."
         )
     return f"No phase loses time for certain at {place} against {plural(base or 0, shown.curve.unit)}."
@@ -154,7 +154,7 @@ def _strong(shown: SizeWaterfall, place: str, part: Part, repeat: str) -> str:
     time = f"the time on {plural(base.size, shown.curve.unit)}"
     ideal = f"half of {time}" if ratio == 2 else f"{time} / {ratio:g}"
     return (
-        f"{NAMES[part.name].capitalize()} loses most at {place}: it takes {seconds(part.seconds.value)} more "
+        f"At {place}, the largest loss is {NAMES[part.name]}: it takes {seconds(part.seconds.value)} more "
         f"than {ideal} ({seconds(ideal_s + part.seconds.value)} instead of {seconds(ideal_s)}), "
         f"{_share(part)} of the step{repeat}."
     )
@@ -217,9 +217,15 @@ def _table(study: Study, found: list[SizeWaterfall]) -> Table:
         sums = [total_s * units[name] if name in units else None for name in OPTIONAL if name in names]
         rows.append([*size, "sum: actual - ideal step", total_s, 1 - each.found.efficiency, *sums])
         sources.append(common.sources(study, each.curve, each.point))
+    totals = [
+        text
+        for name, text in {"device_hours": "device-hours", "money": "money", "energy": "energy"}.items()
+        if name in names
+    ]
+    power = " Energy is that of the GPUs at their mean power." if "energy" in names else ""
     caption = (
-        "Time that each phase adds to the step which the base predicts. Device-hours, money and energy are "
-        f"those of {STEPS:,} steps; energy is that of the GPUs at their mean power."
+        f"Time that each phase adds to the step which the base predicts; {listed(totals)} are of {STEPS:,} "
+        f"steps.{power}"
     )
     return Table("waterfall", caption, columns, rows, sources)
 
@@ -327,8 +333,11 @@ def _figure(study: Study, shown: SizeWaterfall, conclusion: str) -> Figure:
         title="From the ideal to the actual step",
         description=description,
     )
-    reading = "Bars to the right are losses, bars to the left gains, in percent of the actual step"
-    caption = f"{conclusion} {reading}; whiskers are 95 % intervals."
+    reading = "Bars to the right are losses, bars to the left gains; labels are percent of the actual step"
+    whiskers = (
+        "; whiskers are 95 % intervals" if common.has_bars(each.seconds for each in found.parts) else ""
+    )
+    caption = f"{conclusion} {reading}{whiskers}."
     return Figure(
         "waterfall",
         "From the ideal to the actual step",

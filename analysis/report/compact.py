@@ -1,0 +1,37 @@
+"""Tables without repetition: a column of one text and a note of all cells are given once, for all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from analysis.report.cells import Cell
+
+_LEAST_ROWS = 3
+"""Rows from which on a column of one text is left out."""
+
+
+def constant(column: Sequence[Cell]) -> bool:
+    """Whether all rows, three at least, have the same text, so that one note can replace the column."""
+    return len(column) >= _LEAST_ROWS and len({cell.line for cell in column}) == 1
+
+
+def shared_note(column: Sequence[Cell]) -> tuple[str, list[Cell]]:
+    """The note that all estimates of a column share, and the cells without it.
+
+    A note is all that follows the bounds of an interval: `within the run, n=1`, or `n=1, no interval`.
+    It is empty, and the cells are unchanged, where estimates differ in it or where there is one.
+    """
+    notes = [_note(cell) for cell in column if cell.interval]
+    if len(notes) < 2 or len(set(notes)) > 1:
+        return "", list(column)
+    return notes[0], [cell._replace(interval=_bounds(cell), repeats="") for cell in column]
+
+
+def _bounds(cell: Cell) -> str:
+    return cell.interval[: cell.interval.index("]") + 1] if cell.interval.startswith("[") else ""
+
+
+def _note(cell: Cell) -> str:
+    rest = cell.interval.removeprefix(_bounds(cell)).strip()
+    repeats = "" if cell.repeats in cell.interval else cell.repeats
+    return ", ".join(part for part in (rest, repeats) if part)

@@ -1,0 +1,46 @@
+"""Runs whose nodes are one machine: nodes of a mini-cluster, or of the local scheduler."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from disttrain.records.json_files import read_json_or_none
+from disttrain.records.run_directory import RunDir
+
+Machine = Literal["mini-cluster", "local"]
+_CONFIG = re.compile(r"/run/disttrain-[^/]+/slurm\.conf")
+"""Configuration of a mini-cluster's Slurm, whose nodes are network namespaces."""
+
+
+class OneMachine(NamedTuple):
+    """A run on several nodes of one machine."""
+
+    kind: Machine
+    link_bytes_per_s: tuple[float, ...]
+    """Measured rates between the nodes; empty without a measurement."""
+
+
+def one_machine(run: RunDir) -> OneMachine | None:
+    """The machine of the last attempt of a run; None for a run on one node, on several machines, or without
+    a record."""
+    for attempt in run.attempts()[-1:]:
+        record = read_json_or_none(attempt.record) or {}
+        if len(record.get("nodes") or []) < 2:
+            return None
+        links = read_json_or_none(attempt.links) or {}
+        rates = tuple(float(each["bytes_per_s"]) for each in links.get("rates") or [])
+        if record.get("cluster") == "local":
+            return OneMachine("local", rates)
+        node = read_json_or_none(attempt.node_record(0)) or {}
+        if _CONFIG.fullmatch(str((node.get("slurm") or {}).get("SLURM_CONF"))):
+            return OneMachine("mini-cluster", rates)
+    return None
+
+
+def one_machine_of(paths: Sequence[str]) -> list[OneMachine]:
+    """`one_machine` of each run directory that has it."""
+    found = (one_machine(RunDir(Path(path))) for path in paths)
+    return [each for each in found if each is not None]
