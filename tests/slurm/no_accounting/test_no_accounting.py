@@ -49,8 +49,9 @@ def test_preempted_without_grace(plain: MiniCluster, tmp_path: Path, reference: 
 
 
 def test_a_time_limit_shorter_than_the_run(plain: MiniCluster, tmp_path: Path, reference: RunDir) -> None:
-    # A start that takes more than 15 s leaves less than the lead, and the ranks then train for up to 34 s.
-    job = submitted(plain, tmp_path, time_limit_min=1, stop_lead_s=45, slow_s=40 / STEPS)
+    # Ranks stop 45 s after the start of their job, or later if training began later: after three quarters of
+    # what is left, which is at most 56 s of training. The run takes 60 s, so that one start is never enough.
+    job = submitted(plain, tmp_path, time_limit_min=2, stop_lead_s=75, slow_s=60 / STEPS)
     attempt = 0
     while job.wait_until_closed(attempt)["next"]:
         attempt += 1
