@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from disttrain.config.run_key import config_key, hash_values
 from disttrain.records import collect_provenance
 from disttrain.records.attempt import Outcome, RankError
 from disttrain.records.exit_causes import unplanned_steps
-from disttrain.records.json_files import read_json_or_none, write_json
+from disttrain.records.json_files import read_json_or_none, write_bytes, write_json
 from disttrain.records.masking import mask_config
 from disttrain.records.metrics import Metrics
 from disttrain.records.planned import RunRecord
@@ -33,6 +34,8 @@ class RunOutput:
     attempt: Attempt
     writes_outcome: bool = False
     """Whether this is rank 0 of a trainer started by hand, which has no agent to write `DONE` or `FAILED`."""
+    finished: Mapping[Path, bytes] = field(default_factory=dict)
+    """Records of the run as it was finished when this attempt began, by path; empty if it was not."""
 
     @classmethod
     def of_job(cls, run_dir: Path, attempt: int) -> RunOutput:
@@ -74,7 +77,9 @@ class RunOutput:
         chosen = run_dir or Path("runs") / BY_HAND / f"{named_for.stem}-{stamp}"
         chosen, number = world.all_gather_object((chosen, len(RunDir(chosen).attempts())))[0]
         run = RunDir(chosen.resolve())
-        return cls(run, run.attempt(number), writes_outcome=world.rank == 0)
+        is_rank0 = world.rank == 0
+        finished = _records(run) if is_rank0 and run.done.exists() else {}
+        return cls(run, run.attempt(number), writes_outcome=is_rank0, finished=finished)
 
     def _begin(self, config: dict[str, Any], key: str, made: Provenance) -> None:
         """Write `run.json` and remove the outcome of the previous attempt."""
@@ -105,8 +110,15 @@ class RunOutput:
         }
 
     def close(self, error: RankError | None, metrics: Metrics | None = None) -> None:
-        """Write `DONE` or `FAILED` on rank 0 of a trainer started by hand; in a job the agent writes them."""
+        """Write `DONE` or `FAILED` on rank 0 of a trainer started by hand; in a job the agent writes them.
+
+        A finished run stays as it was if this attempt failed before the end of its first step.
+        """
         if not self.writes_outcome:
+            return
+        if error and self.finished and not self._has_steps():
+            for path, content in self.finished.items():
+                write_bytes(path, content)
             return
         cause, message = "finished", None
         if error:
@@ -124,3 +136,12 @@ class RunOutput:
         )
         path = self.run.done if cause == "finished" else self.run.failed
         write_json(path, outcome.model_dump(mode="json"))
+
+    def _has_steps(self) -> bool:
+        steps = self.attempt.steps(0)
+        return steps.exists() and steps.stat().st_size > 0
+
+
+def _records(run: RunDir) -> dict[Path, bytes]:
+    """Contents of the files that describe a finished run, and which its next attempt overwrites."""
+    return {path: path.read_bytes() for path in (run.run_json, run.metrics, run.done) if path.exists()}

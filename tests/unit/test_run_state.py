@@ -164,6 +164,16 @@ def test_a_run_by_hand_started_again_has_a_new_state(run: RunDir) -> None:
     assert read_state(run).state == "running"
 
 
+def test_a_finished_run_by_hand_stays_done_after_a_start_that_failed(run: RunDir) -> None:
+    by_hand(run)
+    outcome(run, "finished", 0)
+    run.attempt(1).path.mkdir()
+    assert read_state(run).state == "running"
+    write_json(run.attempt(1).error(0), {"cause": "refused"})
+    found = read_state(run)
+    assert (found.state, found.attempt) == ("done", 0)
+
+
 def test_failed_then_retried(run: RunDir) -> None:
     claim(run, **DEAD)
     outcome(run, "crashed", 0)

@@ -296,6 +296,23 @@ def test_a_checkpoint_of_another_batch_size_is_refused(tmp_path):
         own.load()
 
 
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_finished_run_stays_finished_if_the_next_start_ends_before_a_step(tmp_path, steps):
+    with trainer(tmp_path, network(), steps=2) as own:
+        train(own, 2)
+        own.save()
+    names = ("run.json", "metrics.json", "DONE")
+    before = {name: (tmp_path / name).read_bytes() for name in names}
+    with pytest.raises(KeyError), trainer(tmp_path, network(), steps=3) as own:
+        own.load()
+        train(own, 2 + steps)
+        raise KeyError
+    after = {name: (tmp_path / name).read_bytes() for name in names if (tmp_path / name).exists()}
+    assert (after == before) is (steps == 0)
+    assert (tmp_path / "FAILED").exists() is (steps == 1)
+    assert (tmp_path / "attempts" / "001" / "error-00000.json").exists()
+
+
 def test_steps_and_checkpoints_out_of_order_are_refused(tmp_path):
     with trainer(tmp_path, network(), steps=1) as own:
         with pytest.raises(RuntimeError, match="save\\(\\) follows the first step"):
