@@ -58,6 +58,18 @@ class World(RankInfo):
                 dist.all_reduce(tensor, op, group=group)
         return tensor
 
+    def start_all_reduce(
+        self,
+        tensor: torch.Tensor,
+        op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM,
+        group: dist.ProcessGroup | None = None,
+    ) -> dist.Work | None:
+        """Begin `all_reduce` and return at once; None in a world of one rank.
+
+        `tensor` holds the result once the work is completed.
+        """
+        return dist.all_reduce(tensor, op, group=group, async_op=True) if self.size > 1 else None
+
     def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
         """Overwrite `tensor` with that of rank 0 in place, and return it."""
         if self.size > 1:

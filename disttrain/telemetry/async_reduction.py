@@ -1,4 +1,4 @@
-"""All-reduces that are queued behind the device's work and read once their results have arrived."""
+"""All-reduces that run beside the steps and are read once their results have arrived."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ L = TypeVar("L")
 
 
 class AsyncReductionQueue(Generic[L]):
-    """A queue of reductions over ranks, each with a label of type `L`. The host never waits for the device
-    unless `ready(wait=True)` is called."""
+    """A queue of reductions over ranks, each with a label of type `L`. On a GPU they are queued behind its
+    work, on a CPU the threads of gloo carry them out."""
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._queued: deque[tuple[L, torch.Tensor, torch.cuda.Event | None]] = deque()
+        self._queued: deque[tuple[L, torch.Tensor, torch.cuda.Event | dist.Work | None]] = deque()
 
     def submit(
         self,
@@ -29,26 +29,37 @@ class AsyncReductionQueue(Generic[L]):
         values: torch.Tensor,
         op: dist.ReduceOp.RedOpType,
         group: dist.ProcessGroup | None = None,
+        *,
+        wait: bool = False,
     ) -> None:
         """Reduce `values`, a tensor on the world's device, over all ranks or those of `group`. All ranks call
-        this together."""
-        reduced = self._world.all_reduce(values, op, group)
-        arrived = None
-        if reduced.is_cuda:
-            reduced = reduced.to("cpu", non_blocking=True)
-            arrived = torch.cuda.Event()
-            arrived.record()
-        self._queued.append((label, reduced, arrived))
+        this together. With `wait`, a CPU rank waits for the result, so that the world can time the call."""
+        arrival: torch.cuda.Event | dist.Work | None = None
+        if values.is_cuda:
+            values = self._world.all_reduce(values, op, group).to("cpu", non_blocking=True)
+            arrival = torch.cuda.Event()
+            arrival.record()
+        elif wait:
+            values = self._world.all_reduce(values, op, group)
+        else:
+            arrival = self._world.start_all_reduce(values, op, group)
+        self._queued.append((label, values, arrival))
 
     def ready(self, wait: bool = False) -> Iterator[tuple[L, torch.Tensor]]:
         """Remove and yield label and result (on the CPU) of each reduction that has arrived, oldest first;
-        with `wait`, of all."""
+        with `wait`, of all. Raises `RuntimeError` if a reduction failed."""
         while self._queued:
-            label, reduced, arrived = self._queued[0]
-            if arrived is not None and wait:
+            label, reduced, arrival = self._queued[0]
+            if isinstance(arrival, dist.Work):
+                if not wait and not arrival.is_completed():
+                    return
                 with heartbeat.collective():
-                    arrived.synchronize()
-            if arrived is not None and not arrived.query():
-                return
+                    arrival.wait()
+            elif arrival is not None:
+                if wait:
+                    with heartbeat.collective():
+                        arrival.synchronize()
+                if not arrival.query():
+                    return
             self._queued.popleft()
             yield label, reduced

@@ -62,24 +62,30 @@ class CommSplit:
         return count
 
     def submit(
-        self, exposed_s: Sequence[Sequence[float]], within: Sequence[Mapping[int, Sequence[float]]] = ()
+        self,
+        exposed_s: Sequence[Sequence[float]],
+        within: Sequence[Mapping[int, Sequence[float]]] = (),
+        *,
+        wait: bool = False,
     ) -> None:
         """Compare the exposed communication of the `due` steps. All ranks together.
 
         For each step: the seconds in the backward pass, which may be UNMEASURED, then those in each control
         synchronisation; every rank has the same number of them. `within` has the seconds within groups.
         """
-        self._compare(exposed_s, None)
+        self._compare(exposed_s, None, wait)
         for phase, group in self._groups.items():
-            self._compare([step.get(phase, ()) for step in within], group)
+            self._compare([step.get(phase, ()) for step in within], group, wait)
 
-    def _compare(self, seconds: Sequence[Sequence[float]], group: dist.ProcessGroup | None) -> None:
+    def _compare(
+        self, seconds: Sequence[Sequence[float]], group: dist.ProcessGroup | None, wait: bool
+    ) -> None:
         flat = list(itertools.chain.from_iterable(seconds))
         # from pinned memory: a copy from pageable memory would wait for all queued work
         on_gpu = self._world.device.type == "cuda"
         own = torch.tensor(flat, dtype=torch.float64, pin_memory=on_gpu)
         values = own.to(self._world.device, non_blocking=True)
-        self._reductions.submit([len(step) for step in seconds], values, dist.ReduceOp.MIN, group)
+        self._reductions.submit([len(step) for step in seconds], values, dist.ReduceOp.MIN, group, wait=wait)
 
     def ready(self, wait: bool = False) -> list[float | None]:
         """Transfer seconds of the steps whose comparison has arrived, oldest first; with `wait`, of all. None

@@ -27,15 +27,16 @@ class GlobalLoss:
         it is reduced nevertheless, since another rank may have recorded one."""
         self._local.append((step, loss, recorded))
 
-    def reduce(self) -> None:
-        """Reduce the losses added since the last call, without waiting for the device. All ranks together."""
+    def reduce(self, wait: bool = False) -> None:
+        """Reduce the losses added since the last call, without waiting for the device; on a CPU, wait for
+        other ranks only with `wait`. All ranks together."""
         if self._local:
             steps = [step if recorded else None for step, _, recorded in self._local]
             # Sums of single-precision losses are exact in double precision: the curve depends neither on the
             # order of summation nor on the grouping of steps, and a resumed run repeats it bit by bit.
             losses = torch.stack([loss for _, loss, _ in self._local]).double()
             self._local = []
-            self._reductions.submit(steps, losses, dist.ReduceOp.SUM)
+            self._reductions.submit(steps, losses, dist.ReduceOp.SUM, wait=wait)
 
     def ready(self, wait: bool = False) -> list[tuple[int, float]]:
         """(step, loss) of the reductions that have arrived, oldest first; with `wait`, of all."""

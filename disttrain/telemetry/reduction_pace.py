@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 
 EVERY_S = 1.0
-"""Intended seconds between two reductions, as far as `MOST_STEPS` permits: in each, all ranks wait for the
-last one."""
+"""Intended seconds between two reductions, as far as `MOST_STEPS` permits."""
 MOST_STEPS = 100
 """Largest number of steps between two reductions if `train.log_every` is smaller: steps may become slower."""
 

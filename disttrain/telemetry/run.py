@@ -272,7 +272,7 @@ class RunTelemetry:
 
     def _reduce(self, wait: bool = False) -> None:
         """Reduce the losses and compare the communication. All ranks together."""
-        self._global_loss.reduce()
+        self._global_loss.reduce(wait)
         if wait or self._measures_comm or self._recorder.unread >= RECORDS_AT_ONCE:
             self._recorder.split_comm(everything=wait)
         reduced = self._global_loss.ready(wait)

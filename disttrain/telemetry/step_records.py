@@ -161,7 +161,8 @@ class StepLog:
         self.collect(max(0, due - (len(self._unsplit) - self._submitted)))
         if due:
             steps = list(islice(self._unsplit, self._submitted, self._submitted + due))
-            self._split.submit([self._compared_s(each) for each in steps], [each.within for each in steps])
+            compared, within = [self._compared_s(each) for each in steps], [each.within for each in steps]
+            self._split.submit(compared, within, wait=everything)
             self._submitted += due
         for transfer_s in self._split.ready(wait=everything):
             closed = self._unsplit.popleft()

@@ -35,7 +35,7 @@ class Peers(CommSplit):
         super().__init__(ALONE)
         self.others = others
 
-    def submit(self, exposed_s, within=()) -> None:
+    def submit(self, exposed_s, within=(), *, wait=False) -> None:
         count = len(exposed_s)
         pairs = zip(exposed_s, self.others[:count], strict=True)
         super().submit([[min(mine, theirs), *meetings] for (mine, *meetings), theirs in pairs])
@@ -164,7 +164,7 @@ def test_each_meeting_is_compared_on_its_own(tmp_path):
 class Together(CommSplit):
     """The split of a rank whose peer was as quick in the backward pass, and late to one meeting of two."""
 
-    def submit(self, exposed_s, within=()) -> None:
+    def submit(self, exposed_s, within=(), *, wait=False) -> None:
         theirs = [0.5, 0.2, 0.5]
         super().submit([[min(pair) for pair in zip(step, theirs, strict=True)] for step in exposed_s])
 
