@@ -303,10 +303,10 @@ def test_a_finished_run_stays_finished_if_the_next_start_ends_before_a_step(tmp_
         own.save()
     names = ("run.json", "metrics.json", "DONE")
     before = {name: (tmp_path / name).read_bytes() for name in names}
-    with pytest.raises(KeyError), trainer(tmp_path, network(), steps=3) as own:
-        own.load()
-        train(own, 2 + steps)
-        raise KeyError
+    own = trainer(tmp_path, network(), steps=3)
+    own.load()
+    train(own, 2 + steps)
+    own.__exit__(KeyError, KeyError("no reason"), None)
     after = {name: (tmp_path / name).read_bytes() for name in names if (tmp_path / name).exists()}
     assert (after == before) is (steps == 0)
     assert (tmp_path / "FAILED").exists() is (steps == 1)
