@@ -43,7 +43,10 @@ from disttrain.train import prepare, take_step
 
 Turn = Callable[[int], None]
 """Trains a number of steps."""
-WARM_UP, STEPS_OF_TURN = 10, 4
+WARM_UP = 10
+STEPS_OF_TURN = 5
+"""Odd: with steps of an eighth of a second, what the trainer writes each second would always be due at the
+end of a turn of four steps, where the turn waits for it."""
 
 
 def config_of(strategy: str, device: str, steps: int, tiny: bool) -> Config:
