@@ -50,7 +50,7 @@ def unique_names(
 
     An existing run keeps its name (`existing`: name by config key). New runs whose readable names collide,
     with each other or with an existing run, get the first six digits of their key as a suffix. A new run
-    whose name, or name in an earlier version that no other run has, equals that of an unreadable run takes
+    whose name, or name in an earlier version, is that of an unreadable run and of no other new run takes
     that name: it may be the same run, and must not be started twice.
     """
     pairs = list(wanted)
@@ -59,10 +59,11 @@ def unique_names(
 
     def unique(name: str, key: str) -> str:
         with_key = f"{name}-{key[:6]}"
-        earlier = (each.replace(_AUTO, _EARLIER_AUTO, 1) for each in (name, with_key))
-        names = (name, with_key, *(each for each in earlier if each not in taken)) if unreadable else ()
-        found = existing.get(key) or next((each for each in names if each in unreadable), None)
-        return found or (name if taken[name] == 1 else with_key)
+        names = [name, with_key] if taken[name] == 1 else [with_key]
+        earlier = (each.replace(_AUTO, _EARLIER_AUTO, 1) for each in names)
+        known = [*names, *(each for each in earlier if each not in taken)] if unreadable else []
+        found = existing.get(key) or next((each for each in known if each in unreadable), None)
+        return found or names[0]
 
     return [unique(name, key) for name, key in pairs]
 

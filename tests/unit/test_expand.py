@@ -203,6 +203,13 @@ def test_the_name_of_an_unreadable_run_is_not_given_to_a_second_run(unreadable: 
     assert unique_names([("a", "1"), ("b", "3")], {}, {unreadable}) == [unreadable, "b"]
 
 
+@pytest.mark.parametrize("unreadable", ["n2-auto-b8-r0", "n2-ddp-b8-r0"])
+def test_two_runs_never_have_the_name_of_one_unreadable_run(unreadable: str) -> None:
+    wanted = [("n2-auto-b8-r0", "1"), ("n2-auto-b8-r0", "2")]
+    assert unique_names(wanted, {}, {unreadable}) == ["n2-auto-b8-r0-1", "n2-auto-b8-r0-2"]
+    assert unique_names(wanted, {}, {"n2-ddp-b8-r0-2"}) == ["n2-auto-b8-r0-1", "n2-ddp-b8-r0-2"]
+
+
 def test_the_earlier_name_of_a_run_is_not_given_if_another_run_has_it() -> None:
     wanted = [("n2-auto-b8-r0", "1"), ("n2-ddp-b8-r0", "2")]
     assert unique_names(wanted, {}, {"n2-ddp-b8-r0"}) == ["n2-auto-b8-r0", "n2-ddp-b8-r0"]
