@@ -10,6 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from inspect import cleandoc
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -56,9 +57,8 @@ def configuration() -> str:
             )
             continue
         rows = [_field_row(key, field) for key, field in config_fields(section, f"{name}.")]
-        parts.append(
-            f"## {name}\n\n{section.__doc__}\n\n{table(['key', 'type', 'default', 'meaning'], rows)}"
-        )
+        keys = table(["key", "type", "default", "meaning"], rows)
+        parts.append(f"## {name}\n\n{cleandoc(section.__doc__ or '')}\n\n{keys}")
         if name in BUILT_SECTIONS:
             parts += [_options(name, kind) for kind in builtin_kinds(BUILT_SECTIONS[name])]
     return "\n".join(parts)

@@ -50,7 +50,8 @@ def build(
     Parameters
     ----------
     task : classification of `shape` into `classes`, or language of `seq_len` tokens out of `vocab`.
-    samples, valid_samples : number of samples in each split.
+    samples : number of training samples.
+    valid_samples : number of validation samples; 0 for no validation.
     delay_s : additional seconds of loading a training batch, as from slow storage; the run then counts as
         emulated.
     delay_ranks : ranks with this delay; empty for all ranks.

@@ -99,6 +99,6 @@ def _line(finding: Finding) -> str:
 def _summary(variables: int, found: list[Finding], nccl: str | None) -> str:
     version = f"NCCL {nccl}" if nccl else f"NCCL {registry().read_from['nccl']} (give another with --nccl)"
     numbers = {severity: sum(each.severity is severity for each in found) for severity in FindingSeverity}
-    nouns = {FindingSeverity.ERROR: "error", FindingSeverity.WARNING: "warning", FindingSeverity.INFO: "hint"}
+    nouns = {FindingSeverity.ERROR: "error", FindingSeverity.WARNING: "warning", FindingSeverity.INFO: "note"}
     counts = ", ".join(count(numbers[each], noun) for each, noun in nouns.items() if numbers[each])
     return f"{count(variables, 'communication variable')} for {version}: {counts or 'no findings'}"

@@ -14,7 +14,7 @@ class ResourcesConfig(Section):
     `nodes`."""
 
     nodes: PositiveInt = 1
-    """Number of nodes; on the local cluster each node is a process group on this machine."""
+    """Number of nodes; without Slurm each node is one agent process on this machine."""
     gpus_per_node: PositiveInt = 1
     """Ranks per node: one per GPU, or one process each on the CPU. With `parallel.strategy=dp`: GPUs of the
     only rank."""
