@@ -52,8 +52,7 @@ def build(
     task : classification of `shape` into `classes`, or language of `seq_len` tokens out of `vocab`.
     samples : number of training samples.
     valid_samples : number of validation samples; 0 for no validation.
-    delay_s : additional seconds of loading a training batch, as from slow storage; the run then counts as
-        emulated.
+    delay_s : additional seconds of loading a training batch, as from slow storage; the run is emulated.
     delay_ranks : ranks with this delay; empty for all ranks.
 
     Raises
