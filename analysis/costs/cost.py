@@ -95,13 +95,14 @@ def size_costs(
 
 
 def pareto(points: Sequence[tuple[float, float]], margin: float = 0.0) -> list[bool]:
-    """Whether no other point is at most as large in both coordinates and smaller by `margin` in one.
+    """Whether no other point is smaller in one coordinate and not larger in the other.
 
     `margin` is a fraction: smaller differences are none.
     """
-    least = 1 / (1 + margin)
+    least, most = 1 / (1 + margin), 1 + margin
     return [
-        not any(a <= x and b <= y and (a < least * x or b < least * y) for a, b in points) for x, y in points
+        not any(a <= most * x and b <= most * y and (a < least * x or b < least * y) for a, b in points)
+        for x, y in points
     ]
 
 

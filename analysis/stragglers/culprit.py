@@ -86,11 +86,6 @@ class Diagnosis:
     step_s: float
     loss: persistence.StragglerLoss
     """Waiting for the last rank, mean over ranks, persistent and transient."""
-    blame: Floats
-    """Rank-seconds of waiting per step that each rank is charged with: (ranks,)."""
-    wait_s: float | None
-    """Measured waiting, mean over ranks, as recorded; None where not measured."""
-    transfer_s: float | None
     floor: NoiseFloor | None
     """Waiting that noise alone produces; None where communication was not measured."""
     unexplained_transfer: bool
@@ -109,9 +104,6 @@ def diagnose(found: RankSteps, links: Sequence[LinkRate] = ()) -> Diagnosis:
         tuple(sorted(culprits, key=lambda each: -each.cost_s)),
         step_s,
         persistence.unbiased_loss(found.own_s),
-        blame.mean(axis=1),
-        float(found.wait_s.mean()) if measured else None,
-        float(found.transfer_s.mean()) if measured else None,
         floor,
         not links and transfer_s is not None and transfer_s > LONG_TRANSFER * step_s,
     )

@@ -19,8 +19,9 @@ def check_attention(config: Config) -> tuple[str, str] | None:
         return key, f"{at} needs a GPU, but resources.device=cpu; use flash or math"
     in_float32 = config.model.kind in ("gpt", "huggingface") and dtype in ("fp32", "tf32")
     if in_float32 and device != "cpu" and kernel in ("cudnn", "flash"):
+        on_cpu = ", or resources.device=cpu" if (kernel, device) == ("flash", "auto") else ""
         return key, (
             f"{at} needs precision.dtype bf16 or fp16 on a GPU, but it is {dtype}; use efficient or math, or "
-            "precision.dtype=bf16"
+            f"precision.dtype=bf16{on_cpu}"
         )
     return None

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -34,8 +33,6 @@ class RunOutput:
     attempt: Attempt
     writes_outcome: bool = False
     """Whether this is rank 0 of a trainer started by hand, which has no agent to write `DONE` or `FAILED`."""
-    finished: Mapping[Path, bytes] = field(default_factory=dict)
-    """Records of the run as it was finished when this attempt began, by path; empty if it was not."""
 
     @classmethod
     def of_job(cls, run_dir: Path, attempt: int) -> RunOutput:
@@ -77,12 +74,15 @@ class RunOutput:
         chosen = run_dir or Path("runs") / BY_HAND / f"{named_for.stem}-{stamp}"
         chosen, number = world.all_gather_object((chosen, len(RunDir(chosen).attempts())))[0]
         run = RunDir(chosen.resolve())
-        is_rank0 = world.rank == 0
-        finished = _records(run) if is_rank0 and run.done.exists() else {}
-        return cls(run, run.attempt(number), writes_outcome=is_rank0, finished=finished)
+        return cls(run, run.attempt(number), writes_outcome=world.rank == 0)
 
     def _begin(self, config: dict[str, Any], key: str, made: Provenance) -> None:
-        """Write `run.json` and remove the outcome of the previous attempt."""
+        """Write `run.json` and remove the outcome of the previous attempt; copy the records of a finished run
+        before."""
+        if self.run.done.exists():
+            for path in (self.run.run_json, self.run.metrics, self.run.done):
+                if path.exists():
+                    write_bytes(self.attempt.finished / path.name, path.read_bytes())
         record = RunRecord(
             name=self.run.name,
             sweep=self.run.sweep,
@@ -112,14 +112,16 @@ class RunOutput:
     def close(self, error: RankError | None, metrics: Metrics | None = None) -> None:
         """Write `DONE` or `FAILED` on rank 0 of a trainer started by hand; in a job the agent writes them.
 
-        A finished run stays as it was if this attempt failed before the end of its first step.
+        A finished run stays as it was if this attempt failed or was stopped before the end of its first step.
         """
         if not self.writes_outcome:
             return
-        if error and self.finished and not self._has_steps():
-            for path, content in self.finished.items():
-                write_bytes(path, content)
-            return
+        if (error or (metrics and metrics.stop_cause)) and not self._has_steps():
+            finished = sorted(self.attempt.finished.glob("*"), reverse=True)  # `DONE` last
+            for path in finished:
+                write_bytes(self.run.path / path.name, path.read_bytes())
+            if finished:
+                return
         cause, message = "finished", None
         if error:
             cause, message = error.cause, f"rank {error.rank}: {error.kind}: {error.message}"
@@ -140,8 +142,3 @@ class RunOutput:
     def _has_steps(self) -> bool:
         steps = self.attempt.steps(0)
         return steps.exists() and steps.stat().st_size > 0
-
-
-def _records(run: RunDir) -> dict[Path, bytes]:
-    """Contents of the files that describe a finished run, and which its next attempt overwrites."""
-    return {path: path.read_bytes() for path in (run.run_json, run.metrics, run.done) if path.exists()}

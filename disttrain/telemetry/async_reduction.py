@@ -47,14 +47,19 @@ class AsyncReductionQueue(Generic[L]):
 
     def ready(self, wait: bool = False) -> Iterator[tuple[L, torch.Tensor]]:
         """Remove and yield label and result (on the CPU) of each reduction that has arrived, oldest first;
-        with `wait`, of all. Raises `RuntimeError` if a reduction failed."""
+        with `wait`, of all. One that failed never arrives: with `wait` it raises `RuntimeError`."""
         while self._queued:
             label, reduced, arrival = self._queued[0]
             if isinstance(arrival, dist.Work):
                 if not wait and not arrival.is_completed():
                     return
-                with heartbeat.collective():
-                    arrival.wait()
+                try:
+                    with heartbeat.collective():
+                        arrival.wait()
+                except RuntimeError:
+                    if wait:
+                        raise
+                    return
             elif arrival is not None:
                 if wait:
                     with heartbeat.collective():

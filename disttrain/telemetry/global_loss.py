@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.async_reduction import AsyncReductionQueue
+from disttrain.telemetry.step_series import StepSeries
 
 
 class GlobalLoss:
@@ -17,8 +18,10 @@ class GlobalLoss:
     loss of the global batch.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, curve: StepSeries) -> None:
+        """`curve` receives the losses on rank 0."""
         self._world = world
+        self._curve = curve
         self._local: list[tuple[int, torch.Tensor, bool]] = []
         self._reductions = AsyncReductionQueue[list[int | None]](world)
 
@@ -38,11 +41,10 @@ class GlobalLoss:
             self._local = []
             self._reductions.submit(steps, losses, dist.ReduceOp.SUM, wait=wait)
 
-    def ready(self, wait: bool = False) -> list[tuple[int, float]]:
-        """(step, loss) of the reductions that have arrived, oldest first; with `wait`, of all."""
-        return [
-            (step, loss)
-            for steps, sums in self._reductions.ready(wait)
-            for step, loss in zip(steps, (sums / self._world.size).float().tolist(), strict=True)
-            if step is not None
-        ]
+    def collect(self, wait: bool = False) -> None:
+        """Add the losses of the reductions that have arrived to the curve; with `wait`, of all."""
+        for steps, sums in self._reductions.ready(wait):
+            if self._world.rank == 0:
+                for step, loss in zip(steps, (sums / self._world.size).float().tolist(), strict=True):
+                    if step is not None:
+                        self._curve.add(step, loss)

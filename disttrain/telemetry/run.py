@@ -97,8 +97,8 @@ class RunTelemetry:
             compares_passes=self.metadata.compares_passes,
         )
         self._recorder.profiled = self.profiled.steps
-        self._global_loss = GlobalLoss(self.timed_world)
         self._losses = StepSeries()  # on rank 0
+        self._global_loss = GlobalLoss(self.timed_world, self._losses)
         self.pace = ReductionPace(self.config.train.log_every)
         self._node = NodeTelemetry(self.attempt, self.world, settings.gpu_every_s)
         self._step, self._lr = 0, 0.0
@@ -199,6 +199,7 @@ class RunTelemetry:
         nothing, so that the first error is the one that is reported."""
         try:
             self._recorder.abandon()
+            self._global_loss.collect()
             self.profiled.finish(self._recorder.profiled_phases)
             if self.is_rank0:
                 ranks = [self._rank_summary()]
@@ -275,10 +276,7 @@ class RunTelemetry:
         self._global_loss.reduce(wait)
         if wait or self._measures_comm or self._recorder.unread >= RECORDS_AT_ONCE:
             self._recorder.split_comm(everything=wait)
-        reduced = self._global_loss.ready(wait)
-        if self.is_rank0:
-            for step, loss in reduced:
-                self._losses.add(step, loss)
+        self._global_loss.collect(wait)
 
     def _write_progress(self, now: float, final: Metrics | None = None) -> None:
         if self._progress:

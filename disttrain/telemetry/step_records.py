@@ -164,7 +164,11 @@ class StepLog:
             compared, within = [self._compared_s(each) for each in steps], [each.within for each in steps]
             self._split.submit(compared, within, wait=everything)
             self._submitted += due
-        for transfer_s in self._split.ready(wait=everything):
+        self._take_compared(wait=everything)
+
+    def _take_compared(self, wait: bool = False) -> None:
+        """Write the steps whose comparison has arrived; with `wait`, of all that are under way."""
+        for transfer_s in self._split.ready(wait) if self._split is not None else ():
             closed = self._unsplit.popleft()
             self._submitted -= 1
             if transfer_s is None:
@@ -182,6 +186,7 @@ class StepLog:
     def abandon(self) -> None:
         """Write the steps that the ranks will not compare any more, with null wait and transfer."""
         self.collect()
+        self._take_compared()
         for closed in self._unsplit:
             self._write(closed, split=False)
         self._unsplit.clear()

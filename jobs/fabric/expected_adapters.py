@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 from disttrain.records.nccl_names import parse_names
@@ -9,15 +10,20 @@ from jobs.fabric.description import Adapter, AdapterKind, Fabric, Port
 
 
 def expected_adapters(fabric: Fabric, settings: Mapping[str, str]) -> tuple[Adapter, ...]:
-    """The adapters for computing that `NCCL_IB_HCA` permits; none where the settings choose TCP.
+    """The adapters for computing that `NCCL_IB_HCA` permits, each with the ports that NCCL should use; none
+    where the settings choose TCP.
 
     A list of the user that permits only other adapters wins over the choice of those for computing.
 
     `settings`: the environment of the ranks, and values of NCCL's configuration files.
     """
-    if settings.get("NCCL_IB_DISABLE", "0") != "0" or settings.get("NCCL_NET", "").lower() == "socket":
+    if settings.get("NCCL_NET", "").lower() == "socket":
         return ()
-    permitted = tuple(each for each in fabric.adapters if _ports(each, settings))
+    permitted = tuple(
+        dataclasses.replace(each, ports=ports)
+        for each in fabric.adapters
+        if (ports := _ports(each, settings))
+    )
     chosen = tuple(each for each in permitted if each.for_compute)
     return chosen or (permitted if settings.get("NCCL_IB_HCA") else ())
 
@@ -27,16 +33,18 @@ def expected_ports(fabric: Fabric, settings: Mapping[str, str]) -> tuple[str, ..
     return tuple(
         f"{adapter.name}/{port.number}"
         for adapter in expected_adapters(fabric, settings)
-        for port in _ports(adapter, settings)
+        for port in adapter.ports
     )
 
 
 def _ports(adapter: Adapter, settings: Mapping[str, str]) -> tuple[Port, ...]:
-    """Active ports that the settings permit, at the rate of the fastest one."""
-    permitted = parse_names(settings.get("NCCL_IB_HCA", "") if adapter.kind is AdapterKind.VERBS else "")
-    return tuple(
-        port
-        for port in adapter.ports
-        if port.is_active and port.rate_gbit_per_s == adapter.rate_gbit_per_s
-        if permitted.permits(adapter.name, port.number)
-    )
+    """Active ports that the settings permit, at the rate of the fastest of them. `NCCL_IB_DISABLE` and
+    `NCCL_IB_HCA` concern NCCL's own transport alone, which EFA and Slingshot do not use."""
+    found = [port for port in adapter.ports if port.is_active]
+    if adapter.kind is AdapterKind.VERBS:
+        if settings.get("NCCL_IB_DISABLE", "0") != "0":
+            return ()
+        permitted = parse_names(settings.get("NCCL_IB_HCA", ""))
+        found = [port for port in found if permitted.permits(adapter.name, port.number)]
+    fastest = max((port.rate_gbit_per_s or 0.0 for port in found), default=0.0)
+    return tuple(port for port in found if (port.rate_gbit_per_s or 0.0) == fastest)

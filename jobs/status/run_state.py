@@ -274,9 +274,8 @@ def _unsubmitted(run: RunDir, code_hash: str | None) -> RunState:
         "code_hash": command_code.hash_in(record),
     }
     attempts = run.attempts()
-    # A failed start of a finished run leaves `DONE` if it trained no step; any other start removes it.
-    stays_done = bool(attempts) and attempts[-1].error(0).exists() and run.done.exists()
-    outcome = _recorded_outcome(run, attempts[-1].number if attempts and not stays_done else None)
+    # A start by hand removes `DONE`, and restores it if it ended before a step.
+    outcome = _recorded_outcome(run, attempts[-1].number if attempts and not run.done.exists() else None)
     planned = record["provenance"].get("created")
     if outcome is None and not attempts:
         return RunState(run, "planned", **known, changed=newest_time(planned))

@@ -88,7 +88,13 @@ def test_transfer_is_the_least_of_all_ranks_and_waiting_the_rest(tmp_path_factor
     assert sum(recorder.durations) == pytest.approx(sum(recorder.measured))
 
 
-def test_a_run_that_breaks_off_keeps_what_was_never_compared(tmp_path):
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "after the call"])
+def test_a_run_that_breaks_off_keeps_what_was_never_compared(tmp_path, monkeypatch, late):
+    too_early = iter([late])
+    ready = Peers.ready
+    monkeypatch.setattr(
+        Peers, "ready", lambda self, wait=False: [] if next(too_early, False) else ready(self, wait)
+    )
     recorder = recorded(tmp_path / "steps.jsonl", [0.25] * 5, [0.25] * 5, look_ups={3})
     recorder.abandon()
     recorder.close()

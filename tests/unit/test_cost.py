@@ -73,6 +73,12 @@ def test_without_an_interval_between_repeats_the_deadline_is_undecided(
     assert cheapest(costs) is None
 
 
+def test_a_point_worse_within_the_margin_alone_dominates() -> None:
+    points = [(100.0, 1.0), (100.1, 0.5)]
+    assert pareto(points) == [True, True]
+    assert pareto(points, 0.02) == [False, True]
+
+
 def test_differences_within_the_margin_dominate_nothing() -> None:
     points = [(100.0, 10.0), (100.5, 10.05), (150.0, 12.0)]
     assert pareto(points) == [True, False, False]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,19 @@ def test_lists_of_hcas_do_not_apply_to_efa(tmp_path: Path) -> None:
 
 def test_without_adapters_none_is_expected(tmp_path: Path) -> None:
     assert ports("ethernet_25g", tmp_path) == []
+
+
+def test_the_switch_of_nccls_own_transport_does_not_apply_to_efa(tmp_path: Path) -> None:
+    fabric = detect(tree("efa_p5", tmp_path), Process())
+    assert len(expected_adapters(fabric, {"NCCL_IB_DISABLE": "1"})) == 32
+
+
+def test_a_slower_port_that_the_user_names_is_expected_at_its_rate(tmp_path: Path) -> None:
+    fabric = detect(tree("hdr_mixed", tmp_path), Process())
+    first = fabric.adapters[0]
+    slower = dataclasses.replace(first.ports[0], number=2, rate_gbit_per_s=100.0)
+    two_ports = dataclasses.replace(first, ports=(*first.ports, slower))
+    settings = {"NCCL_IB_HCA": f"={first.name}:2"}
+    fabric = dataclasses.replace(fabric, adapters=(two_ports, *fabric.adapters[1:]))
+    assert expected_ports(fabric, settings) == (f"{first.name}/2",)
+    assert [each.rate_gbit_per_s for each in expected_adapters(fabric, settings)] == [100.0]

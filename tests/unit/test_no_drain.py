@@ -16,6 +16,7 @@ from disttrain.telemetry.global_loss import GlobalLoss
 from disttrain.telemetry.json_lines import JsonLinesWriter
 from disttrain.telemetry.step_clock import HostClock
 from disttrain.telemetry.step_records import StepLog
+from disttrain.telemetry.step_series import StepSeries
 
 ON_DEVICE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cuda", 0), backend=None)
 
@@ -87,7 +88,8 @@ def test_the_mode_sees_what_would_wait(never_waiting):
 
 
 def test_nothing_is_waited_for_when_ranks_compare_losses_and_times(never_waiting, tmp_path):
-    losses, split = GlobalLoss(ON_DEVICE), CommSplit(ON_DEVICE)
+    curve, split = StepSeries(), CommSplit(ON_DEVICE)
+    losses = GlobalLoss(ON_DEVICE, curve)
     recorder = StepLog(
         JsonLinesWriter(tmp_path / "steps.jsonl"),
         HostClock(),
@@ -101,5 +103,6 @@ def test_nothing_is_waited_for_when_ranks_compare_losses_and_times(never_waiting
         losses.add(step, loss)
     losses.reduce()
     split.submit([[0.1], [0.2, 0.3], [0.1]])
-    assert (losses.ready(), split.ready()) == ([], []), "read later, once they have arrived"
+    losses.collect()
+    assert (curve.thinned(), split.ready()) == ([], []), "read later, once they have arrived"
     recorder.close()

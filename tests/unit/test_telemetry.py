@@ -132,14 +132,16 @@ def test_thinning_keeps_order_and_both_ends(limit, size):
 
 
 def test_global_loss_of_one_rank_is_its_own():
-    losses = GlobalLoss(ALONE)
+    curve = StepSeries()
+    losses = GlobalLoss(ALONE, curve)
     losses.add(1, torch.tensor(2.0))
     losses.add(2, torch.tensor(1.0))
-    assert losses.ready() == []
-    losses.reduce()
-    assert losses.ready() == [(1, 2.0), (2, 1.0)]
-    losses.reduce()
-    assert losses.ready() == []
+    losses.collect()
+    assert curve.thinned() == []
+    for _ in range(2):
+        losses.reduce()
+        losses.collect()
+        assert curve.thinned() == [(1, 2.0), (2, 1.0)]
 
 
 def test_a_curve_is_thinned_like_a_list_and_goes_on_from_its_tensors():

@@ -176,7 +176,7 @@ def _expected_ports(adapters: Sequence[Link], environ: Mapping[str, str]) -> set
     if (named := environ.get(ADAPTERS)) is not None:
         return set(named.split(",")) - {""}
     if environ.get("NCCL_IB_DISABLE", "0") != "0":
-        return set()
+        adapters = [link for link in adapters if link.unit_bytes != _DATA_UNIT_BYTES]  # EFA goes on
     permitted = parse_names(environ.get("NCCL_IB_HCA", ""))
     rates = {
         link.name: link.line_rate_bytes_per_s or 0.0
