@@ -1,4 +1,5 @@
-"""Runs that were at work on one node at the same time: each may have slowed the other down."""
+"""Runs that were at work on one node at the same time: each may have slowed the other down. The nodes of a
+mini-cluster are one machine."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
+from analysis.runs.one_machine import minicluster_of
 from disttrain.records import gpu_hours
 from disttrain.records.json_files import read_json_or_none
 from disttrain.records.run_directory import Attempt, RunDir
@@ -64,6 +66,8 @@ def intervals(run: RunDir, *, with_gpus: bool = True) -> Iterator[Interval]:
             start = datetime.fromisoformat(record["started"]).timestamp()
             end = datetime.fromisoformat(gpu_hours.end_of_attempt(record, last_progress)).timestamp()
             hosts = list(record["nodes"])
+            if cluster := minicluster_of(attempt):
+                hosts = [f"the machine of mini-cluster {cluster}"] * len(hosts)
         except (KeyError, TypeError, ValueError):
             continue
         gpus: dict[str, frozenset[str]] = {}

@@ -54,7 +54,8 @@ def interval_basis(estimates: Iterable[Estimate | None]) -> str:
         return f"{kind} {over}within the run where there is one repeat"
     if bounded:
         return f"{kind} over repeats"
-    return "no interval: one repeat, or not stationary" if known else "no interval"
+    reasons = {"not stationary" if each.basis == "not stationary" else "one repeat" for each in known}
+    return f"no interval: {' or '.join(sorted(reasons))}" if known else "no interval"
 
 
 def has_bars(estimates: Iterable[Estimate | None]) -> bool:

@@ -163,9 +163,10 @@ _ALL = (
     Definition(
         "bus-bandwidth",
         "Bus bandwidth",
-        "busbw = f · bytes / duration",
+        "busbw = f · bytes / shortest duration of a rank",
         "f = 2(n - 1)/n for all-reduce, (n - 1)/n for all-gather and reduce-scatter, 1 for broadcast, with n "
-        "ranks: the rate that each link must carry, comparable with its line rate. Unit: B/s.",
+        "ranks: the rate that each link must carry, comparable with its line rate. The rank with the "
+        "shortest duration arrived last and waited for nobody. Unit: B/s.",
         "NVIDIA nccl-tests, PERFORMANCE.md",
     ),
     Definition(

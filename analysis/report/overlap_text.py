@@ -30,8 +30,8 @@ def warning(overlaps: Sequence[RunOverlap], sweeps: int) -> list[str]:
     if same:
         shared += f", and {plural(same, 'pair')} could use the same GPU"
     return [
-        f"Runs overlapped in time on one node and may have slowed each other down: {pairs}. They shared the "
-        f"node's {shared}. Run them one at a time (--serial), or on nodes of their own (profile key "
+        f"Runs overlapped in time on one machine and may have slowed each other down: {pairs}. They shared "
+        f"its {shared}. Run them one at a time (--serial), or on nodes of their own (profile key "
         "exclusive)."
     ]
 
@@ -55,7 +55,7 @@ def heading_line(overlaps: Sequence[RunOverlap]) -> str:
     """Heading line of the table of overlapping runs."""
     left = len(overlaps) - LISTED_OVERLAPS
     more = f" {plural(left, 'further pair')} of a shorter time: see report.json." if left > 0 else ""
-    return f"Pairs of runs whose attempts overlapped in time on one node, by the times in attempt.json.{more}"
+    return f"Pairs of runs whose attempts overlapped on one machine, by the times in attempt.json.{more}"
 
 
 def _hosts(names: Sequence[str]) -> str:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from disttrain.records.json_files import read_json_or_none
-from disttrain.records.run_directory import RunDir
+from disttrain.records.run_directory import Attempt, RunDir
 
 Machine = Literal["mini-cluster", "local"]
-_CONFIG = re.compile(r"/run/disttrain-[^/]+/slurm\.conf")
+_CONFIG = re.compile(r"/run/disttrain-([^/]+)/slurm\.conf")
 """Configuration of a mini-cluster's Slurm, whose nodes are network namespaces."""
 
 
@@ -34,10 +34,16 @@ def one_machine(run: RunDir) -> OneMachine | None:
         rates = tuple(float(each["bytes_per_s"]) for each in links.get("rates") or [])
         if record.get("cluster") == "local":
             return OneMachine("local", rates)
-        node = read_json_or_none(attempt.node_record(0)) or {}
-        if _CONFIG.fullmatch(str((node.get("slurm") or {}).get("SLURM_CONF"))):
+        if minicluster_of(attempt) is not None:
             return OneMachine("mini-cluster", rates)
     return None
+
+
+def minicluster_of(attempt: Attempt) -> str | None:
+    """Name of the mini-cluster that the attempt ran on; None for another cluster, or without a record."""
+    node = read_json_or_none(attempt.node_record(0)) or {}
+    found = _CONFIG.fullmatch(str((node.get("slurm") or {}).get("SLURM_CONF")))
+    return found[1] if found else None
 
 
 def one_machine_of(paths: Sequence[str]) -> list[OneMachine]:

@@ -107,6 +107,16 @@ def test_gpus_are_read_from_the_nodes_records(tmp_path: Path) -> None:
     assert (overlap.gpus, overlap.seconds) == ("same", 60)
 
 
+def test_the_nodes_of_a_mini_cluster_are_one_machine(tmp_path: Path) -> None:
+    runs = [fake_run(tmp_path / "s" / name, hosts=[f"mini-{name}"]) for name in "ab"]
+    assert overlaps_of(run.path for run in runs) == []
+    for run in runs:
+        slurm = {"SLURM_CONF": "/run/disttrain-mini/slurm.conf"}
+        write_json(run.attempt(0).node_record(0), {"host": "h", "slurm": slurm})
+    (overlap,) = overlaps_of(run.path for run in runs)
+    assert overlap.hosts == ["the machine of mini-cluster mini"]
+
+
 def test_the_nodes_of_runs_without_an_overlap_are_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

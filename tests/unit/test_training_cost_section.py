@@ -54,6 +54,15 @@ def test_without_prices_there_is_no_money_and_without_deadline_no_verdict(tmp_pa
     assert late.conclusion == "No measured size ends within 1.00 s for certain."
 
 
+def test_sizes_that_cost_the_same_are_named_with_the_cheapest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training_cost, "EQUIVALENCE_MARGIN", 0.2)
+    axes = [{"optim.lr": 0.1}, {"optim.lr": 0.2}]  # the second is a tenth slower
+    text = section_of(fake_sweep(tmp_path, axes=axes), CostQuestion()).conclusion
+    assert re.match(r"Cheapest: lr 0\.1, 1 node with .* \(.*lr 0\.2, 1 node: within 20 % of it\)", text), text
+
+
 def test_curves_train_on_one_number_of_samples_and_one_dominates_the_other(tmp_path: Path) -> None:
     axes = [{"optim.fused": True}, {"optim.fused": False}]  # False, listed first, is a tenth slower
     section = section_of(fake_sweep(tmp_path, axes=axes, scaling="strong"), CostQuestion())

@@ -152,8 +152,8 @@ def _collectives(study: Study, points: _Sizes) -> Table:
     return Table(
         "collectives",
         f"Collectives of profiled steps, the {_LISTED} longest of each size, means over steps, ranks "
-        "and repeats. Collectives that run at the same time each count in full, so their sum can exceed the "
-        "communication of the step.",
+        "and repeats; bandwidth by the rank with the shortest duration. Collectives that run at the same "
+        "time each count in full, so their sum can exceed the communication of the step.",
         [
             *size_columns(study),
             Column("collective", "collective"),

@@ -167,7 +167,12 @@ def _conclusion_of(study: Study, found: list[tuple[Curve, list[SizeCost]]]) -> s
     fastest = min(every, key=lambda each: each[1].time_s.value)
     if least[1] is fastest[1]:
         return f"The fastest size is also the cheapest: {_text(study, *least)}."
-    return f"Cheapest: {_text(study, *least)}. Fastest: {_text(study, *fastest)}."
+    most = (1 + EQUIVALENCE_MARGIN) * least[1].device_hours.value
+    alike = [
+        _name(study, *each) for each in every if each is not least and each[1].device_hours.value <= most
+    ]
+    also = f" ({', '.join(alike)}: within {percent(EQUIVALENCE_MARGIN, 0)} of it)" if alike else ""
+    return f"Cheapest: {_text(study, *least)}{also}. Fastest: {_text(study, *fastest)}."
 
 
 def _unknown(every: list[tuple[Curve, SizeCost]]) -> str:
@@ -180,11 +185,15 @@ def _unknown(every: list[tuple[Curve, SizeCost]]) -> str:
     return f" ({', '.join(sorted(reasons))})" if reasons else ""
 
 
-def _text(study: Study, curve: Curve, cost: SizeCost) -> str:
+def _name(study: Study, curve: Curve, cost: SizeCost) -> str:
     name = f"{curve.label}, " if len(study.curves) > 1 else ""
+    return f"{name}{plural(cost.size, curve.unit)}"
+
+
+def _text(study: Study, curve: Curve, cost: SizeCost) -> str:
     money = "" if cost.money is None else f", {cost.money.value:,.2f} {study.prices.currency}"
     return (
-        f"{name}{plural(cost.size, curve.unit)} with {span(cost.time_s.value)} and "
+        f"{_name(study, curve, cost)} with {span(cost.time_s.value)} and "
         f"{number(cost.device_hours.value)} device-hours {cell(cost.device_hours, 'h').interval}{money}"
     )
 
