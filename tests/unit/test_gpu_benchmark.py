@@ -104,13 +104,14 @@ def test_parts_on_several_gpus_run_if_named_or_given_time(
     assert started == expected
 
 
+STEPS_OF_TWO_TURNS = trainer_turns.WARM_UP + 2 * trainer_turns.STEPS_OF_TURN
+
+
 def test_the_turns_of_the_trainer_and_a_bare_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[BackgroundWriter] = []
     monkeypatch.setattr(BackgroundWriter, "wait", lambda writer: waits.append(writer))
     arguments = argparse.Namespace(peers=["bare"], launch=1, rounds=2)
-    config = trainer_turns.config_of(
-        "single", "cpu", trainer_turns.WARM_UP + 2 * trainer_turns.STEPS_OF_TURN, tiny=True
-    )
+    config = trainer_turns.config_of("single", "cpu", STEPS_OF_TWO_TURNS, tiny=True)
     with open_world(config.resources) as world:
         found = trainer_turns.measure(arguments, world, config, tmp_path)
     assert {name: len(seconds) for name, seconds in found["seconds"].items()} == {"disttrain": 2, "bare": 2}
@@ -130,9 +131,7 @@ def test_turns_of_other_loops_make_no_log_line_due(tmp_path: Path, monkeypatch: 
     written = []
     monkeypatch.setattr(RunTelemetry, "_write_progress", lambda *_: written.append("line"))
     arguments = argparse.Namespace(peers=["bare"], launch=0, rounds=2)
-    config = trainer_turns.config_of(
-        "single", "cpu", trainer_turns.WARM_UP + 2 * trainer_turns.STEPS_OF_TURN, tiny=True
-    )
+    config = trainer_turns.config_of("single", "cpu", STEPS_OF_TWO_TURNS, tiny=True)
     with open_world(config.resources) as world:
         found = trainer_turns.measure(arguments, world, config, tmp_path)
     assert found["seconds"] == {"disttrain": [0.0, 0.0], "bare": [100.0, 100.0]}
