@@ -28,6 +28,7 @@ from analysis.figures.style import (
     DPI,
     EMULATED,
     FAINT,
+    LINES,
     MARKERS,
     PHASE_COLOURS,
     PHASE_NAMES,
@@ -271,7 +272,9 @@ def ecdf_figure(curves: Sequence[Curve], step_times_s: Mapping[RunId, NDArray[np
         if found and (times := np.sort(np.concatenate(found))).size:
             size = plural(point.size, curve.unit)
             label = size if len(curves) == 1 else f"{_short(curve.label)}, {size}"
-            axes.step(times, np.arange(1, times.size + 1) / times.size, color=colour, label=label)
+            line = "-" if len(curves) == 1 else LINES[curve.points.index(point) % len(LINES)]
+            shares = np.arange(1, times.size + 1) / times.size
+            axes.step(times, shares, color=colour, linestyle=line, label=label)
     axes.set_xlabel("duration of a step (s)")
     axes.set_ylabel("share of steps")
     axes.set_ylim(0, 1)
@@ -370,7 +373,7 @@ def _legend(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
     if labels:
         longest = max(map(len, labels))
-        columns = 1 if longest > 30 else 2 if longest > 22 else 3
+        columns = 1 if longest > 27 else 2 if longest > 15 else 3
         figure.set_figheight(figure.get_figheight() + 0.17 * (len(labels) // columns - 1))
         figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 

@@ -40,6 +40,7 @@ PHASE_NAMES = {
 }
 CURVE_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1c1c1c")
 MARKERS = ("o", "s", "D", "^", "v", "P", "X")
+LINES = ("-", "--", "-.", ":")
 
 PHASE_CLASSES = {
     "compute_s": "ph-compute",

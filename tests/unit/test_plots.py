@@ -54,6 +54,19 @@ def test_figures_of_emulated_runs_are_marked(curves: list[Curve]) -> None:
         assert draw(curves).get_suptitle() == ""
 
 
+def test_lines_of_several_curves_differ_and_their_legend_fits_into_the_figure(tmp_path: Path) -> None:
+    axes = [{"parallel.ddp.bucket_mb": 4}, {"parallel.ddp.bucket_mb": 32}]
+    several = scaling_curves(load([fake_sweep(tmp_path, axes=axes)]))
+    times = {(each.sweep, run): np.ones(9) for each in several for point in each.points for run in point.runs}
+    figure = plots.ecdf_figure(several, times)
+    lines = [(line.get_color(), line.get_linestyle()) for line in figure.axes[0].lines]
+    assert len(set(lines)) == len(lines) == 6
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    extent = legend.get_window_extent()
+    assert 0 <= extent.x0 < extent.x1 <= figure.bbox.width
+
+
 def test_one_repeat_draws_no_interval(tmp_path: Path) -> None:
     (axes,) = plots.efficiency_figure(scaling_curves(load([fake_sweep(tmp_path, repeats=1)]))).axes
     (bars,) = axes.containers
