@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from analysis.figures.style import CLASS_COLOURS, EMULATED, FAINT, INK, WIDTH_IN, styled
+from analysis.figures.style import CLASS_COLOURS, FAINT, INK, WIDTH_IN, mark_emulated, styled
 from analysis.svg.bars import Row
 from analysis.svg.plot import LegendItem
 from analysis.svg.scales import Axis
@@ -43,5 +43,5 @@ def bar_figure(
         patches = [Patch(color=CLASS_COLOURS.get(each.colour, FAINT), label=each.label) for each in legend]
         figure.legend(handles=patches, loc="outside lower center", ncols=min(3, len(legend)))
     if emulated:
-        figure.suptitle("emulated", x=0.995, ha="right", fontsize=8.8, fontweight="bold", color=EMULATED)
+        mark_emulated(figure)
     return figure

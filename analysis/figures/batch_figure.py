@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from analysis.figures.style import CURVE_COLOURS, EMULATED, MARKERS, WIDTH_IN, styled
+from analysis.figures.style import CURVE_COLOURS, MARKERS, WIDTH_IN, mark_emulated, styled
 from analysis.stats.estimates import Estimate
 
 
@@ -43,5 +43,5 @@ def batch_figure(
     axes.set_ylabel(label)
     figure.legend(loc="outside lower center", ncols=3)
     if emulated:
-        figure.suptitle("emulated", x=0.995, ha="right", fontsize=8.8, fontweight="bold", color=EMULATED)
+        mark_emulated(figure)
     return figure

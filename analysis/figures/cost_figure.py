@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from analysis.figures.style import CURVE_COLOURS, EMULATED, WIDTH_IN, styled
+from analysis.figures.style import CURVE_COLOURS, WIDTH_IN, mark_emulated, styled
 from analysis.stats.estimates import Estimate
 
 
@@ -55,5 +55,5 @@ def cost_figure(shown: Sequence[CostPoint], time_label: str, label: str, *, emul
     if len({each.curve for each in shown}) > 1:
         figure.legend(loc="outside lower center", ncols=2)
     if emulated:
-        figure.suptitle("emulated", x=0.995, ha="right", fontsize=8.8, fontweight="bold", color=EMULATED)
+        mark_emulated(figure)
     return figure

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from analysis.figures.style import EMULATED, WIDTH_IN, styled
+from analysis.figures.style import WIDTH_IN, mark_emulated, styled
 from analysis.stats.estimates import Floats
 from analysis.svg.scales import Axis
 
@@ -56,5 +56,5 @@ def heat_map_figure(
     bar = figure.colorbar(image, ax=axes, ticks=[low, high], pad=0.01)
     bar.ax.set_yticklabels([form(low), form(high)])
     if emulated:
-        figure.suptitle("emulated", x=0.995, ha="right", fontsize=8.8, fontweight="bold", color=EMULATED)
+        mark_emulated(figure)
     return figure

@@ -26,13 +26,13 @@ from analysis.efficiency import Curve, Point
 from analysis.figures.style import (
     CURVE_COLOURS,
     DPI,
-    EMULATED,
     FAINT,
     LINES,
     MARKERS,
     PHASE_COLOURS,
     PHASE_NAMES,
     WIDTH_IN,
+    mark_emulated,
     styled,
 )
 from analysis.runs.step_records import RunId
@@ -62,7 +62,7 @@ def _drawn(
     def drawn(curves: Sequence[Curve], *args: P.args, **kwargs: P.kwargs) -> Figure:
         figure = styled(draw)(curves, *args, **kwargs)
         if any(curve.emulated for curve in curves):
-            figure.suptitle("emulated", x=0.995, ha="right", fontsize=8.8, fontweight="bold", color=EMULATED)
+            mark_emulated(figure)
         return figure
 
     return drawn

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from analysis.comparison import PointComparison
-from analysis.figures.style import CURVE_COLOURS, FAINT, MARKERS, WIDTH_IN, styled
+from analysis.figures.style import CURVE_COLOURS, FAINT, MARKERS, WIDTH_IN, mark_emulated, styled
 from analysis.stats.verdicts import EQUIVALENCE_MARGIN
 
 
 @styled
 def ratio_figure(compared: Sequence[PointComparison]) -> Figure:
-    """Ratio of throughputs by number of ranks, with its interval and the margin of equivalence."""
+    """Ratio of throughputs by number of ranks, with intervals over repeats and the margin of equivalence."""
     figure = Figure((WIDTH_IN, 3.2), layout="constrained")
     axes = figure.add_subplot()
     axes.axhspan(1 / (1 + EQUIVALENCE_MARGIN), 1 + EQUIVALENCE_MARGIN, color=FAINT, alpha=0.3, linewidth=0)
@@ -27,7 +27,7 @@ def ratio_figure(compared: Sequence[PointComparison]) -> Figure:
         marker = MARKERS[index % len(MARKERS)]
         axes.plot(sizes, ratios, marker=marker, linestyle="", color=colour, label=f"{label} / {base}")
         for size, each in zip(sizes, own, strict=True):
-            if each.ratio.low is not None and each.ratio.high is not None:
+            if each.ratio.basis == "repeats" and each.ratio.low is not None and each.ratio.high is not None:
                 axes.plot([size, size], [each.ratio.low, each.ratio.high], color=colour)
     axes.set_xscale("log", base=2)
     axes.set_xticks(sorted({each.point.world_size for each in compared}))
@@ -36,4 +36,6 @@ def ratio_figure(compared: Sequence[PointComparison]) -> Figure:
     axes.set_xlabel("ranks")
     axes.set_ylabel("ratio of throughputs")
     figure.legend(loc="outside lower center", ncols=2)
+    if any(each.curve.emulated for each in compared):
+        mark_emulated(figure)
     return figure

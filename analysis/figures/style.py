@@ -107,3 +107,8 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
             return draw(*args, **kwargs)
 
     return drawn
+
+
+def mark_emulated(figure: Figure) -> None:
+    """Mark a figure with results of emulated runs."""
+    figure.suptitle("emulated", x=0.995, ha="right", fontsize=8.8, fontweight="bold", color=EMULATED)

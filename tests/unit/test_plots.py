@@ -12,8 +12,10 @@ import pytest
 from matplotlib.container import BarContainer
 
 from analysis import utilization
+from analysis.comparison import against
 from analysis.efficiency import Curve, scaling_curves
 from analysis.figures import plots
+from analysis.figures.ratio_plot import ratio_figure
 from analysis.figures.style import DPI, PHASE_COLOURS, PHASE_NAMES, WIDTH_IN
 from analysis.runs import training_curves
 from analysis.runs.load import load
@@ -65,6 +67,12 @@ def test_lines_of_several_curves_differ_and_their_legend_fits_into_the_figure(tm
     (legend,) = figure.legends
     extent = legend.get_window_extent()
     assert 0 <= extent.x0 < extent.x1 <= figure.bbox.width
+
+
+def test_the_figure_of_ratios_is_marked_if_a_run_is_emulated(curves: list[Curve]) -> None:
+    (waited,) = (replace(curve, emulated=True) for curve in curves)
+    assert ratio_figure(against(curves, curves)).get_suptitle() == ""
+    assert ratio_figure(against([waited], [waited])).get_suptitle() == "emulated"
 
 
 def test_one_repeat_draws_no_interval(tmp_path: Path) -> None:

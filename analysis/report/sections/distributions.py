@@ -170,7 +170,7 @@ def _ecdf(study: Study, found: Sequence[SizeSteps], conclusion: str) -> Figure:
     return Figure(
         "ecdf",
         "Cumulative distribution",
-        f"{conclusion} Share of steps up to each duration: a steep line is a steady step, a long foot to the "
+        f"{conclusion} Share of steps up to each duration: a steep line is a steady step, a long tail to the "
         "right are slow steps.",
         plot.svg(),
         description,
