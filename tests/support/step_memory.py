@@ -6,7 +6,7 @@ import bisect
 import itertools
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -98,7 +98,7 @@ def measure(world: World, config: Config) -> StepMemory:
             with record_function(_STEP), _gathered(built.model) as gathered:
                 runner.step(step, batches)
     model = sum(parameter.numel() * parameter.element_size() for parameter in built.model.parameters())
-    return StepMemory(_peaks(profiler), max(gathered, default=0), model)
+    return StepMemory(step_peaks(_events(profiler)), max(gathered, default=0), model)
 
 
 @contextmanager
@@ -123,17 +123,29 @@ def _gathered(model: nn.Module) -> Iterator[list[int]]:
             hook.remove()
 
 
-def _peaks(profiler: profile) -> tuple[int, ...]:
-    """Live bytes of the CPU allocator at most in each measured step."""
+def _events(profiler: profile) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
-        events = json.loads(path.read_text())["traceEvents"]
+        return list(json.loads(path.read_text())["traceEvents"])
+
+
+def step_peaks(events: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+    """Live bytes of the CPU allocator at most in each measured step, by the events of a profile.
+
+    Memory from before the profile does not count, nor does its end: an earlier test may have left it.
+    """
     steps = sorted(e["ts"] for e in events if e.get("name") == _STEP and e.get("cat") == "user_annotation")
     peaks = [0] * (len(steps) + 1)
+    live: dict[int, int] = {}  # bytes by address
     now = 0
     for event in sorted((e for e in events if e.get("name") == "[memory]"), key=lambda e: e["ts"]):
-        now += event["args"]["Bytes"]
+        address, size = event["args"]["Addr"], event["args"]["Bytes"]
+        if size > 0:
+            live[address] = size
+            now += size
+        else:
+            now -= live.pop(address, 0)
         step = bisect.bisect(steps, event["ts"])
         peaks[step] = max(peaks[step], now)
     return tuple(peaks[-MEASURED:])
