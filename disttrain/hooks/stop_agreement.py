@@ -4,6 +4,10 @@ Each step costs one comparison (`next_step`). About every `job.stop_check_s` sec
 is due by its step, one small all-reduce gives all ranks the same view: requests to stop, writes in progress,
 time. One collective serves stopping and checkpointing, so both are one hook. All ranks act on the same view,
 and no rank enters a collective alone.
+
+Where steps are short, the all-reduce runs beside the next step, and the ranks act on its result after that
+step: no rank then waits at the agreement for a slower one. A checkpoint that is due by its step, and steps
+longer than half of `job.stop_check_s`, have an all-reduce of their own.
 """
 
 from __future__ import annotations
@@ -75,6 +79,10 @@ class StopAgreement(Hook):
         self._best_loss = math.inf if best_loss is None else best_loss
         self._validated: EvalPoint | None = None
         self._is_best = False
+        self._stride = 1
+        """Steps between two agreements."""
+        self._view_to_come: Callable[[], list[float]] | None = None
+        """Waits for the view of an agreement that began after the last step."""
         self._synced_step = saver.step
         self._synced = self._saved = time.monotonic()
 
@@ -82,12 +90,21 @@ class StopAgreement(Hook):
         return self.sync(step) if step < self._steps else None
 
     def on_step(self, result: StepResult) -> StopCause | None:
-        if not self.next_step <= result.step < self._steps or not self._replicas_agree(result.step):
+        step = result.step
+        if not self.next_step <= step < self._steps or not self._replicas_agree(step):
             return None
-        return self.sync(result.step)
+        if self._save_is_due(step):
+            return self.sync(step)
+        if self._view_to_come is not None:
+            return self._act(step, self._arrived_view())
+        if self._stride == 1:
+            return self.sync(step)
+        self._view_to_come = self._start(step)
+        return None
 
     def on_end(self) -> None:
         """Leave the end of a run with regular checkpoints as a checkpoint."""
+        self._arrived_view()
         self._non_finite.check(self._world.all_reduce_max(self._non_finite.own_view(wait=True)))
         if self._config.regular:
             self._save(self._steps)
@@ -105,8 +122,21 @@ class StopAgreement(Hook):
 
     def sync(self, step: int) -> StopCause | None:
         """Agree after `step`: the cause to stop now, once the state is saved, or None. All ranks together."""
-        now = time.monotonic()
-        view = self._world.all_reduce_max([*self._own_view(step, now), *self._non_finite.own_view()])
+        self._arrived_view()  # of an agreement before this step
+        return self._act(step, self._start(step)())
+
+    def _start(self, step: int) -> Callable[[], list[float]]:
+        """Begin an agreement after `step`; the result waits for the view of all ranks."""
+        own = [*self._own_view(step, time.monotonic()), *self._non_finite.own_view()]
+        return self._world.start_all_reduce_max(own)
+
+    def _arrived_view(self) -> list[float]:
+        """Wait for the view of the agreement that has begun; empty if none has."""
+        view_to_come, self._view_to_come = self._view_to_come, None
+        return view_to_come() if view_to_come else []
+
+    def _act(self, step: int, view: list[float]) -> StopCause | None:
+        """Act after `step` on the `view` of all ranks."""
         (request, writing, time_is_up, step_s), non_finite = view[:-VIEW], view[-VIEW:]
         if request == _SUPERSEDED:
             raise Superseded(self._attempt.superseded() or "on rank 0")
@@ -116,7 +146,7 @@ class StopAgreement(Hook):
             with heartbeat.within("checkpoint"):
                 self._saver.commit()
         self._non_finite.check(non_finite)
-        if cause or time_is_up or self._is_best or self._falls_due(step):
+        if cause or time_is_up or self._save_is_due(step):
             self._save(step)
         if cause:
             log.info("stopping", step=step, cause=cause)
@@ -125,8 +155,8 @@ class StopAgreement(Hook):
         self._clock.switch(OTHER)
         self._synced, self._synced_step = time.monotonic(), step
         self._pace(step_s)
-        stride = min(MAX_STRIDE, max(1, int(self._check_s / step_s))) if step_s else 1
-        self.next_step = step + stride
+        self._stride = min(MAX_STRIDE, max(1, int(self._check_s / step_s))) if step_s else 1
+        self.next_step = step + self._stride
         if self._config.every_steps:
             until_due = self._config.every_steps - step % self._config.every_steps
             self.next_step = min(self.next_step, step + until_due)
@@ -142,8 +172,9 @@ class StopAgreement(Hook):
         step_s = (now - self._synced) / (step - self._synced_step) if step > self._synced_step else 0.0
         return [request, self._saver.writing, time_is_up, step_s]
 
-    def _falls_due(self, step: int) -> bool:
-        return self._config.every_steps is not None and step % self._config.every_steps == 0
+    def _save_is_due(self, step: int) -> bool:
+        every = self._config.every_steps
+        return self._is_best or (every is not None and step % every == 0)
 
     def _save(self, step: int) -> None:
         self._is_best = False

@@ -120,14 +120,23 @@ class World(RankInfo):
 
     def all_reduce_max(self, values: Sequence[float]) -> list[float]:
         """The element-wise maximum of `values` over ranks, on all ranks."""
+        return self.start_all_reduce_max(values)()
+
+    def start_all_reduce_max(self, values: Sequence[float]) -> Callable[[], list[float]]:
+        """Begin `all_reduce_max` and return at once; the result waits, and returns the maximum."""
         if self.size == 1:
-            return list(values)
+            return lambda: list(values)
         on_device = self.backend == "nccl" and self.control is None
         device = self.device if on_device else torch.device("cpu")
         reduced = torch.tensor(values, dtype=torch.float64, device=device)
-        with heartbeat.collective():
-            dist.all_reduce(reduced, dist.ReduceOp.MAX, group=self.control)
-            return list(reduced.tolist())
+        work = dist.all_reduce(reduced, dist.ReduceOp.MAX, group=self.control, async_op=True)
+
+        def wait() -> list[float]:
+            with heartbeat.collective():
+                work.wait()
+                return list(reduced.tolist())
+
+        return wait
 
 
 def ensure_group(world: World) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,11 @@ class TimedWorld(World):
         with control_sync(self.clock):
             return super().gather_object(value)
 
-    def all_reduce_max(self, values: Sequence[float]) -> list[float]:
-        with control_sync(self.clock):
-            return super().all_reduce_max(values)
+    def start_all_reduce_max(self, values: Sequence[float]) -> Callable[[], list[float]]:
+        wait = super().start_all_reduce_max(values)
+
+        def timed() -> list[float]:
+            with control_sync(self.clock):
+                return wait()
+
+        return timed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from disttrain.hooks.non_finite import NonFinitePolicy
 from disttrain.hooks.stop_agreement import StopAgreement, best_loss
 from disttrain.records.metrics import EvalPoint
 from disttrain.runtime.process_group import World
+from disttrain.runtime.stop_signals import CAUSES
 from disttrain.step_result import StepResult
 from disttrain.telemetry.gradient_log import SkippedSteps
 from disttrain.telemetry.step_clock import HostClock
@@ -92,6 +94,90 @@ def test_each_agreement_passes_on_the_seconds_of_a_step(monkeypatch):
     agreement.on_start(0)
     agreement.on_step(StepResult(1, torch.zeros(()), 0.1))
     assert told == [0.0, 3.0]
+
+
+record: list[Any] = []
+"""What happened in `agreements`."""
+
+
+class LateResults(World):
+    """A world of two ranks, the other of which requests nothing. Records when views are sent and read."""
+
+    def start_all_reduce_max(self, values: Sequence[float]) -> Callable[[], list[float]]:
+        own = list(values)
+        record.append("sent")
+
+        def wait() -> list[float]:
+            record.append("read")
+            return own
+
+        return wait
+
+    def all_gather_object(self, value: Any) -> list[Any]:
+        return [value] * self.size
+
+
+class Requests:
+    """Requests to stop: none up to the step `after`."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+
+    def pending(self) -> int:
+        steps = [entry for entry in record if isinstance(entry, int)]
+        return 1 if steps and steps[-1] > self.after else 0
+
+
+def agreements(stop_after: int = STEPS, every_steps: int | None = None, check_s: float = 0.25) -> list[Any]:
+    """What happened in steps of 0.1 s, between which the ranks agree about every `check_s`: numbers are
+    steps, a cause is the end."""
+    config = Config.model_validate(
+        {"checkpoint": {"every_steps": every_steps}, "job": {"stop_check_s": check_s}}
+    )
+    world = LateResults(
+        rank=0, size=2, local_rank=0, local_size=2, device=torch.device("cpu"), backend="gloo"
+    )
+    policy = NonFinitePolicy(config.precision, lambda wait: SkippedSteps())
+    clock, saver = HostClock(), Saver()
+    agreement = StopAgreement(
+        config, world, Undisturbed(), Requests(stop_after), saver, clock, None, STEPS, policy
+    )
+    for step in range(1, STEPS + 1):
+        record.append(step)
+        if cause := agreement.on_step(StepResult(step, torch.zeros(()), 0.1)):
+            return [*record, cause]
+    agreement.on_end()
+    return record
+
+
+@pytest.fixture
+def _steps_of_a_tenth_of_a_second(monkeypatch):
+    record.clear()
+    now = SimpleNamespace(monotonic=lambda: max((0, *(e for e in record if isinstance(e, int)))) / 10)
+    monkeypatch.setattr(stop_agreement, "time", now)
+
+
+@pytest.mark.usefixtures("_steps_of_a_tenth_of_a_second")
+def test_the_view_of_short_steps_is_read_one_step_later():
+    first = [1, "sent", "read", 2, 3, "sent", 4, "read", 5, 6, "sent", 7, "read", 8]
+    assert agreements()[: len(first)] == first
+
+
+@pytest.mark.usefixtures("_steps_of_a_tenth_of_a_second")
+def test_a_request_to_stop_is_followed_on_the_step_after_the_ranks_sent_it():
+    *_, step, read, cause = agreements(stop_after=4)
+    assert (step, read, cause) == (7, "read", CAUSES[0])
+
+
+@pytest.mark.usefixtures("_steps_of_a_tenth_of_a_second")
+def test_a_checkpoint_due_by_its_step_has_an_agreement_of_its_own():
+    at_four = ["sent", 4, "read", "sent", "read", 5]
+    assert agreements(every_steps=4)[5 : 5 + len(at_four)] == at_four
+
+
+@pytest.mark.usefixtures("_steps_of_a_tenth_of_a_second")
+def test_the_end_waits_for_the_agreement_under_way():
+    assert agreements(check_s=1.05)[-6:] == [11, "sent", 12, "read", "sent", "read"]
 
 
 def test_losses_before_a_resume_count():
