@@ -32,6 +32,7 @@ from disttrain.config.sections.resources import ResourcesConfig
 from disttrain.errors import in_one_line
 from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json
+from disttrain.runtime.attention_kernel import attention_kernel
 from disttrain.runtime.device import device_name, nccl_version
 from disttrain.runtime.launcher_store import launcher_store
 from disttrain.runtime.parent_death import die_with_parent
@@ -66,8 +67,13 @@ def main() -> int:
     )
     config = None if given.like is None else config_of(RunDir(given.like), shape)
     dtype = "fp32" if config is None else config.precision.dtype
+    attention = "auto" if config is None else config.train.attention
+    store = launcher_store(given.store_prefix)
     try:
-        with open_world(shape, IDLE_S, dtype, launcher_store(given.store_prefix)) as world:
+        with (
+            open_world(shape, IDLE_S, dtype, store, attention=attention) as world,
+            attention_kernel(attention),
+        ):
             step, text = build_step(given, config, world)
             answer(answers, {"ready": facts(world) | {"step": text}})
             serve(world, step, answers)
@@ -115,7 +121,7 @@ def build_step(given: argparse.Namespace, config: Config | None, world: World) -
         built.strategy, built.data.plan, 1, make_clock(world.device), built.precision,
     )  # fmt: skip
     example = built.data.example()
-    with compiling(config.compile):
+    with compiling(config.compile, config.train.attention):
         runner.prime(example, compiles=config.compile.scope != "none")
     batches = itertools.repeat(example)
     text = f"{chosen[0]} step of {given.like.parent.name}/{given.like.name}, with one batch repeated"
