@@ -18,8 +18,11 @@ from tests.support.linked_code import LinkedCode
 from tests.support.ranks import Ranks
 from tests.support.skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
 
-SLOW_TIMEOUT_S = 300
-"""Time limit of a test that is marked slow; of all others it is `timeout` in pyproject.toml."""
+SLOW_TIMEOUT_S = 600
+"""Time limit of a test that is marked slow."""
+REAL_TIMEOUT_S = 300
+"""Time limit of another test with several ranks or a real Slurm, which other work on the machine slows down
+most; of all other tests it is `timeout` in pyproject.toml."""
 
 pytest.register_assert_rewrite("tests.support.injected_delays", "tests.support.requeued")
 # Other work may slow an example down.
@@ -66,11 +69,15 @@ def _start_order(item: pytest.Item) -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort the tests by the order of their start. Give slow tests their time limit, unless they have one."""
+    """Sort the tests by the order of their start. Give long tests their time limit, unless they have one."""
     items.sort(key=_start_order)
     for item in items:
-        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+        if item.get_closest_marker("timeout"):
+            continue
+        if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S))
+        elif item.nodeid.startswith(("tests/multiprocess/", "tests/slurm/")):
+            item.add_marker(pytest.mark.timeout(REAL_TIMEOUT_S))
 
 
 @pytest.hookimpl(optionalhook=True)  # collection works under `-p no:xdist`

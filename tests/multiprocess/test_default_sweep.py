@@ -64,7 +64,6 @@ def own_queue(tmp_path, monkeypatch):
 SHORT = ("--set", "train.steps=12", "optim.warmup_steps=4", "train.eval_samples=64")
 
 
-@pytest.mark.timeout(300)  # three ranks on two processors
 def test_short_sweep_end_to_end(tmp_path, capsys):
     """On 1 and 2 nodes; the slow test has 4. Queue, supervisor, agents, torchruns and gloo are real."""
     runs = tmp_path / "runs"

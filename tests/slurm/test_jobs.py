@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from disttrain.records.fabric import FabricRecord
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import PROCESSORS, RunDir
@@ -29,7 +27,6 @@ from tests.support.jobs import (
 from tests.support.minicluster import MiniCluster
 
 
-@pytest.mark.timeout(300)  # three ranks on two processors, and six commands
 def test_a_sweep_is_done_and_its_report_has_gpu_hours(slurm: MiniCluster, tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(SMALL)
     sweep = ("sweep", "small.yaml", "--nodes", "1", "2", "--cluster", "slurm")

@@ -20,7 +20,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "own-script.md"
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # three starts, of half a minute each where two processors import torch slowly
+@pytest.mark.timeout(900)  # three starts, of half a minute each where two processors import torch slowly
 def test_a_script_is_stopped_by_its_signal_and_started_again(slurm: MiniCluster, tmp_path: Path) -> None:
     (program,) = re.findall(r"```python\n(import argparse.*?)```", PAGE.read_text(), re.S)
     assert "disttrain" not in program.lower().replace("disttrain_", "")

@@ -91,7 +91,7 @@ def test_suspended_then_signalled_in_full(slurm: MiniCluster, tmp_path: Path, re
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # srun ends the step 60 s after the agent of node 0
+@pytest.mark.timeout(900)  # srun ends the step 60 s after the agent of node 0
 def test_killed_agents(slurm: MiniCluster, tmp_path: Path, reference: RunDir) -> None:
     job = submitted(slurm, tmp_path, rendezvous_timeout_s=30)
     job.wait_for_step(25)

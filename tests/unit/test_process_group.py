@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -109,10 +110,18 @@ def test_the_heartbeat_shows_each_collective(monkeypatch):
     position = heartbeat._Position({})
     monkeypatch.setattr(heartbeat, "_position", position)
     entered: list[tuple[str, int]] = []
-    for name in ("all_reduce", "broadcast", "all_gather_object", "gather_object"):
+    for name in ("broadcast", "all_gather_object", "gather_object"):
         monkeypatch.setattr(
             dist, name, lambda *_, _name=name, **__: entered.append((_name, position.collectives))
         )
+
+    def all_reduce(*_, async_op=False, **__):
+        def enter():
+            entered.append(("all_reduce", position.collectives))
+
+        return SimpleNamespace(wait=enter) if async_op else enter()
+
+    monkeypatch.setattr(dist, "all_reduce", all_reduce)
     world = World(rank=0, size=2, local_rank=0, local_size=2, device=torch.device("cpu"), backend="gloo")
     world.all_reduce(torch.zeros(1))
     world.broadcast(torch.zeros(1))
@@ -146,7 +155,8 @@ def test_collectives_of_values_use_the_control_group(monkeypatch):
     groups = []
     monkeypatch.setattr(dist, "all_gather_object", lambda values, value, group=None: groups.append(group))
     monkeypatch.setattr(dist, "gather_object", lambda value, values, group=None: groups.append(group))
-    monkeypatch.setattr(dist, "all_reduce", lambda tensor, op, group=None: groups.append(group))
+    work = SimpleNamespace(wait=lambda: None)
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor, op, group, async_op: groups.append(group) or work)
     world = World(0, 2, 0, 2, torch.device("cuda", 0), "nccl", control="control")  # type: ignore[arg-type]
     world.all_gather_object(1)
     world.gather_object(1)

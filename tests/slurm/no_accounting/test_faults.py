@@ -64,7 +64,7 @@ def test_a_node_dies(faulty: MiniCluster, tmp_path: Path, reference: RunDir) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # Slurm starts the job elsewhere once it has given up the node
+@pytest.mark.timeout(900)  # Slurm starts the job elsewhere once it has given up the node
 def test_node_0_is_cut_off_and_reconnects(faulty: MiniCluster, tmp_path: Path, reference: RunDir) -> None:
     """Its agent retries the requeue until the link is back. Slurm has started the job elsewhere by then."""
     job = submitted(faulty, tmp_path, slow_s=0.4)
@@ -194,7 +194,7 @@ def test_the_controller_dies_and_comes_back(faulty: MiniCluster, tmp_path: Path,
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # Slurm waits for the frozen srun before it starts the job again
+@pytest.mark.timeout(900)  # Slurm waits for the frozen srun before it starts the job again
 @pytest.mark.parametrize(
     ("nodes", "frozen"),
     [

@@ -48,7 +48,7 @@ def test_preempted_without_grace(plain: MiniCluster, tmp_path: Path, reference: 
     assert_the_same(job.run, reference)
 
 
-@pytest.mark.timeout(600)  # two starts of up to two minutes, and the wait between them
+@pytest.mark.timeout(900)  # two starts of up to two minutes, and the wait between them
 def test_a_time_limit_shorter_than_the_run(plain: MiniCluster, tmp_path: Path, reference: RunDir) -> None:
     # Ranks stop 45 s after the start of their job, or later if training began later: after three quarters of
     # what is left, which is at most 56 s of training. The run takes 60 s, so that one start is never enough.
