@@ -60,7 +60,7 @@ def tables(results: Mapping[str, CommBench]) -> list[Table]:
 
 def _collectives(run: str, result: CommBench) -> Table:
     rows = [
-        [each.kind.replace("_", "-"), _size(each.bytes), *_time(each.time), _rate(each)]
+        [each.kind.replace("_", "-"), size_text(each.bytes), *_time(each.time), _rate(each)]
         for each in result.collectives
     ]
     head = ["collective", "size", "latency ms", "95 %", "bus MB/s"]
@@ -139,7 +139,8 @@ def _rate(each: CollectiveTiming) -> str:
     return f"{each.bus_bytes_per_s / 1e6:.3g}"
 
 
-def _size(value: int) -> str:
+def size_text(value: int) -> str:
+    """Bytes of a message in MiB, KiB or B."""
     for unit, factor in (("MiB", 2**20), ("KiB", 2**10)):
         if value >= factor:
             return f"{value / factor:.3g} {unit}"
@@ -164,7 +165,7 @@ def figure(results: Mapping[str, CommBench]) -> Figure:
                 )
             axes.set_xscale("log", base=2)
             sizes = sorted({each.bytes for result in results.values() for each in result.collectives})
-            axes.set_xticks(sizes, [_size(value) for value in sizes], rotation=45, ha="right")
+            axes.set_xticks(sizes, [size_text(value) for value in sizes], rotation=45, ha="right")
             axes.minorticks_off()
             axes.set_yscale("log")
             axes.set_title(kind.replace("_", "-"))

@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from analysis import quoted_figures as quoted
+from analysis.comm_bench import size_text
 from benchmarks import gpu_results, result_record
+from benchmarks.comm_bench import largest_messages
 from benchmarks.gpu_results import NONE
 from disttrain.documents import DOCS, table, update_files
+from disttrain.records.comm_bench import CommBench
 
 PAGE = DOCS / "results.md"
 _TITLE = """\
@@ -61,7 +64,12 @@ Two nodes of two ranks in network namespaces of one machine, with a link of the 
 8 layers 512 x 512 in float32. Bytes are counted at the interface of one node, in one direction. The quoted
 times are those of the exchange alone; ours are whole steps.
 """
-
+_TRAINER_MODELS = {
+    ("single-ddp-fsdp", "cpu"): "2 layers of width 128",
+    ("step-100-ms", "cpu"): "4 layers of width 256",
+}
+"""Layers and width by label and device of a record of `benchmarks.trainer`. The record lacks them; they are
+from `benchmarks/trainer_turns.py` at its commit."""
 _CLUSTERS = """
 `python submit.py bench comm --nodes 2 4 --wait`, then `python -m benchmarks.comm_bench RUN --link-mbit N
 --save LABEL` ([communication benchmark](communication-bench.md)).
@@ -174,6 +182,13 @@ def _devices(record: dict[str, Any], strategy: str) -> int:
     return 1 if strategy == "single" else int(record["raw"]["ranks"])
 
 
+def _trainer_model(record: dict[str, Any]) -> str:
+    """Name of the model in a record of `benchmarks.trainer`; with the label where its size is unknown."""
+    label = record["label"]
+    size = _TRAINER_MODELS.get((label, record["raw"]["device"]))
+    return f"GPT of {size}" if size else f"GPT of record {label}"
+
+
 def _trainer_scaling(record: dict[str, Any]) -> list[list[str]]:
     """Rows of the strategies on several GPUs against one, by samples/s (weak scaling)."""
     figures = record["figures"]
@@ -184,7 +199,7 @@ def _trainer_scaling(record: dict[str, Any]) -> list[list[str]]:
         speed_up = rate / alone if alone else None
         rows.append(
             [
-                f"ours: GPT, {strategy}",
+                f"ours: {_trainer_model(record)}, {strategy}",
                 "**GPU**",
                 str(devices),
                 f"{rate:,.0f} samples/s",
@@ -205,7 +220,9 @@ def strategies(records: dict[str, dict[str, Any]], gpu: dict[str, dict[str, Any]
         for strategy, mine in records[key]["figures"].items():
             devices = _devices(records[key], strategy)
             rate = f"{mine['samples_per_s']:,.0f}"
-            rows.append([f"ours: GPT, {strategy} ({on})", mark, str(devices), rate, NONE])
+            rows.append(
+                [f"ours: {_trainer_model(records[key])}, {strategy} ({on})", mark, str(devices), rate, NONE]
+            )
         commands += _commands(records, key)
     if part := gpu.get("ddp-shared"):
         source = f"ours: GPT-2 124M, ddp, {part['world_size']} ranks on one {part['device']}"
@@ -327,12 +344,13 @@ def _cluster_text(found: dict[str, Any], result: dict[str, Any]) -> str:
     link = f"links of {found['link_mbit']:g} Mbit/s" if found["link_mbit"] else "links of unknown rate"
     alone = ", all on one machine" if result["one_machine"] else ""
     rates = ", ".join(
-        f"{kind.replace('_', '-')} {rate / 1e6:.3g} MB/s" for kind, rate in found["bus_bytes_per_s"].items()
+        f"{each.kind.replace('_', '-')} {each.bus_bytes_per_s / 1e6:.3g} MB/s at {size_text(each.bytes)}"
+        for each in largest_messages(CommBench.model_validate(result))
     )
     return (
         f"{result['nodes']} nodes x {result['ranks_per_node']} ranks{alone}, {link}, {result['backend']}, "
-        f"gradients of {found['gradient_bytes'] / 1e6:.1f} MB. Largest bus bandwidth: {rates}. GB/s: "
-        "gradient bytes per second of exposed time."
+        f"gradients of {found['gradient_bytes'] / 1e6:.1f} MB. Bus bandwidth of the largest message: "
+        f"{rates}. GB/s: gradient bytes per second of exposed time."
     )
 
 

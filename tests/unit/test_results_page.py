@@ -99,18 +99,39 @@ def trainer_record(device, label, ranks=4):
 def test_strategies_come_from_records_of_the_trainer(tmp_path):
     (tmp_path / "trainer.jsonl").write_text(trainer_record("cpu", "two-cores", 2))
     text = page(tmp_path)
-    assert f"| ours: GPT, single (ranks on a CPU) | **CPU** | 1 | 1,200 | {NONE} |" in text
-    assert f"| ours: GPT, ddp (ranks on a CPU) | **CPU** | 2 | 4,320 | {NONE} |" in text
-    assert "| ours: GPT, ddp | **GPU**" not in text  # two ranks on a CPU are no curve over devices
+    assert (
+        f"| ours: GPT of record two-cores, single (ranks on a CPU) | **CPU** | 1 | 1,200 | {NONE} |" in text
+    )
+    assert f"| ours: GPT of record two-cores, ddp (ranks on a CPU) | **CPU** | 2 | 4,320 | {NONE} |" in text
+    assert "ddp | **GPU**" not in text  # two ranks on a CPU are no curve over devices
     (tmp_path / "trainer.jsonl").write_text(trainer_record("cuda", "four-gpus"))
     text = page(tmp_path)
-    assert f"| ours: GPT, ddp (GPUs) | **GPU** | 4 | 4,320 | {NONE} |" in text
-    assert f"| ours: GPT, single | **GPU** | 1 | 1,200 samples/s | 1.00x | 100 % | {NONE} |" in text
-    assert f"| ours: GPT, ddp | **GPU** | 4 | 4,320 samples/s | 3.60x | 90 % | {NONE} |" in text
+    assert f"| ours: GPT of record four-gpus, ddp (GPUs) | **GPU** | 4 | 4,320 | {NONE} |" in text
+    assert (
+        f"| ours: GPT of record four-gpus, single | **GPU** | 1 | 1,200 samples/s | 1.00x | 100 % | {NONE} |"
+        in text
+    )
+    assert (
+        f"| ours: GPT of record four-gpus, ddp | **GPU** | 4 | 4,320 samples/s | 3.60x | 90 % | {NONE} |"
+        in text
+    )
+
+
+def test_rows_of_two_models_of_the_trainer_have_different_names():
+    rows = [
+        line for line in page().splitlines() if line.startswith("| ours: GPT") and "ranks on a CPU" in line
+    ]
+    names = [row.split("|")[1].strip() for row in rows]
+    assert "ours: GPT of 4 layers of width 256, ddp (ranks on a CPU)" in names
+    assert len(names) == len(set(names)) > 0
 
 
 def test_a_saved_communication_benchmark_has_a_table(tmp_path):
-    raw = {"link_mbit": 1000.0, "result": result().model_dump(mode="json")}
+    found = result()
+    (largest,) = found.collectives
+    small = largest.model_copy(update={"bytes": 2**18, "bus_bytes_per_s": 9e8})  # a burst of the link
+    found = found.model_copy(update={"collectives": [small, largest, small]})
+    raw = {"link_mbit": 1000.0, "result": found.model_dump(mode="json")}
     machine = {"processor": "AMD EPYC", "cpu_count": 2, "load_at_start": 0.1}
     record = {"label": "gbit", "date": "2026-01-01T00:00", "command": "c", "commit": None, "machine": machine}
     record |= {"figures": comm_bench.figures(raw), "raw": raw}
@@ -118,4 +139,5 @@ def test_a_saved_communication_benchmark_has_a_table(tmp_path):
     text = page(tmp_path)
     assert "| topk | **CPU** | 10.0 | 0.8 | 2.50x | 2.40 to 2.60 | 118.5 | 4.7 | 9.6x |" in text
     assert "2 nodes x 2 ranks, all on one machine, links of 1000 Mbit/s" in text
+    assert "Bus bandwidth of the largest message: all-reduce 150 MB/s at 1 MiB." in " ".join(text.split())
     assert "No result is saved yet." in page(tmp_path / "none")
