@@ -6,7 +6,7 @@
 A citation is a link on the figure: `[19.6 ms](benchmarks/results/overhead.jsonl#every-step/bare_step_ms)`.
 Its fragment is the label of a record, then the path of a number, or of a list of numbers, in its `figures`.
 The text holds as many numbers as the record. Their decimals fix the rounding; their unit is converted from
-the unit that ends the name (`_us`, `_ms`, `_s`, `_min`, `_percent`, `_bytes`, `_bytes_per_s`).
+the unit that ends the name (`_us`, `_ms`, `_s`, `_min`, `_percent`, `_bytes`, `_gb`, `_bytes_per_s`).
 
 A figure with a unit of measurement and no citation is an error, unless `benchmarks/not_measured.yaml` lists
 it for its page: limits, settings and arithmetic. `docs/log.md` (history) and generated pages are not read.
@@ -54,6 +54,7 @@ SUFFIXES = {
     "_bytes_per_s": ("B/s", 1.0),
     "_percent": ("", 0.01),
     "_bytes": ("B", 1.0),
+    "_gb": ("B", 1e9),
     "_min": ("s", 60.0),
     "_us": ("s", 1e-6),
     "_ms": ("s", 1e-3),
