@@ -88,6 +88,7 @@ def test_each_fault_is_refused_with_one_line(root: Path, faulty: MiniCluster, tm
     assert all("\n" not in line for line in lines.values())
     assert not any(list(run.attempt(0).path.glob("rank-*.log")) for run in runs.values()), "no rank started"
     assert {each.host for each in excluded_nodes.read(root)} == {hosts[1]}, "one of two clocks names no node"
+    assert excluded_nodes.read(private / "runs") == [], "either of two nodes may lack the mount"
     shown = faulty.submit("status", "--runs", str(root), cwd=tmp_path)
     assert "preflight_failed" in shown
 

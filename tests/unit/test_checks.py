@@ -123,6 +123,27 @@ def test_nodes_whose_files_do_not_arrive_do_not_share_the_folder() -> None:
     assert checks.check_shared_folder("/runs/a", HOSTS, range(4), 120) == []
 
 
+@pytest.mark.parametrize(
+    ("nodes", "present", "at_fault"),
+    [
+        (4, [0], ()),  # the folder is that of node 0 alone
+        (4, [0, 2], ()),
+        (5, [0, 1, 2], ("n3", "n4")),  # half of the other nodes share it
+        (2, [0], ()),  # either node may lack the mount
+        (3, [0, 2], ("n1",)),
+    ],
+)
+def test_a_folder_that_most_nodes_do_not_share_is_the_fault_of_none(
+    nodes: int, present: list[int], at_fault: tuple[str, ...]
+) -> None:
+    hosts = [f"n{number}" for number in range(nodes)]
+    (found,) = checks.check_shared_folder("/runs/a", hosts, present, 120)
+    assert found.nodes == checks.nodes_at_fault([found], hosts) == at_fault
+    assert found.severity == "error"
+    silent = [host for number, host in enumerate(hosts) if number not in present]
+    assert ", ".join(silent) in found.message, "the message names them all the same"
+
+
 def test_slow_storage_and_few_processors_are_warnings() -> None:
     nodes = [replace(each, write_bytes_per_s=1e9, read_bytes_per_s=2e9) for each in FOUR]
     assert checks.check_storage_rates(nodes) == []

@@ -149,6 +149,16 @@ def test_a_node_that_does_not_share_the_folder_is_named(
     reasons = together({}, ranks=(0, 2))
     assert len(set(reasons)) == 1
     assert "node n1 wrote nothing that node n0 can see" in str(reasons[0])
+    assert [each.host for each in excluded_nodes.read(attempt.path.parents[3])] == ["n1"]
+
+
+def test_a_folder_of_node_0_alone_excludes_no_node(
+    together: Callable[..., list[str | None]], attempt: Attempt
+) -> None:
+    (reason,) = together({}, ranks=(0,))
+    assert str(reason).startswith("pre-flight: nodes n1, n2 wrote nothing that node n0 can see")
+    assert "\n" not in str(reason)
+    assert excluded_nodes.read(attempt.path.parents[3]) == []
 
 
 @pytest.fixture

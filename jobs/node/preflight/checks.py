@@ -239,13 +239,17 @@ def check_free_space(facts: Sequence[NodeFacts], needed: Mapping[str, int]) -> l
 def check_shared_folder(
     folder: str, hosts: Sequence[str], present: Iterable[int], within_s: float
 ) -> list[Problem]:
-    """Nodes whose facts node 0 did not find in the run directory."""
+    """Nodes whose facts node 0 did not find in the run directory.
+
+    They are at fault if at least half of the other nodes share the folder; else the folder or node 0 is.
+    """
     silent = tuple(host for node, host in enumerate(hosts) if node not in set(present))
     if not silent:
         return []
     message = f"{_named(silent)} wrote nothing that node {hosts[0]} can see to {folder} within {within_s:g} s"
     remedy = "mount the shared file system there, or choose --runs on one that all nodes share"
-    return [Problem("shared_folder", message, remedy, silent)]
+    is_common = 2 * len(silent) > len(hosts) - 1
+    return [Problem("shared_folder", message, remedy, () if is_common else silent)]
 
 
 def check_exclusions(entries: Iterable[ExcludedNode]) -> list[Problem]:
