@@ -74,7 +74,8 @@ class PreflightBandwidth(_Part):
     backend: str
     ranks: int
     all_reduce: list[PreflightAllReduce]
-    """At the bucket size of the run, and at a large size unless the first one took too long."""
+    """At `parallel.ddp.bucket_mb`, else 25 MiB, also for strategies without buckets; and at a large size
+    unless the first one took too long."""
     links: list[NodePairRate]
     """Rates between neighbouring nodes in a ring."""
     message_bytes: int
@@ -86,6 +87,8 @@ class PreflightBandwidth(_Part):
     """Largest possible bus bandwidth by the model of docs/preflight.md; null without a known link rate."""
     floor_bytes_per_s: float | None
     """Bus bandwidth of the large size below which there is a warning."""
+    not_judged: str | None = None
+    """One line on two nodes whose bandwidth cannot be compared with a ceiling; else null."""
     seconds: float
 
 

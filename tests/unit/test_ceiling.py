@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from disttrain.records.preflight import PreflightBandwidth
 from jobs.node.preflight import ceiling
 from jobs.node.preflight.checks import NodeFacts
 from jobs.node.preflight.verdict import judged_bandwidth
@@ -81,6 +82,45 @@ def test_one_slow_direction_is_that_of_no_node() -> None:
     (found,) = ceiling.link_problems(rates, ["a", "b", "c", "d"])
     assert (found.nodes, found.severity) == ((), "warning")
     assert "the link from b to c" in found.message
+
+
+def test_of_two_nodes_a_slow_direction_is_a_warning() -> None:
+    (found,) = ceiling.link_problems({(0, 1): 124e6, (1, 0): 15.5e6}, ["a", "b"])
+    assert (found.nodes, found.severity) == ((), "warning")
+    assert (
+        found.message == "the link from b to a moves 15.5 MB/s, 12% of the 124.0 MB/s of the other direction"
+    )
+    assert "both nodes" in found.remedy
+    assert ceiling.link_problems({(0, 1): 124e6, (1, 0): 70e6}, ["a", "b"]) == []
+
+
+@pytest.mark.parametrize(
+    ("nodes", "link", "size", "text"),
+    [
+        (2, None, 2**24, "the link rate is unknown"),
+        (2, 125e6, 2**20, "no large all-reduce was measured"),  # it would have taken too long
+        (2, 125e6, 2**24, None),
+        (3, None, 2**24, None),
+    ],
+)
+def test_the_record_of_two_nodes_names_what_was_not_compared(
+    nodes: int, link: float | None, size: int, text: str | None
+) -> None:
+    hosts = [f"n{node}" for node in range(nodes)]
+    facts = [NodeFacts(node, host, 0.0, {}, 1, {}, link_bytes_per_s=link) for node, host in enumerate(hosts)]
+    links = [
+        {"source": source, "target": target, "bytes_per_s": rate}
+        for (source, target), rate in ring(nodes, {}).items()
+    ]
+    reduced = [{"bytes": size, "bus_bytes_per_s": 1e8, "seconds": 0.1}]
+    result = {
+        "backend": "gloo", "links": links, "all_reduce": reduced,
+        "ranks": nodes, "message_bytes": 2**20, "seconds": 1.0,
+    }  # fmt: skip
+    record, problems = judged_bandwidth(result, facts, hosts)
+    assert problems == []
+    found = PreflightBandwidth.model_validate(record).not_judged
+    assert found is None if text is None else text in str(found)
 
 
 def test_two_nodes_and_equal_links_name_none() -> None:

@@ -211,6 +211,20 @@ def test_a_problem_of_the_measurement_names_the_network(
         assert problem.message == (failure or slow.message) + text
 
 
+def test_the_log_names_a_bandwidth_that_was_not_judged(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = "a link that is slow in both directions is not found"
+    monkeypatch.setattr(run_preflight, "_run_ranks", lambda *_: None)
+    monkeypatch.setattr(bandwidth, "result", lambda _: {})
+    monkeypatch.setattr(run_preflight.verdict, "judged_bandwidth", lambda *_: ({"not_judged": line}, []))
+    attempt.preflight_folder.mkdir()
+    found = run_preflight._Findings(0.0)
+    run_preflight._measure(node(attempt, 0), attempt, RECORD["config"], network(), found)
+    assert found.problems == []
+    assert f"pre-flight: {line}" in capsys.readouterr().out
+
+
 def test_the_failure_of_another_node_ends_the_wait(attempt: Attempt) -> None:
     peers.record_node_exit(attempt, 1, 69)
     with pytest.raises(NodeFailed, match="node 1 has ended with exit code 69"):

@@ -29,7 +29,11 @@ _DEFAULT_BUCKET_MB = 25.0
 
 
 def bucket_mb(config: Mapping[str, Any]) -> float:
-    """Size of the messages of the run in MiB: the bucket size of DDP."""
+    """Size of the small all-reduce in MiB: the bucket size of DDP, also for strategies without buckets.
+
+    FSDP and HSDP send the parameters of one block at once. Their size is known only with the model, which
+    this module cannot import.
+    """
     ddp = (config.get("parallel") or {}).get("ddp") or {}
     return float(ddp.get("bucket_mb") or _DEFAULT_BUCKET_MB)
 

@@ -73,11 +73,11 @@ def slow_link(rates: Mapping[tuple[int, int], float]) -> SlowLink | None:
     """The slowest link by the rates of pairs (source, target); None if all are of one kind.
 
     The usual rate is the third quartile: in a ring of three nodes, one slow node slows 4 of 6 directions. A
-    node is at fault if all of its directions are slow; of several, the one with the slowest median. Two nodes
-    alone cannot be compared with others.
+    node is at fault if all of its directions are slow; of several, the one with the slowest median. Of two
+    nodes, the usual rate is that of the faster direction, and no node is at fault.
     """
     nodes = sorted({node for pair in rates for node in pair})
-    if len(nodes) < 3:
+    if len(nodes) < 2:
         return None
     usual = sorted(rates.values())[math.ceil(0.75 * (len(rates) - 1))]
     slow = {pair: rate for pair, rate in rates.items() if rate < _SLOW_LINK * usual}
@@ -102,11 +102,15 @@ def link_problems(rates: Mapping[tuple[int, int], float], hosts: Sequence[str]) 
         return []
     names = tuple(hosts[node] for node in found.nodes)
     what = f"the link of node {names[0]}" if len(names) == 1 else f"the link from {names[0]} to {names[1]}"
+    usual = _rate(found.usual_bytes_per_s)
+    compared = f"the usual {usual}" if len(hosts) > 2 else f"the {usual} of the other direction"
     message = (
         f"{what} moves {_rate(found.bytes_per_s)}, "
-        f"{found.bytes_per_s / found.usual_bytes_per_s:.0%} of the usual {_rate(found.usual_bytes_per_s)}"
+        f"{found.bytes_per_s / found.usual_bytes_per_s:.0%} of {compared}"
     )
     remedy = "resubmit without the node, and have its cable, port and adapter examined"
+    if len(hosts) == 2:
+        remedy = "have cable, port and adapter of both nodes examined"
     # a slow direction of one pair may be due to a switch: no node is excluded for it
     is_bad = len(names) == 1 and found.bytes_per_s < _BAD_LINK * found.usual_bytes_per_s
     return [Problem("links", message, remedy, names if is_bad else (), "error" if is_bad else "warning")]
@@ -130,6 +134,21 @@ def all_reduce_problems(
         "run `submit.py fabric explain` on a node for its defects; job.env.NCCL_DEBUG=INFO logs the transport"
     )
     return [Problem("all_reduce", message, remedy, (), "warning")]
+
+
+def not_judged(limits: Ceiling | None, nodes: int, sizes: Sequence[int]) -> str | None:
+    """The slow links that neither `link_problems` nor `all_reduce_problems` finds, in one line; None if a
+    ceiling or a third node exposes them.
+
+    `sizes`: those of the measured all-reduces in bytes.
+    """
+    if nodes > 2 or (limits is not None and any(size >= limits.from_bytes for size in sizes)):
+        return None
+    reason = "the link rate is unknown" if limits is None else "no large all-reduce was measured"
+    return (
+        f"a link that is slow in both directions is not found: {reason}, and two nodes have no other links "
+        "to compare with"
+    )
 
 
 def slowest_pair(rates: Mapping[tuple[int, int], float], hosts: Sequence[str]) -> str | None:

@@ -249,6 +249,8 @@ def _measure(
         return
     found.bandwidth, problems = verdict.judged_bandwidth(result, found.facts, node.hosts)
     found.problems += [replace(each, message=each.message + where) for each in problems]
+    if found.bandwidth.get("not_judged"):
+        log_line(f"pre-flight: {found.bandwidth['not_judged']}")
 
 
 def _run_ranks(

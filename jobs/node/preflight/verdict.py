@@ -48,6 +48,9 @@ def judged_bandwidth(
         "node_link_bytes_per_s": link,
         "ceiling_bytes_per_s": limits.most if limits else None,
         "floor_bytes_per_s": limits.warn_below if limits else None,
+        "not_judged": ceiling.not_judged(
+            limits, len(hosts), [each["bytes"] for each in result["all_reduce"]]
+        ),
     }
     return record, problems
 
