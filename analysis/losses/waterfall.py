@@ -52,6 +52,11 @@ ORDER = (
 """Order of the bars, the same for all sizes and sweeps, so that waterfalls compare."""
 
 
+def has_phases(point: Point) -> bool:
+    """Whether the runs recorded a phase; `other_s` alone is the whole step."""
+    return any(seconds for name, seconds in point.composition.items() if name != "other_s")
+
+
 @dataclass(frozen=True)
 class PhaseTimes:
     """Mean step of each repeat at one size, in seconds, and its phases."""

@@ -13,6 +13,12 @@ from analysis.stragglers.outliers import smallest_excess_s
 from analysis.study import Study
 from analysis.units import number, percent, plural, seconds, time_scale
 
+CANNOT_COMPARE = (
+    "Cannot tell: step_s of each rank contains the waiting for a slower rank, so that all ranks take equally "
+    "long. The search needs compute_s, or comm_wait_s and comm_transfer_s."
+)
+"""Ranks whose own work is not known."""
+
 
 def examined(study: Study, curve: Curve, point: Point) -> list[RunStragglers]:
     """The repeats of a point whose stragglers are known."""
@@ -27,6 +33,8 @@ def power(repeats: Sequence[RunStragglers]) -> str:
     (`analysis.stragglers.outliers`).
     """
     if not repeats or any(each.diagnosis.culprits for each in repeats):
+        return ""
+    if not all(each.diagnosis.separates_waiting for each in repeats):
         return ""
     least_s = max(smallest_excess_s(each.seconds.own_s) for each in repeats)
     steps = sum(int(each.seconds.counts.sum()) for each in repeats)
@@ -56,7 +64,7 @@ def conclusion(repeats: Sequence[Diagnosis], *, jitter: bool = True) -> str:
 def _not_common(repeats: Sequence[Diagnosis]) -> str:
     named = [each.culprits[0].name for each in repeats if each.culprits]
     return (
-        f"No rank, node or link is slow in half of the repeats; in {len(named)} of {len(repeats)} one is: "
+        f"No {_searched(repeats)} is slow in half of the repeats; in {len(named)} of {len(repeats)} one is: "
         f"{', '.join(dict.fromkeys(named))}."
     )
 
@@ -85,17 +93,23 @@ def describe(culprit: Culprit) -> str:
 
 
 def _nobody(repeats: Sequence[Diagnosis], *, jitter: bool) -> str:
-    text = "No rank, node or link is slower than the others beyond chance."
+    if not all(each.separates_waiting for each in repeats):
+        return CANNOT_COMPARE
+    text = f"No {_searched(repeats)} is slower than the others beyond chance."
     shares = [each.loss.transient_s / each.step_s for each in repeats]
     share = sum(shares) / len(shares)
     if jitter and share >= 0.005:
         text += f" Waiting for ranks that are late in turn (jitter) takes {percent(share)} of the step."
     if any(each.unexplained_transfer for each in repeats):
-        text = text.replace("rank, node or link", "rank or node")
         text += (
             " Transfer is long and no rates of links were measured, so that a slow link cannot be excluded."
         )
     return text
+
+
+def _searched(repeats: Sequence[Diagnosis]) -> str:
+    """The parts that were searched for a slow one: links only where all repeats measured their rates."""
+    return "rank, node or link" if all(each.link_rates for each in repeats) else "rank or node"
 
 
 def _interval(size: SecondsInterval) -> str:

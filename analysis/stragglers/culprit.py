@@ -90,6 +90,10 @@ class Diagnosis:
     """Waiting that noise alone produces; None where communication was not measured."""
     unexplained_transfer: bool
     """Transfer takes a tenth of the step or more, and no rates of links were measured."""
+    separates_waiting: bool
+    """Whether the ranks' own work is known without waiting (`RankSteps.separates_waiting`)."""
+    link_rates: bool
+    """Whether rates of links were measured."""
 
 
 def diagnose(found: RankSteps, links: Sequence[LinkRate] = ()) -> Diagnosis:
@@ -106,6 +110,8 @@ def diagnose(found: RankSteps, links: Sequence[LinkRate] = ()) -> Diagnosis:
         persistence.unbiased_loss(found.own_s),
         floor,
         not links and transfer_s is not None and transfer_s > LONG_TRANSFER * step_s,
+        found.separates_waiting,
+        bool(links),
     )
 
 

@@ -50,6 +50,11 @@ class RankSteps:
     def ranks(self) -> int:
         return self.own_s.shape[0]
 
+    @property
+    def separates_waiting(self) -> bool:
+        """Whether `own_s` leaves out the waiting for other ranks; without it, ranks cannot be compared."""
+        return "compute_s" in self.phases_s or not np.allclose(self.own_s, self.step_s)
+
     @cached_property
     def hosts(self) -> tuple[str, ...]:
         """Node of each row throughout the run; empty if unknown or if the run changed its nodes."""

@@ -10,7 +10,8 @@ import pytest
 
 import submit
 from analysis.efficiency import scaling_curves
-from analysis.report.sections import communication, waterfall
+from analysis.report import first_screen
+from analysis.report.sections import build_all, communication, waterfall
 from analysis.runs.frames import load_frames
 from analysis.runs.load import load
 from analysis.study import Study
@@ -301,3 +302,39 @@ def test_phases_that_no_run_has_are_absent_from_sections(tmp_path: Path) -> None
     assert "data transfer" in figure.svg
     assert "waiting for peers" not in figure.svg
     assert "hidden" not in figure.svg.lower()
+
+
+def whole_steps(path: Path, columns: str = "") -> Path:
+    """A table of runs on 1 and 2 nodes with two ranks each; `columns` have 0.1 s in each row."""
+    names = [name for name in columns.split(",") if name]
+    lines = [
+        f"n{nodes}-r{repeat},{step},{rank},{0.5 + 0.01 * (step % 3)},8{',0.1' * len(names)}"
+        for nodes in (1, 2)
+        for repeat in range(2)
+        for step in range(1, 21)
+        for rank in range(2 * nodes)
+    ]
+    return table(path, lines, ",".join(["run,step,rank,step_s,samples", *names]))
+
+
+def answers(sweep: Path) -> dict[str, str]:
+    runs = load([sweep])
+    study = Study(runs, scaling_curves(runs))
+    return {each.question: each.text for each in first_screen.answers(study, build_all(study))}
+
+
+def test_whole_steps_alone_have_no_slow_rank_no_bottleneck_and_no_largest_phase(tmp_path: Path) -> None:
+    assert ingest(whole_steps(tmp_path / "other.csv")) == 0
+    found = answers(tmp_path / "runs" / "other")
+    assert "Cannot tell: " in found[first_screen.SLOW]
+    assert "compute_s" in found[first_screen.SLOW]
+    assert first_screen.TIME not in found
+    assert first_screen.HELPS not in found
+
+
+@pytest.mark.parametrize("columns", ["compute_s", "comm_wait_s,comm_transfer_s"])
+def test_ranks_are_compared_by_compute_or_without_waiting(tmp_path: Path, columns: str) -> None:
+    assert ingest(whole_steps(tmp_path / "other.csv", columns)) == 0
+    found = answers(tmp_path / "runs" / "other")
+    assert "No rank or node is slower than the others beyond chance." in found[first_screen.SLOW]
+    assert first_screen.TIME in found

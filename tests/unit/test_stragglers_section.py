@@ -110,7 +110,7 @@ def test_a_rank_that_is_slow_in_one_of_three_repeats_is_still_named(tmp_path):
         added = delays(4, STEPS, slow=[] if repeat else [1], slow_s=0.05, jitter_s=0.003, seed=repeat)
         write_run(tmp_path / "sweep" / f"n4-r{repeat}", added, repeat)
     text = sentence_of(study_of(tmp_path / "sweep"))
-    assert "No rank, node or link is slow in half of the repeats; in 1 of 3 one is: rank 1 on c01." in text
+    assert "No rank or node is slow in half of the repeats; in 1 of 3 one is: rank 1 on c01." in text
 
 
 def test_the_table_of_blame_has_the_numbers_of_the_recorded_ranks(tmp_path):
@@ -161,3 +161,17 @@ def test_runs_of_one_recorded_rank_have_no_section(tmp_path):
     fake_run(tmp_path / "sweep" / "n4", nodes=4)
     study = study_of(tmp_path / "sweep")
     assert stragglers.build(study) is None
+
+
+def test_links_without_measured_rates_are_not_in_the_sentence(tmp_path):
+    """Transfer is short here, so that no sentence on unexplained transfer follows."""
+    run = write_run(tmp_path / "sweep" / "n4", delays(4, STEPS, jitter_s=0.003), transfer_s=TRANSFER_S / 10)
+    text = sentence_of(study_of(tmp_path / "sweep"))
+    assert "cannot be excluded" not in text
+    assert "No rank or node is slower than the others beyond chance." in text
+    pairs = [(a, b) for a in range(4) for b in range(4) if a != b]
+    rates = [NodePairRate(source=a, target=b, bytes_per_s=120e6) for a, b in pairs]
+    record = LinkRates(attempt=0, backend="gloo", message_bytes=1 << 20, hosts=["x"] * 4, rates=rates)
+    write_json(run.attempt(0).links, record.model_dump(mode="json"))
+    text = sentence_of(study_of(tmp_path / "sweep"))
+    assert "No rank, node or link is slower than the others beyond chance." in text

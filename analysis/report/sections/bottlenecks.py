@@ -12,7 +12,7 @@ from analysis.figures.style import PHASE_NAMES
 from analysis.losses.advice import advice
 from analysis.losses.bottlenecks import STRAGGLERS, Bottleneck, bottlenecks, without_noise
 from analysis.losses.compute_evidence import compute_causes, config_of, culprits
-from analysis.losses.waterfall import Floats, PhaseTimes
+from analysis.losses.waterfall import Floats, PhaseTimes, has_phases
 from analysis.report import common
 from analysis.report.section import Column, RunLink, Section, Table, Value
 from analysis.stragglers.culprit import Diagnosis, repeated_culprits
@@ -86,9 +86,9 @@ def _listed(each: list[SizeBottlenecks]) -> str:
 def at_largest(study: Study, curve: Curve) -> SizeBottlenecks | None:
     """Bottlenecks of the largest size; None without measured phases."""
     point, base = curve.points[-1], curve.base
-    if not any(point.composition.values()):
+    if not has_phases(point):
         return None
-    known = base is not None and base is not point and any(base.composition.values())
+    known = base is not None and base is not point and has_phases(base)
     before = study.phase_times(curve, base) if base is not None and known else None
     times = study.phase_times(curve, point)
     examined = [study.stragglers.get(str(row["path"])) for row in study.runs_of(curve, point)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from analysis.efficiency import Curve, Point
 from analysis.figures import plots
 from analysis.figures.style import PHASE_CLASSES, PHASE_NAMES
+from analysis.losses.waterfall import has_phases
 from analysis.report.common import (
     all_points,
     grouped_rows,
@@ -30,7 +31,7 @@ _VISIBLE = 0.003
 
 def build(study: Study) -> Section | None:
     """Bars and table of phases; None if no run has them."""
-    points = [(curve, point) for curve, point in all_points(study) if any(point.composition.values())]
+    points = [(curve, point) for curve, point in all_points(study) if has_phases(point)]
     if not points:
         return None
     rows: list[list[Value]] = [
@@ -76,9 +77,9 @@ def growth(study: Study) -> str:
 def most(curve: Curve) -> str:
     """Name the phase that takes most of a step at the largest size; empty without measured phases."""
     largest = curve.points[-1]
-    known = {name: value for name, value in largest.composition.items() if value}
-    if not known:
+    if not has_phases(largest):
         return ""
+    known = {name: value for name, value in largest.composition.items() if value}
     name = max(known, key=lambda each: known[each])
     most = percent(known[name] / sum(known.values()), 0)
     return f"{PHASE_NAMES[name].capitalize()} takes most of a step: {most}."

@@ -20,6 +20,7 @@ from analysis.losses.waterfall import (
     Part,
     Waterfall,
     from_peak,
+    has_phases,
     scales,
     split_waiting,
     waterfall,
@@ -86,10 +87,10 @@ def waterfalls(study: Study) -> list[SizeWaterfall]:
     """Waterfalls of all points that have a base, in the order of curves and sizes."""
     found = []
     for curve in study.curves:
-        if curve.base is None or not any(curve.base.composition.values()):
+        if curve.base is None or not has_phases(curve.base):
             continue
         for point in curve.points:
-            if point is not curve.base and any(point.composition.values()):
+            if point is not curve.base and has_phases(point):
                 found.append(SizeWaterfall(curve, point, *_measured(study, curve, point, curve.base)))
     return found
 
