@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from disttrain.config import stop_time
 from disttrain.config.config_tree import config_fields
 from disttrain.config.dotted_keys import flat_values
 from disttrain.config.sections.base import is_excluded_from_key
 from disttrain.records.json_files import read_json_or_none
-from disttrain.records.run_directory import RunDir
+from disttrain.records.run_directory import ATTEMPT, CHECKPOINT_DIR, RUN_DIR, RunDir
 
 Part = Literal["config", "code", "environment"]
+PARTS: tuple[Part, ...] = get_args(Part)
 
 ABSENT = "\N{EN DASH}"
 
@@ -28,6 +31,15 @@ _ENVIRONMENT = {
     "dataset_sha256": "data (SHA-256)",
 }
 _NOT_COMPARED = {key for key, field in config_fields() if is_excluded_from_key(field)}
+_OF_ONE_START = {*stop_time.VARIABLES, RUN_DIR, ATTEMPT, CHECKPOINT_DIR}
+"""Variables that follow from the time of a start and from the run directory."""
+_SEARCH_PATH = "PYTHONPATH"
+_CODE_COPY = re.compile(r"[^:]*/\.code/[^/:]+")
+"""Folder of a copy of the code. Its name holds the code hash, which is compared by itself."""
+_UNKNOWN = "unknown"
+"""Value in an ingested run of a property that the table does not have."""
+_OF_THE_INGEST = {_ENVIRONMENT[column] for column in ("python", "host")}
+"""Properties of an ingested run that are those of `submit.py ingest`."""
 
 
 @dataclass(frozen=True)
@@ -45,35 +57,70 @@ def differences(
 ) -> list[Difference]:
     """Properties in which the runs differ from the runs of the base: rows of `analysis.runs.load.load`.
 
-    Config keys that change neither results nor speed are left out. A run without `run.json` or `env.json` has
-    no values of that file.
+    Left out are config keys that change neither results nor speed, and variables that follow from the time of
+    the start, the run directory or the code hash. A run without `run.json` or `env.json` has no values of
+    that file. Of a part that one side does not record at all, only properties that both sides have count.
     """
     found: list[Difference] = []
-    for part, values, others in (
-        ("config", [_config(row) for row in runs], [_config(row) for row in base_runs]),
-        ("code", [_columns(row, _CODE) for row in runs], [_columns(row, _CODE) for row in base_runs]),
-        ("environment", [_environment(row) for row in runs], [_environment(row) for row in base_runs]),
-    ):
-        for name in sorted({key for each in (*values, *others) for key in each}):
+    for part, read in _READERS.items():
+        values, others = [read(row) for row in runs], [read(row) for row in base_runs]
+        names = [{key for each in side for key in each} for side in (values, others)]
+        partly = part in unrecorded(runs) or part in unrecorded(base_runs)
+        for name in sorted(names[0] & names[1] if partly else names[0] | names[1]):
             ours, theirs = _shown(values, name), _shown(others, name)
             if ours != theirs:
-                found.append(Difference(part, name, ours, theirs))  # type: ignore[arg-type]
+                found.append(Difference(part, name, ours, theirs))
     return found
+
+
+def unrecorded(runs: Sequence[Mapping[str, Any]]) -> list[Part]:
+    """Parts of which none of the runs has a record. An ingested run has the shape alone as its config."""
+    return [
+        part
+        for part, read in _READERS.items()
+        if not any(read(row) and not (part == "config" and _is_ingested(row)) for row in runs)
+    ]
 
 
 def _config(row: Mapping[str, Any]) -> dict[str, Any]:
     record = _record(RunDir(Path(row["path"])).run_json)
     config = record.get("config")
     flat = flat_values(config) if isinstance(config, dict) else {}
-    return {key: value for key, value in flat.items() if key not in _NOT_COMPARED}
+    known = {key: value for key, value in flat.items() if key not in _NOT_COMPARED}
+    return _of_table(known) if _is_ingested(row) else known
+
+
+def _code(row: Mapping[str, Any]) -> dict[str, Any]:
+    return _columns(row, _CODE)
 
 
 def _environment(row: Mapping[str, Any]) -> dict[str, Any]:
-    variables = _record(RunDir(Path(row["path"])).env_json).get("variables")
     found = _columns(row, _ENVIRONMENT)
+    if _is_ingested(row):
+        return _of_table({name: found[name] for name in found if name not in _OF_THE_INGEST})
+    variables = _record(RunDir(Path(row["path"])).env_json).get("variables")
     if isinstance(variables, dict):
-        found |= {name: each.get("value") for name, each in variables.items() if isinstance(each, dict)}
+        values = {name: each.get("value") for name, each in variables.items() if isinstance(each, dict)}
+        found |= {name: value for name, value in values.items() if name not in _OF_ONE_START}
+        if isinstance(path := values.get(_SEARCH_PATH), str):
+            found[_SEARCH_PATH] = _CODE_COPY.sub(".code", path)
     return found
+
+
+_READERS: Mapping[Part, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    "config": _config,
+    "code": _code,
+    "environment": _environment,
+}
+
+
+def _of_table(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of an ingested run that its table has."""
+    return {name: value for name, value in values.items() if value != _UNKNOWN}
+
+
+def _is_ingested(row: Mapping[str, Any]) -> bool:
+    return _is_known(row.get("ingested"))
 
 
 def _record(path: Path) -> dict[str, Any]:

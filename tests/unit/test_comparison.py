@@ -10,11 +10,12 @@ import pytest
 
 from analysis import comparison
 from analysis.comparison import PointComparison
-from analysis.differences import differences
+from analysis.differences import differences, unrecorded
 from analysis.efficiency import Curve, scaling_curves
 from analysis.report.sections import comparison as comparison_section
 from analysis.report.sections import configurations
 from analysis.report.sections import strategies as strategies_section
+from analysis.runs.ingest import ingest
 from analysis.runs.load import load
 from analysis.stats.estimates import Estimate
 from analysis.study import Study, make_study
@@ -157,6 +158,60 @@ def test_differences_name_config_code_and_environment(tmp_path: Path) -> None:
         ("environment", "NCCL_SOCKET_IFNAME"): ("eth0", "\N{EN DASH}"),
     }
     assert differences(ours, ours) == []
+
+
+def test_what_follows_from_time_run_directory_or_code_hash_is_no_difference(tmp_path: Path) -> None:
+    sweeps = [fake_sweep(tmp_path / root, "same", nodes=(1,)) for root in ("runs", "runs2")]
+    for at, sweep in enumerate(sweeps):
+        for run in sweep.iterdir():
+            values = {
+                "DISTTRAIN_DEADLINE": f"179542127{at}",
+                "DISTTRAIN_RUN_DIR": str(run),
+                "DISTTRAIN_CHECKPOINT_DIR": str(run / "checkpoints"),
+                "DISTTRAIN_ATTEMPT": str(at),
+                "PYTHONPATH": f"{run.parent.parent}/.code/{at}06a639f880cc4e9/src:.:/home/someone",
+            }
+            variables = {
+                name: {"value": each, "reason": "", "source": "derived"} for name, each in values.items()
+            }
+            write_json(run / "env.json", {"schema_version": 1, "variables": variables})
+    ours, theirs = (load([sweep]).to_dict("records") for sweep in sweeps)
+    assert differences(ours, theirs) == []
+    for run in sweeps[0].iterdir():
+        record = read_json(run / "env.json")
+        record["variables"]["PYTHONPATH"]["value"] += ":/opt/other"
+        write_json(run / "env.json", record)
+    (found,) = differences(ours, theirs)
+    assert (found.name, found.value) == ("PYTHONPATH", ".code/src:.:/home/someone:/opt/other")
+
+
+def test_a_sweep_of_the_same_name_is_named_by_its_folder(tmp_path: Path) -> None:
+    new = steady(tmp_path / "runs", "same", [0.0900, 0.0902, 0.0898])
+    old = steady(tmp_path / "runs2", "same", [0.1000, 0.1003, 0.0997])
+    section = comparison_section.build(study_of(new, old))
+    assert section is not None
+    assert section.conclusion.startswith(f"Against {old}: faster")
+    assert section.paragraphs[-1] == f"No difference from {old} is recorded in config, code and environment."
+
+
+def test_ingested_sweeps_have_no_record_to_compare(tmp_path: Path) -> None:
+    for name, step_s in (("new", 0.09), ("old", 0.1)):
+        steps = "".join(f"{name},0,{step},{step_s + step % 3 / 1000}\n" for step in range(1, 60))
+        (tmp_path / f"{name}.csv").write_text("run,rank,step,step_s\n" + steps)
+        ingest(tmp_path / f"{name}.csv", tmp_path, global_batch_size=8, warmup_steps=5)
+    new, old, measured = tmp_path / "new", tmp_path / "old", steady(tmp_path, "measured", [0.1, 0.1003])
+    rows = load([new]).to_dict("records")
+    assert unrecorded(rows) == ["config", "code", "environment"]
+    assert unrecorded(load([measured]).to_dict("records")) == []
+    section = comparison_section.build(study_of(new, old))
+    assert section is not None
+    assert section.paragraphs[-1] == (
+        "Whether config, code and environment differ from old is unknown. Not recorded: config, code and "
+        "environment here; config, code and environment of old."
+    )
+    section = comparison_section.build(study_of(measured, old))
+    assert section is not None
+    assert section.paragraphs[-1].endswith("Not recorded: config, code and environment of old.")
 
 
 def test_runs_without_their_records_still_compare(tmp_path: Path) -> None:
