@@ -39,7 +39,7 @@ def build_source(config: DataConfig, world: World | None = None) -> Source:
         raise ConfigError(
             f"data.kind={config.kind} returned {type(built).__name__}, not a Source or a Dataset"
         )
-    if built.files:
+    if built.files and built.record.sha256 is None:
         sha256 = shared_content_sha256(built.files, world) if world else content_sha256(built.files)
         built = dataclasses.replace(built, record=built.record.model_copy(update={"sha256": sha256}))
     fingerprint = source_fingerprint(built, config.kind, options)

@@ -42,7 +42,7 @@ class Source:
     tokens_per_sample: int | None = None
     """Predicted tokens in one sample; None where samples are not token sequences."""
     files: tuple[Path, ...] = ()
-    """Files whose content hash is the record's `sha256`, which is null until one rank has computed it."""
+    """Files whose content hash is the record's `sha256`; if that is null, one rank computes it."""
     bytes_per_token: float | None = None
     """Mean bytes of text per token, for a loss in bits per byte; None where unknown."""
 

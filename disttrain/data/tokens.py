@@ -73,7 +73,7 @@ def build(
         classes=data.vocab,
         tokens_per_sample=seq_len,
         bytes_per_token=bytes_per_token or data.bytes_per_token,
-        files=() if len(known) == len(parts) else files,
+        files=files,
         record=DatasetRecord(
             name="tokens",
             version=None,
