@@ -97,7 +97,7 @@ class StopAgreement(Hook):
             return self.sync(step)
         if self._view_to_come is not None:
             return self._act(step, self._arrived_view())
-        if self._stride == 1:
+        if self._stride == 1 or not self._replicas_agree(step + 1):
             return self.sync(step)
         self._view_to_come = self._start(step)
         return None
@@ -122,7 +122,8 @@ class StopAgreement(Hook):
 
     def sync(self, step: int) -> StopCause | None:
         """Agree after `step`: the cause to stop now, once the state is saved, or None. All ranks together."""
-        self._arrived_view()  # of an agreement before this step
+        if earlier := self._arrived_view():
+            self._non_finite.check(earlier[-VIEW:])
         return self._act(step, self._start(step)())
 
     def _start(self, step: int) -> Callable[[], list[float]]:
@@ -156,7 +157,7 @@ class StopAgreement(Hook):
         self._synced, self._synced_step = time.monotonic(), step
         self._pace(step_s)
         self._stride = min(MAX_STRIDE, max(1, int(self._check_s / step_s))) if step_s else 1
-        self.next_step = step + self._stride
+        self.next_step = step + max(1, self._stride - 1)  # the view is read a step later
         if self._config.every_steps:
             until_due = self._config.every_steps - step % self._config.every_steps
             self.next_step = min(self.next_step, step + until_due)

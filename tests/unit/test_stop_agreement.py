@@ -128,7 +128,12 @@ class Requests:
         return 1 if steps and steps[-1] > self.after else 0
 
 
-def agreements(stop_after: int = STEPS, every_steps: int | None = None, check_s: float = 0.25) -> list[Any]:
+def agreements(
+    stop_after: int = STEPS,
+    every_steps: int | None = None,
+    check_s: float = 0.35,
+    replicas_agree: Callable[[int], bool] = lambda step: True,
+) -> list[Any]:
     """What happened in steps of 0.1 s, between which the ranks agree about every `check_s`: numbers are
     steps, a cause is the end."""
     config = Config.model_validate(
@@ -140,7 +145,7 @@ def agreements(stop_after: int = STEPS, every_steps: int | None = None, check_s:
     policy = NonFinitePolicy(config.precision, lambda wait: SkippedSteps())
     clock, saver = HostClock(), Saver()
     agreement = StopAgreement(
-        config, world, Undisturbed(), Requests(stop_after), saver, clock, None, STEPS, policy
+        config, world, Undisturbed(), Requests(stop_after), saver, clock, None, STEPS, policy, replicas_agree
     )
     for step in range(1, STEPS + 1):
         record.append(step)
@@ -176,8 +181,15 @@ def test_a_checkpoint_due_by_its_step_has_an_agreement_of_its_own():
 
 
 @pytest.mark.usefixtures("_steps_of_a_tenth_of_a_second")
+def test_where_replicas_differ_after_the_next_step_the_view_is_read_at_once():
+    found = agreements(replicas_agree=lambda step: step % 4 == 0)
+    assert found[:9] == [1, 2, 3, 4, "sent", "read", 5, 6, 7]
+    assert found[9:12] == [8, "sent", "read"]
+
+
+@pytest.mark.usefixtures("_steps_of_a_tenth_of_a_second")
 def test_the_end_waits_for_the_agreement_under_way():
-    assert agreements(check_s=1.05)[-6:] == [11, "sent", 12, "read", "sent", "read"]
+    assert agreements(check_s=1.15)[-6:] == [11, "sent", 12, "read", "sent", "read"]
 
 
 def test_losses_before_a_resume_count():
