@@ -22,7 +22,7 @@ class FabricVerdict(Record):
     """Verdict on the network of a run."""
 
     verdict: Literal["as_expected", "problems", "unproven"]
-    """`unproven`: neither a log of NCCL nor counters of links show what the run used."""
+    """`unproven`: neither channels in a log of NCCL nor counters of links show what the run used."""
     conclusion: str
     """One sentence."""
     transport: str
@@ -112,6 +112,9 @@ class NodeFabric(Record):
     node: int
     host: str
     links: list[LinkTraffic] = []
+    expected_adapters: list[str] | None = None
+    """Ports of adapters that NCCL should use, also those without a counter in `links`; null in runs on one
+    node, in older records and where links were not sampled."""
     nccl: NcclLog | None = None
     nccl_reason: str | None = None
     """Reason for which `nccl` is null."""

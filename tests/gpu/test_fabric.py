@@ -66,8 +66,11 @@ def test_the_log_of_real_nccl_is_read_and_ends(tmp_path):
     assert found["grown"] == 0
     log = {name: value for name, value in found.items() if name != "grown"}
     verdict = judge("nccl", [NodeFabric(node=0, host="here", nccl=NcclLog.model_validate(log))])
-    assert verdict.verdict == "as_expected", verdict.conclusion
+    # one rank alone may have no channel
+    expected = "as_expected" if found["transports"] else "unproven"
+    assert verdict.verdict == expected, verdict.conclusion
     if size > 1:
+        assert found["transports"]
         assert set(found["transports"]) <= {"P2P", "SHM"}
         assert found["choices"]
 

@@ -22,7 +22,7 @@ FOUR = {"world_size": 4, "nodes": 2, "ranks_per_node": 2, "backend": "gloo"}
 def ranks(sampled: bool = True) -> list[RankSummary]:
     """Two nodes of two ranks; the first of each has the samples of its node."""
     link = LinkAccumulator(Link("eth0", "interface", None, expected=True), 5 * MIB, 3 * MIB, 2.0)
-    samples = NodeSamples(links=[link])
+    samples = NodeSamples(links=[link], expected_adapters=["cxi0/1"])
     return [
         RankSummary(
             (0.0,) * 7, "cpu", 1, None, None, samples if sampled and rank % 2 == 0 else None,
@@ -58,6 +58,7 @@ def test_the_record_has_each_node_and_the_processors_of_its_ranks(tmp_path: Path
     assert [node.host for node in record.nodes] == ["host0", "host1"]
     assert [[rank.processors for rank in node.ranks] for node in record.nodes] == [["0", "1"], ["2", "3"]]
     assert record.nodes[1].links[0].sent_bytes == 5 * MIB
+    assert record.nodes[1].expected_adapters == ["cxi0/1"]
 
 
 def test_processors_are_recorded_without_a_verdict(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from disttrain.records.fabric import NcclLog
 from disttrain.telemetry.fabric.verdict import judge, link_shares
 from tests.support.fabric_nodes import adapter, interface, nccl_log, node
 
@@ -67,6 +68,84 @@ def test_without_evidence_the_verdict_says_why() -> None:
     assert (found.verdict, found.transport) == ("unproven", "unknown")
     assert "NCCL_DEBUG is set" in found.conclusion
     assert judge("gloo", [node(0, [interface("eth0", 0.1, expected=True)])]).verdict == "unproven"
+
+
+WITHIN = NcclLog(transports={"P2P": 4})
+
+
+@pytest.mark.parametrize(
+    ("logs", "reason"),
+    [
+        ([NcclLog(), NcclLog()], "NCCL's log has no channel line"),
+        ([NcclLog(network="IB"), None], "NCCL's log has no channel line"),
+        ([WITHIN, WITHIN], "NCCL's log has no channel over the network"),
+        ([None, None], "NCCL has no log"),
+    ],
+)
+def test_logs_without_a_network_channel_prove_nothing_of_several_nodes(logs, reason: str) -> None:
+    silent = [adapter("mlx5_0/1", 0), interface("eth0", 900)]
+    idle = judge("nccl", [node(index, silent[:1], log) for index, log in enumerate(logs)])
+    assert (idle.verdict, idle.conclusion) == (
+        "unproven",
+        f"No evidence shows the network that the run used: {reason}, and no link carried traffic.",
+    )
+    by_counters = judge("nccl", [node(index, EIGHT[:2], log) for index, log in enumerate(logs)])
+    assert (by_counters.verdict, by_counters.conclusion) == (
+        "as_expected",
+        f"{reason}; traffic of the measured steps went over mlx5_0/1, mlx5_1/1.",
+    )
+
+
+def test_channels_of_one_log_prove_the_network() -> None:
+    logs = [nccl_log("2.18.5-infiniband"), None]
+    found = judge("nccl", [node(index, nccl=log) for index, log in enumerate(logs)])
+    assert (found.verdict, found.transport) == ("as_expected", "NET/IB")
+
+
+def test_one_machine_needs_channels_within_it() -> None:
+    assert judge("nccl", [node(0, nccl=WITHIN)]).verdict == "as_expected"
+    cut = judge("nccl", [node(0, nccl=NcclLog())])
+    assert cut.conclusion == (
+        "No evidence shows the network that the run used: NCCL's log has no channel line."
+    )
+    twice = [node(index, nccl=WITHIN).model_copy(update={"host": "here"}) for index in range(2)]
+    assert judge("nccl", twice).conclusion == "NCCL connects the ranks by P2P; no channel uses the network."
+
+
+def test_sockets_are_a_problem_where_expected_adapters_have_no_counter() -> None:
+    log = NcclLog(network="Socket", transports={"NET/Socket": 4}, network_channels=4, interfaces=["hsn0"])
+    ports = ["cxi0/1", "cxi1/1"]
+    nodes = [node(index, [interface("hsn0", 900)], log, expected_adapters=ports) for index in range(2)]
+    found = judge("nccl", nodes)
+    assert (found.verdict, codes(found)) == ("problems", {"transport": "problem"})
+    assert found.conclusion == (
+        "NCCL connects the nodes by TCP sockets over hsn0, although node0, node1 have 2 active RDMA ports."
+    )
+    tcp = [each.model_copy(update={"expected_adapters": []}) for each in nodes]
+    assert judge("nccl", tcp).verdict == "as_expected"
+
+
+def test_other_traffic_proves_nothing_where_expected_adapters_have_no_counter() -> None:
+    nodes = [node(index, [interface("eth0", 900)], expected_adapters=["cxi0/1"]) for index in range(2)]
+    found = judge("nccl", nodes)
+    assert found.verdict == "unproven"
+    assert found.conclusion.endswith("NCCL has no log, and no counter of an expected adapter was read.")
+
+
+def test_an_adapter_without_a_counter_that_nccl_does_not_use_is_named() -> None:
+    log = nccl_log("2.27.7-infiniband")
+    found = judge("nccl", [node(0, nccl=log, expected_adapters=[*log.adapters, "mlx5_9/1"])])
+    assert [each.message for each in found.findings if each.code == "adapters"] == [
+        "NCCL does not use mlx5_9/1 on node0"
+    ]
+
+
+def test_a_run_without_an_interval_of_samples_is_not_called_silent() -> None:
+    unsampled = interface("eth0", 0, expected=True).model_copy(update={"seconds": 0.0})
+    found = judge("gloo", [node(index, [unsampled]) for index in range(2)])
+    assert found.verdict == "unproven"
+    assert found.conclusion.endswith(": the measured steps were shorter than the interval of the samples.")
+    assert judge("gloo", [node(0), node(1)]).conclusion.endswith(": no counter of a link was read.")
 
 
 def test_gloo_is_judged_by_its_interface() -> None:

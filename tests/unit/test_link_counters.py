@@ -11,6 +11,7 @@ from disttrain.telemetry.fabric.link_counters import (
     LinkAccumulator,
     LinkReader,
     LinkSample,
+    expected_adapters,
     find_links,
     read_interfaces,
     read_links,
@@ -71,6 +72,18 @@ def test_the_ports_that_the_agent_has_chosen_are_expected(tmp_path: Path) -> Non
     slingshot = {ADAPTERS: "cxi0/1", "NCCL_SOCKET_IFNAME": "=eth0"}
     assert expected(root, "nccl", **slingshot) == [], "its traffic has no counter"
     assert expected(root, "gloo", **{ADAPTERS: "mlx5_0/1"}) == []
+
+
+def test_adapters_are_expected_without_a_counter(tmp_path: Path) -> None:
+    root = make_node(tmp_path, {"mlx5_0": NDR, "mlx5_1": NDR, "mlx5_2": EDR}, {"eth0": 1})
+    for name in ("mlx5_1", "mlx5_2"):
+        (root / f"sys/class/infiniband/{name}/ports/1/counters/port_xmit_data").unlink()
+    assert [link.name for link in find_links("nccl", {}, root)] == ["mlx5_0/1", "eth0"]
+    assert expected_adapters("nccl", {}, root) == ["mlx5_0/1", "mlx5_1/1"]
+    assert expected_adapters("nccl", {ADAPTERS: "cxi0/1,cxi1/1"}, root) == ["cxi0/1", "cxi1/1"]
+    assert expected_adapters("nccl", {ADAPTERS: ""}, root) == []
+    assert expected_adapters("nccl", {"NCCL_IB_DISABLE": "1"}, root) == []
+    assert expected_adapters("gloo", {}, root) == []
 
 
 def test_the_named_interfaces_are_expected_with_gloo(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ def nodes_of(ranks: Sequence[RankSummary], ranks_per_node: int) -> list[NodeFabr
         node.ranks.append(RankProcessors(rank=rank.rank, processors=rank.processors))
         if rank.usage is not None:
             node.links = [link.traffic() for link in rank.usage.links]
+            node.expected_adapters = rank.usage.expected_adapters
             node.nccl, node.nccl_reason = rank.usage.nccl, rank.usage.nccl_reason
     return [found[number] for number in sorted(found)]
 

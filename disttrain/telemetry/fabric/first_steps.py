@@ -10,7 +10,7 @@ from disttrain.records.fabric import NcclLog, NodeFabric
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime import log, nccl_log_file
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.fabric.link_counters import LinkAccumulator, find_links
+from disttrain.telemetry.fabric.link_counters import LinkAccumulator, expected_adapters, find_links
 from disttrain.telemetry.fabric.nccl_log import parse
 from disttrain.telemetry.fabric.verdict import judge
 
@@ -25,6 +25,8 @@ def read_first_steps(attempt: Attempt, world: World) -> tuple[NcclLog | None, st
             found = parse(lines)
         links = [LinkAccumulator(link).traffic() for link in find_links(world.backend, os.environ)]
         own = NodeFabric(node=node, host=socket.gethostname(), nccl=found, links=links)
+        if world.nodes > 1:
+            own.expected_adapters = expected_adapters(world.backend, os.environ)
         for finding in judge(world.backend, [own]).findings:
             if finding.severity == "problem":
                 log.error("network", problem=finding.message)

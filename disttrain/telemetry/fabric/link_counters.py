@@ -100,14 +100,14 @@ class LinkReader:
 
 
 def find_links(backend: str | None, environ: Mapping[str, str], root: Path = Path("/")) -> list[Link]:
-    """The active RDMA ports and the network interfaces of this node.
+    """The active RDMA ports with readable counters, and the network interfaces of this node.
 
     NCCL is expected to use the RDMA ports that the agent of the node has chosen (`ADAPTERS`), or else the
     interfaces that NCCL_SOCKET_IFNAME permits. gloo is expected to use those of GLOO_SOCKET_IFNAME. Loopback
     counts only where it is expected.
     """
-    adapters = _adapters(root)
-    chosen = _expected_ports(adapters, environ) if backend == "nccl" else set()
+    ports = _active_ports(root)
+    chosen = _expected_ports(ports, environ) if backend == "nccl" else set()
     interfaces = []
     for name in read_interfaces(root):
         expected = not chosen and _expects_interface(name, backend, environ)
@@ -115,9 +115,15 @@ def find_links(backend: str | None, environ: Mapping[str, str], root: Path = Pat
             rate = _interface_rate(root, name)
             interfaces.append(Link(name, "interface", None, 1, rate, expected))
     return [
-        *(Link(**{**vars(link), "expected": link.name in chosen}) for link in adapters),
+        *(Link(**{**vars(link), "expected": link.name in chosen}) for link in ports if link.counters),
         *interfaces,
     ]
+
+
+def expected_adapters(backend: str | None, environ: Mapping[str, str], root: Path = Path("/")) -> list[str]:
+    """Names of the ports that NCCL should use, also of those that `find_links` leaves out because no counter
+    can be read: ports of Slingshot, and those of a container without the counters. Empty for TCP."""
+    return sorted(_expected_ports(_active_ports(root), environ)) if backend == "nccl" else []
 
 
 def read_links(links: list[Link], at_s: float, root: Path = Path("/")) -> dict[str, LinkSample]:
@@ -142,24 +148,32 @@ def read_interfaces(root: Path = Path("/")) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _adapters(root: Path) -> list[Link]:
-    """Active ports of RDMA devices whose counters can be read."""
+def _active_ports(root: Path) -> list[Link]:
+    """Active ports of RDMA devices; `counters` is None where they cannot be read."""
     found = []
     for port in sorted((root / "sys/class/infiniband").glob("*/ports/*")):
         if "ACTIVE" not in (_text(port / "state") or ""):
             continue
         rate = _RATE.search((_text(port / "rate") or "").replace("Gb/sec", "Gb/s"))
         line_rate = float(rate[1]) * 1e9 / 8 if rate else None
-        for folder, names, unit in (
-            ("counters", ("port_xmit_data", "port_rcv_data"), _DATA_UNIT_BYTES),
-            ("hw_counters", ("tx_bytes", "rx_bytes"), 1),  # EFA
-        ):
-            files = (port / folder / names[0], port / folder / names[1])
-            if _counts(files) is not None:
-                name = f"{port.parent.parent.name}/{port.name}"
-                found.append(Link(name, "adapter", files, unit, line_rate))
-                break
+        found.append(Link(_port_name(port), "adapter", *_port_counters(port), line_rate))
     return found
+
+
+def _port_name(port: Path) -> str:
+    return f"{port.parent.parent.name}/{port.name}"
+
+
+def _port_counters(port: Path) -> tuple[tuple[Path, Path] | None, int]:
+    """Files of sent and received data with their unit in bytes; no files if they cannot be read."""
+    for folder, names, unit in (
+        ("counters", ("port_xmit_data", "port_rcv_data"), _DATA_UNIT_BYTES),
+        ("hw_counters", ("tx_bytes", "rx_bytes"), 1),  # EFA
+    ):
+        files = (port / folder / names[0], port / folder / names[1])
+        if _counts(files) is not None:
+            return files, unit
+    return None, _DATA_UNIT_BYTES
 
 
 def _adapter_and_port(link: Link) -> tuple[str, int | None]:

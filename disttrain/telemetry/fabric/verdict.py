@@ -25,10 +25,8 @@ def judge(backend: str | None, nodes: Sequence[NodeFabric]) -> FabricVerdict:
     """The verdict on nodes that have links, a log of NCCL, or neither."""
     if backend == "nccl":
         findings, transport = list(_nccl_findings(nodes)), _nccl_transport(nodes)
-        proven = any(node.nccl is not None for node in nodes)
     else:
         findings, transport = [], _gloo_transport(nodes)
-        proven = any(_bytes(node.links) >= LEAST_BYTES for node in nodes)
     findings += _link_findings(nodes)
     findings.sort(key=lambda finding: finding.severity != "problem")
     problems = [finding for finding in findings if finding.severity == "problem"]
@@ -40,8 +38,7 @@ def judge(backend: str | None, nodes: Sequence[NodeFabric]) -> FabricVerdict:
             transport=transport,
             findings=findings,
         )
-    if not proven:
-        reason = next((node.nccl_reason for node in nodes if node.nccl_reason), "no link carried traffic")
+    if (reason := _missing_evidence(backend, nodes)) is not None:
         text = f"No evidence shows the network that the run used: {reason}."
         return FabricVerdict(verdict="unproven", conclusion=text, transport=transport, findings=findings)
     return FabricVerdict(
@@ -64,16 +61,76 @@ def link_shares(links: Sequence[LinkTraffic]) -> dict[str, float]:
     }
 
 
+def _missing_evidence(backend: str | None, nodes: Sequence[NodeFabric]) -> str | None:
+    """The reason why neither a log nor a counter shows the network of the run; None if one does.
+
+    Several nodes need channels over the network or traffic over links. One machine, which may stand for
+    several nodes, needs channels within it.
+    """
+    if backend != "nccl":
+        return None if _carrying(backend, nodes) else _no_traffic(backend, nodes)
+    several = _are_several(nodes)
+    logs = [node.nccl for node in nodes if node.nccl is not None]
+    if any(log.network_channels or (log.transports and not several) for log in logs):
+        return None
+    if not several:
+        return _no_channels(nodes)
+    return None if _carrying(backend, nodes) else f"{_no_channels(nodes)}, and {_no_traffic(backend, nodes)}"
+
+
+def _no_channels(nodes: Sequence[NodeFabric]) -> str:
+    """The reason why no log shows a channel over the network."""
+    logs = [node.nccl for node in nodes if node.nccl is not None]
+    if logs:
+        within = any(log.transports for log in logs)
+        return f"NCCL's log has no channel {'over the network' if within else 'line'}"
+    return next((node.nccl_reason for node in nodes if node.nccl_reason), "NCCL has no log")
+
+
+def _no_traffic(backend: str | None, nodes: Sequence[NodeFabric]) -> str:
+    """The reason why no counter shows the network."""
+    links = [link for node in nodes for link in _evidence_links(backend, node)]
+    if not links:
+        adapters = backend == "nccl" and any(map(_expected_adapters, nodes))
+        return f"no counter of {'an expected adapter' if adapters else 'a link'} was read"
+    if not any(link.seconds for link in links):
+        return "the measured steps were shorter than the interval of the samples"
+    return "no link carried traffic"
+
+
+def _carrying(backend: str | None, nodes: Sequence[NodeFabric]) -> list[str]:
+    """Names of the links whose traffic shows the network."""
+    found: set[str] = set()
+    for node in nodes:
+        links = _evidence_links(backend, node)
+        if _bytes(links) >= LEAST_BYTES:
+            found |= {link.name for link in links if _bytes([link]) >= LEAST_BYTES}
+            found = found or {max(links, key=lambda link: _bytes([link])).name}
+    return sorted(found)
+
+
+def _evidence_links(backend: str | None, node: NodeFabric) -> list[LinkTraffic]:
+    """Links whose traffic shows the network: with NCCL the expected ones, as other traffic uses the rest."""
+    expected = [link for link in node.links if link.expected]
+    return expected if backend == "nccl" and (expected or _expected_adapters(node)) else node.links
+
+
+def _are_several(nodes: Sequence[NodeFabric]) -> bool:
+    """Whether the nodes are several machines: one may stand for several nodes."""
+    return len({node.host for node in nodes}) > 1
+
+
 def _well(backend: str | None, transport: str, nodes: Sequence[NodeFabric]) -> str:
     """The conclusion on a network without a problem."""
     if backend != "nccl":
-        carrying = sorted(
-            {link.name for node in nodes for link in node.links if _bytes([link]) >= LEAST_BYTES}
-        )
-        return f"gloo has no log; traffic of the measured steps went over {', '.join(carrying)}."
+        carrying = ", ".join(_carrying(backend, nodes))
+        return f"gloo has no log; traffic of the measured steps went over {carrying}."
     logs = [node.nccl for node in nodes if node.nccl is not None]
     network = sum(log.network_channels for log in logs)
     direct = sum(log.gpudirect_channels for log in logs)
+    if not network and _are_several(nodes):
+        carrying = ", ".join(_carrying(backend, nodes))
+        return f"{_no_channels(nodes)}; traffic of the measured steps went over {carrying}."
     if not network:
         return f"NCCL connects the ranks by {transport}; no channel uses the network."
     adapters = max(len(log.adapters) for log in logs)
@@ -114,10 +171,10 @@ def _transport(nodes: Sequence[NodeFabric]) -> Iterator[FabricFinding]:
     slow = [
         node
         for node in nodes
-        if node.nccl and "NET/Socket" in node.nccl.transports and any(map(_is_expected_adapter, node.links))
+        if node.nccl and "NET/Socket" in node.nccl.transports and _expected_adapters(node)
     ]
     if slow:
-        ports = sum(map(_is_expected_adapter, slow[0].links))
+        ports = len(_expected_adapters(slow[0]))
         log = slow[0].nccl
         over = f" over {', '.join(log.interfaces)}" if log and log.interfaces else ""
         yield _problem(
@@ -144,7 +201,7 @@ def _adapters(nodes: Sequence[NodeFabric]) -> Iterator[FabricFinding]:
         for node in nodes:
             if node.nccl is None or not node.nccl.adapters:
                 continue
-            expected = {link.name for link in node.links if _is_expected_adapter(link)}
+            expected = _expected_adapters(node)
             used = set(node.nccl.adapters)
             names = sorted(expected - used if missing else used - expected)
             if expected and names:
@@ -214,7 +271,7 @@ def _link_findings(nodes: Sequence[NodeFabric]) -> Iterator[FabricFinding]:
 
 def _is_proven(node: NodeFabric) -> bool:
     """Whether NCCL's log lists exactly the expected adapters, so that other links carry other traffic."""
-    expected = {link.name for link in node.links if _is_expected_adapter(link)}
+    expected = _expected_adapters(node)
     log = node.nccl
     return log is not None and set(log.adapters) == expected != set() and "NET/Socket" not in log.transports
 
@@ -230,6 +287,13 @@ def _unexpected_shares(links: Sequence[LinkTraffic]) -> dict[str, float]:
     if not expected or total < LEAST_BYTES:
         return {}
     return {link.name: _bytes([link]) / total for link in counted if not link.expected}
+
+
+def _expected_adapters(node: NodeFabric) -> set[str]:
+    """Names of the expected ports, also of those without a counter; older records have only the others."""
+    if node.expected_adapters is not None:
+        return set(node.expected_adapters)
+    return {link.name for link in node.links if _is_expected_adapter(link)}
 
 
 def _is_expected_adapter(link: LinkTraffic) -> bool:

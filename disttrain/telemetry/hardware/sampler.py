@@ -8,6 +8,7 @@ error ends the samples of the GPUs or those of the processes, never both, and ne
 from __future__ import annotations
 
 import copy
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +25,12 @@ from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime import log
 from disttrain.runtime.device import usable_processors
-from disttrain.telemetry.fabric.link_counters import LinkAccumulator, LinkReader, LinkSample
+from disttrain.telemetry.fabric.link_counters import (
+    LinkAccumulator,
+    LinkReader,
+    LinkSample,
+    expected_adapters,
+)
 from disttrain.telemetry.hardware.aggregation import Accumulator, GpuAccumulator, ProcessAccumulator
 from disttrain.telemetry.hardware.gpu_reader import GpuId, GpuReader, Nvml, Unavailable
 from disttrain.telemetry.hardware.host import HostProcessors, ProcessReader, host_memory
@@ -79,6 +85,8 @@ class NodeSamples:
     gpu_reason: str | None = None
     """The reason why there are no GPU samples."""
     links: list[LinkAccumulator] = field(default_factory=list)
+    expected_adapters: list[str] | None = None
+    """Ports that NCCL should use, also those without a counter; None where links are not sampled."""
     nccl: NcclLog | None = None
     nccl_reason: str | None = None
     """The reason why there is no log of NCCL."""
@@ -109,6 +117,8 @@ class HardwareSampler:
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._accumulated = NodeSamples(gpu_reason=None if any(r.gpu for r in ranks) else "no rank has a GPU")
+        self._links: LinkReader | None = None
+        self._links_lock = threading.Lock()  # held from a reading of the links until it is added
         self._lock = threading.Lock()  # held while accumulators grow, never during a call into the driver
         self._live: dict[str, float] = {}
         self._live_at = 0.0
@@ -121,6 +131,12 @@ class HardwareSampler:
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join(CLOSE_S)
+
+    def sample_links(self) -> None:
+        """Sample the links in the caller's thread, where measured steps begin or end, until an interval has
+        counted. Without this, a run that is shorter than `every_s` has no interval. Raises nothing."""
+        if self._links is not None and not any(link.seconds for link in self._accumulated.links):
+            _attempted("links", self._take_links)
 
     def accumulated(self) -> NodeSamples:
         """A copy of the accumulated samples."""
@@ -139,8 +155,8 @@ class HardwareSampler:
             "GPUs": _attempted("GPUs", lambda: _GpuReader(*arguments, self._every_s)),
             "processes": _attempted("processes", lambda: _ProcessReader(*arguments)),
         }
-        if (backend := self._backend) is not None:
-            opened["links"] = _attempted("links", lambda: LinkReader(backend, self._accumulated.links))
+        if self._backend is not None:
+            self._links = opened["links"] = _attempted("links", partial(self._open_links, self._backend))
         sources = {name: source for name, source in opened.items() if source}
         due = time.monotonic()
         last = False
@@ -152,6 +168,10 @@ class HardwareSampler:
                 self._closing.wait(due - time.monotonic())
         for name, source in sources.items():
             _attempted(name, source.close)
+
+    def _open_links(self, backend: str) -> LinkReader:
+        self._accumulated.expected_adapters = expected_adapters(backend, os.environ)
+        return LinkReader(backend, self._accumulated.links)
 
     def _sample(self, sources: dict[str, _SampleReader]) -> None:
         """Take a sample of each source; remove a source that fails."""
@@ -166,7 +186,16 @@ class HardwareSampler:
         self._live = _live(samples)
         self._live_at = time.monotonic()
 
+    def _take_links(self) -> list[GpuSample | HostSample | LinkSample]:
+        """Take a sample of the links, in the segment at this time."""
+        assert self._links is not None
+        with self._links_lock:
+            return self._add(self._links, self._segment())
+
     def _take(self, source: _SampleReader, segment: int | None) -> list[GpuSample | HostSample | LinkSample]:
+        return self._take_links() if source is self._links else self._add(source, segment)
+
+    def _add(self, source: _SampleReader, segment: int | None) -> list[GpuSample | HostSample | LinkSample]:
         found = source.read()
         with self._lock:
             for accumulator, sample in found:
