@@ -3,9 +3,11 @@
 import os
 import socket
 import threading
+from types import SimpleNamespace
 
 import pynvml
 import pytest
+import torch
 
 from disttrain.records.files import FILES
 from disttrain.records.hardware import GpuSample, HostSample
@@ -13,12 +15,18 @@ from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.run_directory import RunDir
 from disttrain.runtime import log
 from disttrain.telemetry import throughput
+from disttrain.telemetry.hardware import node as node_telemetry
 from disttrain.telemetry.hardware import sampler as node_sampler
 from disttrain.telemetry.hardware.aggregation import gpu_summary
 from disttrain.telemetry.hardware.gpu_reader import GpuId, GpuReader
 from disttrain.telemetry.hardware.sampler import HardwareSampler, LocalRank
 from tests.support.jobs import WITHIN_S
 from tests.support.nvml import LOST, WELL, raising
+
+GLOO_WORLD = SimpleNamespace(
+    rank=0, local_rank=0, local_size=1, nodes=2, size=2, gpus_per_rank=0, backend="gloo",
+    device=torch.device("cpu"), all_gather_object=lambda own: [own],
+)  # fmt: skip
 
 
 class Rounds:
@@ -235,3 +243,44 @@ def test_links_are_counted_in_measured_steps_where_nodes_communicate(tmp_path, m
     alone = Rounds(monkeypatch, ranks_on(None), attempt)
     alone.end()
     assert alone.sampler.accumulated().links == []
+
+
+def test_links_of_a_run_shorter_than_the_interval_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    rounds = Rounds(monkeypatch, ranks_on(None), RunDir(tmp_path).attempt(0), every_s=60, backend="gloo")
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(
+        server.getsockname()
+    ) as sender:  # fmt: skip
+        receiver, _ = server.accept()
+        with receiver:
+            for segment in (1, 1, 1, None):
+                rounds.segment = segment
+                rounds.sampler.sample_links()
+                sender.sendall(bytes(50_000))
+                receiver.recv(50_000, socket.MSG_WAITALL)
+    (loopback,) = [each for each in rounds.sampler.accumulated().links if each.link.name == "lo"]
+    assert 50_000 <= loopback.sent_bytes < 100_000, "later samples are those of the thread"
+    assert loopback.seconds > 0
+    rounds.end(None)
+    assert rounds.sampler.accumulated().expected_adapters == [], "gloo expects none"
+
+
+def test_measured_steps_begin_and_end_with_a_sample_of_the_links(tmp_path, monkeypatch):
+    taken = []
+
+    class Sampler:
+        def __init__(self, attempt, ranks, every_s, segment, backend):
+            self.segment = segment
+
+        def start(self): ...
+
+        def sample_links(self):
+            taken.append(self.segment())
+
+    monkeypatch.setattr(node_telemetry, "HardwareSampler", Sampler)
+    telemetry = node_telemetry.NodeTelemetry(RunDir(tmp_path).attempt(0), GLOO_WORLD, every_s=60)
+    telemetry.start(lambda: None, lambda: True)
+    telemetry.warmed_up()
+    with telemetry.outside_steps():
+        assert taken == [0, 0]
+    assert taken == [0, 0, 1]

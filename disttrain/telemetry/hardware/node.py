@@ -66,17 +66,21 @@ class NodeTelemetry:
             self._sampler.start()
 
     def warmed_up(self) -> None:
-        """End and read NCCL's log of the first steps, on ranks that sample."""
+        """The next step is the first measured one: end and read NCCL's log, and sample the links, on ranks
+        that sample."""
         if self._sampler and self._world.backend == "nccl" and self._nccl == (None, None):
             self._nccl = read_first_steps(self._attempt, self._world)
+        self._sample_links()
 
     @contextmanager
     def outside_steps(self) -> Iterator[None]:
         """Within, samples do not count; the next measured step begins a new segment."""
+        self._sample_links()
         self._outside = True
         yield
         self._segment += 1
         self._outside = False
+        self._sample_links()
 
     def live(self) -> dict[str, float]:
         """Means of the newest samples of this node, by their names in `Progress`."""
@@ -89,6 +93,10 @@ class NodeTelemetry:
         found = self._sampler.accumulated()
         found.nccl, found.nccl_reason = self._nccl
         return found
+
+    def _sample_links(self) -> None:
+        if self._sampler:
+            self._sampler.sample_links()
 
     def close(self) -> None:
         """Take a last sample and end."""
