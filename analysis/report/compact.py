@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from analysis.report.cells import Cell
 
+ALWAYS = frozenset({"ratio", "verdict"})
+"""Names of columns that stay where all rows have one text: they are the result of their table."""
 _LEAST_ROWS = 3
 """Rows from which on a column of one text is left out."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from analysis.report.cells import Cell, cell
-from analysis.report.compact import constant, shared_note
+from analysis.report.compact import ALWAYS, constant, shared_note
 from analysis.report.definitions import anchor
 from analysis.report.section import Column, RunLink, Table
 
@@ -65,14 +65,15 @@ class TableView:
 
 
 def table_view(table: Table, out: Path | None = None, most_rows: int = MOST_ROWS) -> TableView:
-    """Format a table without columns that have no value, or one text in all rows.
+    """Format a table without columns that have no value or text, or one text in all rows.
 
+    Columns of `compact.ALWAYS` that have a value stay.
     Links are relative to the folder `out`.
     """
     kept = [
         index
         for index in range(len(table.columns))
-        if not table.rows or any(row[index] is not None for row in table.rows)
+        if not table.rows or any(row[index] is not None and row[index] != "" for row in table.rows)
     ]
     columns = [table.columns[index] for index in kept]
     rows = [
@@ -89,7 +90,8 @@ def table_view(table: Table, out: Path | None = None, most_rows: int = MOST_ROWS
     same = [
         at
         for at, head in enumerate(heads)
-        if not head.key and not any(row[at].href for row in rows) and constant([row[at].cell for row in rows])
+        if not (head.key or columns[at].name in ALWAYS or any(row[at].href for row in rows))
+        and constant([row[at].cell for row in rows])
     ]
     left = [(heads[at], rows[0][at].cell.line) for at in same]
     heads = [head for at, head in enumerate(heads) if at not in same]

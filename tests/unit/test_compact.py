@@ -53,6 +53,25 @@ def test_columns_of_one_text_are_left_out_and_named_but_keys_stay():
     assert len(few.heads) == 4
 
 
+def test_ratio_and_verdict_stay_and_a_column_of_empty_texts_goes():
+    columns = [
+        Column("size", "size", key=True),
+        Column("ratio", "ratio", "ratio"),
+        Column("verdict", "verdict"),
+        Column("reason", "reason"),
+    ]
+    for count in (1, 3):
+        view = table_view(
+            Table("t", "caption", columns, [[f"{n} nodes", 0.9, "slower", ""] for n in range(count)])
+        )
+        assert [head.text for head in view.heads] == ["size", "ratio", "verdict"]
+        assert view.same == []
+    mixed = table_view(
+        Table("t", "caption", columns, [["1 node", 0.9, "slower", ""], ["2", 1.0, "unsettled", "x"]])
+    )
+    assert [row[-1].cell.line for row in mixed.rows] == ["", "x"]
+
+
 def test_a_table_of_names_alone_becomes_a_sentence():
     columns = [Column("curve", "configuration", key=True), Column("loss", "training loss", "loss")]
     same = table_view(Table("t", "Losses.", columns, [[name, 0.6931] for name in "abc"]))
