@@ -1,6 +1,7 @@
 """Read run directories into one tidy table, one row a run.
 
-A missing, corrupt or unfinished run does not raise: its row has `included` false and the reason in `note`.
+A missing, corrupt or unfinished run does not raise: its row has `included` false and the reason in `note`. So
+has a run without a readable `run.json`, because its swept values are unknown.
 Column names end in their unit; swept keys are columns under their dotted names (`parallel.strategy`).
 """
 
@@ -10,13 +11,12 @@ import itertools
 import json
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import pandas as pd
-from pydantic import ValidationError
 
 from analysis.runs import preflight
-from analysis.runs.json_columns import read_object
+from analysis.runs.read_record import read_record
 from disttrain.config.config_tree import config_fields
 from disttrain.config.dotted_keys import flat_values, get_key
 from disttrain.config.ranks import gpus_per_rank
@@ -25,9 +25,8 @@ from disttrain.errors import ConfigError
 from disttrain.records import gpu_hours
 from disttrain.records.annotation import AnnotationRecord
 from disttrain.records.attempt import Outcome
-from disttrain.records.base import Record
 from disttrain.records.exit_causes import ENDED_BY_REQUEST, unplanned_steps
-from disttrain.records.json_files import CorruptFile
+from disttrain.records.json_files import read_json_or_none
 from disttrain.records.metrics import Metrics
 from disttrain.records.planned import RunRecord
 from disttrain.records.reported import read_reported
@@ -110,12 +109,8 @@ COLUMNS: dict[str, str] = {
 
 _SAME_IN_METRICS = set(COLUMNS) & set(Metrics.model_fields) - {"sweep", "dataset", "left_out"}
 
-_CURVES = ("loss_history", "grad_norm_history", "eval_history", "communication_computation_history")
-
 _RUN_FILES = ("run.json", "metrics.json", "attempts")
 """A folder with one of them is a run, so that a damaged run is listed."""
-
-R = TypeVar("R", bound=Record)
 
 
 class KnownState(NamedTuple):
@@ -163,7 +158,7 @@ def swept_keys(table: pd.DataFrame) -> list[str]:
 
 def read_metrics(path: Path | str) -> tuple[Metrics | None, str]:
     """The metrics of a run, or None and the reason in one line."""
-    return _read(RunDir(Path(path)).metrics, Metrics)
+    return read_record(RunDir(Path(path)).metrics, Metrics)
 
 
 def _sweep_rows(
@@ -178,12 +173,13 @@ def _sweep_rows(
 
 
 def _row(run: RunDir, known: KnownState | None) -> dict[str, Any]:
-    record, run_note = _read(run.run_json, RunRecord)
-    metrics, metrics_note = _read(run.metrics, Metrics, curves=False)
+    record, run_note = read_record(run.run_json, RunRecord)
+    metrics, metrics_note = read_record(run.metrics, Metrics, curves=False)
     reported = read_reported(run) if record and "command" in record.config else None
-    if reported is not None and metrics is None:
+    if reported is not None and metrics is None and not _is_of_telemetry(run):
         metrics_note = _reported_note(reported)
     state, included, note = _state(run, metrics, metrics_note)
+    included = included and record is not None  # without its axes, it would be a configuration of its own
     notes = [text for text in (note, run_note if record else "", metrics_note if metrics else "") if text]
     if record and record.ingested and record.ingested.incomplete_steps:
         notes.append(f"lacks rows of some ranks in {record.ingested.incomplete_steps} steps, left out")
@@ -191,7 +187,7 @@ def _row(run: RunDir, known: KnownState | None) -> dict[str, Any]:
         state = known.state
         if known.reason and not included and not run.failed.exists():
             notes.insert(0, known.reason)
-    if record is None and metrics is None:
+    if record is None and not any(run.run_json.name in each for each in notes):
         notes.append(run_note)
     config = record.config if record else {}
     row: dict[str, Any] = {
@@ -216,7 +212,7 @@ def _row(run: RunDir, known: KnownState | None) -> dict[str, Any]:
 def _state(run: RunDir, metrics: Metrics | None, problem: str) -> tuple[str, bool, str]:
     """State, whether the run counts in the figures, and the reason if it does not."""
     if run.failed.exists():
-        outcome, _ = _read(run.failed, Outcome)
+        outcome, _ = read_record(run.failed, Outcome)
         if outcome is None:
             return "failed", False, "failed"
         state, cause = _ended_state(outcome.cause), outcome.cause.replace("_", " ")
@@ -236,6 +232,11 @@ def _state(run: RunDir, metrics: Metrics | None, problem: str) -> tuple[str, boo
         cause = metrics.stop_cause or metrics.status
         return _ended_state(cause), False, f"{cause} at {progress}"
     return "running", False, f"not finished: {progress} at the last update, {metrics.updated}"
+
+
+def _is_of_telemetry(run: RunDir) -> bool:
+    """Whether the telemetry wrote `metrics.json`, and not a script of its own format."""
+    return "schema_version" in (read_json_or_none(run.metrics) or {})
 
 
 def _reported_note(reported: Mapping[str, float]) -> str:
@@ -260,7 +261,7 @@ def _ended_state(cause: str) -> str:
 
 def _annotations(run: RunDir) -> dict[str, str | None]:
     own, of_sweep = (
-        _read(folder / "annotation.json", AnnotationRecord)[0] or AnnotationRecord()
+        read_record(folder / "annotation.json", AnnotationRecord)[0] or AnnotationRecord()
         for folder in (run.path, run.path.parent)
     )
     tags = " ".join(sorted({*own.tags, *of_sweep.tags}))
@@ -361,40 +362,3 @@ def _axis_values(axes: list[str], own: dict[str, Any], config: dict[str, Any]) -
     """The run's value of each swept key, from its config if its own sweep did not vary the key."""
     values = {key: own.get(key, get_key(config, key)) for key in axes}
     return {k: json.dumps(v) if isinstance(v, list | dict) else v for k, v in values.items()}
-
-
-def _read(path: Path, model: type[R], *, curves: bool = True) -> tuple[R | None, str]:
-    """A record with a caveat (or ""), or None with the problem.
-
-    Without `curves`, of each list of points only the last is read.
-    """
-    try:
-        content = read_object(path)
-        if not curves:  # validating a thousand points takes longer than all the rest
-            content |= {name: content[name][-1:] for name in _CURVES if isinstance(content.get(name), list)}
-        return _validated(path.name, content, model)
-    except FileNotFoundError:
-        return None, f"{path.name} is missing"
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        return None, f"{path.name} does not fit its schema: {where}: {first['msg']}"
-    except (CorruptFile, OSError):
-        return None, f"{path.name} cannot be read"
-
-
-def _validated(name: str, content: dict[str, Any], model: type[R]) -> tuple[R, str]:
-    """The record, and a caveat if a newer version wrote fields that this one does not have."""
-    try:
-        return model.model_validate(content), ""
-    except ValidationError as error:
-        unknown = [each["loc"] for each in error.errors() if each["type"] == "extra_forbidden"]
-        for *section, key in unknown:
-            holder: Any = content
-            for part in section:
-                holder = holder[part]
-            holder.pop(key, None)
-        record = model.model_validate(content)
-        names = ", ".join(".".join(map(str, place)) for place in unknown[:3])
-        more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
-        return record, f"{name} has fields that this version does not read: {names}{more}"

@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.efficiency import scaling_curves
 from analysis.runs import step_records, training_curves
-from analysis.runs.load import COLUMNS, load, swept_keys
+from analysis.runs.load import COLUMNS, KnownState, load, swept_keys
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, write_json, write_text
 from disttrain.records.run_directory import RunDir
@@ -98,11 +99,22 @@ def test_devices_of_data_parallel_are_the_gpus_of_the_node_or_one_cpu(
     assert only_row(tmp_path / "s")["devices"] == devices
 
 
-def test_metrics_are_enough_without_run_json(tmp_path: Path) -> None:
-    run = fake_run(tmp_path / "s" / "run")
-    run.run_json.write_text("{")
-    run.done.unlink()
-    assert only_row(tmp_path / "s")["included"]
+@pytest.mark.parametrize(("text", "note"), [(None, "run.json is missing"), ("{", "run.json cannot be read")])
+def test_a_run_without_run_json_is_left_out_and_makes_no_curve(
+    tmp_path: Path, text: str | None, note: str
+) -> None:
+    axes = [{"parallel.ddp.bucket_mb": 4}, {"parallel.ddp.bucket_mb": 32}]
+    sweep = fake_sweep(tmp_path, nodes=(1,), repeats=2, axes=axes)
+    run = RunDir(sweep / "n1x1-4-r0")
+    run.run_json.unlink()
+    if text is not None:
+        run.run_json.write_text(text)
+    table = load([sweep])
+    row = table.set_index("run").loc["n1x1-4-r0"]
+    assert (row["state"], row["included"], row["note"]) == ("done", False, note)
+    known = {run.path: KnownState("corrupt", "run.json is not valid JSON", 0)}
+    assert list(load([sweep], known)["note"]) == ["", "", "run.json is not valid JSON", ""]
+    assert [curve.label for curve in scaling_curves(table)] == ["bucket_mb 4", "bucket_mb 32"]
 
 
 def test_a_run_that_is_all_warm_up_is_left_out(tmp_path: Path) -> None:
@@ -228,12 +240,27 @@ def test_an_axis_of_a_script_with_the_name_of_a_column_has_a_column_of_its_own(t
     ]
 
 
-def test_fields_of_a_newer_version_are_a_caveat(tmp_path: Path) -> None:
+def test_unknown_fields_are_a_caveat(tmp_path: Path) -> None:
     run = fake_run(tmp_path / "s" / "run")
     metrics = read_json(run.metrics)
     metrics["step_time"]["skew"] = 0.5
-    write_json(run.metrics, metrics | {"schema_version": 2, "future": 1})
+    write_json(run.metrics, metrics | {"future": 1})
     row = only_row(tmp_path / "s")
     assert row["included"]
     assert row["samples_per_s"] == metrics["samples_per_s"]
     assert row["note"] == "metrics.json has fields that this version does not read: step_time.skew, future"
+
+
+@pytest.mark.parametrize("command", [None, "python train.py"])
+def test_metrics_of_a_newer_schema_are_left_out(tmp_path: Path, command: str | None) -> None:
+    run = fake_run(tmp_path / "s" / "run")
+    write_json(run.metrics, read_json(run.metrics) | {"schema_version": 7, "future": 1})
+    if command:
+        record = read_json(run.run_json)
+        write_json(run.run_json, record | {"config": record["config"] | {"command": [command]}})
+    row = only_row(tmp_path / "s")
+    assert not row["included"]
+    assert row["note"] == (
+        "finished, but metrics.json has schema version 7, and this version of disttrain reads at most 1; "
+        "write the report with the newer version"
+    )
