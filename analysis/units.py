@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from analysis.stats.estimates import Estimate
 
 RESOLUTION_S = 1e-12
 """Shorter durations are rounding errors of sums, and are printed as 0."""
+RESOLUTION_MONEY = 1e-6
+"""Smaller amounts of money are printed as 0."""
 _TIME = ((1.0, "s", 1.0), (1e-3, "ms", 1e3), (0.0, "µs", 1e6))
 
 
@@ -24,6 +27,30 @@ def number(value: float) -> str:
     if abs(rounded) >= 1000:
         return f"{rounded:,.0f}"
     return f"{rounded:#.3g}".rstrip(".")
+
+
+def money(value: float) -> str:
+    """An amount in three significant digits without an exponent: `0.168`, `0.0000213`, `12,400`; `0`."""
+    if abs(value) < RESOLUTION_MONEY:
+        return "0"
+    rounded = float(f"{value:.3g}")
+    if abs(rounded) >= 1e-4:
+        return number(rounded)
+    return f"{rounded:.{2 - math.floor(math.log10(abs(rounded)))}f}"
+
+
+def mass_scale(value_g: float) -> tuple[float, str]:
+    """Factor and unit for a mass in grams: kg, g, mg or µg."""
+    scales = ((1e3, 1e-3, "kg"), (1.0, 1.0, "g"), (1e-3, 1e3, "mg"))
+    return next(((factor, unit) for floor, factor, unit in scales if abs(value_g) >= floor), (1e6, "µg"))
+
+
+def grams(value_g: float) -> str:
+    """`1.20 kg`, `41.2 g`, `0.310 µg`; `0 g`."""
+    if value_g == 0:
+        return "0 g"
+    factor, unit = mass_scale(value_g)
+    return f"{number(value_g * factor)} {unit}"
 
 
 def resolved_s(value: float) -> float:

@@ -58,7 +58,8 @@ def _estimate(value: Estimate, unit: Unit) -> Cell:
     if digits is not None:
         bounds = f"[{low * factor:z.{digits}f}, {high * factor:z.{digits}f}]"
     else:
-        bounds = f"[{units.number(low * factor)}, {units.number(high * factor)}]"
+        form = units.money if unit == "currency" else units.number
+        bounds = f"[{form(low * factor)}, {form(high * factor)}]"
     if value.basis == "within run":
         bounds += " within the run"
     return Cell(text, bounds, repeats)
@@ -72,6 +73,8 @@ def _scale(value: float, unit: Unit) -> tuple[float, int | None]:
         return 1.0, 2
     if unit == "s":
         return units.time_scale(abs(value))[0], None
+    if unit == "g":
+        return units.mass_scale(value)[0], None
     if unit == "span":
         return next((1 / size for size in (3600, 60) if value >= size), 1.0), None
     if unit in ("B", "B/s"):
@@ -113,10 +116,11 @@ _FORMS: dict[Unit, Callable[[float], str]] = {
     "ratio": units.times,
     "B": units.binary_bytes,
     "loss": "{:.4f}".format,
-    "currency": lambda value: f"{value:,.2f}",
+    "currency": units.money,
+    "g": units.grams,
     **{unit: _with_prefix(unit) for unit in ("B/s", "FLOP/s", "Hz")},
     **{
         unit: _with_unit(unit)
-        for unit in ("samples/s", "tokens/s", "h", "J", "J/sample", "W", "g", "\N{DEGREE SIGN}C")
+        for unit in ("samples/s", "tokens/s", "h", "J", "J/sample", "W", "\N{DEGREE SIGN}C")
     },
 }

@@ -35,7 +35,7 @@ Unit = Literal[
     "J",
     "J/sample",
     "W",
-    "g",
+    "g",  # shown as kg, g, mg or µg
     "Hz",
     "°C",
     "currency",  # money in the currency of the price list

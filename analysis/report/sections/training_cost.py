@@ -22,7 +22,7 @@ from analysis.svg.labels import Box, Label, along, distinct, point_labels
 from analysis.svg.lines import line, points
 from analysis.svg.plot import LegendItem, Plot
 from analysis.svg.scales import Axis
-from analysis.units import number, percent, plural, span
+from analysis.units import money, number, percent, plural, span
 
 _DOMINATED = "another size is faster and cheaper"
 _TIME_UNITS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"))
@@ -191,10 +191,10 @@ def _name(study: Study, curve: Curve, cost: SizeCost) -> str:
 
 
 def _text(study: Study, curve: Curve, cost: SizeCost) -> str:
-    money = "" if cost.money is None else f", {cost.money.value:,.2f} {study.prices.currency}"
+    price = "" if cost.money is None else f", {money(cost.money.value)} {study.prices.currency}"
     return (
         f"{_name(study, curve, cost)} with {span(cost.time_s.value)} and "
-        f"{number(cost.device_hours.value)} device-hours {cell(cost.device_hours, 'h').interval}{money}"
+        f"{number(cost.device_hours.value)} device-hours {cell(cost.device_hours, 'h').interval}{price}"
     )
 
 
@@ -217,7 +217,7 @@ def _figure(study: Study, found: list[tuple[Curve, list[SizeCost]]], conclusion:
     several = len(found) > 1
     titles = [
         f"{f'{each.curve}, ' if several else ''}{each.size}: {span(each.time * size_s)}, "
-        f"{number(each.cost.value)} {label}{'' if each.best else f'; {_DOMINATED}'}"
+        f"{(money if in_money else number)(each.cost.value)} {label}{'' if each.best else f'; {_DOMINATED}'}"
         for each in shown
     ]
     time_label = f"time of the training ({unit})"
