@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from analysis.costs.price_list import PriceList
 from analysis.efficiency import scaling_curves
 from analysis.losses.compute_evidence import compute_state
+from analysis.losses.waterfall import Part, Waterfall
 from analysis.report.section import Section
 from analysis.report.sections import waterfall
 from analysis.runs.load import load
@@ -114,3 +117,27 @@ def test_a_split_that_varies_over_repeats_does_not_hide_the_waiting(
 
 def test_one_size_has_no_waterfall(tmp_path: Path) -> None:
     assert waterfall.build(study_of(fake_sweep(tmp_path, nodes=(2,)))) is None
+
+
+def test_the_description_of_the_figure_has_the_times_of_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = {"residual": 6.94e-18, "input_s": 1.42e-9, "compute_s": -0.003}
+    measured = waterfall._measured
+
+    def with_small_parts(*given: Any) -> tuple[Waterfall, Waterfall]:
+        found, whole = measured(*given)
+        parts = [
+            Part(part.name, Estimate(changed.get(part.name, part.seconds.value), None, None, 1), part.share)
+            for part in found.parts
+        ]
+        return replace(found, parts=tuple(parts)), whole
+
+    monkeypatch.setattr(waterfall, "_measured", with_small_parts)
+    section = waterfall.build(study_of(fake_sweep(tmp_path, nodes=(1, 4))))
+    assert section is not None
+    alt = section.figures[0].alt
+    assert "residual 0 µs" in alt
+    assert "input +0.00142 µs" in alt
+    assert "compute -3.00 ms" in alt
+    assert "e-" not in alt

@@ -323,7 +323,7 @@ def _figure(study: Study, shown: SizeWaterfall, conclusion: str) -> Figure:
     rows.append(Row("actual step", [actual], seconds(found.actual_s)))
     description = f"Waterfall at {place}: " + ", ".join(
         [f"ideal step {seconds(found.ideal_s)}"]
-        + [f"{NAMES[part.name]} {part.seconds.value * factor:+.3g} {unit}" for part in found.parts]
+        + [f"{NAMES[part.name]} {_signed(_without_rounding(part).seconds.value)}" for part in found.parts]
         + [f"actual step {seconds(found.actual_s)}"]
     )
     x = Axis(f"time of a step at {place} ({unit})", 0.0, 1.15 * highest_s * factor)
@@ -347,6 +347,11 @@ def _figure(study: Study, shown: SizeWaterfall, conclusion: str) -> Figure:
         description,
         lambda: bar_figure(rows, x, emulated=study.emulated),
     )
+
+
+def _signed(value_s: float) -> str:
+    """Seconds as in the table, with the sign of a loss: `+41.2 ms`, `-3.00 µs`; `0 µs`."""
+    return f"+{seconds(value_s)}" if value_s > 0 else seconds(value_s)
 
 
 def _moved(part_s: Estimate, at_s: float, factor: float) -> Estimate:
