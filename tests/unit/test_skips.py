@@ -85,7 +85,7 @@ def test_every_test_has_a_time_limit(request: pytest.FixtureRequest) -> None:
             item.add_marker(pytest.mark.timeout(900) if marker == "timeout" else getattr(pytest.mark, marker))
         conftest.pytest_collection_modifyitems([item])
         limits[name] = [mark.args[0] for mark in item.iter_markers("timeout")]
-    assert limits == {"slow": [300], "own": [900], "quick": []}
+    assert limits == {"slow": [600], "own": [900], "quick": []}
 
 
 def test_tests_that_share_a_cluster_or_ranks_run_in_one_process() -> None:
