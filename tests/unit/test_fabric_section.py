@@ -45,6 +45,7 @@ def test_gloo_is_about_interfaces(tmp_path: Path) -> None:
         ("node1", "eth1", 0.9),
         ("node1", "eth0", 0.1),
     ]
+    assert [[link.name for link in links] for links in traffic.sources] == [["n2x1-r0"]] * 4
 
 
 def test_the_problem_of_nccl_comes_first(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from analysis.report.common import (
     size_values,
     sources,
 )
-from analysis.report.section import Column, Figure, Section, Table, Value
+from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
 from analysis.runs.line_rate import line_rate_bytes_per_s
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
@@ -131,6 +131,7 @@ def _summaries(study: Study, curve: Curve, point: Point) -> list[CommSummary]:
 
 def _collectives(study: Study, points: _Sizes) -> Table:
     rows: list[list[Value]] = []
+    links: list[list[RunLink]] = []
     for curve, point, _ in points:
         by_key: dict[tuple[str, int, str], list[CollectiveSummary]] = {}
         for summary in _summaries(study, curve, point):
@@ -149,6 +150,7 @@ def _collectives(study: Study, points: _Sizes) -> Table:
                     over_repeats(point, [each.bus_bytes_per_s for each in found]),
                 ]
             )
+            links.append(sources(study, curve, point))
     return Table(
         "collectives",
         f"Collectives of profiled steps, the {_LISTED} longest of each size, means over steps, ranks "
@@ -164,6 +166,7 @@ def _collectives(study: Study, points: _Sizes) -> Table:
             Column("bus_bytes_per_s", "bus bandwidth", "B/s", "bus-bandwidth"),
         ],
         rows,
+        links,
     )
 
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from analysis.efficiency import Curve, Point
 from analysis.report.common import all_points, point_name, sentence, size_columns, size_values, sources
-from analysis.report.section import Column, Section, Table, Value
+from analysis.report.section import Column, RunLink, Section, Table, Value
 from analysis.study import Study
 from disttrain.records.fabric import FabricRecord, FabricVerdict, LinkTraffic, NodeFabric
 from disttrain.records.json_files import read_json_or_none
@@ -42,7 +42,9 @@ def build(study: Study) -> Section | None:
     where = point_name(study, row.curve, row.point)
     conclusion = f"On {where}: {row.verdict.conclusion}"
     tables = [_verdicts(study, rows)]
-    if (record := _record(study, row)) is not None and (links := _links(where, record)) is not None:
+    if (record := _record(study, row)) is not None and (
+        links := _links(where, record, _link(study, row))
+    ) is not None:
         tables.append(links)
     return Section("fabric", "Network", conclusion, paragraphs=_paragraphs(study, rows), tables=tables)
 
@@ -128,7 +130,7 @@ def _verdicts(study: Study, rows: Sequence[_Row]) -> Table:
     return Table("fabric", caption, columns, lines, links)
 
 
-def _links(where: str, record: FabricRecord) -> Table | None:
+def _links(where: str, record: FabricRecord, run: RunLink) -> Table | None:
     """Traffic of each link of a run, busiest first within a node; None without traffic."""
     rows = [row for node in record.nodes for row in _rows(node)]
     if not rows:
@@ -150,7 +152,8 @@ def _links(where: str, record: FabricRecord) -> Table | None:
         f"Traffic of links in measured steps on {where}, between samples of the counters, headers of the "
         f"protocols included; the time before the first and after the last sample does not count.{more}"
     )
-    return Table("fabric_links", caption, columns, rows[:MOST_LINKS])
+    shown = rows[:MOST_LINKS]
+    return Table("fabric_links", caption, columns, shown, [[run]] * len(shown))
 
 
 def _rows(node: NodeFabric) -> Iterator[list[Value]]:
@@ -179,9 +182,15 @@ def _bytes(link: LinkTraffic) -> int:
     return link.sent_bytes + link.received_bytes
 
 
+def _link(study: Study, row: _Row) -> RunLink:
+    """The repeat of a row."""
+    (link,) = [link for link in sources(study, row.curve, row.point) if link.name == row.run]
+    return link
+
+
 def _record(study: Study, row: _Row) -> FabricRecord | None:
     """`fabric.json` of the repeat of a row; None without one."""
-    (path,) = [link.path for link in sources(study, row.curve, row.point) if link.name == row.run]
+    path = _link(study, row).path
     attempt = study.metrics[row.curve.sweep, row.run].attempt
     content = read_json_or_none(RunDir(Path(path)).attempt(attempt).fabric)
     try:

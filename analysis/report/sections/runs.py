@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from analysis.report import overlap_text
+from analysis.report.model import RunOverlap
 from analysis.report.run_records import none_if_missing, run_overlaps
 from analysis.report.section import Column, RunLink, Section, Table, Value
 from analysis.study import Study
@@ -30,7 +32,8 @@ def build(study: Study) -> Section | None:
             Column("shared_s", "time", "span"),
             Column("gpus", "GPUs"),
         ]
-        tables.append(Table("overlaps", "Runs at the same time on one node.", columns, rows))
+        links = _both_runs(study, overlaps[: len(rows)])
+        tables.append(Table("overlaps", "Runs at the same time on one node.", columns, rows, links))
     if not study.included.empty:
         tables.append(_included(study))
     count = plural(len(study.included), "run")
@@ -40,6 +43,12 @@ def build(study: Study) -> Section | None:
     return Section(
         "runs", "Runs", conclusion, paragraphs=paragraphs, tables=tables, folded=left.empty and not overlaps
     )
+
+
+def _both_runs(study: Study, overlaps: Sequence[RunOverlap]) -> list[list[RunLink]]:
+    """Links to the two runs of each overlap."""
+    links = {f"{row.sweep}/{row.run}": RunLink(row.run, row.path) for row in study.runs.itertuples()}
+    return [[links[each.run], links[each.other]] for each in overlaps]
 
 
 def _name(study: Study, row: dict[Any, Any]) -> RunLink:

@@ -26,7 +26,7 @@ from analysis.losses.waterfall import (
     waterfall,
 )
 from analysis.report import common
-from analysis.report.section import Column, Figure, Section, Table, Value
+from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from analysis.svg.bars import Row, Segment, bars
@@ -266,6 +266,7 @@ def _units(study: Study, each: SizeWaterfall) -> dict[str, float]:
 def _peak_tables(study: Study, found: list[SizeWaterfall]) -> list[Table]:
     """Bars from peak FLOP/s, where the FLOPs of the model and the peak of the device are known."""
     rows: list[list[Value]] = []
+    sources: list[list[RunLink]] = []
     for each in found:
         first = study.metrics.get((each.curve.sweep, each.point.runs[0]))
         if first is None or not first.model_flops_per_sample or not first.peak_flops:
@@ -276,6 +277,7 @@ def _peak_tables(study: Study, found: list[SizeWaterfall]) -> list[Table]:
                 share = length_s / each.found.actual_s
                 size = common.size_values(study, each.curve, each.point)
                 rows.append([*size, _peak_name(name), length_s, share])
+                sources.append(common.sources(study, each.curve, each.point))
     if not rows:
         return []
     caption = (
@@ -288,7 +290,7 @@ def _peak_tables(study: Study, found: list[SizeWaterfall]) -> list[Table]:
         Column("seconds", "per step", "s"),
         Column("share", "of the step", "share", "mfu"),
     ]
-    return [Table("waterfall_from_peak", caption, columns, rows)]
+    return [Table("waterfall_from_peak", caption, columns, rows, sources)]
 
 
 def _peak_name(name: str) -> str:
