@@ -11,9 +11,7 @@ trainer's clock stops in the turns of the others, so log lines and summaries are
 its own, and its turn ends when its records are written. The hardware sampler runs beside the steps of all
 loops alike, so the ratio does not include the sampler's cost. The unit is the launch: a launch yields the
 mean over rounds of the logarithm of (seconds of a loop / seconds of the trainer); the ratio and its 95 %
-interval (Student's t) are over launches. A ratio above 1: the trainer has more samples per second. Of several
-intervals some miss 1 by chance: `p_adjusted` is the probability of such a difference without a true one,
-adjusted for all ratios of the record (Benjamini and Hochberg).
+interval (Student's t) are over launches. A ratio above 1: the trainer has more samples per second.
 """
 
 from __future__ import annotations
@@ -28,11 +26,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from scipy.stats import ttest_1samp
-
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from analysis.stats.verdicts import benjamini_hochberg
 from benchmarks import result_record, trainer_turns
 from benchmarks.overhead import mean_ratio
 
@@ -71,23 +66,17 @@ def launch(strategy: str, peers: list[str], number: int, arguments: argparse.Nam
 
 
 def figures(raw: dict[str, Any]) -> dict[str, Any]:
-    """By strategy: samples/s of the trainer, and for each peer the ratio of samples/s with its interval and
-    its adjusted p value."""
+    """By strategy: samples/s of the trainer, and for each peer the ratio of samples/s with its interval."""
     found = {}
-    rows = []
     for strategy, launches in raw["strategies"].items():
         ours = statistics.median(s for each in launches for s in each["seconds"]["disttrain"])
         mine: dict[str, Any] = {"samples_per_s": launches[0]["samples_per_round"] / ours}
         for peer in launches[0]["seconds"]:
             if peer == "disttrain":
                 continue
-            logs = [log_ratio(each["seconds"], peer) for each in launches]
-            ratio, interval = mean_ratio(logs)
+            ratio, interval = mean_ratio([log_ratio(each["seconds"], peer) for each in launches])
             mine[peer] = {"ratio": ratio, "ratio_95": interval}
-            rows.append((mine[peer], ttest_1samp(logs, 0.0).pvalue))
         found[strategy] = mine
-    for (row, _), adjusted in zip(rows, benjamini_hochberg([p for _, p in rows]), strict=True):
-        row["p_adjusted"] = adjusted
     return found
 
 

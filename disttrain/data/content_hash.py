@@ -21,7 +21,7 @@ _HASHED_AT_ONCE = 1 << 30
 _BLOCK_BYTES = 64 << 20
 """Size of the blocks of larger data, which threads hash in parallel."""
 _PIECE_BYTES = 1 << 20
-PLACES = 64
+_PLACES = 64
 """Places of the files that `places_sha256` reads."""
 _PLACE_BYTES = 4096
 _WAIT_S = 1.0
@@ -46,14 +46,14 @@ def content_sha256(files: Sequence[Path]) -> str:
 
 
 def places_sha256(files: Sequence[Path]) -> str:
-    """SHA-256 of the sizes of the files and of 4 KiB at each of `PLACES` places, evenly spaced over their
+    """SHA-256 of the sizes of the files and of 4 KiB at each of `_PLACES` places, evenly spaced over their
     bytes. Raises `OSError`."""
     sizes = [file.stat().st_size for file in files]
     digest = hashlib.sha256(json.dumps(sizes).encode())
     ends = list(itertools.accumulate(sizes))
     total = ends[-1] if ends else 0
-    for place in range(PLACES if total else 0):
-        at = place * total // PLACES
+    for place in range(_PLACES if total else 0):
+        at = place * total // _PLACES
         number = bisect.bisect_right(ends, at)
         _read(files[number], at - (ends[number] - sizes[number]), _PLACE_BYTES, digest.update)
     return digest.hexdigest()

@@ -113,9 +113,6 @@ class LateResults(World):
 
         return wait
 
-    def all_gather_object(self, value: Any) -> list[Any]:
-        return [value] * self.size
-
 
 class Requests:
     """Requests to stop: none up to the step `after`."""
