@@ -133,7 +133,7 @@ def _run_first_node(node: NodeContext, attempt: Attempt) -> int:
         _wait_for_node_exits(node, attempt, result)
     elif result.cause is None and result.code != requeue_policy.EXIT_LAUNCH_FAILED:
         result = explain_silence(attempt, node.hosts, result, allocation, lambda: is_current(run, attempt))
-    codes = peers.node_exit_codes(attempt)
+    codes = _exit_codes(node, attempt, result)
     if not is_current(run, attempt):
         return _superseded()
     status = close_attempt(
@@ -153,11 +153,16 @@ def _run_first_node(node: NodeContext, attempt: Attempt) -> int:
     return request_requeue(node, attempt, status.decision.delay_s, result)
 
 
+def _exit_codes(node: NodeContext, attempt: Attempt, result: torchrun.TorchrunResult) -> dict[int, int]:
+    """Recorded exit codes by node, and this node's own, which a file system may have refused to record."""
+    return {**peers.node_exit_codes(attempt), node.rank: result.code}
+
+
 def _wait_for_node_exits(node: NodeContext, attempt: Attempt, result: torchrun.TorchrunResult) -> None:
     """Wait until all nodes have recorded an exit; only briefly where the scheduler is ending the job."""
 
     def complete() -> bool | None:
-        return len(peers.node_exit_codes(attempt)) == len(node.hosts) or None
+        return len(_exit_codes(node, attempt, result)) == len(node.hosts) or None
 
     within_s = peers.NODE_EXITS_TIMEOUT_S if result.cause is None else peers.ENDING_TIMEOUT_S
     with contextlib.suppress(JobEnded):

@@ -131,6 +131,22 @@ def test_a_launch_that_failed_on_node_0_is_not_explained_by_silent_nodes(
     assert close.call_args.args[2] == {0: EXIT_LAUNCH_FAILED}
 
 
+def test_node_0_counts_its_own_exit_that_could_not_be_recorded(
+    node: NodeContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = node.run.attempt(0)
+    peers.record_node_exit(attempt, 1, 0)
+    close = Mock(return_value=ExitStatus("finished", None))
+    monkeypatch.setattr(agent, "launch", lambda node, attempt: TorchrunResult(0))
+    monkeypatch.setattr(peers, "record_node_exit", raising(FULL))
+    monkeypatch.setattr(agent, "poll_until", lambda done, within_s, allocation: waits.append(done()))
+    monkeypatch.setattr(agent, "close_attempt", close)
+    waits: list[bool | None] = []
+    assert agent.run_agent(node) == EXIT_DONE
+    assert waits == [True], "all nodes have an exit code at the first look"
+    assert close.call_args.args[2] == {0: 0, 1: 0}
+
+
 @pytest.mark.parametrize(
     ("cause", "within_s"), [(None, peers.NODE_EXITS_TIMEOUT_S), ("preempted", peers.ENDING_TIMEOUT_S)]
 )
