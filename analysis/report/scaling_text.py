@@ -58,9 +58,7 @@ def _net_by_phase(point: Point) -> str:
     Phases below one percentage point are left out.
     """
     efficiency = point.efficiency
-    if efficiency is None or efficiency.low is None or efficiency.high is None or not point.loss_by_phase:
-        return ""
-    if efficiency.low <= 1 <= efficiency.high:
+    if efficiency is None or not is_net_settled(efficiency) or not point.loss_by_phase:
         return ""
     shares = sorted(((100 * share, name) for name, share in point.loss_by_phase.items()), reverse=True)
     parts = [f"{PHASE_NAMES[name]} costs {share:.0f}" for share, name in shares if share >= 1]
@@ -70,6 +68,18 @@ def _net_by_phase(point: Point) -> str:
         return ""
     kind = "loss" if net > 0 else "gain"
     return f"Net {kind} of {abs(net):.0f} percentage points: {', '.join(parts)}."
+
+
+def is_net_settled(efficiency: Estimate | None) -> bool:
+    """Whether the interval over repeats excludes an efficiency of 100 %."""
+    if (
+        efficiency is None
+        or efficiency.basis != "repeats"
+        or efficiency.low is None
+        or efficiency.high is None
+    ):
+        return False
+    return not efficiency.low <= 1 <= efficiency.high
 
 
 def base_line(curve: Curve) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,44 @@ def test_the_largest_loss_is_named_and_each_size_sums(tmp_path: Path) -> None:
     assert sum(part.value for part in parts if isinstance(part, Estimate)) == pytest.approx(total)
     assert "the largest loss is data transfer" in section.figures[0].conclusion
     assert section.figures[0].svg.count("<rect") >= 4
+
+
+NOISE = (0.99, 1.0, 1.01)
+
+
+@pytest.mark.parametrize(
+    ("compute_s", "noise", "net"),
+    [
+        (0.06, NOISE, "loss of 9.1 %."),
+        (0.04, NOISE, "gain of 11.1 %."),
+        (0.048, NOISE, "gain of 2.0 %, which is not settled."),
+        (0.06, (1.0,), "loss of 9.1 %, which is not settled."),
+    ],
+    ids=["loss", "gain", "interval contains 100 %", "one repeat"],
+)
+def test_gains_stand_beside_the_largest_loss(
+    tmp_path: Path, compute_s: float, noise: tuple[float, ...], net: str
+) -> None:
+    phases = {1: {"compute_s": 0.1}, 4: {"compute_s": compute_s, "comm_transfer_s": 0.05}}
+    for repeat, factor in enumerate(noise):
+        for nodes, composition in phases.items():
+            fake_run(
+                tmp_path / "s" / f"n{nodes}-r{repeat}",
+                nodes=nodes,
+                repeat=repeat,
+                mean_s=factor * sum(composition.values()),
+                overrides={"composition": {name: factor * time for name, time in composition.items()}},
+            )
+    section = waterfall.build(study_of(tmp_path / "s"))
+    assert section is not None
+    assert section.conclusion.startswith("At 4 nodes, the largest loss is data transfer: ")
+    amounts = r"All losses together take ([\d.]+) % of the step, and all gains save ([\d.]+) % \(compute\)"
+    shown = re.search(rf"{amounts}: a net (.*)$", section.conclusion)
+    assert shown is not None, section.conclusion
+    step_s = compute_s + 0.05
+    assert float(shown[1]) == pytest.approx(100 * 0.05 / step_s, abs=0.5)
+    assert float(shown[2]) == pytest.approx(100 * (0.1 - compute_s) / step_s, abs=0.5)
+    assert shown[3] == net
 
 
 def test_money_needs_a_price(tmp_path: Path) -> None:

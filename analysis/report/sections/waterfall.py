@@ -26,6 +26,7 @@ from analysis.losses.waterfall import (
     waterfall,
 )
 from analysis.report import common
+from analysis.report.scaling_text import is_net_settled
 from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
@@ -38,6 +39,8 @@ STEPS = 1000
 """Steps that device-hours, money and joules count."""
 SHOWN = 0.001
 """Parts below this share of the step are left out of the figure; the table has all."""
+NAMED = 0.01
+"""Losses and gains from this share of the step on are named in sentences."""
 ROUNDING_S = 1e-12
 """Shorter times are rounding errors."""
 OPTIONAL = ("throughput", "device_hours", "money", "energy")
@@ -130,20 +133,21 @@ def leading(found: list[SizeWaterfall]) -> SizeWaterfall:
 
 
 def loss_sentence(study: Study, shown: SizeWaterfall) -> str:
-    """Name the largest loss whose interval excludes zero, or the largest gain without one."""
+    """Name the largest loss whose interval excludes zero, and the net of all losses and gains."""
     place = common.point_name(study, shown.curve, shown.point)
     base = shown.curve.base_size
     losses = sorted(shown.whole.parts, key=lambda part: -part.share.value)
     settled = [part for part in losses if part.share.low is None or part.share.low > 0]
-    if settled and settled[0].share.value >= 0.01:
+    if settled and settled[0].share.value >= NAMED:
         part = settled[0]
         repeat = " (one repeat)" if part.share.low is None and part.share.basis == "repeats" else ""
         if shown.curve.scaling == "strong" and shown.curve.base is not None:
-            return _strong(shown, place, part, repeat)
-        return (
-            f"At {place}, the largest loss is {NAMES[part.name]}: {_share(part)} of the step{repeat} more "
-            f"than {plural(base or 0, shown.curve.unit)} predict{'s' if base == 1 else ''}."
-        )
+            largest = _strong(shown, place, part, repeat)
+        else:
+            predict = f"{plural(base or 0, shown.curve.unit)} predict{'s' if base == 1 else ''}"
+            lost = f"{_share(part)} of the step{repeat} more than {predict}"
+            largest = f"At {place}, the largest loss is {NAMES[part.name]}: {lost}."
+        return f"{largest} {_net(shown)}".rstrip()
     return f"No phase loses time for certain at {place} against {plural(base or 0, shown.curve.unit)}."
 
 
@@ -161,10 +165,27 @@ def _strong(shown: SizeWaterfall, place: str, part: Part, repeat: str) -> str:
     )
 
 
+def _net(shown: SizeWaterfall) -> str:
+    """All losses and gains and their net; empty without a gain of `NAMED`, since losses alone are the net."""
+    parts = shown.whole.parts
+    gains = sorted((part for part in parts if part.share.value <= -NAMED), key=lambda part: part.share.value)
+    if not gains:
+        return ""
+    lost = sum(part.share.value for part in parts if part.share.value > 0)
+    saved = sum(-part.share.value for part in parts if part.share.value < 0)
+    net = 1 - shown.whole.efficiency
+    mark = "" if is_net_settled(shown.point.efficiency) else ", which is not settled"
+    return (
+        f"All losses together take {percent(lost)} of the step, and all gains save {percent(saved)} "
+        f"({listed([NAMES[part.name] for part in gains])}): a net {'loss' if net > 0 else 'gain'} of "
+        f"{percent(abs(net))}{mark}."
+    )
+
+
 def why(study: Study, shown: SizeWaterfall) -> str:
     """Cause of lost compute time, if compute loses at least 1 % of the step; empty otherwise."""
     share = next((part.share.value for part in shown.found.parts if part.name == "compute_s"), 0.0)
-    if share < 0.01:
+    if share < NAMED:
         return ""
     return cause_sentence(compute_causes(study, shown.curve, shown.point))
 
