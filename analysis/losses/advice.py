@@ -1,4 +1,7 @@
-"""One line of advice on each bottleneck, with the config options to try."""
+"""One line of advice on each bottleneck, with the config options to try.
+
+Runs of another program have none of these options: their advice names the settings of the field.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,18 @@ class _Line(NamedTuple):
 
     aim: str
     options: tuple[str, ...] = ()
+    """Config options of this program."""
+    settings: tuple[str, ...] = ()
+    """The same for another program, without names of options."""
 
 
 _FEWER_BYTES = (
     "parallel.gradient_communication.scheme (fp16, bf16, powersgd, hierarchical)",
     "a larger train.global_batch_size by accumulation",
+)
+_FEWER_BYTES_SETTINGS = (
+    "gradients in fp16 or bf16, compressed (PowerSGD), or reduced within a node first",
+    "gradient accumulation",
 )
 _GRADIENTS = _Line(
     "Send fewer bytes",
@@ -27,10 +37,15 @@ _GRADIENTS = _Line(
         *_FEWER_BYTES,
         "another parallel.ddp.bucket_mb (smaller messages overlap more, larger ones use the link better)",
     ),
+    (
+        *_FEWER_BYTES_SETTINGS,
+        "another bucket size (smaller messages overlap more, larger ones use the link better)",
+    ),
 )
 _ONE_MESSAGE = _Line(
     "Divide the one message of a step, so that its transfer overlaps with the backward pass",
     ("a smaller parallel.ddp.bucket_mb", *_FEWER_BYTES),
+    ("a smaller bucket size", *_FEWER_BYTES_SETTINGS),
 )
 _SHARDS = _Line(
     "Gather less or earlier",
@@ -40,21 +55,35 @@ _SHARDS = _Line(
         "parallel.fsdp.reduce_dtype=bf16",
         "parallel.strategy=hsdp, which gathers within a node",
     ),
+    (
+        "parameters that stay gathered after the forward pass",
+        "prefetch of the next layer",
+        "gradients reduced in bf16",
+        "hybrid sharding, which gathers within a node",
+    ),
 )
 _BUBBLE = _Line(
     "Make the bubble of the pipeline smaller",
     ("more micro-batches by a larger train.global_batch_size", "fewer parallel.pipeline.stages"),
+    ("more micro-batches by a larger global batch", "fewer stages"),
 )
 _TRANSFER = {"ddp": _GRADIENTS, "fsdp": _SHARDS, "hsdp": _SHARDS, "pipeline": _BUBBLE}
 _LEAVE_OUT = _Line("Leave the slow rank's node out of the next job")
 _PHASES = {
-    "input_s": _Line("Load data in processes of its own", ("data.workers and data.prefetch",)),
+    "input_s": _Line(
+        "Load data in processes of its own",
+        ("data.workers and data.prefetch",),
+        ("more loader workers with prefetch",),
+    ),
     "comm_wait_s": _Line(
-        "Waiting for changing ranks falls with a longer step", ("a larger train.local_batch_size",)
+        "Waiting for changing ranks falls with a longer step",
+        ("a larger train.local_batch_size",),
+        ("a larger batch of each rank",),
     ),
     "optimizer_s": _Line(
         "Update faster",
         ("the fused kernel, optim.fused=true", "dividing the update among ranks, parallel.strategy=fsdp"),
+        ("a fused optimizer kernel", "optimizer states divided among ranks (ZeRO, FSDP)"),
     ),
     "checkpoint_s": _Line(
         "Save less often or in the background",
@@ -63,6 +92,7 @@ _PHASES = {
     "other_s": _Line(
         "Reduce work on the host",
         ("compile.scope=blocks", "train.gc_every", "train.log_every", "profile.steps for a trace of it"),
+        ("compiled layers", "rarer garbage collection", "rarer log lines", "a profiler trace of some steps"),
     ),
     STRAGGLERS: _LEAVE_OUT,
 }
@@ -70,8 +100,13 @@ _CAUSES: dict[CauseName, _Line] = {
     "shared_processors": _Line(
         "Give each rank processors of its own",
         ("more resources.nodes with fewer resources.gpus_per_node", "resources.threads_per_rank=1"),
+        ("more nodes with fewer ranks on each", "one compute thread for each rank"),
     ),
-    "smaller_batch": _Line("Keep the kernels large", ("a larger train.local_batch_size", "weak scaling")),
+    "smaller_batch": _Line(
+        "Keep the kernels large",
+        ("a larger train.local_batch_size", "weak scaling"),
+        ("a larger batch of each rank", "weak scaling"),
+    ),
     "slow_ranks": _Line("Compare the ranks in the section of stragglers"),
     "lower_clocks": _Line("Look for the reason of the lower clocks: power limit, cooling, or another job"),
     "unknown": _Line("Record a trace at both sizes and compare the kernels", ("profile.steps",)),
@@ -86,6 +121,7 @@ def advice(
     culprit: bool = False,
     config: Mapping[str, Any] | None = None,
     messages: int | None = None,
+    own_program: bool = True,
 ) -> str:
     """Advice on lost time in a phase.
 
@@ -96,11 +132,14 @@ def advice(
         culprit: whether the search for stragglers named a rank or node.
         config: values of the runs by dotted key; options with these values are left out.
         messages: collectives of a rank in a step; None where unknown.
+        own_program: whether the trainer of this program, which has these options, made the runs.
     """
     line = _line(phase, strategy, causes, culprit=culprit)
     if line is _GRADIENTS and messages == 1:
         line = _ONE_MESSAGE
     options = [option for option in line.options if not _is_set(option, config or {})]
+    if not own_program:
+        options = list(line.settings)
     return f"{line.aim}: {'; or '.join(options)}." if options else f"{line.aim}."
 
 
@@ -109,7 +148,7 @@ def _line(phase: str, strategy: str | None, causes: Sequence[CauseName], *, culp
         first = causes[0] if causes else "unknown"
         return _LEAVE_OUT if culprit and first == "slow_ranks" else _CAUSES[first]
     if phase == "comm_transfer_s":
-        return _TRANSFER.get(strategy or "", _GRADIENTS)
+        return _TRANSFER.get((strategy or "").lower(), _GRADIENTS)
     if phase == "comm_wait_s" and strategy == "pipeline":
         return _BUBBLE
     return _LEAVE_OUT if phase == "comm_wait_s" and culprit else _PHASES[phase]

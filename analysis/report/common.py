@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
 
 from analysis.efficiency import Curve, Point
 from analysis.figures.bar_figures import bar_figure
@@ -127,6 +130,18 @@ def bar_chart(
     return Figure(
         name, title, conclusion, svg, alt, lambda: bar_figure(rows, x, legend, emulated=study.emulated)
     )
+
+
+def is_measured(row: Mapping[Any, Any]) -> bool:
+    """Whether this program measured the run of a row, not another program (`ingest`)."""
+    return bool(pd.isna(row["ingested"]))
+
+
+def repeat_advice(rows: Iterable[Mapping[Any, Any]]) -> str:
+    """The end of a sentence on these runs, which have one repeat."""
+    if any(is_measured(row) for row in rows):
+        return "run each at least 3 times (--repeats 3)"
+    return "add two launches of the same configuration to the table, each with its own run and repeat"
 
 
 def run_key(sweep: str, run: str) -> str:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from analysis.efficiency import Curve
 from analysis.report import overlap_text, preflight_text, stationarity_text
+from analysis.report.common import repeat_advice
 from analysis.report.model import Notice, RunOverlap
 from analysis.runs.one_machine import one_machine_of
 from analysis.runs.other_load import busy_shares, other_load
@@ -85,7 +86,7 @@ def notices(
         return []
     warnings = [
         *rejected,
-        *_single_repeats(curves),
+        *_single_repeats(included, curves),
         *_ingested(included),
         *_shared_processors(included),
         *_other_load(included, others or {}),
@@ -119,7 +120,7 @@ def _with_a_note(included: pd.DataFrame) -> list[dict[Hashable, Any]]:
     return included[included["note"].fillna("") != ""].to_dict("records")
 
 
-def _single_repeats(curves: Sequence[Curve]) -> list[str]:
+def _single_repeats(included: pd.DataFrame, curves: Sequence[Curve]) -> list[str]:
     counts = [len(point.runs) for curve in curves for point in curve.points]
     alone = counts.count(1)
     if not alone:
@@ -127,8 +128,8 @@ def _single_repeats(curves: Sequence[Curve]) -> list[str]:
     points = "sizes" if len(curves) == 1 else "points (a configuration at a size)"
     which = f"All {points} have" if alone == len(counts) else f"{alone} of {len(counts)} {points} have"
     return [
-        f"{which} one repeat: the spread between repeats is unknown, so no difference is settled. Run each "
-        "at least 3 times (--repeats 3)."
+        f"{which} one repeat: the spread between repeats is unknown, so no difference is settled. To settle "
+        f"one, {repeat_advice(included.to_dict('records'))}."
     ]
 
 

@@ -105,6 +105,18 @@ def test_the_ceiling_is_the_gain_of_a_step_without_the_phase(found: dict[str, fl
             assert 1 + each.ceiling.value == pytest.approx(float(np.mean(point.step_s) / np.mean(without)))
 
 
+@pytest.mark.parametrize("strategy", ["DDP", "fsdp", "pipeline", None])
+def test_advice_on_another_program_names_no_option_of_this_one(strategy: str | None) -> None:
+    sections = {key.split(".")[0] for key, _ in config_fields()}
+    causes: list[CauseName] = ["shared_processors", "smaller_batch", "slow_ranks", "lower_clocks", "unknown"]
+    lines = [advice(phase, strategy, own_program=False) for phase in PHASES]
+    lines += [advice("compute_s", strategy, [cause], own_program=False) for cause in causes]
+    for line in lines:
+        assert not {name.split(".")[0] for name in re.findall(r"\b[a-z_]+\.[a-z_]+", line)} & sections, line
+    assert "bucket size" in advice("comm_transfer_s", "DDP", messages=1, own_program=False)
+    assert "stages" in advice("comm_transfer_s", "Pipeline", own_program=False)
+
+
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp", "pipeline", "single", "dp", None])
 def test_advice_names_options_that_exist(strategy: str | None) -> None:
     known = {key for key, _ in config_fields()}

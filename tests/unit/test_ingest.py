@@ -11,10 +11,11 @@ import pytest
 import submit
 from analysis.efficiency import scaling_curves
 from analysis.report import first_screen
-from analysis.report.sections import build_all, communication, waterfall
+from analysis.report.notices import of_study
+from analysis.report.sections import bottlenecks, build_all, communication, waterfall
 from analysis.runs.frames import load_frames
 from analysis.runs.load import load
-from analysis.study import Study
+from analysis.study import Study, make_study
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.metrics import Metrics
 from disttrain.records.planned import RunRecord
@@ -338,3 +339,24 @@ def test_ranks_are_compared_by_compute_or_without_waiting(tmp_path: Path, column
     found = answers(tmp_path / "runs" / "other")
     assert "No rank or node is slower than the others beyond chance." in found[first_screen.SLOW]
     assert first_screen.TIME in found
+
+
+def test_sentences_on_another_program_name_no_option_of_this_one(tmp_path: Path) -> None:
+    lines = [
+        f"n{nodes},{step},{rank},0.5,0.3,{0.1 * nodes},8"
+        for nodes in (1, 2)
+        for step in range(20)
+        for rank in range(nodes)
+    ]
+    path = table(tmp_path / "other.csv", lines, "run,step,rank,step_s,compute_s,comm_transfer_s,samples")
+    assert ingest(path) == 0
+    runs = load([tmp_path / "runs" / "other"])
+    study = make_study(runs)
+    section = bottlenecks.build(study)
+    assert section is not None
+    (advised,) = section.tables
+    texts = [section.conclusion, *(str(row[-1]) for row in advised.rows)]
+    texts += [notice.text for notice in of_study(study, [])]
+    assert "two launches of the same configuration" in section.conclusion
+    assert any("bucket size" in text for text in texts)
+    assert not [text for text in texts if "--repeats" in text or "parallel." in text or "train." in text]

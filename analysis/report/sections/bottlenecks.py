@@ -144,7 +144,13 @@ def advice_on(study: Study, curve: Curve, point: Point, bottleneck: Bottleneck, 
     ]
     messages = max(counts, default=None)
     return advice(
-        bottleneck.phase, first["strategy"], names, culprit=culprit, config=config, messages=messages
+        bottleneck.phase,
+        first["strategy"],
+        names,
+        culprit=culprit,
+        config=config,
+        messages=messages,
+        own_program=common.is_measured(first) and "command" not in config,
     )
 
 
@@ -163,7 +169,8 @@ def conclusion(study: Study, each: SizeBottlenecks) -> str:
         )
     if found and found[0].share.low is None:
         first = found[0]
-        reason = "One repeat gives no interval, so this is not significant: repeat first (--repeats 3)."
+        again = common.repeat_advice(study.runs_of(curve, point))
+        reason = f"One repeat gives no interval, so this is not significant: {again}."
         if first.share.basis == "not stationary":
             reason = "Steps that are not stationary give no interval, so this is not significant."
         return (
