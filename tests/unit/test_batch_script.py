@@ -118,6 +118,16 @@ def test_a_site_that_sets_everything_starts_its_agents(site: Profile, tmp_path: 
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("rendezvous_s", "wait_s"), [(600, 630), (0.5, 60), (120.5, 151)])
+def test_srun_waits_for_the_rendezvous_before_it_ends_the_other_agents(
+    rendezvous_s: float, wait_s: int
+) -> None:
+    """At least as long as the other agents wait for node 0 to close the attempt."""
+    made = config(job={"rendezvous_timeout_s": rendezvous_s})
+    for script in (render(batch(ROOT, config=made)), by_hand(made)):
+        assert re.findall(r"--wait=(\S+)", script) == [str(wait_s)]
+
+
 @pytest.mark.parametrize("kind", [None, "pyxis", "apptainer"])
 def test_no_signal_ends_what_has_yet_to_listen(tmp_path: Path, kind: str | None) -> None:
     for name in ("python3", "apptainer"):
