@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.losses.log_mean import additive_parts
-from analysis.units import number, percent, plural
+from analysis.units import number, percent, plural, seconds
 
 CauseName = Literal["slow_ranks", "lower_clocks", "shared_processors", "smaller_batch", "unknown"]
 
@@ -105,19 +105,29 @@ def explain(point: ComputeState, base: ComputeState, work: float) -> tuple[Cause
 
 
 def sentence(causes: tuple[Cause, ...]) -> str:
-    """The causes with their share of the loss, as one sentence; empty without causes."""
+    """The causes with their share of the loss, as one sentence; empty without causes.
+
+    Where another part is a gain, a cause exceeds the loss: both then have their seconds in place of a share.
+    """
     total_s = sum(cause.seconds for cause in causes)
     if total_s <= 0:
         return ""
-    if len(causes) == 1 and causes[0].seconds > 0:
+    if len(causes) == 1:
         return f"Compute takes longer: {causes[0].text}."
+    losses = [cause for cause in causes if cause.seconds > 0]
+    if len(losses) < len(causes):
+        gains = ", ".join(f"{seconds(-cause.seconds)} {cause.text}" for cause in causes if cause.seconds <= 0)
+        lost_s = seconds(sum(cause.seconds for cause in losses))
+        texts = [f"{seconds(cause.seconds)} {cause.text}" if losses[1:] else cause.text for cause in losses]
+        longer = f"Compute takes {seconds(total_s)} longer: {lost_s} lost, less {gains}."
+        return f"{longer} The loss: {'; '.join(texts)}."
     shares = [f"{percent(cause.seconds / total_s, 0)} {cause.text}" for cause in causes]
     return f"Compute takes longer; of the lost compute time: {'; '.join(shares)}."
 
 
-def _rest(point: ComputeState, base: ComputeState, seconds: float) -> Cause:
-    if seconds < 0:
-        return Cause(("unknown",), seconds, "gained for a reason that the records do not show")
+def _rest(point: ComputeState, base: ComputeState, rest_s: float) -> Cause:
+    if rest_s < 0:
+        return Cause(("unknown",), rest_s, "gained for a reason that the records do not show")
     found: dict[CauseName, str] = {}
     if shared := _processor_text(point, base):
         found["shared_processors"] = shared
@@ -127,8 +137,8 @@ def _rest(point: ComputeState, base: ComputeState, seconds: float) -> Cause:
             f"{base.local_batch_size}"
         )
     if not found:
-        return Cause(("unknown",), seconds, "for a reason that the records do not show")
-    return Cause(tuple(found), seconds, " or ".join(found.values()))
+        return Cause(("unknown",), rest_s, "for a reason that the records do not show")
+    return Cause(tuple(found), rest_s, " or ".join(found.values()))
 
 
 def _processor_text(point: ComputeState, base: ComputeState) -> str:

@@ -71,7 +71,8 @@ def _not_common(repeats: Sequence[Diagnosis]) -> str:
 
 def describe(culprit: Culprit) -> str:
     """One sentence: name, size with interval, steps, and the cost of a step."""
-    name = culprit.name[0].upper() + culprit.name[1:]
+    host_first = culprit.kind == "node" and culprit.name == culprit.host
+    name = culprit.name if host_first else culprit.name[0].upper() + culprit.name[1:]
     size = f"{_interval(culprit.excess_s)} per step"
     when = "throughout the run"
     if not culprit.persistent:

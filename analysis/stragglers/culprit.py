@@ -19,7 +19,7 @@ from analysis.stragglers import persistence
 from analysis.stragglers.blame import equal_blame
 from analysis.stragglers.episodes import find_episodes
 from analysis.stragglers.intervals import SecondsInterval, mean_interval, total
-from analysis.stragglers.links import LinkRate, SlowLink, find_slow_links
+from analysis.stragglers.links import LinkRate, SlowLink, find_slow_links, node_name
 from analysis.stragglers.noise_floor import NoiseFloor, noise_floor
 from analysis.stragglers.outliers import median_of_others, slow_ranks
 from analysis.stragglers.rank_steps import RankSteps
@@ -203,7 +203,7 @@ def _culprit(
     on_host = f" on {host}" if host else ""
     return Culprit(
         kind,
-        f"node {host}" if kind == "node" else f"rank {found.rank_ids[ranks[0]]}{on_host}",
+        node_name(host) if kind == "node" else f"rank {found.rank_ids[ranks[0]]}{on_host}",
         host,
         tuple(found.rank_ids[rank] for rank in ranks),
         max(longer, key=longer.__getitem__) if longer else "step_s",

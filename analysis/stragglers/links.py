@@ -44,10 +44,16 @@ class SlowLink(NamedTuple):
             sent = all(source == self.nodes[0] for source, _ in self.directions)
             received = all(target == self.nodes[0] for _, target in self.directions)
             side = "sending on " if sent else "receiving on " if received else ""
-            return f"{side}the link of node {self.nodes[0]}"
+            return f"{side}the link of {node_name(self.nodes[0])}"
+        first, second = map(node_name, self.nodes)
         if len(self.directions) == 1:
-            return f"the link from node {self.nodes[0]} to node {self.nodes[1]}"
-        return f"the link between node {self.nodes[0]} and node {self.nodes[1]}"
+            return f"the link from {first} to {second}"
+        return f"the link between {first} and {second}"
+
+
+def node_name(host: str) -> str:
+    """`node c04` for the host c04; a host whose name begins with `node` alone."""
+    return host if host.lower().startswith("node") else f"node {host}"
 
 
 def find_slow_links(rates: Sequence[LinkRate]) -> list[SlowLink]:

@@ -78,6 +78,19 @@ def test_lower_clocks_are_named_with_their_size_and_the_rest_is_unknown() -> Non
     assert "of the lost compute time: 55 % lower clocks: 80 % of the maximum" in sentence(found)
 
 
+def test_a_cause_larger_than_the_loss_has_seconds_and_the_gain_beside_it() -> None:
+    """Rank 1 needs 2.0 s where the others, faster than the base, need 0.9 s."""
+    ranks = np.array([0.9, 2.0, 0.9, 0.9])
+    point = ComputeState(ranks.mean(), 4, 8, rank_compute_s=ranks, stragglers={1: "node c01"})
+    found = explain(point, ComputeState(1.0, 1, 8), 1.0)
+    assert found[0].seconds > point.compute_s - 1.0 > 0 > found[1].seconds
+    text = sentence(found)
+    assert text == (
+        "Compute takes 175 ms longer: 289 ms lost, less 114 ms gained for a reason that the records do not "
+        "show. The loss: node c01 computes 122 % longer than the median of the other ranks."
+    )
+
+
 def test_ranks_that_differ_as_little_as_at_the_base_are_not_blamed() -> None:
     ranks = np.array([1.5, 1.52, 1.49, 1.51])
     assert names(ComputeState(ranks.mean(), 4, 8, rank_compute_s=ranks), ComputeState(1.0, 1, 8)) == [

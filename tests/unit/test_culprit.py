@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from analysis.stragglers.culprit import Culprit, Diagnosis, diagnose
-from analysis.stragglers.links import LinkRate, find_slow_links
+from analysis.stragglers.links import LinkRate, find_slow_links, node_name
 from analysis.stragglers.rank_steps import rank_steps
 from tests.support.straggler_records import TRANSFER_S, delays, generate
 
@@ -200,6 +200,12 @@ def test_the_slow_direction_of_a_link(nodes, slow, name):
     (link,) = find_slow_links(ring(nodes, slow))
     assert link.name == name
     assert link.bytes_per_s == pytest.approx(0.1 * USUAL, rel=0.1)
+
+
+def test_a_host_that_is_called_node_is_not_doubled():
+    assert (node_name("node2"), node_name("c02")) == ("node2", "node c02")
+    (found,) = find_slow_links([LinkRate("node1", "node2", 1e6), LinkRate("node2", "node1", 1e9)])
+    assert found.name == "the link from node1 to node2"
 
 
 def test_no_link_is_slow_where_rates_differ_little_or_both_of_two_are_equally_slow():
