@@ -18,8 +18,8 @@ class PreflightProblem(_Part):
     """One finding of a check."""
 
     check: str
-    """`agreement`, `clock`, `gpus`, `gpu_health`, `processors`, `memory_lock`, `shared_folder`, `free_space`,
-    `excluded`, `storage_rate`, `links` or `all_reduce`."""
+    """`agreement`, `clock`, `gpus`, `gpu_health`, `processors`, `memory_lock`, `defects`, `shared_folder`,
+    `free_space`, `excluded`, `storage_rate`, `links` or `all_reduce`."""
     severity: Literal["error", "warning"]
     """The run does not start after an error."""
     message: str

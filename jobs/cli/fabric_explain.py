@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     given = _given(fabric, os.environ if args.root is None else {})
     gpus = len(fabric.gpus) if args.gpus_per_node is None else args.gpus_per_node
     derived = derive(fabric, args.nodes, gpus, given=given)
-    found = defects(fabric)
+    found = defects(fabric, given)
     rows = [{**asdict(each), "given": given.get(each.name)} for each in derived]
     add_json(fabric=asdict(fabric), defects=list(found), variables=rows)
     print(_text(fabric, found))

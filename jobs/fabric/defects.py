@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from jobs.fabric.choose_adapters import nearest_gpus
-from jobs.fabric.description import ENOUGH_LOCKED_BYTES, AdapterKind, Fabric, PciDevice
+from jobs.fabric.description import ENOUGH_LOCKED_BYTES, AdapterKind, Fabric, Gpu, PciDevice
 from jobs.fabric.pci import NEAR
 
+NVLINK_REMEDY = "run `nvidia-smi nvlink --status` on the node; have the GPU reset or the node drained"
 
-def defects(fabric: Fabric) -> tuple[str, ...]:
-    """One line for each defect, with the remedy."""
+
+def defects(fabric: Fabric, settings: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """One line for each defect, with the remedy.
+
+    `settings`: variables of NCCL that are set; `NCCL_IB_HCA` settles which adapters are for computing.
+    """
+    is_settled = "NCCL_IB_HCA" in (settings or {})
     return (
         *_lost_adapters(fabric),
-        *_doubtful_adapters(fabric),
+        *(() if is_settled else _doubtful_adapters(fabric)),
         *_slow_slots(fabric),
         *_nvlinks(fabric),
         *_locked_memory(fabric),
@@ -68,8 +74,15 @@ def _slow_slots(fabric: Fabric) -> Iterator[str]:
 
 def _nvlinks(fabric: Fabric) -> Iterator[str]:
     for gpu in fabric.gpus:
-        if gpu.nvlinks and gpu.nvlinks_active is not None and 0 < gpu.nvlinks_active < gpu.nvlinks:
-            yield f"GPU {gpu.pci.address}: {gpu.nvlinks_active} of {gpu.nvlinks} NVLinks are active"
+        if (text := nvlink_defect(gpu)) is not None:
+            yield f"GPU {gpu.pci.address}: {text}: {NVLINK_REMEDY}"
+
+
+def nvlink_defect(gpu: Gpu) -> str | None:
+    """The number of active NVLinks of a GPU of which some, but not all, are active."""
+    if gpu.nvlinks and gpu.nvlinks_active is not None and 0 < gpu.nvlinks_active < gpu.nvlinks:
+        return f"{gpu.nvlinks_active} of {gpu.nvlinks} NVLinks are active"
+    return None
 
 
 def _locked_memory(fabric: Fabric) -> Iterator[str]:

@@ -8,6 +8,7 @@ import pytest
 
 from jobs.node.preflight import checks
 from jobs.node.preflight.checks import ClockOffset, NodeFacts, Problem
+from jobs.node.preflight.verdict import problems_of_facts
 
 GOOD = NodeFacts(0, "n0", 1000.0, {"torch": "2.14.1", "fabric": "infiniband"}, 8, {"/runs": 10**12})
 FOUR = [replace(GOOD, node=number, host=f"n{number}") for number in range(4)]
@@ -104,6 +105,19 @@ def test_only_errors_of_gpus_blame_their_node() -> None:
 def test_locked_memory_matters_on_rdma(limit: int | None, rdma: bool, severity: str | None) -> None:
     found = checks.check_memory_lock(with_node(1, memory_lock_bytes=limit, rdma=rdma))
     assert [each.severity for each in found] == ([severity] if severity else [])
+
+
+def test_a_defect_of_several_nodes_is_one_warning() -> None:
+    nodes = [replace(each, defects=["mlx5_3: port 1 is DOWN"]) for each in FOUR[1:3]]
+    nodes.append(replace(FOUR[3], defects=["mlx5_0: PCIe carries 252 Gbit/s"]))
+    two, one = checks.check_defects([FOUR[0], *nodes])
+    assert two.message == "nodes n1, n2: mlx5_3: port 1 is DOWN"
+    assert (two.nodes, two.severity) == (("n1", "n2"), "warning")
+    assert one.message == "node n3: mlx5_0: PCIe carries 252 Gbit/s"
+    assert [each.check for each in problems_of_facts(nodes, {}, HOSTS[1:], ranks=1, space_needed={})] == [
+        "defects"
+    ] * 2
+    assert problems_of_facts(nodes[:1], {}, HOSTS[1:2], ranks=1, space_needed={}) == [], "no other node"
 
 
 def test_a_full_disk_is_nobodys_fault_unless_other_nodes_see_another_one() -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -108,6 +109,31 @@ def test_a_run_over_tcp_does_not_need_locked_memory(tmp_path: Path, monkeypatch:
             0, host="n0", folders=[], missing_gpus=None, wants_gpus=wants_gpus, environ={}, root=root
         )
         assert (found.rdma, found.tcp) == (expected, not expected)
+
+
+def test_defects_of_a_network_that_the_run_uses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fabric_of: Callable[[str], Fabric]
+) -> None:
+    dead = fabric_of("dead_hca")
+    dead = replace(dead, software=replace(dead.software, memory_lock_bytes=65536))
+    monkeypatch.setattr(collect_facts, "_gpus", lambda root: (8, []))
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidiactl").touch()
+    for environ, names in (({}, ["mlx5_3", "mlx5_6"]), ({"NCCL_NET": "Socket"}, [])):
+        found = collect_facts.collect(
+            0,
+            host="n",
+            folders=[],
+            missing_gpus=None,
+            wants_gpus=True,
+            environ=environ,
+            fabric=dead,
+            root=tmp_path,
+        )
+        assert [line.partition(":")[0] for line in found.defects] == names, (
+            "the memory lock has its own check"
+        )
+        assert found.memory_lock_bytes == 65536
 
 
 def test_a_node_without_a_driver_has_no_gpus(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ def test_adapters_that_may_be_for_storage(fabric_of: Callable[[str], Fabric]) ->
     (line,) = defects(replace(mixed, adapters=chosen))
     assert line.startswith("mlx5_0, mlx5_1, mlx5_2, ")
     assert line.endswith("name the other adapters in NCCL_IB_HCA of the site profile")
+    assert defects(replace(mixed, adapters=chosen), {"NCCL_IB_HCA": "=mlx5_0"}) == ()
 
 
 def test_a_narrow_slot(ndr: Fabric) -> None:
@@ -59,7 +60,10 @@ def test_a_narrow_slot(ndr: Fabric) -> None:
 def test_inactive_nvlinks(ndr: Fabric) -> None:
     gpu = replace(ndr.gpus[0], nvlinks_active=17)
     found = defects(replace(ndr, gpus=(gpu, *ndr.gpus[1:])))
-    assert found == ("GPU 0000:13:00.0: 17 of 18 NVLinks are active",)
+    assert found == (
+        "GPU 0000:13:00.0: 17 of 18 NVLinks are active: run `nvidia-smi nvlink --status` on the node; have "
+        "the GPU reset or the node drained",
+    )
 
 
 def test_locked_memory(fabric_of: Callable[[str], Fabric]) -> None:

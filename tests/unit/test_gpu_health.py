@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from jobs.fabric.description import Gpu as DescribedGpu
+from jobs.fabric.description import GpuLink, PciDevice
+from jobs.fabric.gpu_links import NvmlReading
 from jobs.node.preflight import gpu_health
+
+NONE = NvmlReading()
 
 
 class Gpu:
@@ -59,7 +65,7 @@ def nvml(*gpus: Gpu) -> Any:
 def test_each_problem_and_none_where_a_value_is_absent(
     answers: dict[str, Any], severity: str | None, text: str
 ) -> None:
-    found = gpu_health.collect(nvml(Gpu("GPU-a"), Gpu("GPU-b", **answers)), None)
+    found = gpu_health.collect(nvml(Gpu("GPU-a"), Gpu("GPU-b", **answers)), None, NONE)
     assert found["gpus"] == 2
     assert [each["severity"] for each in found["problems"]] == ([severity] if severity else [])
     assert all(
@@ -69,8 +75,28 @@ def test_each_problem_and_none_where_a_value_is_absent(
 
 def test_only_gpus_of_the_job_count() -> None:
     api = nvml(Gpu("GPU-a", ecc=1), Gpu("GPU-b"))
-    assert gpu_health.collect(api, "1") == {"gpus": 1, "problems": []}
-    assert gpu_health.collect(api, "GPU-a")["problems"]
+    found = gpu_health.collect(api, "1", NONE)
+    assert (found["gpus"], found["problems"]) == (1, [])
+    assert gpu_health.collect(api, "GPU-a", NONE)["problems"]
+
+
+def test_inactive_nvlinks_are_a_warning_of_the_gpus_of_the_job() -> None:
+    api = nvml(Gpu("GPU-a"), Gpu("GPU-b"), Gpu("GPU-c"))
+    gpus = [
+        DescribedGpu(PciDevice(name), uuid=f"GPU-{name}", nvlinks_active=active, nvlinks=18)
+        for name, active in (("a", 17), ("b", 18), ("c", 0))  # without any, there is no bridge or switch
+    ]
+    links = (GpuLink("a", "b", "NV17"), GpuLink("b", "c", "SYS"))
+    reading = NvmlReading("550", tuple(gpus), links)
+    (found,) = gpu_health.collect(api, None, reading)["problems"]
+    assert (found["severity"], found["message"]) == ("warning", "GPU 0: 17 of 18 NVLinks are active")
+    part = gpu_health.collect(api, "1,2", reading)
+    assert part["problems"] == []
+    assert NvmlReading.from_json(part["reading"]) == NvmlReading(
+        "550",
+        tuple(replace(gpu, pci=PciDevice(gpu.pci.address, (gpu.pci.address,))) for gpu in gpus[1:]),
+        links[1:],
+    )
 
 
 def test_a_lost_gpu_is_a_problem() -> None:
@@ -80,7 +106,7 @@ def test_a_lost_gpu_is_a_problem() -> None:
         raise RuntimeError("GPU is lost")
 
     api.nvmlDeviceGetHandleByIndex = lost
-    found = gpu_health.collect(api, None)
+    found = gpu_health.collect(api, None, NONE)
     assert found["gpus"] == 0
     (problem,) = found["problems"]
     assert (problem["message"], problem["severity"]) == ("GPU 0: GPU is lost", "warning")
@@ -98,4 +124,5 @@ def test_gpus_of_other_jobs_on_the_node_are_left_out() -> None:
         return Gpu("GPU-b")
 
     api.nvmlDeviceGetHandleByIndex = handle
-    assert gpu_health.collect(api, None) == {"gpus": 1, "problems": []}
+    found = gpu_health.collect(api, None, NONE)
+    assert (found["gpus"], found["problems"]) == (1, [])

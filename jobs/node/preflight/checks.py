@@ -78,6 +78,8 @@ class NodeFacts:
     read_bytes_per_s: float | None = None
     seconds: float = 0.0
     """Duration of collecting these facts."""
+    defects: Sequence[str] = ()
+    """Defects of its network by `jobs.fabric.defects`; none for runs over TCP."""
     faster_interfaces: Sequence[Mapping[str, Any]] = ()
     """`jobs.fabric.shared_network.Offer` of each interface that is faster than the one of the route."""
 
@@ -218,6 +220,19 @@ def check_memory_lock(facts: Sequence[NodeFacts]) -> list[Problem]:
             at_fault = (each.host,) if severity == "error" else ()
             found.append(Problem("memory_lock", message, remedy, at_fault, severity))
     return found
+
+
+def check_defects(facts: Sequence[NodeFacts]) -> list[Problem]:
+    """Warnings of defects of the network, each with all nodes that have it."""
+    hosts: dict[str, list[str]] = {}
+    for each in facts:
+        for defect in each.defects:
+            hosts.setdefault(defect, []).append(each.host)
+    remedy = "training may be slow; `submit.py fabric explain` on a node shows its network"
+    return [
+        Problem("defects", f"{_named(on)}: {defect}", remedy, tuple(on), "warning")
+        for defect, on in hosts.items()
+    ]
 
 
 def check_free_space(facts: Sequence[NodeFacts], needed: Mapping[str, int]) -> list[Problem]:

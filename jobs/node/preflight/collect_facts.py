@@ -15,12 +15,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
 from typing import TypeVar
 
 from disttrain.records.collect_provenance import code_hash
+from jobs.fabric.defects import defects
 from jobs.fabric.description import Adapter, AdapterKind, ConfigurationFile, Fabric, FabricKind
 from jobs.fabric.detect import current_process, detect
 from jobs.fabric.expected_adapters import expected_adapters
@@ -73,7 +74,8 @@ def collect(
     if fabric is None:
         fabric = _or_none(lambda: detect(root, current_process())) or Fabric(FabricKind.NONE)
     with_gpus = wants_gpus and _has_driver(root)
-    adapters = expected_adapters(fabric, _nccl_settings(fabric, environ or {})) if with_gpus else ()
+    settings = _nccl_settings(fabric, environ or {})
+    adapters = expected_adapters(fabric, settings) if with_gpus else ()
     seconds = time.monotonic() - began
     return NodeFacts(
         node=node,
@@ -88,6 +90,7 @@ def collect(
         rdma=any(each.kind is AdapterKind.VERBS for each in adapters),
         link_bytes_per_s=link_bytes_per_s(fabric, adapters, interface, ranks),
         tcp=not adapters,
+        defects=_network_defects(fabric, settings) if adapters else (),
         write_bytes_per_s=rates[0] if rates else None,
         read_bytes_per_s=rates[1] if rates else None,
         seconds=seconds,
@@ -149,6 +152,12 @@ def _nccl_settings(fabric: Fabric, environ: Mapping[str, str]) -> dict[str, str]
     for file in reversed(fabric.software.nccl_files):
         settings |= file.as_dict()
     return settings | dict(environ)
+
+
+def _network_defects(fabric: Fabric, settings: Mapping[str, str]) -> tuple[str, ...]:
+    """Defects without the limit of locked memory, which `checks.check_memory_lock` judges."""
+    software = replace(fabric.software, memory_lock_bytes=None)
+    return defects(replace(fabric, software=software), settings)
 
 
 def link_bytes_per_s(

@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
+from jobs.fabric.defects import NVLINK_REMEDY, nvlink_defect
+from jobs.fabric.gpu_links import NvmlReading, read_nvml
 from jobs.node.node_info import selected
 
 _THROTTLED = {
@@ -67,8 +70,10 @@ def _value(read: Callable[[], Any]) -> Any:
         return None
 
 
-def collect(api: Any, visible: str | None) -> dict[str, Any]:
-    """Number and problems of the GPUs that `visible` (CUDA_VISIBLE_DEVICES) selects.
+def collect(api: Any, visible: str | None, reading: NvmlReading) -> dict[str, Any]:
+    """Number, problems and links of the GPUs that `visible` (CUDA_VISIBLE_DEVICES) selects.
+
+    `reading` is that of all GPUs; the result has its part on the selected ones (`NvmlReading.as_json`).
 
     NVML lists GPUs that the cgroup of the job hides, and refuses their handles: they are left out.
     """
@@ -83,13 +88,29 @@ def collect(api: Any, visible: str | None) -> dict[str, Any]:
                 lost.append({"severity": "warning", "message": f"GPU {index}: {error}", "remedy": _RESET})
     chosen = selected(gpus, visible)
     found = [each for gpu in chosen for each in problems(api, gpu["handle"], f"GPU {gpu['index']}")]
-    return {"gpus": len(chosen), "problems": lost + found}
+    names = {gpu["uuid"]: f"GPU {gpu['index']}" for gpu in chosen}
+    own = part_of(reading, names)
+    found += [
+        {"severity": "warning", "message": f"{names[str(gpu.uuid)]}: {defect}", "remedy": NVLINK_REMEDY}
+        for gpu in own.gpus
+        if (defect := nvlink_defect(gpu)) is not None
+    ]
+    return {"gpus": len(chosen), "problems": lost + found, "reading": own.as_json()}
+
+
+def part_of(reading: NvmlReading, uuids: Mapping[str, str]) -> NvmlReading:
+    """The reading of some GPUs, and of the links between them."""
+    gpus = tuple(gpu for gpu in reading.gpus if gpu.uuid in uuids)
+    places = {gpu.pci.address for gpu in gpus}
+    links = tuple(each for each in reading.links if {each.first, each.second} <= places)
+    return replace(reading, gpus=gpus, links=links)
 
 
 def main() -> int:
     import pynvml
 
-    print(json.dumps(collect(pynvml, os.environ.get("CUDA_VISIBLE_DEVICES"))))
+    reading = read_nvml() or NvmlReading()
+    print(json.dumps(collect(pynvml, os.environ.get("CUDA_VISIBLE_DEVICES"), reading)))
     return 0
 
 

@@ -28,6 +28,7 @@ def problems_of_facts(
         found += checks.check_agreement(facts)
         found += checks.check_clocks(hosts[0], offsets)
         found += checks.check_memory_lock(facts)
+        found += checks.check_defects(facts)
     return found + checks.check_storage_rates(facts)
 
 
