@@ -25,6 +25,9 @@ SLOW = "Who is slow?"
 HELPS = "What would help most?"
 LIMITS = "What must you not conclude?"
 
+WAIT = "comm_wait_s"
+"""Phase of a step in which a rank waits for others."""
+
 
 NOTHING = "No finished run to report on"
 
@@ -72,24 +75,31 @@ def answers(study: Study, sections: Sequence[Section]) -> list[Answer]:
 
 
 def _time(study: Study, curve: Curve) -> str:
-    """The largest loss at the largest size of a curve, and its cause in compute."""
+    """The largest loss at the largest size of a curve, its cause in compute, and the rank or node that is
+    waited for."""
     found = [each for each in waterfall.waterfalls(study) if each.curve is curve]
-    lost = (
-        [waterfall.loss_sentence(study, found[-1]), waterfall.why(study, found[-1])]
-        if found
-        else [composition.most(curve)]
-    )
+    if not found:
+        waits = composition.longest_phase(curve.points[-1]) == WAIT
+        lost = [composition.most(curve)]
+    else:
+        largest = waterfall.largest_loss(found[-1])
+        waits = largest is not None and largest.name == WAIT
+        lost = [waterfall.loss_sentence(study, found[-1]), waterfall.why(study, found[-1])]
+    if waits:
+        repeats = straggler_text.examined(study, curve, curve.points[-1])
+        lost.append(straggler_text.waited_for([each.diagnosis for each in repeats]))
     return sentence(lost)
 
 
 def _slow(study: Study, curve: Curve) -> str:
-    """The rank, node or link that costs most at the largest size of a curve; empty without step records of
-    several ranks."""
-    repeats = straggler_text.examined(study, curve, curve.points[-1])
+    """The rank, node or link that costs most at the largest size of a curve, or the reason why the ranks were
+    not compared; empty for one rank."""
+    point = curve.points[-1]
+    repeats = straggler_text.examined(study, curve, point)
     if not repeats:
-        return ""
-    place = point_name(study, curve, curve.points[-1])
+        return straggler_text.not_examined(study, curve, point)
     text = straggler_text.conclusion([each.diagnosis for each in repeats], jitter=False)
+    place = point_name(study, curve, point)
     return sentence([f"On {place}: {text}", straggler_text.power(repeats)])
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from analysis.efficiency import Curve, Point
 from analysis.figures.style import PHASE_NAMES
+from analysis.report.common import point_name
 from analysis.stragglers.culprit import Culprit, Diagnosis, repeated_culprits
 from analysis.stragglers.intervals import SecondsInterval
 from analysis.stragglers.of_runs import RunStragglers
@@ -59,6 +60,31 @@ def conclusion(repeats: Sequence[Diagnosis], *, jitter: bool = True) -> str:
     if len(known) > 1:
         text += f" {plural(len(known) - 1, 'further cause')} in the table of stragglers."
     return text
+
+
+def waited_for(repeats: Sequence[Diagnosis]) -> str:
+    """The rank or node that the others wait for, or that there is none; empty where it cannot be told."""
+    named = [each for each in repeated_culprits(repeats) if each.kind != "link"]
+    if named:
+        return f"The others wait for {named[0].name}, which costs {percent(named[0].share)} of the step."
+    if not repeats or not all(each.separates_waiting for each in repeats):
+        return ""
+    if any(each.kind != "link" for diagnosis in repeats for each in diagnosis.culprits):
+        return "They wait for another rank or node in each repeat."
+    return "No rank stands out as the one that the others wait for: ranks are late in turn."
+
+
+def not_examined(study: Study, curve: Curve, point: Point) -> str:
+    """The reason why no repeat of a point was searched for stragglers; empty for one rank."""
+    if point.world_size == 1:
+        return ""
+    place, rows = point_name(study, curve, point), study.runs_of(curve, point)
+    if all(row["strategy"] == "pipeline" for row in rows):
+        return f"On {place}: ranks are not compared, as the stages of a pipeline have different work."
+    paths = [f"{row['path']}/attempts: " for row in rows]
+    lacking = [text.split(": ", 1)[1] for text in study.incomplete if text.startswith(tuple(paths))]
+    reason = lacking[0] if lacking else "the ranks have no measured step in common"
+    return f"On {place}: cannot tell, {reason}."
 
 
 def _not_common(repeats: Sequence[Diagnosis]) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from analysis.efficiency import scaling_curves
 from analysis.report import first_screen
 from analysis.report.common import leading_curve
@@ -12,6 +14,8 @@ from analysis.report.sections import scaling
 from analysis.runs.load import load
 from analysis.study import Study
 from tests.support.fake_runs import fake_run, fake_sweep
+from tests.support.straggler_records import delays
+from tests.unit.test_stragglers_section import STEPS, write_run
 
 NAMED = [
     Section("stragglers", "Stragglers", "Node c07 is slow by 4.6 %. Others are not."),
@@ -25,12 +29,12 @@ def study_of(sweep: Path) -> Study:
 
 
 def test_answers_with_interval_culprit_and_ceiling(tmp_path: Path) -> None:
-    scales, time, helps, limits = first_screen.answers(study_of(fake_sweep(tmp_path)), NAMED)
+    scales, time, slow, helps, limits = first_screen.answers(study_of(fake_sweep(tmp_path)), NAMED)
     assert scales.text.startswith(
         "4 nodes run 2.9\N{MULTIPLICATION SIGN} as fast as 1: 72 % efficiency. 95 %"
     )
     assert time.text.startswith("At 4 nodes, the largest loss is data transfer: 20.8 % [")
-    assert "c07" not in time.text  # of another configuration than this sweep's
+    assert "c07" not in time.text + slow.text  # of another configuration than this sweep's
     assert helps.text == "At most 5 % more throughput without waiting."
     assert limits.text == (
         "How fast GPUs or their network are (the runs used CPUs) and any efficiency beyond 4 nodes."
@@ -39,7 +43,41 @@ def test_answers_with_interval_culprit_and_ceiling(tmp_path: Path) -> None:
 
 def test_nothing_significant_promises_nothing(tmp_path: Path) -> None:
     found = first_screen.answers(study_of(fake_sweep(tmp_path)), [])
-    assert [each.question for each in found] == [first_screen.SCALES, first_screen.TIME, first_screen.LIMITS]
+    assert [each.question for each in found] == [
+        first_screen.SCALES,
+        first_screen.TIME,
+        first_screen.SLOW,
+        first_screen.LIMITS,
+    ]
+
+
+def answer(sweep: Path, question: str) -> str:
+    return next(each.text for each in first_screen.answers(study_of(sweep), []) if each.question == question)
+
+
+def test_ranks_without_step_records_are_the_reason_why_none_is_slow(tmp_path: Path) -> None:
+    missing = answer(fake_sweep(tmp_path), first_screen.SLOW)
+    assert missing == "On 4 nodes: cannot tell, no step records of ranks 1, 2, 3 of 4."
+    stages = answer(fake_sweep(tmp_path, "stages", strategy="pipeline"), first_screen.SLOW)
+    assert stages.startswith("On 4 nodes: ranks are not compared, as the stages of a pipeline")
+    alone = study_of(fake_sweep(tmp_path, "alone", nodes=[1]))
+    assert first_screen.SLOW not in [each.question for each in first_screen.answers(alone, [])]
+
+
+@pytest.mark.parametrize(
+    ("slow", "jitter_s", "expected"),
+    [([2], 0.003, "The others wait for rank 2 on c02, which costs "), ([], 0.05, "No rank stands out")],
+)
+def test_waiting_names_the_rank_that_is_waited_for(
+    tmp_path: Path, slow: list[int], jitter_s: float, expected: str
+) -> None:
+    for repeat in range(2):
+        fake_run(tmp_path / "s" / f"n1-r{repeat}", mean_s=0.14, repeat=repeat)
+        added = delays(4, STEPS, slow=slow, slow_s=0.05, jitter_s=jitter_s, seed=repeat)
+        write_run(tmp_path / "s" / f"n4-r{repeat}", added, repeat, with_means=True)
+    text = answer(tmp_path / "s", first_screen.TIME)
+    assert text.startswith("At 4 nodes, the largest loss is waiting for peers")
+    assert expected in text
 
 
 def test_the_fastest_of_several_configurations_leads(tmp_path: Path) -> None:

@@ -77,12 +77,16 @@ def growth(study: Study) -> str:
 def most(curve: Curve) -> str:
     """Name the phase that takes most of a step at the largest size; empty without measured phases."""
     largest = curve.points[-1]
-    if not has_phases(largest):
+    name = longest_phase(largest)
+    if name is None:
         return ""
-    known = {name: value for name, value in largest.composition.items() if value}
-    name = max(known, key=lambda each: known[each])
-    most = percent(known[name] / sum(known.values()), 0)
+    most = percent((largest.composition[name] or 0.0) / sum(filter(None, largest.composition.values())), 0)
     return f"{PHASE_NAMES[name].capitalize()} takes most of a step: {most}."
+
+
+def longest_phase(point: Point) -> str | None:
+    """The phase that takes most of a step; None without measured phases."""
+    return max(PHASES, key=lambda each: point.composition[each] or 0.0) if has_phases(point) else None
 
 
 def _figure(study: Study, points: list[tuple[Curve, Point]], conclusion: str) -> Figure:

@@ -132,14 +132,18 @@ def leading(found: list[SizeWaterfall]) -> SizeWaterfall:
     return max(last.values(), key=lambda each: each.point.samples_per_s.value)
 
 
+def largest_loss(shown: SizeWaterfall) -> Part | None:
+    """The largest loss whose interval excludes zero; None if it is below `NAMED`."""
+    settled = [part for part in shown.whole.parts if part.share.low is None or part.share.low > 0]
+    largest = max(settled, key=lambda part: part.share.value, default=None)
+    return largest if largest is not None and largest.share.value >= NAMED else None
+
+
 def loss_sentence(study: Study, shown: SizeWaterfall) -> str:
     """Name the largest loss whose interval excludes zero, and the net of all losses and gains."""
     place = common.point_name(study, shown.curve, shown.point)
     base = shown.curve.base_size
-    losses = sorted(shown.whole.parts, key=lambda part: -part.share.value)
-    settled = [part for part in losses if part.share.low is None or part.share.low > 0]
-    if settled and settled[0].share.value >= NAMED:
-        part = settled[0]
+    if (part := largest_loss(shown)) is not None:
         repeat = " (one repeat)" if part.share.low is None and part.share.basis == "repeats" else ""
         if shown.curve.scaling == "strong" and shown.curve.base is not None:
             largest = _strong(shown, place, part, repeat)
