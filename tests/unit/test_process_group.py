@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
@@ -25,6 +26,7 @@ def opened(monkeypatch):
     def open_(wanted: str, gpus: int, rank: int, ranks: int):
         chosen: list[torch.device] = []
         joined: list[tuple[str, torch.device | None]] = []
+        timeouts: list[timedelta] = []
         where = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks}
         for name, value in where.items():
             monkeypatch.setenv(name, str(value))
@@ -34,21 +36,27 @@ def opened(monkeypatch):
         monkeypatch.setattr(dist, "rendezvous", lambda *_, **__: iter([(dist.HashStore(), rank, ranks)]))
         if ranks > 1:  # the other ranks do not exist
             monkeypatch.setattr(device_agreement, "agree", lambda *_: None)
-        monkeypatch.setattr(
-            dist,
-            "init_process_group",
-            lambda backend, device_id, **_: joined.append((backend, device_id)),
-        )
+
+        def join(backend: str, device_id: torch.device | None, timeout: timedelta, **_: object) -> None:
+            joined.append((backend, device_id))
+            timeouts.append(timeout)
+
+        def new_group(backend: str, timeout: timedelta) -> str:
+            timeouts.append(timeout)
+            return f"group of {backend}"
+
+        monkeypatch.setattr(dist, "init_process_group", join)
         monkeypatch.setenv("TORCH_GLOO_LAZY_INIT", "")  # restored at the end
         monkeypatch.delenv("TORCH_GLOO_LAZY_INIT")
-        monkeypatch.setattr(dist, "new_group", lambda backend, **_: f"group of {backend}")
+        monkeypatch.setattr(dist, "new_group", new_group)
         threads = torch.get_num_threads()
         try:
-            with open_world(ResourcesConfig(gpus_per_node=ranks, device=wanted)) as world:
+            with open_world(ResourcesConfig(gpus_per_node=ranks, device=wanted), 77.0) as world:
                 bound = world.device if world.backend == "nccl" else None
                 assert joined == ([(world.backend, bound)] if ranks > 1 else [])
                 # through NCCL, control collectives would drain the device
                 assert world.control == ("group of gloo" if world.backend == "nccl" else None)
+                assert set(timeouts) == ({timedelta(seconds=77)} if ranks > 1 else set())
                 assert ("TORCH_GLOO_LAZY_INIT" in os.environ) is (world.control is not None)
                 return str(world.device), world.backend, [str(device) for device in chosen]
         finally:
@@ -131,6 +139,18 @@ def test_the_heartbeat_shows_each_collective(monkeypatch):
     names = ["all_reduce", "broadcast", "all_gather_object", "gather_object", "all_reduce"]
     assert entered == [(name, 1) for name in names]
     assert position.collectives == 0
+
+
+def test_collectives_of_the_process_group_have_the_timeout_of_the_config():
+    threads = torch.get_num_threads()
+    try:
+        with open_world(ResourcesConfig(device="cpu"), 77.0, store=dist.HashStore()) as world:
+            group = dist.group.WORLD
+            assert group is not None
+            options = group._get_backend(world.device).options
+            assert options._timeout == world.collective_timeout == timedelta(seconds=77)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_an_exception_leaves_the_process_group_without_its_shutdown(monkeypatch):
