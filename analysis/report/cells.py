@@ -22,6 +22,14 @@ class Cell(NamedTuple):
     repeats: str = ""
 
     @property
+    def in_text(self) -> str:
+        """Within a sentence: `91.3 % ([90.1, 92.4], n=3)`."""
+        if not self.interval:
+            return self.text
+        known = [self.interval] if self.repeats in self.interval else [self.interval, self.repeats]
+        return f"{self.text} ({', '.join(known)})"
+
+    @property
     def line(self) -> str:
         """All on one line: `91.3 % [90.1, 92.4], n=3`."""
         if not self.interval:

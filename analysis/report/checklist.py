@@ -136,8 +136,7 @@ def _bounds(study: Study, sections: Sequence[Section]) -> str:
 
 def _detail(study: Study, sections: Sequence[Section]) -> str:
     figures = [figure for section in sections for figure in section.figures]
-    silent = [figure.name for figure in figures if not figure.conclusion]
-    return f"no caption for {', '.join(silent)}" if silent else "" if figures else "no figure"
+    return "" if figures else "no figure"
 
 
 def _has(sections: Sequence[Section], table: str) -> bool:

@@ -120,6 +120,7 @@ def bar_chart(
     legend: Sequence[LegendItem] = (),
     *,
     alt: str = "",
+    reading: str = "",
     row_height: float = 27.0,
 ) -> Figure:
     """A figure of bars with its PNG twin; `alt` is the conclusion by default."""
@@ -128,7 +129,13 @@ def bar_chart(
         rows, x, name=f"{name}-bars", title=title, description=alt, legend=legend, row_height=row_height
     )
     return Figure(
-        name, title, conclusion, svg, alt, lambda: bar_figure(rows, x, legend, emulated=study.emulated)
+        name,
+        title,
+        conclusion,
+        svg,
+        alt,
+        lambda: bar_figure(rows, x, legend, emulated=study.emulated),
+        reading,
     )
 
 

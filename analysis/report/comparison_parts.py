@@ -75,7 +75,21 @@ def table(name: str, caption: str, compared: Sequence[PointComparison], links: L
     return Table(name, caption, columns, rows, [links(each) for each in compared], emphasized)
 
 
-def figure(name: str, title: str, text: str, compared: Sequence[PointComparison]) -> Figure | None:
+def beyond_one(compared: Sequence[PointComparison]) -> str:
+    """Numbers of intervals above, below and around a ratio of 1."""
+    known = [each.ratio for each in compared if each.ratio.low is not None and each.ratio.high is not None]
+    if not known:
+        return f"None of {plural(len(compared), 'ratio')} has an interval, so none can be told from 1."
+    above = sum((each.low or 0.0) > 1 for each in known)
+    below = sum((each.high or 0.0) < 1 for each in known)
+    within = "within the run" if any(each.basis == "within run" for each in known) else "over repeats"
+    return (
+        f"Of {plural(len(compared), 'ratio')}, {above} lie above 1 and {below} below by their whole interval "
+        f"{within}; {len(compared) - above - below} cannot be told from 1."
+    )
+
+
+def figure(name: str, title: str, compared: Sequence[PointComparison]) -> Figure | None:
     """Ratio of throughputs by size with the margin of equivalence; None without a pair."""
     if not compared:
         return None
@@ -105,7 +119,8 @@ def figure(name: str, title: str, text: str, compared: Sequence[PointComparison]
     bars = f"Bars are {percent(CONFIDENCE, 0)} intervals over repeats. "
     drawn = bars if has_bars(each.ratio for each in compared) else ""
     reading = f"{drawn}In the band, the two are equivalent."
-    return Figure(name, title, f"{text} {reading}", plot.svg(), description, lambda: ratio_figure(compared))
+    finding = beyond_one(compared)
+    return Figure(name, title, finding, plot.svg(), description, lambda: ratio_figure(compared), reading)
 
 
 def _pair(label: str, base: str) -> str:

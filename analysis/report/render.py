@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 
 from analysis.report import views
 from analysis.report.model import Report
-from analysis.report.section import Figure, Section, Table
+from analysis.report.section import Section, Table
 
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|s|ms|µs|MiB|GiB|KiB|B|nodes?|ranks?|samples/s|tokens/s)\b|%)")
 
@@ -56,7 +56,6 @@ def _page(report: Report, sections: Sequence[Section], out: Path | None, most_ro
         first=_first_figure(sections),
         lone=_lone,
         narrow=_narrow,
-        caption=_caption,
         policy=policy,
         style=Markup(style),
         script=Markup(script),
@@ -106,11 +105,6 @@ def _first_figure(sections: Sequence[Section]) -> str:
     """Name of the figure beside the answers."""
     names = [figure.name for section in sections for figure in section.figures]
     return "scaling" if "scaling" in names else ""
-
-
-def _caption(figure: Figure, section: Section) -> str:
-    """Caption of a figure without the section's conclusion, which stands above or beside it."""
-    return figure.conclusion.removeprefix(section.conclusion).strip()
 
 
 def _lone(section: Section, first: str) -> bool:

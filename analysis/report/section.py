@@ -96,10 +96,21 @@ class Figure:
     """Stem of the PNG file, unique in the report."""
     title: str
     conclusion: str
-    """Caption: the conclusion first, then how to read the figure."""
+    """Begin of the caption: the finding of this figure, with interval and number of repeats where it has
+    them. The conclusion of the section, which stands above the figure, is not said again."""
     svg: str
     alt: str
     draw_png: Callable[[], PngFigure] | None = None
+    reading: str = ""
+    """End of the caption: how to read the figure."""
+
+    def __post_init__(self) -> None:
+        if not self.conclusion.endswith("."):
+            raise ValueError(f"figure {self.name}: the caption has no conclusion")
+
+    @property
+    def caption(self) -> str:
+        return f"{self.conclusion} {self.reading}".rstrip()
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def summarize(study: Study, sections: Sequence[Section], generated: str) -> Repo
 def _figure(study: Study, figure: Figure) -> FigureSpec:
     file = f"{figure.name}.png" if figure.draw_png else ""
     return FigureSpec(
-        file=file, title=figure.title, conclusion=figure.conclusion, alt=figure.alt, emulated=study.emulated
+        file=file, title=figure.title, conclusion=figure.caption, alt=figure.alt, emulated=study.emulated
     )
 
 

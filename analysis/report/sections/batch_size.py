@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from analysis.efficiency import Curve, Point
+from analysis.efficiency import Curve, Point, rate_ratio
 from analysis.figures.batch_figure import batch_figure
 from analysis.figures.style import curve_class
+from analysis.report.cells import cell
 from analysis.report.common import all_points, sources
 from analysis.report.section import Column, Figure, Section, Table, Value
 from analysis.stats.estimates import Estimate
@@ -62,14 +63,27 @@ def build(study: Study) -> Section | None:
         f"{seconds(best.step_s.value)} a step."
     )
     figures = [
-        _figure(study, "batch_throughput", "throughput (samples/s)", shown, conclusion, throughput=True),
-        _figure(study, "batch_latency", "step latency (s)", shown, conclusion, throughput=False),
+        _figure(study, "batch_throughput", "throughput (samples/s)", shown, best_world, throughput=True),
+        _figure(study, "batch_latency", "step latency (s)", shown, best_world, throughput=False),
     ]
     return Section("batch-size", "Batch size", conclusion, tables=[table], figures=figures)
 
 
+def _change(world: int, found: list[tuple[Curve, Point]], *, throughput: bool) -> str:
+    """Ratio of throughput, or of step time, from the smallest to the largest batch of a rank."""
+    (_, small), (_, large) = found[0], found[-1]
+    ratio = rate_ratio(large, small)
+    name = "throughput"
+    if not throughput:
+        name, ratio = "step", ratio.inverse(large.global_batch_size / small.global_batch_size)
+    size = f"{large.local_batch_size / small.local_batch_size:.3g} times the batch of a rank"
+    span = f"{small.local_batch_size} to {large.local_batch_size}"
+    change = cell(ratio, "ratio").in_text
+    return f"On {plural(world, 'rank')}, {size} ({span}) gives {change} the {name}."
+
+
 def _figure(
-    study: Study, name: str, label: str, shown: Sized, conclusion: str, *, throughput: bool
+    study: Study, name: str, label: str, shown: Sized, best_world: int, *, throughput: bool
 ) -> Figure:
     def value(point: Point) -> Estimate:
         return point.samples_per_s if throughput else point.step_s
@@ -88,7 +102,8 @@ def _figure(
         lambda each: f"{each:.0f}",
     )
     legend = [LegendItem(plural(world, "rank"), curve_class(i)) for i, world in enumerate(shown)]
-    plot = Plot(name, title, conclusion, x, Axis(label, 0.0, 1.06 * highest), legend)
+    finding = _change(best_world, shown[best_world], throughput=throughput)
+    plot = Plot(name, title, finding, x, Axis(label, 0.0, 1.06 * highest), legend)
     for index, (world, found) in enumerate(shown.items()):
         xs = [float(point.local_batch_size) for _, point in found]
         estimates = [value(point) for _, point in found]
@@ -113,8 +128,9 @@ def _figure(
     return Figure(
         name,
         title,
-        f"{conclusion if throughput else ''} {reading}".strip(),
+        finding,
         plot.svg(),
-        conclusion,
+        finding,
         lambda: batch_figure(lines, label, emulated=study.emulated),
+        reading,
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from analysis.efficiency import Curve, Point
+from analysis.report.cells import cell
 from analysis.report.common import (
     all_points,
     bar_chart,
@@ -80,7 +81,7 @@ def build(study: Study) -> Section | None:
     )
     collectives = _collectives(study, points)
     conclusion = _conclusion(study, points)
-    figure = _figure(study, points, conclusion)
+    figure = _figure(study, points)
     return Section(
         "communication",
         "Communication",
@@ -213,7 +214,23 @@ _KINDS = (("waiting for peers", "ph-wait"), ("data transfer", "ph-transfer"), ("
 """Segments of a bar: the fields of `_Means` from `wait_s` to `hidden_s`."""
 
 
-def _figure(study: Study, points: _Sizes, conclusion: str) -> Figure | None:
+def _exposed(study: Study, points: _Sizes) -> str:
+    """Exposed seconds of the configuration and size with the smallest, and with the largest."""
+    found = [
+        (phases_s(study, curve, point, ["comm_wait_s", "comm_transfer_s"]), point_name(study, curve, point))
+        for curve, point, _ in points
+    ]
+    known = [(exposed_s, name) for exposed_s, name in found if exposed_s is not None]
+    if not known:
+        return "Exposed communication was not measured."
+    (least_s, least), (most_s, most) = (pick(known, key=lambda each: each[0].value) for pick in (min, max))
+    longest = f"{cell(most_s, 's').in_text} a step on {most}"
+    if least_s is most_s:
+        return f"Exposed communication takes {longest}."
+    return f"Exposed communication takes from {cell(least_s, 's').in_text} on {least} to {longest}."
+
+
+def _figure(study: Study, points: _Sizes) -> Figure | None:
     shown = [at for at in range(len(_KINDS)) if any(means[1 + at] is not None for *_, means in points)]
     hidden = len(_KINDS) - 1 in shown
     longest = max(sum(map(_seconds, means[1:4])) for *_, means in points)
@@ -231,9 +248,10 @@ def _figure(study: Study, points: _Sizes, conclusion: str) -> Figure | None:
         study,
         "communication",
         "Hidden and exposed communication" if hidden else "Exposed communication",
-        sentence([conclusion, _HIDDEN if hidden else ""]),
+        _exposed(study, points),
         grouped_rows(study, rows),
         Axis(f"communication in a step ({unit})", 0.0, 1.2 * longest * factor),
         [LegendItem(*_KINDS[at]) for at in shown],
         alt="Communication of a step by size: " + plural(len(rows), "bar"),
+        reading=_HIDDEN if hidden else "",
     )

@@ -37,9 +37,7 @@ def build(study: Study) -> Section | None:
     runs, base_runs = _runs(study, other, compared)
     found = differences(runs, base_runs)
     paragraphs += [_difference_text(found, name, unrecorded(runs), unrecorded(base_runs))]
-    figure = comparison_parts.figure(
-        "comparison", "Ratio of throughputs", f"Against {name}: {text}.", compared
-    )
+    figure = comparison_parts.figure("comparison", "Ratio of throughputs", compared)
     rows = comparison_parts.table(
         "comparison",
         f"Throughput against {name} at equal numbers of nodes and ranks.",

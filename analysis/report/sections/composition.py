@@ -6,9 +6,11 @@ from analysis.efficiency import Curve, Point
 from analysis.figures import plots
 from analysis.figures.style import PHASE_CLASSES, PHASE_NAMES
 from analysis.losses.waterfall import has_phases
+from analysis.report.cells import cell
 from analysis.report.common import (
     all_points,
     grouped_rows,
+    leading_curve,
     phases_s,
     point_name,
     sentence,
@@ -56,7 +58,7 @@ def build(study: Study) -> Section | None:
         "Step time by phase",
         conclusion,
         tables=[table],
-        figures=[_figure(study, points, conclusion)],
+        figures=[_figure(study, points)],
     )
 
 
@@ -89,7 +91,18 @@ def longest_phase(point: Point) -> str | None:
     return max(PHASES, key=lambda each: point.composition[each] or 0.0) if has_phases(point) else None
 
 
-def _figure(study: Study, points: list[tuple[Curve, Point]], conclusion: str) -> Figure:
+def _longest(study: Study, points: list[tuple[Curve, Point]]) -> str:
+    """The phase that takes most of a step at the largest size of the leading curve that has phases."""
+    lead = leading_curve(study)
+    curve, point = next((each for each in reversed(points) if each[0] is lead), points[-1])
+    name = longest_phase(point) or PHASES[0]
+    longest = cell(phases_s(study, curve, point, [name]), "s").in_text
+    share = percent((point.composition[name] or 0.0) / point.step_s.value, 0)
+    place = point_name(study, curve, point)
+    return f"The longest phase on {place} is {PHASE_NAMES[name]}: {longest}, {share} of the step."
+
+
+def _figure(study: Study, points: list[tuple[Curve, Point]]) -> Figure:
     longest = max(point.step_s.value for _, point in points)
     factor, unit = time_scale(longest)
     present = [name for name in PHASES if any(point.composition[name] for _, point in points)]
@@ -126,8 +139,9 @@ def _figure(study: Study, points: list[tuple[Curve, Point]], conclusion: str) ->
     return Figure(
         "composition",
         "Step time by phase",
-        f"{conclusion} Each bar is the mean step, divided into phases without gap or overlap.",
+        _longest(study, points),
         svg,
         description,
         lambda: plots.composition_figure(study.curves),
+        "Each bar is the mean step, divided into phases without gap or overlap.",
     )

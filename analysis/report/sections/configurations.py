@@ -36,7 +36,7 @@ def build(study: Study) -> Section | None:
     )
     many = len({id(each.base_curve) for each in compared}) > MOST_OTHERS
     title = "Ratio of throughputs by configuration"
-    figure = None if many else comparison_parts.figure("configurations", title, text, compared)
+    figure = None if many else comparison_parts.figure("configurations", title, compared)
     return Section(
         "configurations",
         "Configurations",

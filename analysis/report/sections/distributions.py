@@ -32,6 +32,8 @@ from analysis.svg.scales import Axis
 from analysis.units import percent, plural, seconds, time_scale
 
 _BINS = 48
+_SLOW = 1.25
+"""Ratio to the median above which the caption of the histograms calls a step slow."""
 _STEPS_OF_P99 = 100
 """Steps of a repeat from which the 99th percentile has a step beyond it."""
 _MOST_HISTOGRAMS = 6
@@ -105,7 +107,7 @@ def build(study: Study) -> Section | None:
         [sources(study, each.curve, each.point) for each in found],
     )
     conclusion = _conclusion(study, found)
-    figures = [_ecdf(study, found, conclusion)]
+    figures = [_ecdf(study, found)]
     if len(found) <= _MOST_HISTOGRAMS:
         figures.append(_histograms(study, found))
     return Section("distributions", "Distribution of step times", conclusion, tables=[table], figures=figures)
@@ -143,7 +145,29 @@ def _edge_s(found: Sequence[SizeSteps]) -> float:
     )
 
 
-def _ecdf(study: Study, found: Sequence[SizeSteps], conclusion: str) -> Figure:
+def _medians(study: Study, found: Sequence[SizeSteps]) -> str:
+    """Lowest and highest median."""
+    fast, slow = (pick(found, key=lambda each: each.percentile_s(50).value) for pick in (min, max))
+    low, high = (cell(each.percentile_s(50), "s").in_text for each in (fast, slow))
+    first = f"{low} on {point_name(study, fast.curve, fast.point)}"
+    if fast is slow:
+        return f"Half of the steps take at most {first}."
+    return f"Medians lie between {first} and {high} on {point_name(study, slow.curve, slow.point)}."
+
+
+def _slow_steps(study: Study, found: Sequence[SizeSteps]) -> str:
+    """The size with the most steps beyond `_SLOW` times its median."""
+    shares = [float((each.times > _SLOW * np.median(each.times)).mean()) for each in found]
+    most = int(np.argmax(shares))
+    each = found[most]
+    if shares[most] == 0:
+        return f"No step takes more than {_SLOW:g} times the median of its size."
+    text = f"{percent(shares[most])} of {plural(each.times.size, 'step')} take more than {_SLOW:g} times"
+    largest = ", the largest such share" if len(found) > 1 else ""
+    return f"{text} the median on {point_name(study, each.curve, each.point)}{largest}."
+
+
+def _ecdf(study: Study, found: Sequence[SizeSteps]) -> Figure:
     edge_s = _edge_s(found)
     factor, unit = time_scale(edge_s)
     low = 0.95 * min(float(each.times.min()) for each in found) * factor
@@ -170,11 +194,12 @@ def _ecdf(study: Study, found: Sequence[SizeSteps], conclusion: str) -> Figure:
     return Figure(
         "ecdf",
         "Cumulative distribution",
-        f"{conclusion} Share of steps up to each duration: a steep line is a steady step, a long tail to the "
-        "right are slow steps.",
+        _medians(study, found),
         plot.svg(),
         description,
         lambda: plots.ecdf_figure(study.curves, study.step_times_s),
+        "Share of steps up to each duration: a steep line is a steady step, a long tail to "
+        "the right are slow steps.",
     )
 
 
@@ -206,10 +231,10 @@ def _histograms(study: Study, found: Sequence[SizeSteps]) -> Figure:
     return Figure(
         "latency",
         "Histogram of step times",
-        "A second peak is a second kind of step (a checkpoint, a validation, a disturbance). All "
-        "repeats pooled; "
-        "the last bar also counts steps beyond the right edge.",
+        _slow_steps(study, found),
         frame.svg(),
         "Histogram of step durations, one row for each size",
         lambda: plots.latency_figure(study.curves, study.step_times_s),
+        "A second peak is a second kind of step (a checkpoint, a validation, a disturbance). All repeats "
+        "pooled; the last bar also counts steps beyond the right edge.",
     )

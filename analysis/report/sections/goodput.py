@@ -12,7 +12,7 @@ from analysis.study import Study
 from analysis.svg.bars import Row, stacked
 from analysis.svg.plot import LegendItem
 from analysis.svg.scales import Axis
-from analysis.units import percent, plural, span
+from analysis.units import listed, percent, plural, span
 
 NAMES: dict[JobClass, str] = {
     "queue": "queue",
@@ -67,7 +67,7 @@ def build(study: Study) -> Section | None:
         conclusion,
         paragraphs=notes,
         tables=[*_by_size(study, found), _table(found)],
-        figures=[_figure(study, total, whole_s, conclusion)],
+        figures=[_figure(study, total, whole_s, len(found))],
     )
 
 
@@ -142,7 +142,17 @@ def _table(found: list[tuple[RunLink, JobTime]]) -> Table:
     return Table("goodput", caption, columns, rows)
 
 
-def _figure(study: Study, total: dict[JobClass, float], whole_s: float, conclusion: str) -> Figure:
+def _lost(total: dict[JobClass, float], runs: int) -> str:
+    """The two largest classes beside training."""
+    others = sorted((name for name in CLASSES if name != "training"), key=lambda name: -total[name])
+    largest = [f"{NAMES[name]} {span(total[name])}" for name in others[:2] if total[name] > 0]
+    of_runs = f"sum over {plural(runs, 'run')}"
+    if not largest:
+        return f"All time is training ({of_runs})."
+    return f"Most time beside training is {listed(largest)} ({of_runs})."
+
+
+def _figure(study: Study, total: dict[JobClass, float], whole_s: float, runs: int) -> Figure:
     present = [name for name in CLASSES if total[name] > 0]
     parts = [
         (100 * total[name] / whole_s, CLASS_COLOURS[name], f"{NAMES[name]} {span(total[name])}")
@@ -155,7 +165,7 @@ def _figure(study: Study, total: dict[JobClass, float], whole_s: float, conclusi
         study,
         "goodput",
         "Goodput of the jobs",
-        conclusion,
+        _lost(total, runs),
         [Row("all runs", stacked(parts), span(whole_s))],
         Axis("share of all time (%)", 0.0, 115.0, ticks=[0, 25, 50, 75, 100]),
         [LegendItem(NAMES[name], CLASS_COLOURS[name]) for name in present],

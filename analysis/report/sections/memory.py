@@ -59,9 +59,7 @@ def build(study: Study) -> Section | None:
     )
     sizes = [point.peak_memory_bytes or 0 for _, point in points]
     conclusion = _conclusion(study)
-    return Section(
-        "memory", "Memory", conclusion, tables=[table], figures=[_figure(study, max(sizes), conclusion)]
-    )
+    return Section("memory", "Memory", conclusion, tables=[table], figures=[_figure(study, max(sizes))])
 
 
 def _conclusion(study: Study) -> str:
@@ -85,8 +83,11 @@ def _conclusion(study: Study) -> str:
     return f"A rank used at most {binary_bytes(most)}."
 
 
-def _figure(study: Study, most: int, conclusion: str) -> Figure:
+def _figure(study: Study, most: int) -> Figure:
     rows = []
+    curve, point = next(each for each in all_points(study) if each[1].peak_memory_bytes == most)
+    place = point_name(study, curve, point)
+    finding = f"The highest peak is {binary_bytes(most)} on {place} (maximum, n={len(point.runs)})."
     for curve, point in all_points(study):
         if point.peak_memory_bytes:
             name, text = point_name(study, curve, point), binary_bytes(point.peak_memory_bytes)
@@ -94,5 +95,5 @@ def _figure(study: Study, most: int, conclusion: str) -> Figure:
             bar = Segment(0, point.peak_memory_bytes / _MIB, colour, f"{name}: {text}")
             rows.append((curve, point, [bar], text))
     x = Axis("peak memory of a rank (MiB)", 0.0, 1.25 * most / _MIB)
-    text = f"{conclusion} Maximum over ranks and repeats."
-    return bar_chart(study, "memory", "Peak memory", text, grouped_rows(study, rows), x)
+    reading = "A bar is the maximum over ranks and repeats."
+    return bar_chart(study, "memory", "Peak memory", finding, grouped_rows(study, rows), x, reading=reading)

@@ -8,10 +8,12 @@ from analysis.efficiency import Curve, Point
 from analysis.figures import plots
 from analysis.figures.style import curve_class
 from analysis.report import scaling_text
+from analysis.report.cells import cell
 from analysis.report.common import (
     all_points,
     has_bars,
     interval_basis,
+    leading_curve,
     point_name,
     sentence,
     size_columns,
@@ -164,14 +166,25 @@ def throughput_figure(study: Study) -> Figure | None:
     return Figure(
         "scaling",
         "Throughput",
-        scaling_text.headline(study.curves[0], len(study.curves))
-        + ". The dashed line is the base times the size, the most that these ranks could reach"
-        + (f"; bars are {percent(CONFIDENCE, 0)} intervals over repeats" if has_bars(values) else "")
-        + ". Pale lines guide the eye.",
+        _throughput_finding(study),
         plot.svg(),
         _description(study.curves),
         lambda: plots.scaling_figure(study.curves),
+        "The dashed line is the base times the size, the most that these ranks could reach"
+        + (f"; bars are {percent(CONFIDENCE, 0)} intervals over repeats" if has_bars(values) else "")
+        + ". Pale lines guide the eye.",
     )
+
+
+def _throughput_finding(study: Study) -> str:
+    """Throughput of the largest size of the leading curve."""
+    curve = leading_curve(study)
+    point = curve.points[-1]
+    ideal = ""
+    if point.efficiency is not None and point.size != curve.base_size:
+        ideal = f", {percent(point.efficiency.value, 0)} of the ideal line"
+    rate = cell(point.samples_per_s, "samples/s").in_text
+    return f"The throughput on {point_name(study, curve, point)} is {rate}{ideal}."
 
 
 def _efficiency_figure(study: Study) -> Figure | None:
@@ -217,11 +230,25 @@ def _efficiency_figure(study: Study) -> Figure | None:
     return Figure(
         "efficiency",
         "Efficiency",
-        f"{_conclusion(study)} Share of the ideal throughput at each size; the axis starts at zero.",
+        _efficiency_finding(study, max(compared, key=lambda curve: curve.points[-1].samples_per_s.value)),
         plot.svg(),
         description,
         lambda: plots.efficiency_figure(study.curves),
+        "Share of the ideal throughput at each size; the axis starts at zero.",
     )
+
+
+def _efficiency_finding(study: Study, curve: Curve) -> str:
+    """Whether the efficiency of the largest size that is not the base differs from 100 %."""
+    point = next(point for point in reversed(curve.points) if point.size != curve.base_size)
+    found = point.efficiency
+    assert found is not None
+    if found.low is None or found.high is None or found.low <= 1 <= found.high:
+        verdict = "cannot be told from 100 %"
+    else:
+        verdict = f"lies {'below' if found.high < 1 else 'above'} 100 % by its whole interval"
+    text = f"The efficiency on {point_name(study, curve, point)} {verdict}"
+    return f"{text}: {cell(found, 'share').in_text}."
 
 
 def size_axis(curves: Sequence[Curve]) -> Axis:

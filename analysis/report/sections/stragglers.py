@@ -10,6 +10,7 @@ import numpy as np
 from analysis.efficiency import Curve, Point
 from analysis.figures.heat_map_figure import heat_map_figure
 from analysis.report import straggler_text
+from analysis.report.cells import cell
 from analysis.report.common import (
     all_points,
     of_steps,
@@ -25,6 +26,7 @@ from analysis.stragglers.blame import equal_blame
 from analysis.stragglers.heat_map import heat_map
 from analysis.stragglers.intervals import mean_interval
 from analysis.stragglers.of_runs import MOST_RUNS, RunStragglers
+from analysis.stragglers.outliers import median_of_others
 from analysis.study import Study
 from analysis.svg import heat_map as svg
 from analysis.svg.scales import Axis
@@ -64,7 +66,7 @@ def build(study: Study) -> Section | None:
         conclusion,
         paragraphs=paragraphs,
         tables=[culprits, *tables] if culprits.rows else tables,
-        figures=[_figure(study, leading, conclusion)],
+        figures=[_figure(leading, emulated=study.emulated)],
     )
 
 
@@ -219,8 +221,21 @@ def _blame(leading: Examined) -> Table:
     return Table("blame", caption, columns, rows, [[_link(path)]] * len(rows))
 
 
-def _figure(study: Study, leading: Examined, conclusion: str) -> Figure:
-    _, _, path, each = leading
+def _darkest(point: Point, each: RunStragglers) -> str:
+    """The rank with the largest mean excess, and whether the diagnosis names it."""
+    excess_s = each.seconds.own_s - median_of_others(each.seconds.own_s)
+    at = int(excess_s.mean(axis=1).argmax())
+    rank, host = each.seconds.rank_ids[at], each.seconds.hosts[at]
+    place = f" on {host}" if host else ""
+    named = any(rank in culprit.ranks for culprit in each.diagnosis.culprits)
+    mean = cell(of_steps(point, mean_interval(excess_s[at]).estimate()), "s").in_text
+    verdict = "is slow" if named else "has the largest mean excess and is not slow beyond chance"
+    return f"Rank {rank}{place} {verdict}: {mean} a step above the median of the others."
+
+
+def _figure(leading: Examined, *, emulated: bool) -> Figure:
+    _, point, path, each = leading
+    finding = _darkest(point, each)
     made = heat_map(each.seconds)
     typical_s = float(np.median(each.seconds.own_s))
     high_s = max(float(np.quantile(made.excess_s, 0.995)), _LEAST_SCALE * typical_s)
@@ -232,7 +247,7 @@ def _figure(study: Study, leading: Examined, conclusion: str) -> Figure:
         for name, (first, _), row in zip(names, made.ranks, made.excess_s, strict=True)
     ]
     x = Axis("step", made.steps[0][0], made.steps[-1][1])
-    description = f"Excess of each rank's own work over the median of the others, by step. {conclusion}"
+    description = f"Excess of each rank's own work over the median of the others, by step. {finding}"
     drawn = svg.heat_map(
         made.excess_s,
         names,
@@ -244,8 +259,8 @@ def _figure(study: Study, leading: Examined, conclusion: str) -> Figure:
         form=seconds,
         row_titles=titles,
     )
-    caption = (
-        f"{conclusion} Run {Path(path).name}: a row is a rank, a column a range of steps, and a strong "
+    reading = (
+        f"Run {Path(path).name}: a row is a rank, a column a range of steps, and a strong "
         "colour a "
         f"rank whose own work takes longer than the median of the others by {seconds(high_s)} "
         f"({percent(high_s / typical_s, 0)}) or more. A dark row is a slow rank, a dark part of it a "
@@ -255,10 +270,9 @@ def _figure(study: Study, leading: Examined, conclusion: str) -> Figure:
     return Figure(
         "stragglers",
         "Lateness by rank and step",
-        caption,
+        finding,
         drawn,
         description,
-        lambda: heat_map_figure(
-            made.excess_s, names, x, (0.0, high_s), form=seconds, emulated=study.emulated
-        ),
+        lambda: heat_map_figure(made.excess_s, names, x, (0.0, high_s), form=seconds, emulated=emulated),
+        reading,
     )

@@ -27,7 +27,7 @@ def build(study: Study) -> Section | None:
             *sources(study, each.base_curve, each.base),
         ],
     )
-    figure = comparison_parts.figure("strategies", "Ratio of throughputs by strategy", text, compared)
+    figure = comparison_parts.figure("strategies", "Ratio of throughputs by strategy", compared)
     return Section(
         "strategies",
         "Strategies",

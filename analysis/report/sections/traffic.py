@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from analysis.report.cells import cell
 from analysis.report.common import (
     all_points,
     bar_chart,
@@ -66,14 +67,17 @@ def build(study: Study) -> Section | None:
         "NVLink and PCIe traffic",
         conclusion,
         tables=[table],
-        figures=[_figure(study, points, rate, conclusion)],
+        figures=[_figure(study, points, rate)],
     )
 
 
-def _figure(
-    study: Study, points: list[tuple[str, list[Estimate | None]]], highest: float, conclusion: str
-) -> Figure:
+def _figure(study: Study, points: list[tuple[str, list[Estimate | None]]], highest: float) -> Figure:
     rows = []
+    ranges = []
+    for at, (label, _) in enumerate(_RATES.values()):
+        if known := [value for _, values in points if (value := values[at]) is not None]:
+            most = cell(max(known, key=lambda each: each.value), "B/s").in_text
+            ranges.append(f"{label} {most}")
     for name, values in points:
         rows.append(Row(name))
         for (label, colour), value in zip(_RATES.values(), values, strict=True):
@@ -85,9 +89,10 @@ def _figure(
         study,
         "traffic",
         "NVLink and PCIe traffic",
-        f"{conclusion} Mean over measured steps.",
+        f"Highest mean rates: {', '.join(ranges)}.",
         rows,
         Axis("mean rate of a GPU (GB/s)", 0.0, 1.25 * highest / 1e9),
         [LegendItem(label, colour) for label, colour in _RATES.values()],
+        reading="Mean over measured steps.",
         row_height=22.0,
     )

@@ -41,7 +41,7 @@ def build(study: Study) -> Section | None:
         return None
     tables = [_table(study, rows)] if rows else []
     conclusion = quality_line(rows) or _spread(study, rows)
-    losses = _loss_figure(study, conclusion if _all_emulated(study) else _agreement(study))
+    losses = _loss_figure(study)
     figures = [figure for figure in (losses, _norm_figure(study)) if figure is not None]
     paragraphs = [_skipped(study)]
     return Section(
@@ -179,7 +179,7 @@ def _thinned(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.iloc[np.unique(np.linspace(0, len(frame) - 1, _MOST_POINTS).astype(int))]
 
 
-def _loss_figure(study: Study, conclusion: str) -> Figure | None:
+def _loss_figure(study: Study) -> Figure | None:
     """None without losses."""
     losses = study.losses.dropna(subset=["loss"])
     if losses.empty:
@@ -198,18 +198,21 @@ def _loss_figure(study: Study, conclusion: str) -> Figure | None:
     return Figure(
         "training",
         "Loss",
-        sentence([conclusion, "" if _all_emulated(study) else "Lower is better.", "One line for each run"])
-        + (", rings are validation." if (losses["split"] == "valid").any() else "."),
+        _agreement(study) or f"The losses lie between {number(low)} and {number(high)}.",
         plot.svg(),
         description,
         lambda: plots.training_figure(
             study.curves, study.losses, float(entropy[0]) if len(entropy) == 1 else None
         ),
+        sentence(["" if _all_emulated(study) else "Lower is better.", "One line for each run"])
+        + (", rings are validation." if (losses["split"] == "valid").any() else "."),
     )
 
 
 def _agreement(study: Study) -> str:
-    """Whether runs of one batch size and seed reached the same loss."""
+    """Whether runs of one batch size and seed reached the same loss; empty for emulated ones and one size."""
+    if _all_emulated(study):
+        return ""
     rows = [row for curve in study.curves for row in training_quality(curve, study.included)]
     found = [
         value
@@ -248,8 +251,9 @@ def _norm_figure(study: Study) -> Figure | None:
     return Figure(
         "gradient_norm",
         "Gradient norm",
-        f"{lead} L2 norm of the gradients of the global batch before clipping, on a logarithmic axis.",
+        lead,
         plot.svg(),
         description,
         lambda: plots.gradient_norm_figure(study.curves, study.gradient_norms),
+        "L2 norm of the gradients of the global batch before clipping, on a logarithmic axis.",
     )

@@ -73,7 +73,7 @@ def build(study: Study) -> Section | None:
         conclusion,
         paragraphs=[_question(study, samples)],
         tables=[table],
-        figures=[_figure(study, found, conclusion)],
+        figures=[_figure(study, found)],
     )
 
 
@@ -198,7 +198,7 @@ def _text(study: Study, curve: Curve, cost: SizeCost) -> str:
     )
 
 
-def _figure(study: Study, found: list[tuple[Curve, list[SizeCost]]], conclusion: str) -> Figure:
+def _figure(study: Study, found: list[tuple[Curve, list[SizeCost]]]) -> Figure:
     in_money, best = _in_money(found), iter(_undominated(found))
     label = f"cost ({study.prices.currency})" if in_money else "device-hours"
     longest_s = max(cost.time_s.value for _, costs in found for cost in costs)
@@ -224,11 +224,24 @@ def _figure(study: Study, found: list[tuple[Curve, list[SizeCost]]], conclusion:
     return Figure(
         "training_cost",
         "Cost against time",
-        f"{conclusion} Points to the lower left are better; of a hollow point, {_DOMINATED}.",
+        f"Pareto-optimal: {sum(each.best for each in shown)} of {plural(len(shown), 'point')}, "
+        f"{_extent(shown, label, unit)}.",
         _drawn(shown, titles, time_label, label),
         "; ".join(titles),
         lambda: cost_figure(shown, time_label, label, emulated=study.emulated),
+        f"Points to the lower left are better; of a hollow point, {_DOMINATED}.",
     )
+
+
+def _extent(shown: Sequence[CostPoint], label: str, unit: str) -> str:
+    """Time and cost of the fastest and of the cheapest Pareto-optimal point."""
+    best = [each for each in shown if each.best]
+    fastest, cheapest_one = min(best, key=lambda each: each.time), min(best, key=lambda each: each.cost.value)
+    texts = [
+        f"{number(each.time)} {unit} at {cell(each.cost, 'currency').in_text} {label}"
+        for each in dict.fromkeys((fastest, cheapest_one))
+    ]
+    return " to ".join(texts)
 
 
 def _drawn(shown: Sequence[CostPoint], titles: Sequence[str], time_label: str, label: str) -> str:

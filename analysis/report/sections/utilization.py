@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pandas as pd
+
 from analysis.figures import plots
+from analysis.report.cells import cell
 from analysis.report.common import (
     MOST_LINES,
     all_points,
@@ -17,7 +20,7 @@ from analysis.report.common import (
     size_values,
     sources,
 )
-from analysis.report.section import Column, Figure, Section, Table, Value
+from analysis.report.section import Column, Figure, Section, Table, Unit, Value
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from analysis.svg.lines import line
@@ -34,7 +37,7 @@ def build(study: Study) -> Section | None:
     if frame.empty and not table.rows:
         return None
     conclusion = _conclusion(study)
-    figure = _figure(study, conclusion) if not frame.empty else None
+    figure = _figure(study) if not frame.empty else None
     return Section(
         "utilization",
         "Utilization",
@@ -111,7 +114,28 @@ def _conclusion(study: Study) -> str:
     return text if low < high else f"The process of rank 0 kept {number(low)} processors busy."
 
 
-def _figure(study: Study, conclusion: str) -> Figure:
+def _by_size(study: Study, shown: pd.DataFrame) -> str:
+    """Utilization of rank 0 at the size where it is lowest and where it is highest."""
+    means = shown.groupby(["sweep", "run"])["utilization"].mean().to_dict()
+    found = []
+    for curve, point in all_points(study):
+        value = over_repeats(point, [means.get((curve.sweep, run)) for run in point.runs])
+        if value is not None:
+            found.append((value, point_name(study, curve, point)))
+    unit: Unit = "share" if _on_gpu(study) else "number"
+    (low, least), (high, most) = (pick(found, key=lambda each: each[0].value) for pick in (min, max))
+    lowest = f"{cell(low, unit).in_text} on {least}"
+    what = (
+        "Time with a kernel on rank 0's GPU"
+        if unit == "share"
+        else "Number of processors that rank 0 kept busy"
+    )
+    if low is high:
+        return f"{what}: {lowest}."
+    return f"{what}: from {lowest} to {cell(high, unit).in_text} on {most}."
+
+
+def _figure(study: Study) -> Figure:
     on_gpu = _on_gpu(study)
     shown = study.utilization[study.utilization["device"] == ("gpu" if on_gpu else "processors")]
     top = float(shown["utilization"].max()) or 1.0
@@ -120,7 +144,8 @@ def _figure(study: Study, conclusion: str) -> Figure:
     y = Axis(label, 0.0, 1.06 * top)
     if on_gpu:
         y = replace(y, form=lambda value: percent(value, 0))
-    plot = Plot("utilization-figure", "Utilization on rank 0", conclusion, x, y, point_legend(study))
+    finding = _by_size(study, shown)
+    plot = Plot("utilization-figure", "Utilization on rank 0", finding, x, y, point_legend(study))
     by_run = {key: frame for key, frame in shown.groupby(["sweep", "run"])}
     for curve, point, colour in coloured_points(study):
         for run in point.runs[: 1 if len(by_run) > MOST_LINES else None]:
@@ -139,8 +164,9 @@ def _figure(study: Study, conclusion: str) -> Figure:
     return Figure(
         "utilization",
         "Utilization on rank 0",
-        f"{conclusion} {reading} One line for each run, or for the first of each size if there are many.",
+        finding,
         plot.svg(),
-        conclusion,
+        finding,
         lambda: plots.utilization_figure(study.curves, study.utilization),
+        f"{reading} One line for each run, or for the first of each size if there are many.",
     )

@@ -26,6 +26,7 @@ from analysis.losses.waterfall import (
     waterfall,
 )
 from analysis.report import common
+from analysis.report.cells import cell
 from analysis.report.scaling_text import is_net_settled
 from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
 from analysis.stats.estimates import Estimate
@@ -82,7 +83,7 @@ def build(study: Study) -> Section | None:
         conclusion,
         paragraphs=[text for text in (why(study, shown), _closing(found), _split_text(found)) if text],
         tables=[_table(study, found), *_peak_tables(study, found)],
-        figures=[_figure(study, shown, conclusion)],
+        figures=[_figure(study, shown)],
     )
 
 
@@ -328,7 +329,7 @@ def _peak_name(name: str) -> str:
     return f"{NAMES[name]}, by scaling"
 
 
-def _figure(study: Study, shown: SizeWaterfall, conclusion: str) -> Figure:
+def _figure(study: Study, shown: SizeWaterfall) -> Figure:
     found, place = shown.found, common.point_name(study, shown.curve, shown.point)
     factor, unit = time_scale(max(found.actual_s, found.ideal_s))
     ideal = Segment(0.0, found.ideal_s * factor, "faint", "ideal step")
@@ -365,14 +366,16 @@ def _figure(study: Study, shown: SizeWaterfall, conclusion: str) -> Figure:
     whiskers = (
         "; whiskers are 95 % intervals" if common.has_bars(each.seconds for each in found.parts) else ""
     )
-    caption = f"{conclusion} {reading}{whiskers}."
+    actual_s = cell(shown.point.step_s, "s").in_text
+    finding = f"The step at {place} takes {actual_s} instead of the ideal {seconds(found.ideal_s)}."
     return Figure(
         "waterfall",
         "From the ideal to the actual step",
-        caption,
+        finding,
         svg,
         description,
         lambda: bar_figure(rows, x, emulated=study.emulated),
+        f"{reading}{whiskers}.",
     )
 
 
