@@ -77,6 +77,8 @@ class EnvFinding(Record):
     value: str
     origin: str
     message: str
+    source: str | None = None
+    """Document that has the rule; null for rules without one, and in older records."""
 
 
 class EnvRecord(Record):

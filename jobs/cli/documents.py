@@ -45,7 +45,7 @@ VERB_KEYS: dict[str, dict[str, str]] = {
         "kept": "variables that gained, alone and again together, by run",
     },
     "fabric lint": {
-        "findings": "findings, the worst first: severity, kind, name, value, origin, message",
+        "findings": "findings, the worst first: severity, kind, name, value, origin, message, source",
         "checked": "number of communication variables in the file",
         "nccl": "version of NCCL that they were checked for; null: the newest known",
     },

@@ -87,13 +87,15 @@ def _derived(fabric: Fabric | None, nodes: int | None, settings: Mapping[str, Se
     return {each.name: each.value for each in derive(fabric, nodes or 2, len(fabric.gpus), given=given)}
 
 
-def _masked(finding: Finding) -> dict[str, str]:
+def _masked(finding: Finding) -> dict[str, str | None]:
     return {**asdict(finding), "value": MASK if is_secret(finding.name) else finding.value}
 
 
 def _line(finding: Finding) -> str:
     value = f"={_masked(finding)['value']}" if finding.value else ""
-    return f"{finding.origin}: {finding.severity} [{finding.kind}] {finding.name}{value}: {finding.message}"
+    source = f" ({finding.source})" if finding.source else ""
+    head = f"{finding.origin}: {finding.severity} [{finding.kind}] {finding.name}{value}"
+    return f"{head}: {finding.message}{source}"
 
 
 def _summary(variables: int, found: list[Finding], nccl: str | None) -> str:

@@ -177,7 +177,7 @@ def is_launcher_variable(name: str) -> bool:
 def env_record(
     added: Mapping[str, AddedVariable],
     inherited: Mapping[str, InheritedVariable] | None = None,
-    findings: Sequence[Mapping[str, str]] = (),
+    findings: Sequence[Mapping[str, str | None]] = (),
 ) -> dict[str, Any]:
     """Content of `env.json` (`records.EnvRecord`), with secrets masked.
 

@@ -15,7 +15,8 @@ from jobs.fabric.pci import read_pci_device
 _RDMA = "/sys/class/infiniband"
 _CXI = "/sys/class/cxi"
 _ZERO_GID = re.compile(r"[0:]*|fe80(:0000){7}")
-_MOST_GIDS = 64
+MOST_GIDS = 64
+"""GIDs of a port that are read; those after them are unknown."""
 
 
 def read_adapters(tree: FileTree, interfaces: tuple[Interface, ...]) -> tuple[Adapter, ...]:
@@ -84,7 +85,7 @@ def _named(state: str | None) -> str | None:
 def _gids(tree: FileTree, port: str) -> tuple[Gid, ...]:
     """GIDs of a port that are set. Files of unset entries exist; reading their type is an error."""
     found = []
-    for name in tree.names(f"{port}/gids")[:_MOST_GIDS]:
+    for name in tree.names(f"{port}/gids")[:MOST_GIDS]:
         address = tree.text(f"{port}/gids/{name}")
         kind = tree.text(f"{port}/gid_attrs/types/{name}")
         if name.isdecimal() and name.isascii() and address and kind and not _ZERO_GID.fullmatch(address):

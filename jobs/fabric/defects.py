@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from jobs.fabric.choose_adapters import nearest_gpus
 from jobs.fabric.description import ENOUGH_LOCKED_BYTES, AdapterKind, Fabric, Gpu, PciDevice
+from jobs.fabric.network_plugin import missing_plugin
 from jobs.fabric.pci import NEAR
 
 NVLINK_REMEDY = "run `nvidia-smi nvlink --status` on the node; have the GPU reset or the node drained"
@@ -112,17 +113,9 @@ def _gpudirect(fabric: Fabric) -> Iterator[str]:
 def _plugins(fabric: Fabric) -> Iterator[str]:
     if not (fabric.gpus and _has(fabric, AdapterKind.EFA, AdapterKind.CXI)):
         return
-    plugins = [plugin for plugin in fabric.software.nccl_plugins if plugin.kind == "net"]
-    if any(plugin.is_reachable for plugin in plugins):
-        return
-    if plugins:
-        folder = plugins[0].path.rpartition("/")[0]
-        yield (
-            f"NCCL's plugin {plugins[0].path} is not on the path of libraries, so NCCL would use TCP: "
-            f"add {folder} to LD_LIBRARY_PATH"
-        )
-    else:
-        yield "no network plugin of NCCL (aws-ofi-nccl), so NCCL would use TCP: install it or load its module"
+    missing = missing_plugin(fabric.software)
+    if missing is not None:
+        yield f"{missing.fact}, so NCCL would use TCP: {missing.remedy}"
 
 
 def _has(fabric: Fabric, *kinds: AdapterKind) -> bool:

@@ -7,12 +7,12 @@ networks need little or nothing. A job of one node needs no network variable.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from disttrain.records.nccl_names import parse_names
-from jobs.fabric.description import Adapter, AdapterKind, Fabric, FabricKind, Interface
+from jobs.fabric.description import Adapter, AdapterKind, Fabric, FabricKind, Interface, Port
 from jobs.fabric.registry import parse_version, registry
 from jobs.fabric.slingshot import SLINGSHOT_VARIABLES
 
@@ -252,11 +252,16 @@ def _verbs(job: _Job) -> Iterator[DerivedVariable]:
     if others and chosen:
         reasons = "; ".join(f"{each.name}: {each.reason}" for each in others[:4])
         yield DerivedVariable(
-            "NCCL_IB_HCA", "=" + ",".join(map(_ports, chosen)),
+            "NCCL_IB_HCA", adapter_list(chosen),
             f"NCCL would also use adapters that were not chosen for computing ({reasons})",
             ", ".join(f"{each.evidence}: {each.rate_gbit_per_s or 0:g} Gbit/s" for each in others[:4]),
             USER_GUIDE, severity=Severity.CONNECTION, per_node=True,
         )  # fmt: skip
+
+
+def adapter_list(adapters: Iterable[Adapter]) -> str:
+    """The value of `NCCL_IB_HCA` that permits these adapters alone."""
+    return "=" + ",".join(map(_ports, adapters))
 
 
 def _ports(adapter: Adapter) -> str:
@@ -273,7 +278,7 @@ def _is_fastest(rate: float | None, adapter: Adapter) -> bool:
 
 def _roce(job: _Job) -> Iterator[DerivedVariable]:
     yield from _verbs(job)
-    indices = {_routable_gid(each) for each in job.fabric.compute_adapters}
+    indices = {routable_gid(each.active_port) for each in job.fabric.compute_adapters}
     index = indices.pop() if len(indices) == 1 else None
     if index is not None:
         adapter = job.fabric.compute_adapters[0]
@@ -285,9 +290,9 @@ def _roce(job: _Job) -> Iterator[DerivedVariable]:
         )  # fmt: skip
 
 
-def _routable_gid(adapter: Adapter) -> int | None:
-    """Index of the first RoCE v2 address of an adapter that is an IPv4 address."""
-    gids = adapter.active_port.gids if adapter.active_port else ()
+def routable_gid(port: Port | None) -> int | None:
+    """Index of the first RoCE v2 address of a port that is an IPv4 address."""
+    gids = port.gids if port else ()
     return next(
         (gid.index for gid in gids if gid.type == "RoCE v2" and gid.address.startswith(_IPV4_MAPPED)), None
     )

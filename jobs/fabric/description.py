@@ -98,6 +98,7 @@ class PciDevice:
     link_gt_per_s: float | None = None
     """Rate of one PCIe lane as it is now, in GT/s. Idle GPUs lower it."""
     link_max_gt_per_s: float | None = None
+    """The highest rate that both ends of the link support."""
     lanes: int | None = None
     lanes_max: int | None = None
 
@@ -215,6 +216,8 @@ class Plugin:
     path: str
     is_reachable: bool
     """Whether the dynamic linker finds it (`LD_LIBRARY_PATH`, its configuration, default folders)."""
+    names: tuple[str, ...] = ()
+    """All names of the file in such folders, as `NCCL_NET_PLUGIN` may choose each of several links."""
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from disttrain.errors import nearest
 from disttrain.records.nccl_names import parse_names
-from jobs.fabric.derive import faster_interfaces, named_interfaces, needs_fast_tcp
-from jobs.fabric.description import AdapterKind, Fabric
+from jobs.fabric.derive import USER_GUIDE, adapter_list, faster_interfaces, named_interfaces, needs_fast_tcp
+from jobs.fabric.description import Adapter, AdapterKind, Fabric, FabricKind
+from jobs.fabric.expected_adapters import permitted_ports
 from jobs.fabric.findings import Finding, FindingKind, FindingSeverity, LintContext
 
 
@@ -37,7 +38,8 @@ def interface_names(context: LintContext) -> Iterator[Finding]:
 
 def _of_nccl(context: LintContext, fabric: Fabric, nccl: str, gloo: str | None) -> Iterator[Finding]:
     chosen = named_interfaces(nccl, fabric)
-    if nccl.removeprefix("=").split(",")[0] == "lo":
+    listed = parse_names(nccl)
+    if not listed.excludes and any(entry.name == "lo" for entry in listed.entries[:1]):
         chosen = ["lo"]
     if not chosen:
         up = [each for each in fabric.interfaces if each.is_up]
@@ -71,18 +73,23 @@ def slow_interface(context: LintContext) -> Iterator[Finding]:
 
 
 def adapter_names(context: LintContext) -> Iterator[Finding]:
-    """Adapters that are not there, and prefixes that name more than they seem to."""
-    value = context.value("NCCL_IB_HCA")
-    if value is None or context.fabric is None:
+    """A list that leaves NCCL no adapter for computing; adapters that are not there, and prefixes that name
+    more than they seem to."""
+    value, fabric = context.value("NCCL_IB_HCA"), context.fabric
+    if value is None or fabric is None or fabric.kind not in (FabricKind.INFINIBAND, FabricKind.ROCE):
         return
-    names = [each.name for each in context.fabric.adapters if each.kind is AdapterKind.VERBS]
+    found = _of_whole_list(context, fabric, value)
+    if found is not None:
+        yield found
+        return
+    names = [each.name for each in fabric.adapters if each.kind is AdapterKind.VERBS]
     for entry in parse_names(value).entries:
         named = [name for name in names if entry.matches(name)]
-        if not named and names:
+        if not named:
             yield context.finding(
-                FindingSeverity.ERROR if entry.is_exact else FindingSeverity.WARNING,
-                FindingKind.CONFLICT, "NCCL_IB_HCA",
-                f"the node has no adapter {entry.name!r}; it has {', '.join(names)}",
+                FindingSeverity.WARNING, FindingKind.CONFLICT, "NCCL_IB_HCA",
+                f"the node has no adapter {entry.name!r}; it has {', '.join(names)}"
+                f"{nearest(entry.name, names)}",
             )  # fmt: skip
         elif not entry.is_exact and entry.name in names and len(named) > 1:
             yield context.finding(
@@ -90,3 +97,32 @@ def adapter_names(context: LintContext) -> Iterator[Finding]:
                 f"{entry.name} is a prefix, and also names "
                 f"{', '.join(name for name in named if name != entry.name)}; begin the list with =",
             )  # fmt: skip
+
+
+def _of_whole_list(context: LintContext, fabric: Fabric, value: str) -> Finding | None:
+    """The finding where the list as a whole permits no active port, or none of an adapter for computing."""
+    settings = {"NCCL_IB_HCA": value}
+    adapters = [each for each in fabric.adapters if each.kind is AdapterKind.VERBS]
+    permitted = [(each, ports) for each in adapters if (ports := permitted_ports(each, settings))]
+    active = [each for each, ports in permitted if any(port.is_active for port in ports)]
+    compute = [each for each in adapters if each.for_compute]
+    if any(each.for_compute for each in active) or (active and not compute):
+        return None
+    severity, kind = FindingSeverity.ERROR, FindingKind.CONFLICT
+    if active:
+        severity, kind = FindingSeverity.WARNING, FindingKind.FALLBACK
+        reasons = "; ".join(f"{each.name}: {each.reason}" for each in active[:4])
+        fact = f"it permits only adapters that were not chosen for computing ({reasons})"
+    else:
+        ends = "NCCL fails" if (context.value("NCCL_NET") or "").casefold() == "ib" else "NCCL uses TCP"
+        states = [f"{each.name}:{port.number} is {port.state}" for each, ports in permitted for port in ports]
+        why = f"only ports that are not active ({', '.join(states[:4])})" if states else _no_adapter(adapters)
+        fact = f"it permits {why}, so {ends}"
+    right = compute or [each for each in adapters if each.active_port]
+    return context.finding(
+        severity, kind, "NCCL_IB_HCA", f"{fact}; set {adapter_list(right)}", f"{USER_GUIDE}#nccl-ib-hca"
+    )
+
+
+def _no_adapter(adapters: Sequence[Adapter]) -> str:
+    return f"none of the node's adapters {', '.join(each.name for each in adapters)}"

@@ -37,14 +37,19 @@ def expected_ports(fabric: Fabric, settings: Mapping[str, str]) -> tuple[str, ..
     )
 
 
+def permitted_ports(adapter: Adapter, settings: Mapping[str, str]) -> tuple[Port, ...]:
+    """Ports that the settings permit, active or not. `NCCL_IB_DISABLE` and `NCCL_IB_HCA` concern NCCL's own
+    transport alone, which EFA and Slingshot do not use."""
+    if adapter.kind is not AdapterKind.VERBS:
+        return adapter.ports
+    if settings.get("NCCL_IB_DISABLE", "0") != "0":
+        return ()
+    names = parse_names(settings.get("NCCL_IB_HCA", ""))
+    return tuple(port for port in adapter.ports if names.permits(adapter.name, port.number))
+
+
 def _ports(adapter: Adapter, settings: Mapping[str, str]) -> tuple[Port, ...]:
-    """Active ports that the settings permit, at the rate of the fastest of them. `NCCL_IB_DISABLE` and
-    `NCCL_IB_HCA` concern NCCL's own transport alone, which EFA and Slingshot do not use."""
-    found = [port for port in adapter.ports if port.is_active]
-    if adapter.kind is AdapterKind.VERBS:
-        if settings.get("NCCL_IB_DISABLE", "0") != "0":
-            return ()
-        permitted = parse_names(settings.get("NCCL_IB_HCA", ""))
-        found = [port for port in found if permitted.permits(adapter.name, port.number)]
+    """Active ports that the settings permit, at the rate of the fastest of them."""
+    found = [port for port in permitted_ports(adapter, settings) if port.is_active]
     fastest = max((port.rate_gbit_per_s or 0.0 for port in found), default=0.0)
     return tuple(port for port in found if (port.rate_gbit_per_s or 0.0) == fastest)

@@ -58,6 +58,8 @@ class Finding:
     value: str
     origin: str
     message: str
+    source: str | None = None
+    """Document that has the rule."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,15 @@ class LintContext:
         setting = self.settings.get(name)
         return setting.value if setting is not None and setting.is_literal else None
 
-    def finding(self, severity: FindingSeverity, kind: FindingKind, name: str, message: str) -> Finding:
+    def finding(
+        self,
+        severity: FindingSeverity,
+        kind: FindingKind,
+        name: str,
+        message: str,
+        source: str | None = None,
+    ) -> Finding:
         """A finding about a variable, which need not be set."""
         setting = self.settings.get(name)
         value, origin = (setting.value, setting.origin) if setting else ("", "this node")
-        return Finding(severity, kind, name, value, origin, message)
+        return Finding(severity, kind, name, value, origin, message, source)

@@ -8,6 +8,7 @@ from jobs.fabric.derive import has_old_efa_plugin, reorders_ll128
 from jobs.fabric.description import FabricKind
 from jobs.fabric.findings import Finding, FindingKind, FindingSeverity, LintContext
 from jobs.fabric.registry import is_off, parse_version
+from jobs.fabric.transport import TRANSPORT
 
 _FIRST_WITH_C2C_LINES = "2.27.3"
 _FIRST_WITH_PROTOCOLS = "2.5.6"
@@ -214,4 +215,5 @@ GUARDS: tuple[Rule, ...] = (
     algorithms,
     hardware_queues,
     log_file,
+    *TRANSPORT,
 )

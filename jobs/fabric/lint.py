@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from jobs.fabric.derive import reorders_ll128
+from jobs.fabric.derive import PLUGIN_GUIDE, reorders_ll128
 from jobs.fabric.description import Fabric, FabricKind
 from jobs.fabric.device_names import adapter_names, interface_names, slow_interface
 from jobs.fabric.findings import Finding, FindingKind, FindingSeverity, LintContext, Setting
 from jobs.fabric.guards import GUARDS, Rule
+from jobs.fabric.network_plugin import missing_plugin
 from jobs.fabric.registry import Variable, parse_version
+from jobs.fabric.transport import PLUGIN_NETWORKS
 
 _SEVERITIES = tuple(FindingSeverity)
 _EFA_PLUGIN_SETS = (
@@ -20,7 +22,6 @@ _EFA_PLUGIN_SETS = (
     "NCCL_NET_FORCE_FLUSH", "NCCL_NETDEVS_POLICY", "NCCL_TOPO_FILE",
 )  # fmt: skip
 """Variables that aws-ofi-nccl sets for each type of instance, unless they are set."""
-_PLUGIN_NETWORKS = (FabricKind.EFA, FabricKind.SLINGSHOT)
 
 
 def lint(
@@ -184,13 +185,14 @@ def _overrides_plugin(context: LintContext) -> Iterator[Finding]:
 def _missing_plugin(context: LintContext) -> Iterator[Finding]:
     """EFA and Slingshot: without a plugin, NCCL uses TCP and prints no error."""
     fabric = context.fabric
-    if fabric is None or fabric.kind not in _PLUGIN_NETWORKS or context.nodes == 1 or not fabric.gpus:
+    if fabric is None or fabric.kind not in PLUGIN_NETWORKS or context.nodes == 1 or not fabric.gpus:
         return
-    if not any(plugin.kind == "net" and plugin.is_reachable for plugin in fabric.software.nccl_plugins):
+    missing = missing_plugin(fabric.software)
+    chosen = {"NCCL_NET", "NCCL_NET_PLUGIN"} & context.settings.keys()  # `jobs.fabric.transport` judges these
+    if missing is not None and not chosen:
         yield context.finding(
             FindingSeverity.WARNING, FindingKind.FALLBACK, "NCCL_NET_PLUGIN",
-            f"no libnccl-net.so (aws-ofi-nccl) is found, so NCCL uses TCP instead of {fabric.kind}; "
-            "install it, or add its folder to LD_LIBRARY_PATH",
+            f"{missing.fact}, so NCCL uses TCP instead of {fabric.kind}; {missing.remedy}", PLUGIN_GUIDE,
         )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from jobs.fabric.description import Plugin, Software
 from jobs.fabric.gpu_links import NvmlReading
@@ -145,14 +145,15 @@ def _python_folders(tree: FileTree) -> list[str]:
 
 
 def _plugins(tree: FileTree, linker: tuple[str, ...]) -> tuple[Plugin, ...]:
-    """Plugins of NCCL, one for each file."""
+    """Plugins of NCCL, one for each file with all its names."""
     found: dict[str, Plugin] = {}
     for folder in dict.fromkeys([*linker, *_PLUGIN_FOLDERS]):
         for name in tree.names(folder):
             kind = _PLUGIN.fullmatch(name)
             path = f"{folder}/{name}"
             if kind and (real := tree.real_path(path)):
-                found.setdefault(real, Plugin(kind[1], path, folder in linker))
+                first = found.setdefault(real, Plugin(kind[1], path, folder in linker))
+                found[real] = replace(first, names=tuple(dict.fromkeys([*first.names, name])))
     return tuple(found.values())
 
 

@@ -67,7 +67,7 @@ class FabricEnvironment:
         """The derived variables that all nodes have to agree on, as JSON."""
         return [asdict(each) for each in self.derived if not each.per_node]
 
-    def finding_records(self) -> list[dict[str, str]]:
+    def finding_records(self) -> list[dict[str, str | None]]:
         """The findings in the form of `env.json`, with secrets masked."""
         return [
             {**asdict(each), "value": MASK if is_secret(each.name) else each.value} for each in self.findings

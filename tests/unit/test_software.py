@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.fabric.description import Plugin, Software
+from jobs.fabric.description import Software
 from jobs.fabric.kernel_files import FileTree
 from jobs.fabric.software import Process, linker_folders, read_software
 from tests.support.fabric_tree_builder import Tree
@@ -60,9 +60,12 @@ def test_folders_of_the_linker(tmp_path: Path) -> None:
 def test_plugins_and_whether_nccl_finds_them(tmp_path: Path) -> None:
     root = tree("efa_p5", tmp_path)
     path = "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu/libnccl-net.so"
-    assert read(root).nccl_plugins == (Plugin("net", path, is_reachable=False),)
-    found = read(root, LD_LIBRARY_PATH=path.rpartition("/")[0])
-    assert found.nccl_plugins == (Plugin("net", path, is_reachable=True),)
+    names = ("libnccl-net-ofi.so", "libnccl-net.so")
+    Tree(root).link(path.replace("-net.so", "-net-ofi.so"), path)
+    (found,) = read(root).nccl_plugins
+    assert (found.kind, found.is_reachable, found.names) == ("net", False, names)
+    (found,) = read(root, LD_LIBRARY_PATH=path.rpartition("/")[0]).nccl_plugins
+    assert (found.path.rpartition("/")[2], found.is_reachable, found.names) == (names[0], True, names)
     t = Tree(root)
     t.write("/usr/lib64/libnccl-tuner-ofi.so", "ELF")
     t.write("/usr/lib64/libnccl.so.2", "ELF")
