@@ -71,7 +71,10 @@ def check(
     found = results(table, scaling_curves(table, base, step_statistics(table)))
     if not found:
         names = ", ".join(sorted(table["sweep"].unique()))
-        raise ConfigError(f"no targets in {names}: add a section `targets` to the sweep file and sweep again")
+        again = "add a section `targets` to the sweep file and sweep again"
+        if table["ingested"].notna().all():
+            again = "ingest the table under another --sweep, with --targets FILE"
+        raise ConfigError(f"no targets in {names}: {again}")
     return found
 
 

@@ -24,7 +24,7 @@ from disttrain.records.base import SCHEMA_VERSION, Record
 from disttrain.records.ingested import Ingested
 from disttrain.records.json_files import to_json, write_json, write_text
 from disttrain.records.metrics import Histogram, LossPoint, Metrics, StepTime
-from disttrain.records.planned import RunRecord
+from disttrain.records.planned import RunRecord, SweepRecord, Target
 from disttrain.records.provenance import Code, Provenance
 from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json_or_none
@@ -32,6 +32,7 @@ from disttrain.records.steps import PHASES
 
 TAG = "ingested"
 _REASON = "ingested from a table, which has no such value"
+_UTC = "%Y-%m-%dT%H:%M:%SZ"
 _POINTS = 1000
 _BINS = 20
 _SAME_BATCH = 1.01
@@ -61,6 +62,7 @@ def ingest(
     sweep: str | None = None,
     global_batch_size: int | None = None,
     warmup_steps: int,
+    targets: Sequence[Target] = (),
 ) -> tuple[list[RunDir], list[str]]:
     """Write a run directory below `root` for each run of a CSV table; the runs, and warnings.
 
@@ -70,6 +72,7 @@ def ingest(
         sweep: sweep of rows without a column `sweep`; the name of the file by default.
         global_batch_size: samples of a step over all ranks, for tables without a column `samples`.
         warmup_steps: first steps of each run that the figures leave out.
+        targets: figures that each sweep of the table has to reach; recorded in its `sweep.json`.
 
     Raises:
         ConfigError: the table has an error, a run exists already, or a sweep has other runs. Nothing is
@@ -92,13 +95,15 @@ def ingest(
             sha256=sha256,
             rows=len(table.rows),
             incomplete_steps=incomplete,
-            ingested=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            ingested=datetime.now(UTC).strftime(_UTC),
             hosts=_hosts_by_rank(table, shape),
         )
         made.append(_Made(run, table, shape, _batch_size(path, table, shape, global_batch_size), origin))
     several = {name for name in {each.run.sweep for each in made} if _several_batches(made, name)}
     for each in made:
         _write(each, warmup_steps, batch_axis=each.run.sweep in several)
+    for name in {each.run.sweep for each in made} if targets else ():
+        _write_targets(root / name, targets)
     return [each.run for each in made], warnings
 
 
@@ -201,6 +206,15 @@ def _write(made: _Made, warmup_steps: int, *, batch_axis: bool) -> None:
     _write_record(run.done, Outcome(cause="finished", attempt=0, ended=origin.ingested, retryable=False))
 
 
+def _write_targets(sweep: Path, targets: Sequence[Target]) -> None:
+    """Record targets in `sweep.json`; the base config is empty, since another program has none."""
+    base = {"sweep": {"scaling": "weak", "base_ranks": None}}
+    created = datetime.now(UTC).strftime(_UTC)
+    _write_record(
+        sweep / "sweep.json", SweepRecord(name=sweep.name, base=base, created=created, targets=list(targets))
+    )
+
+
 def _write_record(path: Path, record: Record) -> None:
     write_json(path, record.model_dump(mode="json"))
 
@@ -271,6 +285,8 @@ def _metrics(made: _Made, warmup_steps: int) -> Metrics:
     ranks = len({row["rank"] for row in table.rows.values()})
     measured_s = sum(row["step_s"] for row in measured) / ranks if measured else None
     samples_per_s = measured_steps * batch / measured_s if measured_s else None
+    composition = {name: _mean([row.get(name) for row in measured]) for name in PHASES}
+    mean_s = measured_s / measured_steps if measured_s else None
     values: dict[str, Any] = {
         "name": run.name, "sweep": run.sweep, "run_key": "", "attempt": 0, "status": "completed",
         "updated": origin.ingested, "nodes": shape.nodes, "ranks_per_node": shape.ranks_per_node,
@@ -285,12 +301,18 @@ def _metrics(made: _Made, warmup_steps: int) -> Metrics:
         "measured_steps": measured_steps, "measured_s": measured_s, "samples_per_s": samples_per_s,
         "samples_per_s_per_rank": samples_per_s / shape.world_size if samples_per_s else None,
         "tokens_per_s": None, "model_flops_per_s_per_rank": None, "step_time": _step_time(measured),
-        "composition": {name: _mean([row.get(name) for row in measured]) for name in PHASES},
+        "composition": composition, "communication_overhead_percent": _overhead(composition, mean_s),
         "comm_method": None, "peak_memory_bytes": None, "loss_history": _losses(table, steps),
         "eval_history": [],
     }  # fmt: skip
     absent = [name for name, value in values.items() if value is None]
     return Metrics.model_validate(values | {"null_reasons": dict.fromkeys(absent, _REASON)})
+
+
+def _overhead(composition: dict[str, float | None], step_s: float | None) -> float | None:
+    """Exposed communication in percent of a step; None in a table without phases of communication."""
+    known = [s for name in ("comm_wait_s", "comm_transfer_s") if (s := composition[name]) is not None]
+    return 100 * sum(known) / step_s if known and step_s else None
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -81,6 +81,7 @@ EXAMPLES: dict[str | None, dict[str, str]] = {
     "ingest": {
         "ingest times.csv --sweep megatron": "runs of the sweep `megatron`",
         "ingest times.csv --global-batch-size 512": "a table without samples",
+        "ingest times.csv --targets targets.yaml": "with targets for `report --check`",
     },
     "report": {
         "report": "the newest sweep",

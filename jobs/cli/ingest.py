@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
+from disttrain.config.parsing import load
 from disttrain.errors import ConfigError
+from disttrain.records.planned import Target
 from jobs.cli.command_output import add_json, print_warning
 from jobs.cli.submitting import read_states
+from sweeps.targets_section import read_targets
 
 
 def run(args: argparse.Namespace) -> int:
@@ -24,6 +28,7 @@ def run(args: argparse.Namespace) -> int:
         sweep=args.sweep,
         global_batch_size=args.global_batch_size,
         warmup_steps=args.warmup_steps,
+        targets=_targets(args.targets) if args.targets else (),
     )
     for line in warnings:
         print_warning(line)
@@ -35,3 +40,12 @@ def run(args: argparse.Namespace) -> int:
         print(f"ingested {each.sweep}/{each.name}")
     print(f"report:  python submit.py report {' '.join(sweeps)}" + (" --out report" if sweeps[1:] else ""))
     return 0
+
+
+def _targets(path: Path) -> tuple[Target, ...]:
+    """Targets of a sweep file, whose other sections have no effect on ingested runs."""
+    draft = load(path)
+    found = read_targets(draft)
+    if not found:
+        raise ConfigError(f"{path} has no section `targets`", at="--targets")
+    return found

@@ -25,6 +25,8 @@ def add_ingest(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--global-batch-size", type=int, metavar="N", help=text)
     text = "first steps of each run that the figures leave out (10)"
     parser.add_argument("--warmup-steps", type=int, default=10, metavar="N", help=text)
+    text = "YAML file with a section targets, which `report --check` compares with (docs/statistics.md)"
+    parser.add_argument("--targets", type=Path, metavar="FILE", help=text)
 
 
 def add_report(parser: argparse.ArgumentParser) -> None:

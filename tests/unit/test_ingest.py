@@ -360,3 +360,41 @@ def test_sentences_on_another_program_name_no_option_of_this_one(tmp_path: Path)
     assert "two launches of the same configuration" in section.conclusion
     assert any("bucket size" in text for text in texts)
     assert not [text for text in texts if "--repeats" in text or "parallel." in text or "train." in text]
+
+
+@pytest.mark.usefixtures("empty_pngs")
+def test_targets_of_a_file_are_checked_against_ingested_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [
+        f"n{nodes}-r{repeat},{repeat},{step},{rank},{0.5 + 0.001 * repeat},0.4,{0.05 * nodes},8"
+        for nodes in (1, 2)
+        for repeat in range(3)
+        for step in range(20)
+        for rank in range(nodes)
+    ]
+    columns = "run,repeat,step,rank,step_s,compute_s,comm_transfer_s,samples"
+    path, wanted = table(tmp_path / "other.csv", lines, columns), tmp_path / "targets.yaml"
+    wanted.write_text("targets: {efficiency: 0.9, communication_share: 0.15, mfu: 0.3}\n")
+    assert ingest(path, "--targets", str(wanted)) == 0
+    check = ["report", "other", "--check", "--runs", str(tmp_path / "runs")]
+    capsys.readouterr()
+    assert submit.main(check) == 1
+    out = capsys.readouterr().out
+    assert "met: efficiency at 2 ranks is 1.00" in out
+    assert "missed: communication_share at 2 ranks is 0.200" in out
+    assert "cannot tell: mfu at 2 ranks is unknown" in out
+    assert ingest(path, "--sweep", "plain") == 0
+    assert submit.main(["report", "plain", *check[2:]]) == 2
+    assert (
+        "no targets in plain: ingest the table under another --sweep, with --targets"
+        in capsys.readouterr().err
+    )
+
+
+def test_a_file_without_targets_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, empty = table(tmp_path / "other.csv", rows("a", 1, 0.5)), tmp_path / "empty.yaml"
+    empty.write_text("model: {kind: mlp}\n")
+    assert ingest(path, "--targets", str(empty)) == 2
+    assert "has no section `targets`" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
