@@ -82,13 +82,17 @@ class PreflightBandwidth(_Part):
     """Size of the messages between neighbours."""
     node_link_bytes_per_s: float | None
     """Rate at which the ranks of a node can reach other nodes: of its fastest compute adapters, or of its
-    interface; null if unknown, as for virtual interfaces."""
+    interface, within its PCIe slots; null if unknown, as for virtual interfaces, and on one node."""
+    gpu_path: Literal["nvlink", "pcie"] | None = None
+    """In a job of one node: the links between its GPUs; null if unknown."""
+    gpu_link_bytes_per_s: float | None = None
+    """In a job of one node: rate of all these links of one GPU in one direction; null if unknown."""
     ceiling_bytes_per_s: float | None
     """Largest possible bus bandwidth by the model of docs/preflight.md; null without a known link rate."""
     floor_bytes_per_s: float | None
     """Bus bandwidth of the large size below which there is a warning."""
     not_judged: str | None = None
-    """One line on two nodes whose bandwidth cannot be compared with a ceiling; else null."""
+    """One line on one or two nodes whose bandwidth cannot be compared with a ceiling; else null."""
     seconds: float
 
 

@@ -28,6 +28,7 @@ def read_pci_device(tree: FileTree, path: str) -> PciDevice | None:
         return None
     folder = "/".join(parts[: last + 1])
     node = tree.integer(f"{folder}/numa_node")
+    speeds = [parse_float(tree.text(f"{end}/max_link_speed")) for end in (folder, folder.rpartition("/")[0])]
     return PciDevice(
         address=parts[last].lower(),
         path=tuple(
@@ -40,7 +41,7 @@ def read_pci_device(tree: FileTree, path: str) -> PciDevice | None:
         numa_node=node if node is not None and node >= 0 else None,
         cores=parse_cores(tree.text(f"{folder}/local_cpulist")),
         link_gt_per_s=parse_float(tree.text(f"{folder}/current_link_speed")),
-        link_max_gt_per_s=parse_float(tree.text(f"{folder}/max_link_speed")),
+        link_max_gt_per_s=min((speed for speed in speeds if speed is not None), default=None),
         lanes=_lanes(tree.integer(f"{folder}/current_link_width")),
         lanes_max=_lanes(tree.integer(f"{folder}/max_link_width")),
     )

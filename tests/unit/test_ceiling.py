@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 
 from disttrain.records.preflight import PreflightBandwidth
 from jobs.node.preflight import ceiling
 from jobs.node.preflight.checks import NodeFacts
+from jobs.node.preflight.link_rates import GpuPath
 from jobs.node.preflight.verdict import judged_bandwidth
 from tests.support.link_rates import ring
 
@@ -60,6 +63,37 @@ def test_nothing_is_judged_without_a_known_link_nor_at_the_bucket_size() -> None
     assert ceiling.ceiling(1, NDR_8, "nccl") is None
     limits = ceiling.ceiling(4, NDR_8, "nccl")
     assert ceiling.all_reduce_problems(limits, 25 * 2**20, 1e9, None) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "ranks", "measured", "warnings"),
+    [
+        (GpuPath("nvlink", 450e9, reduces_in_switch=True), 8, 482e9, 0),  # 8 x H200
+        (GpuPath("nvlink", 450e9, reduces_in_switch=True), 8, 363e9, 0),  # in rings
+        (GpuPath("nvlink", 300e9), 8, 235e9, 0),  # 8 x A100
+        (GpuPath("nvlink", 900e9), 8, 682e9, 0),  # 8 x B200, in rings
+        (GpuPath("nvlink", 450e9), 8, 40e9, 1),  # over PCIe in place of NVLink
+        (GpuPath("pcie", 31.5e9), 4, 8e9, 0),  # without peer-to-peer access
+        (GpuPath("pcie", 31.5e9), 4, 3e9, 1),
+        (None, 4, 3e9, 0),
+    ],
+)
+def test_the_gpus_of_one_node(path: GpuPath | None, ranks: int, measured: float, warnings: int) -> None:
+    own = NodeFacts(0, "n0", 0.0, {}, 1, {}, gpu_path=asdict(path) if path else None, link_bytes_per_s=1e9)
+    reduced = [
+        {"bytes": 25 * 2**20, "bus_bytes_per_s": measured / 3, "seconds": 1.0},
+        {"bytes": LARGE, "bus_bytes_per_s": measured, "seconds": 1.0},
+    ]
+    result = {
+        "backend": "nccl", "links": [], "all_reduce": reduced,
+        "ranks": ranks, "message_bytes": 2**20, "seconds": 1.0,
+    }  # fmt: skip
+    record, problems = judged_bandwidth(result, [own], ["n0"])
+    assert [each.severity for each in problems] == ["warning"] * warnings
+    found = PreflightBandwidth.model_validate(record)
+    assert (found.gpu_link_bytes_per_s, found.node_link_bytes_per_s) == (path and path.bytes_per_s, None)
+    assert (found.not_judged is None) == (path is not None)
+    assert found.ceiling_bytes_per_s is None or found.ceiling_bytes_per_s >= measured
 
 
 @pytest.mark.parametrize("nodes", [3, 4, 5, 8])

@@ -80,26 +80,9 @@ def test_adapters_matter_unless_the_run_chooses_tcp(
     assert len(expected_adapters(fabric, settings)) == count
 
 
-@pytest.mark.parametrize(
-    ("fabric", "adapters", "ranks", "gbit_per_s"),
-    [
-        (NODE, 8, 8, 3200),
-        (NODE, 8, 1, 400),  # one rank does not reach the sum of all adapters
-        (replace(NODE, gpus=gpus(2)), 8, 1, 1600),  # four adapters for each GPU
-        (NODE, 2, 8, 800),
-        (NODE, 0, 8, 100),  # TCP: the interface
-    ],
-)
-def test_the_link_rate_is_that_of_the_adapters_that_the_ranks_use(
-    fabric: Fabric, adapters: int, ranks: int, gbit_per_s: float
-) -> None:
-    used = fabric.compute_adapters[:adapters]
-    assert collect_facts.link_bytes_per_s(fabric, used, "eth0", ranks) == gbit_per_s * 1e9 / 8
-
-
 def test_a_run_over_tcp_does_not_need_locked_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collect_facts, "detect", lambda root, process: NODE)
-    monkeypatch.setattr(collect_facts, "_gpus", lambda root: (8, []))
+    monkeypatch.setattr(collect_facts, "_gpus", lambda root: collect_facts._GpuHealth(8))
     for wants_gpus, has_driver, expected in ((False, True, False), (True, False, False), (True, True, True)):
         root = tmp_path / f"{wants_gpus}-{has_driver}"
         (root / "dev").mkdir(parents=True)
@@ -116,7 +99,7 @@ def test_defects_of_a_network_that_the_run_uses(
 ) -> None:
     dead = fabric_of("dead_hca")
     dead = replace(dead, software=replace(dead.software, memory_lock_bytes=65536))
-    monkeypatch.setattr(collect_facts, "_gpus", lambda root: (8, []))
+    monkeypatch.setattr(collect_facts, "_gpus", lambda root: collect_facts._GpuHealth(8))
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/nvidiactl").touch()
     for environ, names in (({}, ["mlx5_3", "mlx5_6"]), ({"NCCL_NET": "Socket"}, [])):
@@ -137,7 +120,7 @@ def test_defects_of_a_network_that_the_run_uses(
 
 
 def test_a_node_without_a_driver_has_no_gpus(tmp_path: Path) -> None:
-    assert collect_facts._gpus(tmp_path) == (0, [])
+    assert collect_facts._gpus(tmp_path) == collect_facts._GpuHealth(0)
 
 
 def test_only_the_first_nodes_measure_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -247,19 +247,57 @@ def test_a_skipped_pre_flight_is_recorded_and_still_needs_the_gpus(attempt: Atte
 @pytest.mark.parametrize(
     ("configured", "several", "gpus", "mode"),
     [
-        ("auto", True, True, "full"),
-        ("auto", True, False, "basic"),
-        ("auto", False, True, "basic"),
-        ("full", True, False, "full"),
-        ("full", False, True, "basic"),
-        ("basic", True, True, "basic"),
-        ("off", True, True, "off"),
+        ("auto", True, 1, "full"),
+        ("auto", True, 0, "basic"),
+        ("auto", False, 1, "basic"),
+        ("auto", False, 4, "full"),
+        ("full", True, 0, "full"),
+        ("full", False, 1, "basic"),
+        ("full", False, 4, "full"),
+        ("basic", True, 4, "basic"),
+        ("off", True, 4, "off"),
     ],
 )
-def test_the_bandwidth_is_measured_between_machines_with_gpus(
-    configured: str, several: bool, gpus: bool, mode: str
+def test_the_bandwidth_is_measured_between_machines_and_between_gpus(
+    configured: str, several: bool, gpus: int, mode: str
 ) -> None:
     assert run_preflight.resolved_mode(configured, several_machines=several, gpus=gpus) == mode
+
+
+def test_without_a_scheduler_only_full_measures() -> None:
+    modes = [
+        run_preflight.resolved_mode(each, several_machines=False, gpus=4, in_allocation=False)
+        for each in ("auto", "full")
+    ]
+    assert modes == ["basic", "full"]
+
+
+@pytest.mark.parametrize(("hosts", "mode"), [(["n0"], "full"), (["127.0.0.1"] * 2, "basic")])
+def test_one_node_with_several_gpus_measures_between_them(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch, hosts: list[str], mode: str
+) -> None:
+    shape = {"nodes": len(hosts), "gpus_per_node": 2, "device": "cuda"}
+    record = {"config": {**RECORD["config"], "resources": shape}}
+    reduced = [{"bytes": 2**30, "bus_bytes_per_s": 1e9, "seconds": 1.0}]
+    result = {
+        "backend": "nccl", "links": [], "all_reduce": reduced,
+        "ranks": 2, "message_bytes": 2**24, "seconds": 9.0,
+    }  # fmt: skip
+    path = {"kind": "pcie", "bytes_per_s": 30e9}
+    collect = collect_facts.collect
+    monkeypatch.setattr(
+        run_preflight.collect_facts,
+        "collect",
+        lambda *a, **k: replace(collect(*a, **k), gpus=2, gpu_path=path),
+    )
+    monkeypatch.setattr(run_preflight, "_NVIDIA", Path("/"))
+    monkeypatch.setattr(run_preflight, "_run_ranks", lambda *_: None)
+    monkeypatch.setattr(bandwidth, "result", lambda _: result)
+    alone = replace(node(attempt, 0), hosts=hosts)
+    assert run_preflight.run_preflight(alone, attempt, record, network()) == Outcome(None)
+    found = Preflight.model_validate(read_json(attempt.preflight))
+    assert found.mode == mode
+    assert ["all_reduce" in each.check for each in found.problems] == [True] * (mode == "full")
 
 
 def test_the_space_needed_includes_one_more_checkpoint(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 Sources: docs/preflight.md. A large all-reduce moves each byte over the slowest part of a ring: its bus
 bandwidth cannot exceed the rate by which a node reaches the others. NCCL on two nodes uses trees that send
 each byte over the link once instead of 2(N-1)/N times, so that its bus bandwidth reaches up to twice that
-rate (nccl/src/graph/tuning.cc). Two nodes therefore have a ceiling of their own.
+rate (nccl/src/graph/tuning.cc). Two nodes therefore have a ceiling of their own. Within one node, the ceiling
+is the rate of a GPU's links to the others; NVSwitch that adds up the values itself sends each byte once.
 """
 
 from __future__ import annotations
@@ -14,11 +15,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jobs.node.preflight.checks import Problem
+from jobs.node.preflight.link_rates import GpuPath
 
 _WARN_BELOW = {"nccl": 0.70, "nccl-tcp": 0.30, "gloo": 0.30}
 """Fraction of the link rate below which there is a warning. NCCL over RDMA reaches 91 to 97 % of it. gloo
 and NCCL over TCP copy through the host's memory, and have no published figure: the fraction is a guess on the
 safe side."""
+_WARN_BELOW_IN_NODE = {"nvlink": 0.60, "pcie": 0.20}
+"""The same within a node, of the rate of a GPU's links. Rings over NVLink reach 76 to 82 % of it. Over PCIe
+without peer-to-peer access, data is copied through the host's memory: a guess on the safe side."""
 _LARGE_BYTES = {"nccl": 2**30, "gloo": 16 * 2**20}
 """Smaller messages do not reach the ceiling, so they are not judged against it."""
 _SLOW_LINK = 0.5
@@ -65,6 +70,18 @@ def ceiling(
     return Ceiling(
         most=factor * node_link_bytes_per_s,
         warn_below=_WARN_BELOW[transport] * node_link_bytes_per_s,
+        from_bytes=_LARGE_BYTES[backend],
+    )
+
+
+def ceiling_in_node(path: GpuPath | None, ranks: int, backend: str) -> Ceiling | None:
+    """The ceiling between the GPUs of one node; None for unknown links, and without NCCL."""
+    if path is None or ranks < 2 or backend != "nccl":
+        return None
+    factor = 2 * (ranks - 1) / ranks if path.reduces_in_switch else 1.0
+    return Ceiling(
+        most=factor * path.bytes_per_s,
+        warn_below=_WARN_BELOW_IN_NODE[path.kind] * path.bytes_per_s,
         from_bytes=_LARGE_BYTES[backend],
     )
 
@@ -130,9 +147,7 @@ def all_reduce_problems(
         f"an all-reduce of {size / 2**20:.0f} MiB has a bus bandwidth of {_rate(bus_bytes_per_s)}, "
         f"{bus_bytes_per_s / limits.most:.0%} of the ceiling of {_rate(limits.most)}{name}"
     )
-    remedy = (
-        "run `submit.py fabric explain` on a node for its defects; job.env.NCCL_DEBUG=INFO logs the transport"
-    )
+    remedy = "run `submit.py fabric explain` on a node; job.env.NCCL_DEBUG=INFO logs the transport"
     return [Problem("all_reduce", message, remedy, (), "warning")]
 
 
@@ -144,6 +159,9 @@ def not_judged(limits: Ceiling | None, nodes: int, sizes: Sequence[int]) -> str 
     """
     if nodes > 2 or (limits is not None and any(size >= limits.from_bytes for size in sizes)):
         return None
+    if nodes == 1:
+        reason = "the rate of their links is unknown" if limits is None else "no large one was measured"
+        return f"the all-reduce between the GPUs of the node has no ceiling to compare with: {reason}"
     reason = "the link rate is unknown" if limits is None else "no large all-reduce was measured"
     return (
         f"a link that is slow in both directions is not found: {reason}, and two nodes have no other links "

@@ -66,6 +66,8 @@ class NodeFacts:
     """GPUs by NVML, 0 without a driver; None if NVML gave no answer, and for runs without GPUs."""
     gpu_problems: Sequence[Mapping[str, Any]] = ()
     """`severity`, `message` and `remedy` of each problem of a GPU."""
+    gpu_path: Mapping[str, Any] | None = None
+    """`jobs.node.preflight.link_rates.GpuPath` of its ranks' GPUs; None for one GPU or unknown links."""
     memory_lock_bytes: int | None = None
     """Limit of locked memory; None without a limit."""
     rdma: bool = False

@@ -18,16 +18,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from disttrain.records.collect_provenance import code_hash
 from jobs.fabric.defects import defects
 from jobs.fabric.description import Adapter, AdapterKind, ConfigurationFile, Fabric, FabricKind
 from jobs.fabric.detect import current_process, detect
 from jobs.fabric.expected_adapters import expected_adapters
+from jobs.fabric.gpu_links import NvmlReading
 from jobs.fabric.shared_network import Offer
 from jobs.node.child_process import output
 from jobs.node.preflight.checks import NodeFacts
+from jobs.node.preflight.link_rates import gpu_path, link_bytes_per_s
 
 _NVML_TIMEOUT_S = 20.0
 _RATE_BYTES = 16 * 2**20
@@ -35,6 +37,14 @@ _BLOCK = 2**20
 _NODES_THAT_WRITE = 8
 """Nodes that measure storage. Hundreds that flush at once would measure each other."""
 T = TypeVar("T")
+
+
+class _GpuHealth(NamedTuple):
+    """Answer of `jobs.node.preflight.gpu_health`."""
+
+    gpus: int | None
+    problems: Sequence[Mapping[str, Any]] = ()
+    reading: NvmlReading = NvmlReading()
 
 
 def collect(
@@ -70,13 +80,12 @@ def collect(
     began = time.monotonic()
     measured = rate_folder if node < _NODES_THAT_WRITE else None
     rates = _or_none(lambda: storage_rates(measured, node)) if measured is not None else None
-    gpus, gpu_problems = _gpus(root) if wants_gpus else (None, [])
+    health = _gpus(root) if wants_gpus else _GpuHealth(None)
     if fabric is None:
         fabric = _or_none(lambda: detect(root, current_process())) or Fabric(FabricKind.NONE)
-    with_gpus = wants_gpus and _has_driver(root)
     settings = _nccl_settings(fabric, environ or {})
-    adapters = expected_adapters(fabric, settings) if with_gpus else ()
-    seconds = time.monotonic() - began
+    adapters = expected_adapters(fabric, settings) if wants_gpus and _has_driver(root) else ()
+    path = gpu_path(health.reading, fabric, ranks)
     return NodeFacts(
         node=node,
         host=host,
@@ -84,16 +93,14 @@ def collect(
         processors=len(os.sched_getaffinity(0)),
         free_bytes=_free_space(folders),
         missing_gpus=missing_gpus,
-        gpus=gpus,
-        gpu_problems=gpu_problems,
-        memory_lock_bytes=fabric.software.memory_lock_bytes,
-        rdma=any(each.kind is AdapterKind.VERBS for each in adapters),
+        gpus=health.gpus,
+        gpu_problems=health.problems,
+        gpu_path=asdict(path) if path else None,
+        **_network_facts(fabric, adapters, settings),
         link_bytes_per_s=link_bytes_per_s(fabric, adapters, interface, ranks),
-        tcp=not adapters,
-        defects=_network_defects(fabric, settings) if adapters else (),
         write_bytes_per_s=rates[0] if rates else None,
         read_bytes_per_s=rates[1] if rates else None,
-        seconds=seconds,
+        seconds=time.monotonic() - began,
         faster_interfaces=[asdict(each) for each in offers],
         time=time.time(),
     )
@@ -154,28 +161,18 @@ def _nccl_settings(fabric: Fabric, environ: Mapping[str, str]) -> dict[str, str]
     return settings | dict(environ)
 
 
-def _network_defects(fabric: Fabric, settings: Mapping[str, str]) -> tuple[str, ...]:
-    """Defects without the limit of locked memory, which `checks.check_memory_lock` judges."""
-    software = replace(fabric.software, memory_lock_bytes=None)
-    return defects(replace(fabric, software=software), settings)
-
-
-def link_bytes_per_s(
-    fabric: Fabric, adapters: Sequence[Adapter], interface: str | None, ranks: int
-) -> float | None:
-    """Rate at which the ranks of this node can reach other nodes; None if unknown.
-
-    That is the sum over the fastest of `adapters`: for each rank one, or as many as there are for each GPU.
-    Without adapters it is the rate of `interface`, which virtual interfaces do not have.
-    """
-    if adapters:
-        rates = sorted((each.rate_gbit_per_s or 0.0 for each in adapters), reverse=True)
-        for_each = max(1, len(rates) // len(fabric.gpus)) if fabric.gpus else 1
-        return sum(rates[: ranks * for_each]) * 1e9 / 8 or None
-    for each in fabric.interfaces:
-        if each.name == interface and each.speed_mbit_per_s and not each.is_virtual:
-            return each.speed_mbit_per_s * 1e6 / 8
-    return None
+def _network_facts(
+    fabric: Fabric, adapters: Sequence[Adapter], settings: Mapping[str, str]
+) -> dict[str, Any]:
+    """Facts of the adapters that NCCL uses; no defects without any."""
+    # `checks.check_memory_lock` judges the limit of locked memory
+    unlimited = replace(fabric, software=replace(fabric.software, memory_lock_bytes=None))
+    return {
+        "memory_lock_bytes": fabric.software.memory_lock_bytes,
+        "rdma": any(each.kind is AdapterKind.VERBS for each in adapters),
+        "tcp": not adapters,
+        "defects": defects(unlimited, settings) if adapters else (),
+    }
 
 
 def _free_space(folders: Sequence[Path]) -> dict[str, int]:
@@ -231,17 +228,18 @@ def _has_driver(root: Path) -> bool:
     return (root / "dev/nvidiactl").exists()
 
 
-def _gpus(root: Path) -> tuple[int | None, list[dict[str, str]]]:
+def _gpus(root: Path) -> _GpuHealth:
     """GPUs by NVML and their problems, from a process of its own: a driver may hang. 0 without a driver."""
     if not _has_driver(root):
-        return 0, []
+        return _GpuHealth(0)
     command = [sys.executable, "-m", "jobs.node.preflight.gpu_health"]
     try:
         found = json.loads(output(command, _NVML_TIMEOUT_S))
-        return int(found["gpus"]), list(found["problems"])
+        reading = NvmlReading.from_json(found["reading"]) or NvmlReading()
+        return _GpuHealth(int(found["gpus"]), list(found["problems"]), reading)
     except subprocess.TimeoutExpired:
         message = f"NVML did not answer within {_NVML_TIMEOUT_S:g} s"
     except (OSError, subprocess.CalledProcessError, ValueError, KeyError) as error:
         message = f"NVML cannot be used: {' '.join(str(error).split())}"
     remedy = "run nvidia-smi on the node; reload the driver or reboot the node"
-    return None, [{"severity": "warning", "message": message, "remedy": remedy}]
+    return _GpuHealth(None, [{"severity": "warning", "message": message, "remedy": remedy}])

@@ -2,7 +2,7 @@
 
 Each node collects its facts. Node 0 judges them, writes `preflight.json`, and puts nodes at fault on the
 exclusion list of the runs folder. Node 0 also chooses a faster network than the route by host names, if all
-nodes share one. In mode full, the nodes then measure their bandwidth together.
+nodes share one. In mode full, the ranks of all nodes then measure their bandwidth together.
 """
 
 from __future__ import annotations
@@ -74,12 +74,16 @@ class Outcome:
     """IPv4 network that node 0 chose for TCP; None on the other nodes, and for that of the route."""
 
 
-def resolved_mode(configured: str, *, several_machines: bool, gpus: bool) -> str:
-    """`basic`, `full` or `off` for a value of `job.preflight`. One machine has no links to measure."""
+def resolved_mode(configured: str, *, several_machines: bool, gpus: int, in_allocation: bool = True) -> str:
+    """`basic`, `full` or `off` for a value of `job.preflight`.
+
+    `gpus`: those that the ranks of one node use. One machine with fewer than two has no links to measure. On
+    one without a scheduler, `auto` leaves the time of the measurement to short runs.
+    """
     if configured == "off":
         return "off"
-    wanted = configured == "full" or (configured == "auto" and gpus)
-    return "full" if wanted and several_machines else "basic"
+    wanted = configured == "full" or (configured == "auto" and gpus > 0 and in_allocation)
+    return "full" if wanted and (several_machines or gpus > 1) else "basic"
 
 
 def run_preflight(
@@ -91,11 +95,13 @@ def run_preflight(
     """
     config = record["config"]
     several = len(node.hosts) > 1 and not node.one_machine
-    wants_gpus = asks_for_gpus(config["resources"]["device"])
+    has_gpus = asks_for_gpus(config["resources"]["device"]) and _NVIDIA.exists()
     mode = resolved_mode(
         config["job"].get("preflight", "auto"),
         several_machines=several,
-        gpus=wants_gpus and _NVIDIA.exists(),
+        # several agents of one machine do not measure together
+        gpus=ranks_per_node(config) if has_gpus and (several or len(node.hosts) == 1) else 0,
+        in_allocation=node.allocation is not None,
     )
     if mode == "off":
         return Outcome(_skipped(node, attempt, record))

@@ -8,6 +8,7 @@ from typing import Any
 
 from jobs.node.preflight import ceiling, checks
 from jobs.node.preflight.checks import ClockOffset, NodeFacts, Problem
+from jobs.node.preflight.link_rates import GpuPath
 
 
 def problems_of_facts(
@@ -39,7 +40,11 @@ def judged_bandwidth(
     rates = {(each["source"], each["target"]): float(each["bytes_per_s"]) for each in result["links"]}
     known = [each.link_bytes_per_s for each in facts if each.link_bytes_per_s is not None]
     link = min(known) if len(known) == len(facts) else None
-    limits = ceiling.ceiling(len(hosts), link, result["backend"], tcp=any(each.tcp for each in facts))
+    path = _gpu_path(facts) if len(hosts) == 1 else None
+    if len(hosts) == 1:
+        link, limits = None, ceiling.ceiling_in_node(path, result["ranks"], result["backend"])
+    else:
+        limits = ceiling.ceiling(len(hosts), link, result["backend"], tcp=any(each.tcp for each in facts))
     problems = ceiling.link_problems(rates, hosts)
     slowest = ceiling.slowest_pair(rates, hosts)
     for each in result["all_reduce"]:
@@ -47,6 +52,8 @@ def judged_bandwidth(
     record = {
         **result,
         "node_link_bytes_per_s": link,
+        "gpu_path": path.kind if path else None,
+        "gpu_link_bytes_per_s": path.bytes_per_s if path else None,
         "ceiling_bytes_per_s": limits.most if limits else None,
         "floor_bytes_per_s": limits.warn_below if limits else None,
         "not_judged": ceiling.not_judged(
@@ -54,6 +61,11 @@ def judged_bandwidth(
         ),
     }
     return record, problems
+
+
+def _gpu_path(facts: Sequence[NodeFacts]) -> GpuPath | None:
+    found = facts[0].gpu_path
+    return GpuPath(**found) if found else None
 
 
 def verdict_record(
