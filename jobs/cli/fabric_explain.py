@@ -123,7 +123,8 @@ def _summary(fabric: Fabric) -> str:
         at = f" by {interface.name}{f' at {speed}' if speed else ''}" if interface else ""
         return f"{_NAMES[fabric.kind]}{at}"
     rates = [each.rate_gbit_per_s or 0 for each in chosen]
-    each_rate = f"{_gbit(rates[0])} each, {_gbit(sum(rates))} in all" if all(rates) else "rate unknown"
+    span = _gbit(rates[0]) if len(set(rates)) == 1 else f"{min(rates):g} to {_gbit(max(rates))}"
+    each_rate = f"{span} each, {_gbit(sum(rates))} in all" if all(rates) else "rate unknown"
     others = len(fabric.adapters) - len(chosen)
     excluded = f"; {count(others, 'other adapter')}" if others else ""
     return f"{_NAMES[fabric.kind]}, {count(len(chosen), 'adapter')} for computing, {each_rate}{excluded}"

@@ -1,8 +1,9 @@
 """Choice of the adapters for computing: pure, with a reason for each adapter.
 
 One family of adapters carries the traffic of training: Slingshot, else EFA, else InfiniBand, else RoCE.
-Within the family, the adapters at the most frequent rate are chosen. Where each GPU shares a PCIe switch with
-one of them, the others are for storage or management.
+Within the family, the adapters at the most frequent rate are chosen; beside GPUs, an adapter counts at the
+highest rate of its model, and degraded ones are left out only if the others carry at least as much without
+them. Where each GPU shares a PCIe switch with one of the chosen, the others are for storage or management.
 """
 
 from __future__ import annotations
@@ -38,8 +39,7 @@ def choose_adapters(
             replace(each, reason=_defect(each, interfaces) or "") for each in adapters
         )
     family = [each for each in usable if _kind(each) == kind]
-    rate = _usual_rate(family, gpus)
-    fast = [each for each in family if each.rate_gbit_per_s == rate]
+    rate, fast = _at_usual_rate(family, gpus)
     kept = _away_from_default_route(fast, interfaces) if kind == FabricKind.ROCE else fast
     near = [each for each in kept if nearest_gpus(each, gpus)[0] in NEAR]
     # An adapter that is down keeps its place: the other GPUs still have theirs.
@@ -47,13 +47,16 @@ def choose_adapters(
         near = kept
     chosen = []
     for each in adapters:
-        reason = _defect(each, interfaces) or _other_family(each, kind) or _other_rate(each, rate, near)
+        reason = _defect(each, interfaces) or _other_family(each, kind)
+        if reason is None and each not in fast:
+            reason = _other_rate(each, rate, near)
         if reason is None and each not in kept:
             reason = f"its interface {_default_interface(each, interfaces)} has the default route: management"
         if reason is None and each not in near:
             reason = "no GPU below its PCIe switch, unlike others at its rate: storage or management"
         if reason is None:
-            chosen.append(replace(each, for_compute=True, reason=_merit(each, kind, gpus)))
+            text = "; ".join(filter(None, [_merit(each, kind, gpus), degraded(each, near)]))
+            chosen.append(replace(each, for_compute=True, reason=text))
         else:
             chosen.append(replace(each, reason=reason))
     return kind, tuple(chosen)
@@ -113,28 +116,59 @@ def _other_family(adapter: Adapter, kind: FabricKind) -> str | None:
     return None if own in (kind, None) else f"{_NAMES[own]} beside {_NAMES[kind]}: storage or management"
 
 
-def _usual_rate(family: Sequence[Adapter], gpus: Sequence[Gpu]) -> float | None:
-    """The most frequent rate, of adapters near GPUs if there are any; of equal counts the highest."""
+def _at_usual_rate(family: Sequence[Adapter], gpus: Sequence[Gpu]) -> tuple[float | None, list[Adapter]]:
+    """The most frequent rate, of equal counts the highest, and the adapters that count for it.
+
+    Of adapters near GPUs, if there are any, the highest rate of each model counts: a link may be degraded.
+    """
     near = [each for each in family if nearest_gpus(each, gpus)[0] in NEAR]
-    counts = Counter(each.rate_gbit_per_s for each in near or family)
-    return max(counts, key=lambda rate: (counts[rate], rate or 0))
+    full = {each.name: _fastest([each, *_same_model(each, near)]) for each in near}
+    counts = Counter(full.values()) if near else Counter(each.rate_gbit_per_s for each in family)
+    rate = max(counts, key=lambda each: (counts[each], each or 0))
+    degraded_too = [each for each in near if full[each.name] == rate]
+    least = _best_least_rate([each.rate_gbit_per_s for each in degraded_too])
+    return rate, [
+        each
+        for each in family
+        if each.rate_gbit_per_s == rate or (each in degraded_too and (each.rate_gbit_per_s or 0) >= least)
+    ]
 
 
-def _other_rate(adapter: Adapter, rate: float | None, chosen: Sequence[Adapter]) -> str | None:
-    own = adapter.rate_gbit_per_s
-    if own == rate:
+def _best_least_rate(rates: Sequence[float | None]) -> float:
+    """The lowest rate to use for the largest sum: all adapters then carry the rate of the slowest one."""
+    known = [rate for rate in rates if rate is not None]
+    return max(known, key=lambda least: (least * sum(rate >= least for rate in known), least), default=0.0)
+
+
+def _fastest(adapters: Sequence[Adapter]) -> float | None:
+    return max((each.rate_gbit_per_s for each in adapters), key=lambda rate: rate or 0)
+
+
+def _same_model(adapter: Adapter, others: Sequence[Adapter]) -> list[Adapter]:
+    model = _model(adapter)
+    return [each for each in others if model is not None and _model(each) == model]
+
+
+def degraded(adapter: Adapter, others: Sequence[Adapter]) -> str | None:
+    """The rate of an adapter that is slower than another of its model; None of others."""
+    own, port = adapter.rate_gbit_per_s, adapter.active_port
+    best = max(_same_model(adapter, others), key=lambda each: each.rate_gbit_per_s or 0, default=None)
+    rate = best.rate_gbit_per_s if best else None
+    if own is None or rate is None or own >= rate or port is None:
         return None
+    usual = best.active_port.lanes if best and best.active_port else None
+    narrow = port.lanes is not None and usual is not None and port.lanes < usual
+    lanes = f" on {port.lanes} of {usual} lanes" if narrow else ""
+    return f"degraded: {own:g} Gbit/s{lanes}, where the same model reaches {rate:g} Gbit/s"
+
+
+def _other_rate(adapter: Adapter, rate: float | None, chosen: Sequence[Adapter]) -> str:
+    own = adapter.rate_gbit_per_s
     if own is None or rate is None:
         return "its rate is unknown, unlike that of others"
-    port = adapter.active_port
-    same = [each for each in chosen if _model(each) is not None and _model(each) == _model(adapter)]
-    if own < rate and same and port is not None:
-        usual = same[0].active_port.lanes if same[0].active_port else None
-        narrow = port.lanes is not None and usual is not None and port.lanes < usual
-        lanes = f" on {port.lanes} of {usual} lanes" if narrow else ""
-        return f"degraded: {own:g} Gbit/s{lanes}, where the same model reaches {rate:g} Gbit/s"
     relation = "slower" if own < rate else "faster"
-    return f"{own:g} Gbit/s, {relation} than the {rate:g} Gbit/s of most: storage or management"
+    storage = f"{own:g} Gbit/s, {relation} than the {rate:g} Gbit/s of most: storage or management"
+    return degraded(adapter, chosen) or storage
 
 
 def _model(adapter: Adapter) -> tuple[str, ...] | None:

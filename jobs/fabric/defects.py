@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from jobs.fabric.choose_adapters import nearest_gpus
+from jobs.fabric.choose_adapters import degraded, nearest_gpus
 from jobs.fabric.description import ENOUGH_LOCKED_BYTES, AdapterKind, Fabric, Gpu, PciDevice
 from jobs.fabric.network_plugin import missing_plugin
 from jobs.fabric.pci import NEAR
@@ -42,11 +42,14 @@ def pcie_gbit_per_s(pci: PciDevice) -> float | None:
 
 
 def _lost_adapters(fabric: Fabric) -> Iterator[str]:
-    """Adapters beside a GPU that are of the kind for computing, and are not used."""
+    """Adapters beside a GPU that are of the kind for computing and are not used, or that are degraded."""
     kinds = {adapter.kind for adapter in fabric.compute_adapters}
     for adapter in fabric.excluded_adapters:
         if adapter.kind in kinds and nearest_gpus(adapter, fabric.gpus)[0] in NEAR:
             yield f"{adapter.name}: {adapter.reason}"
+    for adapter in fabric.compute_adapters:
+        if (text := degraded(adapter, fabric.compute_adapters)) is not None:
+            yield f"{adapter.name}: {text}"
 
 
 def _doubtful_adapters(fabric: Fabric) -> Iterator[str]:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from jobs.fabric.choose_adapters import choose_adapters
+from jobs.fabric.defects import defects
 from jobs.fabric.description import Adapter, AdapterKind, Fabric, FabricKind, Gpu, Interface, PciDevice, Port
+from jobs.fabric.detect import detect
+from tests.support.fabric_tree_builder import Tree
+from tests.support.fabric_trees import ndr
 
 
 def adapter(name: str, bus: int, rate: float = 200, layer: str = "InfiniBand", **given: object) -> Adapter:
@@ -59,6 +64,41 @@ def interface(
 def test_reasons_against(kind: str, expected: dict[str, str], fabric_of: Callable[[str], Fabric]) -> None:
     node = fabric_of(kind)
     assert {each.name: each.reason for each in node.excluded_adapters} == expected
+
+
+def half_rate_tree(folder: Path, half_rate: range) -> Fabric:
+    folder.mkdir()
+    ndr(Tree(folder), half_rate=half_rate)
+    return detect(folder)
+
+
+DEGRADED = "degraded: 200 Gbit/s on 2 of 4 lanes, where the same model reaches 400 Gbit/s"
+
+
+@pytest.mark.parametrize(("slow", "chosen"), [(1, 7), (3, 5), (4, 4), (5, 8), (7, 8)])
+def test_healthy_adapters_are_for_computing_whatever_the_number_of_degraded_ones(
+    slow: int, chosen: int, tmp_path: Path
+) -> None:
+    node = half_rate_tree(tmp_path / "root", range(slow))
+    by_name = {each.name: each for each in node.adapters}
+    assert all(by_name[f"mlx5_{index}"].for_compute for index in range(slow, 8))
+    assert len(node.compute_adapters) == chosen
+    assert all(each.reason.endswith(DEGRADED) for each in node.adapters[:slow])
+    assert not any("degraded" in each.reason for each in node.adapters[slow:])
+    assert [line for line in defects(node) if DEGRADED in line] == [
+        f"mlx5_{index}: {DEGRADED}" for index in range(slow)
+    ]
+
+
+def test_storage_at_the_rate_of_degraded_adapters_stays_out(fabric_of: Callable[[str], Fabric]) -> None:
+    node = fabric_of("hdr_mixed")
+    slow = {f"mlx5_{index}" for index in range(6)}
+    adapters = [
+        replace(each, ports=(replace(each.ports[0], rate_gbit_per_s=100.0),)) if each.name in slow else each
+        for each in node.adapters
+    ]
+    _, chosen = choose_adapters(adapters, node.interfaces, node.gpus)
+    assert [each.name for each in chosen if not each.for_compute] == ["mlx5_8", "mlx5_9"]
 
 
 def test_reasons_for(fabric_of: Callable[[str], Fabric]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from jobs.fabric.defects import defects
 from jobs.fabric.description import Fabric, Plugin
 from jobs.fabric.findings import Finding, Setting
 from jobs.fabric.lint import lint
@@ -125,3 +126,12 @@ def test_the_address_of_permitted_adapters_counts_alone(fabric_of: FabricOf) -> 
 def test_one_node_uses_no_network(fabric_of: FabricOf) -> None:
     for word in ("NCCL_NET_PLUGIN=ofi", "NCCL_IB_GID_INDEX=9"):
         assert findings(fabric_of("roce_bond"), word, nodes=1) == []
+
+
+@pytest.mark.parametrize("kind", ["efa_p5", "cxi"])
+def test_the_lint_and_the_defects_agree_on_a_missing_plugin(kind: str, fabric_of: FabricOf) -> None:
+    fabric = fabric_of(kind)
+    (text,) = (each.message for each in lint({}, fabric=fabric, nodes=2) if each.kind == "fallback")
+    fact, _, step = text.partition(", so NCCL uses TCP instead of ")
+    (line,) = (each for each in defects(fabric) if "plugin" in each)
+    assert line == f"{fact}, so NCCL would use TCP: {step.partition('; ')[2]}"
