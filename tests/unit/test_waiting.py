@@ -46,6 +46,18 @@ def test_polling_returns_a_value_or_none_after_the_timeout() -> None:
     assert poll_until(lambda: None, 0, None) is None
 
 
+def test_delays_between_polls_grow_and_differ_between_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand nodes that read a file of node 0 ten times a second would overload the file system."""
+    slept: list[float] = []
+    monkeypatch.setattr(waiting.time, "sleep", slept.append)
+    answers = iter([*[None] * 20, "word"])
+    assert poll_until(lambda: next(answers), LONG_S, None) == "word"
+    expected = [min(waiting._LONGEST_POLL_S, waiting._POLL_S * 1.4**number) for number in range(20)]
+    assert slept == pytest.approx(expected, rel=0.25)
+    assert slept[-1] > 10 * slept[0]
+    assert len(set(slept[-5:])) == 5, "the longest delays have a random part"
+
+
 @pytest.mark.parametrize(
     ("number", "job", "code"),
     [
