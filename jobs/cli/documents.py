@@ -38,6 +38,7 @@ VERB_KEYS: dict[str, dict[str, str]] = {
         "fabric": "description of the node's adapters, interfaces, GPUs and libraries",
         "defects": "defects of the node that no variable mends, with the remedy",
         "variables": "variables that the network needs, with reason, evidence and source; `given` wins",
+        "given": "variables that are already set, with their origin and the findings of the lint",
     },
     "fabric ab": {
         **_SUBMISSION,

@@ -13,9 +13,12 @@ from disttrain.errors import ConfigError
 from jobs.cli.command_output import add_json
 from jobs.cli.formatting import count, some_of, table
 from jobs.fabric.defects import defects
-from jobs.fabric.derive import DerivedVariable, derive
+from jobs.fabric.derive import DerivedVariable, derive, without_given
 from jobs.fabric.description import Adapter, Fabric, FabricKind, Interface, Software
 from jobs.fabric.detect import detect, detect_here
+from jobs.fabric.findings import Setting
+from jobs.fabric.lint import lint
+from jobs.fabric.node_settings import node_settings
 from jobs.fabric.shared_network import alternatives
 
 _NAMES = {
@@ -30,19 +33,30 @@ _NAMES = {
 
 def run(args: argparse.Namespace) -> int:
     fabric = detect_here() if args.root is None else detect(checked_root(args.root))
-    given = _given(fabric, os.environ if args.root is None else {})
+    settings = node_settings(fabric, os.environ if args.root is None else {})
+    given = {name: each.value for name, each in settings.items()}
     gpus = len(fabric.gpus) if args.gpus_per_node is None else args.gpus_per_node
     derived = derive(fabric, args.nodes, gpus, given=given)
+    own = {each.name: each for each in derive(fabric, args.nodes, gpus)}
+    judged = _judged(fabric, args.nodes, settings, derived)
     found = defects(fabric, given)
-    rows = [{**asdict(each), "given": given.get(each.name)} for each in derived]
-    add_json(fabric=asdict(fabric), defects=list(found), variables=rows)
+    needed = [each if each.name not in given else own.get(each.name) for each in derived]
+    rows = [{**asdict(each), "given": given.get(each.name)} for each in needed if each is not None]
+    set_already = [
+        {"name": each.name, "value": each.value, "origin": each.origin, "findings": judged[each.name]}
+        for each in settings.values()
+    ]
+    add_json(fabric=asdict(fabric), defects=list(found), variables=rows, given=set_already)
     print(_text(fabric, found))
     if args.nodes > 1 and (faster := _faster(fabric, gpus, given)):
         print(faster)
     shape = (
         f"{count(args.nodes, 'node')} with {count(gpus, 'GPU') if gpus else 'gloo'}{' each' if gpus else ''}"
     )
-    print(_section(f"variables for a job of {shape}", _variable_lines(derived, given)))
+    added = without_given(derived, given)
+    print(_section(f"variables for a job of {shape}", _variable_lines(added, judged, given)))
+    if settings:
+        print(_section("variables that are already set, and win", _given_lines(settings, judged, own)))
     return 0
 
 
@@ -58,23 +72,43 @@ def _faster(fabric: Fabric, gpus: int, given: Mapping[str, str]) -> str:
     return _section("other interfaces for a job", "\n".join(lines))
 
 
-def _given(fabric: Fabric, environ: Mapping[str, str]) -> dict[str, str]:
-    """Variables that are set already: in the environment, else in NCCL's files, of which the first wins."""
-    given: dict[str, str] = {}
-    for file in reversed(fabric.software.nccl_files):
-        given |= file.as_dict()
-    return given | dict(environ)
+def _judged(
+    fabric: Fabric, nodes: int, settings: Mapping[str, Setting], derived: Sequence[DerivedVariable]
+) -> dict[str, list[str]]:
+    """The lint's findings on the effective variables of a job, by variable."""
+    values = {each.name: each.value for each in derived}
+    effective = {name: Setting(name, value, "derived") for name, value in values.items()} | dict(settings)
+    nccl = fabric.software.nccl_version
+    found: dict[str, list[str]] = {name: [] for name in effective}
+    for each in lint(effective, fabric=fabric, nodes=nodes, nccl_version=nccl, derived=values):
+        found.setdefault(each.name, []).append(f"{each.severity} [{each.kind}]: {each.message}")
+    return found
 
 
-def _variable_lines(derived: Sequence[DerivedVariable], given: Mapping[str, str]) -> str:
+def _variable_lines(
+    derived: Sequence[DerivedVariable], judged: Mapping[str, list[str]], given: Mapping[str, str]
+) -> str:
     lines = []
     for each in derived:
-        lines += [f"{each.name}={each.value}", f"  {each.reason}"]
-        if each.name in given:
-            other = given[each.name]
-            lines.append("  already set" if other == each.value else f"  set to {other!r}, which wins")
+        lines += [f"{each.name}={each.value}", f"  {each.reason}", *_indented(judged[each.name])]
         lines.append(f"  evidence: {each.evidence}; source: {each.source}{_versions(each)}")
-    return "\n".join(lines) or "none: the defaults are right"
+    return "\n".join(lines) or ("none but those below" if given else "none: the defaults are right")
+
+
+def _given_lines(
+    settings: Mapping[str, Setting], judged: Mapping[str, list[str]], own: Mapping[str, DerivedVariable]
+) -> str:
+    """Each variable with its origin, its findings, and the value that would be derived without it."""
+    lines = []
+    for name, each in settings.items():
+        lines += [f"{name}={each.value}", f"  set by {each.origin}", *_indented(judged[name])]
+        if name in own and own[name].value != each.value:
+            lines.append(f"  without it: {own[name].value} ({own[name].reason})")
+    return "\n".join(lines)
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    return [f"  {line}" for line in lines]
 
 
 def _versions(each: DerivedVariable) -> str:

@@ -24,13 +24,11 @@ from jobs.fabric.detect import current_process, detect
 from jobs.fabric.expected_adapters import expected_ports
 from jobs.fabric.findings import Finding, FindingSeverity, Setting
 from jobs.fabric.lint import lint
-from jobs.fabric.registry import registry
+from jobs.fabric.node_settings import ENVIRONMENT, node_settings
 from jobs.fabric.shared_network import alternatives
 from jobs.node.node_context import LOOPBACK, NodeContext
 from jobs.node.node_log import log_line
 from jobs.node.rendezvous import interface_into, interface_towards
-
-_ENVIRONMENT = "environment"
 
 
 @dataclass(frozen=True)
@@ -169,7 +167,7 @@ def fabric_environment(
     inherited = {
         name: InheritedVariable(setting.value, setting.origin)
         for name, setting in settings.items()
-        if setting.origin == _ENVIRONMENT or setting.origin.startswith("/")
+        if setting.origin == ENVIRONMENT or setting.origin.startswith("/")
     }
     ports = None
     if nodes > 1 and gpus > 0 and fabric.adapters:
@@ -203,19 +201,8 @@ def _settings(fabric: Fabric, record: Mapping[str, Any], environ: Mapping[str, s
         name: environ.get(name, value) if value == MASK else value
         for name, value in record["config"]["job"]["env"].items()
     }
-    sources = [
-        *((dict(file.variables), file.path) for file in reversed(fabric.software.nccl_files)),
-        (environ, _ENVIRONMENT),
-        ({name: entry["value"] for name, entry in profile.items()}, "profile"),
-        (job_env, "job.env"),
-    ]
-    known = registry()
-    return {
-        name: Setting(name, str(value), origin)
-        for variables, origin in sources
-        for name, value in variables.items()
-        if known.is_of_interest(name)
-    }
+    of_profile = {name: entry["value"] for name, entry in profile.items()}
+    return node_settings(fabric, environ, [(of_profile, "profile"), (job_env, "job.env")])
 
 
 def _srun_network(record: Mapping[str, Any]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -72,7 +73,33 @@ def test_this_machine(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth9")
     text = ask(capsys, "fabric explain")
     assert "network between nodes: " in text
-    assert "\n    already set\n" in text.split("  GLOO_SOCKET_IFNAME=eth9\n")[1]
+    derived, _, given = text.partition("\nvariables that are already set, and win\n")
+    assert "GLOO_SOCKET_IFNAME" not in derived.partition("\nvariables for a job")[2]
+    assert given.startswith(
+        "  GLOO_SOCKET_IFNAME=eth9\n    set by environment\n"
+        "    error [conflict]: the node has no interface 'eth9', so gloo fails; it has lo"
+    )
+    (found,) = (each for each in ask_json(capsys, "fabric explain")["given"] if each["value"] == "eth9")
+    assert found["origin"] == "environment"
+    assert found["findings"][0].startswith("error [conflict]: the node has no interface")
+
+
+def test_a_given_interface_beside_the_derived_one(
+    shared_tree: Trees, capsys: Captured, tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    shutil.copytree(shared_tree("hdr_mixed"), root, symlinks=True)
+    (root / "etc/nccl.conf").write_text("NCCL_SOCKET_IFNAME==ib99\nNCCL_IB_TIMEOUT=22\n")
+    given = ask(capsys, f"fabric explain --root {root}").partition("\nvariables that are already set")[2]
+    assert (
+        "  NCCL_SOCKET_IFNAME==ib99\n    set by /etc/nccl.conf\n    error [conflict]: it selects none"
+        in given
+    )
+    assert "    without it: =enp226s0 (the interface of gloo" in given
+    assert given.endswith("  NCCL_IB_TIMEOUT=22\n    set by /etc/nccl.conf\n")
+    rows = ask_json(capsys, f"fabric explain --root {root}")["variables"]
+    (row,) = (each for each in rows if each["name"] == "NCCL_SOCKET_IFNAME")
+    assert (row["value"], row["given"]) == ("=enp226s0", "=ib99")
 
 
 def test_a_root_that_is_no_copy_of_a_node(tmp_path: Path, capsys: Captured) -> None:
