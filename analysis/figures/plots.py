@@ -42,6 +42,9 @@ from disttrain.records.json_files import write_bytes
 
 P = ParamSpec("P")
 
+_ONE_COLUMN = 6
+"""Histograms in one column; more are in two."""
+
 _RING: dict[str, Any] = {
     "marker": "o",
     "linestyle": "none",
@@ -235,8 +238,10 @@ def latency_figure(curves: Sequence[Curve], step_times_s: Mapping[RunId, NDArray
         size = plural(point.size, curve.unit)
         if pooled.size:
             rows.append((size if len(curves) == 1 else f"{_short(curve.label)}\n{size}", colour, pooled))
+    columns = 1 if len(rows) <= _ONE_COLUMN else 2
+    height = max(-(-len(rows) // columns), 1)
     figure = Figure(
-        (WIDTH_IN, 0.6 + (0.78 if len(curves) == 1 else 0.92) * max(len(rows), 1)), layout="constrained"
+        (columns * WIDTH_IN, 0.6 + (0.78 if len(curves) == 1 else 0.92) * height), layout="constrained"
     )
     if not rows:
         return figure
@@ -247,8 +252,10 @@ def latency_figure(curves: Sequence[Curve], step_times_s: Mapping[RunId, NDArray
     factor, unit = time_scale(edge)
     start = 0.9 * min(float(times.min()) for *_, times in rows)
     bins = np.linspace(start * factor, edge * factor, 61)
-    grid = figure.subplots(len(rows), 1, sharex=True, squeeze=False)[:, 0]
-    for axes, (label, colour, times) in zip(grid, rows, strict=True):
+    grid = figure.subplots(height, columns, sharex=True, squeeze=False).T.ravel()
+    for axes in grid[len(rows) :]:
+        axes.axis("off")
+    for axes, (label, colour, times) in zip(grid, rows, strict=False):
         axes.hist(np.clip(times * factor, bins[0], bins[-1]), bins, color=colour)
         p50, p95, p99 = np.percentile(times, [50, 95, 99])
         quantiles = (
@@ -258,8 +265,9 @@ def latency_figure(curves: Sequence[Curve], step_times_s: Mapping[RunId, NDArray
         axes.set_title(quantiles, loc="right", fontsize=8.2, pad=3, color=FAINT)
         axes.yaxis.set_major_locator(NullLocator())
         axes.spines["left"].set_visible(False)
-    grid[-1].set_xlim(bins[0], bins[-1])
-    grid[-1].set_xlabel(f"duration of a step ({unit})")
+    for axes in {grid[height - 1], grid[len(rows) - 1]}:
+        axes.set_xlim(bins[0], bins[-1])
+        axes.set_xlabel(f"duration of a step ({unit})")
     return figure
 
 

@@ -21,6 +21,9 @@ from analysis.units import percent, plural
 MOST_LINES = 60
 """Runs of a figure with one line for each; of more, the first repeat of each size is drawn."""
 
+MOST_LABELS = 16
+"""Lines of a figure that have a label each."""
+
 
 def all_points(study: Study) -> list[tuple[Curve, Point]]:
     """Points of all curves, smallest first within a curve."""

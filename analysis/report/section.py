@@ -99,6 +99,7 @@ class Figure:
     """Begin of the caption: the finding of this figure, with interval and number of repeats where it has
     them. The conclusion of the section, which stands above the figure, is not said again."""
     svg: str
+    """One `<svg>`, or several that stand side by side where the page is wide enough."""
     alt: str
     draw_png: Callable[[], PngFigure] | None = None
     reading: str = ""
@@ -107,6 +108,11 @@ class Figure:
     def __post_init__(self) -> None:
         if not self.conclusion.endswith("."):
             raise ValueError(f"figure {self.name}: the caption has no conclusion")
+
+    @property
+    def columns(self) -> int:
+        """Number of drawings side by side."""
+        return self.svg.count("<svg ")
 
     @property
     def caption(self) -> str:

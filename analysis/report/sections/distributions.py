@@ -13,6 +13,7 @@ from analysis.efficiency import Curve, Point
 from analysis.figures import plots
 from analysis.report.cells import cell
 from analysis.report.common import (
+    MOST_LABELS,
     coloured_points,
     of_steps,
     point_legend,
@@ -36,8 +37,11 @@ _SLOW = 1.25
 """Ratio to the median above which the caption of the histograms calls a step slow."""
 _STEPS_OF_P99 = 100
 """Steps of a repeat from which the 99th percentile has a step beyond it."""
-_MOST_HISTOGRAMS = 6
-_MOST_LABELS = 16
+_MOST_HISTOGRAMS = 24
+_ONE_COLUMN = 6
+"""Histograms in one column; more are in two."""
+_ROW_HEIGHT = 80.0
+"""Of a histogram, in units of the view box."""
 
 
 @dataclass(frozen=True)
@@ -107,9 +111,7 @@ def build(study: Study) -> Section | None:
         [sources(study, each.curve, each.point) for each in found],
     )
     conclusion = _conclusion(study, found)
-    figures = [_ecdf(study, found)]
-    if len(found) <= _MOST_HISTOGRAMS:
-        figures.append(_histograms(study, found))
+    figures = [_ecdf(study, found), _histograms(study, found)]
     return Section("distributions", "Distribution of step times", conclusion, tables=[table], figures=figures)
 
 
@@ -188,8 +190,10 @@ def _ecdf(study: Study, found: Sequence[SizeSteps]) -> Figure:
         plot.add(line(plot, values, shares, each.colour, title=name, key=key))
         path = [(plot.xs(value), plot.ys(share)) for value, share in zip(values, shares, strict=True)]
         lines += along(path)
-        labels.append(Label(plural(each.point.size, each.curve.unit), *path[len(path) // 2]))
-    if len(study.curves) > 1 and len(found) <= _MOST_LABELS:  # a curve has one colour for all sizes
+        labels.append(
+            Label(plural(each.point.size, each.curve.unit), *path[_label_at(each, len(path))], each.colour)
+        )
+    if len(study.curves) > 1 and len(found) <= MOST_LABELS:  # a curve has one colour for all sizes
         plot.add(point_labels(plot, distinct(labels), lines))
     return Figure(
         "ecdf",
@@ -203,38 +207,71 @@ def _ecdf(study: Study, found: Sequence[SizeSteps]) -> Figure:
     )
 
 
+def _label_at(each: SizeSteps, length: int) -> int:
+    """Index of the labelled point among `length` points of a line: the sizes of a curve at unequal heights."""
+    points = each.curve.points
+    return min(length - 1, length * (points.index(each.point) + 1) // (len(points) + 1))
+
+
+def _with_histogram(found: Sequence[SizeSteps]) -> list[SizeSteps]:
+    """All sizes; of too many, the smallest and the largest of each configuration."""
+    if len(found) <= _MOST_HISTOGRAMS:
+        return list(found)
+    ends = {id(point) for each in found for point in (each.curve.points[0], each.curve.points[-1])}
+    return [each for each in found if id(each.point) in ends][:_MOST_HISTOGRAMS]
+
+
 def _histograms(study: Study, found: Sequence[SizeSteps]) -> Figure:
-    edge_s = _edge_s(found)
+    """One row for each size, in two columns where there are many."""
+    shown = _with_histogram(found)
+    edge_s = _edge_s(shown)
     factor, unit = time_scale(edge_s)
-    low = 0.95 * min(float(each.times.min()) for each in found) * factor
-    edges = np.linspace(low, edge_s * factor, _BINS + 1)
-    row_height = 80.0
+    low = 0.95 * min(float(each.times.min()) for each in shown) * factor
     x = Axis(f"duration of a step ({unit})", low, edge_s * factor)
-    frame = Plot("latency", "Histogram of step times", "One row for each size.", x, Axis("", 0, 1))
-    frame.left, frame.grid, frame.categories = 8.0, "", True
-    frame.height = 12 + row_height * len(found) + 44
-    for index, each in enumerate(found):
-        name = point_name(study, each.curve, each.point)
-        counts, _ = np.histogram(np.clip(each.times * factor, edges[0], edges[-1]), edges)
-        titles = [
-            f"{name}: {plural(int(count), 'step')} from {seconds(start / factor)} to {seconds(end / factor)}"
-            for count, start, end in zip(counts, edges[:-1], edges[1:], strict=True)
-        ]
-        row = Plot("", "", "", x, Axis("", 0, float(counts.max())), left=frame.left, categories=True)
-        bottom = 12 + row_height * (index + 1)
-        row.height = bottom + 42
-        row.head = bottom - row_height + 30
-        frame.add(histogram(row, edges, counts, each.colour, titles))
-        p50, p99 = (seconds(each.percentile_s(at).value) for at in (50, 99))
-        frame.caption(name, f"median {p50} · p99 {p99}", bottom - row_height + 22)
-        frame.rule(bottom)
+    height = -(-len(shown) // (2 if len(shown) > _ONE_COLUMN else 1))
+    drawn = [
+        _column(study, shown[first : first + height], x, f"latency-{first}", factor)
+        for first in range(0, len(shown), height)
+    ]
+    times = {
+        (each.curve.sweep, run): study.step_times_s[each.curve.sweep, run]
+        for each in shown
+        for run in each.point.runs
+        if (each.curve.sweep, run) in study.step_times_s
+    }
+    left_out = len(found) - len(shown)
+    rest = f" Of {plural(len(found), 'size')}, the smallest and largest of each configuration are shown."
     return Figure(
         "latency",
         "Histogram of step times",
         _slow_steps(study, found),
-        frame.svg(),
+        "".join(drawn),
         "Histogram of step durations, one row for each size",
-        lambda: plots.latency_figure(study.curves, study.step_times_s),
+        lambda: plots.latency_figure(study.curves, times),
         "A second peak is a second kind of step (a checkpoint, a validation, a disturbance). All repeats "
-        "pooled; the last bar also counts steps beyond the right edge.",
+        f"pooled; the last bar also counts steps beyond the right edge.{rest if left_out else ''}",
     )
+
+
+def _column(study: Study, shown: Sequence[SizeSteps], x: Axis, name: str, factor: float) -> str:
+    """Histograms below each other on one axis; `factor` is from seconds to its unit."""
+    edges = np.linspace(x.low, x.high, _BINS + 1)
+    frame = Plot(name, "Histogram of step times", "One row for each size.", x, Axis("", 0, 1))
+    frame.left, frame.grid, frame.categories = 8.0, "", True
+    frame.height = 12 + _ROW_HEIGHT * len(shown) + 44
+    for index, each in enumerate(shown):
+        size = point_name(study, each.curve, each.point)
+        counts, _ = np.histogram(np.clip(each.times * factor, edges[0], edges[-1]), edges)
+        titles = [
+            f"{size}: {plural(int(count), 'step')} from {seconds(start / factor)} to {seconds(end / factor)}"
+            for count, start, end in zip(counts, edges[:-1], edges[1:], strict=True)
+        ]
+        row = Plot("", "", "", x, Axis("", 0, float(counts.max())), left=frame.left, categories=True)
+        bottom = 12 + _ROW_HEIGHT * (index + 1)
+        row.height = bottom + 42
+        row.head = bottom - _ROW_HEIGHT + 30
+        frame.add(histogram(row, edges, counts, each.colour, titles))
+        p50, p99 = (seconds(each.percentile_s(at).value) for at in (50, 99))
+        frame.caption(size, f"median {p50} · p99 {p99}", bottom - _ROW_HEIGHT + 22)
+        frame.rule(bottom)
+    return frame.svg()

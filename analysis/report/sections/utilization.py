@@ -9,6 +9,7 @@ import pandas as pd
 from analysis.figures import plots
 from analysis.report.cells import cell
 from analysis.report.common import (
+    MOST_LABELS,
     MOST_LINES,
     all_points,
     coloured_points,
@@ -23,10 +24,11 @@ from analysis.report.common import (
 from analysis.report.section import Column, Figure, Section, Table, Unit, Value
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
+from analysis.svg.labels import Box, Label, along, distinct, point_labels
 from analysis.svg.lines import line
 from analysis.svg.plot import Plot
 from analysis.svg.scales import Axis
-from analysis.units import number, percent
+from analysis.units import number, percent, plural
 from disttrain.records.metrics import Metrics
 
 
@@ -146,15 +148,21 @@ def _figure(study: Study) -> Figure:
         y = replace(y, form=lambda value: percent(value, 0))
     finding = _by_size(study, shown)
     plot = Plot("utilization-figure", "Utilization on rank 0", finding, x, y, point_legend(study))
+    labels: list[Label] = []
+    lines: list[Box] = []
     by_run = {key: frame for key, frame in shown.groupby(["sweep", "run"])}
     for curve, point, colour in coloured_points(study):
         for run in point.runs[: 1 if len(by_run) > MOST_LINES else None]:
             if (frame := by_run.get((curve.sweep, run))) is not None:
                 title = f"{run}, {point_name(study, curve, point)}"
                 key = run_key(curve.sweep, run)
-                plot.add(
-                    line(plot, list(frame["step"]), list(frame["utilization"]), colour, title=title, key=key)
-                )
+                steps, values = list(frame["step"]), list(frame["utilization"])
+                plot.add(line(plot, steps, values, colour, title=title, key=key))
+                path = [(plot.xs(step), plot.ys(value)) for step, value in zip(steps, values, strict=True)]
+                lines += along(path)
+                labels.append(Label(plural(point.size, curve.unit), *path[-1], colour))
+    if len(study.curves) > 1 and len(labels) <= MOST_LABELS:  # a curve has one colour for all sizes
+        plot.add(point_labels(plot, distinct(labels), lines))
     reading = (
         "A kernel that waits for the network counts as busy, so this is no efficiency."
         if on_gpu

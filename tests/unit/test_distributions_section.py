@@ -1,0 +1,77 @@
+"""Histograms of any number of sizes, and lines whose labels name the size in the colour of the line."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from analysis.efficiency import scaling_curves
+from analysis.report import render
+from analysis.report.section import Figure
+from analysis.report.sections import build_all, distributions, utilization
+from analysis.report.summary import summarize
+from analysis.runs.load import load
+from analysis.study import Study
+from tests.support.fake_runs import fake_sweep
+
+CONFIGURATIONS = [{"optim.lr": lr / 1000} for lr in (1, 2)]
+
+
+def study_of(sweep: Path) -> Study:
+    table = load([sweep])
+    return Study(table, scaling_curves(table))
+
+
+def histograms_of(study: Study) -> Figure:
+    section = distributions.build(study)
+    assert section is not None
+    return next(figure for figure in section.figures if figure.name == "latency")
+
+
+def test_eight_sizes_have_their_histograms_in_two_columns(tmp_path: Path) -> None:
+    study = study_of(fake_sweep(tmp_path, nodes=(1, 2, 3, 4, 6, 8, 12, 16), repeats=1))
+    figure = histograms_of(study)
+    columns = figure.svg.split("<svg ")[1:]
+    assert [column.count("median ") for column in columns] == [4, 4]
+    assert figure.draw_png is not None
+    assert len(figure.draw_png().axes) == 8
+    sections = build_all(study)
+    page = render.page(summarize(study, sections, "2026-01-02T03:04:05Z"), sections)
+    assert '<figure id="fig-latency" class="wide">' in page
+    assert len(page.encode()) < render.PAGE_BYTES
+
+
+def test_few_sizes_stay_in_one_column(tmp_path: Path) -> None:
+    figure = histograms_of(study_of(fake_sweep(tmp_path, nodes=(1, 2), repeats=1)))
+    assert (figure.columns, figure.svg.count("median ")) == (1, 2)
+
+
+def test_of_too_many_sizes_the_ends_of_each_configuration_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distributions, "_MOST_HISTOGRAMS", 4)
+    sweep = fake_sweep(tmp_path, nodes=(1, 2, 4), repeats=1, axes=CONFIGURATIONS)
+    figure = histograms_of(study_of(sweep))
+    shown = re.findall(r">lr [\d.]+, (\d) nodes?</text>", figure.svg)
+    assert shown == ["1", "4", "1", "4"]
+    assert "Of 6 sizes, the smallest and largest of each configuration are shown." in figure.caption
+    assert figure.draw_png is not None
+    assert len(figure.draw_png().axes) == 4
+
+
+def test_lines_of_several_configurations_name_their_size_in_their_colour(tmp_path: Path) -> None:
+    study = study_of(fake_sweep(tmp_path, nodes=(1, 4), repeats=1, axes=CONFIGURATIONS))
+    for module, name in ((distributions, "ecdf"), (utilization, "utilization")):
+        section = module.build(study)
+        assert section is not None
+        svg = next(figure.svg for figure in section.figures if figure.name == name)
+        labels = re.findall(r'class="value[^"]* hued (c\d)"[^>]*>([^<]*)</text>', svg)
+        assert ("c0", "4 nodes") in labels
+        assert ("c1", "4 nodes") in labels
+    alone = replace(study, curves=study.curves[:1])
+    section = utilization.build(alone)
+    assert section is not None
+    assert "hued" not in section.figures[0].svg
