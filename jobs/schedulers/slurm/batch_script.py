@@ -23,7 +23,10 @@ from jobs.schedulers.slurm.site_profile import EXPEDITE, GENERIC, Profile
 
 _LONGEST_SIGNAL_S = 65535
 _STEP_NUMBERS = 4
-"""The number of the agents' step is the number of earlier starts, modulo this."""
+"""The number of the agents' step is the number of earlier starts, modulo this.
+
+Two starts share it only if they are a multiple of this apart. More numbers would cost more empty steps, each
+a request to the controller before the agents start."""
 
 
 @dataclass(frozen=True)
