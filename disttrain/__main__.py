@@ -19,14 +19,18 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
+from disttrain.checkpoint.folder import checkpoint_folder
+from disttrain.checkpoint.start_from import refuse_missing
 from disttrain.config.config_tree import Config
 from disttrain.config.dotted_keys import get_key
+from disttrain.config.gpu_options import gpu_option
 from disttrain.config.parsing import Draft, check, flag_pairs, load, parse_value, with_batch
+from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.config.sections.job import JobConfig
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError, Superseded
 from disttrain.records.heartbeat import Phase
 from disttrain.records.json_files import CorruptFile
-from disttrain.records.run_directory import Attempt, RunDir, attempt_of_job
+from disttrain.records.run_directory import Attempt, RunDir, attempt_of_job, checkpoint_steps
 from disttrain.records.run_json import read_run_json
 from disttrain.runtime import heartbeat, nccl_log_file
 from disttrain.runtime.apply_binding import bind
@@ -70,6 +74,7 @@ def main(argv: list[str]) -> int:
         with open_world(
             config.resources, config.job.collective_timeout_s, config.precision.dtype,
             gpus_per_rank=config.gpus_per_rank, attention=config.train.attention,
+            on_gpu=gpu_option(config),
         ) as world:  # fmt: skip
             if by_hand:
                 output = RunOutput.by_hand(arguments.run_dir, arguments.config, config, world)
@@ -143,7 +148,21 @@ def read_config(arguments: argparse.Namespace, flags: list[tuple[str, str]]) -> 
         )
     if config.command:
         raise ConfigError("command: start a script of your own by submit.py", at=draft.at("command"))
+    _check_start(config.checkpoint, arguments.run_dir, draft.at("checkpoint.start_from"))
     return with_batch(config, draft)[0]
+
+
+def _check_start(checkpoint: CheckpointConfig, run_dir: Path | None, at: str | None) -> None:
+    """Raise `ConfigError` if the run would start from a checkpoint that does not exist.
+
+    A run with a checkpoint of its own goes on from that, also after the other one was deleted.
+    """
+    if checkpoint.start_from is None:
+        return
+    if run_dir is not None and checkpoint_steps(checkpoint_folder(checkpoint, RunDir(run_dir))):
+        return
+    if message := refuse_missing(checkpoint.start_from):
+        raise ConfigError(message, at=at)
 
 
 def _observe(config: Config, attempt: Attempt) -> None:

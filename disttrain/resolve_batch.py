@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from disttrain.checkpoint.folder import DamagedCheckpoint, committed_paths
+from disttrain.checkpoint.folder import DamagedCheckpoint, checkpoint_folder, committed_paths
 from disttrain.checkpoint.integrity import read_manifest
-from disttrain.checkpoint.resume import checkpoint_folder
 from disttrain.config.config_tree import Config
 from disttrain.config.run_key import config_key
 from disttrain.memory.batch_fit import divisors

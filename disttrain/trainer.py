@@ -26,9 +26,9 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from disttrain.checkpoint import manifest as manifests
-from disttrain.checkpoint.folder import committed_path
+from disttrain.checkpoint.folder import checkpoint_folder, committed_path
 from disttrain.checkpoint.manifest import build_manifest
-from disttrain.checkpoint.resume import ResumeSource, checkpoint_folder, named_checkpoint, newest_intact
+from disttrain.checkpoint.resume import ResumeSource, named_checkpoint, newest_intact
 from disttrain.checkpoint.saver import CheckpointSaver
 from disttrain.checkpoint.train_state import RandomState, Stateful, TrainState
 from disttrain.config.batch_plan import BatchPlan

@@ -15,6 +15,7 @@ from torch import nn
 from disttrain.config.auto_strategy import choose_strategy
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.config_tree import Config
+from disttrain.config.gpu_options import gpu_option
 from disttrain.errors import ConfigError
 from disttrain.parallel.base import Strategy, build_strategy
 from disttrain.parallel.dp import dp_reason
@@ -44,10 +45,12 @@ def join_world(config: Config) -> AbstractContextManager[World]:
             nccl_log_file.request(output.attempt, rank_info())
         return open_world(
             config.resources, config.job.collective_timeout_s, config.precision.dtype,
-            gpus_per_rank=config.gpus_per_rank,
+            gpus_per_rank=config.gpus_per_rank, on_gpu=gpu_option(config),
         )  # fmt: skip
     info = rank_info()
-    chosen = choose(config.resources.device, config.precision.dtype, info, config.gpus_per_rank)
+    chosen = choose(
+        config.resources.device, config.precision.dtype, info, config.gpus_per_rank, on_gpu=gpu_option(config)
+    )
     if chosen.problem:
         raise ConfigError(chosen.message)
     device = torch.device(chosen.device)

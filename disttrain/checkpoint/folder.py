@@ -12,9 +12,10 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.records.checkpoint import Checkpoint
 from disttrain.records.json_files import create_exclusive, read_json, write_json
-from disttrain.records.run_directory import checkpoint_steps
+from disttrain.records.run_directory import RunDir, checkpoint_steps
 
 MANIFEST = "manifest.json"
 METADATA = ".metadata"
@@ -32,6 +33,11 @@ class CommittedCheckpoint:
 
     path: Path
     manifest: Checkpoint
+
+
+def checkpoint_folder(config: CheckpointConfig, run: RunDir) -> Path:
+    """The folder of this run's checkpoints."""
+    return Path(config.dir).resolve() / run.sweep / run.name if config.dir else run.checkpoints
 
 
 def committed_path(folder: Path, step: int) -> Path:

@@ -11,7 +11,7 @@ import torch
 
 from disttrain.checkpoint import folder as folders
 from disttrain.checkpoint import integrity, manifest
-from disttrain.checkpoint.folder import CommittedCheckpoint, DamagedCheckpoint
+from disttrain.checkpoint.folder import CommittedCheckpoint, DamagedCheckpoint, checkpoint_folder
 from disttrain.checkpoint.safe_reader import content_problems
 from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.errors import ConfigError, Superseded
@@ -36,11 +36,6 @@ class ResumeSource(CommittedCheckpoint):
     def step(self) -> int | None:
         """The step after which training continues; None if it begins at step 1."""
         return None if self.only_model else self.manifest.step
-
-
-def checkpoint_folder(config: CheckpointConfig, run: RunDir) -> Path:
-    """The folder of this run's checkpoints."""
-    return Path(config.dir).resolve() / run.sweep / run.name if config.dir else run.checkpoints
 
 
 def find_resume_source(

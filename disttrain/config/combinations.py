@@ -12,6 +12,8 @@ from disttrain.config.attention_combinations import check_attention
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.compile_combinations import check_compilation
 from disttrain.config.config_tree import Config
+from disttrain.config.gpu_options import check_gpu_options
+from disttrain.config.model_combinations import check_data, check_sizes
 from disttrain.config.sections.gradient_communication import refuse_scheme
 from disttrain.errors import ConfigError
 
@@ -243,12 +245,6 @@ def _cpu_offload(config: Config) -> Refusal | None:
             f"but it is {strategy}; use fsdp, or memory.offload_activations for a model that is whole on "
             "each rank",
         )
-    if config.resources.device == "cpu":
-        return (
-            "parallel.fsdp.cpu_offload",
-            "parallel.fsdp.cpu_offload=true needs a GPU: with resources.device=cpu, shards are in host "
-            "memory already; leave it out",
-        )
     return None
 
 
@@ -309,7 +305,6 @@ def _memory(config: Config) -> Refusal | None:
         )
     if memory.offload_activations:
         others = {
-            "resources.device=cpu": config.resources.device == "cpu",
             f"parallel.strategy={config.parallel.strategy}": config.parallel.strategy
             in ("fsdp", "hsdp", "pipeline"),
             f"compile.scope={config.compile.scope}": config.compile.scope != "none",
@@ -317,8 +312,8 @@ def _memory(config: Config) -> Refusal | None:
         if found := next((name for name, given in others.items() if given), None):
             return (
                 "memory.offload_activations",
-                f"memory.offload_activations=true does not go with {found}: it needs a GPU, a model that is "
-                "whole on each rank, and compile.scope=none; use memory.activation_checkpointing",
+                f"memory.offload_activations=true does not go with {found}: it needs a model that is whole "
+                "on each rank, and compile.scope=none; use memory.activation_checkpointing",
             )
     if memory.loss_chunk_tokens is not None:
         others = {
@@ -365,7 +360,9 @@ CHECKS: tuple[Callable[[Config], Refusal | None], ...] = (
     _pipeline,
     _gradient_communication,
     _sharding,
+    check_sizes,
     _cpu_offload,
+    check_gpu_options,
     _learning_rate,
     _precision,
     _batch,
@@ -373,5 +370,6 @@ CHECKS: tuple[Callable[[Config], Refusal | None], ...] = (
     _memory_of_replicas,
     check_compilation,
     check_attention,
+    check_data,
 )
 """In this order; the first refusal is shown."""

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from disttrain.config.model_combinations import refuse_sizes
 from disttrain.data.source import Source
 from disttrain.errors import ConfigError
 from disttrain.memory.chunked_cross_entropy import chunked_cross_entropy
@@ -72,11 +73,8 @@ def build(
             f"({source.record.name}); use data.kind=text, tokens or synthetic with data.task=language"
         )
     sizes = {"layers": layers, "width": width, "heads": heads, "vocab_multiple": vocab_multiple}
-    for name, size in sizes.items():
-        if size < 1:
-            raise ConfigError(f"model.{name}={size}: must be at least 1")
-    if width % (2 * heads):
-        raise ConfigError(f"model.width={width} must be a multiple of 2 x model.heads={heads}")
+    if refusal := refuse_sizes(sizes):
+        raise ConfigError(refusal[1])
     hidden = round(mlp_ratio * width)
     return GPT(source.classes, layers, width, heads, hidden, dropout, tie_weights, vocab_multiple)
 

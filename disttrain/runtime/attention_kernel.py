@@ -22,6 +22,9 @@ _ON_CPU = ("flash", "math")
 _MIN_CAPABILITY = {"cudnn": (8, 0), "flash": (8, 0)}
 """Lowest CUDA compute capability with a kernel (`sdp_utils.cpp` of PyTorch)."""
 
+_REFUSED = "No available kernel"
+"""Begins PyTorch's message for a call of attention that no allowed kernel takes."""
+
 
 def require_kernel(wanted: str, device: torch.device) -> None:
     """Raise `ConfigError` for a kernel that the device does not have; `auto` is on every device."""
@@ -43,8 +46,7 @@ def require_kernel(wanted: str, device: torch.device) -> None:
 def attention_kernel(wanted: str) -> Iterator[None]:
     """Context in which attention runs in the kernel `wanted` alone; `auto` leaves the choice to PyTorch.
 
-    In the context, PyTorch raises `RuntimeError` for a call that the kernel does not take. The setting holds
-    for the process.
+    Raises `ConfigError` for a call that the kernel does not take. The setting holds for the process.
     """
     if wanted == "auto":
         yield
@@ -52,5 +54,13 @@ def attention_kernel(wanted: str) -> Iterator[None]:
     # a compiled graph contains the kernel, which the keys of PyTorch's caches of graphs lack
     tag = f"{compiler_config.cache_key_tag} attention={wanted}"
     patched = compiler_config.patch(cache_key_tag=tag)  # type: ignore[attr-defined]  # made at run time
-    with sdpa_kernel(KERNELS[wanted]), patched:
-        yield
+    try:
+        with sdpa_kernel(KERNELS[wanted]), patched:
+            yield
+    except RuntimeError as error:
+        if _REFUSED not in str(error):
+            raise
+        raise ConfigError(
+            f"train.attention={wanted}: the kernel does not take a call of the model, as with dropout on "
+            "a CPU or with a mask; the warnings of PyTorch name the reason; use train.attention=auto"
+        ) from error

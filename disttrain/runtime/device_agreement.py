@@ -15,6 +15,7 @@ from typing import Literal
 
 import torch.distributed as dist
 
+from disttrain.config.gpu_options import GpuOption
 from disttrain.errors import ConfigError, NodeFault
 from disttrain.runtime.attention_kernel import require_kernel
 from disttrain.runtime.device import choose_device
@@ -37,8 +38,8 @@ class RankDevice:
     precision: str = ""
     """Resolved `precision.dtype`."""
     problem: Problem | None = None
-    """`config`: the node lacks the requested GPUs, precision or attention kernel. `node`: the node's GPUs
-    cannot be used."""
+    """`config`: the node lacks the requested GPUs, precision or attention kernel, or a GPU for an option that
+    needs one. `node`: the node's GPUs cannot be used."""
     message: str = ""
 
     @property
@@ -61,15 +62,22 @@ class Verdict:
 
 
 def choose(
-    requested: str, precision: str, info: RankInfo, gpus_per_rank: int = 1, attention: str = "auto"
+    requested: str,
+    precision: str,
+    info: RankInfo,
+    gpus_per_rank: int = 1,
+    attention: str = "auto",
+    on_gpu: GpuOption | None = None,
 ) -> RankDevice:
-    """Choose this rank's device for `resources.device=requested`, `precision.dtype=precision` and
-    `train.attention=attention`. Raises nothing."""
+    """Choose this rank's device for `resources.device=requested`, `precision.dtype=precision`,
+    `train.attention=attention` and the option `on_gpu`, which a CPU does not have. Raises nothing."""
     node = socket.gethostname()
     try:
         device = choose_device(requested, info.local_rank, info.local_size * gpus_per_rank)
         resolved, _ = choose_precision(precision, device)
         require_kernel(attention, device)
+        if on_gpu is not None and device.type == "cpu":
+            raise ConfigError(on_gpu.refusal("this rank trains on the CPU"))
     except ConfigError as error:
         return RankDevice(node, problem="config", message=str(error))
     except Exception as error:  # a broken driver raises errors of many types

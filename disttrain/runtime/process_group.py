@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
+from disttrain.config.gpu_options import GpuOption
 from disttrain.config.sections.job import JobConfig
 from disttrain.config.sections.resources import ResourcesConfig
 from disttrain.errors import ConfigError, in_one_line
@@ -173,18 +174,19 @@ def open_world(
     *,
     gpus_per_rank: int = 1,
     attention: str = "auto",
+    on_gpu: GpuOption | None = None,
 ) -> Iterator[World]:
     """Join the process group, and leave it at the end of the block.
 
     A collective that takes longer than the timeout raises. After an exception the group stays: its shutdown
     can wait for peers that sit in a collective, and the process must exit for torchrun to end them. `store`:
     meet there, and not in torchrun's own store. `gpus_per_rank`: see `Config.gpus_per_rank`. `attention`:
-    the kernel that each device must have.
+    the kernel that each device must have. `on_gpu`: an option that needs a GPU on each rank.
 
     Raises `ConfigError` when torchrun's world is not `resources.nodes x resources.gpus_per_node`: a
     rendezvous can form a smaller world without an error, and training must not run in one. Raises
     `ConfigError` or `NodeFault` on all ranks when their devices or backends differ, or one lacks the
-    precision or the attention kernel.
+    precision, the attention kernel, or the GPU for `on_gpu`.
     """
     info = rank_info()
     requested = (resources.nodes, resources.gpus_per_node // gpus_per_rank)
@@ -196,7 +198,7 @@ def open_world(
     if info.nodes > 1:
         _check_interface(os.environ.get("GLOO_SOCKET_IFNAME", ""), info.rank)
     torch.set_num_threads(resources.threads_per_rank)
-    chosen = device_agreement.choose(resources.device, precision, info, gpus_per_rank, attention)
+    chosen = device_agreement.choose(resources.device, precision, info, gpus_per_rank, attention, on_gpu)
     timeout = timedelta(seconds=collective_timeout_s)
     control = None
     with heartbeat.collective():

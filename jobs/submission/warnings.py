@@ -10,6 +10,7 @@ from disttrain.config.builder_options import BUILT_SECTIONS, unchecked_options
 from disttrain.config.config_tree import model_waits
 from jobs.schedulers.base import Scheduler
 from jobs.submission.huggingface_check import check_huggingface
+from jobs.submission.start_from_check import unchecked_start_from
 from jobs.submission.submit import nodes_to_exclude
 from sweeps.expand import RunPlan
 
@@ -37,7 +38,7 @@ def warnings_for(runs: Sequence[RunPlan], scheduler: Scheduler) -> list[str]:
             f"{_names([run.name for run in unmeasured])}: no step will be measured: train.steps is not above "
             f"telemetry.warmup_steps={most}"
         )
-    return found + _unchecked_options(runs)
+    return [*found, *_unchecked_options(runs), *unchecked_start_from(runs)]
 
 
 def excluded_nodes_warning(root: Path, scheduler: Scheduler) -> list[str]:

@@ -155,7 +155,9 @@ def test_train_sbatch_finds_its_code_from_anywhere(
 
 
 def test_a_dry_run_asks_slurm(on_slurm: MiniCluster, tmp_path: Path) -> None:
-    (tmp_path / "small.yaml").write_text("{data: {kind: digits}, train: {steps: 9, local_batch_size: 8}}")
+    (tmp_path / "small.yaml").write_text(
+        "{model: {kind: mlp}, data: {kind: digits}, train: {steps: 9, local_batch_size: 8}}"
+    )
     said = on_slurm.submit("sweep", "small.yaml", "--nodes", "1", "2", "--test-only", cwd=tmp_path)
     assert said.count("Slurm accepts it: Job ") == 1  # the script that is printed
     assert said.count("Slurm accepts n2-auto-b8-r0: Job ") == 1

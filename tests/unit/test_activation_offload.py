@@ -72,7 +72,10 @@ def test_a_cpu_is_refused():
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"resources": {"device": "cpu"}}, "does not go with resources.device=cpu"),
+        (
+            {"resources": {"device": "cpu"}},
+            "needs a GPU, but resources.device=cpu; use memory.act",
+        ),
         ({"parallel": {"strategy": "dp"}}, "does not go with parallel.strategy=dp; use ddp"),
         ({"parallel": {"strategy": "fsdp"}}, "does not go with parallel.strategy=fsdp"),
         ({"compile": {"scope": "blocks"}}, "does not go with compile.scope=blocks"),

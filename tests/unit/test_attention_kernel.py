@@ -76,6 +76,16 @@ def test_kernels_that_the_device_does_not_have_are_refused(gpu) -> None:
         require_kernel(kernel, GPU)
 
 
+def test_a_call_that_the_kernel_does_not_take_is_one_line() -> None:
+    x = torch.randn(1, 2, 16, 8)
+    message = r"^train\.attention=flash: the kernel does not take .*=auto$"
+    with pytest.raises(ConfigError, match=message), attention_kernel("flash"):
+        F.scaled_dot_product_attention(x, x, x, dropout_p=0.1)
+    with pytest.raises(RuntimeError, match="boom") as other, attention_kernel("flash"):
+        raise RuntimeError("boom")
+    assert not isinstance(other.value, ConfigError)
+
+
 def test_cudnn_is_refused_on_an_amd_gpu_whose_miopen_torch_names_cudnn(gpu, monkeypatch) -> None:
     require_kernel("cudnn", GPU)
     monkeypatch.setattr(torch.version, "hip", "6.4")
@@ -84,9 +94,9 @@ def test_cudnn_is_refused_on_an_amd_gpu_whose_miopen_torch_names_cudnn(gpu, monk
     require_kernel("flash", GPU)
 
 
-def draft(kernel: str, device: str, dtype: str = "fp32", kind: str = "gpt") -> Draft:
+def draft(kernel: str, device: str, dtype: str = "fp32", kind: str = "gpt", **options: float) -> Draft:
     return Draft({
-        "model": {"kind": kind}, "data": {"kind": "text"} if kind == "gpt" else {},
+        "model": {"kind": kind, **options}, "data": {"kind": "text"} if kind == "gpt" else {},
         "train": {"steps": 1, "local_batch_size": 1, "attention": kernel},
         "resources": {"device": device}, "precision": {"dtype": dtype},
     })  # fmt: skip
@@ -104,6 +114,10 @@ def draft(kernel: str, device: str, dtype: str = "fp32", kind: str = "gpt") -> D
         (
             draft("flash", "cuda", kind="huggingface"),
             r"needs precision\.dtype bf16 or fp16 on a GPU, but it is fp32; use",
+        ),
+        (
+            draft("flash", "cpu", dropout=0.1),
+            r"flash with model\.dropout=0\.1 needs a GPU, but resources\.device=cpu; use math or auto",
         ),
         (draft("math", "auto", kind="mlp"), r"model\.kind=mlp has no attention; leave it out"),
     ],

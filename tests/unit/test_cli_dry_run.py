@@ -102,7 +102,9 @@ def warnings(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
 def test_more_threads_than_processors_are_a_warning(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Path("tiny.yaml").write_text("{data: {kind: digits}, train: {steps: 99, local_batch_size: 8}}")
+    Path("tiny.yaml").write_text(
+        "{model: {kind: mlp}, data: {kind: digits}, train: {steps: 99, local_batch_size: 8}}"
+    )
     crowd = ["--nodes", "1", "2", "4", "--set", "data.workers=1"]
     assert warnings(capsys, "--nodes", "1", "2", "--cluster", "local") == []
     assert warnings(capsys, *crowd, "--cluster", "slurm") == [], "there each node is a machine"
@@ -116,7 +118,7 @@ def test_more_threads_than_processors_are_a_warning(
 
 
 def test_runs_without_a_measured_step_are_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("tiny.yaml").write_text("{data: {kind: digits}, train: {local_batch_size: 8}}")
+    Path("tiny.yaml").write_text("{model: {kind: mlp}, data: {kind: digits}, train: {local_batch_size: 8}}")
     (line,) = warnings(capsys, "--cluster", "local", "--set", "train.steps=8,9,10,5,11")
     assert line == (
         "n1-single-b8-steps8-r0, n1-single-b8-steps9-r0, n1-single-b8-steps10-r0 and 1 more: no step will be "

@@ -136,10 +136,16 @@ def test_runs_on_slurm_are_not_moved_to_this_machine_by_auto(
 
 
 def test_run_from_a_checkpoint(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    start = tmp_path / "runs/other/checkpoints/step-00000010"
+    assert submit.main(["run", "tiny.yaml", "--from", str(start), "--dry-run"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: checkpoint.start_from={start} does not exist; give the folder")
+    start.mkdir(parents=True)
+    (start / "manifest.json").touch()
     out = ask_json(capsys, "run tiny.yaml --nodes 1 --from runs/other/checkpoints/step-00000010")
     (made,) = out["runs"]
     config = read_json(RUNS / "tiny" / made["run"] / "run.json")["config"]
-    assert config["checkpoint"]["start_from"] == str(tmp_path / "runs/other/checkpoints/step-00000010")
+    assert config["checkpoint"]["start_from"] == str(start)
 
 
 def test_secrets_are_not_written(capsys: pytest.CaptureFixture[str]) -> None:

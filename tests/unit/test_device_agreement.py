@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from disttrain import __main__ as entry
+from disttrain.config.gpu_options import GpuOption
 from disttrain.config.sections.resources import ResourcesConfig
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError, NodeFault
 from disttrain.runtime import device, device_agreement
@@ -69,10 +71,11 @@ def test_nodes_that_would_choose_another_precision_are_named() -> None:
     [
         ({"precision": "tf32"}, r"precision\.dtype=tf32 needs a GPU, .*; use fp32"),
         ({"attention": "cudnn"}, r"train\.attention=cudnn needs a GPU, .*; use flash"),
+        ({"on_gpu": GpuOption("a.b", "a.b=1", "; use c")}, r"a\.b=1 needs a GPU, but this rank .*; use c"),
     ],
 )
 def test_settings_that_no_device_has_are_refused_before_the_process_group(
-    wanted: dict[str, str], message: str, monkeypatch
+    wanted: dict[str, Any], message: str, monkeypatch
 ) -> None:
     monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: pytest.fail("a process group started"))
     monkeypatch.setattr("socket.gethostname", lambda: "cpu-07")

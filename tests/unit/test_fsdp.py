@@ -196,7 +196,7 @@ def test_buffers_move_and_parameters_stay() -> None:
         (
             "hsdp",
             "cpu",
-            "needs a GPU: with resources.device=cpu, shards are in host memory already; leave it",
+            "needs a GPU, but resources.device=cpu, where shards are in host memory already; leave it",
         ),
     ],
 )

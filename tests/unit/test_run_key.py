@@ -13,9 +13,9 @@ TWO = {"gpus_per_node": 2}
 @pytest.mark.parametrize(
     ("sections", "key"),
     [
-        ({"model": {"kind": "mlp"}}, "aff8895293b3"),
+        ({"model": {"kind": "mlp"}, "data": {"kind": "digits"}}, "d1a009a1f7d1"),
         ({"model": {"kind": "gpt", "layers": 2}, "data": {"kind": "text"}}, "166f9b4560bb"),
-        ({"model": {"kind": "resnet"}}, "1f6e6d41bc25"),
+        ({"model": {"kind": "resnet"}, "data": {"kind": "digits"}}, "5e489b7796f2"),
         ({"model": {"kind": "emulated", "layers": 4}}, "8ac367239c53"),
         ({"parallel": {"strategy": "ddp"}, "resources": TWO}, "177f3c8c4ca7"),
         ({"parallel": {"strategy": "fsdp"}, "resources": TWO}, "ee2a5392cd0e"),
