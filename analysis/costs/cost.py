@@ -36,7 +36,8 @@ class SizeCost:
     """In the currency of the price list; None without a price."""
     meets: Meets | None
     """Whether the training ends within the deadline; `undecided` where the deadline lies in the interval, and
-    without an interval between repeats. None without a deadline."""
+    without an interval. None without a deadline. Of one repeat, the interval is within the run: `time_s` has
+    the basis."""
 
 
 def seconds_of(deadline: str) -> float:
@@ -107,13 +108,13 @@ def pareto(points: Sequence[tuple[float, float]], margin: float = 0.0) -> list[b
 
 
 def cheapest(costs: Sequence[SizeCost]) -> SizeCost | None:
-    """The size of fewest device-hours that meets the deadline for certain; None without one."""
+    """The size of fewest device-hours whose interval is within the deadline; None without one."""
     in_time = [cost for cost in costs if cost.meets == "yes"]
     return min(in_time, key=lambda cost: (cost.device_hours.value, cost.time_s.value), default=None)
 
 
 def _meets(time: Estimate, deadline_s: float) -> Meets:
     low, high = time.low, time.high
-    if low is None or high is None or time.basis != "repeats":
+    if low is None or high is None:
         return "undecided"
     return "yes" if high <= deadline_s else "no" if low > deadline_s else "undecided"

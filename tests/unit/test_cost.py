@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from analysis.costs.cost import cheapest, pareto, size_costs
 from analysis.efficiency import Curve, scaling_curves
 from analysis.runs.load import load
-from analysis.stats.estimates import Estimate, not_stationary
+from analysis.stats.estimates import not_stationary
 from tests.support.fake_runs import fake_sweep
 
 pairs = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1)
@@ -63,11 +62,8 @@ def test_the_cheapest_size_within_the_deadline(curve: Curve) -> None:
     assert meets == ["no", "undecided", "yes"]
 
 
-@pytest.mark.parametrize("without", [not_stationary, lambda rate: replace(rate, basis="within run")])
-def test_without_an_interval_between_repeats_the_deadline_is_undecided(
-    curve: Curve, without: Callable[[Estimate], Estimate]
-) -> None:
-    drifting = [replace(point, samples_per_s=without(point.samples_per_s)) for point in curve.points]
+def test_without_an_interval_the_deadline_is_undecided(curve: Curve) -> None:
+    drifting = [replace(point, samples_per_s=not_stationary(point.samples_per_s)) for point in curve.points]
     costs = size_costs(replace(curve, points=drifting), 1e6, {1: 2, 2: 4, 4: 8}, deadline_s=1e9)
     assert [cost.meets for cost in costs] == ["undecided"] * 3
     assert cheapest(costs) is None

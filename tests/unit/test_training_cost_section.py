@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from analysis.costs.cost import samples_of, seconds_of
-from analysis.efficiency import scaling_curves
 from analysis.report import CostQuestion, check, write
 from analysis.report.sections import training_cost
 from analysis.runs.load import load
-from analysis.study import Study
+from analysis.study import make_study
 from analysis.units import number
 from disttrain.errors import ConfigError
 from tests.support.fake_runs import fake_run, fake_sweep
@@ -21,8 +21,7 @@ PRICES = "currency: EUR\ndevice_hour:\n  cpu: 10\n"
 
 
 def section_of(sweep: Path, question: CostQuestion):
-    table = load([sweep])
-    section = training_cost.build(Study(table, scaling_curves(table), **question.read()))
+    section = training_cost.build(replace(make_study(load([sweep])), **question.read()))
     assert section is not None
     return section
 
@@ -89,12 +88,22 @@ def test_emulated_and_real_runs_do_not_dominate_each_other(tmp_path: Path) -> No
     assert "Emulated runs: the cheapest size within 24.0 h is emulated, 1 node" in late.conclusion
 
 
-def test_one_repeat_does_not_settle_the_deadline_and_bounds_have_the_digits_of_the_value(
-    tmp_path: Path,
-) -> None:
-    alone = section_of(fake_sweep(tmp_path, "alone", repeats=1), CostQuestion(deadline="1d"))
-    assert alone.conclusion == "No measured size ends within 24.0 h for certain (one repeat)."
-    assert set(columns(alone)["meets"]) == {"cannot tell"}
+def test_one_repeat_settles_the_deadline_by_its_interval_within_the_run_and_says_so(tmp_path: Path) -> None:
+    alone = fake_sweep(tmp_path, "alone", repeats=1)
+    section = section_of(alone, CostQuestion(deadline="1d"))
+    assert section.conclusion.startswith("The cheapest size within 24.0 h is 1 node with ")
+    assert section.conclusion.endswith("lacks the spread between repeats.")
+    assert columns(section)["meets"] == ["yes (within the run)"] * 3
+    fastest = columns(section)["time_s"][2]
+    undecided = section_of(alone, CostQuestion(deadline=f"{fastest.value:.6f}s"))
+    assert columns(undecided)["meets"] == [*["no (within the run)"] * 2, "cannot tell (within the run)"]
+    assert undecided.conclusion.endswith("for certain.")
+    short = tmp_path / "short"
+    fake_run(short / "n1", steps=30)
+    assert columns(section_of(short, CostQuestion(deadline="1d")))["meets"] == ["cannot tell"]
+
+
+def test_bounds_have_the_digits_of_the_value(tmp_path: Path) -> None:
     section = section_of(fake_sweep(tmp_path), CostQuestion())
     assert re.search(r"0\.00\d{3} device-hours \[0\.00\d{3}, 0\.00\d{3}\]", section.conclusion)
 

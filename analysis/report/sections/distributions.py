@@ -208,7 +208,7 @@ def _ecdf(study: Study, found: Sequence[SizeSteps]) -> Figure:
 
 
 def _label_at(each: SizeSteps, length: int) -> int:
-    """Index of the labelled point among `length` points of a line: the sizes of a curve at unequal heights."""
+    """Index of the labelled point among `length` points of a line; sizes of a curve have unequal heights."""
     points = each.curve.points
     return min(length - 1, length * (points.index(each.point) + 1) // (len(points) + 1))
 

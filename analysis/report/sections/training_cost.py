@@ -26,6 +26,7 @@ from analysis.units import money, number, percent, plural, span
 
 _DOMINATED = "another size is faster and cheaper"
 _TIME_UNITS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"))
+_ONE_REPEAT = "It has one repeat: its interval is within the run and lacks the spread between repeats."
 MEETS = {"yes": "yes", "no": "no", "undecided": "cannot tell", None: None}
 
 
@@ -43,7 +44,7 @@ def build(study: Study) -> Section | None:
             energy, grams = _energy(study, curve, point)
             size = common.size_values(study, curve, point)
             spent: list[Value] = [cost.devices, cost.time_s, cost.device_hours, cost.money]
-            rows.append([*size, *spent, energy, grams, next(best), MEETS[cost.meets]])
+            rows.append([*size, *spent, energy, grams, next(best), _verdict(cost)])
             sources.append(common.sources(study, curve, point))
     columns = [
         *common.size_columns(study),
@@ -162,7 +163,8 @@ def _conclusion_of(study: Study, found: list[tuple[Curve, list[SizeCost]]]) -> s
         if best is None:
             return f"No measured size ends within {span(study.deadline_s)} for certain{_unknown(every)}."
         curve = next(curve for curve, cost in every if cost is best)
-        return f"The cheapest size within {span(study.deadline_s)} is {_text(study, curve, best)}."
+        text = f"The cheapest size within {span(study.deadline_s)} is {_text(study, curve, best)}."
+        return f"{text} {_ONE_REPEAT}" if best.time_s.basis == "within run" else text
     least = min(every, key=lambda each: each[1].device_hours.value)
     fastest = min(every, key=lambda each: each[1].time_s.value)
     if least[1] is fastest[1]:
@@ -175,12 +177,18 @@ def _conclusion_of(study: Study, found: list[tuple[Curve, list[SizeCost]]]) -> s
     return f"Cheapest: {_text(study, *least)}{also}. Fastest: {_text(study, *fastest)}."
 
 
+def _verdict(cost: SizeCost) -> str | None:
+    """Whether a size meets the deadline, marked where its interval is that of one run."""
+    text = MEETS[cost.meets]
+    return f"{text} (within the run)" if text and cost.time_s.basis == "within run" else text
+
+
 def _unknown(every: list[tuple[Curve, SizeCost]]) -> str:
-    """Reasons for which sizes have no interval between repeats, in parentheses; empty if all have one."""
+    """Reasons for which sizes have no interval, in parentheses; empty if all have one."""
     reasons = {
-        "not stationary" if cost.time_s.basis == "not stationary" else "one repeat"
+        "not stationary" if cost.time_s.basis == "not stationary" else "one repeat of few steps"
         for _, cost in every
-        if cost.time_s.low is None or cost.time_s.basis != "repeats"
+        if cost.time_s.low is None
     }
     return f" ({', '.join(sorted(reasons))})" if reasons else ""
 
