@@ -17,6 +17,7 @@ import torch.distributed as dist
 from disttrain.comm_bench.timing import last_to_arrive, timed
 from disttrain.config.sections.resources import ResourcesConfig
 from disttrain.records.json_files import write_json
+from disttrain.runtime.apply_binding import bind
 from disttrain.runtime.process_group import World, open_world
 from disttrain.runtime.rank_info import rank_info
 from disttrain.telemetry.link_probe import measure_rates
@@ -77,6 +78,7 @@ def main() -> None:
     parser.add_argument("--bucket-mb", type=float, default=25.0, help="bucket size of the run in MiB")
     given = parser.parse_args()
     began = time.monotonic()
+    bind()  # as the ranks of the run
     info = rank_info()
     shape = ResourcesConfig(nodes=info.nodes, gpus_per_node=info.local_size, device=given.device)
     with open_world(shape, _COLLECTIVE_TIMEOUT_S) as world:

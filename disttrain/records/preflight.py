@@ -18,8 +18,8 @@ class PreflightProblem(_Part):
     """One finding of a check."""
 
     check: str
-    """`agreement`, `clock`, `gpus`, `gpu_health`, `processors`, `memory_lock`, `defects`, `shared_folder`,
-    `free_space`, `excluded`, `storage_rate`, `links` or `all_reduce`."""
+    """`agreement`, `clock`, `gpus`, `gpu_health`, `processors`, `affinity`, `memory_lock`, `defects`,
+    `shared_folder`, `free_space`, `excluded`, `storage_rate`, `links` or `all_reduce`."""
     severity: Literal["error", "warning"]
     """The run does not start after an error."""
     message: str
@@ -41,7 +41,10 @@ class PreflightNode(_Part):
     """GPUs that the job may use by NVML, 0 without a driver; null if NVML gave no answer, and for runs
     without GPUs."""
     processors: int
-    """Processors that this job may use."""
+    """Number of processors that this job may use."""
+    rank_processors: list[str] | None = None
+    """Measured processors that each local rank may use, such as `0-7,64-71`; null without a scheduler, and
+    with `job.binding: none`."""
     memory_lock_bytes: int | None
     """Limit of locked memory (`ulimit -l`); null without a limit, and with CAP_IPC_LOCK (as root)."""
     free_bytes: dict[str, int]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from disttrain.records.run_directory import PROCESSORS
 
@@ -23,12 +23,3 @@ def bind(environ: Mapping[str, str] = os.environ) -> None:
     if local_rank < len(chosen) and chosen[local_rank]:
         with contextlib.suppress(OSError, ValueError):
             os.sched_setaffinity(0, {int(number) for number in chosen[local_rank].split(",")})
-
-
-def list_text(processors: Iterable[int]) -> str:
-    """Numbers of processors in the form of the kernel: `0-7,64-71`."""
-    numbers = set(processors)
-    starts = sorted(number for number in numbers if number - 1 not in numbers)
-    ends = sorted(number for number in numbers if number + 1 not in numbers)
-    pairs = zip(starts, ends, strict=True)
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in pairs)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from disttrain.runtime.apply_binding import list_text
+from disttrain.records.processor_list import list_text
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.hardware.sampler import NodeSamples
 from disttrain.telemetry.step_clock import PhaseSeconds

@@ -107,6 +107,13 @@ def test_locked_memory_matters_on_rdma(limit: int | None, rdma: bool, severity: 
     assert [each.severity for each in found] == ([severity] if severity else [])
 
 
+def test_one_limit_of_locked_memory_on_several_nodes_is_one_problem() -> None:
+    low = [replace(each, memory_lock_bytes=65536, rdma=True) for each in FOUR]
+    little, more = checks.check_memory_lock([*low[:2], replace(low[2], memory_lock_bytes=2**30), FOUR[3]])
+    assert little.message == "nodes n0, n1: locked memory is limited to 0.1 MiB, and RDMA needs it"
+    assert (little.nodes, more.nodes) == (("n0", "n1"), ())
+
+
 def test_a_defect_of_several_nodes_is_one_warning() -> None:
     nodes = [replace(each, defects=["mlx5_3: port 1 is DOWN"]) for each in FOUR[1:3]]
     nodes.append(replace(FOUR[3], defects=["mlx5_0: PCIe carries 252 Gbit/s"]))

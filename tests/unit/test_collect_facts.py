@@ -94,6 +94,16 @@ def test_a_run_over_tcp_does_not_need_locked_memory(tmp_path: Path, monkeypatch:
         assert (found.rdma, found.tcp) == (expected, not expected)
 
 
+@pytest.mark.parametrize(
+    ("kind", "needed"), [("ndr", True), ("efa_p5", True), ("cxi", False), ("pcie", False)]
+)
+def test_adapters_that_need_locked_memory(
+    kind: str, needed: bool, fabric_of: Callable[[str], Fabric]
+) -> None:
+    fabric = fabric_of(kind)
+    assert collect_facts._network_facts(fabric, fabric.compute_adapters, {})["rdma"] == needed
+
+
 def test_defects_of_a_network_that_the_run_uses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fabric_of: Callable[[str], Fabric]
 ) -> None:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from disttrain.records.processor_list import list_text
 from disttrain.records.run_directory import PROCESSORS
-from disttrain.runtime.apply_binding import bind, list_text
+from disttrain.runtime.apply_binding import bind
 from disttrain.runtime.device import usable_cpus
 from jobs.fabric.plan_binding import (
     BindingPlan,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,8 +15,9 @@ import pytest
 
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.preflight import Preflight
-from disttrain.records.run_directory import Attempt, RunDir
+from disttrain.records.run_directory import PROCESSORS, Attempt, RunDir
 from jobs.core import excluded_nodes, journal
+from jobs.core.environment import AddedVariable
 from jobs.core.exit_evidence import read_evidence
 from jobs.fabric.description import Fabric, FabricKind, Interface
 from jobs.node import peers, rendezvous
@@ -50,7 +52,9 @@ def network(alternatives: tuple[Interface, ...] = ()) -> NodeNetwork:
 
 def node(attempt: Attempt, rank: int) -> NodeContext:
     run = RunDir(attempt.path.parent.parent)
-    return NodeContext(run, 0, rank, HOSTS, Mock(missing_gpus=lambda record: None))
+    return NodeContext(
+        run, 0, rank, HOSTS, Mock(missing_gpus=lambda record: None, processors_on_node=lambda: None)
+    )
 
 
 @pytest.fixture
@@ -297,7 +301,27 @@ def test_one_node_with_several_gpus_measures_between_them(
     assert run_preflight.run_preflight(alone, attempt, record, network()) == Outcome(None)
     found = Preflight.model_validate(read_json(attempt.preflight))
     assert found.mode == mode
-    assert ["all_reduce" in each.check for each in found.problems] == [True] * (mode == "full")
+    slow = [each for each in found.problems if each.check == "all_reduce"]
+    assert len(slow) == (mode == "full")
+
+
+@pytest.mark.parametrize("binding", ["auto", "none"])
+def test_the_processors_of_the_ranks_are_recorded(attempt: Attempt, binding: str) -> None:
+    config = {**RECORD["config"], "resources": {"nodes": 1, "gpus_per_node": 2, "device": "cpu"}}
+    config["job"] = {**config["job"], "binding": binding}
+    first = min(os.sched_getaffinity(0))
+    bound = NodeNetwork(
+        Fabric(FabricKind.NONE),
+        None,
+        (),
+        lambda _: {PROCESSORS: AddedVariable(f"{first};{first}", "", "derived")},
+    )
+    alone = replace(node(attempt, 0), hosts=["n0"])
+    before = os.sched_getaffinity(0)
+    run_preflight.run_preflight(alone, attempt, {"config": config}, bound)
+    (found,) = Preflight.model_validate(read_json(attempt.preflight)).nodes
+    assert found.rank_processors == ([str(first)] * 2 if binding == "auto" else None)
+    assert os.sched_getaffinity(0) == before
 
 
 def test_the_space_needed_includes_one_more_checkpoint(tmp_path: Path) -> None:

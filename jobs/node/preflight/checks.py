@@ -12,9 +12,10 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from jobs.core.excluded_nodes import ExcludedNode
+from jobs.node.preflight.affinity import Affinity, affinity_defects
 
 CLOCK_LIMIT_S = 5.0
 """Difference between the clocks of two nodes that ends the start. Order and durations between nodes in
@@ -31,6 +32,7 @@ _MUST_AGREE = ("code", "machine", "torch", "NCCL")
 _NONE = "none"
 
 Severity = Literal["error", "warning"]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -57,9 +59,11 @@ class NodeFacts:
     agreement: Mapping[str, str]
     """Values that must be equal on all nodes."""
     processors: int
-    """Processors that this job may use."""
+    """Number of processors that this job may use."""
     free_bytes: Mapping[str, int]
     """Free space by folder."""
+    affinity: Mapping[str, Any] | None = None
+    """`jobs.node.preflight.affinity.Affinity`; None without a scheduler, and with `job.binding: none`."""
     missing_gpus: str | None = None
     """Message if the scheduler gave fewer GPUs than the run requested."""
     gpus: int | None = None
@@ -71,7 +75,7 @@ class NodeFacts:
     memory_lock_bytes: int | None = None
     """Limit of locked memory; None without a limit."""
     rdma: bool = False
-    """Whether NCCL of this run may use a verbs adapter (InfiniBand, RoCE)."""
+    """Whether NCCL of this run may use adapters that register memory (InfiniBand, RoCE, EFA)."""
     link_bytes_per_s: float | None = None
     """Rate at which the ranks of the node can reach the others; None if unknown."""
     tcp: bool = False
@@ -210,26 +214,36 @@ def check_processors(facts: Sequence[NodeFacts], ranks: int) -> list[Problem]:
     return [Problem("processors", message, remedy, severity="warning")]
 
 
+def check_affinity(facts: Sequence[NodeFacts]) -> list[Problem]:
+    """Warnings of ranks on processors of others or far from their GPU, each with all nodes that have them."""
+    hosts = _grouped(
+        (defect, each.host)
+        for each in facts
+        if each.affinity is not None
+        for defect in affinity_defects(Affinity(**each.affinity))
+    )
+    return [
+        Problem("affinity", f"{_named(on)}: {message}", remedy, tuple(on), "warning")
+        for (message, remedy), on in hosts.items()
+    ]
+
+
 def check_memory_lock(facts: Sequence[NodeFacts]) -> list[Problem]:
-    """Too small limits of locked memory on nodes with RDMA."""
+    """Too small limits of locked memory on nodes with RDMA, each with all nodes that have it."""
     found = []
     remedy = "have the scheduler's daemon started with LimitMEMLOCK=infinity and not propagate MEMLOCK"
-    for each in facts:
-        limit = each.memory_lock_bytes
-        if limit is not None and each.rdma:
-            severity: Severity = "error" if limit < _MIN_LOCKED_BYTES else "warning"
-            message = f"node {each.host}: locked memory is limited to {_mib(limit)}, and RDMA needs it"
-            at_fault = (each.host,) if severity == "error" else ()
-            found.append(Problem("memory_lock", message, remedy, at_fault, severity))
+    limits = [(each.memory_lock_bytes, each.host) for each in facts if each.rdma]
+    for limit, hosts in _grouped((limit, host) for limit, host in limits if limit is not None).items():
+        severity: Severity = "error" if limit < _MIN_LOCKED_BYTES else "warning"
+        message = f"{_named(hosts)}: locked memory is limited to {_mib(limit)}, and RDMA needs it"
+        at_fault = tuple(hosts) if severity == "error" else ()
+        found.append(Problem("memory_lock", message, remedy, at_fault, severity))
     return found
 
 
 def check_defects(facts: Sequence[NodeFacts]) -> list[Problem]:
     """Warnings of defects of the network, each with all nodes that have it."""
-    hosts: dict[str, list[str]] = {}
-    for each in facts:
-        for defect in each.defects:
-            hosts.setdefault(defect, []).append(each.host)
+    hosts = _grouped((defect, each.host) for each in facts for defect in each.defects)
     remedy = "training may be slow; `submit.py fabric explain` on a node shows its network"
     return [
         Problem("defects", f"{_named(on)}: {defect}", remedy, tuple(on), "warning")
@@ -325,6 +339,14 @@ def nodes_at_fault(problems: Iterable[Problem], hosts: Sequence[str]) -> tuple[s
 def as_record(problem: Problem) -> dict[str, Any]:
     """`records.PreflightProblem`."""
     return {**asdict(problem), "nodes": list(problem.nodes)}
+
+
+def _grouped(found: Iterable[tuple[T, str]]) -> dict[T, list[str]]:
+    """The hosts of each value."""
+    hosts: dict[T, list[str]] = {}
+    for value, host in found:
+        hosts.setdefault(value, []).append(host)
+    return hosts
 
 
 def _named(hosts: Sequence[str]) -> str:

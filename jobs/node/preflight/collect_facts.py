@@ -22,12 +22,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from disttrain.records.collect_provenance import code_hash
 from jobs.fabric.defects import defects
-from jobs.fabric.description import Adapter, AdapterKind, ConfigurationFile, Fabric, FabricKind
+from jobs.fabric.description import Adapter, AdapterKind, ConfigurationFile, Fabric, FabricKind, Gpu
 from jobs.fabric.detect import current_process, detect
 from jobs.fabric.expected_adapters import expected_adapters
 from jobs.fabric.gpu_links import NvmlReading
 from jobs.fabric.shared_network import Offer
 from jobs.node.child_process import output
+from jobs.node.preflight.affinity import Affinity
 from jobs.node.preflight.checks import NodeFacts
 from jobs.node.preflight.link_rates import gpu_path, link_bytes_per_s
 
@@ -60,6 +61,7 @@ def collect(
     interface: str | None = None,
     fabric: Fabric | None = None,
     offers: Sequence[Offer] = (),
+    measure_affinity: Callable[[Sequence[Gpu]], Affinity] | None = None,
     root: Path = Path("/"),
 ) -> NodeFacts:
     """Facts of the node of rank `node`.
@@ -75,17 +77,18 @@ def collect(
         interface: network interface by which this node reaches the others.
         fabric: description of its network; None: detected below `root`.
         offers: interfaces that are faster than `interface`, at which this node listens.
+        measure_affinity: measures the processors of its ranks, by the GPUs of the job.
         root: folder of `dev`, `proc` and `sys`.
     """
     began = time.monotonic()
-    measured = rate_folder if node < _NODES_THAT_WRITE else None
-    rates = _or_none(lambda: storage_rates(measured, node)) if measured is not None else None
+    rates = _storage_facts(rate_folder, node) if rate_folder is not None else {}
     health = _gpus(root) if wants_gpus else _GpuHealth(None)
     if fabric is None:
         fabric = _or_none(lambda: detect(root, current_process())) or Fabric(FabricKind.NONE)
     settings = _nccl_settings(fabric, environ or {})
     adapters = expected_adapters(fabric, settings) if wants_gpus and _has_driver(root) else ()
     path = gpu_path(health.reading, fabric, ranks)
+    affinity = measure_affinity(health.reading.gpus) if measure_affinity else None
     return NodeFacts(
         node=node,
         host=host,
@@ -98,8 +101,8 @@ def collect(
         gpu_path=asdict(path) if path else None,
         **_network_facts(fabric, adapters, settings),
         link_bytes_per_s=link_bytes_per_s(fabric, adapters, interface, ranks),
-        write_bytes_per_s=rates[0] if rates else None,
-        read_bytes_per_s=rates[1] if rates else None,
+        affinity=asdict(affinity) if affinity else None,
+        **rates,
         seconds=time.monotonic() - began,
         faster_interfaces=[asdict(each) for each in offers],
         time=time.time(),
@@ -169,7 +172,7 @@ def _network_facts(
     unlimited = replace(fabric, software=replace(fabric.software, memory_lock_bytes=None))
     return {
         "memory_lock_bytes": fabric.software.memory_lock_bytes,
-        "rdma": any(each.kind is AdapterKind.VERBS for each in adapters),
+        "rdma": any(each.kind in (AdapterKind.VERBS, AdapterKind.EFA) for each in adapters),
         "tcp": not adapters,
         "defects": defects(unlimited, settings) if adapters else (),
     }
@@ -194,6 +197,12 @@ def free_bytes(folder: Path) -> int:
     if found.f_blocks == 0:  # FUSE file systems without statfs report zeros
         raise OSError(f"{folder}: the file system reports no size")
     return found.f_bavail * found.f_frsize
+
+
+def _storage_facts(folder: Path, node: int) -> dict[str, Any]:
+    """Rates of storage on the first nodes."""
+    rates = _or_none(lambda: storage_rates(folder, node)) if node < _NODES_THAT_WRITE else None
+    return dict(zip(("write_bytes_per_s", "read_bytes_per_s"), rates, strict=True)) if rates else {}
 
 
 def storage_rates(folder: Path, node: int) -> tuple[float, float]:

@@ -24,12 +24,13 @@ from jobs.core import excluded_nodes, journal
 from jobs.core.attempt import checkpoint_folder
 from jobs.core.environment import AddedVariable
 from jobs.fabric import shared_network
-from jobs.fabric.description import Fabric, Interface
+from jobs.fabric.description import Fabric, Gpu, Interface
 from jobs.fabric.shared_network import Offer
 from jobs.node import rendezvous
 from jobs.node.node_context import NodeContext
 from jobs.node.node_log import log_line
-from jobs.node.preflight import bandwidth, checks, collect_facts, exchange, reachability, verdict
+from jobs.node.preflight import affinity, bandwidth, checks, collect_facts, exchange, reachability, verdict
+from jobs.node.preflight.affinity import Affinity
 from jobs.node.preflight.checks import ClockOffset, NodeFacts, Problem
 
 _NVIDIA = Path("/dev/nvidiactl")
@@ -142,19 +143,31 @@ def _own_facts(
     network: NodeNetwork,
     offers: Sequence[Offer],
 ) -> NodeFacts:
+    config, environ = record["config"], bandwidth.rank_environment(network.variables(None))
     return collect_facts.collect(
         node.rank,
         host=node.hosts[node.rank],
-        folders=[node.run.path, checkpoint_folder(node.run, record["config"])],
+        folders=[node.run.path, checkpoint_folder(node.run, config)],
         missing_gpus=node.allocation.missing_gpus(record) if node.allocation else None,
-        wants_gpus=asks_for_gpus(record["config"]["resources"]["device"]),
-        ranks=ranks_per_node(record["config"]),
-        environ=bandwidth.rank_environment(network.variables(None)),
+        wants_gpus=asks_for_gpus(config["resources"]["device"]),
+        ranks=ranks_per_node(config),
+        environ=environ,
         fabric=network.fabric,
         offers=offers,
         rate_folder=attempt.preflight_folder if mode == "full" else None,
         interface=network.interface,
+        measure_affinity=_affinity_of_ranks(node, config, network.fabric, environ),
     )
+
+
+def _affinity_of_ranks(
+    node: NodeContext, config: Mapping[str, Any], fabric: Fabric, environ: Mapping[str, str]
+) -> Callable[[Sequence[Gpu]], Affinity] | None:
+    """Measures the processors of the ranks; None where they may share them with other runs, or by choice."""
+    if node.one_machine or node.allocation is None or config["job"].get("binding", "auto") == "none":
+        return None
+    allocated, ranks = node.allocation.processors_on_node(), ranks_per_node(config)
+    return lambda gpus: affinity.measure(environ, fabric, gpus, ranks, allocated)
 
 
 def space_needed(run: RunDir, config: Mapping[str, Any]) -> dict[str, int]:

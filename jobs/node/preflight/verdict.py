@@ -24,6 +24,7 @@ def problems_of_facts(
         *checks.check_gpus(facts, ranks),
         *checks.check_free_space(facts, space_needed),
         *checks.check_processors(facts, ranks),
+        *checks.check_affinity(facts),
     ]
     if len(facts) > 1:
         found += checks.check_agreement(facts)
@@ -106,6 +107,7 @@ def _node(facts: NodeFacts, offset: ClockOffset | None) -> dict[str, Any]:
         "agreement_hash": facts.agreement_hash,
         "gpus": facts.gpus,
         "processors": facts.processors,
+        "rank_processors": list(facts.affinity["of_ranks"]) if facts.affinity else None,
         "memory_lock_bytes": facts.memory_lock_bytes,
         "free_bytes": dict(facts.free_bytes),
         "clock_offset_s": list(asdict(offset).values()) if offset else None,

@@ -1,0 +1,14 @@
+"""Numbers of processors in the form of the kernel, as records have them. Standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def list_text(processors: Iterable[int]) -> str:
+    """Numbers of processors in the form of the kernel: `0-7,64-71`."""
+    numbers = set(processors)
+    starts = sorted(number for number in numbers if number - 1 not in numbers)
+    ends = sorted(number for number in numbers if number + 1 not in numbers)
+    pairs = zip(starts, ends, strict=True)
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in pairs)
