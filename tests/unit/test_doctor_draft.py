@@ -98,14 +98,15 @@ def test_a_part_that_slurm_did_not_list_is_named(part: str) -> None:
         draft.profile_text(facts, ETHERNET)
 
 
-def test_adapters_of_infiniband_need_locked_memory() -> None:
+@pytest.mark.parametrize("kind", [FabricKind.INFINIBAND, FabricKind.ROCE, FabricKind.EFA])
+def test_adapters_of_rdma_need_locked_memory(kind: FabricKind) -> None:
     port = Port(1, "InfiniBand", "ACTIVE", "LinkUp", 400.0, "400 Gb/sec (4X NDR)")
     adapters = [
         Adapter(name, AdapterKind.VERBS, None, None, None, (port,), "", for_compute=True)
         for name in ("mlx5_0", "mlx5_1")
     ]
-    text = draft.profile_text(site_facts("h100"), Fabric(FabricKind.INFINIBAND, tuple(adapters)))
-    assert "network of this host: infiniband, 2 adapters of 400 Gbit/s" in text
+    text = draft.profile_text(site_facts("h100"), Fabric(kind, tuple(adapters)))
+    assert f"network of this host: {kind}, 2 adapters of 400 Gbit/s" in text
     made = Profile.model_validate({**yaml.safe_load(text), "name": "mine"})
     assert made.setup[0].startswith("ulimit -l unlimited")
     assert drafted(site_facts("h100")).setup == ()

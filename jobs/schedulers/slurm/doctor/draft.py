@@ -193,7 +193,7 @@ def _network(fabric: Fabric) -> list[Line]:
     rates = Counter(f"{each.rate_gbit_per_s:g} Gbit/s" for each in adapters if each.rate_gbit_per_s)
     shown = ", ".join(f"{count} adapters of {rate}" for rate, count in rates.items()) or "no RDMA adapters"
     text = f"network of this host: {fabric.kind}, {shown}; nodes may differ (submit.py fabric explain)"
-    if fabric.kind not in (FabricKind.INFINIBAND, FabricKind.ROCE):
+    if fabric.kind not in (FabricKind.INFINIBAND, FabricKind.ROCE, FabricKind.EFA):
         return [Line(None, "", text)]
     return [Line("setup", json.dumps([_UNLOCK]), f"{text}. Adapters need locked memory")]
 
