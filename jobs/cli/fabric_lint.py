@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
         _check_version(args.nccl)
     read = read_settings(text, name)
     known = registry()
-    settings = {each: read.settings[each] for each in read.settings if known.is_of_interest(each)}
+    settings = {each: read.settings[each] for each in read.settings if known.is_judged(each)}
     found = lint(
         settings,
         fabric=fabric,

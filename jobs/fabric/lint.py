@@ -57,7 +57,7 @@ def _each_variable(context: LintContext) -> Iterator[Finding]:
         if variable is not None:
             finding = _judge(context, setting, variable)
         else:
-            finding = _unknown(context, setting) if context.known.is_of_interest(setting.name) else None
+            finding = _unknown(context, setting) if context.known.is_judged(setting.name) else None
         if finding is not None:
             yield finding
 

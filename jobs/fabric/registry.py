@@ -147,10 +147,19 @@ class Registry:
         """Whether a name is in the registry, or has a prefix of its libraries."""
         return name in self.variables or name.startswith(_OPEN_PREFIXES)
 
+    def is_judged(self, name: str) -> bool:
+        """Whether the lint has something to say about a name: also where its prefix is misspelt."""
+        return self.is_of_interest(name) or self.misspelt(name) is not None
+
     def misspelt(self, name: str) -> str | None:
-        """The known name that an unknown one most likely stands for; None without a close one."""
+        """The known name that an unknown one most likely stands for; None for known ones, without a close
+        one, and where neither name has a prefix of the libraries."""
+        if name in self.variables:
+            return None
         live = [each.name for each in self.variables.values() if each.kind != "dead"]
-        return next(iter(difflib.get_close_matches(name, live, n=1, cutoff=_CLOSE)), None)
+        close = next(iter(difflib.get_close_matches(name, live, n=1, cutoff=_CLOSE)), None)
+        is_open = close is not None and (name.startswith(_OPEN_PREFIXES) or close.startswith(_OPEN_PREFIXES))
+        return close if is_open else None
 
 
 @cache

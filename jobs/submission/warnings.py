@@ -12,6 +12,7 @@ from jobs.schedulers.base import Scheduler
 from jobs.submission.huggingface_check import check_huggingface
 from jobs.submission.start_from_check import unchecked_start_from
 from jobs.submission.submit import nodes_to_exclude
+from jobs.submission.variable_check import wrong_variables
 from sweeps.expand import RunPlan
 
 _NAMED = 3
@@ -30,7 +31,7 @@ def warnings_for(runs: Sequence[RunPlan], scheduler: Scheduler) -> list[str]:
                 f"loader workers) on {processors} processors: timings will describe this machine, "
                 "not scaling"
             )
-    found += scheduler.warnings(os.environ)
+    found += [*scheduler.warnings(os.environ), *wrong_variables(runs)]
     unmeasured = [run for run in runs if _is_all_warm_up(run)]
     if unmeasured:
         most = max(run.config.telemetry.warmup_steps for run in unmeasured)

@@ -9,8 +9,11 @@ from jobs.fabric.ab.settings import baseline_changes, changed, parse_settings
 
 
 def test_values_may_hold_any_text():
-    assert parse_settings(["NCCL_IB_HCA==mlx5_0,mlx5_1", "NCCL_NET=", "A=b c"]) == {
+    words = ["NCCL_IB_HCA==mlx5_0,mlx5_1", "NCCL_NET=", "A=b c", "NCCL_MY_PLUGINS_OWN=1", "OMP_NUM_THREAD=4"]
+    assert parse_settings(words) == {
         "NCCL_IB_HCA": "=mlx5_0,mlx5_1",
+        "NCCL_MY_PLUGINS_OWN": "1",
+        "OMP_NUM_THREAD": "4",
         "NCCL_NET": "",
         "A": "b c",
     }
@@ -24,6 +27,10 @@ def test_values_may_hold_any_text():
         (["A=1", "A=2"], "twice"),
         (["MASTER_ADDR=x"], "launcher"),
         (["WANDB_API_KEY=x"], "secret"),
+        (["NCCL_ALOG=Ring"], "fabric ab: no library reads 'NCCL_ALOG'; did you mean 'NCCL_ALGO'?"),
+        (["GLOO_SOCKET_IFNMAE=eth0"], "did you mean 'GLOO_SOCKET_IFNAME'"),
+        (["TORCH_NCCL_NAN_CHEK=1"], "did you mean 'TORCH_NCCL_NAN_CHECK'"),
+        (["NCLL_SOCKET_IFNAME=eth0"], "did you mean 'NCCL_SOCKET_IFNAME'"),
     ],
 )
 def test_other_words_are_refused(words, message):

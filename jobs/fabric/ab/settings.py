@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from disttrain.errors import ConfigError
 from disttrain.records.masking import is_secret
 from jobs.core.environment import is_launcher_variable
+from jobs.fabric.registry import registry
 
 Variables = Mapping[str, str]
 """Environment variables that a job sets, by name."""
@@ -16,7 +17,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 def parse_settings(words: Sequence[str]) -> dict[str, str]:
     """Values by variable. Raises `ConfigError` for a word that is no assignment, a repeated variable, a
-    secret, or a variable of the launcher."""
+    secret, a variable of the launcher, or a misspelt one of NCCL, gloo, torch or libfabric."""
     found: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -26,6 +27,8 @@ def parse_settings(words: Sequence[str]) -> dict[str, str]:
             raise ConfigError(f"{name} is given twice; compare two values in two commands", at="fabric ab")
         if is_launcher_variable(name):
             raise ConfigError(f"{name} is set by the launcher of the ranks", at="fabric ab")
+        if meant := registry().misspelt(name):
+            raise ConfigError(f"no library reads {name!r}; did you mean {meant!r}?", at="fabric ab")
         if is_secret(name):
             raise ConfigError(f"{name} looks like a secret, and the command is recorded", at="fabric ab")
         found[name] = value
