@@ -1,7 +1,7 @@
 """Statistics of the measured steps of each run: stationarity, and the spread within the run.
 
-The trainer's figures stay as they are: its step records are read to check its recorded warm-up. The steps of
-rank 0 stand for the run, because all ranks leave the collectives of a step together.
+Step records are read to check the recorded warm-up of the trainer; `analysis.truncation` leaves out more. The
+steps of rank 0 stand for the run, because all ranks leave the collectives of a step together.
 """
 
 from __future__ import annotations
@@ -39,11 +39,13 @@ def step_statistics(table: pd.DataFrame) -> RunStatistics:
     """Statistics of the included runs in the table of `analysis.runs.load.load`."""
     included = table[table["included"]]
     series = map_runs(lambda row: measured_step_s(read_run_steps(row).steps), included, small_results=True)
-    return {
-        path: StepStatistics(step_s.size, stationarity(step_s), within_run(step_s))
-        for path, step_s in zip(included["path"], series, strict=True)
-        if step_s.size
-    }
+    found = zip(included["path"], series, strict=True)
+    return {path: statistics_of(step_s) for path, step_s in found if step_s.size}
+
+
+def statistics_of(step_s: Floats) -> StepStatistics:
+    """Statistics of the durations in seconds of measured steps, in order."""
+    return StepStatistics(step_s.size, stationarity(step_s), within_run(step_s))
 
 
 def measured_step_s(steps: Columns) -> Floats:

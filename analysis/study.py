@@ -19,11 +19,11 @@ from analysis.losses.waterfall import PhaseTimes, phase_times
 from analysis.overlaps import Overlap, overlaps_of
 from analysis.runs import step_records, training_curves
 from analysis.runs.frames import Frames, read_frames
-from analysis.runs.load import read_metrics
 from analysis.runs.step_records import RunId
 from analysis.step_statistics import RunStatistics, step_statistics
 from analysis.stragglers import of_runs
 from analysis.stragglers.of_runs import RunStragglers
+from analysis.truncation import truncate, truncated_metrics
 from disttrain.records.metrics import Metrics
 
 
@@ -35,7 +35,7 @@ def make_study(
     against: Study | None = None,
 ) -> Study:
     """The study of a table of `analysis.runs.load.load`; `base` as for `scaling_curves`."""
-    statistics = step_statistics(table)
+    table, statistics = truncate(table, step_statistics(table))
     curves = scaling_curves(table, base, statistics)
     return Study(table, curves, whole_sweeps=whole_sweeps, statistics=statistics, against=against)
 
@@ -82,12 +82,12 @@ class Study:
 
     @cached_property
     def metrics(self) -> Mapping[RunId, Metrics]:
-        """`metrics.json` of each included run."""
+        """`metrics.json` of each included run, without the steps of a longer warm-up (`truncation`)."""
         found = {}
-        for row in self.included.itertuples():
-            metrics, _ = read_metrics(row.path)
+        for row in self.included.to_dict("records"):
+            metrics = truncated_metrics(row)
             if metrics is not None:
-                found[(row.sweep, row.run)] = metrics
+                found[(row["sweep"], row["run"])] = metrics
         return found
 
     @cached_property

@@ -6,7 +6,7 @@ on the wrong side. A figure without an interval between repeats settles nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,9 +15,10 @@ import pandas as pd
 
 from analysis.efficiency import Curve, Point, Unit, scaling_curves
 from analysis.runs import preflight
-from analysis.runs.load import load, read_metrics
+from analysis.runs.load import load
 from analysis.stats.estimates import Estimate, not_stationary, share_mean
 from analysis.step_statistics import step_statistics
+from analysis.truncation import truncate, truncated_metrics
 from analysis.units import number, plural
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json
@@ -68,7 +69,8 @@ def check(
     table = load(sweeps, only=only)
     if reject_warned:
         table = preflight.reject_warned(table)
-    found = results(table, scaling_curves(table, base, step_statistics(table)))
+    table, statistics = truncate(table, step_statistics(table))
+    found = results(table, scaling_curves(table, base, statistics))
     if not found:
         names = ", ".join(sorted(table["sweep"].unique()))
         again = "add a section `targets` to the sweep file and sweep again"
@@ -146,17 +148,15 @@ def _result(target: Target, curve: Curve, planned: pd.DataFrame) -> TargetResult
     point = next((point for point in curve.points if point.size == size), None)
     at_most = target.metric in UPPER_BOUNDS
     achieved, reason = None, f"no finished run of {plural(size, curve.unit)}"
-    paths: tuple[str, ...] = ()
+    rows = [] if point is None else planned[planned["run"].isin(point.runs)].to_dict("records")
     if point is not None:
-        rows = planned[planned["run"].isin(point.runs)]
-        paths = tuple(rows["path"])
-        achieved, reason = _achieved(target.metric, point, curve, paths)
+        achieved, reason = _achieved(target.metric, point, curve, rows)
     verdict: TargetVerdict = "cannot tell"
     if achieved is not None and not reason:
         verdict, reason = _verdict(achieved, target.value, at_most)
     return TargetResult(
         curve.label, curve.unit, size, target.metric, target.value, at_most, achieved, verdict, reason,
-        curve.emulated, paths,
+        curve.emulated, tuple(row["path"] for row in rows),
     )  # fmt: skip
 
 
@@ -179,7 +179,7 @@ def _largest_planned(curve: Curve, planned: pd.DataFrame) -> int:
 
 
 def _achieved(
-    metric: TargetMetric, point: Point, curve: Curve, paths: Sequence[str]
+    metric: TargetMetric, point: Point, curve: Curve, rows: Sequence[Mapping[Hashable, Any]]
 ) -> tuple[Estimate | None, str]:
     """The figure, and the reason for which it settles nothing."""
     if metric == "throughput":
@@ -190,7 +190,7 @@ def _achieved(
         if point.size == curve.base_size:
             return point.efficiency, "this size is the base, whose efficiency is 1 by definition"
         return point.efficiency, ""
-    values = [_share(metric, read_metrics(path)[0]) for path in paths]
+    values = [_share(metric, truncated_metrics(row)) for row in rows]
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
         return None, f"{metric} was not measured in {plural(len(values) - len(known), 'run')}"

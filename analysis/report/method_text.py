@@ -27,8 +27,8 @@ def method(table: pd.DataFrame) -> list[str]:
     warmups = ", ".join(str(value) for value in sorted(included["warmup_steps"].dropna().unique()))
     lines = [
         "Throughput of a run is the samples of its measured steps divided by their summed duration "
-        f"(a ratio of sums). The warm-up, the first {warmups} steps, does not count{_profiled(included)}; "
-        "all other steps do.",
+        f"(a ratio of sums). The warm-up, the first {warmups} steps{_truncated(included)}, does not "
+        f"count{_profiled(included)}; all other steps do.",
         "Over repeats: geometric mean. Speed-up S(N) = X(N) / X(N0) and efficiency E(N) = S(N) N0 / N, "
         "with X the throughput, N the ranks and N0 the base's: one formula for weak and strong scaling.",
         f"Intervals have {percent(CONFIDENCE, 0)} nominal coverage and the run as their unit: Student's t "
@@ -48,6 +48,12 @@ def method(table: pd.DataFrame) -> list[str]:
         runs = plural(len(unmeasured), "run")
         lines.append(f"Exposed communication was not measured in {runs}; other phases include it there.")
     return lines
+
+
+def _truncated(included: pd.DataFrame) -> str:
+    """The further warm-up that does not count."""
+    most = included["truncated_steps"].max()
+    return "" if pd.isna(most) or not most else f" and up to {int(most)} more by MSER-5"
 
 
 def _profiled(included: pd.DataFrame) -> str:

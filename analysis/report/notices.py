@@ -99,7 +99,8 @@ def notices(
         backends = " and ".join(sorted(included["backend"].dropna().unique()))
         through = f", communicating through {backends}" if backends else ""
         notes.append(f"Measured on CPU{through}. These numbers do not predict GPUs or a fast network.")
-    notes += [*_one_machine(included), *preflight_text.notes(included)]
+    notes += [*_one_machine(included), *stationarity_text.truncations(included)]
+    notes += preflight_text.notes(included)
     warnings += [*_late_emulation(included), *_unreadable_records(unreadable)]
     warnings += _incomplete_records(incomplete)
     found = []

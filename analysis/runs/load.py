@@ -66,6 +66,7 @@ COLUMNS: dict[str, str] = {
     "sampled_steps": "Int64",  # under the profiler
     "left_out": "string",  # ranges of steps that the figures exclude, as JSON: [[first, last], ...]
     "last_attempt": "Int64",  # the attempt that wrote metrics.json
+    "truncated_steps": "Int64",  # further warm-up that MSER-5 found and the report leaves out
     "measured_steps": "Int64",
     "skipped_steps": "Int64",  # without an update, because the gradient norm was not finite
     "measured_s": "Float64",
@@ -303,6 +304,7 @@ def _measured(metrics: Metrics | None) -> dict[str, Any]:
     row = {name: getattr(metrics, name) for name in _SAME_IN_METRICS}
     row["last_attempt"] = metrics.attempt
     row["left_out"] = json.dumps(metrics.left_out or [(1, metrics.warmup_steps)])
+    row["truncated_steps"] = 0
     if metrics.dataset is not None:
         row |= {
             "dataset": metrics.dataset.name,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def step_times_s(table: pd.DataFrame) -> Mapping[RunId, NDArray[np.float64]]:
     for row in table[table["included"]].itertuples():
         metrics, _ = read_metrics(row.path)
         if metrics is not None:
-            found = _recorded(Path(row.path), metrics)
+            found = recorded_step_s(Path(row.path), json.loads(row.left_out), metrics.attempt)
             times[(row.sweep, row.run)] = found if found.size else _from_histogram(metrics)
     return times
 
@@ -62,10 +63,10 @@ def read_steps(
     return found
 
 
-def _recorded(run: Path, metrics: Metrics) -> NDArray[np.float64]:
-    left_out = metrics.left_out or [(1, metrics.warmup_steps)]
+def recorded_step_s(run: Path, left_out: Sequence[Sequence[int]], last_attempt: int) -> NDArray[np.float64]:
+    """Durations in seconds of the steps on rank 0 outside these ranges; none without readable records."""
     try:
-        found = read_steps(RunDir(run), 0, metrics.attempt, unreadable=[])
+        found = read_steps(RunDir(run), 0, last_attempt, unreadable=[])
         times = [
             durations(record["bins"]) if "bins" in record else np.array([record["step_s"]], dtype=np.float64)
             for step, (_, record) in found.items()

@@ -15,6 +15,7 @@ nobody would notice.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -121,6 +122,20 @@ def stationarity(step_s: ArrayLike) -> Stationarity:
     if trend.material:
         return Stationarity("not stationary", drop, shift, trend)
     return Stationarity("warm-up too short" if short else "stationary", drop if short else 0, shift, trend)
+
+
+def common_warm_up(repeats: Sequence[Floats]) -> int:
+    """Measured steps that all repeats of a configuration leave out: the longest warm-up beyond the recorded
+    one that MSER-5 finds in a repeat.
+
+    0 where no recorded warm-up is too short, and where the rest of a repeat is shorter than half of
+    `MIN_STEPS` or not stationary: those means are not published.
+    """
+    verdicts = [stationarity(step_s) for step_s in repeats]
+    dropped = max((each.warm_up for each in verdicts if each.verdict == "warm-up too short"), default=0)
+    rests = [step_s[dropped:] for step_s in repeats]
+    fit = all(rest.size >= MIN_STEPS // 2 and stationarity(rest).publishable for rest in rests)
+    return dropped if fit else 0
 
 
 def _longer(change: Change) -> str:

@@ -17,7 +17,7 @@ from analysis.report.sections import validity
 from analysis.runs.load import load
 from analysis.step_statistics import measured_step_s, step_statistics
 from analysis.study import make_study
-from disttrain.records.json_files import write_json
+from disttrain.records.json_files import read_json, write_json
 from tests.support.fake_runs import fake_run, fake_sweep
 
 
@@ -71,18 +71,51 @@ def test_a_base_that_is_not_stationary_takes_all_efficiencies_with_it(tmp_path: 
     assert two.samples_per_s.basis == "repeats"
 
 
-def test_a_recorded_warm_up_that_is_too_short_is_named_with_its_length(tmp_path: Path) -> None:
+def test_a_longer_warm_up_is_left_out_of_all_repeats_and_said(tmp_path: Path) -> None:
+    """Steps 11 to 40 of one repeat take twice as long; its metrics count them."""
+    sweep, truth = fake_sweep(tmp_path, nodes=(1, 2)), curve_of(fake_sweep(tmp_path, "quiet", nodes=(1, 2)))
+    reshape(sweep / "n2x1-r0", lambda step: 2.0 if step <= 40 else 1.0)
+    metrics = read_json(sweep / "n2x1-r0" / "metrics.json")
+    slow = {name: metrics[name] / 1.3 for name in ("samples_per_s", "tokens_per_s") if metrics[name]}
+    slow |= {"measured_s": metrics["measured_s"] * 1.3, "mfu": 0.2, "communication_overhead_percent": 10.0}
+    write_json(sweep / "n2x1-r0" / "metrics.json", metrics | slow)
+    study = make_study(load([sweep]))
+    runs = study.runs.set_index("run")
+    assert runs["truncated_steps"].tolist() == [0, 0, 0, 30, 30, 30]
+    assert runs["measured_steps"].tolist() == [100, 100, 100, 70, 70, 70]
+    assert json.loads(runs.loc["n2x1-r0", "left_out"])[-1] == [11, 40]
+    (_, two), (_, expected) = study.curves[0].points, truth.points
+    assert two.samples_per_s.basis == "repeats"
+    assert two.samples_per_s.value == pytest.approx(expected.samples_per_s.value, rel=0.01)
+    assert study.metrics["default", "n2x1-r0"].mfu == pytest.approx(0.26, rel=0.01)
+    assert study.step_times_s["default", "n2x1-r0"].size == 70
+    (note,) = stationarity_text.truncations(study.included)
+    assert "3 of 6 runs leave out further measured steps" in note
+    assert "default/n2x1-r0: 30" in note
+    assert "set telemetry.warmup_steps=40" in note
+    assert stationarity_text.warnings(study.statistics, study.included) == []
+    section = validity.build(study)
+    assert section is not None
+    assert note in [notice.text for notice in section.notices]
+
+
+def test_a_warm_up_whose_rest_drifts_in_another_repeat_is_named_and_refused(tmp_path: Path) -> None:
     sweep = fake_sweep(tmp_path, nodes=(1,))
     reshape(sweep / "n1x1-r0", lambda step: 2.0 if step <= 40 else 1.0)
+    reshape(sweep / "n1x1-r1", drifting)
     study = make_study(load([sweep]))
-    (text,) = stationarity_text.warnings(study.statistics, study.included)
-    assert text.startswith("The means of 1 of 3 runs have no interval (warm-up too short). default/n1x1-r0: ")
-    assert "the first 30 measured steps are" in text
-    assert "telemetry.warmup_steps" in text
+    assert study.runs["truncated_steps"].tolist() == [0, 0, 0]
+    assert study.curves[0].points[0].samples_per_s.basis == "not stationary"
+    short, _ = stationarity_text.warnings(study.statistics, study.included)
+    assert short.startswith(
+        "The means of 1 of 3 runs have no interval (warm-up too short). default/n1x1-r0: "
+    )
+    assert "the first 30 measured steps are" in short
+    assert "telemetry.warmup_steps" in short
     section = validity.build(study)
     assert section is not None
     assert section.paragraphs == [
-        "Warm-up and stationarity of the measured steps, by MSER-5 and a trend test: 2 of 3 runs stationary."
+        "Warm-up and stationarity of the measured steps, by MSER-5 and a trend test: 1 of 3 runs stationary."
     ]
 
 

@@ -65,6 +65,12 @@ def _excluded(study: Study, rows: list[dict[Any, Any]]) -> Table:
     )
 
 
+def _warm_up_columns(study: Study) -> list[Column]:
+    """Steps that only the report counts as warm-up, where a run has some."""
+    some = (study.included["truncated_steps"].fillna(0) > 0).any()
+    return [Column("truncated_steps", "further warm-up", "count")] if some else []
+
+
 def _included(study: Study) -> Table:
     columns = [
         Column("nodes", "nodes", "count"),
@@ -74,6 +80,7 @@ def _included(study: Study) -> Table:
         Column("step_p50_s", "median", "s", "percentiles"),
         Column("step_p95_s", "p95", "s", "percentiles"),
         Column("step_p99_s", "p99", "s", "percentiles"),
+        *_warm_up_columns(study),
         Column("measured_steps", "measured steps", "count"),
         Column("peak_memory_bytes", "peak memory", "B", "peak-memory"),
     ]

@@ -1,0 +1,151 @@
+"""Truncation of a warm-up that is longer than the recorded one: means of the steps after it.
+
+All repeats of a configuration leave out as many measured steps, on all ranks. Figures that step records hold
+are computed anew; others (hardware samples, profiled collectives) stay those of all measured steps.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.runs.columns import Columns
+from analysis.runs.load import read_metrics, swept_keys
+from analysis.runs.run_records import read_run_steps
+from analysis.runs.step_records import recorded_step_s
+from analysis.stats.warm_up import common_warm_up
+from analysis.step_statistics import (
+    RunStatistics,
+    StepStatistics,
+    measured_step_s,
+    statistics_of,
+)
+from disttrain.records.metrics import Metrics
+from disttrain.records.steps import PHASES
+
+_RATES = (
+    "samples_per_s",
+    "samples_per_s_per_rank",
+    "samples_per_second_per_gpu",
+    "throughput_images_per_sec",
+    "tokens_per_s",
+    "tokens_per_s_per_rank",
+    "tokens_per_s_per_gpu",
+    "model_flops_per_s_per_rank",
+    "mfu",
+)
+"""Fields of `Metrics` that are proportional to the throughput."""
+_PERCENTILES = {"step_p50_s": 50, "step_p95_s": 95, "step_p99_s": 99, "step_max_s": 100}
+
+
+def truncate(table: pd.DataFrame, statistics: RunStatistics) -> tuple[pd.DataFrame, RunStatistics]:
+    """The table of `load` and the statistics without the steps that `common_warm_up` leaves out.
+
+    A configuration whose remaining steps are too few or not stationary stays as it is, so that its means have
+    no interval.
+    """
+    found: dict[str, StepStatistics] = {}
+    changed = table
+    for repeats in _configurations(table, statistics):
+        steps = {index: read_run_steps(row).steps for index, row in repeats.iterrows()}
+        series = {index: measured_step_s(columns) for index, columns in steps.items()}
+        dropped = common_warm_up(list(series.values()))
+        if not dropped:
+            continue
+        changed = table.copy() if changed is table else changed
+        for index, row in repeats.iterrows():
+            values = _truncated(row, steps[index], dropped)
+            changed.loc[index, list(values)] = list(values.values())
+            found[row["path"]] = statistics_of(series[index][dropped:])
+    return changed, {**statistics, **found}
+
+
+def truncated_metrics(row: Mapping[Any, Any]) -> Metrics | None:
+    """`metrics.json` of the run of a row of `truncate`, with the figures of that row; None without the file.
+
+    The communication of a step is that of the row's phases.
+    """
+    metrics, _ = read_metrics(row["path"])
+    if metrics is None or not row["truncated_steps"] or not metrics.samples_per_s:
+        return metrics
+    factor = row["samples_per_s"] / metrics.samples_per_s
+    known = {name: getattr(metrics, name) for name in _RATES}
+    values: dict[str, Any] = {name: value * factor for name, value in known.items() if value is not None}
+    values |= {name: row[name] for name in ("measured_steps", "measured_s")}
+    phases = {name: None if pd.isna(row[name]) else float(row[name]) for name in PHASES}
+    exposed_s = (phases["comm_wait_s"] or 0.0) + (phases["comm_transfer_s"] or 0.0)
+    if metrics.communication_overhead_percent is not None:
+        values["communication_overhead_percent"] = 100 * exposed_s / row["step_s"]
+    if metrics.communication_computation_ratio is not None and phases["compute_s"]:
+        values["communication_computation_ratio"] = exposed_s / phases["compute_s"]
+    values |= {"composition": phases, "left_out": [tuple(each) for each in json.loads(row["left_out"])]}
+    return metrics.model_copy(update=values)
+
+
+def _configurations(table: pd.DataFrame, statistics: RunStatistics) -> list[pd.DataFrame]:
+    """Repeats of each configuration in which a run has too short a warm-up."""
+    runs = table[table["included"] & table["path"].isin(list(statistics))]
+    short = [statistics[path].stationarity.verdict == "warm-up too short" for path in runs["path"]]
+    if not any(short):
+        return []
+    keys = ["sweep", "nodes", "world_size", "emulated", *swept_keys(table)]
+    names = runs[keys].astype(str).agg(" ".join, axis=1)
+    return [group for _, group in runs.groupby(names) if group["path"].isin(runs["path"][short]).any()]
+
+
+def _truncated(row: pd.Series, steps: Columns, dropped: int) -> dict[str, Any]:
+    """Columns of a run that change if its first `dropped` measured steps are left out."""
+    first, start = _first_and_start(steps, dropped)
+    left_out = [*json.loads(row["left_out"]), (first, start - 1)]
+    before = steps["measured"]
+    after = before & (steps["step"] >= start)
+    lowest = after & (steps["rank"] == steps["rank"][before].min())
+    measured_steps = int(steps["steps"][lowest].sum())
+    measured_s = row["measured_s"] * _total(steps, "step_s", after) / _total(steps, "step_s", before)
+    factor = _rate(steps, after) / _rate(steps, before)
+    values = {
+        "truncated_steps": dropped,
+        "left_out": json.dumps(left_out),
+        "measured_steps": measured_steps,
+        "measured_s": measured_s,
+        "step_s": measured_s / measured_steps,
+        "samples_per_s": row["samples_per_s"] * factor,
+    }
+    if pd.notna(row["tokens_per_s"]):
+        values["tokens_per_s"] = row["tokens_per_s"] * factor
+    values |= {name: _mean(steps, name, after) for name in PHASES if pd.notna(row[name])}
+    durations = recorded_step_s(Path(row["path"]), left_out, int(row["last_attempt"]))
+    if durations.size:
+        found = np.percentile(durations, list(_PERCENTILES.values()))
+        values |= dict(zip(_PERCENTILES, found.tolist(), strict=True))
+    return values
+
+
+def _first_and_start(steps: Columns, dropped: int) -> tuple[int, int]:
+    """The first measured step, and the first one that stays; an aggregate is left out as a whole."""
+    chosen = steps["measured"] & (steps["rank"] == steps["rank"][steps["measured"]].min())
+    order = np.argsort(steps["step"][chosen], kind="stable")
+    numbers, counts = steps["step"][chosen][order], steps["steps"][chosen][order]
+    ahead = np.cumsum(counts) - counts
+    return int(numbers[0]), int(numbers[np.searchsorted(ahead, dropped)])
+
+
+def _rate(steps: Columns, chosen: np.ndarray) -> float:
+    """Samples per second, or steps per second where the records have no samples."""
+    counted = "samples" if steps["samples"][chosen].any() else "steps"
+    return _total(steps, counted, chosen) / _total(steps, "step_s", chosen)
+
+
+def _total(steps: Columns, name: str, chosen: np.ndarray) -> float:
+    return float(steps[name][chosen].sum(dtype=np.float64))
+
+
+def _mean(steps: Columns, name: str, chosen: np.ndarray) -> float:
+    """Mean seconds of a phase in a step, over the records that have it."""
+    known = chosen & ~np.isnan(steps[name])
+    return _total(steps, name, known) / max(1.0, _total(steps, "steps", known))
