@@ -177,6 +177,13 @@ _ALL = (
         "Virtual interfaces report no rate.",
     ),
     Definition(
+        "measured-share",
+        "Share of the measured rate",
+        "busbw / slowest rate between neighbouring nodes in links.json",
+        "The rate is that of one message at a time over the run's own process group before its first step: a "
+        "measurement, no limit. Several messages at a time can exceed it.",
+    ),
+    Definition(
         "communication-share",
         "Communication share",
         "exposed communication / T",

@@ -20,8 +20,11 @@ from analysis.report.summary import summarize
 from analysis.runs.load import load
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
+from disttrain.records.communication import CommSummary
 from disttrain.records.hardware import GpuSummary
 from disttrain.records.json_files import read_json, write_json
+from disttrain.records.links import LinkRates, NodePairRate
+from disttrain.records.run_directory import RunDir
 from tests.support.fake_runs import fake_run, fake_sweep
 
 PAGE_BYTES = 1_000_000
@@ -95,6 +98,36 @@ def test_communication_of_one_rank_is_no_section(tmp_path: Path) -> None:
     found = communication.build(study_of(fake_sweep(tmp_path, "several", nodes=(1, 2))))
     assert found is not None
     assert found.conclusion.startswith("On 2 nodes, exposed communication takes 15 % of the step")
+
+
+def test_bus_bandwidth_stands_beside_the_rate_that_the_run_measured(tmp_path: Path) -> None:
+    sweep = fake_sweep(tmp_path, nodes=(1, 2, 4), repeats=2)
+    comm = CommSummary(
+        method="profiler",
+        sampled_steps=1,
+        count=1,
+        bytes=8,
+        total_s=0.02,
+        hidden_s=0.01,
+        exposed_s=0.01,
+        compute_s=0.05,
+        bus_bytes_per_s=60e6,
+        collectives=[],
+    ).model_dump(mode="json")
+    edit_metrics(sweep, comm=comm)
+    for number, run in enumerate(sorted(sweep.glob("n4*"))):
+        rates = [NodePairRate(source=0, target=1, bytes_per_s=1e9)]
+        rates += [NodePairRate(source=1, target=0, bytes_per_s=(80e6, 120e6)[number])]
+        record = LinkRates(attempt=0, backend="gloo", message_bytes=2**20, hosts=["a", "b"], rates=rates)
+        write_json(RunDir(run).attempt(0).links, record.model_dump(mode="json"))
+    section = communication.build(study_of(sweep))
+    assert section is not None
+    names = [column.name for column in section.tables[0].columns]
+    two, four = (row[names.index("measured_share")] for row in section.tables[0].rows)
+    assert two is None
+    assert isinstance(four, Estimate)
+    assert (four.value, four.repeats) == (pytest.approx((0.75 + 0.5) / 2), 2)
+    assert DEFINITIONS["measured-share"].text.endswith("can exceed it.")
 
 
 def test_batch_sizes_are_compared_at_one_number_of_ranks(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from analysis.report.common import (
 from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
 from analysis.runs.line_rate import line_rate_bytes_per_s
 from analysis.stats.estimates import Estimate
+from analysis.stragglers.of_runs import read_link_rates
 from analysis.study import Study
 from analysis.svg.bars import stacked
 from analysis.svg.plot import LegendItem
@@ -48,6 +49,7 @@ class _Means(NamedTuple):
     bytes: Estimate | None
     bus_bytes_per_s: Estimate | None
     line_share: Estimate | None
+    measured_share: Estimate | None
 
 
 _Sizes = Sequence[tuple[Curve, Point, _Means]]
@@ -75,6 +77,7 @@ def build(study: Study) -> Section | None:
             Column("bytes", "payload per rank", "B"),
             Column("bus_bytes_per_s", "bus bandwidth", "B/s", "bus-bandwidth"),
             Column("line_share", "of line rate", "share", "line-share"),
+            Column("measured_share", "of measured rate", "share", "measured-share"),
         ],
         rows,
         [sources(study, curve, point) for curve, point, _ in points],
@@ -104,7 +107,20 @@ def _means(study: Study, curve: Curve, point: Point) -> _Means:
         bytes=over_repeats(point, [each.bytes for each in summaries]),
         bus_bytes_per_s=bus,
         line_share=bus.scaled(1 / rate) if bus and rate else None,
+        measured_share=_measured_share(study, curve, point),
     )
+
+
+def _measured_share(study: Study, curve: Curve, point: Point) -> Estimate | None:
+    """Bus bandwidth / rate of the slowest link that the run itself measured before its first step."""
+    shares = []
+    for row in study.runs_of(curve, point):
+        metrics = study.metrics.get((curve.sweep, row["run"]))
+        bus = metrics.comm.bus_bytes_per_s if metrics is not None and metrics.comm is not None else None
+        rates = [link.bytes_per_s for link in read_link_rates(Path(row["path"]))]
+        if bus is not None and rates:
+            shares.append(bus / min(rates))
+    return over_repeats(point, shares)
 
 
 def _profiled(study: Study, points: _Sizes) -> str:
