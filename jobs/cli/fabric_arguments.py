@@ -81,7 +81,7 @@ def _add_ab(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_lint(parser: argparse.ArgumentParser) -> None:
-    text = "batch script, KEY=VALUE lines, nccl.conf or env.json; - is standard input"
+    text = "batch script, KEY=VALUE lines, nccl.conf, env.json, profile or config; - is standard input"
     parser.add_argument("file", metavar="FILE", help=text)
     text = "check against the network of this file tree; / is this machine (without a network)"
     parser.add_argument("--root", type=Path, metavar="TREE", help=text)

@@ -1,4 +1,4 @@
-"""Read settings of variables from a text: shell script, `nccl.conf`, `KEY=VALUE` lines, `env.json`.
+"""Read settings of variables from a text: shell script, `nccl.conf`, `KEY=VALUE` lines, `env.json`, YAML.
 
 Pure. Of a shell script, assignments and the options that set variables for a job are read; nothing is run.
 """
@@ -15,6 +15,7 @@ from typing import Any
 
 from disttrain.errors import ConfigError
 from jobs.fabric.findings import Setting
+from jobs.fabric.settings_yaml import yaml_settings
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _ASSIGNMENT = re.compile(rf"({_NAME})=(.*)", re.DOTALL)
@@ -24,8 +25,12 @@ _SEPARATORS = frozenset(";&|")
 _BEFORE_COMMANDS = frozenset({"then", "do", "else", "{"})
 _COMMENT = re.compile(r"""(?:[^'"\\#]|\\.|'[^']*'|"(?:\\.|[^"\\])*"|(?<=\S)\#)*(?:^|(?<=\s))\#""")
 """A shell line up to its comment."""
+_QUOTES = "'\""
 _NETWORK = re.compile(r"--network(?:=|\s+)['\"]?([\w,.=/-]+)")
-_EXPORT = re.compile(r"#SBATCH\s+--export(?:=|\s+)(\S+)")
+_SBATCH = re.compile(r"#SBATCH\s+(.*)")
+_SLURM_COMMANDS = frozenset({"srun", "sbatch", "salloc"})
+_QUOTED_PARTS = re.compile(r"""(?:[^,'"]|'[^']*'|"[^"]*")+""")
+"""Parts of Slurm's `--export`, which commas separate except within quotes."""
 
 
 @dataclass(frozen=True)
@@ -42,22 +47,26 @@ def read_settings(text: str, name: str) -> ReadSettings:
 
     `name` is that of the file, for messages and origins.
     """
+    of_yaml = None
     if text.lstrip().startswith("{"):
         found = list(_of_json(text, name))
+    elif (of_yaml := yaml_settings(text, name)) is not None:
+        shell = (setting for each in of_yaml.shell_lines for setting in _of_line(*each))
+        found = [*shell, *of_yaml.settings]  # the variables of a profile replace those of its shell lines
     else:
         found = [setting for number, line in _lines(text) for setting in _of_line(line, f"{name}:{number}")]
+    settings = {setting.name: setting for setting in found}
+    if of_yaml is not None:
+        return ReadSettings(settings, of_yaml.srun_network)
     if not found and any(line.strip() and line.strip()[0] != "#" for line in text.splitlines()):
         raise ConfigError(
-            "no variable is set; allowed are KEY=VALUE lines, export lines, an sbatch script, nccl.conf and "
-            "env.json",
+            "no variable is set; allowed are KEY=VALUE lines, export lines, an sbatch script, nccl.conf, "
+            "env.json, and the YAML of a profile or a config",
             at=name,
         )
     network = _NETWORK.search(text)
     is_job = "#SBATCH" in text or re.search(r"^\s*srun\b", text, re.MULTILINE) is not None
-    return ReadSettings(
-        {setting.name: setting for setting in found},
-        network[1] if network else "" if is_job else None,
-    )
+    return ReadSettings(settings, network[1] if network else "" if is_job else None)
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
@@ -78,9 +87,9 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _of_line(line: str, origin: str) -> Iterator[Setting]:
-    exported = _EXPORT.match(line.strip())
-    if exported:
-        yield from _assignments([word for word in exported[1].split(",") if "=" in word], origin)
+    options = _SBATCH.match(line.strip())
+    if options:
+        yield from _exported(_words(options[1]), origin)
         return
     spaced = _SPACED.fullmatch(line)  # a configuration file
     if spaced:
@@ -110,6 +119,22 @@ def _of_command(words: list[str], origin: str) -> Iterator[Setting]:
     for option, word in zip(words[leading:], words[leading + 1 :], strict=False):
         if option in ("-x", "--env", "-e"):  # mpirun, apptainer, docker
             yield from _assignments([word], origin)
+    for index, word in enumerate(words[leading:], leading):
+        if word.rpartition("/")[2] in _SLURM_COMMANDS:
+            yield from _exported(words[index + 1 :], origin)
+            break
+
+
+def _exported(words: list[str], origin: str) -> Iterator[Setting]:
+    """Assignments in the first `--export` of options of Slurm; those after it may belong to the program."""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        option, equals, value = word.partition("=")
+        if option == "--export":
+            parts = _QUOTED_PARTS.findall(value if equals else following)
+            for part in parts:
+                name, _, text = part.partition("=")
+                yield from _assignments([f"{name}={text.strip(_QUOTES)}"] if "=" in part else [], origin)
+            return
 
 
 def _words(line: str) -> list[str]:

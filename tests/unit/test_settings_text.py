@@ -70,12 +70,70 @@ def test_the_record_of_a_run() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("srun --export=ALL,NCCL_DEBUG=WARN,NCCL_NET=IB python x.py --export=A=1",
+         {"NCCL_DEBUG": "WARN", "NCCL_NET": "IB"}),
+        ("time /usr/bin/srun -N 2 --export NCCL_NET=IB hostname", {"NCCL_NET": "IB"}),
+        ("A=1 exec srun --export=\"ALL,NCCL_IB_HCA='=mlx5_0,mlx5_1',B=2\" x",
+         {"A": "1", "NCCL_IB_HCA": "=mlx5_0,mlx5_1", "B": "2"}),
+        ("srun --export=ALL,A=1,B=2 \\\n  x && srun --export=C=3 y", {"A": "1", "B": "2", "C": "3"}),
+        ("#SBATCH -N 2 --export=ALL,A=1 -n 4", {"A": "1"}),
+        ("srun --export=NONE,A=1 x | tee --export=B=1", {"A": "1"}),
+        ("python srun.py --export=A=1\nB=2", {"B": "2"}),
+    ],
+)  # fmt: skip
+def test_variables_that_slurm_exports(text: str, expected: dict[str, str]) -> None:
+    read = read_settings(text, "job.sh")
+    assert {name: each.value for name, each in read.settings.items()} == expected
+
+
+def test_a_value_that_the_shell_computes_for_srun_is_not_literal() -> None:
+    read = read_settings("srun --export=ALL,NCCL_SOCKET_IFNAME=$NIC x", "job.sh")
+    assert not read.settings["NCCL_SOCKET_IFNAME"].is_literal
+
+
+PROFILE = """\
+# our site
+partition: gpu
+srun: {network: disable_rdzv_get}
+setup: ["export NCCL_NET=Socket NCCL_DEBUG=INFO", "ulimit -l unlimited"]
+environment:
+  NCCL_IB_SL: {value: 1, reason: adaptive routing}
+  NCCL_DEBUG:
+    value: WARN
+    reason: short logs
+"""
+
+
+def test_a_profile() -> None:
+    read = read_settings(PROFILE, "site.yaml")
+    assert {name: (each.value, each.origin) for name, each in read.settings.items()} == {
+        "NCCL_NET": ("Socket", "site.yaml:4"),
+        "NCCL_DEBUG": ("WARN", "site.yaml:8"),
+        "NCCL_IB_SL": ("1", "site.yaml:6"),
+    }
+    assert read.srun_network == "disable_rdzv_get"
+    without = read_settings("description: InfiniBand\n", "site.yaml")
+    assert (dict(without.settings), without.srun_network) == ({}, "")
+
+
+@pytest.mark.parametrize(
+    "text", ["env:\n  NCCL_NET: IB\n", "model: {kind: mlp}\njob:\n  env: {NCCL_NET: IB}\n"]
+)
+def test_a_config(text: str) -> None:
+    (setting,) = read_settings(text, "x.yaml").settings.values()
+    assert (setting.name, setting.value) == ("NCCL_NET", "IB")
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("hello world\n", "x: no variable is set; allowed are KEY=VALUE lines"),
         ("{broken", "x: not JSON"),
         ('{"variables": [1]}', "x: `variables` is not a mapping"),
         ('{"variables": {"A": {"reason": "x"}}}', "x: A has no value"),
+        ("environment: {A: {reason: x}}", "x: A has no value; allowed: text, or {value: text}"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(text: str, message: str) -> None:
