@@ -74,12 +74,24 @@ def _disk_full_cause(error: BaseException) -> OSError | None:
     return None
 
 
+def either(words: Iterable[object]) -> str:
+    """`1, 2 or 4`"""
+    *most, last = map(str, words)
+    return f"{', '.join(most)} or {last}" if most else last
+
+
 def nearest(word: str, allowed: Iterable[str]) -> str:
     """`"; did you mean 'x'?"` with the closest allowed word; empty without a close one."""
+    close = closest(word, allowed)
+    return f"; did you mean '{close}'?" if close is not None else ""
+
+
+def closest(word: str, allowed: Iterable[str]) -> str | None:
+    """The closest allowed word; None without a close one."""
     candidates = list(allowed)
     close = difflib.get_close_matches(word, candidates, n=1, cutoff=0.6)
     if not close:  # compare last parts only: `batch_size` for `train.local_batch_size`
         leaves = {candidate.rsplit(".", 1)[-1]: candidate for candidate in candidates}
         found = difflib.get_close_matches(word.rsplit(".", 1)[-1], leaves, n=1, cutoff=0.6)
         close = [leaves[found[0]]] if found else []
-    return f"; did you mean '{close[0]}'?" if close else ""
+    return close[0] if close else None

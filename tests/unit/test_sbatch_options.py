@@ -82,6 +82,21 @@ def test_a_typo_is_refused_with_the_nearest_name() -> None:
     assert problem(OLD, licences="x") == said
 
 
+@pytest.mark.parametrize(
+    ("given", "meant", "key"),
+    [
+        ("reservaton", "reservation", "set the profile's reservation"),
+        ("memm", "mem", "set the profile's memory"),
+        ("consraint", "constraint", "set the profile's constraint"),
+        ("cpus_per_taks", "cpus-per-task", "set the profile's cpus_per_task, which srun gets as well"),
+    ],
+)
+def test_a_typo_of_an_option_with_a_key_of_its_own_is_refused_with_the_key(
+    given: str, meant: str, key: str
+) -> None:
+    assert problem(OLD, **{given: "x"}).endswith(f"; did you mean '{meant}'? It is reserved: {key}")
+
+
 def test_an_option_that_help_leaves_out_is_taken() -> None:
     assert problem(OLD, hint="nomultithread", network="sn_all", prefer="x") == ""
 

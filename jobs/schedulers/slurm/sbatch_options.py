@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from disttrain.errors import nearest
+from disttrain.errors import closest
 from jobs.schedulers.slurm import commands, option_syntax
 from jobs.schedulers.slurm.capabilities import CAPABILITIES, capabilities
 from jobs.schedulers.slurm.site_profile import EXPEDITE, Profile
@@ -87,9 +87,8 @@ def _problem(name: str, value: Literal[True] | str, slurm: InstalledSlurm) -> st
     if name not in known:
         if name in SINCE:
             return f"needs Slurm {SINCE[name]}, and this is {version}"
-        settable = known - option_syntax.SBATCH_TAKEN.keys()
         any_version = "" if slurm.version else ", nor of an older one"
-        return f"no option of sbatch of Slurm {version}{any_version}{nearest(name, settable)}"
+        return f"no option of sbatch of Slurm {version}{any_version}{_suggestion(name, known)}"
     kind = OPTIONS.get(name)  # None: an option of a plugin
     if kind == "none" and value is not True:
         return f"takes no value: give true, not {value!r}"
@@ -98,6 +97,15 @@ def _problem(name: str, value: Literal[True] | str, slurm: InstalledSlurm) -> st
     if name == "requeue" and value == EXPEDITE:
         return _expedite_problem(slurm.version)
     return None
+
+
+def _suggestion(name: str, known: set[str]) -> str:
+    """The nearest option, with the key to set in its place if the launcher sets it."""
+    reasons = option_syntax.SBATCH_TAKEN
+    close = closest(name, sorted(known | reasons.keys()))
+    if close is None:
+        return ""
+    return f"; did you mean '{close}'?" + (f" It is reserved: {reasons[close]}" if close in reasons else "")
 
 
 def _expedite_problem(version: SlurmVersion | None) -> str | None:
