@@ -28,6 +28,14 @@ SLINGSHOT_VARIABLES = (
     Prescribed("FI_CXI_RDZV_THRESHOLD", "0", _COPIED, _EAGER),
     Prescribed("FI_CXI_RDZV_GET_MIN", "0", _COPIED, _EAGER),
     Prescribed(
+        "FI_CXI_DEFAULT_TX_SIZE", "2048", "NCCL has more operations in flight than the default queue holds",
+        for_correctness=False,
+    ),
+    Prescribed(
+        "NCCL_CROSS_NIC", "1", "every adapter reaches those of all nodes, so a ring may change adapters",
+        for_correctness=False,
+    ),
+    Prescribed(
         "NCCL_NET_GDR_LEVEL", "PHB", "adapters write to GPUs of the same NUMA node without a copy",
         for_correctness=False,
     ),

@@ -36,6 +36,8 @@ SLINGSHOT = {
     "FI_CXI_RDZV_EAGER_SIZE": "0",
     "FI_CXI_RDZV_THRESHOLD": "0",
     "FI_CXI_RDZV_GET_MIN": "0",
+    "FI_CXI_DEFAULT_TX_SIZE": "2048",
+    "NCCL_CROSS_NIC": "1",
     "NCCL_NET_GDR_LEVEL": "PHB",
 }
 COMPUTE = "=" + ",".join(f"mlx5_{index}" for index in range(8))
