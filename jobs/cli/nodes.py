@@ -13,6 +13,7 @@ from jobs.cli.formatting import count, table
 from jobs.cli.target import answering_cluster
 from jobs.core import excluded_nodes
 from jobs.core.excluded_nodes import ExcludedNode
+from jobs.submission.submit import nodes_to_exclude
 
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -37,6 +38,8 @@ def run(args: argparse.Namespace) -> int:
     if removed:
         print(f"used again: {', '.join(each.host for each in removed)}")
     print(_table(entries) if entries else f"no excluded nodes in {args.runs}")
+    if entries and (scheduler := answering_cluster()) and (hosts := nodes_to_exclude(args.runs, scheduler)):
+        print(f"jobs by hand do not read this list: sbatch --exclude={','.join(hosts)} jobs/train.sbatch ...")
     return 0
 
 

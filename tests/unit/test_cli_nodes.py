@@ -37,6 +37,7 @@ def test_nodes_are_excluded_shown_and_cleared(runs: Path, capsys: pytest.Capture
     assert "n1" in shown
     assert "slow link" in shown
     assert "2 excluded nodes" in shown
+    assert "sbatch" not in shown, "no cluster answers"
     assert nodes(runs, "--clear", "n1") == 0
     assert "used again: n1" in capsys.readouterr().out
     assert nodes(runs, "--json") == 0
@@ -80,6 +81,12 @@ def test_nodes_are_excluded_on_the_cluster_that_answers(
     assert [each.cluster for each in excluded_nodes.read(runs)] == ["west"]
     commands.add("sinfo", "exit 1")
     assert nodes(runs, "--exclude", "node3") == 0
+    excluded_nodes.add(runs, excluded_nodes.ExcludedNode.until("far1", "slow", cluster="east", by="ann"))
+    capsys.readouterr()
+    assert nodes(runs) == 0
+    assert (
+        "jobs by hand do not read this list: sbatch --exclude=node01,node3 jobs/" in capsys.readouterr().out
+    )
 
 
 def prepared(runs: Path, scheduler: FakeScheduler, **options: bool) -> PreparedRun:
