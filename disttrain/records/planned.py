@@ -58,6 +58,10 @@ class EnvVariable(Record):
     """Path that detection read on the first node, or a figure, for a value derived from its network."""
     reference: str | None = None
     """Document that recommends such a value."""
+    since: str | None = None
+    """First version of its library for which a derived value holds; null for all, and in older records."""
+    until: str | None = None
+    """Last such version."""
 
 
 class EnvInherited(Record):
@@ -81,6 +85,16 @@ class EnvFinding(Record):
     """Document that has the rule; null for rules without one, and in older records."""
 
 
+class EnvVersions(Record):
+    """Versions of the first node for which the derived values hold; null for those that were not found."""
+
+    nccl: str | None = None
+    nvidia_driver: str | None = None
+    aws_ofi_nccl: str | None = None
+    """NCCL's network plugin for EFA and Slingshot."""
+    libfabric: str | None = None
+
+
 class EnvRecord(Record):
     """`env.json`: the environment added to the job. Values of secret-looking names are masked."""
 
@@ -89,6 +103,8 @@ class EnvRecord(Record):
     """Communication variables of the first node that come from the shell, the site, or a file of NCCL."""
     findings: list[EnvFinding] = []
     """Findings of the lint on the first node, the worst first."""
+    versions: EnvVersions | None = None
+    """Null in older records."""
 
 
 TargetMetric = Literal["efficiency", "gpu_utilization", "mfu", "communication_share", "throughput"]

@@ -39,6 +39,10 @@ class AddedVariable:
     """Path or figure that a derived value rests on."""
     reference: str | None = None
     """Document that recommends a derived value."""
+    since: str | None = None
+    """First version of its library for which a derived value holds; None: all."""
+    until: str | None = None
+    """Last such version."""
 
 
 @dataclass(frozen=True)
@@ -178,10 +182,12 @@ def env_record(
     added: Mapping[str, AddedVariable],
     inherited: Mapping[str, InheritedVariable] | None = None,
     findings: Sequence[Mapping[str, str | None]] = (),
+    versions: Mapping[str, str | None] | None = None,
 ) -> dict[str, Any]:
     """Content of `env.json` (`records.EnvRecord`), with secrets masked.
 
-    `inherited` are communication variables from elsewhere, `findings` those of the lint on the first node.
+    `inherited` are communication variables from elsewhere, `findings` those of the lint on the first node,
+    `versions` those of its communication libraries.
     """
     variables = {name: dict(vars(variable)) for name, variable in sorted(added.items())}
     others = {
@@ -197,4 +203,5 @@ def env_record(
         "variables": variables,
         "inherited": others,
         "findings": [dict(finding) for finding in findings],
+        "versions": None if versions is None else dict(versions),
     }

@@ -19,7 +19,7 @@ from disttrain.records.masking import MASK, is_secret
 from disttrain.records.run_directory import ADAPTERS
 from jobs.core.environment import AddedVariable, InheritedVariable
 from jobs.fabric.derive import DerivedVariable, derive, without_given
-from jobs.fabric.description import Fabric, FabricKind, Interface
+from jobs.fabric.description import Fabric, FabricKind, Interface, Software
 from jobs.fabric.detect import current_process, detect
 from jobs.fabric.expected_adapters import expected_ports
 from jobs.fabric.findings import Finding, FindingSeverity, Setting
@@ -40,6 +40,7 @@ class FabricEnvironment:
     inherited: Mapping[str, InheritedVariable]
     """Those that the ranks inherit, or that NCCL reads from a file."""
     findings: Sequence[Finding]
+    software: Software
     alternatives: Sequence[Interface] = ()
     """Faster interfaces that the pre-flight may choose, see `jobs.fabric.shared_network.alternatives`."""
     network: str | None = None
@@ -52,13 +53,25 @@ class FabricEnvironment:
     def added(self) -> dict[str, AddedVariable]:
         """The derived variables in the form of `env.json`, and the expected ports for the verdict."""
         found = {
-            each.name: AddedVariable(each.value, each.reason, "derived", each.evidence, each.source)
+            each.name: AddedVariable(
+                each.value, each.reason, "derived", each.evidence, each.source, each.since, each.until
+            )
             for each in self.derived
         }
         if self.ports is not None:
             reason = "adapters that NCCL should use, with which the verdict on the network compares"
             found[ADAPTERS] = AddedVariable(",".join(self.ports), reason, "derived")
         return found
+
+    @property
+    def versions(self) -> dict[str, str | None]:
+        """Versions of this node for which the derived values hold, in the form of `env.json`."""
+        return {
+            "nccl": self.software.nccl_version,
+            "nvidia_driver": self.software.nvidia_driver,
+            "aws_ofi_nccl": self.software.ofi_plugin_version,
+            "libfabric": self.software.libfabric_version,
+        }
 
     @property
     def agreed(self) -> list[dict[str, Any]]:
@@ -172,7 +185,9 @@ def fabric_environment(
     ports = None
     if nodes > 1 and gpus > 0 and fabric.adapters:
         ports = expected_ports(fabric, {name: each.value for name, each in effective.items()})
-    return FabricEnvironment(added, inherited, findings, faster, network if chosen else None, ports)
+    return FabricEnvironment(
+        added, inherited, findings, fabric.software, faster, network if chosen else None, ports
+    )
 
 
 def log_findings(findings: Sequence[Finding]) -> None:

@@ -170,8 +170,8 @@ def _agree(
     log_findings(final.findings)
     of_ranks = with_fabric(final)
     if node.rank == 0 and is_current(node.run, attempt):
-        findings = final.finding_records()
-        write_json(node.run.env_json, environment.env_record(of_ranks, final.inherited, findings))
+        about_node = (final.inherited, final.finding_records(), final.versions)
+        write_json(node.run.env_json, environment.env_record(of_ranks, *about_node))
     return of_ranks, endpoint
 
 

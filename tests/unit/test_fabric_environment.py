@@ -42,13 +42,32 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_derived_variables_are_recorded_with_evidence_and_reference() -> None:
     found = fabric_environment(SLINGSHOT, record(), {}, nodes=2, interface="hsn0")
     added = environment.added_variables(record()["config"], {}, fabric=found.added)
-    written = environment.env_record(added, found.inherited, found.finding_records())
-    variables = EnvRecord.model_validate(json.loads(json.dumps(written))).variables
+    written = environment.env_record(added, found.inherited, found.finding_records(), found.versions)
+    read = EnvRecord.model_validate(json.loads(json.dumps(written)))
+    variables = read.variables
     guard = variables["NCCL_LL128_C2C"]
     assert (guard.value, guard.source) == ("0", "derived")
     assert guard.evidence
     assert guard.reference == "https://github.com/NVIDIA/nccl/issues/2001"
+    assert (guard.since, guard.until) == ("2.27.3", None)
     assert (variables["GLOO_SOCKET_IFNAME"].value, variables["NCCL_SOCKET_IFNAME"].value) == ("hsn0", "=hsn0")
+
+
+def test_versions_that_the_derived_values_hold_for_are_recorded() -> None:
+    software = Software(
+        nccl_version="2.27.5",
+        nvidia_driver="550.54.15",
+        ofi_plugin_version="1.13.2",
+        libfabric_version="1.22.0",
+    )
+    found = fabric_environment(replace(SLINGSHOT, software=software), record(), {}, nodes=2)
+    written = environment.env_record({}, versions=found.versions)
+    versions = EnvRecord.model_validate(json.loads(json.dumps(written))).versions
+    assert versions is not None
+    assert (versions.nccl, versions.nvidia_driver) == ("2.27.5", "550.54.15")
+    assert (versions.aws_ofi_nccl, versions.libfabric) == ("1.13.2", "1.22.0")
+    del written["versions"]  # an older record
+    assert EnvRecord.model_validate(written).versions is None
 
 
 def test_values_of_user_site_shell_and_files_win_and_are_recorded() -> None:
