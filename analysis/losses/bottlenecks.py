@@ -72,7 +72,8 @@ def bottlenecks(
     point = replace(point, phases=phases)
     removable = {name: point.mean_share(point.phases[name]) for name in PHASES if name not in NEEDED}
     if base is not None and base is not point:
-        parts = {part.name: part.share for part in waterfall(point, base).parts}
+        repeats_alone = replace(point, series=None)  # an interval within one run makes none significant
+        parts = {part.name: part.share for part in waterfall(repeats_alone, base).parts}
         removable |= {name: parts[name] for name in NEEDED}
     if costs:
         removable[STRAGGLERS] = point.mean_share(np.sum(list(costs.values()), axis=0))

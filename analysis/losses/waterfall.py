@@ -15,7 +15,7 @@ The phases are means over ranks: the extra compute of one slow rank appears as w
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,6 +25,8 @@ from numpy.typing import NDArray
 from scipy.stats import t as student_t
 
 from analysis.efficiency import Curve, Point
+from analysis.losses.phase_series import PhaseSeries
+from analysis.stats.batch_means import mean_moments
 from analysis.stats.estimates import CONFIDENCE, Estimate, geometric_mean, not_stationary
 from disttrain.records.gpu_hours import devices_of, unit_of
 from disttrain.records.run_directory import RunDir
@@ -72,11 +74,21 @@ class PhaseTimes:
     """GPUs of the run, or ranks where it has none."""
     stationary: bool = True
     """Whether the means of all repeats are of stationary steps; otherwise no mean has an interval."""
+    series: PhaseSeries | None = None
+    """Steps of a single repeat, for intervals within the run."""
 
     def mean_share(self, seconds: Floats) -> Estimate:
         """Mean over repeats of `seconds` / `step_s`, both of shape (repeats,)."""
         share = mean_with_interval(seconds / self.step_s)
         return share if self.stationary else not_stationary(share)
+
+    def within_run(self, names: Sequence[str]) -> Estimate | None:
+        """Seconds of a step in these phases of the one repeat, at least 0; None without its series."""
+        if self.series is None:
+            return None
+        value = float(sum(self.phases[name][0] for name in names))
+        found = _within_run(value, np.sum([self.series[name] for name in names], axis=0))
+        return found if found.low is None else replace(found, low=max(0.0, found.low))
 
     @property
     def mean_step_s(self) -> float:
@@ -86,8 +98,7 @@ class PhaseTimes:
     @property
     def parts(self) -> dict[str, Floats]:
         """The phases and the residual; they sum to `step_s` in every repeat."""
-        covered = np.sum(list(self.phases.values()), axis=0)
-        return {**self.phases, RESIDUAL: self.step_s - covered}
+        return _parts(self.phases, self.step_s)
 
     @property
     def mean_parts(self) -> dict[str, float]:
@@ -170,8 +181,15 @@ def devices_of_run(rows: pd.DataFrame) -> int:
         return int(first["world_size"])
 
 
+def with_series(times: PhaseTimes, series: PhaseSeries | None) -> PhaseTimes:
+    """The times with the steps of the one repeat; unchanged for several repeats."""
+    return times if len(times.step_s) > 1 else replace(times, series=series)
+
+
 def split_waiting(times: PhaseTimes, persistent: Floats) -> PhaseTimes:
     """The times with waiting as two phases: for ranks that are always slow, and for late ones in turn.
+
+    The division of a single repeat has no interval within the run.
 
     Args:
         persistent: share of the waiting of each repeat that is persistent
@@ -183,14 +201,20 @@ def split_waiting(times: PhaseTimes, persistent: Floats) -> PhaseTimes:
     return replace(times, phases=rest | split)
 
 
+def _parts(phases: Mapping[str, Floats], step_s: Floats) -> dict[str, Floats]:
+    """The phases and the rest of the step."""
+    return {**phases, RESIDUAL: step_s - np.sum(list(phases.values()), axis=0)}
+
+
 def waterfall(point: PhaseTimes, base: PhaseTimes) -> Waterfall:
     """The waterfall of `point` against `base`, which have the same phases.
 
-    Intervals have the repeat as their unit.
+    Intervals have the repeat as their unit; of one repeat each, they are within the runs.
     """
     work = (point.samples / point.ranks) / (base.samples / base.ranks)
     actual_s, ideal_s = point.mean_step_s, work * base.mean_step_s
     means, ideal_parts = point.mean_parts, {name: work * s for name, s in base.mean_parts.items()}
+    series = _series_of_both(point, base)
     parts = []
     for name in (name for name in ORDER if name in means):
         delta_s = means[name] - ideal_parts[name]
@@ -199,10 +223,26 @@ def waterfall(point: PhaseTimes, base: PhaseTimes) -> Waterfall:
         share = delta_s / actual_s  # a ratio: its variance by linearization
         linear = (own - share * point.step_s) / actual_s
         shares = _with_interval(share, linear, others / actual_s)
+        if series is not None and name in series[0]:
+            (own_series, step_series), base_series = (series[0][name], series[0]["step_s"]), series[1][name]
+            seconds = _within_run(delta_s, own_series, work * base_series)
+            linear = (own_series - share * step_series) / actual_s
+            shares = _within_run(share, linear, work * base_series / actual_s)
         if not (point.stationary and base.stationary):
             seconds, shares = not_stationary(seconds), not_stationary(shares)
         parts.append(Part(name, seconds, shares))
     return Waterfall(ideal_s, actual_s, tuple(parts), point.devices, point.samples, ideal_parts)
+
+
+def _series_of_both(point: PhaseTimes, base: PhaseTimes) -> tuple[PhaseSeries, PhaseSeries] | None:
+    """Steps of the parts and of `step_s` of two single repeats; None unless both are known."""
+    if point.series is None or base.series is None:
+        return None
+    found = []
+    for series in (point.series, base.series):
+        phases = {name: seconds for name, seconds in series.items() if name != "step_s"}
+        found.append({**_parts(phases, series["step_s"]), "step_s": series["step_s"]})
+    return found[0], found[1]
 
 
 def scales(
@@ -258,16 +298,29 @@ def mean_with_interval(values: Floats) -> Estimate:
 
 
 def _with_interval(value: float, own: Floats, base: Floats) -> Estimate:
-    """`value` with the t interval of mean(own) - mean(base); degrees of freedom by Welch (1947)."""
+    """`value` with the t interval of mean(own) - mean(base) over repeats."""
     repeats = min(len(own), len(base))
     if repeats < 2:
         return Estimate(value, None, None, repeats)
-    variances = [float(np.var(each, ddof=1)) / len(each) for each in (own, base)]
-    total = sum(variances)
-    if total == 0:
-        return Estimate(value, value, value, repeats)
-    sizes = (len(own), len(base))
-    shares = [variance / total for variance in variances]  # squares of tiny variances would be 0
-    freedom = 1 / sum(share**2 / (size - 1) for share, size in zip(shares, sizes, strict=True))
-    half = float(student_t.ppf((1 + CONFIDENCE) / 2, freedom)) * math.sqrt(total)
+    half = _half_width([(float(np.var(each, ddof=1)) / len(each), len(each) - 1.0) for each in (own, base)])
     return Estimate(value, value - half, value + half, repeats)
+
+
+def _within_run(value: float, *series: Floats) -> Estimate:
+    """`value` of single repeats with the interval of their steps, whose means are added or subtracted."""
+    found = [mean_moments(each) for each in series]
+    known = [(each.variance, each.freedom) for each in found if each is not None]
+    if len(known) < len(found):
+        return Estimate(value, None, None, 1)
+    half = _half_width(known)
+    return Estimate(value, value - half, value + half, 1, "within run")
+
+
+def _half_width(moments: Sequence[tuple[float, float]]) -> float:
+    """Of the t interval of a sum of means with these variances and degrees of freedom, by Welch (1947)."""
+    total = sum(variance for variance, _ in moments)
+    if total == 0:
+        return 0.0
+    shares = [(variance / total, freedom) for variance, freedom in moments]  # tiny squares would be 0
+    freedom = 1 / sum(share**2 / freedom for share, freedom in shares)
+    return float(student_t.ppf((1 + CONFIDENCE) / 2, freedom)) * math.sqrt(total)

@@ -189,7 +189,8 @@ def phases_s(study: Study, curve: Curve, point: Point, names: Sequence[str]) -> 
         return None
     times = study.phase_times(curve, point)
     value = sum(point.composition[name] or 0.0 for name in measured)
-    mean = over_repeats(point, sum(times.phases[name] for name in measured))  # type: ignore[arg-type]
+    seconds = sum(times.phases[name] for name in measured)
+    mean = over_repeats(point, seconds, times.within_run(measured))  # type: ignore[arg-type]
     assert mean is not None
     return mean.scaled(value / mean.value) if mean.value else mean
 

@@ -10,6 +10,8 @@ the spread between repeats, so it is too narrow for a comparison with another ru
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -27,12 +29,28 @@ MAX_LAG_1 = 0.2
 """Lag-1 autocorrelation of batch means above which batches are doubled."""
 
 
+class MeanMoments(NamedTuple):
+    """The mean of correlated values, with its variance and the degrees of freedom of the variance."""
+
+    mean: float
+    variance: float
+    freedom: float
+
+
 def within_run(values: ArrayLike) -> LogMoments | None:
     """Logarithm of the mean of correlated positive values, in order, with variance and degrees of freedom.
 
     The variance of the logarithm is that of the mean divided by its square (delta method). None for fewer
     than `MIN_STEPS` values.
     """
+    found = mean_moments(values)
+    if found is None:
+        return None
+    return LogMoments(float(np.log(found.mean)), found.variance / found.mean**2, found.freedom)
+
+
+def mean_moments(values: ArrayLike) -> MeanMoments | None:
+    """Mean of correlated values of either sign, in order; None for fewer than `MIN_STEPS` values."""
     series = np.asarray(values, dtype=np.float64)
     if series.size < MIN_STEPS:
         return None
@@ -41,8 +59,7 @@ def within_run(values: ArrayLike) -> LogMoments | None:
     while lag_1(means) > MAX_LAG_1 and batches // 2 >= MIN_BATCHES:
         batches //= 2
         means = _means(series, batches)
-    mean = float(series.mean())
-    return LogMoments(float(np.log(mean)), float(means.var(ddof=1)) / batches / mean**2, batches - 1.0)
+    return MeanMoments(float(series.mean()), float(means.var(ddof=1)) / batches, batches - 1.0)
 
 
 def lag_1(values: ArrayLike) -> float:

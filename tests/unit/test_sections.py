@@ -25,6 +25,7 @@ from disttrain.records.hardware import GpuSummary
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.links import LinkRates, NodePairRate
 from disttrain.records.run_directory import RunDir
+from disttrain.records.steps import PHASES
 from tests.support.fake_runs import fake_run, fake_sweep
 
 PAGE_BYTES = 1_000_000
@@ -263,7 +264,12 @@ MEANS = (
     "composition", "communication", "collectives", "memory", "utilization", "waiting", "goodput_by_size",
     "step_percentiles",
 )  # fmt: skip
-WITHIN_RUN = {("waiting", "wait_s"), ("waiting", "corrected_s")}
+WITHIN_RUN = {
+    ("waiting", "wait_s"),
+    ("waiting", "corrected_s"),
+    *(("composition", name) for name in PHASES),
+    *(("communication", name) for name in ("share", "wait_s", "transfer_s")),
+}
 """Means that have an interval over the steps of a single repeat."""
 
 

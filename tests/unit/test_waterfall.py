@@ -6,11 +6,13 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.efficiency import scaling_curves
+from analysis.losses.phase_series import phase_series
 from analysis.losses.waterfall import (
     ORDER,
     PERSISTENT,
@@ -22,10 +24,12 @@ from analysis.losses.waterfall import (
     scales,
     split_waiting,
     waterfall,
+    with_series,
 )
 from analysis.runs.load import load
 from disttrain.records.steps import PHASES
 from tests.support.fake_runs import fake_sweep
+from tests.support.step_series import autocorrelated
 
 seconds = st.floats(0, 100)
 
@@ -115,3 +119,49 @@ def test_intervals_cover_the_true_share() -> None:
         share = next(p.share for p in waterfall(point, base).parts if p.name == "comm_wait_s")
         covered += share.low <= truth <= share.high
     assert 0.93 <= covered / count <= 0.985
+
+
+def single_run(rng: np.random.Generator, ranks: int, wait_s: float) -> PhaseTimes:
+    """One repeat of correlated steps: compute around 1 s, and waiting."""
+    compute = autocorrelated(rng, 200, 0.5)
+    wait = np.abs(wait_s * autocorrelated(rng, 200, 0.5, cv=0.3))
+    zero = np.zeros(200)
+    series = {name: zero for name in PHASES} | {"compute_s": compute, "comm_wait_s": wait}
+    series["step_s"] = compute + wait
+    means = {name: np.array([each.mean()]) for name, each in series.items()}
+    times = PhaseTimes(means.pop("step_s"), means, ranks, 8 * ranks, ranks)
+    return with_series(times, series)
+
+
+def test_intervals_within_the_runs_cover_the_difference_of_their_means() -> None:
+    rng, hits, count = np.random.default_rng(2), 0, 300
+    for _ in range(count):
+        found = waterfall(single_run(rng, 2, 0.2), single_run(rng, 1, 0.1))
+        (waiting,) = (part for part in found.parts if part.name == "comm_wait_s")
+        assert waiting.seconds.basis == waiting.share.basis == "within run"
+        hits += waiting.seconds.low <= 0.1 * 1.006 <= waiting.seconds.high
+    assert 0.89 <= hits / count <= 0.98
+
+
+def test_several_repeats_and_the_division_of_waiting_have_no_interval_within_a_run() -> None:
+    rng = np.random.default_rng(3)
+    point, base = single_run(rng, 2, 0.2), single_run(rng, 1, 0.1)
+    split = waterfall(*(split_waiting(times, np.array([0.5])) for times in (point, base)))
+    unknown = {part.name for part in split.parts if part.seconds.low is None}
+    assert unknown == {PERSISTENT, TRANSIENT}
+    several = PhaseTimes(np.ones(2), {name: np.full(2, 0.1) for name in PHASES}, 1, 8, 1)
+    assert with_series(several, base.series).series is None
+    assert all(part.seconds.low is None for part in waterfall(point, several).parts)
+
+
+def test_the_series_of_a_run_is_the_mean_over_ranks_of_each_measured_step() -> None:
+    rows = pd.DataFrame({"rank": [0, 1, 0, 1, 0], "step": [1, 1, 2, 2, 4], "steps": [1, 1, 2, 2, 1]})
+    rows["measured"] = [True, True, True, True, False]
+    rows["step_s"] = [1.0, 3.0, 4.0, 8.0, 9.0]
+    for name in PHASES:
+        rows[name] = np.nan
+    series = phase_series(rows, 2)
+    assert series is not None
+    assert list(series["step_s"]) == [2.0, 3.0, 3.0]
+    assert list(series["compute_s"]) == [0.0] * 3
+    assert phase_series(rows, 3) is None

@@ -145,7 +145,7 @@ def loss_sentence(study: Study, shown: SizeWaterfall) -> str:
     place = common.point_name(study, shown.curve, shown.point)
     base = shown.curve.base_size
     if (part := largest_loss(shown)) is not None:
-        repeat = " (one repeat)" if part.share.low is None and part.share.basis == "repeats" else ""
+        repeat = _one_repeat(part)
         if shown.curve.scaling == "strong" and shown.curve.base is not None:
             largest = _strong(shown, place, part, repeat)
         else:
@@ -199,6 +199,13 @@ def _share(part: Part) -> str:
     low, high = part.share.low, part.share.high
     text = percent(part.share.value)
     return text if low is None or high is None else f"{text} [{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def _one_repeat(part: Part) -> str:
+    """A mark of parts that have no interval between repeats; empty for those that have one."""
+    if part.share.basis == "within run":
+        return " (one repeat: interval within the run)"
+    return " (one repeat)" if part.share.low is None and part.share.basis == "repeats" else ""
 
 
 def _closing(found: list[SizeWaterfall]) -> str:
@@ -340,7 +347,7 @@ def _figure(study: Study, shown: SizeWaterfall) -> Figure:
             continue
         end_s = at_s + part.seconds.value
         colour = _COLOURS.get(part.name, _COLOURS["other_s"])
-        title = f"{NAMES[part.name]} {_share(part)}"
+        title = f"{NAMES[part.name]} {_share(part)}{_one_repeat(part)}"
         interval = _moved(part.seconds, at_s, factor)
         text = f"{100 * part.share.value:+.1f} %"
         segment = Segment(at_s * factor, end_s * factor, colour, title, part.name, interval)
