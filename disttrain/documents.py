@@ -36,6 +36,9 @@ length (`train.steps` or `train.epochs`) and the batch size (`train.local_batch_
 `train.global_batch_size`). An unknown key is refused, and the message names the nearest known key. A key
 marked <sup>n</sup> changes how a run is carried out or observed, but not its results: it is excluded from the
 run key.
+
+Values that exclude each other are refused at submission, with one line that names what works. An option that
+no run of a sweep reads, such as one of `parallel.ddp` under `fsdp`, is a warning of the submission.
 """
 
 

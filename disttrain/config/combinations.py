@@ -15,7 +15,7 @@ from disttrain.config.config_tree import Config
 from disttrain.config.gpu_options import check_gpu_options
 from disttrain.config.model_combinations import check_data, check_sizes
 from disttrain.config.sections.gradient_communication import refuse_scheme
-from disttrain.errors import ConfigError
+from disttrain.errors import ConfigError, either
 
 Refusal = tuple[str, str]
 """Dotted key, message."""
@@ -210,7 +210,7 @@ def _sharding(config: Config) -> Refusal | None:
             "parallel.hsdp.shard_size",
             f"parallel.hsdp.shard_size={size} does not divide the {config.world_size} ranks of "
             f"resources.nodes={resources.nodes} x resources.gpus_per_node={resources.gpus_per_node}; "
-            f"use {_divisors(config.world_size)}",
+            f"use {either(_divisors(config.world_size))}",
         )
     if parallel.strategy in ("fsdp", "hsdp") and config.optim.name == "sgd" and config.optim.fused:
         return (
@@ -248,10 +248,8 @@ def _cpu_offload(config: Config) -> Refusal | None:
     return None
 
 
-def _divisors(number: int) -> str:
-    """`1, 2 or 4`"""
-    *most, last = [str(size) for size in range(1, number + 1) if number % size == 0]
-    return f"{', '.join(most)} or {last}" if most else last
+def _divisors(number: int) -> list[int]:
+    return [size for size in range(1, number + 1) if number % size == 0]
 
 
 def _learning_rate(config: Config) -> Refusal | None:

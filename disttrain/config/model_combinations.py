@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from disttrain.config.config_tree import Config
 from disttrain.config.sections.data import DataConfig
+from disttrain.errors import either
 
 _TOKENS, _IMAGES, _VECTORS = "tokens", "images", "samples without three dimensions"
 _TAKES = {
@@ -32,7 +33,7 @@ def check_data(config: Config) -> tuple[str, str] | None:
     if samples is None or takes is None or samples in takes:
         return None
     at = f"model.kind={kind} with data.kind={config.data.kind}"
-    return "data.kind", f"{at}: {kind} takes {' or '.join(takes)}, not {samples}; use {instead}"
+    return "data.kind", f"{at}: {kind} takes {either(takes)}, not {samples}; use {instead}"
 
 
 def _samples(data: DataConfig) -> str | None:
@@ -59,7 +60,7 @@ def refuse_sizes(options: Mapping[str, int]) -> tuple[str, str] | None:
     below = width // (2 * heads) * 2 * heads
     widths = " or ".join(str(each) for each in (below, below + 2 * heads) if each)
     others = _nearest_divisors(width // 2, heads) if width % 2 == 0 else []
-    by_heads = f", or model.heads={' or '.join(map(str, others))}" if others else ""
+    by_heads = f", or model.heads={either(others)}" if others else ""
     return (
         "model.heads",
         f"model.width={width} must be a multiple of 2 x model.heads={heads}; use model.width={widths}"

@@ -88,7 +88,8 @@ def print_dry_run(args: argparse.Namespace, plan: SweepPlan) -> int:
     scripts = preview_scripts(
         actions, scheduler, args.runs, record, chains, test=args.test_only, complete=every
     )
-    warnings = warnings_for([action.plan for action in actions if action.submits and action.plan], scheduler)
+    starting = [action.plan for action in actions if action.submits and action.plan]
+    warnings = warnings_for(starting, scheduler, plan.runs)
     if args.json:
         for line in warnings:
             print_warning(line)

@@ -55,7 +55,10 @@ def submit_plan(args: argparse.Namespace, make_plan: MakePlan) -> int:
         is_new = write_sweep_record(root, planned)
         actions = plan_actions(planned, states, code_hash(), commands)
         starting = [action.plan for action in actions if action.submits and action.plan]
-        for line in [*warnings_for(starting, scheduler), *excluded_nodes_warning(root, scheduler)]:
+        for line in [
+            *warnings_for(starting, scheduler, planned.runs),
+            *excluded_nodes_warning(root, scheduler),
+        ]:
             print_warning(line)
         try:
             chains = job_chains(args, states, scheduler)

@@ -209,7 +209,7 @@ def _plan(allocation: CurrentAllocation, request: argparse.Namespace) -> dict[st
                 *_exclusion_warnings(allocation, root, scheduler),
                 *_limit_warning(planned),
             ]
-            for line in [*warnings_for(planned.runs, scheduler), *lines]:
+            for line in [*warnings_for(planned.runs, scheduler, planned.runs), *lines]:
                 print(f"warning: {line}", file=sys.stderr)
             (action,) = carry_out(
                 actions, scheduler, root, current_job=job_id, skip_preflight=request.skip_preflight

@@ -1,4 +1,5 @@
-"""Warnings before submission, about conditions under which the figures of a run are not valid."""
+"""Warnings before submission: conditions under which the figures of a run are not valid, and options without
+effect."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from pathlib import Path
 
 from disttrain.config.builder_options import BUILT_SECTIONS, unchecked_options
 from disttrain.config.config_tree import model_waits
+from disttrain.config.options_without_effect import options_without_effect
 from jobs.schedulers.base import Scheduler
 from jobs.submission.huggingface_check import check_huggingface
 from jobs.submission.start_from_check import unchecked_start_from
@@ -18,8 +20,10 @@ from sweeps.expand import RunPlan
 _NAMED = 3
 
 
-def warnings_for(runs: Sequence[RunPlan], scheduler: Scheduler) -> list[str]:
-    """One line for each warning."""
+def warnings_for(runs: Sequence[RunPlan], scheduler: Scheduler, sweep: Sequence[RunPlan]) -> list[str]:
+    """One line for each warning on the runs that start now; `sweep` has all runs of their sweep."""
+    if not runs:
+        return scheduler.warnings(os.environ)
     found = []
     processors = scheduler.processors()
     if processors is not None:
@@ -39,6 +43,7 @@ def warnings_for(runs: Sequence[RunPlan], scheduler: Scheduler) -> list[str]:
             f"{_names([run.name for run in unmeasured])}: no step will be measured: train.steps is not above "
             f"telemetry.warmup_steps={most}"
         )
+    found += options_without_effect(run.config for run in sweep)
     return [*found, *_unchecked_options(runs), *unchecked_start_from(runs)]
 
 

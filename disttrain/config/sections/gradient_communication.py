@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from disttrain.config.sections.base import KEYED_IF_SET, Section
+from disttrain.errors import either
 
 
 class GradientCommunicationConfig(Section):
@@ -64,6 +65,6 @@ def refuse_scheme(section: GradientCommunicationConfig, strategy: str) -> tuple[
             return (
                 f"{key}.{name}",
                 f"{key}.{name}={value} has no effect with {key}.scheme={scheme}: leave it out, or use "
-                f"{key}.scheme={' or '.join(schemes)}",
+                f"{key}.scheme={either(schemes)}",
             )
     return None

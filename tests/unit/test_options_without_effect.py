@@ -1,0 +1,142 @@
+"""Options that no run of a sweep reads are warnings; what a run reads is recorded while it trains."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch._inductor
+
+from disttrain.config.config_tree import Config
+from disttrain.config.dotted_keys import flat_values
+from disttrain.config.options_without_effect import READERS, options_without_effect, unread
+from disttrain.config.parsing import load
+from disttrain.config.sections.base import Section, section_of
+from sweeps.expand import expand
+from tests.support.stopping import alone, config, train_until
+
+PRESETS = sorted((Path(__file__).parents[2] / "sweeps").glob("*.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("sections", "line"),
+    [
+        (
+            {"parallel": {"strategy": "fsdp", "ddp": {"bucket_mb": 50.0}}},
+            "parallel.ddp.bucket_mb=50 has no effect with parallel.strategy=fsdp; it needs "
+            "parallel.strategy=ddp or auto",
+        ),
+        (
+            {"parallel": {"strategy": "ddp", "fsdp": {"reshard_after_forward": False}}},
+            "parallel.fsdp.reshard_after_forward=false has no effect with parallel.strategy=ddp; it needs "
+            "parallel.strategy=fsdp, hsdp or auto",
+        ),
+        (
+            {"optim": {"name": "sgd", "betas": [0.9, 0.99]}},
+            "optim.betas=[0.9, 0.99] has no effect with optim.name=sgd; it needs optim.name=adamw",
+        ),
+        (
+            {"checkpoint": {"best": False}},
+            "checkpoint.best=false has no effect with checkpoint.every_steps=null and "
+            "checkpoint.every_s=null; it needs checkpoint.every_steps or checkpoint.every_s",
+        ),
+        (
+            {"compile": {"scope": "blocks", "mode": "reduce-overhead"}, "resources": {"device": "cpu"}},
+            "compile.mode=reduce-overhead has no effect with resources.device=cpu; it needs "
+            "resources.device=cuda, auto or shared",
+        ),
+    ],
+)
+def test_an_option_without_a_reader_is_one_line(sections: dict[str, Any], line: str) -> None:
+    assert options_without_effect([Config.model_validate(sections)]) == [line]
+
+
+def of_strategy(name: str, bucket_mb: float | None) -> Config:
+    return Config.model_validate({"parallel": {"strategy": name, "ddp": {"bucket_mb": bucket_mb}}})
+
+
+def test_an_option_that_one_run_of_the_sweep_reads_is_no_warning() -> None:
+    runs = [of_strategy(name, 50) for name in ("fsdp", "hsdp", "ddp")]
+    assert options_without_effect(runs) == []
+    (line,) = options_without_effect(runs[:2])
+    assert line.startswith("parallel.ddp.bucket_mb=50 has no effect with parallel.strategy=fsdp or hsdp; ")
+    without_it = of_strategy("ddp", None)
+    assert len(options_without_effect([*runs[:2], without_it])) == 1, "the run that reads it has the default"
+
+
+def test_a_command_reads_no_option_of_the_trainer() -> None:
+    assert options_without_effect([Config.model_validate({"command": "train.py"})]) == []
+
+
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
+def test_the_presets_have_no_option_without_effect(preset: Path) -> None:
+    plan = expand(load(preset), [], name=preset.stem)
+    assert options_without_effect(run.config for run in plan.runs) == []
+
+
+# --- the table against what runs read ---
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
+    """Class of the section and name of each field that the trainer reads from now on; reads of the config
+    itself, such as those of its key, do not count."""
+    found: set[tuple[str, str]] = set()
+
+    def recorded(self: Section, name: str) -> Any:
+        reader = sys._getframe(1).f_globals["__name__"]
+        if reader.startswith("disttrain.") and not reader.startswith("disttrain.config."):
+            found.add((type(self).__name__, name))
+        return object.__getattribute__(self, name)
+
+    monkeypatch.setattr(Section, "__getattribute__", recorded)
+    return found
+
+
+def names(keys: Iterator[str] | list[str]) -> set[tuple[str, str]]:
+    """Class and field name of dotted keys."""
+    found = set()
+    for key in keys:
+        section: type[Section] = Config
+        *path, leaf = key.split(".")
+        for name in path:
+            nested = section_of(section.model_fields[name])
+            assert nested is not None
+            section = nested
+        found.add((section.__name__, leaf))
+    return found
+
+
+BESIDE = {("CheckpointConfig", "best"), ("ProfileConfig", "ranks")}
+"""Read in one expression with the key that decides, as in `best and regular`."""
+CASES: list[dict[str, dict[str, Any]]] = [
+    {"parallel": {"strategy": "single"}, "optim": {"schedule": "constant"}},
+    {"parallel": {"strategy": "ddp"}, "optim": {"schedule": "step", "step_every": 2}},
+    {"parallel": {"strategy": "fsdp"}, "optim": {"name": "sgd", "schedule": "linear"}},
+    {"parallel": {"strategy": "hsdp"}, "checkpoint": {"every_steps": 1}, "data": {"workers": 1}},
+]
+
+
+@pytest.mark.parametrize("sections", CASES, ids=lambda each: each["parallel"]["strategy"])
+def test_a_run_reads_no_option_that_the_table_calls_unread_and_all_others(
+    sections: dict[str, dict[str, Any]], read: set[tuple[str, str]], tmp_path: Path
+) -> None:
+    train = {"train": {"steps": 5, "local_batch_size": 4}}  # the warm-up lasts 3
+    made = config(**{**sections, **train})
+    keys = flat_values(made.as_dict())
+    of_no_reader = unread(made)
+    listed = [
+        key for key in keys for reader in READERS if any(key.startswith(each) for each in reader.options)
+    ]
+    read.clear()
+    train_until(alone(), made, tmp_path, 0, None)
+    assert sorted(read & names(of_no_reader) - BESIDE) == []
+    unobserved = {("CompileConfig", "mode"), ("HSDPConfig", "shard_size")}  # scope=none; one rank
+    assert names([key for key in listed if key not in of_no_reader]) - unobserved <= read
+
+
+def test_the_mode_of_the_table_turns_cuda_graphs_on_and_nothing_else() -> None:
+    assert torch._inductor.list_mode_options("reduce-overhead") == {"triton.cudagraphs": True}
