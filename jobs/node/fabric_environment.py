@@ -177,17 +177,21 @@ def fabric_environment(
         srun_network=_srun_network(record),
         derived={each.name: each.value for each in derived},
     )
-    inherited = {
-        name: InheritedVariable(setting.value, setting.origin)
-        for name, setting in settings.items()
-        if setting.origin == ENVIRONMENT or setting.origin.startswith("/")
-    }
     ports = None
     if nodes > 1 and gpus > 0 and fabric.adapters:
         ports = expected_ports(fabric, {name: each.value for name, each in effective.items()})
     return FabricEnvironment(
-        added, inherited, findings, fabric.software, faster, network if chosen else None, ports
+        added, _inherited(settings), findings, fabric.software, faster, network if chosen else None, ports
     )
+
+
+def _inherited(settings: Mapping[str, Setting]) -> dict[str, InheritedVariable]:
+    """The settings that the environment or a file of NCCL has."""
+    return {
+        name: InheritedVariable(setting.value, setting.origin)
+        for name, setting in settings.items()
+        if setting.origin == ENVIRONMENT or setting.origin.startswith("/")
+    }
 
 
 def log_findings(findings: Sequence[Finding]) -> None:
