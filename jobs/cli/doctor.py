@@ -23,6 +23,11 @@ _COLOURS: dict[Severity, Colour | None] = {"error": "red", "warning": "yellow", 
 _WIDTH = 110
 """Columns of the text where the output is no terminal."""
 _INDENT = 10
+_PROFILE = "site profile"
+_PROFILE_KEYS = (
+    f"keys of the {_PROFILE}: in a file for --profile (`submit.py doctor --write-profile mysite.yaml` drafts "
+    "one), or each as --slurm KEY=VALUE"
+)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,6 +66,8 @@ def diagnosis_text(diagnosis: Diagnosis, columns: int, *, coloured: bool = False
         for name, text in (("fix", finding.fix), ("read", finding.evidence)):
             first, *rest = _wrapped(text, columns - 6)
             lines += [f"{'':{_INDENT}}{name:6}{first}", *(" " * (_INDENT + 6) + line for line in rest)]
+    if any(_PROFILE in finding.fix for finding in diagnosis.findings):
+        lines += ["", *_wrapped(_PROFILE_KEYS, columns)]
     if diagnosis.unchecked:
         lines += ["", "not checked:"]
         for each in diagnosis.unchecked:

@@ -71,6 +71,7 @@ def test_findings_come_with_fix_and_evidence(commands: Commands, capsys: pytest.
     assert "          fix   set `gpu_type` of the site profile" in out
     assert "          read  gpu:h100:8 on 4 nodes" in out
     assert "not checked:" in out
+    assert "or each as --slurm KEY=VALUE" in " ".join(out.split())
     assert "--job" in out
     assert err == "error: 1 finding of severity error\n"
     assert all(len(line) <= 110 for line in out.splitlines()[1:])

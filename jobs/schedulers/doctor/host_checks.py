@@ -48,7 +48,7 @@ def host_findings(host: HostFacts, where: str) -> Iterator[Finding]:
             "host.shared_memory",
             f"/dev/shm on {where} is small: NCCL and loader processes exchange data through it and fail with "
             "`Bus error` or `No space left on device`",
-            "enlarge it to 1 GiB or more (container: --shm-size=8g); meanwhile data.workers=0",
+            "enlarge it to 1 GiB or more (container: --shm-size=8g); meanwhile `--set data.workers=0`",
             f"/dev/shm: {size}",
         )
     if host.remove_ipc:

@@ -76,7 +76,8 @@ def unchecked(facts: ClusterFacts, *, job: bool) -> Iterator[Unchecked]:
         if part in facts.refusals:
             yield Unchecked(check, facts.refusals[part])
     if config.has_accounting and facts.finished is not None and not facts.finished:
-        yield Unchecked("accounting of a finished job", f"no job of {facts.user} ended within 7 days")
+        reason = f"no job of {facts.user} ended within 7 days; run the doctor again after a job"
+        yield Unchecked("accounting of a finished job", reason)
     if not config.has_accounting:
         yield Unchecked("accounts and limits of this user", "the cluster has no accounting")
     if (config.text("ProctrackType") or "").endswith("/cgroup") and not config.cgroup:

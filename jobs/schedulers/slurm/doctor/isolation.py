@@ -32,7 +32,7 @@ def _shared_nodes(facts: ClusterFacts, config: Config) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "isolation.processors",
-            "Slurm binds no job to its processors: jobs on one node slow each other, and timings vary",
+            "Slurm confines no job to its processors: jobs on one node slow each other, and timings vary",
             "set `exclusive: true` in the site profile for measurements; the administrator can set "
             "TaskPlugin=task/affinity,task/cgroup and ConstrainCores=yes",
             f"{config.evidence('TaskPlugin')}, {config.evidence('ConstrainCores')}",
@@ -41,7 +41,8 @@ def _shared_nodes(facts: ClusterFacts, config: Config) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "isolation.devices",
-            "Slurm closes no GPU to other jobs: a program that ignores CUDA_VISIBLE_DEVICES takes their GPUs",
+            "Slurm confines no job to its GPUs: a program that ignores CUDA_VISIBLE_DEVICES uses those of "
+            "other jobs",
             "set `exclusive: true` in the site profile; the administrator can set ConstrainDevices=yes",
             f"{config.evidence('TaskPlugin')}, {config.evidence('ConstrainDevices')}",
         )

@@ -63,7 +63,7 @@ def _controller(facts: ClusterFacts, config: Config) -> Iterator[Finding]:
             "limits.private_jobs",
             "squeue lists your own jobs alone: `status` on the runs of another user cannot ask for their "
             "jobs",
-            "let their owner run `status`",
+            "let their owner run `submit.py status`",
             config.evidence("PrivateData"),
         )
     if config.settings.get("enforcepartlimits", "").upper() == "NO":
@@ -71,7 +71,7 @@ def _controller(facts: ClusterFacts, config: Config) -> Iterator[Finding]:
             "note",
             "limits.partition_limits",
             "Slurm accepts a job above the limits of its partition and leaves it pending for ever",
-            "`--dry-run --test-only` refuses such a job before its submission",
+            "`submit.py sweep --dry-run --test-only` refuses such a job before its submission",
             config.evidence("EnforcePartLimits"),
         )
 

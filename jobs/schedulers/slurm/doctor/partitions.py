@@ -124,7 +124,7 @@ def _sharing(config: Config, profile: Profile, part: Partition) -> Iterator[Find
             "warning",
             "partitions.oversubscribe",
             f"several jobs run on the same processors in partition {part.name}: timings depend on the others",
-            "name another partition for measurements",
+            "for measurements name another partition: `--slurm partition=NAME`",
             f"OverSubscribe={over}",
         )
     elif not (profile.exclusive or part.is_exclusive):
@@ -143,7 +143,8 @@ def _sharing(config: Config, profile: Profile, part: Partition) -> Iterator[Find
             "partitions.memory",
             f"a job without a memory request has {per_cpu} MiB for each processor, which is little for GPUs "
             "with few processors each",
-            "set `memory` in the site profile: 0 with `exclusive: true`, or such as 64G",
+            "set `memory` in the site profile: to 0 (all of a node) with `exclusive: true`, else to a size "
+            "such as 64G",
             f"DefMemPerCPU={per_cpu}",
         )
 

@@ -22,8 +22,8 @@ def findings(config: Config, partitions: Sequence[Partition]) -> Iterator[Findin
             "signals.kill_wait",
             f"ranks have {kill_wait_s} s to save between SIGTERM and SIGKILL, at scancel and at a "
             "pre-emption without grace",
-            "save often (checkpoint.every_s), and end runs by `cancel --graceful`; the administrator can "
-            "raise KillWait to 30 s",
+            "save often (`--set checkpoint.every_s=600`), and end runs by `submit.py cancel --graceful`; the "
+            "administrator can raise KillWait to 30 s",
             config.evidence("KillWait"),
         )
     unkillable_s = config.number("UnkillableStepTimeout")
@@ -75,7 +75,7 @@ def _tracking(config: Config) -> Iterator[Finding]:
             "signals.proctrack",
             "Slurm tracks processes by their parents: a rank whose parents died escapes, and a signal to the "
             "batch shell reaches srun as well",
-            "end runs by `cancel --graceful`, not by scancel --full; the administrator can set "
+            "end runs by `submit.py cancel --graceful`, not by `scancel --full`; the administrator can set "
             "ProctrackType=proctrack/cgroup",
             config.evidence("ProctrackType"),
         )
