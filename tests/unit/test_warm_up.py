@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import astuple
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import linregress
+from scipy.stats import t as student_t
 
 from analysis.stats.estimates import geometric_mean
 from analysis.stats.warm_up import BATCH, MIN_STEPS, common_warm_up, mser5, stationarity
@@ -117,6 +120,71 @@ def test_no_warm_up_is_left_out_where_the_rest_is_short_or_changes() -> None:
     assert common_warm_up([long, steady]) == pytest.approx(60, abs=5)
     assert common_warm_up([long, steady[:80]]) == 0
     assert common_warm_up([long, steady * (1 + steps / 300)]) == 0
+
+
+def reference(change: float, error: float, freedom: int, level: float) -> tuple[float, float, float]:
+    half = float(student_t.ppf(0.995, freedom)) * error
+    return change / level, (change - half) / level, (change + half) / level
+
+
+def reference_shift(head: Floats, rest: Floats) -> tuple[float, float, float]:
+    """A median's variance is taken as that of one step / number of steps; 12 batches give that of one."""
+    batches = np.array_split(rest, 12)
+    of_one_step = np.var([np.median(batch) for batch in batches], ddof=1) * len(rest) / 12
+    error = np.sqrt(of_one_step / len(head) + of_one_step / len(rest))
+    return reference(np.median(head) - np.median(rest), error, 11, np.median(rest))
+
+
+def reference_trend(series: Floats) -> tuple[float, float, float]:
+    line = linregress(range(12), [np.median(batch) for batch in np.array_split(series, 12)])
+    return reference(12 * line.slope, 12 * line.stderr, 10, np.median(series))
+
+
+def noise(seed: int, count: int = 600, cv: float = 0.02) -> Floats:
+    return 0.2 * (1 + cv * np.random.default_rng(seed).standard_normal(count))
+
+
+@pytest.mark.parametrize(("factor", "text"), [(1.5, "50 % longer"), (0.75, "25 % shorter")])
+def test_a_warm_up_has_its_length_and_its_shift_and_the_rest_its_trend(factor: float, text: str) -> None:
+    series = noise(1, cv=0.003) * np.where(np.arange(600) < 40, factor, 1)
+    found = stationarity(series)
+    assert (found.verdict, found.warm_up, found.publishable) == ("warm-up too short", 40, False)
+    assert found.shift is not None
+    assert found.trend is not None
+    assert astuple(found.shift) == pytest.approx(reference_shift(series[:40], series[40:]))
+    assert astuple(found.trend) == pytest.approx(reference_trend(series[40:]))
+    assert found.reason == f"the first 40 measured steps are {text} than the rest (MSER-5)"
+
+
+def test_a_change_below_the_margin_is_no_warm_up_and_the_trend_is_that_of_all_steps() -> None:
+    series = noise(1, cv=0.003) * np.where(np.arange(600) < 60, 1.015, 1)
+    drop = mser5(series)
+    assert drop == 60
+    found = stationarity(series)
+    assert (found.verdict, found.warm_up) == ("stationary", 0)
+    assert found.shift is not None
+    assert found.trend is not None
+    assert astuple(found.shift) == pytest.approx(reference_shift(series[:drop], series[drop:]))
+    assert astuple(found.trend) == pytest.approx(reference_trend(series))
+
+
+def test_a_slow_drift_has_its_size_and_its_interval() -> None:
+    series = noise(4) * np.linspace(1, 1.05, 600)
+    drop = mser5(series)
+    assert 0 < drop < 300
+    found = stationarity(series)
+    assert (found.verdict, found.warm_up) == ("not stationary", drop)
+    assert found.shift is not None
+    assert found.trend is not None
+    assert astuple(found.shift) == pytest.approx(reference_shift(series[:drop], series[drop:]))
+    assert astuple(found.trend) == pytest.approx(reference_trend(series))
+    assert found.reason == "the step time drifts by +5 % from start to end"
+
+
+def test_a_minimum_at_the_limit_has_its_position() -> None:
+    series = noise(2, count=605, cv=0.003) * np.where(np.arange(605) < 300, 1.2, 1)  # 121 batches
+    found = stationarity(series)
+    assert (found.verdict, found.warm_up, found.trend) == ("not stationary", 300, None)
 
 
 def test_the_reason_names_the_change_and_its_size() -> None:
