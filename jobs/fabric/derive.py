@@ -14,7 +14,7 @@ from enum import StrEnum
 from disttrain.records.nccl_names import parse_names
 from jobs.fabric.description import Adapter, AdapterKind, Fabric, FabricKind, Interface, Port
 from jobs.fabric.registry import parse_version, registry
-from jobs.fabric.slingshot import SLINGSHOT_VARIABLES
+from jobs.fabric.slingshot import SLINGSHOT_GUIDE, SLINGSHOT_VARIABLES
 
 USER_GUIDE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 PLUGIN_GUIDE = "https://github.com/aws/aws-ofi-nccl"
@@ -337,7 +337,7 @@ def _slingshot(job: _Job) -> Iterator[DerivedVariable]:
     if plugin is not None and "NCCL_NET_PLUGIN" not in job.given:
         yield DerivedVariable(
             "NCCL_NET", "AWS Libfabric", "NCCL fails at the start instead of falling back to TCP",
-            plugin.path, "https://github.com/HewlettPackard/shs-ccl-docs", severity=Severity.CONNECTION,
+            plugin.path, SLINGSHOT_GUIDE, severity=Severity.CONNECTION,
         )  # fmt: skip
     if reorders_ll128(job.fabric):
         yield DerivedVariable(

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from jobs.fabric.derive import has_old_efa_plugin, reorders_ll128
+from jobs.fabric.derive import (
+    CORRUPTION_REPORT,
+    PLUGIN_GUIDE,
+    USER_GUIDE,
+    has_old_efa_plugin,
+    reorders_ll128,
+)
 from jobs.fabric.description import FabricKind
 from jobs.fabric.findings import Finding, FindingKind, FindingSeverity, LintContext
 from jobs.fabric.registry import is_off, parse_version
+from jobs.fabric.slingshot import SLINGSHOT_EAGER, SLINGSHOT_GUIDE
 from jobs.fabric.transport import TRANSPORT
 
 _FIRST_WITH_C2C_LINES = "2.27.3"
@@ -49,7 +56,7 @@ def ll128_over_c2c(context: LintContext) -> Iterator[Finding]:
         yield context.finding(
             FindingSeverity.ERROR, FindingKind.CORRUPTION, name,
             "LL128 between nodes corrupts data on GH200 with Slingshot; set NCCL_LL128_C2C=0 "
-            "and leave NCCL_PROTO unset, or set NCCL_PROTO=^LL128",
+            "and leave NCCL_PROTO unset, or set NCCL_PROTO=^LL128", CORRUPTION_REPORT,
         )  # fmt: skip
 
 
@@ -65,7 +72,7 @@ def forced_ll128(context: LintContext) -> Iterator[Finding]:
     yield context.finding(
         severity, FindingKind.CORRUPTION, "NCCL_PROTO",
         "a list with LL128 forces it also where the hardware does not keep its order, which corrupts data; "
-        "remove it, or exclude protocols with ^",
+        "remove it, or exclude protocols with ^", f"{USER_GUIDE}#nccl-proto",
     )  # fmt: skip
 
 
@@ -79,7 +86,7 @@ def old_efa_plugin(context: LintContext) -> Iterator[Finding]:
     yield context.finding(
         FindingSeverity.ERROR, FindingKind.CORRUPTION, "NCCL_PROTO",
         f"aws-ofi-nccl {fabric.software.ofi_plugin_version} may corrupt data with other protocols than "
-        "Simple; install 1.7 or newer, or set NCCL_PROTO=Simple",
+        "Simple; install 1.7 or newer, or set NCCL_PROTO=Simple", PLUGIN_GUIDE,
     )  # fmt: skip
 
 
@@ -95,7 +102,9 @@ def rendezvous_protocol(context: LintContext) -> Iterator[Finding]:
         message = "`srun --network=disable_rdzv_get` needs FI_CXI_RDZV_PROTO=alt_read; set both or neither"
     else:
         return
-    yield context.finding(FindingSeverity.ERROR, FindingKind.DEADLOCK, "FI_CXI_RDZV_PROTO", message)
+    yield context.finding(
+        FindingSeverity.ERROR, FindingKind.DEADLOCK, "FI_CXI_RDZV_PROTO", message, SLINGSHOT_GUIDE
+    )
 
 
 def slingshot_memory(context: LintContext) -> Iterator[Finding]:
@@ -106,19 +115,20 @@ def slingshot_memory(context: LintContext) -> Iterator[Finding]:
     if is_off(context.value("FI_CXI_DISABLE_HOST_REGISTER") or ""):
         yield context.finding(
             FindingSeverity.ERROR, FindingKind.DEADLOCK, "FI_CXI_DISABLE_HOST_REGISTER",
-            "registering host memory with CUDA may deadlock; set it to 1, or remove it",
+            "registering host memory with CUDA may deadlock; set it to 1, or remove it", SLINGSHOT_GUIDE,
         )  # fmt: skip
     monitor = context.value("FI_MR_CACHE_MONITOR")
     if monitor is not None and monitor not in _WITHOUT_MEMORY_HOOKS:
         yield context.finding(
             FindingSeverity.ERROR, FindingKind.DEADLOCK, "FI_MR_CACHE_MONITOR",
-            f"{monitor} may deadlock with NCCL; set userfaultfd, or remove it",
+            f"{monitor} may deadlock with NCCL; set userfaultfd, or remove it", SLINGSHOT_GUIDE,
         )  # fmt: skip
     for name in ("FI_CXI_RDZV_THRESHOLD", "FI_CXI_RDZV_GET_MIN"):
         if fabric.has_c2c and (context.value(name) or "0") != "0":
             yield context.finding(
                 FindingSeverity.ERROR, FindingKind.CORRUPTION, name,
                 "eager messages are copied by GDRCopy and may arrive corrupt on GH200; set it to 0",
+                SLINGSHOT_EAGER,
             )  # fmt: skip
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-_HPE = "https://github.com/HewlettPackard/shs-ccl-docs"
-_EAGER = "https://github.com/HewlettPackard/shs-ccl-docs/pull/21"
+SLINGSHOT_GUIDE = "https://github.com/HewlettPackard/shs-ccl-docs"
+SLINGSHOT_EAGER = "https://github.com/HewlettPackard/shs-ccl-docs/pull/21"
 _COPIED = "shorter messages are copied through the host, and may arrive corrupt"
 
 
@@ -15,7 +15,7 @@ class Prescribed(NamedTuple):
     name: str
     value: str
     reason: str
-    source: str = _HPE
+    source: str = SLINGSHOT_GUIDE
     for_correctness: bool = True
 
 
@@ -25,8 +25,8 @@ SLINGSHOT_VARIABLES = (
     Prescribed("FI_CXI_DEFAULT_CQ_SIZE", "131072", "the default completion queue overflows with NCCL"),
     Prescribed("FI_CXI_RX_MATCH_MODE", "hybrid", "software matches messages once the adapter's list is full"),
     Prescribed("FI_CXI_RDZV_EAGER_SIZE", "0", "no part of a message is sent ahead of its rendezvous"),
-    Prescribed("FI_CXI_RDZV_THRESHOLD", "0", _COPIED, _EAGER),
-    Prescribed("FI_CXI_RDZV_GET_MIN", "0", _COPIED, _EAGER),
+    Prescribed("FI_CXI_RDZV_THRESHOLD", "0", _COPIED, SLINGSHOT_EAGER),
+    Prescribed("FI_CXI_RDZV_GET_MIN", "0", _COPIED, SLINGSHOT_EAGER),
     Prescribed(
         "FI_CXI_DEFAULT_TX_SIZE", "2048", "NCCL has more operations in flight than the default queue holds",
         for_correctness=False,

@@ -58,6 +58,12 @@ def test_corruption(
     assert judged(fabric, variables, nodes=2, nccl_version=nccl) == expected
 
 
+def test_a_guard_against_corruption_names_its_source() -> None:
+    context = LintContext({}, FABRICS["gh200"], nodes=2, nccl_version="2.27.5")
+    (found,) = (finding for guard in GUARDS for finding in guard(context))
+    assert found.source == "https://github.com/NVIDIA/nccl/issues/2001"
+
+
 @pytest.mark.parametrize(
     ("variables", "network", "expected"),
     [
