@@ -31,9 +31,11 @@ def warnings(statistics: RunStatistics, included: pd.DataFrame) -> list[str]:
     """A warning on runs whose warm-up is too short and cannot be left out (`analysis.truncation`), and one on
     runs that are not stationary."""
     texts = []
-    longer = f"{_longer_warm_up(included)}, and record more steps"
     for verdict, advice in (
-        ("warm-up too short", f"The steps after that are too few or not stationary: {longer}"),
+        (
+            "warm-up too short",
+            f"The steps after that are too few or not stationary: {_longer_warm_up(included)}",
+        ),
         ("not stationary", "Look for a device that grew hot or for other load, and run again"),
     ):
         found = [
@@ -58,17 +60,20 @@ def truncations(included: pd.DataFrame) -> list[str]:
     named = [f"{row.sweep}/{row.run}: {row.truncated_steps}" for row in cut.head(NAMED_RUNS).itertuples()]
     more = f"; and {len(cut) - NAMED_RUNS} more" if len(cut) > NAMED_RUNS else ""
     most = int((cut["truncated_steps"] + cut["warmup_steps"].fillna(0)).max())
+    samples = (
+        " Hardware samples and profiled collectives include these steps. To leave them out there, set "
+        f"telemetry.warmup_steps={most}."
+    )
+    samples = samples if cut["ingested"].isna().any() else ""
     return [
         f"Warm-up lasted longer than recorded (MSER-5): the means of {len(cut)} of "
         f"{plural(len(included), 'run')} leave out further measured steps, as many on all ranks and in all "
-        f"repeats of a configuration ({'; '.join(named)}{more}). Hardware samples and profiled collectives "
-        f"include these steps. To leave them out there, {_longer_warm_up(cut, most)}."
+        f"repeats of a configuration ({'; '.join(named)}{more}).{samples}"
     ]
 
 
-def _longer_warm_up(runs: pd.DataFrame, steps: int | None = None) -> str:
-    """How to record a longer warm-up, as the end of a sentence."""
-    if runs["ingested"].notna().all():
-        given = "a larger --warmup-steps" if steps is None else f"--warmup-steps {steps}"
-        return f"ingest the table again under another --sweep, with {given}"
-    return "raise telemetry.warmup_steps" if steps is None else f"set telemetry.warmup_steps={steps}"
+def _longer_warm_up(included: pd.DataFrame) -> str:
+    """How to record a longer warm-up, as a part of a sentence."""
+    if included["ingested"].isna().any():
+        return "raise telemetry.warmup_steps, and record more steps"
+    return "ingest a table with more steps under another --sweep"
