@@ -1,10 +1,10 @@
 """Calls to the shared file system of each node while it trains: `python benchmarks/file_system_calls.py`.
 
-Goal: under 10 listings of a folder per minute on a node other than node 0, since its calls grow with the
-size of a job. One listing is about four metadata calls.
-Two agents with two ranks each train on this machine under `strace`. Metadata calls name a path below the runs
-folder, or list a directory there; data calls write to an open file there. Node 0 also rewrites the progress
-and the summary of the run, and looks for the user's `STOP` file.
+Goal: under 10 metadata calls per minute on a node other than node 0, since these calls grow with the size of
+a job. Two agents with two ranks each train on this machine under `strace`. Metadata calls name a path below
+the runs folder, or list a directory there; data calls write to an open file there. Node 0 also rewrites the
+progress and the summary of the run, and looks for the user's `STOP` file. Intervals grow with the age of the
+run: `--after 0 --seconds 60` counts the first minute.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from benchmarks import result_record
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.config_tree import Config
 from disttrain.config.run_key import config_key
-from disttrain.records.json_files import read_json_or_none
+from disttrain.records.json_files import read_jsonl
 from disttrain.records.run_directory import RunDir
 from sweeps.expand import RunPlan, SweepPlan
 from tests.support.jobs import FakeScheduler, agent_environment, submit
@@ -68,7 +68,6 @@ def plan() -> SweepPlan:
             "train": {"steps": 100_000, "local_batch_size": 4, "global_batch_size": 16},
             "resources": {"nodes": NODES, "gpus_per_node": RANKS_PER_NODE, "device": "cpu"},
             "job": {"time_limit_min": 60},
-            "telemetry": {"sinks": []},
         }
     )
     ranks = NODES * RANKS_PER_NODE
@@ -84,21 +83,26 @@ def start(folder: Path, run: RunDir, node: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen([*trace, "-o", str(folder / f"strace-{node}"), *agent, str(NODES)], env=env)
 
 
-def wait_for_step(run: RunDir, step: int, within_s: float) -> int:
-    """The step that the run has reached, at least `step`. Raises `TimeoutError`."""
+def newest_step(run: RunDir) -> int:
+    """The newest step in the records of rank 0, which are a few seconds old."""
+    return max((int(line["step"]) for line in read_jsonl(run.attempt(0).steps(0))), default=0)
+
+
+def wait_for_progress(run: RunDir, within_s: float) -> None:
+    """Wait for the first steps of the run. Raises `TimeoutError`."""
     deadline = time.monotonic() + within_s
-    while (reached := int((read_json_or_none(run.progress) or {}).get("step", 0))) < step:
+    while not run.progress.exists():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"step {step} was not reached within {within_s:g} s")
+            raise TimeoutError(f"no step was done within {within_s:g} s")
         time.sleep(0.5)
-    return reached
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=120.0, help="time in which calls are counted")
+    parser.add_argument("--seconds", type=float, default=300.0, help="time in which calls are counted")
+    parser.add_argument("--after", type=float, default=600.0, help="seconds of training before that time")
     result_record.add_option(parser)
     given = parser.parse_args()
     if shutil.which("strace") is None:
@@ -110,10 +114,11 @@ def main() -> None:
         run = RunDir(root / "calls" / "n2")
         agents = [start(folder, run, node) for node in range(NODES)]
         try:
-            before = wait_for_step(run, 50, within_s=600)
-            first_s = time.time()
+            wait_for_progress(run, within_s=600)
+            time.sleep(given.after)
+            before, first_s = newest_step(run), time.time()
             time.sleep(given.seconds)
-            last_s, reached = time.time(), wait_for_step(run, before + 1, within_s=60)
+            last_s, reached = time.time(), newest_step(run)
             run.stop.touch()
             for agent in agents:
                 agent.wait(300)

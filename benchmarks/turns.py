@@ -32,7 +32,7 @@ from disttrain.runtime.process_group import World, open_world
 from disttrain.runtime.rank_info import rank_info
 from disttrain.runtime.run_output import RunOutput
 from disttrain.runtime.stop_signals import StopSignals
-from disttrain.telemetry import run as telemetry_run
+from disttrain.telemetry import live_progress
 from disttrain.train import prepare, take_step
 
 LR = 1e-3
@@ -133,7 +133,7 @@ def measure(arguments: argparse.Namespace, world: World, folder: Path, clock: Ow
     """
     warm, per_block = arguments.warmup, arguments.block_steps
     if arguments.every_step:
-        telemetry_run.PROGRESS_EVERY_S = math.inf
+        live_progress.PROGRESS_EVERY_S = math.inf
     loops: dict[str, Ours | Bare] = {}
     build: dict[str, Callable[[], Ours | Bare]] = {
         "first": lambda: Bare(arguments, world, clock),

@@ -277,9 +277,9 @@ def build_stopping(
     agent_file = stop_request_path(Path(node_folder)) if node_folder else None
     # one rank of the job looks for the file of the user: each look is a call to the shared file system
     stop_file = output.run.stop if world.rank == 0 else None
-    requests = StopRequests(stop_file, agent_file, signals, config.job.stop_lead_s)
+    requests = StopRequests(stop_file, agent_file, signals, config.job.stop_lead_s, config.job.stop_check_s)
     best = best_loss(telemetry.eval_history, world)
     return StopAgreement(
-        config, telemetry.timed_world, output.attempt, requests, saver, telemetry.clock, best, steps,
+        config, telemetry.timed_world, telemetry.attempt_watch, requests, saver, telemetry.clock, best, steps,
         NonFinitePolicy(config.precision, telemetry.skipped_steps), replicas_agree, telemetry.pace.set,
     )  # fmt: skip

@@ -23,7 +23,7 @@ from disttrain.hooks.base import Hook
 from disttrain.hooks.non_finite import VIEW, NonFinitePolicy
 from disttrain.records.exit_causes import StopCause
 from disttrain.records.metrics import EvalPoint
-from disttrain.records.run_directory import Attempt
+from disttrain.records.shared_folder import AttemptWatch, growing_interval
 from disttrain.runtime import heartbeat, log
 from disttrain.runtime.process_group import World
 from disttrain.runtime.stop_signals import CAUSES, StopRequests
@@ -32,6 +32,8 @@ from disttrain.telemetry.step_clock import CHECKPOINT, OTHER, StepClock
 
 MAX_STRIDE = 1000
 """Largest number of steps between two agreements, because steps may become slower."""
+SUPERSEDED_WITHIN_S = 40.0
+"""Longest time in which rank 0 finds a newer attempt. Its writes of live files find one earlier."""
 _SUPERSEDED = 1 + len(CAUSES)
 
 
@@ -51,7 +53,7 @@ class StopAgreement(Hook):
         self,
         config: Config,
         world: World,
-        attempt: Attempt,
+        attempt: AttemptWatch,
         requests: StopRequests,
         saver: CheckpointSaver,
         clock: StepClock,
@@ -84,7 +86,7 @@ class StopAgreement(Hook):
         self._view_to_come: Callable[[], list[float]] | None = None
         """Waits for the view of an agreement that began after the last step."""
         self._synced_step = saver.step
-        self._synced = self._saved = time.monotonic()
+        self._began = self._synced = self._saved = time.monotonic()
 
     def on_start(self, step: int) -> StopCause | None:
         return self.sync(step) if step < self._steps else None
@@ -166,8 +168,10 @@ class StopAgreement(Hook):
     def _own_view(self, step: int, now: float) -> list[float]:
         is_rank0 = self._world.rank == 0
         request = self._requests.pending()
-        if is_rank0 and self._attempt.superseded() is not None:
-            request = _SUPERSEDED
+        if is_rank0:
+            max_age_s = growing_interval(self._check_s, SUPERSEDED_WITHIN_S, now - self._began)
+            if self._attempt.superseded(max_age_s) is not None:
+                request = _SUPERSEDED
         every_s = self._config.every_s
         time_is_up = is_rank0 and every_s is not None and now - self._saved >= every_s
         step_s = (now - self._synced) / (step - self._synced_step) if step > self._synced_step else 0.0

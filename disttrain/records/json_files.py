@@ -27,20 +27,33 @@ def write_bytes(path: Path, content: bytes, *, durable: bool = True) -> None:
 
     `durable` also waits for the disk. Live state that is rewritten every second does not need that.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
     try:
-        with open(temporary, "wb") as file:
-            file.write(content)
+        file = _create(temporary)
+        try:
+            unwritten = memoryview(content)
+            while unwritten:
+                unwritten = unwritten[os.write(file, unwritten) :]
             if durable:
-                file.flush()
-                os.fsync(file.fileno())
+                os.fsync(file)
+        finally:
+            os.close(file)
         os.replace(temporary, path)
     except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
         _name_file(error, path)
         raise
+
+
+def _create(path: Path) -> int:
+    """Create a file, and its folder if that is missing; the descriptor."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    try:
+        return os.open(path, flags, 0o666)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, flags, 0o666)
 
 
 def write_text(path: Path, text: str, *, durable: bool = True) -> None:
@@ -64,7 +77,6 @@ def create_exclusive(path: Path, value: Any) -> bool:
     A hard link to a finished temporary file is atomic, also on NFS: exactly one caller succeeds, and no
     reader sees the file without its content.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
     try:
         write_json(temporary, value)

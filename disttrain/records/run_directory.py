@@ -151,7 +151,10 @@ class Attempt:
         A job presumed dead may resume on a node that was frozen, beside its replacement. One listing of a
         folder finds both a newer attempt and a run directory that was replaced.
         """
-        names = _names(self.path.parent)
+        return self.superseded_by(_names(self.path.parent))
+
+    def superseded_by(self, names: Sequence[str]) -> str | None:
+        """`superseded`, for the names in the folder of the attempts."""
         if self._is_replaced(names):
             return "the run directory was moved away or deleted"
         newest = max(_numbers(names), default=self.number)

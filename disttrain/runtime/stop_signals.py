@@ -17,6 +17,7 @@ from typing import get_args
 from disttrain.config.stop_time import stop_time
 from disttrain.records.exit_causes import StopCause
 from disttrain.records.json_files import read_json_or_none
+from disttrain.records.shared_folder import StopFile
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that schedulers send to a job, to one process of it or to all, before they end it."""
@@ -65,12 +66,18 @@ class StopRequests:
     agent_file : created by the node's agent, with the cause; None without an agent
     signals : signals of this process
     lead_s : seconds before the job's time limit at which ranks stop
+    check_s : seconds between two looks for `stop_file`, at first; 0: at each call of `pending`
     """
 
     def __init__(
-        self, stop_file: Path | None, agent_file: Path | None, signals: StopSignals, lead_s: float
+        self,
+        stop_file: Path | None,
+        agent_file: Path | None,
+        signals: StopSignals,
+        lead_s: float,
+        check_s: float,
     ) -> None:
-        self._stop_file = stop_file
+        self._stop_file = StopFile(stop_file, check_s) if stop_file else None
         self._agent_file = agent_file
         self._signals = signals
         self._stop_time = stop_time(os.environ, lead_s, time.time())

@@ -8,9 +8,7 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 
-from disttrain.telemetry.json_lines import KEPT_BYTES, JsonLinesWriter, json_line
-
-_BLOCK_BYTES = 8192
+from disttrain.telemetry.json_lines import BLOCK_BYTES, KEPT_BYTES, JsonLinesWriter, json_line
 
 
 class BackgroundWriter:
@@ -92,7 +90,7 @@ class BackgroundJsonLines:
     def add(self, record: Any) -> None:
         """Append a record as one line of strict JSON."""
         self._encoded += json_line(record)
-        if len(self._encoded) >= _BLOCK_BYTES:
+        if len(self._encoded) >= BLOCK_BYTES:
             self.flush()
 
     def flush(self) -> None:
@@ -101,7 +99,7 @@ class BackgroundJsonLines:
             self._blocks.append(bytes(self._encoded))
             self._encoded.clear()
         self._writer.submit(self, self._write)
-        if len(self._blocks) > KEPT_BYTES // _BLOCK_BYTES:
+        if len(self._blocks) > KEPT_BYTES // BLOCK_BYTES:
             self._writer.wait()
 
     def close(self) -> None:

@@ -14,7 +14,8 @@ from disttrain.runtime import log
 
 KEPT_BYTES = 16 * 2**20
 """Bytes that wait in memory for a full disk: tens of thousands of steps."""
-_WRITE_BYTES = 8192
+BLOCK_BYTES = 65536
+"""Bytes that wait for the next `flush` at most, while the disk has room: some hundred steps."""
 
 
 @contextmanager
@@ -33,7 +34,7 @@ def json_line(record: Any) -> bytes:
 
 
 class JsonLinesWriter:
-    """Appends records to a JSON Lines file, in writes of 8 KiB.
+    """Appends records to a JSON Lines file, in writes of up to `BLOCK_BYTES`.
 
     On a full disk records wait for the next `flush`, and those beyond `KEPT_BYTES` are lost, so that the
     training goes on. Any other error is raised.
@@ -57,7 +58,7 @@ class JsonLinesWriter:
             self._lost += lines.count(b"\n")
             return
         self._waiting += lines
-        if len(self._waiting) >= _WRITE_BYTES and not self._full:
+        if len(self._waiting) >= BLOCK_BYTES and not self._full:
             self.flush()
 
     def flush(self) -> None:

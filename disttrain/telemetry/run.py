@@ -3,8 +3,9 @@
 Every step costs a few clock readings and two list appends (`step_done`). All else happens between steps:
 
 - every `train.log_every` steps or a second, all ranks reduce their losses and compare their communication
-- every second, rank 0 has a log line and `progress.json` written
-- every `telemetry.flush_every_s` seconds, step records and an interim `metrics.json` are written
+- every second, rank 0 takes values for the sinks; a log line, `progress.json` and an interim `metrics.json`
+  are written at intervals that grow with the run (`disttrain.telemetry.live_progress`)
+- every `telemetry.flush_every_s` seconds, step records are written
 
 A thread writes the files. The loop waits for it when a checkpoint is taken and at the end.
 """
@@ -16,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -27,6 +27,7 @@ from disttrain.records.exit_causes import StopCause
 from disttrain.records.json_files import json_text, write_text
 from disttrain.records.metrics import EvalPoint, LossPoint, Metrics, RatioPoint
 from disttrain.records.run_directory import Attempt, RunDir
+from disttrain.records.shared_folder import AttemptWatch
 from disttrain.runtime import heartbeat, log
 from disttrain.runtime.json_tensor import decode_json, encode_json
 from disttrain.runtime.process_group import World
@@ -37,7 +38,6 @@ from disttrain.telemetry.fabric import fabric_record
 from disttrain.telemetry.global_loss import GlobalLoss
 from disttrain.telemetry.gradient_log import SkippedSteps
 from disttrain.telemetry.hardware.node import NodeTelemetry
-from disttrain.telemetry.json_lines import drop_if_disk_full
 from disttrain.telemetry.live_progress import LiveProgress
 from disttrain.telemetry.profiled_steps import ProfiledSteps
 from disttrain.telemetry.rank_summary import RankSummary, rank_summary
@@ -52,8 +52,6 @@ RECORDS_AT_ONCE = 256
 """Steps read from the clock at once. A larger batch costs less per step, and stalls one step longer."""
 FLUSH_SHARE = 0.001
 """Largest share of the time for interim summaries, whose cost grows with the run."""
-PROGRESS_EVERY_S = 1.0
-"""Seconds between two writes of the live progress."""
 Status = Literal["running", "completed", "stopped", "failed"]
 
 
@@ -87,6 +85,7 @@ class RunTelemetry:
             group_sizes={name: group.size() for name, group in groups.items()},
         )  # fmt: skip
         self.writer = BackgroundWriter()
+        self.attempt_watch = AttemptWatch(self.attempt)
         self._recorder = StepLog(
             BackgroundJsonLines(self.attempt.steps(self.world.rank), self.writer),
             self.clock,
@@ -100,14 +99,14 @@ class RunTelemetry:
         self._losses = StepSeries()  # on rank 0
         self._global_loss = GlobalLoss(self.timed_world, self._losses)
         self.pace = ReductionPace(self.config.train.log_every)
-        self._node = NodeTelemetry(self.attempt, self.world, settings.gpu_every_s)
+        self._node = NodeTelemetry(self.attempt, self.world, settings.gpu_every_s, settings.flush_every_s)
         self._step, self._lr = 0, 0.0
         self._began = time.monotonic()
         self._flush_due = self._began + settings.flush_every_s
         self._progress: LiveProgress | None = None
         if self.is_rank0:
-            given = (self.run, self.attempt, self.config, metrics_fields, self._began, self.writer)
-            self._progress = LiveProgress(*given)
+            given = (self.run, self.attempt, self.attempt_watch, self.config, metrics_fields, self._began)
+            self._progress = LiveProgress(*given, self.writer)
         # of earlier attempts
         self._first_step, self._profiled_before, self._seconds_before = 0, 0, 0.0
         self._left_out_before: list[tuple[int, int]] = []
@@ -152,7 +151,7 @@ class RunTelemetry:
         now = time.monotonic()
         if now >= self._flush_due:
             self._flush()
-        if self._progress and now - self._progress.written_at >= PROGRESS_EVERY_S:
+        if self._progress and self._progress.is_due(now):
             self._write_progress(now)
 
     @contextmanager
@@ -287,24 +286,14 @@ class RunTelemetry:
             )  # fmt: skip
 
     def _flush(self) -> None:
-        """Have the step records written and, on rank 0, an interim `metrics.json`."""
+        """Have the step records written and, on rank 0 if it is due, an interim `metrics.json`."""
         self._recorder.collect()
         self._recorder.flush()
         began = time.monotonic()
-        if self._progress:
-            metrics = self._metrics("running", [self._rank_summary()])
-            text = json_text(metrics.model_dump(mode="json"))  # here, as in `BackgroundJsonLines`
-            self.writer.submit("metrics", partial(self._write_interim, text))
-            self._progress.send(
-                self._step, {f"step/{name}": value for name, value in metrics.composition.items()}
-            )
+        if self._progress and self._progress.summary_is_due(began):
+            self._progress.write_summary(began, self._metrics("running", [self._rank_summary()]))
         now = time.monotonic()
         self._flush_due = now + max(self.config.telemetry.flush_every_s, (now - began) / FLUSH_SHARE)
-
-    def _write_interim(self, text: str) -> None:
-        if self.attempt.superseded() is None:
-            with drop_if_disk_full():
-                write_text(self.run.metrics, text, durable=False)
 
     def _write_final(self, metrics: Metrics, ranks: list[RankSummary]) -> None:
         self.writer.wait()  # for an interim `metrics.json`

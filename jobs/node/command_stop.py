@@ -2,7 +2,7 @@
 
 A process that is signalled late may be killed by the signal while it exits, because its peers were signalled
 before. The time limit is known to all nodes. Node 0 looks for the user's `STOP` file, and records a stop in
-the folder that the other nodes list every `LISTED_EVERY_S` seconds: it has a time in the future.
+the folder that the other nodes read every `LISTED_EVERY_S` seconds: it has a time in the future.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ import signal
 import time
 
 from disttrain.records.run_directory import Attempt, RunDir
+from disttrain.records.shared_folder import StopFile
 from jobs.core import processes
 from jobs.node import peers
 from jobs.node.node_log import log_line
 from jobs.node.peers import LISTED_EVERY_S
 
 _ALL_NODES_S = 1.5 * LISTED_EVERY_S
-"""Time in which all nodes have listed the folder."""
+"""Time in which all nodes have read the folder."""
+_FIRST_LOOKS_S = 1.0
+"""Seconds between two looks for the `STOP` file, in the first seconds of a run."""
 
 
 class CommandStop:
@@ -42,7 +45,8 @@ class CommandStop:
         stop_time: float,
     ) -> None:
         self._attempt = attempt
-        self._stop_file = RunDir(attempt.path.parent.parent).stop if node == 0 else None
+        stop_file = RunDir(attempt.path.parent.parent).stop
+        self._stop_file = StopFile(stop_file, _FIRST_LOOKS_S) if node == 0 else None
         self._nodes = nodes
         self._signal = stop_signal
         self._planned: tuple[str, float] = ("deadline", stop_time)

@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from disttrain.records.run_directory import Attempt
+from disttrain.records.shared_folder import AttemptWatch, WatchedFolder
 from jobs.node.backoff import jittered
 
-LISTED_EVERY_S = 10.0
+LISTED_EVERY_S = 15.0
 """Time between two looks for the failure of another node, while the ranks train."""
-NODE_EXITS_TIMEOUT_S = 25.0
+NODE_EXITS_TIMEOUT_S = 30.0
 """Time for which node 0 waits for the exit codes of the other nodes, after its own torchrun ended. It covers
 such an interval, and the time that torchrun then has to end by itself."""
 ENDING_TIMEOUT_S = 1.0
@@ -85,14 +86,11 @@ def _first_stop(names: Iterable[str]) -> tuple[str, float] | None:
 
 
 class PeerWatch:
-    """Looks for exits of other nodes and for a newer attempt, while the ranks train.
-
-    A look lists a folder. NFS answers `stat` from its cache of attributes for up to a minute, but compares a
-    folder with the server when it is opened.
-    """
+    """Looks for exits of other nodes and for a newer attempt, while the ranks train."""
 
     def __init__(self, attempt: Attempt, node: int, now: Callable[[], float] = time.monotonic) -> None:
-        self._attempt = attempt
+        self._exits = WatchedFolder(attempt.exits, now)
+        self._newer = AttemptWatch(attempt, now)
         self._node = node
         self._now = now
         self._next = now() + jittered(LISTED_EVERY_S)
@@ -114,9 +112,11 @@ class PeerWatch:
         self._looks += 1
         if at_once or late or self._looks % _SUPERSEDED_EVERY == 0:
             with contextlib.suppress(OSError):
-                self.superseded = self._attempt.superseded() is not None
+                self.superseded = self._newer.superseded() is not None
         if self.failed is None or self.stop is None:
-            names = _exit_names(self._attempt)
+            names: list[str] = []
+            with contextlib.suppress(OSError):  # the file system does not answer
+                names = self._exits.names()
             self.stop = self.stop or _first_stop(names)
             codes = _codes(names).items()
             self.failed = self.failed or next(

@@ -18,6 +18,7 @@ from disttrain.errors import message_of
 from disttrain.records.json_files import read_json, read_jsonl, write_json
 from disttrain.records.run_directory import RunDir
 from disttrain.step_result import StepResult
+from disttrain.telemetry import live_progress
 from disttrain.telemetry import run as run_module
 from disttrain.telemetry.step_records import StepLog
 from jobs.status.run_state import read_state
@@ -50,7 +51,6 @@ def fill(path: Path) -> None:
             file.write(b"x" * 4096)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's own
 @pytest.mark.parametrize("sinks", [(), ("tensorboard",)], ids=["files", "tensorboard"])
 def test_no_step_and_no_record_is_lost(
     disk: Path, monkeypatch: pytest.MonkeyPatch, sinks: tuple[str, ...]
@@ -65,7 +65,7 @@ def test_no_step_and_no_record_is_lost(
             assert len(list(read_jsonl(RunDir(disk).attempt(0).steps(0)))) < FULL_TO - 1, "it was full"
             (disk / "filler").unlink()
 
-    monkeypatch.setattr(run_module, "PROGRESS_EVERY_S", 0.0)
+    monkeypatch.setattr(live_progress, "PROGRESS_EVERY_S", 0.0)
     monkeypatch.setattr(run_module, "FLUSH_SHARE", 1e9)
     made = config(train={"steps": STEPS}, telemetry={"flush_every_s": 1e-9, "sinks": sinks})
     with patch.object(StepLog, "record", note):

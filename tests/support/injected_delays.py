@@ -29,6 +29,7 @@ from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import PHASES
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
+from disttrain.telemetry import live_progress
 from disttrain.telemetry import run as run_module
 from disttrain.train import train
 
@@ -125,7 +126,8 @@ def train_on_slow_disk(world: World, config: Config, folder: Path, slow_rank: in
         return late
 
     with ExitStack() as stack:
-        stack.enter_context(patch.multiple(run_module, PROGRESS_EVERY_S=0.0, FLUSH_SHARE=1e9))
+        stack.enter_context(patch.object(live_progress, "PROGRESS_EVERY_S", 0.0))
+        stack.enter_context(patch.object(run_module, "FLUSH_SHARE", 1e9))
         if world.rank == slow_rank:
             stack.enter_context(patch.multiple(os, write=slow(os.write), replace=slow(os.replace)))
         return train_rank(world, config, folder)

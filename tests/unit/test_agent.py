@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from disttrain.records import shared_folder
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import Attempt, RunDir
 from jobs.core import attempt as attempts
@@ -203,17 +205,17 @@ class Clock:
 
 
 @pytest.fixture
-def listed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Every folder that is listed from here on. A shared file system that answers `stat` from a cache."""
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Every folder that is opened from here on. A shared file system that answers `stat` from a cache."""
     seen: list[Path] = []
-    real, cached = peers.os.listdir, peers.os.stat_result([0] * 10)
+    real, cached = os.open, os.stat_result([0] * 10)
 
-    def listdir(path: Path) -> list[str]:
+    def open_folder(path: Path, *arguments: Any, **named: Any) -> int:
         seen.append(path)
-        return real(path)
+        return real(path, *arguments, **named)
 
-    monkeypatch.setattr(peers.os, "listdir", listdir)
-    monkeypatch.setattr(peers.os, "stat", lambda path, **names: cached)
+    monkeypatch.setattr(shared_folder.os, "open", open_folder)
+    monkeypatch.setattr(shared_folder.os, "stat", lambda path, **names: cached)
     return seen
 
 
@@ -252,7 +254,7 @@ def test_a_newer_attempt_is_seen_at_once_after_a_pause_and_at_a_signal(tmp_path:
 
 
 def test_a_failure_is_seen_although_the_time_of_the_folder_is_cached(
-    tmp_path: Path, listed: list[Path]
+    tmp_path: Path, opened: list[Path]
 ) -> None:
     attempt, clock = RunDir(tmp_path).attempt(0), Clock()
     attempt.exits.mkdir(parents=True)
@@ -264,15 +266,15 @@ def test_a_failure_is_seen_although_the_time_of_the_folder_is_cached(
     assert watch.failed == (1, 1)
 
 
-def test_a_training_node_makes_few_calls(tmp_path: Path, listed: list[Path]) -> None:
+def test_a_training_node_makes_few_calls(tmp_path: Path, opened: list[Path]) -> None:
     attempt, clock = RunDir(tmp_path).attempt(0), Clock()
     attempt.exits.mkdir(parents=True)
     watch = peers.PeerWatch(attempt, 0, clock)
     for _ in range(600):
         clock.now += 1
         watch.look()
-    assert len(listed) < 10 * 10, "per minute, over ten minutes"
-    assert set(listed) == {attempt.exits, attempt.path.parent}
+    assert 2 * len(opened) < 10 * 10, "per minute, over ten minutes: an open and its fstat"
+    assert set(opened) == {attempt.exits, attempt.path.parent}
 
 
 def test_a_file_system_that_does_not_answer_ends_nothing_and_hides_no_failure(

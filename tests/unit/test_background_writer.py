@@ -83,10 +83,10 @@ def test_lines_keep_their_order_and_none_is_lost(writer: BackgroundWriter, tmp_p
 def test_the_loop_waits_before_records_take_all_memory(
     writer: BackgroundWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "KEPT_BYTES", 2 * module._BLOCK_BYTES)
+    monkeypatch.setattr(module, "KEPT_BYTES", 2 * module.BLOCK_BYTES)
     disk, lines = Disk(), BackgroundJsonLines(tmp_path / "lines", writer)
     writer.submit("slow", lambda: disk.write("slow"))
-    full = "x" * module._BLOCK_BYTES
+    full = "x" * module.BLOCK_BYTES
     for _ in range(2):
         lines.add(full)
     adding = threading.Thread(target=lines.add, args=(full,))

@@ -85,7 +85,7 @@ def test_the_process_takes_the_gpus_or_the_cpu(monkeypatch):
 def test_the_figures_count_the_gpus_of_data_parallel(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     monkeypatch.setattr(node, "identify", lambda device: GpuId(f"GPU-{device.index or 0}", None))
-    telemetry = node.NodeTelemetry(Attempt(tmp_path, 0), world("cuda", 4), every_s=0)
+    telemetry = node.NodeTelemetry(Attempt(tmp_path, 0), world("cuda", 4), every_s=0, flush_every_s=5)
     telemetry.start(lambda: None, lambda: True)
     assert (telemetry.devices, telemetry.device) == (4, "GPU-0")
     fields, _ = throughput(800.0, 1, telemetry.devices, tokens_per_sample=None, images=False)

@@ -213,13 +213,24 @@ def test_a_driver_that_never_answers_does_not_hold_the_end(replay, tmp_path, mon
 
 def test_long_runs_write_ever_fewer_lines(tmp_path, monkeypatch):
     monkeypatch.setattr(node_sampler, "LINES_AT_FULL_RATE", 10)
-    lines = node_sampler._SampleFile(tmp_path / "x.jsonl")
+    lines = node_sampler._SampleFile(tmp_path / "x.jsonl", 0.0)
     for index in range(1000):
         lines.add([HostSample.model_construct(rank=index)])
     lines.close()
     kept = [line["rank"] for line in read_jsonl(tmp_path / "x.jsonl")]
     assert kept[:12] == [*range(10), 10, 12]
     assert 60 <= len(kept) <= 80
+
+
+def test_samples_are_written_at_intervals(tmp_path, monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr(node_sampler.time, "monotonic", lambda: now)
+    lines, sizes = node_sampler._SampleFile(tmp_path / "x.jsonl", 5.0), []
+    for index in range(11):
+        lines.add([HostSample.model_construct(rank=index)])
+        sizes.append(len(list(read_jsonl(tmp_path / "x.jsonl"))))
+        now += 1
+    assert sizes == [1, 1, 1, 1, 1, 6, 6, 6, 6, 6, 11]
 
 
 def test_links_are_counted_in_measured_steps_where_nodes_communicate(tmp_path, monkeypatch):
@@ -269,7 +280,7 @@ def test_measured_steps_begin_and_end_with_a_sample_of_the_links(tmp_path, monke
     taken = []
 
     class Sampler:
-        def __init__(self, attempt, ranks, every_s, segment, backend):
+        def __init__(self, attempt, ranks, every_s, segment, backend, flush_every_s):
             self.segment = segment
 
         def start(self): ...
@@ -278,7 +289,8 @@ def test_measured_steps_begin_and_end_with_a_sample_of_the_links(tmp_path, monke
             taken.append(self.segment())
 
     monkeypatch.setattr(node_telemetry, "HardwareSampler", Sampler)
-    telemetry = node_telemetry.NodeTelemetry(RunDir(tmp_path).attempt(0), GLOO_WORLD, every_s=60)
+    attempt = RunDir(tmp_path).attempt(0)
+    telemetry = node_telemetry.NodeTelemetry(attempt, GLOO_WORLD, every_s=60, flush_every_s=5)
     telemetry.start(lambda: None, lambda: True)
     telemetry.warmed_up()
     with telemetry.outside_steps():

@@ -76,6 +76,15 @@ def test_a_failed_write_leaves_the_old_text_and_no_rubbish(tmp_path, monkeypatch
     assert os.listdir(tmp_path) == ["a.json"]
 
 
+def test_a_folder_is_created_only_where_it_is_missing(tmp_path, monkeypatch):
+    path = tmp_path / "new" / "folder" / "a.json"
+    write_json(path, {"first": 1})
+    monkeypatch.setattr(os, "mkdir", None)
+    write_json(path, {"second": 2})
+    assert create_exclusive(path.with_name("b.json"), {})
+    assert read_json(path) == {"second": 2}
+
+
 def test_an_error_of_the_disk_names_the_file(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -86,7 +86,7 @@ def test_it_does_not_try_again_with_every_line(disk: Callable[..., Disk], tmp_pa
     disk(room=0)
     with patch.object(module.os, "write", side_effect=module.os.write) as tried:
         for _ in range(10):
-            file.add("x" * module._WRITE_BYTES)
+            file.add("x" * module.BLOCK_BYTES)
         assert tried.call_count == 1
         file.flush()
         assert tried.call_count == 2
@@ -105,6 +105,6 @@ def test_lines_reach_the_system_in_batches(tmp_path: Path) -> None:
     file = JsonLinesWriter(path)
     file.add("small")
     assert path.read_text() == ""
-    file.add("x" * module._WRITE_BYTES)
+    file.add("x" * module.BLOCK_BYTES)
     assert path.read_text().count("\n") == 2
     file.close()

@@ -44,7 +44,7 @@ class Saver:
 class Undisturbed:
     """An attempt without a successor and without stop requests."""
 
-    def superseded(self) -> None:
+    def superseded(self, max_age_s: float) -> None:
         return None
 
     def pending(self) -> int:

@@ -46,27 +46,27 @@ def test_a_short_job_has_a_short_lead(left_s: float, expected: float) -> None:
 def test_the_strongest_request_names_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     signals, asked = StopSignals(), tmp_path / "stop.json"
     monkeypatch.setenv("DISTTRAIN_DEADLINE", str(time.time() + 3600))
-    early = StopRequests(tmp_path / "STOP", asked, signals, 60)
+    early = StopRequests(tmp_path / "STOP", asked, signals, 60, 0)
     monkeypatch.setenv("DISTTRAIN_DEADLINE", str(time.time() - 1))
-    late = StopRequests(tmp_path / "STOP", asked, signals, 60)
+    late = StopRequests(tmp_path / "STOP", asked, signals, 60, 0)
     assert (cause(early), cause(late)) == (None, "deadline")
     signals.record(signal.SIGTERM)
     assert (cause(early), cause(late)) == ("preempted", "deadline")
     (tmp_path / "STOP").touch()
     assert (cause(early), cause(late)) == ("stopped", "stopped")
-    blind = StopRequests(None, None, StopSignals(), 60)
+    blind = StopRequests(None, None, StopSignals(), 60, 0)
     monkeypatch.delenv("DISTTRAIN_DEADLINE")
-    assert cause(StopRequests(None, None, StopSignals(), 60)) is None
+    assert cause(StopRequests(None, None, StopSignals(), 60, 0)) is None
     assert cause(blind) == "deadline"
 
 
 def test_a_request_of_an_agent(tmp_path: Path) -> None:
     asked = tmp_path / "stop.json"
-    requests = StopRequests(tmp_path / "STOP", asked, StopSignals(), 60)
+    requests = StopRequests(tmp_path / "STOP", asked, StopSignals(), 60, 0)
     assert cause(requests) is None
     write_json(asked, {"cause": "deadline"})
     assert cause(requests) == "deadline"
-    assert cause(StopRequests(None, None, StopSignals(), 60)) is None
+    assert cause(StopRequests(None, None, StopSignals(), 60, 0)) is None
     asked.write_text("")  # a file system may show it before what is in it
     assert cause(requests) == "preempted"
 

@@ -16,12 +16,13 @@ from disttrain.errors import ConfigError
 from disttrain.records.dataset import DatasetRecord
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.metrics import LossPoint
-from disttrain.records.run_directory import Attempt, RunDir
+from disttrain.records.run_directory import RunDir
+from disttrain.records.shared_folder import AttemptWatch
 from disttrain.records.steps import PHASES, Step
 from disttrain.runtime.process_group import World
 from disttrain.step_result import StepResult
+from disttrain.telemetry import live_progress, sinks
 from disttrain.telemetry import run as run_module
-from disttrain.telemetry import sinks
 from disttrain.telemetry.comm_split import CommSplit
 from disttrain.telemetry.global_loss import GlobalLoss
 from disttrain.telemetry.json_lines import JsonLinesWriter
@@ -232,6 +233,27 @@ def test_files_are_fresh_however_short_the_steps(telemetry, step_s):
         assert read_json(made.run.progress)["step"] > done - count
 
 
+def test_a_long_run_rarely_writes_its_live_files(telemetry, monkeypatch):
+    made, clockwork = telemetry
+    made._progress._sinks = [sink := ListSink()]
+    written = []
+    replace = os.replace
+    monkeypatch.setattr(os, "replace", lambda *paths: written.append(paths[1].name) or replace(*paths))
+    take_steps(made, clockwork, 1, 1000, 1.0)
+    made.writer.wait()
+    written.clear()
+    sink.sent.clear()
+    for step in range(1001, 1301):
+        take_steps(made, clockwork, step, 1, 1.0)
+        made.writer.wait()
+        assert step - read_json(made.run.progress)["step"] <= live_progress.LONGEST_INTERVAL_S
+        interim = made.config.telemetry.flush_every_s
+        assert step - read_json(made.run.metrics)["steps"] <= live_progress.LONGEST_INTERVAL_S + interim
+    assert 10 <= written.count("progress.json") <= 11
+    assert 9 <= written.count("metrics.json") <= 11
+    assert [step for step, name, *_ in sink.sent if name == "lr"] == list(range(1001, 1301))
+
+
 class ListSink:
     """A sink that keeps scalars in a list."""
 
@@ -262,7 +284,7 @@ def test_a_line_of_progress_is_one_write_with_all_its_scalars(telemetry, monkeyp
 def test_no_step_waits_for_a_disk_that_does_not_answer(telemetry, monkeypatch):
     made, clockwork = telemetry
     answering = threading.Event()
-    for owner, name in ((os, "write"), (os, "replace"), (Attempt, "superseded")):
+    for owner, name in ((os, "write"), (os, "replace"), (AttemptWatch, "superseded")):
         blocked = getattr(owner, name)
         monkeypatch.setattr(owner, name, lambda *args, call=blocked: answering.wait(60) and call(*args))
     take_steps(made, clockwork, 1, 200, 0.1)
@@ -318,7 +340,7 @@ def test_a_run_whose_loss_was_not_finite_goes_on(telemetry):
         {},
         same_run=True,
     )
-    clockwork.now += 2 * run_module.PROGRESS_EVERY_S
+    clockwork.now += 2 * live_progress.PROGRESS_EVERY_S
     made.step_done(StepResult(8, torch.tensor(1.0), 0.1))
     made.writer.wait()
     assert read_json(made.run.progress)["loss"] is None

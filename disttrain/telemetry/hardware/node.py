@@ -18,9 +18,12 @@ from disttrain.telemetry.hardware.sampler import HardwareSampler, LocalRank, Nod
 
 
 class NodeTelemetry:
-    """Samples every `every_s` seconds (0: never) on each node's first rank; does nothing on the others."""
+    """Samples every `every_s` seconds (0: never) on each node's first rank; does nothing on the others.
 
-    def __init__(self, attempt: Attempt, world: World, every_s: float) -> None:
+    The samples are written every `flush_every_s` seconds.
+    """
+
+    def __init__(self, attempt: Attempt, world: World, every_s: float, flush_every_s: float) -> None:
         self.devices = world.size
         """Number of devices of the run, set by `start`: smaller than the number of ranks where ranks share a
         GPU."""
@@ -29,6 +32,7 @@ class NodeTelemetry:
         self._attempt = attempt
         self._world = world
         self._every_s = every_s
+        self._flush_every_s = flush_every_s
         self._sampler: HardwareSampler | None = None
         self._segment = 0
         self._outside = False
@@ -62,7 +66,9 @@ class NodeTelemetry:
 
             local = [rank for rank in ranks if rank.node == node]
             backend = self._world.backend if self._world.nodes > 1 else None
-            self._sampler = HardwareSampler(self._attempt, local, self._every_s, segment, backend)
+            self._sampler = HardwareSampler(
+                self._attempt, local, self._every_s, segment, backend, self._flush_every_s
+            )
             self._sampler.start()
 
     def warmed_up(self) -> None:

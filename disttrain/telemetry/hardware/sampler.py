@@ -8,6 +8,7 @@ error ends the samples of the GPUs or those of the processes, never both, and ne
 from __future__ import annotations
 
 import copy
+import math
 import os
 import threading
 import time
@@ -97,7 +98,7 @@ class HardwareSampler:
 
     `segment` gives the segment of measured steps that the loop is in
     (`disttrain.telemetry.hardware.aggregation`). `backend` is that of the processes of several nodes, whose
-    links are sampled, too; None: no link is.
+    links are sampled, too; None: no link is. The files are written every `flush_every_s` seconds.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class HardwareSampler:
         every_s: float,
         segment: Callable[[], int | None],
         backend: str | None = None,
+        flush_every_s: float = 0.0,
     ) -> None:
         self._attempt = attempt
         self._ranks = ranks
@@ -114,6 +116,7 @@ class HardwareSampler:
         self._every_s = every_s
         self._segment = segment
         self._backend = backend
+        self._flush_every_s = flush_every_s
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._accumulated = NodeSamples(gpu_reason=None if any(r.gpu for r in ranks) else "no rank has a GPU")
@@ -150,7 +153,7 @@ class HardwareSampler:
         return self._live if fresh else {}
 
     def _run(self) -> None:
-        arguments = (self._attempt, self._node, self._ranks, self._accumulated)
+        arguments = (self._attempt, self._node, self._ranks, self._accumulated, self._flush_every_s)
         opened: dict[str, _SampleReader | None] = {
             "GPUs": _attempted("GPUs", lambda: _GpuReader(*arguments, self._every_s)),
             "processes": _attempted("processes", lambda: _ProcessReader(*arguments)),
@@ -222,10 +225,12 @@ def _attempted(source: str, call: Callable[[], T]) -> T | None:
 
 
 class _SampleFile:
-    """A file of samples whose rate of lines falls as the file grows."""
+    """A file of samples, written every `flush_every_s` seconds. Its rate of lines falls as it grows."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, flush_every_s: float) -> None:
         self._file = JsonLinesWriter(path)
+        self._flush_every_s = flush_every_s
+        self._flushed = -math.inf
         self._rounds = 0
         self._written = 0
 
@@ -234,9 +239,11 @@ class _SampleFile:
         if self._rounds % 2 ** (self._written // LINES_AT_FULL_RATE) == 0:
             for sample in samples:
                 self._file.add(dict(sample))
-            self._file.flush()
             self._written += 1
         self._rounds += 1
+        if (now := time.monotonic()) - self._flushed >= self._flush_every_s:
+            self._flushed = now
+            self._file.flush()
 
     def close(self) -> None:
         self._file.close()
@@ -246,7 +253,13 @@ class _GpuReader:
     """The GPUs of the node. Opened in the thread, since a driver may take seconds to wake."""
 
     def __init__(
-        self, attempt: Attempt, node: int, ranks: Sequence[LocalRank], into: NodeSamples, every_s: float
+        self,
+        attempt: Attempt,
+        node: int,
+        ranks: Sequence[LocalRank],
+        into: NodeSamples,
+        flush_every_s: float,
+        every_s: float,
     ) -> None:
         self._path = attempt.gpu_devices(node)
         self._every_s = every_s
@@ -265,7 +278,7 @@ class _GpuReader:
                 into.gpu_reason = str(error)
                 log.error("no GPU samples", reason=str(error))
         if self._gpus:
-            self._file = _SampleFile(attempt.gpu_samples(node))
+            self._file = _SampleFile(attempt.gpu_samples(node), flush_every_s)
             self._describe()
 
     def close(self) -> None:
@@ -328,14 +341,21 @@ class _GpuReader:
 class _ProcessReader:
     """The processes of the node's ranks."""
 
-    def __init__(self, attempt: Attempt, node: int, ranks: Sequence[LocalRank], into: NodeSamples) -> None:
+    def __init__(
+        self,
+        attempt: Attempt,
+        node: int,
+        ranks: Sequence[LocalRank],
+        into: NodeSamples,
+        flush_every_s: float,
+    ) -> None:
         readers = [(rank, ProcessReader(rank.pid)) for rank in ranks]
         self._processes = [
             (rank, reader, ProcessAccumulator(errors=reader.errors)) for rank, reader in readers
         ]
         self._processors = HostProcessors(usable_processors())
         into.hosts = [accumulator for _, _, accumulator in self._processes]
-        self._file = _SampleFile(attempt.host_samples(node))
+        self._file = _SampleFile(attempt.host_samples(node), flush_every_s)
 
     def read(self) -> list[tuple[ProcessAccumulator, HostSample]]:
         """Take and write one sample of each process."""
