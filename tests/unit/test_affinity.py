@@ -15,7 +15,7 @@ from jobs.node.preflight import affinity, checks
 from jobs.node.preflight.affinity import Affinity, affinity_defects
 from jobs.node.preflight.checks import NodeFacts
 
-GOOD = Affinity("0-15", 16, ("0-3", "4-7", "8-11", "12-15"), ("0-7", "0-7", "8-15", "8-15"))
+GOOD = Affinity("0-15", ("0-3", "4-7", "8-11", "12-15"), ("0-7", "0-7", "8-15", "8-15"))
 
 
 def messages(found: Affinity) -> list[str]:
@@ -30,26 +30,24 @@ def test_ranks_near_their_gpus_with_processors_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"of_job": "0-13", "cores": 14}, "local rank 3 may use processors that are not of the job"),
+        ({"of_job": "0-13"}, "local rank 3 may use processors that are not of the job"),
         ({"near_gpus": ("8-15", "8-15", "0-7", "0-7")}, "no processor of local ranks 0-3 is near its GPU"),
         (
             {"near_gpus": ("0-7", "0-7", "8-15", "16-31")},
             "the job has no processor near the GPU of local rank 3",
         ),
-        ({"of_ranks": ("0-3", "3-7", "8-11", "12-15")}, "local ranks 0-1 share the processors 0-15"),
-        ({"of_ranks": ("0-15",) * 4}, "local ranks 0-3 share the processors 0-15"),
+        (
+            {"of_ranks": ("0-3", "3-7", "8-11", "12-15")},
+            "local ranks 0-1 share processors, although each was to have its own",
+        ),
     ],
 )
 def test_each_defect(changes: dict[str, object], message: str) -> None:
     assert messages(replace(GOOD, **changes)) == [message]  # type: ignore[arg-type]
 
 
-def test_ranks_share_processors_without_a_warning_where_they_must() -> None:
-    shared = replace(GOOD, of_ranks=("0-15",) * 4)
-    assert messages(replace(shared, cores=3)) == []
-    assert messages(replace(shared, is_exclusive=False)) == [], (
-        "they are not bound for the sake of other jobs"
-    )
+def test_ranks_that_are_not_bound_share_processors_without_a_warning() -> None:
+    assert messages(replace(GOOD, of_ranks=("0-15",) * 4, are_bound=False)) == []
 
 
 def test_equal_defects_of_several_nodes_are_one_warning() -> None:
@@ -57,7 +55,9 @@ def test_equal_defects_of_several_nodes_are_one_warning() -> None:
     nodes = [NodeFacts(number, f"n{number}", 0.0, {}, 16, {}, affinity=bad) for number in range(2)]
     nodes.append(NodeFacts(2, "n2", 0.0, {}, 16, {}, affinity=asdict(GOOD)))
     (found,) = checks.check_affinity([*nodes, NodeFacts(3, "n3", 0.0, {}, 16, {})])
-    assert found.message == "nodes n0, n1: local ranks 0-3 share the processors 0-15"
+    assert (
+        found.message == "nodes n0, n1: local ranks 0-3 share processors, although each was to have its own"
+    )
     assert (found.check, found.severity, found.nodes) == ("affinity", "warning", ("n0", "n1"))
 
 
@@ -65,11 +65,10 @@ def test_processors_are_measured_as_the_ranks_get_them(fabric_of: Callable[[str]
     fabric = fabric_of("ndr")
     own = os.sched_getaffinity(0)
     first = min(own)
-    found = affinity.measure({PROCESSORS: f"{first};9999"}, fabric, fabric.gpus[3:5], 3, None)
+    found = affinity.measure({PROCESSORS: f"{first};9999"}, fabric, fabric.gpus[3:5], 3)
     # the kernel refuses the processors of rank 1, and rank 2 has none of its own
     assert found.of_ranks == [str(first), list_text(own), list_text(own)]
     assert found.near_gpus == ["0-47", "48-95", ""]
-    assert (found.of_job, found.is_exclusive) == (list_text(own), True)
-    assert 1 <= found.cores <= len(own)
+    assert (found.of_job, found.are_bound) == (list_text(own), True)
     assert os.sched_getaffinity(0) == own, "this process keeps its processors"
-    assert not affinity.measure({}, fabric, (), 1, len(own) - 1).is_exclusive
+    assert not affinity.measure({}, fabric, (), 1).are_bound

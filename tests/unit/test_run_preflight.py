@@ -52,9 +52,7 @@ def network(alternatives: tuple[Interface, ...] = ()) -> NodeNetwork:
 
 def node(attempt: Attempt, rank: int) -> NodeContext:
     run = RunDir(attempt.path.parent.parent)
-    return NodeContext(
-        run, 0, rank, HOSTS, Mock(missing_gpus=lambda record: None, processors_on_node=lambda: None)
-    )
+    return NodeContext(run, 0, rank, HOSTS, Mock(missing_gpus=lambda record: None))
 
 
 @pytest.fixture

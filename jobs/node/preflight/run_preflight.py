@@ -164,10 +164,9 @@ def _affinity_of_ranks(
     node: NodeContext, config: Mapping[str, Any], fabric: Fabric, environ: Mapping[str, str]
 ) -> Callable[[Sequence[Gpu]], Affinity] | None:
     """Measures the processors of the ranks; None where they may share them with other runs, or by choice."""
-    if node.one_machine or node.allocation is None or config["job"].get("binding", "auto") == "none":
+    if node.one_machine or config["job"].get("binding", "auto") == "none":
         return None
-    allocated, ranks = node.allocation.processors_on_node(), ranks_per_node(config)
-    return lambda gpus: affinity.measure(environ, fabric, gpus, ranks, allocated)
+    return lambda gpus: affinity.measure(environ, fabric, gpus, ranks_per_node(config))
 
 
 def space_needed(run: RunDir, config: Mapping[str, Any]) -> dict[str, int]:
