@@ -60,7 +60,7 @@ class ExitEvidence:
     hung_at: float | None = None
     """Time at which the first agent found a hang, in seconds since the epoch; None without one."""
     unsent_bytes: Mapping[tuple[int, int], int] = field(default_factory=dict)
-    """Bytes that waited in connections between nodes, by node and peer, when its agent ended the ranks."""
+    """Bytes that waited in connections between nodes, by node and peer, before the ranks ended."""
     silent_nodes: Sequence[int] = ()
     """Nodes without an exit code; empty if no node has one, as after the end of srun with all agents."""
     lost_peer: str | None = None

@@ -140,7 +140,7 @@ def withdraw_warning(attempt: Attempt, node: int) -> None:
 
 
 def positions_record(positions: Sequence[RankPosition], hung: bool) -> dict[str, Any]:
-    """Content of `node-NN.ranks.json`: positions of a node's ranks before the agent ended them, and the bytes
-    that wait in the connections to other nodes."""
+    """Content of `node-NN.ranks.json`: positions of a node's ranks before their end, and the bytes that wait
+    in the connections to other nodes."""
     ranks = [asdict(each) for each in positions]
     return {"hung": hung, "time": time.time(), "ranks": ranks, "unsent_bytes": unsent_bytes()}

@@ -16,10 +16,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from disttrain.errors import message_of
 from disttrain.records.heartbeat import stop_request_path
-from disttrain.records.json_files import create_exclusive, read_json_or_none, write_json
+from disttrain.records.json_files import create_exclusive, read_json_or_none
 from disttrain.records.run_directory import Attempt
 from jobs.core import processes
 from jobs.core.rank_positions import describe_hang
@@ -128,7 +129,9 @@ class _TorchrunMonitor:
             context.deadline - context.lead_s,
         )
         self._watch = HangWatch(context.node_folder)
-        self._hung = self._warned = False
+        self._hung = False
+        self._late: dict[str, Any] | None = None
+        """Record of the ranks' positions when half of a limit was used up; None while they make progress."""
         self._had_ranks = False
         self._ranks_succeeded = False
         """Whether all ranks of this node have exited with code 0, while torchrun has not ended."""
@@ -160,6 +163,8 @@ class _TorchrunMonitor:
         processes.kill_descendants()
         if self._ranks_succeeded:
             code = 0
+        elif code and self._late is not None:
+            self._write_positions(self._late)
         code = code if code >= 0 else 128 - code  # a launcher that is a shell returns 128 + N
         self._explain_signal(code)
         cause, message = self._external or (None, None)
@@ -279,20 +284,26 @@ class _TorchrunMonitor:
             log_line(f"hung: {describe_hang(late)}")
             self._kill_within(0)
         elif late := hang.overdue(positions, share=0.5):
-            if not self._warned:
-                self._warned = True
+            if self._late is None:
+                self._late = hang.positions_record(positions, hung=False)
                 hang.warn(self._context.attempt, self._context.node, late)
-        elif self._warned:
-            self._warned = False
+        elif self._late is not None and positions:  # without positions, the ranks have ended
+            self._late = None
             hang.withdraw_warning(self._context.attempt, self._context.node)
 
     def _record_positions(self) -> None:
         """Record the positions of the ranks that are about to be killed, for the cause of the end."""
-        positions = self._watch.positions()
-        if positions and self._external is None and not self._context.attempt.is_replaced():
+        if positions := self._watch.positions():
             record = hang.positions_record(positions, self._hung)
+            if self._late is not None:  # another node may have ended its ranks, and their connections, since
+                record["unsent_bytes"] = self._late["unsent_bytes"]
+            self._write_positions(record)
+
+    def _write_positions(self, record: Mapping[str, Any]) -> None:
+        """Write the first record of this node's positions, unless the end came from outside."""
+        if self._external is None and not self._context.attempt.is_replaced():
             with contextlib.suppress(OSError):  # a full disk must not keep the ranks alive
-                write_json(self._context.attempt.node_ranks(self._context.node), record)
+                create_exclusive(self._context.attempt.node_ranks(self._context.node), record)
 
     def _kill_within(self, within_s: float) -> None:
         at = time.monotonic() + within_s
