@@ -78,9 +78,10 @@ _ALL = (
         "stationarity",
         "Stationarity",
         "d* = argmin over d of Σ (x - mean)² / (n - d)² over the means x of 5 steps after d",
-        "MSER-5 looks for more warm-up among the measured steps, up to half of them; a straight line through "
-        "the medians of 12 batches looks for a drift. A run is not stationary if the 99 % interval of such a "
-        "change lies beyond 2 %. Fewer than 60 measured steps are too few to test.",
+        "MSER-5 looks for more warm-up among the measured steps, up to half of them; all repeats of a "
+        "configuration leave out the longest. A straight line through the medians of 12 batches looks for a "
+        "drift. A change counts if its 99 % interval lies beyond 2 %. Fewer than 60 measured steps are too "
+        "few to test.",
         "White, Cobb and Spratt, Winter Simulation Conference 2000",
     ),
     Definition(
