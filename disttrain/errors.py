@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import errno
+import json
 from collections.abc import Iterable
+from typing import Any
 
 EXIT_BAD_INPUT = 2
 
@@ -72,6 +74,13 @@ def _disk_full_cause(error: BaseException) -> OSError | None:
             return cause
         cause = cause.__cause__ or cause.__context__
     return None
+
+
+def as_text(value: Any) -> str:
+    """A value as in YAML."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def either(words: Iterable[object]) -> str:

@@ -21,7 +21,7 @@ def check_attention(config: Config) -> tuple[str, str] | None:
     if in_float32 and device != "cpu" and kernel in ("cudnn", "flash"):
         on_cpu = ", or resources.device=cpu" if (kernel, device) == ("flash", "auto") else ""
         return key, (
-            f"{at} needs precision.dtype bf16 or fp16 on a GPU, but it is {dtype}; use efficient or math, or "
+            f"{at} needs precision.dtype=bf16 or fp16 on a GPU, not {dtype}; use efficient or math, or "
             f"precision.dtype=bf16{on_cpu}"
         )
     return None

@@ -21,6 +21,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from disttrain.config.signatures import Signature, find, module_file, parsed, signature
+from disttrain.config.value_errors import describe
 from disttrain.errors import ConfigError, nearest
 
 BUILT_SECTIONS = {"model": "models", "data": "data"}
@@ -134,11 +135,11 @@ def check_options(section: str, key: str, kind: str, given: dict[str, Any]) -> d
     try:
         checked: dict[str, Any] = builder.model(**given).model_dump()
     except ValidationError as error:
-        first = error.errors()[0]
-        name = str(first["loc"][0])
-        if first["type"] == "missing":
+        errors = error.errors()
+        name = str(errors[0]["loc"][0])
+        if errors[0]["type"] == "missing" and len(errors[0]["loc"]) == 1:
             raise OptionError(name, f"{key}.{name} is needed by {key}.kind={kind}") from None
-        raise OptionError(name, f"{key}.{name}={first['input']!r}: {first['msg'].lower()}") from None
+        raise OptionError(name, f"{key}.{describe(errors)[1]}") from None
     for name in builder.signature.computed - set(given):
         del checked[name]  # the callable fills it in
     for name in builder.file_options:

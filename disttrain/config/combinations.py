@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from disttrain.config.attention_combinations import check_attention
-from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.compile_combinations import check_compilation
 from disttrain.config.config_tree import Config
 from disttrain.config.gpu_options import check_gpu_options
 from disttrain.config.model_combinations import check_data, check_sizes
+from disttrain.config.optim_combinations import check_learning_rate
+from disttrain.config.paired_options import refuse_unpaired
+from disttrain.config.pipeline_combinations import check_pipeline
 from disttrain.config.sections.gradient_communication import refuse_scheme
 from disttrain.errors import ConfigError, either
 
@@ -36,9 +38,12 @@ def _profile(config: Config) -> Refusal | None:
     first, last = profile.steps
     if first > last or (steps is not None and last > steps):
         until = f" and not after train.steps={steps}" if steps is not None else ""
-        return "profile.steps", f"profile.steps=[{first}, {last}]: first and last step, in order{until}"
+        return "profile.steps", f"profile.steps=[{first}, {last}]: give first and last step, in order{until}"
     if missing := [rank for rank in profile.ranks if rank >= config.world_size]:
-        message = f"profile.ranks: {missing[0]} is not one of the {config.world_size} ranks"
+        message = (
+            f"profile.ranks={list(profile.ranks)}: the run has no rank {missing[0]}; use at most "
+            f"{config.world_size - 1}"
+        )
         return "profile.ranks", message
     return None
 
@@ -47,8 +52,10 @@ def _length(config: Config) -> Refusal | None:
     train = config.train
     if (train.steps is None) != (train.epochs is None):
         return None
-    given = f"train.steps={train.steps} and train.epochs={train.epochs}"
-    return "train.epochs" if train.epochs else "train", f"{given}: give exactly one of them"
+    if train.epochs is None:
+        return "train", "train.steps or train.epochs is needed; neither is given"
+    given = f"train.steps={train.steps} and train.epochs={train.epochs:g}"
+    return "train.epochs", f"{given}: give exactly one of them"
 
 
 def _batch(config: Config) -> Refusal | None:
@@ -57,7 +64,8 @@ def _batch(config: Config) -> Refusal | None:
     if config.train.local_batch_size == "auto" and config.stages > 1:
         return (
             "train.local_batch_size",
-            f"train.local_batch_size=auto does not go with {config.stages} pipeline stages; give a number",
+            f"train.local_batch_size=auto does not go with parallel.pipeline.stages={config.stages}; give a "
+            "number",
         )
     if config.train.local_batch_size == "auto" and config.model.kind == "emulated":
         return (
@@ -91,75 +99,22 @@ def _strategy(config: Config) -> Refusal | None:
     if ddp.sync_batch_norm and config.parallel.strategy not in ("auto", "ddp", "single"):
         return (
             "parallel.ddp.sync_batch_norm",
-            f"parallel.ddp.sync_batch_norm needs parallel.strategy=ddp, not {config.parallel.strategy}; use "
-            "ddp, or model.transforms=[disttrain.transforms.group_norm:group_norm]",
+            f"parallel.ddp.sync_batch_norm=true needs parallel.strategy=ddp, not {config.parallel.strategy}; "
+            "use ddp, or model.transforms=[disttrain.transforms.group_norm:group_norm]",
         )
     if ddp.static_graph and ddp.find_unused_parameters:
         return (
             "parallel.ddp.static_graph",
-            "parallel.ddp.static_graph and parallel.ddp.find_unused_parameters exclude each other",
+            "parallel.ddp.static_graph=true and parallel.ddp.find_unused_parameters=true exclude each other: "
+            "the first step of a static graph shows the unused parameters; leave one of them out",
         )
     if ddp.first_bucket_mb is not None and ddp.find_unused_parameters:
         return (
             "parallel.ddp.first_bucket_mb",
-            f"parallel.ddp.first_bucket_mb={ddp.first_bucket_mb:g} with parallel.ddp.find_unused_parameters: "
-            "PyTorch would apply the size to the last bucket; leave one of them out",
+            f"parallel.ddp.first_bucket_mb={ddp.first_bucket_mb:g} with parallel.ddp.find_unused_parameters="
+            "true: PyTorch would apply the size to the last bucket; leave one of them out",
         )
     return None
-
-
-def _pipeline(config: Config) -> Refusal | None:
-    stages, ranks = config.parallel.pipeline.stages, config.world_size
-    if config.parallel.strategy != "pipeline":
-        return None
-    if ranks % stages:
-        shape = f"nodes={config.resources.nodes} x resources.gpus_per_node={config.resources.gpus_per_node}"
-        return (
-            "parallel.pipeline.stages",
-            f"parallel.pipeline.stages={stages} does not divide the {ranks} ranks of resources.{shape}",
-        )
-    options = config.model.model_extra or {}
-    if config.model.kind == "gpt":
-        layers = options.get("layers")
-        if layers is not None and layers < stages:
-            message = f"parallel.pipeline.stages={stages} is more than model.layers={layers}"
-            return "parallel.pipeline.stages", message
-        if options.get("tie_weights", True):
-            return (
-                "parallel.strategy",
-                "parallel.strategy=pipeline needs model.tie_weights=false: the first stage has the embedding "
-                "and the last one the output layer",
-            )
-    elif ":" not in config.model.kind:
-        return (
-            "parallel.strategy",
-            f"parallel.strategy=pipeline cannot split model.kind={config.model.kind}; use model.kind=gpt, or "
-            "another strategy",
-        )
-    if config.resources.device == "shared":
-        return (
-            "resources.device",
-            "resources.device=shared communicates through gloo, which sends no GPU tensors from stage to "
-            "stage; parallel.strategy=pipeline needs a GPU for each rank, or resources.device=cpu",
-        )
-    if config.telemetry.layer_passes:
-        message = "telemetry.layer_passes times a whole model; it excludes parallel.strategy=pipeline"
-        return "telemetry.layer_passes", message
-    return None
-
-
-def few_micro_batches(config: Config, batch: BatchPlan) -> Refusal | None:
-    """The refusal of a 1F1B pipeline with fewer micro-batches in a step than stages."""
-    stages = config.stages
-    if stages == 1 or config.parallel.pipeline.schedule != "1f1b" or batch.accumulation >= stages:
-        return None
-    samples = batch.local * batch.accumulation
-    return (
-        "train.local_batch_size",
-        f"parallel.pipeline.schedule=1f1b needs at least {stages} micro-batches in a step, one a stage, but "
-        f"{samples} samples in train.local_batch_size={batch.local} are {batch.accumulation}; give a smaller "
-        "train.local_batch_size beside train.global_batch_size, or parallel.pipeline.schedule=gpipe",
-    )
 
 
 def _gradient_communication(config: Config) -> Refusal | None:
@@ -197,7 +152,8 @@ def _gradient_communication(config: Config) -> Refusal | None:
             return (
                 key,
                 f"{key}={steps} is no multiple of parallel.gradient_communication.average_every="
-                f"{section.average_every}: between averages each rank has parameters of its own",
+                f"{section.average_every}: between averages each rank has parameters of its own; use "
+                f"{key}={-(-steps // section.average_every) * section.average_every}",
             )
     return None
 
@@ -242,7 +198,7 @@ def _cpu_offload(config: Config) -> Refusal | None:
         return (
             "parallel.fsdp.cpu_offload",
             "parallel.fsdp.cpu_offload=true needs parallel.strategy=fsdp or hsdp, which have shards to move, "
-            f"but it is {strategy}; use fsdp, or memory.offload_activations for a model that is whole on "
+            f"not {strategy}; use fsdp, or memory.offload_activations for a model that is whole on "
             "each rank",
         )
     return None
@@ -252,49 +208,28 @@ def _divisors(number: int) -> list[int]:
     return [size for size in range(1, number + 1) if number % size == 0]
 
 
-def _learning_rate(config: Config) -> Refusal | None:
-    optim, steps = config.optim, config.train.steps
-    if (optim.schedule == "step") != (optim.step_every is not None):
-        return "optim.step_every", "optim.step_every goes with optim.schedule=step: give both or neither"
-    if (optim.schedule == "cosine_restarts") != (optim.restart_every is not None):
-        message = "optim.restart_every goes with optim.schedule=cosine_restarts: give both or neither"
-        return "optim.restart_every", message
-    if optim.schedule != "cosine_restarts" and optim.restart_factor != 1:
-        return (
-            "optim.restart_factor",
-            f"optim.restart_factor={optim.restart_factor} has no effect with optim.schedule="
-            f"{optim.schedule}: leave it out, or use optim.schedule=cosine_restarts",
-        )
-    if (optim.lr_scaling != "none") != (optim.lr_base_batch is not None):
-        message = "optim.lr_base_batch goes with optim.lr_scaling=linear|sqrt: give both or neither"
-        return "optim.lr_scaling", message
-    if steps is not None and optim.warmup_steps >= steps > 1 and optim.schedule != "constant":
-        message = f"optim.warmup_steps={optim.warmup_steps} leaves none of train.steps={steps}"
-        return "optim.warmup_steps", message
-    return None
-
-
 def _memory_of_replicas(config: Config) -> Refusal | None:
     memory = config.memory
     if config.parallel.strategy != "dp":
         return None
     others = {
-        "activation_checkpointing": memory.activation_checkpointing != "none",
-        "offload_activations": memory.offload_activations,
-        "loss_chunk_tokens": memory.loss_chunk_tokens is not None,
+        f"activation_checkpointing={memory.activation_checkpointing}": memory.activation_checkpointing
+        != "none",
+        "offload_activations=true": memory.offload_activations,
+        f"loss_chunk_tokens={memory.loss_chunk_tokens}": memory.loss_chunk_tokens is not None,
     }
-    if found := next((name for name, given in others.items() if given), None):
-        return f"memory.{found}", f"memory.{found} does not go with parallel.strategy=dp; use ddp"
+    if found := next((option for option, given in others.items() if given), None):
+        key = f"memory.{found.partition('=')[0]}"
+        return key, f"memory.{found} does not go with parallel.strategy=dp; use ddp"
     return None
 
 
 def _memory(config: Config) -> Refusal | None:
     memory = config.memory
-    if (memory.activation_checkpointing == "every-n") != (memory.every_blocks is not None):
-        message = (
-            "memory.every_blocks goes with memory.activation_checkpointing=every-n: give both or neither"
-        )
-        return "memory.every_blocks", message
+    if refusal := refuse_unpaired(
+        config, "memory.every_blocks", "memory.activation_checkpointing", ("every-n",)
+    ):
+        return refusal
     if memory.activation_checkpointing != "none" and config.model.kind == "emulated":
         return (
             "memory.activation_checkpointing",
@@ -310,7 +245,8 @@ def _memory(config: Config) -> Refusal | None:
         if found := next((name for name, given in others.items() if given), None):
             return (
                 "memory.offload_activations",
-                f"memory.offload_activations=true does not go with {found}: it needs a model that is whole "
+                f"memory.offload_activations=true does not go with {found}: the option needs a model that is "
+                "whole "
                 "on each rank, and compile.scope=none; use memory.activation_checkpointing",
             )
     if memory.loss_chunk_tokens is not None:
@@ -322,8 +258,8 @@ def _memory(config: Config) -> Refusal | None:
         if found := next((name for name, given in others.items() if given), None):
             return (
                 "memory.loss_chunk_tokens",
-                f"memory.loss_chunk_tokens={memory.loss_chunk_tokens} does not go with {found}: it needs "
-                "model.kind=gpt, one stage, and compile.scope=none or blocks",
+                f"memory.loss_chunk_tokens={memory.loss_chunk_tokens} does not go with {found}: the option "
+                "needs model.kind=gpt, one stage, and compile.scope=none or blocks",
             )
     return None
 
@@ -355,13 +291,13 @@ CHECKS: tuple[Callable[[Config], Refusal | None], ...] = (
     _profile,
     _length,
     _strategy,
-    _pipeline,
+    check_pipeline,
     _gradient_communication,
     _sharding,
     check_sizes,
     _cpu_offload,
     check_gpu_options,
-    _learning_rate,
+    check_learning_rate,
     _precision,
     _batch,
     _memory,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from disttrain.config.config_tree import Config
+from disttrain.errors import as_text
 
 
 def check_compilation(config: Config) -> tuple[str, str] | None:
@@ -12,11 +13,15 @@ def check_compilation(config: Config) -> tuple[str, str] | None:
         changed = next((name for name in options.model_fields_set if name != "scope"), None)
         if changed and getattr(options, changed) != type(options).model_fields[changed].default:
             key = f"compile.{changed}"
-            return key, f"{key}={getattr(options, changed)} has no effect with compile.scope=none; use blocks"
+            value = as_text(getattr(options, changed))
+            return key, f"{key}={value} has no effect with compile.scope=none; use compile.scope=blocks"
         return None
     at = f"compile.scope={options.scope}"
     if options.mode != "default" and options.backend != "inductor":
-        return "compile.mode", f"compile.mode={options.mode} is a mode of compile.backend=inductor"
+        return "compile.mode", (
+            f"compile.mode={options.mode} is a mode of compile.backend=inductor, not of {options.backend}; "
+            "use compile.backend=inductor, or leave compile.mode out"
+        )
     if config.model.kind == "emulated":
         return "compile.scope", f"{at}: model.kind=emulated has no operators to compile; use none"
     if config.telemetry.layer_passes:
@@ -33,7 +38,10 @@ def check_compilation(config: Config) -> tuple[str, str] | None:
             f"parallel.strategy={strategy} gathers them anew; use default or max-autotune-no-cudagraphs"
         )
     if options.scope == "model" and (sharded or strategy == "pipeline"):
-        return "compile.scope", f"{at} with parallel.strategy={strategy}: use compile.scope=blocks"
+        return (
+            "compile.scope",
+            f"{at} does not go with parallel.strategy={strategy}; use compile.scope=blocks",
+        )
     recomputes = config.memory.activation_checkpointing
     if options.scope == "model" and config.world_size > 1 and recomputes != "none":
         return "compile.scope", (

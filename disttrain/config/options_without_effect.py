@@ -13,7 +13,7 @@ from typing import Any
 
 from disttrain.config.config_tree import Config, config_fields
 from disttrain.config.dotted_keys import get_key
-from disttrain.errors import either
+from disttrain.errors import as_text, either
 
 
 @dataclass(frozen=True)
@@ -134,10 +134,4 @@ def _options(reader: Reader) -> Iterator[tuple[str, Any]]:
 
 def _distinct(values: Iterable[Any]) -> list[str]:
     """The different values as text, as in YAML, in order of appearance."""
-    return list(dict.fromkeys(_text(value) for value in values))
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:g}"
-    return value if isinstance(value, str) else json.dumps(value)
+    return list(dict.fromkeys(as_text(value) for value in values))

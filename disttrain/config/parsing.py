@@ -26,10 +26,12 @@ from disttrain.config.builder_options import (
     check_sink,
     source_of,
 )
-from disttrain.config.combinations import few_micro_batches, refuse_combinations
+from disttrain.config.combinations import refuse_combinations
 from disttrain.config.config_tree import OF_A_COMMAND, Config, config_fields
 from disttrain.config.dotted_keys import get_key
+from disttrain.config.pipeline_combinations import few_micro_batches
 from disttrain.config.renamed_keys import refusal, renamed_in
+from disttrain.config.value_errors import describe
 from disttrain.errors import ConfigError, nearest
 
 SWEEP_SECTIONS = ("sweep", "targets")
@@ -173,7 +175,7 @@ def check(draft: Draft) -> Config:
     try:
         config = Config.model_validate(data)
     except ValidationError as error:
-        raise _one_line(error.errors()[0], draft) from None
+        raise _one_line(error.errors(), draft) from None
     _check_hook(config, draft)
     if config.command:
         _check_command(config, draft)
@@ -195,7 +197,7 @@ def check_section(name: str, values: dict[str, Any]) -> None:
     try:
         config = Config.model_validate(draft.data)
     except ValidationError as error:
-        raise _one_line(error.errors()[0], draft) from None
+        raise _one_line(error.errors(), draft) from None
     _check_plug_ins(config, draft)
 
 
@@ -308,10 +310,10 @@ def _check_hook(config: Config, draft: Draft) -> None:
         )
 
 
-def _one_line(detail: ErrorDetails, draft: Draft) -> ConfigError:
+def _one_line(errors: list[ErrorDetails], draft: Draft) -> ConfigError:
+    detail = errors[0]
     key = ".".join(str(part) for part in detail["loc"])
     kind, value = detail["type"], detail["input"]
-    context = detail.get("ctx", {})
     if kind == "extra_forbidden":
         sections, section = [*Config.model_fields, *SWEEP_SECTIONS], key.split(".")[0]
         allowed = [k for k in known_keys() if k.split(".")[0] == section] if "." in key else sections
@@ -320,14 +322,6 @@ def _one_line(detail: ErrorDetails, draft: Draft) -> ConfigError:
         message = f"unknown key '{key}'{hint}; allowed: {', '.join(allowed)}"
     elif kind in ("model_type", "model_attributes_type"):
         message = f"{key}={value!r} must be a section with keys of its own"
-    elif kind == "literal_error":
-        expected = str(context.get("expected", ""))
-        words = expected.replace("'", "").replace(" or ", ", ").split(", ")
-        message = f"{key}={value!r}: allowed: {expected}{nearest(str(value), words)}"
     else:
-        message = f"{key}={value!r}: {_lower_first(detail['msg'])}"
+        key, message = describe(errors)
     return ConfigError(message, at=draft.at(key))
-
-
-def _lower_first(text: str) -> str:
-    return text[:1].lower() + text[1:]

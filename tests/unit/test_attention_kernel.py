@@ -108,12 +108,12 @@ def draft(kernel: str, device: str, dtype: str = "fp32", kind: str = "gpt", **op
         (draft("cudnn", "cpu"), r"needs a GPU, but resources\.device=cpu; use flash or math"),
         (
             draft("flash", "cuda"),
-            r"needs precision\.dtype bf16 or fp16 on a GPU, but it is fp32; use",
+            r"needs precision\.dtype=bf16 or fp16 on a GPU, not fp32; use",
         ),
-        (draft("cudnn", "auto", "tf32"), r"but it is tf32; use efficient or math, or precision\.dtype=bf16"),
+        (draft("cudnn", "auto", "tf32"), r"not tf32; use efficient or math, or precision\.dtype=bf16"),
         (
             draft("flash", "cuda", kind="huggingface"),
-            r"needs precision\.dtype bf16 or fp16 on a GPU, but it is fp32; use",
+            r"needs precision\.dtype=bf16 or fp16 on a GPU, not fp32; use",
         ),
         (
             draft("flash", "cpu", dropout=0.1),

@@ -81,7 +81,7 @@ def test_defaults_are_filled_in_and_values_converted(models):
         ({"layer": 4}, "layer", "model.layer is not an option of model.kind=net; allowed: act, bare, "),
         ({"layer": 4}, "layer", "did you mean 'layers'?"),
         ({"layers": "many"}, "layers", "model.layers='many': input should be a valid integer"),
-        ({"act": "tanh"}, "act", "model.act='tanh': input should be 'relu' or 'gelu'"),
+        ({"act": "tanh"}, "act", "model.act='tanh': allowed: 'relu' or 'gelu'"),
         ({"sizes": [1, "x"]}, "sizes", "model.sizes"),
     ],
 )

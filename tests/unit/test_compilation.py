@@ -172,7 +172,7 @@ def test_a_machine_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"compile": {"fullgraph": True}}, r"compile.fullgraph=True has no effect with compile.scope=none"),
+        ({"compile": {"fullgraph": True}}, r"compile.fullgraph=true has no effect with compile.scope=none"),
         (
             {"compile": {"scope": "model", "backend": "eager", "mode": "max-autotune"}},
             "is a mode of compile.backend=inductor",

@@ -189,10 +189,10 @@ def test_buffers_move_and_parameters_stay() -> None:
         (
             "ddp",
             "auto",
-            "needs parallel.strategy=fsdp or hsdp.* but it is ddp; use fsdp, or memory.offload_act",
+            "needs parallel.strategy=fsdp or hsdp.* not ddp; use fsdp, or memory.offload_act",
         ),
-        ("auto", "auto", "needs parallel.strategy=fsdp or hsdp.* but it is auto"),
-        ("single", "auto", "but it is single"),
+        ("auto", "auto", "needs parallel.strategy=fsdp or hsdp.* not auto"),
+        ("single", "auto", "not single; use fsdp"),
         (
             "hsdp",
             "cpu",

@@ -51,8 +51,11 @@ def test_a_sweep_scales_the_batch_by_the_replicas_of_a_stage() -> None:
         ({"model": {"tie_weights": True}}, "needs model.tie_weights=false"),
         ({"model": {"kind": "mlp"}}, "cannot split model.kind=mlp; use model.kind=gpt"),
         ({"resources": {"device": "shared"}}, "gloo, which sends no GPU tensors"),
-        ({"telemetry": {"layer_passes": 2}}, "it excludes parallel.strategy=pipeline"),
-        ({"train": {"local_batch_size": 4}}, "needs at least 4 micro-batches in a step, one a stage, but 8"),
+        ({"telemetry": {"layer_passes": 2}}, "a stage of parallel.strategy=pipeline has a part"),
+        (
+            {"train": {"local_batch_size": 4}},
+            "schedule=1f1b needs 4, one for each stage; use train",
+        ),
     ],
     ids=lambda value: str(value)[:40],
 )

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from disttrain.config.sections.base import KEYED_IF_SET, Section
-from disttrain.errors import either
+from disttrain.errors import as_text, either
 
 
 class GradientCommunicationConfig(Section):
@@ -44,7 +44,7 @@ _OPTIONS_OF: dict[str, tuple[str, ...]] = {
 """Options that belong to some schemes alone."""
 _NO_HOOKS = dict.fromkeys(
     ("fsdp", "hsdp"),
-    "the reduce-scatter of its gradients takes a reduce dtype, but no communication hook",
+    "the reduce-scatter of sharded gradients takes a reduce dtype, but no communication hook",
 )
 
 
@@ -53,7 +53,7 @@ def refuse_scheme(section: GradientCommunicationConfig, strategy: str) -> tuple[
     have."""
     key, scheme = "parallel.gradient_communication", section.scheme
     if scheme != "none" and strategy not in ("auto", "ddp"):
-        why = _NO_HOOKS.get(strategy, "it has no communication hook")
+        why = _NO_HOOKS.get(strategy, f"{strategy} has no communication hook")
         return (
             f"{key}.scheme",
             f"{key}.scheme={scheme} needs parallel.strategy=ddp or auto, not {strategy}: {why}; use "
@@ -64,7 +64,7 @@ def refuse_scheme(section: GradientCommunicationConfig, strategy: str) -> tuple[
         if scheme not in schemes and value != default:
             return (
                 f"{key}.{name}",
-                f"{key}.{name}={value} has no effect with {key}.scheme={scheme}: leave it out, or use "
-                f"{key}.scheme={either(schemes)}",
+                f"{key}.{name}={as_text(value)} has no effect with {key}.scheme={scheme}: leave it out, or "
+                f"use {key}.scheme={either(schemes)}",
             )
     return None
