@@ -47,7 +47,7 @@ def truncate(table: pd.DataFrame, statistics: RunStatistics) -> tuple[pd.DataFra
     """The table of `load` and the statistics without the steps that `common_warm_up` leaves out.
 
     A configuration whose remaining steps are too few or not stationary stays as it is, so that its means have
-    no interval.
+    no interval; so does one with a repeat without step records.
     """
     found: dict[str, StepStatistics] = {}
     changed = table
@@ -88,14 +88,15 @@ def truncated_metrics(row: Mapping[Any, Any]) -> Metrics | None:
 
 
 def _configurations(table: pd.DataFrame, statistics: RunStatistics) -> list[pd.DataFrame]:
-    """Repeats of each configuration in which a run has too short a warm-up."""
-    runs = table[table["included"] & table["path"].isin(list(statistics))]
-    short = [statistics[path].stationarity.verdict == "warm-up too short" for path in runs["path"]]
-    if not any(short):
+    """Repeats of each configuration in which a run has too short a warm-up, and all have step records."""
+    found = {path: each.stationarity.verdict for path, each in statistics.items()}
+    if "warm-up too short" not in found.values():
         return []
+    runs = table[table["included"]]
     keys = ["sweep", "nodes", "world_size", "emulated", *swept_keys(table)]
     names = runs[keys].astype(str).agg(" ".join, axis=1)
-    return [group for _, group in runs.groupby(names) if group["path"].isin(runs["path"][short]).any()]
+    groups = [(group, {found.get(path) for path in group["path"]}) for _, group in runs.groupby(names)]
+    return [group for group, verdicts in groups if "warm-up too short" in verdicts and None not in verdicts]
 
 
 def _truncated(row: pd.Series, steps: Columns, dropped: int) -> dict[str, Any]:

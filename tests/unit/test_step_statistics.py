@@ -99,6 +99,15 @@ def test_a_longer_warm_up_is_left_out_of_all_repeats_and_said(tmp_path: Path) ->
     assert note in [notice.text for notice in section.notices]
 
 
+def test_no_step_is_left_out_where_a_repeat_has_no_step_records(tmp_path: Path) -> None:
+    sweep = fake_sweep(tmp_path, nodes=(1,))
+    reshape(sweep / "n1x1-r0", lambda step: 2.0 if step <= 40 else 1.0)
+    (sweep / "n1x1-r1" / "attempts" / "000" / "steps-00000.jsonl").unlink()
+    study = make_study(load([sweep]))
+    assert study.runs["truncated_steps"].tolist() == [0, 0, 0]
+    assert study.curves[0].points[0].samples_per_s.basis == "not stationary"
+
+
 def test_a_warm_up_whose_rest_drifts_in_another_repeat_is_named_and_refused(tmp_path: Path) -> None:
     sweep = fake_sweep(tmp_path, nodes=(1,))
     reshape(sweep / "n1x1-r0", lambda step: 2.0 if step <= 40 else 1.0)
