@@ -91,14 +91,25 @@ def _segment(values: Floats) -> tuple[int, int]:
 def _limit(values: Floats, lag_1: float, random: np.random.Generator) -> float:
     """Sum that the largest segment of any rank exceeds in random order with probability `SIGNIFICANCE`.
 
-    Blocks are several times as long as the correlation of the steps.
+    Blocks are several times as long as the correlation of the steps. Few blocks have few orders, whose sums
+    are too small. The limit is therefore at least that of single steps in random order times the ratio of the
+    standard deviations of long sums: of first-order autoregression against independent steps.
     """
     steps = values.shape[1]
     times = int(np.clip(_WORK / values.size, 1 / SIGNIFICANCE, 400))
     length = max(steps ** (1 / 3), 3 * (1 + lag_1) / (1 - lag_1))
     blocks = np.array_split(np.arange(steps), int(np.clip(steps / length, 4, steps)))
+    single = np.array_split(np.arange(steps), steps)
+    in_blocks, in_steps = (_permuted_sums(values, parts, times, random) for parts in (blocks, single))
+    return max(in_blocks, in_steps * np.sqrt((1 + lag_1) / (1 - lag_1)))
+
+
+def _permuted_sums(
+    values: Floats, blocks: list[NDArray[np.intp]], times: int, random: np.random.Generator
+) -> float:
+    """Quantile of the largest sum over all ranks with the blocks in random order, one order for all ranks."""
     largest = []
     for _ in range(times):
-        order: NDArray[np.intp] = np.concatenate([blocks[index] for index in random.permutation(len(blocks))])
+        order = np.concatenate([blocks[index] for index in random.permutation(len(blocks))])
         largest.append(_largest_sums(values[:, order]).max())
     return float(np.quantile(largest, 1 - SIGNIFICANCE))

@@ -7,7 +7,8 @@ slow when, together,
     its mean exceeds the median of the others by more than 3 %,
     the same 3 % holds in at least 60 % of the windows of the run,
     it is last more often than by chance (`late_share`), or its node's ranks are last together, and
-    the confidence interval of its mean deviation excludes 0.
+    the confidence interval of its mean deviation excludes 0, and so does a t test of all ranks on as many
+    independent steps as correlated ones are worth.
 
 The rule with median and MAD is Iglewicz and Hoaglin's modified z-score (1993). Leaving the rank itself out
 makes the rule hold for two and three ranks, where the rank would be half of its own reference.
@@ -19,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import t as student_t
 
 from analysis.stats.estimates import Floats
 from analysis.stragglers.intervals import SecondsInterval, correlation, independent_steps, mean_interval
@@ -30,6 +32,8 @@ LEAST_EXCESS = 0.03
 LEAST_WINDOWS = 0.6
 WINDOWS = 10
 FALSE_DISCOVERIES = 0.05
+FALSE_ALARMS = 0.01
+"""Probability that any of equal ranks exceeds the others by Student's t."""
 _LEAST_SCALE = 1e-3
 """Smallest robust standard deviation, as a fraction of the median: equal ranks have none."""
 
@@ -99,13 +103,24 @@ def find_outliers(own_s: Floats, nodes: dict[str, list[int]] | None = None) -> O
     ratio = means / np.maximum(reference, np.finfo(float).tiny)
     z = (means - reference) / np.maximum(spread, _LEAST_SCALE * np.abs(reference))
     windows = _windows(own_s)
-    counted = independent_steps(own_s.shape[1], correlation(deviation))
+    lag_1 = correlation(deviation)
+    counted = independent_steps(own_s.shape[1], lag_1)
     late = late_share(own_s, counted)
     late_node = _late_nodes(own_s, nodes or {}, counted)
     slow = (z > LARGEST_Z) & (ratio > 1 + LEAST_EXCESS) & (windows >= LEAST_WINDOWS)
     slow &= (late.adjusted_p < FALSE_DISCOVERIES) | late_node
     slow &= np.array([interval.low is not None and interval.low > 0 for interval in excess], dtype=bool)
+    slow &= _beyond_chance(deviation, counted)
     return Outliers(slow, excess, z, ratio, windows, late)
+
+
+def _beyond_chance(deviation: Floats, counted: int) -> NDArray[np.bool_]:
+    """Whether the mean of each row is above 0 by Student's t on as many independent steps (Bonferroni)."""
+    if counted < 2:
+        return np.zeros(len(deviation), dtype=bool)
+    error = deviation.std(axis=1, ddof=1) / np.sqrt(counted)
+    t = deviation.mean(axis=1) / np.maximum(error, np.finfo(float).tiny)
+    return np.asarray(student_t.sf(t, counted - 1) < FALSE_ALARMS / len(deviation))
 
 
 def smallest_excess_s(own_s: Floats) -> float:

@@ -20,7 +20,13 @@ def autocorrelated(
     rng: np.random.Generator, count: int, lag_1: float, cv: float = 0.03
 ) -> NDArray[np.float64]:
     """Durations around 1 s: an AR(1) process of this lag-1 autocorrelation, with a few long steps."""
-    noise = rng.normal(0, np.sqrt(1 - lag_1**2), count + 100)
-    usual = 1 + cv * lfilter([1], [1, -lag_1], noise)[100:]
+    usual = ar1(rng, count, lag_1, cv)
     series: NDArray[np.float64] = usual + (rng.random(count) < SPIKES) * rng.exponential(MEAN_SPIKE, count)
+    return series
+
+
+def ar1(rng: np.random.Generator, count: int, lag_1: float, cv: float) -> NDArray[np.float64]:
+    """A stationary AR(1) process around 1 with this lag-1 autocorrelation and standard deviation."""
+    noise = rng.normal(0, np.sqrt(1 - lag_1**2), count + 100)
+    series: NDArray[np.float64] = 1 + cv * lfilter([1], [1, -lag_1], noise)[100:]
     return series

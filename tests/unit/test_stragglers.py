@@ -15,9 +15,10 @@ from analysis.stragglers.heat_map import heat_map
 from analysis.stragglers.intervals import mean_interval
 from analysis.stragglers.late_share import late_share
 from analysis.stragglers.noise_floor import corrected_wait, noise_floor
-from analysis.stragglers.outliers import find_outliers, median_of_others
+from analysis.stragglers.outliers import find_outliers, median_of_others, slow_ranks
 from analysis.stragglers.persistence import split_loss, unbiased_loss
 from analysis.stragglers.rank_steps import RankSteps, rank_steps
+from tests.support.step_series import ar1
 from tests.support.straggler_records import delays, generate
 
 MATRICES = arrays(
@@ -95,6 +96,28 @@ def test_jitter_on_all_ranks_makes_none_an_outlier(ranks):
         own_s = 0.12 + delays(ranks, 60, jitter_s=0.015, seed=seed)
         named += bool(find_outliers(own_s).slow.any()) + bool(find_episodes(own_s))
     assert named <= 2
+
+
+def correlated_jitter(seed, ranks, steps, lag_1=0.8, cv=0.3):
+    """Own seconds of equal ranks: independent AR(1) noise around 0.12 s."""
+    rng = np.random.default_rng(seed)
+    return np.stack([0.12 * np.maximum(ar1(rng, steps, lag_1, cv), 0.1) for _ in range(ranks)])
+
+
+@pytest.mark.parametrize(("ranks", "steps"), [(2, 200), (8, 100)])
+def test_correlated_jitter_on_all_ranks_names_nobody(ranks, steps):
+    """Without the effective number of independent steps, one of these runs in eight names a rank."""
+    seconds = (correlated_jitter(seed, ranks, steps) for seed in range(60))
+    named = sum(bool(slow_ranks(own_s)) or bool(find_episodes(own_s)) for own_s in seconds)
+    assert named <= 3
+
+
+def test_a_slow_rank_and_an_episode_are_found_in_correlated_jitter():
+    throughout, for_a_while = (correlated_jitter(1, 8, 200, lag_1=0.5, cv=0.05) for _ in range(2))
+    throughout[3] += 0.03
+    for_a_while[3, 60:120] += 0.05
+    assert slow_ranks(throughout) == [3]
+    assert [episode.rank for episode in find_episodes(for_a_while)] == [3]
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8, 64])
