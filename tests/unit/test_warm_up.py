@@ -43,6 +43,15 @@ def test_mser5_drops_a_transient_and_nothing_of_a_constant_series() -> None:
     assert mser5([1.0] * 9) == 0
 
 
+@pytest.mark.parametrize("unit", [1.0, 1e-3, 1e-6])
+def test_mser5_does_not_depend_on_the_unit_and_rounding_errors_of_a_constant_rest_are_no_warm_up(
+    unit: float,
+) -> None:
+    values = np.array([3.3] * 5 + [0.7] * 195)
+    assert mser5(unit * values) == 5
+    assert mser5(unit * np.array([3.0] * 10 + [1.0, 1.1] * 45)) == 10
+
+
 @pytest.mark.parametrize("lag_1", [0.0, 0.5, 0.8])
 @pytest.mark.parametrize("count", [200, 1000])
 def test_a_stationary_series_is_seldom_refused(count: int, lag_1: float) -> None:
@@ -118,7 +127,9 @@ def test_no_warm_up_is_left_out_where_the_rest_is_short_or_changes() -> None:
     long = np.where(steps < 60, 1.5, 1.0) * autocorrelated(generator, 300, 0.0)
     assert common_warm_up([steady, steady]) == 0
     assert common_warm_up([long, steady]) == pytest.approx(60, abs=5)
-    assert common_warm_up([long, steady[:80]]) == 0
+    dropped = common_warm_up([long, steady])
+    assert common_warm_up([long, steady[: dropped + MIN_STEPS // 2]]) == dropped
+    assert common_warm_up([long, steady[: dropped + MIN_STEPS // 2 - 1]]) == 0
     assert common_warm_up([long, steady * (1 + steps / 300)]) == 0
 
 
