@@ -7,13 +7,14 @@ gets torchrun's arguments.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import shlex
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -37,6 +38,7 @@ from jobs.node.fabric_environment import (
 )
 from jobs.node.hang import memory_folder
 from jobs.node.node_context import LOOPBACK, NodeContext
+from jobs.node.node_gpus import NodeGpus, read_node_gpus
 from jobs.node.node_log import log_line, log_traceback
 from jobs.node.preflight.exchange import NodeFailed
 from jobs.node.preflight.run_preflight import NodeNetwork, run_preflight
@@ -145,8 +147,9 @@ def _agree(
 ) -> tuple[dict[str, environment.AddedVariable], rendezvous.Endpoint] | str:
     """Check the nodes; the variables of the ranks and the rendezvous, or the reason of a refusal."""
     fabric, interface = detect_or_nothing(), interface_to_peers(node)
+    read_gpus = functools.cache(read_node_gpus)
     derived = derive_environment(node, record, fabric, interface)
-    added = _environment(record, attempt, node, derived.added)
+    added = _environment(record, attempt, node, derived.added, read_gpus)
 
     def with_fabric(found: FabricEnvironment) -> dict[str, environment.AddedVariable]:
         return {name: each for name, each in added.items() if name not in derived.added} | found.added
@@ -156,7 +159,7 @@ def _agree(
             return added
         return with_fabric(derive_environment(node, record, fabric, interface, network=network))
 
-    about = NodeNetwork(fabric, interface, derived.alternatives, variables)
+    about = NodeNetwork(fabric, interface, derived.alternatives, variables, read_gpus)
     outcome = run_preflight(node, attempt, record, about)
     if outcome.refusal is not None:
         return outcome.refusal
@@ -212,6 +215,7 @@ def _environment(
     attempt: Attempt,
     node: NodeContext,
     fabric: Mapping[str, environment.AddedVariable],
+    read_gpus: Callable[[], NodeGpus],
 ) -> dict[str, environment.AddedVariable]:
     """The variables to add on this node, with those of its network and the end of the job's time."""
     about = command_code.of_run(record)
@@ -237,7 +241,7 @@ def _environment(
         started = datetime.fromisoformat(read_json(attempt.record)["started"]).timestamp()
         end = started + 60 * float(record["config"]["job"]["time_limit_min"])
     added["DISTTRAIN_DEADLINE"] = environment.deadline_variable(end)
-    added[PROCESSORS] = processor_binding.variable(record["config"], node.allocation)
+    added[PROCESSORS] = processor_binding.variable(record["config"], node.allocation, read_gpus)
     return added
 
 

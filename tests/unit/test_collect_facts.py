@@ -27,6 +27,7 @@ from jobs.fabric.description import (
 )
 from jobs.fabric.expected_adapters import expected_adapters
 from jobs.node import child_process
+from jobs.node.node_gpus import NodeGpus, read_node_gpus
 from jobs.node.preflight import collect_facts
 
 
@@ -82,14 +83,20 @@ def test_adapters_matter_unless_the_run_chooses_tcp(
 
 def test_a_run_over_tcp_does_not_need_locked_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collect_facts, "detect", lambda root, process: NODE)
-    monkeypatch.setattr(collect_facts, "_gpus", lambda root: collect_facts._GpuHealth(8))
     for wants_gpus, has_driver, expected in ((False, True, False), (True, False, False), (True, True, True)):
         root = tmp_path / f"{wants_gpus}-{has_driver}"
         (root / "dev").mkdir(parents=True)
         if has_driver:
             (root / "dev/nvidiactl").touch()
         found = collect_facts.collect(
-            0, host="n0", folders=[], missing_gpus=None, wants_gpus=wants_gpus, environ={}, root=root
+            0,
+            host="n0",
+            folders=[],
+            missing_gpus=None,
+            wants_gpus=wants_gpus,
+            environ={},
+            root=root,
+            read_gpus=lambda: NodeGpus(8),
         )
         assert (found.rdma, found.tcp) == (expected, not expected)
 
@@ -104,12 +111,9 @@ def test_adapters_that_need_locked_memory(
     assert collect_facts._network_facts(fabric, fabric.compute_adapters, {})["rdma"] == needed
 
 
-def test_defects_of_a_network_that_the_run_uses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fabric_of: Callable[[str], Fabric]
-) -> None:
+def test_defects_of_a_network_that_the_run_uses(tmp_path: Path, fabric_of: Callable[[str], Fabric]) -> None:
     dead = fabric_of("dead_hca")
     dead = replace(dead, software=replace(dead.software, memory_lock_bytes=65536))
-    monkeypatch.setattr(collect_facts, "_gpus", lambda root: collect_facts._GpuHealth(8))
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/nvidiactl").touch()
     for environ, names in (({}, ["mlx5_3", "mlx5_6"]), ({"NCCL_NET": "Socket"}, [])):
@@ -121,6 +125,7 @@ def test_defects_of_a_network_that_the_run_uses(
             wants_gpus=True,
             environ=environ,
             fabric=dead,
+            read_gpus=lambda: NodeGpus(8),
             root=tmp_path,
         )
         assert [line.partition(":")[0] for line in found.defects] == names, (
@@ -130,7 +135,7 @@ def test_defects_of_a_network_that_the_run_uses(
 
 
 def test_a_node_without_a_driver_has_no_gpus(tmp_path: Path) -> None:
-    assert collect_facts._gpus(tmp_path) == collect_facts._GpuHealth(0)
+    assert read_node_gpus(tmp_path) == NodeGpus(0)
 
 
 def test_only_the_first_nodes_measure_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,6 +92,9 @@ def test_inactive_nvlinks_are_a_warning_of_the_gpus_of_the_job() -> None:
     assert (found["severity"], found["message"]) == ("warning", "GPU 0: 17 of 18 NVLinks are active")
     part = gpu_health.collect(api, "1,2", reading)
     assert part["problems"] == []
+    turned = NvmlReading.from_json(gpu_health.collect(api, "2,1", reading)["reading"])
+    assert turned is not None
+    assert [gpu.uuid for gpu in turned.gpus] == ["GPU-c", "GPU-b"], "the order of CUDA_VISIBLE_DEVICES"
     assert NvmlReading.from_json(part["reading"]) == NvmlReading(
         "550",
         tuple(replace(gpu, pci=PciDevice(gpu.pci.address, (gpu.pci.address,))) for gpu in gpus[1:]),

@@ -292,7 +292,7 @@ def test_one_node_with_several_gpus_measures_between_them(
         "collect",
         lambda *a, **k: replace(collect(*a, **k), gpus=2, gpu_path=path),
     )
-    monkeypatch.setattr(run_preflight, "_NVIDIA", Path("/"))
+    monkeypatch.setattr(run_preflight, "has_driver", lambda: True)
     monkeypatch.setattr(run_preflight, "_run_ranks", lambda *_: None)
     monkeypatch.setattr(bandwidth, "result", lambda _: result)
     alone = replace(node(attempt, 0), hosts=hosts)

@@ -7,45 +7,32 @@ want of a file in /proc.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import platform
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from disttrain.records.collect_provenance import code_hash
 from jobs.fabric.defects import defects
 from jobs.fabric.description import Adapter, AdapterKind, ConfigurationFile, Fabric, FabricKind, Gpu
 from jobs.fabric.detect import current_process, detect
 from jobs.fabric.expected_adapters import expected_adapters
-from jobs.fabric.gpu_links import NvmlReading
 from jobs.fabric.shared_network import Offer
-from jobs.node.child_process import output
+from jobs.node.node_gpus import NodeGpus, has_driver, read_node_gpus
 from jobs.node.preflight.affinity import Affinity
 from jobs.node.preflight.checks import NodeFacts
 from jobs.node.preflight.link_rates import gpu_path, link_bytes_per_s
 
-_NVML_TIMEOUT_S = 20.0
 _RATE_BYTES = 16 * 2**20
 _BLOCK = 2**20
 _NODES_THAT_WRITE = 8
 """Nodes that measure storage. Hundreds that flush at once would measure each other."""
 T = TypeVar("T")
-
-
-class _GpuHealth(NamedTuple):
-    """Answer of `jobs.node.preflight.gpu_health`."""
-
-    gpus: int | None
-    problems: Sequence[Mapping[str, Any]] = ()
-    reading: NvmlReading = NvmlReading()
 
 
 def collect(
@@ -61,6 +48,7 @@ def collect(
     interface: str | None = None,
     fabric: Fabric | None = None,
     offers: Sequence[Offer] = (),
+    read_gpus: Callable[[], NodeGpus] = read_node_gpus,
     measure_affinity: Callable[[Sequence[Gpu]], Affinity] | None = None,
     root: Path = Path("/"),
 ) -> NodeFacts:
@@ -70,25 +58,25 @@ def collect(
         host: its name at the scheduler.
         folders: folders whose free space is needed.
         missing_gpus: message of the scheduler's adapter if GPUs are missing.
-        wants_gpus: whether the run uses GPUs: NVML lists them, if there is an NVIDIA driver.
+        wants_gpus: whether the run uses GPUs.
         ranks: ranks of this node.
         environ: environment of the ranks.
         rate_folder: folder in which the first nodes measure the rates of storage; None: not measured.
         interface: network interface by which this node reaches the others.
         fabric: description of its network; None: detected below `root`.
         offers: interfaces that are faster than `interface`, at which this node listens.
+        read_gpus: reads the GPUs of the job by NVML.
         measure_affinity: measures the processors of its ranks, by the GPUs of the job.
         root: folder of `dev`, `proc` and `sys`.
     """
     began = time.monotonic()
     rates = _storage_facts(rate_folder, node) if rate_folder is not None else {}
-    health = _gpus(root) if wants_gpus else _GpuHealth(None)
-    if fabric is None:
-        fabric = _or_none(lambda: detect(root, current_process())) or Fabric(FabricKind.NONE)
+    gpus = read_gpus() if wants_gpus else NodeGpus(None)
+    fabric = fabric or _or_none(lambda: detect(root, current_process())) or Fabric(FabricKind.NONE)
     settings = _nccl_settings(fabric, environ or {})
-    adapters = expected_adapters(fabric, settings) if wants_gpus and _has_driver(root) else ()
-    path = gpu_path(health.reading, fabric, ranks)
-    affinity = measure_affinity(health.reading.gpus) if measure_affinity else None
+    adapters = expected_adapters(fabric, settings) if wants_gpus and has_driver(root) else ()
+    path = gpu_path(gpus.reading, fabric, ranks)
+    affinity = measure_affinity(gpus.reading.gpus) if measure_affinity else None
     return NodeFacts(
         node=node,
         host=host,
@@ -96,8 +84,8 @@ def collect(
         processors=len(os.sched_getaffinity(0)),
         free_bytes=_free_space(folders),
         missing_gpus=missing_gpus,
-        gpus=health.gpus,
-        gpu_problems=health.problems,
+        gpus=gpus.count,
+        gpu_problems=gpus.problems,
         gpu_path=asdict(path) if path else None,
         **_network_facts(fabric, adapters, settings),
         link_bytes_per_s=link_bytes_per_s(fabric, adapters, interface, ranks),
@@ -231,24 +219,3 @@ def storage_rates(folder: Path, node: int) -> tuple[float, float]:
     finally:
         path.unlink(missing_ok=True)
     return _RATE_BYTES / write_s, _RATE_BYTES / read_s
-
-
-def _has_driver(root: Path) -> bool:
-    return (root / "dev/nvidiactl").exists()
-
-
-def _gpus(root: Path) -> _GpuHealth:
-    """GPUs by NVML and their problems, from a process of its own: a driver may hang. 0 without a driver."""
-    if not _has_driver(root):
-        return _GpuHealth(0)
-    command = [sys.executable, "-m", "jobs.node.preflight.gpu_health"]
-    try:
-        found = json.loads(output(command, _NVML_TIMEOUT_S))
-        reading = NvmlReading.from_json(found["reading"]) or NvmlReading()
-        return _GpuHealth(int(found["gpus"]), list(found["problems"]), reading)
-    except subprocess.TimeoutExpired:
-        message = f"NVML did not answer within {_NVML_TIMEOUT_S:g} s"
-    except (OSError, subprocess.CalledProcessError, ValueError, KeyError) as error:
-        message = f"NVML cannot be used: {' '.join(str(error).split())}"
-    remedy = "run nvidia-smi on the node; reload the driver or reboot the node"
-    return _GpuHealth(None, [{"severity": "warning", "message": message, "remedy": remedy}])

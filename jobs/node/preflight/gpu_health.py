@@ -99,8 +99,9 @@ def collect(api: Any, visible: str | None, reading: NvmlReading) -> dict[str, An
 
 
 def part_of(reading: NvmlReading, uuids: Mapping[str, str]) -> NvmlReading:
-    """The reading of some GPUs, and of the links between them."""
-    gpus = tuple(gpu for gpu in reading.gpus if gpu.uuid in uuids)
+    """The reading of these GPUs, in their order, and of the links between them."""
+    by_uuid = {gpu.uuid: gpu for gpu in reading.gpus}
+    gpus = tuple(by_uuid[uuid] for uuid in uuids if uuid in by_uuid)
     places = {gpu.pci.address for gpu in gpus}
     links = tuple(each for each in reading.links if {each.first, each.second} <= places)
     return replace(reading, gpus=gpus, links=links)

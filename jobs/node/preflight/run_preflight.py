@@ -28,13 +28,12 @@ from jobs.fabric.description import Fabric, Gpu, Interface
 from jobs.fabric.shared_network import Offer
 from jobs.node import rendezvous
 from jobs.node.node_context import NodeContext
+from jobs.node.node_gpus import NodeGpus, has_driver, read_node_gpus
 from jobs.node.node_log import log_line
 from jobs.node.preflight import affinity, bandwidth, checks, collect_facts, exchange, reachability, verdict
 from jobs.node.preflight.affinity import Affinity
 from jobs.node.preflight.checks import ClockOffset, NodeFacts, Problem
 
-_NVIDIA = Path("/dev/nvidiactl")
-"""Device that exists where the NVIDIA driver is loaded."""
 _VERDICT_MARGIN_S = 75.0
 """Time for the verdict of node 0 to reach the other nodes: NFS keeps a folder up to 60 s in its cache."""
 
@@ -54,7 +53,7 @@ class _Findings:
 
 @dataclass(frozen=True)
 class NodeNetwork:
-    """The network of this node, and the variables that follow from the choice of an interface."""
+    """Network and GPUs of this node, and the variables that follow from the choice of an interface."""
 
     fabric: Fabric
     interface: str | None
@@ -63,6 +62,8 @@ class NodeNetwork:
     """Faster interfaces than `interface`."""
     variables: Callable[[str | None], Mapping[str, AddedVariable]]
     """The variables of the ranks if they use an IPv4 network; None: that of the route to the other nodes."""
+    read_gpus: Callable[[], NodeGpus] = read_node_gpus
+    """The GPUs of the node by NVML."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def run_preflight(
     """
     config = record["config"]
     several = len(node.hosts) > 1 and not node.one_machine
-    has_gpus = asks_for_gpus(config["resources"]["device"]) and _NVIDIA.exists()
+    has_gpus = asks_for_gpus(config["resources"]["device"]) and has_driver()
     mode = resolved_mode(
         config["job"].get("preflight", "auto"),
         several_machines=several,
@@ -156,6 +157,7 @@ def _own_facts(
         offers=offers,
         rate_folder=attempt.preflight_folder if mode == "full" else None,
         interface=network.interface,
+        read_gpus=network.read_gpus,
         measure_affinity=_affinity_of_ranks(node, config, network.fabric, environ),
     )
 
