@@ -53,12 +53,14 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             target = targets[begin : begin + chunk].unsqueeze(1).clamp(min=0)
             logits = (part @ weight.T).float()
             logits[:, classes:] = -torch.inf
-            normalizer = logits.logsumexp(1, keepdim=True)
-            total += ((normalizer - logits.gather(1, target)) * kept).sum()
+            chosen, greatest = logits.gather(1, target), logits.amax(1, keepdim=True)
+            # in place: `logsumexp` would hold a second matrix of the size of the logits
+            sums = logits.sub_(greatest).exp_().sum(1, keepdim=True)
+            total += ((greatest + sums.log() - chosen) * kept).sum()
             if not (for_hidden or for_weight):
                 continue
-            # in place, from here on: the gradient of the summed loss by the logits, softmax - one-hot
-            logits.sub_(normalizer).exp_()
+            # the gradient of the summed loss by the logits, softmax - one-hot
+            logits.div_(sums)
             logits.scatter_add_(1, target, torch.full_like(target, -1, dtype=logits.dtype)).mul_(kept)
             gradient = logits.to(weight.dtype)
             if hidden_grad is not None:

@@ -6,7 +6,7 @@ import bisect
 import itertools
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -131,6 +131,16 @@ def _events(profiler: profile) -> list[dict[str, Any]]:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
         return list(json.loads(path.read_text())["traceEvents"])
+
+
+def allocated_peak(run: Callable[[], object]) -> int:
+    """Bytes that the CPU allocator holds at most during `run`, beside those from before."""
+    with (
+        profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler,
+        record_function(_STEP),
+    ):
+        run()
+    return step_peaks(_events(profiler))[-1]
 
 
 def step_peaks(events: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:

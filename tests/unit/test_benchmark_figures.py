@@ -105,13 +105,14 @@ def test_planning_a_checkpoint_at_many_ranks_is_a_sum_of_parts():
 
 def test_memory_is_compared_with_no_option_and_with_the_estimate():
     cases = {
-        "none": {"peak_bytes": 200 << 20, "estimate_bytes": 190 << 20},
-        "full": {"peak_bytes": 50 << 20, "estimate_bytes": 40 << 20},
+        "none": {"peak_bytes": 200 << 20, "allocated_bytes": 190 << 20, "estimate_bytes": 190 << 20},
+        "full": {"peak_bytes": 100 << 20, "allocated_bytes": 50 << 20, "estimate_bytes": 40 << 20},
     }
     found = memory.figures({"device": "cpu", "cases": cases})
     assert found["cases"]["full"] == {
-        "peak_mib": 50.0,
-        "reduction_percent": 75.0,
+        "peak_mib": 100.0,
+        "allocated_mib": 50.0,
+        "reduction_percent": 50.0,
         "estimate_error_percent": -20.0,
     }
     assert found["largest_estimate_error_percent"] == 20.0

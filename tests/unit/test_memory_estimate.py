@@ -5,12 +5,10 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.profiler import ProfilerActivity, profile
 
 from disttrain import memory_estimate
 from disttrain.build_by_kind import build_model, build_source
@@ -19,6 +17,7 @@ from disttrain.memory_estimate import MemoryEstimate, estimate
 from disttrain.task import Task
 from disttrain.transforms import transforms_of
 from jobs.cli.estimate_text import memory_text
+from tests.support.step_memory import allocated_peak
 
 GPT = {"kind": "gpt", "layers": 3, "width": 64, "heads": 2}
 LANGUAGE = {"kind": "synthetic", "task": "language", "vocab": 512, "seq_len": 64, "samples": 8}
@@ -34,8 +33,8 @@ def config(ranks: int = 1, **sections: dict[str, Any]) -> Config:
     return Config.model_validate({**given, **sections})
 
 
-def allocated_peak(made: Config, folder: Path) -> int:
-    """Peak bytes of the CPU allocator in a forward and a backward pass, by PyTorch's profiler."""
+def measured_peak(made: Config) -> int:
+    """Peak bytes of the CPU allocator in a forward and a backward pass."""
     source = build_source(made.data)
     model = build_model(made.model, source)
     for transform in transforms_of(made, torch.device("cpu")):
@@ -43,22 +42,17 @@ def allocated_peak(made: Config, folder: Path) -> int:
     samples = made.train.local_batch_size
     assert isinstance(samples, int)
     batch = tuple(value.expand(samples, *value.shape).contiguous() for value in source.train[0])
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        Task.of(source).batch_loss(model, batch).backward()
-    profiler.export_chrome_trace(str(folder / "trace.json"))
-    events = json.loads((folder / "trace.json").read_text())["traceEvents"]
-    now = peak = 0
-    for event in sorted((e for e in events if e.get("name") == "[memory]"), key=lambda e: e["ts"]):
-        now += event["args"]["Bytes"]
-        peak = max(peak, now)
-    return peak
+    task = Task.of(source, made.memory.loss_in_model)
+    return allocated_peak(lambda: task.batch_loss(model, batch).backward())
 
 
+@pytest.mark.parametrize("chunk", [None, 256], ids=["whole loss", "loss chunks"])
 @pytest.mark.parametrize("mode", ["none", "full", "selective"])
-def test_the_estimate_agrees_with_the_allocator(mode: str, tmp_path: Path) -> None:
-    made = config(memory={"activation_checkpointing": mode})
+def test_the_estimate_agrees_with_the_allocator(mode: str, chunk: int | None) -> None:
+    data = LANGUAGE if chunk is None else {**LANGUAGE, "vocab": 8192}  # the peak is within the loss
+    made = config(memory={"activation_checkpointing": mode, "loss_chunk_tokens": chunk}, data=data)
     found = estimate(made)
-    measured = allocated_peak(made, tmp_path)
+    measured = measured_peak(made)
     assert found.gradients_bytes + found.activations_bytes == pytest.approx(measured, rel=0.01)
 
 
