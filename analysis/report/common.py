@@ -10,7 +10,7 @@ import pandas as pd
 from analysis.efficiency import Curve, Point
 from analysis.figures.bar_figures import bar_figure
 from analysis.figures.style import curve_class, size_class
-from analysis.report.section import Column, Figure, RunLink, Value
+from analysis.report.section import Column, Figure, RunLink, Table, Value
 from analysis.stats.estimates import CONFIDENCE, Estimate, not_stationary, share_mean
 from analysis.study import Study
 from analysis.svg.bars import Row, Segment, bars
@@ -122,6 +122,7 @@ def bar_chart(
     x: Axis,
     legend: Sequence[LegendItem] = (),
     *,
+    data: str,
     alt: str = "",
     reading: str = "",
     row_height: float = 27.0,
@@ -139,7 +140,19 @@ def bar_chart(
         alt,
         lambda: bar_figure(rows, x, legend, emulated=study.emulated),
         reading,
+        data=data,
     )
+
+
+def frame_table(name: str, caption: str, columns: Sequence[Column], frame: pd.DataFrame) -> Table:
+    """A table of the columns of a frame that have these names; missing numbers are None."""
+    chosen = frame[[column.name for column in columns]].astype(object)
+    rows = chosen.where(chosen.notna(), None).to_numpy().tolist()
+    return Table(name, caption, columns, rows)
+
+
+RUN_COLUMNS = (Column("sweep", "sweep"), Column("run", "run"))
+"""Columns that name a run in the data of a figure."""
 
 
 def is_measured(row: Mapping[Any, Any]) -> bool:

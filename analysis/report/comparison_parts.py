@@ -120,7 +120,9 @@ def figure(name: str, title: str, compared: Sequence[PointComparison]) -> Figure
     drawn = bars if has_bars(each.ratio for each in compared) else ""
     reading = f"{drawn}In the band, the two are equivalent."
     finding = beyond_one(compared)
-    return Figure(name, title, finding, plot.svg(), description, lambda: ratio_figure(compared), reading)
+    return Figure(
+        name, title, finding, plot.svg(), description, lambda: ratio_figure(compared), reading, data=name
+    )
 
 
 def _pair(label: str, base: str) -> str:

@@ -40,16 +40,17 @@ _ENDINGS: dict[Unit, tuple[str, ...]] = {
 
 
 def write_tables(study: Study, sections: Sequence[Section], folder: Path, kind: str) -> None:
-    """Write each table of the sections, and the table of all runs, as files of `kind` (`csv` or `parquet`).
+    """Write each table of the sections, the data of each figure, and the table of all runs as files.
 
-    `tables.json` lists the files with their captions, and the unit and heading of each column. Files that an
-    earlier `tables.json` in the folder lists and this report does not have are deleted.
+    `kind` is `csv` or `parquet`. `tables.json` lists the files with their captions, the figures that show
+    their numbers, and the unit and heading of each column. Files that an earlier `tables.json` in the folder
+    lists and this report does not have are deleted.
 
     Raises:
         OSError: a file cannot be written.
     """
     marks = {"emulated": study.emulated, "ingested": bool(study.included["ingested"].notna().any())}
-    tables = {table.name: table for section in sections for table in section.tables}
+    tables, figures = exported(sections)
     earlier = read_json_or_none(folder / INDEX) or {}
     written = {name: arrow_table(table, marks) for name, table in tables.items()}
     written[ALL_RUNS] = _all_runs(study.runs)
@@ -62,10 +63,35 @@ def write_tables(study: Study, sections: Sequence[Section], folder: Path, kind: 
     captions = {name: table.caption for name, table in tables.items()}
     captions[ALL_RUNS] = "All runs, one row each, with their swept keys."
     listed = [
-        {"file": file, "caption": captions[name], "columns": _described(tables.get(name))}
+        {
+            "file": file,
+            "caption": captions[name],
+            "figures": figures.get(name, []),
+            "columns": _described(tables.get(name)),
+        }
         for name, file in files.items()
     ]
     write_json(folder / INDEX, {"schema_version": 1, **marks, "tables": listed})
+
+
+def exported(sections: Sequence[Section]) -> tuple[dict[str, Table], dict[str, list[str]]]:
+    """Tables of the page and data of its figures by name, and the figures that each of them has numbers of.
+
+    Raises:
+        ValueError: two different tables have one name, or a figure names a table that its section lacks.
+    """
+    tables = {table.name: table for section in sections for table in section.tables}
+    figures: dict[str, list[str]] = {}
+    for section in sections:
+        own = {table.name: table for table in section.tables}
+        for figure in section.figures:
+            data = own.get(figure.data) if isinstance(figure.data, str) else figure.data()
+            if data is None:
+                raise ValueError(f"figure {figure.name}: section {section.id} has no table {figure.data!r}")
+            if tables.setdefault(data.name, data) != data:
+                raise ValueError(f"figure {figure.name}: another table is called {data.name!r}")
+            figures.setdefault(data.name, []).append(figure.name)
+    return tables, figures
 
 
 def column_name(column: Column) -> str:

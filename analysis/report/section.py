@@ -8,7 +8,7 @@ until they are rendered: a row holds raw values in the unit of its column or an 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from matplotlib.figure import Figure as PngFigure
@@ -104,6 +104,9 @@ class Figure:
     draw_png: Callable[[], PngFigure] | None = None
     reading: str = ""
     """End of the caption: how to read the figure."""
+    data: str | Callable[[], Table] = field(kw_only=True)
+    """Numbers of the figure for the export: the name of a table of its section, or a table of its own, which
+    is made on demand."""
 
     def __post_init__(self) -> None:
         if not self.conclusion.endswith("."):

@@ -8,11 +8,12 @@ import pandas as pd
 import pytest
 
 import submit
-from analysis.report.export import column_name, write_tables
-from analysis.report.section import Column, RunLink, Section, Table
+from analysis.report.export import column_name, exported, write_tables
+from analysis.report.section import Column, Figure, RunLink, Section, Table
+from analysis.report.sections import build_all
 from analysis.runs.load import load
 from analysis.stats.estimates import Estimate
-from analysis.study import Study
+from analysis.study import Study, make_study
 from disttrain.records.json_files import read_json
 from tests.support.fake_runs import fake_sweep
 
@@ -39,6 +40,46 @@ def test_each_table_of_the_page_is_a_file_with_its_numbers(tmp_path: Path, kind:
     assert (scaling["step_s_low"] < scaling["step_s"]).all()
     assert (scaling["step_s_high"] > scaling["step_s"]).all()
     assert scaling["step_s_repeats"].tolist() == [2, 2]
+
+
+def test_every_table_and_every_figure_of_the_page_has_a_file_with_its_numbers(tmp_path: Path) -> None:
+    study = make_study(load([fake_sweep(tmp_path / "runs", nodes=(1, 2), repeats=2, all_ranks=True)]))
+    sections = build_all(study)
+    write_tables(study, sections, tmp_path / "csv", "csv")
+    index = read_json(tmp_path / "csv" / "tables.json")["tables"]
+    files = {each["file"].removesuffix(".csv") for each in index}
+    assert {table.name for section in sections for table in section.tables} <= files
+    shown = [name for each in index for name in each["figures"]]
+    assert sorted(shown) == sorted(figure.name for section in sections for figure in section.figures)
+    frames = {name: pd.read_csv(tmp_path / "csv" / f"{name}.csv") for name in files}
+    assert all(len(frame) for frame in frames.values())
+    steps = frames["step_times"].groupby("run")["step_s"]
+    assert steps.size().tolist() == [100] * 4
+    by_run = {run: times for (_, run), times in study.step_times_s.items()}
+    assert all(series.tolist() == pytest.approx(by_run[run]) for run, series in steps)
+    assert frames["losses"]["loss"].tolist() == pytest.approx(study.losses["loss"].tolist())
+    norms = study.gradient_norms["grad_norm"].tolist()
+    assert frames["gradient_norms"]["grad_norm"].tolist() == pytest.approx(norms)
+    assert len(frames["utilization_by_step"]) == len(study.utilization)
+    assert set(frames["lateness"]["first_rank"]) == {0, 1}
+
+
+def test_a_figure_without_its_numbers_is_refused(tmp_path: Path) -> None:
+    columns, rows = [Column("value", "value", "number")], [[1.0]]
+    table = Table("t", "Caption.", columns, rows)
+    other = Table("t", "Caption.", columns, [[2.0]])
+
+    def section(data: object) -> list[Section]:
+        figure = Figure("f", "Title", "It is 1.", "<svg></svg>", "A line", data=data)  # type: ignore[arg-type]
+        return [Section("s", "S", "", tables=[table], figures=[figure])]
+
+    assert exported(section("t"))[1] == exported(section(lambda: table))[1] == {"t": ["f"]}
+    with pytest.raises(ValueError, match="figure f: section s has no table 'u'"):
+        exported(section("u"))
+    with pytest.raises(ValueError, match="figure f: another table is called 't'"):
+        exported(section(lambda: other))
+    with pytest.raises(TypeError, match="data"):
+        Figure("f", "Title", "It is 1.", "<svg></svg>", "A line")  # type: ignore[call-arg]
 
 
 def test_estimates_runs_and_units_are_columns_of_one_type(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_every_caption_on_the_page_begins_with_a_finding_of_its_own(
 
 def test_a_figure_without_a_conclusion_is_refused() -> None:
     with pytest.raises(ValueError, match="figure scaling: the caption has no conclusion"):
-        Figure("scaling", "Throughput", "", "<svg></svg>", "A line")
+        Figure("scaling", "Throughput", "", "<svg></svg>", "A line", data="scaling")
 
 
 def test_columns_with_a_unit_lead_to_definitions_that_exist(default: list[Section]) -> None:

@@ -133,4 +133,5 @@ def _figure(
         finding,
         lambda: batch_figure(lines, label, emulated=study.emulated),
         reading,
+        data="batch_size",
     )

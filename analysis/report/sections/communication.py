@@ -269,5 +269,6 @@ def _figure(study: Study, points: _Sizes) -> Figure | None:
         Axis(f"communication in a step ({unit})", 0.0, 1.2 * longest * factor),
         [LegendItem(*_KINDS[at]) for at in shown],
         alt="Communication of a step by size: " + plural(len(rows), "bar"),
+        data="communication",
         reading=_HIDDEN if hidden else "",
     )

@@ -144,4 +144,5 @@ def _figure(study: Study, points: list[tuple[Curve, Point]]) -> Figure:
         description,
         lambda: plots.composition_figure(study.curves),
         "Each bar is the mean step, divided into phases without gap or overlap.",
+        data="composition",
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.efficiency import Curve, Point
@@ -14,7 +15,9 @@ from analysis.figures import plots
 from analysis.report.cells import cell
 from analysis.report.common import (
     MOST_LABELS,
+    RUN_COLUMNS,
     coloured_points,
+    frame_table,
     of_steps,
     point_legend,
     point_name,
@@ -111,7 +114,8 @@ def build(study: Study) -> Section | None:
         [sources(study, each.curve, each.point) for each in found],
     )
     conclusion = _conclusion(study, found)
-    figures = [_ecdf(study, found), _histograms(study, found)]
+    data = cache(lambda: _data(study, found))
+    figures = [_ecdf(study, found, data), _histograms(study, found, data)]
     return Section("distributions", "Distribution of step times", conclusion, tables=[table], figures=figures)
 
 
@@ -169,7 +173,7 @@ def _slow_steps(study: Study, found: Sequence[SizeSteps]) -> str:
     return f"{text} the median on {point_name(study, each.curve, each.point)}{largest}."
 
 
-def _ecdf(study: Study, found: Sequence[SizeSteps]) -> Figure:
+def _ecdf(study: Study, found: Sequence[SizeSteps], data: Callable[[], Table]) -> Figure:
     edge_s = _edge_s(found)
     factor, unit = time_scale(edge_s)
     low = 0.95 * min(float(each.times.min()) for each in found) * factor
@@ -204,7 +208,27 @@ def _ecdf(study: Study, found: Sequence[SizeSteps]) -> Figure:
         lambda: plots.ecdf_figure(study.curves, study.step_times_s),
         "Share of steps up to each duration: a steep line is a steady step, a long tail to "
         "the right are slow steps.",
+        data=data,
     )
+
+
+def _data(study: Study, found: Sequence[SizeSteps]) -> Table:
+    """Durations of all measured steps, which both figures show."""
+    frames = [
+        pd.DataFrame({"step_s": times, "number": np.arange(1, len(times) + 1)}).assign(
+            sweep=each.curve.sweep, run=run
+        )
+        for each in found
+        for run in each.point.runs
+        if (times := study.step_times_s.get((each.curve.sweep, run))) is not None
+    ]
+    columns = [
+        *RUN_COLUMNS,
+        Column("number", "number among the measured steps", "count"),
+        Column("step_s", "duration", "s"),
+    ]
+    caption = "Durations of the measured steps of rank 0, in order."
+    return frame_table("step_times", caption, columns, pd.concat(frames))
 
 
 def _label_at(each: SizeSteps, length: int) -> int:
@@ -221,7 +245,7 @@ def _with_histogram(found: Sequence[SizeSteps]) -> list[SizeSteps]:
     return [each for each in found if id(each.point) in ends][:_MOST_HISTOGRAMS]
 
 
-def _histograms(study: Study, found: Sequence[SizeSteps]) -> Figure:
+def _histograms(study: Study, found: Sequence[SizeSteps], data: Callable[[], Table]) -> Figure:
     """One row for each size, in two columns where there are many."""
     shown = _with_histogram(found)
     edge_s = _edge_s(shown)
@@ -250,6 +274,7 @@ def _histograms(study: Study, found: Sequence[SizeSteps]) -> Figure:
         lambda: plots.latency_figure(study.curves, times),
         "A second peak is a second kind of step (a checkpoint, a validation, a disturbance). All repeats "
         f"pooled; the last bar also counts steps beyond the right edge.{rest if left_out else ''}",
+        data=data,
     )
 
 

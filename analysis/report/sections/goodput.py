@@ -169,5 +169,6 @@ def _figure(study: Study, total: dict[JobClass, float], whole_s: float, runs: in
         [Row("all runs", stacked(parts), span(whole_s))],
         Axis("share of all time (%)", 0.0, 115.0, ticks=[0, 25, 50, 75, 100]),
         [LegendItem(NAMES[name], CLASS_COLOURS[name]) for name in present],
+        data="goodput",
         alt=description,
     )

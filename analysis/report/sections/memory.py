@@ -96,4 +96,5 @@ def _figure(study: Study, most: int) -> Figure:
             rows.append((curve, point, [bar], text))
     x = Axis("peak memory of a rank (MiB)", 0.0, 1.25 * most / _MIB)
     reading = "A bar is the maximum over ranks and repeats."
-    return bar_chart(study, "memory", "Peak memory", finding, grouped_rows(study, rows), x, reading=reading)
+    bars = grouped_rows(study, rows)
+    return bar_chart(study, "memory", "Peak memory", finding, bars, x, data="memory", reading=reading)

@@ -173,6 +173,7 @@ def throughput_figure(study: Study) -> Figure | None:
         "The dashed line is the base times the size, the most that these ranks could reach"
         + (f"; bars are {percent(CONFIDENCE, 0)} intervals over repeats" if has_bars(values) else "")
         + ". Pale lines guide the eye.",
+        data="scaling",
     )
 
 
@@ -235,6 +236,7 @@ def _efficiency_figure(study: Study) -> Figure | None:
         description,
         lambda: plots.efficiency_figure(study.curves),
         "Share of the ideal throughput at each size; the axis starts at zero.",
+        data="scaling",
     )
 
 

@@ -23,7 +23,7 @@ from analysis.report.common import (
 from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
 from analysis.stats.estimates import Estimate
 from analysis.stragglers.blame import equal_blame
-from analysis.stragglers.heat_map import heat_map
+from analysis.stragglers.heat_map import HeatMap, heat_map
 from analysis.stragglers.intervals import mean_interval
 from analysis.stragglers.of_runs import MOST_RUNS, RunStragglers
 from analysis.stragglers.outliers import median_of_others
@@ -275,4 +275,27 @@ def _figure(leading: Examined, *, emulated: bool) -> Figure:
         description,
         lambda: heat_map_figure(made.excess_s, names, x, (0.0, high_s), form=seconds, emulated=emulated),
         reading,
+        data=lambda: _lateness(path, made),
     )
+
+
+def _lateness(path: str, made: HeatMap) -> Table:
+    """The cells of the heat map, row by row."""
+    columns = [
+        Column("run", "run"),
+        Column("first_rank", "first rank", "count"),
+        Column("last_rank", "last rank", "count"),
+        Column("first_step", "first step", "count"),
+        Column("last_step", "last step", "count"),
+        Column("excess_s", "excess", "s", "straggler-excess"),
+    ]
+    rows: list[list[Value]] = [
+        [_link(path), *ranks, *steps, float(excess)]
+        for ranks, row in zip(made.ranks, made.excess_s, strict=True)
+        for steps, excess in zip(made.steps, row, strict=True)
+    ]
+    caption = (
+        "Own work of a rank above the median of the others: mean over the steps of a cell, of several ranks "
+        "the largest."
+    )
+    return Table("lateness", caption, columns, rows)

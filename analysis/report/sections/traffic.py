@@ -93,6 +93,7 @@ def _figure(study: Study, points: list[tuple[str, list[Estimate | None]]], highe
         rows,
         Axis("mean rate of a GPU (GB/s)", 0.0, 1.25 * highest / 1e9),
         [LegendItem(label, colour) for label, colour in _RATES.values()],
+        data="traffic",
         reading="Mean over measured steps.",
         row_height=22.0,
     )

@@ -10,8 +10,10 @@ import pandas as pd
 from analysis.figures import plots
 from analysis.report.common import (
     MOST_LINES,
+    RUN_COLUMNS,
     all_points,
     coloured_points,
+    frame_table,
     point_legend,
     point_name,
     run_key,
@@ -206,7 +208,19 @@ def _loss_figure(study: Study) -> Figure | None:
         ),
         sentence(["" if _all_emulated(study) else "Lower is better.", "One line for each run"])
         + (", rings are validation." if (losses["split"] == "valid").any() else "."),
+        data=lambda: _losses(study),
     )
+
+
+def _losses(study: Study) -> Table:
+    columns = [
+        *RUN_COLUMNS,
+        Column("split", "split"),
+        Column("step", "step", "count"),
+        Column("loss", "loss", "loss", "loss"),
+        Column("bits_per_byte", "bits per byte", "loss", "loss"),
+    ]
+    return frame_table("losses", "Losses of training and validation by step.", columns, study.losses)
 
 
 def _agreement(study: Study) -> str:
@@ -256,4 +270,11 @@ def _norm_figure(study: Study) -> Figure | None:
         description,
         lambda: plots.gradient_norm_figure(study.curves, study.gradient_norms),
         "L2 norm of the gradients of the global batch before clipping, on a logarithmic axis.",
+        data=lambda: _norms(study),
     )
+
+
+def _norms(study: Study) -> Table:
+    columns = [*RUN_COLUMNS, Column("step", "step", "count"), Column("grad_norm", "gradient norm", "number")]
+    caption = "Gradient norm by step; empty where it is not finite."
+    return frame_table("gradient_norms", caption, columns, study.gradient_norms)

@@ -238,6 +238,7 @@ def _figure(study: Study, found: list[tuple[Curve, list[SizeCost]]]) -> Figure:
         "; ".join(titles),
         lambda: cost_figure(shown, time_label, label, emulated=study.emulated),
         f"Points to the lower left are better; of a hollow point, {_DOMINATED}.",
+        data="training_cost",
     )
 
 

@@ -11,8 +11,10 @@ from analysis.report.cells import cell
 from analysis.report.common import (
     MOST_LABELS,
     MOST_LINES,
+    RUN_COLUMNS,
     all_points,
     coloured_points,
+    frame_table,
     over_repeats,
     point_legend,
     point_name,
@@ -177,4 +179,19 @@ def _figure(study: Study) -> Figure:
         finding,
         lambda: plots.utilization_figure(study.curves, study.utilization),
         f"{reading} One line for each run, or for the first of each size if there are many.",
+        data=lambda: _data(study),
     )
+
+
+def _data(study: Study) -> Table:
+    columns = [
+        *RUN_COLUMNS,
+        Column("device", "device"),
+        Column("step", "step", "number"),
+        Column("utilization", "utilization", "number", "utilization"),
+    ]
+    caption = (
+        "Utilization of rank 0 by segment of steps, and the mean step of the segment: the share of time with "
+        "a running kernel of a GPU, or the number of busy processors."
+    )
+    return frame_table("utilization_by_step", caption, columns, study.utilization)

@@ -383,6 +383,7 @@ def _figure(study: Study, shown: SizeWaterfall) -> Figure:
         description,
         lambda: bar_figure(rows, x, emulated=study.emulated),
         f"{reading}{whiskers}.",
+        data="waterfall",
     )
 
 
