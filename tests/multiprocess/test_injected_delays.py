@@ -54,11 +54,11 @@ def test_one_late_rank_of_a_sharded_model(three_ranks, tmp_path, delay):
     assert metrics_of(tmp_path).comm_method == "fsdp_custom_collectives"
 
 
-def test_one_late_rank_of_a_model_sharded_in_pairs(four_ranks, tmp_path):
+@pytest.mark.parametrize("delay", delays.DELAYS.values(), ids=delays.DELAYS)
+def test_one_late_rank_of_a_model_sharded_in_pairs(four_ranks, tmp_path, delay):
     """The other rank of its pair waits for the shard, and the other pair for the sum of the gradients."""
-    slow = delays.DELAYS["slow rank"].sections
-    run(four_ranks, tmp_path, parallel={"strategy": "hsdp", "hsdp": {"shard_size": 2}}, **slow)
-    expected = delays.one_late(4, LATE_S, "compute_s")
+    run(four_ranks, tmp_path, parallel={"strategy": "hsdp", "hsdp": {"shard_size": 2}}, **delay.sections)
+    expected = delays.one_late(4, LATE_S, delay.phase)
     assert_added(delays.medians(tmp_path, 4), [delays.CONFIGURED] * 4, expected, LATE_S)
 
 
