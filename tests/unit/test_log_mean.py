@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 
 import pytest
 from hypothesis import given
@@ -39,5 +40,13 @@ def test_the_order_of_factors_does_not_matter(ideal_s: float, found: dict[str, f
 def test_equal_numbers_are_their_mean_and_other_numbers_are_refused() -> None:
     assert log_mean(3.0, 3.0) == pytest.approx(3.0)
     assert log_mean(math.e, 1.0) == pytest.approx(math.e - 1)
-    with pytest.raises(ValueError, match="positive finite"):
-        log_mean(0.0, 1.0)
+    for refused in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(ValueError, match="positive finite"):
+            log_mean(refused, 1.0)
+
+
+@pytest.mark.parametrize("difference", [1e-9, 1e-5, 1.8e-4, 2.2e-4])
+def test_nearly_equal_numbers_lose_no_digits(difference: float) -> None:
+    a, b = Decimal(1 + difference), Decimal(1)  # Decimal has 28 digits
+    exact = (a - b) / (a / b).ln()
+    assert log_mean(1 + difference, 1.0) == pytest.approx(float(exact), rel=1e-14)
