@@ -194,8 +194,9 @@ def _planned(run_dir: Path) -> Draft:
 def exit_process(code: int) -> NoReturn:
     """Exit with `code`; after a failure without Python's shutdown.
 
-    The shutdown would join the thread that writes a checkpoint and destroy NCCL communicators. Both can wait
-    forever, for a file system or for peers in a collective, and torchrun ends the peers only after this exit.
+    The shutdown would join the thread that writes a checkpoint, destroy NCCL communicators, and wait for open
+    operations of gloo, such as an agreement to stop. All can wait forever, for a file system or for peers,
+    and torchrun ends the peers only after this exit.
     """
     if code:
         for stream in (sys.stdout, sys.stderr):

@@ -124,7 +124,12 @@ class World(RankInfo):
         return self.start_all_reduce_max(values)()
 
     def start_all_reduce_max(self, values: Sequence[float]) -> Callable[[], list[float]]:
-        """Begin `all_reduce_max` and return at once; the result waits, and returns the maximum."""
+        """Begin `all_reduce_max` and return at once; the result waits, and returns the maximum.
+
+        While gloo's operation is open, `sys.exit` and the end of a script wait for it: until all ranks have
+        begun it, or up to the timeout of the group. A rank that leaves before, such as after an exception,
+        ends by `os._exit`, as `exit_process` of the entry point does.
+        """
         if self.size == 1:
             return lambda: list(values)
         on_device = self.backend == "nccl" and self.control is None

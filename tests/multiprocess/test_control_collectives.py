@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,8 @@ from disttrain.runtime.process_group import FailedOnRank, World
 from tests.support.ranks import Ranks
 
 pytestmark = pytest.mark.multiprocess
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def with_control(world: World) -> World:
@@ -63,3 +68,43 @@ def fail_on_last(world: World) -> str:
 
 def test_an_exception_reaches_all_ranks(two_ranks: Ranks) -> None:
     assert {"rank 1" in message for message in two_ranks.call(fail_on_last)} == {True}
+
+
+LEAVING = """
+import sys, time
+from datetime import timedelta
+import torch.distributed as dist
+from disttrain.__main__ import exit_process
+from disttrain.runtime.process_group import World
+import torch
+
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
+if rank == 1:
+    time.sleep(600)
+world = World(rank=0, size=2, local_rank=0, local_size=2, device=torch.device("cpu"), backend="gloo")
+world.start_all_reduce_max([1.0])
+print("begun", flush=True)
+exit_process(int(sys.argv[3]))
+"""
+
+
+def test_a_failed_rank_does_not_wait_at_its_exit_for_an_agreement_that_no_peer_has_begun(
+    tmp_path: Path,
+) -> None:
+    store = str(tmp_path / "store")
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", LEAVING, str(rank), store, "1"], cwd=ROOT, stdout=subprocess.PIPE
+        )
+        for rank in (0, 1)
+    ]
+    try:
+        assert ranks[0].stdout is not None
+        assert ranks[0].stdout.readline() == b"begun\n"
+        assert ranks[0].wait(timeout=20) == 1
+        assert ranks[1].poll() is None
+    finally:
+        for each in ranks:
+            each.kill()
+            each.communicate()
