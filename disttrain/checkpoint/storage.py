@@ -187,8 +187,9 @@ def write_metadata(path: Path, shares: Sequence[WrittenShare]) -> None:
     merged: dict[str, TensorStorageMetadata] = {}
     for share in shares:
         for name, tensor in share.tensors.items():
-            before = merged[name].chunks if name in merged else []
-            merged[name] = replace(tensor, chunks=before + tensor.chunks)
+            if name not in merged:
+                merged[name] = replace(tensor, chunks=[])
+            merged[name].chunks.extend(tensor.chunks)
     metadata = Metadata(dict(merged))
     dcp.FileSystemWriter(path, sync_files=False).finish(metadata, [share.results for share in shares])
     sync(path / METADATA)
