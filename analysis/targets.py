@@ -11,12 +11,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
 from analysis.efficiency import Curve, Point, Unit, scaling_curves
 from analysis.runs import preflight
 from analysis.runs.load import load
-from analysis.stats.estimates import Estimate, not_stationary, share_mean
+from analysis.stats.estimates import Estimate, not_stationary, ratio_of_means, share_mean
 from analysis.step_statistics import step_statistics
 from analysis.truncation import truncate, truncated_metrics
 from analysis.units import number, plural
@@ -194,7 +195,11 @@ def _achieved(
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
         return None, f"{metric} was not measured in {plural(len(values) - len(known), 'run')}"
-    share = share_mean(known)
+    if metric == "communication_share":  # a ratio of two measured times
+        durations = [float(row["step_s"]) for row in rows]
+        share = ratio_of_means(np.multiply(known, durations), durations)
+    else:
+        share = share_mean(known)
     return not_stationary(share) if point.samples_per_s.basis == "not stationary" else share, ""
 
 

@@ -27,7 +27,7 @@ from scipy.stats import t as student_t
 from analysis.efficiency import Curve, Point
 from analysis.losses.phase_series import PhaseSeries
 from analysis.stats.batch_means import mean_moments
-from analysis.stats.estimates import CONFIDENCE, Estimate, geometric_mean, not_stationary
+from analysis.stats.estimates import CONFIDENCE, Estimate, geometric_mean, not_stationary, ratio_of_means
 from disttrain.records.gpu_hours import devices_of, unit_of
 from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json_or_none
@@ -78,8 +78,8 @@ class PhaseTimes:
     """Steps of a single repeat, for intervals within the run."""
 
     def mean_share(self, seconds: Floats) -> Estimate:
-        """Mean over repeats of `seconds` / `step_s`, both of shape (repeats,)."""
-        share = mean_with_interval(seconds / self.step_s)
+        """Mean of `seconds` / mean of `step_s` over repeats, both of shape (repeats,)."""
+        share = ratio_of_means(seconds, self.step_s)
         return share if self.stationary else not_stationary(share)
 
     def within_run(self, names: Sequence[str]) -> Estimate | None:
@@ -290,11 +290,6 @@ def from_peak(found: Waterfall, model_flops_per_sample: float, peak_flops: float
     bars = {"peak": peak_s, "kernels": base.pop("compute_s") - peak_s}
     bars |= {f"base.{name}": seconds for name, seconds in base.items()}
     return bars | {part.name: part.seconds.value for part in found.parts}
-
-
-def mean_with_interval(values: Floats) -> Estimate:
-    """Arithmetic mean over repeats with a t interval; `values` may be negative."""
-    return _with_interval(float(np.mean(values)), values, np.zeros_like(values))
 
 
 def _with_interval(value: float, own: Floats, base: Floats) -> Estimate:

@@ -6,6 +6,7 @@ Source: T. Hoefler and R. Belli, "Scientific Benchmarking of Parallel Computing 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 from scipy.stats import shapiro
@@ -13,6 +14,7 @@ from scipy.stats import shapiro
 from analysis.report.common import all_points, points_text, sentence
 from analysis.report.model import RuleStatus
 from analysis.report.section import Section
+from analysis.runs.load import run_folders
 from analysis.study import Study
 from analysis.units import plural
 
@@ -47,7 +49,13 @@ def _base(study: Study, sections: Sequence[Section]) -> str:
 def _subsets(study: Study, sections: Sequence[Section]) -> str:
     left = study.runs[~study.runs["included"]]
     silent = int((left["note"].fillna("") == "").sum())
-    return f"no reason for {plural(silent, 'run')} left out" if silent else ""
+    known = set(study.runs["path"])
+    folders = {Path(path).parent for path in known}
+    others = sum(str(run) not in known for folder in folders for run in run_folders(folder))
+    outside = f"no reason for {plural(others, 'run')} of the sweep that the report was not given"
+    return sentence(
+        [f"no reason for {plural(silent, 'run')} left out" if silent else "", outside if others else ""]
+    )
 
 
 def _rates(study: Study, sections: Sequence[Section]) -> str:
@@ -56,7 +64,7 @@ def _rates(study: Study, sections: Sequence[Section]) -> str:
 
 
 def _ratios(study: Study, sections: Sequence[Section]) -> str:
-    return ""  # speed-up and efficiency are ratios of means by construction (`analysis.efficiency`)
+    return ""  # by construction: `analysis.efficiency`, `analysis.stats.estimates.ratio_of_means`
 
 
 def _intervals(study: Study, sections: Sequence[Section]) -> str:
@@ -146,8 +154,8 @@ def _has(sections: Sequence[Section], table: str) -> bool:
 _RULES: tuple[tuple[str, Callable[[Study, Sequence[Section]], str]], ...] = (
     ("The base of each speed-up is named with its absolute performance.", _base),
     ("A subset of runs is used only with a reason for each run left out.", _subsets),
-    ("Rates are ratios of sums of costs.", _rates),
-    ("Ratios are not averaged.", _ratios),
+    ("The rate of a run is a ratio of sums of costs; repeats have a geometric mean of rates.", _rates),
+    ("Ratios of costs are ratios of means, or geometric means, and no arithmetic means of ratios.", _ratios),
     ("Results that vary have intervals.", _intervals),
     ("Normality is not assumed unchecked: the logarithms of repeats are tested.", _normality),
     ("Comparisons rest on intervals.", _comparison),

@@ -202,7 +202,7 @@ _ALL = (
         "variation",
         "Variation",
         "standard deviation / mean of step times",
-        "Coefficient of variation of the measured steps of rank 0 in each repeat, mean over repeats.",
+        "Of the measured steps of rank 0: mean standard deviation of the repeats / mean of their means.",
     ),
     Definition(
         "utilization",

@@ -29,6 +29,7 @@ _PROVENANCE = {
     "dataset_version": "Data version",
     "dataset_sha256": "Data (SHA-256)",
     "strategy": "Strategy",
+    "threads_per_rank": "Compute threads of a rank",
     "created": "Planned",
     "updated": "Measured",
 }

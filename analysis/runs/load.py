@@ -162,12 +162,17 @@ def read_metrics(path: Path | str) -> tuple[Metrics | None, str]:
     return read_record(RunDir(Path(path)).metrics, Metrics)
 
 
+def run_folders(sweep: Path) -> list[Path]:
+    """Folders of the runs of a sweep, by name."""
+    return sorted(run for run in sweep.iterdir() if any((run / name).exists() for name in _RUN_FILES))
+
+
 def _sweep_rows(
     sweep: Path, states: Mapping[Path, KnownState], only: Collection[Path] | None
 ) -> list[dict[str, Any]]:
     if not sweep.is_dir():
         raise ConfigError(f"no sweep at {str(sweep)!r}: no such folder")
-    runs = sorted(run for run in sweep.iterdir() if any((run / name).exists() for name in _RUN_FILES))
+    runs = run_folders(sweep)
     if not runs:
         raise ConfigError(f"no runs in {str(sweep)!r}: a run is a folder with run.json or metrics.json")
     return [_row(RunDir(run), states.get(run)) for run in runs if only is None or run in only]

@@ -121,6 +121,20 @@ def share_mean(values: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
     return Estimate(centre, max(0.0, centre - half), centre + half, shares.size)
 
 
+def ratio_of_means(values: ArrayLike, base: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
+    """Mean of `values` / mean of `base` over the same repeats: ratios themselves are not averaged.
+
+    Student's t on the linearized ratio (delta method). The interval ends at 0.
+    """
+    upper, lower = (np.asarray(each, dtype=np.float64) for each in (values, base))
+    found = float(upper.mean() / lower.mean())
+    if upper.size == 1:
+        return Estimate(found, None, None, 1)
+    spread = float(((upper - found * lower) / lower.mean()).std(ddof=1))
+    half = float(student_t.ppf(0.5 + confidence / 2, upper.size - 1)) * spread / float(np.sqrt(upper.size))
+    return Estimate(found, max(0.0, found - half), found + half, upper.size)
+
+
 def ratio(values: ArrayLike, base: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
     """`ratio_bounds` of one pair of series."""
     return _estimate(ratio_bounds(values, base, confidence), min(np.size(values), np.size(base)))

@@ -38,6 +38,14 @@ def test_one_repeat_misses_intervals_normality_and_comparison(tmp_path: Path) ->
     assert set(found) == {5, 6, 7}
 
 
+def test_runs_that_the_report_was_not_given_have_no_reason(tmp_path: Path) -> None:
+    sweep = fake_sweep(tmp_path)
+    chosen = {path for path in sweep.iterdir() if path.name.startswith(("n1", "n2"))}
+    table = load([sweep], only=chosen)
+    found = missing(Study(table, scaling_curves(table)))
+    assert found[2] == "no reason for 3 runs of the sweep that the report was not given"
+
+
 def test_one_size_has_no_bound(tmp_path: Path) -> None:
     assert missing(study_of(fake_sweep(tmp_path, nodes=(2,))))[11] == "no ideal line: one size alone"
 

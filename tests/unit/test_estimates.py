@@ -17,6 +17,7 @@ from analysis.stats.estimates import (
     mean_bounds,
     ratio,
     ratio_bounds,
+    ratio_of_means,
     share_mean,
 )
 
@@ -142,3 +143,15 @@ def test_differences_of_logarithms_are_ratios_of_two_sides() -> None:
     assert difference(log_moments(values), same).freedom == pytest.approx(3.0), "one side has no spread"
     assert np.isnan(difference(same, same).freedom)
     assert from_moments(parted, 3, "within run").basis == "within run"
+
+
+def test_a_ratio_of_means_is_not_the_mean_of_ratios() -> None:
+    found = ratio_of_means([1.0, 1.8, 3.2], [1.0, 2.0, 3.0])
+    assert found.value == pytest.approx(1.0)  # the ratios have the mean 0.99
+    assert found.low is not None
+    assert found.high is not None
+    assert 0 < found.low < found.value < found.high
+    assert (found.repeats, found.basis) == (3, "repeats")
+    same = ratio_of_means([2.0, 4.0], [1.0, 2.0])
+    assert (same.low, same.value, same.high) == pytest.approx((2.0, 2.0, 2.0))
+    assert ratio_of_means([2.0], [4.0]).low is None

@@ -127,7 +127,7 @@ def test_bus_bandwidth_stands_beside_the_rate_that_the_run_measured(tmp_path: Pa
     two, four = (row[names.index("measured_share")] for row in section.tables[0].rows)
     assert two is None
     assert isinstance(four, Estimate)
-    assert (four.value, four.repeats) == (pytest.approx((0.75 + 0.5) / 2), 2)
+    assert (four.value, four.repeats) == (pytest.approx(60 / ((80 + 120) / 2)), 2)
     assert DEFINITIONS["measured-share"].text.endswith("can exceed it.")
 
 

@@ -14,6 +14,7 @@ from analysis.report.common import (
     bar_chart,
     grouped_rows,
     leading_curve,
+    of_steps,
     over_repeats,
     phases_s,
     point_name,
@@ -24,7 +25,7 @@ from analysis.report.common import (
 )
 from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
 from analysis.runs.line_rate import line_rate_bytes_per_s
-from analysis.stats.estimates import Estimate
+from analysis.stats.estimates import Estimate, ratio_of_means
 from analysis.stragglers.of_runs import read_link_rates
 from analysis.study import Study
 from analysis.svg.bars import stacked
@@ -113,14 +114,15 @@ def _means(study: Study, curve: Curve, point: Point) -> _Means:
 
 def _measured_share(study: Study, curve: Curve, point: Point) -> Estimate | None:
     """Bus bandwidth / rate of the slowest link that the run itself measured before its first step."""
-    shares = []
+    bandwidths, slowest = [], []
     for row in study.runs_of(curve, point):
         metrics = study.metrics.get((curve.sweep, row["run"]))
         bus = metrics.comm.bus_bytes_per_s if metrics is not None and metrics.comm is not None else None
         rates = [link.bytes_per_s for link in read_link_rates(Path(row["path"]))]
         if bus is not None and rates:
-            shares.append(bus / min(rates))
-    return over_repeats(point, shares)
+            bandwidths.append(bus)
+            slowest.append(min(rates))
+    return of_steps(point, ratio_of_means(bandwidths, slowest)) if slowest else None
 
 
 def _profiled(study: Study, points: _Sizes) -> str:

@@ -26,7 +26,7 @@ from analysis.report.common import (
     sources,
 )
 from analysis.report.section import Column, Figure, Section, Table, Value
-from analysis.stats.estimates import Estimate, geometric_mean, share_mean
+from analysis.stats.estimates import Estimate, geometric_mean, ratio_of_means
 from analysis.study import Study
 from analysis.svg.distributions import ecdf_points, histogram
 from analysis.svg.labels import Box, Label, along, distinct, point_labels
@@ -78,8 +78,9 @@ class SizeSteps:
 
     @property
     def variation(self) -> Estimate:
-        """Standard deviation / mean, mean over repeats."""
-        return of_steps(self.point, share_mean([times.std() / times.mean() for times in self.repeats]))
+        """Mean standard deviation / mean duration, over repeats."""
+        spreads, means = ([part(times) for times in self.repeats] for part in (np.std, np.mean))
+        return of_steps(self.point, ratio_of_means(spreads, means))
 
 
 def build(study: Study) -> Section | None:

@@ -237,7 +237,8 @@ def _figure(study: Study, found: list[tuple[Curve, list[SizeCost]]]) -> Figure:
         _drawn(shown, titles, time_label, label),
         "; ".join(titles),
         lambda: cost_figure(shown, time_label, label, emulated=study.emulated),
-        f"Points to the lower left are better; of a hollow point, {_DOMINATED}.",
+        f"Points to the lower left are better; of a hollow point, {_DOMINATED}. Lines join the sizes of a "
+        "configuration.",
         data="training_cost",
     )
 
