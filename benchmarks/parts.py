@@ -4,7 +4,7 @@
 |---|---|
 | `reduce_losses` | every `telemetry.log_every` steps: losses and times of all ranks |
 | `write_progress` | once a second: scalars; more rarely a log line and `progress.json` |
-| `flush` | every `telemetry.flush_every_s`, or more rarely: records; more rarely the summary |
+| `flush` | every `telemetry.flush_every_s`: records; more rarely the summary |
 | `hardware_sample` | once a second, beside the steps |
 | `profiled_step` | `telemetry.profiled_steps` times in a run of several ranks |
 """

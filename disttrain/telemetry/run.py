@@ -103,6 +103,7 @@ class RunTelemetry:
         self._step, self._lr = 0, 0.0
         self._began = time.monotonic()
         self._flush_due = self._began + settings.flush_every_s
+        self._summary_due = self._began
         self._progress: LiveProgress | None = None
         if self.is_rank0:
             given = (self.run, self.attempt, self.attempt_watch, self.config, metrics_fields, self._began)
@@ -287,13 +288,14 @@ class RunTelemetry:
 
     def _flush(self) -> None:
         """Have the step records written and, on rank 0 if it is due, an interim `metrics.json`."""
+        began = time.monotonic()
+        self._flush_due = began + self.config.telemetry.flush_every_s
         self._recorder.collect()
         self._recorder.flush()
-        began = time.monotonic()
-        if self._progress and self._progress.summary_is_due(began):
+        if self._progress and began >= self._summary_due and self._progress.summary_is_due(began):
             self._progress.write_summary(began, self._metrics("running", [self._rank_summary()]))
-        now = time.monotonic()
-        self._flush_due = now + max(self.config.telemetry.flush_every_s, (now - began) / FLUSH_SHARE)
+            now = time.monotonic()
+            self._summary_due = now + (now - began) / FLUSH_SHARE
 
     def _write_final(self, metrics: Metrics, ranks: list[RankSummary]) -> None:
         self.writer.wait()  # for an interim `metrics.json`

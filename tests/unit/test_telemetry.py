@@ -254,6 +254,24 @@ def test_a_long_run_rarely_writes_its_live_files(telemetry, monkeypatch):
     assert [step for step, name, *_ in sink.sent if name == "lr"] == list(range(1001, 1301))
 
 
+def test_records_do_not_wait_for_an_expensive_summary(telemetry, monkeypatch):
+    made, clockwork = telemetry
+    original = made._metrics
+
+    def slow(*arguments):
+        clockwork.now += 0.1
+        return original(*arguments)
+
+    monkeypatch.setattr(made, "_metrics", slow)
+    for step in range(1, 151):
+        take_steps(made, clockwork, step, 1, 1.0)
+        made.writer.wait()
+        written = sum(1 for _ in read_jsonl(made.attempt.steps(0)))
+        assert step - written <= made.config.telemetry.flush_every_s
+        summaries = read_json(made.run.metrics)["steps"] if made.run.metrics.exists() else 0
+        assert step < 6 or step - summaries <= 0.1 / run_module.FLUSH_SHARE + 10
+
+
 class ListSink:
     """A sink that keeps scalars in a list."""
 
