@@ -48,25 +48,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         # float32: half precision would lose the small terms of a long sum
         weight_grad = torch.zeros_like(weight, dtype=torch.float32) if for_weight else None
         for begin in range(0, len(hidden), chunk):
-            part = hidden[begin : begin + chunk]
-            kept = (targets[begin : begin + chunk] != IGNORED).unsqueeze(1)
-            target = targets[begin : begin + chunk].unsqueeze(1).clamp(min=0)
-            logits = (part @ weight.T).float()
-            logits[:, classes:] = -torch.inf
-            chosen, greatest = logits.gather(1, target), logits.amax(1, keepdim=True)
-            # in place: `logsumexp` would hold a second matrix of the size of the logits
-            sums = logits.sub_(greatest).exp_().sum(1, keepdim=True)
-            total += ((greatest + sums.log() - chosen) * kept).sum()
-            if not (for_hidden or for_weight):
-                continue
-            # the gradient of the summed loss by the logits, softmax - one-hot
-            logits.div_(sums)
-            logits.scatter_add_(1, target, torch.full_like(target, -1, dtype=logits.dtype)).mul_(kept)
-            gradient = logits.to(weight.dtype)
-            if hidden_grad is not None:
-                torch.mm(gradient, weight, out=hidden_grad[begin : begin + chunk])
-            if weight_grad is not None:
-                weight_grad += gradient.T @ part
+            rows = slice(begin, begin + chunk)
+            part_grad = None if hidden_grad is None else hidden_grad[rows]
+            total += _loss_of_chunk(hidden[rows], weight, targets[rows], classes, part_grad, weight_grad)
         count = (targets != IGNORED).sum()
         ctx.dtype = weight.dtype
         ctx.save_for_backward(hidden_grad, weight_grad, count)
@@ -80,3 +64,37 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         of_hidden = None if hidden_grad is None else (hidden_grad * scale).to(hidden_grad.dtype)
         of_weight = None if weight_grad is None else (weight_grad * scale).to(ctx.dtype)
         return of_hidden, of_weight, None, None, None
+
+
+def _loss_of_chunk(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    classes: int,
+    hidden_grad: Tensor | None,
+    weight_grad: Tensor | None,
+) -> Tensor:
+    """The summed loss of a chunk of tokens. Its gradients are written to `hidden_grad` and added to
+    `weight_grad`.
+
+    The logits are freed at the return, before those of the next chunk exist.
+    """
+    kept = (targets != IGNORED).unsqueeze(1)
+    target = targets.unsqueeze(1).clamp(min=0)
+    logits = (hidden @ weight.T).float()
+    logits[:, classes:] = -torch.inf
+    chosen, greatest = logits.gather(1, target), logits.amax(1, keepdim=True)
+    # in place: `logsumexp` would hold a second matrix of the size of the logits
+    sums = logits.sub_(greatest).exp_().sum(1, keepdim=True)
+    loss = ((greatest + sums.log() - chosen) * kept).sum()
+    if hidden_grad is None and weight_grad is None:
+        return loss
+    # the gradient of the summed loss by the logits, softmax - one-hot
+    logits.div_(sums)
+    logits.scatter_add_(1, target, torch.full_like(target, -1, dtype=logits.dtype)).mul_(kept)
+    gradient = logits.to(weight.dtype)
+    if hidden_grad is not None:
+        torch.mm(gradient, weight, out=hidden_grad)
+    if weight_grad is not None:
+        weight_grad += gradient.T @ hidden
+    return loss

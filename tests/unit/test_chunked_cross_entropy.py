@@ -16,6 +16,7 @@ from disttrain.memory.live_bytes import LiveBytes
 from disttrain.models import gpt
 from disttrain.task import Task
 from disttrain.transforms import chunk_loss
+from tests.support.step_memory import allocated_peak
 
 TOKENS, WIDTH, CLASSES = 50, 16, 301
 
@@ -117,3 +118,11 @@ def test_other_models_are_refused(sections, message):
 def test_the_chunk_is_an_attribute_of_the_model():
     with pytest.raises(ConfigError, match="loss_chunk_tokens=8: Linear computes no loss"):
         chunk_loss(torch.nn.Linear(2, 2), 8)
+
+
+def test_one_chunk_of_logits_exists_at_a_time() -> None:
+    hidden, weight = torch.randn(64, 8, requires_grad=True), torch.randn(4096, 8, requires_grad=True)
+    targets = torch.randint(4096, (64,))
+    peak = allocated_peak(lambda: chunked_cross_entropy(hidden, weight, targets, chunk=16))
+    logits, weights = 16 * 4096 * 4, weight.nbytes
+    assert peak < 1.3 * logits + 2 * weights, "the gradient by weight, and its part from one chunk"
