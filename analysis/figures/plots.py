@@ -29,6 +29,7 @@ from analysis.figures.style import (
     FAINT,
     LINES,
     MARKERS,
+    ONE_COLUMN,
     PHASE_COLOURS,
     PHASE_NAMES,
     WIDTH_IN,
@@ -41,9 +42,6 @@ from analysis.units import plural, seconds, time_scale
 from disttrain.records.json_files import write_bytes
 
 P = ParamSpec("P")
-
-_ONE_COLUMN = 6
-"""Histograms in one column; more are in two."""
 
 _RING: dict[str, Any] = {
     "marker": "o",
@@ -238,7 +236,7 @@ def latency_figure(curves: Sequence[Curve], step_times_s: Mapping[RunId, NDArray
         size = plural(point.size, curve.unit)
         if pooled.size:
             rows.append((size if len(curves) == 1 else f"{_short(curve.label)}\n{size}", colour, pooled))
-    columns = 1 if len(rows) <= _ONE_COLUMN else 2
+    columns = 1 if len(rows) <= ONE_COLUMN else 2
     height = max(-(-len(rows) // columns), 1)
     figure = Figure(
         (columns * WIDTH_IN, 0.6 + (0.78 if len(curves) == 1 else 0.92) * height), layout="constrained"

@@ -15,6 +15,9 @@ DPI = 220
 """Slightly more than twice the resolution of the page."""
 WIDTH_IN = 5.2
 
+ONE_COLUMN = 6
+"""Histograms in one column; more are in two."""
+
 EMULATED = "#7a1fa2"
 """The colour of the report's banner for emulated runs."""
 INK, FAINT, GRID = "#1c1c1c", "#6b6b6b", "#e4e4e4"

@@ -167,6 +167,11 @@ def repeat_advice(rows: Iterable[Mapping[Any, Any]]) -> str:
     return "add two launches of the same configuration to the table, each with its own run and repeat"
 
 
+def label_at(curve: Curve, point: Point, length: int) -> int:
+    """Index of the labelled point among `length` points of a line; lines of a curve have unequal ones."""
+    return min(length - 1, length * (curve.points.index(point) + 1) // (len(curve.points) + 1))
+
+
 def run_key(sweep: str, run: str) -> str:
     """Key by which all marks of a run are highlighted together."""
     return f"{sweep}/{run}"

@@ -88,6 +88,15 @@ def test_gains_stand_beside_the_largest_loss(
     assert shown[3] == net
 
 
+def test_an_interval_within_the_run_is_in_the_table_and_not_in_the_figure(tmp_path: Path) -> None:
+    section = waterfall.build(study_of(fake_sweep(tmp_path, repeats=1, all_ranks=True)))
+    assert section is not None
+    bases = {part.basis for part in column(section, "seconds") if isinstance(part, Estimate)}
+    assert bases == {"within run"}
+    assert "(one repeat: interval within the run)" in section.conclusion
+    assert "stroke ink" not in section.figures[0].svg
+
+
 def test_money_needs_a_price(tmp_path: Path) -> None:
     sweep = fake_sweep(tmp_path)
     with pytest.raises(ValueError, match="money"):

@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 
 from analysis.efficiency import Curve, Point
 from analysis.figures import plots
+from analysis.figures.style import ONE_COLUMN
 from analysis.report.cells import cell
 from analysis.report.common import (
     MOST_LABELS,
     RUN_COLUMNS,
     coloured_points,
     frame_table,
+    label_at,
     of_steps,
     point_legend,
     point_name,
@@ -41,8 +43,6 @@ _SLOW = 1.25
 _STEPS_OF_P99 = 100
 """Steps of a repeat from which the 99th percentile has a step beyond it."""
 _MOST_HISTOGRAMS = 24
-_ONE_COLUMN = 6
-"""Histograms in one column; more are in two."""
 _ROW_HEIGHT = 80.0
 """Of a histogram, in units of the view box."""
 
@@ -196,7 +196,11 @@ def _ecdf(study: Study, found: Sequence[SizeSteps], data: Callable[[], Table]) -
         path = [(plot.xs(value), plot.ys(share)) for value, share in zip(values, shares, strict=True)]
         lines += along(path)
         labels.append(
-            Label(plural(each.point.size, each.curve.unit), *path[_label_at(each, len(path))], each.colour)
+            Label(
+                plural(each.point.size, each.curve.unit),
+                *path[label_at(each.curve, each.point, len(path))],
+                each.colour,
+            )
         )
     if len(study.curves) > 1 and len(found) <= MOST_LABELS:  # a curve has one colour for all sizes
         plot.add(point_labels(plot, distinct(labels), lines))
@@ -232,12 +236,6 @@ def _data(study: Study, found: Sequence[SizeSteps]) -> Table:
     return frame_table("step_times", caption, columns, pd.concat(frames))
 
 
-def _label_at(each: SizeSteps, length: int) -> int:
-    """Index of the labelled point among `length` points of a line; sizes of a curve have unequal heights."""
-    points = each.curve.points
-    return min(length - 1, length * (points.index(each.point) + 1) // (len(points) + 1))
-
-
 def _with_histogram(found: Sequence[SizeSteps]) -> list[SizeSteps]:
     """All sizes; of too many, the smallest and the largest of each configuration."""
     if len(found) <= _MOST_HISTOGRAMS:
@@ -253,7 +251,7 @@ def _histograms(study: Study, found: Sequence[SizeSteps], data: Callable[[], Tab
     factor, unit = time_scale(edge_s)
     low = 0.95 * min(float(each.times.min()) for each in shown) * factor
     x = Axis(f"duration of a step ({unit})", low, edge_s * factor)
-    height = -(-len(shown) // (2 if len(shown) > _ONE_COLUMN else 1))
+    height = -(-len(shown) // (2 if len(shown) > ONE_COLUMN else 1))
     drawn = [
         _column(study, shown[first : first + height], x, f"latency-{first}", factor)
         for first in range(0, len(shown), height)

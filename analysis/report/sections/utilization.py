@@ -15,6 +15,7 @@ from analysis.report.common import (
     all_points,
     coloured_points,
     frame_table,
+    label_at,
     over_repeats,
     point_legend,
     point_name,
@@ -162,7 +163,9 @@ def _figure(study: Study) -> Figure:
                 plot.add(line(plot, steps, values, colour, title=title, key=key))
                 path = [(plot.xs(step), plot.ys(value)) for step, value in zip(steps, values, strict=True)]
                 lines += along(path)
-                labels.append(Label(plural(point.size, curve.unit), *path[-1], colour))
+                labels.append(
+                    Label(plural(point.size, curve.unit), *path[label_at(curve, point, len(path))], colour)
+                )
     if len(study.curves) > 1 and len(labels) <= MOST_LABELS:  # a curve has one colour for all sizes
         plot.add(point_labels(plot, distinct(labels), lines))
     reading = (
