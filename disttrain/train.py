@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from disttrain.build_by_kind import build_data, build_model
+from disttrain.checkpoint.folder import checkpoint_folder
 from disttrain.checkpoint.manifest import build_manifest
-from disttrain.checkpoint.resume import ResumeSource, checkpoint_folder, find_resume_source
+from disttrain.checkpoint.resume import ResumeSource, find_resume_source
 from disttrain.checkpoint.saver import CheckpointSaver
 from disttrain.checkpoint.train_state import RandomState, Stateful, TrainState
 from disttrain.config.config_tree import Config
