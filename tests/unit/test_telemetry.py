@@ -1,4 +1,4 @@
-"""Step records, summary figures, the loss curve and the sinks."""
+"""Step records, summary figures and the loss curve."""
 
 import json
 import math
@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from disttrain.config.config_tree import Config
-from disttrain.errors import ConfigError
 from disttrain.records.dataset import DatasetRecord
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.metrics import LossPoint
@@ -21,7 +20,7 @@ from disttrain.records.shared_folder import AttemptWatch
 from disttrain.records.steps import PHASES, Step
 from disttrain.runtime.process_group import World
 from disttrain.step_result import StepResult
-from disttrain.telemetry import live_progress, sinks
+from disttrain.telemetry import live_progress
 from disttrain.telemetry import run as run_module
 from disttrain.telemetry.comm_split import CommSplit
 from disttrain.telemetry.global_loss import GlobalLoss
@@ -156,23 +155,6 @@ def test_a_curve_is_thinned_like_a_list_and_goes_on_from_its_tensors():
     assert len(before.thinned()) == 1000
     assert after.newest == (2001, math.inf)
     assert StepSeries().newest is None
-
-
-def test_tensorboard_files_open_in_their_own_reader(tmp_path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    attempt = RunDir(tmp_path).attempt(3)
-    sink = sinks.open_sink("tensorboard", attempt)
-    sink.scalars(7, {"loss/train": 2.5})
-    sink.close()
-    events = EventAccumulator(str(tmp_path / "tensorboard" / "003")).Reload()
-    [event] = events.Scalars("loss/train")
-    assert (event.step, event.value) == (7, 2.5)
-
-
-def test_unknown_sink_is_refused_with_the_nearest_one(tmp_path):
-    with pytest.raises(ConfigError, match="did you mean 'tensorboard'"):
-        sinks.open_sink("tensorbord", RunDir(tmp_path).attempt(0))
 
 
 # What RunTelemetry does by its own clock

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from disttrain.errors import ConfigError
 from disttrain.records.run_directory import Attempt, RunDir
+from disttrain.telemetry import sinks
 from disttrain.telemetry.sinks import tensorboard
 
 
@@ -64,3 +66,17 @@ def test_a_full_disk_is_an_error(attempt: Attempt, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(tensorboard.os, "write", full)
     with pytest.raises(OSError, match="full"):
         sink.close()
+
+
+def test_the_files_of_an_attempt_open_in_their_own_reader(tmp_path: Path) -> None:
+    attempt = RunDir(tmp_path).attempt(3)
+    sink = sinks.open_sink("tensorboard", attempt)
+    sink.scalars(7, {"loss/train": 2.5})
+    sink.close()
+    assert attempt.tensorboard == tmp_path / "tensorboard" / "003"
+    assert curves(attempt) == {"loss/train": [(7, 2.5)]}
+
+
+def test_an_unknown_sink_is_refused_with_the_nearest_one(attempt: Attempt) -> None:
+    with pytest.raises(ConfigError, match="did you mean 'tensorboard'"):
+        sinks.open_sink("tensorbord", attempt)
