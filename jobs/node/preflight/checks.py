@@ -223,7 +223,7 @@ def check_affinity(facts: Sequence[NodeFacts]) -> list[Problem]:
         for defect in affinity_defects(Affinity(**each.affinity))
     )
     return [
-        Problem("affinity", f"{_named(on)}: {message}", remedy, tuple(on), "warning")
+        Problem("affinity", f"{_named(on)}: {message}", remedy, severity="warning")
         for (message, remedy), on in hosts.items()
     ]
 
@@ -246,7 +246,7 @@ def check_defects(facts: Sequence[NodeFacts]) -> list[Problem]:
     hosts = _grouped((defect, each.host) for each in facts for defect in each.defects)
     remedy = "training may be slow; `submit.py fabric explain` on a node shows its network"
     return [
-        Problem("defects", f"{_named(on)}: {defect}", remedy, tuple(on), "warning")
+        Problem("defects", f"{_named(on)}: {defect}", remedy, severity="warning")
         for defect, on in hosts.items()
     ]
 
@@ -315,22 +315,27 @@ def check_storage_rates(facts: Sequence[NodeFacts]) -> list[Problem]:
     return found
 
 
+def errors(problems: Iterable[Problem]) -> list[Problem]:
+    """The problems that end the start."""
+    return [each for each in problems if each.severity == "error"]
+
+
 def is_refused(problems: Iterable[Problem]) -> bool:
     """Whether a problem is an error."""
-    return any(each.severity == "error" for each in problems)
+    return bool(errors(problems))
 
 
 def refusal(problems: Sequence[Problem]) -> str:
     """The first error and its remedy, in one line."""
-    errors = [each for each in problems if each.severity == "error"]
-    more = f" (and {len(errors) - 1} more in preflight.json)" if len(errors) > 1 else ""
-    return f"{errors[0].message}; {errors[0].remedy}{more}"
+    first, *others = errors(problems)
+    more = f" (and {len(others)} more in preflight.json)" if others else ""
+    return f"{first.message}; {first.remedy}{more}"
 
 
 def nodes_at_fault(problems: Iterable[Problem], hosts: Sequence[str]) -> tuple[str, ...]:
     """Hosts that errors single out, in rank order. None are at fault where they are all of several nodes: the
     reason is then common to them."""
-    blamed = {host for each in problems if each.severity == "error" for host in each.nodes}
+    blamed = {host for each in errors(problems) for host in each.nodes}
     if len(blamed) == len(set(hosts)) > 1:
         return ()
     return tuple(host for host in dict.fromkeys(hosts) if host in blamed)

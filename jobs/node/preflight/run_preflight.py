@@ -329,7 +329,7 @@ def _exclude(node: NodeContext, hosts: Sequence[str], problems: Sequence[Problem
     root, cluster = _runs_folder(node), _cluster_name(node)
     try:
         for host in hosts:
-            reason = next(each.message for each in problems if host in each.nodes)
+            reason = next(each.message for each in checks.errors(problems) if host in each.nodes)
             excluded_nodes.add(
                 root,
                 excluded_nodes.ExcludedNode.until(
