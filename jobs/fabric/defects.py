@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from jobs.fabric.choose_adapters import degraded, nearest_gpus
 from jobs.fabric.description import ENOUGH_LOCKED_BYTES, AdapterKind, Fabric, Gpu, PciDevice
@@ -78,15 +78,22 @@ def _slow_slots(fabric: Fabric) -> Iterator[str]:
 
 def _nvlinks(fabric: Fabric) -> Iterator[str]:
     for gpu in fabric.gpus:
-        if (text := nvlink_defect(gpu)) is not None:
+        if (text := nvlink_defect(gpu, fabric.gpus)) is not None:
             yield f"GPU {gpu.pci.address}: {text}: {NVLINK_REMEDY}"
 
 
-def nvlink_defect(gpu: Gpu) -> str | None:
-    """The number of active NVLinks of a GPU of which some, but not all, are active."""
-    if gpu.nvlinks and gpu.nvlinks_active is not None and 0 < gpu.nvlinks_active < gpu.nvlinks:
-        return f"{gpu.nvlinks_active} of {gpu.nvlinks} NVLinks are active"
-    return None
+def nvlink_defect(gpu: Gpu, gpus: Iterable[Gpu]) -> str | None:
+    """The number of active NVLinks of a GPU that should have more of them; `gpus` are those of its node.
+
+    PCIe models have more links than their bridges connect: 12 of 18 on H100 NVL. So the other GPUs of the
+    model show how many should be active; behind an NVSwitch, all of them should.
+    """
+    active = gpu.nvlinks_active
+    if not gpu.nvlinks or not active:  # without any, there is no bridge or switch
+        return None
+    others = [each.nvlinks_active or 0 for each in gpus if each.name == gpu.name]
+    usual = gpu.nvlinks if gpu.is_behind_nvswitch else max(others, default=active)
+    return f"{active} of {usual} NVLinks are active" if active < usual else None
 
 
 def _locked_memory(fabric: Fabric) -> Iterator[str]:

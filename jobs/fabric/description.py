@@ -189,6 +189,8 @@ class Gpu:
     nvlinks_active: int | None = None
     nvlinks: int | None = None
     """Links that the GPU has, active or not."""
+    is_behind_nvswitch: bool | None = None
+    """Whether an active link ends at a switch, as on HGX boards: all its links then do."""
 
 
 @dataclass(frozen=True)

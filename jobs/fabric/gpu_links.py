@@ -137,6 +137,7 @@ def _gpu(api: Any, handle: Any) -> Gpu | None:
         has_c2c=bool(c2c.isC2cEnabled) if c2c is not None else None,
         nvlinks_active=sum(links) if links else None,
         nvlinks=len(links) or None,
+        is_behind_nvswitch=_peers(api, handle, None)[1] > 0 if links else None,
     )
 
 

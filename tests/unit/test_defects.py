@@ -66,6 +66,20 @@ def test_inactive_nvlinks(ndr: Fabric) -> None:
     )
 
 
+def test_nvlinks_that_no_bridge_connects(fabric_of: Callable[[str], Fabric]) -> None:
+    """H100 NVL has 18 links, of which its bridges connect 12. Behind an NVSwitch, all are connected."""
+    node = fabric_of("pcie")
+    bridged = tuple(replace(gpu, nvlinks=18, nvlinks_active=12) for gpu in node.gpus)
+    alone = replace(bridged[0], nvlinks_active=0)
+    assert defects(replace(node, gpus=(alone, *bridged[1:]))) == ()
+    slower = replace(bridged[0], nvlinks_active=11)
+    (line,) = defects(replace(node, gpus=(slower, *bridged[1:])))
+    assert "11 of 12 NVLinks are active" in line
+    assert defects(replace(node, gpus=(slower, *(replace(gpu, name="L4") for gpu in bridged[1:])))) == ()
+    switched = replace(node, gpus=tuple(replace(gpu, is_behind_nvswitch=True) for gpu in bridged))
+    assert len(defects(switched)) == len(node.gpus)
+
+
 def test_locked_memory(fabric_of: Callable[[str], Fabric]) -> None:
     (line,) = defects(fabric_of("roce_bond"))
     assert line.startswith("locked memory is limited to 64 KiB (/proc/self/limits)")

@@ -84,12 +84,13 @@ def test_inactive_nvlinks_are_a_warning_of_the_gpus_of_the_job() -> None:
     api = nvml(Gpu("GPU-a"), Gpu("GPU-b"), Gpu("GPU-c"))
     gpus = [
         DescribedGpu(PciDevice(name), uuid=f"GPU-{name}", nvlinks_active=active, nvlinks=18)
-        for name, active in (("a", 17), ("b", 18), ("c", 0))  # without any, there is no bridge or switch
+        for name, active in (("a", 17), ("b", 18), ("c", 0))
     ]
     links = (GpuLink("a", "b", "NV17"), GpuLink("b", "c", "SYS"))
     reading = NvmlReading("550", tuple(gpus), links)
     (found,) = gpu_health.collect(api, None, reading)["problems"]
     assert (found["severity"], found["message"]) == ("warning", "GPU 0: 17 of 18 NVLinks are active")
+    assert gpu_health.collect(api, "0", reading)["problems"] == [found], "also beside GPUs of other jobs"
     part = gpu_health.collect(api, "1,2", reading)
     assert part["problems"] == []
     turned = NvmlReading.from_json(gpu_health.collect(api, "2,1", reading)["reading"])

@@ -81,6 +81,7 @@ def test_links_through_switches(monkeypatch: pytest.MonkeyPatch) -> None:
         ("0000:1a:00.0", "0000:3d:00.0", "NV17", True)
     ]
     assert [(gpu.nvlinks_active, gpu.nvlinks) for gpu in reading.gpus] == [(18, 18), (17, 18)]
+    assert all(gpu.is_behind_nvswitch for gpu in reading.gpus)
     assert reading.gpus[0].compute_capability == (9, 0)
 
 
@@ -89,6 +90,7 @@ def test_links_from_gpu_to_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     reading = read(monkeypatch, binding(ADDRESSES, peers))
     assert reading is not None
     assert [each.path for each in reading.links] == ["NV4"]
+    assert not any(gpu.is_behind_nvswitch for gpu in reading.gpus)
 
 
 @pytest.mark.parametrize(("level", "path"), [(10, "PIX"), (30, "PHB"), (40, "NODE"), (77, "SYS")])

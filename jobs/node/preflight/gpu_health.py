@@ -93,7 +93,7 @@ def collect(api: Any, visible: str | None, reading: NvmlReading) -> dict[str, An
     found += [
         {"severity": "warning", "message": f"{names[str(gpu.uuid)]}: {defect}", "remedy": NVLINK_REMEDY}
         for gpu in own.gpus
-        if (defect := nvlink_defect(gpu)) is not None
+        if (defect := nvlink_defect(gpu, reading.gpus)) is not None
     ]
     return {"gpus": len(chosen), "problems": lost + found, "reading": own.as_json()}
 
