@@ -93,9 +93,10 @@ class PreflightBandwidth(_Part):
     ceiling_bytes_per_s: float | None
     """Largest possible bus bandwidth by the model of docs/preflight.md; null without a known link rate."""
     floor_bytes_per_s: float | None
-    """Bus bandwidth of the large size below which there is a warning."""
+    """Bus bandwidth of the large size below which there is a warning; null without a known usual value, as
+    for PCIe within a node."""
     not_judged: str | None = None
-    """One line on one or two nodes whose bandwidth cannot be compared with a ceiling; else null."""
+    """One line on one or two nodes whose bandwidth is not judged; else null."""
     seconds: float
 
 

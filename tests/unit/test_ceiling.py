@@ -73,8 +73,7 @@ def test_nothing_is_judged_without_a_known_link_nor_at_the_bucket_size() -> None
         (GpuPath("nvlink", 300e9), 8, 235e9, 0),  # 8 x A100
         (GpuPath("nvlink", 900e9), 8, 682e9, 0),  # 8 x B200, in rings
         (GpuPath("nvlink", 450e9), 8, 40e9, 1),  # over PCIe in place of NVLink
-        (GpuPath("pcie", 31.5e9), 4, 8e9, 0),  # without peer-to-peer access
-        (GpuPath("pcie", 31.5e9), 4, 3e9, 1),
+        (GpuPath("pcie", 31.5e9), 4, 3e9, 0),  # without peer-to-peer access: recorded alone
         (None, 4, 3e9, 0),
     ],
 )
@@ -92,7 +91,8 @@ def test_the_gpus_of_one_node(path: GpuPath | None, ranks: int, measured: float,
     assert [each.severity for each in problems] == ["warning"] * warnings
     found = PreflightBandwidth.model_validate(record)
     assert (found.gpu_link_bytes_per_s, found.node_link_bytes_per_s) == (path and path.bytes_per_s, None)
-    assert (found.not_judged is None) == (path is not None)
+    assert (found.not_judged is None) == (path is not None and path.kind == "nvlink")
+    assert (found.floor_bytes_per_s is None) == (path is None or path.kind == "pcie")
     assert found.ceiling_bytes_per_s is None or found.ceiling_bytes_per_s >= measured
 
 

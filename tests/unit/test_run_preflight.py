@@ -293,7 +293,7 @@ def test_one_node_with_several_gpus_measures_between_them(
         "backend": "nccl", "links": [], "all_reduce": reduced,
         "ranks": 2, "message_bytes": 2**24, "seconds": 9.0,
     }  # fmt: skip
-    path = {"kind": "pcie", "bytes_per_s": 30e9}
+    path = {"kind": "nvlink", "bytes_per_s": 30e9}
     collect = collect_facts.collect
     monkeypatch.setattr(
         run_preflight.collect_facts,

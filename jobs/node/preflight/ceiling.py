@@ -21,9 +21,9 @@ _WARN_BELOW = {"nccl": 0.70, "nccl-tcp": 0.30, "gloo": 0.30}
 """Fraction of the link rate below which there is a warning. NCCL over RDMA reaches 91 to 97 % of it. gloo
 and NCCL over TCP copy through the host's memory, and have no published figure: the fraction is a guess on the
 safe side."""
-_WARN_BELOW_IN_NODE = {"nvlink": 0.60, "pcie": 0.20}
-"""The same within a node, of the rate of a GPU's links. Rings over NVLink reach 76 to 82 % of it. Over PCIe
-without peer-to-peer access, data is copied through the host's memory: a guess on the safe side."""
+_WARN_BELOW_IN_NODE = {"nvlink": 0.60}
+"""The same within a node, of the rate of a GPU's links. Rings over NVLink reach 76 to 82 % of it. PCIe has no
+fraction: without peer-to-peer access data is copied through the host's memory, at an unknown rate."""
 _LARGE_BYTES = {"nccl": 2**30, "gloo": 16 * 2**20}
 """Smaller messages do not reach the ceiling, so they are not judged against it."""
 _SLOW_LINK = 0.5
@@ -38,7 +38,8 @@ class Ceiling:
 
     most: float
     """Largest possible value."""
-    warn_below: float
+    warn_below: float | None
+    """None where the usual value is unknown."""
     from_bytes: int
     """Size of an all-reduce from which the limits hold."""
 
@@ -79,9 +80,10 @@ def ceiling_in_node(path: GpuPath | None, ranks: int, backend: str) -> Ceiling |
     if path is None or ranks < 2 or backend != "nccl":
         return None
     factor = 2 * (ranks - 1) / ranks if path.reduces_in_switch else 1.0
+    fraction = _WARN_BELOW_IN_NODE.get(path.kind)
     return Ceiling(
         most=factor * path.bytes_per_s,
-        warn_below=_WARN_BELOW_IN_NODE[path.kind] * path.bytes_per_s,
+        warn_below=None if fraction is None else fraction * path.bytes_per_s,
         from_bytes=_LARGE_BYTES[backend],
     )
 
@@ -140,7 +142,9 @@ def all_reduce_problems(
 
     It is no error: the floor is that of a model, and the figure names no node. `link_problems` judges nodes.
     """
-    if limits is None or size < limits.from_bytes or bus_bytes_per_s >= limits.warn_below:
+    if limits is None or limits.warn_below is None:
+        return []
+    if size < limits.from_bytes or bus_bytes_per_s >= limits.warn_below:
         return []
     name = f"; the slowest link is {slowest}" if slowest else ""
     message = (
@@ -157,12 +161,19 @@ def not_judged(limits: Ceiling | None, nodes: int, sizes: Sequence[int]) -> str 
 
     `sizes`: those of the measured all-reduces in bytes.
     """
-    if nodes > 2 or (limits is not None and any(size >= limits.from_bytes for size in sizes)):
+    if nodes > 2:
+        return None
+    reason = None
+    if limits is None:
+        reason = "the link rate is unknown" if nodes == 2 else "the rate of their links is unknown"
+    elif limits.warn_below is None:
+        reason = "its usual fraction of the rate of PCIe is unknown"
+    elif all(size < limits.from_bytes for size in sizes):
+        reason = "no large all-reduce was measured"
+    if reason is None:
         return None
     if nodes == 1:
-        reason = "the rate of their links is unknown" if limits is None else "no large one was measured"
-        return f"the all-reduce between the GPUs of the node has no ceiling to compare with: {reason}"
-    reason = "the link rate is unknown" if limits is None else "no large all-reduce was measured"
+        return f"the all-reduce between the GPUs of the node is not judged: {reason}"
     return (
         f"a link that is slow in both directions is not found: {reason}, and two nodes have no other links "
         "to compare with"
