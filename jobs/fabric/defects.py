@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
+from disttrain.records.nccl_names import permits
 from jobs.fabric.choose_adapters import degraded, nearest_gpus
-from jobs.fabric.description import ENOUGH_LOCKED_BYTES, AdapterKind, Fabric, Gpu, PciDevice
+from jobs.fabric.derive import adapter_list, verbs_in_use
+from jobs.fabric.description import ENOUGH_LOCKED_BYTES, Adapter, AdapterKind, Fabric, Gpu, PciDevice
 from jobs.fabric.network_plugin import missing_plugin
 from jobs.fabric.pci import NEAR
 
@@ -15,12 +18,13 @@ NVLINK_REMEDY = "run `nvidia-smi nvlink --status` on the node; have the GPU rese
 def defects(fabric: Fabric, settings: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """One line for each defect, with the remedy.
 
-    `settings`: variables of NCCL that are set; `NCCL_IB_HCA` settles which adapters are for computing.
+    `settings`: variables of NCCL that are set. Adapters that the user leaves out of `NCCL_IB_HCA` are not for
+    computing.
     """
-    is_settled = "NCCL_IB_HCA" in (settings or {})
+    listed = (settings or {}).get("NCCL_IB_HCA")
     return (
-        *_lost_adapters(fabric),
-        *(() if is_settled else _doubtful_adapters(fabric)),
+        *_lost_adapters(fabric, listed),
+        *(() if listed is not None else _doubtful_adapters(fabric)),
         *_slow_slots(fabric),
         *_nvlinks(fabric),
         *_locked_memory(fabric),
@@ -41,15 +45,30 @@ def pcie_gbit_per_s(pci: PciDevice) -> float | None:
     return pci.link_gt_per_s * pci.lanes * coding
 
 
-def _lost_adapters(fabric: Fabric) -> Iterator[str]:
-    """Adapters beside a GPU that are of the kind for computing and are not used, or that are degraded."""
-    kinds = {adapter.kind for adapter in fabric.compute_adapters}
+def _lost_adapters(fabric: Fabric, listed: str | None) -> Iterator[str]:
+    """Adapters beside a GPU that are of the kind for computing and are not used, or that are degraded.
+
+    Not used on purpose are those that a value of the user leaves out of `listed` (`NCCL_IB_HCA`), and a
+    further function of a card, such as a port without a cable, where no card has more functions in use.
+    """
+    chosen = fabric.compute_adapters
+    kinds = {adapter.kind for adapter in chosen}
+    by_card = Counter(map(_card, chosen))
+    by_user = "" if listed == adapter_list(verbs_in_use(fabric)) else listed or ""
     for adapter in fabric.excluded_adapters:
-        if adapter.kind in kinds and nearest_gpus(adapter, fabric.gpus)[0] in NEAR:
+        if adapter.kind not in kinds or nearest_gpus(adapter, fabric.gpus)[0] not in NEAR:
+            continue
+        is_left_out = adapter.kind is AdapterKind.VERBS and not permits(by_user, adapter.name)
+        if not is_left_out and by_card[_card(adapter)] < max(by_card.values()):
             yield f"{adapter.name}: {adapter.reason}"
     for adapter in fabric.compute_adapters:
         if (text := degraded(adapter, fabric.compute_adapters)) is not None:
             yield f"{adapter.name}: {text}"
+
+
+def _card(adapter: Adapter) -> str:
+    """PCI address without the function: the ports of a card are functions of one device."""
+    return adapter.pci.address.rpartition(".")[0] if adapter.pci else adapter.name
 
 
 def _doubtful_adapters(fabric: Fabric) -> Iterator[str]:

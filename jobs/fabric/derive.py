@@ -246,9 +246,7 @@ def _verbs(job: _Job) -> Iterator[DerivedVariable]:
     others = [
         each for each in job.fabric.excluded_adapters if each.kind is AdapterKind.VERBS and each.active_port
     ]
-    chosen = [
-        each for each in job.fabric.compute_adapters if each.kind is AdapterKind.VERBS and each.active_port
-    ]
+    chosen = verbs_in_use(job.fabric)
     if others and chosen:
         reasons = "; ".join(f"{each.name}: {each.reason}" for each in others[:4])
         yield DerivedVariable(
@@ -257,6 +255,11 @@ def _verbs(job: _Job) -> Iterator[DerivedVariable]:
             ", ".join(f"{each.evidence}: {each.rate_gbit_per_s or 0:g} Gbit/s" for each in others[:4]),
             USER_GUIDE, severity=Severity.CONNECTION, per_node=True,
         )  # fmt: skip
+
+
+def verbs_in_use(fabric: Fabric) -> list[Adapter]:
+    """Adapters for computing that NCCL's own transport IB can use."""
+    return [each for each in fabric.compute_adapters if each.kind is AdapterKind.VERBS and each.active_port]
 
 
 def adapter_list(adapters: Iterable[Adapter]) -> str:

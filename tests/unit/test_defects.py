@@ -9,6 +9,7 @@ import pytest
 
 from jobs.fabric.choose_adapters import choose_adapters
 from jobs.fabric.defects import defects, pcie_gbit_per_s
+from jobs.fabric.derive import derive
 from jobs.fabric.description import Fabric, PciDevice
 
 
@@ -27,6 +28,34 @@ def test_adapters_beside_a_gpu_that_are_not_used(fabric_of: Callable[[str], Fabr
         "mlx5_3: port 1 is DOWN (Polling): check the cable and the switch port",
         "mlx5_6: degraded: 200 Gbit/s on 2 of 4 lanes, where the same model reaches 400 Gbit/s",
     )
+
+
+def test_the_second_port_of_a_card_needs_no_cable(ndr: Fabric, fabric_of: Callable[[str], Fabric]) -> None:
+    """Cards of two ports, each a function with an adapter, of which one has a cable."""
+    (dead,) = (each for each in fabric_of("dead_hca").adapters if each.active_port is None)
+    seconds = [
+        replace(
+            dead,
+            name=f"{each.name}b",
+            pci=replace(pci, address=pci.address[:-1] + "1", path=(*pci.path[:-1], pci.address[:-1] + "1")),
+        )
+        for each in ndr.compute_adapters
+        if (pci := each.pci)
+    ]
+    assert defects(replace(ndr, adapters=(*ndr.adapters, *seconds))) == ()
+    up = replace(seconds[0], ports=ndr.compute_adapters[0].ports, for_compute=True, reason="InfiniBand")
+    found = defects(replace(ndr, adapters=(*ndr.adapters, up, *seconds[1:])))
+    assert len(found) == len(seconds) - 1, "one card shows that both ports are to be used"
+
+
+def test_adapters_that_the_user_leaves_out(fabric_of: Callable[[str], Fabric]) -> None:
+    node = fabric_of("dead_hca")
+    both = defects(node)
+    (derived,) = (each.value for each in derive(node, 2, 8) if each.name == "NCCL_IB_HCA")
+    assert defects(node, {"NCCL_IB_HCA": derived}) == both, "a derived list hides no defect"
+    assert defects(node, {"NCCL_IB_HCA": "^mlx5_9"}) == both
+    assert defects(node, {"NCCL_IB_HCA": "^mlx5_3"}) == both[1:]
+    assert defects(node, {"NCCL_IB_HCA": "=mlx5_0,mlx5_6"}) == both[1:]
 
 
 def test_adapters_that_may_be_for_storage(fabric_of: Callable[[str], Fabric]) -> None:
