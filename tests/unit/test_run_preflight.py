@@ -260,7 +260,7 @@ def test_a_skipped_pre_flight_is_recorded_and_still_needs_the_gpus(attempt: Atte
         ("auto", True, 1, "full"),
         ("auto", True, 0, "basic"),
         ("auto", False, 1, "basic"),
-        ("auto", False, 4, "full"),
+        ("auto", False, 4, "basic"),
         ("full", True, 0, "full"),
         ("full", False, 1, "basic"),
         ("full", False, 4, "full"),
@@ -274,20 +274,16 @@ def test_the_bandwidth_is_measured_between_machines_and_between_gpus(
     assert run_preflight.resolved_mode(configured, several_machines=several, gpus=gpus) == mode
 
 
-def test_without_a_scheduler_only_full_measures() -> None:
-    modes = [
-        run_preflight.resolved_mode(each, several_machines=False, gpus=4, in_allocation=False)
-        for each in ("auto", "full")
-    ]
-    assert modes == ["basic", "full"]
-
-
-@pytest.mark.parametrize(("hosts", "mode"), [(["n0"], "full"), (["127.0.0.1"] * 2, "basic")])
+@pytest.mark.parametrize(
+    ("hosts", "configured", "mode"),
+    [(["n0"], "full", "full"), (["n0"], "auto", "basic"), (["127.0.0.1"] * 2, "full", "basic")],
+)
 def test_one_node_with_several_gpus_measures_between_them(
-    attempt: Attempt, monkeypatch: pytest.MonkeyPatch, hosts: list[str], mode: str
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch, hosts: list[str], configured: str, mode: str
 ) -> None:
     shape = {"nodes": len(hosts), "gpus_per_node": 2, "device": "cuda"}
-    record = {"config": {**RECORD["config"], "resources": shape}}
+    job = {**RECORD["config"]["job"], "preflight": configured}
+    record = {"config": {**RECORD["config"], "resources": shape, "job": job}}
     reduced = [{"bytes": 2**30, "bus_bytes_per_s": 1e9, "seconds": 1.0}]
     result = {
         "backend": "nccl", "links": [], "all_reduce": reduced,

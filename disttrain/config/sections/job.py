@@ -34,8 +34,8 @@ class JobConfig(Section):
     )
     """Checks of the nodes before the ranks start, see [preflight.md](preflight.md). `basic`: agreement of the
     nodes, GPUs, clocks, shared folder, free space. `full`: also rates of storage, links and an all-reduce, in
-    less than a minute. `auto`: full for a Slurm job of several NVIDIA GPUs, on one node or more, else basic.
-    `off`: none."""
+    less than a minute. `auto`: full for a Slurm job of several nodes with NVIDIA GPUs, else basic. `off`:
+    none."""
     setup_timeout_s: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 600.0
     """Seconds until the ranks train, in the first step, and after the last step, after which a rank counts as
     hung. The agent of its node ends a hung attempt."""

@@ -76,16 +76,17 @@ class Outcome:
     """IPv4 network that node 0 chose for TCP; None on the other nodes, and for that of the route."""
 
 
-def resolved_mode(configured: str, *, several_machines: bool, gpus: int, in_allocation: bool = True) -> str:
+def resolved_mode(configured: str, *, several_machines: bool, gpus: int) -> str:
     """`basic`, `full` or `off` for a value of `job.preflight`.
 
-    `gpus`: those that the ranks of one node use. One machine with fewer than two has no links to measure. On
-    one without a scheduler, `auto` leaves the time of the measurement to short runs.
+    `gpus`: those that the ranks of one node use. `auto` does not measure on one machine, where the
+    measurement may take as long as a short run; one with fewer than two GPUs has no links to measure.
     """
     if configured == "off":
         return "off"
-    wanted = configured == "full" or (configured == "auto" and gpus > 0 and in_allocation)
-    return "full" if wanted and (several_machines or gpus > 1) else "basic"
+    if several_machines:
+        return "full" if configured == "full" or (configured == "auto" and gpus > 0) else "basic"
+    return "full" if configured == "full" and gpus > 1 else "basic"
 
 
 def run_preflight(
@@ -103,7 +104,6 @@ def run_preflight(
         several_machines=several,
         # several agents of one machine do not measure together
         gpus=ranks_per_node(config) if has_gpus and (several or len(node.hosts) == 1) else 0,
-        in_allocation=node.allocation is not None,
     )
     if mode == "off":
         return Outcome(_skipped(node, attempt, record))
