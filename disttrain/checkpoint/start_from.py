@@ -8,14 +8,6 @@ from disttrain.checkpoint.folder import MANIFEST, committed_paths
 from disttrain.errors import nearest
 
 
-def is_visible(given: str) -> bool:
-    """Whether this machine has the file system of a path: the first folder of the path exists here.
-
-    A login node may lack a file system of the compute nodes.
-    """
-    return Path(*Path(given).absolute().parts[:2]).exists()
-
-
 def refuse_missing(given: str) -> str | None:
     """The message for a `checkpoint.start_from` without a checkpoint; None if it has one.
 

@@ -32,6 +32,7 @@ from jobs.status.run_state import RunState, read_runs
 from jobs.submission.choose_actions import Action, plan_actions
 from jobs.submission.memory_estimates import estimate_memory
 from jobs.submission.request import command_hashes
+from jobs.submission.start_from_check import check_start_from
 from jobs.submission.warnings import warnings_for
 from sweeps.expand import RunPlan, SweepPlan
 
@@ -71,6 +72,7 @@ def print_dry_run(args: argparse.Namespace, plan: SweepPlan) -> int:
     """Print the actions on a plan, and return the exit code: 1 if a script is refused."""
     there = read_runs(args.runs, plan.name, progress=progress)
     scheduler = described_scheduler(args, there)
+    check_start_from(plan.runs, {state.config_key for state in there}, args.runs, scheduler)
     code = code_snapshot.read_code()
     actions = plan_actions(plan, there, code.code_hash, command_hashes(plan, args.runs))
     place = _Place.of(scheduler, args.runs.absolute(), code)
@@ -89,7 +91,7 @@ def print_dry_run(args: argparse.Namespace, plan: SweepPlan) -> int:
         actions, scheduler, args.runs, record, chains, test=args.test_only, complete=every
     )
     starting = [action.plan for action in actions if action.submits and action.plan]
-    warnings = warnings_for(starting, scheduler, plan.runs)
+    warnings = warnings_for(starting, scheduler, plan.runs, args.runs)
     if args.json:
         for line in warnings:
             print_warning(line)

@@ -27,6 +27,7 @@ from jobs.status.run_state import RunState, read_runs
 from jobs.submission import report_job
 from jobs.submission.choose_actions import Action, plan_actions
 from jobs.submission.request import command_hashes, discard_sweep_record, sweep_name, write_sweep_record
+from jobs.submission.start_from_check import check_start_from
 from jobs.submission.submit import carry_out
 from jobs.submission.warnings import excluded_nodes_warning, warnings_for
 from sweeps.expand import SweepPlan
@@ -46,6 +47,7 @@ def submit_plan(args: argparse.Namespace, make_plan: MakePlan) -> int:
 
         return print_dry_run(args, planned)
     scheduler = target.chosen_scheduler(args, existing)
+    check_start_from(planned.runs, {state.config_key for state in existing}, root, scheduler)
     require_yes(args, plan_actions(planned, existing, code_hash(), commands), scheduler)
     with sweep_lock(root / name):
         states = refresh(
@@ -56,7 +58,7 @@ def submit_plan(args: argparse.Namespace, make_plan: MakePlan) -> int:
         actions = plan_actions(planned, states, code_hash(), commands)
         starting = [action.plan for action in actions if action.submits and action.plan]
         for line in [
-            *warnings_for(starting, scheduler, planned.runs),
+            *warnings_for(starting, scheduler, planned.runs, root),
             *excluded_nodes_warning(root, scheduler),
         ]:
             print_warning(line)

@@ -24,7 +24,6 @@ from jobs.core.command_code import CommandReader
 from jobs.core.journal import utc_now
 from jobs.status.run_state import RunState, runs_of
 from jobs.submission.huggingface_check import check_huggingface
-from jobs.submission.start_from_check import check_start_from
 from sweeps import command_template
 from sweeps.base_config import first_difference
 from sweeps.expand import (
@@ -196,7 +195,6 @@ def _expand(
             "give this one a --name of its own"
         )
     check_huggingface(plan.runs)
-    check_start_from(plan.runs, existing.names)
     return plan
 
 

@@ -41,6 +41,7 @@ from jobs.status.refresh import refresh
 from jobs.status.run_state import read_runs
 from jobs.submission.choose_actions import plan_actions
 from jobs.submission.request import command_hashes, run_plan, sweep_name, write_sweep_record
+from jobs.submission.start_from_check import check_start_from
 from jobs.submission.submit import carry_out
 from jobs.submission.warnings import warnings_for
 from sweeps.expand import GPUS, NODES, SweepPlan
@@ -84,8 +85,10 @@ def main(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
     request, secrets = None, {}
     try:
         request = read_request(argv, allocation)
-        plan = run_plan(request, read_runs(root, sweep_name(request))).runs[0]
-        secrets = mask_config(plan.config.as_dict())[1]
+        states = read_runs(root, sweep_name(request))
+        runs = run_plan(request, states).runs
+        check_start_from(runs, {state.config_key for state in states}, root)
+        secrets = mask_config(runs[0].config.as_dict())[1]
     except ConfigError as error:  # every node finds the error before anything is written
         if former is None:
             if allocation.node_rank == 0:
@@ -209,7 +212,7 @@ def _plan(allocation: CurrentAllocation, request: argparse.Namespace) -> dict[st
                 *_exclusion_warnings(allocation, root, scheduler),
                 *_limit_warning(planned),
             ]
-            for line in [*warnings_for(planned.runs, scheduler, planned.runs), *lines]:
+            for line in [*warnings_for(planned.runs, scheduler, planned.runs, root), *lines]:
                 print(f"warning: {line}", file=sys.stderr)
             (action,) = carry_out(
                 actions, scheduler, root, current_job=job_id, skip_preflight=request.skip_preflight

@@ -20,8 +20,11 @@ from sweeps.expand import RunPlan
 _NAMED = 3
 
 
-def warnings_for(runs: Sequence[RunPlan], scheduler: Scheduler, sweep: Sequence[RunPlan]) -> list[str]:
-    """One line for each warning on the runs that start now; `sweep` has all runs of their sweep."""
+def warnings_for(
+    runs: Sequence[RunPlan], scheduler: Scheduler, sweep: Sequence[RunPlan], root: Path
+) -> list[str]:
+    """One line for each warning on the runs that start now; `sweep` has all runs of their sweep,
+    and `root` is the runs folder."""
     if not runs:
         return scheduler.warnings(os.environ)
     found = []
@@ -44,7 +47,7 @@ def warnings_for(runs: Sequence[RunPlan], scheduler: Scheduler, sweep: Sequence[
             f"telemetry.warmup_steps={most}"
         )
     found += options_without_effect(run.config for run in sweep)
-    return [*found, *_unchecked_options(runs), *unchecked_start_from(runs)]
+    return [*found, *_unchecked_options(runs), *unchecked_start_from(runs, root, scheduler)]
 
 
 def excluded_nodes_warning(root: Path, scheduler: Scheduler) -> list[str]:

@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 
 from disttrain import __main__ as entry
-from disttrain.checkpoint.start_from import is_visible, refuse_missing
+from disttrain.checkpoint.start_from import refuse_missing
 from disttrain.config.parsing import Draft, check
 from disttrain.errors import ConfigError
+from jobs.schedulers.base import ProfileSelection
+from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.submission.start_from_check import check_start_from, unchecked_start_from
 from sweeps.expand import RunPlan
+from tests.support.jobs import FakeScheduler
 
 
 @pytest.fixture
@@ -50,17 +53,36 @@ def planned(start_from: str, key: str = "new") -> RunPlan:
 def test_a_new_run_is_refused_and_an_existing_one_may_have_a_checkpoint_of_its_own(tmp_path: Path) -> None:
     run = planned(str(tmp_path / "gone"))
     with pytest.raises(ConfigError, match=r"^checkpoint\.start_from=.*/gone does not exist; "):
-        check_start_from([run], existing={})
-    check_start_from([run], existing={"new": "n1"})
-    assert unchecked_start_from([run]) == []
+        check_start_from([run], set(), tmp_path / "runs", FakeScheduler())
+    check_start_from([run], {"new"}, tmp_path / "runs", FakeScheduler())
+    assert unchecked_start_from([run], tmp_path / "runs", FakeScheduler()) == []
 
 
-def test_a_file_system_of_the_compute_nodes_alone_is_checked_in_the_job() -> None:
-    run = planned("/no-such-mount/step-00000001")
-    assert not is_visible("/no-such-mount/step-00000001")
-    check_start_from([run], existing={})
-    (line,) = unchecked_start_from([run])
-    assert line.startswith("checkpoint.start_from=/no-such-mount/step-00000001: its file system is not on ")
+def test_a_file_system_of_the_compute_nodes_alone_is_checked_in_the_job(tmp_path: Path) -> None:
+    (tmp_path / "empty-mount-point").mkdir()
+    path = tmp_path / "empty-mount-point/me/checkpoints/step-00000001"
+    check_start_from([planned(str(path))], set(), tmp_path / "runs", FakeScheduler())
+    (line,) = unchecked_start_from([planned(str(path))], tmp_path / "runs", FakeScheduler())
+    assert line == (
+        f"checkpoint.start_from={path}: this machine has no folder {path.parent}, so the path can only be "
+        "checked in the job"
+    )
+    with pytest.raises(ConfigError, match="does not exist"):  # the runs folder is on both
+        check_start_from([planned(str(path))], set(), tmp_path / "empty-mount-point", FakeScheduler())
+
+
+def test_a_checkpoint_that_an_earlier_job_writes_is_checked_in_the_job(saved: Path) -> None:
+    scheduler = SlurmScheduler(ProfileSelection("generic", ("sbatch.dependency=afterok:12",)))
+    later = str(saved.with_name("step-00000020"))
+    root = saved.parents[2]
+    check_start_from([planned(later)], set(), root, scheduler)
+    (line,) = unchecked_start_from([planned(later), planned(str(saved))], root, scheduler)
+    assert line == (
+        f"checkpoint.start_from={later} holds no checkpoint yet; the job waits for others "
+        "(sbatch.dependency=afterok:12), and checks the path when it starts"
+    )
+    with pytest.raises(ConfigError, match="does not exist"):
+        check_start_from([planned(later)], set(), root, SlurmScheduler())
 
 
 def test_a_rank_refuses_it_unless_the_run_has_a_checkpoint_of_its_own(
