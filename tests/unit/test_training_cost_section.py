@@ -43,6 +43,9 @@ def test_the_cheapest_size_within_the_deadline_is_named_with_its_price(tmp_path:
     for money, hours in zip(found["money"], found["device_hours"], strict=True):
         assert money.value == pytest.approx(10 * hours.value)
     assert section.figures[0].svg.count("<circle") == 3
+    finding = section.figures[0].conclusion
+    assert finding.startswith("3 of 3 points are Pareto-optimal: 1.22 h for 48.6 EUR (")
+    assert " to 3.49 h for 34.9 EUR (" in finding
 
 
 def test_without_prices_there_is_no_money_and_without_deadline_no_verdict(tmp_path: Path) -> None:
@@ -83,6 +86,9 @@ def test_emulated_and_real_runs_do_not_dominate_each_other(tmp_path: Path) -> No
     assert columns(section)["pareto"] == [True, True, True, True]
     assert section.conclusion.startswith("Real runs: cheapest: real, 1 node with ")
     assert "Emulated runs: " in section.conclusion
+    (figure,) = section.figures
+    extent = r"2 of 2 {} points are Pareto-optimal: [\d.]+ s for 0.\d+ device-hours \(.*?\) to [\d.]+ s for "
+    assert re.match(f"{extent.format('real')}.*; {extent.format('emulated')}", figure.conclusion)
     late = section_of(sweep, CostQuestion(deadline="1d"))
     assert "Real runs: the cheapest size within 24.0 h is real, 1 node" in late.conclusion
     assert "Emulated runs: the cheapest size within 24.0 h is emulated, 1 node" in late.conclusion
@@ -100,7 +106,16 @@ def test_one_repeat_settles_the_deadline_by_its_interval_within_the_run_and_says
     assert undecided.conclusion.endswith("for certain.")
     short = tmp_path / "short"
     fake_run(short / "n1", steps=30)
-    assert columns(section_of(short, CostQuestion(deadline="1d")))["meets"] == ["cannot tell"]
+    section = section_of(short, CostQuestion(deadline="1d"))
+    assert columns(section)["meets"] == ["cannot tell"]
+    assert re.match(r"The only point is at [\d.]+ s for [\d.]+ device-hours ", section.figures[0].conclusion)
+
+
+def test_a_repeat_without_step_records_is_not_called_one_of_few_steps(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "s" / "n1")
+    run.attempt(0).steps(0).unlink()
+    text = section_of(tmp_path / "s", CostQuestion(deadline="1d")).conclusion
+    assert text == "No measured size ends within 24.0 h for certain (one repeat without an interval)."
 
 
 def test_bounds_have_the_digits_of_the_value(tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ def _verdict(cost: SizeCost) -> str | None:
 def _unknown(every: list[tuple[Curve, SizeCost]]) -> str:
     """Reasons for which sizes have no interval, in parentheses; empty if all have one."""
     reasons = {
-        "not stationary" if cost.time_s.basis == "not stationary" else "one repeat of few steps"
+        "not stationary" if cost.time_s.basis == "not stationary" else "one repeat without an interval"
         for _, cost in every
         if cost.time_s.low is None
     }
@@ -209,6 +209,7 @@ def _text(study: Study, curve: Curve, cost: SizeCost) -> str:
 def _figure(study: Study, found: list[tuple[Curve, list[SizeCost]]]) -> Figure:
     in_money, best = _in_money(found), iter(_undominated(found))
     label = f"cost ({study.prices.currency})" if in_money else "device-hours"
+    unit_of_cost = (study.prices.currency or "money") if in_money else "device-hours"
     longest_s = max(cost.time_s.value for _, costs in found for cost in costs)
     size_s, unit = next((each for each in _TIME_UNITS if each[0] <= longest_s), (1.0, "s"))
     shown = [
@@ -222,18 +223,17 @@ def _figure(study: Study, found: list[tuple[Curve, list[SizeCost]]]) -> Figure:
         for curve, costs in found
         for cost in costs
     ]
-    several = len(found) > 1
+    several, form = len(found) > 1, money if in_money else number
     titles = [
         f"{f'{each.curve}, ' if several else ''}{each.size}: {span(each.time * size_s)}, "
-        f"{(money if in_money else number)(each.cost.value)} {label}{'' if each.best else f'; {_DOMINATED}'}"
+        f"{form(each.cost.value)} {unit_of_cost}{'' if each.best else f'; {_DOMINATED}'}"
         for each in shown
     ]
     time_label = f"time of the training ({unit})"
     return Figure(
         "training_cost",
         "Cost against time",
-        f"Pareto-optimal: {sum(each.best for each in shown)} of {plural(len(shown), 'point')}, "
-        f"{_extent(shown, label, unit)}.",
+        _optimal(shown, [curve.emulated for curve, costs in found for _ in costs], unit, unit_of_cost),
         _drawn(shown, titles, time_label, label),
         "; ".join(titles),
         lambda: cost_figure(shown, time_label, label, emulated=study.emulated),
@@ -243,14 +243,34 @@ def _figure(study: Study, found: list[tuple[Curve, list[SizeCost]]]) -> Figure:
     )
 
 
-def _extent(shown: Sequence[CostPoint], label: str, unit: str) -> str:
+def _optimal(shown: Sequence[CostPoint], emulated: Sequence[bool], unit: str, unit_of_cost: str) -> str:
+    """Number and extent of the Pareto-optimal points; of real and of emulated ones, where there are both."""
+    parts = []
+    for kind, name in ((False, "real"), (True, "emulated")):
+        own = [each for each, is_emulated in zip(shown, emulated, strict=True) if is_emulated is kind]
+        if not own:
+            continue
+        extent = _extent(own, unit, unit_of_cost)
+        noun = "point" if len(own) == len(shown) else f"{name} point"
+        best = sum(each.best for each in own)
+        parts.append(
+            f"the only {noun} is at {extent}"
+            if len(own) == 1
+            else f"{best} of {plural(len(own), noun)} {'is' if best == 1 else 'are'} Pareto-optimal: {extent}"
+        )
+    text = "; ".join(parts)
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _extent(shown: Sequence[CostPoint], unit: str, unit_of_cost: str) -> str:
     """Time and cost of the fastest and of the cheapest Pareto-optimal point."""
     best = [each for each in shown if each.best]
     fastest, cheapest_one = min(best, key=lambda each: each.time), min(best, key=lambda each: each.cost.value)
-    texts = [
-        f"{number(each.time)} {unit} at {cell(each.cost, 'currency').in_text} {label}"
-        for each in dict.fromkeys((fastest, cheapest_one))
-    ]
+    texts = []
+    for each in dict.fromkeys((fastest, cheapest_one)):
+        spent = cell(each.cost, "currency")
+        interval = spent.in_text.removeprefix(spent.text)
+        texts.append(f"{number(each.time)} {unit} for {spent.text} {unit_of_cost}{interval}")
     return " to ".join(texts)
 
 
