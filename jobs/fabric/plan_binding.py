@@ -76,10 +76,10 @@ def plan(
     gpu_numa_nodes : for each rank of the node, the NUMA node of its GPU; None where it has none or is unknown
     threads_per_rank : compute threads of a rank
 
-    Ranks whose GPUs are on one NUMA node share its cores evenly. Cores of a NUMA node without a GPU go to
-    ranks of the same package, or to none. Where a GPU's NUMA node is unknown or lacks cores, or more than a
-    quarter of the processors would stay unused, the ranks share all cores in order. No rank is bound where a
-    rank would have no processor beside its compute threads.
+    Ranks whose GPUs are on one NUMA node share its cores evenly, and those of NUMA nodes of the same package
+    that have no GPU. Cores of other packages stay unused; if they are more than a quarter, the ranks share
+    them evenly as well. Where a GPU's NUMA node is unknown or lacks cores, the ranks share all cores in
+    order. No rank is bound where a rank would have no processor beside its compute threads.
     """
     ranks = len(gpu_numa_nodes)
     if ranks == 1:
@@ -88,16 +88,36 @@ def plan(
     if len(usable) < len(set(cpuset)):
         return BindingPlan((), "the kernel does not describe all processors of the job")
     least = threads_per_rank + _HELPER_THREADS
-    near = _near_gpus(usable, gpu_numa_nodes) or ((),)
-    unused = {processor.number for processor in usable}.difference(*near)
-    if min(map(len, near)) >= least and len(unused) <= _MOST_UNUSED * len(usable):
-        left = f"; {len(unused)} processors of other sockets stay unused" if unused else ""
-        return BindingPlan(near, f"cores of the NUMA node of the rank's GPU{left}", tuple(sorted(unused)))
+    near = _near_gpus(usable, gpu_numa_nodes)
+    if near is not None and min(map(len, near)) > 0:
+        found = _with_other_sockets(usable, near)
+        if min(map(len, found.ranks)) >= least:
+            return found
     even = _blocks(_cores(usable), ranks)
     if min(map(len, even)) < least:
         text = f"{ranks} ranks with {threads_per_rank} compute threads each"
         return BindingPlan((), f"{text} would share {len(usable)} processors")
     return BindingPlan(even, "an equal share of the cores of the job")
+
+
+def _with_other_sockets(usable: Sequence[Processor], near: Sequence[tuple[int, ...]]) -> BindingPlan:
+    """Processors `near` the GPUs, and equal shares of all others if those are too many to stay unused.
+
+    NCCL binds its threads to those of a rank's processors that are near its GPU, where there are any.
+    """
+    text = "cores of the NUMA node of the rank's GPU"
+    given = {number for processors in near for number in processors}
+    others = [each for each in usable if each.number not in given]
+    if not others:
+        return BindingPlan(tuple(near), text)
+    if len(others) <= _MOST_UNUSED * len(usable):
+        unused = tuple(each.number for each in others)
+        return BindingPlan(
+            tuple(near), f"{text}; {len(unused)} processors of other sockets stay unused", unused
+        )
+    shares = _blocks(_cores(others), len(near))
+    ranks = tuple(tuple(sorted(own + share)) for own, share in zip(near, shares, strict=True))
+    return BindingPlan(ranks, f"{text}, and an equal share of those of other sockets")
 
 
 def _near_gpus(
@@ -112,18 +132,20 @@ def _near_gpus(
     package_of = {processor.numa_node: processor.package for processor in usable}
     if not ranks_on.keys() <= package_of.keys():
         return None
-    pools: dict[int, list[Core]] = {
-        node: _cores([each for each in usable if each.numa_node == node]) for node in sorted(package_of)
-    }
+    cores_of = {node: _cores([each for each in usable if each.numa_node == node]) for node in package_of}
+    extra: dict[int, list[Core]] = {node: [] for node in ranks_on}
     for node in sorted(package_of.keys() - ranks_on.keys()):
         beside = [other for other in sorted(ranks_on) if package_of[other] == package_of[node]]
-        cores = pools.pop(node)
         if beside:
-            fewest = min(beside, key=lambda other: len(pools[other]) / len(ranks_on[other]))
-            pools[fewest] += cores
+            fewest = min(
+                beside, key=lambda other: (len(cores_of[other]) + len(extra[other])) / len(ranks_on[other])
+            )
+            extra[fewest] += cores_of[node]
     found: dict[int, tuple[int, ...]] = {}
     for node, ranks in ranks_on.items():
-        found |= zip(ranks, _blocks(pools[node], len(ranks)), strict=True)
+        # each rank has cores of its GPU's own NUMA node; what is left over of the two goes to different ranks
+        own, more = _blocks(cores_of[node], len(ranks)), reversed(_blocks(extra[node], len(ranks)))
+        found |= {rank: tuple(sorted(a + b)) for rank, a, b in zip(ranks, own, more, strict=True)}
     return tuple(found[rank] for rank in range(len(gpu_numa_nodes)))
 
 

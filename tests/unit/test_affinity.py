@@ -11,9 +11,11 @@ import pytest
 from disttrain.records.processor_list import list_text
 from disttrain.records.run_directory import PROCESSORS
 from jobs.fabric.description import Fabric
+from jobs.fabric.plan_binding import Processor, plan
 from jobs.node.preflight import affinity, checks
 from jobs.node.preflight.affinity import Affinity, affinity_defects
 from jobs.node.preflight.checks import NodeFacts
+from tests.support.processors import machine
 
 GOOD = Affinity("0-15", ("0-3", "4-7", "8-11", "12-15"), ("0-7", "0-7", "8-15", "8-15"))
 
@@ -30,7 +32,6 @@ def test_ranks_near_their_gpus_with_processors_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"of_job": "0-13"}, "local rank 3 may use processors that are not of the job"),
         ({"near_gpus": ("8-15", "8-15", "0-7", "0-7")}, "no processor of local ranks 0-3 is near its GPU"),
         (
             {"near_gpus": ("0-7", "0-7", "8-15", "16-31")},
@@ -44,6 +45,23 @@ def test_ranks_near_their_gpus_with_processors_of_their_own() -> None:
 )
 def test_each_defect(changes: dict[str, object], message: str) -> None:
     assert messages(replace(GOOD, **changes)) == [message]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("processors", "gpus"),
+    [
+        (machine(2, 4, 16, 2), [3, 3, 1, 1, 7, 7, 5, 5]),  # DGX A100 with four NUMA nodes in each socket
+        (machine(2, 1, 56, 2), [0, 0]),  # DGX H100 with 2 or 4 ranks
+        (machine(2, 1, 56, 2), [0, 0, 0, 0]),
+        (machine(2, 1, 56, 2), [0, 0, 0, 0, 1, 1, 1, 1]),
+        (machine(1, 4, 16, 1), [3, 3, 1, 1, 0, 0, 2, 2]),  # MI250X
+    ],
+)
+def test_the_binding_of_a_whole_node_has_no_defect(processors: list[Processor], gpus: list[int]) -> None:
+    chosen = plan(processors, range(len(processors)), gpus)
+    near = [list_text(each.number for each in processors if each.numa_node == node) for node in gpus]
+    found = Affinity(f"0-{len(processors) - 1}", [list_text(own) for own in chosen.ranks], near)
+    assert affinity_defects(found) == []
 
 
 def test_ranks_that_are_not_bound_share_processors_without_a_warning() -> None:

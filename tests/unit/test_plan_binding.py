@@ -22,17 +22,7 @@ from jobs.fabric.plan_binding import (
     read_processors,
     variable_text,
 )
-
-
-def machine(packages: int, nodes: int, cores: int, threads: int) -> list[Processor]:
-    """`nodes` NUMA nodes in each package, `cores` in each node; hardware threads numbered as Linux does."""
-    total = packages * nodes * cores
-    return [
-        Processor(thread * total + core, core // (nodes * cores), core // cores, core % (nodes * cores))
-        for thread in range(threads)
-        for core in range(total)
-    ]
-
+from tests.support.processors import machine
 
 DGX = machine(2, 1, 56, 2)
 
@@ -86,10 +76,29 @@ def test_cores_of_a_node_without_gpu_go_to_the_same_socket_or_stay_unused() -> N
     assert "2 processors of other sockets stay unused" in other_socket.reason
 
 
-def test_ranks_share_all_cores_rather_than_leave_a_socket_unused() -> None:
-    found = plan(machine(2, 1, 8, 1), range(16), [0, 0])
-    assert [len(rank) for rank in found.ranks] == [8, 8]
-    assert (found.unused, found.reason) == ((), "an equal share of the cores of the job")
+def test_each_rank_has_cores_of_the_numa_node_of_its_gpu_itself() -> None:
+    """DGX A100 with four NUMA nodes in each socket, of which two have GPUs."""
+    gpus = [3, 3, 1, 1, 7, 7, 5, 5]
+    found = plan(machine(2, 4, 16, 2), range(256), gpus)
+    assert [len(rank) for rank in found.ranks] == [32] * 8
+    for rank, node in zip(found.ranks, gpus, strict=True):
+        assert len({number for number in rank if number % 128 // 16 == node}) == 16
+    odd = plan(machine(1, 2, 5, 1), range(10), [0, 0])
+    assert [len(rank) for rank in odd.ranks] == [5, 5]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_of_one_socket_share_the_other_one_beside_cores_near_their_gpus(ranks: int) -> None:
+    found = plan(DGX, range(224), [0] * ranks)
+    near = [{number for number in rank if number % 112 < 56} for rank in found.ranks]
+    assert [(len(own), len(rank)) for own, rank in zip(near, found.ranks, strict=True)] == [
+        (112 // ranks, 224 // ranks)
+    ] * ranks
+    assert found.unused == ()
+    assert (
+        found.reason
+        == "cores of the NUMA node of the rank's GPU, and an equal share of those of other sockets"
+    )
 
 
 def test_a_cpuset_away_from_the_gpus_is_shared_evenly() -> None:

@@ -1,7 +1,7 @@
 """Processors that each rank of a node may use: measured, and compared with those of the job and of its GPU.
 
-`measure` binds a thread of this process for each rank: the kernel answers it as it will answer the rank. The
-rest is pure.
+`measure` binds a thread of this process for each rank, as the rank will be bound, and reads its processors.
+The rest is pure.
 """
 
 from __future__ import annotations
@@ -64,7 +64,6 @@ def affinity_defects(affinity: Affinity) -> list[tuple[str, str]]:
     of_job = set(parse_cores(affinity.of_job))
     of_ranks = [set(parse_cores(text)) for text in affinity.of_ranks]
     near = [set(parse_cores(text)) for text in affinity.near_gpus]
-    outside = [rank for rank, own in enumerate(of_ranks) if own - of_job]
     far = [rank for rank, own in enumerate(of_ranks) if near[rank] and not own & near[rank]]
     without = [rank for rank in far if not of_job & near[rank]]
     far = [rank for rank in far if rank not in without]
@@ -72,12 +71,10 @@ def affinity_defects(affinity: Affinity) -> list[tuple[str, str]]:
     if affinity.are_bound:
         pairs = combinations(range(len(of_ranks)), 2)
         shared = {rank for pair in pairs if of_ranks[pair[0]] & of_ranks[pair[1]] for rank in pair}
-    confine = "have jobs confined to their processors (TaskPlugin=task/cgroup, ConstrainCores=yes)"
     enforce = "set `sbatch: {gres-flags: enforce-binding}` in the site profile, or request whole nodes"
     spread = "request GPUs of all NUMA nodes (whole nodes), or set job.binding=none"
     unbind = "set job.binding=none, and report that the node refuses the binding of its ranks"
     found = [
-        (outside, "{} may use processors that are not of the job", confine),
         (without, "the job has no processor near the GPU of {}", enforce),
         (far, "no processor of {} is near its GPU", spread),
         (shared, "{} share processors, although each was to have its own", unbind),

@@ -215,7 +215,7 @@ def check_processors(facts: Sequence[NodeFacts], ranks: int) -> list[Problem]:
 
 
 def check_affinity(facts: Sequence[NodeFacts]) -> list[Problem]:
-    """Warnings of ranks on processors of others or far from their GPU, each with all nodes that have them."""
+    """Warnings of ranks far from their GPU or on processors of other ranks, each with all its nodes."""
     hosts = _grouped(
         (defect, each.host)
         for each in facts
