@@ -5,7 +5,9 @@ that grows hot or a neighbour that arrives make it an average of two states. Two
 
 - MSER-5 (White, Cobb and Spratt, 2000; White 1997 for MSER): average each five steps, then drop the first d
   averages for which the squared standard error of the rest is least. d is at most half of the series; a
-  minimum at that limit finds no stationary part.
+  minimum at that limit finds no stationary part, unless the last quarter of these steps agrees with the rest.
+  Noise may move the minimum beyond the end of the warm-up, so that most of the dropped steps are usual ones.
+  The first half, quarter and so on of them are therefore compared with the rest as well.
 - A straight line through the medians of twelve batches.
 
 Both judge by medians: a single long step is an outlier that the mean has to contain, not a change. A change
@@ -37,7 +39,11 @@ MARGIN = 0.02
 """Changes of the duration up to this share are tolerated."""
 
 LEVEL = 0.99
-"""Confidence of the interval of a change: two tests of each run, and a false alarm costs its figures."""
+"""Confidence of the interval of a change: few tests of each run, and a false alarm costs its figures."""
+
+PARTS_LEVEL = 0.999
+"""Confidence of all intervals of the parts of the dropped steps together. It is high because short parts of
+correlated steps often differ by chance."""
 
 BATCHES = 12
 """Batches whose medians give the spread of a change."""
@@ -65,9 +71,11 @@ class Stationarity:
     warm_up: int = 0
     """Measured steps that MSER-5 counts as warm-up, beyond the recorded one."""
     shift: Change | None = None
-    """Median of these steps against the rest."""
+    """Median of the first `compared` of the steps that MSER-5 drops against the rest."""
     trend: Change | None = None
     """End of the remaining steps against their start, by the straight line through batch medians."""
+    compared: int = 0
+    """Steps whose median `shift` compares: all that MSER-5 drops, or the first part of them."""
 
     @property
     def publishable(self) -> bool:
@@ -80,12 +88,15 @@ class Stationarity:
         if self.verdict == "too few steps":
             return f"fewer than {MIN_STEPS} measured steps: too few to test whether they are stationary"
         if self.verdict == "warm-up too short" and self.shift is not None:
-            return f"the first {self.warm_up} measured steps are {_longer(self.shift)} than the rest (MSER-5)"
+            rest = "the rest" if self.compared == self.warm_up else f"those after the first {self.warm_up}"
+            return f"the first {self.compared} measured steps are {_longer(self.shift)} than {rest} (MSER-5)"
         if self.verdict == "not stationary" and self.trend is not None and self.trend.material:
             return f"the step time drifts by {100 * self.trend.value:+.0f} % from start to end"
         if self.verdict == "not stationary" and self.shift is not None:
-            halves = f"the first half of the measured steps is {_longer(self.shift)} than the second"
-            return f"{halves} (MSER-5 at its limit)"
+            first = f"the first {self.compared} measured steps are"
+            first = "the first half of the measured steps is" if self.compared == self.warm_up else first
+            second = "the second" if self.compared == self.warm_up else "the second half"
+            return f"{first} {_longer(self.shift)} than {second} (MSER-5 at its limit)"
         return ""
 
 
@@ -111,17 +122,18 @@ def stationarity(step_s: ArrayLike) -> Stationarity:
     series = np.asarray(step_s, dtype=np.float64)
     if series.size < MIN_STEPS:
         return Stationarity("too few steps")
-    batches = series.size // BATCH
     drop = mser5(series)
-    at_limit = drop >= BATCH * (batches // 2)
-    shift = _shift(series[:drop], series[drop:]) if drop else None
-    if at_limit and shift is not None and shift.material:
-        return Stationarity("not stationary", drop, shift)
+    rest = series[drop:]
+    shift, compared = _head_shift(series[:drop], rest)
     short = shift is not None and shift.material
-    trend = _trend(series[drop:] if short else series)
+    at_limit = drop >= BATCH * (series.size // BATCH // 2)
+    if short and at_limit and _shift(series[drop - drop // 4 : drop], rest).material:
+        return Stationarity("not stationary", drop, shift, compared=compared)
+    trend = _trend(rest if short else series)
     if trend.material:
-        return Stationarity("not stationary", drop, shift, trend)
-    return Stationarity("warm-up too short" if short else "stationary", drop if short else 0, shift, trend)
+        return Stationarity("not stationary", drop, shift, trend, compared)
+    verdict: StationarityVerdict = "warm-up too short" if short else "stationary"
+    return Stationarity(verdict, drop if short else 0, shift, trend, compared)
 
 
 def common_warm_up(repeats: Sequence[Floats]) -> int:
@@ -142,17 +154,33 @@ def _longer(change: Change) -> str:
     return f"{100 * abs(change.value):.0f} % {'longer' if change.value > 0 else 'shorter'}"
 
 
-def _shift(head: Floats, rest: Floats) -> Change:
+def _head_shift(head: Floats, rest: Floats) -> tuple[Change | None, int]:
+    """Shift of the longest first part of `head` that differs from `rest`, and the steps of this part.
+
+    The parts are all of `head`, and its first half, quarter and so on. Where none differs, that of all.
+    """
+    if not head.size:
+        return None, 0
+    whole = _shift(head, rest)
+    halves = [head.size >> times for times in range(1, head.size.bit_length())]
+    parts = [size for size in halves if size >= 2 * BATCH]
+    level = 1 - (1 - PARTS_LEVEL) / max(1, len(parts))
+    shifts = ((_shift(head[:size], rest, level), size) for size in parts)
+    found = next((each for each in shifts if each[0].material), None)
+    return (whole, head.size) if whole.material or found is None else found
+
+
+def _shift(head: Floats, rest: Floats, level: float = LEVEL) -> Change:
     """Median of `head` against that of `rest`: Student's t with the spread of batch medians of `rest`.
 
     The spread of `head` is not used: a transient has few batches, and changes within them.
     """
     medians = _medians(rest)
     error = np.sqrt(medians.var(ddof=1) * rest.size / BATCHES * (1 / head.size + 1 / rest.size))
-    half = float(student_t.ppf(0.5 + LEVEL / 2, BATCHES - 1) * error)
-    level = float(np.median(rest))
-    change = float(np.median(head)) - level
-    return Change(change / level, (change - half) / level, (change + half) / level)
+    half = float(student_t.ppf(0.5 + level / 2, BATCHES - 1) * error)
+    usual = float(np.median(rest))
+    change = float(np.median(head)) - usual
+    return Change(change / usual, (change - half) / usual, (change + half) / usual)
 
 
 def _trend(series: Floats) -> Change:

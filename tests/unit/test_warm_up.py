@@ -121,6 +121,38 @@ def test_the_mean_after_a_long_warm_up_is_within_its_interval(profile: Callable[
     assert inside / count >= 0.9
 
 
+@pytest.mark.parametrize(
+    "profile",
+    [
+        *(lambda steps, slow=slow: np.where(steps < 20, slow, 1.0) for slow in (1.05, 1.5, 3.0)),
+        lambda steps: 1 + np.exp(-steps / 15),
+    ],
+    ids=["5 %", "50 %", "three times", "exponential"],
+)
+def test_a_warm_up_of_one_repeat_is_left_out_where_noise_moves_the_minimum(
+    profile: Callable[[Floats], Floats],
+) -> None:
+    """MSER-5 drops twice the warm-up in one run of eight: the median of these steps is the usual one."""
+    generator, steps, beyond, cut, count = np.random.default_rng(7), np.arange(150.0), 0, 0, 80
+    for _ in range(count):
+        series = profile(steps) * (1 + 0.01 * generator.standard_normal(150))
+        beyond += mser5(series) > 40
+        dropped = common_warm_up([series])
+        cut += dropped >= 20 and np.mean(profile(steps)[dropped:]) < 1.02
+    assert beyond >= 5
+    assert cut == count
+
+
+def test_the_reason_of_a_warm_up_that_mser5_overshoots_names_both_numbers_of_steps() -> None:
+    series = noise(1, count=140, cv=0.001) * np.where(np.arange(140) < 18, 1.5, 1)
+    series[50:55] *= 1.3  # spikes: MSER-5 drops all steps up to them
+    found = stationarity(series)
+    assert (found.verdict, found.warm_up, found.compared) == ("warm-up too short", 55, 27)
+    assert found.reason == (
+        "the first 27 measured steps are 50 % longer than those after the first 55 (MSER-5)"
+    )
+
+
 def test_no_warm_up_is_left_out_where_the_rest_is_short_or_changes() -> None:
     steps, generator = np.arange(300.0), np.random.default_rng(3)
     steady = autocorrelated(generator, 300, 0.0)
