@@ -92,7 +92,7 @@ def test_a_slow_rank_is_named_on_the_first_screen_with_size_and_repeats(tmp_path
     assert of_all.low < of_all.value < of_all.high
     (figure,) = section.figures
     assert figure.svg.startswith("<svg")
-    assert "Rank 2 on c02" in figure.conclusion
+    assert "rank 2 on c02" in figure.conclusion
 
 
 def test_a_slow_node_is_recognized_although_each_repeat_numbers_the_ranks_anew(tmp_path):
@@ -109,8 +109,11 @@ def test_a_rank_that_is_slow_in_one_of_three_repeats_is_still_named(tmp_path):
     for repeat in range(3):
         added = delays(4, STEPS, slow=[] if repeat else [1], slow_s=0.05, jitter_s=0.003, seed=repeat)
         write_run(tmp_path / "sweep" / f"n4-r{repeat}", added, repeat)
-    text = sentence_of(study_of(tmp_path / "sweep"))
-    assert "No rank or node is slow in half of the repeats; in 1 of 3 one is: rank 1 on c01." in text
+    section = stragglers.build(study_of(tmp_path / "sweep"))
+    assert section is not None
+    found = "No rank or node is slow in half of the repeats; in 1 of 3 one is: rank 1 on c01."
+    assert found in section.conclusion
+    assert section.figures[0].conclusion.startswith("In run n4-r0, rank 1 on c01 is slow: ")
 
 
 def test_the_table_of_blame_has_the_numbers_of_the_recorded_ranks(tmp_path):
@@ -149,6 +152,14 @@ def test_nobody_is_named_for_jitter_and_long_transfer_is_no_excuse_for_a_name(tm
     (slow,) = [each.text for each in first_screen.answers(study, []) if each.question == first_screen.SLOW]
     assert "jitter" not in slow  # a loss of time, in no rank
     assert "a slow link cannot be excluded" in slow
+
+
+def test_of_equal_ranks_the_heat_map_names_none(tmp_path):
+    write_run(tmp_path / "sweep" / "n4", np.zeros((4, STEPS)))
+    section = stragglers.build(study_of(tmp_path / "sweep"))
+    assert section is not None
+    (figure,) = section.figures
+    assert figure.conclusion == "In run n4, no rank's own work exceeds the median of the others."
 
 
 def test_a_damaged_record_of_links_is_as_none(tmp_path):

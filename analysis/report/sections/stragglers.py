@@ -30,7 +30,7 @@ from analysis.stragglers.outliers import median_of_others
 from analysis.study import Study
 from analysis.svg import heat_map as svg
 from analysis.svg.scales import Axis
-from analysis.units import percent, plural, seconds
+from analysis.units import percent, plural, resolved_s, seconds
 
 _MOST_RANKS = 32
 """Rows of the table of blame."""
@@ -221,21 +221,25 @@ def _blame(leading: Examined) -> Table:
     return Table("blame", caption, columns, rows, [[_link(path)]] * len(rows))
 
 
-def _darkest(point: Point, each: RunStragglers) -> str:
-    """The rank with the largest mean excess, and whether the diagnosis names it."""
+def _darkest(point: Point, path: str, each: RunStragglers) -> str:
+    """The rank with the largest mean excess in one run, and whether the diagnosis of that run names it."""
+    run = f"In run {Path(path).name}, "
     excess_s = each.seconds.own_s - median_of_others(each.seconds.own_s)
     at = int(excess_s.mean(axis=1).argmax())
     rank, host = each.seconds.rank_ids[at], each.seconds.hosts[at]
     place = f" on {host}" if host else ""
+    mean = mean_interval(excess_s[at]).estimate()
+    if resolved_s(mean.value) <= 0:
+        return f"{run}no rank's own work exceeds the median of the others."
     named = any(rank in culprit.ranks for culprit in each.diagnosis.culprits)
-    mean = cell(of_steps(point, mean_interval(excess_s[at]).estimate()), "s").in_text
     verdict = "is slow" if named else "has the largest mean excess and is not slow beyond chance"
-    return f"Rank {rank}{place} {verdict}: {mean} a step above the median of the others."
+    size = cell(of_steps(point, mean), "s").in_text
+    return f"{run}rank {rank}{place} {verdict}: {size} a step above the median of the others."
 
 
 def _figure(leading: Examined, *, emulated: bool) -> Figure:
     _, point, path, each = leading
-    finding = _darkest(point, each)
+    finding = _darkest(point, path, each)
     made = heat_map(each.seconds)
     typical_s = float(np.median(each.seconds.own_s))
     high_s = max(float(np.quantile(made.excess_s, 0.995)), _LEAST_SCALE * typical_s)
@@ -260,8 +264,7 @@ def _figure(leading: Examined, *, emulated: bool) -> Figure:
         row_titles=titles,
     )
     reading = (
-        f"Run {Path(path).name}: a row is a rank, a column a range of steps, and a strong "
-        "colour a "
+        "A row is a rank, a column a range of steps, and a strong colour a "
         f"rank whose own work takes longer than the median of the others by {seconds(high_s)} "
         f"({percent(high_s / typical_s, 0)}) or more. A dark row is a slow rank, a dark part of it a "
         "rank that is "
