@@ -89,6 +89,9 @@ def test_gains_stand_beside_the_largest_loss(
 
 
 def test_an_interval_within_the_run_is_in_the_table_and_not_in_the_figure(tmp_path: Path) -> None:
+    repeated = waterfall.build(study_of(fake_sweep(tmp_path, "repeated")))
+    assert repeated is not None
+    assert "stroke ink" in repeated.figures[0].svg
     section = waterfall.build(study_of(fake_sweep(tmp_path, repeats=1, all_ranks=True)))
     assert section is not None
     bases = {part.basis for part in column(section, "seconds") if isinstance(part, Estimate)}
