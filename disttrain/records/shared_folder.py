@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from disttrain.records.run_directory import Attempt
@@ -19,6 +20,8 @@ STOP_FOUND_WITHIN_S = 20.0
 _SHARE_OF_AGE = 0.05
 _COARSEST_TIME_S = 2.0
 """Coarsest times of modification of a file system, with a margin."""
+_LISTED_WITHIN_S = 120.0
+"""Longest time between two listings of a folder."""
 
 
 def growing_interval(first_s: float, longest_s: float, age_s: float) -> float:
@@ -29,19 +32,38 @@ def growing_interval(first_s: float, longest_s: float, age_s: float) -> float:
     return min(max(first_s, longest_s), max(first_s, _SHARE_OF_AGE * age_s)) if first_s else 0.0
 
 
-class WatchedFolder:
-    """Names in a folder, which is listed again only if its time of modification has changed.
+@dataclass(frozen=True)
+class _Listing:
+    """A listing of a folder, and when it was made."""
 
-    A file that is created in the same tick of the server's clock as the file before it leaves that time
-    unchanged. So a listing counts only if it is some seconds younger than the first sight of the time.
+    state: tuple[int, ...]
+    """Identity, times and links of the folder before the listing."""
+    state_read: float
+    """When this state was read for the first time."""
+    listed: float
+    names: list[str]
+
+    def holds(self, state: tuple[int, ...], now: float) -> bool:
+        """Whether the folder, now in `state`, needs no new listing."""
+        is_settled = self.listed > self.state_read + _COARSEST_TIME_S
+        return state == self.state and is_settled and now < self.listed + _LISTED_WITHIN_S
+
+
+class WatchedFolder:
+    """Names in a folder, which is listed again if its state has changed, and every `_LISTED_WITHIN_S`.
+
+    A file that is created in the same tick of the server's clock as the file before it leaves the times of
+    the folder unchanged. So a listing is used again only if it is some seconds younger than the first read
+    of the state. Lustre takes the times from the client that creates the file, and never sets them back: a
+    file from a node whose clock is slow leaves them unchanged too. The listing after `_LISTED_WITHIN_S`
+    finds it.
     """
 
     def __init__(self, path: Path, now: Callable[[], float] = time.monotonic) -> None:
         self._path = path
         self._now = now
-        self._listed: tuple[tuple[int, ...], float, bool, list[str]] = ((), 0.0, False, [])
-        """State of the folder, when it was first seen, whether the listing counts, and the names. Replaced as
-        a whole, because two threads may read."""
+        self._listing = _Listing((), 0.0, 0.0, [])
+        """The newest listing. Replaced as a whole, because two threads may read."""
 
     def names(self) -> list[str]:
         """The names in the folder; empty if it is missing. Raises `OSError` for any other failure."""
@@ -50,17 +72,14 @@ class WatchedFolder:
         except FileNotFoundError:
             return []
         try:
-            status, now = os.fstat(folder), self._now()
-            state = (status.st_dev, status.st_ino, status.st_mtime_ns)
-            known, since, counts, names = self._listed
-            if state != known:
-                since, counts = now, False
-            if not counts:
-                names = os.listdir(folder)
-                self._listed = (state, since, now > since + _COARSEST_TIME_S, names)
+            status, now, listing = os.fstat(folder), self._now(), self._listing
+            state = (status.st_dev, status.st_ino, status.st_nlink, status.st_mtime_ns, status.st_ctime_ns)
+            if not listing.holds(state, now):
+                state_read = listing.state_read if state == listing.state else now
+                listing = self._listing = _Listing(state, state_read, now, os.listdir(folder))
         finally:
             os.close(folder)
-        return names
+        return listing.names
 
 
 class AttemptWatch:

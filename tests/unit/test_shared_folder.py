@@ -67,14 +67,33 @@ def test_an_unchanged_folder_is_not_listed_again(tmp_path: Path, calls: list[str
     assert sorted(folder.names()) == ["a", "b"]
 
 
+@pytest.fixture
+def _constant_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system on which a new file does not change the state of its folder."""
+    state = os.stat_result(range(10))
+    monkeypatch.setattr(shared_folder.os, "fstat", lambda folder: state)
+
+
+@pytest.mark.usefixtures("_constant_state")
 def test_a_file_of_the_same_tick_of_the_clock_is_found(tmp_path: Path) -> None:
     clock = Clock()
     folder = WatchedFolder(tmp_path, clock)
-    os.utime(tmp_path, (5, 5))
     assert folder.names() == []
     (tmp_path / "a").touch()
-    os.utime(tmp_path, (5, 5))
     clock.now += 1
+    assert folder.names() == ["a"]
+
+
+@pytest.mark.usefixtures("_constant_state")
+def test_a_file_from_a_node_with_a_slow_clock_is_found_within_two_minutes(tmp_path: Path) -> None:
+    clock = Clock()
+    folder = WatchedFolder(tmp_path, clock)
+    for _ in range(3):
+        assert folder.names() == []
+        clock.now += 10
+    (tmp_path / "a").touch()
+    assert folder.names() == []
+    clock.now += 110
     assert folder.names() == ["a"]
 
 
