@@ -16,7 +16,7 @@ from pathlib import Path
 from disttrain.records.run_directory import Attempt
 
 STOP_FOUND_WITHIN_S = 20.0
-"""Longest time in which a running job finds the `STOP` file of the user."""
+"""Longest time in which a running job finds the `STOP` file of the user, if it checks at least so often."""
 _SHARE_OF_AGE = 0.05
 _COARSEST_TIME_S = 2.0
 """Coarsest times of modification of a file system, with a margin."""
@@ -101,21 +101,28 @@ class AttemptWatch:
 
 
 class StopFile:
-    """The user's `STOP` file, read at intervals that grow from `first_s` to `STOP_FOUND_WITHIN_S`."""
+    """The user's `STOP` file, read at intervals that grow from `first_s` to `STOP_FOUND_WITHIN_S`.
+
+    The file is read within a call of `exists`. A call reads it if the next one, after as long as this one,
+    would be too late.
+    """
 
     def __init__(self, path: Path, first_s: float, now: Callable[[], float] = time.monotonic) -> None:
         self._path = path
         self._first_s = first_s
         self._now = now
-        self._began = self._due = now()
+        self._began = self._called = now()
+        self._due = -float("inf")
         self._exists = False
 
     def exists(self) -> bool:
         """Whether the file exists, or existed at an earlier read."""
         now = self._now()
-        if not self._exists and now >= self._due:
+        next_call = 2 * now - self._called
+        self._called = now
+        if not self._exists and (now >= self._due or next_call > self._due):
             interval = growing_interval(self._first_s, STOP_FOUND_WITHIN_S, now - self._began)
-            self._due = now + interval - self._first_s / 2  # callers come about every `first_s`
+            self._due = now + interval
             self._exists = self._read()
         return self._exists
 

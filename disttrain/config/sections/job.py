@@ -27,8 +27,9 @@ class JobConfig(Section):
     """Seconds before the job's time limit at which ranks stop and save. If less time than this is left when
     the ranks start, they train for three quarters of it."""
     stop_check_s: Annotated[NonNegativeFloat, Field(json_schema_extra=NOT_IN_KEY)] = 1.0
-    """Seconds between the checks at which ranks agree on stop requests; 0: at every step. A long run looks
-    for the file `STOP` more rarely, every 20 s, except with 0."""
+    """Seconds between the checks at which ranks agree on stop requests; 0: at every step. A long run reads
+    the file `STOP` more rarely: within 20 s, or at each check where checks are further apart; with 0, at
+    every check."""
     preflight: Annotated[Literal["auto", "basic", "full", "off"], Field(json_schema_extra=NOT_IN_KEY)] = (
         "auto"
     )
