@@ -43,10 +43,13 @@ def test_one_repeat_shows_ceilings_without_judging_them(tmp_path: Path) -> None:
     section = section_of(fake_sweep(tmp_path, repeats=1))
     assert section.conclusion.startswith("At 4 nodes, the part with the highest ceiling is data transfer: ")
     assert section.conclusion.endswith(
-        "One repeat gives no interval, so this is not significant: run each at least 3 times (--repeats 3)."
+        "One repeat gives no interval between repeats, so this is not significant: run each at least 3 times "
+        "(--repeats 3)."
     )
     (table,) = section.tables
-    assert table.caption.endswith("One repeat: no interval, so all parts above 1 % are listed.")
+    assert table.caption.endswith(
+        "One repeat: no interval between repeats, so all parts above 1 % are listed."
+    )
     assert table.rows[0][1] == "data transfer"
 
 

@@ -77,10 +77,12 @@ def _listed(each: list[SizeBottlenecks]) -> str:
     unjudged = [share for share in every if share.low is None]
     if not unjudged:
         return judged
-    reason = "Not stationary" if unjudged[0].basis == "not stationary" else "One repeat"
+    reason = "One repeat: no interval between repeats"
+    if unjudged[0].basis == "not stationary":
+        reason = "Not stationary: no interval"
     if len(unjudged) == len(every):
-        return f"{reason}: no interval, so all parts above 1 % are listed."
-    return f"{judged} Parts without an interval are listed above 1 %."
+        return f"{reason}, so all parts above 1 % are listed."
+    return f"{judged} Parts without such a bound are listed above 1 %."
 
 
 def at_largest(study: Study, curve: Curve) -> SizeBottlenecks | None:
@@ -170,7 +172,7 @@ def conclusion(study: Study, each: SizeBottlenecks) -> str:
     if found and found[0].share.low is None:
         first = found[0]
         again = common.repeat_advice(study.runs_of(curve, point))
-        reason = f"One repeat gives no interval, so this is not significant: {again}."
+        reason = f"One repeat gives no interval between repeats, so this is not significant: {again}."
         if first.share.basis == "not stationary":
             reason = "Steps that are not stationary give no interval, so this is not significant."
         return (
