@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from analysis.comparison import PointComparison
 from analysis.figures.ratio_plot import ratio_figure
 from analysis.figures.style import curve_class
+from analysis.report.cells import cell
 from analysis.report.common import has_bars, sentence
 from analysis.report.section import Column, Figure, RunLink, Table, Value
 from analysis.stats.estimates import CONFIDENCE
@@ -75,18 +77,15 @@ def table(name: str, caption: str, compared: Sequence[PointComparison], links: L
     return Table(name, caption, columns, rows, [links(each) for each in compared], emphasized)
 
 
-def beyond_one(compared: Sequence[PointComparison]) -> str:
-    """Numbers of intervals above, below and around a ratio of 1."""
-    known = [each.ratio for each in compared if each.ratio.low is not None and each.ratio.high is not None]
-    if not known:
-        return f"None of {plural(len(compared), 'ratio')} has an interval, so none can be told from 1."
-    above = sum((each.low or 0.0) > 1 for each in known)
-    below = sum((each.high or 0.0) < 1 for each in known)
-    within = "within the run" if any(each.basis == "within run" for each in known) else "over repeats"
-    return (
-        f"Of {plural(len(compared), 'ratio')}, {above} lie above 1 and {below} below by their whole interval "
-        f"{within}; {len(compared) - above - below} cannot be told from 1."
-    )
+def verdict_counts(compared: Sequence[PointComparison]) -> str:
+    """Number of ratios by verdict, and their extent; of one ratio, its interval."""
+    if len(compared) == 1:
+        (only,) = compared
+        return f"The ratio is {cell(only.ratio, 'ratio').in_text}: {only.verdict}."
+    counts = Counter(each.verdict for each in compared)
+    named = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
+    low, high = (times(end(each.ratio.value for each in compared)) for end in (min, max))
+    return f"Verdicts on {len(compared)} ratios from {low} to {high}: {named}."
 
 
 def figure(name: str, title: str, compared: Sequence[PointComparison]) -> Figure | None:
@@ -119,7 +118,7 @@ def figure(name: str, title: str, compared: Sequence[PointComparison]) -> Figure
     bars = f"Bars are {percent(CONFIDENCE, 0)} intervals over repeats. "
     drawn = bars if has_bars(each.ratio for each in compared) else ""
     reading = f"{drawn}In the band, the two are equivalent."
-    finding = beyond_one(compared)
+    finding = verdict_counts(compared)
     return Figure(
         name, title, finding, plot.svg(), description, lambda: ratio_figure(compared), reading, data=name
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,9 @@ def test_configurations_are_compared_with_the_fastest_and_one_repeat_settles_not
         assert ratio.low is not None
         assert ratio.low < ratio.value == pytest.approx(1.1, rel=0.05)
         assert (verdict, reason) == ("unsettled", "one repeat")
+    assert re.fullmatch(
+        r"Verdicts on 2 ratios from 1\.1.* to 1\.1.*: 2 unsettled\.", section.figures[0].conclusion
+    )
     strategies = fake_sweep(tmp_path, "strategies", nodes=(1, 2), axes=STRATEGIES)
     assert configurations.build(study_of(strategies)) is None  # the section of strategies has them
 
