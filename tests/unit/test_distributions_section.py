@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from analysis.report.sections import build_all, distributions, utilization
 from analysis.report.summary import summarize
 from analysis.runs.load import load
 from analysis.study import Study
+from disttrain.records.run_directory import RunDir
 from tests.support.fake_runs import fake_sweep
 
 CONFIGURATIONS = [{"optim.lr": lr / 1000} for lr in (1, 2)]
@@ -57,9 +59,33 @@ def test_of_too_many_sizes_the_ends_of_each_configuration_are_shown(
     figure = histograms_of(study_of(sweep))
     shown = re.findall(r">lr [\d.]+, (\d) nodes?</text>", figure.svg)
     assert shown == ["1", "4", "1", "4"]
-    assert "Of 6 sizes, the smallest and largest of each configuration are shown." in figure.caption
+    assert "Of 6 sizes, 4 are shown: the smallest and largest of each configuration." in figure.caption
     assert figure.draw_png is not None
     assert len(figure.draw_png().axes) == 4
+
+
+def test_configurations_beyond_the_most_histograms_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distributions, "_MOST_HISTOGRAMS", 3)
+    figure = histograms_of(study_of(fake_sweep(tmp_path, nodes=(1, 2), repeats=1, axes=CONFIGURATIONS)))
+    assert figure.svg.count("median ") == 2
+    text = "Of 4 sizes, 2 are shown: the smallest and largest of the first 1 of 2 configurations."
+    assert text in figure.caption
+
+
+def test_of_equal_shares_of_slow_steps_none_is_the_largest(tmp_path: Path) -> None:
+    sweep = fake_sweep(tmp_path, nodes=(1, 2), repeats=1)
+    figure = histograms_of(study_of(sweep))
+    assert figure.conclusion == "2.0 % of 100 steps take more than 1.25 times the median on 1 node."
+    path = RunDir(sweep / "n2x1-r0").attempt(0).steps(0)
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    records[-1]["step_s"] *= 2
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    found = histograms_of(study_of(sweep)).conclusion
+    assert found == (
+        "3.0 % of 100 steps take more than 1.25 times the median on 2 nodes, the largest such share."
+    )
 
 
 def test_lines_of_several_configurations_name_their_size_in_their_colour(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import groupby
 
 import numpy as np
 import pandas as pd
@@ -131,7 +132,8 @@ def _sizes(study: Study) -> list[SizeSteps]:
 
 
 def _conclusion(study: Study, found: Sequence[SizeSteps]) -> str:
-    most = max(found, key=lambda each: each.tail.value)
+    tails = [each.tail.value for each in found]
+    most = found[int(np.argmax(tails))]
     shown = cell(most.tail, "ratio")
     interval = f" {shown.interval}" if shown.interval.startswith("[") else ""
     steps = min(times.size for times in most.repeats)
@@ -139,9 +141,14 @@ def _conclusion(study: Study, found: Sequence[SizeSteps]) -> str:
     return (
         f"The 99th percentile is {shown.text}{interval} the median on "
         f"{point_name(study, most.curve, most.point)}"
-        + (", the largest such ratio." if len(found) > 1 else ".")
+        + (", the largest such ratio." if _is_largest(most.tail.value, tails) else ".")
         + few
     )
+
+
+def _is_largest(value: float, values: Sequence[float]) -> bool:
+    """Whether a value of several exceeds all others: not so in a tie."""
+    return len(values) > 1 and sum(each >= value for each in values) == 1
 
 
 def _edge_s(found: Sequence[SizeSteps]) -> float:
@@ -170,7 +177,7 @@ def _slow_steps(study: Study, found: Sequence[SizeSteps]) -> str:
     if shares[most] == 0:
         return f"No step takes more than {_SLOW:g} times the median of its size."
     text = f"{percent(shares[most])} of {plural(each.times.size, 'step')} take more than {_SLOW:g} times"
-    largest = ", the largest such share" if len(found) > 1 else ""
+    largest = ", the largest such share" if _is_largest(shares[most], shares) else ""
     return f"{text} the median on {point_name(study, each.curve, each.point)}{largest}."
 
 
@@ -237,11 +244,26 @@ def _data(study: Study, found: Sequence[SizeSteps]) -> Table:
 
 
 def _with_histogram(found: Sequence[SizeSteps]) -> list[SizeSteps]:
-    """All sizes; of too many, the smallest and the largest of each configuration."""
+    """All sizes; of too many, the smallest and the largest of as many configurations as fit."""
     if len(found) <= _MOST_HISTOGRAMS:
         return list(found)
-    ends = {id(point) for each in found for point in (each.curve.points[0], each.curve.points[-1])}
-    return [each for each in found if id(each.point) in ends][:_MOST_HISTOGRAMS]
+    shown: list[SizeSteps] = []
+    for _, sizes in groupby(found, key=lambda each: id(each.curve)):
+        first, *rest = sizes
+        ends = [first, *rest[-1:]]
+        if len(shown) + len(ends) > _MOST_HISTOGRAMS:
+            break
+        shown += ends
+    return shown
+
+
+def _left_out(found: Sequence[SizeSteps], shown: Sequence[SizeSteps]) -> str:
+    """The rule by which only some sizes have a histogram; empty where all have one."""
+    if len(shown) == len(found):
+        return ""
+    every, some = (len({id(each.curve) for each in sizes}) for sizes in (found, shown))
+    of = "each configuration" if every == some else f"the first {some} of {every} configurations"
+    return f" Of {len(found)} sizes, {len(shown)} are shown: the smallest and largest of {of}."
 
 
 def _histograms(study: Study, found: Sequence[SizeSteps], data: Callable[[], Table]) -> Figure:
@@ -262,8 +284,6 @@ def _histograms(study: Study, found: Sequence[SizeSteps], data: Callable[[], Tab
         for run in each.point.runs
         if (each.curve.sweep, run) in study.step_times_s
     }
-    left_out = len(found) - len(shown)
-    rest = f" Of {plural(len(found), 'size')}, the smallest and largest of each configuration are shown."
     return Figure(
         "latency",
         "Histogram of step times",
@@ -272,7 +292,7 @@ def _histograms(study: Study, found: Sequence[SizeSteps], data: Callable[[], Tab
         "Histogram of step durations, one row for each size",
         lambda: plots.latency_figure(study.curves, times),
         "A second peak is a second kind of step (a checkpoint, a validation, a disturbance). All repeats "
-        f"pooled; the last bar also counts steps beyond the right edge.{rest if left_out else ''}",
+        f"pooled; the last bar also counts steps beyond the right edge.{_left_out(found, shown)}",
         data=data,
     )
 
