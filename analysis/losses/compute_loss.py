@@ -28,6 +28,7 @@ CauseName = Literal["slow_ranks", "lower_clocks", "shared_processors", "smaller_
 
 SMALL = 0.1
 """Sized causes below this share of the loss are counted in the rest."""
+_NOT_SHOWN = "for a reason that the records do not show"
 
 
 @dataclass(frozen=True)
@@ -115,19 +116,21 @@ def sentence(causes: tuple[Cause, ...]) -> str:
     if len(causes) == 1:
         return f"Compute takes longer: {causes[0].text}."
     losses = [cause for cause in causes if cause.seconds > 0]
-    if len(losses) < len(causes):
-        gains = ", ".join(f"{seconds(-cause.seconds)} {cause.text}" for cause in causes if cause.seconds <= 0)
-        lost_s = seconds(sum(cause.seconds for cause in losses))
+    gains = [cause for cause in causes if cause.seconds <= 0]
+    if gains:
+        lost_s, gained_s = (sum(abs(cause.seconds) for cause in each) for each in (losses, gains))
         texts = [f"{seconds(cause.seconds)} {cause.text}" if losses[1:] else cause.text for cause in losses]
-        longer = f"Compute takes {seconds(total_s)} longer: {lost_s} lost, less {gains}."
-        return f"{longer} The loss: {'; '.join(texts)}."
+        return (
+            f"Compute takes {seconds(total_s)} longer: {seconds(lost_s)} lost, {seconds(gained_s)} gained. "
+            f"Lost: {'; '.join(texts)}. Gained: {'; '.join(cause.text for cause in gains)}."
+        )
     shares = [f"{percent(cause.seconds / total_s, 0)} {cause.text}" for cause in causes]
     return f"Compute takes longer; of the lost compute time: {'; '.join(shares)}."
 
 
 def _rest(point: ComputeState, base: ComputeState, rest_s: float) -> Cause:
     if rest_s < 0:
-        return Cause(("unknown",), rest_s, "gained for a reason that the records do not show")
+        return Cause(("unknown",), rest_s, _NOT_SHOWN)
     found: dict[CauseName, str] = {}
     if shared := _processor_text(point, base):
         found["shared_processors"] = shared
@@ -137,7 +140,7 @@ def _rest(point: ComputeState, base: ComputeState, rest_s: float) -> Cause:
             f"{base.local_batch_size}"
         )
     if not found:
-        return Cause(("unknown",), rest_s, "for a reason that the records do not show")
+        return Cause(("unknown",), rest_s, _NOT_SHOWN)
     return Cause(tuple(found), rest_s, " or ".join(found.values()))
 
 
@@ -189,7 +192,7 @@ def _rank_text(point: ComputeState) -> str:
         return f"{names[0]} computes {percent(beyond, 0)} longer than the median of the other ranks{more}"
     slowest = int(np.argmax(ranks))
     beyond = float(ranks[slowest] / np.median(ranks)) - 1
-    return f"slow ranks: rank {slowest} computes {percent(beyond, 0)} longer than the median rank"
+    return f"slow ranks, as rank {slowest} computes {percent(beyond, 0)} longer than the median rank"
 
 
 def _clock_factor(point: ComputeState, base: ComputeState) -> float:
@@ -200,4 +203,4 @@ def _clock_text(point: ComputeState, base: ComputeState) -> str:
     if point.clock is None or base.clock is None:
         return ""
     before = percent(base.clock, 0)
-    return f"lower clocks: {percent(point.clock, 0)} of the maximum instead of {before} at the base"
+    return f"lower clocks, at {percent(point.clock, 0)} of the maximum instead of {before} at the base"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -75,7 +76,7 @@ def test_lower_clocks_are_named_with_their_size_and_the_rest_is_unknown() -> Non
     found = explain(ComputeState(1.5, 2, 8, clock=0.8), ComputeState(1.0, 1, 8, clock=1.0), 1.0)
     assert [cause.names for cause in found] == [("lower_clocks",), ("unknown",)]
     assert found[0].seconds == pytest.approx(0.5 * math.log(1 / 0.8) / math.log(1.5))
-    assert "of the lost compute time: 55 % lower clocks: 80 % of the maximum" in sentence(found)
+    assert "of the lost compute time: 55 % lower clocks, at 80 % of the maximum" in sentence(found)
 
 
 def test_a_cause_larger_than_the_loss_has_seconds_and_the_gain_beside_it() -> None:
@@ -86,9 +87,21 @@ def test_a_cause_larger_than_the_loss_has_seconds_and_the_gain_beside_it() -> No
     assert found[0].seconds > point.compute_s - 1.0 > 0 > found[1].seconds
     text = sentence(found)
     assert text == (
-        "Compute takes 175 ms longer: 289 ms lost, less 114 ms gained for a reason that the records do not "
-        "show. The loss: node c01 computes 122 % longer than the median of the other ranks."
+        "Compute takes 175 ms longer: 289 ms lost, 114 ms gained. Lost: node c01 computes 122 % longer than "
+        "the median of the other ranks. Gained: for a reason that the records do not show."
     )
+
+
+def test_two_causes_larger_than_the_loss_read_as_one_list() -> None:
+    ranks = np.array([0.9, 2.0, 0.9, 0.9])
+    point = ComputeState(ranks.mean(), 4, 8, rank_compute_s=ranks, clock=0.9)
+    text = sentence(explain(point, ComputeState(1.0, 1, 8, clock=1.0), 1.0))
+    assert re.fullmatch(
+        r"Compute takes 175 ms longer: \d+ ms lost, \d+ ms gained\. Lost: \d+ ms slow ranks, as rank 1 "
+        r"computes 122 % longer than the median rank; \d+ ms lower clocks, at 90 % of the maximum instead of "
+        r"100 % at the base\. Gained: for a reason that the records do not show\.",
+        text,
+    ), text
 
 
 def test_ranks_that_differ_as_little_as_at_the_base_are_not_blamed() -> None:
