@@ -15,6 +15,7 @@ from pathlib import Path
 from disttrain.errors import ConfigError, message_of
 from jobs.cli.command_output import add_json, print_error
 from jobs.cli.formatting import count
+from jobs.cli.scheduler_arguments import PROFILE, PROFILE_KEYS
 from jobs.cli.target import chosen_doctor
 from jobs.cli.terminal import Colour, has_colour, paint
 from jobs.schedulers.doctor.diagnosis import SEVERITIES, Diagnosis, Severity
@@ -23,11 +24,6 @@ _COLOURS: dict[Severity, Colour | None] = {"error": "red", "warning": "yellow", 
 _WIDTH = 110
 """Columns of the text where the output is no terminal."""
 _INDENT = 10
-_PROFILE = "site profile"
-_PROFILE_KEYS = (
-    f"keys of the {_PROFILE}: in a file for --profile (`submit.py doctor --write-profile mysite.yaml` drafts "
-    "one), or each as --slurm KEY=VALUE"
-)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -66,8 +62,8 @@ def diagnosis_text(diagnosis: Diagnosis, columns: int, *, coloured: bool = False
         for name, text in (("fix", finding.fix), ("read", finding.evidence)):
             first, *rest = _wrapped(text, columns - 6)
             lines += [f"{'':{_INDENT}}{name:6}{first}", *(" " * (_INDENT + 6) + line for line in rest)]
-    if any(_PROFILE in finding.fix for finding in diagnosis.findings):
-        lines += ["", *_wrapped(_PROFILE_KEYS, columns)]
+    if any(PROFILE in finding.fix for finding in diagnosis.findings):
+        lines += ["", *_wrapped(PROFILE_KEYS, columns)]
     if diagnosis.unchecked:
         lines += ["", "not checked:"]
         for each in diagnosis.unchecked:

@@ -5,6 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+PROFILE = "site profile"
+PROFILE_KEYS = (
+    f"keys of the {PROFILE}: in a file for --profile (`submit.py doctor --write-profile mysite.yaml` drafts "
+    "one), or each as --slurm KEY=VALUE"
+)
+"""Where a user sets a key that a fix names."""
+
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
     """`--cluster`, `--profile` and `--slurm`."""

@@ -28,9 +28,9 @@ _COMMENT = re.compile(r"""(?:[^'"\\#]|\\.|'[^']*'|"(?:\\.|[^"\\])*"|(?<=\S)\#)*(
 _QUOTES = "'\""
 _NETWORK = re.compile(r"--network(?:=|\s+)['\"]?([\w,.=/-]+)")
 _SBATCH = re.compile(r"#SBATCH\s+(.*)")
-_SLURM_COMMANDS = frozenset({"srun", "sbatch", "salloc"})
+_EXPORTING_COMMANDS = frozenset({"srun", "sbatch", "salloc"})
 _QUOTED_PARTS = re.compile(r"""(?:[^,'"]|'[^']*'|"[^"]*")+""")
-"""Parts of Slurm's `--export`, which commas separate except within quotes."""
+"""Parts of `--export` of such a command, which commas separate except within quotes."""
 
 
 @dataclass(frozen=True)
@@ -120,13 +120,13 @@ def _of_command(words: list[str], origin: str) -> Iterator[Setting]:
         if option in ("-x", "--env", "-e"):  # mpirun, apptainer, docker
             yield from _assignments([word], origin)
     for index, word in enumerate(words[leading:], leading):
-        if word.rpartition("/")[2] in _SLURM_COMMANDS:
+        if word.rpartition("/")[2] in _EXPORTING_COMMANDS:
             yield from _exported(words[index + 1 :], origin)
             break
 
 
 def _exported(words: list[str], origin: str) -> Iterator[Setting]:
-    """Assignments in the first `--export` of options of Slurm; those after it may belong to the program."""
+    """Assignments in the first `--export` among the options of srun; those after it may be the program's."""
     for word, following in zip(words, [*words[1:], ""], strict=True):
         option, equals, value = word.partition("=")
         if option == "--export":

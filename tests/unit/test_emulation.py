@@ -302,7 +302,7 @@ def test_what_waits_is_emulated_and_what_only_loads_slowly_too():
     real = check(Draft(base))
     waits = check(Draft({**base, "model": {"kind": "emulated"}}))
     computes = check(Draft({**base, "model": {"kind": "emulated", "work": "matmul"}}))
-    slow = check(Draft({**base, "data": {"kind": "synthetic", "delay_s": 0.1}}))
+    slow = check(Draft({**base, "data": {"kind": "synthetic", "task": "language", "delay_s": 0.1}}))
     assert [c.emulated for c in (real, waits, computes, slow)] == [False, True, True, True]
     assert [model_waits(c) for c in (real, waits, computes, slow)] == [False, True, False, False]
     assert not is_emulated({})

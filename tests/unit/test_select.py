@@ -17,9 +17,9 @@ ROOMS_THAT_NAME = ("schedulers", "minicluster")
 MODULES_THAT_NAME = ("cli/arguments.py", "cli/examples.py", "cli/scheduler_arguments.py", "cli/target.py")
 BATCH = re.compile(
     r"""LOCAL x ACCUM|"LOCAL",|"local": "auto"|\("local", "accum"""
-    r"""|"local": (\w+\.)*batch\.local|batch\['local'\]|/usr/local/"""
+    r"""|"local": (\w+\.)*batch\.local|batch\['local'\]|/usr/local/|local rank"""
 )
-"""The local batch and `/usr/local` are no scheduler."""
+"""The local batch, a local rank and `/usr/local` are no scheduler."""
 
 
 def naming_lines(text: str) -> list[int]:
@@ -39,6 +39,7 @@ def naming_lines(text: str) -> list[int]:
         ("# A local run has none.", True),
         ('"local": wanted.batch.local,', False),
         ("LOCAL_RANK, local_rank", False),
+        ("the GPU of each local rank", False),
         ("sbatch", False),
     ],
 )
