@@ -9,7 +9,7 @@ from disttrain.records.nccl_names import permits
 from jobs.fabric.choose_adapters import degraded, nearest_gpus
 from jobs.fabric.derive import adapter_list, verbs_in_use
 from jobs.fabric.description import ENOUGH_LOCKED_BYTES, Adapter, AdapterKind, Fabric, Gpu, PciDevice
-from jobs.fabric.network_plugin import missing_plugin
+from jobs.fabric.network_plugin import missing_by
 from jobs.fabric.pci import NEAR
 
 NVLINK_REMEDY = "run `nvidia-smi nvlink --status` on the node; have the GPU reset or the node drained"
@@ -30,7 +30,7 @@ def defects(fabric: Fabric, settings: Mapping[str, str] | None = None) -> tuple[
         *_locked_memory(fabric),
         *_missing_devices(fabric),
         *_gpudirect(fabric),
-        *_plugins(fabric),
+        *_plugins(fabric, settings or {}),
     )
 
 
@@ -139,12 +139,14 @@ def _gpudirect(fabric: Fabric) -> Iterator[str]:
         )
 
 
-def _plugins(fabric: Fabric) -> Iterator[str]:
+def _plugins(fabric: Fabric, settings: Mapping[str, str]) -> Iterator[str]:
     if not (fabric.gpus and _has(fabric, AdapterKind.EFA, AdapterKind.CXI)):
         return
-    missing = missing_plugin(fabric.software)
+    value = settings.get("NCCL_NET_PLUGIN")
+    missing = missing_by(fabric.software, value)
     if missing is not None:
-        yield f"{missing.fact}, so NCCL would use TCP: {missing.remedy}"
+        given = f"NCCL_NET_PLUGIN={value}: " if value else ""
+        yield f"{given}{missing.fact}, so NCCL would use TCP: {missing.remedy}"
 
 
 def _has(fabric: Fabric, *kinds: AdapterKind) -> bool:

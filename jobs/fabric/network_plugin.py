@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from disttrain.errors import nearest
 from jobs.fabric.description import Plugin, Software
 
 
@@ -27,6 +29,43 @@ def missing_plugin(software: Software) -> MissingPlugin | None:
     if plugins:
         return unreachable(plugins[0])
     return MissingPlugin("no network plugin of NCCL (aws-ofi-nccl)", "install it or load its module")
+
+
+def missing_by(software: Software, value: str | None) -> MissingPlugin | None:
+    """The reason for which NCCL loads no network plugin with this value of `NCCL_NET_PLUGIN`; None also for a
+    path, which is not judged."""
+    if value and "/" in value:
+        return None
+    names = plugin_names(value or "")
+    return missing_named(software, names) if names else missing_plugin(software)
+
+
+def plugin_names(value: str) -> list[str]:
+    """The names in a value of `NCCL_NET_PLUGIN`."""
+    return [name.strip() for name in value.split(",") if name.strip()]
+
+
+def missing_named(software: Software, names: Sequence[str]) -> MissingPlugin | None:
+    """The reason for which NCCL loads none of these plugins; None where it loads one."""
+    if list(names) == ["none"]:
+        return MissingPlugin("NCCL loads no plugin", "remove it")
+    plugins = installed(software)
+    found = [each for each in plugins if any(is_named(each, name) for name in names)]
+    if not names or any(each.is_reachable for each in found) or not shows_libraries(software):
+        return None
+    if found:
+        return unreachable(found[0])
+    values = [value for each in plugins for value in suffixes(each)]
+    has = f" (it has {', '.join(values)})" if values else ""
+    return MissingPlugin(
+        f"the node has no plugin {' or '.join(names)}{has}",
+        f"remove it, or install the plugin{nearest(names[0], values)}",
+    )
+
+
+def shows_libraries(software: Software) -> bool:
+    """False for a copied file tree without the folders of libraries."""
+    return software.nccl_version is not None or bool(software.nccl_plugins)
 
 
 def unreachable(plugin: Plugin) -> MissingPlugin:

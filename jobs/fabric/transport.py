@@ -16,11 +16,10 @@ from jobs.fabric.expected_adapters import permitted_ports
 from jobs.fabric.findings import Finding, FindingKind, FindingSeverity, LintContext
 from jobs.fabric.network_plugin import (
     MissingPlugin,
-    installed,
-    is_named,
+    missing_named,
     missing_plugin,
-    suffixes,
-    unreachable,
+    plugin_names,
+    shows_libraries,
 )
 from jobs.fabric.registry import parse_version
 
@@ -117,12 +116,7 @@ def _unknown_network(context: LintContext, fabric: Fabric, value: str) -> Findin
 def _missing(context: LintContext, fabric: Fabric) -> MissingPlugin | None:
     """The reason for which NCCL loads no plugin; None also where detection cannot see one."""
     is_path = "/" in (context.value("NCCL_NET_PLUGIN") or "")
-    return None if is_path or not _shows_libraries(fabric) else missing_plugin(fabric.software)
-
-
-def _shows_libraries(fabric: Fabric) -> bool:
-    """False for a copied file tree without the folders of libraries."""
-    return fabric.software.nccl_version is not None or bool(fabric.software.nccl_plugins)
+    return None if is_path or not shows_libraries(fabric.software) else missing_plugin(fabric.software)
 
 
 def network_plugin(context: LintContext) -> Iterator[Finding]:
@@ -130,32 +124,14 @@ def network_plugin(context: LintContext) -> Iterator[Finding]:
     value, fabric = context.value("NCCL_NET_PLUGIN"), context.fabric
     if not value or fabric is None or context.nodes == 1 or not fabric.gpus or "/" in value:
         return
-    missing = _missing_names(fabric, [name.strip() for name in value.split(",") if name.strip()])
-    if missing is not None:
+    names = plugin_names(value)
+    missing = missing_named(fabric.software, names)
+    if missing is not None and (names != ["none"] or fabric.kind in PLUGIN_NETWORKS):
         used = "its own transport IB" if fabric.kind in VERBS_NETWORKS else "TCP"
         yield context.finding(
             FindingSeverity.WARNING, FindingKind.FALLBACK, "NCCL_NET_PLUGIN",
             f"{missing.fact}, so NCCL uses {used}; {missing.remedy}", f"{USER_GUIDE}#nccl-net-plugin",
         )  # fmt: skip
-
-
-def _missing_names(fabric: Fabric, names: Sequence[str]) -> MissingPlugin | None:
-    """The reason for which NCCL loads none of these plugins; None where it loads one, or needs none."""
-    if list(names) == ["none"]:
-        is_needed = fabric.kind in PLUGIN_NETWORKS
-        return MissingPlugin("NCCL loads no plugin", "remove it") if is_needed else None
-    plugins = installed(fabric.software)
-    found = [each for each in plugins if any(is_named(each, name) for name in names)]
-    if any(each.is_reachable for each in found) or not _shows_libraries(fabric):
-        return None
-    if found:
-        return unreachable(found[0])
-    values = [value for each in plugins for value in suffixes(each)]
-    has = f" (it has {', '.join(values)})" if values else ""
-    return MissingPlugin(
-        f"the node has no plugin {' or '.join(names)}{has}",
-        f"remove it, or install the plugin{nearest(names[0], values)}",
-    )
 
 
 def roce_address(context: LintContext) -> Iterator[Finding]:

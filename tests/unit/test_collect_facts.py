@@ -102,13 +102,30 @@ def test_a_run_over_tcp_does_not_need_locked_memory(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("kind", "needed"), [("ndr", True), ("efa_p5", True), ("cxi", False), ("pcie", False)]
+    ("kind", "plugin", "needed"),
+    [
+        ("ndr", "none", True),
+        ("efa_p5", "", False),  # its plugin is not on the path of libraries
+        ("efa_p5", "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu/libnccl-net.so", True),
+        ("cxi", "", False),
+        ("pcie", "", False),
+    ],
 )
 def test_adapters_that_need_locked_memory(
-    kind: str, needed: bool, fabric_of: Callable[[str], Fabric]
+    kind: str, plugin: str, needed: bool, fabric_of: Callable[[str], Fabric]
 ) -> None:
     fabric = fabric_of(kind)
-    assert collect_facts._network_facts(fabric, fabric.compute_adapters, {})["rdma"] == needed
+    settings = {"NCCL_NET_PLUGIN": plugin}
+    assert collect_facts._network_facts(fabric, fabric.compute_adapters, settings)["rdma"] == needed
+
+
+def test_locked_memory_of_efa_whose_plugin_is_reachable(fabric_of: Callable[[str], Fabric]) -> None:
+    efa = fabric_of("efa_p5")
+    reachable = tuple(replace(each, is_reachable=True) for each in efa.software.nccl_plugins)
+    fabric = replace(efa, software=replace(efa.software, nccl_plugins=reachable))
+    for value, needed in (("", True), ("none", False)):
+        found = collect_facts._network_facts(fabric, fabric.compute_adapters, {"NCCL_NET_PLUGIN": value})
+        assert found["rdma"] == needed
 
 
 def test_defects_of_a_network_that_the_run_uses(tmp_path: Path, fabric_of: Callable[[str], Fabric]) -> None:

@@ -135,6 +135,19 @@ def test_plugins(fabric_of: Callable[[str], Fabric]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("/opt/mine/libnccl-net-mine.so", None),
+        ("none", "NCCL_NET_PLUGIN=none: NCCL loads no plugin, so NCCL would use TCP: remove it"),
+        ("tcpx", "NCCL_NET_PLUGIN=tcpx: the node has no plugin tcpx (it has libnccl-net"),
+    ],
+)
+def test_the_chosen_plugin_counts(value: str, text: str | None, fabric_of: Callable[[str], Fabric]) -> None:
+    found = [line for line in defects(fabric_of("efa_p5"), {"NCCL_NET_PLUGIN": value}) if "plugin" in line]
+    assert [line.startswith(text) for line in found] == [True] if text else not found
+
+
+@pytest.mark.parametrize(
     ("speed", "lanes", "gbit"), [(32.0, 16, 504.1), (8.0, 8, 63.0), (5.0, 8, 32.0), (None, 8, None)]
 )
 def test_rates_of_pcie(speed: float | None, lanes: int, gbit: float | None) -> None:

@@ -68,6 +68,7 @@ def test_a_value_that_does_not_fit_the_node(
         ("ethernet_25g", "NCCL_NET=Socket"),
         ("ethernet_25g", "NCCL_NET_PLUGIN=none"),
         ("ndr", "NCCL_NET_PLUGIN=/opt/mine/libnccl-net-mine.so"),
+        ("ndr", "NCCL_NET_PLUGIN=,"),
         ("dead_hca", "NCCL_IB_HCA==mlx5_3,mlx5_0"),
         ("hdr_mixed", "NCCL_IB_HCA=^=mlx5_8,mlx5_9"),
         ("hdr_mixed", f"NCCL_IB_HCA={COMPUTE}"),

@@ -22,6 +22,7 @@ from jobs.fabric.defects import defects
 from jobs.fabric.description import Adapter, AdapterKind, ConfigurationFile, Fabric, FabricKind, Gpu
 from jobs.fabric.detect import current_process, detect
 from jobs.fabric.expected_adapters import expected_adapters
+from jobs.fabric.network_plugin import missing_by
 from jobs.fabric.shared_network import Offer
 from jobs.node.node_gpus import NodeGpus, has_driver, read_node_gpus
 from jobs.node.preflight.affinity import Affinity
@@ -158,9 +159,11 @@ def _network_facts(
     """Facts of the adapters that NCCL uses; no defects without any."""
     # `checks.check_memory_lock` judges the limit of locked memory
     unlimited = replace(fabric, software=replace(fabric.software, memory_lock_bytes=None))
+    kinds = {each.kind for each in adapters}
+    lacks_plugin = missing_by(fabric.software, settings.get("NCCL_NET_PLUGIN")) is not None
     return {
         "memory_lock_bytes": fabric.software.memory_lock_bytes,
-        "rdma": any(each.kind in (AdapterKind.VERBS, AdapterKind.EFA) for each in adapters),
+        "rdma": AdapterKind.VERBS in kinds or (AdapterKind.EFA in kinds and not lacks_plugin),
         "tcp": not adapters,
         "defects": defects(unlimited, settings) if adapters else (),
     }
