@@ -69,9 +69,10 @@ _ALL = (
         "Student's t on logarithms; for ratios, Welch's degrees of freedom. Throughput and step time of a "
         "single repeat, and ratios of two such runs, have an interval marked 'within the run': Student's t "
         "on means of 5 or 10 batches of steps, without the spread between repeats. Means that may be 0, such "
-        "as those of phases, have Student's t without logarithms, cut at 0, and of a single repeat within "
-        "the run where all ranks have step records; so have the figures of stragglers, on means of up to 10 "
-        "batches of steps. A size with a run that is not stationary has none.",
+        "as those of phases, have Student's t without logarithms; the interval is cut at 0. Their interval "
+        "of a single repeat is also one within the run; it needs the step records of all ranks. The figures "
+        "of stragglers have such an interval, too, on means of up to 10 batches of steps. A size with a run "
+        "that is not stationary has none.",
         "Welch, Biometrika 1947",
     ),
     Definition(
