@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +85,17 @@ class FabricEnvironment:
         ]
 
 
-def detect_or_nothing(root: Path = Path("/")) -> Fabric:
-    """The fabric of this node; an empty one, and a line in the log, if detection fails. NVML is not read."""
+def detect_or_nothing(record: Mapping[str, Any], root: Path = Path("/")) -> Fabric:
+    """The fabric of this node, with the libraries that the ranks of a run find; an empty one, and a line in
+    the log, if detection fails. NVML is not read.
+
+    `record`: `run.json`
+    """
     try:
-        return detect(root, current_process())
+        process = current_process()
+        of_profile, of_config = _set_by_run(record, process.environ)
+        environ = {**process.environ, **of_profile, **of_config}
+        return detect(root, replace(process, environ=environ))
     except Exception as error:  # drivers' files may hold anything
         log_line(f"the network of this node is not described: {in_one_line(error)}")
         return Fabric(FabricKind.NONE)
@@ -215,13 +222,20 @@ def _gpus_per_node(fabric: Fabric, config: Mapping[str, Any]) -> int:
 
 def _settings(fabric: Fabric, record: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Setting]:
     """Communication variables that the user or the site sets, by NCCL's precedence."""
+    of_profile, of_config = _set_by_run(record, environ)
+    return node_settings(fabric, environ, [(of_profile, "profile"), (of_config, "job.env")])
+
+
+def _set_by_run(
+    record: Mapping[str, Any], environ: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Variables of the site profile and of `job.env`, with secrets from `environ`."""
     profile = (record.get("profile") or {}).get("environment", {})
-    job_env = {
-        name: environ.get(name, value) if value == MASK else value
-        for name, value in record["config"]["job"]["env"].items()
-    }
-    of_profile = {name: entry["value"] for name, entry in profile.items()}
-    return node_settings(fabric, environ, [(of_profile, "profile"), (job_env, "job.env")])
+    job_env = record["config"]["job"]["env"]
+    return (
+        {name: str(entry["value"]) for name, entry in profile.items()},
+        {name: environ.get(name, value) if value == MASK else value for name, value in job_env.items()},
+    )
 
 
 def _srun_network(record: Mapping[str, Any]) -> str | None:

@@ -146,7 +146,7 @@ def _agree(
     node: NodeContext, attempt: Attempt, record: Mapping[str, Any], held: contextlib.ExitStack
 ) -> tuple[dict[str, environment.AddedVariable], rendezvous.Endpoint] | str:
     """Check the nodes; the variables of the ranks and the rendezvous, or the reason of a refusal."""
-    fabric, interface = detect_or_nothing(), interface_to_peers(node)
+    fabric, interface = detect_or_nothing(record), interface_to_peers(node)
     read_gpus = functools.cache(read_node_gpus)
     derived = derive_environment(node, record, fabric, interface)
     added = _environment(record, attempt, node, derived.added, read_gpus)

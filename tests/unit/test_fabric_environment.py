@@ -195,5 +195,16 @@ def test_a_failing_detection_leaves_the_run_without_derived_variables(
         raise RuntimeError("odd file")
 
     monkeypatch.setattr(module, "detect", fail)
-    assert module.detect_or_nothing() == Fabric(FabricKind.NONE)
+    assert module.detect_or_nothing(record()) == Fabric(FabricKind.NONE)
     assert log == ["the network of this node is not described: RuntimeError: odd file"]
+
+
+def test_libraries_are_found_where_the_ranks_search_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    root, folder = tree("efa_p5", tmp_path), "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu"
+    profile = {"environment": {"LD_LIBRARY_PATH": {"value": folder, "reason": "the plugin"}}}
+    records = (record(), record(LD_LIBRARY_PATH=folder), record(profile))
+    found = [module.detect_or_nothing(each, root).software.nccl_plugins for each in records]
+    assert [any(plugin.is_reachable for plugin in plugins) for plugins in found] == [False, True, True]

@@ -66,7 +66,7 @@ def test_gloo_of_all_nodes_uses_the_network_that_node_0_chose(
     slow = Interface("eth0", "up", 1, 1000, 1500, "igb", None)
     fast = Interface("eth1", "up", 1, 100_000, 9000, "ice", None, networks=("127.0.0.0/8",))
     monkeypatch.setattr(
-        launch, "detect_or_nothing", lambda: Fabric(FabricKind.ETHERNET, interfaces=(slow, fast))
+        launch, "detect_or_nothing", lambda _: Fabric(FabricKind.ETHERNET, interfaces=(slow, fast))
     )
     resolved: list[str] = []
 
