@@ -6,9 +6,10 @@ slow when, together,
     its mean deviation exceeds 3.5 robust standard deviations of the other ranks' (1.4826 MAD),
     its mean exceeds the median of the others by more than 3 %,
     the same 3 % holds in at least 60 % of the windows of the run,
-    it is last more often than by chance (`late_share`), or its node's ranks are last together, and
-    the confidence interval of its mean deviation excludes 0, and so does a t test of all ranks on as many
-    independent steps as correlated ones are worth.
+    the confidence interval of its mean deviation excludes 0, and
+    either it is last more often than by chance (`late_share`), or its node's ranks are last together, and a t
+    test of all ranks on as many independent steps as correlated ones are worth excludes 0,
+    or its mean exceeds twelve standard deviations of its jitter, which few independent steps show as well.
 
 The rule with median and MAD is Iglewicz and Hoaglin's modified z-score (1993). Leaving the rank itself out
 makes the rule hold for two and three ranks, where the rank would be half of its own reference.
@@ -34,6 +35,8 @@ WINDOWS = 10
 FALSE_DISCOVERIES = 0.05
 FALSE_ALARMS = 0.01
 """Probability that any of equal ranks exceeds the others by Student's t."""
+FAR = 12.0
+"""Standard deviations of the jitter that equal ranks do not differ by, however correlated their steps are."""
 _LEAST_SCALE = 1e-3
 """Smallest robust standard deviation, as a fraction of the median: equal ranks have none."""
 
@@ -103,31 +106,53 @@ def find_outliers(own_s: Floats, nodes: dict[str, list[int]] | None = None) -> O
     ratio = means / np.maximum(reference, np.finfo(float).tiny)
     z = (means - reference) / np.maximum(spread, _LEAST_SCALE * np.abs(reference))
     windows = _windows(own_s)
-    lag_1 = correlation(deviation)
-    counted = independent_steps(own_s.shape[1], lag_1)
-    late = late_share(own_s, counted)
-    late_node = _late_nodes(own_s, nodes or {}, counted)
+    limits = _Limits.of(own_s, deviation)
+    late = late_share(own_s, limits.counted)
+    late_node = _late_nodes(own_s, nodes or {}, limits.counted)
     slow = (z > LARGEST_Z) & (ratio > 1 + LEAST_EXCESS) & (windows >= LEAST_WINDOWS)
-    slow &= (late.adjusted_p < FALSE_DISCOVERIES) | late_node
     slow &= np.array([interval.low is not None and interval.low > 0 for interval in excess], dtype=bool)
-    slow &= _beyond_chance(deviation, counted)
+    mean_s = deviation.mean(axis=1)
+    often_last = (late.adjusted_p < FALSE_DISCOVERIES) | late_node
+    slow &= (often_last & (mean_s > limits.chance_s)) | (mean_s > limits.jitter_s)
     return Outliers(slow, excess, z, ratio, windows, late)
 
 
-def _beyond_chance(deviation: Floats, counted: int) -> NDArray[np.bool_]:
-    """Whether the mean of each row is above 0 by Student's t on as many independent steps (Bonferroni)."""
-    if counted < 2:
-        return np.zeros(len(deviation), dtype=bool)
-    error = deviation.std(axis=1, ddof=1) / np.sqrt(counted)
-    t = deviation.mean(axis=1) / np.maximum(error, np.finfo(float).tiny)
-    return np.asarray(student_t.sf(t, counted - 1) < FALSE_ALARMS / len(deviation))
+class _Limits(NamedTuple):
+    """Mean deviations in seconds that equal ranks do not exceed, one for each rank."""
+
+    counted: int
+    """Independent steps that the correlated ones are worth."""
+    chance_s: Floats
+    """By Student's t on these steps (Bonferroni); infinite with fewer than two."""
+    jitter_s: Floats
+    """`FAR` standard deviations of the jitter."""
+
+    @classmethod
+    def of(cls, own_s: Floats, deviation: Floats) -> _Limits:
+        """A short series varies less than its process. The standard deviation s is therefore at least that of
+        first-order autoregression with the same mean square of the change between steps, 2 s^2 (1 - r)."""
+        lag_1 = correlation(deviation)
+        counted = independent_steps(own_s.shape[1], lag_1)
+        deviates_s = deviation.std(axis=1)
+        change_s = np.sqrt((np.diff(deviation, axis=1) ** 2).sum(axis=1) / max(1, own_s.shape[1] - 1))
+        jitter_s = FAR * np.maximum(deviates_s, change_s / np.sqrt(2 * (1 - lag_1)))
+        if counted < 2:
+            return cls(counted, np.full(len(own_s), np.inf), jitter_s)
+        t = student_t.isf(FALSE_ALARMS / len(own_s), counted - 1)
+        return cls(counted, t * deviates_s / np.sqrt(counted - 1), jitter_s)
 
 
 def smallest_excess_s(own_s: Floats) -> float:
-    """Mean excess in seconds from which a persistently slow rank of own seconds (ranks, steps) is named."""
+    """Mean excess in seconds from which a persistently slow rank of own seconds (ranks, steps) is named.
+
+    With few independent steps, a rank that is last in all of them is not last more often than by chance.
+    """
     means = own_s.mean(axis=1)
     usual = float(np.median(means))
-    return max(LARGEST_Z * _robust_scale(means), LEAST_EXCESS * usual)
+    limits = _Limits.of(own_s, own_s - median_of_others(own_s))
+    often_last = len(own_s) ** (1.0 - limits.counted) < FALSE_DISCOVERIES
+    chance_s = np.minimum(limits.chance_s, limits.jitter_s) if often_last else limits.jitter_s
+    return max(LARGEST_Z * _robust_scale(means), LEAST_EXCESS * usual, float(chance_s.max()))
 
 
 def _robust_scale(values: Floats) -> float:

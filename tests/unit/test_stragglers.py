@@ -15,7 +15,7 @@ from analysis.stragglers.heat_map import heat_map
 from analysis.stragglers.intervals import mean_interval
 from analysis.stragglers.late_share import late_share
 from analysis.stragglers.noise_floor import corrected_wait, noise_floor
-from analysis.stragglers.outliers import find_outliers, median_of_others, slow_ranks
+from analysis.stragglers.outliers import find_outliers, median_of_others, slow_ranks, smallest_excess_s
 from analysis.stragglers.persistence import split_loss, unbiased_loss
 from analysis.stragglers.rank_steps import RankSteps, rank_steps
 from tests.support.step_series import ar1
@@ -110,6 +110,38 @@ def test_correlated_jitter_on_all_ranks_names_nobody(ranks, steps):
     seconds = (correlated_jitter(seed, ranks, steps) for seed in range(60))
     named = sum(bool(slow_ranks(own_s)) or bool(find_episodes(own_s)) for own_s in seconds)
     assert named <= 3
+
+
+@pytest.mark.parametrize(("ranks", "steps", "lag_1"), [(2, 60, 0.99), (4, 20, 0.95), (8, 60, 0.99)])
+def test_jitter_that_lasts_as_long_as_the_run_names_nobody(ranks, steps, lag_1):
+    seconds = (correlated_jitter(seed, ranks, steps, lag_1) for seed in range(60))
+    assert sum(bool(slow_ranks(own_s)) for own_s in seconds) <= 3
+
+
+@pytest.mark.parametrize(
+    ("ranks", "steps", "lag_1"),
+    [(2, 40, 0.8), (4, 20, 0.8), (4, 100, 0.95), (8, 200, 0.99)],
+)
+def test_a_rank_that_is_twice_as_slow_is_found_however_correlated_its_jitter_is(ranks, steps, lag_1):
+    """A few independent steps pass neither the t test nor the test of the last rank."""
+    found = 0
+    for seed in range(20):
+        own_s = correlated_jitter(seed, ranks, steps, lag_1, cv=0.01)
+        own_s[1] *= 2
+        found += slow_ranks(own_s) == [1]
+    assert found >= 19
+
+
+@pytest.mark.parametrize(("ranks", "steps", "lag_1"), [(4, 20, 0.8), (4, 100, 0.95), (8, 200, 0.0)])
+def test_a_rank_is_named_above_the_smallest_excess_and_seldom_below(ranks, steps, lag_1):
+    named = {0.5: 0, 2.0: 0}
+    for factor in named:
+        for seed in range(20):
+            own_s = correlated_jitter(seed, ranks, steps, lag_1, cv=0.05)
+            own_s[1] += factor * smallest_excess_s(own_s)
+            named[factor] += slow_ranks(own_s) == [1]
+    assert named[0.5] <= 5
+    assert named[2.0] >= 15
 
 
 def test_a_slow_rank_and_an_episode_are_found_in_correlated_jitter():
