@@ -69,6 +69,9 @@ _BUBBLE = _Line(
 )
 _TRANSFER = {"ddp": _GRADIENTS, "fsdp": _SHARDS, "hsdp": _SHARDS, "pipeline": _BUBBLE}
 _LEAVE_OUT = _Line("Leave the slow rank's node out of the next job")
+_OWN_WORK = _Line(
+    "Compare the slow rank's data and work with those of the others: it is slow on several nodes"
+)
 _PHASES = {
     "input_s": _Line(
         "Load data in processes of its own",
@@ -119,6 +122,7 @@ def advice(
     causes: Sequence[CauseName] = (),
     *,
     culprit: bool = False,
+    several_nodes: bool = False,
     config: Mapping[str, Any] | None = None,
     messages: int | None = None,
     own_program: bool = True,
@@ -130,11 +134,14 @@ def advice(
         strategy: `Metrics.strategy`.
         causes: of lost compute time, the largest first (`analysis.losses.compute_loss`).
         culprit: whether the search for stragglers named a rank or node.
+        several_nodes: whether the named rank is slow on several nodes, so that no node is the cause.
         config: values of the runs by dotted key; options with these values are left out.
         messages: collectives of a rank in a step; None where unknown.
         own_program: whether the trainer of this program, which has these options, made the runs.
     """
     line = _line(phase, strategy, causes, culprit=culprit)
+    if line is _LEAVE_OUT and several_nodes:
+        line = _OWN_WORK
     if line is _GRADIENTS and messages == 1:
         line = _ONE_MESSAGE
     options = [option for option in line.options if not _is_set(option, config or {})]

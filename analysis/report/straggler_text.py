@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from analysis.efficiency import Curve, Point
 from analysis.figures.style import PHASE_NAMES
 from analysis.report.common import point_name
-from analysis.stragglers.culprit import Culprit, Diagnosis, repeated_culprits
+from analysis.stragglers.culprit import (
+    Culprit,
+    Diagnosis,
+    nodes_of_moving_rank,
+    recurrence,
+    repeated_culprits,
+)
 from analysis.stragglers.intervals import SecondsInterval
 from analysis.stragglers.of_runs import RunStragglers
 from analysis.stragglers.outliers import smallest_excess_s
@@ -30,8 +36,8 @@ def examined(study: Study, curve: Curve, point: Point) -> list[RunStragglers]:
 def power(repeats: Sequence[RunStragglers]) -> str:
     """Steps examined, and the smallest excess that the search names; empty where it named a culprit.
 
-    A rank needs 3.5 robust standard deviations of the ranks' means and 3 % of a rank's own work
-    (`analysis.stragglers.outliers`).
+    A rank needs 3.5 robust standard deviations of the ranks' means, 3 % of a rank's own work, and an excess
+    that jitter alone does not reach in as many steps (`analysis.stragglers.outliers`).
     """
     if not repeats or any(each.diagnosis.culprits for each in repeats):
         return ""
@@ -52,25 +58,39 @@ def conclusion(repeats: Sequence[Diagnosis], *, jitter: bool = True) -> str:
     every = repeated_culprits(repeats)
     if not every:
         return _not_common(repeats)
-    chosen, known = every[0], {each.part for each in every}
+    chosen, known = every[0], {_identity(each, repeats) for each in every}
     text = describe(chosen)
     if len(repeats) > 1:
-        times = sum(any(each.part == chosen.part for each in diagnosis.culprits) for diagnosis in repeats)
-        text += f" Found in {times} of {len(repeats)} repeats."
+        times = max(recurrence(chosen, repeats))
+        nodes = nodes_of_moving_rank(chosen, repeats)
+        where = f", on {plural(len(nodes), 'node')}" if nodes else ""
+        text += f" Found in {times} of {len(repeats)} repeats{where}."
     if len(known) > 1:
         text += f" {plural(len(known) - 1, 'further cause')} in the table of stragglers."
     return text
+
+
+def _identity(culprit: Culprit, repeats: Sequence[Diagnosis]) -> str:
+    """The rank if it is slow on several nodes, or else the node or link."""
+    return f"rank {culprit.ranks[0]}" if nodes_of_moving_rank(culprit, repeats) else culprit.part
 
 
 def waited_for(repeats: Sequence[Diagnosis]) -> str:
     """The rank or node that the others wait for, or that there is none; empty where it cannot be told."""
     named = [each for each in repeated_culprits(repeats) if each.kind != "link"]
     if named:
-        return f"The others wait for {named[0].name}, which costs {percent(named[0].share)} of the step."
+        first = named[0]
+        name = _identity(first, repeats) if nodes_of_moving_rank(first, repeats) else first.name
+        return f"The others wait for {name}, which costs {percent(first.share)} of the step."
     if not repeats or not all(each.separates_waiting for each in repeats):
         return ""
-    if any(each.kind != "link" for diagnosis in repeats for each in diagnosis.culprits):
-        return "They wait for another rank or node in each repeat."
+    late = [[each.name for each in one.culprits if each.kind != "link"] for one in repeats]
+    once = [names[0] for names in late if names]
+    if once:
+        return (
+            f"In {len(once)} of {len(repeats)} repeats, the others wait for a slow rank or node: "
+            f"{', '.join(dict.fromkeys(once))}. None is slow in half of the repeats."
+        )
     return "No rank stands out as the one that the others wait for: ranks are late in turn."
 
 

@@ -7,7 +7,6 @@ every rank alike. Jitter that hits all ranks equally names nobody.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -115,11 +114,30 @@ def diagnose(found: RankSteps, links: Sequence[LinkRate] = ()) -> Diagnosis:
     )
 
 
+def recurrence(culprit: Culprit, repeats: Sequence[Diagnosis]) -> tuple[int, int]:
+    """Numbers of repeats in which its part is slow, and in which its rank is, on any node."""
+    by_part = (any(each.part == culprit.part for each in one.culprits) for one in repeats)
+    by_rank = (any(_same_rank(each, culprit) for each in one.culprits) for one in repeats)
+    return sum(by_part), sum(by_rank)
+
+
+def nodes_of_moving_rank(culprit: Culprit, repeats: Sequence[Diagnosis]) -> list[str]:
+    """Nodes on which a rank is slow that is slow in more repeats than its node; empty otherwise."""
+    by_part, by_rank = recurrence(culprit, repeats)
+    every = (each for one in repeats for each in one.culprits)
+    nodes = sorted({each.host for each in every if _same_rank(each, culprit) and each.host})
+    return nodes if by_rank > by_part and len(nodes) > 1 else []
+
+
+def _same_rank(one: Culprit, other: Culprit) -> bool:
+    return one.kind == other.kind == "rank" and one.ranks == other.ranks
+
+
 def repeated_culprits(repeats: Sequence[Diagnosis]) -> list[Culprit]:
-    """Culprits of all repeats whose part occurs in at least half of the repeats, highest cost first."""
-    times = Counter(part for diagnosis in repeats for part in {each.part for each in diagnosis.culprits})
+    """Culprits of all repeats whose part or rank is slow in at least half of the repeats, highest cost
+    first."""
     every = [each for diagnosis in repeats for each in diagnosis.culprits]
-    found = [each for each in every if 2 * times[each.part] >= len(repeats)]
+    found = [each for each in every if 2 * max(recurrence(each, repeats)) >= len(repeats)]
     return sorted(found, key=lambda each: -each.cost_s)
 
 

@@ -13,7 +13,7 @@ from analysis.runs.load import load
 from analysis.study import Study
 from tests.support.fake_runs import fake_run, fake_sweep
 from tests.support.straggler_records import delays
-from tests.unit.test_stragglers_section import STEPS, write_run
+from tests.unit.test_stragglers_section import HOSTS, STEPS, write_run
 
 
 def section_of(sweep: Path) -> Section:
@@ -65,6 +65,16 @@ def test_named_stragglers_are_one_bottleneck_with_their_cost(tmp_path: Path) -> 
     assert row[2].value == pytest.approx(0.22, abs=0.02)
     assert row[-1] == "Leave the slow rank's node out of the next job."
     assert "waiting for peers" not in rows
+
+
+def test_a_rank_that_is_slow_on_each_node_is_no_reason_to_leave_a_node_out(tmp_path: Path) -> None:
+    for repeat in range(3):
+        fake_run(tmp_path / "s" / f"n1-r{repeat}", mean_s=0.16, repeat=repeat)
+        added = delays(4, STEPS, slow=[1], slow_s=0.05, jitter_s=0.003, seed=repeat)
+        write_run(tmp_path / "s" / f"n4-r{repeat}", added, repeat, hosts=[*HOSTS[repeat:], *HOSTS[:repeat]])
+    (table,) = section_of(tmp_path / "s").tables
+    (advice,) = [row[-1] for row in table.rows if "stragglers" in str(row[1])]
+    assert advice.endswith("it is slow on several nodes.")
 
 
 def test_the_rest_beside_the_stragglers_stays_in_the_table(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from analysis.efficiency import scaling_curves
-from analysis.report import first_screen
+from analysis.report import first_screen, straggler_text
 from analysis.report.sections import stragglers
 from analysis.runs.load import load
 from analysis.study import Study
@@ -114,6 +114,41 @@ def test_a_rank_that_is_slow_in_one_of_three_repeats_is_still_named(tmp_path):
     found = "No rank or node is slow in half of the repeats; in 1 of 3 one is: rank 1 on c01."
     assert found in section.conclusion
     assert section.figures[0].conclusion.startswith("In run n4-r0, rank 1 on c01 is slow: ")
+
+
+def test_a_rank_that_is_slow_on_another_node_in_each_repeat_is_one_cause(tmp_path):
+    for repeat in range(3):
+        hosts = [*HOSTS[repeat:], *HOSTS[:repeat]]
+        added = delays(4, STEPS, slow=[1], slow_s=0.05, jitter_s=0.003, seed=repeat)
+        write_run(tmp_path / "sweep" / f"n4-r{repeat}", added, repeat, hosts=hosts)
+    text = sentence_of(study_of(tmp_path / "sweep"))
+    assert text.startswith("On 4 nodes: Rank 1 on c0")
+    assert text.endswith("Found in 3 of 3 repeats, on 3 nodes.")
+
+
+@pytest.mark.parametrize(
+    ("slow", "turn", "expected"),
+    [
+        ([[1], [], []], 0, "In 1 of 3 repeats, the others wait for a slow rank or node: rank 1 on c01."),
+        (
+            [[1], [2], [3]],
+            0,
+            "In 3 of 3 repeats, the others wait for a slow rank or node: rank 1 on c01, rank 2",
+        ),
+        ([[1], [1], [1]], 1, "The others wait for rank 1, which costs "),
+    ],
+    ids=["one repeat", "another rank in each", "one rank on several nodes"],
+)
+def test_waiting_names_a_rank_by_the_repeats_that_find_it(
+    tmp_path: Path, slow: Sequence[Sequence[int]], turn: int, expected: str
+) -> None:
+    for repeat, ranks in enumerate(slow):
+        added = delays(4, STEPS, slow=ranks, slow_s=0.05, jitter_s=0.003, seed=repeat)
+        hosts = [*HOSTS[turn * repeat :], *HOSTS[: turn * repeat]]
+        write_run(tmp_path / "s" / f"n4-r{repeat}", added, repeat, hosts=hosts)
+    study = study_of(tmp_path / "s")
+    repeats = straggler_text.examined(study, study.curves[0], study.curves[0].points[-1])
+    assert straggler_text.waited_for([each.diagnosis for each in repeats]).startswith(expected)
 
 
 def test_the_table_of_blame_has_the_numbers_of_the_recorded_ranks(tmp_path):

@@ -13,9 +13,9 @@ from analysis.losses.advice import advice
 from analysis.losses.bottlenecks import STRAGGLERS, Bottleneck, bottlenecks, without_noise
 from analysis.losses.compute_evidence import compute_causes, config_of, culprits
 from analysis.losses.waterfall import Floats, PhaseTimes, has_phases
-from analysis.report import common
+from analysis.report import common, straggler_text
 from analysis.report.section import Column, RunLink, Section, Table, Value
-from analysis.stragglers.culprit import Diagnosis, repeated_culprits
+from analysis.stragglers.culprit import Diagnosis, nodes_of_moving_rank, repeated_culprits
 from analysis.study import Study
 from analysis.units import percent, plural
 
@@ -93,8 +93,7 @@ def at_largest(study: Study, curve: Curve) -> SizeBottlenecks | None:
     known = base is not None and base is not point and has_phases(base)
     before = study.phase_times(curve, base) if base is not None and known else None
     times = study.phase_times(curve, point)
-    examined = [study.stragglers.get(str(row["path"])) for row in study.runs_of(curve, point)]
-    diagnoses = [each.diagnosis for each in examined if each is not None]
+    diagnoses = [each.diagnosis for each in straggler_text.examined(study, curve, point)]
     floors_s = [each.floor.floor_s for each in diagnoses if each.floor is not None]
     floor_s = float(np.mean(floors_s)) if floors_s else 0.0
     times = without_noise(times, floor_s) if floors_s else times
@@ -150,10 +149,18 @@ def advice_on(study: Study, curve: Curve, point: Point, bottleneck: Bottleneck, 
         first["strategy"],
         names,
         culprit=culprit,
+        several_nodes=_on_several_nodes(study, curve, point),
         config=config,
         messages=messages,
         own_program=common.is_measured(first) and "command" not in config,
     )
+
+
+def _on_several_nodes(study: Study, curve: Curve, point: Point) -> bool:
+    """Whether the straggler with the largest cost is a rank that is slow on several nodes."""
+    repeats = [each.diagnosis for each in straggler_text.examined(study, curve, point)]
+    named = [each for each in repeated_culprits(repeats) if each.kind != "link"]
+    return bool(named and nodes_of_moving_rank(named[0], repeats))
 
 
 def conclusion(study: Study, each: SizeBottlenecks) -> str:
