@@ -125,14 +125,22 @@ class Study:
         return utilization.by_step(self.runs)
 
     @cached_property
+    def leading_curve(self) -> Curve:
+        """The curve with the highest throughput at its largest size."""
+        return max(self.curves, key=lambda curve: curve.points[-1].samples_per_s.value)
+
+    @cached_property
     def stragglers(self) -> Mapping[str, RunStragglers]:
-        """Stragglers of the curves' runs by path, largest sizes first, at most `of_runs.MOST_RUNS`.
+        """Stragglers of the curves' runs by path, at most `of_runs.MOST_RUNS`.
+
+        First is the largest size of the leading curve, which the first screen is on, then the largest sizes.
 
         Ranks of a pipeline have different work and are not compared.
         """
-        points = [(point.size, curve, point) for curve in self.curves for point in curve.points]
-        points.sort(key=lambda each: -each[0])
-        rows = [row for _, curve, point in points for row in self.runs_of(curve, point)]
+        points = [(curve, point) for curve in self.curves for point in curve.points]
+        first = self.leading_curve.points[-1] if points else None
+        points.sort(key=lambda each: (each[1] is not first, -each[1].size))
+        rows = [row for curve, point in points for row in self.runs_of(curve, point)]
         found = {run: metrics.strategy for run, metrics in self.metrics.items()}
         paths = [str(row["path"]) for row in rows if found.get((row["sweep"], row["run"])) != "pipeline"]
         return of_runs.stragglers_of(self.frames.steps, paths[: of_runs.MOST_RUNS])

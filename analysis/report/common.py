@@ -45,11 +45,6 @@ def point_name(study: Study, curve: Curve, point: Point) -> str:
     return size if len(study.curves) == 1 else f"{curve.label}, {size}"
 
 
-def leading_curve(study: Study) -> Curve:
-    """The curve with the highest throughput at its largest size."""
-    return max(study.curves, key=lambda curve: curve.points[-1].samples_per_s.value)
-
-
 def interval_basis(estimates: Iterable[Estimate | None]) -> str:
     """Intervals that these estimates have, as the end of `with ...`: `95 % intervals over repeats`."""
     known = [each for each in estimates if each is not None]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from analysis.comparison import fastest
 from analysis.efficiency import Curve
 from analysis.report import limits_text, scaling_text, straggler_text
-from analysis.report.common import leading_curve, point_name, sentence
+from analysis.report.common import point_name, sentence
 from analysis.report.model import Answer
 from analysis.report.section import Section
 from analysis.report.sections import composition, configurations, waterfall
@@ -36,7 +36,7 @@ def lead(study: Study) -> str:
     """Headline of the page."""
     if not study.curves:
         return NOTHING
-    return scaling_text.headline(leading_curve(study), len(study.curves))
+    return scaling_text.headline(study.leading_curve, len(study.curves))
 
 
 def setting(study: Study) -> str:
@@ -65,9 +65,9 @@ def answers(study: Study, sections: Sequence[Section]) -> list[Answer]:
     conclusions = {section.id: section.conclusion for section in sections}
     found = {
         AGAINST: conclusions.get("comparison", ""),
-        SCALES: _scales(study, leading_curve(study)),
-        TIME: _time(study, leading_curve(study)),
-        SLOW: _slow(study, leading_curve(study)),
+        SCALES: _scales(study, study.leading_curve),
+        TIME: _time(study, study.leading_curve),
+        SLOW: _slow(study, study.leading_curve),
         HELPS: conclusions.get("bottlenecks", ""),
         LIMITS: limits_text.limits(study),
     }

@@ -18,7 +18,7 @@ from disttrain.records.links import LinkRates
 from disttrain.records.run_directory import RunDir
 
 MOST_RUNS = 40
-"""Runs of one report that are examined, those on most nodes first: one takes about a tenth of a second."""
+"""Runs of one report that are examined (`Study.stragglers`): one takes about a tenth of a second."""
 
 
 class RunStragglers(NamedTuple):

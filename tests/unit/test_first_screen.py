@@ -8,10 +8,10 @@ import pytest
 
 from analysis.efficiency import scaling_curves
 from analysis.report import first_screen
-from analysis.report.common import leading_curve
 from analysis.report.section import Section
 from analysis.report.sections import scaling
 from analysis.runs.load import load
+from analysis.stragglers import of_runs
 from analysis.study import Study
 from tests.support.fake_runs import fake_run, fake_sweep
 from tests.support.straggler_records import delays
@@ -64,6 +64,18 @@ def test_ranks_without_step_records_are_the_reason_why_none_is_slow(tmp_path: Pa
     assert first_screen.SLOW not in [each.question for each in first_screen.answers(alone, [])]
 
 
+def test_the_leading_curve_is_examined_for_stragglers_before_the_limit_of_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(of_runs, "MOST_RUNS", 2)
+    axes = [{"optim.lr": 0.002}, {"optim.lr": 0.001}]  # lr 0.002, the last curve, is a tenth faster
+    sweep = fake_sweep(tmp_path, nodes=(1, 2), repeats=2, axes=axes, all_ranks=True)
+    study = study_of(sweep)
+    assert study.leading_curve is study.curves[-1]
+    (slow,) = [each.text for each in first_screen.answers(study, []) if each.question == first_screen.SLOW]
+    assert slow.startswith("On lr 0.002, 2 nodes: No rank or node is slower")
+
+
 @pytest.mark.parametrize(
     ("slow", "jitter_s", "expected"),
     [([2], 0.003, "The others wait for rank 2 on c02, which costs "), ([], 0.05, "No rank stands out")],
@@ -83,7 +95,7 @@ def test_waiting_names_the_rank_that_is_waited_for(
 def test_the_fastest_of_several_configurations_leads(tmp_path: Path) -> None:
     sweep = fake_sweep(tmp_path, axes=[{"optim.lr": 0.001}, {"optim.lr": 0.002}])
     study = study_of(sweep)
-    assert leading_curve(study).label == "lr 0.001"  # each group is slower than the one before
+    assert study.leading_curve.label == "lr 0.001"  # each group is slower than the one before
     assert first_screen.lead(study).startswith(
         "4 nodes run 2.9\N{MULTIPLICATION SIGN} as fast as 1 (lr 0.001):"
     )
@@ -131,7 +143,7 @@ def test_a_configuration_with_a_larger_size_can_be_faster_at_the_size_of_the_lea
             mean_s=0.9 * noise,
         )
     study = study_of(tmp_path / "s")
-    assert leading_curve(study).label == "lr 0.002"
+    assert study.leading_curve.label == "lr 0.002"
     text = first_screen.answers(study, [])[0].text
     assert "At 1 node, lr 0.002 has 0.50\N{MULTIPLICATION SIGN} the throughput of lr 0.001 ([" in text
     assert "unsettled" not in text

@@ -13,7 +13,6 @@ from analysis.report.common import (
     all_points,
     bar_chart,
     grouped_rows,
-    leading_curve,
     of_steps,
     over_repeats,
     phases_s,
@@ -192,7 +191,7 @@ def _collectives(study: Study, points: _Sizes) -> Table:
 def _conclusion(study: Study, points: _Sizes) -> str:
     """Share of the step and of hidden communication at the largest measured size of the leading curve, and
     the range of the hidden share over configurations."""
-    lead = leading_curve(study)
+    lead = study.leading_curve
     ordered = [each for each in points if each[0] is not lead] + [each for each in points if each[0] is lead]
     for curve, point, means in reversed(ordered):
         if means.share is None:

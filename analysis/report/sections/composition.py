@@ -10,7 +10,6 @@ from analysis.report.cells import cell
 from analysis.report.common import (
     all_points,
     grouped_rows,
-    leading_curve,
     phases_s,
     point_name,
     sentence,
@@ -93,7 +92,7 @@ def longest_phase(point: Point) -> str | None:
 
 def _longest(study: Study, points: list[tuple[Curve, Point]]) -> str:
     """The phase that takes most of a step at the largest size of the leading curve that has phases."""
-    lead = leading_curve(study)
+    lead = study.leading_curve
     curve, point = next((each for each in reversed(points) if each[0] is lead), points[-1])
     name = longest_phase(point) or PHASES[0]
     longest = cell(phases_s(study, curve, point, [name]), "s").in_text

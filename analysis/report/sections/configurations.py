@@ -5,7 +5,7 @@ from __future__ import annotations
 from analysis import comparison
 from analysis.comparison import PointComparison
 from analysis.report import comparison_parts
-from analysis.report.common import leading_curve, sources
+from analysis.report.common import sources
 from analysis.report.section import Section
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
@@ -20,7 +20,7 @@ def build(study: Study) -> Section | None:
     compared = _compared(study)
     if not compared:
         return None
-    lead = leading_curve(study).label
+    lead = study.leading_curve.label
     others = list(dict.fromkeys(each.base_curve.label for each in compared))
     whom, name = (others[0], _size) if len(others) == 1 else ("the others", _point)
     text = f"{lead} against {whom}: {comparison_parts.conclusion(compared, name)}."
@@ -49,7 +49,7 @@ def build(study: Study) -> Section | None:
 
 def nearest(study: Study) -> str:
     """Ratio of the leading configuration to the next one at its largest size; empty without another."""
-    largest = leading_curve(study).points[-1]
+    largest = study.leading_curve.points[-1]
     found = [each for each in _compared(study) if each.point is largest]
     if not found:
         return ""
@@ -64,7 +64,7 @@ def nearest(study: Study) -> str:
 
 
 def _compared(study: Study) -> list[PointComparison]:
-    return comparison.configurations(leading_curve(study), study.curves) if study.curves else []
+    return comparison.configurations(study.leading_curve, study.curves) if study.curves else []
 
 
 def _bounds(ratio: Estimate) -> str:

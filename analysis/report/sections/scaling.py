@@ -13,7 +13,6 @@ from analysis.report.common import (
     all_points,
     has_bars,
     interval_basis,
-    leading_curve,
     point_name,
     sentence,
     size_columns,
@@ -179,7 +178,7 @@ def throughput_figure(study: Study) -> Figure | None:
 
 def _throughput_finding(study: Study) -> str:
     """Throughput of the largest size of the leading curve."""
-    curve = leading_curve(study)
+    curve = study.leading_curve
     point = curve.points[-1]
     ideal = ""
     if point.efficiency is not None and point.size != curve.base_size:

@@ -57,7 +57,10 @@ def build(study: Study) -> Section | None:
         "hits all ranks names nobody.",
     ]
     if len(study.stragglers) >= MOST_RUNS:
-        paragraphs.append(f"Examined: the {MOST_RUNS} runs on most nodes.")
+        paragraphs.append(
+            f"Examined: {MOST_RUNS} runs, the largest size of the fastest configuration first, then the runs "
+            "on most nodes."
+        )
     tables = [_waiting(study, found), _blame(leading)]
     culprits = _culprits(study, found)
     return Section(
