@@ -120,9 +120,62 @@ def test_the_chunk_is_an_attribute_of_the_model():
         chunk_loss(torch.nn.Linear(2, 2), 8)
 
 
-def test_one_chunk_of_logits_exists_at_a_time() -> None:
-    hidden, weight = torch.randn(64, 8, requires_grad=True), torch.randn(4096, 8, requires_grad=True)
+@pytest.mark.parametrize(
+    ("dtype", "per_logit", "per_weight"),
+    [
+        (torch.float32, 4, 8),  # at the end: the gradient by weight, and its part from one chunk
+        (torch.bfloat16, 6, 4),  # at the conversion of the logits
+    ],
+)
+def test_one_chunk_of_logits_exists_at_a_time(dtype: torch.dtype, per_logit: int, per_weight: int) -> None:
+    hidden = torch.randn(64, 8, dtype=dtype, requires_grad=True)
+    weight = torch.randn(4096, 8, dtype=dtype, requires_grad=True)
     targets = torch.randint(4096, (64,))
     peak = allocated_peak(lambda: chunked_cross_entropy(hidden, weight, targets, chunk=16))
-    logits, weights = 16 * 4096 * 4, weight.nbytes
-    assert peak < 1.3 * logits + 2 * weights, "the gradient by weight, and its part from one chunk"
+    assert peak == pytest.approx(per_logit * 16 * 4096 + per_weight * weight.numel(), rel=0.02)
+
+
+@pytest.mark.parametrize("offset", [0.0, 100.0, 1e4, -1e4])
+def test_large_logits_keep_the_precision_of_the_loss(offset: float) -> None:
+    hidden, weight, targets = problem(torch.float32)
+    with torch.no_grad():
+        # multiples of 1/8, so that float32 holds the logits without an error
+        hidden = torch.cat([(8 * hidden).round() / 8, torch.full((TOKENS, 1), offset)], 1)
+        weight = torch.cat([(8 * weight).round() / 8, torch.ones(CLASSES, 1)], 1)
+    expected = F.cross_entropy(hidden.double() @ weight.double().T, targets)
+    found = chunked_cross_entropy(hidden, weight, targets, 7)
+    torch.testing.assert_close(found.double(), expected, rtol=2e-7, atol=0)
+
+
+def test_padded_classes_count_neither_in_the_loss_nor_in_the_gradients() -> None:
+    classes, results = CLASSES - 13, []
+    for compute in (
+        lambda hidden, weight, targets: F.cross_entropy(hidden @ weight[:classes].T, targets),
+        lambda hidden, weight, targets: chunked_cross_entropy(hidden, weight, targets, 7, classes),
+    ):
+        hidden, weight, targets = problem(torch.float32)
+        loss = compute(hidden, weight, targets % classes)
+        loss.backward()
+        results.append((loss.detach(), hidden.grad, weight.grad))
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    assert not results[1][2][classes:].any()
+
+
+def test_a_row_without_a_loss_may_hold_infinite_logits() -> None:
+    results = []
+    for compute in (
+        lambda hidden, weight, targets: F.cross_entropy(hidden @ weight.T, targets),
+        lambda hidden, weight, targets: chunked_cross_entropy(hidden, weight, targets, 7),
+    ):
+        hidden, weight, targets = problem(torch.float32)
+        with torch.no_grad():
+            weight.abs_()
+            hidden[7] = 1e38
+        loss = compute(hidden, weight, targets)
+        loss.backward()
+        results.append((loss.detach(), hidden.grad[targets != IGNORED]))
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    assert hidden.grad.isfinite().all()
+    assert weight.grad.isfinite().all()
