@@ -29,6 +29,8 @@ class StepStatistics:
     within_run: LogMoments | None
     """Logarithm of the mean step time in seconds, with the variance between batches of steps; None for few
     steps."""
+    not_truncated: str = ""
+    """The repeat, and its reason, for which a warm-up that is too short stays in the mean."""
 
 
 RunStatistics = Mapping[str, StepStatistics]

@@ -7,7 +7,8 @@ are computed anew; others (hardware samples, profiled collectives) stay those of
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ import pandas as pd
 
 from analysis.runs.columns import Columns
 from analysis.runs.load import read_metrics, swept_keys
-from analysis.runs.run_records import read_run_steps
+from analysis.runs.run_records import RunRecords, read_run_steps
 from analysis.runs.step_records import recorded_step_s
-from analysis.stats.warm_up import common_warm_up
+from analysis.stats.warm_up import common_warm_up, why_not_left_out
 from analysis.step_statistics import (
     RunStatistics,
     StepStatistics,
@@ -44,22 +45,32 @@ _PERCENTILES = {"step_p50_s": 50, "step_p95_s": 95, "step_p99_s": 99, "step_max_
 
 
 def truncate(table: pd.DataFrame, statistics: RunStatistics) -> tuple[pd.DataFrame, RunStatistics]:
-    """The table of `load` and the statistics without the steps that `common_warm_up` leaves out.
+    """The table of `load` and the statistics without the steps that `common_warm_up` finds.
 
     A configuration whose remaining steps are too few or not stationary stays as it is, so that its means have
-    no interval; so does one with a repeat without step records.
+    no interval. So does one with a rank without step records: its phases, which are means over the ranks,
+    could not be computed anew.
     """
     found: dict[str, StepStatistics] = {}
     changed = table
     for repeats in _configurations(table, statistics):
-        steps = {index: read_run_steps(row).steps for index, row in repeats.iterrows()}
-        series = {index: measured_step_s(columns) for index, columns in steps.items()}
-        dropped = common_warm_up(list(series.values()))
-        if not dropped:
+        records = {index: read_run_steps(row) for index, row in repeats.iterrows()}
+        series = {index: measured_step_s(each.steps) for index, each in records.items()}
+        recorded = [records[index].steps for index, step_s in series.items() if step_s.size]
+        dropped = _in_whole_records(recorded, common_warm_up([*series.values()]))
+        reasons = {
+            f"{row['sweep']}/{row['run']}": _missing(records[index])
+            or why_not_left_out(series[index], dropped)
+            for index, row in repeats.iterrows()
+        }
+        if any(reasons.values()):
+            text = next(f"{name}: {reason}" for name, reason in reasons.items() if reason)
+            known = [path for path in repeats["path"] if path in statistics]
+            found |= {path: replace(statistics[path], not_truncated=text) for path in known}
             continue
         changed = table.copy() if changed is table else changed
         for index, row in repeats.iterrows():
-            values = _truncated(row, steps[index], dropped)
+            values = _truncated(row, records[index].steps, dropped)
             changed.loc[index, list(values)] = list(values.values())
             found[row["path"]] = statistics_of(series[index][dropped:])
     return changed, {**statistics, **found}
@@ -88,21 +99,28 @@ def truncated_metrics(row: Mapping[Any, Any]) -> Metrics | None:
 
 
 def _configurations(table: pd.DataFrame, statistics: RunStatistics) -> list[pd.DataFrame]:
-    """Repeats of each configuration in which a run has too short a warm-up, and all have step records."""
-    found = {path: each.stationarity.verdict for path, each in statistics.items()}
-    if "warm-up too short" not in found.values():
+    """Repeats of each configuration in which a run has too short a warm-up."""
+    short = {path for path, each in statistics.items() if each.stationarity.verdict == "warm-up too short"}
+    if not short:
         return []
     runs = table[table["included"]]
     keys = ["sweep", "nodes", "world_size", "emulated", *swept_keys(table)]
     names = runs[keys].astype(str).agg(" ".join, axis=1)
-    groups = [(group, {found.get(path) for path in group["path"]}) for _, group in runs.groupby(names)]
-    return [group for group, verdicts in groups if "warm-up too short" in verdicts and None not in verdicts]
+    return [group for _, group in runs.groupby(names) if not short.isdisjoint(group["path"])]
+
+
+def _missing(records: RunRecords) -> str:
+    """What lacks of the step records of a run; empty where all ranks have them."""
+    if not records.steps or not records.steps["measured"].any():
+        return "no records of measured steps"
+    return records.incomplete[0].split(": ", 1)[1] if records.incomplete else ""
 
 
 def _truncated(row: pd.Series, steps: Columns, dropped: int) -> dict[str, Any]:
     """Columns of a run that change if its first `dropped` measured steps are left out."""
-    first, start = _first_and_start(steps, dropped)
-    left_out = [*json.loads(row["left_out"]), (first, start - 1)]
+    numbers, ends = _records(steps)
+    start = int(numbers[np.searchsorted(ends, dropped) + 1])
+    left_out = [*json.loads(row["left_out"]), (int(numbers[0]), start - 1)]
     before = steps["measured"]
     after = before & (steps["step"] >= start)
     lowest = after & (steps["rank"] == steps["rank"][before].min())
@@ -127,13 +145,19 @@ def _truncated(row: pd.Series, steps: Columns, dropped: int) -> dict[str, Any]:
     return values
 
 
-def _first_and_start(steps: Columns, dropped: int) -> tuple[int, int]:
-    """The first measured step, and the first one that stays; an aggregate is left out as a whole."""
+def _in_whole_records(repeats: Sequence[Columns], dropped: int) -> int:
+    """The least number of measured steps, at least `dropped`, at which a record ends in every repeat: an
+    aggregate is left out as a whole. All steps of the shortest repeat where there is none."""
+    ends = [{*_records(steps)[1].tolist()} for steps in repeats]
+    common = set.intersection(*ends)
+    return min((end for end in common if end >= dropped), default=min(max(each) for each in ends))
+
+
+def _records(steps: Columns) -> tuple[np.ndarray, np.ndarray]:
+    """First step of each measured record of the lowest rank, and the number of measured steps to its end."""
     chosen = steps["measured"] & (steps["rank"] == steps["rank"][steps["measured"]].min())
     order = np.argsort(steps["step"][chosen], kind="stable")
-    numbers, counts = steps["step"][chosen][order], steps["steps"][chosen][order]
-    ahead = np.cumsum(counts) - counts
-    return int(numbers[0]), int(numbers[np.searchsorted(ahead, dropped)])
+    return steps["step"][chosen][order], np.cumsum(steps["steps"][chosen][order])
 
 
 def _rate(steps: Columns, chosen: np.ndarray) -> float:

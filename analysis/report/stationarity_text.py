@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
 import pandas as pd
 
 from analysis.stats.warm_up import MIN_STEPS
-from analysis.step_statistics import RunStatistics
+from analysis.step_statistics import RunStatistics, StepStatistics
 from analysis.units import plural
 
 NAMED_RUNS = 3
@@ -32,14 +33,11 @@ def warnings(statistics: RunStatistics, included: pd.DataFrame) -> list[str]:
     runs that are not stationary."""
     texts = []
     for verdict, advice in (
-        (
-            "warm-up too short",
-            f"The steps after that are too few or not stationary: {_longer_warm_up(included)}",
-        ),
+        ("warm-up too short", _longer_warm_up(included)),
         ("not stationary", "Look for a device that grew hot or for other load, and run again"),
     ):
         found = [
-            f"{row.sweep}/{row.run}: {statistics[row.path].stationarity.reason}"
+            f"{row.sweep}/{row.run}: {_finding(statistics[row.path])}"
             for row in included.itertuples()
             if row.path in statistics and statistics[row.path].stationarity.verdict == verdict
         ]
@@ -52,6 +50,13 @@ def warnings(statistics: RunStatistics, included: pd.DataFrame) -> list[str]:
     return texts
 
 
+def _finding(statistics: StepStatistics) -> str:
+    """The finding on a run, and the reason why its warm-up is not left out."""
+    kept = statistics.not_truncated
+    short = statistics.stationarity.verdict == "warm-up too short"
+    return statistics.stationarity.reason + (f", and stay in the mean ({kept})" if kept and short else "")
+
+
 def truncations(included: pd.DataFrame) -> list[str]:
     """A note on runs whose means leave out more steps than the recorded warm-up."""
     cut = included[included["truncated_steps"].fillna(0) > 0]
@@ -59,7 +64,7 @@ def truncations(included: pd.DataFrame) -> list[str]:
         return []
     named = [f"{row.sweep}/{row.run}: {row.truncated_steps}" for row in cut.head(NAMED_RUNS).itertuples()]
     more = f"; and {len(cut) - NAMED_RUNS} more" if len(cut) > NAMED_RUNS else ""
-    most = int((cut["truncated_steps"] + cut["warmup_steps"].fillna(0)).max())
+    most = max(int(json.loads(left_out)[-1][1]) for left_out in cut["left_out"])
     samples = (
         " Hardware samples and profiled collectives include these steps. To leave them out there, set "
         f"telemetry.warmup_steps={most}."
@@ -73,7 +78,7 @@ def truncations(included: pd.DataFrame) -> list[str]:
 
 
 def _longer_warm_up(included: pd.DataFrame) -> str:
-    """How to record a longer warm-up, as a part of a sentence."""
+    """How to record a longer warm-up."""
     if included["ingested"].isna().any():
-        return "raise telemetry.warmup_steps, and record more steps"
-    return "ingest a table with more steps under another --sweep"
+        return "Raise telemetry.warmup_steps, and train more steps"
+    return "Ingest a table of all ranks and more steps under another --sweep"

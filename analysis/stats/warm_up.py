@@ -137,17 +137,18 @@ def stationarity(step_s: ArrayLike) -> Stationarity:
 
 
 def common_warm_up(repeats: Sequence[Floats]) -> int:
-    """Measured steps that all repeats of a configuration leave out: the longest warm-up beyond the recorded
-    one that MSER-5 finds in a repeat.
-
-    0 where no recorded warm-up is too short, and where the rest of a repeat is shorter than half of
-    `MIN_STEPS` or not stationary: those means are not published.
-    """
+    """Measured steps that all repeats of a configuration have to leave out: the longest warm-up beyond the
+    recorded one that MSER-5 finds in a repeat; 0 where no recorded warm-up is too short."""
     verdicts = [stationarity(step_s) for step_s in repeats]
-    dropped = max((each.warm_up for each in verdicts if each.verdict == "warm-up too short"), default=0)
-    rests = [step_s[dropped:] for step_s in repeats]
-    fit = all(rest.size >= MIN_STEPS // 2 and stationarity(rest).publishable for rest in rests)
-    return dropped if fit else 0
+    return max((each.warm_up for each in verdicts if each.verdict == "warm-up too short"), default=0)
+
+
+def why_not_left_out(step_s: Floats, dropped: int) -> str:
+    """The reason why the mean of a repeat without these steps cannot be published; empty if it can."""
+    rest = step_s[dropped:]
+    if rest.size < MIN_STEPS // 2:
+        return f"fewer than {MIN_STEPS // 2} measured steps would be left"
+    return "" if stationarity(rest).publishable else "the steps after the warm-up are not stationary"
 
 
 def _longer(change: Change) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,13 +22,44 @@ from disttrain.records.json_files import read_json, write_json
 from tests.support.fake_runs import fake_run, fake_sweep
 
 
+def change_records(run: Path, change: Callable[[list[dict[str, Any]]], Iterable[dict[str, Any]]]) -> None:
+    """Replace the step records of each rank."""
+    for path in (run / "attempts" / "000").glob("steps-*.jsonl"):
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(record) + "\n" for record in change(records)))
+
+
 def reshape(run: Path, factor: Callable[[int], float]) -> None:
     """Multiply the recorded duration of each step; metrics.json stays."""
-    path = run / "attempts" / "000" / "steps-00000.jsonl"
-    records = [json.loads(line) for line in path.read_text().splitlines()]
-    for record in records:
-        record["step_s"] *= factor(record["step"])
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    change_records(
+        run, lambda found: [{**each, "step_s": each["step_s"] * factor(each["step"])} for each in found]
+    )
+
+
+def aggregate(run: Path, after: int, size: int) -> None:
+    """Records of `size` steps each in place of those of the steps after `after`."""
+
+    def changed(found: list[dict[str, Any]]) -> Iterable[dict[str, Any]]:
+        yield from found[:after]
+        for at in range(after, len(found), size):
+            part = found[at : at + size]
+            first = part[0]
+            sums = {
+                name: sum(each[name] for each in part)
+                for name, value in first.items()
+                if name.endswith("_s") and name != "start_s" and value is not None
+            }
+            counts = {"first": first["step"], "last": part[-1]["step"], "steps": len(part)}
+            kept = {name: value for name, value in first.items() if name != "step"}
+            yield {
+                **kept,
+                **sums,
+                **counts,
+                "samples": len(part) * first["samples"],
+                "bins": [[1, len(part)]],
+            }
+
+    change_records(run, changed)
 
 
 def drifting(step: int) -> float:
@@ -73,7 +105,8 @@ def test_a_base_that_is_not_stationary_takes_all_efficiencies_with_it(tmp_path: 
 
 def test_a_longer_warm_up_is_left_out_of_all_repeats_and_said(tmp_path: Path) -> None:
     """Steps 11 to 40 of one repeat take twice as long; its metrics count them."""
-    sweep, truth = fake_sweep(tmp_path, nodes=(1, 2)), curve_of(fake_sweep(tmp_path, "quiet", nodes=(1, 2)))
+    sweep = fake_sweep(tmp_path, nodes=(1, 2), all_ranks=True)
+    truth = curve_of(fake_sweep(tmp_path, "quiet", nodes=(1, 2)))
     reshape(sweep / "n2x1-r0", lambda step: 2.0 if step <= 40 else 1.0)
     metrics = read_json(sweep / "n2x1-r0" / "metrics.json")
     slow = {name: metrics[name] / 1.3 for name in ("samples_per_s", "tokens_per_s") if metrics[name]}
@@ -99,13 +132,59 @@ def test_a_longer_warm_up_is_left_out_of_all_repeats_and_said(tmp_path: Path) ->
     assert note in [notice.text for notice in section.notices]
 
 
-def test_no_step_is_left_out_where_a_repeat_has_no_step_records(tmp_path: Path) -> None:
-    sweep = fake_sweep(tmp_path, nodes=(1,))
-    reshape(sweep / "n1x1-r0", lambda step: 2.0 if step <= 40 else 1.0)
-    (sweep / "n1x1-r1" / "attempts" / "000" / "steps-00000.jsonl").unlink()
+def test_the_advice_on_a_longer_warm_up_counts_the_profiled_steps_in_it(tmp_path: Path) -> None:
+    """Ten steps are profiled, so that thirty measured steps end at step 50."""
+    sweep = fake_sweep(tmp_path, nodes=(1,), left_out=[(1, 10), (15, 24)], measured_steps=90)
+    reshape(sweep / "n1x1-r0", lambda step: 2.0 if step <= 50 else 1.0)
+    study = make_study(load([sweep]))
+    assert study.runs["truncated_steps"].tolist() == [30, 30, 30]
+    (note,) = stationarity_text.truncations(study.included)
+    assert "set telemetry.warmup_steps=50" in note
+
+
+@pytest.mark.parametrize(
+    ("rank", "text"),
+    [("*", "no records of measured steps"), ("00001", "no step records of rank 1 of 2")],
+)
+def test_no_step_is_left_out_where_a_repeat_lacks_step_records(tmp_path: Path, rank: str, text: str) -> None:
+    """Phases are means over all ranks: those of one rank alone would be others."""
+    sweep = fake_sweep(tmp_path, nodes=(2,), all_ranks=True)
+    before = load([sweep])
+    reshape(sweep / "n2x1-r0", lambda step: 2.0 if step <= 40 else 1.0)
+    for path in (sweep / "n2x1-r1" / "attempts" / "000").glob(f"steps-{rank}.jsonl"):
+        path.unlink()
     study = make_study(load([sweep]))
     assert study.runs["truncated_steps"].tolist() == [0, 0, 0]
+    phases = ["compute_s", "comm_wait_s", "comm_transfer_s"]
+    assert study.runs[phases].equals(before[phases])
     assert study.curves[0].points[0].samples_per_s.basis == "not stationary"
+    (warning,) = stationarity_text.warnings(study.statistics, study.included)
+    assert f"than the rest (MSER-5), and stay in the mean (default/n2x1-r1: {text})." in warning
+
+
+def test_an_aggregate_is_left_out_as_a_whole_and_counted(tmp_path: Path) -> None:
+    """From step 31 on, a record holds seven steps: the slow ones end within the second of these records."""
+    sweep = fake_sweep(tmp_path, nodes=(1,))
+    for run in sweep.glob("n1x1-*"):
+        reshape(run, lambda step: 2.0 if step <= 40 else 1.0)
+        aggregate(run, after=30, size=7)
+    study = make_study(load([sweep]))
+    (dropped,) = {*study.runs["truncated_steps"]}
+    assert dropped >= 30
+    assert (dropped - 20) % 7 == 0
+    assert {*study.runs["measured_steps"]} == {100 - dropped}
+    assert {json.loads(each)[-1][1] for each in study.runs["left_out"]} == {10 + dropped}
+
+
+def test_no_step_is_left_out_where_it_shares_its_record_with_all_later_ones(tmp_path: Path) -> None:
+    run = tmp_path / "s" / "n1-r0"
+    fake_run(run, steps=151)
+    reshape(run, lambda step: 2.0 if step <= 51 else 1.0)
+    aggregate(run, after=51, size=100)
+    study = make_study(load([tmp_path / "s"]))
+    assert study.runs["truncated_steps"].tolist() == [0]
+    (warning,) = stationarity_text.warnings(study.statistics, study.included)
+    assert "stay in the mean (s/n1-r0: fewer than 30 measured steps would be left)" in warning
 
 
 def test_a_warm_up_whose_rest_drifts_in_another_repeat_is_named_and_refused(tmp_path: Path) -> None:
@@ -120,6 +199,7 @@ def test_a_warm_up_whose_rest_drifts_in_another_repeat_is_named_and_refused(tmp_
         "The means of 1 of 3 runs have no interval (warm-up too short). default/n1x1-r0: "
     )
     assert "the first 30 measured steps are" in short
+    assert "(default/n1x1-r1: the steps after the warm-up are not stationary)" in short
     assert "telemetry.warmup_steps" in short
     section = validity.build(study)
     assert section is not None

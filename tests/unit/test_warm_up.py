@@ -13,7 +13,7 @@ from scipy.stats import linregress
 from scipy.stats import t as student_t
 
 from analysis.stats.estimates import geometric_mean
-from analysis.stats.warm_up import BATCH, MIN_STEPS, common_warm_up, mser5, stationarity
+from analysis.stats.warm_up import BATCH, MIN_STEPS, common_warm_up, mser5, stationarity, why_not_left_out
 from tests.support.step_series import MEAN_S, autocorrelated
 
 SIMULATIONS = 200
@@ -138,7 +138,8 @@ def test_a_warm_up_of_one_repeat_is_left_out_where_noise_moves_the_minimum(
         series = profile(steps) * (1 + 0.01 * generator.standard_normal(150))
         beyond += mser5(series) > 40
         dropped = common_warm_up([series])
-        cut += dropped >= 20 and np.mean(profile(steps)[dropped:]) < 1.02
+        left_out = dropped >= 20 and not why_not_left_out(series, dropped)
+        cut += left_out and np.mean(profile(steps)[dropped:]) < 1.02
     assert beyond >= 5
     assert cut == count
 
@@ -153,16 +154,18 @@ def test_the_reason_of_a_warm_up_that_mser5_overshoots_names_both_numbers_of_ste
     )
 
 
-def test_no_warm_up_is_left_out_where_the_rest_is_short_or_changes() -> None:
+def test_a_warm_up_is_not_left_out_where_the_rest_is_short_or_changes() -> None:
     steps, generator = np.arange(300.0), np.random.default_rng(3)
     steady = autocorrelated(generator, 300, 0.0)
     long = np.where(steps < 60, 1.5, 1.0) * autocorrelated(generator, 300, 0.0)
     assert common_warm_up([steady, steady]) == 0
-    assert common_warm_up([long, steady]) == pytest.approx(60, abs=5)
     dropped = common_warm_up([long, steady])
-    assert common_warm_up([long, steady[: dropped + MIN_STEPS // 2]]) == dropped
-    assert common_warm_up([long, steady[: dropped + MIN_STEPS // 2 - 1]]) == 0
-    assert common_warm_up([long, steady * (1 + steps / 300)]) == 0
+    assert dropped == pytest.approx(60, abs=5)
+    assert why_not_left_out(long, dropped) == why_not_left_out(steady, dropped) == ""
+    least = dropped + MIN_STEPS // 2
+    assert why_not_left_out(steady[:least], dropped) == ""
+    assert why_not_left_out(steady[: least - 1], dropped) == "fewer than 30 measured steps would be left"
+    assert "not stationary" in why_not_left_out(steady * (1 + steps / 300), dropped)
 
 
 def reference(change: float, error: float, freedom: int, level: float) -> tuple[float, float, float]:
