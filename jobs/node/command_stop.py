@@ -1,7 +1,7 @@
 """The stop of a `command`: a signal to its processes, at the same time on all nodes. Standard library only.
 
 A process that is signalled late may be killed by the signal while it exits, because its peers were signalled
-before. The time limit is known to all nodes. Node 0 looks for the user's `STOP` file, and records a stop in
+before. The time limit is known to all nodes. Node 0 reads the user's `STOP` file, and records a stop in
 the folder that the other nodes read every `LISTED_EVERY_S` seconds: it has a time in the future.
 """
 
@@ -22,8 +22,8 @@ from jobs.node.peers import LISTED_EVERY_S
 
 _ALL_NODES_S = 1.5 * LISTED_EVERY_S
 """Time in which all nodes have read the folder."""
-_FIRST_LOOKS_S = 1.0
-"""Seconds between two looks for the `STOP` file, in the first seconds of a run."""
+_FIRST_READS_S = 1.0
+"""Seconds between two reads of the `STOP` file, in the first seconds of a run."""
 
 
 class CommandStop:
@@ -46,7 +46,7 @@ class CommandStop:
     ) -> None:
         self._attempt = attempt
         stop_file = RunDir(attempt.path.parent.parent).stop
-        self._stop_file = StopFile(stop_file, _FIRST_LOOKS_S) if node == 0 else None
+        self._stop_file = StopFile(stop_file, _FIRST_READS_S) if node == 0 else None
         self._nodes = nodes
         self._signal = stop_signal
         self._planned: tuple[str, float] = ("deadline", stop_time)

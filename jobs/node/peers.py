@@ -16,13 +16,15 @@ from typing import Any
 
 from disttrain.records.run_directory import Attempt
 from disttrain.records.shared_folder import AttemptWatch, WatchedFolder
-from jobs.node.backoff import jittered
+from jobs.node.backoff import LONGEST_JITTER, jittered
 
 LISTED_EVERY_S = 15.0
-"""Time between two looks for the failure of another node, while the ranks train."""
-NODE_EXITS_TIMEOUT_S = 30.0
+"""Time between two reads of the exits of the other nodes, while the ranks train."""
+PEER_GRACE_S = 10.0
+"""Time for torchrun to end by itself after another node has failed."""
+NODE_EXITS_TIMEOUT_S = LONGEST_JITTER * LISTED_EVERY_S + PEER_GRACE_S + 5.0
 """Time for which node 0 waits for the exit codes of the other nodes, after its own torchrun ended. It covers
-such an interval, and the time that torchrun then has to end by itself."""
+the longest interval between two reads, the grace of torchrun, and the polls and files of both nodes."""
 ENDING_TIMEOUT_S = 1.0
 """That time where the scheduler is ending the job: half of that between our SIGKILL and the scheduler's."""
 CLOSED_TIMEOUT_S = 60.0
@@ -30,7 +32,7 @@ CLOSED_TIMEOUT_S = 60.0
 _VERDICT_S = 30.0
 """Time in which node 0 records that a node is missing."""
 _SUPERSEDED_EVERY = 5
-"""Looks for exits between two looks for a newer attempt, which is a rare event."""
+"""Reads of the exits between two searches for a newer attempt, which is a rare event."""
 _CLOSED = "closed"
 _EXIT = re.compile(r"node-(\d+)\.code-(\d+)")
 _STOP = re.compile(r"stop-([a-z]+)-(\d+)")
@@ -86,7 +88,7 @@ def _first_stop(names: Iterable[str]) -> tuple[str, float] | None:
 
 
 class PeerWatch:
-    """Looks for exits of other nodes and for a newer attempt, while the ranks train."""
+    """Finds exits of other nodes and a newer attempt, while the ranks train."""
 
     def __init__(self, attempt: Attempt, node: int, now: Callable[[], float] = time.monotonic) -> None:
         self._exits = WatchedFolder(attempt.exits, now)
@@ -94,7 +96,7 @@ class PeerWatch:
         self._node = node
         self._now = now
         self._next = now() + jittered(LISTED_EVERY_S)
-        self._looks = 0
+        self._reads = 0
         self.failed: tuple[int, int] | None = None
         """Node and exit code of another node that has failed."""
         self.superseded = False
@@ -102,15 +104,15 @@ class PeerWatch:
         self.stop: tuple[str, float] | None = None
         """Cause and time of a stop of the command that a node has recorded."""
 
-    def look(self, *, at_once: bool = False) -> None:
-        """Look if it is time to; for both if this process was suspended, or `at_once`."""
+    def read(self, *, at_once: bool = False) -> None:
+        """Read the exits if it is time to; also the attempts if this process was suspended, or `at_once`."""
         now = self._now()
         if now < self._next and not at_once:
             return
         late = now > self._next + 2 * LISTED_EVERY_S
         self._next = now + jittered(LISTED_EVERY_S)
-        self._looks += 1
-        if at_once or late or self._looks % _SUPERSEDED_EVERY == 0:
+        self._reads += 1
+        if at_once or late or self._reads % _SUPERSEDED_EVERY == 0:
             with contextlib.suppress(OSError):
                 self.superseded = self._newer.superseded() is not None
         if self.failed is None or self.stop is None:

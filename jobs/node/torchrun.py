@@ -30,7 +30,7 @@ from jobs.node.allocation import Allocation, AllocationFacts
 from jobs.node.command_stop import CommandStop
 from jobs.node.hang import HangWatch
 from jobs.node.node_log import log_line
-from jobs.node.peers import PeerWatch
+from jobs.node.peers import PEER_GRACE_S, PeerWatch
 
 WARNING_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 TERMINATION_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -40,8 +40,6 @@ _SIGNAL_DELAY_S = 2.0
 for ours."""
 _KILL_MARGIN_S = 2.0
 """Time left for recording the exit, between our SIGKILL to the ranks and the scheduler's."""
-_PEER_GRACE_S = 10.0
-"""Time for torchrun to end by itself after another node has failed."""
 _EARLY_WARNING_S = 90.0
 """The warning before the time limit may come this many seconds too early: a batch system may check every
 30 s, with a margin of 60 s."""
@@ -145,7 +143,7 @@ class _TorchrunMonitor:
             received = wait_for_signal({*WARNING_SIGNALS, *TERMINATION_SIGNALS, signal.SIGCHLD}, wait_s)
             ended = processes.reap_children()
             signalled = received is not None and received != signal.SIGCHLD
-            self._peers.look(at_once=signalled)
+            self._peers.read(at_once=signalled)
             if self._peers.superseded:
                 self._kill_within(0)  # the job was started again elsewhere
             elif received is not None and signalled:
@@ -254,13 +252,13 @@ class _TorchrunMonitor:
         self._command_stop.signal_processes(self._child)
 
     def _check_peers(self) -> None:
-        """Give torchrun `_PEER_GRACE_S` to end once another node has failed."""
+        """Give torchrun `PEER_GRACE_S` to end once another node has failed."""
         if self._peers.failed and self._kill_at is None:
             log_line(f"node {self._peers.failed[0]} has ended with code {self._peers.failed[1]}")
-            self._kill_within(_PEER_GRACE_S)
+            self._kill_within(PEER_GRACE_S)
 
     def _check_exit_barrier(self) -> None:
-        """Give torchrun `_PEER_GRACE_S` to end once the run has ended and all ranks of this node have exited.
+        """Give torchrun `PEER_GRACE_S` to end once the run has ended and all ranks of this node have exited.
 
         torchrun then waits up to 300 s for those of the other nodes, of which one may have been killed. The
         ranks have exited with code 0: after a failed rank, torchrun ends without this wait.
@@ -272,7 +270,7 @@ class _TorchrunMonitor:
             ended = metrics.get("status") in ("completed", "stopped")
             self._ranks_succeeded = ended and metrics.get("attempt") == self._context.attempt.number
             if self._ranks_succeeded:
-                self._kill_within(_PEER_GRACE_S)
+                self._kill_within(PEER_GRACE_S)
 
     def _check_hang(self) -> None:
         """End the ranks if one of this node hangs; warn once half of its time is used up."""

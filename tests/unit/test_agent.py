@@ -21,9 +21,9 @@ from jobs.core import journal
 from jobs.core.classify_exit import ExitStatus
 from jobs.core.environment import SETUP_EXIT_VARIABLE
 from jobs.core.requeue_policy import EXIT_DO_NOT_REQUEUE, EXIT_DONE, EXIT_LAUNCH_FAILED
-from jobs.node import agent, launch, peers
+from jobs.node import agent, launch, peers, silent_nodes, torchrun
 from jobs.node.allocation import AllocationFacts
-from jobs.node.backoff import growing_delays
+from jobs.node.backoff import growing_delays, jittered
 from jobs.node.node_context import NodeContext
 from jobs.node.torchrun import TorchrunResult
 from jobs.node.waiting import JobEnded
@@ -226,14 +226,22 @@ def test_the_failure_of_another_node_is_seen_within_an_interval(tmp_path: Path) 
     for node, code in ((0, 0), (1, 1)):
         peers.record_node_exit(attempt, node, code)
     clock.now += 20
-    watch.look()
+    watch.read()
     assert watch.failed is None, "a node that has finished, and this node itself"
     peers.record_node_exit(attempt, 2, 69)
-    watch.look()
+    watch.read()
     assert watch.failed is None
     clock.now += 1.25 * peers.LISTED_EVERY_S
-    watch.look()
+    watch.read()
     assert watch.failed == (2, 69)
+
+
+def test_node_0_waits_longer_than_another_node_needs_to_end() -> None:
+    longest = max(jittered(peers.LISTED_EVERY_S) for _ in range(1000))
+    polls = 2 * torchrun._POLL_S
+    assert peers.NODE_EXITS_TIMEOUT_S > longest + peers.PEER_GRACE_S + polls
+    assert peers.NODE_EXITS_TIMEOUT_S < silent_nodes._LATE_RECORD_S
+    assert peers.NODE_EXITS_TIMEOUT_S < peers.CLOSED_TIMEOUT_S
 
 
 def test_a_newer_attempt_is_seen_at_once_after_a_pause_and_at_a_signal(tmp_path: Path) -> None:
@@ -241,15 +249,15 @@ def test_a_newer_attempt_is_seen_at_once_after_a_pause_and_at_a_signal(tmp_path:
     attempt.path.mkdir(parents=True)
     signalled, suspended, other = [peers.PeerWatch(attempt, 0, clock) for _ in range(3)]
     for watch in (signalled, suspended, other):
-        watch.look(at_once=True)
+        watch.read(at_once=True)
         assert not watch.superseded
     RunDir(tmp_path).attempt(1).path.mkdir()
-    signalled.look(at_once=True)
+    signalled.read(at_once=True)
     clock.now += 2
-    other.look()
+    other.read()
     assert (signalled.superseded, other.superseded) == (True, False)
     clock.now += 60
-    suspended.look()
+    suspended.read()
     assert suspended.superseded
 
 
@@ -259,10 +267,10 @@ def test_a_failure_is_seen_although_the_time_of_the_folder_is_cached(
     attempt, clock = RunDir(tmp_path).attempt(0), Clock()
     attempt.exits.mkdir(parents=True)
     watch = peers.PeerWatch(attempt, 0, clock)
-    watch.look(at_once=True)
+    watch.read(at_once=True)
     (attempt.exits / "node-01.code-1").touch()
     clock.now += 1.25 * peers.LISTED_EVERY_S
-    watch.look()
+    watch.read()
     assert watch.failed == (1, 1)
 
 
@@ -272,7 +280,7 @@ def test_a_training_node_makes_few_calls(tmp_path: Path, opened: list[Path]) -> 
     watch = peers.PeerWatch(attempt, 0, clock)
     for _ in range(600):
         clock.now += 1
-        watch.look()
+        watch.read()
     assert 2 * len(opened) < 10 * 10, "per minute, over ten minutes: an open and its fstat"
     assert set(opened) == {attempt.exits, attempt.path.parent}
 
@@ -286,13 +294,13 @@ def test_a_file_system_that_does_not_answer_ends_nothing_and_hides_no_failure(
     peers.record_node_exit(attempt, 1, 1)
     with monkeypatch.context() as patch:
         patch.setattr(peers.os, "listdir", raising(OSError(116, "Stale file handle")))
-        watch.look(at_once=True)
+        watch.read(at_once=True)
         assert (watch.failed, watch.superseded) == (None, False)
-    watch.look(at_once=True)
+    watch.read(at_once=True)
     assert watch.failed == (1, 1)
     with monkeypatch.context() as patch:
         patch.setattr(peers.os, "listdir", raising(OSError(116, "Stale file handle")))
-        watch.look(at_once=True)
+        watch.read(at_once=True)
     assert watch.failed == (1, 1), "it was seen before"
 
 

@@ -27,7 +27,7 @@ def stop_of(attempt: Attempt, node: int = 0, nodes: int = 2, *, in_s: float = 10
 
 def recorded(attempt: Attempt, node: int) -> tuple[str, float] | None:
     watch = PeerWatch(attempt, node)
-    watch.look(at_once=True)
+    watch.read(at_once=True)
     return watch.stop
 
 
