@@ -154,6 +154,18 @@ def test_the_reason_of_a_warm_up_that_mser5_overshoots_names_both_numbers_of_ste
     )
 
 
+def test_a_change_beyond_the_first_half_names_the_steps_that_differ() -> None:
+    """Most of the first half are usual steps, so that its median is the usual one."""
+    at = np.arange(200)
+    found = stationarity(
+        noise(3, count=200, cv=0.001) * np.where((at < 26) | ((at > 85) & (at < 102)), 1.5, 1)
+    )
+    assert (found.verdict, found.warm_up, found.compared) == ("not stationary", 100, 50)
+    assert found.reason == (
+        "the first 50 measured steps are 50 % longer than the second half (MSER-5 at its limit)"
+    )
+
+
 def test_a_warm_up_is_not_left_out_where_the_rest_is_short_or_changes() -> None:
     steps, generator = np.arange(300.0), np.random.default_rng(3)
     steady = autocorrelated(generator, 300, 0.0)
