@@ -279,6 +279,15 @@ def test_the_bandwidth_is_measured_between_machines_and_between_gpus(
 
 
 @pytest.mark.parametrize(
+    ("strategy", "expected"), [("ddp", 100.0), ("auto", 100.0), ("fsdp", 25.0), ("pipeline", 25.0)]
+)
+def test_the_bucket_size_of_ddp_is_that_of_no_other_strategy(strategy: str, expected: float) -> None:
+    config = {"parallel": {"strategy": strategy, "ddp": {"bucket_mb": 100.0}}}
+    assert bandwidth.bucket_mb(config) == expected
+    assert bandwidth.bucket_mb({}) == 25.0
+
+
+@pytest.mark.parametrize(
     ("hosts", "configured", "mode"),
     [(["n0"], "full", "full"), (["n0"], "auto", "basic"), (["127.0.0.1"] * 2, "full", "basic")],
 )

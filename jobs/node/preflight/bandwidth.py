@@ -29,13 +29,15 @@ _DEFAULT_BUCKET_MB = 25.0
 
 
 def bucket_mb(config: Mapping[str, Any]) -> float:
-    """Size of the small all-reduce in MiB: the bucket size of DDP, also for strategies without buckets.
+    """Size of the small all-reduce in MiB: the bucket size of DDP, by default for a strategy without buckets.
 
     FSDP and HSDP send the parameters of one block at once. Their size is known only with the model, which
     this module cannot import.
     """
-    ddp = (config.get("parallel") or {}).get("ddp") or {}
-    return float(ddp.get("bucket_mb") or _DEFAULT_BUCKET_MB)
+    parallel = config.get("parallel") or {}
+    if parallel.get("strategy", "auto") not in ("ddp", "auto"):  # a run of another strategy does not read it
+        return _DEFAULT_BUCKET_MB
+    return float((parallel.get("ddp") or {}).get("bucket_mb") or _DEFAULT_BUCKET_MB)
 
 
 def rank_variables(
