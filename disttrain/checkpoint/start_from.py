@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path
 
 from disttrain.checkpoint.folder import MANIFEST, committed_paths
@@ -15,6 +17,8 @@ def refuse_missing(given: str) -> str | None:
     """
     path, at = Path(given), f"checkpoint.start_from={given}"
     try:
+        _refresh(path.parent)
+        _refresh(path)
         if (path / MANIFEST).is_file():
             return None
         is_there, found = path.exists(), _nearby(path)
@@ -25,6 +29,15 @@ def refuse_missing(given: str) -> str | None:
         return f"{at} {problem}; give the folder of a checkpoint, as .../checkpoints/step-00000100"
     closest = "" if is_there else nearest(str(path), map(str, found))
     return f"{at} {problem}{closest or f'; the newest checkpoint there is {found[0]}'}"
+
+
+def _refresh(folder: Path) -> None:
+    """Open a folder, which NFS then compares with the server.
+
+    A node otherwise answers from a cache, for up to a minute, that a new checkpoint does not exist.
+    """
+    with suppress(OSError), os.scandir(folder):
+        pass
 
 
 def _nearby(path: Path) -> list[Path]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from disttrain import __main__ as entry
+from disttrain.checkpoint import start_from
 from disttrain.checkpoint.start_from import refuse_missing
 from disttrain.config.parsing import Draft, check
 from disttrain.errors import ConfigError
@@ -43,10 +46,27 @@ def test_a_path_without_a_checkpoint_names_those_nearby(saved: Path, tmp_path: P
     )
 
 
-def planned(start_from: str, key: str = "new") -> RunPlan:
-    config = check(
-        Draft({"train": {"steps": 1, "local_batch_size": 1}, "checkpoint": {"start_from": start_from}})
+def test_the_folders_are_opened_before_the_manifest_is_read(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS may say from its cache that a new checkpoint does not exist, until its folder is opened."""
+    opened: list[Path] = []
+    real_open, real_is_file = os.scandir, Path.is_file
+
+    def scandir(folder: Path) -> Any:
+        opened.append(Path(folder))
+        return real_open(folder)
+
+    monkeypatch.setattr(start_from.os, "scandir", scandir)
+    monkeypatch.setattr(
+        Path, "is_file", lambda path: {path.parent, path.parent.parent} <= {*opened} and real_is_file(path)
     )
+    assert refuse_missing(str(saved)) is None
+    assert opened == [saved.parent, saved]
+
+
+def planned(path: str, key: str = "new") -> RunPlan:
+    config = check(Draft({"train": {"steps": 1, "local_batch_size": 1}, "checkpoint": {"start_from": path}}))
     return RunPlan("n1", config, key, 0, {}, None)
 
 
