@@ -8,7 +8,7 @@ from pydantic_core import ErrorDetails
 
 from disttrain.errors import nearest
 
-_IN_OTHER_WORDS = {
+_MESSAGES = {
     "tuple_type": "a list is needed, in brackets",
     "list_type": "a list is needed, in brackets",
     "dict_type": "a mapping of names to values is needed",
@@ -48,7 +48,7 @@ def _problem(error: ErrorDetails) -> str:
         words = expected.replace("'", "").replace(" or ", ", ").split(", ")
         return f"allowed: {expected}{nearest(str(error['input']), words)}"
     message = error["msg"]
-    return _IN_OTHER_WORDS.get(error["type"], message[:1].lower() + message[1:])
+    return _MESSAGES.get(error["type"], message[:1].lower() + message[1:])
 
 
 def _is_of_union(part: str | int) -> bool:
