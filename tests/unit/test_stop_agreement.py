@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,10 +12,13 @@ import pytest
 import torch
 
 from disttrain.config.config_tree import Config
+from disttrain.errors import Superseded
 from disttrain.hooks import stop_agreement
 from disttrain.hooks.non_finite import NonFinitePolicy
-from disttrain.hooks.stop_agreement import StopAgreement, best_loss
+from disttrain.hooks.stop_agreement import SUPERSEDED_WITHIN_S, StopAgreement, best_loss
 from disttrain.records.metrics import EvalPoint
+from disttrain.records.run_directory import RunDir
+from disttrain.records.shared_folder import AttemptWatch
 from disttrain.runtime.process_group import World
 from disttrain.runtime.stop_signals import CAUSES
 from disttrain.step_result import StepResult
@@ -187,6 +191,32 @@ def test_where_replicas_differ_after_the_next_step_the_view_is_read_at_once():
 @pytest.mark.usefixtures("_steps_of_a_tenth_of_a_second")
 def test_the_end_waits_for_the_agreement_under_way():
     assert agreements(check_s=1.15)[-6:] == [11, "sent", 12, "read", "sent", "read"]
+
+
+def test_a_newer_attempt_is_found_in_time_late_in_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, now = RunDir(tmp_path), 1000.0
+    run.attempt(0).path.mkdir(parents=True)
+    monkeypatch.setattr(stop_agreement, "time", SimpleNamespace(monotonic=lambda: now))
+    config, clock, steps = Config.model_validate({"job": {"stop_check_s": 1.0}}), HostClock(), 10**6
+    clock.start()
+    policy = NonFinitePolicy(config.precision, lambda wait: SkippedSteps())
+    attempt = AttemptWatch(run.attempt(0), lambda: now)
+    agreement = StopAgreement(config, ALONE, attempt, Undisturbed(), Saver(), clock, None, steps, policy)
+
+    def train(first: int, last: int) -> None:
+        nonlocal now
+        for step in range(first, last + 1):
+            now += 1.0
+            agreement.on_step(StepResult(step, torch.zeros(()), 0.1))
+
+    train(1, 2000)
+    run.attempt(1).path.mkdir()
+    began = now
+    with pytest.raises(Superseded, match="attempt 1 of this run has begun"):
+        train(2001, 2100)
+    assert now - began <= SUPERSEDED_WITHIN_S
 
 
 def test_losses_before_a_resume_count():
