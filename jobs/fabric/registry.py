@@ -16,6 +16,8 @@ from typing import Any
 _DATA = Path(__file__).with_name("variables.json")
 _OPEN_PREFIXES = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "GLOO_", "FI_CXI_", "FI_EFA_", "OFI_NCCL_")
 """Prefixes under which a name that the registry lacks is worth a finding."""
+_READ_BY_OTHERS = ("NCCL_SHARP_", "RCCL_", "HCCL_", "CCL_")
+"""Prefixes of the SHARP plugin of NCCL, and of the libraries of AMD, Huawei and Intel."""
 _CLOSE = 0.88
 """Similarity (`difflib`) from which another name is taken for a misspelling."""
 _AUTOMATIC = ("auto", "built-in", "unlimited")
@@ -148,13 +150,13 @@ class Registry:
         return name in self.variables or name.startswith(_OPEN_PREFIXES)
 
     def is_judged(self, name: str) -> bool:
-        """Whether the lint has something to say about a name: also where its prefix is misspelt."""
+        """Whether the lint has a rule for a name: also where its prefix is misspelt."""
         return self.is_of_interest(name) or self.misspelt(name) is not None
 
     def misspelt(self, name: str) -> str | None:
-        """The known name that an unknown one most likely stands for; None for known ones, without a close
-        one, and where neither name has a prefix of the libraries."""
-        if name in self.variables:
+        """The known name that an unknown one most likely stands for; None for known ones, names of other
+        libraries, without a close one, and where neither name has a prefix of the libraries."""
+        if name in self.variables or name.startswith(_READ_BY_OTHERS):
             return None
         live = [each.name for each in self.variables.values() if each.kind != "dead"]
         close = next(iter(difflib.get_close_matches(name, live, n=1, cutoff=_CLOSE)), None)

@@ -104,3 +104,10 @@ def test_a_misspelt_name(name: str, meant: str | None) -> None:
     assert KNOWN.get(name) is None
     assert KNOWN.is_of_interest(name)
     assert KNOWN.misspelt(name) == meant
+
+
+@pytest.mark.parametrize(
+    "name", ["NCCL_SHARP_DISABLE", "RCCL_DEBUG", "HCCL_SOCKET_IFNAME", "CCL_SOCKET_IFNAME"]
+)
+def test_names_of_other_libraries_are_not_misspelt(name: str) -> None:
+    assert KNOWN.misspelt(name) is None
