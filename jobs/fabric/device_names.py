@@ -78,6 +78,9 @@ def adapter_names(context: LintContext) -> Iterator[Finding]:
     value, fabric = context.value("NCCL_IB_HCA"), context.fabric
     if value is None or fabric is None or fabric.kind not in (FabricKind.INFINIBAND, FabricKind.ROCE):
         return
+    is_disabled = (context.value("NCCL_IB_DISABLE") or "0") != "0"
+    if context.nodes == 1 or is_disabled or (context.value("NCCL_NET") or "").casefold() == "socket":
+        return  # NCCL does not use the list
     found = _of_whole_list(context, fabric, value)
     if found is not None:
         yield found

@@ -177,3 +177,13 @@ def test_a_value_that_a_shell_computes_is_not_judged() -> None:
 def test_the_worst_comes_first() -> None:
     found = summary("NCCL_P2P_DISABLE=1 NCCL_ASYNC_ERROR_HANDLING=1 NCCL_IB_TIMEOUT=99")
     assert [severity for severity, *_ in found] == list(FindingSeverity)
+
+
+@pytest.mark.parametrize(("further", "nodes"), [("", 1), (" NCCL_IB_DISABLE=1", 2), (" NCCL_NET=Socket", 2)])
+def test_a_list_of_adapters_that_nccl_does_not_use_is_not_judged(further: str, nodes: int) -> None:
+    def judged(variables: str, nodes: int) -> list[Finding]:
+        found = findings(variables, fabric=INFINIBAND, nodes=nodes)
+        return [each for each in found if each.name == "NCCL_IB_HCA" and each.kind == "conflict"]
+
+    assert judged("NCCL_IB_HCA==nope", 2)
+    assert not judged(f"NCCL_IB_HCA==nope{further}", nodes)
