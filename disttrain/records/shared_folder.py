@@ -20,7 +20,7 @@ STOP_FOUND_WITHIN_S = 20.0
 _SHARE_OF_AGE = 0.05
 _COARSEST_TIME_S = 2.0
 """Coarsest times of modification of a file system, with a margin."""
-_LISTED_WITHIN_S = 120.0
+_LISTED_WITHIN_S = 600.0
 """Longest time between two listings of a folder."""
 
 

@@ -85,7 +85,7 @@ def test_a_file_of_the_same_tick_of_the_clock_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_constant_state")
-def test_a_file_from_a_node_with_a_slow_clock_is_found_within_two_minutes(tmp_path: Path) -> None:
+def test_a_file_from_a_node_with_a_slow_clock_is_found_within_ten_minutes(tmp_path: Path) -> None:
     clock = Clock()
     folder = WatchedFolder(tmp_path, clock)
     for _ in range(3):
@@ -93,7 +93,7 @@ def test_a_file_from_a_node_with_a_slow_clock_is_found_within_two_minutes(tmp_pa
         clock.now += 10
     (tmp_path / "a").touch()
     assert folder.names() == []
-    clock.now += 110
+    clock.now += 590
     assert folder.names() == ["a"]
 
 
