@@ -177,11 +177,12 @@ def _index(value: str | None) -> int | None:
 
 
 def _ethernet_ports(context: LintContext, fabric: Fabric) -> list[tuple[Adapter, Port]]:
-    """Active RoCE ports with addresses that the settings permit."""
+    """Active RoCE ports with addresses that the settings permit; of adapters for computing, as the derived
+    `NCCL_IB_HCA` has them, where that variable is not set."""
     settings = {name: value for name in context.settings if (value := context.value(name)) is not None}
     return [
         (adapter, port)
-        for adapter in fabric.adapters
+        for adapter in (fabric.adapters if "NCCL_IB_HCA" in context.settings else fabric.compute_adapters)
         for port in permitted_ports(adapter, settings)
         if port.is_active and port.link_layer == "Ethernet" and port.gids
     ]

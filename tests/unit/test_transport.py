@@ -117,7 +117,7 @@ def test_the_address_of_permitted_adapters_counts_alone(fabric_of: FabricOf) -> 
     uneven = replace(fabric, adapters=(short, *fabric.adapters[1:]))
     (found,) = findings(uneven, "NCCL_IB_GID_INDEX=3")
     assert found.message.startswith("port 1 of mlx5_0 has no such address")
-    others = "mlx5_1 3, mlx5_2 3, mlx5_3 3, mlx5_bond_0 3"
+    others = "mlx5_1 3, mlx5_2 3, mlx5_3 3"
     assert found.message.endswith(f"adapters with one index of RoCE v2 in NCCL_IB_HCA ({others})")
     assert findings(uneven, "NCCL_IB_GID_INDEX=3", "NCCL_IB_HCA==mlx5_1,mlx5_2,mlx5_3") == []
     (newer,) = findings(uneven, "NCCL_IB_GID_INDEX=3", nccl="2.27.5")
@@ -136,3 +136,11 @@ def test_the_lint_and_the_defects_agree_on_a_missing_plugin(kind: str, fabric_of
     fact, _, step = text.partition(", so NCCL uses TCP instead of ")
     (line,) = (each for each in defects(fabric) if "plugin" in each)
     assert line == f"{fact}, so NCCL would use TCP: {step.partition('; ')[2]}"
+
+
+def test_the_address_of_an_adapter_for_management_does_not_count(fabric_of: FabricOf) -> None:
+    node = fabric_of("roce_bond")
+    *others, bond = node.adapters
+    (port,) = bond.ports
+    bond = replace(bond, ports=(replace(port, gids=port.gids[:2]),))
+    assert findings(replace(node, adapters=(*others, bond)), "NCCL_IB_GID_INDEX=3") == []
