@@ -54,7 +54,8 @@ def yaml_settings(text: str, name: str) -> YamlSettings | None:
 
 def _entries(node: yaml.Node | None) -> dict[str, yaml.Node]:
     """Values of a mapping by key; empty for another node."""
-    return {key.value: value for key, value in node.value} if isinstance(node, yaml.MappingNode) else {}
+    pairs = node.value if isinstance(node, yaml.MappingNode) else []
+    return {key.value: value for key, value in pairs if isinstance(key, yaml.ScalarNode)}
 
 
 def _settings(mapping: yaml.Node, name: str) -> Iterator[Setting]:

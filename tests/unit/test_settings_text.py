@@ -139,3 +139,8 @@ def test_a_config(text: str) -> None:
 def test_bad_input_is_refused_in_one_line(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read_settings(text, "x")
+
+
+def test_a_key_of_yaml_that_is_no_text_is_left_out() -> None:
+    read = read_settings("? [a, b]\n: 1\nenvironment: {NCCL_DEBUG: {value: INFO}}\n", "site.yaml")
+    assert read.settings["NCCL_DEBUG"].value == "INFO"
