@@ -90,7 +90,7 @@ def test_a_long_warm_up_of_an_ingested_run_is_said_without_options_of_this_progr
     texts = [each.text for each in of_study(study, []) if "arm-up" in each.text]
     assert not any("telemetry" in text for text in texts)
     if drift:
-        assert "ingest a table with more steps" in texts[0]
+        assert "Ingest a table of all ranks and more steps" in texts[0]
     else:
         assert texts[0].endswith("(other/r0: 40; other/r1: 40).")
 
