@@ -11,6 +11,8 @@ from jobs.fabric.description import Adapter, AdapterKind, Fabric, FabricKind
 from jobs.fabric.expected_adapters import permitted_ports
 from jobs.fabric.findings import Finding, FindingKind, FindingSeverity, LintContext
 
+_IB_HCA = f"{USER_GUIDE}#nccl-ib-hca"
+
 
 def interface_names(context: LintContext) -> Iterator[Finding]:
     """Interfaces that are not there, and different ones for gloo and NCCL."""
@@ -92,13 +94,13 @@ def adapter_names(context: LintContext) -> Iterator[Finding]:
             yield context.finding(
                 FindingSeverity.WARNING, FindingKind.CONFLICT, "NCCL_IB_HCA",
                 f"the node has no adapter {entry.name!r}; it has {', '.join(names)}"
-                f"{nearest(entry.name, names)}",
+                f"{nearest(entry.name, names)}", _IB_HCA,
             )  # fmt: skip
         elif not entry.is_exact and entry.name in names and len(named) > 1:
             yield context.finding(
                 FindingSeverity.WARNING, FindingKind.CONFLICT, "NCCL_IB_HCA",
                 f"{entry.name} is a prefix, and also names "
-                f"{', '.join(name for name in named if name != entry.name)}; begin the list with =",
+                f"{', '.join(name for name in named if name != entry.name)}; begin the list with =", _IB_HCA,
             )  # fmt: skip
 
 
@@ -122,9 +124,7 @@ def _of_whole_list(context: LintContext, fabric: Fabric, value: str) -> Finding 
         why = f"only ports that are not active ({', '.join(states[:4])})" if states else _no_adapter(adapters)
         fact = f"it permits {why}, so {ends}"
     right = compute or [each for each in adapters if each.active_port]
-    return context.finding(
-        severity, kind, "NCCL_IB_HCA", f"{fact}; set {adapter_list(right)}", f"{USER_GUIDE}#nccl-ib-hca"
-    )
+    return context.finding(severity, kind, "NCCL_IB_HCA", f"{fact}; set {adapter_list(right)}", _IB_HCA)
 
 
 def _no_adapter(adapters: Sequence[Adapter]) -> str:

@@ -17,6 +17,7 @@ from jobs.fabric.findings import Setting
 _KEY = re.compile(r"[a-z][a-z0-9_]*")
 _SHELL_KEYS = ("setup", "node_setup")
 _MAPPINGS = ("environment", "env")
+_MERGE = "tag:yaml.org,2002:merge"
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,17 @@ def yaml_settings(text: str, name: str) -> YamlSettings | None:
 
 
 def _entries(node: yaml.Node | None) -> dict[str, yaml.Node]:
-    """Values of a mapping by key; empty for another node."""
-    pairs = node.value if isinstance(node, yaml.MappingNode) else []
-    return {key.value: value for key, value in pairs if isinstance(key, yaml.ScalarNode)}
+    """Values of a mapping by key, with those of mappings that it merges; empty for another node."""
+    own: dict[str, yaml.Node] = {}
+    merged: dict[str, yaml.Node] = {}
+    for key, value in node.value if isinstance(node, yaml.MappingNode) else []:
+        if key.tag == _MERGE:
+            parts = value.value if isinstance(value, yaml.SequenceNode) else [value]
+            for part in reversed(parts):  # of several, the first one wins
+                merged |= _entries(part)
+        elif isinstance(key, yaml.ScalarNode):
+            own[key.value] = value
+    return merged | own
 
 
 def _settings(mapping: yaml.Node, name: str) -> Iterator[Setting]:

@@ -144,3 +144,15 @@ def test_bad_input_is_refused_in_one_line(text: str, message: str) -> None:
 def test_a_key_of_yaml_that_is_no_text_is_left_out() -> None:
     read = read_settings("? [a, b]\n: 1\nenvironment: {NCCL_DEBUG: {value: INFO}}\n", "site.yaml")
     assert read.settings["NCCL_DEBUG"].value == "INFO"
+
+
+def test_mappings_that_yaml_merges_count_and_own_keys_win() -> None:
+    text = """
+base: &base {NCCL_DEBUG: INFO, NCCL_IB_SL: 1}
+other: &other {NCCL_DEBUG: WARN, NCCL_NET: IB}
+environment: {<<: [*base, *other], NCCL_IB_SL: 3}
+"""
+    read = read_settings(text, "site.yaml").settings
+    assert {name: each.value for name, each in read.items()} == {
+        "NCCL_DEBUG": "INFO", "NCCL_NET": "IB", "NCCL_IB_SL": "3",
+    }  # fmt: skip
