@@ -29,6 +29,17 @@ def table(path: Path, lines: list[str], header: str = HEADER) -> Path:
     return path
 
 
+def compute_and_transfer(path: Path, compute_s: float, transfer_s: float) -> Path:
+    """A table of runs on 1 and 2 nodes with a rank each; the transfer takes `transfer_s` for each node."""
+    lines = [
+        f"n{nodes},{step},{rank},0.5,{compute_s},{transfer_s * nodes},8"
+        for nodes in (1, 2)
+        for step in range(20)
+        for rank in range(nodes)
+    ]
+    return table(path, lines, "run,step,rank,step_s,compute_s,comm_transfer_s,samples")
+
+
 def rows(run: str, nodes: int, step_s: float, steps: int = 20) -> list[str]:
     """Two ranks a node in round-robin order, of which rank 1 computes the longest."""
     return [
@@ -280,14 +291,7 @@ def test_a_step_in_milliseconds_beside_phases_in_seconds_is_a_warning(
 
 def test_phases_that_no_run_has_are_absent_from_sections(tmp_path: Path) -> None:
     """An absent phase is not a phase of zero seconds."""
-    lines = [
-        f"n{nodes},{step},{rank},0.5,0.4,{0.02 * nodes},8"
-        for nodes in (1, 2)
-        for step in range(20)
-        for rank in range(nodes)
-    ]
-    path = table(tmp_path / "other.csv", lines, "run,step,rank,step_s,compute_s,comm_transfer_s,samples")
-    assert ingest(path) == 0
+    assert ingest(compute_and_transfer(tmp_path / "other.csv", 0.4, 0.02)) == 0
     runs = load([tmp_path / "runs" / "other"])
     study = Study(runs, scaling_curves(runs))
     losses, messages = waterfall.build(study), communication.build(study)

@@ -13,7 +13,7 @@ from analysis.report.notices import of_study
 from analysis.report.sections import bottlenecks, build_all
 from analysis.runs.load import load
 from analysis.study import Study, make_study
-from tests.unit.test_ingest import ingest, rows, table
+from tests.unit.test_ingest import compute_and_transfer, ingest, rows, table
 
 
 def whole_steps(path: Path, columns: str = "") -> Path:
@@ -53,14 +53,7 @@ def test_ranks_are_compared_by_compute_or_without_waiting(tmp_path: Path, column
 
 
 def test_sentences_on_another_program_name_no_option_of_this_one(tmp_path: Path) -> None:
-    lines = [
-        f"n{nodes},{step},{rank},0.5,0.3,{0.1 * nodes},8"
-        for nodes in (1, 2)
-        for step in range(20)
-        for rank in range(nodes)
-    ]
-    path = table(tmp_path / "other.csv", lines, "run,step,rank,step_s,compute_s,comm_transfer_s,samples")
-    assert ingest(path) == 0
+    assert ingest(compute_and_transfer(tmp_path / "other.csv", 0.3, 0.1)) == 0
     runs = load([tmp_path / "runs" / "other"])
     study = make_study(runs)
     section = bottlenecks.build(study)
