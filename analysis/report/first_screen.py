@@ -10,11 +10,12 @@ from collections.abc import Sequence
 
 from analysis.comparison import fastest
 from analysis.efficiency import Curve
-from analysis.report import limits_text, scaling_text, straggler_text
+from analysis.losses.size_waterfalls import largest_loss, waterfalls
+from analysis.report import limits_text, scaling_text, straggler_text, waterfall_text
 from analysis.report.common import point_name, sentence
 from analysis.report.model import Answer
 from analysis.report.section import Section
-from analysis.report.sections import composition, configurations, waterfall
+from analysis.report.sections import composition, configurations
 from analysis.study import Study
 from analysis.units import short_count
 
@@ -77,14 +78,17 @@ def answers(study: Study, sections: Sequence[Section]) -> list[Answer]:
 def _time(study: Study, curve: Curve) -> str:
     """The largest loss at the largest size of a curve, its cause in compute, and the rank or node that is
     waited for."""
-    found = [each for each in waterfall.waterfalls(study) if each.curve is curve]
+    found = [each for each in waterfalls(study) if each.curve is curve]
     if not found:
         waits = composition.longest_phase(curve.points[-1]) == WAIT
         lost = [composition.most(curve)]
     else:
-        largest = waterfall.largest_loss(found[-1])
+        largest = largest_loss(found[-1])
         waits = largest is not None and largest.name == WAIT
-        lost = [waterfall.loss_sentence(study, found[-1]), waterfall.why(study, found[-1])]
+        lost = [
+            waterfall_text.loss_sentence(study, found[-1]),
+            waterfall_text.compute_cause(study, found[-1]),
+        ]
     if waits:
         repeats = straggler_text.examined(study, curve, curve.points[-1])
         lost.append(straggler_text.waited_for([each.diagnosis for each in repeats]))

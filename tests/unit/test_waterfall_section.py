@@ -12,6 +12,7 @@ import pytest
 
 from analysis.costs.price_list import PriceList
 from analysis.efficiency import scaling_curves
+from analysis.losses import size_waterfalls
 from analysis.losses.compute_evidence import compute_state
 from analysis.losses.waterfall import Part, Waterfall
 from analysis.report.section import Section
@@ -162,7 +163,7 @@ def test_a_split_that_varies_over_repeats_does_not_hide_the_waiting(
                 overrides={"composition": composition},
             )
     shares = {1: np.zeros(3), 4: np.array([0.9, 0.1, 0.5])}
-    monkeypatch.setattr(waterfall, "_persistent_shares", lambda _, __, point: shares[point.world_size])
+    monkeypatch.setattr(size_waterfalls, "_persistent_shares", lambda _, __, point: shares[point.world_size])
     section = waterfall.build(study_of(tmp_path / "s"))
     assert section is not None
     assert section.conclusion.startswith("At 4 nodes, the largest loss is waiting for peers: 2")
@@ -177,7 +178,7 @@ def test_the_description_of_the_figure_has_the_times_of_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changed = {"residual": 6.94e-18, "input_s": 1.42e-9, "compute_s": -0.003}
-    measured = waterfall._measured
+    measured = size_waterfalls._measured
 
     def with_small_parts(*given: Any) -> tuple[Waterfall, Waterfall]:
         found, whole = measured(*given)
@@ -187,7 +188,7 @@ def test_the_description_of_the_figure_has_the_times_of_the_table(
         ]
         return replace(found, parts=tuple(parts)), whole
 
-    monkeypatch.setattr(waterfall, "_measured", with_small_parts)
+    monkeypatch.setattr(size_waterfalls, "_measured", with_small_parts)
     section = waterfall.build(study_of(fake_sweep(tmp_path, nodes=(1, 4))))
     assert section is not None
     alt = section.figures[0].alt

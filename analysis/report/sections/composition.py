@@ -5,6 +5,7 @@ from __future__ import annotations
 from analysis.efficiency import Curve, Point
 from analysis.figures import plots
 from analysis.figures.style import PHASE_CLASSES, PHASE_NAMES
+from analysis.losses.size_waterfalls import leading, waterfalls
 from analysis.losses.waterfall import has_phases
 from analysis.report.cells import cell
 from analysis.report.common import (
@@ -18,7 +19,7 @@ from analysis.report.common import (
     sources,
 )
 from analysis.report.section import Column, Figure, Section, Table, Value
-from analysis.report.sections import waterfall
+from analysis.report.waterfall_text import loss_sentence
 from analysis.study import Study
 from analysis.svg.bars import bars, stacked
 from analysis.svg.plot import LegendItem
@@ -64,15 +65,15 @@ def build(study: Study) -> Section | None:
 def growth(study: Study) -> str:
     """The largest loss at the largest size of the leading curve with a base, as in the waterfall, and the
     configuration that loses the largest share of its step."""
-    found = waterfall.waterfalls(study)
+    found = waterfalls(study)
     if not found:
         return most(study.curves[0])
-    shown = waterfall.leading(found)
+    shown = leading(found)
     last = {id(each.curve): each for each in found}.values()
     worst = max(last, key=lambda each: 1 - each.whole.efficiency)
     if worst is shown:
-        return waterfall.loss_sentence(study, shown)
-    return sentence([waterfall.loss_sentence(study, each) for each in (shown, worst)])
+        return loss_sentence(study, shown)
+    return sentence([loss_sentence(study, each) for each in (shown, worst)])
 
 
 def most(curve: Curve) -> str:

@@ -1,73 +1,36 @@
-"""Waterfall: from the ideal step to the actual one, by phase, and the cause of lost compute time."""
+"""Section of the waterfall: from the ideal step to the actual one, by phase, as table and figure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
-import numpy as np
-
 from analysis.costs.energy import mean_watts
-from analysis.efficiency import Curve, Point
 from analysis.figures.bar_figures import bar_figure
-from analysis.figures.style import PHASE_CLASSES, PHASE_NAMES
-from analysis.losses.compute_evidence import compute_causes
-from analysis.losses.compute_loss import sentence as cause_sentence
-from analysis.losses.waterfall import (
-    PERSISTENT,
-    RESIDUAL,
-    TRANSIENT,
-    Floats,
-    Part,
-    Waterfall,
-    from_peak,
-    has_phases,
-    scales,
-    split_waiting,
-    waterfall,
-)
+from analysis.figures.style import PHASE_CLASSES
+from analysis.losses.size_waterfalls import SizeWaterfall, leading, waterfalls
+from analysis.losses.waterfall import PERSISTENT, RESIDUAL, TRANSIENT, Part, from_peak, scales
 from analysis.report import common
 from analysis.report.cells import cell
-from analysis.report.scaling_text import is_net_settled
 from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
+from analysis.report.waterfall_text import NAMES, compute_cause, loss_sentence, repeat_mark, share_text
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from analysis.svg.bars import Row, Segment, bars
 from analysis.svg.scales import Axis
-from analysis.units import listed, percent, plural, seconds, time_scale
-from disttrain.records.steps import PHASES
+from analysis.units import listed, percent, seconds, time_scale
 
 STEPS = 1000
 """Steps that device-hours, money and joules count."""
 SHOWN = 0.001
 """Parts below this share of the step are left out of the figure; the table has all."""
-NAMED = 0.01
-"""Losses and gains from this share of the step on are named in sentences."""
 ROUNDING_S = 1e-12
 """Shorter times are rounding errors."""
 OPTIONAL = ("throughput", "device_hours", "money", "energy")
 """Units beside seconds and percent: money and energy where price and power are known."""
-NAMES = PHASE_NAMES | {
-    RESIDUAL: "residual",
-    PERSISTENT: "persistent waiting",
-    TRANSIENT: "transient waiting",
-}
 _COLOURS = PHASE_CLASSES | dict.fromkeys((PERSISTENT, TRANSIENT), PHASE_CLASSES["comm_wait_s"])
 _SPLIT = (
     "Persistent waiting is for a rank that is slow in all steps, transient waiting for ranks that are late "
     "in turn. Waiting is as recorded, with its noise floor; the two parts have the proportion of the "
     "persistent and the transient loss in the table of waiting (see Stragglers), which counts own work alone."
 )
-
-
-@dataclass(frozen=True)
-class SizeWaterfall:
-    """The waterfall of one point against the base of its curve."""
-
-    curve: Curve
-    point: Point
-    found: Waterfall
-    whole: Waterfall
-    """With waiting as one part: sentences name phases, and its parts vary against each other over repeats."""
 
 
 def build(study: Study) -> Section | None:
@@ -81,131 +44,12 @@ def build(study: Study) -> Section | None:
         "waterfall",
         "From the ideal to the actual step",
         conclusion,
-        paragraphs=[text for text in (why(study, shown), _closing(found), _split_text(found)) if text],
+        paragraphs=[
+            text for text in (compute_cause(study, shown), _closing(found), _split_text(found)) if text
+        ],
         tables=[_table(study, found), *_peak_tables(study, found)],
         figures=[_figure(study, shown)],
     )
-
-
-def waterfalls(study: Study) -> list[SizeWaterfall]:
-    """Waterfalls of all points that have a base, in the order of curves and sizes."""
-    found = []
-    for curve in study.curves:
-        if curve.base is None or not has_phases(curve.base):
-            continue
-        for point in curve.points:
-            if point is not curve.base and has_phases(point):
-                found.append(SizeWaterfall(curve, point, *_measured(study, curve, point, curve.base)))
-    return found
-
-
-def _measured(study: Study, curve: Curve, point: Point, base: Point) -> tuple[Waterfall, Waterfall]:
-    """The waterfall with waiting split where it can be, and with waiting as one part; without phases that
-    neither size measured, whose parts are exactly zero."""
-    times, before = (study.phase_times(curve, each) for each in (point, base))
-    absent = {name for name in PHASES if point.composition[name] is base.composition[name] is None}
-    whole = waterfall(times, before)
-    shares = [_persistent_shares(study, curve, each) for each in (point, base)]
-    if "comm_wait_s" not in absent and shares[0] is not None and shares[1] is not None:
-        times, before = split_waiting(times, shares[0]), split_waiting(before, shares[1])
-    return _without(waterfall(times, before), absent), _without(whole, absent)
-
-
-def _without(found: Waterfall, absent: set[str]) -> Waterfall:
-    return replace(found, parts=tuple(part for part in found.parts if part.name not in absent))
-
-
-def _persistent_shares(study: Study, curve: Curve, point: Point) -> Floats | None:
-    """Share of each repeat's waiting that is persistent; None where the ranks' records show no late rank."""
-    if point.world_size == 1:
-        return np.zeros(len(point.runs))
-    paths = {row["run"]: str(row["path"]) for row in study.runs_of(curve, point)}
-    known = [study.stragglers.get(paths[run]) for run in point.runs]
-    losses = [each.diagnosis.loss for each in known if each is not None]
-    if len(losses) < len(known) or any(loss.total_s <= 0 for loss in losses):
-        return None
-    return np.array([loss.persistent_s / loss.total_s for loss in losses])
-
-
-def leading(found: list[SizeWaterfall]) -> SizeWaterfall:
-    """The largest size of the curve with the highest throughput there."""
-    last = {id(each.curve): each for each in found}
-    return max(last.values(), key=lambda each: each.point.samples_per_s.value)
-
-
-def largest_loss(shown: SizeWaterfall) -> Part | None:
-    """The largest loss whose interval excludes zero; None if it is below `NAMED`."""
-    settled = [part for part in shown.whole.parts if part.share.low is None or part.share.low > 0]
-    largest = max(settled, key=lambda part: part.share.value, default=None)
-    return largest if largest is not None and largest.share.value >= NAMED else None
-
-
-def loss_sentence(study: Study, shown: SizeWaterfall) -> str:
-    """Name the largest loss whose interval excludes zero, and the net of all losses and gains."""
-    place = common.point_name(study, shown.curve, shown.point)
-    base = shown.curve.base_size
-    if (part := largest_loss(shown)) is not None:
-        repeat = _one_repeat(part)
-        if shown.curve.scaling == "strong" and shown.curve.base is not None:
-            largest = _strong(shown, place, part, repeat)
-        else:
-            predict = f"{plural(base or 0, shown.curve.unit)} predict{'s' if base == 1 else ''}"
-            lost = f"{_share(part)} of the step{repeat} more than {predict}"
-            largest = f"At {place}, the largest loss is {NAMES[part.name]}: {lost}."
-        return f"{largest} {_net(shown)}".rstrip()
-    return f"No phase loses time for certain at {place} against {plural(base or 0, shown.curve.unit)}."
-
-
-def _strong(shown: SizeWaterfall, place: str, part: Part, repeat: str) -> str:
-    """The loss of a part as seconds beyond its ideal part of the base's time: the bars themselves shrink."""
-    base, ideal_s = shown.curve.base, shown.whole.base_parts_s[part.name]
-    assert base is not None
-    ratio = shown.point.world_size / base.world_size
-    time = f"the time on {plural(base.size, shown.curve.unit)}"
-    ideal = f"half of {time}" if ratio == 2 else f"{time} / {ratio:g}"
-    return (
-        f"At {place}, the largest loss is {NAMES[part.name]}: it takes {seconds(part.seconds.value)} more "
-        f"than {ideal} ({seconds(ideal_s + part.seconds.value)} instead of {seconds(ideal_s)}), "
-        f"{_share(part)} of the step{repeat}."
-    )
-
-
-def _net(shown: SizeWaterfall) -> str:
-    """All losses and gains and their net; empty without a gain of `NAMED`, since losses alone are the net."""
-    parts = shown.whole.parts
-    gains = sorted((part for part in parts if part.share.value <= -NAMED), key=lambda part: part.share.value)
-    if not gains:
-        return ""
-    lost = sum(part.share.value for part in parts if part.share.value > 0)
-    saved = sum(-part.share.value for part in parts if part.share.value < 0)
-    net = 1 - shown.whole.efficiency
-    mark = "" if is_net_settled(shown.point.efficiency) else ", which is not settled"
-    return (
-        f"All losses together take {percent(lost)} of the step, and all gains save {percent(saved)} "
-        f"({listed([NAMES[part.name] for part in gains])}): a net {'loss' if net > 0 else 'gain'} of "
-        f"{percent(abs(net))}{mark}."
-    )
-
-
-def why(study: Study, shown: SizeWaterfall) -> str:
-    """Cause of lost compute time, if compute loses at least 1 % of the step; empty otherwise."""
-    share = next((part.share.value for part in shown.found.parts if part.name == "compute_s"), 0.0)
-    if share < NAMED:
-        return ""
-    return cause_sentence(compute_causes(study, shown.curve, shown.point))
-
-
-def _share(part: Part) -> str:
-    low, high = part.share.low, part.share.high
-    text = percent(part.share.value)
-    return text if low is None or high is None else f"{text} [{100 * low:.1f}, {100 * high:.1f}]"
-
-
-def _one_repeat(part: Part) -> str:
-    """A mark of parts that have no interval between repeats; empty for those that have one."""
-    if part.share.basis == "within run":
-        return " (one repeat: interval within the run)"
-    return " (one repeat)" if part.share.low is None and part.share.basis == "repeats" else ""
 
 
 def _closing(found: list[SizeWaterfall]) -> str:
@@ -347,7 +191,7 @@ def _figure(study: Study, shown: SizeWaterfall) -> Figure:
             continue
         end_s = at_s + part.seconds.value
         colour = _COLOURS.get(part.name, _COLOURS["other_s"])
-        title = f"{NAMES[part.name]} {_share(part)}{_one_repeat(part)}"
+        title = f"{NAMES[part.name]} {share_text(part)}{repeat_mark(part)}"
         interval = _moved(part.seconds, at_s, factor)
         text = f"{100 * part.share.value:+.1f} %"
         segment = Segment(at_s * factor, end_s * factor, colour, title, part.name, interval)
