@@ -260,7 +260,7 @@ def build_telemetry(
         world_size=world.size,
         batch=f"{data.plan.local} x {data.plan.accumulation} x {data.plan.world} = {data.plan.global_}",
     )
-    return RunTelemetry(output.run, output.attempt, world, config, metrics_fields, metadata)
+    return RunTelemetry(output, world, config, metrics_fields, metadata)
 
 
 def build_stopping(

@@ -167,4 +167,4 @@ def start_telemetry(
         "global_batch_size": plan.global_,
     }
     metadata = RunMetadata(**communication_metadata(strategy, parallel_model))
-    return RunTelemetry(output.run, output.attempt, world, config, fields, metadata)
+    return RunTelemetry(output, world, config, fields, metadata)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ class RunOutput:
     attempt: Attempt
     writes_outcome: bool = False
     """Whether this is rank 0 of a trainer started by hand, which has no agent to write `DONE` or `FAILED`."""
+    record: RunRecord | None = None
+    """`run.json` of a trainer started by hand, on rank 0."""
 
     @classmethod
     def of_job(cls, run_dir: Path, attempt: int) -> RunOutput:
@@ -54,19 +56,19 @@ class RunOutput:
         Rank 0 writes `run.json`, as `submit.py` does for a job. Calls a collective.
         """
         output = cls._claim(run_dir, config_file, world)
-        if output.writes_outcome:
-            made = Provenance.model_validate(collect_provenance.collect())
-            output._begin(mask_config(config.as_dict())[0], config_key(config), made)
-        return output
+        if not output.writes_outcome:
+            return output
+        made = Provenance.model_validate(collect_provenance.collect())
+        return output._begin(mask_config(config.as_dict())[0], config_key(config), made)
 
     @classmethod
     def of_loop(cls, run_dir: Path | None, script: Path, recorded: dict[str, Any], world: World) -> RunOutput:
         """As `by_hand`, for a training loop in the user's `script`, whose known config is `recorded`."""
         output = cls._claim(run_dir, script, world)
-        if output.writes_outcome:
-            made = Provenance.model_validate(collect_provenance.collect(script=script))
-            output._begin(recorded, hash_values(recorded), made)
-        return output
+        if not output.writes_outcome:
+            return output
+        made = Provenance.model_validate(collect_provenance.collect(script=script))
+        return output._begin(recorded, hash_values(recorded), made)
 
     @classmethod
     def _claim(cls, run_dir: Path | None, named_for: Path, world: World) -> RunOutput:
@@ -76,13 +78,8 @@ class RunOutput:
         run = RunDir(chosen.resolve())
         return cls(run, run.attempt(number), writes_outcome=world.rank == 0)
 
-    def _begin(self, config: dict[str, Any], key: str, made: Provenance) -> None:
-        """Write `run.json` and remove the outcome of the previous attempt; copy the records of a finished run
-        before."""
-        if self.run.done.exists():
-            for path in (self.run.run_json, self.run.metrics, self.run.done):
-                if path.exists():
-                    write_bytes(self.attempt.finished / path.name, path.read_bytes())
+    def _begin(self, config: dict[str, Any], key: str, made: Provenance) -> RunOutput:
+        """This output with its record, which is written now unless the run directory has a finished run."""
         record = RunRecord(
             name=self.run.name,
             sweep=self.run.sweep,
@@ -94,15 +91,43 @@ class RunOutput:
             cluster=None,
             provenance=made,
         )
-        write_json(self.run.run_json, record.model_dump(mode="json"))
-        for stale in (self.run.stop, self.run.failed, self.run.done):
+        output = replace(self, record=record)
+        if not output.keeps_finished:
+            output._write_record()
+        for stale in (self.run.stop, self.run.failed):
             stale.unlink(missing_ok=True)
+        return output
+
+    def _write_record(self) -> None:
+        if self.record is not None:
+            write_json(self.run.run_json, self.record.model_dump(mode="json"))
+
+    @property
+    def keeps_finished(self) -> bool:
+        """Whether the run directory has the records of a finished run, which this start by hand has not
+        replaced."""
+        return self.record is not None and self.run.done.exists()
+
+    def replace_finished(self) -> None:
+        """Replace the records of a finished run by those of this attempt, which keeps copies.
+
+        Called after the first step and before any other record of it: whatever ends this attempt before, also
+        SIGKILL, leaves a finished run.
+        """
+        if not self.keeps_finished:
+            return
+        for path in (self.run.run_json, self.run.metrics, self.run.done):
+            if path.exists():
+                write_bytes(self.attempt.finished / path.name, path.read_bytes())
+        self._write_record()
+        self.run.done.unlink()
 
     def identity(self) -> dict[str, Any]:
         """The identifying fields of `Metrics`: name, sweep, run key."""
-        planned = (
-            read_json_or_none(self.run.run_json) or {}
-        )  # absent on other machines without a shared file system
+        if self.record is not None:
+            planned = self.record.model_dump(include={"name", "sweep", "run_key"})
+        else:  # without a shared file system, absent on other machines
+            planned = read_json_or_none(self.run.run_json) or {}
         return {
             "name": planned.get("name", self.run.name),
             "sweep": planned.get("sweep", self.run.sweep),
@@ -116,12 +141,8 @@ class RunOutput:
         """
         if not self.writes_outcome:
             return
-        if (error or (metrics and metrics.stop_cause)) and not self._has_steps():
-            finished = sorted(self.attempt.finished.glob("*"), reverse=True)  # `DONE` last
-            for path in finished:
-                write_bytes(self.run.path / path.name, path.read_bytes())
-            if finished:
-                return
+        if (error or (metrics and metrics.stop_cause)) and self.keeps_finished:
+            return
         cause, message = "finished", None
         if error:
             cause, message = error.cause, f"rank {error.rank}: {error.kind}: {error.message}"
@@ -138,7 +159,3 @@ class RunOutput:
         )
         path = self.run.done if cause == "finished" else self.run.failed
         write_json(path, outcome.model_dump(mode="json"))
-
-    def _has_steps(self) -> bool:
-        steps = self.attempt.steps(0)
-        return steps.exists() and steps.stat().st_size > 0

@@ -26,11 +26,11 @@ from disttrain.config.config_tree import Config
 from disttrain.records.exit_causes import StopCause
 from disttrain.records.json_files import json_text, write_text
 from disttrain.records.metrics import EvalPoint, LossPoint, Metrics, RatioPoint
-from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.records.shared_folder import AttemptWatch
 from disttrain.runtime import heartbeat, log
 from disttrain.runtime.json_tensor import decode_json, encode_json
 from disttrain.runtime.process_group import World
+from disttrain.runtime.run_output import RunOutput
 from disttrain.step_result import StepResult
 from disttrain.telemetry import comm_split, link_probe, null_reasons, step_series, summary, throughput
 from disttrain.telemetry.background_writer import BackgroundJsonLines, BackgroundWriter
@@ -60,8 +60,7 @@ class RunTelemetry:
     """Built after the model. `metrics_fields` are the fields of `Metrics` that are constant over the run;
     `metadata` has other constants that figures and null reasons need."""
 
-    run: RunDir
-    attempt: Attempt
+    output: RunOutput
     world: World
     config: Config
     metrics_fields: dict[str, Any]
@@ -69,6 +68,7 @@ class RunTelemetry:
     eval_history: list[EvalPoint] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.run, self.attempt = self.output.run, self.output.attempt
         settings, metrics_fields = self.config.telemetry, self.metrics_fields
         self.clock = make_clock(self.world.device)
         self._measures_comm = metrics_fields["comm_method"] is not None
@@ -135,6 +135,8 @@ class RunTelemetry:
         `loss_recorded`, the loss is NaN because the loop recorded none.
         """
         step = result.step
+        if self._step == self._first_step:
+            self.output.replace_finished()
         self._recorder.record(result, comm_measured=exposed_comm_reason is None)
         if exposed_comm_reason is not None and self.metadata.exposed_comm_reason is None:
             self.metadata.exposed_comm_reason = exposed_comm_reason
@@ -184,11 +186,14 @@ class RunTelemetry:
 
     def finish(self, stop_cause: StopCause | None = None) -> Metrics:
         """Write all records and the final `metrics.json`. All ranks together."""
+        if stop_cause is None:
+            self.output.replace_finished()
         self._reduce(wait=True)
         self._node.close()
         ranks = self.world.all_gather_object(self._rank_summary())
         metrics = self._metrics("stopped" if stop_cause else "completed", ranks, stop_cause)
-        self._write_progress(time.monotonic(), metrics)
+        if not self.output.keeps_finished:
+            self._write_progress(time.monotonic(), metrics)
         self.profiled.finish(self._recorder.profiled_phases)
         self._write_final(metrics, ranks)
         self._close()
@@ -299,7 +304,7 @@ class RunTelemetry:
 
     def _write_final(self, metrics: Metrics, ranks: list[RankSummary]) -> None:
         self.writer.wait()  # for an interim `metrics.json`
-        if self.is_rank0 and self.attempt.superseded() is None:
+        if self.is_rank0 and not self.output.keeps_finished and self.attempt.superseded() is None:
             write_text(self.run.metrics, json_text(metrics.model_dump(mode="json")))
             fabric_record.write(self.attempt, metrics, ranks)
 

@@ -274,7 +274,7 @@ def _unsubmitted(run: RunDir, code_hash: str | None) -> RunState:
         "code_hash": command_code.hash_in(record),
     }
     attempts = run.attempts()
-    # A start by hand removes `DONE`, and restores it if it ended before a step.
+    # A start by hand removes `DONE` at the end of its first step.
     outcome = _recorded_outcome(run, attempts[-1].number if attempts and not run.done.exists() else None)
     planned = record["provenance"].get("created")
     if outcome is None and not attempts:

@@ -19,6 +19,7 @@ from disttrain.records.run_directory import RunDir
 from disttrain.records.shared_folder import AttemptWatch
 from disttrain.records.steps import PHASES, Step
 from disttrain.runtime.process_group import World
+from disttrain.runtime.run_output import RunOutput
 from disttrain.step_result import StepResult
 from disttrain.telemetry import live_progress
 from disttrain.telemetry import run as run_module
@@ -189,7 +190,7 @@ def telemetry(tmp_path, monkeypatch):
     monkeypatch.setattr(run_module, "time", clockwork)
     run = RunDir(tmp_path)
     config = Config.model_validate({"telemetry": {"sinks": [], "gpu_every_s": 0, "warmup_steps": 0}})
-    made = RunTelemetry(run, run.attempt(0), ALONE, config, metrics_fields())
+    made = RunTelemetry(RunOutput(run, run.attempt(0)), ALONE, config, metrics_fields())
     made.start()
     return made, clockwork
 

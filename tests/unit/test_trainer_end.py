@@ -10,6 +10,7 @@ import torch
 from disttrain.errors import ConfigError, NonFinite
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import ATTEMPT, RUN_DIR, RunDir
+from jobs.status.run_state import read_state
 from tests.unit.test_trainer import adamw, network, not_a_number, samples, train, trainer
 
 
@@ -27,6 +28,30 @@ def test_a_save_below_a_checkpoint_of_an_earlier_attempt_is_refused(tmp_path):
         assert own.load() == 4
         train(own, 5)
         assert own.save().is_dir()
+
+
+RECORDS = ("run.json", "metrics.json", "progress.json", "DONE")
+
+
+def test_a_finished_run_keeps_its_records_until_a_step_of_the_next_start(tmp_path):
+    with trainer(tmp_path, network(), steps=2) as own:
+        train(own, 2)
+    before = {name: (tmp_path / name).read_bytes() for name in RECORDS}
+    own = trainer(tmp_path, network(), steps=3)
+    own._begin(next(own.batches(samples())))
+    assert {name: (tmp_path / name).read_bytes() for name in RECORDS} == before, "it may be killed now"
+    assert (read_state(RunDir(tmp_path)).state, read_state(RunDir(tmp_path)).step) == ("done", 2)
+    with pytest.raises(KeyboardInterrupt), own:
+        raise KeyboardInterrupt
+    assert {name: (tmp_path / name).read_bytes() for name in RECORDS} == before
+    with trainer(tmp_path, network(), steps=4) as own:
+        train(own, 1)
+        assert not (tmp_path / "DONE").exists()
+        assert read_json(tmp_path / "run.json")["config"]["train"]["steps"] == 4
+        kept = RunDir(tmp_path).attempt(2).finished
+        assert (kept / "DONE").read_bytes() == before["DONE"]
+        assert (kept / "run.json").read_bytes() == before["run.json"]
+    assert read_json(tmp_path / "metrics.json")["run_key"] == read_json(tmp_path / "run.json")["run_key"]
 
 
 @pytest.mark.parametrize(

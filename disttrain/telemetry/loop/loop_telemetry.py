@@ -113,9 +113,7 @@ class LoopTelemetry:
             **plan.metrics_fields(self._world.size),
         }
         metadata.emulation_late_reason = reason_at_start(bare)
-        self._telemetry = RunTelemetry(
-            self._output.run, self._output.attempt, self._world, config, metrics_fields, metadata
-        )
+        self._telemetry = RunTelemetry(self._output, self._world, config, metrics_fields, metadata)
         if resumed_step:
             self._telemetry.resume(resumed_step, {}, {}, same_run=True)
         self.clock: StepClock = self._telemetry.clock
