@@ -44,14 +44,17 @@ def test_options_of_plugins_are_listed() -> None:
     }  # fmt: skip
 
 
-def test_sbatch_is_probed_once(commands: Commands) -> None:
+def test_each_command_is_probed_once(commands: Commands) -> None:
     answers = f"--version) echo slurm 24.05.3;; --help) cat <<'X'\n{HELP}X\n;; --usage) echo [--nice];;"
     commands.add("sbatch", f"case $1 in {answers} esac")
+    commands.add("srun", "case $1 in --help) echo '  --mpi=type';; --usage) echo '[--uenv]';; esac")
     for _ in range(3):
         found = installed_slurm()
     assert found.version == SlurmVersion(24, 5)
     assert {"container-image", "nice"} < found.sbatch_options
+    assert found.srun_options == {"mpi", "uenv"}
     assert commands.calls().count("sbatch --") == 3
+    assert commands.calls().count("srun --") == 2
 
 
 def test_an_sbatch_without_a_configuration_is_an_unknown_slurm(commands: Commands) -> None:

@@ -18,7 +18,7 @@ from disttrain.config.parsing import Draft, load, parse_value
 from disttrain.errors import ConfigError, nearest
 from jobs.schedulers.base import ProfileSelection
 from jobs.schedulers.profile_files import REPLACED, profile_files
-from jobs.schedulers.slurm.sbatch_options import check_options
+from jobs.schedulers.slurm.profile_options import check_options
 from jobs.schedulers.slurm.site_profile import GENERIC, Container, MailType, Profile, Variable
 from jobs.schedulers.slurm.version import InstalledSlurm
 

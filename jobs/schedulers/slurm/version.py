@@ -1,4 +1,4 @@
-"""Version of the installed Slurm and options of its sbatch, probed once. Standard library only."""
+"""Version of the installed Slurm and options of its sbatch and srun, probed once. Standard library only."""
 
 from __future__ import annotations
 
@@ -36,6 +36,8 @@ class InstalledSlurm:
     """None without Slurm, or if sbatch does not print its version."""
     sbatch_options: frozenset[str] = frozenset()
     """Long options that `sbatch --help` and `--usage` list, with those of plugins; empty without Slurm."""
+    srun_options: frozenset[str] = frozenset()
+    """Those of srun."""
 
 
 def parse_version(text: str) -> SlurmVersion | None:
@@ -45,12 +47,12 @@ def parse_version(text: str) -> SlurmVersion | None:
 
 
 def parse_options(text: str) -> frozenset[str]:
-    """Long options, without their dashes, in the output of `sbatch --help` or `sbatch --usage`."""
+    """Long options, without their dashes, in the output of `--help` or `--usage`."""
     return frozenset(_OPTION.findall(text))
 
 
 def installed_slurm() -> InstalledSlurm:
-    """Slurm on this host. sbatch is called once for each of its files on the PATH.
+    """Slurm on this host. Its commands are called once for each file of sbatch on the PATH.
 
     sbatch prints nothing but an error if it finds no configuration of Slurm.
     """
@@ -63,5 +65,12 @@ def _probe(sbatch: str) -> InstalledSlurm:
     version = parse_version(query_or_none([sbatch, "--version"], _PROBE_S) or "")
     if version is None:
         return InstalledSlurm(None)
-    listings = [query_or_none([sbatch, flag], _PROBE_S) or "" for flag in ("--help", "--usage")]
-    return InstalledSlurm(version, parse_options("\n".join(listings)))
+    return InstalledSlurm(version, _listed_options(sbatch), _listed_options(shutil.which("srun")))
+
+
+def _listed_options(command: str | None) -> frozenset[str]:
+    """Options that a command lists; empty without it."""
+    if command is None:
+        return frozenset()
+    listings = [query_or_none([command, flag], _PROBE_S) or "" for flag in ("--help", "--usage")]
+    return parse_options("\n".join(listings))

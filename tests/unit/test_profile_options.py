@@ -1,4 +1,4 @@
-"""Options of sbatch by key: what each version of Slurm takes, and what batch scripts become.
+"""Options of sbatch and srun by key: what each version of Slurm takes, and what batch scripts become.
 
 The golden files `slurm-VERSION.txt` have, for each version, the batch scripts of the shipped profiles and the
 requests that sites make. Their diff is the review of a new version.
@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from disttrain.errors import ConfigError
+from jobs.core.slurm_options import SBATCH_OPTIONS
 from jobs.schedulers.base import ProfileSelection
 from jobs.schedulers.slurm.batch_script import render
+from jobs.schedulers.slurm.profile_options import SINCE, check_options
 from jobs.schedulers.slurm.profile_selection import resolve
-from jobs.schedulers.slurm.sbatch_options import OPTIONS, SINCE, check_options
 from jobs.schedulers.slurm.site_profile import GENERIC, Profile
 from jobs.schedulers.slurm.version import InstalledSlurm, SlurmVersion
 from tests.support.commands import Commands
@@ -139,6 +140,53 @@ def test_binding_by_rank_among_other_words_is_refused() -> None:
     assert found == ("srun.cpu-bind", "'rank' is gone since Slurm 24.11")
 
 
+def srun_problem(slurm: InstalledSlurm, **srun: str | bool) -> str:
+    given = {name.replace("_", "-"): value for name, value in srun.items()}
+    found = check_options(Profile.model_validate({"name": "x", "srun": given}), slurm)
+    return ": ".join(found) if found else ""
+
+
+def test_a_typo_of_an_option_of_srun_is_refused_with_the_nearest_name() -> None:
+    said = "srun.cpubind: no option of srun of Slurm 22.05; did you mean 'cpu-bind'?"
+    assert srun_problem(OLD, cpubind="none") == said
+    assert srun_problem(OLD, kil_on_bad_exit=True).endswith(
+        "; did you mean 'kill-on-bad-exit'? It is reserved: "
+        "after one node fails, the others need time to record how they ended"
+    )
+    assert "no option of srun" in srun_problem(OLD, contraint="a100")
+
+
+def test_options_of_srun_that_sbatch_lacks_are_taken() -> None:
+    assert srun_problem(OLD, mpi="pmix", label=True, x11=True, het_group="0", network="sn_all") == ""
+    assert "no option of sbatch" in problem(OLD, label=True)
+    assert "no option of srun" in srun_problem(OLD, parsable=True)
+
+
+def test_whether_an_option_of_srun_takes_a_value() -> None:
+    assert srun_problem(OLD, label="yes") == "srun.label: takes no value: give true, not 'yes'"
+    assert srun_problem(OLD, mpi=True) == "srun.mpi: needs a value"
+    assert srun_problem(OLD, propagate=True) == srun_problem(OLD, propagate="MEMLOCK") == ""
+
+
+def test_an_option_of_a_plugin_of_srun_is_taken_where_srun_lists_it() -> None:
+    with_plugin = InstalledSlurm(SlurmVersion(24, 5), srun_options=frozenset({"uenv"}))
+    assert srun_problem(with_plugin, uenv="pytorch") == ""
+    assert "no option of srun" in srun_problem(OLD, uenv="pytorch")
+    assert "no option of srun" in srun_problem(OLD, container_name="x")
+
+
+def test_without_slurm_options_of_pyxis_are_taken() -> None:
+    unknown = InstalledSlurm(None)
+    assert srun_problem(unknown, container_writable=True) == problem(unknown, container_name="x") == ""
+    assert srun_problem(unknown, container_writable="x").endswith("takes no value: give true, not 'x'")
+
+
+def test_a_newer_option_of_srun() -> None:
+    assert srun_problem(OLD, tres_bind="gres/gpu:closest") == (
+        "srun.tres-bind: needs Slurm 23.02, and this is 22.05"
+    )
+
+
 def test_slurm_is_probed_only_for_options() -> None:
     def refuse() -> InstalledSlurm:
         raise AssertionError
@@ -157,5 +205,5 @@ def test_expedited_requeue_needs_its_setting(commands: Commands) -> None:
 
 
 def test_every_dated_option_is_in_the_table() -> None:
-    assert SINCE.keys() <= OPTIONS.keys()
+    assert SINCE.keys() <= SBATCH_OPTIONS.keys()
     assert min(SINCE.values()) > SlurmVersion(22, 5)
