@@ -15,7 +15,7 @@ import pandas as pd
 from analysis.costs.cost import samples_of, seconds_of
 from analysis.costs.price_list import PriceList, read_price_list
 from analysis.efficiency import scaling_curves
-from analysis.figures import plots
+from analysis.figures import png
 from analysis.report import render
 from analysis.report.export import write_tables
 from analysis.report.section import Section
@@ -144,7 +144,7 @@ def _draw_pngs(sections: Sequence[Section], out: Path) -> None:
     for section in sections:
         for figure in section.figures:
             if figure.draw_png is not None:
-                plots.save(figure.draw_png(), out / f"{figure.name}.png")
+                png.save(figure.draw_png(), out / f"{figure.name}.png")
 
 
 def _earlier_pngs(out: Path) -> list[Path]:

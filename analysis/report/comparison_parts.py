@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from analysis.comparison import PointComparison
-from analysis.figures.ratio_plot import ratio_figure
+from analysis.figures.ratio_figure import ratio_figure
 from analysis.figures.style import curve_class
 from analysis.report.cells import cell
 from analysis.report.common import has_bars, sentence

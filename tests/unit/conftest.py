@@ -58,7 +58,7 @@ def replay(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 @pytest.fixture
 def empty_pngs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write empty PNG files in reports: rendering them takes most of the time of a small report."""
-    monkeypatch.setattr("analysis.figures.plots.save", lambda figure, path: path.touch())
+    monkeypatch.setattr("analysis.figures.png.save", lambda figure, path: path.touch())
 
 
 @pytest.fixture(scope="session")

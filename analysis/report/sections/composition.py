@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from analysis.efficiency import Curve, Point
-from analysis.figures import plots
+from analysis.figures.composition_figure import composition_figure
 from analysis.figures.style import PHASE_CLASSES, PHASE_NAMES
 from analysis.losses.size_waterfalls import leading, waterfalls
 from analysis.losses.waterfall import has_phases
@@ -142,7 +142,7 @@ def _figure(study: Study, points: list[tuple[Curve, Point]]) -> Figure:
         _longest(study, points),
         svg,
         description,
-        lambda: plots.composition_figure(study.curves),
+        lambda: composition_figure(study.curves),
         "Each bar is the mean step, divided into phases without gap or overlap.",
         data="composition",
     )

@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.efficiency import Curve, Point
-from analysis.figures import plots
+from analysis.figures.step_time_figures import ecdf_figure, latency_figure
 from analysis.figures.style import ONE_COLUMN
 from analysis.report.cells import cell
 from analysis.report.common import (
@@ -217,7 +217,7 @@ def _ecdf(study: Study, found: Sequence[SizeSteps], data: Callable[[], Table]) -
         _medians(study, found),
         plot.svg(),
         description,
-        lambda: plots.ecdf_figure(study.curves, study.step_times_s),
+        lambda: ecdf_figure(study.curves, study.step_times_s),
         "Share of steps up to each duration: a steep line is a steady step, a long tail to "
         "the right are slow steps.",
         data=data,
@@ -290,7 +290,7 @@ def _histograms(study: Study, found: Sequence[SizeSteps], data: Callable[[], Tab
         _slow_steps(study, found),
         "".join(drawn),
         "Histogram of step durations, one row for each size",
-        lambda: plots.latency_figure(study.curves, times),
+        lambda: latency_figure(study.curves, times),
         "A second peak is a second kind of step (a checkpoint, a validation, a disturbance). All repeats "
         f"pooled; the last bar also counts steps beyond the right edge.{_left_out(found, shown)}",
         data=data,

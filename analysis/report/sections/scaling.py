@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from analysis.efficiency import Curve, Point
-from analysis.figures import plots
+from analysis.figures.scaling_figures import efficiency_figure, scaling_figure
 from analysis.figures.style import curve_class
 from analysis.report import scaling_text
 from analysis.report.cells import cell
@@ -168,7 +168,7 @@ def throughput_figure(study: Study) -> Figure | None:
         _throughput_finding(study),
         plot.svg(),
         _description(study.curves),
-        lambda: plots.scaling_figure(study.curves),
+        lambda: scaling_figure(study.curves),
         "The dashed line is the base times the size, the most that these ranks could reach"
         + (f"; bars are {percent(CONFIDENCE, 0)} intervals over repeats" if has_bars(values) else "")
         + ". Pale lines guide the eye.",
@@ -233,7 +233,7 @@ def _efficiency_figure(study: Study) -> Figure | None:
         _efficiency_finding(study, max(compared, key=lambda curve: curve.points[-1].samples_per_s.value)),
         plot.svg(),
         description,
-        lambda: plots.efficiency_figure(study.curves),
+        lambda: efficiency_figure(study.curves),
         "Share of the ideal throughput at each size; the axis starts at zero.",
         data="scaling",
     )

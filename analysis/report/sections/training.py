@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pandas as pd
 
-from analysis.figures import plots
+from analysis.figures.training_figures import gradient_norm_figure, training_figure
 from analysis.report.common import (
     MOST_LINES,
     RUN_COLUMNS,
@@ -203,9 +203,7 @@ def _loss_figure(study: Study) -> Figure | None:
         _agreement(study) or f"The losses lie between {number(low)} and {number(high)}.",
         plot.svg(),
         description,
-        lambda: plots.training_figure(
-            study.curves, study.losses, float(entropy[0]) if len(entropy) == 1 else None
-        ),
+        lambda: training_figure(study.curves, study.losses, float(entropy[0]) if len(entropy) == 1 else None),
         sentence(["" if _all_emulated(study) else "Lower is better.", "One line for each run"])
         + (", rings are validation." if (losses["split"] == "valid").any() else "."),
         data=lambda: _losses(study),
@@ -268,7 +266,7 @@ def _norm_figure(study: Study) -> Figure | None:
         lead,
         plot.svg(),
         description,
-        lambda: plots.gradient_norm_figure(study.curves, study.gradient_norms),
+        lambda: gradient_norm_figure(study.curves, study.gradient_norms),
         "L2 norm of the gradients of the global batch before clipping, on a logarithmic axis.",
         data=lambda: _norms(study),
     )

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from analysis.figures import plots
+from analysis.figures.utilization_figure import utilization_figure
 from analysis.report.cells import cell
 from analysis.report.common import (
     MOST_LABELS,
@@ -180,7 +180,7 @@ def _figure(study: Study) -> Figure:
         finding,
         plot.svg(),
         finding,
-        lambda: plots.utilization_figure(study.curves, study.utilization),
+        lambda: utilization_figure(study.curves, study.utilization),
         f"{reading} One line for each run, or for the first of each size if there are many.",
         data=lambda: _data(study),
     )
