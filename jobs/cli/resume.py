@@ -2,7 +2,7 @@
 
 A run continues from its newest checkpoint, if it has one. Runs of this machine stay on this machine. `resume`
 ends at the first refusal of the scheduler. If it has submitted a job by then, it prints the actions on the
-sweeps before, then the refusal.
+sweeps so far, with that of the refusal, then the refusal.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from jobs.core.sweep_lock import sweep_lock
 from jobs.schedulers.base import Scheduler, SubmitError
 from jobs.status.refresh import refresh
 from jobs.status.run_state import RunState, read_runs
+from jobs.submission.after_refusal import actions_after_refusal, next_submissions
 from jobs.submission.choose_actions import Action, resume_actions
 from jobs.submission.job_chains import JobChains
 from jobs.submission.submit import carry_out
@@ -82,6 +83,14 @@ class _Resumed:
     def submitted(self) -> bool:
         return any(action.job_id for _, action in self.actions)
 
+    def add(
+        self, args: argparse.Namespace, group: list[RunDir], actions: list[Action], scheduler: Scheduler
+    ) -> None:
+        """Add the actions on runs of one sweep, and submit its report job. The caller holds its lock."""
+        self.actions += zip(group, actions, strict=True)
+        if not args.wait:
+            self.reports += submitting.submit_report_job(args, scheduler, self.sweep, actions)
+
 
 def _resume_group(
     args: argparse.Namespace, sweep: str, group: list[RunDir], scheduler: Scheduler | None, resumed: _Resumed
@@ -106,17 +115,23 @@ def _resume_group(
     with sweep_lock(args.runs / sweep):
         states = refresh(submitting.read_states(group), scheduler, receipts=True, warn=print_warning)
         resumed.reports += max_running.limit_line(args, sweep, scheduler)
-        actions = carry_out(
-            resume_actions(states, code_hash(), resumed.named),
-            scheduler,
-            args.runs,
-            chains=_chains(args, sweep, scheduler),
-            skip_preflight=args.skip_preflight,
-            progress=progress,
-        )
-        if not args.wait:
-            resumed.reports += submitting.submit_report_job(args, scheduler, sweep, actions)
-    resumed.actions += zip(group, actions, strict=True)
+        actions = resume_actions(states, code_hash(), resumed.named)
+        numbers = next_submissions(group)
+        try:
+            actions = carry_out(
+                actions,
+                scheduler,
+                args.runs,
+                chains=_chains(args, sweep, scheduler),
+                skip_preflight=args.skip_preflight,
+                progress=progress,
+            )
+        except (SubmitError, ConfigError) as error:
+            actions = actions_after_refusal(actions, group, numbers, error)
+            if any(action.job_id for action in actions):
+                resumed.add(args, group, actions, scheduler)
+            raise
+        resumed.add(args, group, actions, scheduler)
 
 
 def _chains(args: argparse.Namespace, sweep: str, scheduler: Scheduler) -> JobChains | None:

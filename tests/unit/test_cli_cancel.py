@@ -221,6 +221,38 @@ def test_resume_keeps_each_run_where_it_was(
     assert "1 done" in ask(capsys, "resume tiny/done"), "without its scheduler, which is not there"
 
 
+def test_resume_shows_the_runs_of_a_sweep_that_was_refused_in_part(
+    capsys: pytest.CaptureFixture[str], cluster: FakeScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("tiny/a", "tiny/b", "tiny/c", "tiny/d"):
+        make_run(RUNS, name, "done" if name == "tiny/d" else "failed")
+    submit_batch = cluster.submit
+
+    def refuse_b(batch: Batch) -> list[str]:
+        if batch.submissions[0].run.name == "b":
+            raise SubmitError("sbatch: invalid account")
+        return submit_batch(batch)
+
+    monkeypatch.setattr(cluster, "submit", refuse_b)
+    assert submit.main(["resume"]) == 1
+    said = capsys.readouterr()
+    job_id = journal.entries(RunDir(RUNS / "tiny/a"))[-1].read("receipt")["job_id"]
+    assert f"submitted again  a    {job_id}" in said.out
+    assert [line.split(maxsplit=2)[:2] for line in said.out.splitlines()[2:4]] == [
+        ["blocked", "b"],
+        ["deferred", "c"],
+    ]
+    assert "sbatch: invalid account" in said.out
+    assert "not submitted after the refusal of another" in said.out
+    assert "report: runs/tiny/report/report.html" in said.out
+    assert said.err.startswith("error: sbatch: invalid account; list the runs: submit.py status tiny")
+    cluster.submit = submit_batch  # type: ignore[method-assign]
+    document = ask_json(capsys, "resume tiny")
+    assert [each["action"] for each in document["actions"]] == [
+        "in_progress", "retry", "retry", "up_to_date",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("error", [SubmitError("sbatch: invalid account"), ConfigError("no lock")])
 def test_resume_shows_the_sweeps_before_a_refusal(
     capsys: pytest.CaptureFixture[str],
