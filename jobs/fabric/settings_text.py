@@ -6,16 +6,18 @@ Pure. Of a shell script, assignments and the options that set variables for a jo
 from __future__ import annotations
 
 import contextlib
+import csv
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from disttrain.errors import ConfigError
 from jobs.fabric.findings import Setting
 from jobs.fabric.settings_yaml import yaml_settings
+from jobs.fabric.slurm_commands import slurm_command, slurm_commands
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _ASSIGNMENT = re.compile(rf"({_NAME})=(.*)", re.DOTALL)
@@ -26,9 +28,11 @@ _BEFORE_COMMANDS = frozenset({"then", "do", "else", "{"})
 _COMMENT = re.compile(r"""(?:[^'"\\#]|\\.|'[^']*'|"(?:\\.|[^"\\])*"|(?<=\S)\#)*(?:^|(?<=\s))\#""")
 """A shell line up to its comment."""
 _QUOTES = "'\""
-_NETWORK = re.compile(r"--network(?:=|\s+)['\"]?([\w,.=/-]+)")
 _SBATCH = re.compile(r"#SBATCH\s+(.*)")
-_EXPORTING_COMMANDS = frozenset({"srun", "sbatch", "salloc"})
+_VARIABLE_OPTIONS = frozenset({"-x", "-e", "--env"})
+"""Options of mpirun, docker and apptainer that set a variable."""
+_COMMA_SEPARATED = ("apptainer", "singularity")
+"""Programs whose `--env` may set several variables."""
 _QUOTED_PARTS = re.compile(r"""(?:[^,'"]|'[^']*'|"[^"]*")+""")
 """Parts of `--export` of such a command, which commas separate except within quotes."""
 
@@ -64,9 +68,18 @@ def read_settings(text: str, name: str) -> ReadSettings:
             "env.json, and the YAML of a profile or a config",
             at=name,
         )
-    network = _NETWORK.search(text)
-    is_job = "#SBATCH" in text or re.search(r"^\s*srun\b", text, re.MULTILINE) is not None
-    return ReadSettings(settings, network[1] if network else "" if is_job else None)
+    return ReadSettings(settings, _srun_network(text))
+
+
+def _srun_network(text: str) -> str | None:
+    """The first `--network` of `#SBATCH` lines and srun, empty without it; None if the text has neither."""
+    options = []
+    for _, line in _lines(text):
+        directive = _directive(line)
+        commands = [each for words in _simple_commands(_words(line)) for each in slurm_commands(words)]
+        options += [directive] if directive is not None else []
+        options += [each.options for each in commands if each.name == "srun"]
+    return next((each["network"] for each in options if "network" in each), "") if options else None
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
@@ -87,9 +100,9 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _of_line(line: str, origin: str) -> Iterator[Setting]:
-    options = _SBATCH.match(line.strip())
-    if options:
-        yield from _exported(_words(options[1]), origin)
+    directive = _directive(line)
+    if directive is not None:
+        yield from _exported(directive, origin)
         return
     spaced = _SPACED.fullmatch(line)  # a configuration file
     if spaced:
@@ -97,6 +110,12 @@ def _of_line(line: str, origin: str) -> Iterator[Setting]:
         return
     for words in _simple_commands(_words(line)):
         yield from _of_command(words, origin)
+
+
+def _directive(line: str) -> dict[str, str] | None:
+    """Options of a `#SBATCH` line; None for another line."""
+    found = _SBATCH.match(line.strip())
+    return slurm_command("sbatch", _words(found[1])).options if found else None
 
 
 def _simple_commands(words: list[str]) -> Iterator[list[str]]:
@@ -116,25 +135,40 @@ def _of_command(words: list[str], origin: str) -> Iterator[Setting]:
     while leading < len(words) and (words[leading] in _COMMANDS or _ASSIGNMENT.fullmatch(words[leading])):
         leading += 1
     yield from _assignments(words[:leading], origin)
-    for option, word in zip(words[leading:], words[leading + 1 :], strict=False):
-        if option in ("-x", "--env", "-e"):  # mpirun, apptainer, docker
-            yield from _assignments([word], origin)
-    for index, word in enumerate(words[leading:], leading):
-        if word.rpartition("/")[2] in _EXPORTING_COMMANDS:
-            yield from _exported(words[index + 1 :], origin)
-            break
+    yield from _assignments(_passed_variables(words[leading:]), origin)
+    for command in slurm_commands(words[leading:]):
+        yield from _exported(command.options, origin)
+        if command.program[:1] == ["env"]:
+            yield from _of_command(list(command.program), origin)
 
 
-def _exported(words: list[str], origin: str) -> Iterator[Setting]:
-    """Assignments in the first `--export` among the options of srun; those after it may be the program's."""
-    for word, following in zip(words, [*words[1:], ""], strict=True):
-        option, equals, value = word.partition("=")
-        if option == "--export":
-            parts = _QUOTED_PARTS.findall(value if equals else following)
-            for part in parts:
-                name, _, text = part.partition("=")
-                yield from _assignments([f"{name}={text.strip(_QUOTES)}"] if "=" in part else [], origin)
-            return
+def _passed_variables(words: list[str]) -> Iterator[str]:
+    """Assignments that mpirun, docker or apptainer pass to their program."""
+    is_list = False
+    for word, following in zip(words, [*words[1:], ""], strict=False):
+        is_list = is_list or any(name in word.casefold() for name in _COMMA_SEPARATED)
+        given = following if word in _VARIABLE_OPTIONS else word.removeprefix("--env=")
+        if given != word:
+            yield from _apptainer_variables(given) if is_list and word.startswith("--") else [given]
+
+
+def _apptainer_variables(value: str) -> list[str]:
+    """Assignments in a value of apptainer's `--env`.
+
+    Apptainer reads it as a `StringToString` flag of Go's pflag: with one equals sign, the value is one
+    variable, commas included. With more, it is a line of CSV, in which double quotes around a whole
+    assignment keep its commas.
+    """
+    if value.count("=") < 2:
+        return [value.strip('"')]
+    return next(csv.reader([value]), [])
+
+
+def _exported(options: Mapping[str, str], origin: str) -> Iterator[Setting]:
+    """Assignments in `--export` of a command of Slurm."""
+    for part in _QUOTED_PARTS.findall(options.get("export", "")):
+        name, equals, text = part.partition("=")
+        yield from _assignments([f"{name}={text.strip(_QUOTES)}"] if equals else [], origin)
 
 
 def _words(line: str) -> list[str]:
@@ -147,7 +181,7 @@ def _words(line: str) -> list[str]:
     return words
 
 
-def _assignments(words: list[str], origin: str) -> Iterator[Setting]:
+def _assignments(words: Iterable[str], origin: str) -> Iterator[Setting]:
     for word in words:
         found = _ASSIGNMENT.fullmatch(word)
         if found:

@@ -81,11 +81,57 @@ def test_the_record_of_a_run() -> None:
         ("#SBATCH -N 2 --export=ALL,A=1 -n 4", {"A": "1"}),
         ("srun --export=NONE,A=1 x | tee --export=B=1", {"A": "1"}),
         ("python srun.py --export=A=1\nB=2", {"B": "2"}),
+        ("srun -N 2 python x.py --export A=1\nB=2", {"B": "2"}),
+        ("srun -lN2 -n 4 -- ./prog --export=A=1\nB=2", {"B": "2"}),
+        ("srun --mpi pmix --label --container-image img.sqsh --export=ALL,A=1 prog", {"A": "1"}),
+        ("srun -l -u -K1 -k --exclusive --nice -W 0 --export=A=1 prog --export=B=1", {"A": "1"}),
+        ("sbatch -W --export=A=1 job.sh --export=B=1", {"A": "1"}),
+        ("srun --export=A=1 --export=ALL,B=2 prog", {"B": "2"}),
+        ("srun --part gpu $MORE \"${ARGS[@]}\" --export=A=1 prog", {"A": "1"}),
+        ("salloc -N 2 srun --export=A=1 prog", {"A": "1"}),
+        ("srun -N 2 env A=1 B=2 python C=3", {"A": "1", "B": "2"}),
+        ("srun -n 2 bash -c 'A=1 prog --export=B=1'\nC=1", {"C": "1"}),
+        ("srun -n 2 apptainer exec --env A=1 image prog --export=B=1", {"A": "1"}),
     ],
 )  # fmt: skip
 def test_variables_that_slurm_exports(text: str, expected: dict[str, str]) -> None:
     read = read_settings(text, "job.sh")
     assert {name: each.value for name, each in read.settings.items()} == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("apptainer exec --env A=1,B=2 img prog", {"A": "1", "B": "2"}),
+        ("apptainer exec --env=A=1,B=2 img prog", {"A": "1", "B": "2"}),
+        ("/opt/bin/singularity run --env A=mlx5_0,mlx5_1 --env B=2 img", {"A": "mlx5_0,mlx5_1", "B": "2"}),
+        ("apptainer exec --env '\"A=mlx5_0,mlx5_1\",B=2' img", {"A": "mlx5_0,mlx5_1", "B": "2"}),
+        ("apptainer exec --env 'A==mlx5_0,B=2' img", {"A": "=mlx5_0", "B": "2"}),
+        ("srun -N 2 $APPTAINER exec --env A=1,B=2 img", {"A": "1", "B": "2"}),
+        ("docker run -e A=1,B=2 --env=C=3,D=4 img", {"A": "1,B=2", "C": "3,D=4"}),
+        ("mpirun -x A=1,B=2 prog", {"A": "1,B=2"}),
+    ],
+)  # fmt: skip
+def test_variables_that_a_launcher_passes_on(text: str, expected: dict[str, str]) -> None:
+    read = read_settings(text, "job.sh")
+    assert {name: each.value for name, each in read.settings.items()} == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "network"),
+    [
+        ("srun --network=disable_rdzv_get prog", "disable_rdzv_get"),
+        ("srun -N 2 --network 'single_node_vni,job_vni' prog", "single_node_vni,job_vni"),
+        ("#SBATCH --network=disable_rdzv_get\nA=1", "disable_rdzv_get"),
+        ("A=1\nsrun python train.py --network=resnet", ""),
+        ("A=1 srun prog # --network=disable_rdzv_get", ""),
+        ("time srun --network=sn_all prog", "sn_all"),
+        ("A=1\npython train.py --network=resnet", None),
+        ("sbatch --network=sn_all job.sh", None),
+    ],
+)
+def test_the_network_option_of_slurm(text: str, network: str | None) -> None:
+    assert read_settings(f"export B=1\n{text}", "job.sh").srun_network == network
 
 
 def test_a_value_that_the_shell_computes_for_srun_is_not_literal() -> None:
