@@ -16,7 +16,8 @@ from jobs.schedulers.base import Job, Scheduler, Submission, Unreachable, is_sub
 from jobs.schedulers.select import NAMES, scheduler_named
 from jobs.status.batch_log import batch_log_of, error_line, last_line
 from jobs.status.cancel_record import cancel_message
-from jobs.status.run_state import RunState, read_state, silent_s
+from jobs.status.outcome import silent_s
+from jobs.status.run_state import RunState, read_state
 
 ACCOUNTING_LAG_S = 300.0
 """A job that its scheduler does not find is lost only after its run was silent for this long, in seconds.

@@ -5,10 +5,8 @@ Standard library only, and fast: benchmarks/status.py times `status` over a thou
 
 from __future__ import annotations
 
-import contextlib
 import os
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,12 +16,19 @@ from disttrain.records.json_files import CorruptFile, read_json, read_json_or_no
 from disttrain.records.run_directory import RunDir
 from jobs.core import command_code, journal
 from jobs.core.attempt import job_start
-from jobs.core.processes import is_alive
 from jobs.core.progress import Progress, without_progress
-from jobs.core.requeue_policy import RULES, starts_without_progress
+from jobs.core.requeue_policy import starts_without_progress
 from jobs.status.annotations import read_annotation
 from jobs.status.cancel_record import with_cancel_record
 from jobs.status.command_state import present_hash, reported_progress
+from jobs.status.outcome import (
+    by_hand_outcome,
+    claimed_outcome,
+    failed_outcome,
+    is_holder_dead,
+    recorded_outcome,
+    unclaimed_outcome,
+)
 from jobs.status.progress import ENDED_PROGRESS, newest_time, read_progress
 from jobs.status.run_folders import runs_below, runs_of
 
@@ -38,10 +43,6 @@ StateName = Literal[
     "lost",  # its job ended without recording an outcome
     "corrupt",  # a file cannot be read
 ]
-
-SILENT_AFTER_S = 600.0
-"""A run on another host is `silent` after this time without progress."""
-_FULL_BELOW_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class RunState:
     """Whether the newest start of its job has reached no agent: its set-up runs, or ended the job; not in the
     files."""
     silent: bool = False
-    """Running by its files, without progress for `SILENT_AFTER_S`: a long validation or a dead host."""
+    """Running by its files, without progress for `outcome.SILENT_AFTER_S`: a long validation or a dead host."""
     waits_for: str | None = None
     """The scheduler's reason why the job is pending; not in the files."""
     start_expected: float | None = None
@@ -188,7 +189,7 @@ def _read_state(run: RunDir, code_hash: str | None) -> RunState:
     entry, claims, revoked = _newest_submission(submissions)
     starts = [claim for claim in claims if claim["by"] == "job"]
     claim = starts[-1] if starts else None
-    holder_died = claim is None and revoked is None and _holder_died(entry)
+    holder_died = claim is None and revoked is None and is_holder_dead(entry)
     if holder_died and os.path.exists(entry.path("claim")):
         return _read_state(run, code_hash)  # claimed and ended since the listing above
     intent = entry.read("intent") or {}
@@ -210,7 +211,7 @@ def _read_state(run: RunDir, code_hash: str | None) -> RunState:
         "changed": newest_time(intent.get("time"), *(each.get("time") for each in (*claims, revoked or {}))),
     }
     if claim is None:
-        outcome = _unclaimed_outcome(entry, revoked, holder_died)
+        outcome = unclaimed_outcome(entry, revoked, holder_died)
         return RunState(**known | with_cancel_record(outcome, submissions[-1]))
     known |= {"claimed": True, "attempt": claim["attempt"], "attempts": claim["attempt"] + 1}
     known["starts"] = len(starts)
@@ -222,9 +223,9 @@ def _read_state(run: RunDir, code_hash: str | None) -> RunState:
     if known["source"] is not None and "updated" not in known:
         known |= reported_progress(run, claim["attempt"])
     known["job_id"] = known["job_id"] or claim.get("job_id")
-    outcome = _claimed_outcome(run, claim, known.get("updated"))
+    outcome = claimed_outcome(run, claim, known.get("updated"))
     if outcome["state"] == "queued" and journal.is_revoked(claims):  # revoked while it waited for its requeue
-        outcome = _failed(claims[-1]["cause"], claims[-1]["message"])
+        outcome = failed_outcome(claims[-1]["cause"], claims[-1]["message"])
     outcome = with_cancel_record(outcome, entry)
     if outcome["state"] in ("failed", "lost"):
         numbers = range(known["attempts_before_code"], known["attempts"])
@@ -275,17 +276,14 @@ def _unsubmitted(run: RunDir, code_hash: str | None) -> RunState:
     }
     attempts = run.attempts()
     # A start by hand removes `DONE` at the end of its first step.
-    outcome = _recorded_outcome(run, attempts[-1].number if attempts and not run.done.exists() else None)
+    outcome = recorded_outcome(run, attempts[-1].number if attempts and not run.done.exists() else None)
     planned = record["provenance"].get("created")
     if outcome is None and not attempts:
         return RunState(run, "planned", **known, changed=newest_time(planned))
     attempt = outcome.pop("attempt") if outcome else attempts[-1].number
     known |= {"attempt": attempt, "attempts": attempt + 1} | read_progress(run, attempt)
     if outcome is None:
-        quiet_s = silent_s(known.get("updated"), attempts[-1].path)
-        outcome = {"state": "running"}
-        if quiet_s >= SILENT_AFTER_S:
-            outcome = {"state": "lost", "cause": "lost", "message": _silence(quiet_s)}
+        outcome = by_hand_outcome(known.get("updated"), attempts[-1].path)
     outcome["changed"] = newest_time(planned, known.get("updated"), outcome.get("changed"))
     if outcome["state"] != "running":
         known |= ENDED_PROGRESS
@@ -295,105 +293,3 @@ def _unsubmitted(run: RunDir, code_hash: str | None) -> RunState:
 
 def _is_stale(state: str, made_with: str | None, code_hash: str | None) -> bool:
     return state == "done" and None not in (code_hash, made_with) and made_with != code_hash
-
-
-def _recorded_outcome(run: RunDir, attempt: int | None) -> dict[str, Any] | None:
-    """The state by `DONE` or `FAILED` if it is of this attempt, or of any for None; else None."""
-    for path, state in ((run.done, "done"), (run.failed, "failed")):
-        outcome = _read_or_none(path)
-        if outcome is not None and attempt in (None, outcome["attempt"]):
-            if outcome.get("next") == "requeue":
-                message = f"requeued after {outcome['cause']}: {outcome.get('message') or ''}".rstrip(": ")
-                return {
-                    "state": "queued",
-                    "attempt": outcome["attempt"],
-                    "message": message,
-                    "changed": outcome.get("ended"),
-                }
-            return {
-                "state": state,
-                "attempt": outcome["attempt"],
-                "retryable": outcome["retryable"],
-                "cause": outcome["cause"],
-                "message": outcome.get("message"),
-                "changed": outcome.get("ended"),
-            }
-    return None
-
-
-def _holder_died(entry: journal.JournalEntry) -> bool:
-    holder = entry.read("holder")
-    return holder is not None and is_alive(holder["process"]) is False
-
-
-def _unclaimed_outcome(
-    entry: journal.JournalEntry, revoked: Mapping[str, Any] | None, holder_died: bool
-) -> dict[str, Any]:
-    """The state of a submission that has started no attempt."""
-    if revoked is not None:
-        if revoked["cause"] == "cancelled":
-            return _failed("cancelled", revoked["message"]) | {"submission": None}
-        return {"state": "planned", "message": revoked["message"], "submission": None}
-    if holder_died:
-        return _lost("its job ended while it was queued")
-    return {"state": "queued" if (entry.parts or set()) & {"receipt", "holder"} else "submitting"}
-
-
-def _claimed_outcome(run: RunDir, claim: Mapping[str, Any], updated: float | None) -> dict[str, Any]:
-    """The state of the newest attempt."""
-    attempt = claim["attempt"]
-    alive = is_alive(claim["process"])  # before the outcome: one written at the very end is then found
-    ended = _recorded_outcome(run, attempt)
-    if ended is not None:
-        return ended
-    if alive is None:  # on another host; `lost` would allow a second start of a live run
-        quiet_s = silent_s(updated, run.submissions)
-        silent = quiet_s >= SILENT_AFTER_S
-        message = _silence(quiet_s) if silent else _hang_warning(run, attempt)
-        return {"state": "running", "silent": silent, "message": message}
-    if alive:
-        return {"state": "running", "message": _hang_warning(run, attempt)}
-    # The attempt was not closed. Its metrics may still prove that training finished.
-    metrics = read_json_or_none(run.metrics) or {}
-    if metrics.get("status") == "completed" and metrics.get("attempt") == attempt:
-        return {"state": "done", "cause": "finished"}
-    return _lost(f"its job on {claim['process']['host']} ended without recording why{_full_disk(run.path)}")
-
-
-def _failed(cause: str, message: str | None) -> dict[str, Any]:
-    return {"state": "failed", "retryable": RULES[cause].retryable, "cause": cause, "message": message}
-
-
-def _lost(message: str) -> dict[str, Any]:
-    return _failed("lost", message) | {"state": "lost"}
-
-
-def _full_disk(folder: Path) -> str:
-    """`; the disk is full: PATH` if it is, so that a job could not record its end there."""
-    with contextlib.suppress(OSError):
-        disk = os.statvfs(folder)
-        if disk.f_bavail * disk.f_frsize < _FULL_BELOW_BYTES:
-            return f"; the disk is full: {folder}"
-    return ""
-
-
-def silent_s(updated: float | None, started: Path) -> float:
-    """Seconds since the newest progress, or since the folder `started` was last changed."""
-    return time.time() - max(updated or 0.0, os.stat(started).st_mtime)
-
-
-def _silence(seconds: float) -> str:
-    return f"silent for {seconds / 60:.0f} min"
-
-
-def _hang_warning(run: RunDir, attempt: int) -> str | None:
-    """The hang that an agent has seen and will end soon."""
-    warning = read_json_or_none(run.attempt(attempt).hang_warning) or {}
-    return f"no progress: {warning['message']}" if "message" in warning else None
-
-
-def _read_or_none(path: Path) -> dict[str, Any] | None:
-    try:
-        return read_json(path)
-    except FileNotFoundError:
-        return None

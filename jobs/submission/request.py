@@ -22,7 +22,8 @@ from disttrain.records.json_files import (
 from disttrain.records.masking import mask_config
 from jobs.core.command_code import CommandReader
 from jobs.core.journal import utc_now
-from jobs.status.run_state import RunState, runs_of
+from jobs.status.run_folders import runs_of
+from jobs.status.run_state import RunState
 from jobs.submission.huggingface_check import check_huggingface
 from sweeps import command_template
 from sweeps.base_config import first_difference

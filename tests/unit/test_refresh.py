@@ -17,8 +17,9 @@ from jobs.core import journal
 from jobs.core.processes import current_process
 from jobs.schedulers.base import Job
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
+from jobs.status.outcome import SILENT_AFTER_S
 from jobs.status.refresh import ACCOUNTING_LAG_S, refresh, refresh_all
-from jobs.status.run_state import SILENT_AFTER_S, RunState, read_runs, read_state
+from jobs.status.run_state import RunState, read_runs, read_state
 from jobs.submission.choose_actions import resume_actions
 from tests.support.commands import Commands, record, sacct, squeue
 from tests.support.jobs import CODE, FakeSlurm, wait_until

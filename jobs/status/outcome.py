@@ -1,0 +1,135 @@
+"""The outcome of a submission or an attempt: the fields of `RunState` that differ between states.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from disttrain.records.json_files import read_json, read_json_or_none
+from disttrain.records.run_directory import RunDir
+from jobs.core import journal
+from jobs.core.processes import is_alive
+from jobs.core.requeue_policy import RULES
+
+SILENT_AFTER_S = 600.0
+"""A run on another host is `silent` after this time without progress."""
+_FULL_BELOW_BYTES = 64 * 1024
+
+
+def recorded_outcome(run: RunDir, attempt: int | None) -> dict[str, Any] | None:
+    """The state by `DONE` or `FAILED` if its attempt is this one (any for None); else None."""
+    for path, state in ((run.done, "done"), (run.failed, "failed")):
+        outcome = _read_or_none(path)
+        if outcome is not None and attempt in (None, outcome["attempt"]):
+            if outcome.get("next") == "requeue":
+                message = f"requeued after {outcome['cause']}: {outcome.get('message') or ''}".rstrip(": ")
+                return {
+                    "state": "queued",
+                    "attempt": outcome["attempt"],
+                    "message": message,
+                    "changed": outcome.get("ended"),
+                }
+            return {
+                "state": state,
+                "attempt": outcome["attempt"],
+                "retryable": outcome["retryable"],
+                "cause": outcome["cause"],
+                "message": outcome.get("message"),
+                "changed": outcome.get("ended"),
+            }
+    return None
+
+
+def is_holder_dead(entry: journal.JournalEntry) -> bool:
+    """Whether the process that holds a queued local submission has ended."""
+    holder = entry.read("holder")
+    return holder is not None and is_alive(holder["process"]) is False
+
+
+def unclaimed_outcome(
+    entry: journal.JournalEntry, revoked: Mapping[str, Any] | None, holder_died: bool
+) -> dict[str, Any]:
+    """The state of a submission that has started no attempt."""
+    if revoked is not None:
+        if revoked["cause"] == "cancelled":
+            return failed_outcome("cancelled", revoked["message"]) | {"submission": None}
+        return {"state": "planned", "message": revoked["message"], "submission": None}
+    if holder_died:
+        return _lost("its job ended while it was queued")
+    return {"state": "queued" if (entry.parts or set()) & {"receipt", "holder"} else "submitting"}
+
+
+def claimed_outcome(run: RunDir, claim: Mapping[str, Any], updated: float | None) -> dict[str, Any]:
+    """The state of the newest attempt."""
+    attempt = claim["attempt"]
+    alive = is_alive(claim["process"])  # before the outcome: one written at the very end is then found
+    ended = recorded_outcome(run, attempt)
+    if ended is not None:
+        return ended
+    if alive is None:  # on another host; `lost` would allow a second start of a live run
+        quiet_s = silent_s(updated, run.submissions)
+        silent = quiet_s >= SILENT_AFTER_S
+        message = _silence(quiet_s) if silent else hang_warning(run, attempt)
+        return {"state": "running", "silent": silent, "message": message}
+    if alive:
+        return {"state": "running", "message": hang_warning(run, attempt)}
+    # The attempt was not closed. Its metrics may still prove that training finished.
+    metrics = read_json_or_none(run.metrics) or {}
+    if metrics.get("status") == "completed" and metrics.get("attempt") == attempt:
+        return {"state": "done", "cause": "finished"}
+    return _lost(f"its job on {claim['process']['host']} ended without recording why{_full_disk(run.path)}")
+
+
+def by_hand_outcome(updated: float | None, started: Path) -> dict[str, Any]:
+    """The state of a start by hand without a recorded end. No file has its process, so silence means `lost`."""
+    quiet_s = silent_s(updated, started)
+    if quiet_s >= SILENT_AFTER_S:
+        return {"state": "lost", "cause": "lost", "message": _silence(quiet_s)}
+    return {"state": "running"}
+
+
+def failed_outcome(cause: str, message: str | None) -> dict[str, Any]:
+    """Failed for a cause of `jobs.core.requeue_policy.RULES`, which states whether it is retryable."""
+    return {"state": "failed", "retryable": RULES[cause].retryable, "cause": cause, "message": message}
+
+
+def _lost(message: str) -> dict[str, Any]:
+    return failed_outcome("lost", message) | {"state": "lost"}
+
+
+def _full_disk(folder: Path) -> str:
+    """`; the disk is full: PATH` if it is, so that a job could not record its end there."""
+    with contextlib.suppress(OSError):
+        disk = os.statvfs(folder)
+        if disk.f_bavail * disk.f_frsize < _FULL_BELOW_BYTES:
+            return f"; the disk is full: {folder}"
+    return ""
+
+
+def silent_s(updated: float | None, started: Path) -> float:
+    """Seconds since the newest progress, or since the folder `started` was last changed."""
+    return time.time() - max(updated or 0.0, os.stat(started).st_mtime)
+
+
+def _silence(seconds: float) -> str:
+    return f"silent for {seconds / 60:.0f} min"
+
+
+def hang_warning(run: RunDir, attempt: int) -> str | None:
+    """The hang that an agent has seen and will end soon."""
+    warning = read_json_or_none(run.attempt(attempt).hang_warning) or {}
+    return f"no progress: {warning['message']}" if "message" in warning else None
+
+
+def _read_or_none(path: Path) -> dict[str, Any] | None:
+    try:
+        return read_json(path)
+    except FileNotFoundError:
+        return None
