@@ -88,7 +88,7 @@ def claimed_outcome(run: RunDir, claim: Mapping[str, Any], updated: float | None
 
 
 def by_hand_outcome(updated: float | None, started: Path) -> dict[str, Any]:
-    """The state of a start by hand without a recorded end. No file has its process, so silence means `lost`."""
+    """The state of a start by hand without a recorded end. No file has its process: `lost` once silent."""
     quiet_s = silent_s(updated, started)
     if quiet_s >= SILENT_AFTER_S:
         return {"state": "lost", "cause": "lost", "message": _silence(quiet_s)}

@@ -74,7 +74,7 @@ class RunState:
     """Whether the newest start of its job has reached no agent: its set-up runs, or ended the job; not in the
     files."""
     silent: bool = False
-    """Running by its files, without progress for `outcome.SILENT_AFTER_S`: a long validation or a dead host."""
+    """Running by its files, without progress for `outcome.SILENT_AFTER_S`: long validation or dead host."""
     waits_for: str | None = None
     """The scheduler's reason why the job is pending; not in the files."""
     start_expected: float | None = None
