@@ -18,15 +18,15 @@ from numpy.typing import ArrayLike
 from analysis.stats.estimates import Floats, LogMoments
 
 BATCHES = 10
-"""Batches at first; half as many, of double length, while their means are correlated."""
 
-MIN_BATCHES = 5
+LONG_BATCHES = 5
+"""Batches of double length, where the means of the others are correlated."""
 
 MIN_STEPS = 30
 """Fewer steps give too small a variance: their batches of one or two steps are correlated."""
 
 MAX_LAG_1 = 0.2
-"""Lag-1 autocorrelation of batch means above which batches are doubled."""
+"""Lag-1 autocorrelation of batch means above which batches have double length."""
 
 
 class MeanMoments(NamedTuple):
@@ -54,12 +54,10 @@ def mean_moments(values: ArrayLike) -> MeanMoments | None:
     series = np.asarray(values, dtype=np.float64)
     if series.size < MIN_STEPS:
         return None
-    batches = BATCHES
-    means = _means(series, batches)
-    while lag_1(means) > MAX_LAG_1 and batches // 2 >= MIN_BATCHES:
-        batches //= 2
-        means = _means(series, batches)
-    return MeanMoments(float(series.mean()), float(means.var(ddof=1)) / batches, batches - 1.0)
+    means = _means(series, BATCHES)
+    if lag_1(means) > MAX_LAG_1:
+        means = _means(series, LONG_BATCHES)
+    return MeanMoments(float(series.mean()), float(means.var(ddof=1)) / means.size, means.size - 1.0)
 
 
 def lag_1(values: ArrayLike) -> float:

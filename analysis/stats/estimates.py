@@ -13,7 +13,7 @@ logarithms, because rates and durations are positive and are compared by ratios.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -158,15 +158,13 @@ def from_moments(
     moments: LogMoments, repeats: int, basis: Basis = "repeats", confidence: float = CONFIDENCE
 ) -> Estimate:
     """The estimate of the quantity with this logarithm."""
-    centre, variance, freedom = (np.asarray(value, dtype=np.float64) for value in moments)
-    bounds = _bounds(centre, variance, freedom, confidence)
-    estimate = _estimate(bounds, repeats)
-    return Estimate(estimate.value, estimate.low, estimate.high, repeats, basis)
+    centre, variance, freedom = (np.asarray(value) for value in moments)
+    return replace(_estimate(_bounds(centre, variance, freedom, confidence), repeats), basis=basis)
 
 
 def not_stationary(estimate: Estimate) -> Estimate:
     """The estimate without its interval, which would be that of a mean of different states."""
-    return Estimate(estimate.value, None, None, estimate.repeats, "not stationary")
+    return replace(estimate, low=None, high=None, basis="not stationary")
 
 
 def _log_moments(values: ArrayLike) -> tuple[Floats, Floats, int]:

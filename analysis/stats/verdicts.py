@@ -38,7 +38,6 @@ class Comparison:
     """Ratio of two throughputs with the p values of both tests; NaN with one repeat on a side."""
 
     ratio: Estimate
-    margin: float
     p_difference: float
     """Two-sided: the ratio is one."""
     p_equivalence: float
@@ -53,7 +52,6 @@ def compare(values: ArrayLike, base: ArrayLike, margin: float = EQUIVALENCE_MARG
     lower = _tail(moments, -moments.centre - bound)
     return Comparison(
         from_moments(moments, min(np.size(values), np.size(base))),
-        margin,
         min(1.0, 2 * _tail(moments, -abs(moments.centre))),
         max(upper, lower),
     )
@@ -71,10 +69,10 @@ def verdicts(comparisons: Sequence[Comparison], level: float = 1 - CONFIDENCE) -
 
 def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
     """Adjusted p values; NaN, a test that could not be made, stays NaN and does not count."""
-    values = np.asarray(p_values, dtype=np.float64)
+    values = np.array(p_values)
     made = ~np.isnan(values)
     if made.any():
-        values[made] = false_discovery_control(values[made], method="bh")
+        values[made] = false_discovery_control(values[made])
     return [float(value) for value in values]
 
 

@@ -126,7 +126,7 @@ def stationarity(step_s: ArrayLike) -> Stationarity:
     rest = series[drop:]
     shift, compared = _head_shift(series[:drop], rest)
     short = shift is not None and shift.material
-    at_limit = drop >= BATCH * (series.size // BATCH // 2)
+    at_limit = drop >= BATCH * (series.size // (2 * BATCH))
     if short and at_limit and _shift(series[drop - drop // 4 : drop], rest).material:
         return Stationarity("not stationary", drop, shift, compared=compared)
     trend = _trend(rest if short else series)
@@ -145,9 +145,9 @@ def common_warm_up(repeats: Sequence[Floats]) -> int:
 
 def why_not_left_out(step_s: Floats, dropped: int) -> str:
     """The reason why the mean of a repeat without these steps cannot be published; empty if it can."""
-    rest = step_s[dropped:]
-    if rest.size < MIN_STEPS // 2:
-        return f"fewer than {MIN_STEPS // 2} measured steps would be left"
+    rest, least = step_s[dropped:], MIN_STEPS // 2
+    if rest.size < least:
+        return f"fewer than {least} measured steps would be left"
     return "" if stationarity(rest).publishable else "the steps after the warm-up are not stationary"
 
 

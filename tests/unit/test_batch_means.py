@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.stats.batch_means import MIN_STEPS, lag_1, within_run
+from analysis.stats.batch_means import MAX_LAG_1, MIN_STEPS, lag_1, within_run
 from analysis.stats.estimates import from_moments, geometric_mean
 from tests.support.step_series import MEAN_S, autocorrelated
 
@@ -66,6 +66,21 @@ def test_correlated_batch_means_are_joined() -> None:
     assert wave is not None
     assert other is not None
     assert (wave.freedom, other.freedom) == (4, 9)
+
+
+def test_a_correlation_at_the_bound_joins_nothing() -> None:
+    means = [1.0, 2.0, 2.0, 2.0, 5.0, 2.0, 3.0, 3.0, 5.0, 5.0]
+    assert lag_1(means) == MAX_LAG_1
+    moments = within_run(np.repeat(means, 3))
+    assert moments is not None
+    assert moments.freedom == 9
+
+
+def test_single_precision_is_not_the_precision_of_the_arithmetic() -> None:
+    single = np.random.default_rng(1).uniform(1, 2, 205).astype(np.float32)
+    double = single.astype(np.float64)
+    assert lag_1(single) == lag_1(double)
+    assert within_run(single) == within_run(double)
 
 
 def test_lag_1_of_known_series() -> None:

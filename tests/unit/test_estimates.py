@@ -15,6 +15,7 @@ from analysis.stats.estimates import (
     geometric_mean,
     log_moments,
     mean_bounds,
+    not_stationary,
     ratio,
     ratio_bounds,
     ratio_of_means,
@@ -89,6 +90,11 @@ def test_scaled_and_inverse_carry_the_bounds_along() -> None:
     assert alone.inverse(8) == Estimate(0.1, None, None, 1)
 
 
+def test_the_mean_of_different_states_keeps_its_value_and_repeats() -> None:
+    found = not_stationary(Estimate(80.0, 50.0, 100.0, 3))
+    assert found == Estimate(80.0, None, None, 3, "not stationary")
+
+
 def test_estimates_count_repeats_and_a_ratio_those_of_its_smaller_side() -> None:
     two, three = [80.0, 81.0], [40.0, 41.0, 42.0]
     assert geometric_mean(three).repeats == 3
@@ -120,7 +126,11 @@ def test_no_interval_and_no_spread_are_no_floating_point_warning(
 
 def test_single_precision_is_not_the_precision_of_the_arithmetic() -> None:
     single = np.array([0.1, 0.3], dtype=np.float32)
-    assert geometric_mean(single) == geometric_mean(single.astype(np.float64))
+    double = single.astype(np.float64)
+    assert geometric_mean(single) == geometric_mean(double)
+    assert share_mean(single) == share_mean(double)
+    assert ratio_of_means(single, single[::-1] ** 2) == ratio_of_means(double, single[::-1] ** 2)
+    assert ratio_of_means(double, single) == ratio_of_means(double, double)
 
 
 def test_mean_of_shares_agrees_with_scipys_t_interval() -> None:
@@ -150,8 +160,9 @@ def test_a_ratio_of_means_is_not_the_mean_of_ratios() -> None:
     assert found.value == pytest.approx(1.0)  # the ratios have the mean 0.99
     assert found.low is not None
     assert found.high is not None
-    assert 0 < found.low < found.value < found.high
+    half = scipy_stats.t.ppf(0.975, 2) * 0.1 / np.sqrt(3)  # residuals 0, -0.2 and 0.2, divided by the mean 2
+    assert (found.low, found.high) == pytest.approx((1 - half, 1 + half))
     assert (found.repeats, found.basis) == (3, "repeats")
     same = ratio_of_means([2.0, 4.0], [1.0, 2.0])
     assert (same.low, same.value, same.high) == pytest.approx((2.0, 2.0, 2.0))
-    assert ratio_of_means([2.0], [4.0]).low is None
+    assert ratio_of_means([2.0], [4.0]) == Estimate(0.5, None, None, 1)

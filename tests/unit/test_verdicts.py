@@ -79,6 +79,18 @@ def test_repeats_that_agree_exactly_are_settled() -> None:
     ]
 
 
+def test_equal_throughputs_have_no_evidence_of_a_difference() -> None:
+    assert compare([1.0, 1.0], [1.0, 1.0]).p_difference == 1.0
+
+
+def test_a_p_value_at_the_level_is_no_finding() -> None:
+    apart, close = compare([104.0, 101.0], [100.0, 99.0]), compare([100.0, 101.0], [100.5, 100.0])
+    assert verdicts([apart], level=apart.p_difference) == ["unsettled"]
+    assert verdicts([apart], level=1.01 * apart.p_difference) == ["faster"]
+    assert verdicts([close], level=close.p_equivalence) == ["unsettled"]
+    assert verdicts([close], level=1.01 * close.p_equivalence) == ["equivalent"]
+
+
 def test_many_comparisons_of_equal_configurations_find_no_difference_at_the_stated_rate() -> None:
     """Twenty comparisons each: without a correction, 64 % of the sweeps would have a false finding."""
     rng = np.random.default_rng(5)

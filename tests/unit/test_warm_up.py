@@ -52,6 +52,16 @@ def test_mser5_does_not_depend_on_the_unit_and_rounding_errors_of_a_constant_res
     assert mser5(unit * np.array([3.0] * 10 + [1.0, 1.1] * 45)) == 10
 
 
+def test_mser5_does_not_depend_on_a_long_common_duration() -> None:
+    values = np.array([3.0] * 10 + [1.0, 1.1] * 45)
+    assert mser5(1e8 + values) == 10
+
+
+def test_single_precision_is_not_the_precision_of_the_arithmetic() -> None:
+    single = noise(5, count=200).astype(np.float32)
+    assert stationarity(single) == stationarity(single.astype(np.float64))
+
+
 @pytest.mark.parametrize("lag_1", [0.0, 0.5, 0.8])
 @pytest.mark.parametrize("count", [200, 1000])
 def test_a_stationary_series_is_seldom_refused(count: int, lag_1: float) -> None:
@@ -144,6 +154,22 @@ def test_a_warm_up_of_one_repeat_is_left_out_where_noise_moves_the_minimum(
     assert cut == count
 
 
+@pytest.mark.parametrize(
+    ("seed", "slow", "drop", "compared", "parts"), [(3, 14, 40, 20, 2), (1, 9, 35, 17, 1)]
+)
+def test_a_part_of_the_dropped_steps_has_the_interval_of_all_parts_together(
+    seed: int, slow: int, drop: int, compared: int, parts: int
+) -> None:
+    """Halves of the dropped steps count down to ten steps; their intervals share 0.1 % of false alarms."""
+    series = noise(seed, count=140, cv=0.001) * np.where(np.arange(140) < slow, 1.5, 1)
+    series[drop - 5 : drop] *= 1.3  # spikes: MSER-5 drops all steps up to them
+    found = stationarity(series)
+    assert (found.warm_up, found.compared) == (drop, compared)
+    assert found.shift is not None
+    expected = reference_shift(series[:compared], series[drop:], 1 - 0.001 / parts)
+    assert astuple(found.shift) == pytest.approx(expected)
+
+
 def test_the_reason_of_a_warm_up_that_mser5_overshoots_names_both_numbers_of_steps() -> None:
     series = noise(1, count=140, cv=0.001) * np.where(np.arange(140) < 18, 1.5, 1)
     series[50:55] *= 1.3  # spikes: MSER-5 drops all steps up to them
@@ -166,6 +192,15 @@ def test_a_change_beyond_the_first_half_names_the_steps_that_differ() -> None:
     )
 
 
+@pytest.mark.parametrize(("last", "verdict"), [(92, "not stationary"), (93, "warm-up too short")])
+def test_the_last_quarter_of_the_first_half_tells_a_warm_up_from_a_change(last: int, verdict: str) -> None:
+    """Of the steps from 75 to 99, 13 or 12 are slow; of the last twenty, 8 or 7."""
+    at = np.arange(200)
+    slow = (at < 26) | ((at >= 75) & (at < 80)) | ((at >= last) & (at < 102))
+    found = stationarity(noise(3, count=200, cv=0.001) * np.where(slow, 1.5, 1))
+    assert (found.verdict, found.warm_up) == (verdict, 100)
+
+
 def test_a_warm_up_is_not_left_out_where_the_rest_is_short_or_changes() -> None:
     steps, generator = np.arange(300.0), np.random.default_rng(3)
     steady = autocorrelated(generator, 300, 0.0)
@@ -180,17 +215,19 @@ def test_a_warm_up_is_not_left_out_where_the_rest_is_short_or_changes() -> None:
     assert "not stationary" in why_not_left_out(steady * (1 + steps / 300), dropped)
 
 
-def reference(change: float, error: float, freedom: int, level: float) -> tuple[float, float, float]:
-    half = float(student_t.ppf(0.995, freedom)) * error
-    return change / level, (change - half) / level, (change + half) / level
+def reference(
+    change: float, error: float, freedom: int, usual: float, confidence: float = 0.99
+) -> tuple[float, float, float]:
+    half = float(student_t.ppf(0.5 + confidence / 2, freedom)) * error
+    return change / usual, (change - half) / usual, (change + half) / usual
 
 
-def reference_shift(head: Floats, rest: Floats) -> tuple[float, float, float]:
+def reference_shift(head: Floats, rest: Floats, confidence: float = 0.99) -> tuple[float, float, float]:
     """A median's variance is taken as that of one step / number of steps; 12 batches give that of one."""
     batches = np.array_split(rest, 12)
     of_one_step = np.var([np.median(batch) for batch in batches], ddof=1) * len(rest) / 12
     error = np.sqrt(of_one_step / len(head) + of_one_step / len(rest))
-    return reference(np.median(head) - np.median(rest), error, 11, np.median(rest))
+    return reference(np.median(head) - np.median(rest), error, 11, np.median(rest), confidence)
 
 
 def reference_trend(series: Floats) -> tuple[float, float, float]:
@@ -231,7 +268,7 @@ def test_a_slow_drift_has_its_size_and_its_interval() -> None:
     drop = mser5(series)
     assert 0 < drop < 300
     found = stationarity(series)
-    assert (found.verdict, found.warm_up) == ("not stationary", drop)
+    assert (found.verdict, found.warm_up, found.compared) == ("not stationary", drop, drop)
     assert found.shift is not None
     assert found.trend is not None
     assert astuple(found.shift) == pytest.approx(reference_shift(series[:drop], series[drop:]))
@@ -243,6 +280,11 @@ def test_a_minimum_at_the_limit_has_its_position() -> None:
     series = noise(2, count=605, cv=0.003) * np.where(np.arange(605) < 300, 1.2, 1)  # 121 batches
     found = stationarity(series)
     assert (found.verdict, found.warm_up, found.trend) == ("not stationary", 300, None)
+
+
+def test_without_dropped_steps_nothing_is_compared() -> None:
+    found = stationarity([0.2] * 100)
+    assert (found.verdict, found.warm_up, found.shift, found.compared) == ("stationary", 0, None, 0)
 
 
 def test_the_reason_names_the_change_and_its_size() -> None:
