@@ -12,8 +12,8 @@ from jobs.fabric.description import Fabric, FabricKind
 from jobs.fabric.device_names import adapter_names, interface_names, slow_interface
 from jobs.fabric.findings import Finding, FindingKind, FindingSeverity, LintContext, Setting
 from jobs.fabric.guards import GUARDS, Rule
-from jobs.fabric.network_plugin import missing_plugin
-from jobs.fabric.registry import Variable, parse_version
+from jobs.fabric.network_plugin import missing_plugin, missing_sharp_plugin
+from jobs.fabric.registry import SHARP_PLUGIN, Variable, parse_version
 from jobs.fabric.transport import PLUGIN_NETWORKS
 
 _SEVERITIES = tuple(FindingSeverity)
@@ -135,8 +135,13 @@ def _no_effect(context: LintContext, setting: Setting, variable: Variable) -> Fi
         why = "a job of one node uses no network"
     elif fabric is not None and variable.fabrics and fabric.kind not in variable.fabrics:
         why = f"the network of this node is {fabric.kind}, not {' or '.join(variable.fabrics)}"
-    elif fabric is not None and variable.library == "nccl" and not fabric.gpus:
+    elif fabric is not None and variable.library in ("nccl", SHARP_PLUGIN) and not fabric.gpus:
         why = "the node has no GPU, so NCCL is not used"
+    elif fabric is not None and variable.library == SHARP_PLUGIN:
+        missing = missing_sharp_plugin(fabric.software, context.value("NCCL_NET_PLUGIN"))
+        if missing is None:
+            return None
+        why = f"only {SHARP_PLUGIN} reads it, and {missing}"
     else:
         return None
     return context.finding(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from disttrain.errors import nearest
 from jobs.fabric.description import Plugin, Software
+
+_OTHER_PLUGINS = re.compile(r"(?<![a-z])(ofi|gib)(?![a-z])", re.IGNORECASE)
+"""Part of a path of the plugins aws-ofi-nccl and gIB (Google)."""
 
 
 class MissingPlugin(NamedTuple):
@@ -38,6 +42,29 @@ def missing_by(software: Software, value: str | None) -> MissingPlugin | None:
         return None
     names = plugin_names(value or "")
     return missing_named(software, names) if names else missing_plugin(software)
+
+
+def missing_sharp_plugin(software: Software, value: str | None) -> str | None:
+    """The reason for which NCCL loads no nccl-rdma-sharp-plugins with this value of `NCCL_NET_PLUGIN`.
+
+    None also where detection cannot decide: for a path, for a file tree without libraries, and for a plugin
+    of unknown make.
+    """
+    if (value and "/" in value) or not shows_libraries(software):
+        return None
+    names = plugin_names(value or "")
+    named = [each for each in installed(software) if not names or any(is_named(each, name) for name in names)]
+    candidates = [each for each in named if not _is_other_plugin(software, each)]
+    if any(each.is_reachable for each in candidates):
+        return None
+    return unreachable(candidates[0]).fact if candidates else "NCCL of this node does not load it"
+
+
+def _is_other_plugin(software: Software, plugin: Plugin) -> bool:
+    """Whether a plugin is known to be aws-ofi-nccl or gIB."""
+    is_only_one = len(installed(software)) == 1
+    named = any(map(_OTHER_PLUGINS.search, (plugin.path, *plugin.names)))
+    return named or (is_only_one and software.ofi_plugin_version is not None)
 
 
 def plugin_names(value: str) -> list[str]:

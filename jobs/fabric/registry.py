@@ -16,8 +16,10 @@ from typing import Any
 _DATA = Path(__file__).with_name("variables.json")
 _OPEN_PREFIXES = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "GLOO_", "FI_CXI_", "FI_EFA_", "OFI_NCCL_")
 """Prefixes under which a name that the registry lacks is worth a finding."""
-_READ_BY_OTHERS = ("NCCL_SHARP_", "RCCL_", "HCCL_", "CCL_")
-"""Prefixes of the SHARP plugin of NCCL, and of the libraries of AMD, Huawei and Intel."""
+SHARP_PLUGIN = "nccl-rdma-sharp-plugins"
+"""NVIDIA's network plugin of NCCL with SHARP (HPC-X), as a library of variables."""
+READ_BY_OTHERS = ("NCCL_SHARP_", "NCCL_UCX_", "RCCL_", "HCCL_", "CCL_")
+"""Prefixes of that plugin and of its UCX, and of the libraries of AMD, Huawei and Intel."""
 _CLOSE = 0.88
 """Similarity (`difflib`) from which another name is taken for a misspelling."""
 _AUTOMATIC = ("auto", "built-in", "unlimited")
@@ -46,7 +48,8 @@ class Variable:
 
     name: str
     library: str
-    """Library that reads it: `nccl`, `torch`, `gloo`, `libfabric`. Versions are those of this library."""
+    """Library that reads it: `nccl`, `torch`, `gloo`, `libfabric`, or `SHARP_PLUGIN`. Versions are those of
+    this library."""
     kind: str
     """`system` may stay in scripts and site files, `debug` must not (NVIDIA's user guide). `internal` is not
     documented. `alias` is a former name. `dead` is read by no version."""
@@ -156,7 +159,7 @@ class Registry:
     def misspelt(self, name: str) -> str | None:
         """The known name that an unknown one most likely stands for; None for known ones, names of other
         libraries, without a close one, and where neither name has a prefix of the libraries."""
-        if name in self.variables or name.startswith(_READ_BY_OTHERS):
+        if name in self.variables or name.startswith(READ_BY_OTHERS):
             return None
         live = [each.name for each in self.variables.values() if each.kind != "dead"]
         close = next(iter(difflib.get_close_matches(name, live, n=1, cutoff=_CLOSE)), None)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from jobs.fabric.description import FabricKind
-from jobs.fabric.registry import parse_version, registry
+from jobs.fabric.registry import READ_BY_OTHERS, SHARP_PLUGIN, parse_version, registry
 
+ROOT = Path(__file__).parents[2]
 KNOWN = registry()
 TYPES = {None, "boolean", "integer", "choice", "list", "names", "algorithms", "protocols", "text"}
 
@@ -15,7 +18,7 @@ TYPES = {None, "boolean", "integer", "choice", "list", "names", "algorithms", "p
 def test_an_entry_is_consistent(name: str) -> None:
     each = KNOWN.variables[name]
     assert each.kind in {"system", "debug", "internal", "alias", "dead"}
-    assert each.library in {"nccl", "torch", "gloo", "libfabric"}
+    assert each.library in {"nccl", "torch", "gloo", "libfabric", SHARP_PLUGIN}
     assert each.type in TYPES
     assert set(each.fabrics) <= set(FabricKind)
     if each.since and each.until:
@@ -107,7 +110,13 @@ def test_a_misspelt_name(name: str, meant: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["NCCL_SHARP_DISABLE", "RCCL_DEBUG", "HCCL_SOCKET_IFNAME", "CCL_SOCKET_IFNAME"]
+    "name",
+    ["NCCL_SHARP_ENABLE", "NCCL_UCX_TLS", "RCCL_DEBUG", "HCCL_SOCKET_IFNAME", "CCL_SOCKET_IFNAME"],
 )
 def test_names_of_other_libraries_are_not_misspelt(name: str) -> None:
     assert KNOWN.misspelt(name) is None
+
+
+def test_the_document_names_the_prefixes_of_other_libraries() -> None:
+    text = (ROOT / "docs" / "fabric.md").read_text()
+    assert [prefix for prefix in READ_BY_OTHERS if f"`{prefix}`" not in text] == []

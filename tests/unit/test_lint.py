@@ -116,6 +116,45 @@ def test_variables_on_a_network(
     assert summary(variables, fabric=fabric, nodes=nodes, nccl_version="2.20.5") == expected
 
 
+HPCX = "/opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so"
+
+
+@pytest.mark.parametrize(
+    ("variables", "plugin", "words"),
+    [
+        ("NCCL_IBEXT_DISABLE=1", Plugin("net", HPCX, True), None),
+        ("NCCL_SHARP_MAX_COMMS=2", Plugin("net", HPCX, True), None),
+        ("NCCL_IBEXT_DISABLE=1", Plugin("net", "/usr/lib/libnccl-net.so", True), None),
+        ("NCCL_IBEXT_DISABLE=1", None, "no effect: only nccl-rdma-sharp-plugins reads it, and NCCL of this"),
+        ("NCCL_IBEXT_DISABLE=1", Plugin("net", HPCX, False), "is not on the path of libraries; remove it"),
+        ("NCCL_SHARP_DISABLE=1", Plugin("net", "/opt/aws-ofi-nccl/lib/libnccl-net.so", True), "no effect"),
+        ("NCCL_SHARP_DISABLE=1", Plugin("net", "/usr/local/gib/lib64/libnccl-net.so", True), "no effect"),
+        ("NCCL_IBEXT_DISABLE=1 NCCL_NET_PLUGIN=none", Plugin("net", HPCX, True), "no effect"),
+        ("NCCL_IBEXT_DISABLE=1 NCCL_NET_PLUGIN=/x/libnccl-net.so", None, None),
+    ],
+)
+def test_variables_of_the_sharp_plugin(variables: str, plugin: Plugin | None, words: str | None) -> None:
+    software = Software(nccl_version="2.27.5", nccl_plugins=(plugin,) if plugin else ())
+    found = findings(variables, fabric=replace(INFINIBAND, software=software), nodes=2)
+    messages = [each.message for each in found if each.name != "NCCL_NET_PLUGIN"]
+    assert [words is not None and words in each for each in messages] == ([True] if words else [])
+
+
+def test_variables_of_the_sharp_plugin_without_a_known_node() -> None:
+    assert findings("NCCL_IBEXT_DISABLE=1 NCCL_SHARP_DISABLE=1 NCCL_PLUGIN_P2P=ucx") == []
+    unknown = replace(INFINIBAND, software=Software())
+    assert findings("NCCL_IBEXT_DISABLE=1", fabric=unknown, nodes=2) == [], "a file tree without libraries"
+    (found,) = findings("NCCL_PLUGIN_P2P=tcp")
+    assert (found.severity, found.kind) == ("error", "out-of-range")
+    ours = Software(
+        nccl_version="2.27.5",
+        nccl_plugins=(Plugin("net", "/usr/local/lib/libnccl-net.so", True),),
+        ofi_plugin_version="1.14.0",
+    )
+    (found,) = findings("NCCL_IBEXT_DISABLE=1", fabric=replace(INFINIBAND, software=ours), nodes=2)
+    assert found.kind == "no-effect"
+
+
 def test_a_faster_interface_of_a_node_with_several_is_named() -> None:
     slow, fast = (
         Interface(name, "up", 1, speed, None, "mlx5_core", None)
