@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-NONE = "\N{EN DASH}"
+from benchmarks.results_text import NONE
+
 MARK = "**GPU**"
 Parts = dict[str, dict[str, Any]]
 """Figures of each part that completed, by its name in `benchmarks.gpu`."""

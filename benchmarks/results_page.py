@@ -8,18 +8,22 @@ come from the newest records of each label in `benchmarks/results/*.jsonl`, and 
 from __future__ import annotations
 
 import sys
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from analysis import quoted_figures as quoted
-from analysis.comm_bench import size_text
-from benchmarks import gpu_results, result_record
-from benchmarks.comm_bench import largest_messages
-from benchmarks.gpu_results import NONE
+from benchmarks import communication_results, gpu_results, result_record, trainer_results
+from benchmarks.results_text import (
+    NONE,
+    Records,
+    command_lines,
+    newest_records,
+    not_measured,
+    prose,
+    records_of,
+)
 from disttrain.documents import DOCS, table, update_files
-from disttrain.records.comm_bench import CommBench
 
 PAGE = DOCS / "results.md"
 _TITLE = """\
@@ -59,21 +63,6 @@ _BUCKETS = """
 Large: one bucket of 32 MiB, which leaves no backward pass to hide communication under. Small: 4 MiB. Links of
 1 Gbit/s, as above.
 """
-_COMMUNICATION = """
-Two nodes of two ranks in network namespaces of one machine, with a link of the rate in the command; a step of
-8 layers 512 x 512 in float32. Bytes are counted at the interface of one node, in one direction. The quoted
-times are those of the exchange alone; ours are whole steps.
-"""
-_TRAINER_MODELS = {
-    ("single-ddp-fsdp", "cpu"): "2 layers of width 128",
-    ("step-100-ms", "cpu"): "4 layers of width 256",
-}
-"""Layers and width by label and device of a record of `benchmarks.trainer`. The record lacks them; they are
-from `benchmarks/trainer_turns.py` at its commit."""
-_CLUSTERS = """
-`python submit.py bench comm --nodes 2 4 --wait`, then `python -m benchmarks.comm_bench RUN --link-mbit N
---save LABEL` ([communication benchmark](communication-bench.md)).
-"""
 
 
 def page(folder: Path = result_record.RESULTS) -> str:
@@ -82,48 +71,40 @@ def page(folder: Path = result_record.RESULTS) -> str:
     gpu = gpu_results.newest_parts(folder / "gpu")
     parts = [
         _TITLE,
-        _prose(_INTRODUCTION),
+        prose(_INTRODUCTION),
         *scaling(records, gpu),
         *strategies(records, gpu),
         *precision(records, gpu),
         *buckets(records),
-        *communication(records),
-        *clusters(records),
+        *communication_results.communication(records),
+        *communication_results.clusters(records),
     ]
     return "\n".join(parts)
 
 
-def newest_records(folder: Path) -> dict[str, dict[str, Any]]:
-    """The newest record of each `BENCHMARK#label`."""
-    return {
-        f"{path.stem}#{record['label']}": record
-        for path in sorted(folder.glob("*.jsonl"))
-        for record in result_record.read(path)
-    }
-
-
-def scaling(records: dict[str, dict[str, Any]], gpu: dict[str, dict[str, Any]]) -> list[str]:
+def scaling(records: Records, gpu: gpu_results.Parts) -> list[str]:
     head = ["source", "mark", "devices", "throughput", "speed-up", "efficiency", "communication"]
-    rows = [row for record in _found(records, "truth#links") for row in _emulated_scaling(record)]
+    rows = [row for record in records_of(records, "truth#links") for row in _emulated_scaling(record)]
     for name, unit in (("resnet50", "images/s"), ("gpt-1.3b", "tokens/s")):
         sizes = gpu_results.by_gpus(gpu, name)
         rows += [gpu_results.scaling_row(name, unit, count, sizes) for count in sorted(sizes)]
-    for key in _trainer_records(records, "cuda"):
-        rows += _trainer_scaling(records[key])
+    trainer_keys = trainer_results.keys_of(records, "cuda")
+    for key in trainer_keys:
+        rows += trainer_results.scaling_rows(records[key])
     for name, (source, goal) in _UNMEASURED.items():
         measured = max(gpu_results.by_gpus(gpu, name), default=0)
         missing = f"more than {measured} GPUs" if measured > 1 else goal
-        rows.append(_not_measured(f"{source}, {missing}", len(head)))
+        rows.append(not_measured(f"{source}, {missing}", len(head)))
     for each in quoted.SCALING:
         for at, devices in enumerate(each.devices):
             rows.append(_quoted_scaling(each, at, devices))
     return [
         "## Scaling\n",
         table(head, rows),
-        _prose(_SCALING),
-        *_commands(records, "truth#links"),
-        *(line for key in _trainer_records(records, "cuda") for line in _commands(records, key)),
-        _prose(_SCALING_MISSING),
+        prose(_SCALING),
+        *command_lines(records, "truth#links"),
+        *(line for key in trainer_results.keys_of(records, "cuda") for line in command_lines(records, key)),
+        prose(_SCALING_MISSING),
         *(f"- {each.source}: {each.note}.\n" for each in quoted.SCALING if each.note),
     ]
 
@@ -172,63 +153,21 @@ def _quoted_scaling(each: quoted.QuotedScaling, at: int, devices: int) -> list[s
     ]
 
 
-def _trainer_records(records: dict[str, dict[str, Any]], device: str | None = None) -> list[str]:
-    """Keys of the records of `benchmarks.trainer`, on one device if given."""
-    keys = [key for key in records if key.startswith("trainer#")]
-    return [key for key in keys if device in (None, records[key]["raw"]["device"])]
+def _percent(value: float | None) -> str:
+    return NONE if value is None else f"{value:g} %"
 
 
-def _devices(record: dict[str, Any], strategy: str) -> int:
-    return 1 if strategy == "single" else int(record["raw"]["ranks"])
-
-
-def _trainer_model(record: dict[str, Any]) -> str:
-    """Name of the model in a record of `benchmarks.trainer`; with the label where its size is unknown."""
-    label = record["label"]
-    size = _TRAINER_MODELS.get((label, record["raw"]["device"]))
-    return f"GPT of {size}" if size else f"GPT of record {label}"
-
-
-def _trainer_scaling(record: dict[str, Any]) -> list[list[str]]:
-    """Rows of the strategies on several GPUs against one, by samples/s (weak scaling)."""
-    figures = record["figures"]
-    alone = figures["single"]["samples_per_s"] if "single" in figures else None
-    rows = []
-    for strategy, mine in figures.items():
-        devices, rate = _devices(record, strategy), mine["samples_per_s"]
-        speed_up = rate / alone if alone else None
-        rows.append(
-            [
-                f"ours: {_trainer_model(record)}, {strategy}",
-                "**GPU**",
-                str(devices),
-                f"{rate:,.0f} samples/s",
-                f"{speed_up:.2f}x" if speed_up else NONE,
-                f"{100 * speed_up / devices:.0f} %" if speed_up else NONE,
-                NONE,
-            ]
-        )
-    return rows
-
-
-def strategies(records: dict[str, dict[str, Any]], gpu: dict[str, dict[str, Any]]) -> list[str]:
+def strategies(records: Records, gpu: gpu_results.Parts) -> list[str]:
     head = ["source", "mark", "devices", "samples/s", "memory of a GPU"]
     rows, commands = [], []
-    for key in _trainer_records(records):
-        device = records[key]["raw"]["device"]
-        on, mark = ("ranks on a CPU", "**CPU**") if device == "cpu" else ("GPUs", "**GPU**")
-        for strategy, mine in records[key]["figures"].items():
-            devices = _devices(records[key], strategy)
-            rate = f"{mine['samples_per_s']:,.0f}"
-            rows.append(
-                [f"ours: {_trainer_model(records[key])}, {strategy} ({on})", mark, str(devices), rate, NONE]
-            )
-        commands += _commands(records, key)
+    for key in trainer_results.keys_of(records):
+        rows += trainer_results.strategy_rows(records[key])
+        commands += command_lines(records, key)
     if part := gpu.get("ddp-shared"):
         source = f"ours: GPT-2 124M, ddp, {part['world_size']} ranks on one {part['device']}"
         rows.append([source, "**GPU**", "1", f"{part['samples_per_s']:,.0f}", gpu_results.memory(part)])
     measured = gpu_results.strategy_rows(gpu)
-    rows += measured or [_not_measured("ours: single, DataParallel, DDP on four GPUs", len(head))]
+    rows += measured or [not_measured("ours: single, DataParallel, DDP on four GPUs", len(head))]
     rows += [
         [each.name, "*quoted*", str(each.devices), f"{each.samples_per_s:,.0f}", f"{each.memory_gb} GB"]
         for each in quoted.STRATEGIES
@@ -237,11 +176,11 @@ def strategies(records: dict[str, dict[str, Any]], gpu: dict[str, dict[str, Any]
         "## Strategies\n",
         table(head, rows),
         *commands,
-        _prose(_STRATEGIES),
+        prose(_STRATEGIES),
     ]
 
 
-def precision(records: dict[str, dict[str, Any]], gpu: dict[str, dict[str, Any]]) -> list[str]:
+def precision(records: Records, gpu: gpu_results.Parts) -> list[str]:
     head = ["source", "mark", "peak memory", "speed-up"]
     rows = []
     if base := gpu.get("fp32"):
@@ -252,8 +191,8 @@ def precision(records: dict[str, dict[str, Any]], gpu: dict[str, dict[str, Any]]
                     [f"ours: GPT-2 124M, {name}", "**GPU**", gpu_results.memory(part), f"{ratio:.2f}x"]
                 )
     else:
-        rows.append(_not_measured("ours: GPT-2 124M in fp32, tf32, bf16, fp16 and accumulation", len(head)))
-    for record in _found(records, "memory#cpu"):
+        rows.append(not_measured("ours: GPT-2 124M in fp32, tf32, bf16, fp16 and accumulation", len(head)))
+    for record in records_of(records, "memory#cpu"):
         for name, case in record["figures"]["cases"].items():
             rows.append([f"ours: GPT, {name}", "**CPU**", f"{case['peak_mib']:.0f} MiB", NONE])
     rows += [
@@ -262,16 +201,16 @@ def precision(records: dict[str, dict[str, Any]], gpu: dict[str, dict[str, Any]]
     return [
         "## Precision and memory\n",
         table(head, rows),
-        _prose(_PRECISION),
-        *_commands(records, "memory#cpu"),
+        prose(_PRECISION),
+        *command_lines(records, "memory#cpu"),
         "" if gpu else "Not measured: `make gpu` on a machine with a GPU.\n",
     ]
 
 
-def buckets(records: dict[str, dict[str, Any]]) -> list[str]:
+def buckets(records: Records) -> list[str]:
     head = ["source", "mark", "nodes", "large buckets", "small buckets", "gain in throughput"]
     rows = []
-    for record in _found(records, "truth#links"):
+    for record in records_of(records, "truth#links"):
         scenarios = record["figures"]["scenarios"]
         for nodes in (2, 4):
             large, small = (
@@ -283,110 +222,9 @@ def buckets(records: dict[str, dict[str, Any]]) -> list[str]:
     return [
         "## Bucket size\n",
         table(head, rows),
-        _prose(_BUCKETS),
-        *_commands(records, "truth#links"),
+        prose(_BUCKETS),
+        *command_lines(records, "truth#links"),
     ]
-
-
-def communication(records: dict[str, dict[str, Any]]) -> list[str]:
-    head = [
-        "form",
-        "mark",
-        "ms a step",
-        "MB on the link",
-        "speed-up",
-        "quoted GB/s",
-        "quoted ms",
-        "quoted speed-up",
-    ]
-    alike = {"none": "baseline", "topk": "topk", "hierarchical": "hierarchical"}
-    rows = []
-    for record in _found(records, "gradient_communication#gradient-communication"):
-        for name, row in record["figures"]["schemes"].items():
-            theirs = quoted.COMMUNICATION.get(alike.get(name, ""))
-            ours = [f"{row['step_ms']:.0f}", f"{row['link_mb']:.2f}", f"{row['speed_up']:.2f}x"]
-            rows.append([name, "**CPU**", *ours, *_quoted_form(theirs)])
-    bucketing = quoted.COMMUNICATION["large buckets"]
-    rows.append([bucketing.form, *[NONE] * 4, *_quoted_form(bucketing)])
-    return [
-        "## Gradient communication\n",
-        table(head, rows),
-        _prose(_COMMUNICATION),
-        *_commands(records, "gradient_communication#gradient-communication"),
-    ]
-
-
-def clusters(records: dict[str, dict[str, Any]]) -> list[str]:
-    """The communication benchmark of clusters, one table for each saved run."""
-    parts = ["## Communication benchmark\n"]
-    head = ["form", "mark", "exposed ms", "GB/s", "speed-up of the step", "95 %", "quoted GB/s", "quoted ms"]
-    head.append("quoted speed-up")
-    for key in (key for key in records if key.startswith("comm_bench#")):
-        found, result = records[key]["figures"], records[key]["raw"]["result"]
-        mark = "**CPU**" if result["device"] == "cpu" else "**GPU**"
-        rows = []
-        for name, row in found["steps"].items():
-            low, high = row["speed_up_95"]
-            seconds = row["exposed_ms"] / 1e3
-            rate = f"{found['gradient_bytes'] / seconds / 1e9:.3g}" if seconds else NONE
-            interval = NONE if low is None else f"{low:.2f} to {high:.2f}"
-            theirs = _quoted_form(quoted.COMMUNICATION.get(name.replace("-", " ")))
-            rows.append(
-                [name, mark, f"{row['exposed_ms']:.1f}", rate, f"{row['speed_up']:.2f}x", interval, *theirs]
-            )
-        parts += [table(head, rows), _prose(_cluster_text(found, result)), *_commands(records, key)]
-    if len(parts) == 1:
-        parts.append(_prose("No result is saved yet."))
-    return [*parts, _prose(_CLUSTERS)]
-
-
-def _cluster_text(found: dict[str, Any], result: dict[str, Any]) -> str:
-    link = f"links of {found['link_mbit']:g} Mbit/s" if found["link_mbit"] else "links of unknown rate"
-    alone = ", all on one machine" if result["one_machine"] else ""
-    rates = ", ".join(
-        f"{each.kind.replace('_', '-')} {each.bus_bytes_per_s / 1e6:.3g} MB/s at {size_text(each.bytes)}"
-        for each in largest_messages(CommBench.model_validate(result))
-    )
-    return (
-        f"{result['nodes']} nodes x {result['ranks_per_node']} ranks{alone}, {link}, {result['backend']}, "
-        f"gradients of {found['gradient_bytes'] / 1e6:.1f} MB. Bus bandwidth of the largest message: "
-        f"{rates}. GB/s: gradient bytes per second of exposed time."
-    )
-
-
-def _quoted_form(theirs: quoted.QuotedCommunication | None) -> list[str]:
-    if theirs is None:
-        return [NONE] * 3
-    return [f"{theirs.gb_per_s:g}", f"{theirs.latency_ms:g}", f"{theirs.speed_up:g}x"]
-
-
-def _found(records: dict[str, dict[str, Any]], key: str) -> Sequence[dict[str, Any]]:
-    return [records[key]] if key in records else []
-
-
-def _commands(records: dict[str, dict[str, Any]], key: str) -> list[str]:
-    """Command, date, machine and load of a record."""
-    lines = []
-    for record in _found(records, key):
-        machine, commit = record["machine"], (record["commit"] or "unknown")[:8]
-        text = (
-            f"`{record['command']}`, {record['date'][:10]}, commit {commit}, {machine['cpu_count']} "
-            f"processors of {machine['processor']}, load {machine['load_at_start']:g} at the start."
-        )
-        lines.append(_prose(text))
-    return lines
-
-
-def _prose(text: str) -> str:
-    return textwrap.fill(" ".join(text.split()), 120, break_long_words=False, break_on_hyphens=False) + "\n"
-
-
-def _not_measured(source: str, columns: int) -> list[str]:
-    return [source, "not measured", *[NONE] * (columns - 2)]
-
-
-def _percent(value: float | None) -> str:
-    return NONE if value is None else f"{value:g} %"
 
 
 def main(arguments: Sequence[str]) -> int:

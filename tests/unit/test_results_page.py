@@ -8,7 +8,8 @@ import shutil
 from analysis import quoted_figures
 from benchmarks import comm_bench, trainer
 from benchmarks.result_record import RESULTS
-from benchmarks.results_page import NONE, PAGE, page
+from benchmarks.results_page import PAGE, page
+from benchmarks.results_text import NONE
 from tests.support.comm_bench import result
 
 
