@@ -63,9 +63,9 @@ def is_refused(rng: np.random.Generator, steps: int, lag_1: float) -> bool:
     return not stationarity(autocorrelated(rng, steps, lag_1)).publishable
 
 
-def names_a_rank(rng: np.random.Generator, ranks: int, lag_1: float) -> bool:
-    """Whether 200 steps of equal ranks with jitter of 30 % name a slow rank, throughout or for a while."""
-    own_s = np.stack([np.maximum(ar1(rng, 200, lag_1, 0.3), 0.1) for _ in range(ranks)])
+def names_a_rank(rng: np.random.Generator, ranks: int, lag_1: float, steps: int = 200) -> bool:
+    """Whether steps of equal ranks with jitter of 30 % name a slow rank, throughout or for a while."""
+    own_s = np.stack([np.maximum(ar1(rng, steps, lag_1, 0.3), 0.1) for _ in range(ranks)])
     return bool(slow_ranks(own_s)) or bool(find_episodes(own_s))
 
 
@@ -85,6 +85,10 @@ def simulate(experiments: int) -> dict[str, Any]:
         for lag_1 in (0.0, 0.5, 0.8):
             case = f"named_{ranks}_ranks_lag_{lag_1:.1f}".replace(".", "_")
             cases[case] = [names_a_rank(rng, ranks, lag_1) for _ in range(experiments)]
+    for steps in (12, 20):
+        for lag_1 in (0.0, 0.8, 0.95):
+            case = f"named_2_ranks_{steps}_steps_lag_{lag_1:.2f}".replace(".", "_")
+            cases[case] = [names_a_rank(rng, 2, lag_1, steps) for _ in range(experiments)]
     return {"experiments": experiments, "true": {name: int(sum(found)) for name, found in cases.items()}}
 
 

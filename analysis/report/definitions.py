@@ -257,11 +257,12 @@ _ALL = (
         "mean_s (U_r - median of the other ranks' U)",
         "A rank is slow if its excess is above 3.5 robust standard deviations of the others (1.4826 "
         "MAD) and above 3 %, in 60 % of ten windows, and its interval excludes 0. It also has to pass "
-        "Student's t on the number of independent steps, and be last more often than by chance; an excess of "
-        "12 standard deviations of the jitter needs neither. A node: all its ranks. A link: "
-        "exposed transfer above that at the usual rate, (1 - rate / usual rate) · "
-        "transfer; a lower bound of the link's own delay, because transfer under compute and during the wait "
-        "for a late rank is not exposed. Interval: 95 %, batch means over the steps of one run.",
+        "Student's t on the number of independent steps (at one standard error above their estimated "
+        "correlation), and be last more often than by chance; an excess of 12 standard deviations of the "
+        "jitter needs neither. A node: all its ranks. A link: exposed transfer above that at the usual "
+        "rate, (1 - rate / usual rate) · transfer; a lower bound of the link's own delay, because transfer "
+        "under compute and during the wait for a late rank is not exposed. Interval: 95 %, batch means over "
+        "the steps of one run.",
         "Iglewicz and Hoaglin, 1993",
     ),
     Definition(

@@ -80,6 +80,15 @@ def correlation(series_s: Floats) -> float:
     return float(np.clip((found + 1 / steps) / (1 - min(4 / steps, 0.5)), 0.0, 0.98))
 
 
+def correlation_bound(lag_1: float, ranks: int, steps: int) -> float:
+    """The estimate of `correlation` plus one standard error (Bartlett 1946); at most 0.98.
+
+    A few steps show too little of their correlation, and they would pass for more independent steps than they
+    are worth. The deviations of N ranks from each other are worth N - 1 series.
+    """
+    return min(0.98, lag_1 + float(np.sqrt((1 - lag_1**2) / (steps * (ranks - 1)))))
+
+
 def independent_steps(steps: int, lag_1: float) -> int:
     """Number of independent steps with the variance of the mean of this many steps: first-order
     autoregression, n (1 - r) / (1 + r)."""

@@ -24,7 +24,13 @@ from numpy.typing import NDArray
 from scipy.stats import t as student_t
 
 from analysis.stats.estimates import Floats
-from analysis.stragglers.intervals import SecondsInterval, correlation, independent_steps, mean_interval
+from analysis.stragglers.intervals import (
+    SecondsInterval,
+    correlation,
+    correlation_bound,
+    independent_steps,
+    mean_interval,
+)
 from analysis.stragglers.late_share import LateShare, late_share
 
 LARGEST_Z = 3.5
@@ -123,7 +129,8 @@ class _Limits(NamedTuple):
     counted: int
     """Independent steps that the correlated ones are worth."""
     chance_s: Floats
-    """By Student's t on these steps (Bonferroni); infinite with fewer than two."""
+    """By Student's t (Bonferroni), on the independent steps at the upper bound of the correlation; infinite
+    with fewer than two."""
     jitter_s: Floats
     """`FAR` standard deviations of the jitter."""
 
@@ -131,15 +138,17 @@ class _Limits(NamedTuple):
     def of(cls, own_s: Floats, deviation: Floats) -> _Limits:
         """A short series varies less than its process. The standard deviation s is therefore at least that of
         first-order autoregression with the same mean square of the change between steps, 2 s^2 (1 - r)."""
+        ranks, steps = own_s.shape
         lag_1 = correlation(deviation)
-        counted = independent_steps(own_s.shape[1], lag_1)
+        counted = independent_steps(steps, lag_1)
         deviates_s = deviation.std(axis=1)
-        change_s = np.sqrt((np.diff(deviation, axis=1) ** 2).sum(axis=1) / max(1, own_s.shape[1] - 1))
+        change_s = np.sqrt((np.diff(deviation, axis=1) ** 2).sum(axis=1) / max(1, steps - 1))
         jitter_s = FAR * np.maximum(deviates_s, change_s / np.sqrt(2 * (1 - lag_1)))
-        if counted < 2:
-            return cls(counted, np.full(len(own_s), np.inf), jitter_s)
-        t = student_t.isf(FALSE_ALARMS / len(own_s), counted - 1)
-        return cls(counted, t * deviates_s / np.sqrt(counted - 1), jitter_s)
+        tested = independent_steps(steps, correlation_bound(lag_1, ranks, steps))
+        if tested < 2:
+            return cls(counted, np.full(ranks, np.inf), jitter_s)
+        t = student_t.isf(FALSE_ALARMS / ranks, tested - 1)
+        return cls(counted, t * deviates_s / np.sqrt(tested - 1), jitter_s)
 
 
 def smallest_excess_s(own_s: Floats) -> float:
