@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from math import prod
 from pathlib import Path
@@ -15,32 +14,10 @@ from hypothesis import strategies as st
 from disttrain.config.parsing import Draft, load
 from disttrain.errors import ConfigError
 from sweeps.base_config import first_difference
-from sweeps.expand import ExistingSweep, SweepPlan, expand
+from sweeps.expand import ExistingSweep, expand
 from sweeps.overrides import Override, parse_flag, parse_set
-from sweeps.run_names import readable_name, unique_names
 from sweeps.sweep_section import read_section
-
-BASE: dict[str, Any] = {
-    "model": {"kind": "mlp"},
-    "data": {"kind": "digits"},
-    "train": {"steps": 10, "local_batch_size": 8},
-}
-
-
-def draft(**sections: Any) -> Draft:
-    return Draft({**{name: dict(fields) for name, fields in BASE.items()}, **sections})
-
-
-def expanded(
-    base: Draft, *sets: str, nodes: str = "1", existing: ExistingSweep | None = None, **kwargs: Any
-) -> SweepPlan:
-    overrides = [parse_flag("--nodes", "resources.nodes", nodes.split()), *map(parse_set, sets)]
-    return expand(base, overrides, name="s", existing=existing, **kwargs)
-
-
-def names(plan: SweepPlan) -> list[str]:
-    return [run.name for run in plan.runs]
-
+from tests.support.sweep_plans import draft, expanded, run_names
 
 AXES = {
     "resources.nodes": st.integers(1, 8),
@@ -73,7 +50,7 @@ def test_a_sweep_is_the_product_of_its_axes(axes: dict[str, list[Any]], repeats:
             raise
         return
     assert len(plan.runs) == repeats * prod(len(values) for values in axes.values())
-    assert len(set(names(plan))) == len(plan.runs)
+    assert len(set(run_names(plan))) == len(plan.runs)
     assert len({run.config_key for run in plan.runs}) == len(plan.runs)
     for run in plan.runs:
         assert set(run.axes) == set(axes)
@@ -107,112 +84,10 @@ def test_progress_counts_the_combinations() -> None:
     assert seen == [("checking combinations", 4)] * 4
 
 
-def test_names_are_readable() -> None:
-    plan = expanded(draft(), "optim.lr=0.1,1e-4", "model.hidden=[32, 16]", nodes="1 2")
-    assert names(plan) == [
-        "n1-single-b8-lr0.1-r0",
-        "n1-single-b8-lr0.0001-r0",
-        "n2-auto-b8-lr0.1-r0",
-        "n2-auto-b8-lr0.0001-r0",
-    ]
-
-
 def test_an_axis_may_supply_a_required_option() -> None:
     plan = expanded(draft(data={"kind": "tokens"}, model={"kind": "gpt"}), "data.path=a.bin,b.bin")
     assert [run.axes["data.path"] for run in plan.runs] == ["a.bin", "b.bin"]
     assert "path" not in plan.base["data"]
-
-
-def test_gpus_per_node_are_named_where_they_differ_from_1() -> None:
-    plain = expanded(draft(resources={"gpus_per_node": 4}), nodes="2")
-    assert names(plain) == ["n2-g4-auto-b8-r0"]
-    assert names(expanded(draft(resources={"gpus_per_node": 2}))) == ["n1-g2-auto-b8-r0"]
-    swept = expand(draft(), [parse_flag("--gpus-per-node", "resources.gpus_per_node", ["1", "2"])], name="s")
-    assert names(swept) == ["n1-g1-single-b8-r0", "n1-g2-auto-b8-r0"]
-
-
-def test_runs_that_would_share_a_name_get_their_key() -> None:
-    ddp_alone = draft(parallel={"gradient_communication": {"scheme": "fp16"}})
-    plan = expanded(ddp_alone, "parallel.strategy=auto,ddp", nodes="2")
-    assert names(plan) == [f"n2-ddp-b8-r0-{run.config_key[:6]}" for run in plan.runs]
-
-
-def test_values_are_made_safe_for_a_file_name() -> None:
-    plan = expanded(draft(data={"kind": "text"}, model={"kind": "gpt"}), "data.path=/some where/a,../b,null")
-    assert names(plan) == [
-        "n1-single-b8-pathsome-where-a-r0",
-        "n1-single-b8-path..-b-r0",
-        "n1-single-b8-pathnull-r0",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        ("true", "true"),
-        ("[1, 2]", "1-2"),
-        ("[a, [b, null]]", "a-b-null"),
-        ("-x-", "x"),
-        ("XaZ_9.z", "XaZ_9.z"),
-        ("a+b c", "a-b-c"),
-        ("a" * 50, "a" * 40),
-    ],
-)
-def test_values_in_names(value: str, shown: str) -> None:
-    axes = parse_set(f"data.path={value}").values[0]
-    config = expanded(draft()).runs[0].config
-    assert readable_name(config, {"data.path": axes}, 3) == f"n1-single-b8-path{shown}-r3"
-
-
-def test_a_name_is_not_too_long_for_a_file_and_keeps_its_repeat() -> None:
-    config = expanded(draft()).runs[0].config
-    name = readable_name(config, {f"data.{key}": "x" * 40 for key in "abcde"}, 12)
-    assert len(name) == 160 + len("-r12")
-    assert name.endswith("x-r12")
-
-
-def test_of_an_axis_of_kinds_only_the_value_is_named() -> None:
-    config = expanded(draft()).runs[0].config
-    axes = {"model.kind": "mlp", "optim.name": "sgd", "parallel.ddp.bucket_mb": 5}
-    assert readable_name(config, axes, 0) == "n1-single-b8-mlp-namesgd-bucket_mb5-r0"
-
-
-def test_an_existing_run_keeps_its_name_and_new_ones_avoid_it() -> None:
-    assert unique_names([("a", "1"), ("a", "2"), ("b", "3")], {"2": "a", "9": "b"}) == ["a-1", "a", "b-3"]
-
-
-def test_a_name_has_the_strategy_where_it_is_known_before_the_job() -> None:
-    assert names(expanded(draft(), nodes="2")) == ["n2-auto-b8-r0"]
-    assert names(expanded(draft(parallel={"strategy": "fsdp"}), nodes="2")) == ["n2-fsdp-b8-r0"]
-    offered = {"gradient_communication": {"scheme": "fp16"}}  # which sharded models do not have
-    assert names(expanded(draft(parallel=offered), nodes="2")) == ["n2-ddp-b8-r0"]
-    emulated = draft(model={"kind": "emulated"}, resources={"gpus_per_node": 2})
-    assert names(expanded(emulated, nodes="1")) == ["n1-g2-ddp-b8-r0"]
-
-
-def test_a_run_of_an_earlier_version_keeps_its_name() -> None:
-    [run] = expanded(draft(), nodes="2").runs
-    readable = ExistingSweep(names={run.config_key: "n2-ddp-b8-r0"})
-    unreadable = ExistingSweep(unreadable=frozenset({"n2-ddp-b8-r0"}))
-    for existing in (readable, unreadable):
-        assert names(expanded(draft(), nodes="2", existing=existing)) == ["n2-ddp-b8-r0"]
-
-
-@pytest.mark.parametrize("unreadable", ["a", "a-1"])
-def test_the_name_of_an_unreadable_run_is_not_given_to_a_second_run(unreadable: str) -> None:
-    assert unique_names([("a", "1"), ("b", "3")], {}, {unreadable}) == [unreadable, "b"]
-
-
-@pytest.mark.parametrize("unreadable", ["n2-auto-b8-r0", "n2-ddp-b8-r0"])
-def test_two_runs_never_have_the_name_of_one_unreadable_run(unreadable: str) -> None:
-    wanted = [("n2-auto-b8-r0", "1"), ("n2-auto-b8-r0", "2")]
-    assert unique_names(wanted, {}, {unreadable}) == ["n2-auto-b8-r0-1", "n2-auto-b8-r0-2"]
-    assert unique_names(wanted, {}, {"n2-ddp-b8-r0-2"}) == ["n2-auto-b8-r0-1", "n2-ddp-b8-r0-2"]
-
-
-def test_the_earlier_name_of_a_run_is_not_given_if_another_run_has_it() -> None:
-    wanted = [("n2-auto-b8-r0", "1"), ("n2-ddp-b8-r0", "2")]
-    assert unique_names(wanted, {}, {"n2-ddp-b8-r0"}) == ["n2-auto-b8-r0", "n2-ddp-b8-r0"]
 
 
 def test_unscaled_batch_sizes_refer_to_each_runs_own_ranks() -> None:
@@ -292,41 +167,6 @@ def test_a_sweep_extended_later_equals_one_submitted_at_once(scaling: str, sizes
     then = expanded(base, nodes="2 4", existing=existing)
     assert {run.config_key for run in [*first.runs, *then.runs]} == {run.config_key for run in at_once.runs}
     assert first_difference(first.base, then.base) is None
-
-
-def test_the_base_excludes_shape_axes_and_fields_outside_the_key() -> None:
-    one = expanded(draft(), nodes="1 2").base
-    assert first_difference(one, expanded(draft(), "train.local_batch_size=4,16", nodes="4").base) is None
-    assert first_difference(one, expanded(draft(), "job.time_limit_min=5").base) is None
-    assert first_difference(one, expanded(draft(), "optim.lr=0.001").base) is None  # the default, written out
-    assert (
-        first_difference(one, expanded(draft(), "optim.lr=0.5").base) == "optim.lr was 0.001 and is now 0.5"
-    )
-    assert first_difference(one, expanded(draft(), "sweep.scaling=strong").base) == (
-        "sweep.scaling was weak and is now strong"
-    )
-    assert first_difference(one, expanded(draft(), "model.dropout=0.5").base) == (
-        "model.dropout was 0.0 and is now 0.5"
-    )
-
-
-def test_a_difference_shows_null_and_absent_values() -> None:
-    recorded = expanded(draft(), nodes="1 2").base
-    now = copy.deepcopy(recorded)
-    now["data"]["path"] = None
-    recorded["data"]["path"] = 3
-    assert first_difference(recorded, now) == "data.path was 3 and is now null"
-    del now["data"]["path"]
-    assert first_difference(recorded, now) == "data.path was 3 and is now absent"
-    assert first_difference(now, recorded) == "data.path was absent and is now 3"
-
-
-def test_a_base_recorded_before_a_key_was_added_differs_only_if_the_key_is_not_its_default() -> None:
-    recorded = copy.deepcopy(expanded(draft(), nodes="1 2").base)
-    del recorded["model"]["transforms"]
-    assert first_difference(recorded, expanded(draft(), nodes="4").base) is None
-    changed = expanded(draft(), "model.transforms=[package:function]").base
-    assert first_difference(recorded, changed) == "model.transforms was [] and is now ['package:function']"
 
 
 @pytest.mark.parametrize(
