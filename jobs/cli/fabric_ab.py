@@ -15,12 +15,12 @@ from disttrain.records.json_files import read_json
 from disttrain.records.masking import MASK
 from disttrain.records.run_json import read_run_json
 from jobs.cli import submitting
-from jobs.cli.command_output import add_json
+from jobs.cli.command_output import add_json, print_warning
 from jobs.cli.formatting import table
 from jobs.cli.run_lookup import find_run
 from jobs.fabric.ab import table as ab_table
 from jobs.fabric.ab.experiment import kept
-from jobs.fabric.ab.settings import parse_settings
+from jobs.fabric.ab.settings import ALLOW_UNKNOWN, parse_settings, unknown_names
 from jobs.status.run_folders import runs_of
 from jobs.submission import request
 
@@ -40,12 +40,15 @@ def run(args: argparse.Namespace) -> int:
 
 def with_command(args: argparse.Namespace) -> argparse.Namespace:
     """The arguments of a `sweep` of one run, whose command is the experiment. Raises `ConfigError`."""
-    settings = parse_settings(args.settings)
+    settings = parse_settings(args.settings, allow_unknown=args.allow_unknown)
+    for sentence in unknown_names(settings):
+        print_warning(sentence)
     config = _config_of_run(args) if args.like else None
     nodes, gpus, device = _shape(args, config)
     if nodes == gpus == 1:
         raise ConfigError("one rank has no communication: --nodes or --gpus-per-node above 1", at="fabric ab")
     words = ["-m", MODULE, *(f"{name}={value}" for name, value in settings.items()), "--device", device]
+    words += [ALLOW_UNKNOWN] if args.allow_unknown else []
     for option in ("minutes", "pairs", "block_s"):
         words += [f"--{option.replace('_', '-')}", str(getattr(args, option))]
     if args.like:

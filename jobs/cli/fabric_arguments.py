@@ -50,6 +50,11 @@ def _add_ab(parser: argparse.ArgumentParser) -> None:
         help="variables; each is compared with the run's environment without this value (those derived for "
         "speed)",
     )
+    parser.add_argument(
+        "--allow-unknown",
+        action="store_true",
+        help="compare also a name that is unknown and close to a known one, such as one of a newer NCCL",
+    )
     parser.add_argument("--like", metavar="RUN", help="measure the step of this run, on its nodes and ranks")
     parser.add_argument("--nodes", type=positive, metavar="N", help="number of nodes (2)")
     parser.add_argument("--gpus-per-node", type=positive, metavar="N", help="ranks on each node (1)")

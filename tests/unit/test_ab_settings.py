@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from disttrain.errors import ConfigError
-from jobs.fabric.ab.settings import baseline_changes, changed, parse_settings
+from jobs.fabric.ab.settings import baseline_changes, changed, parse_settings, unknown_names
 
 
 def test_values_may_hold_any_text():
@@ -27,7 +27,7 @@ def test_values_may_hold_any_text():
         (["A=1", "A=2"], "twice"),
         (["MASTER_ADDR=x"], "launcher"),
         (["WANDB_API_KEY=x"], "secret"),
-        (["NCCL_ALOG=Ring"], "fabric ab: no library reads 'NCCL_ALOG'; did you mean 'NCCL_ALGO'?"),
+        (["NCCL_ALOG=Ring"], "fabric ab: no known library reads 'NCCL_ALOG'; did you mean 'NCCL_ALGO'?"),
         (["GLOO_SOCKET_IFNMAE=eth0"], "did you mean 'GLOO_SOCKET_IFNAME'"),
         (["TORCH_NCCL_NAN_CHEK=1"], "did you mean 'TORCH_NCCL_NAN_CHECK'"),
         (["NCLL_SOCKET_IFNAME=eth0"], "did you mean 'NCCL_SOCKET_IFNAME'"),
@@ -36,6 +36,18 @@ def test_values_may_hold_any_text():
 def test_other_words_are_refused(words, message):
     with pytest.raises(ConfigError, match=message):
         parse_settings(words)
+
+
+def test_a_name_close_to_a_known_one_is_compared_on_request():
+    words = ["NCCL_IB_QPS_PER_CONNECTIONS=2", "NCCL_ALGO=Ring"]
+    with pytest.raises(ConfigError, match="With --allow-unknown it is compared all the same"):
+        parse_settings(words)
+    settings = parse_settings(words, allow_unknown=True)
+    assert settings == {"NCCL_IB_QPS_PER_CONNECTIONS": "2", "NCCL_ALGO": "Ring"}
+    (sentence,) = unknown_names(settings)
+    assert sentence.endswith("did you mean 'NCCL_IB_QPS_PER_CONNECTION'?")
+    with pytest.raises(ConfigError, match="secret"):
+        parse_settings(["WANDB_API_KEY=x"], allow_unknown=True)
 
 
 def test_the_baseline_lacks_a_setting_that_holds_already():

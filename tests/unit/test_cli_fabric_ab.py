@@ -75,12 +75,20 @@ def test_a_run_whose_steps_differ_cannot_be_repeated(tmp_path, capsys):
         ("fabric ab A=1 --nodes 1", "one rank has no communication"),
         ("fabric ab A=1 --minutes 0", "above 0"),
         ("fabric ab A=1 --like nothing", "no run 'nothing'"),
+        ("fabric ab NCCL_ALOG=Ring", "no known library reads 'NCCL_ALOG'; did you mean 'NCCL_ALGO'?"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(words, message, capsys):
     assert submit.main(words.split()) == 2
     assert message in capsys.readouterr().err
     assert not RUNS.exists()
+
+
+def test_an_unknown_variable_is_compared_on_request_with_a_warning(capsys):
+    assert submit.main(["fabric", "ab", "NCCL_ALOG=Ring", "--allow-unknown", "--device", "cpu"]) == 0
+    assert "warning: no known library reads 'NCCL_ALOG'" in capsys.readouterr().err
+    words = config_of(RunDir(RUNS / "ab-NCCL_ALOG-Ring" / "n2-r0"))["command"]
+    assert "--allow-unknown" in words, "the job checks the names as well"
 
 
 def test_a_dry_run_writes_nothing(capsys):

@@ -19,7 +19,7 @@ from disttrain.records.run_directory import RunDir
 from jobs.fabric.ab.arm_process import RankLauncher, RankProcesses
 from jobs.fabric.ab.decision import Decision
 from jobs.fabric.ab.experiment import ArmFailed, BaselineFailed, Changes, Experiment, Options
-from jobs.fabric.ab.settings import baseline_changes, parse_settings
+from jobs.fabric.ab.settings import ALLOW_UNKNOWN, baseline_changes, parse_settings
 from jobs.fabric.ab.suggestions import suggestions
 from jobs.fabric.ab.table import progress_line
 from jobs.fabric.detect import detect_here
@@ -35,13 +35,18 @@ def main(words: list[str], arm_rank: str = ARM_RANK) -> int:
     """
     parser = argparse.ArgumentParser(prog="python -m jobs.fabric.ab", description=__doc__)
     parser.add_argument("settings", nargs="*", metavar="VAR=VALUE", help="(the derived ones for speed)")
+    parser.add_argument(ALLOW_UNKNOWN, action="store_true", help="compare names close to a known one")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--pairs", type=int, default=Options.pairs, help="largest number of pairs")
     parser.add_argument("--minutes", type=float, default=Options.seconds / 60, help="of the experiment")
     parser.add_argument("--block-s", type=float, default=Options.block_s, help="seconds of a block")
     given, for_arms = parser.parse_known_args(words)
     for_arms += ["--device", given.device]
-    settings = parse_settings(given.settings) if given.settings else derived_for_speed(given.device)
+    settings = (
+        parse_settings(given.settings, allow_unknown=given.allow_unknown)
+        if given.settings
+        else derived_for_speed(given.device)
+    )
     removed = baseline_changes(settings, os.environ)
     command = [sys.executable, "-P", "-m", arm_rank, *for_arms]
     processes = RankProcesses(command, os.environ, removed)

@@ -12,12 +12,15 @@ from jobs.fabric.registry import registry
 
 Variables = Mapping[str, str]
 """Environment variables that a job sets, by name."""
+ALLOW_UNKNOWN = "--allow-unknown"
+"""Option for variables of newer libraries than the registry has."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def parse_settings(words: Sequence[str]) -> dict[str, str]:
+def parse_settings(words: Sequence[str], *, allow_unknown: bool = False) -> dict[str, str]:
     """Values by variable. Raises `ConfigError` for a word that is no assignment, a repeated variable, a
-    secret, a variable of the launcher, or a misspelt one of NCCL, gloo, torch or libfabric."""
+    secret, or a variable of the launcher; unless `allow_unknown`, also for a name that is close to a known
+    one of NCCL, gloo, torch or libfabric."""
     found: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -27,12 +30,23 @@ def parse_settings(words: Sequence[str]) -> dict[str, str]:
             raise ConfigError(f"{name} is given twice; compare two values in two commands", at="fabric ab")
         if is_launcher_variable(name):
             raise ConfigError(f"{name} is set by the launcher of the ranks", at="fabric ab")
-        if meant := registry().misspelt(name):
-            raise ConfigError(f"no library reads {name!r}; did you mean {meant!r}?", at="fabric ab")
         if is_secret(name):
             raise ConfigError(f"{name} looks like a secret, and the command is recorded", at="fabric ab")
         found[name] = value
+    unknown = unknown_names(found)
+    if unknown and not allow_unknown:
+        raise ConfigError(f"{unknown[0]} With {ALLOW_UNKNOWN} it is compared all the same.", at="fabric ab")
     return found
+
+
+def unknown_names(settings: Variables) -> list[str]:
+    """One sentence for each variable that is unknown and close to a known one."""
+    known = registry()
+    return [
+        f"no known library reads {name!r}; did you mean {meant!r}?"
+        for name in settings
+        if (meant := known.misspelt(name))
+    ]
 
 
 def baseline_changes(settings: Variables, environment: Mapping[str, str]) -> dict[str, str | None]:
