@@ -45,11 +45,13 @@ from disttrain.parallel.mesh import build_mesh
 from disttrain.precision import build_precision
 from disttrain.records.dataset import DatasetRecord
 from disttrain.records.metrics import EvalPoint, Metrics
+from disttrain.runtime import heartbeat
 from disttrain.runtime.rank_failure import record_failure
 from disttrain.runtime.rank_info import rank_info
 from disttrain.step_result import StepResult
 from disttrain.step_runner import StepRunner
 from disttrain.task import OwnObjective
+from disttrain.telemetry.script_watch import ScriptWatch
 from disttrain.telemetry.step_clock import CHECKPOINT, OTHER
 from disttrain.telemetry.telemetry_state import TelemetryState
 from disttrain.trainer_config import trainer_config
@@ -62,6 +64,7 @@ from disttrain.trainer_setup import (
     parallelize,
     recorded_if_it_fails,
     refuse_later_checkpoint,
+    refuse_other_plan,
     start_telemetry,
 )
 from disttrain.transforms.compilation import compiling
@@ -134,6 +137,7 @@ class Trainer(Generic[B]):
             self._telemetry = start_telemetry(
                 self._output, self._world, self._config, plan, parallel_model, strategy, chosen | precision
             )
+            self._watch = ScriptWatch(self._world.rank, self._telemetry.clock, steps)
             self._non_finite = NonFinitePolicy(self._config.precision, self._telemetry.skipped_steps)
             optim = self._config.optim.model_copy(update={"lr": peak})
             self._runner = StepRunner(
@@ -221,6 +225,7 @@ class Trainer(Generic[B]):
             return None
         self.steps_done = number
         self._telemetry.step_done(result)
+        self._watch.step_done(number)
         last = number == self.steps
         if last or number % self._config.train.log_every == 0:
             self._end_if_not_finite(wait=last)
@@ -244,7 +249,7 @@ class Trainer(Generic[B]):
         )  # fmt: skip
         if not self._began:
             return validation.run(runner.model, self.steps_done, runner.strategy)
-        with self._telemetry.outside_steps():
+        with heartbeat.within("evaluation"), self._telemetry.outside_steps():
             self._validated = validation.run(runner.model, self.steps_done, runner.strategy)
             self._telemetry.evaluated(self._validated)
         return self._validated
@@ -264,8 +269,9 @@ class Trainer(Generic[B]):
             self._end_if_not_finite(wait=True)
             point = self._validated
             self._telemetry.clock.switch(CHECKPOINT)
-            saver.save(step, point.loss if point is not None and point.step == step else None)
-            saver.commit()
+            with heartbeat.within("checkpoint"):
+                saver.save(step, point.loss if point is not None and point.step == step else None)
+                saver.commit()
             if self._world.all_gather_object(saver.committed_step)[0] != step:
                 raise RuntimeError(f"the checkpoint of step {step} was not written; the log has the reason")
             self._telemetry.clock.switch(OTHER)
@@ -292,7 +298,7 @@ class Trainer(Generic[B]):
             found = newest
         origin = ResumeSource(**vars(found), only_model=model_only, same_run=path is None)
         if not model_only:
-            self._refuse_other_plan(origin)
+            refuse_other_plan(origin, self._plan, self.steps)
             manifests.log_inexact_resume(origin, self._manifest())
         step = self._state(origin).restore(origin)
         if not model_only:
@@ -324,6 +330,7 @@ class Trainer(Generic[B]):
         if self._closed:
             return
         self._closed = True
+        self._watch.close()
         if isinstance(error, SystemExit) and not error.code:
             kind = error = trace = None
         if error is None:
@@ -388,13 +395,3 @@ class Trainer(Generic[B]):
                 self._state(self._origin).capture, self._manifest(), resumed,
             )  # fmt: skip
         return self._saver
-
-    def _refuse_other_plan(self, found: ResumeSource) -> None:
-        manifest = found.manifest
-        if manifest.global_batch_size != self._plan.global_:
-            raise ConfigError(
-                f"{found.path} was trained with a global batch of {manifest.global_batch_size} samples, this "
-                f"Trainer has {self._plan.global_}; load(path, model_only=True) takes the model alone"
-            )
-        if manifest.step > self.steps:
-            raise ConfigError(f"{found.path} is of step {manifest.step}, beyond steps={self.steps}")

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from disttrain.checkpoint.resume import ResumeSource
 from disttrain.config.auto_strategy import choose_strategy
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.config_tree import Config
@@ -138,6 +139,18 @@ def refuse_later_checkpoint(folder: Path, started: int, world: World) -> None:
             f"{folder} has a checkpoint of step {newest} of an earlier attempt; call load() before the first "
             "step, or give another run_dir"
         )
+
+
+def refuse_other_plan(found: ResumeSource, plan: BatchPlan, steps: int) -> None:
+    """Raise `ConfigError` for a checkpoint of another global batch, or beyond the last step."""
+    manifest = found.manifest
+    if manifest.global_batch_size != plan.global_:
+        raise ConfigError(
+            f"{found.path} was trained with a global batch of {manifest.global_batch_size} samples, this "
+            f"Trainer has {plan.global_}; load(path, model_only=True) takes the model alone"
+        )
+    if manifest.step > steps:
+        raise ConfigError(f"{found.path} is of step {manifest.step}, beyond steps={steps}")
 
 
 def start_telemetry(

@@ -180,9 +180,10 @@ def check(draft: Draft) -> Config:
     if config.command:
         _check_command(config, draft)
         return config
-    if config.job.stop_signal != type(config.job).model_fields["stop_signal"].default:
-        message = "job.stop_signal has no effect on this project's trainer: only a command gets the signal"
-        raise ConfigError(message, at=draft.at("job.stop_signal"))
+    for key, use in _OF_COMMANDS.items():
+        if getattr(config.job, key) != type(config.job).model_fields[key].default:
+            message = f"job.{key} has no effect on this project's trainer: {use}"
+            raise ConfigError(message, at=draft.at(f"job.{key}"))
     config = _with_options(config, draft)
     _check_plug_ins(config, draft)
     refuse_combinations(config, draft.at)
@@ -248,6 +249,11 @@ _WITHOUT_EFFECT = (
     "collective_timeout_s",
 )
 """Keys of `job` that only this project's trainer reads."""
+_OF_COMMANDS = {
+    "stop_signal": "only a command gets the signal",
+    "script_step_timeout_s": "it has job.step_timeout_s",
+}
+"""Keys of `job` that only a command has, and the reason."""
 
 
 def check_words(command: Sequence[str], at: str | None = None) -> None:

@@ -16,6 +16,9 @@ from disttrain.records.json_files import read_json_or_none, write_json
 FOLDER_VARIABLE = "DISTTRAIN_NODE_FOLDER"
 """Environment variable with a folder in memory of the node, which the agent and its ranks share. Without it,
 no agent watches the ranks."""
+SCRIPT_TIMEOUT_VARIABLE = "DISTTRAIN_STEP_TIMEOUT_S"
+"""Environment variable of a `command` with `job.script_step_timeout_s`. Without it, scripts are not
+watched."""
 INTERVAL_S = 1.0
 
 Phase = Literal["setup", "step", "checkpoint", "evaluation", "finish"]

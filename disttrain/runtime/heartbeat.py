@@ -32,9 +32,10 @@ _KEPT_STEPS = 1000
 class _Position:
     """Position of the main thread; the writing thread reads it."""
 
-    def __init__(self, timeouts_s: Mapping[Phase, float]) -> None:
+    def __init__(self, timeouts_s: Mapping[Phase, float], step: int = 0) -> None:
         self._timeouts_s = timeouts_s
-        self.at: tuple[Phase, int, float] = ("setup", 0, time.monotonic())
+        self.ended = threading.Event()
+        self.at: tuple[Phase, int, float] = ("setup", step, time.monotonic())
         """Phase, steps done, and the time since when. Replaced as a whole: readers see one state."""
         self.part_written_at = 0.0
         """Time at which the thread that writes checkpoints last wrote a part of one."""
@@ -74,20 +75,32 @@ class _Position:
 
 
 _position: _Position | None = None
+_thread: threading.Thread | None = None
 
 
-def start(rank: int, timeouts_s: Mapping[Phase, float]) -> None:
+def start(rank: int, timeouts_s: Mapping[Phase, float], step: int = 0) -> None:
     """Begin in phase `setup`, and write heartbeats if the environment names a folder.
 
-    `timeouts_s`: for each phase, the shortest time in seconds that counts as a hang.
+    `timeouts_s`: for each phase, the shortest time in seconds that counts as a hang. `step`: steps done.
     """
-    global _position
+    global _position, _thread
     folder = os.environ.get(FOLDER_VARIABLE)
     if folder is None:
         return
-    _position = _Position(timeouts_s)
+    stop()
+    _position = _Position(timeouts_s, step)
     arguments = (Path(folder), rank, _position, threading.get_ident())
-    threading.Thread(target=_write, args=arguments, name="heartbeat", daemon=True).start()
+    _thread = threading.Thread(target=_write, args=arguments, name="heartbeat", daemon=True)
+    _thread.start()
+
+
+def stop() -> None:
+    """End the heartbeats and remove the newest one: the agent does not watch this rank any more."""
+    global _position
+    if _position is not None and _thread is not None:
+        _position.ended.set()
+        _thread.join()
+        _position = None
 
 
 def enter(phase: Phase) -> None:
@@ -147,9 +160,11 @@ def communicates_while(condition: Callable[[], bool]) -> None:
 
 
 def _write(folder: Path, rank: int, position: _Position, main_thread: int) -> None:
-    while True:
+    _beat(folder, rank, position, main_thread)
+    while not position.ended.wait(INTERVAL_S):
         _beat(folder, rank, position, main_thread)
-        time.sleep(INTERVAL_S)
+    with suppress(OSError):
+        heartbeat_path(folder, rank).unlink()
 
 
 def _beat(folder: Path, rank: int, position: _Position, main_thread: int) -> None:

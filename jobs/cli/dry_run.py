@@ -191,7 +191,7 @@ def _added_variables(
         copy = command_code.copy_of_run(run, about)
         inherited = place.inherited.get("PYTHONPATH", "")
         search_path = command_code.search_path(planned.config.command, about, copy, inherited)
-        of_command = environment.command_variables(run, run.attempt(0))
+        of_command = environment.command_variables(run, run.attempt(0), config)
     return of_command | environment.added_variables(
         config,
         {**place.inherited, **planned.config.job.env},

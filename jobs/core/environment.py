@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from disttrain.records.heartbeat import SCRIPT_TIMEOUT_VARIABLE
 from disttrain.records.masking import MASK, is_secret
 from disttrain.records.run_directory import ATTEMPT, CHECKPOINT_DIR, RUN_DIR, Attempt, RunDir
 
@@ -140,9 +141,12 @@ def _command_python_variables(
     }
 
 
-def command_variables(run: RunDir, attempt: Attempt) -> dict[str, AddedVariable]:
-    """Variables by which a command finds its run."""
+def command_variables(run: RunDir, attempt: Attempt, config: Mapping[str, Any]) -> dict[str, AddedVariable]:
+    """Variables by which a command finds its run, and the limit of its hang watch."""
+    limit_s = config["job"].get("script_step_timeout_s")  # not in old plans
+    limit = _derived(f"{limit_s:g}", "job.script_step_timeout_s") if limit_s else None
     return {
+        **({SCRIPT_TIMEOUT_VARIABLE: limit} if limit else {}),
         RUN_DIR: _derived(str(run.path), "the run directory, for metrics.json"),
         ATTEMPT: _derived(str(attempt.number), "number of this start of the run, from 0"),
         CHECKPOINT_DIR: _derived(str(run.checkpoints), "a new file in it counts as progress of the run"),

@@ -235,7 +235,7 @@ def _environment(
     )
     if about is not None:
         node.run.checkpoints.mkdir(exist_ok=True)
-        added |= environment.command_variables(node.run, attempt)
+        added |= environment.command_variables(node.run, attempt, record["config"])
     end = node.allocation.end_time() if node.allocation else None
     if end is None:
         started = datetime.fromisoformat(read_json(attempt.record)["started"]).timestamp()

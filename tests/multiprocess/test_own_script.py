@@ -122,3 +122,51 @@ def test_a_script_with_telemetry_is_in_the_report(folder: Path) -> None:
     assert report["excluded_runs"] == []
     (curve,) = report["curves"]
     assert curve["points"][0]["runs"] == [done.run.name]
+
+
+HANGING = {
+    "trainer": """\
+import os, time, torch
+from disttrain import Trainer
+
+def loss(model, batch):
+    if trainer.steps_done == 3 and os.environ["RANK"] == "1":
+        time.sleep(600)
+    return model(batch).square().mean()
+
+model = torch.nn.Linear(4, 2)
+quiet = {"telemetry": {"sinks": (), "profiled_steps": 0, "gpu_every_s": 0}, "resources": {"device": "cpu"}}
+sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+with Trainer(model, sgd, loss, steps=9, batch_size=8, config=quiet) as trainer:
+    batches = iter([torch.randn(8, 4) for _ in range(9)])
+    while trainer.steps_done < trainer.steps:
+        trainer.step(batches)
+""",
+    "loop": """\
+import os, time, torch
+from disttrain.telemetry.loop import LoopTelemetry
+
+torch.distributed.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
+sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+quiet = {"sinks": (), "profiled_steps": 0, "gpu_every_s": 0}
+with LoopTelemetry(None, model, sgd, steps=9, samples_per_step=8, telemetry=quiet) as telemetry:
+    for number, batch in enumerate(telemetry.steps([torch.randn(8, 4) for _ in range(9)])):
+        if number == 3 and os.environ["RANK"] == "1":
+            time.sleep(600)
+        model(batch).square().mean().backward()
+        sgd.step()
+""",
+}
+
+
+@pytest.mark.parametrize("script", HANGING)
+def test_a_script_whose_steps_are_known_is_watched_for_hangs(folder: Path, script: str) -> None:
+    (folder / "own.py").write_text(HANGING[script])
+    limit = ["--set", "job.script_step_timeout_s=5", "--gpus-per-node", "2", "--set", "resources.device=cpu"]
+    options = ["--cluster", "local", "--no-report", "--name", "s", *limit]
+    assert submit_py.main(["run", *options, "--", "own.py"]) == 0
+    (ended,) = settled(folder / "runs").values()
+    assert (ended.state, ended.cause, ended.retryable) == ("failed", "hung", True)
+    assert str(ended.message).startswith("rank 1 was in step 4 for ")
+    assert "own.py:" in str(ended.message)

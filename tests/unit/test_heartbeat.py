@@ -17,10 +17,12 @@ from disttrain.checkpoint import storage
 from disttrain.hooks.evaluation import Validation
 from disttrain.parallel.mesh import Mesh
 from disttrain.precision import Precision
-from disttrain.records.heartbeat import FOLDER_VARIABLE, Heartbeat, read_heartbeats
+from disttrain.records.heartbeat import FOLDER_VARIABLE, SCRIPT_TIMEOUT_VARIABLE, Heartbeat, read_heartbeats
 from disttrain.runtime import heartbeat
 from disttrain.runtime.process_group import World
 from disttrain.task import Task
+from disttrain.telemetry.script_watch import ScriptWatch
+from disttrain.telemetry.step_clock import HostClock
 
 TIMEOUTS = {"setup": 600.0, "step": 60.0, "checkpoint": 500.0, "evaluation": 400.0, "finish": 600.0}
 
@@ -168,6 +170,26 @@ def test_a_rank_that_cannot_write_its_heartbeat_is_not_watched(
         assert beat() == [], "a heartbeat that stays would age, like that of a stopped rank"
         assert beat() == []
     assert beat() == [3]
+
+
+def test_a_script_is_watched_between_its_first_and_its_last_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(heartbeat, "_position", None)
+    clock = HostClock()
+    ScriptWatch(0, clock, steps=9).step_done(3)
+    assert heartbeat._position is None, "its run has no limit"
+    monkeypatch.setenv(SCRIPT_TIMEOUT_VARIABLE, "7")
+    watch = ScriptWatch(1, clock, steps=9)
+    for step in (3, 4):
+        watch.step_done(step)
+    while [(each.rank, each.step, each.limit_s) for each in read_heartbeats(tmp_path)] != [(1, 4, 7.0)]:
+        time.sleep(0.01)
+    watch.step_done(9)
+    assert read_heartbeats(tmp_path) == []
+    assert heartbeat._position is None
+    watch.close()
 
 
 def test_without_a_folder_nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:

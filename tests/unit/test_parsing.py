@@ -166,6 +166,11 @@ def test_a_good_file_is_a_config(write):
             "job: {stop_signal: SIGUSR1}\ntrain:",
             "job.stop_signal has no effect on this project's trainer",
         ),
+        (
+            "train:",
+            "job: {script_step_timeout_s: 60}\ntrain:",
+            "job.script_step_timeout_s has no effect on this project's trainer: it has job.step_timeout_s",
+        ),
         ("train:", "train: {steps: 5", "not valid YAML"),
     ],
 )

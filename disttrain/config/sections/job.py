@@ -53,6 +53,10 @@ class JobConfig(Section):
     collective_timeout_s: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 900.0
     """Timeout of one collective in gloo and NCCL. Where an agent watches the ranks, the shorter timeouts
     above end a hang first."""
+    script_step_timeout_s: Annotated[PositiveFloat | None, Field(json_schema_extra=NOT_IN_KEY)] = None
+    """Seconds between the ends of two steps after which a rank of a `command` that uses `Trainer` or
+    `LoopTelemetry` counts as hung; at least three times the 99th percentile of the newest thousand. It must
+    exceed the longest validation, save or other pause of the script. Null: such ranks are not watched."""
     stop_signal: Annotated[
         Literal["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2"], Field(json_schema_extra=NOT_IN_KEY)
     ] = "SIGTERM"

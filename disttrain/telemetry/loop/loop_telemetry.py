@@ -42,6 +42,7 @@ from disttrain.telemetry.machine_facts import describe_machine
 from disttrain.telemetry.model_report import add_model_report, reason_at_start
 from disttrain.telemetry.run import RunTelemetry
 from disttrain.telemetry.run_metadata import RunMetadata
+from disttrain.telemetry.script_watch import ScriptWatch
 from disttrain.telemetry.step_clock import COMPUTE, INPUT, OPTIMIZER, OTHER, StepClock
 
 T = TypeVar("T")
@@ -114,6 +115,7 @@ class LoopTelemetry:
         }
         metadata.emulation_late_reason = reason_at_start(bare)
         self._telemetry = RunTelemetry(self._output, self._world, config, metrics_fields, metadata)
+        self._watch = ScriptWatch(self._world.rank, self._telemetry.clock, steps)
         if resumed_step:
             self._telemetry.resume(resumed_step, {}, {}, same_run=True)
         self.clock: StepClock = self._telemetry.clock
@@ -156,6 +158,7 @@ class LoopTelemetry:
                 missed,
                 loss_recorded=loss is not None,
             )
+            self._watch.step_done(step)
             self._stepped = False
 
     def record_loss(self, loss: Tensor) -> None:
@@ -175,6 +178,7 @@ class LoopTelemetry:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._watch.close()
         for hook in self._hooks:
             hook.remove()
         if self._comm is not None:
