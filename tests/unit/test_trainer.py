@@ -310,7 +310,7 @@ def test_a_finished_run_stays_finished_if_the_next_start_ends_before_a_step(tmp_
     after = {name: (tmp_path / name).read_bytes() for name in names if (tmp_path / name).exists()}
     assert (after == before) is (steps == 0)
     kept = tmp_path / "attempts" / "001" / "finished"
-    assert {path.name: path.read_bytes() for path in kept.iterdir()} == before
+    assert {path.name: path.read_bytes() for path in kept.glob("*")} == (before if steps else {})
     assert (tmp_path / "FAILED").exists() is (steps == 1)
     assert (tmp_path / "attempts" / "001" / "error-00000.json").exists()
 
