@@ -9,9 +9,10 @@ from typing import Any
 from jobs.cli.formatting import count, some_of
 from jobs.cli.progress_bar import progress
 from jobs.schedulers.base import Scheduler, ScriptPreview
+from jobs.submission.batches import batch_of, submission_groups
 from jobs.submission.choose_actions import Action
 from jobs.submission.job_chains import JobChains
-from jobs.submission.submit import PreparedRun, batch_of, prepare, submission_groups
+from jobs.submission.prepare import PreparedRun, prepare
 
 
 def preview_scripts(

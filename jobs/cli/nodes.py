@@ -13,7 +13,7 @@ from jobs.cli.formatting import count, table
 from jobs.cli.target import answering_cluster
 from jobs.core import excluded_nodes
 from jobs.core.excluded_nodes import ExcludedNode
-from jobs.submission.submit import nodes_to_exclude
+from jobs.submission.prepare import nodes_to_exclude
 
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 

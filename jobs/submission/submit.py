@@ -8,65 +8,31 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
-import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from disttrain.errors import ConfigError
 from disttrain.records import collect_provenance
-from disttrain.records.json_files import (
-    CorruptFile,
-    create_exclusive,
-    read_json_or_none,
-    write_json,
-)
-from disttrain.records.masking import mask_config
+from disttrain.records.json_files import create_exclusive, read_json_or_none, write_json
 from disttrain.records.run_directory import RunDir
-from disttrain.records.run_json import read_run_json
-from jobs.core import code_snapshot, command_code, excluded_nodes, journal
+from jobs.core import code_snapshot, command_code, journal
 from jobs.core.command_code import CommandReader
 from jobs.core.processes import child_environment, host
 from jobs.core.progress import Progress, without_progress
 from jobs.schedulers.base import (
-    Batch,
     LimitReached,
     Scheduler,
-    SiteProfile,
     Submission,
     SubmitError,
     SubmitQuota,
     Unreachable,
-    submission_tag,
 )
+from jobs.submission.batches import batch_of, submission_groups
 from jobs.submission.choose_actions import Action
 from jobs.submission.job_chains import JobChains
-
-
-@dataclass(frozen=True)
-class PreparedRun:
-    """A run with the record, profile and secrets of its submission."""
-
-    position: int
-    """Index of its action."""
-    action: Action
-    run: RunDir
-    record: Mapping[str, Any]
-    """Content of `run.json`."""
-    profile: SiteProfile | None
-    secrets: Mapping[str, str]
-
-    @property
-    def script_key(self) -> str:
-        """Equal for runs that can share a batch script: repeats of one run.
-
-        The provenance is that of the command for all runs, apart from modules that follow from the config.
-        """
-        shared = [self.record["config"], self.record.get("profile"), dict(self.secrets)]
-        return json.dumps(shared, sort_keys=True)
+from jobs.submission.prepare import PreparedRun, prepare
 
 
 def carry_out(
@@ -119,62 +85,6 @@ def carry_out(
     return results
 
 
-def prepare(
-    actions: Iterable[Action],
-    scheduler: Scheduler,
-    root: Path,
-    provenance: Mapping[str, Any],
-    commands: CommandReader | None = None,
-    *,
-    skip_preflight: bool = False,
-    has_job: bool = False,
-) -> Iterator[PreparedRun | Action]:
-    """Yield the prepared run of each action, or the action itself if nothing is submitted. Writes nothing.
-
-    With `has_job`, the nodes are those of the job of this process, and none is excluded. Raises `ConfigError`
-    where the exclusion list of the runs folder cannot be read.
-    """
-    commands = commands or CommandReader(Path(root))
-    excluded = [] if has_job else nodes_to_exclude(Path(root), scheduler)
-    for position, action in enumerate(actions):
-        if not action.submits:
-            yield action
-            continue
-        run = action.state.run if action.state else RunDir(Path(root) / action.sweep / action.name)
-        if run.path.exists() and not os.access(run.path, os.W_OK):
-            yield dataclasses.replace(action, kind="blocked", reason=f"no write access to {run.path}")
-            continue
-        try:
-            record, profile, secrets = _record(action, run, scheduler, provenance, commands)
-            record = _with_nodes(record, excluded, skip_preflight=skip_preflight)
-            yield PreparedRun(position, action, run, record, profile, secrets)
-        except (CorruptFile, OSError, KeyError) as error:
-            reason = f"{run.run_json} cannot be used: {error}"
-            yield dataclasses.replace(action, kind="blocked", reason=reason)
-
-
-def nodes_to_exclude(root: Path, scheduler: Scheduler) -> list[str]:
-    """Nodes on the exclusion list that submissions to this scheduler avoid. Raises `ConfigError`."""
-    entries = [] if scheduler.one_machine else excluded_nodes.read(root)
-    if not entries:
-        return []
-    found = excluded_nodes.on_cluster(entries, scheduler.cluster_name(), scheduler.node_names)
-    return sorted({each.host for each in found})
-
-
-def _with_nodes(
-    record: Mapping[str, Any], excluded: Sequence[str], *, skip_preflight: bool
-) -> dict[str, Any]:
-    """The record with the nodes that the submission excludes, and without its pre-flight."""
-    made = {name: value for name, value in record.items() if name != "excluded_nodes"}
-    if excluded:
-        made["excluded_nodes"] = list(excluded)
-    if skip_preflight:
-        config = made["config"]
-        made["config"] = {**config, "job": {**config["job"], "preflight": "off"}}
-    return made
-
-
 def _submit_all(
     prepared: Sequence[PreparedRun],
     scheduler: Scheduler,
@@ -208,47 +118,6 @@ def _submit_all(
         yield each.position, dataclasses.replace(each.action, kind="deferred", reason=f"{limit} is reached")
 
 
-def submission_groups(
-    prepared: Sequence[PreparedRun], most: int, chains: JobChains | None = None
-) -> list[list[PreparedRun]]:
-    """The runs of each job or array, in the order of submission.
-
-    With `chains`, repeats share an array only if there is no other job: the limit of an array holds for this
-    array alone.
-    """
-    groups = grouped(prepared, most)
-    if chains is None or (len(groups) == 1 and chains.empty):
-        return groups
-    return [[each] for each in prepared]
-
-
-def grouped(prepared: Sequence[PreparedRun], most: int) -> list[list[PreparedRun]]:
-    """Groups of at most `most` runs that are submitted together, ordered by the first of each group."""
-    found: list[list[PreparedRun]] = []
-    newest: dict[str, list[PreparedRun]] = {}
-    for each in prepared:
-        key = each.script_key
-        group = newest.get(key)
-        if group is None or len(group) == most:
-            group = newest[key] = []
-            found.append(group)
-        group.append(each)
-    return found
-
-
-def batch_of(group: Sequence[PreparedRun], chains: JobChains | None = None) -> Batch:
-    """The batch of these runs, with their next submission numbers and the jobs that it waits for."""
-    first = group[0]
-    tag = submission_tag(first.run, journal.next_submission(first.run))
-    submissions = [
-        Submission(each.run, journal.next_submission(each.run), tag, index if len(group) > 1 else None)
-        for index, each in enumerate(group)
-    ]
-    if chains is None:
-        return Batch(submissions, first.record, first.profile)
-    return Batch(submissions, first.record, first.profile, chains.before(len(group)), chains.limit)
-
-
 def _submit_group(
     group: Sequence[PreparedRun],
     scheduler: Scheduler,
@@ -275,7 +144,7 @@ def _submit_group(
         return results
     batch = batch_of(settled, chains)
     for each, submission in zip(settled, batch.submissions, strict=True):
-        _announce(each, submission, scheduler, batch.after, by_hand=current_job is not None)
+        _write_intent(each, submission, scheduler, batch.after, by_hand=current_job is not None)
     try:
         with child_environment(settled[0].secrets):  # secrets reach the job only by its environment
             job_ids = [current_job] if current_job else scheduler.submit(batch)
@@ -304,7 +173,7 @@ def _remove_new_run(run: RunDir) -> None:
         run.path.rmdir()
 
 
-def _announce(
+def _write_intent(
     prepared: PreparedRun,
     submission: Submission,
     scheduler: Scheduler,
@@ -333,44 +202,6 @@ def _announce(
     }
     number = journal.write_intent(prepared.run, intent)
     assert number == submission.number, "the caller holds the lock of the sweep"
-
-
-def _record(
-    action: Action,
-    run: RunDir,
-    scheduler: Scheduler,
-    provenance: Mapping[str, Any],
-    commands: CommandReader,
-) -> tuple[dict[str, Any], SiteProfile | None, dict[str, str]]:
-    """Content of `run.json` (`records.RunRecord`), the site profile, and the secrets (not recorded)."""
-    folder = Path.cwd()
-    if action.plan is None:
-        record = read_run_json(run)
-        if (former := command_code.of_run(record)) is not None:
-            folder = Path(former["folder"])
-        secrets: dict[str, str] = {}
-    else:
-        config, secrets = mask_config(action.plan.config.as_dict())
-        record = {
-            "schema_version": 1,
-            "name": run.name,
-            "sweep": run.sweep,
-            "config_key": action.plan.config_key,
-            "repeat": action.plan.repeat,
-            "config": config,
-            "axes": action.plan.axes,
-        }
-    profile = scheduler.profile(record.get("profile") if action.plan is None else None)
-    record["cluster"] = scheduler.name
-    record["profile"] = profile.as_dict() if profile else None
-    outside = code_snapshot.missing_modules(
-        record["config"], code_snapshot.code_of_run(run, {"provenance": provenance})
-    )
-    record["provenance"] = {**provenance, "code": {**provenance["code"], "not_covered": outside}}
-    if command := record["config"].get("command"):
-        record["provenance"]["command"] = commands.read(command, folder)
-    record["run_key"] = collect_provenance.run_key(record["config_key"], command_code.hash_in(record))
-    return record, profile, secrets
 
 
 def _write_record(run: RunDir, record: Mapping[str, Any]) -> None:

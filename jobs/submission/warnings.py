@@ -12,8 +12,8 @@ from disttrain.config.config_tree import model_waits
 from disttrain.config.options_without_effect import options_without_effect
 from jobs.schedulers.base import Scheduler
 from jobs.submission.huggingface_check import check_huggingface
+from jobs.submission.prepare import nodes_to_exclude
 from jobs.submission.start_from_check import unchecked_start_from
-from jobs.submission.submit import nodes_to_exclude
 from jobs.submission.variable_check import wrong_variables
 from sweeps.expand import RunPlan
 

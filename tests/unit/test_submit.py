@@ -20,8 +20,9 @@ from jobs.schedulers.base import (
     submission_tag,
 )
 from jobs.schedulers.slurm.site_profile import Profile
+from jobs.submission.batches import grouped
 from jobs.submission.choose_actions import plan_actions
-from jobs.submission.submit import carry_out, grouped
+from jobs.submission.submit import carry_out
 from tests.support.jobs import CODE, FakeScheduler, repeats, states, submit, sweep_plan
 
 
