@@ -11,7 +11,7 @@ import torch
 
 from disttrain.records.processor_list import list_text
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.hardware.sampler import NodeSamples
+from disttrain.telemetry.hardware.node_samples import NodeSamples
 from disttrain.telemetry.step_clock import PhaseSeconds
 
 

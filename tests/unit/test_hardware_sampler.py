@@ -16,10 +16,12 @@ from disttrain.records.run_directory import RunDir
 from disttrain.runtime import log
 from disttrain.telemetry import throughput
 from disttrain.telemetry.hardware import node as node_telemetry
+from disttrain.telemetry.hardware import sample_file, sample_readers
 from disttrain.telemetry.hardware import sampler as node_sampler
 from disttrain.telemetry.hardware.aggregation import gpu_summary
 from disttrain.telemetry.hardware.gpu_reader import GpuId, GpuReader
-from disttrain.telemetry.hardware.sampler import HardwareSampler, LocalRank
+from disttrain.telemetry.hardware.node_samples import LocalRank
+from disttrain.telemetry.hardware.sampler import HardwareSampler
 from tests.support.jobs import WITHIN_S
 from tests.support.nvml import LOST, WELL, raising
 
@@ -159,8 +161,8 @@ def test_what_goes_wrong_ends_one_kind_of_samples_and_nothing_else(replay, tmp_p
 def test_when_nothing_can_be_sampled_the_thread_ends(tmp_path, monkeypatch):
     told = []
     monkeypatch.setattr(log, "error", lambda message, **fields: told.append((message, fields["error"])))
-    monkeypatch.setattr(node_sampler, "host_memory", lambda: 1 / 0)
-    monkeypatch.setattr(node_sampler, "_GpuReader", raising(ValueError("odd")))
+    monkeypatch.setattr(sample_readers, "host_memory", lambda: 1 / 0)
+    monkeypatch.setattr(node_sampler, "GpuSampleReader", raising(ValueError("odd")))
     sampler = HardwareSampler(RunDir(tmp_path).attempt(0), ranks_on(None), 0.01, lambda: None)
     sampler.start()
     sampler._thread.join(20)
@@ -212,8 +214,8 @@ def test_a_driver_that_never_answers_does_not_hold_the_end(replay, tmp_path, mon
 
 
 def test_long_runs_write_ever_fewer_lines(tmp_path, monkeypatch):
-    monkeypatch.setattr(node_sampler, "LINES_AT_FULL_RATE", 10)
-    lines = node_sampler._SampleFile(tmp_path / "x.jsonl", 0.0)
+    monkeypatch.setattr(sample_file, "LINES_AT_FULL_RATE", 10)
+    lines = sample_file.SampleFile(tmp_path / "x.jsonl", 0.0)
     for index in range(1000):
         lines.add([HostSample.model_construct(rank=index)])
     lines.close()
@@ -225,7 +227,7 @@ def test_long_runs_write_ever_fewer_lines(tmp_path, monkeypatch):
 def test_samples_are_written_at_intervals(tmp_path, monkeypatch):
     now = 1000.0
     monkeypatch.setattr(node_sampler.time, "monotonic", lambda: now)
-    lines, sizes = node_sampler._SampleFile(tmp_path / "x.jsonl", 5.0), []
+    lines, sizes = sample_file.SampleFile(tmp_path / "x.jsonl", 5.0), []
     for index in range(11):
         lines.add([HostSample.model_construct(rank=index)])
         sizes.append(len(list(read_jsonl(tmp_path / "x.jsonl"))))

@@ -14,7 +14,8 @@ from disttrain.records.run_directory import Attempt
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.fabric.first_steps import read_first_steps
 from disttrain.telemetry.hardware.gpu_reader import identify
-from disttrain.telemetry.hardware.sampler import HardwareSampler, LocalRank, NodeSamples
+from disttrain.telemetry.hardware.node_samples import LocalRank, NodeSamples
+from disttrain.telemetry.hardware.sampler import HardwareSampler
 
 
 class NodeTelemetry:
