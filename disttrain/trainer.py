@@ -63,6 +63,7 @@ from disttrain.trainer_setup import (
     join_world,
     parallelize,
     recorded_if_it_fails,
+    refuse_between_averages,
     refuse_later_checkpoint,
     refuse_other_plan,
     start_telemetry,
@@ -133,23 +134,30 @@ class Trainer(Generic[B]):
             made = choose_optimizer(optimizer, list(strategy.parameters(parallel_model)))
             peak = set_lr_scales(made)
             self._output = find_run(run_dir, self._config, made, self._world)
-            self._random = RandomState(self._world.device)
-            self._telemetry = start_telemetry(
-                self._output, self._world, self._config, plan, parallel_model, strategy, chosen | precision
-            )
-            self._watch = ScriptWatch(self._world.rank, self._telemetry.clock, steps)
-            self._non_finite = NonFinitePolicy(self._config.precision, self._telemetry.skipped_steps)
-            optim = self._config.optim.model_copy(update={"lr": peak})
-            self._runner = StepRunner(
-                parallel_model, self._objective, made, optim, strategy, plan, steps, self._telemetry.clock,
-                self._precision,
-            )  # fmt: skip
-            self._origin: ResumeSource | None = None
-            self._saver: CheckpointSaver | None = None
-            self._validated: EvalPoint | None = None
-            self._began = False
-            self._closed = False
-            self._final: Metrics | None = None
+            with self._output.recorded_if_it_fails():
+                self._random = RandomState(self._world.device)
+                self._telemetry = start_telemetry(
+                    self._output,
+                    self._world,
+                    self._config,
+                    plan,
+                    parallel_model,
+                    strategy,
+                    chosen | precision,
+                )
+                self._watch = ScriptWatch(self._world.rank, self._telemetry.clock, steps)
+                self._non_finite = NonFinitePolicy(self._config.precision, self._telemetry.skipped_steps)
+                optim = self._config.optim.model_copy(update={"lr": peak})
+                self._runner = StepRunner(
+                    parallel_model, self._objective, made, optim, strategy, plan, steps,
+                    self._telemetry.clock, self._precision,
+                )  # fmt: skip
+                self._origin: ResumeSource | None = None
+                self._saver: CheckpointSaver | None = None
+                self._validated: EvalPoint | None = None
+                self._began = False
+                self._closed = False
+                self._final: Metrics | None = None
 
     @property
     def model(self) -> nn.Module:
@@ -241,7 +249,7 @@ class Trainer(Generic[B]):
         """
         if not sample_count(dataset):
             raise ConfigError("validate() needs at least 1 sample; the dataset is empty")
-        self._refuse_between_averages("validate()")
+        refuse_between_averages(self._runner.strategy, self.steps_done, "validate()")
         runner = self._runner
         validation = Validation(
             dataset, self._objective, self._world, self._mesh, self._plan.local, samples, self._precision,
@@ -264,7 +272,7 @@ class Trainer(Generic[B]):
         if not self._began:
             raise RuntimeError("save() follows the first step() of a Trainer")
         saver, step = self._saver_of_run(), self.steps_done
-        self._refuse_between_averages("save()")
+        refuse_between_averages(self._runner.strategy, step, "save()")
         if step > saver.step:
             self._end_if_not_finite(wait=True)
             point = self._validated
@@ -376,13 +384,6 @@ class Trainer(Generic[B]):
     def _end_if_not_finite(self, wait: bool) -> None:
         """Raise `NonFinite` by `precision.on_non_finite`. All ranks together."""
         self._non_finite.check(self._world.all_reduce_max(self._non_finite.own_view(wait)))
-
-    def _refuse_between_averages(self, call: str) -> None:
-        if not self._runner.strategy.replicas_agree(self.steps_done):
-            raise RuntimeError(
-                f"{call} after step {self.steps_done}: the ranks hold different parameters until the next "
-                "average, by parallel.gradient_communication.average_every"
-            )
 
     def _saver_of_run(self) -> CheckpointSaver:
         if self._saver is None:

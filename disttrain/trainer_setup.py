@@ -141,6 +141,15 @@ def refuse_later_checkpoint(folder: Path, started: int, world: World) -> None:
         )
 
 
+def refuse_between_averages(strategy: Strategy, step: int, call: str) -> None:
+    """Raise `RuntimeError` where the parameters of the ranks differ after `step`."""
+    if not strategy.replicas_agree(step):
+        raise RuntimeError(
+            f"{call} after step {step}: the ranks hold different parameters until the next average, by "
+            "parallel.gradient_communication.average_every"
+        )
+
+
 def refuse_other_plan(found: ResumeSource, plan: BatchPlan, steps: int) -> None:
     """Raise `ConfigError` for a checkpoint of another global batch, or beyond the last step."""
     manifest = found.manifest

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +22,8 @@ from disttrain.records.planned import RunRecord
 from disttrain.records.provenance import Provenance
 from disttrain.records.run_directory import ATTEMPT, RUN_DIR, Attempt, RunDir, attempt_of_job
 from disttrain.runtime.process_group import World
+from disttrain.runtime.rank_failure import record_failure
+from disttrain.runtime.rank_info import rank_info
 
 BY_HAND = "by-hand"
 """Sweep of runs started by hand."""
@@ -133,6 +137,17 @@ class RunOutput:
             "sweep": planned.get("sweep", self.run.sweep),
             "run_key": planned.get("run_key", BY_HAND),
         }
+
+    @contextmanager
+    def recorded_if_it_fails(self) -> Iterator[None]:
+        """Record an error of this block as that of a training loop: the cause, and by hand `FAILED`."""
+        try:
+            yield
+        except BaseException as error:
+            record = record_failure(error, rank_info().rank, self.attempt)
+            with suppress(OSError):  # a full disk must not replace the error
+                self.close(record)
+            raise
 
     def close(self, error: RankError | None, metrics: Metrics | None = None) -> None:
         """Write `DONE` or `FAILED` on rank 0 of a trainer started by hand; in a job the agent writes them.

@@ -10,6 +10,7 @@ import torch
 from disttrain.errors import ConfigError, NonFinite
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import ATTEMPT, RUN_DIR, RunDir
+from disttrain.telemetry.loop import LoopTelemetry
 from jobs.status.run_state import read_state
 from tests.unit.test_trainer import adamw, network, not_a_number, samples, train, trainer
 
@@ -119,6 +120,38 @@ def test_an_error_of_the_constructor_is_recorded_in_a_job(tmp_path, monkeypatch)
     with pytest.raises(ConfigError):
         trainer(tmp_path, network(), optimizer=adamw(torch.nn.Linear(2, 2)))
     assert read_json(attempt.error(0))["cause"] == "refused"
+
+
+def no_memory(*_, **__):
+    raise MemoryError("no memory for the telemetry")
+
+
+def test_an_error_of_the_constructor_by_hand_ends_the_run_with_its_cause(tmp_path, monkeypatch):
+    monkeypatch.setattr("disttrain.trainer.StepRunner", no_memory)
+    with pytest.raises(MemoryError):
+        trainer(tmp_path, network())
+    state = read_state(RunDir(tmp_path))
+    assert (state.state, state.cause) == ("failed", "out_of_memory")
+    assert state.message == "rank 0: MemoryError: no memory for the telemetry"
+    assert read_json(RunDir(tmp_path).attempt(0).error(0))["kind"] == "MemoryError"
+
+
+def test_an_error_of_the_constructor_leaves_a_finished_run(tmp_path, monkeypatch):
+    with trainer(tmp_path, network(), steps=1) as own:
+        train(own, 1)
+    monkeypatch.setattr("disttrain.trainer.StepRunner", no_memory)
+    with pytest.raises(MemoryError):
+        trainer(tmp_path, network())
+    assert read_state(RunDir(tmp_path)).state == "done"
+    assert read_json(RunDir(tmp_path).attempt(1).error(0))["cause"] == "out_of_memory"
+
+
+def test_an_error_at_the_start_of_a_loop_ends_the_run_with_its_cause(tmp_path, monkeypatch):
+    monkeypatch.setattr("disttrain.telemetry.loop.loop_telemetry.RunTelemetry", no_memory)
+    model = network()
+    with pytest.raises(MemoryError):
+        LoopTelemetry(tmp_path, model, adamw(model), steps=2, samples_per_step=4)
+    assert read_state(RunDir(tmp_path)).cause == "out_of_memory"
 
 
 def test_dp_on_the_cpu_has_its_reason(tmp_path):

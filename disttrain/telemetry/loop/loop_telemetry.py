@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from disttrain.config.config_tree import Config
 from disttrain.model_hooks import hooks_of
 from disttrain.parallel import ddp
 from disttrain.parallel.fully_shard_waits import comm_method
@@ -100,6 +101,11 @@ class LoopTelemetry:
             known_values(config, optimizer),
             self._world,
         )
+        with self._output.recorded_if_it_fails():
+            self._start(config, model, plan)
+
+    def _start(self, config: Config, model: nn.Module, plan: StepPlan) -> None:
+        """Start the telemetry, and register the hooks."""
         work, metadata = _parallel(model, self._world)
         metrics_fields = {
             **self._output.identity(),
@@ -107,22 +113,22 @@ class LoopTelemetry:
             **work,
             "strategy_reason": "as the loop wraps its model",
             "model": config.model.kind,
-            "parameters": sum(p.numel() for p in bare.parameters()),
+            "parameters": sum(p.numel() for p in self._model.parameters()),
             "model_flops_per_sample": None,
             "flops_method": None,
             "dataset": None,
             **plan.metrics_fields(self._world.size),
         }
-        metadata.emulation_late_reason = reason_at_start(bare)
+        metadata.emulation_late_reason = reason_at_start(self._model)
         self._telemetry = RunTelemetry(self._output, self._world, config, metrics_fields, metadata)
-        self._watch = ScriptWatch(self._world.rank, self._telemetry.clock, steps)
-        if resumed_step:
-            self._telemetry.resume(resumed_step, {}, {}, same_run=True)
+        self._watch = ScriptWatch(self._world.rank, self._telemetry.clock, plan.steps)
+        if plan.resumed_step:
+            self._telemetry.resume(plan.resumed_step, {}, {}, same_run=True)
         self.clock: StepClock = self._telemetry.clock
         self._hooks = [
             model.register_forward_pre_hook(self._forward_begins, prepend=True),  # before fully_shard gathers
-            optimizer.register_step_pre_hook(self._optimizer_begins),
-            optimizer.register_step_post_hook(lambda *_: self.clock.switch(OTHER)),
+            self._optimizer.register_step_pre_hook(self._optimizer_begins),
+            self._optimizer.register_step_post_hook(lambda *_: self.clock.switch(OTHER)),
         ]
         self._comm = self._exposed_comm(model, work["comm_method"])
 
