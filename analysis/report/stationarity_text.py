@@ -73,7 +73,8 @@ def truncations(included: pd.DataFrame) -> list[str]:
     return [
         f"Warm-up lasted longer than recorded (MSER-5): the means of {len(cut)} of "
         f"{plural(len(included), 'run')} leave out further measured steps, as many on all ranks and in all "
-        f"repeats of a configuration ({'; '.join(named)}{more}).{samples}"
+        f"repeats of a configuration ({'; '.join(named)}{more}). `status`, `show` and metrics.json count "
+        f"them, so their throughput differs; the table of runs has both.{samples}"
     ]
 
 

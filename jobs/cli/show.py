@@ -26,7 +26,6 @@ from jobs.status.run_state import RunState
 _RESULTS = (
     ("samples_per_s", "samples/s"),
     ("tokens_per_s", "tokens/s"),
-    ("measured_steps", "measured steps"),
     ("peak_memory_bytes", "peak memory, bytes"),
 )
 
@@ -151,12 +150,24 @@ def _results(metrics: dict[str, Any], reported: Mapping[str, float]) -> str:
         rows = [(name, number(value, 6)) for name, value in reported.items()]
         return f"results that the script reports\n{_aligned_pairs(rows)}"
     rows = [(title, number(metrics[name], 6)) for name, title in _RESULTS if metrics.get(name) is not None]
+    rows.append(("measured steps", _measured_steps(metrics)))
     rows.append(("step time by phase", _phases(metrics.get("composition") or {})))
     evals = metrics.get("eval_history") or []
     if evals:
         last = {"loss": evals[-1].get("loss"), **(evals[-1].get("metrics") or {})}
         rows += [(f"validation {name.replace('_', ' ')}", number(value)) for name, value in last.items()]
     return f"results\n{_aligned_pairs(rows)}" if any(value for _, value in rows) else ""
+
+
+def _measured_steps(metrics: Mapping[str, Any]) -> str:
+    """`34, without 3 of warm-up and 3 profiled; ...`: the steps that the results cover."""
+    steps = metrics.get("measured_steps")
+    if steps is None:
+        return ""
+    excluded = [f"{metrics.get('warmup_steps') or 0} of warm-up"]
+    excluded += [f"{profiled} profiled"] if (profiled := metrics.get("sampled_steps")) else []
+    longer = "the report leaves out a longer warm-up that it finds (MSER-5)"
+    return f"{steps}, without {' and '.join(excluded)}; {longer}"
 
 
 def _phases(seconds: Mapping[str, float | None]) -> str:

@@ -13,7 +13,7 @@ from jobs.cli.command_output import add_json, print_warning
 from jobs.cli.polling import refresh_or_warn
 from jobs.cli.progress_bar import progress
 from jobs.cli.selection import by_state, with_tags
-from jobs.cli.status_table import state_counts, status_table, sweep_table
+from jobs.cli.status_table import state_counts, status_table, sweep_table, throughput_basis
 from jobs.cli.terminal import has_colour
 from jobs.status.run_folders import runs_below, runs_of, subfolders
 from jobs.status.run_state import RunState, read_runs, read_states
@@ -43,7 +43,8 @@ def run(args: argparse.Namespace) -> int:
         sweeps = {state.sweep for state in states}
         summary = sweep_table([state for state in every if state.sweep in sweeps])
         coloured = has_colour(sys.stdout)
-        print(summary, status_table(states, coloured=coloured), state_counts(states), sep="\n\n")
+        basis = throughput_basis(states)
+        print(summary, status_table(states, coloured=coloured), *basis, state_counts(states), sep="\n\n")
     return 0
 
 

@@ -28,6 +28,10 @@ STATE_COLOURS: dict[str, Colour] = {
     "cancelled": "yellow",
 }
 """Colour by displayed state; the other states have none."""
+THROUGHPUT_BASIS = (
+    "SAMPLES/S: the measured steps after telemetry.warmup_steps. The report also leaves out a longer warm-up "
+    "that it finds (MSER-5)."
+)
 _MAX_NOTE_CHARS = 100
 _STATE_ORDER = (
     "running",
@@ -128,6 +132,11 @@ def status_table(states: Sequence[RunState], *, coloured: bool = False) -> str:
         colours = (STATE_COLOURS.get(state.displayed_state) for state in states)
         rows = [paint(row, colour) for row, colour in zip(rows, colours, strict=True)]
     return "\n".join([head, *rows])
+
+
+def throughput_basis(states: Sequence[RunState]) -> list[str]:
+    """Which steps the table's throughput covers; empty if it has no mean."""
+    return [THROUGHPUT_BASIS] if any(state.samples_per_s is not None for state in states) else []
 
 
 def state_counts(states: Sequence[RunState]) -> str:

@@ -31,7 +31,10 @@ def test_status_prints_every_state(
     for state in STATES:
         assert [line.split()[1] for line in out.splitlines() if line.startswith(f"{state} ")] == [state]
     assert "crashed: rank 1: ValueError: no" in out
+    assert "\nSAMPLES/S: the measured steps after telemetry.warmup_steps. The report also leaves out" in out
     assert "8 runs: 1 running, 1 queued, 1 planned, 1 failed, 1 cancelled, 1 lost, 1 corrupt, 1 done" in out
+    make_run(RUNS, "none/measured", "planned")
+    assert "SAMPLES/S:" not in ask(capsys, "status none")
     old = next(line for line in ask(capsys, "status").splitlines() if line.startswith("other/old "))
     assert old.split() == ["other/old", "done", "20/40", "812.5", "2.25", "made", "by", "older", "code"]
     by_name = {run["run"]: run for run in ask_json(capsys, "status")["runs"]}
@@ -52,6 +55,7 @@ def test_state_selects_runs_and_refuses_an_unknown_one(capsys: pytest.CaptureFix
         "RUN",
         "failed",
         "lost",
+        "SAMPLES/S:",
         "2",
     ]
     assert "tiny    1/4  1 failed, 1 cancelled, 1 lost, 1 done  " in out
@@ -80,6 +84,7 @@ def test_show_prints_config_attempts_and_results(capsys: pytest.CaptureFixture[s
     write_json(run.attempt(0).node_record(0), node)
     write_json(run.attempt(0).path / "node-01.exit.json", {"code": 1})
     metrics = {"schema_version": 1, "composition": {"input_s": 0.9, "comm_wait_s": 0.1, "other_s": None}}
+    metrics |= {"measured_steps": 34, "warmup_steps": 3, "sampled_steps": 2}
     metrics |= {"samples_per_s": 1234.5, "eval_history": [{"loss": 1.5, "metrics": {"bits_per_byte": 2.25}}]}
     write_json(run.metrics, metrics)
     out = ask(capsys, "show n1")
@@ -89,6 +94,7 @@ def test_show_prints_config_attempts_and_results(capsys: pytest.CaptureFixture[s
         "0       2026-01-01T00:00:00  crashed",
         "node7: 8 processors, 16 GiB, 2 x NVIDIA H100, driver 560.35, eth0 10 Gbit/s, ib0, mlx5_0 400 Gb/sec",
         "samples/s                 1234.5",
+        "measured steps            34, without 3 of warm-up and 2 profiled; the report leaves out a longer",
         "step time by phase        input 90 %, comm wait 10 %",
         "validation bits per byte  2.25",
         "logs  runs/tiny/n1/attempts/000",

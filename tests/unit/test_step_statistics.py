@@ -14,6 +14,7 @@ from analysis import targets
 from analysis.efficiency import Curve, scaling_curves
 from analysis.report import scaling_text, stationarity_text
 from analysis.report.cells import cell
+from analysis.report.sections import runs as runs_section
 from analysis.report.sections import validity
 from analysis.runs.load import load
 from analysis.step_statistics import measured_step_s, step_statistics
@@ -126,10 +127,18 @@ def test_a_longer_warm_up_is_left_out_of_all_repeats_and_said(tmp_path: Path) ->
     assert "3 of 6 runs leave out further measured steps" in note
     assert "default/n2x1-r0: 30" in note
     assert "set telemetry.warmup_steps=40" in note
+    assert "`status`, `show` and metrics.json count them" in note
     assert stationarity_text.warnings(study.statistics, study.included) == []
     section = validity.build(study)
     assert section is not None
     assert note in [notice.text for notice in section.notices]
+    listed = runs_section.build(study)
+    assert listed is not None
+    table = listed.tables[-1]
+    columns = [column.name for column in table.columns]
+    shown = dict(zip(columns, table.rows[3], strict=True))
+    assert shown["recorded_samples_per_s"] == slow["samples_per_s"]
+    assert shown["samples_per_s"] == pytest.approx(1.3 * slow["samples_per_s"], rel=0.01)
 
 
 def test_the_advice_on_a_longer_warm_up_counts_the_profiled_steps_in_it(tmp_path: Path) -> None:

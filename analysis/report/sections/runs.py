@@ -9,8 +9,12 @@ from analysis.report import overlap_text
 from analysis.report.model import RunOverlap
 from analysis.report.run_records import none_if_missing, run_overlaps
 from analysis.report.section import Column, RunLink, Section, Table, Value
+from analysis.runs.load import read_metrics
 from analysis.study import Study
 from analysis.units import plural
+
+_RECORDED = "recorded_samples_per_s"
+"""Column with the throughput of `metrics.json`, beside that of the report."""
 
 
 def build(study: Study) -> Section | None:
@@ -66,9 +70,20 @@ def _excluded(study: Study, rows: list[dict[Any, Any]]) -> Table:
 
 
 def _warm_up_columns(study: Study) -> list[Column]:
-    """Steps that only the report counts as warm-up, where a run has some."""
-    some = (study.included["truncated_steps"].fillna(0) > 0).any()
-    return [Column("truncated_steps", "further warm-up", "count")] if some else []
+    """Steps that only the report counts as warm-up, and the throughput with them, where a run has some."""
+    if not (study.included["truncated_steps"].fillna(0) > 0).any():
+        return []
+    return [
+        Column("truncated_steps", "further warm-up", "count"),
+        Column(_RECORDED, "throughput in status", "samples/s"),
+    ]
+
+
+def _value(row: dict[Any, Any], name: str) -> Value:
+    if name != _RECORDED:
+        return none_if_missing(row[name])
+    metrics, _ = read_metrics(row["path"])
+    return None if metrics is None else metrics.samples_per_s
 
 
 def _included(study: Study) -> Table:
@@ -85,7 +100,7 @@ def _included(study: Study) -> Table:
         Column("peak_memory_bytes", "peak memory", "B", "peak-memory"),
     ]
     rows: list[list[Value]] = [
-        [_name(study, row), *(none_if_missing(row[column.name]) for column in columns)]
+        [_name(study, row), *(_value(row, column.name) for column in columns)]
         for row in study.included.to_dict("records")
     ]
     return Table("runs", "Runs in the figures.", [Column("run", "run"), *columns], rows)
