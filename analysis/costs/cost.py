@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from analysis.efficiency import Curve
+from analysis.efficiency import Curve, Point
 from analysis.stats.estimates import Estimate
 from disttrain.errors import ConfigError
 
@@ -79,20 +79,20 @@ def size_costs(
         price_per_hour: of one device; None without a price.
         deadline_s: seconds that the training may take.
     """
-    times = [point.samples_per_s.inverse(samples) for point in curve.points]
-    counts = [devices[point.size] for point in curve.points]
-    hours = [time.scaled(count / 3600) for time, count in zip(times, counts, strict=True)]
-    return [
-        SizeCost(
+
+    def cost_of(point: Point) -> SizeCost:
+        count, time = devices[point.size], point.samples_per_s.inverse(samples)
+        hours = time.scaled(count / 3600)
+        return SizeCost(
             size=point.size,
             devices=count,
             time_s=time,
-            device_hours=spent,
-            money=None if price_per_hour is None else spent.scaled(price_per_hour),
+            device_hours=hours,
+            money=None if price_per_hour is None else hours.scaled(price_per_hour),
             meets=None if deadline_s is None else _meets(time, deadline_s),
         )
-        for point, count, time, spent in zip(curve.points, counts, times, hours, strict=True)
-    ]
+
+    return [cost_of(point) for point in curve.points]
 
 
 def pareto(points: Sequence[tuple[float, float]], margin: float = 0.0) -> list[bool]:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 from analysis.losses.waterfall import Waterfall
 from analysis.stats.estimates import Estimate, geometric_mean
+from disttrain.records.hardware import GpuSummary
 from disttrain.records.metrics import Metrics
 
 J_PER_KWH = 3.6e6
@@ -26,16 +27,12 @@ POWER = "power"
 
 
 def joules_per_sample(metrics: Metrics) -> float | None:
-    """Energy of all GPUs per sample of the measured steps of one run; None where it was not measured.
-
-    The GPUs' energy counters count where they exist, else the mean of the power samples.
-    """
+    """Energy of all GPUs per sample of the measured steps of one run; None where it was not measured."""
     gpu, rate = metrics.gpu, metrics.samples_per_s
     if gpu is None or not rate:
         return None
-    if gpu.energy_j is not None and gpu.sampled_s > 0:
-        return gpu.energy_j / gpu.sampled_s / rate
-    return None if gpu.power_mean_w is None else gpu.power_mean_w * gpu.gpus / rate
+    watts = _watts(gpu)
+    return None if watts is None else watts * gpu.gpus / rate
 
 
 def mean_watts(runs: Sequence[Metrics | None]) -> float | None:
@@ -47,10 +44,14 @@ def mean_watts(runs: Sequence[Metrics | None]) -> float | None:
 
 def device_watts(metrics: Metrics | None) -> float | None:
     """Power of one GPU in watts over the measured steps of one run; None where it was not measured."""
-    energy = None if metrics is None else joules_per_sample(metrics)
-    if metrics is None or energy is None or metrics.gpu is None or not metrics.samples_per_s:
-        return None
-    return energy * metrics.samples_per_s / max(metrics.gpu.gpus, 1)
+    return None if metrics is None or metrics.gpu is None else _watts(metrics.gpu)
+
+
+def _watts(gpu: GpuSummary) -> float | None:
+    """Power of one GPU: by the energy counters where they exist, else the mean of the power samples."""
+    if gpu.energy_j is not None and gpu.sampled_s > 0:
+        return gpu.energy_j / gpu.sampled_s / gpu.gpus
+    return gpu.power_mean_w
 
 
 def energy_per_sample(runs: Sequence[Metrics]) -> Estimate | None:

@@ -34,8 +34,7 @@ class PriceList:
 
     def price_of(self, device: str | None) -> float | None:
         """Price per hour of a device with this recorded name; the longest matching entry counts."""
-        name = (device or "").lower()
-        found = [key for key in self.device_hour if key.lower() in name]
+        found = [key for key in self.device_hour if device and key.lower() in device.lower()]
         return self.device_hour[max(found, key=len)] if found else None
 
 

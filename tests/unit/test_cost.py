@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.costs.cost import cheapest, pareto, size_costs
+from analysis.costs.cost import cheapest, pareto, samples_of, seconds_of, size_costs
 from analysis.efficiency import Curve, scaling_curves
 from analysis.runs.load import load
 from analysis.stats.estimates import not_stationary
+from disttrain.errors import ConfigError
 from tests.support.fake_runs import fake_sweep
 
 pairs = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1)
@@ -58,8 +59,9 @@ def test_the_cheapest_size_within_the_deadline(curve: Curve) -> None:
     assert found(one.value) == 2  # one node may take longer: its interval includes the deadline
     assert found(two.high) == 2
     assert found(four.low / 2) is None
-    meets = [cost.meets for cost in size_costs(curve, 1e6, devices, deadline_s=two.value)]
-    assert meets == ["no", "undecided", "yes"]
+    for deadline_s in (two.low, two.value):
+        meets = [cost.meets for cost in size_costs(curve, 1e6, devices, deadline_s=deadline_s)]
+        assert meets == ["no", "undecided", "yes"]
 
 
 def test_without_an_interval_the_deadline_is_undecided(curve: Curve) -> None:
@@ -67,6 +69,34 @@ def test_without_an_interval_the_deadline_is_undecided(curve: Curve) -> None:
     costs = size_costs(replace(curve, points=drifting), 1e6, {1: 2, 2: 4, 4: 8}, deadline_s=1e9)
     assert [cost.meets for cost in costs] == ["undecided"] * 3
     assert cheapest(costs) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90min", 5400), ("6h", 21600), (" 1.5 d ", 129600), ("30s", 30)]
+)
+def test_deadlines_have_a_unit(text: str, seconds: float) -> None:
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["soon", "6", "6H", "-1h", "0.0h", "1h30"])
+def test_a_deadline_is_a_time_above_zero(text: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        seconds_of(text)
+    message = f"--deadline={text!r}: a time above 0 with its unit (s, min, h, d), such as 6h"
+    assert str(refused.value) == message
+
+
+@pytest.mark.parametrize(("text", "samples"), [("50000", 50_000), ("1.2e9", 1.2e9), ("0.5", 0.5)])
+def test_samples_may_have_an_exponent(text: str, samples: float) -> None:
+    assert samples_of(text) == samples
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "many", "inf", "nan"])
+def test_samples_are_a_number_above_zero(text: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        samples_of(text)
+    message = f"--samples={text!r}: the samples to train on, a number above 0, such as 1.2e9"
+    assert str(refused.value) == message
 
 
 def test_a_point_worse_within_the_margin_alone_dominates() -> None:

@@ -17,26 +17,32 @@ def written(folder: Path, text: str) -> Path:
 
 
 def test_a_price_is_found_by_the_longest_part_of_the_name(tmp_path: Path) -> None:
-    text = "currency: EUR\ndevice_hour:\n  H100: 2.5\n  H100 NVL: 3\n  cpu: 0.04\ngrid_g_per_kwh: 380\n"
+    names = "  nvidia: 2\n  H100: 2.5\n  H100 NVL: 3\n  cpu: 0\n"
+    text = f"currency: EUR\ndevice_hour:\n{names}grid_g_per_kwh: 380\n"
     prices = read_price_list(written(tmp_path, text))
     assert prices.currency == "EUR"
     assert prices.grid_g_per_kwh == 380
-    assert prices.price_of("NVIDIA H100 80GB HBM3") == 2.5
+    assert prices.price_of("H100 80GB HBM3") == 2.5
     assert prices.price_of("NVIDIA H100 NVL") == 3
-    assert prices.price_of("cpu") == 0.04
-    assert prices.price_of("NVIDIA A100") is None
+    assert prices.price_of("NVIDIA A100") == 2
+    assert prices.price_of("cpu") == 0
+    assert prices.price_of("AMD Instinct MI300X") is None
     assert prices.price_of(None) is None
 
 
 def test_nothing_is_assumed(tmp_path: Path) -> None:
     assert read_price_list(written(tmp_path, "grid_g_per_kwh: 50")) == PriceList(grid_g_per_kwh=50)
+    assert read_price_list(written(tmp_path, "currency: EUR")) == PriceList(), "a currency of no price"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("currenzy: EUR", r"prices.yaml:1: unknown key 'currenzy'.*did you mean 'currency'"),
+        ("price: 1", r"'price' in a price list; keys: currency, device_hour, grid_g_per_kwh$"),
         ("device_hour:\n  cpu: 1", r"prices.yaml: currency=None: the currency"),
+        ("currency: 3\ndevice_hour:\n  cpu: 1", r"prices.yaml:1: currency=3: the currency"),
+        ("currency: EUR\ndevice_hour:\n  cpu: .inf", r"prices.yaml:3: device_hour.cpu=inf: the price"),
         ("currency: EUR\ndevice_hour:\n  cpu: -1", r"prices.yaml:3: device_hour.cpu=-1: the price"),
         ("currency: EUR\ndevice_hour: 3", r"prices.yaml:2: device_hour=3: a mapping"),
         ("grid_g_per_kwh: high", r"prices.yaml:1: grid_g_per_kwh='high'"),

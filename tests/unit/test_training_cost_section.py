@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from analysis.costs.cost import samples_of, seconds_of
 from analysis.report import CostQuestion, check, write
 from analysis.report.sections import training_cost
 from analysis.runs.load import load
@@ -133,17 +132,3 @@ def test_the_report_shows_the_costs_and_refuses_before_it_writes(tmp_path: Path)
     assert not out.exists()
     write([sweep], out, costs=CostQuestion(deadline="1d"))
     assert "The cheapest size within 24.0 h is 1 node" in (out / "report.md").read_text()
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("90min", 5400), ("6h", 21600), ("1.5 d", 129600), ("30s", 30)]
-)
-def test_deadlines_have_a_unit(text: str, seconds: float) -> None:
-    assert seconds_of(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "many", "inf", "nan"])
-def test_samples_are_a_number_above_zero(text: str) -> None:
-    assert samples_of("1.2e9") == 1.2e9
-    with pytest.raises(ConfigError, match="--samples"):
-        samples_of(text)
