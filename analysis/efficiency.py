@@ -239,10 +239,10 @@ def _compared(point: Point, base: Point) -> Point:
         return replace(point, speedup=one, efficiency=one, loss_by_phase=dict.fromkeys(PHASES, 0.0))
     speedup = rate_ratio(point, base)
     efficiency = speedup.scaled(base.devices / point.devices)
-    return replace(point, speedup=speedup, efficiency=efficiency, loss_by_phase=_loss_by_phase(point, base))
+    return replace(point, speedup=speedup, efficiency=efficiency, loss_by_phase=loss_by_phase(point, base))
 
 
-def _loss_by_phase(point: Point, base: Point) -> dict[str, float] | None:
+def loss_by_phase(point: Point, base: Point) -> dict[str, float] | None:
     """Share of the point's step that each phase takes beyond the prediction of the base.
 
     Phases partition the step, so the shares sum to 1 - efficiency. A negative share is a gain. A phase that

@@ -16,6 +16,7 @@ from analysis import utilization
 from analysis.costs.price_list import PriceList
 from analysis.efficiency import Curve, Point, scaling_curves
 from analysis.losses.phase_series import PhaseSeries, phase_series
+from analysis.losses.waiting import curve_without_floor, without_floor
 from analysis.losses.waterfall import PhaseTimes, phase_times, with_series
 from analysis.overlaps import Overlap, overlaps_of
 from analysis.runs import step_records, training_curves
@@ -47,7 +48,8 @@ class Study:
 
     runs: pd.DataFrame
     """The table of `analysis.load.load`, one row a run; excluded runs too."""
-    curves: Sequence[Curve]
+    recorded_curves: Sequence[Curve]
+    """Of `scaling_curves`, with waiting and transfer as recorded; sections read `curves`."""
     whole_sweeps: bool = False
     """Whether `runs` has all runs of its sweeps; cached frames that none of them uses are then deleted."""
     statistics: RunStatistics = field(default_factory=dict)
@@ -125,25 +127,51 @@ class Study:
         return utilization.by_step(self.runs)
 
     @cached_property
+    def curves(self) -> Sequence[Curve]:
+        """The curves with the noise floor of waiting as transfer (`analysis.losses.waiting`)."""
+        return [
+            curve_without_floor(curve, self._floors_s(curve), self.included) for curve in self.recorded_curves
+        ]
+
+    def _floors_s(self, curve: Curve) -> dict[tuple[str, ...], NDArray[np.float64]]:
+        """Noise floor of waiting in each repeat, by `Point.runs`; zero in repeats where it is unknown, and
+        without the points where it is unknown in all."""
+        found = {}
+        for point in curve.points:
+            paths = {row["run"]: str(row["path"]) for row in self.runs_of(curve, point)}
+            floors = [self.noise_floors.get(paths[run]) for run in point.runs]
+            if any(floor is not None for floor in floors):
+                found[point.runs] = np.array([floor or 0.0 for floor in floors])
+        return found
+
+    @cached_property
+    def noise_floors(self) -> Mapping[str, float]:
+        """Noise floor of waiting of the curves' runs by path, in seconds of a step."""
+        return of_runs.noise_floors(self.frames.steps, self._comparable, self.stragglers)
+
+    @cached_property
     def leading_curve(self) -> Curve:
         """The curve with the highest throughput at its largest size."""
-        return max(self.curves, key=lambda curve: curve.points[-1].samples_per_s.value)
+        return _leading(self.curves)
 
     @cached_property
     def stragglers(self) -> Mapping[str, RunStragglers]:
-        """Stragglers of the curves' runs by path, at most `of_runs.MOST_RUNS`.
+        """Stragglers of the curves' runs by path, at most `of_runs.MOST_RUNS`."""
+        return of_runs.stragglers_of(self.frames.steps, self._comparable[: of_runs.MOST_RUNS])
+
+    @cached_property
+    def _comparable(self) -> list[str]:
+        """Paths of the curves' runs whose ranks have the same work, unlike those of a pipeline.
 
         First is the largest size of the leading curve, which the first screen is on, then the largest sizes.
-
-        Ranks of a pipeline have different work and are not compared.
         """
-        points = [(curve, point) for curve in self.curves for point in curve.points]
-        first = self.leading_curve.points[-1] if points else None
+        curves = self.recorded_curves
+        points = [(curve, point) for curve in curves for point in curve.points]
+        first = _leading(curves).points[-1] if points else None
         points.sort(key=lambda each: (each[1] is not first, -each[1].size))
         rows = [row for curve, point in points for row in self.runs_of(curve, point)]
         found = {run: metrics.strategy for run, metrics in self.metrics.items()}
-        paths = [str(row["path"]) for row in rows if found.get((row["sweep"], row["run"])) != "pipeline"]
-        return of_runs.stragglers_of(self.frames.steps, paths[: of_runs.MOST_RUNS])
+        return [str(row["path"]) for row in rows if found.get((row["sweep"], row["run"])) != "pipeline"]
 
     def runs_of(self, curve: Curve, point: Point) -> list[dict[str, Any]]:
         """Rows of `runs` for the repeats of one point."""
@@ -151,11 +179,13 @@ class Study:
         return [row for row in self._rows_of_sweeps.get(curve.sweep, ()) if row["run"] in names]
 
     def phase_times(self, curve: Curve, point: Point) -> PhaseTimes:
-        """Phases of every repeat of one point. Sections read them for each phase."""
+        """Phases of every repeat of one point, with the noise floor of waiting as transfer."""
         key = (curve.sweep, *point.runs)
         if key not in self._phase_times:
             times = phase_times(point, curve, self.included)
-            self._phase_times[key] = with_series(times, self._phase_series(curve, point))
+            times = with_series(times, self._phase_series(curve, point))
+            floor_s = self._floors_s(curve).get(point.runs)
+            self._phase_times[key] = times if floor_s is None else without_floor(times, floor_s)
         return self._phase_times[key]
 
     def _phase_series(self, curve: Curve, point: Point) -> PhaseSeries | None:
@@ -183,3 +213,7 @@ class Study:
         for row in self.runs.to_dict("records"):
             found.setdefault(row["sweep"], []).append({str(key): value for key, value in row.items()})
         return found
+
+
+def _leading(curves: Sequence[Curve]) -> Curve:
+    return max(curves, key=lambda curve: curve.points[-1].samples_per_s.value)

@@ -49,14 +49,6 @@ class Bottleneck:
         )
 
 
-def without_noise(times: PhaseTimes, floor_s: float) -> PhaseTimes:
-    """The times with waiting that noise alone produces (`analysis.stragglers.noise_floor`) as transfer."""
-    wait_s, transfer_s = times.phases["comm_wait_s"], times.phases["comm_transfer_s"]
-    moved_s = np.minimum(wait_s, floor_s)
-    moved = {"comm_wait_s": wait_s - moved_s, "comm_transfer_s": transfer_s + moved_s}
-    return replace(times, phases={**times.phases, **moved})
-
-
 def bottlenecks(
     point: PhaseTimes, base: PhaseTimes | None, straggler_s: Mapping[str, Floats] | None = None
 ) -> list[Bottleneck]:

@@ -7,7 +7,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from analysis.efficiency import Curve, Point
-from analysis.losses.waterfall import Floats, Part, Waterfall, has_phases, split_waiting, waterfall
+from analysis.losses.waterfall import (
+    Floats,
+    Part,
+    PhaseTimes,
+    Waterfall,
+    has_phases,
+    split_waiting,
+    waterfall,
+)
 from analysis.study import Study
 from disttrain.records.steps import PHASES
 
@@ -42,16 +50,22 @@ def _measured(study: Study, curve: Curve, point: Point, base: Point) -> tuple[Wa
     """The waterfall with waiting split where it can be, and with waiting as one part; without phases that
     neither size measured, whose parts are exactly zero."""
     times, before = (study.phase_times(curve, each) for each in (point, base))
+    split, split_before = (divided(study, curve, each) for each in (point, base))
     absent = {name for name in PHASES if point.composition[name] is base.composition[name] is None}
     whole = waterfall(times, before)
-    shares = [_persistent_shares(study, curve, each) for each in (point, base)]
-    if "comm_wait_s" not in absent and shares[0] is not None and shares[1] is not None:
-        times, before = split_waiting(times, shares[0]), split_waiting(before, shares[1])
+    if "comm_wait_s" not in absent and split is not None and split_before is not None:
+        times, before = split, split_before
     return _without(waterfall(times, before), absent), _without(whole, absent)
 
 
 def _without(found: Waterfall, absent: set[str]) -> Waterfall:
     return replace(found, parts=tuple(part for part in found.parts if part.name not in absent))
+
+
+def divided(study: Study, curve: Curve, point: Point) -> PhaseTimes | None:
+    """The phases with waiting as a persistent and a transient part; None where it cannot be divided."""
+    shares = _persistent_shares(study, curve, point)
+    return None if shares is None else split_waiting(study.phase_times(curve, point), shares)
 
 
 def _persistent_shares(study: Study, curve: Curve, point: Point) -> Floats | None:

@@ -76,19 +76,29 @@ class PhaseTimes:
     """Whether the means of all repeats are of stationary steps; otherwise no mean has an interval."""
     series: PhaseSeries | None = None
     """Steps of a single repeat, for intervals within the run."""
+    floor_s: Floats | None = None
+    """Noise floor of waiting that counts as transfer, of shape (repeats,); None where it is unknown."""
 
     def mean_share(self, seconds: Floats) -> Estimate:
         """Mean of `seconds` / mean of `step_s` over repeats, both of shape (repeats,)."""
         share = ratio_of_means(seconds, self.step_s)
         return share if self.stationary else not_stationary(share)
 
+    def share_of_step(self, names: Sequence[str]) -> Estimate:
+        """Share of the step in these phases, by the ratio of sums of the same repeats or, of one repeat, of
+        the same steps: a long step has long phases, so that the share varies less than its numerator."""
+        share = self.mean_share(np.sum([self.phases[name] for name in names], axis=0))
+        if self.series is None or not self.stationary:
+            return share
+        seconds, step_s = np.sum([self.series[name] for name in names], axis=0), self.series["step_s"]
+        return _not_negative(_within_run(share.value, (seconds - share.value * step_s) / self.step_s[0]))
+
     def within_run(self, names: Sequence[str]) -> Estimate | None:
         """Seconds of a step in these phases of the one repeat, at least 0; None without its series."""
         if self.series is None:
             return None
         value = float(sum(self.phases[name][0] for name in names))
-        found = _within_run(value, np.sum([self.series[name] for name in names], axis=0))
-        return found if found.low is None else replace(found, low=max(0.0, found.low))
+        return _not_negative(_within_run(value, np.sum([self.series[name] for name in names], axis=0)))
 
     @property
     def mean_step_s(self) -> float:
@@ -299,6 +309,10 @@ def _with_interval(value: float, own: Floats, base: Floats) -> Estimate:
         return Estimate(value, None, None, repeats)
     half = _half_width([(float(np.var(each, ddof=1)) / len(each), len(each) - 1.0) for each in (own, base)])
     return Estimate(value, value - half, value + half, repeats)
+
+
+def _not_negative(found: Estimate) -> Estimate:
+    return found if found.low is None else replace(found, low=max(0.0, found.low))
 
 
 def _within_run(value: float, *series: Floats) -> Estimate:

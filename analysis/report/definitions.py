@@ -99,8 +99,8 @@ _ALL = (
         "Seconds that phase k adds to the step which the base predicts, with w = samples per rank and step "
         "at N / those at the base. The sum is exact; the residual is time that no phase covers. Other units "
         "are Δₖ times one factor. The interval is Student's t over repeats with Welch's degrees of freedom. "
-        "Where all ranks have step records, waiting is divided in proportion to the persistent and the "
-        "transient loss to stragglers.",
+        "Where all ranks have step records, waiting above its noise floor is divided in proportion to the "
+        "persistent and the transient loss to stragglers.",
     ),
     Definition(
         "mfu",
@@ -153,8 +153,9 @@ _ALL = (
         "exposed-communication",
         "Exposed communication",
         "exposed = waiting for peers + data transfer",
-        "Time in which a rank does nothing but communicate. Waiting is the time beyond that of the rank "
-        "which arrived last in the same collective; the rest is transfer.",
+        "Time in which a rank does nothing but communicate. Recorded waiting is the time beyond that of the "
+        "rank which arrived last in the same collective; the rest is transfer. The noise floor of waiting is "
+        "moved to transfer: all figures but 'recorded waiting' have waiting above it.",
     ),
     Definition(
         "hidden-communication",
@@ -275,8 +276,8 @@ _ALL = (
         "blame",
         "Blame",
         "during the gap between arrivals i and i + 1 of N: i / (N - i) of the gap for each absent rank",
-        "Rank-seconds of waiting per step charged to the ranks that arrive later; the charges sum to "
-        "all waiting.",
+        "Rank-seconds per step charged to the ranks whose own work ends later. The charges are scaled so "
+        "that they sum to the waiting of all ranks above its noise floor, where communication was measured.",
     ),
     Definition(
         "late-share",

@@ -143,7 +143,7 @@ def _nobody(repeats: Sequence[Diagnosis], *, jitter: bool) -> str:
     if not all(each.separates_waiting for each in repeats):
         return CANNOT_COMPARE
     text = f"No {_searched(repeats)} is slower than the others beyond chance."
-    shares = [each.loss.transient_s / each.step_s for each in repeats]
+    shares = [each.waiting.transient_s / each.step_s for each in repeats]
     share = sum(shares) / len(shares)
     if jitter and share >= 0.005:
         text += f" Waiting for ranks that are late in turn (jitter) takes {percent(share)} of the step."

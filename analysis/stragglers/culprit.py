@@ -19,7 +19,7 @@ from analysis.stragglers.blame import equal_blame
 from analysis.stragglers.episodes import find_episodes
 from analysis.stragglers.intervals import SecondsInterval, mean_interval, total
 from analysis.stragglers.links import LinkRate, SlowLink, find_slow_links, node_name
-from analysis.stragglers.noise_floor import NoiseFloor, noise_floor
+from analysis.stragglers.noise_floor import NoiseFloor, corrected_wait, noise_floor
 from analysis.stragglers.outliers import median_of_others, slow_ranks
 from analysis.stragglers.rank_steps import RankSteps
 
@@ -84,9 +84,11 @@ class Diagnosis:
     """Largest cost first; empty if nobody is slower than the others."""
     step_s: float
     loss: persistence.StragglerLoss
-    """Waiting for the last rank, mean over ranks, persistent and transient."""
+    """Own work of the last rank beyond the mean over ranks, persistent and transient."""
     floor: NoiseFloor | None
     """Waiting that noise alone produces; None where communication was not measured."""
+    wait_s: float | None
+    """Waiting above the floor, mean over ranks; None where communication was not measured."""
     unexplained_transfer: bool
     """Transfer takes a tenth of the step or more, and no rates of links were measured."""
     separates_waiting: bool
@@ -94,13 +96,20 @@ class Diagnosis:
     link_rates: bool
     """Whether rates of links were measured."""
 
+    @property
+    def waiting(self) -> persistence.StragglerLoss:
+        """Waiting above the floor, mean over ranks, divided in proportion to `loss`; `loss` itself where
+        communication was not measured."""
+        if self.wait_s is None or self.loss.total_s <= 0:
+            return self.loss
+        return self.loss.scaled(self.wait_s / self.loss.total_s)
+
 
 def diagnose(found: RankSteps, links: Sequence[LinkRate] = ()) -> Diagnosis:
     """Find the culprits of one run. `links`: rates between its nodes, if measured."""
     blame = equal_blame(found.own_s)
     step_s = float(found.step_s.mean())
-    measured = bool(np.isfinite(found.wait_s).all() and np.isfinite(found.transfer_s).all())
-    floor = noise_floor(found.own_s, found.wait_s + found.transfer_s) if measured else None
+    floor = floor_of(found)
     transfer_s = float(found.transfer_s.mean()) + floor.floor_s if floor else None
     culprits = [*_slow_ranks(found, blame, step_s), *_slow_links(found, links, floor, step_s)]
     return Diagnosis(
@@ -108,10 +117,18 @@ def diagnose(found: RankSteps, links: Sequence[LinkRate] = ()) -> Diagnosis:
         step_s,
         persistence.unbiased_loss(found.own_s),
         floor,
+        max(0.0, float(corrected_wait(found.wait_s, floor).mean())) if floor else None,
         not links and transfer_s is not None and transfer_s > LONG_TRANSFER * step_s,
         found.separates_waiting,
         bool(links),
     )
+
+
+def floor_of(found: RankSteps) -> NoiseFloor | None:
+    """Waiting that noise alone produces; None where communication was not measured."""
+    if not (np.isfinite(found.wait_s).all() and np.isfinite(found.transfer_s).all()):
+        return None
+    return noise_floor(found.own_s, found.wait_s + found.transfer_s)
 
 
 def recurrence(culprit: Culprit, repeats: Sequence[Diagnosis]) -> tuple[int, int]:

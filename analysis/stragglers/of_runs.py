@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ import pandas as pd
 from pydantic import ValidationError
 
 from analysis.runs.hosts import RunHosts
-from analysis.stragglers.culprit import Diagnosis, diagnose
+from analysis.stragglers.culprit import Diagnosis, diagnose, floor_of
 from analysis.stragglers.links import LinkRate
 from analysis.stragglers.rank_steps import RankSteps, rank_steps
 from disttrain.records.json_files import read_json_or_none
@@ -36,6 +36,28 @@ def stragglers_of(steps: pd.DataFrame, paths: Sequence[str]) -> dict[str, RunStr
         paths: runs to examine, as in its column `run`.
     """
     found = {}
+    for path, seconds in _seconds_of(steps, paths):
+        found[path] = RunStragglers(seconds, diagnose(seconds, read_link_rates(Path(path))))
+    return found
+
+
+def noise_floors(
+    steps: pd.DataFrame, paths: Sequence[str], known: Mapping[str, RunStragglers]
+) -> dict[str, float]:
+    """Noise floors of waiting by path of a run, in seconds of a step; only runs that measured communication.
+
+    Args:
+        steps: `Frames.steps`.
+        paths: runs to examine, as in its column `run`.
+        known: runs with a diagnosis, whose floors are taken from it.
+    """
+    found = {path: each.diagnosis.floor for path, each in known.items()}
+    for path, seconds in _seconds_of(steps, [path for path in paths if path not in known]):
+        found[path] = floor_of(seconds)
+    return {path: floor.floor_s for path, floor in found.items() if floor is not None}
+
+
+def _seconds_of(steps: pd.DataFrame, paths: Sequence[str]) -> Iterator[tuple[str, RankSteps]]:
     codes = steps["run"].cat.codes.to_numpy() if len(steps) else []
     known = {str(path): code for code, path in enumerate(steps["run"].cat.categories)} if len(steps) else {}
     for path in paths:
@@ -43,8 +65,7 @@ def stragglers_of(steps: pd.DataFrame, paths: Sequence[str]) -> dict[str, RunStr
             continue
         seconds = rank_steps(steps[codes == known[path]])
         if seconds is not None:
-            found[path] = RunStragglers(seconds, diagnose(seconds, read_link_rates(Path(path))))
-    return found
+            yield path, seconds
 
 
 def read_link_rates(path: Path) -> list[LinkRate]:

@@ -35,6 +35,10 @@ class StragglerLoss(NamedTuple):
     def total_s(self) -> float:
         return self.persistent_s + self.transient_s
 
+    def scaled(self, factor: float) -> StragglerLoss:
+        """The loss with both parts times `factor`."""
+        return StragglerLoss(factor * self.persistent_s, factor * self.transient_s)
+
 
 def split_loss(own_s: Floats) -> StragglerLoss:
     """Persistent and transient loss of own seconds (ranks, steps), without bias correction."""

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from analysis.losses.advice import advice
-from analysis.losses.bottlenecks import MATERIAL, STRAGGLERS, bottlenecks, without_noise
+from analysis.losses.bottlenecks import MATERIAL, STRAGGLERS, bottlenecks
 from analysis.losses.compute_loss import CauseName
 from analysis.losses.waterfall import PhaseTimes
 from disttrain.config.config_tree import config_fields
@@ -69,11 +69,6 @@ def test_named_stragglers_are_a_part_and_the_phases_keep_the_rest() -> None:
     assert shares == pytest.approx(
         {STRAGGLERS: 0.29 / 1.4, "compute_s": 0.06 / 1.4, "comm_wait_s": 0.05 / 1.4}
     )
-
-
-def test_waiting_of_noise_alone_is_transfer() -> None:
-    (found,) = bottlenecks(without_noise(times(comm_wait_s=0.05), 0.06), None)
-    assert found.phase == "comm_transfer_s"
 
 
 def test_options_that_are_set_are_not_advised() -> None:

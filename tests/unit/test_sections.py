@@ -266,8 +266,8 @@ MEANS = (
     "step_percentiles",
 )  # fmt: skip
 WITHIN_RUN = {
+    ("waiting", "recorded_s"),
     ("waiting", "wait_s"),
-    ("waiting", "corrected_s"),
     *(("composition", name) for name in PHASES),
     *(("communication", name) for name in ("share", "wait_s", "transfer_s")),
 }

@@ -10,10 +10,14 @@ import numpy as np
 import pytest
 
 from analysis.efficiency import scaling_curves
+from analysis.losses.size_waterfalls import waterfalls
+from analysis.losses.waterfall import PERSISTENT, TRANSIENT
 from analysis.report import first_screen, straggler_text
+from analysis.report.common import phases_s
 from analysis.report.sections import stragglers
 from analysis.runs.load import load
 from analysis.study import Study
+from analysis.units import percent
 from disttrain.records.json_files import read_json, write_json, write_text
 from disttrain.records.links import LinkRates, NodePairRate
 from disttrain.records.run_directory import RunDir
@@ -33,11 +37,12 @@ def write_run(
     transfer_s: float = TRANSFER_S,
     hosts: Sequence[str] = HOSTS,
     *,
+    noise_s: float = 0.0,
     with_means: bool = False,
 ) -> RunDir:
     """A run of four ranks with these delays; `with_means`: its metrics have the means of its step records."""
     run = fake_run(path, nodes=4, hosts=hosts, steps=STEPS, repeat=repeat)
-    rows = generate(added_s, transfer_s=transfer_s, seed=repeat)
+    rows = generate(added_s, transfer_s=transfer_s, noise_s=noise_s, seed=repeat)
     for rank, own in rows.groupby("rank"):
         lines = [
             {**dict(zip(FIELDS, values, strict=True)), "start_s": 0.0, "samples": 8, "loss": 1.0, "lr": 0.1}
@@ -93,6 +98,37 @@ def test_a_slow_rank_is_named_on_the_first_screen_with_size_and_repeats(tmp_path
     (figure,) = section.figures
     assert figure.svg.startswith("<svg")
     assert "rank 2 on c02" in figure.conclusion
+
+
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_waiting_has_one_value_on_the_page(tmp_path: Path, repeats: int) -> None:
+    """The table of waiting adds up and agrees with the phases, the waterfall, the charges and the prose."""
+    fake_run(tmp_path / "s" / "n1", nodes=1, steps=STEPS, mean_s=0.1)
+    for repeat in range(repeats):
+        added = delays(4, STEPS, slow=[2], slow_s=0.002, jitter_s=0.004, seed=repeat)
+        write_run(tmp_path / "s" / f"n4-r{repeat}", added, repeat, noise_s=0.002, with_means=True)
+    study = study_of(tmp_path / "s")
+    section = stragglers.build(study)
+    assert section is not None
+    waiting, blame = section.tables[-2:]
+    (row,) = waiting.rows
+    recorded, floor, wait, persistent, transient = row[2:]
+    assert 0 < floor.value < recorded.value
+    assert recorded.value - floor.value == pytest.approx(wait.value)
+    assert persistent.value + transient.value == pytest.approx(wait.value)
+    curve = study.curves[0]
+    assert wait == phases_s(study, curve, curve.points[-1], ["comm_wait_s"])
+    assert wait.value == pytest.approx(curve.points[-1].composition["comm_wait_s"])
+    (found,) = waterfalls(study)
+    parts = {part.name: part.seconds.value for part in found.found.parts}
+    assert parts[PERSISTENT] == pytest.approx(persistent.value)
+    assert parts[TRANSIENT] == pytest.approx(transient.value)
+    assert abs(found.found.closing_error_s) < 1e-12
+    charged = [row[4].value for row in blame.rows]
+    if repeats == 1:
+        assert sum(charged) == pytest.approx(4 * wait.value)
+        share = percent(transient.value / curve.points[-1].step_s.value)
+        assert f"(jitter) takes {share} of the step" in section.conclusion
 
 
 def test_a_slow_node_is_recognized_although_each_repeat_numbers_the_ranks_anew(tmp_path):

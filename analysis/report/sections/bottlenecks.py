@@ -10,7 +10,7 @@ import numpy as np
 from analysis.efficiency import Curve, Point
 from analysis.figures.style import PHASE_NAMES
 from analysis.losses.advice import advice
-from analysis.losses.bottlenecks import STRAGGLERS, Bottleneck, bottlenecks, without_noise
+from analysis.losses.bottlenecks import STRAGGLERS, Bottleneck, bottlenecks
 from analysis.losses.compute_evidence import compute_causes, config_of, culprits
 from analysis.losses.waterfall import Floats, PhaseTimes, has_phases
 from analysis.report import common, straggler_text
@@ -22,12 +22,6 @@ from analysis.units import percent, plural
 NAMES = PHASE_NAMES | {STRAGGLERS: "the stragglers' compute and waiting"}
 
 
-_FLOOR = (
-    " Waiting is without its noise floor, which counts as transfer here (see Stragglers); so these shares "
-    "differ from those of the recorded phases."
-)
-
-
 class SizeBottlenecks(NamedTuple):
     """Bottlenecks of the largest size of a curve."""
 
@@ -36,8 +30,6 @@ class SizeBottlenecks(NamedTuple):
     found: list[Bottleneck]
     shared: frozenset[str]
     """Phases whose seconds are partly in the row of the stragglers."""
-    floor_s: float
-    """Noise floor of waiting, in seconds of a step, that counts as transfer."""
 
 
 def build(study: Study) -> Section | None:
@@ -47,7 +39,7 @@ def build(study: Study) -> Section | None:
         return None
     rows: list[list[Value]] = []
     sources: list[list[RunLink]] = []
-    for curve, point, found, shared, _ in each:
+    for curve, point, found, shared in each:
         for bottleneck in found:
             if not bottleneck.significant and bottleneck.share.low is not None:
                 continue
@@ -65,7 +57,6 @@ def build(study: Study) -> Section | None:
     ]
     own = "the throughput of the same configuration" if len(each) > 1 else "throughput"
     caption = f"Gain in {own} if the part vanished: a ceiling, no forecast. {_listed(each)}"
-    caption += _FLOOR if any(size.floor_s > 0 for size in each) else ""
     tables = [Table("bottlenecks", caption, columns, rows, sources)] if rows else []
     return Section("bottlenecks", "Bottlenecks", conclusion(study, leading(each)), tables=tables)
 
@@ -94,12 +85,9 @@ def at_largest(study: Study, curve: Curve) -> SizeBottlenecks | None:
     before = study.phase_times(curve, base) if base is not None and known else None
     times = study.phase_times(curve, point)
     diagnoses = [each.diagnosis for each in straggler_text.examined(study, curve, point)]
-    floors_s = [each.floor.floor_s for each in diagnoses if each.floor is not None]
-    floor_s = float(np.mean(floors_s)) if floors_s else 0.0
-    times = without_noise(times, floor_s) if floors_s else times
     straggler_s = _straggler_s(times, diagnoses)
     return SizeBottlenecks(
-        curve, point, bottlenecks(times, before, straggler_s), frozenset(straggler_s or ()), floor_s
+        curve, point, bottlenecks(times, before, straggler_s), frozenset(straggler_s or ())
     )
 
 
@@ -165,7 +153,7 @@ def _on_several_nodes(study: Study, curve: Curve, point: Point) -> bool:
 
 def conclusion(study: Study, each: SizeBottlenecks) -> str:
     """Name the significant bottleneck with the highest ceiling, or the reason why none is named."""
-    curve, point, found, *_ = each
+    curve, point, found, _ = each
     place = common.point_name(study, curve, point)
     significant = [bottleneck for bottleneck in found if bottleneck.significant]
     if significant:

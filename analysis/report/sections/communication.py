@@ -16,6 +16,7 @@ from analysis.report.common import (
     of_steps,
     over_repeats,
     phases_s,
+    phases_share,
     point_name,
     sentence,
     size_columns,
@@ -95,12 +96,11 @@ def build(study: Study) -> Section | None:
 
 
 def _means(study: Study, curve: Curve, point: Point) -> _Means:
-    exposed_s = phases_s(study, curve, point, ["comm_wait_s", "comm_transfer_s"])
     summaries = _summaries(study, curve, point)
     bus = over_repeats(point, [each.bus_bytes_per_s for each in summaries])
     rate = _line_rate(study, curve, point)
     return _Means(
-        share=exposed_s.scaled(1 / point.step_s.value) if exposed_s else None,
+        share=phases_share(study, curve, point, ["comm_wait_s", "comm_transfer_s"]),
         wait_s=phases_s(study, curve, point, ["comm_wait_s"]),
         transfer_s=phases_s(study, curve, point, ["comm_transfer_s"]),
         hidden_s=over_repeats(point, [each.hidden_s for each in summaries]),

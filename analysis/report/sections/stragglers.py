@@ -9,12 +9,16 @@ import numpy as np
 
 from analysis.efficiency import Curve, Point
 from analysis.figures.heat_map_figure import heat_map_figure
+from analysis.losses.size_waterfalls import divided
+from analysis.losses.waiting import WAIT, as_recorded
+from analysis.losses.waterfall import PERSISTENT, TRANSIENT
 from analysis.report import straggler_text
 from analysis.report.cells import cell
 from analysis.report.common import (
     all_points,
     of_steps,
     over_repeats,
+    phases_s,
     point_name,
     sentence,
     size_columns,
@@ -23,6 +27,7 @@ from analysis.report.common import (
 from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
 from analysis.stats.estimates import Estimate
 from analysis.stragglers.blame import equal_blame
+from analysis.stragglers.culprit import Diagnosis
 from analysis.stragglers.heat_map import HeatMap, heat_map
 from analysis.stragglers.intervals import mean_interval
 from analysis.stragglers.of_runs import MOST_RUNS, RunStragglers
@@ -133,53 +138,52 @@ def _culprits(study: Study, found: list[Examined]) -> Table:
 
 
 def _waiting(study: Study, found: list[Examined]) -> Table:
-    """One row for each size, over its examined repeats."""
+    """One row for each size with an examined repeat."""
     rows: list[list[Value]] = []
     sources: list[list[RunLink]] = []
     for curve, point in all_points(study):
         repeats = [(path, each) for _, other, path, each in found if other is point]
-        if not repeats:
-            continue
-        lost = [each.diagnosis.loss for _, each in repeats]
-        floors = [each.diagnosis.floor for _, each in repeats]
-        rows.append(
-            [
-                *size_values(study, curve, point),
-                repeats[0][1].seconds.ranks,
-                over_repeats(point, [loss.persistent_s for loss in lost]),
-                over_repeats(point, [loss.transient_s for loss in lost]),
-                _wait(point, [each for _, each in repeats], above_floor=False),
-                over_repeats(point, [floor.floor_s if floor else None for floor in floors]),
-                _wait(point, [each for _, each in repeats], above_floor=True),
-            ]
-        )
-        sources.append([_link(path) for path, _ in repeats])
+        if repeats:
+            ranks = repeats[0][1].seconds.ranks
+            parts = _parts_of_waiting(study, curve, point, [each.diagnosis for _, each in repeats])
+            rows.append([*size_values(study, curve, point), ranks, *parts])
+            sources.append([_link(path) for path, _ in repeats])
     columns = [
         *size_columns(study),
         Column("ranks", "ranks", "count"),
+        Column("recorded_s", "recorded waiting", "s", "exposed-communication"),
+        Column("floor_s", "noise floor", "s", "noise-floor"),
+        Column("wait_s", "waiting", "s", "exposed-communication"),
         Column("persistent_s", "persistent", "s", "straggler-loss"),
         Column("transient_s", "transient", "s", "straggler-loss"),
-        Column("wait_s", "recorded waiting", "s", "exposed-communication"),
-        Column("floor_s", "noise floor", "s", "noise-floor"),
-        Column("corrected_s", "waiting above it", "s", "noise-floor"),
     ]
     caption = (
-        "Time of a step lost to the last rank, mean over ranks and repeats. The noise floor is waiting that "
-        "noise alone shows, because transfer is a minimum over ranks; it grows with their number and belongs "
-        "to transfer. The division into persistent and transient, and the floor, have no interval within one "
-        "run."
+        "Time of a step in which ranks wait for the last one, mean over ranks and repeats: recorded waiting "
+        "- noise floor = waiting = persistent + transient. The noise floor is waiting that noise alone "
+        "shows, because transfer is a minimum over ranks; it grows with their number, and all other figures "
+        "of the page count it as transfer. The floor and the division have no interval within one run."
     )
     return Table("waiting", caption, columns, rows, sources)
 
 
-def _wait(point: Point, repeats: Sequence[RunStragglers], *, above_floor: bool) -> Estimate | None:
-    """Recorded waiting of a step, mean over ranks and repeats; None where it was not measured."""
-    means: list[Estimate] = []
-    for each in repeats:
-        if (floor := each.diagnosis.floor) is not None:
-            waiting = each.seconds.wait_s.mean(axis=0) - (floor.floor_s if above_floor else 0.0)
-            means.append(mean_interval(waiting).estimate(0.0))
-    return over_repeats(point, [mean.value for mean in means], means[0] if means else None)
+def _parts_of_waiting(
+    study: Study, curve: Curve, point: Point, diagnoses: Sequence[Diagnosis]
+) -> list[Estimate | None]:
+    """Recorded waiting, noise floor, waiting, and its persistent and transient part; own work beyond the mean
+    rank as the two parts where waiting was not measured."""
+    times, wait_s = study.phase_times(curve, point), phases_s(study, curve, point, [WAIT])
+    if wait_s is None or times.floor_s is None:
+        lost = [each.loss for each in diagnoses]
+        parts = zip(*lost, strict=True)
+        return [None, None, wait_s, *(over_repeats(point, part) for part in parts)]
+    recorded = as_recorded(times)
+    recorded_s = over_repeats(point, recorded.phases[WAIT], recorded.within_run([WAIT]))
+    floor_s, divided_s = over_repeats(point, times.floor_s), divided(study, curve, point)
+    if divided_s is None:
+        return [recorded_s, floor_s, wait_s, None, None]
+    means = [over_repeats(point, divided_s.phases[name]) for name in (PERSISTENT, TRANSIENT)]
+    whole_s = sum(mean.value for mean in means if mean) or 1.0
+    return [recorded_s, floor_s, wait_s, *(mean and mean.scaled(wait_s.value / whole_s) for mean in means)]
 
 
 def _blame(leading: Examined) -> Table:
@@ -189,6 +193,7 @@ def _blame(leading: Examined) -> Table:
     blame = equal_blame(own_s)
     charged = blame.mean(axis=1)
     whole = float(charged.sum()) or 1.0
+    factor = len(own_s) * each.diagnosis.waiting.total_s / whole
     of_node = {host: mean_interval(blame[ranks].sum(axis=0)) for host, ranks in each.seconds.nodes.items()}
     last = own_s.argmax(axis=0)
     order = np.argsort(-charged, kind="stable")[:_MOST_RANKS]
@@ -201,7 +206,7 @@ def _blame(leading: Examined) -> Table:
                 hosts[row],
                 of_steps(point, mean_interval(own_s[row]).estimate()),
                 float((last == row).mean()),
-                of_steps(point, of_rank.estimate(0.0)),
+                of_steps(point, of_rank.scaled(factor).estimate(0.0)),
                 of_steps(point, of_rank.scaled(1 / whole).estimate(0.0)),
                 None if node is None else of_steps(point, node.scaled(1 / whole).estimate(0.0)),
             ]
@@ -217,11 +222,22 @@ def _blame(leading: Examined) -> Table:
     ]
     caption = (
         f"Waiting of all ranks charged to the late ones, in rank-seconds per step of run "
-        f"{Path(path).name}, over {plural(int(each.seconds.counts.sum()), 'step')}; the charges sum to all "
-        f"waiting. Shares are of the run's mean waiting. At most {_MOST_RANKS} ranks, the largest charges "
-        "first."
+        f"{Path(path).name}, over {plural(int(each.seconds.counts.sum()), 'step')}; "
+        f"{_sum_of_charges(each.diagnosis, len(own_s))}. At most {_MOST_RANKS} ranks, the largest "
+        "charges first."
     )
     return Table("blame", caption, columns, rows, [[_link(path)]] * len(rows))
+
+
+def _sum_of_charges(diagnosis: Diagnosis, ranks: int) -> str:
+    mean_s = diagnosis.waiting.total_s
+    if mean_s <= 0:
+        return "no rank's own work ends later than that of the others, so that nothing is charged"
+    kind = "own work of the last rank beyond the mean"
+    if diagnosis.wait_s is not None:
+        kind = "waiting above its noise floor"
+    whole, each = seconds(ranks * mean_s), seconds(mean_s)
+    return f"the charges of all ranks sum to {whole}, {ranks} times {each} of {kind}"
 
 
 def _darkest(point: Point, path: str, each: RunStragglers) -> str:

@@ -28,8 +28,7 @@ OPTIONAL = ("throughput", "device_hours", "money", "energy")
 _COLOURS = PHASE_CLASSES | dict.fromkeys((PERSISTENT, TRANSIENT), PHASE_CLASSES["comm_wait_s"])
 _SPLIT = (
     "Persistent waiting is for a rank that is slow in all steps, transient waiting for ranks that are late "
-    "in turn. Waiting is as recorded, with its noise floor; the two parts have the proportion of the "
-    "persistent and the transient loss in the table of waiting (see Stragglers), which counts own work alone."
+    "in turn, as in the table of waiting (see Stragglers); its noise floor is part of transfer."
 )
 
 
