@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -35,7 +34,7 @@ from disttrain.config.state_memory import (
 from disttrain.data.source import Sample
 from disttrain.errors import ConfigError, in_one_line
 from disttrain.memory.live_bytes import LiveBytes
-from disttrain.model_blocks import blocks_of
+from disttrain.model_blocks import model_size
 from disttrain.task import Task
 from disttrain.transforms import transforms_of
 
@@ -162,24 +161,6 @@ def cast_parameters(model: nn.Module, dtype: torch.dtype) -> None:
         for name, value in module._parameters.items():
             if value is not None:
                 module._parameters[name] = cast.get(id(value), value)
-
-
-def model_size(model: nn.Module) -> ModelSize:
-    """Numbers of parameters of `model`; a tied parameter counts once."""
-    blocks = [{id(p): p for p in block.parameters()} for block in blocks_of(model).values()]
-    inside = {key for block in blocks for key in block}
-    parameters = list(model.parameters())
-    return ModelSize(
-        parameters=_count(parameters),
-        trained=_count(p for p in parameters if p.requires_grad),
-        largest_block=max((_count(block.values()) for block in blocks), default=0),
-        outside_blocks=_count(p for p in parameters if id(p) not in inside),
-        parameter_bytes=max((p.element_size() for p in parameters), default=4),
-    )
-
-
-def _count(parameters: Iterable[Tensor]) -> int:
-    return sum(parameter.numel() for parameter in parameters)
 
 
 def _like(sample: Tensor, samples: int) -> Tensor:

@@ -24,6 +24,6 @@ preflight.main()
 def test_a_rank_is_bound_before_it_measures() -> None:
     own = os.sched_getaffinity(0)
     environ = {**os.environ, "LOCAL_RANK": "1", PROCESSORS: f"9999;{max(own)}"}
-    command = [sys.executable, "-c", SCRIPT, "result.json", "--device", "cpu"]
+    command = [sys.executable, "-c", SCRIPT, "result.json", "--run", ".", "--device", "cpu"]
     found = subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=120)
     assert found.stdout == f"{[max(own)]}\n"

@@ -231,12 +231,15 @@ def test_the_log_names_a_bandwidth_that_was_not_judged(
     line = "a link that is slow in both directions is not found"
     monkeypatch.setattr(run_preflight, "_run_ranks", lambda *_: None)
     monkeypatch.setattr(bandwidth, "result", lambda _: {})
-    monkeypatch.setattr(run_preflight.verdict, "judged_bandwidth", lambda *_: ({"not_judged": line}, []))
+    result = {"not_judged": line, "run_bytes": 27 * 2**20, "run_bytes_reason": "the largest block"}
+    monkeypatch.setattr(run_preflight.verdict, "judged_bandwidth", lambda *_: (result, []))
     attempt.preflight_folder.mkdir()
     found = run_preflight._Findings(0.0)
     run_preflight._measure(node(attempt, 0), attempt, RECORD["config"], network(), found)
     assert found.problems == []
-    assert f"pre-flight: {line}" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"pre-flight: {line}" in out
+    assert "pre-flight: the messages of the run have 27.0 MiB (the largest block)" in out
 
 
 def test_the_failure_of_another_node_ends_the_wait(attempt: Attempt) -> None:
@@ -276,15 +279,6 @@ def test_the_bandwidth_is_measured_between_machines_and_between_gpus(
     configured: str, several: bool, gpus: int, mode: str
 ) -> None:
     assert run_preflight.resolved_mode(configured, several_machines=several, gpus=gpus) == mode
-
-
-@pytest.mark.parametrize(
-    ("strategy", "expected"), [("ddp", 100.0), ("auto", 100.0), ("fsdp", 25.0), ("pipeline", 25.0)]
-)
-def test_the_bucket_size_of_ddp_is_that_of_no_other_strategy(strategy: str, expected: float) -> None:
-    config = {"parallel": {"strategy": strategy, "ddp": {"bucket_mb": 100.0}}}
-    assert bandwidth.bucket_mb(config) == expected
-    assert bandwidth.bucket_mb({}) == 25.0
 
 
 @pytest.mark.parametrize(

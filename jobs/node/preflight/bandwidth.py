@@ -24,20 +24,6 @@ from jobs.node.waiting import poll_until
 
 WITHIN_S = 55.0
 """Time for the measurement, with the start of its processes."""
-_DEFAULT_BUCKET_MB = 25.0
-"""Bucket size of DDP in PyTorch, in MiB."""
-
-
-def bucket_mb(config: Mapping[str, Any]) -> float:
-    """Size of the small all-reduce in MiB: the bucket size of DDP, by default for a strategy without buckets.
-
-    FSDP and HSDP send the parameters of one block at once. Their size is known only with the model, which
-    this module cannot import.
-    """
-    parallel = config.get("parallel") or {}
-    if parallel.get("strategy", "auto") not in ("ddp", "auto"):  # a run of another strategy does not read it
-        return _DEFAULT_BUCKET_MB
-    return float((parallel.get("ddp") or {}).get("bucket_mb") or _DEFAULT_BUCKET_MB)
 
 
 def rank_variables(
@@ -70,7 +56,7 @@ def measure(
     """Run this node's ranks to their end. Returns the reason, one line, if they failed. Raises `JobEnded`."""
     command = [sys.executable, "-P", "-m", "disttrain.comm_bench.preflight"]
     command += [str(attempt.preflight_folder / RESULT), "--device", str(config["resources"]["device"])]
-    command += ["--bucket-mb", f"{bucket_mb(config):g}"]
+    command += ["--run", str(attempt.path.parent.parent)]
     with tempfile.TemporaryFile("w+") as output:
         started = [
             subprocess.Popen(

@@ -269,6 +269,9 @@ def _measure(
         return
     found.bandwidth, problems = verdict.judged_bandwidth(result, found.facts, node.hosts)
     found.problems += [replace(each, message=each.message + where) for each in problems]
+    if found.bandwidth.get("run_bytes"):
+        size = f"{found.bandwidth['run_bytes'] / 2**20:.1f} MiB"
+        log_line(f"pre-flight: the messages of the run have {size} ({found.bandwidth['run_bytes_reason']})")
     if found.bandwidth.get("not_judged"):
         log_line(f"pre-flight: {found.bandwidth['not_judged']}")
 

@@ -1,0 +1,83 @@
+"""Size of the messages of a run, for the all-reduce of the pre-flight, before its model is built.
+
+DDP sends buckets of gradients. FSDP and HSDP gather the parameters of one block and reduce its gradients.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from disttrain.build_by_kind import build_model, build_source
+from disttrain.config.config_tree import Config
+from disttrain.data.source import Arrays, Source
+from disttrain.errors import in_one_line
+from disttrain.model_blocks import model_size
+from disttrain.records.dataset import DatasetRecord
+
+DEFAULT_BYTES = 25 * 2**20
+"""Bucket size of DDP in PyTorch."""
+_SHARDED = ("fsdp", "hsdp")
+_HALF = ("bf16", "fp16", "auto")
+"""Values of `precision.dtype` with which parameters travel at 16 bits; `auto` is bf16 on recent GPUs."""
+
+
+class MessageSize(NamedTuple):
+    """Bytes of a message, and the reason for this size."""
+
+    bytes: int
+    reason: str
+
+
+def message_size(config: Config) -> MessageSize:
+    """The size of the messages of a run; with the reason, that of PyTorch's buckets where it is unknown."""
+    strategy = config.parallel.strategy
+    if config.command:
+        return _default("the messages of a command are not known")
+    if strategy in ("ddp", "auto"):  # `auto` prefers ddp
+        bucket_mb = config.parallel.ddp.bucket_mb
+        if bucket_mb is None:
+            return MessageSize(DEFAULT_BYTES, "bucket size of PyTorch")
+        return MessageSize(round(bucket_mb * 2**20), "parallel.ddp.bucket_mb")
+    if strategy not in _SHARDED:
+        return _default(f"the size of the messages of {strategy} is not known")
+    try:
+        return _largest_block(config)
+    except Exception as error:  # a model of the user may fail in any way on the meta device
+        return _default(f"the size of a block is not known: {in_one_line(error)}")
+
+
+def _default(reason: str) -> MessageSize:
+    return MessageSize(DEFAULT_BYTES, f"bucket size of PyTorch, because {reason}")
+
+
+def _largest_block(config: Config) -> MessageSize:
+    source = _source(config)
+    if source is None:
+        return _default(f"the size of a block of model.kind={config.model.kind} is known only with its data")
+    with torch.device("meta"):
+        size = model_size(build_model(config.model, source))
+    is_half = config.precision.dtype in _HALF
+    each = 2 if is_half else size.parameter_bytes
+    count, name = (
+        (size.largest_block, "the largest block")
+        if size.largest_block
+        else (size.parameters, "the model, which has no blocks")
+    )
+    width = "16" if is_half else f"{8 * each}"
+    return MessageSize(count * each, f"{count:,} parameters of {name} at {width} bits")
+
+
+def _source(config: Config) -> Source | None:
+    """A source from which the model can be built at once; None where reading the data may take long.
+
+    The blocks of a GPT do not depend on the vocabulary, so its source may be an empty one.
+    """
+    if config.data.kind == "synthetic":
+        return build_source(config.data)
+    if config.model.kind != "gpt":
+        return None
+    empty = torch.empty(0, 1, dtype=torch.long)
+    record = DatasetRecord(name="none", version=None, sha256=None, train_samples=0, valid_samples=0)
+    return Source(Arrays(empty, empty), None, "language", (1,), 1, record)
