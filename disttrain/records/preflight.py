@@ -53,8 +53,8 @@ class PreflightNode(_Part):
     """Bounds of this node's clock less that of node 0, in seconds, by the order in which the nodes
     wrote and saw files; null for node 0."""
     write_bytes_per_s: float | None
-    """Rate of a written and flushed file in the run directory; null unless `mode` is full, and from the ninth
-    node on."""
+    """Rate of a written and flushed file in the run directory: in mode basic of node 0 alone, in mode full of
+    the first 8 nodes; null of other nodes, and in mode basic without a scheduler."""
     read_bytes_per_s: float | None
     """Rate of reading that file after it was dropped from this node's cache."""
     seconds: float
@@ -82,8 +82,8 @@ class PreflightBandwidth(_Part):
     run_bytes: int | None = None
     """Size of the run's messages; null in older records."""
     run_bytes_reason: str | None = None
-    """Reason for this size: `parallel.ddp.bucket_mb`, the parameters of the largest block (`fsdp`, `hsdp`), or
-    25 MiB where it is not known."""
+    """Reason for this size: `parallel.ddp.bucket_mb`, the parameters of the largest block (`fsdp`, `hsdp`),
+    or 25 MiB where it is not known."""
     links: list[NodePairRate]
     """Rates between neighbouring nodes in a ring."""
     message_bytes: int

@@ -171,7 +171,9 @@ def test_slow_storage_and_few_processors_are_warnings() -> None:
     nodes[1] = replace(nodes[1], read_bytes_per_s=1e8)
     (found,) = checks.check_storage_rates(nodes)
     assert (found.nodes, found.severity) == (("n1",), "warning")
-    assert "node n1 reads 100.0 MB/s" in found.message
+    assert "node n1 reads 100.0 MB/s in the run directory, the median is 2000.0 MB/s" in found.message
+    (found,) = checks.check_storage_rates([replace(FOUR[0], write_bytes_per_s=4e6, read_bytes_per_s=2e9)])
+    assert "node n0 writes 4.0 MB/s in the run directory, below 10 MB/s" in found.message
     (found,) = checks.check_processors(with_node(1, processors=3), 4)
     assert (found.nodes, found.severity) == ((), "warning")
 

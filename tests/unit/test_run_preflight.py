@@ -353,6 +353,34 @@ def test_rates_of_storage_leave_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_slow_storage_gets_a_smaller_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[int] = []
+    monkeypatch.setattr(collect_facts.os, "fsync", lambda file: flushed.append(os.fstat(file).st_size))
+    monkeypatch.setattr(collect_facts, "_NO_PART_AFTER_S", 0.0)
+    collect_facts.storage_rates(tmp_path, 0)
+    assert flushed == [2**20]
+    monkeypatch.setattr(collect_facts, "_NO_PART_AFTER_S", 60.0)
+    collect_facts.storage_rates(tmp_path, 0)
+    assert flushed[1:] == [2**20, 2**22, 2**24]
+
+
+def test_without_a_measurement_of_the_links_node_0_alone_measures_storage(
+    together: Callable[..., list[str | None]], attempt: Attempt, capsys: pytest.CaptureFixture[str]
+) -> None:
+    together({})
+    found = Preflight.model_validate(read_json(attempt.preflight))
+    assert found.mode == "basic"
+    assert [each.write_bytes_per_s is not None for each in found.nodes] == [True, False, False]
+    assert "pre-flight: node n0 writes " in capsys.readouterr().out
+
+
+def test_the_machine_of_the_user_measures_no_storage(attempt: Attempt) -> None:
+    alone = replace(node(attempt, 0), allocation=None)
+    assert run_preflight._rate_folder(alone, attempt, "basic") is None
+    assert run_preflight._rate_folder(alone, attempt, "full") == attempt.preflight_folder
+    assert run_preflight._rate_folder(node(attempt, 0), attempt, "basic") == attempt.path
+
+
 def test_a_follower_opens_the_folder_before_each_read(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:

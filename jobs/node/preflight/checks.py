@@ -310,7 +310,12 @@ def check_storage_rates(facts: Sequence[NodeFacts]) -> list[Problem]:
         for host, rate in rates.items():
             slow = len(rates) > 2 and rate < _SLOW_STORAGE * usual
             if slow or rate < _MIN_STORAGE_BYTES_PER_S:
-                message = f"node {host} {verb} {rate / 1e6:.1f} MB/s, the median is {usual / 1e6:.1f} MB/s"
+                least = (
+                    f"the median is {usual / 1e6:.1f}"
+                    if slow
+                    else f"below {_MIN_STORAGE_BYTES_PER_S / 1e6:g}"
+                )
+                message = f"node {host} {verb} {rate / 1e6:.1f} MB/s in the run directory, {least} MB/s"
                 found.append(Problem("storage_rate", message, remedy, (host,), "warning"))
     return found
 

@@ -29,8 +29,11 @@ from jobs.node.preflight.affinity import Affinity
 from jobs.node.preflight.checks import NodeFacts
 from jobs.node.preflight.link_rates import gpu_path, link_bytes_per_s
 
-_RATE_BYTES = 16 * 2**20
 _BLOCK = 2**20
+_RATE_PARTS = (1, 3, 12)
+"""Parts of the file whose writing is timed, in blocks: each is flushed on its own."""
+_NO_PART_AFTER_S = 0.5
+"""A part begins at most this long after the first one: at 10 MB/s the file is whole within 2 s."""
 _NODES_THAT_WRITE = 8
 """Nodes that measure storage. Hundreds that flush at once would measure each other."""
 T = TypeVar("T")
@@ -199,18 +202,25 @@ def _storage_facts(folder: Path, node: int) -> dict[str, Any]:
 def storage_rates(folder: Path, node: int) -> tuple[float, float]:
     """Bytes per second of writing and flushing a file of 16 MiB, and of reading it.
 
-    The file is first dropped from the cache of this node, where the file system does that.
+    Slow storage gets a smaller file, so that the measurement ends within seconds: each part of the file is
+    flushed on its own, and none is begun late. Before it is read, the file is dropped from the cache of this
+    node, where the file system does that.
     """
     path = folder / f"rate-{node:02d}.bin"
     block = os.urandom(_BLOCK)  # file systems compress zeros
+    written = 0
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             began = time.perf_counter()
-            for _ in range(_RATE_BYTES // _BLOCK):
-                os.write(file, block)
-            os.fsync(file)
-            write_s = time.perf_counter() - began
+            for blocks in _RATE_PARTS:
+                for _ in range(blocks):
+                    os.write(file, block)
+                os.fsync(file)
+                written += blocks * _BLOCK
+                write_s = time.perf_counter() - began
+                if write_s > _NO_PART_AFTER_S:
+                    break
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
             began = time.perf_counter()
             os.lseek(file, 0, os.SEEK_SET)
@@ -221,4 +231,4 @@ def storage_rates(folder: Path, node: int) -> tuple[float, float]:
             os.close(file)
     finally:
         path.unlink(missing_ok=True)
-    return _RATE_BYTES / write_s, _RATE_BYTES / read_s
+    return written / write_s, written / read_s

@@ -155,11 +155,19 @@ def _own_facts(
         environ=environ,
         fabric=network.fabric,
         offers=offers,
-        rate_folder=attempt.preflight_folder if mode == "full" else None,
+        rate_folder=_rate_folder(node, attempt, mode),
         interface=network.interface,
         read_gpus=network.read_gpus,
         measure_affinity=_affinity_of_ranks(node, config, network.fabric, environ),
     )
+
+
+def _rate_folder(node: NodeContext, attempt: Attempt, mode: str) -> Path | None:
+    """The folder in which this node measures storage: in mode basic on node 0 alone; None without a scheduler,
+    where short runs share one machine."""
+    if mode == "full":
+        return attempt.preflight_folder
+    return attempt.path if node.rank == 0 and not node.one_machine else None
 
 
 def _affinity_of_ranks(
@@ -316,6 +324,12 @@ def _conclude(node: NodeContext, attempt: Attempt, mode: str, found: _Findings) 
         waited_s=found.waited_s,
     )
     exchange.write_verdict(attempt, record)
+    own = found.facts[0]
+    if own.write_bytes_per_s is not None and own.read_bytes_per_s is not None:
+        rates = (
+            f"writes {own.write_bytes_per_s / 1e6:.0f} MB/s and reads {own.read_bytes_per_s / 1e6:.0f} MB/s"
+        )
+        log_line(f"pre-flight: node {own.host} {rates} in the run directory")
     for problem in found.problems:
         log_line(f"pre-flight: {problem.severity}: {problem.message}; {problem.remedy}")
     if record["at_fault"] and node.allocation is not None:
