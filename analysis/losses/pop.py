@@ -24,18 +24,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from analysis.losses.log_mean import additive_parts
-
-Floats = NDArray[np.float64]
+from analysis.stats.batch_means import mean_moments
+from analysis.stats.estimates import Estimate, Floats, LogMoments, from_moments, geometric_mean
 
 FACTORS = ("persistent_balance", "transient_balance", "host", "transfer")
 """Factors of the parallel efficiency, in the order of the formula."""
 SCALING = "computation_scaling"
+EFFICIENCY = "parallel_efficiency"
 
 
 @dataclass(frozen=True)
@@ -94,15 +95,49 @@ def factors(found: RankSteps) -> dict[str, float]:
     Raises:
         ValueError: no rank has useful time.
     """
-    useful = found.useful_s
-    mean_s, most_s = float(useful.sum(axis=1).mean()), float(useful.sum(axis=1).max())
-    if mean_s <= 0:
+    if found.useful_s.sum() <= 0:
         raise ValueError("no rank has useful time")
-    longest_s = float(useful.max(axis=0).sum())
-    with_host_s = float((useful + found.host_s).max(axis=0).sum())
-    whole_s = float(found.step_s.sum())
-    values = (mean_s / most_s, most_s / longest_s, longest_s / with_host_s, with_host_s / whole_s)
-    return dict(zip(FACTORS, values, strict=True))
+    pairs = pairwise(_chain(found))
+    return {
+        name: float(above.sum() / below.sum()) for name, (above, below) in zip(FACTORS, pairs, strict=True)
+    }
+
+
+def _chain(found: RankSteps) -> list[Floats]:
+    """Seconds by record, of which each factor is the ratio of one sum to the next one."""
+    useful = found.useful_s
+    return [
+        useful.mean(axis=0),
+        useful[useful.sum(axis=1).argmax()],
+        useful.max(axis=0),
+        (useful + found.host_s).max(axis=0),
+        found.step_s,
+    ]
+
+
+def over_repeats(runs: Sequence[RankSteps]) -> dict[str, Estimate]:
+    """`parallel_efficiency` and the factors, geometric means over repeats; of one repeat, within the run."""
+    if len(runs) == 1:
+        return _within_run(runs[0])
+    each = [{EFFICIENCY: parallel_efficiency(run), **factors(run)} for run in runs]
+    return {name: geometric_mean([found[name] for found in each]) for name in (EFFICIENCY, *FACTORS)}
+
+
+def _within_run(run: RankSteps) -> dict[str, Estimate]:
+    """`parallel_efficiency` and the factors of one run, each a ratio of sums over records."""
+    chain = _chain(run)
+    pairs = [(chain[0], chain[-1]), *pairwise(chain)]
+    return {name: _ratio_of_sums(*pair) for name, pair in zip((EFFICIENCY, *FACTORS), pairs, strict=True)}
+
+
+def _ratio_of_sums(above: Floats, below: Floats) -> Estimate:
+    """Ratio of two sums over the same records, with an interval by batch means of the linearized logarithm
+    (delta method); without one for too few records. The slowest rank of the run counts as given."""
+    value = float(above.sum() / below.sum())
+    moments = mean_moments(above / above.mean() - below / below.mean())
+    if moments is None:
+        return Estimate(value, None, None, 1)
+    return from_moments(LogMoments(math.log(value), moments.variance, moments.freedom), 1, "within run")
 
 
 def parallel_efficiency(found: RankSteps) -> float:

@@ -12,14 +12,17 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from analysis.losses.pop import (
+    EFFICIENCY,
     FACTORS,
     RankSteps,
     against_base,
     factors,
     losses,
+    over_repeats,
     parallel_efficiency,
     rank_steps,
 )
+from tests.support.step_series import ar1
 
 
 @st.composite
@@ -82,3 +85,41 @@ def test_only_measured_steps_of_all_ranks_count() -> None:
     assert factors(found)["transfer"] == pytest.approx(0.8)
     assert rank_steps(steps.assign(measured=False)) is None
     assert rank_steps(steps.assign(comm_exposed_s=float("nan"))) is None
+
+
+def jittery_run(seed: int, steps: int) -> RankSteps:
+    """Rank 3 of four is slow by a tenth, and jitter of 5 % is correlated at 0.5."""
+    rng = np.random.default_rng(seed)
+    useful = np.stack([ar1(rng, steps, 0.5, 0.05) for _ in range(4)])
+    useful[3] += 0.1
+    return RankSteps(
+        useful, np.zeros_like(useful), useful.max(axis=0) + 0.2 * ar1(rng, steps, 0.5, 0.2), steps
+    )
+
+
+def test_the_factors_of_one_run_have_intervals_within_it_that_cover() -> None:
+    truth = factors(jittery_run(1000, 100_000))
+    covered = dict.fromkeys(truth, 0)
+    for seed in range(200):
+        run = jittery_run(seed, 200)
+        found = over_repeats([run])
+        assert found[EFFICIENCY].value == pytest.approx(parallel_efficiency(run))
+        for name, value in factors(run).items():
+            estimate = found[name]
+            assert (estimate.value, estimate.basis) == (pytest.approx(value), "within run")
+            assert estimate.low is not None
+            assert estimate.high is not None
+            covered[name] += estimate.low <= truth[name] <= estimate.high
+    without_loss = covered.pop("host")
+    assert without_loss == 200
+    assert all(180 <= count < 200 for count in covered.values()), covered
+
+
+def test_factors_of_few_steps_have_no_interval_and_of_repeats_one_between_them() -> None:
+    assert {each.low for each in over_repeats([jittery_run(0, 29)]).values()} == {None}
+    several = over_repeats([jittery_run(seed, 40) for seed in range(3)])
+    assert {each.basis for each in several.values()} == {"repeats"}
+    transfer = several["transfer"]
+    assert transfer.low is not None
+    assert transfer.high is not None
+    assert transfer.low < transfer.value < transfer.high

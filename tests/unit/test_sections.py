@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from analysis.efficiency import scaling_curves
+from analysis.losses.pop import FACTORS
 from analysis.report import render, write
 from analysis.report.definitions import DEFINITIONS
 from analysis.report.section import Figure, Section
@@ -263,13 +264,14 @@ def test_cells_carry_their_heading_for_narrow_screens(many: tuple[str, Path]) ->
 
 MEANS = (
     "composition", "communication", "collectives", "memory", "utilization", "waiting", "goodput_by_size",
-    "step_percentiles",
+    "step_percentiles", "pop_factors",
 )  # fmt: skip
 WITHIN_RUN = {
     ("waiting", "recorded_s"),
     ("waiting", "wait_s"),
     *(("composition", name) for name in PHASES),
     *(("communication", name) for name in ("share", "wait_s", "transfer_s")),
+    *(("pop_factors", name) for name in ("parallel_efficiency", *FACTORS)),
 }
 """Means that have an interval over the steps of a single repeat."""
 

@@ -8,19 +8,19 @@ import pandas as pd
 
 from analysis.efficiency import Curve, Point
 from analysis.losses.pop import (
+    EFFICIENCY,
     FACTORS,
     SCALING,
     RankSteps,
     against_base,
-    factors,
     losses,
     mean_factors,
-    parallel_efficiency,
+    over_repeats,
     rank_steps,
 )
 from analysis.report import common
 from analysis.report.section import Column, RunLink, Section, Table, Value
-from analysis.stats.estimates import Estimate, geometric_mean
+from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from analysis.units import percent
 
@@ -49,7 +49,7 @@ def build(study: Study) -> Section | None:
             if not runs:
                 continue
             size = common.size_values(study, curve, point)
-            rows.append([*size, geometric_mean([parallel_efficiency(run) for run in runs]), *_factors(runs)])
+            rows.append([*size, *(common.of_steps(point, value) for value in over_repeats(runs).values())])
             sources.append(common.sources(study, curve, point))
             for name, value in mean_factors(runs).items():
                 if point.world_size > 1 and (smallest is None or value < smallest[0]):
@@ -93,11 +93,6 @@ def _repeats(study: Study, curve: Curve, point: Point, by_run: dict[str, pd.Data
     return found
 
 
-def _factors(runs: list[RankSteps]) -> list[Estimate]:
-    each = [factors(run) for run in runs]
-    return [geometric_mean([found[name] for found in each]) for name in FACTORS]
-
-
 def _work(point: Point, base: Point) -> float:
     return (point.global_batch_size / point.devices) / (base.global_batch_size / base.devices)
 
@@ -105,7 +100,7 @@ def _work(point: Point, base: Point) -> float:
 def _factor_table(study: Study, rows: list[list[Value]], sources: list[list[RunLink]]) -> Table:
     columns = [
         *common.size_columns(study),
-        Column("parallel_efficiency", "parallel efficiency", "share", "pop-factors"),
+        Column(EFFICIENCY, "parallel efficiency", "share", "pop-factors"),
         *(Column(name, NAMES[name], "share", "pop-factors") for name in FACTORS),
     ]
     estimates = (value for row in rows for value in row if isinstance(value, Estimate))
@@ -121,6 +116,6 @@ def _loss_table(study: Study, rows: list[list[Value]], sources: list[list[RunLin
     ]
     caption = (
         "Percentage points of efficiency lost to each factor against the base: they sum exactly to 100 % "
-        "minus the efficiency. Negative parts are gains."
+        "minus the efficiency. Negative parts are gains. The parts have no intervals."
     )
     return Table("pop_losses", caption, columns, rows, sources)
