@@ -163,8 +163,8 @@ def _own_facts(
 
 
 def _rate_folder(node: NodeContext, attempt: Attempt, mode: str) -> Path | None:
-    """The folder in which this node measures storage: in mode basic on node 0 alone; None without a scheduler,
-    where short runs share one machine."""
+    """The folder in which this node measures storage: in mode basic on node 0 alone; None without a
+    scheduler, where short runs share one machine."""
     if mode == "full":
         return attempt.preflight_folder
     return attempt.path if node.rank == 0 and not node.one_machine else None
