@@ -81,9 +81,8 @@ def account(start: float, end: float, intervals: Iterable[Interval]) -> dict[Job
     for each in sorted(intervals, key=lambda interval: (interval.start, interval.end)):
         first, last = min(max(each.start, at), end), min(each.end, end)
         found["other"] += max(0.0, first - at)
-        if last > first:
-            found[each.name] += last - first
-        at = max(at, first, last)
+        found[each.name] += max(0.0, last - first)
+        at = max(first, last)
     found["other"] += max(0.0, end - at)
     return found
 
@@ -147,9 +146,9 @@ def _of_steps(
     rows = rows[rows["start_s"].notna()].sort_values("start_s")
     if rows.empty:
         return []
-    begins = rows["start_s"].to_numpy(dtype=np.float64)
-    finish = begins + rows["step_s"].to_numpy(dtype=np.float64)
-    saving = rows["checkpoint_s"].fillna(0.0).to_numpy(dtype=np.float64)
+    begins = rows["start_s"].to_numpy()
+    finish = begins + rows["step_s"].to_numpy()
+    saving = rows["checkpoint_s"].fillna(0.0).to_numpy()
     if loop is None:
         loop = ends - float(finish.max())
     lasts = (rows["step"] + rows["steps"] - 1).to_numpy()

@@ -103,7 +103,7 @@ class Stationarity:
 def mser5(values: ArrayLike) -> int:
     """Number of leading values to drop: d* = argmin over d <= n/2 of sum_{i>d} (x_i - mean_{>d})^2 / (n-d)^2,
     with x the means of five values. A multiple of five; 0 for fewer than ten values."""
-    batches = _means_of(np.asarray(values, dtype=np.float64), BATCH)
+    batches = _means_of(np.asarray(values), BATCH)
     if batches.size < 2:
         return 0
     centred = (batches - batches.mean())[::-1]

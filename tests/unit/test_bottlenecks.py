@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from analysis.losses.advice import advice
 from analysis.losses.bottlenecks import MATERIAL, STRAGGLERS, bottlenecks
 from analysis.losses.compute_loss import CauseName
-from analysis.losses.waterfall import PhaseTimes
+from analysis.losses.waterfall import PhaseTimes, with_series
 from disttrain.config.config_tree import config_fields
 from disttrain.records.steps import PHASES
 
@@ -33,6 +34,34 @@ def test_phases_are_ranked_by_the_gain_without_them() -> None:
     assert first.significant
     assert first.ceiling.value == pytest.approx(0.5 / 1.25)
     assert first.ceiling.low <= first.ceiling.value <= first.ceiling.high
+    assert first.ceiling.repeats == 3
+
+
+def test_a_share_at_the_bound_is_a_bottleneck_and_not_significant() -> None:
+    phases = {name: np.zeros(2) for name in PHASES} | {"input_s": np.full(2, MATERIAL)}
+    (found,) = bottlenecks(PhaseTimes(np.ones(2), phases, 2, 16, 2), None)
+    assert (found.phase, found.share.low, found.significant) == ("input_s", MATERIAL, False)
+
+
+def test_a_phase_that_is_the_whole_step_has_a_finite_ceiling() -> None:
+    phases = {name: np.zeros(2) for name in PHASES} | {"input_s": np.ones(2)}
+    (found,) = bottlenecks(PhaseTimes(np.ones(2), phases, 2, 16, 2), None)
+    ceiling = found.ceiling
+    assert (ceiling.low, ceiling.value, ceiling.high) == pytest.approx((999, 999, 999))
+
+
+def test_compute_of_one_repeat_is_not_significant_by_the_spread_of_its_steps() -> None:
+    point, base = times(repeats=1, compute_s=1.3), times(repeats=1, ranks=1)
+    alone = [
+        with_series(
+            each,
+            {name: np.full(100, seconds[0]) for name, seconds in each.phases.items()}
+            | {"step_s": np.full(100, each.step_s[0])},
+        )
+        for each in (point, base)
+    ]
+    (found,) = bottlenecks(*alone)
+    assert (found.phase, found.share.low, found.significant) == ("compute_s", None, False)
 
 
 def test_only_compute_beyond_the_base_counts() -> None:
@@ -79,6 +108,45 @@ def test_options_that_are_set_are_not_advised() -> None:
     assert "a smaller parallel.ddp.bucket_mb" in advice("comm_transfer_s", "ddp", messages=1)
     assert "a smaller" not in advice("comm_transfer_s", "ddp", messages=4)
     assert "Leave" in advice("comm_wait_s", "ddp", culprit=True)
+
+
+@pytest.mark.parametrize(
+    ("line", "phase", "keywords"),
+    [
+        (
+            "Leave the slow rank's node out of the next job.",
+            "compute_s",
+            {"causes": ["slow_ranks"], "culprit": True},
+        ),
+        ("Compare the ranks in the section of stragglers.", "compute_s", {"causes": ["slow_ranks"]}),
+        (
+            "Record a trace at both sizes and compare the kernels: profile.steps.",
+            "compute_s",
+            {"culprit": True},
+        ),
+        (
+            "Compare the slow rank's data and work with those of the others: it is slow on several nodes.",
+            "comm_wait_s",
+            {"culprit": True, "several_nodes": True},
+        ),
+        (
+            "Reduce work on the host: compiled layers; or rarer garbage collection; or rarer log lines; "
+            "or a profiler trace of some steps.",
+            "other_s",
+            {"several_nodes": True, "own_program": False},
+        ),
+    ],
+)
+def test_advice_follows_the_cause_and_the_named_ranks(
+    line: str, phase: str, keywords: dict[str, Any]
+) -> None:
+    assert advice(phase, "ddp", **keywords) == line
+
+
+def test_waiting_between_stages_of_a_pipeline_is_its_bubble() -> None:
+    assert advice("comm_wait_s", "pipeline") == advice("comm_transfer_s", "pipeline")
+    assert advice("comm_wait_s", "pipeline").startswith("Make the bubble of the pipeline smaller")
+    assert advice("input_s", "pipeline") == advice("input_s", "ddp")
 
 
 def test_noise_around_nothing_is_rarely_significant() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.losses.goodput import CLASSES, Interval, JobTime, account, job_time
+from disttrain.records.gpu_hours import StartGpuHours, summed
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
 from tests.support.fake_runs import fake_run
@@ -98,6 +99,126 @@ def test_a_resumed_run_is_divided_without_gap(tmp_path: Path) -> None:
     assert found.whole_s == pytest.approx(245)
     assert found.goodput == pytest.approx(47 / 245)
     assert found.device_seconds["queue"] == 0
+
+
+def accounted(run: RunDir, starts: list[tuple[float | None, float, float, int]]) -> None:
+    """Write `usage.json` with starts of (submission, start, end, devices)."""
+    found = [
+        StartGpuHours(
+            job_id="1",
+            submitted=None if submitted is None else at(submitted),
+            started=at(started),
+            ended=at(ended),
+            elapsed_s=ended - started,
+            devices=devices,
+        )
+        for submitted, started, ended, devices in starts
+    ]
+    write_json(run.usage, summed("sacct", "GPU-hours", found, 2).model_dump())
+
+
+def test_starts_that_ended_before_an_attempt_are_restarts(tmp_path: Path) -> None:
+    run, steps, hardware = resumed_run(tmp_path)
+    accounted(run, [(0, 60, 130, 2), (130, 135, 140, 3), (140, 150, 245, 4)])
+    found = job_time(run.path, steps, hardware)
+    assert found is not None
+    assert found.seconds["queue"] == pytest.approx(60 + 5 + 10)
+    assert found.seconds["restart"] == pytest.approx(5 + 50)
+    assert found.devices == 4, "those of the last start"
+
+
+def test_the_queue_begins_with_the_submission_or_with_the_end_of_the_start_before(tmp_path: Path) -> None:
+    run, steps, hardware = resumed_run(tmp_path)
+    accounted(run, [(None, 60, 130, 2), (140, 150, 245, 2)])
+    found = job_time(run.path, steps, hardware)
+    assert found is not None
+    assert found.seconds["queue"] == pytest.approx(20)
+    assert found.whole_s == pytest.approx(245 - 60)
+
+
+def test_the_end_of_a_start_after_its_attempt_is_other_time(tmp_path: Path) -> None:
+    """The scheduler's clock is a second ahead of the node's: the second start begins after its attempt."""
+    run, steps, hardware = resumed_run(tmp_path)
+    accounted(run, [(0, 60, 135, 2), (135, 151, 245, 2)])
+    found = job_time(run.path, steps, hardware)
+    assert found is not None
+    assert found.seconds["queue"] == pytest.approx(60 + 16)
+    assert found.seconds["restart"] == pytest.approx(49)
+    assert found.seconds["other"] == pytest.approx(10 + 11 + 5)
+    assert found.seconds["training"] == pytest.approx(47)
+
+
+@pytest.mark.parametrize("ended", [59.0, 60.5])
+def test_a_first_start_of_a_second_is_a_start_up(tmp_path: Path, ended: float) -> None:
+    run, steps, hardware = resumed_run(tmp_path)
+    first = read_json(run.attempt(0).record)
+    write_json(run.attempt(0).record, first | {"started": at(60), "ended": at(60.5)})
+    accounted(run, [(0, 59, ended, 2), (60.5, 150, 245, 2)])
+    found = job_time(run.path, steps[steps["attempt"] == 1], hardware)
+    assert found is not None
+    assert found.seconds["start_up"] == pytest.approx(1.5)
+    assert found.seconds["restart"] == pytest.approx(50)
+
+
+def test_an_attempt_on_a_clock_behind_that_of_the_scheduler_has_no_negative_time(tmp_path: Path) -> None:
+    run, steps, hardware = resumed_run(tmp_path)
+    accounted(run, [(0, 70, 130, 2), (130, 150, 245, 2)])
+    found = job_time(run.path, steps, hardware)
+    assert found is not None
+    assert (found.seconds["queue"], found.seconds["start_up"]) == pytest.approx((70 + 20, 10))
+
+
+@pytest.mark.parametrize(("loop", "placed"), [(149, True), (148.5, False), (246, True), (246.5, False)])
+def test_a_loop_outside_of_its_attempt_is_not_believed(tmp_path: Path, loop: float, placed: bool) -> None:
+    """A clock that was set during the run; clocks of machines differ by up to a second."""
+    run, steps, hardware = resumed_run(tmp_path)
+    hardware.loc[1, "time_s"] = START + loop + 5
+    found = job_time(run.path, steps, hardware)
+    assert found is not None
+    assert found.placed == placed
+    if not placed:
+        assert found.seconds["restart"] == pytest.approx(245 - 30 - 150), (
+            "the last step ends with the attempt"
+        )
+
+
+def test_an_attempt_without_steps_is_a_restart_as_a_whole(tmp_path: Path) -> None:
+    run, steps, hardware = resumed_run(tmp_path)
+    found = job_time(run.path, steps[steps["attempt"] == 0], hardware)
+    assert found is not None
+    assert found.seconds["restart"] == pytest.approx(245 - 150)
+
+
+def test_an_attempt_without_an_end_lasts_until_its_last_progress(tmp_path: Path) -> None:
+    run, steps, hardware = resumed_run(tmp_path)
+    expected = job_time(run.path, steps, hardware.iloc[:0])
+    write_json(run.attempt(1).record, read_json(run.attempt(1).record) | {"ended": None})
+    write_json(run.progress, {"attempt": 1, "updated": START + 245})
+    assert job_time(run.path, steps, hardware.iloc[:0]) == expected
+
+
+def test_saving_counts_where_it_was_measured_and_the_step_was_kept(tmp_path: Path) -> None:
+    run, steps, hardware = resumed_run(tmp_path)
+    steps["checkpoint_s"] = [None, 0.5, 2.0, None, None, None, 3.0]  # step 3 of attempt 0 is repeated
+    found = job_time(run.path, steps.astype({"checkpoint_s": float}), hardware)
+    assert found is not None
+    assert found.seconds["checkpoint"] == pytest.approx(3.5)
+    assert found.seconds["training"] == pytest.approx(50 - 3.5)
+    assert found.seconds["rework"] == pytest.approx(20)
+
+
+def test_a_validation_ends_with_the_next_step_or_the_attempt(tmp_path: Path) -> None:
+    """That of step 4: attempt 0 ends 10 s after the step, and step 5 of attempt 1 follows after 2 s."""
+    run, steps, hardware = resumed_run(tmp_path)
+    metrics = read_json(run.metrics)
+    metrics["eval_history"] = [metrics["eval_history"][0] | {"step": 4, "elapsed_s": 25.0}]
+    write_json(run.metrics, metrics)
+    steps.loc[6, "start_s"] += 2.0
+    found = job_time(run.path, steps, hardware)
+    assert found is not None
+    assert found.seconds["evaluation"] == pytest.approx(10 + 2)
+    assert found.seconds["queue"] == pytest.approx(60 + 20)
+    assert found.seconds["training"] == pytest.approx(47)
 
 
 def test_without_samples_the_last_step_ends_with_the_attempt(tmp_path: Path) -> None:
