@@ -171,7 +171,8 @@ _ALL = (
         "busbw = f · bytes / shortest duration of a rank",
         "f = 2(n - 1)/n for all-reduce, (n - 1)/n for all-gather and reduce-scatter, 1 for broadcast, with n "
         "ranks: the rate that each link must carry, comparable with its line rate. The rank with the "
-        "shortest duration arrived last and waited for nobody. Unit: B/s.",
+        "shortest duration arrived last and waited for nobody. Of a step in which nothing is hidden, the "
+        "duration is the exposed transfer of all measured steps instead of that of profiled ones. Unit: B/s.",
         "NVIDIA nccl-tests, PERFORMANCE.md",
     ),
     Definition(

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from analysis.efficiency import Curve, Point
+from analysis.losses.waiting import TRANSFER, WAIT
+from analysis.profiled_communication import NOTHING_HIDDEN, bus_bandwidth, is_exposed, unrepresentative
 from analysis.report.cells import cell
 from analysis.report.common import (
     all_points,
@@ -31,7 +33,7 @@ from analysis.study import Study
 from analysis.svg.bars import stacked
 from analysis.svg.plot import LegendItem
 from analysis.svg.scales import Axis
-from analysis.units import percent, plural, seconds, time_scale
+from analysis.units import listed, percent, plural, seconds, time_scale, times
 from disttrain.records.communication import CollectiveSummary, CommSummary
 from disttrain.records.metrics import Metrics
 
@@ -97,12 +99,12 @@ def build(study: Study) -> Section | None:
 
 def _means(study: Study, curve: Curve, point: Point) -> _Means:
     summaries = _summaries(study, curve, point)
-    bus = over_repeats(point, [each.bus_bytes_per_s for each in summaries])
+    bus = over_repeats(point, _bus_bandwidths(study, curve, point).values())
     rate = _line_rate(study, curve, point)
     return _Means(
-        share=phases_share(study, curve, point, ["comm_wait_s", "comm_transfer_s"]),
-        wait_s=phases_s(study, curve, point, ["comm_wait_s"]),
-        transfer_s=phases_s(study, curve, point, ["comm_transfer_s"]),
+        share=phases_share(study, curve, point, [WAIT, TRANSFER]),
+        wait_s=phases_s(study, curve, point, [WAIT]),
+        transfer_s=phases_s(study, curve, point, [TRANSFER]),
         hidden_s=over_repeats(point, [each.hidden_s for each in summaries]),
         bytes=over_repeats(point, [each.bytes for each in summaries]),
         bus_bytes_per_s=bus,
@@ -113,10 +115,9 @@ def _means(study: Study, curve: Curve, point: Point) -> _Means:
 
 def _measured_share(study: Study, curve: Curve, point: Point) -> Estimate | None:
     """Bus bandwidth / rate of the slowest link that the run itself measured before its first step."""
-    bandwidths, slowest = [], []
+    bandwidths, slowest, by_run = [], [], _bus_bandwidths(study, curve, point)
     for row in study.runs_of(curve, point):
-        metrics = study.metrics.get((curve.sweep, row["run"]))
-        bus = metrics.comm.bus_bytes_per_s if metrics is not None and metrics.comm is not None else None
+        bus = by_run.get(row["run"])
         rates = [link.bytes_per_s for link in read_link_rates(Path(row["path"]))]
         if bus is not None and rates:
             bandwidths.append(bus)
@@ -124,14 +125,49 @@ def _measured_share(study: Study, curve: Curve, point: Point) -> Estimate | None
     return of_steps(point, ratio_of_means(bandwidths, slowest)) if slowest else None
 
 
+def _bus_bandwidths(study: Study, curve: Curve, point: Point) -> dict[str, float | None]:
+    """Bus bandwidth of each repeat that has collectives on record, by run."""
+    transfer_s = study.phase_times(curve, point).phases[TRANSFER]
+    return {
+        run: bus_bandwidth(metrics.comm, float(seconds))
+        for run, seconds in zip(point.runs, transfer_s, strict=True)
+        if (metrics := study.metrics.get((curve.sweep, run))) is not None and metrics.comm is not None
+    }
+
+
 def _profiled(study: Study, points: _Sizes) -> str:
     """Steps behind the columns."""
-    text = "Exposed time is measured in every step; hidden time, payload and bandwidth in profiled steps"
-    counts = [each.sampled_steps for curve, point, _ in points for each in _summaries(study, curve, point)]
-    if not counts:
+    text = "Exposed time is measured in every step; hidden time and payload in profiled steps"
+    summaries = [each for curve, point, _ in points for each in _summaries(study, curve, point)]
+    if not summaries:
         return f"{text}."
+    counts = [each.sampled_steps for each in summaries]
     low, high = min(counts), max(counts)
-    return f"{text}, {low if low == high else f'{low} to {high}'} of a run."
+    text += f", {low if low == high else f'{low} to {high}'} of a run"
+    if any(map(is_exposed, summaries)):
+        return (
+            f"{text}. Bandwidth is that of the exposed transfer of all steps where at most "
+            f"{percent(NOTHING_HIDDEN, 0)} of communication is hidden, else that of the profiled steps."
+        )
+    return f"{text}; so is bandwidth."
+
+
+def _unlike_the_mean(study: Study, points: _Sizes) -> str:
+    """Sizes whose profiled steps are far from the mean of all steps; empty without any."""
+    found = []
+    for curve, point, means in points:
+        summaries = _summaries(study, curve, point)
+        exposed_s = _seconds(means.wait_s) + _seconds(means.transfer_s)
+        ratios = [ratio for each in summaries if (ratio := unrepresentative(each, exposed_s)) is not None]
+        if ratios:
+            largest = max(ratios, key=lambda ratio: max(ratio, 1 / ratio))
+            found.append(f"{times(largest, 1)} on {point_name(study, curve, point)}")
+    if not found:
+        return ""
+    return (
+        " Exposed communication of the profiled steps is not that of the mean step: "
+        f"{listed(found)}. Their rows are not representative."
+    )
 
 
 def _line_rate(study: Study, curve: Curve, point: Point) -> float | None:
@@ -173,7 +209,8 @@ def _collectives(study: Study, points: _Sizes) -> Table:
         "collectives",
         f"Collectives of profiled steps, the {_LISTED} longest of each size, means over steps, ranks "
         "and repeats; bandwidth by the rank with the shortest duration. Collectives that run at the same "
-        "time each count in full, so their sum can exceed the communication of the step.",
+        "time each count in full, so their sum can exceed the communication of the step."
+        f"{_unlike_the_mean(study, points)}",
         [
             *size_columns(study),
             Column("collective", "collective"),
@@ -190,7 +227,7 @@ def _collectives(study: Study, points: _Sizes) -> Table:
 
 def _conclusion(study: Study, points: _Sizes) -> str:
     """Share of the step and of hidden communication at the largest measured size of the leading curve, and
-    the range of the hidden share over configurations."""
+    the hidden share of other configurations there."""
     lead = study.leading_curve
     ordered = [each for each in points if each[0] is not lead] + [each for each in points if each[0] is lead]
     for curve, point, means in reversed(ordered):
@@ -198,29 +235,56 @@ def _conclusion(study: Study, points: _Sizes) -> str:
             continue
         name = point_name(study, curve, point)
         text = f"On {name}, exposed communication takes {percent(means.share.value, 0)} of the step"
-        wait_s, transfer_s, hidden_s = (_seconds(value) for value in means[1:4])
-        exposed_s = wait_s + transfer_s
-        if means.wait_s and means.transfer_s and exposed_s > 0:
+        wait_s, transfer_s = _seconds(means.wait_s), _seconds(means.transfer_s)
+        if means.wait_s and means.transfer_s and wait_s + transfer_s > 0:
             text += f": {seconds(wait_s)} waiting for peers and {seconds(transfer_s)} transfer"
-        covered = ""
-        if means.hidden_s is not None and hidden_s + exposed_s > 0:
-            hidden = percent(hidden_s / (hidden_s + exposed_s), 0)
-            covered = f"{hidden} of all communication is hidden under compute."
-        return sentence([text + ".", covered, _most_hidden(study, points, point)])
+        return sentence([text + ".", _hidden(study, curve, point), _others_hide(study, points, curve, point)])
     return "Exposed communication was not measured."
 
 
-def _most_hidden(study: Study, points: _Sizes, shown: Point) -> str:
-    """The configuration that hides least and that which hides most, at the size of `shown`; empty for one."""
-    shares = []
-    for curve, point, means in points:
-        whole_s = sum(map(_seconds, means[1:4]))
-        if point.devices == shown.devices and means.hidden_s is not None and whole_s > 0:
-            shares.append((_seconds(means.hidden_s) / whole_s, curve.label))
-    if len(shares) < 2:
+def _hidden_share(study: Study, curve: Curve, point: Point) -> Estimate | None:
+    """Hidden share of the communication of the profiled steps, both from the same steps; None without any."""
+    known = [each for each in _summaries(study, curve, point) if each.total_s > 0]
+    if not known:
+        return None
+    return of_steps(
+        point, ratio_of_means([each.hidden_s for each in known], [each.total_s for each in known])
+    )
+
+
+def _hidden(study: Study, curve: Curve, point: Point) -> str:
+    """The hidden share with the number of profiled steps; empty where no step was profiled."""
+    share = _hidden_share(study, curve, point)
+    if share is None:
         return ""
-    (low, least), (high, most) = min(shares), max(shares)
-    return f"At this size, {most} hides most ({percent(high, 0)}), {least} least ({percent(low, 0)})."
+    steps = sum(each.sampled_steps for each in _summaries(study, curve, point))
+    text = (
+        f"In {plural(steps, 'profiled step')}, {cell(share, 'share').in_text} of the communication is hidden"
+    )
+    return f"{text} under compute."
+
+
+def _others_hide(study: Study, points: _Sizes, shown: Curve, at: Point) -> str:
+    """Hidden shares of other configurations with as many devices, the two farthest apart, and the reason
+    where a step has one message."""
+    shares = []
+    for curve, point, _ in points:
+        if (
+            curve is not shown
+            and point.devices == at.devices
+            and (share := _hidden_share(study, curve, point))
+        ):
+            single = all(each.count == 1 for each in _summaries(study, curve, point))
+            shares.append((share.value, curve.label, single))
+    if not shares:
+        return ""
+    ends = dict.fromkeys((max(shares), min(shares)))
+    text = listed([f"{label} hides {percent(share, 0)}" for share, label, _ in ends])
+    alone = [label for _, label, single in ends if single]
+    if not alone:
+        return f"At this size, {text}."
+    one = f"a step of {listed(alone)} has one message, which cannot start before the last gradient is ready"
+    return f"At this size, {text}: {one}."
 
 
 def _seconds(value: Estimate | None) -> float:
@@ -234,7 +298,7 @@ _KINDS = (("waiting for peers", "ph-wait"), ("data transfer", "ph-transfer"), ("
 def _exposed(study: Study, points: _Sizes) -> str:
     """Exposed seconds of the configuration and size with the smallest, and with the largest."""
     found = [
-        (phases_s(study, curve, point, ["comm_wait_s", "comm_transfer_s"]), point_name(study, curve, point))
+        (phases_s(study, curve, point, [WAIT, TRANSFER]), point_name(study, curve, point))
         for curve, point, _ in points
     ]
     known = [(exposed_s, name) for exposed_s, name in found if exposed_s is not None]
