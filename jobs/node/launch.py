@@ -111,9 +111,6 @@ def _prepare(node: NodeContext, attempt: Attempt, held: contextlib.ExitStack) ->
     log_line(f"node {node.rank} of {nodes} on {processes.host()}: {shlex.join(command)}")
     deadline = float(added["DISTTRAIN_DEADLINE"].value)
     lead_s = lead_within(deadline - time.time(), float(record["config"]["job"]["stop_lead_s"]))
-    node_info.start_node_info(
-        attempt, node.rank, node.allocation.node_info_module if node.allocation else None
-    )
     node_folder = held.enter_context(memory_folder())
     env = environment.rank_environment(os.environ, added) | {
         FOLDER_VARIABLE: str(node_folder),
@@ -122,6 +119,9 @@ def _prepare(node: NodeContext, attempt: Attempt, held: contextlib.ExitStack) ->
     }
     if attempt.directory_id is not None:
         env[ID_VARIABLE] = attempt.directory_id
+    node_info.start_node_info(
+        attempt, node.rank, env, node.allocation.node_info_module if node.allocation else None
+    )
     stop_signal = signal.Signals[record["config"]["job"]["stop_signal"]] if about else None
     context = TorchrunContext(
         attempt,

@@ -12,7 +12,7 @@ import re
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,15 @@ TIMEOUT_S = 20
 _PACKAGES = re.compile(r"torch|triton|(nvidia-(nccl|cuda-runtime|cudnn|nvshmem).*)")
 
 
-def start_node_info(attempt: Attempt, node: int, module: str | None = None) -> None:
+def start_node_info(attempt: Attempt, node: int, env: Mapping[str, str], module: str | None = None) -> None:
     """Start the process that writes the record, as a child of the caller.
 
+    `env` is the environment of the ranks: libraries, plugins and files of NCCL are found by its variables.
     `module` replaces this module where the scheduler adds to the record (`Allocation.node_info_module`).
     """
-    command = [sys.executable, "-m", module or "jobs.node.node_info", str(attempt.path), str(node)]
-    processes.spawn([*command, attempt.directory_id or ""])
+    # -P: the environment of the ranks lacks PYTHONSAFEPATH
+    command = [sys.executable, "-P", "-m", module or "jobs.node.node_info", str(attempt.path), str(node)]
+    processes.spawn([*command, attempt.directory_id or ""], env=env)
 
 
 def collect_node_info(node: int, *, root: Path = Path("/")) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest.mock import Mock
@@ -15,6 +16,7 @@ from disttrain.records.heartbeat import count_killed_probes, record_killed_probe
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal
+from jobs.core.environment import AddedVariable
 from jobs.fabric.description import Fabric, FabricKind, Interface
 from jobs.node import fabric_environment, launch, rendezvous
 from jobs.node.node_context import NodeContext
@@ -91,3 +93,25 @@ def test_gloo_of_all_nodes_uses_the_network_that_node_0_chose(
     reason = read_json(run.env_json)["variables"]["GLOO_SOCKET_IFNAME"]["reason"]
     assert "the pre-flight reached them in 127.0.0.0/8" in reason
     assert sorted(resolved) == hosts, "a name that is resolved again may fail on one node alone"
+
+
+def test_the_record_of_the_node_is_taken_in_the_environment_of_the_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = Config.model_validate({"resources": {"device": "cpu"}}).as_dict()
+    run = RunDir(tmp_path / "runs" / "sweep" / "run")
+    write_json(run.run_json, {"schema_version": 1, "config": config})
+    added = {
+        "DISTTRAIN_DEADLINE": AddedVariable("2e9", "x", "config"),
+        "NCCL_CONF_FILE": AddedVariable("/site/nccl.conf", "x", "site"),
+    }
+    started: list[Mapping[str, str]] = []
+    monkeypatch.setattr(launch, "_agree", lambda *_: (added, rendezvous.Endpoint("n0", 1)))
+    monkeypatch.setattr(launch, "launch_command", lambda *_: ["torchrun"])
+    monkeypatch.setattr(launch.code_snapshot, "snapshot_problem", lambda *_: None)
+    monkeypatch.setattr(launch.node_info, "start_node_info", lambda *given: started.append(given[2]))
+    with contextlib.ExitStack() as held:
+        prepared = launch._prepare(NodeContext(run, 0, 0, ["n0"], None), run.attempt(0), held)
+    assert isinstance(prepared, launch._Prepared)
+    assert [each["NCCL_CONF_FILE"] for each in started] == ["/site/nccl.conf"]
+    assert started == [prepared.env]

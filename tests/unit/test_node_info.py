@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from disttrain.records.json_files import read_json
 from disttrain.records.node import NodeRecord
+from disttrain.records.run_directory import RunDir
 from jobs.node import node_info
 from jobs.schedulers.slurm import node_record
+from tests.support.jobs import wait_until
 
 FILES = {
     "proc/cpuinfo": "processor\t: 0\nmodel name\t: AMD EPYC 9654 96-Core Processor\nflags\t: fpu\n",
@@ -81,6 +84,23 @@ def test_the_fabric_as_detected(shared_tree: Callable[[str], Path], monkeypatch:
     assert libraries is not None
     assert (libraries.nccl, libraries.memory_lock) == ("2.21.5", "unlimited")
     assert libraries.nccl_files == {"/etc/nccl.conf": {"NCCL_IB_TIMEOUT": "22", "NCCL_DEBUG": "WARN"}}
+
+
+def test_libraries_are_found_in_the_environment_of_the_ranks(tmp_path: Path) -> None:
+    """A profile and `job.env` may set other paths than the agent has."""
+    (tmp_path / "nccl.conf").write_text("NCCL_IB_TIMEOUT=21\n")
+    (tmp_path / "libnccl-net-own.so").touch()
+    attempt = RunDir(tmp_path / "run").attempt(0)
+    attempt.path.mkdir(parents=True)
+    paths = {"NCCL_CONF_FILE": str(tmp_path / "nccl.conf"), "LD_LIBRARY_PATH": str(tmp_path)}
+    of_ranks = {**os.environ, **paths, "PYTHONPATH": str(Path(node_info.__file__).parents[2])}
+    of_ranks.pop("PYTHONSAFEPATH", None)
+    node_info.start_node_info(attempt, 3, of_ranks)
+    wait_until(attempt.node_record(3).exists)
+    found = NodeRecord.model_validate(read_json(attempt.node_record(3))).communication
+    assert found is not None
+    assert found.nccl_files[paths["NCCL_CONF_FILE"]] == {"NCCL_IB_TIMEOUT": "21"}
+    assert str(tmp_path / "libnccl-net-own.so") in found.nccl_plugins
 
 
 def test_values_that_cannot_be_read_are_null(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
