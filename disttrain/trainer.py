@@ -25,12 +25,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from disttrain.checkpoint import manifest as manifests
-from disttrain.checkpoint.folder import checkpoint_folder, committed_path
-from disttrain.checkpoint.manifest import build_manifest
-from disttrain.checkpoint.resume import ResumeSource, named_checkpoint, newest_intact
-from disttrain.checkpoint.saver import CheckpointSaver
-from disttrain.checkpoint.train_state import RandomState, Stateful, TrainState
+from disttrain.checkpoint.folder import committed_path
+from disttrain.checkpoint.train_state import RandomState
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.sections.data import DataConfig
 from disttrain.data.loader import make_loader
@@ -43,7 +39,6 @@ from disttrain.model_hooks import hooks_of
 from disttrain.optim.optimizer import set_lr_scales
 from disttrain.parallel.mesh import build_mesh
 from disttrain.precision import build_precision
-from disttrain.records.dataset import DatasetRecord
 from disttrain.records.metrics import EvalPoint, Metrics
 from disttrain.runtime import heartbeat
 from disttrain.runtime.rank_failure import record_failure
@@ -52,8 +47,7 @@ from disttrain.step_result import StepResult
 from disttrain.step_runner import StepRunner
 from disttrain.task import OwnObjective
 from disttrain.telemetry.script_watch import ScriptWatch
-from disttrain.telemetry.step_clock import CHECKPOINT, OTHER
-from disttrain.telemetry.telemetry_state import TelemetryState
+from disttrain.trainer_checkpoints import TrainerCheckpoints
 from disttrain.trainer_config import trainer_config
 from disttrain.trainer_setup import (
     OptimizerFactory,
@@ -64,8 +58,6 @@ from disttrain.trainer_setup import (
     parallelize,
     recorded_if_it_fails,
     refuse_between_averages,
-    refuse_later_checkpoint,
-    refuse_other_plan,
     start_telemetry,
 )
 from disttrain.transforms.compilation import compiling
@@ -152,8 +144,7 @@ class Trainer(Generic[B]):
                     parallel_model, self._objective, made, optim, strategy, plan, steps,
                     self._telemetry.clock, self._precision,
                 )  # fmt: skip
-                self._origin: ResumeSource | None = None
-                self._saver: CheckpointSaver | None = None
+                self._checkpoints = TrainerCheckpoints(self._telemetry, self._runner, self._random, steps)
                 self._validated: EvalPoint | None = None
                 self._began = False
                 self._closed = False
@@ -271,18 +262,12 @@ class Trainer(Generic[B]):
         """
         if not self._began:
             raise RuntimeError("save() follows the first step() of a Trainer")
-        saver, step = self._saver_of_run(), self.steps_done
+        saver, step = self._checkpoints.saver(), self.steps_done
         refuse_between_averages(self._runner.strategy, step, "save()")
         if step > saver.step:
             self._end_if_not_finite(wait=True)
             point = self._validated
-            self._telemetry.clock.switch(CHECKPOINT)
-            with heartbeat.within("checkpoint"):
-                saver.save(step, point.loss if point is not None and point.step == step else None)
-                saver.commit()
-            if self._world.all_gather_object(saver.committed_step)[0] != step:
-                raise RuntimeError(f"the checkpoint of step {step} was not written; the log has the reason")
-            self._telemetry.clock.switch(OTHER)
+            self._checkpoints.save(step, point.loss if point is not None and point.step == step else None)
         return committed_path(saver.folder, step)
 
     def load(self, path: str | Path | None = None, *, model_only: bool = False) -> int:
@@ -296,22 +281,11 @@ class Trainer(Generic[B]):
         """
         if self._began and not model_only:
             raise RuntimeError("load() precedes the first step() of a Trainer, but for model_only=True")
-        if path is not None:
-            found = named_checkpoint(str(path), "path", self._world)
-        else:
-            folder = checkpoint_folder(self._config.checkpoint, self._output.run)
-            newest = newest_intact(folder, self._output.attempt, self._world)
-            if newest is None:
-                return self.steps_done
-            found = newest
-        origin = ResumeSource(**vars(found), only_model=model_only, same_run=path is None)
-        if not model_only:
-            refuse_other_plan(origin, self._plan, self.steps)
-            manifests.log_inexact_resume(origin, self._manifest())
-        step = self._state(origin).restore(origin)
-        if not model_only:
-            self._origin, self.steps_done = origin, step
-            self._telemetry.metrics_fields["resumed_step"] = step
+        origin = self._checkpoints.find(path, model_only=model_only)
+        if origin is not None:
+            step = self._checkpoints.restore(origin)
+            if not model_only:
+                self.steps_done = step
         return self.steps_done
 
     def metrics(self) -> Metrics:
@@ -344,9 +318,7 @@ class Trainer(Generic[B]):
         if error is None:
             if not self._began:
                 self._telemetry.start()
-            if self._saver is not None:
-                self._saver.close()
-                self._telemetry.checkpointed(self._saver.committed_step, self._saver.failed)
+            self._checkpoints.close()
             self._final = self._of_rank0(self._telemetry.finish())
             self._output.close(None, self._final)
         else:
@@ -364,18 +336,6 @@ class Trainer(Generic[B]):
         self._telemetry.start()
         self._began = True
 
-    # Checkpoints
-
-    def _manifest(self) -> Any:
-        unknown = DatasetRecord(name="own", version=None, sha256=None, train_samples=0, valid_samples=0)
-        attempt, world = self._output.attempt, self._world
-        return build_manifest(self._config, unknown, "table", self._plan, attempt, world)
-
-    def _state(self, origin: ResumeSource | None) -> TrainState:
-        telemetry, strategy = TelemetryState(self._telemetry, origin), self._runner.strategy
-        parts: list[Stateful] = [telemetry, self._precision, strategy, self._random]
-        return TrainState(self.model, self._runner.optimizer, parts, self._world)
-
     def _of_rank0(self, metrics: Metrics) -> Metrics:
         """The metrics of rank 0, which alone has the history of earlier attempts. All ranks together."""
         shared: Metrics = self._world.all_gather_object(metrics if self._world.rank == 0 else None)[0]
@@ -384,15 +344,3 @@ class Trainer(Generic[B]):
     def _end_if_not_finite(self, wait: bool) -> None:
         """Raise `NonFinite` by `precision.on_non_finite`. All ranks together."""
         self._non_finite.check(self._world.all_reduce_max(self._non_finite.own_view(wait)))
-
-    def _saver_of_run(self) -> CheckpointSaver:
-        if self._saver is None:
-            folder = checkpoint_folder(self._config.checkpoint, self._output.run)
-            started = self._origin.manifest.step if self._origin else 0
-            refuse_later_checkpoint(folder, started, self._world)
-            resumed = started if self._origin and self._origin.same_run else 0
-            self._saver = CheckpointSaver(
-                folder, self._config.checkpoint, self._output.attempt, self._telemetry.timed_world,
-                self._state(self._origin).capture, self._manifest(), resumed,
-            )  # fmt: skip
-        return self._saver

@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from disttrain.checkpoint.resume import ResumeSource
 from disttrain.config.auto_strategy import choose_strategy
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.config_tree import Config
@@ -22,7 +21,6 @@ from disttrain.parallel.base import Strategy, build_strategy
 from disttrain.parallel.dp import dp_reason
 from disttrain.parallel.mesh import Mesh
 from disttrain.precision import Precision
-from disttrain.records.run_directory import checkpoint_steps
 from disttrain.runtime import nccl_log_file
 from disttrain.runtime.device_agreement import choose
 from disttrain.runtime.process_group import World, open_world
@@ -126,21 +124,6 @@ def find_run(
     )
 
 
-def refuse_later_checkpoint(folder: Path, started: int, world: World) -> None:
-    """Raise `RuntimeError` if `folder` has a checkpoint after step `started`, with which this attempt began.
-
-    Retention keeps the newest steps, so that it would delete the checkpoints of this attempt. All ranks
-    together.
-    """
-    found = checkpoint_steps(folder)[:1] if world.rank == 0 else []
-    newest = max(world.all_gather_object(found)[0], default=0)
-    if newest > started:
-        raise RuntimeError(
-            f"{folder} has a checkpoint of step {newest} of an earlier attempt; call load() before the first "
-            "step, or give another run_dir"
-        )
-
-
 def refuse_between_averages(strategy: Strategy, step: int, call: str) -> None:
     """Raise `RuntimeError` where the parameters of the ranks differ after `step`."""
     if not strategy.replicas_agree(step):
@@ -148,18 +131,6 @@ def refuse_between_averages(strategy: Strategy, step: int, call: str) -> None:
             f"{call} after step {step}: the ranks hold different parameters until the next average, by "
             "parallel.gradient_communication.average_every"
         )
-
-
-def refuse_other_plan(found: ResumeSource, plan: BatchPlan, steps: int) -> None:
-    """Raise `ConfigError` for a checkpoint of another global batch, or beyond the last step."""
-    manifest = found.manifest
-    if manifest.global_batch_size != plan.global_:
-        raise ConfigError(
-            f"{found.path} was trained with a global batch of {manifest.global_batch_size} samples, this "
-            f"Trainer has {plan.global_}; load(path, model_only=True) takes the model alone"
-        )
-    if manifest.step > steps:
-        raise ConfigError(f"{found.path} is of step {manifest.step}, beyond steps={steps}")
 
 
 def start_telemetry(
