@@ -12,14 +12,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from inspect import cleandoc
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any
 
 from pydantic.fields import FieldInfo
 
 from disttrain.config.builder_options import BUILT_SECTIONS, builder_of, builtin_kinds
 from disttrain.config.config_tree import Config, config_fields
 from disttrain.config.sections.base import is_excluded_from_key, section_of
+from disttrain.config.type_names import type_name
 from disttrain.records.files import FILES
 from disttrain.records.json_files import write_text
 
@@ -33,7 +33,8 @@ _INTRODUCTION = """\
 
 The trainer and a sweep read the same YAML file with the sections below. Every key has a default, except the
 length (`train.steps` or `train.epochs`) and the batch size (`train.local_batch_size` or
-`train.global_batch_size`). An unknown key is refused, and the message names the nearest known key. A key
+`train.global_batch_size`). An unknown key is refused, and the message names the nearest known key. `true` and
+`false` (in YAML also `yes`, `no`, `on`, `off`) are refused where a number is needed. A key
 marked <sup>n</sup> changes how a run is carried out or observed, but not its results: it is excluded from the
 run key.
 
@@ -121,31 +122,6 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     """A Markdown table; a line break within a cell becomes a space, because it would end the row."""
     lines = [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in rows]
     return "".join("| " + " | ".join(line) + " |\n" for line in (head, ["---"] * len(head), *lines))
-
-
-def type_name(annotation: Any) -> str:
-    """A type annotation as text for a reader of the reference."""
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        bounds = [text for item in arguments[1:] if (text := _bound(item))]
-        return " ".join([type_name(arguments[0]), *bounds])
-    if origin is Literal:
-        return ", ".join(f"`{value}`" for value in arguments)
-    if origin in (Union, UnionType):
-        return " or ".join(type_name(item) for item in arguments)
-    if origin in (list, tuple):
-        return "list of " + type_name(arguments[0])
-    if annotation is NoneType:
-        return "null"
-    plain: str = getattr(annotation, "__name__", str(annotation))
-    return {"Any": "any", "str": "text", "dict": "mapping"}.get(plain, plain)
-
-
-def _bound(item: Any) -> str:
-    signs = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
-    return ", ".join(
-        f"{sign} {value}" for name, sign in signs.items() if (value := getattr(item, name, None)) is not None
-    )
 
 
 def main(arguments: list[str]) -> int:

@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
+from disttrain.config.numbers_only import NumbersOnly
 from disttrain.config.signatures import Signature, find, module_file, parsed, signature
 from disttrain.config.value_errors import describe
 from disttrain.errors import ConfigError, nearest
@@ -62,8 +63,11 @@ class Builder:
     @functools.cached_property
     def model(self) -> type[BaseModel]:
         """A pydantic model of the options, made once: a sweep checks thousands of configs against it."""
-        settings = ConfigDict(extra="allow", protected_namespaces=())
-        return create_model("Options", __config__=settings, **self.options)  # type: ignore[call-overload]
+        return create_model("Options", __base__=_Options, **self.options)  # type: ignore[call-overload]
+
+
+class _Options(NumbersOnly):
+    model_config = ConfigDict(extra="allow", protected_namespaces=())
 
 
 def builtin_kinds(section: str) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     NonNegativeFloat,
@@ -14,12 +13,13 @@ from pydantic import (
     ValidationError,
 )
 
+from disttrain.config.numbers_only import NumbersOnly
 from disttrain.errors import ConfigError, nearest
 
 MIB = 1 << 20
 
 
-class Entry(BaseModel):
+class Entry(NumbersOnly):
     """Base of the table and its layers; unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)

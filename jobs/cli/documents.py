@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from disttrain.documents import DOCS, table, type_name, update_files
+from disttrain.config.type_names import type_name
+from disttrain.documents import DOCS, table, update_files
 from jobs.cli.command_output import SCHEMA
 from jobs.status.run_state import StateName
 

@@ -28,6 +28,12 @@ sweep:
         ("[1, 2]", "[]", "sweep.yaml:8: sweep.axes.resources.nodes=[]: an axis needs at least one value"),
         ("[1, 2]", "4", "sweep.yaml:8: sweep.axes.resources.nodes=4: an axis is a list of values, as in [4]"),
         ("[1, 2]", "[0, 1]", "sweep.yaml:8: resources.nodes=0: input should be greater than 0"),
+        ("[1, 2]", "[2, true]", "sweep.yaml:8: resources.nodes=True: allowed: int > 0, not true or false"),
+        (
+            "  axes:",
+            "  repeats: true\n  axes:",
+            "sweep.yaml:7: sweep.repeats=True: allowed: int > 0, not true",
+        ),
         ("[1, 2]", "[1, 1]", "sweep.yaml:8: resources.nodes: the axis has the value 1 twice"),
         ("[1, 2]", "[one]", "sweep.yaml:8: resources.nodes='one': input should be a valid integer"),
         (

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 from pydantic.fields import FieldInfo
+
+from disttrain.config.numbers_only import NumbersOnly
 
 NOT_IN_KEY: dict[str, Any] = {"not_in_key": True}
 """Marks a field that changes how a run is carried out or observed, but neither its results nor its speed: it
@@ -15,7 +17,7 @@ KEYED_IF_SET: dict[str, Any] = {"keyed_if_set": True}
 the key of a config without it stays the same."""
 
 
-class Section(BaseModel):
+class Section(NumbersOnly):
     """Base of every section: immutable; refuses unknown keys; the docstring under a field describes it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)

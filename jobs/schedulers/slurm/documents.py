@@ -13,7 +13,8 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from disttrain.config.parsing import check, load
-from disttrain.documents import DOCS, table, type_name, update_files
+from disttrain.config.type_names import type_name
+from disttrain.documents import DOCS, table, update_files
 from jobs.schedulers.slurm.batch_script import by_hand
 from jobs.schedulers.slurm.site_profile import Container, Profile, Variable
 

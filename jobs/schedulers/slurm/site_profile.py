@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     PositiveInt,
@@ -25,6 +24,7 @@ from pydantic import (
     model_validator,
 )
 
+from disttrain.config.numbers_only import NumbersOnly
 from disttrain.records.masking import is_secret
 from jobs.schedulers.inherited_variables import is_set_by_launcher
 from jobs.schedulers.slurm import option_syntax
@@ -55,7 +55,7 @@ EXPEDITE = "expedite"
 """The only value of `sbatch.requeue` that a profile may give."""
 
 
-class _Model(BaseModel):
+class _Model(NumbersOnly):
     model_config = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True, coerce_numbers_to_str=True
     )
@@ -132,9 +132,9 @@ class Profile(_Model):
     sweep has failed."""
     wckey: _Names | None = None
     """Workload characterization key."""
-    sbatch: dict[str, Literal[True] | Annotated[_Line, _NUMBER_TOO]] = {}
+    sbatch: dict[str, Literal[True] | Annotated[_Line, _NUMBER_TOO]] = {}  # noqa: RUF012 -- pydantic copies it
     """Further options of sbatch by long name, such as `hint: nomultithread`; true for one without a value."""
-    srun: dict[str, Literal[True] | Annotated[_Line, _NUMBER_TOO]] = {}
+    srun: dict[str, Literal[True] | Annotated[_Line, _NUMBER_TOO]] = {}  # noqa: RUF012 -- pydantic copies it
     """Further options of the srun that starts the agents, such as `cpu-bind: none`."""
     modules: Annotated[tuple[_Module, ...], BeforeValidator(_one_or_more)] = ()
     """Modules that the job loads, in this order."""
@@ -144,7 +144,7 @@ class Profile(_Model):
     node_setup: Annotated[tuple[_Line, ...], BeforeValidator(_one_or_more)] = ()
     """Shell lines (bash) that the task of each node runs before Python, in the container if there is one. The
     ranks of the node get the variables that they export."""
-    environment: dict[str, Variable] = {}
+    environment: dict[str, Variable] = {}  # noqa: RUF012 -- pydantic copies it
     """Variables of every rank, each with its reason; `job.env` of a config takes precedence."""
     python: _Path | None = None
     """Python interpreter of the job; null: the one that submits, or `python3` in a container."""
