@@ -3,11 +3,14 @@
 U[r, s] is the useful time of rank r in step s (compute and optimizer), H[r, s] its time on the host (input,
 checkpoint, other), T[s] the step. Sums run over steps s, means over ranks r:
 
-    persistent balance  LB_per = mean_r sum_s U / max_r sum_s U
-    transient balance   LB_tra = max_r sum_s U / sum_s max_r U
+    persistent balance  LB_per = mean_r sum_s U / (mean_r sum_s U + P)
+    transient balance   LB_tra = (mean_r sum_s U + P) / sum_s max_r U
     host                HostE  = sum_s max_r U / sum_s max_r (U + H)
     transfer            TransE = sum_s max_r (U + H) / sum_s T
     parallel efficiency PE     = mean_r sum_s U / sum_s T = LB_per LB_tra HostE TransE
+
+P is max_r sum_s U - mean_r sum_s U without the bias of the maximum (`analysis.stragglers.persistence`), as in
+the section of stragglers.
 
 With one synchronization a step the classical serialization factor is 1. Against the base at N0, with
 w = samples per rank and step at N / those at N0:
@@ -32,6 +35,7 @@ import pandas as pd
 from analysis.losses.log_mean import additive_parts
 from analysis.stats.batch_means import mean_moments
 from analysis.stats.estimates import Estimate, Floats, LogMoments, from_moments, geometric_mean
+from analysis.stragglers.persistence import unbiased_loss
 
 FACTORS = ("persistent_balance", "transient_balance", "host", "transfer")
 """Factors of the parallel efficiency, in the order of the formula."""
@@ -104,11 +108,16 @@ def factors(found: RankSteps) -> dict[str, float]:
 
 
 def _chain(found: RankSteps) -> list[Floats]:
-    """Seconds by record, of which each factor is the ratio of one sum to the next one."""
+    """Seconds by record, of which each factor is the ratio of one sum to the next one.
+
+    The second one is the slowest rank of the run. Of equal ranks one has the largest mean by chance, so it is
+    shifted to the mean without this bias.
+    """
     useful = found.useful_s
+    slowest, mean = useful[useful.sum(axis=1).argmax()], useful.mean(axis=0)
     return [
-        useful.mean(axis=0),
-        useful[useful.sum(axis=1).argmax()],
+        mean,
+        slowest - slowest.mean() + mean.mean() + unbiased_loss(useful).persistent_s,
         useful.max(axis=0),
         (useful + found.host_s).max(axis=0),
         found.step_s,

@@ -115,7 +115,8 @@ _ALL = (
         "POP factors",
         "PE = LB persistent · LB transient · host · transfer; E = PE(N) / PE(N₀) · CS",
         "Mean over ranks of useful time (compute and optimizer) / time of the steps, as a product: balance "
-        "of the ranks over the run, balance within steps, time on the host, transfer. CS: computation "
+        "of the ranks over the run, without the bias of the maximum (as P of the loss to stragglers), "
+        "balance within steps, time on the host, transfer. CS: computation "
         "scaling, useful time that the base predicts / useful time. The product is exact. Losses in "
         "percentage points are logarithmic-mean parts, which sum exactly to 1 - E. The interval of one "
         "repeat is within the run: batch means of the linearized logarithm of each ratio of sums (delta "
