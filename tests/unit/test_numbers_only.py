@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 import pytest
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from disttrain.config.config_tree import config_fields
 from disttrain.config.parsing import Draft, check
@@ -30,7 +30,7 @@ def refusal(key: str, value: object) -> str:
 
 @pytest.mark.parametrize("key", sorted(SINGLE))
 @pytest.mark.parametrize("value", [True, False])
-def test_a_boolean_is_no_number_in_the_config(key: str, value: bool):
+def test_a_boolean_is_no_number_in_the_config(key: str, value: bool) -> None:
     allowed = TYPES[key].replace("`", "'")
     assert refusal(key, value) == f"--{key}: {key}={value}: allowed: {allowed}, not true or false"
 
@@ -45,11 +45,11 @@ def test_a_boolean_is_no_number_in_the_config(key: str, value: bool):
         ("data.size", False, "data.size=False: allowed: int"),
     ],
 )
-def test_nor_in_a_list_or_an_option_of_a_model(key: str, value: object, expected: str):
+def test_nor_in_a_list_or_an_option_of_a_model(key: str, value: object, expected: str) -> None:
     assert expected in refusal(key, value)
 
 
-def test_fields_for_booleans_take_them():
+def test_fields_for_booleans_take_them() -> None:
     assert len(BOOLEAN) > 5
     for key in sorted(key for key in BOOLEAN if "gradient_communication" not in key):  # needs a scheme
         draft = Draft(copy.deepcopy(GOOD))
@@ -64,7 +64,7 @@ def test_fields_for_booleans_take_them():
         (Layer, {"name": "a", "bytes": 4, "forward_s": True, "backward_s": 1.0}),
     ],
 )
-def test_nor_in_a_profile_or_in_a_table_of_layers(model, values):
+def test_nor_in_a_profile_or_in_a_table_of_layers(model: type[BaseModel], values: dict[str, object]) -> None:
     with pytest.raises(ValidationError, match="not true or false"):
         model.model_validate(values)
     assert Profile(name="a", exclusive=True).exclusive is True
