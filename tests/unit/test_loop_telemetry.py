@@ -203,3 +203,9 @@ def test_a_loop_in_a_job_writes_to_the_attempt_of_the_job(
     assert read_json(run.run_json) == {"name": "job", "sweep": "mine", "run_key": "abc"}
     assert not run.done.exists(), "the agent closes the attempt"
     assert not (tmp_path / "by-hand").exists()
+
+
+def test_former_name_of_record_loss_is_refused() -> None:
+    telemetry = object.__new__(LoopTelemetry)
+    with pytest.raises(AttributeError, match=r"use record_loss\(loss\)"):
+        telemetry.note(torch.tensor(1.0))
