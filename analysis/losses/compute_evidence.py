@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from analysis.efficiency import Curve, Point
 from analysis.losses.compute_loss import Cause, ComputeState, explain
-from analysis.stragglers.culprit import Culprit, repeated_culprits
+from analysis.stragglers.culprit import Diagnosis, repeated_culprits
 from analysis.study import Study
 from disttrain.config.dotted_keys import flat_values
 from disttrain.records.run_directory import RunDir
@@ -41,6 +41,7 @@ def compute_state(study: Study, curve: Curve, point: Point) -> ComputeState:
     gpus = [metrics.gpu for run in point.runs if (metrics := study.metrics.get((curve.sweep, run)))]
     clocks = [gpu.sm_clock_ratio_mean for gpu in gpus if gpu is not None and gpu.sm_clock_ratio_mean]
     processors = rows["cpu_count"].dropna()
+    diagnoses = [study.stragglers[path].diagnosis for path in rows["path"] if path in study.stragglers]
     pipeline = bool((rows["strategy"] == "pipeline").any())
     return ComputeState(
         compute_s=point.composition["compute_s"] or 0.0,
@@ -52,20 +53,9 @@ def compute_state(study: Study, curve: Curve, point: Point) -> ComputeState:
         on_cpu=bool((rows["device"] == "cpu").all()) and not curve.emulated,
         oversubscribed=bool(rows["oversubscribed"].fillna(False).any()) and not curve.emulated,
         rank_compute_s=None if pipeline else rank_compute_s(steps, point.world_size),
-        stragglers=_slow_in_compute(culprits(study, rows["path"])),
+        stragglers=slow_in_compute(diagnoses),
         clock=float(np.mean(clocks)) if clocks else None,
     )
-
-
-def culprits(study: Study, paths: Sequence[str]) -> list[Culprit]:
-    """Culprits with the same ranks in more than half of these repeats, highest cost first.
-
-    Seconds of compute are means by rank over the repeats, so a node with other ranks in each is left out.
-    """
-    repeats = [study.stragglers[path].diagnosis for path in paths if path in study.stragglers]
-    found = repeated_culprits(repeats)
-    times = Counter(each.name for each in found)
-    return [each for each in found if 2 * times[each.name] > len(repeats)]
 
 
 def config_of(path: str) -> dict[str, Any]:
@@ -74,9 +64,20 @@ def config_of(path: str) -> dict[str, Any]:
     return flat_values(config) if isinstance(config, dict) else {}
 
 
-def _slow_in_compute(found: Sequence[Culprit]) -> dict[int, str]:
-    """Names by rank, of the culprits whose compute is longer."""
-    return {rank: each.name for each in found if each.phase == "compute_s" for rank in each.ranks}
+def slow_in_compute(repeats: Sequence[Diagnosis]) -> dict[int, str]:
+    """Names by rank, of the ranks whose compute is longer in more than half of the repeats.
+
+    Seconds of compute are means by rank over the repeats, so a slow node that has other ranks in each repeat
+    is left out. A rank that is slow on several nodes has its number as name.
+    """
+    found = [each for each in repeated_culprits(repeats) if each.phase == "compute_s"]
+    times = Counter(rank for each in found for rank in each.ranks)
+    slow: dict[int, str] = {}
+    for rank, count in times.items():
+        own = [each for each in found if rank in each.ranks]
+        if 2 * count > len(repeats):
+            slow[rank] = own[0].name if len({each.host for each in own}) == 1 else f"rank {rank}"
+    return slow
 
 
 def rank_compute_s(steps: pd.DataFrame, ranks: int) -> NDArray[np.float64] | None:

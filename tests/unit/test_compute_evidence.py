@@ -11,15 +11,17 @@ import pandas as pd
 import pytest
 
 from analysis.efficiency import scaling_curves
-from analysis.losses.compute_evidence import compute_causes, compute_state
+from analysis.losses.compute_evidence import compute_causes, compute_state, slow_in_compute
 from analysis.losses.compute_loss import ComputeState
 from analysis.report.sections import pop
 from analysis.runs.load import load
+from analysis.stragglers.culprit import Diagnosis, diagnose
+from analysis.stragglers.rank_steps import rank_steps
 from analysis.study import Study
 from disttrain.records.json_files import write_text
 from disttrain.records.run_directory import RunDir
 from tests.support.fake_runs import fake_run
-from tests.support.straggler_records import delays
+from tests.support.straggler_records import delays, generate
 from tests.unit.test_stragglers_section import STEPS, write_run
 
 
@@ -79,3 +81,43 @@ def test_an_emulated_wait_shares_no_processors(tmp_path: Path) -> None:
     (emulated,) = compute_causes(study, replace(curve, emulated=True), curve.points[-1])
     assert (real.names, emulated.names) == (("shared_processors",), ("unknown",))
     assert np.isfinite(real.seconds)
+
+
+def repeat_of(seed: int, slow: dict[str, list[int]], slow_s: float = 0.05) -> Diagnosis:
+    """60 steps of eight ranks, two a node; `slow`: ranks that are slow, by the node they are on."""
+    every = [rank for ranks in slow.values() for rank in ranks]
+    rows = generate(delays(8, 60, slow=every, slow_s=slow_s, jitter_s=0.002, seed=seed), ranks_per_node=2)
+    for host, ranks in slow.items():
+        rows.loc[rows["rank"] // 2 == ranks[0] // 2, "host"] = host
+    found = rank_steps(rows)
+    assert found is not None
+    return diagnose(found)
+
+
+def test_all_ranks_of_a_slow_node_are_one_culprit_of_the_size_of_their_delay() -> None:
+    repeats = [repeat_of(seed, {"n2": [4, 5]}) for seed in range(3)]
+    assert slow_in_compute(repeats) == {4: "node n2", 5: "node n2"}
+    for each in repeats:
+        (culprit,) = each.culprits
+        assert culprit.excess_s.value == pytest.approx(0.05, rel=0.05)
+
+
+def test_two_slow_nodes_are_two_culprits() -> None:
+    repeats = [repeat_of(seed, {"n1": [2, 3], "n2": [4, 5]}) for seed in range(3)]
+    assert slow_in_compute(repeats) == {2: "node n1", 3: "node n1", 4: "node n2", 5: "node n2"}
+
+
+def test_a_slow_node_with_other_ranks_in_each_repeat_has_no_slow_rank() -> None:
+    """Its name is the same in all repeats. Each rank is slow in one of them alone."""
+    repeats = [repeat_of(seed, {"n2": [2 * seed, 2 * seed + 1]}) for seed in range(3)]
+    assert [each.culprits[0].name for each in repeats] == ["node n2"] * 3
+    assert slow_in_compute(repeats) == {}
+
+
+def test_a_rank_that_is_slow_on_several_nodes_has_its_number_as_name() -> None:
+    assert slow_in_compute([repeat_of(seed, {f"n{seed}": [4]}) for seed in range(3)]) == {4: "rank 4"}
+
+
+def test_a_rank_counts_under_its_own_name_and_under_that_of_its_node() -> None:
+    repeats = [repeat_of(seed, {"n2": [4, 5] if seed < 2 else [4]}) for seed in range(4)]
+    assert slow_in_compute(repeats) == {4: "node n2"}

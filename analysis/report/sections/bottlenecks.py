@@ -11,7 +11,7 @@ from analysis.efficiency import Curve, Point
 from analysis.figures.style import PHASE_NAMES
 from analysis.losses.advice import advice
 from analysis.losses.bottlenecks import STRAGGLERS, Bottleneck, bottlenecks
-from analysis.losses.compute_evidence import compute_causes, config_of, culprits
+from analysis.losses.compute_evidence import compute_causes, config_of
 from analysis.losses.waterfall import Floats, PhaseTimes, has_phases
 from analysis.report import common, straggler_text
 from analysis.report.section import Column, RunLink, Section, Table, Value
@@ -121,11 +121,12 @@ def advice_on(study: Study, curve: Curve, point: Point, bottleneck: Bottleneck, 
     `rest`: the stragglers have a row of their own, so the advice is not on them.
     """
     runs = study.runs_of(curve, point)
-    first, paths = runs[0], [str(row["path"]) for row in runs]
+    first = runs[0]
     causes = compute_causes(study, curve, point) if bottleneck.phase == "compute_s" else ()
     names = [name for cause in causes for name in cause.names if not (rest and name == "slow_ranks")]
-    culprit = not rest and any(each.kind != "link" for each in culprits(study, paths))
-    config = config_of(paths[0])
+    repeats = [each.diagnosis for each in straggler_text.examined(study, curve, point)]
+    named = [each for each in repeated_culprits(repeats) if each.kind != "link"]
+    config = config_of(str(first["path"]))
     counts = [
         metrics.comm.count
         for run in point.runs
@@ -136,19 +137,12 @@ def advice_on(study: Study, curve: Curve, point: Point, bottleneck: Bottleneck, 
         bottleneck.phase,
         first["strategy"],
         names,
-        culprit=culprit,
-        several_nodes=_on_several_nodes(study, curve, point),
+        culprit=not rest and bool(named),
+        several_nodes=bool(named and nodes_of_moving_rank(named[0], repeats)),
         config=config,
         messages=messages,
         own_program=common.is_measured(first) and "command" not in config,
     )
-
-
-def _on_several_nodes(study: Study, curve: Curve, point: Point) -> bool:
-    """Whether the straggler with the largest cost is a rank that is slow on several nodes."""
-    repeats = [each.diagnosis for each in straggler_text.examined(study, curve, point)]
-    named = [each for each in repeated_culprits(repeats) if each.kind != "link"]
-    return bool(named and nodes_of_moving_rank(named[0], repeats))
 
 
 def conclusion(study: Study, each: SizeBottlenecks) -> str:
