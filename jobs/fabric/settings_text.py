@@ -17,7 +17,7 @@ from typing import Any
 from disttrain.errors import ConfigError
 from jobs.fabric.findings import Setting
 from jobs.fabric.settings_yaml import yaml_settings
-from jobs.fabric.slurm_commands import slurm_command, slurm_commands
+from jobs.fabric.job_commands import job_command, job_commands
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _ASSIGNMENT = re.compile(rf"({_NAME})=(.*)", re.DOTALL)
@@ -76,7 +76,7 @@ def _srun_network(text: str) -> str | None:
     options = []
     for _, line in _lines(text):
         directive = _directive(line)
-        commands = [each for words in _simple_commands(_words(line)) for each in slurm_commands(words)]
+        commands = [each for words in _simple_commands(_words(line)) for each in job_commands(words)]
         options += [directive] if directive is not None else []
         options += [each.options for each in commands if each.name == "srun"]
     return next((each["network"] for each in options if "network" in each), "") if options else None
@@ -115,7 +115,7 @@ def _of_line(line: str, origin: str) -> Iterator[Setting]:
 def _directive(line: str) -> dict[str, str] | None:
     """Options of a `#SBATCH` line; None for another line."""
     found = _SBATCH.match(line.strip())
-    return slurm_command("sbatch", _words(found[1])).options if found else None
+    return job_command("sbatch", _words(found[1])).options if found else None
 
 
 def _simple_commands(words: list[str]) -> Iterator[list[str]]:
@@ -136,7 +136,7 @@ def _of_command(words: list[str], origin: str) -> Iterator[Setting]:
         leading += 1
     yield from _assignments(words[:leading], origin)
     yield from _assignments(_passed_variables(words[leading:]), origin)
-    for command in slurm_commands(words[leading:]):
+    for command in job_commands(words[leading:]):
         yield from _exported(command.options, origin)
         if command.program[:1] == ["env"]:
             yield from _of_command(list(command.program), origin)
@@ -165,7 +165,7 @@ def _apptainer_variables(value: str) -> list[str]:
 
 
 def _exported(options: Mapping[str, str], origin: str) -> Iterator[Setting]:
-    """Assignments in `--export` of a command of Slurm."""
+    """Assignments in `--export` of srun, sbatch or salloc."""
     for part in _QUOTED_PARTS.findall(options.get("export", "")):
         name, equals, text = part.partition("=")
         yield from _assignments([f"{name}={text.strip(_QUOTES)}"] if equals else [], origin)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from disttrain.errors import ConfigError
-from jobs.core.slurm_options import SBATCH_OPTIONS
+from jobs.core.sbatch_options import SBATCH_OPTIONS
 from jobs.schedulers.base import ProfileSelection
 from jobs.schedulers.slurm.batch_script import render
 from jobs.schedulers.slurm.profile_options import SINCE, check_options

@@ -17,9 +17,9 @@ ROOMS_THAT_NAME = ("schedulers", "minicluster")
 MODULES_THAT_NAME = ("cli/arguments.py", "cli/examples.py", "cli/scheduler_arguments.py", "cli/target.py")
 BATCH = re.compile(
     r"""LOCAL x ACCUM|"LOCAL",|"local": "auto"|\("local", "accum"""
-    r"""|"local": (\w+\.)*batch\.local|batch\['local'\]|/usr/local/|local rank"""
+    r"""|"local": (\w+\.)*batch\.local|batch\['local'\]|/usr/local/|local rank|slurmd-debug"""
 )
-"""The local batch, a local rank and `/usr/local` are no scheduler."""
+"""The local batch, a local rank, `/usr/local` and an option of srun are no scheduler."""
 
 
 def naming_lines(text: str) -> list[int]:

@@ -1,6 +1,6 @@
 """Options of sbatch and srun that a site profile gives by key, checked before anything is submitted.
 
-An option is accepted if the installed command lists it, plugins included, or if `jobs.core.slurm_options` has
+An option is accepted if the installed command lists it, plugins included, or if `jobs.core.sbatch_options` has
 it for the installed version: `--help` leaves out some options, such as --network and --hint. Without Slurm
 the tables alone decide, as of the newest version and with the options of pyxis. `option_syntax` refuses the
 options that the launcher sets.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from disttrain.errors import closest
-from jobs.core.slurm_options import PYXIS_OPTIONS, SBATCH_OPTIONS, SRUN_OPTIONS, Value
+from jobs.core.sbatch_options import PYXIS_OPTIONS, SBATCH_OPTIONS, SRUN_OPTIONS, Value
 from jobs.schedulers.slurm import commands, option_syntax
 from jobs.schedulers.slurm.capabilities import CAPABILITIES, capabilities
 from jobs.schedulers.slurm.site_profile import EXPEDITE, Profile

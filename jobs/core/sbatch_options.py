@@ -1,7 +1,7 @@
 """Options of sbatch, salloc and srun, each with whether it takes a value. Data only.
 
 Site profiles are checked against these tables, and the lint of communication variables finds the program of a
-command by them. Source: the commands of Slurm 22.05, and the manual pages of newer versions.
+command by them. Source: the commands of version 22.05, and the manual pages of newer ones.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from jobs.core.slurm_options import (
+from jobs.core.sbatch_options import (
     PYXIS_OPTIONS,
     SALLOC_OPTIONS,
     SBATCH_OPTIONS,
@@ -23,29 +23,29 @@ _OPTIONS = {
 _SHORT_WITH_OPTIONAL_VALUE = "IKk"
 
 
-class SlurmCommand(NamedTuple):
-    """A command of Slurm."""
+class JobCommand(NamedTuple):
+    """A use of srun, sbatch or salloc."""
 
     name: str
     """`srun`, `sbatch` or `salloc`."""
     options: dict[str, str]
-    """Values of its long options; of an option given twice the last one, as Slurm takes it."""
+    """Values of its long options; of an option given twice the last one, which counts."""
     program: Sequence[str]
     """The words of the program or script that it starts: options among them are the program's own."""
 
 
-def slurm_commands(words: Sequence[str]) -> Iterator[SlurmCommand]:
-    """The commands of Slurm in a command line, each with the words after it: `salloc -N 2 srun hostname`."""
+def job_commands(words: Sequence[str]) -> Iterator[JobCommand]:
+    """The uses of srun, sbatch and salloc in a command line, of which one may start another."""
     for index, word in enumerate(words):
         name = word.rpartition("/")[2]
         if name in _OPTIONS:
-            found = slurm_command(name, words[index + 1 :])
+            found = job_command(name, words[index + 1 :])
             yield found
-            yield from slurm_commands(found.program)
+            yield from job_commands(found.program)
             return
 
 
-def slurm_command(name: str, words: Sequence[str]) -> SlurmCommand:
+def job_command(name: str, words: Sequence[str]) -> JobCommand:
     """Divide the words after `srun`, `sbatch` or `salloc`.
 
     The program is the first word that is neither an option nor the value of one. A variable of the shell is
@@ -57,7 +57,7 @@ def slurm_command(name: str, words: Sequence[str]) -> SlurmCommand:
         word = words[index]
         following = words[index + 1] if index + 1 < len(words) else ""
         if word == "--":
-            return SlurmCommand(name, options, words[index + 1 :])
+            return JobCommand(name, options, words[index + 1 :])
         if word.startswith("--"):
             option, equals, value = word[2:].partition("=")
             option = _full_name(name, option)
@@ -70,11 +70,11 @@ def slurm_command(name: str, words: Sequence[str]) -> SlurmCommand:
         else:
             break
         index += 1 + takes_next
-    return SlurmCommand(name, options, words[index:])
+    return JobCommand(name, options, words[index:])
 
 
 def _full_name(command: str, option: str) -> str:
-    """The option that a name means: Slurm accepts unique beginnings, too."""
+    """The option that a name means: unique beginnings are accepted, too."""
     matching = [each for each in _OPTIONS[command] if each.startswith(option)]
     return matching[0] if option not in matching and len(matching) == 1 else option
 
