@@ -16,8 +16,8 @@ from typing import Any
 
 from disttrain.errors import ConfigError
 from jobs.fabric.findings import Setting
-from jobs.fabric.settings_yaml import yaml_settings
 from jobs.fabric.job_commands import job_command, job_commands
+from jobs.fabric.settings_yaml import yaml_settings
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _ASSIGNMENT = re.compile(rf"({_NAME})=(.*)", re.DOTALL)

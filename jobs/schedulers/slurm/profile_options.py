@@ -1,9 +1,9 @@
 """Options of sbatch and srun that a site profile gives by key, checked before anything is submitted.
 
-An option is accepted if the installed command lists it, plugins included, or if `jobs.core.sbatch_options` has
-it for the installed version: `--help` leaves out some options, such as --network and --hint. Without Slurm
-the tables alone decide, as of the newest version and with the options of pyxis. `option_syntax` refuses the
-options that the launcher sets.
+An option is accepted if the installed command lists it, plugins included, or if `jobs.core.sbatch_options`
+has it for the installed version: `--help` leaves out some options, such as --network and --hint. Without
+Slurm the tables alone decide, as of the newest version and with the options of pyxis. `option_syntax` refuses
+the options that the launcher sets.
 """
 
 from __future__ import annotations
