@@ -305,7 +305,8 @@ _ALL = (
         "device-hours",
         "GPU-hours",
         "Σ over attempts: devices · elapsed time",
-        "By Slurm's accounting where it was read, else by the attempts' own times. On CPUs: rank-hours.",
+        "By Slurm's accounting where it was read, else by the attempts' own times. A Slurm job that requests "
+        "GPUs holds them, used or not; ranks of other jobs on CPUs count rank-hours.",
     ),
     Definition(
         "peak-memory",

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.losses.goodput import CLASSES, Interval, JobTime, account, job_time
+from disttrain.records import gpu_hours
 from disttrain.records.gpu_hours import StartGpuHours, summed
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
@@ -245,3 +246,14 @@ def test_a_run_that_never_started_has_no_time(tmp_path: Path) -> None:
     planned = fake_run(tmp_path / "sweep" / "planned", end="planned")
     assert job_time(planned.path, steps, hardware) is None
     assert JobTime(dict.fromkeys(CLASSES, 0.0), 1, True).goodput == 0
+
+
+def test_queue_time_prints_as_that_of_the_cost_of_the_runs(tmp_path: Path) -> None:
+    """Times since 1970 differ by 2.85500002 s, and the two times of day by 2.855 s."""
+    run, steps, hardware = resumed_run(tmp_path)
+    accounted(run, [(57.145, 60, 245, 2)])
+    found, usage = job_time(run.path, steps, hardware), gpu_hours.read(run)
+    assert found is not None
+    assert usage is not None
+    assert usage.queue_wait_s is not None
+    assert found.seconds["queue"] == usage.queue_wait_s

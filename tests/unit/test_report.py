@@ -346,6 +346,20 @@ def test_what_several_sweeps_used_is_told_of_each(tmp_path: Path) -> None:
         assert render.keep_units(line) in shown
 
 
+def test_gpus_that_a_job_held_for_ranks_on_processors_are_named(tmp_path: Path) -> None:
+    table = load([fake_sweep(tmp_path, nodes=(1, 2), repeats=1)])
+    study = Study(table.assign(hours_unit="GPU-hours", device="cpu"), scaling_curves(table))
+    section = cost.build(study)
+    assert section is not None
+    assert section.paragraphs == [
+        "The jobs of 2 runs requested GPUs from Slurm and held them, although their ranks ran on processors: "
+        "these are GPU-hours."
+    ]
+    on_gpus = cost.build(replace(study, runs=study.runs.assign(device="NVIDIA H100")))
+    assert on_gpus is not None
+    assert on_gpus.paragraphs == []
+
+
 @pytest.mark.usefixtures("empty_pngs")
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sweep = fake_sweep(tmp_path, nodes=(1, 2), repeats=1)

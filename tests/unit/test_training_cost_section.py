@@ -51,7 +51,11 @@ def test_without_prices_there_is_no_money_and_without_deadline_no_verdict(tmp_pa
     section = section_of(fake_sweep(tmp_path), CostQuestion())
     assert not {"money", "meets", "joules_per_sample"} & columns(section).keys()
     assert "no money is shown" in section.paragraphs[0]
-    assert section.conclusion.startswith("Cheapest: 1 node")
+    assert re.match(
+        r"Cheapest: 1 node with .* for 110 steps and .* Fastest: 4 nodes with .* for 28 steps",
+        section.conclusion,
+    )
+    assert "A larger global batch takes fewer steps for them" in section.paragraphs[0]
     late = section_of(tmp_path / "default", CostQuestion(deadline="1s", samples="1e9"))
     assert late.conclusion == "No measured size ends within 1.00 s for certain."
 
@@ -69,8 +73,9 @@ def test_curves_train_on_one_number_of_samples_and_one_dominates_the_other(tmp_p
     axes = [{"optim.fused": True}, {"optim.fused": False}]  # False, listed first, is a tenth slower
     section = section_of(fake_sweep(tmp_path, axes=axes, scaling="strong"), CostQuestion())
     assert "The training has 880 samples, the planned steps of the base." in section.paragraphs[0]
+    assert "fewer steps" not in section.paragraphs[0]
     assert columns(section)["pareto"] == [False, False, False, True, True, True]
-    assert section.figures[0].svg.count("another size is faster and cheaper") >= 3
+    assert section.figures[0].svg.count("another point is faster and cheaper") >= 3
 
 
 def test_emulated_and_real_runs_do_not_dominate_each_other(tmp_path: Path) -> None:

@@ -46,8 +46,20 @@ def build(study: Study) -> Section | None:
         ],
         values,
     )
-    first, rest = (lines[0], lines[1:]) if len(lines) == 1 else ("", lines)
-    return Section("cost", "Cost of the runs", first, paragraphs=rest, tables=[table])
+    first, rest = (lines[0], []) if len(lines) == 1 else ("", lines)
+    return Section("cost", "Cost of the runs", first, paragraphs=[*rest, *_unused_gpus(study, rows)], tables=[table])
+
+
+def _unused_gpus(study: Study, rows: Sequence[RunCost]) -> list[str]:
+    """A sentence on jobs that held GPUs while their ranks ran on processors; empty without any."""
+    ran_on = {(row.sweep, row.run): row.device for row in study.runs.itertuples()}
+    count = sum(row.unit == "GPU-hours" and ran_on[row.sweep, row.run] == "cpu" for row in rows)
+    if not count:
+        return []
+    return [
+        f"The jobs of {plural(count, 'run')} requested GPUs from Slurm and held them, although their ranks "
+        "ran on processors: these are GPU-hours."
+    ]
 
 
 def _name(study: Study, row: RunCost) -> str:

@@ -24,7 +24,7 @@ from analysis.svg.plot import LegendItem, Plot
 from analysis.svg.scales import Axis
 from analysis.units import money, number, percent, plural, span
 
-_DOMINATED = "another size is faster and cheaper"
+_DOMINATED = "another point is faster and cheaper"
 _TIME_UNITS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"))
 _ONE_REPEAT = "It has one repeat: its interval is within the run and lacks the spread between repeats."
 MEETS = {"yes": "yes", "no": "no", "undecided": "cannot tell", None: None}
@@ -67,7 +67,7 @@ def build(study: Study) -> Section | None:
         [[row[at] for at in kept] for row in rows],
         sources,
     )
-    conclusion = _conclusion(study, found)
+    conclusion = _conclusion(study, found, samples)
     return Section(
         "training-cost",
         "Cost of a training",
@@ -140,15 +140,22 @@ def _question(study: Study, samples: float) -> str:
     unknown = (
         "" if study.prices.device_hour else " No price list was given (--prices FILE), so no money is shown."
     )
-    return f"The training has {number(samples)} samples, {source}.{unknown}"
+    batches = {point.global_batch_size for curve in study.curves for point in curve.points}
+    shorter = ""
+    if len(batches) > 1:
+        shorter = (
+            " A larger global batch takes fewer steps for them, so that runs of an equal number of steps "
+            "trained on more samples than this."
+        )
+    return f"The training has {number(samples)} samples, {source}.{shorter}{unknown}"
 
 
-def _conclusion(study: Study, found: list[tuple[Curve, list[SizeCost]]]) -> str:
+def _conclusion(study: Study, found: list[tuple[Curve, list[SizeCost]]], samples: float) -> str:
     """Cheapest and fastest size; of real and of emulated runs, where there are both."""
     kinds = [[each for each in found if each[0].emulated is kind] for kind in (False, True)]
     if not all(kinds):
-        return _conclusion_of(study, found)
-    real, emulated = (_conclusion_of(study, each) for each in kinds)
+        return _conclusion_of(study, found, samples)
+    real, emulated = (_conclusion_of(study, each, samples) for each in kinds)
     return f"Real runs: {_lower(real)} Emulated runs: {_lower(emulated)}"
 
 
@@ -156,25 +163,25 @@ def _lower(text: str) -> str:
     return text[0].lower() + text[1:]
 
 
-def _conclusion_of(study: Study, found: list[tuple[Curve, list[SizeCost]]]) -> str:
+def _conclusion_of(study: Study, found: list[tuple[Curve, list[SizeCost]]], samples: float) -> str:
     every = [(curve, cost) for curve, costs in found for cost in costs]
     if study.deadline_s is not None:
         best = cheapest([cost for _, cost in every])
         if best is None:
             return f"No measured size ends within {span(study.deadline_s)} for certain{_unknown(every)}."
         curve = next(curve for curve, cost in every if cost is best)
-        text = f"The cheapest size within {span(study.deadline_s)} is {_text(study, curve, best)}."
+        text = f"The cheapest size within {span(study.deadline_s)} is {_text(study, curve, best, samples)}."
         return f"{text} {_ONE_REPEAT}" if best.time_s.basis == "within run" else text
     least = min(every, key=lambda each: each[1].device_hours.value)
     fastest = min(every, key=lambda each: each[1].time_s.value)
     if least[1] is fastest[1]:
-        return f"The fastest size is also the cheapest: {_text(study, *least)}."
+        return f"The fastest size is also the cheapest: {_text(study, *least, samples)}."
     most = (1 + EQUIVALENCE_MARGIN) * least[1].device_hours.value
     alike = [
         _name(study, *each) for each in every if each is not least and each[1].device_hours.value <= most
     ]
     also = f" ({', '.join(alike)}: within {percent(EQUIVALENCE_MARGIN, 0)} of it)" if alike else ""
-    return f"Cheapest: {_text(study, *least)}{also}. Fastest: {_text(study, *fastest)}."
+    return f"Cheapest: {_text(study, *least, samples)}{also}. Fastest: {_text(study, *fastest, samples)}."
 
 
 def _verdict(cost: SizeCost) -> str | None:
@@ -198,10 +205,12 @@ def _name(study: Study, curve: Curve, cost: SizeCost) -> str:
     return f"{name}{plural(cost.size, curve.unit)}"
 
 
-def _text(study: Study, curve: Curve, cost: SizeCost) -> str:
+def _text(study: Study, curve: Curve, cost: SizeCost, samples: float) -> str:
     price = "" if cost.money is None else f", {money(cost.money.value)} {study.prices.currency}"
+    point = next(each for each in curve.points if each.size == cost.size)
+    steps = plural(round(samples / point.global_batch_size), "step")
     return (
-        f"{_name(study, curve, cost)} with {span(cost.time_s.value)} and "
+        f"{_name(study, curve, cost)} with {span(cost.time_s.value)} for {steps} and "
         f"{number(cost.device_hours.value)} device-hours {cell(cost.device_hours, 'h').interval}{price}"
     )
 
