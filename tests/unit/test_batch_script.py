@@ -13,11 +13,10 @@ import pytest
 from hypothesis import example, given, settings
 
 from disttrain.config.parsing import check, load
-from disttrain.errors import ConfigError
 from jobs.core import environment
 from jobs.schedulers.base import ProfileSelection
 from jobs.schedulers.slurm import report_script
-from jobs.schedulers.slurm.batch_script import by_hand, render, shape_options
+from jobs.schedulers.slurm.batch_script import by_hand, render
 from jobs.schedulers.slurm.profile_selection import resolve
 from jobs.schedulers.slurm.site_profile import GENERIC, Profile
 from tests.support.golden import golden
@@ -170,67 +169,12 @@ def test_what_the_submitting_shell_had_does_not_steer_srun(tmp_path: Path) -> No
     assert seen["SLURM_EXPORT_ENV"] == "ALL"
 
 
-@pytest.mark.parametrize(
-    ("style", "option", "value"),
-    [
-        ({}, "gpus-per-node", "4"),
-        ({"gpu_type": "h100"}, "gpus-per-node", "h100:4"),
-        ({"gpus": "gres"}, "gres", "gpu:4"),
-        ({"gpus": "gres", "gpu_type": "h100"}, "gres", "gpu:h100:4"),
-        ({"gpus": "gres", "sbatch": {"gres": "nvme:1"}}, "gres", "gpu:4,nvme:1"),
-        ({"sbatch": {"gres": "nvme:1"}}, "gres", "nvme:1"),
-        ({"gpus": "gres", "gpu_type": "nvidia_h100_80gb_hbm3"}, "gres", "gpu:nvidia_h100_80gb_hbm3:4"),
-        ({"gpus": "gpus"}, "gpus", "8"),
-        ({"gpus": "gpus", "gpu_type": "h100"}, "gpus", "h100:8"),
-    ],
-)
-def test_gpus_are_asked_for_as_the_site_likes_it(style: dict[str, Any], option: str, value: str) -> None:
-    options = directives(render(batch(ROOT, Profile.model_validate({"name": "x", **style}))))
-    assert options[option] == value
-    assert ("gpus-per-node" in options) is (style.get("gpus", "gpus-per-node") == "gpus-per-node")
-
-
-def test_no_gpus_where_nodes_come_with_theirs_or_none_are_wanted() -> None:
-    for profile, device in ((Profile(name="x", gpus="none"), "auto"), (GENERIC, "cpu")):
-        resources = {**config()["resources"], "device": device}
-        options = directives(render(batch(ROOT, profile, config=config() | {"resources": resources})))
-        assert not {"gpus-per-node", "gres"} & options.keys()
-
-
-@pytest.mark.parametrize(
-    ("lead_s", "limit_min", "signal_s"),
-    [(60, 60, 60), (60, 1, 15), (0, 60, 1), (45.5, 600, 46), (1e9, 1e9, 65535)],
-)
-def test_the_warning_comes_when_ranks_stop_by_themselves(
-    lead_s: float, limit_min: float, signal_s: int
-) -> None:
-    script = render(batch(ROOT, config=config(job={"stop_lead_s": lead_s, "time_limit_min": limit_min})))
-    assert directives(script)["signal"] == f"USR2@{signal_s}"
-
-
 def test_a_job_whose_code_is_gone_says_so(tmp_path: Path) -> None:
     """An agent that some other copy gives refuses; without any, Python has no better words."""
     (tmp_path / "script").write_text(render(batch(tmp_path)))
     done = subprocess.run(["bash", tmp_path / "script"], capture_output=True, text=True, check=False)
     first = f"the code copy of this job is missing: {tmp_path}/code"
     assert done.stderr.splitlines()[0] == first
-
-
-@pytest.mark.parametrize("path", ["a\nb", "a\\b", "a\x7fb"])
-def test_a_path_that_no_script_can_hold_is_refused(path: str) -> None:
-    with pytest.raises(ConfigError, match=r"--runs: .* holds a"):
-        render(batch(ROOT / path))
-
-
-def test_a_path_that_would_end_among_others_is_refused() -> None:
-    contained = Profile.model_validate({"name": "x", "container": {"kind": "pyxis", "image": "x"}})
-    for profile, root, what in (
-        (GENERIC, "a:b", r"the code: '/shared/a:b/code' holds ':'"),
-        (contained, "a,b", r"--runs: '/shared/a,b/runs/demo/n2-r0/submissions' holds ','"),
-    ):
-        with pytest.raises(ConfigError, match=f"^{what}, which ends a path among others$"):
-            render(batch(ROOT / root, profile))
-    render(batch(ROOT / "a,b"))
 
 
 def test_the_script_by_hand_mounts_the_code_and_the_submit_directory() -> None:
@@ -243,11 +187,6 @@ def test_the_script_by_hand_is_the_committed_one() -> None:
     repository = Path(__file__).parents[2]
     default = check(load(repository / "sweeps" / "default.yaml")).as_dict()
     assert by_hand(default) == (repository / "jobs" / "train.sbatch").read_text()
-
-
-def test_a_percent_sign_in_a_path_is_itself() -> None:
-    script = render(batch(ROOT / "100 %j"))
-    assert directives(script)["output"] == "/shared/100 %%j/runs/demo/n2-r0/submissions/%j.log"
 
 
 @settings(max_examples=60, deadline=None)
@@ -305,69 +244,6 @@ def test_a_value_is_refused_or_inert_in_the_job_after_the_runs(
     assert (read["nodes"], read["ntasks"]) == ("1", "1"), "an option of ours was overridden"
 
 
-@pytest.mark.parametrize(("first", "second", "code"), [(0, None, 0), (137, 0, 0), (137, 75, 137)])
-def test_a_failed_step_is_followed_by_one_that_closes_the_attempt(
-    tmp_path: Path, first: int, second: int | None, code: int
-) -> None:
-    (tmp_path / "codes").write_text("\n".join(str(each) for each in (first, second) if each is not None))
-    done, calls = run_with_stub(
-        tmp_path, 'code=$(head -n 1 codes); sed -i 1d codes; kill $PPID; kill -USR1 $PPID; exit "$code"'
-    )
-    assert done.returncode == code, "the batch shell survives signals"
-    assert (tmp_path / "codes").read_text() == ""
-    assert len(calls) == (1 if second is None else 2)
-    agents, *after = calls
-    assert "--after-failure" not in agents
-    for one in after:
-        assert {"--nodes=1", "--ntasks=1", "--relative=0", "--overlap"} <= set(one)
-        assert one[-4:] == ["--after-failure", *agents[-3:]]
-
-
-def run_with_stub(
-    folder: Path, srun: str, profile: Profile = GENERIC, **environment: str
-) -> tuple[subprocess.CompletedProcess[str], list[list[str]]]:
-    """Run a script with `srun` in place of srun; the arguments of each call."""
-    stub = folder / "srun"
-    stub.write_text(f"#!/bin/bash\nprintf '%s\\0' \"$@\" >> calls; echo >> calls\n{srun}\n")
-    stub.chmod(0o755)
-    (folder / "script").write_text(render(batch(folder, profile=profile)))
-    environ = {"PATH": f"{folder}:/usr/bin:/bin", "SLURM_JOB_ID": "7", **environment}
-    done = subprocess.run(
-        ["bash", "script"], cwd=folder, env=environ, capture_output=True, text=True, check=False
-    )
-    return done, [line.split("\0")[:-1] for line in (folder / "calls").read_text().splitlines()]
-
-
-@pytest.mark.parametrize(("restarts", "before"), [(None, 0), ("1", 1), ("3", 3), ("5", 1)])
-def test_the_agents_step_has_another_number_in_each_start(
-    tmp_path: Path, restarts: str | None, before: int
-) -> None:
-    environ = {"SLURM_RESTART_COUNT": restarts} if restarts else {}
-    done, calls = run_with_stub(tmp_path, "exit 0", **environ)
-    assert done.returncode == 0
-    assert [one[-1] for one in calls[:-1]] == ["true"] * before
-    assert len(calls) == before + 1
-
-
-def test_a_failed_empty_step_does_not_end_a_restart(tmp_path: Path) -> None:
-    profile = Profile(name="strict", setup=("set -e",))
-    srun = '[ "${!#}" != true ]'  # the empty steps alone fail
-    done, calls = run_with_stub(tmp_path, srun, profile, SLURM_RESTART_COUNT="2")
-    assert (done.returncode, len(calls)) == (0, 3)
-
-
-def test_an_expedited_job_does_not_fail(tmp_path: Path) -> None:
-    """Slurm would hold it, so that it never ends for jobs that wait for it."""
-    profile = Profile(name="x", sbatch={"requeue": "expedite"}, setup=("test -e allowed || exit 3",))
-    (tmp_path / "calls").touch()
-    done, calls = run_with_stub(tmp_path, "exit 1", profile)
-    assert (done.returncode, calls) == (0, [])
-    (tmp_path / "allowed").touch()
-    done, calls = run_with_stub(tmp_path, "exit 1", profile)
-    assert (done.returncode, len(calls)) == (0, 2)
-    assert directives((tmp_path / "script").read_text())["requeue"] == "expedite"
-
-
 @pytest.mark.parametrize("name", ["apptainer", "pyxis"])
 def test_ranks_run_inside_the_container_and_the_batch_shell_outside(name: str) -> None:
     profile = resolve(ProfileSelection(name))
@@ -380,17 +256,3 @@ def test_ranks_run_inside_the_container_and_the_batch_shell_outside(name: str) -
     for step in steps:
         command = step.partition("\n\n")[0]
         assert command.index(image) < command.index("python3 -m jobs.schedulers.slurm.task")
-
-
-def test_the_options_of_a_shape_are_those_of_the_script_without_names(tmp_path: Path) -> None:
-    site = GENERIC.model_copy(update={"partition": "gpu"})
-    array = batch(tmp_path, site, runs=3, at_once=2, excluded_nodes=("n7",))
-    options = shape_options(array)
-    written = [line.removeprefix("#SBATCH ") for line in render(array).splitlines() if "#SBATCH" in line]
-    assert [line for line in written if line in options] == options
-    assert {line.partition("=")[0] for line in set(written) - set(options)} == {
-        "--job-name",
-        "--comment",
-        "--output",
-    }
-    assert {"--array=0-2%2", "--nodes=2", "--partition=gpu", "--exclude=n7"} <= set(options)
