@@ -27,7 +27,7 @@ from disttrain.telemetry.json_lines import drop_if_disk_full
 
 PROGRESS_EVERY_S = 1.0
 """Seconds between two sets of scalars, and between the first writes of `progress.json`."""
-LONGEST_INTERVAL_S = 30.0
+LONGEST_INTERVAL_S = 60.0
 """Longest time between two writes of `progress.json`, or of an interim `metrics.json`."""
 
 

@@ -12,6 +12,7 @@ A thread writes the files. The loop waits for it when a checkpoint is taken and 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -51,7 +52,9 @@ from disttrain.telemetry.timed_world import TimedWorld
 RECORDS_AT_ONCE = 256
 """Steps read from the clock at once. A larger batch costs less per step, and stalls one step longer."""
 FLUSH_SHARE = 0.001
-"""Largest share of the time for interim summaries, whose cost grows with the run."""
+"""Largest share of the loop's time for interim summaries, whose cost grows with the run. It is wall time,
+which a loaded machine stretches as it stretches the steps; the smaller one of the newest two counts, so that
+one summary in which the process was suspended does not."""
 Status = Literal["running", "completed", "stopped", "failed"]
 
 
@@ -104,6 +107,7 @@ class RunTelemetry:
         self._began = time.monotonic()
         self._flush_due = self._began + settings.flush_every_s
         self._summary_due = self._began
+        self._summary_s = math.inf
         self._progress: LiveProgress | None = None
         if self.is_rank0:
             given = (self.run, self.attempt, self.attempt_watch, self.config, metrics_fields, self._began)
@@ -298,9 +302,11 @@ class RunTelemetry:
         self._recorder.collect()
         self._recorder.flush()
         if self._progress and began >= self._summary_due and self._progress.summary_is_due(began):
+            started = time.monotonic()
             self._progress.write_summary(began, self._metrics("running", [self._rank_summary()]))
             now = time.monotonic()
-            self._summary_due = now + (now - began) / FLUSH_SHARE
+            self._summary_due = now + min(now - started, self._summary_s) / FLUSH_SHARE
+            self._summary_s = now - started
 
     def _write_final(self, metrics: Metrics, ranks: list[RankSummary]) -> None:
         self.writer.wait()  # for an interim `metrics.json`

@@ -90,8 +90,11 @@ def _first_stop(names: Iterable[str]) -> tuple[str, float] | None:
 class PeerWatch:
     """Finds exits of other nodes and a newer attempt, while the ranks train."""
 
-    def __init__(self, attempt: Attempt, node: int, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, attempt: Attempt, node: int, nodes: int, now: Callable[[], float] = time.monotonic
+    ) -> None:
         self._exits = WatchedFolder(attempt.exits, now)
+        self._has_peers = nodes > 1
         self._newer = AttemptWatch(attempt, now)
         self._node = node
         self._now = now
@@ -115,7 +118,7 @@ class PeerWatch:
         if at_once or late or self._reads % _SUPERSEDED_EVERY == 0:
             with contextlib.suppress(OSError):
                 self.superseded = self._newer.superseded() is not None
-        if self.failed is None or self.stop is None:
+        if self._has_peers and (self.failed is None or self.stop is None):
             names: list[str] = []
             with contextlib.suppress(OSError):  # the file system does not answer
                 names = self._exits.names()

@@ -118,7 +118,7 @@ class _TorchrunMonitor:
         """Cause and message of an end from outside."""
         self._requeued = False
         self._lost_hosts: tuple[str, ...] | None = None
-        self._peers = PeerWatch(context.attempt, context.node)
+        self._peers = PeerWatch(context.attempt, context.node, context.nodes)
         self._command_stop = CommandStop(
             context.attempt,
             context.node,

@@ -222,7 +222,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 def test_the_failure_of_another_node_is_seen_within_an_interval(tmp_path: Path) -> None:
     attempt, clock = RunDir(tmp_path).attempt(0), Clock()
     attempt.path.mkdir(parents=True)
-    watch = peers.PeerWatch(attempt, 1, clock)
+    watch = peers.PeerWatch(attempt, 1, 2, clock)
     for node, code in ((0, 0), (1, 1)):
         peers.record_node_exit(attempt, node, code)
     clock.now += 20
@@ -247,7 +247,7 @@ def test_node_0_waits_longer_than_another_node_needs_to_end() -> None:
 def test_a_newer_attempt_is_seen_at_once_after_a_pause_and_at_a_signal(tmp_path: Path) -> None:
     attempt, clock = RunDir(tmp_path).attempt(0), Clock()
     attempt.path.mkdir(parents=True)
-    signalled, suspended, other = [peers.PeerWatch(attempt, 0, clock) for _ in range(3)]
+    signalled, suspended, other = [peers.PeerWatch(attempt, 0, 2, clock) for _ in range(3)]
     for watch in (signalled, suspended, other):
         watch.read(at_once=True)
         assert not watch.superseded
@@ -266,7 +266,7 @@ def test_a_failure_is_seen_although_the_time_of_the_folder_is_cached(
 ) -> None:
     attempt, clock = RunDir(tmp_path).attempt(0), Clock()
     attempt.exits.mkdir(parents=True)
-    watch = peers.PeerWatch(attempt, 0, clock)
+    watch = peers.PeerWatch(attempt, 0, 2, clock)
     watch.read(at_once=True)
     (attempt.exits / "node-01.code-1").touch()
     clock.now += 1.25 * peers.LISTED_EVERY_S
@@ -277,7 +277,7 @@ def test_a_failure_is_seen_although_the_time_of_the_folder_is_cached(
 def test_a_training_node_makes_few_calls(tmp_path: Path, opened: list[Path]) -> None:
     attempt, clock = RunDir(tmp_path).attempt(0), Clock()
     attempt.exits.mkdir(parents=True)
-    watch = peers.PeerWatch(attempt, 0, clock)
+    watch = peers.PeerWatch(attempt, 0, 2, clock)
     for _ in range(600):
         clock.now += 1
         watch.read()
@@ -285,12 +285,26 @@ def test_a_training_node_makes_few_calls(tmp_path: Path, opened: list[Path]) -> 
     assert set(opened) == {attempt.exits, attempt.path.parent}
 
 
+def test_the_only_node_of_a_job_reads_no_exits_of_others(tmp_path: Path, opened: list[Path]) -> None:
+    attempt, clock = RunDir(tmp_path).attempt(0), Clock()
+    attempt.exits.mkdir(parents=True)
+    watch = peers.PeerWatch(attempt, 0, 1, clock)
+    for _ in range(600):
+        clock.now += 1
+        watch.read()
+    assert set(opened) == {attempt.path.parent}
+    assert len(opened) <= 10
+    RunDir(tmp_path).attempt(1).path.mkdir()
+    watch.read(at_once=True)
+    assert watch.superseded
+
+
 def test_a_file_system_that_does_not_answer_ends_nothing_and_hides_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempt = RunDir(tmp_path).attempt(0)
     attempt.exits.mkdir(parents=True)
-    watch = peers.PeerWatch(attempt, 0)
+    watch = peers.PeerWatch(attempt, 0, 2)
     peers.record_node_exit(attempt, 1, 1)
     with monkeypatch.context() as patch:
         patch.setattr(peers.os, "listdir", raising(OSError(116, "Stale file handle")))

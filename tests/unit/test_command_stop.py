@@ -26,7 +26,7 @@ def stop_of(attempt: Attempt, node: int = 0, nodes: int = 2, *, in_s: float = 10
 
 
 def recorded(attempt: Attempt, node: int) -> tuple[str, float] | None:
-    watch = PeerWatch(attempt, node)
+    watch = PeerWatch(attempt, node, 2)
     watch.read(at_once=True)
     return watch.stop
 
