@@ -120,10 +120,10 @@ def test_records_do_not_wait_for_an_expensive_summary(telemetry, monkeypatch):
 
 def test_a_summary_in_which_the_process_was_suspended_delays_no_later_one(telemetry, monkeypatch):
     made, clockwork = telemetry
-    original = made._metrics
+    original, pauses = made._metrics, [100.0]
 
     def suspended(*arguments):
-        clockwork.now += 100.0 if 20 <= made._step < 26 else 0.001
+        clockwork.now += pauses.pop() if made._step > 20 and pauses else 0.001
         return original(*arguments)
 
     monkeypatch.setattr(made, "_metrics", suspended)
