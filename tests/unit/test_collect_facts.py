@@ -187,3 +187,21 @@ def test_the_output_of_a_child_and_its_failures() -> None:
         child_process.output([sys.executable, "-c", "raise SystemExit(2)"], 60)
     with pytest.raises(subprocess.TimeoutExpired):
         child_process.output([sys.executable, "-c", "import time; time.sleep(60)"], 0.1)
+
+
+def test_rates_of_storage_leave_no_file(tmp_path: Path) -> None:
+    written, read = collect_facts.storage_rates(tmp_path, 3)
+    assert written > 0
+    assert read > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_slow_storage_gets_a_smaller_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[int] = []
+    monkeypatch.setattr(collect_facts.os, "fsync", lambda file: flushed.append(os.fstat(file).st_size))
+    monkeypatch.setattr(collect_facts, "_NO_PART_AFTER_S", 0.0)
+    collect_facts.storage_rates(tmp_path, 0)
+    assert flushed == [2**20]
+    monkeypatch.setattr(collect_facts, "_NO_PART_AFTER_S", 60.0)
+    collect_facts.storage_rates(tmp_path, 0)
+    assert flushed[1:] == [2**20, 2**22, 2**24]

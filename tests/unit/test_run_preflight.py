@@ -346,24 +346,6 @@ def test_facts_of_late_agents_are_awaited_as_long_as_the_rendezvous() -> None:
     assert run_preflight._facts_within_s({"job": {"rendezvous_timeout_s": 120.0}}) == 120
 
 
-def test_rates_of_storage_leave_no_file(tmp_path: Path) -> None:
-    written, read = collect_facts.storage_rates(tmp_path, 3)
-    assert written > 0
-    assert read > 0
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_slow_storage_gets_a_smaller_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    flushed: list[int] = []
-    monkeypatch.setattr(collect_facts.os, "fsync", lambda file: flushed.append(os.fstat(file).st_size))
-    monkeypatch.setattr(collect_facts, "_NO_PART_AFTER_S", 0.0)
-    collect_facts.storage_rates(tmp_path, 0)
-    assert flushed == [2**20]
-    monkeypatch.setattr(collect_facts, "_NO_PART_AFTER_S", 60.0)
-    collect_facts.storage_rates(tmp_path, 0)
-    assert flushed[1:] == [2**20, 2**22, 2**24]
-
-
 def test_without_a_measurement_of_the_links_node_0_alone_measures_storage(
     together: Callable[..., list[str | None]], attempt: Attempt, capsys: pytest.CaptureFixture[str]
 ) -> None:
