@@ -11,7 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis import utilization
+from analysis.efficiency import scaling_curves
+from analysis.report.sections import utilization as section_of_utilization
 from analysis.runs.load import load
+from analysis.study import Study
 from disttrain.records.json_files import write_text
 from disttrain.records.run_directory import RunDir
 from tests.support.fake_runs import fake_run
@@ -80,3 +83,19 @@ def test_a_long_run_is_thinned_and_one_without_samples_is_left_out(tmp_path: Pat
     assert found["step"].is_monotonic_increasing
     run.attempt(0).host_samples(0).unlink()
     assert utilization.by_step(load([tmp_path / "s"])).empty
+
+
+def test_sentences_on_utilization_have_the_means_of_the_table(tmp_path: Path) -> None:
+    """The figure has other samples: rank 0 alone, by segments of steps."""
+    for nodes in (1, 2):
+        process = {"ranks": nodes, "samples": 9, "cpu_percent": 37.2 * nodes, "rss_peak_bytes": 1}
+        process |= {"threads_max": 4, "host_memory_used_peak": 0.2}
+        fake_run(tmp_path / "s" / f"n{nodes}", nodes=nodes, overrides={"processes": process})
+    table = load([tmp_path / "s"])
+    section = section_of_utilization.build(Study(table, scaling_curves(table)))
+    assert section is not None
+    assert [row[-1].value for row in section.tables[0].rows] == pytest.approx([0.372, 0.744])
+    assert section.conclusion.startswith("The process of a rank kept 0.372 to 0.744 processors busy")
+    (figure,) = section.figures
+    assert figure.conclusion.startswith("Busy processors, mean over all ranks: from 0.372 (")
+    assert " on 1 node to 0.744 (" in figure.conclusion

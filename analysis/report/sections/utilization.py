@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pandas as pd
-
+from analysis.efficiency import Curve, Point
 from analysis.figures.utilization_figure import utilization_figure
 from analysis.report.cells import cell
 from analysis.report.common import (
@@ -56,9 +55,9 @@ def _metrics(study: Study, sweep: str, runs: tuple[str, ...]) -> list[Metrics]:
     return [found for run in runs if (found := study.metrics.get((sweep, run))) is not None]
 
 
-def _table(study: Study) -> Table:
-    rows: list[list[Value]] = []
-    links = []
+def _sizes(study: Study) -> list[tuple[Curve, Point, list[Estimate | None]]]:
+    """Each size with the columns of the table; sizes without any are left out."""
+    found = []
     for curve, point in all_points(study):
         metrics = _metrics(study, curve.sweep, point.runs)
         gpus = [each.gpu for each in metrics if each.gpu is not None]
@@ -72,8 +71,13 @@ def _table(study: Study) -> Table:
             over_repeats(point, busy),
         ]
         if any(value is not None for value in values):
-            rows.append([*size_values(study, curve, point), *values])
-            links.append(sources(study, curve, point))
+            found.append((curve, point, values))
+    return found
+
+
+def _table(study: Study) -> Table:
+    found = _sizes(study)
+    rows: list[list[Value]] = [[*size_values(study, curve, point), *values] for curve, point, values in found]
     return Table(
         "utilization",
         "Means over GPUs or ranks, measured steps and repeats.",
@@ -86,16 +90,29 @@ def _table(study: Study) -> Table:
             Column("processors", "busy processors per rank", "number", "utilization"),
         ],
         rows,
-        links,
+        [sources(study, curve, point) for curve, point, _ in found],
     )
 
 
-def _mean_processors(study: Study) -> list[float]:
-    """Busy processors of a rank at each size: the column of the table."""
-    found = _table(study)
-    at = [column.name for column in found.columns].index("processors")
-    values = [row[at] for row in found.rows]
-    return [value.value for value in values if isinstance(value, Estimate)]
+def _means(study: Study) -> tuple[list[tuple[Estimate, str]], bool]:
+    """Utilization at each size with its name, and whether it is that of all ranks, as in the table; of rank 0
+    alone where the table has none."""
+    at = 0 if _on_gpu(study) else -1
+    found = [(values[at], point_name(study, curve, point)) for curve, point, values in _sizes(study)]
+    known = [(value, name) for value, name in found if value is not None]
+    if known:
+        return known, True
+    device = "gpu" if _on_gpu(study) else "processors"
+    shown = study.utilization[study.utilization["device"] == device]
+    means = shown.groupby(["sweep", "run"])["utilization"].mean().to_dict()
+    of_rank_0 = [
+        (
+            over_repeats(point, [means.get((curve.sweep, run)) for run in point.runs]),
+            point_name(study, curve, point),
+        )
+        for curve, point in all_points(study)
+    ]
+    return [(value, name) for value, name in of_rank_0 if value is not None], False
 
 
 def _on_gpu(study: Study) -> bool:
@@ -105,39 +122,32 @@ def _on_gpu(study: Study) -> bool:
 def _conclusion(study: Study) -> str:
     if study.utilization.empty:
         return "Means of each size are in the table; there were too few samples for a figure."
-    on_gpu = _on_gpu(study)
-    shown = study.utilization[study.utilization["device"] == ("gpu" if on_gpu else "processors")]
-    low, high = (float(value) for value in shown.groupby("run")["utilization"].mean().agg(["min", "max"]))
-    if not on_gpu and (means := _mean_processors(study)):
-        return (
-            f"A rank's process kept {number(min(means))} to {number(max(means))} processors busy, mean over "
-            "the ranks and samples of a size."
+    found, of_all = _means(study)
+    values = [estimate.value for estimate, _ in found]
+    form = (lambda value: percent(value, 0)) if _on_gpu(study) else number
+    span = " to ".join(dict.fromkeys(map(form, (min(values), max(values)))))
+    if _on_gpu(study):
+        whose, of = (
+            ("a", "the GPUs and samples of a size") if of_all else ("rank 0's", "the samples of a size")
         )
-    if on_gpu:
-        return f"A kernel ran on rank 0's GPU for {percent(low, 0)} to {percent(high, 0)} of the time."
-    text = f"The process of rank 0 kept {number(low)} to {number(high)} processors busy."
-    return text if low < high else f"The process of rank 0 kept {number(low)} processors busy."
+        return f"A kernel ran on {whose} GPU for {span} of the time, mean over {of}."
+    whose, of = (
+        ("a rank", "the ranks and samples of a size") if of_all else ("rank 0", "the samples of a size")
+    )
+    return f"The process of {whose} kept {span} processors busy, mean over {of}."
 
 
-def _by_size(study: Study, shown: pd.DataFrame) -> str:
-    """Utilization of rank 0 at the size where it is lowest and where it is highest."""
-    means = shown.groupby(["sweep", "run"])["utilization"].mean().to_dict()
-    found = []
-    for curve, point in all_points(study):
-        value = over_repeats(point, [means.get((curve.sweep, run)) for run in point.runs])
-        if value is not None:
-            found.append((value, point_name(study, curve, point)))
+def _by_size(study: Study) -> str:
+    """Utilization at the size where it is lowest and where it is highest."""
+    found, of_all = _means(study)
     unit: Unit = "share" if _on_gpu(study) else "number"
     (low, least), (high, most) = (pick(found, key=lambda each: each[0].value) for pick in (min, max))
     lowest = f"{cell(low, unit).in_text} on {least}"
-    what = (
-        "Time with a kernel on rank 0's GPU"
-        if unit == "share"
-        else "Number of processors that rank 0 kept busy"
-    )
+    what = "Time with a running kernel" if unit == "share" else "Busy processors"
+    whose = "mean over all ranks" if of_all else "rank 0"
     if low is high:
-        return f"{what}: {lowest}."
-    return f"{what}: from {lowest} to {cell(high, unit).in_text} on {most}."
+        return f"{what}, {whose}: {lowest}."
+    return f"{what}, {whose}: from {lowest} to {cell(high, unit).in_text} on {most}."
 
 
 def _figure(study: Study) -> Figure:
@@ -149,7 +159,7 @@ def _figure(study: Study) -> Figure:
     y = Axis(label, 0.0, 1.06 * top)
     if on_gpu:
         y = replace(y, form=lambda value: percent(value, 0))
-    finding = _by_size(study, shown)
+    finding = _by_size(study)
     plot = Plot("utilization-figure", "Utilization on rank 0", finding, x, y, point_legend(study))
     labels: list[Label] = []
     lines: list[Box] = []
@@ -171,8 +181,7 @@ def _figure(study: Study) -> Figure:
     reading = (
         "A kernel that waits for the network counts as busy, so this is no efficiency."
         if on_gpu
-        else "Processor time of rank 0's process by segments of steps, without its loader processes; the "
-        "table has the mean over all ranks."
+        else "Lines: processor time of rank 0's process by segments of steps, without its loader processes."
     )
     return Figure(
         "utilization",
