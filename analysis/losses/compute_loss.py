@@ -91,9 +91,9 @@ def explain(point: ComputeState, base: ComputeState, work: float) -> tuple[Cause
     factors = {"slow_ranks": _rank_factor(point, base), "lower_clocks": _clock_factor(point, base)}
     rest = ideal_s / point.compute_s / math.prod(factors.values())
     parts = additive_parts(ideal_s, factors | {"rest": rest})
-    texts = {"slow_ranks": _rank_text(point), "lower_clocks": _clock_text(point, base)}
+    texts = {"slow_ranks": lambda: _rank_text(point), "lower_clocks": lambda: _clock_text(point, base)}
     causes = [
-        Cause((name,), parts[name], texts[name])
+        Cause((name,), parts[name], texts[name]())
         for name in ("slow_ranks", "lower_clocks")
         if parts[name] >= SMALL * loss_s
     ]
@@ -159,7 +159,7 @@ def _processor_text(point: ComputeState, base: ComputeState) -> str:
 
 def _rank_factor(point: ComputeState, base: ComputeState) -> float:
     """Usual / mean compute of ranks, against that of the base: below 1 if some ranks are slower than most."""
-    return min(1.0, _balance(point) / _balance(base))
+    return _balance(point) / _balance(base)
 
 
 def _balance(state: ComputeState) -> float:
@@ -181,9 +181,8 @@ def _usual_s(state: ComputeState) -> float:
 
 
 def _rank_text(point: ComputeState) -> str:
-    if point.rank_compute_s is None:
-        return ""
     ranks = point.rank_compute_s
+    assert ranks is not None
     if point.stragglers:
         slow = max(point.stragglers, key=lambda rank: float(ranks[rank]))
         beyond = float(ranks[slow]) / _usual_s(point) - 1
@@ -200,7 +199,7 @@ def _clock_factor(point: ComputeState, base: ComputeState) -> float:
 
 
 def _clock_text(point: ComputeState, base: ComputeState) -> str:
-    if point.clock is None or base.clock is None:
-        return ""
+    assert point.clock is not None
+    assert base.clock is not None
     before = percent(base.clock, 0)
     return f"lower clocks, at {percent(point.clock, 0)} of the maximum instead of {before} at the base"

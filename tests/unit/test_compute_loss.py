@@ -30,7 +30,7 @@ def test_ranks_that_share_processors_are_the_cause_on_one_machine() -> None:
 
 
 def test_processors_are_no_cause_where_each_rank_has_as_many() -> None:
-    assert names(ComputeState(1.6, 2, 8, hosts=2, processors=2, on_cpu=True)) == [("unknown",)]
+    assert names(ComputeState(1.6, 2, 8, hosts=2, processors=2, on_cpu=True, threads=4)) == [("unknown",)]
     gpu = ComputeState(1.0, 1, 8, hosts=1, processors=16)
     assert names(ComputeState(1.6, 8, 8, hosts=1, processors=16), gpu) == [("unknown",)]
 
@@ -51,17 +51,26 @@ def test_a_named_straggler_of_two_is_the_first_cause() -> None:
 
 def test_oversubscription_is_the_cause_where_hosts_are_not_known() -> None:
     base = ComputeState(1.0, 1, 8)
-    assert names(ComputeState(1.6, 4, 8, oversubscribed=True), base) == [("shared_processors",)]
-    assert names(
-        ComputeState(1.6, 1, 8, oversubscribed=True), ComputeState(1.0, 1, 8, oversubscribed=True)
-    ) == [("unknown",)]
+    (cause,) = explain(ComputeState(1.6, 4, 8, oversubscribed=True), base, 1.0)
+    assert cause.names == ("shared_processors",)
+    assert cause.text == ("shared processors, as ranks or threads outnumber the processors or GPUs of a host")
+    both = replace(base, oversubscribed=True)
+    assert names(ComputeState(1.6, 1, 8, oversubscribed=True), both) == [("unknown",)]
+    assert names(ComputeState(1.6, 4, 8, oversubscribed=True), both) == [("shared_processors",)]
+    known = ComputeState(1.6, 4, 8, hosts=1, processors=2, on_cpu=True)
+    assert names(known, base) == [("unknown",)], "hosts of the base are not known"
 
 
 def test_a_smaller_local_batch_is_a_candidate_in_strong_scaling() -> None:
     point = ComputeState(0.4, 4, 2, hosts=4, processors=2, on_cpu=True)
     assert names(point, work=0.25) == [("smaller_batch",)]
     shared = ComputeState(0.4, 4, 2, hosts=1, processors=2, on_cpu=True)
-    assert names(shared, work=0.25) == [("shared_processors", "smaller_batch")]
+    (cause,) = explain(shared, BASE, 0.25)
+    assert cause.names == ("shared_processors", "smaller_batch")
+    assert cause.text == (
+        "shared processors and memory, as a rank has 0.500 processors instead of 2.00 "
+        "or smaller kernels, as a pass has 2 samples instead of 8"
+    )
 
 
 def test_one_slow_rank_of_eight_is_named_with_its_size() -> None:
@@ -72,11 +81,49 @@ def test_one_slow_rank_of_eight_is_named_with_its_size() -> None:
     assert "rank 3 computes 80 % longer" in cause.text
 
 
+def test_the_slow_one_of_three_ranks_is_found_and_no_rank_without_compute() -> None:
+    base = ComputeState(1.0, 1, 8)
+    three = ComputeState(1.2, 3, 8, rank_compute_s=np.array([1.0, 1.0, 1.6]))
+    assert names(three, base) == [("slow_ranks",)]
+    idle = ComputeState(1.2, 3, 8, rank_compute_s=np.array([0.0, 0.0, 3.6]))
+    assert names(idle, base) == [("unknown",)]
+
+
+def test_ranks_as_uneven_as_those_of_the_base_are_not_blamed() -> None:
+    ranks = np.array([1.0, 1.0, 1.0, 1.8])
+    base = ComputeState(ranks.mean(), 4, 8, rank_compute_s=ranks)
+    assert names(ComputeState(2 * ranks.mean(), 4, 8, rank_compute_s=2 * ranks), base) == [("unknown",)]
+
+
+def test_causes_are_in_the_order_of_their_seconds_and_named_ranks_come_first() -> None:
+    ranks = np.array([1.0, 1.0, 1.0, 1.8])
+    point, base = ComputeState(ranks.mean(), 4, 8, rank_compute_s=ranks), ComputeState(0.5, 1, 8)
+    assert names(point, base) == [("unknown",), ("slow_ranks",)]
+    assert names(replace(point, stragglers={3: "rank 3"}), base) == [("slow_ranks",), ("unknown",)]
+
+
+def test_the_slowest_of_several_named_stragglers_has_its_size_and_the_others_their_names() -> None:
+    ranks = np.array([1.0, 1.5, 2.0, 1.0, 1.2])
+    point = ComputeState(ranks.mean(), 5, 8, rank_compute_s=ranks, stragglers={1: "rank 1", 2: "rank 2"})
+    first, *_ = explain(point, ComputeState(1.0, 1, 8), 1.0)
+    assert first.text == "rank 2 computes 100 % longer than the median of the other ranks (and rank 1)"
+    three = replace(point, stragglers={1: "rank 1", 2: "rank 2", 4: "rank 4"})
+    first, *_ = explain(three, ComputeState(1.0, 1, 8), 1.0)
+    assert first.text.endswith("(and rank 1, rank 4)")
+
+
 def test_lower_clocks_are_named_with_their_size_and_the_rest_is_unknown() -> None:
-    found = explain(ComputeState(1.5, 2, 8, clock=0.8), ComputeState(1.0, 1, 8, clock=1.0), 1.0)
+    point, base = ComputeState(1.5, 2, 8, clock=0.66), ComputeState(1.0, 1, 8, clock=0.9)
+    found = explain(point, base, 1.0)
     assert [cause.names for cause in found] == [("lower_clocks",), ("unknown",)]
-    assert found[0].seconds == pytest.approx(0.5 * math.log(1 / 0.8) / math.log(1.5))
-    assert "of the lost compute time: 55 % lower clocks, at 80 % of the maximum" in sentence(found)
+    assert found[0].seconds == pytest.approx(0.5 * math.log(0.9 / 0.66) / math.log(1.5))
+    assert sentence(found) == (
+        "Compute takes longer; of the lost compute time: 76 % lower clocks, at 66 % of the maximum instead "
+        "of 90 % at the base; 24 % for a reason that the records do not show."
+    )
+    assert (
+        names(point, replace(base, clock=None)) == names(replace(point, clock=None), base) == [("unknown",)]
+    )
 
 
 def test_a_cause_larger_than_the_loss_has_seconds_and_the_gain_beside_it() -> None:
@@ -85,6 +132,7 @@ def test_a_cause_larger_than_the_loss_has_seconds_and_the_gain_beside_it() -> No
     point = ComputeState(ranks.mean(), 4, 8, rank_compute_s=ranks, stragglers={1: "node c01"})
     found = explain(point, ComputeState(1.0, 1, 8), 1.0)
     assert found[0].seconds > point.compute_s - 1.0 > 0 > found[1].seconds
+    assert [cause.names for cause in found] == [("slow_ranks",), ("unknown",)]
     text = sentence(found)
     assert text == (
         "Compute takes 175 ms longer: 289 ms lost, 114 ms gained. Lost: node c01 computes 122 % longer than "
@@ -111,8 +159,14 @@ def test_ranks_that_differ_as_little_as_at_the_base_are_not_blamed() -> None:
     ]
 
 
+def test_compute_of_microseconds_has_causes() -> None:
+    assert names(ComputeState(1.6e-6, 2, 8), ComputeState(1e-6, 1, 8)) == [("unknown",)]
+
+
 def test_no_cause_without_a_loss() -> None:
     assert explain(ComputeState(0.9, 2, 8), ComputeState(1.0, 1, 8), 1.0) == ()
+    assert explain(ComputeState(1.0, 2, 8), ComputeState(1.0, 1, 8), 1.0) == ()
+    assert explain(ComputeState(1.0, 2, 8), ComputeState(0.0, 1, 8), 1.0) == (), "the base has no compute"
     assert sentence(()) == ""
 
 
