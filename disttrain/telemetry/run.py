@@ -39,6 +39,7 @@ from disttrain.telemetry.fabric import fabric_record
 from disttrain.telemetry.global_loss import GlobalLoss
 from disttrain.telemetry.gradient_log import SkippedSteps
 from disttrain.telemetry.hardware.node import NodeTelemetry
+from disttrain.telemetry.left_out_steps import LeftOutSteps
 from disttrain.telemetry.live_progress import LiveProgress
 from disttrain.telemetry.profiled_steps import ProfiledSteps
 from disttrain.telemetry.rank_summary import RankSummary, rank_summary
@@ -112,9 +113,8 @@ class RunTelemetry:
         if self.is_rank0:
             given = (self.run, self.attempt, self.attempt_watch, self.config, metrics_fields, self._began)
             self._progress = LiveProgress(*given, self.writer)
-        # of earlier attempts
-        self._first_step, self._profiled_before, self._seconds_before = 0, 0, 0.0
-        self._left_out_before: list[tuple[int, int]] = []
+        self._seconds_before = 0.0  # of earlier attempts
+        self._left_out = LeftOutSteps(settings.warmup_steps, self.profiled.steps)
 
     @property
     def is_rank0(self) -> bool:
@@ -124,7 +124,7 @@ class RunTelemetry:
     def start(self) -> None:
         """The first step begins now. All ranks together."""
         link_probe.write_rates(self.world, self.attempt, self.config.telemetry.link_probe_mb)
-        self._node.start(self.clock.start, lambda: self._step >= self._recorder.warm_step)
+        self._node.start(self.clock.start, lambda: self._step >= self._left_out.warm_step)
         self._began = time.monotonic()
         if self._progress:
             self._progress.restart(self._step, self._began)
@@ -139,7 +139,7 @@ class RunTelemetry:
         `loss_recorded`, the loss is NaN because the loop recorded none.
         """
         step = result.step
-        if self._step == self._first_step:
+        if self._step == self._left_out.start:
             self.output.replace_finished()
         self._recorder.record(result, comm_measured=exposed_comm_reason is None)
         if exposed_comm_reason is not None and self.metadata.exposed_comm_reason is None:
@@ -147,7 +147,7 @@ class RunTelemetry:
         self._global_loss.add(step, result.loss, loss_recorded)
         self._step, self._lr = step, result.lr
         self.clock.end_step()
-        if step == self._recorder.warm_step:
+        if step == self._left_out.warm_step:
             self._node.warmed_up()
         if step in self.profiled.steps:
             # a trace takes longer to write than a step may last
@@ -245,8 +245,8 @@ class RunTelemetry:
             "losses": losses,
             "evaluations": encode_json([point.model_dump(mode="json") for point in self.eval_history]),
             "durations": step_series.as_tensor(self._recorder.durations),
-            "left_out": encode_json(self._left_out()),
-            "sampled": torch.tensor(self._profiled_before + len(self._profiled())),
+            "left_out": encode_json(self._left_out.ranges(self._step)),
+            "sampled": torch.tensor(self._left_out.profiled_count(self._step)),
             "ratio_steps": ratio_steps,
             "ratios": ratios,
             "seconds": torch.tensor(self._seconds(), dtype=torch.float64),
@@ -258,9 +258,9 @@ class RunTelemetry:
     ) -> None:
         """Continue after `step` from a `state`, of this run or of another one. Without `own`, another
         number of ranks measured the steps before: figures of speed then cover the steps from here on."""
-        self._step = self._first_step = step
-        self._recorder.warm_step = step + self.config.telemetry.warmup_steps
-        self._left_out_before = [(1, step)]
+        self._step = step
+        self._left_out.resume(step)
+        self._recorder.warm_step = self._left_out.warm_step
         if own:
             self._recorder.measured = own["measured"].tolist()
             if same_run and "window" in own:
@@ -274,8 +274,8 @@ class RunTelemetry:
         self._seconds_before = history["seconds"].item()
         if own:
             step_series.extend(self._recorder.durations, history["durations"])
-            self._left_out_before = [(first, last) for first, last in decode_json(history["left_out"])]
-            self._profiled_before = int(history["sampled"].item())
+            ranges = [(first, last) for first, last in decode_json(history["left_out"])]
+            self._left_out.extend(ranges, int(history["sampled"].item()))
             self._recorder.ratios.extend(history["ratio_steps"], history["ratios"])
 
     # Between steps
@@ -329,16 +329,6 @@ class RunTelemetry:
         samples = len(self._recorder.durations) * self.metrics_fields["global_batch_size"]
         return samples / measured_s if measured_s else None
 
-    def _left_out(self) -> list[tuple[int, int]]:
-        """First and last step of each range of steps that no figure covers."""
-        first, last = self._first_step + 1, min(self._recorder.warm_step, self._step)
-        warmup = [(first, last)] if last >= first else []
-        return [*self._left_out_before, *warmup, *((step, step) for step in self._profiled())]
-
-    def _profiled(self) -> list[int]:
-        """The profiled steps of this attempt so far, without those of the warm-up."""
-        return sorted(step for step in self.profiled.steps if self._recorder.warm_step < step <= self._step)
-
     def _seconds(self) -> float:
         return self._seconds_before + time.monotonic() - self._began
 
@@ -350,8 +340,9 @@ class RunTelemetry:
     ) -> Metrics:
         """The summary over `ranks`: all at the end, rank 0 alone while the run goes on."""
         recorder, metadata = self._recorder, self.metadata
-        steps, left_out, comm = len(recorder.durations), self._left_out(), self.profiled.summary()
-        profiled = self._profiled_before + len(self._profiled())
+        steps, comm = len(recorder.durations), self.profiled.summary()
+        left_out = self._left_out.ranges(self._step)
+        profiled = self._left_out.profiled_count(self._step)
         measured = [rank.measured for rank in ranks]
         measured_s = sum(map(sum, measured)) / len(ranks) if steps else None
         samples_per_s = self._samples_per_s(measured)
@@ -392,7 +383,7 @@ class RunTelemetry:
             loss_history=[LossPoint(step=step, loss=loss) for step, loss in self._losses.thinned()],
             eval_history=self.eval_history,
         )
-        profiling = self.profiled.plan(self._first_step, self._step)
+        profiling = self.profiled.plan(self._left_out.start, self._step)
         late, comm_reason = metadata.emulation_late_reason, metadata.exposed_comm_reason
         reasons = null_reasons.reasons(
             metrics, profiling, late=late, comm=comm_reason, unprofiled=metadata.unprofiled_reason
