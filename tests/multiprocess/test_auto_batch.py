@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import resource
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from disttrain.memory.batch_search import search_batch_size
 from disttrain.records.batch_fit import BatchFit
 from disttrain.records.json_files import read_json
 from disttrain.runtime.process_group import World
+from tests.support.memory_group import NoMemoryGroup, make_memory_group
 from tests.support.ranks import Ranks
 from tests.support.small_models import FEATURES, Growing, Leaping
 from tests.support.stopping import Seen, alone, config, train_until
@@ -103,16 +103,10 @@ def test_a_size_that_fits_under_a_limit_of_the_kernel_is_found(two_ranks: Ranks)
 @pytest.fixture
 def small_group() -> Iterator[Path]:
     """A control group of this machine with 1 GiB of memory."""
-    first = re.search(r"^\d+:memory:/(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
-    top, limit = (f"memory/{first[1]}", "memory.limit_in_bytes") if first else ("", "memory.max")
-    folder = Path("/sys/fs/cgroup", top, f"disttrain-test-{os.getpid()}")
     try:
-        folder.mkdir()
-        (folder / limit).write_text(str(1 << 30))
-    except OSError as error:
-        if folder.exists():
-            folder.rmdir()
-        pytest.skip(f"no control group can be made: {error}")
+        folder = make_memory_group(1 << 30)
+    except NoMemoryGroup as why:
+        pytest.skip(f"no control group can be made: {why}")
     yield folder
     folder.rmdir()
 
