@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import t as student_t
+from scipy.stats import ttest_ind
 
 from analysis.efficiency import scaling_curves
 from analysis.losses.phase_series import phase_series
@@ -19,7 +22,9 @@ from analysis.losses.waterfall import (
     RESIDUAL,
     TRANSIENT,
     PhaseTimes,
+    devices_of_run,
     from_peak,
+    has_phases,
     phase_times,
     scales,
     split_waiting,
@@ -27,8 +32,11 @@ from analysis.losses.waterfall import (
     with_series,
 )
 from analysis.runs.load import load
+from analysis.stats.batch_means import mean_moments
+from analysis.stats.estimates import Estimate, LogMoments, difference, not_stationary
+from disttrain.records.json_files import read_json, write_json
 from disttrain.records.steps import PHASES
-from tests.support.fake_runs import fake_sweep
+from tests.support.fake_runs import fake_run, fake_sweep
 from tests.support.step_series import autocorrelated
 
 seconds = st.floats(0, 100)
@@ -106,6 +114,109 @@ def test_the_waterfall_of_runs_agrees_with_the_losses_of_the_curve(tmp_path: Pat
         assert abs({part.name: part.share.value for part in found.parts}[RESIDUAL]) < 1e-9
 
 
+def test_the_units_of_a_waterfall_and_those_that_need_a_price_or_power() -> None:
+    zero = {name: np.zeros(2) for name in PHASES}
+    base = PhaseTimes(np.full(2, 1.0), zero, 1, 8, 1)
+    found = waterfall(PhaseTimes(np.full(2, 2.0), zero, 2, 16, 2), base)
+    units = [
+        (each.name, each.unit, each.factor) for each in scales(found, 1800, price_per_hour=2.0, watts=300.0)
+    ]
+    assert units == [
+        ("seconds", "s per step", 1.0),
+        ("percent", "% of the step", 50.0),
+        ("throughput", "samples/s lost", 8.0),
+        ("device_hours", "device-hours per 1,800 steps", 1.0),
+        ("money", "per 1,800 steps", 2.0),
+        ("energy", "J per 1,800 steps", 1_080_000.0),
+    ]
+    assert [each.name for each in scales(found)] == ["seconds", "percent", "throughput", "device_hours"]
+
+
+def test_the_bar_of_kernels_is_the_compute_of_the_ideal_step_beyond_the_peak() -> None:
+    zero = {name: np.zeros(2) for name in PHASES}
+    times = PhaseTimes(np.full(2, 1.0), zero | {"compute_s": np.full(2, 0.75)}, 1, 8, 1)
+    bars = from_peak(waterfall(times, times), 0.5, 16.0)
+    assert (bars["peak"], bars["kernels"]) == pytest.approx((0.25, 0.5))
+    assert from_peak(waterfall(times, times), 0.0625, 0.5)["peak"] == 1.0
+    for flops, peak in ((0.0, 1.0), (1.0, 0.0), (-1.0, 1.0)):
+        with pytest.raises(ValueError, match=r"^FLOPs per sample and peak FLOP/s must be positive$"):
+            from_peak(waterfall(times, times), flops, peak)
+
+
+def test_waiting_is_divided_by_its_persistent_share() -> None:
+    phases = {name: np.zeros(2) for name in PHASES} | {"comm_wait_s": np.array([0.5, 0.25])}
+    split = split_waiting(PhaseTimes(np.ones(2), phases, 2, 16, 2), np.array([0.5, 0.2]))
+    assert split.phases[PERSISTENT] == pytest.approx([0.25, 0.05])
+    assert split.phases[TRANSIENT] == pytest.approx([0.25, 0.2])
+    assert "comm_wait_s" not in split.phases
+
+
+def test_times_of_a_point_are_those_of_its_runs_alone(tmp_path: Path) -> None:
+    sweeps = [
+        fake_sweep(tmp_path, name, gpus_per_node=(2,), step_s=s) for name, s in (("one", 0.1), ("two", 0.3))
+    ]
+    table = load(sweeps)
+    curve = next(curve for curve in scaling_curves(table) if curve.sweep == "one")
+    point = curve.points[1]
+    times = phase_times(point, curve, table)
+    assert times.mean_step_s == pytest.approx(point.global_batch_size / point.samples_per_s.value)
+    assert (len(times.step_s), times.ranks, times.devices, times.stationary) == (3, 4, 4, True)
+    changing = replace(point, samples_per_s=not_stationary(point.samples_per_s))
+    assert not phase_times(changing, curve, table).stationary
+
+
+@pytest.mark.parametrize(
+    ("device", "requested", "devices"),
+    [("NVIDIA H100", "auto", 4), ("cpu", "auto", 1), (np.nan, "auto", 1), (np.nan, "cuda", 4)],
+)
+def test_devices_are_gpus_or_else_ranks(tmp_path: Path, device: object, requested: str, devices: int) -> None:
+    """One process drives the four GPUs."""
+    run = fake_run(tmp_path / "s" / "n1")
+    rows = pd.DataFrame([{"path": str(run.path), "world_size": 7, "device": device}])
+    record = read_json(run.run_json)
+    resources = record["config"]["resources"] | {"gpus_per_node": 4, "device": requested}
+    config = record["config"] | {"parallel": {"strategy": "dp"}, "resources": resources}
+    write_json(run.run_json, record | {"config": config})
+    assert devices_of_run(rows) == devices
+    write_json(run.run_json, {"config": {}})
+    assert devices_of_run(rows) == 7
+    run.run_json.unlink()
+    assert devices_of_run(rows) == 7
+
+
+def test_a_point_whose_step_is_other_time_has_no_phases(tmp_path: Path) -> None:
+    (curve,) = scaling_curves(load([fake_sweep(tmp_path)]))
+    point = curve.points[0]
+    assert has_phases(point)
+    zero = dict.fromkeys(point.composition, 0.0)
+    assert not has_phases(replace(point, composition=zero | {"other_s": 0.1}))
+    assert not has_phases(replace(point, composition=dict.fromkeys(zero)))
+
+
+def half_widths(found: Estimate) -> tuple[float, float]:
+    assert found.low is not None
+    assert found.high is not None
+    return found.value - found.low, found.high - found.value
+
+
+def test_intervals_are_welchs_and_those_of_shares_linearize_the_ratio() -> None:
+    rng = np.random.default_rng(4)
+    zero = {name: np.zeros(2) for name in PHASES}
+    wait = rng.uniform(0.2, 0.3, 2)
+    point = PhaseTimes(rng.uniform(1.5, 2, 2), zero | {"comm_wait_s": wait}, 2, 32, 2)
+    before = {name: np.zeros(3) for name in PHASES} | {"comm_wait_s": rng.uniform(0.05, 0.1, 3)}
+    base = PhaseTimes(rng.uniform(0.7, 0.8, 3), before, 1, 8, 1)  # half the samples of a rank
+    found = waterfall(point, base)
+    (part,) = (part for part in found.parts if part.name == "comm_wait_s")
+    others = 2 * before["comm_wait_s"]
+    linear = (wait - part.share.value * point.step_s) / found.actual_s
+    for estimate, own, other in ((part.seconds, wait, others), (part.share, linear, others / found.actual_s)):
+        interval = ttest_ind(own, other, equal_var=False).confidence_interval(0.95)
+        half = (interval.high - interval.low) / 2
+        assert half_widths(estimate) == pytest.approx((half, half))
+        assert (estimate.repeats, estimate.basis) == (2, "repeats")
+
+
 def test_intervals_cover_the_true_share() -> None:
     """Three repeats a side with 2 % spread in compute and 10 % in waiting; nominal coverage is 95 %."""
     generator, covered, count = np.random.default_rng(5), 0, 1500
@@ -141,6 +252,70 @@ def test_intervals_within_the_runs_cover_the_difference_of_their_means() -> None
         assert waiting.seconds.basis == waiting.share.basis == "within run"
         hits += waiting.seconds.low <= 0.1 * 1.006 <= waiting.seconds.high
     assert 0.89 <= hits / count <= 0.98
+
+
+def test_intervals_within_the_runs_are_those_of_batch_means() -> None:
+    rng = np.random.default_rng(6)
+    point, base = replace(single_run(rng, 2, 0.2), samples=32), single_run(rng, 1, 0.1)  # twice the work
+    assert point.series is not None
+    assert base.series is not None
+    found = waterfall(point, base)
+    for part in found.parts:
+        if part.name == RESIDUAL:
+            assert half_widths(part.seconds) == (0, 0)
+            continue
+        own, other = point.series[part.name], 2 * base.series[part.name]
+        linear = (own - part.share.value * point.series["step_s"]) / found.actual_s
+        for estimate, series in (
+            (part.seconds, [own, other]),
+            (part.share, [linear, other / found.actual_s]),
+        ):
+            half = half_of_difference(*series)
+            assert half_widths(estimate) == pytest.approx((half, half))
+            assert (estimate.repeats, estimate.basis) == (1, "within run")
+
+
+def half_of_difference(own: np.ndarray, other: np.ndarray) -> float:
+    """Half of the width of the interval of mean(own) - mean(other), by Welch."""
+    found, base = mean_moments(own), mean_moments(other)
+    assert found is not None
+    assert base is not None
+    both = difference(LogMoments(*found), LogMoments(*base))
+    return float(student_t.ppf(0.975, both.freedom) * np.sqrt(both.variance)) if both.variance else 0.0
+
+
+def test_shares_of_one_repeat_have_the_interval_of_its_steps() -> None:
+    times = single_run(np.random.default_rng(7), 2, 0.2)
+    assert times.series is not None
+    wait, step_s = times.series["comm_wait_s"], times.series["step_s"]
+    names, zero = ["comm_wait_s", "input_s"], np.zeros(200)
+    share, spent = times.share_of_step(names), times.within_run(names)
+    assert spent is not None
+    assert share.value == pytest.approx(wait.mean() / step_s.mean())
+    assert spent.value == pytest.approx(wait.mean())
+    half = half_of_difference((wait - share.value * step_s) / step_s.mean(), zero)
+    assert half_widths(share) == pytest.approx((half, half))
+    assert half_widths(spent) == pytest.approx((half_of_difference(wait, zero),) * 2)
+    assert share.basis == spent.basis == "within run"
+    changing = replace(times, stationary=False).share_of_step(names)
+    assert (changing.value, changing.low, changing.basis) == (share.value, None, "not stationary")
+    alone = replace(times, series=None)
+    assert (alone.within_run(names), alone.share_of_step(names).low) == (None, None)
+    few = replace(times, series={name: seconds[:20] for name, seconds in times.series.items()})
+    assert few.within_run(names) == Estimate(spent.value, None, None, 1)
+
+
+def test_the_interval_of_rare_waiting_ends_at_zero() -> None:
+    times = single_run(np.random.default_rng(7), 2, 0.2)
+    rare = np.zeros(200)
+    rare[7] = 5.0
+    phases, series = (
+        times.phases | {"comm_wait_s": np.array([rare.mean()])},
+        times.series | {"comm_wait_s": rare},
+    )
+    times = replace(times, phases=phases, series=series)
+    for found in (times.within_run(["comm_wait_s"]), times.share_of_step(["comm_wait_s"])):
+        assert (found.low, found.high > 2 * found.value) == (0.0, True)
 
 
 def test_several_repeats_and_the_division_of_waiting_have_no_interval_within_a_run() -> None:
