@@ -64,6 +64,19 @@ def has_bars(estimates: Iterable[Estimate | None]) -> bool:
     return any(each is not None and each.basis == "repeats" and each.low is not None for each in estimates)
 
 
+def bars_text(estimates: Iterable[Estimate | None]) -> str:
+    """A sentence on the intervals that a figure draws, or on those that it leaves out; empty without any."""
+    known = list(estimates)
+    drawn = f"Bars are {percent(CONFIDENCE, 0)} intervals over repeats." if has_bars(known) else ""
+    if not any(each is not None and each.basis == "within run" and each.low is not None for each in known):
+        return drawn
+    left_out = (
+        "Intervals within one run, which the table has, are not drawn: they lack the spread between repeats, "
+        "and two points whose bars do not overlap would look settled."
+    )
+    return sentence([drawn, left_out])
+
+
 def points_text(study: Study, count: int) -> str:
     """A number of points: `3 sizes` of one curve, `8 points` (a configuration at a size) of several."""
     return plural(count, "size" if len(study.curves) == 1 else "point")

@@ -9,7 +9,7 @@ from analysis.comparison import PointComparison
 from analysis.figures.ratio_figure import ratio_figure
 from analysis.figures.style import curve_class
 from analysis.report.cells import cell
-from analysis.report.common import has_bars, sentence
+from analysis.report.common import bars_text, sentence
 from analysis.report.section import Column, Figure, RunLink, Table, Value
 from analysis.stats.estimates import CONFIDENCE
 from analysis.stats.verdicts import EQUIVALENCE_MARGIN, Verdict
@@ -115,9 +115,8 @@ def figure(name: str, title: str, compared: Sequence[PointComparison]) -> Figure
         titles = [f"{_pair(*pair)}: {times(each.ratio.value)}, {each.verdict}" for each in own]
         at = [float(each.point.world_size) for each in own]
         plot.add(points(plot, at, [each.ratio for each in own], curve_class(index), titles, key=_pair(*pair)))
-    bars = f"Bars are {percent(CONFIDENCE, 0)} intervals over repeats. "
-    drawn = bars if has_bars(each.ratio for each in compared) else ""
-    reading = f"{drawn}In the band, the two are equivalent."
+    bars = bars_text(each.ratio for each in compared)
+    reading = sentence([bars, "In the band, the two are equivalent."])
     finding = verdict_counts(compared)
     return Figure(
         name, title, finding, plot.svg(), description, lambda: ratio_figure(compared), reading, data=name

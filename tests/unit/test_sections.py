@@ -16,11 +16,19 @@ from analysis.losses.pop import FACTORS
 from analysis.report import render, write
 from analysis.report.definitions import DEFINITIONS
 from analysis.report.section import Figure, Section
-from analysis.report.sections import batch_size, build_all, communication, composition, traffic, training
+from analysis.report.sections import (
+    batch_size,
+    build_all,
+    communication,
+    composition,
+    scaling,
+    traffic,
+    training,
+)
 from analysis.report.summary import summarize
 from analysis.runs.load import load
 from analysis.stats.estimates import Estimate
-from analysis.study import Study
+from analysis.study import Study, make_study
 from disttrain.records.communication import CommSummary
 from disttrain.records.hardware import GpuSummary
 from disttrain.records.json_files import read_json, write_json
@@ -321,3 +329,14 @@ def test_tables_in_json_have_raw_values_with_interval_and_repeats(tmp_path: Path
     assert set(efficiency) == {"value", "low", "high", "repeats", "basis"}
     assert 0 < efficiency["low"] < efficiency["value"] < efficiency["high"] < 1
     assert scaling["sources"][1] == ["n2x1-r0", "n2x1-r1", "n2x1-r2"]
+
+
+@pytest.mark.parametrize("repeats", [3, 1])
+def test_figures_state_which_intervals_their_bars_are(tmp_path: Path, repeats: int) -> None:
+    study = make_study(load([fake_sweep(tmp_path, repeats=repeats)]))
+    section = scaling.build(study)
+    assert section is not None
+    assert {figure.name for figure in section.figures} == {"scaling", "efficiency"}
+    for figure in section.figures:
+        assert ("Bars are 95 % intervals over repeats." in figure.reading) == (repeats == 3)
+        assert ("within one run, which the table has, are not drawn" in figure.reading) == (repeats == 1)

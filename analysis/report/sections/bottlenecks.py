@@ -154,8 +154,7 @@ def conclusion(study: Study, each: SizeBottlenecks) -> str:
         first = significant[0]
         low, high = first.ceiling.low or 0.0, first.ceiling.high or 0.0
         return (
-            f"At {place}, the part with the highest ceiling is {NAMES[first.phase]}: at most "
-            f"{percent(first.ceiling.value, 0)} more throughput [{100 * low:.0f}, {100 * high:.0f}]. "
+            f"At {place}, {_ceiling(first)} [{100 * low:.0f}, {100 * high:.0f}]. "
             f"{advice_on(study, curve, point, first)}"
         )
     if found and found[0].share.low is None:
@@ -164,9 +163,15 @@ def conclusion(study: Study, each: SizeBottlenecks) -> str:
         reason = f"One repeat gives no interval between repeats, so this is not significant: {again}."
         if first.share.basis == "not stationary":
             reason = "Steps that are not stationary give no interval, so this is not significant."
-        return (
-            f"At {place}, the part with the highest ceiling is {NAMES[first.phase]}: at most "
-            f"{percent(first.ceiling.value, 0)} more throughput. {reason}"
-        )
+        return f"At {place}, {_ceiling(first)}. {reason}"
     counted = plural(len(point.runs), "repeat")
     return f"No bottleneck is significant at {place}, by {counted}: no part takes more than 1 % for certain."
+
+
+def _ceiling(first: Bottleneck) -> str:
+    """The part with its share of the step, from which the ceiling follows as s / (1 - s)."""
+    name, share, gain = NAMES[first.phase], percent(first.share.value), percent(first.ceiling.value, 0)
+    return (
+        f"the part with the highest ceiling is {name}, {share} of the step: without it, at most {gain} more "
+        "throughput"
+    )

@@ -11,7 +11,7 @@ from analysis.report import scaling_text
 from analysis.report.cells import cell
 from analysis.report.common import (
     all_points,
-    has_bars,
+    bars_text,
     interval_basis,
     point_name,
     sentence,
@@ -20,7 +20,6 @@ from analysis.report.common import (
     sources,
 )
 from analysis.report.section import Column, Figure, Section, Table
-from analysis.stats.estimates import CONFIDENCE
 from analysis.study import Study
 from analysis.svg.lines import line, points
 from analysis.svg.plot import LegendItem, Plot
@@ -169,9 +168,13 @@ def throughput_figure(study: Study) -> Figure | None:
         plot.svg(),
         _description(study.curves),
         lambda: scaling_figure(study.curves),
-        "The dashed line is the base times the size, the most that these ranks could reach"
-        + (f"; bars are {percent(CONFIDENCE, 0)} intervals over repeats" if has_bars(values) else "")
-        + ". Pale lines guide the eye.",
+        sentence(
+            [
+                "The dashed line is the base times the size, the most that these ranks could reach.",
+                bars_text(values),
+                "Pale lines guide the eye.",
+            ]
+        ),
         data="scaling",
     )
 
@@ -234,7 +237,7 @@ def _efficiency_figure(study: Study) -> Figure | None:
         plot.svg(),
         description,
         lambda: efficiency_figure(study.curves),
-        "Share of the ideal throughput at each size; the axis starts at zero.",
+        sentence(["Share of the ideal throughput at each size; the axis starts at zero.", bars_text(values)]),
         data="scaling",
     )
 
