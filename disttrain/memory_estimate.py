@@ -25,7 +25,6 @@ from disttrain.config.config_tree import Config
 from disttrain.config.requested_device import asks_for_gpus
 from disttrain.config.sections.compile import CompileConfig
 from disttrain.config.state_memory import (
-    ModelSize,
     StateMemory,
     moments,
     replicated_memory,
@@ -35,6 +34,7 @@ from disttrain.data.source import Sample
 from disttrain.errors import ConfigError, in_one_line
 from disttrain.memory.live_bytes import LiveBytes
 from disttrain.model_blocks import model_size
+from disttrain.parallel.gradient_communication.state_size import state_bytes
 from disttrain.task import Task
 from disttrain.transforms import transforms_of
 
@@ -52,7 +52,8 @@ class MemoryEstimate:
     gradients_bytes: int
     optimizer_bytes: int
     communication_bytes: int
-    """Copies in the buckets of DDP, or gathered parameters and gradients of a sharded model."""
+    """Copies in the buckets of DDP and state of a scheme of gradient communication, or gathered parameters
+    and gradients of a sharded model."""
     activations_bytes: int
     """With temporary tensors of the backward pass."""
     total_bytes: int
@@ -82,7 +83,7 @@ def estimate(config: Config) -> MemoryEstimate:
         strategy, _ = choose_strategy(config.parallel.strategy, config.world_size)
         readers = config.world_size
         accumulates = (config.train.global_batch_size or local * readers) > local * readers
-        state = _state(config, strategy, model_size(model), accumulates)
+        state = _state(config, strategy, model, accumulates)
         kept = None
         if strategy in _SHARDED:
             kept = 0.0 if config.parallel.fsdp.cpu_offload else 1 / _shards(config, strategy)
@@ -99,7 +100,7 @@ def estimate(config: Config) -> MemoryEstimate:
         parameters_bytes=state.parameters,
         gradients_bytes=state.gradients,
         optimizer_bytes=state.optimizer,
-        communication_bytes=state.buckets + state.gathered,
+        communication_bytes=state.communication,
         activations_bytes=activations,
         total_bytes=state.total + activations,
     )
@@ -184,8 +185,8 @@ def _shards(config: Config, strategy: str) -> int:
     return config.parallel.hsdp.shard_size or config.resources.gpus_per_node
 
 
-def _state(config: Config, strategy: str, size: ModelSize, accumulates: bool) -> StateMemory:
-    held = moments(config.optim.name, config.optim.momentum)
+def _state(config: Config, strategy: str, model: nn.Module, accumulates: bool) -> StateMemory:
+    size, held = model_size(model), moments(config.optim.name, config.optim.momentum)
     if strategy in _SHARDED:
         options = config.parallel.fsdp
         return sharded_memory(
@@ -199,8 +200,11 @@ def _state(config: Config, strategy: str, size: ModelSize, accumulates: bool) ->
             forward_prefetch=options.forward_prefetch,
             backward_prefetch=options.backward_prefetch or 1,
         )
-    copies = strategy == "ddp" and not config.parallel.ddp.gradient_as_bucket_view
-    return replicated_memory(size, held, bucket_copy=copies)
+    if strategy != "ddp":
+        return replicated_memory(size, held)
+    copies = not config.parallel.ddp.gradient_as_bucket_view
+    scheme = state_bytes(config.parallel.gradient_communication, model.parameters())
+    return replicated_memory(size, held, bucket_copy=copies, communication_state=scheme)
 
 
 def answer(config: Config) -> dict[str, Any]:

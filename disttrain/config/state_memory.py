@@ -37,12 +37,19 @@ class StateMemory:
     optimizer: int
     buckets: int = 0
     """Copies of gradients in the buckets of DDP."""
+    communication_state: int = 0
+    """State of a scheme of gradient communication: errors, and factors of `powersgd`."""
     gathered: int = 0
     """Most that a sharded model gathers at a time: weights and gradients."""
 
     @property
     def total(self) -> int:
-        return self.parameters + self.gradients + self.optimizer + self.buckets + self.gathered
+        return self.parameters + self.gradients + self.optimizer + self.communication
+
+    @property
+    def communication(self) -> int:
+        """Bytes that exist because gradients or parameters travel between ranks."""
+        return self.buckets + self.communication_state + self.gathered
 
 
 def moments(optimizer: str, momentum: float) -> int:
@@ -50,7 +57,9 @@ def moments(optimizer: str, momentum: float) -> int:
     return 0 if optimizer == "sgd" and not momentum else MOMENTS[optimizer]
 
 
-def replicated_memory(size: ModelSize, moments: int, bucket_copy: bool = False) -> StateMemory:
+def replicated_memory(
+    size: ModelSize, moments: int, bucket_copy: bool = False, communication_state: int = 0
+) -> StateMemory:
     """State of a device that holds the whole model: `single`, `dp` and `ddp`.
 
     `bucket_copy`: gradients exist a second time in the buckets of DDP, without `gradient_as_bucket_view`.
@@ -61,6 +70,7 @@ def replicated_memory(size: ModelSize, moments: int, bucket_copy: bool = False) 
         gradients=trained,
         optimizer=moments * trained,
         buckets=trained if bucket_copy else 0,
+        communication_state=communication_state,
     )
 
 

@@ -1,12 +1,16 @@
-"""Memory of a step on gloo ranks: the estimate of `ddp`, and the parameters that `fsdp` holds gathered."""
+"""Memory of a step on gloo ranks: the estimate of `ddp` and of gradient communication, and the parameters
+that `fsdp` holds gathered."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from disttrain.config.config_tree import Config
 from disttrain.memory_estimate import estimate
 from tests.support.ranks import Ranks
-from tests.support.step_memory import config_of, measure
+from tests.support.step_memory import config_of, measure, strategy_state_bytes
 
 pytestmark = pytest.mark.multiprocess
 
@@ -15,6 +19,28 @@ def test_the_estimate_of_ddp_is_the_peak_of_the_allocator(two_ranks: Ranks) -> N
     config = config_of("ddp")
     for found in two_ranks.call(measure, config):
         assert estimate(config).total_bytes == pytest.approx(found.peak, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"scheme": "topk"},
+        {"scheme": "randomk", "error_feedback": False},
+        {"scheme": "powersgd", "rank": 2},
+        {"scheme": "local_sgd"},
+    ],
+    ids=lambda options: options["scheme"],
+)
+def test_the_estimate_holds_the_state_of_a_scheme(two_ranks: Ranks, options: dict[str, Any]) -> None:
+    plain = config_of("ddp").as_dict()
+    without = estimate(Config.model_validate(plain))
+    plain["parallel"]["gradient_communication"] = options
+    config = Config.model_validate(plain)
+    found = estimate(config)
+    counted = two_ranks.call(strategy_state_bytes, config)
+    assert [found.communication_bytes - without.communication_bytes] * 2 == counted
+    assert found.total_bytes - without.total_bytes == counted[0]
+    assert bool(counted[0]) == (options["scheme"] in ("topk", "powersgd"))
 
 
 def test_fsdp_gathers_block_by_block_unless_blocks_stay_gathered(two_ranks: Ranks) -> None:

@@ -26,7 +26,7 @@ from disttrain.runtime.process_group import World
 from disttrain.step_runner import StepRunner
 from disttrain.task import Task
 from disttrain.telemetry.step_clock import make_clock
-from disttrain.train import build_parallel_model
+from disttrain.train import ParallelModel, build_parallel_model
 
 STEPS, MEASURED = 5, 3
 """Steps, of which the last ones are measured."""
@@ -87,21 +87,38 @@ class StepMemory:
 def measure(world: World, config: Config) -> StepMemory:
     """The steps of a run on the CPU. All ranks together."""
     torch.set_num_threads(1)
-    world = replace(world, local_rank=world.rank, local_size=world.size)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         # The profiler does not see a tensor freed on gloo's thread, where DDP's first broadcast can end.
         with patch("torch.nn.parallel.distributed._sync_module_states"):
-            built = build_parallel_model(config, world, (config.parallel.strategy, "measured"))
-        runner = StepRunner(
-            built.model, Task.of(built.data.source), built.optimizer, config.optim, built.strategy,
-            built.data.plan, STEPS, make_clock(world.device), built.precision,
-        )  # fmt: skip
+            built, runner = _build(world, config)
         batches = itertools.repeat(built.data.example())
         for step in range(1, STEPS + 1):
             with record_function(_STEP), _gathered(built.model) as gathered:
                 runner.step(step, batches)
     model = sum(parameter.numel() * parameter.element_size() for parameter in built.model.parameters())
     return StepMemory(step_peaks(_events(profiler)), max(gathered, default=0), model)
+
+
+def _build(world: World, config: Config) -> tuple[ParallelModel, StepRunner]:
+    world = replace(world, local_rank=world.rank, local_size=world.size)
+    built = build_parallel_model(config, world, (config.parallel.strategy, "measured"))
+    runner = StepRunner(
+        built.model, Task.of(built.data.source), built.optimizer, config.optim, built.strategy,
+        built.data.plan, STEPS, make_clock(world.device), built.precision,
+    )  # fmt: skip
+    return built, runner
+
+
+def strategy_state_bytes(world: World, config: Config) -> int:
+    """Bytes of the strategy's state on this rank after two steps. All ranks together.
+
+    The profiler does not see the state of a scheme of gradient communication, which another thread allocates.
+    """
+    built, runner = _build(world, config)
+    batches = itertools.repeat(built.data.example())
+    for step in (1, 2):
+        runner.step(step, batches)
+    return sum(tensor.nbytes for tensor in built.strategy.state_dict().values())
 
 
 @contextmanager
