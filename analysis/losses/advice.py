@@ -5,12 +5,19 @@ Runs of another program have none of these options: their advice names the setti
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from analysis.losses.bottlenecks import STRAGGLERS
 from analysis.losses.compute_loss import CauseName
+from analysis.losses.measured_options import MeasuredValue
+from analysis.stats.verdicts import EQUIVALENCE_MARGIN
+from analysis.units import times
+
+_OPTION = re.compile(r"\b([a-z_]+(?:\.[a-z_]+)+)(?:=(\w+))?")
+"""A config option in a line of advice, with the value that the line names."""
 
 
 class _Line(NamedTuple):
@@ -126,8 +133,10 @@ def advice(
     config: Mapping[str, Any] | None = None,
     messages: int | None = None,
     own_program: bool = True,
+    measured: Mapping[str, Sequence[MeasuredValue]] | None = None,
+    most: int | None = None,
 ) -> str:
-    """Advice on lost time in a phase.
+    """Advice on lost time in a phase. Options that the sweep measured as faster come first, slower ones last.
 
     Args:
         phase: of `records.steps.PHASES`, or `STRAGGLERS`.
@@ -138,6 +147,8 @@ def advice(
         config: values of the runs by dotted key; options with these values are left out.
         messages: collectives of a rank in a step; None where unknown.
         own_program: whether the trainer of this program, which has these options, made the runs.
+        measured: other values of options that the sweep measured at this size, by dotted key.
+        most: number of options to name; all by default.
     """
     line = _line(phase, strategy, causes, culprit=culprit)
     if line is _LEAVE_OUT and several_nodes:
@@ -145,9 +156,39 @@ def advice(
     if line is _GRADIENTS and messages == 1:
         line = _ONE_MESSAGE
     options = [option for option in line.options if not _is_set(option, config or {})]
+    options = _with_measurements(options, measured or {})
     if not own_program:
         options = list(line.settings)
-    return f"{line.aim}: {'; or '.join(options)}." if options else f"{line.aim}."
+    return f"{line.aim}: {'; or '.join(options[:most])}." if options else f"{line.aim}."
+
+
+def _with_measurements(options: Sequence[str], measured: Mapping[str, Sequence[MeasuredValue]]) -> list[str]:
+    """The options with what the sweep measured of them, the fastest first; without slower values."""
+    found: list[tuple[float, str]] = []
+    for option in options:
+        named = _OPTION.search(option)
+        values = measured.get(named[1], []) if named else []
+        if named and named[2]:
+            values = [each for each in values if each.value.lower() == named[2]]
+        best = max((each.ratio for each in values), default=1.0)
+        if named and named[2] and best < 1 / (1 + EQUIVALENCE_MARGIN):
+            continue
+        for each in values:
+            if each.ratio < 1 / (1 + EQUIVALENCE_MARGIN):
+                option = re.sub(
+                    rf"(?<=[(, ]){re.escape(each.value)}, |, {re.escape(each.value)}(?=\))", "", option
+                )
+        gain = 0.0 if abs(math.log(best)) <= math.log1p(EQUIVALENCE_MARGIN) else math.log(best)
+        found.append((gain, _noted(option, values)))
+    return [option for _, option in sorted(found, key=lambda each: -each[0])]
+
+
+def _noted(option: str, values: Sequence[MeasuredValue]) -> str:
+    if not values:
+        return option
+    shown = ", ".join(f"{each.value} has {times(each.ratio)}" for each in values)
+    begin = f"{option[:-1]}; " if option.endswith(")") else f"{option} ("
+    return f"{begin}measured here: {shown} the throughput)"
 
 
 def _line(phase: str, strategy: str | None, causes: Sequence[CauseName], *, culprit: bool) -> _Line:
@@ -163,5 +204,5 @@ def _line(phase: str, strategy: str | None, causes: Sequence[CauseName], *, culp
 
 def _is_set(option: str, config: Mapping[str, Any]) -> bool:
     """Whether the config has the value that an option advises as `key=value`."""
-    found = re.search(r"([a-z_.]+)=(\w+)", option)
-    return found is not None and str(config.get(found[1])).lower() == found[2]
+    found = _OPTION.search(option)
+    return found is not None and found[2] is not None and str(config.get(found[1])).lower() == found[2]

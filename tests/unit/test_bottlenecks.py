@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from analysis.losses.advice import advice
 from analysis.losses.bottlenecks import MATERIAL, STRAGGLERS, bottlenecks
 from analysis.losses.compute_loss import CauseName
+from analysis.losses.measured_options import MeasuredValue
 from analysis.losses.waterfall import PhaseTimes, with_series
 from disttrain.config.config_tree import config_fields
 from disttrain.records.steps import PHASES
@@ -108,6 +109,19 @@ def test_options_that_are_set_are_not_advised() -> None:
     assert "a smaller parallel.ddp.bucket_mb" in advice("comm_transfer_s", "ddp", messages=1)
     assert "a smaller" not in advice("comm_transfer_s", "ddp", messages=4)
     assert "Leave" in advice("comm_wait_s", "ddp", culprit=True)
+
+
+def test_values_that_were_measured_as_slower_are_not_advised() -> None:
+    key = "parallel.gradient_communication.scheme"
+    slow, fast = MeasuredValue("bf16", 0.9), MeasuredValue("fp16", 1.2)
+    line = advice("comm_transfer_s", "ddp", measured={key: [slow]})
+    assert f"{key} (fp16, powersgd, hierarchical; measured here: bf16 has 0.90" in line
+    assert key in advice("comm_transfer_s", "ddp", measured={key: [slow, fast]}, most=1)
+    key = "parallel.strategy"
+    line = advice("optimizer_s", "ddp", measured={key: [MeasuredValue("fsdp", 0.9)]})
+    assert key not in line
+    line = advice("optimizer_s", "ddp", measured={key: [MeasuredValue("fsdp", 1.1)]}, most=1)
+    assert line.startswith("Update faster: dividing the update among ranks, parallel.strategy=fsdp (measured")
 
 
 @pytest.mark.parametrize(

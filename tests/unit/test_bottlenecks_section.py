@@ -26,12 +26,30 @@ def section_of(sweep: Path) -> Section:
 def test_the_highest_ceiling_is_named_with_an_option(tmp_path: Path) -> None:
     section = section_of(fake_sweep(tmp_path))
     assert section.conclusion.startswith(
-        "At 4 nodes, the part with the highest ceiling is data transfer, 20.8 % of the step: without it, at "
-        "most 26 % more throughput ["
+        "Send fewer bytes: parallel.gradient_communication.scheme (fp16, bf16, powersgd, hierarchical). "
+        "At 4 nodes, data transfer is 20.8 % of the step; without all of it, throughput would be at most "
+        "26 % higher ["
     )
     (table,) = section.tables
     assert [row[1] for row in table.rows] == ["data transfer", "waiting for peers", "input", "other"]
     assert "parallel.ddp.bucket_mb" in str(table.rows[0][-1])
+
+
+def test_options_quote_what_the_sweep_measured_of_them(tmp_path: Path) -> None:
+    axes = [{"parallel.ddp.bucket_mb": 4}, {"parallel.ddp.bucket_mb": 32}]  # 32 is a tenth slower
+    section = section_of(fake_sweep(tmp_path, axes=axes))
+    advice = {
+        str(row[0]): str(row[-1])
+        for table in section.tables
+        for row in table.rows
+        if row[2] == "data transfer"
+    }
+    assert "measured here: 32 has 0.91\N{MULTIPLICATION SIGN} the throughput" in advice["bucket_mb 4"]
+    assert advice["bucket_mb 4"].startswith("Send fewer bytes: parallel.gradient_communication.scheme")
+    faster = advice["bucket_mb 32"]
+    assert faster.startswith("Send fewer bytes: another parallel.ddp.bucket_mb (")
+    assert "measured here: 4 has 1.10\N{MULTIPLICATION SIGN} the throughput)" in faster
+    assert section.conclusion.startswith("Send fewer bytes: parallel.gradient_communication.scheme")
 
 
 def test_nothing_is_named_where_nothing_is_significant(tmp_path: Path) -> None:
@@ -42,10 +60,9 @@ def test_nothing_is_named_where_nothing_is_significant(tmp_path: Path) -> None:
 
 def test_one_repeat_shows_ceilings_without_judging_them(tmp_path: Path) -> None:
     section = section_of(fake_sweep(tmp_path, repeats=1))
-    assert section.conclusion.startswith("At 4 nodes, the part with the highest ceiling is data transfer, ")
+    assert section.conclusion.startswith("Send fewer bytes: ")
     assert section.conclusion.endswith(
-        "One repeat gives no interval between repeats, so this is not significant: run each at least 3 times "
-        "(--repeats 3)."
+        "% higher. One repeat, so not tested: run each at least 3 times (--repeats 3)."
     )
     (table,) = section.tables
     assert table.caption.endswith(

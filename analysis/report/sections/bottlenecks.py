@@ -10,8 +10,9 @@ import numpy as np
 from analysis.efficiency import Curve, Point
 from analysis.figures.style import PHASE_NAMES
 from analysis.losses.advice import advice
-from analysis.losses.bottlenecks import STRAGGLERS, Bottleneck, bottlenecks
+from analysis.losses.bottlenecks import NEEDED, STRAGGLERS, Bottleneck, bottlenecks
 from analysis.losses.compute_evidence import compute_causes, config_of
+from analysis.losses.measured_options import measured_values
 from analysis.losses.waterfall import Floats, PhaseTimes, has_phases
 from analysis.report import common, straggler_text
 from analysis.report.section import Column, RunLink, Section, Table, Value
@@ -56,7 +57,7 @@ def build(study: Study) -> Section | None:
         Column("advice", "to try"),
     ]
     own = "the throughput of the same configuration" if len(each) > 1 else "throughput"
-    caption = f"Gain in {own} if the part vanished: a ceiling, no forecast. {_listed(each)}"
+    caption = f"Gain in {own} if all of the part vanished: a ceiling, no forecast. {_listed(each)}"
     tables = [Table("bottlenecks", caption, columns, rows, sources)] if rows else []
     return Section("bottlenecks", "Bottlenecks", conclusion(study, leading(each)), tables=tables)
 
@@ -115,10 +116,18 @@ def leading(each: list[SizeBottlenecks]) -> SizeBottlenecks:
     return max(each, key=lambda found: found.point.samples_per_s.value)
 
 
-def advice_on(study: Study, curve: Curve, point: Point, bottleneck: Bottleneck, *, rest: bool = False) -> str:
+def advice_on(
+    study: Study,
+    curve: Curve,
+    point: Point,
+    bottleneck: Bottleneck,
+    *,
+    rest: bool = False,
+    most: int | None = None,
+) -> str:
     """One line of advice, for the strategy of the runs and the cause of lost compute time.
 
-    `rest`: the stragglers have a row of their own, so the advice is not on them.
+    `rest`: the stragglers have a row of their own, so the advice is not on them. `most`: number of options.
     """
     runs = study.runs_of(curve, point)
     first = runs[0]
@@ -142,36 +151,43 @@ def advice_on(study: Study, curve: Curve, point: Point, bottleneck: Bottleneck, 
         config=config,
         messages=messages,
         own_program=common.is_measured(first) and "command" not in config,
+        measured=measured_values(curve, point, study.curves),
+        most=most,
     )
 
 
 def conclusion(study: Study, each: SizeBottlenecks) -> str:
-    """Name the significant bottleneck with the highest ceiling, or the reason why none is named."""
+    """An action on the part with the highest ceiling, with its reason; or the reason why none is named."""
     curve, point, found, _ = each
     place = common.point_name(study, curve, point)
-    significant = [bottleneck for bottleneck in found if bottleneck.significant]
-    if significant:
-        first = significant[0]
-        low, high = first.ceiling.low or 0.0, first.ceiling.high or 0.0
+    judged = [bottleneck for bottleneck in found if bottleneck.significant]
+    unjudged = found[:1] if found and found[0].share.low is None else []
+    if not judged and not unjudged:
+        counted = plural(len(point.runs), "repeat")
         return (
-            f"At {place}, {_ceiling(first)} [{100 * low:.0f}, {100 * high:.0f}]. "
-            f"{advice_on(study, curve, point, first)}"
+            f"No bottleneck is significant at {place}, by {counted}: no part takes more than 1 % for certain."
         )
-    if found and found[0].share.low is None:
-        first = found[0]
-        again = common.repeat_advice(study.runs_of(curve, point))
-        reason = f"One repeat gives no interval between repeats, so this is not significant: {again}."
-        if first.share.basis == "not stationary":
-            reason = "Steps that are not stationary give no interval, so this is not significant."
-        return f"At {place}, {_ceiling(first)}. {reason}"
-    counted = plural(len(point.runs), "repeat")
-    return f"No bottleneck is significant at {place}, by {counted}: no part takes more than 1 % for certain."
+    first = (judged or unjudged)[0]
+    again = common.repeat_advice(study.runs_of(curve, point))
+    untested = f"One repeat, so not tested: {again}."
+    if first.share.basis == "not stationary":
+        untested = "Steps are not stationary, so not tested."
+    return common.sentence(
+        [
+            advice_on(study, curve, point, first, most=1),
+            _reason(first, place),
+            "" if judged else untested,
+        ]
+    )
 
 
-def _ceiling(first: Bottleneck) -> str:
+def _reason(first: Bottleneck, place: str) -> str:
     """The part with its share of the step, from which the ceiling follows as s / (1 - s)."""
     name, share, gain = NAMES[first.phase], percent(first.share.value), percent(first.ceiling.value, 0)
+    excess = " beyond the prediction of the base" if first.phase in NEEDED else ""
+    low, high = first.ceiling.low, first.ceiling.high
+    bounds = "" if low is None or high is None else f" [{100 * low:.0f}, {100 * high:.0f}]"
     return (
-        f"the part with the highest ceiling is {name}, {share} of the step: without it, at most {gain} more "
-        "throughput"
+        f"At {place}, {name}{excess} is {share} of the step; without all of it, throughput would be at most "
+        f"{gain} higher{bounds}."
     )
