@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -127,9 +127,18 @@ def _chain(found: RankSteps) -> list[Floats]:
 def over_repeats(runs: Sequence[RankSteps]) -> dict[str, Estimate]:
     """`parallel_efficiency` and the factors, geometric means over repeats; of one repeat, within the run."""
     if len(runs) == 1:
-        return _within_run(runs[0])
-    each = [{EFFICIENCY: parallel_efficiency(run), **factors(run)} for run in runs]
-    return {name: geometric_mean([found[name] for found in each]) for name in (EFFICIENCY, *FACTORS)}
+        found = _within_run(runs[0])
+    else:
+        each = [{EFFICIENCY: parallel_efficiency(run), **factors(run)} for run in runs]
+        found = {name: geometric_mean([one[name] for one in each]) for name in (EFFICIENCY, *FACTORS)}
+    return {name: _at_most_one(estimate) for name, estimate in found.items()}
+
+
+def _at_most_one(estimate: Estimate) -> Estimate:
+    """The estimate with its interval cut at 1, which no factor exceeds but by errors of measurement."""
+    if estimate.high is None:
+        return estimate
+    return replace(estimate, high=max(estimate.value, min(estimate.high, 1.0)))
 
 
 def _within_run(run: RankSteps) -> dict[str, Estimate]:

@@ -120,7 +120,7 @@ _ALL = (
         "scaling, useful time that the base predicts / useful time. The product is exact. Losses in "
         "percentage points are logarithmic-mean parts, which sum exactly to 1 - E. The interval of one "
         "repeat is within the run: batch means of the linearized logarithm of each ratio of sums (delta "
-        "method).",
+        "method). Intervals are cut at 100 %.",
         "POP Centre of Excellence, standard metrics; Ang, Energy Policy 33 (2005)",
     ),
     Definition(

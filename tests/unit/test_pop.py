@@ -129,6 +129,18 @@ def test_the_factors_of_one_run_have_intervals_within_it_that_cover() -> None:
     assert all(180 <= count < 200 for count in covered.values()), covered
 
 
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_the_interval_of_a_factor_without_loss_ends_at_one(repeats: int) -> None:
+    equal = [
+        RankSteps(run.useful_s[:3], run.host_s[:3], run.step_s, 60)
+        for run in map(jittery_run, range(repeats), [60] * repeats)
+    ]
+    balance = over_repeats(equal)["persistent_balance"]
+    assert balance.low is not None
+    assert balance.low < balance.value < 1
+    assert balance.high == 1
+
+
 def test_factors_of_few_steps_have_no_interval_and_of_repeats_one_between_them() -> None:
     assert {each.low for each in over_repeats([jittery_run(0, 29)]).values()} == {None}
     several = over_repeats([jittery_run(seed, 40) for seed in range(3)])
