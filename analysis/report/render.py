@@ -18,9 +18,10 @@ from analysis.report import views
 from analysis.report.model import Report
 from analysis.report.section import Section, Table
 
-_UNIT = re.compile(r"(?<=\d) (?=(?:%|s|ms|µs|MiB|GiB|KiB|B|nodes?|ranks?|samples/s|tokens/s)\b|%)")
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|s|ms|µs|ps|MiB|GiB|KiB|B|nodes?|ranks?|rows|samples/s|tokens/s)\b|%)")
 
 _OPTION = re.compile(r"(?<!\S)\(?--[a-z][\w-]*(?: (?:[A-Z]+|\d+)\b)?")
+_CLAUSE_END = re.compile(r"[.:;](?: |$)")
 _UNBROKEN = 28
 """Characters of the longest label that is kept on one line."""
 
@@ -48,6 +49,7 @@ def _page(report: Report, sections: Sequence[Section], out: Path | None, most_ro
     environment = _environment(autoescape=True)
     labels = _labels(report)
     environment.filters["keep"] = lambda text: unbroken(text, labels)
+    environment.filters["title_of"] = title_of
     environment.globals["table_view"] = lambda table: views.table_view(table, out, most_rows)
     policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; img-src data:"
     return environment.get_template("report.html.j2").render(
@@ -87,6 +89,11 @@ def unbroken(text: str, labels: Sequence[str]) -> Markup:
     for label in labels:
         found = found.replace(label, label.replace(" ", "\N{NO-BREAK SPACE}"))
     return Markup(_OPTION.sub(r'<span class="option">\g<0></span>', str(escape(found))))
+
+
+def title_of(caption: str) -> str:
+    """The caption up to its first full stop, colon or semicolon: the line that opens a folded table."""
+    return _CLAUSE_END.split(caption, maxsplit=1)[0]
 
 
 def _labels(report: Report) -> list[str]:

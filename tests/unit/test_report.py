@@ -346,6 +346,15 @@ def test_what_several_sweeps_used_is_told_of_each(tmp_path: Path) -> None:
         assert render.keep_units(line) in shown
 
 
+def test_the_line_that_opens_a_folded_table_is_the_first_clause_of_its_caption(tmp_path: Path) -> None:
+    caption = "Time of a step, 1.5 ms: waiting. The floor is noise; it grows."
+    assert render.title_of(caption) == "Time of a step, 1.5 ms"
+    assert render.title_of("Runs in the figures.") == "Runs in the figures"
+    opened = re.findall(r"<summary>(.*?)</summary>", Made([fake_sweep(tmp_path)]).page)
+    assert "Time of each run over all attempts (9\N{NO-BREAK SPACE}rows)" in opened
+    assert max(len(text) for text in opened) < 200
+
+
 def test_gpus_that_a_job_held_for_ranks_on_processors_are_named(tmp_path: Path) -> None:
     table = load([fake_sweep(tmp_path, nodes=(1, 2), repeats=1)])
     study = Study(table.assign(hours_unit="GPU-hours", device="cpu"), scaling_curves(table))

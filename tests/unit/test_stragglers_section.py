@@ -98,6 +98,7 @@ def test_a_slow_rank_is_named_on_the_first_screen_with_size_and_repeats(tmp_path
     (figure,) = section.figures
     assert figure.svg.startswith("<svg")
     assert "rank 2 on c02" in figure.conclusion
+    assert "dark" not in figure.reading  # in dark mode a slow row is light
 
 
 @pytest.mark.parametrize("repeats", [1, 2])

@@ -174,6 +174,15 @@ def test_one_size_has_no_waterfall(tmp_path: Path) -> None:
     assert waterfall.build(study_of(fake_sweep(tmp_path, nodes=(2,)))) is None
 
 
+def test_a_rounding_error_with_a_longer_interval_is_zero_in_all_units() -> None:
+    """The residual is zero, and phases vary from step to step."""
+    interval = Estimate(6.9e-18, -3.1e-8, 3.1e-8, 1, "within run")
+    found = waterfall._without_rounding(Part("residual", interval, interval))
+    assert found.seconds == found.share == Estimate(0.0, -3.1e-8, 3.1e-8, 1, "within run")
+    longer = Part("input", Estimate(2e-9, -3.1e-8, 3.1e-8, 1), interval)
+    assert waterfall._without_rounding(longer) == longer
+
+
 def test_the_description_of_the_figure_has_the_times_of_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

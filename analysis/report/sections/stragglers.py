@@ -285,9 +285,8 @@ def _figure(leading: Examined, *, emulated: bool) -> Figure:
     reading = (
         "A row is a rank, a column a range of steps, and a strong colour a "
         f"rank whose own work takes longer than the median of the others by {seconds(high_s)} "
-        f"({percent(high_s / typical_s, 0)}) or more. A dark row is a slow rank, a dark part of it a "
-        "rank that is "
-        "slow for a while, scattered dark cells are jitter."
+        f"({percent(high_s / typical_s, 0)}) or more. A row in a strong colour is a slow rank, a part "
+        "of it a rank that is slow for a while, and scattered cells are jitter."
     )
     return Figure(
         "stragglers",

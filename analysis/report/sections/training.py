@@ -200,7 +200,7 @@ def _loss_figure(study: Study) -> Figure | None:
     return Figure(
         "training",
         "Loss",
-        _agreement(study) or f"The losses lie between {number(low)} and {number(high)}.",
+        _agreement(study) or _range(low, high),
         plot.svg(),
         description,
         lambda: training_figure(study.curves, study.losses, float(entropy[0]) if len(entropy) == 1 else None),
@@ -219,6 +219,11 @@ def _losses(study: Study) -> Table:
         Column("bits_per_byte", "bits per byte", "loss", "loss"),
     ]
     return frame_table("losses", "Losses of training and validation by step.", columns, study.losses)
+
+
+def _range(low: float, high: float) -> str:
+    first, last = number(low), number(high)
+    return f"All losses are {first}." if first == last else f"The losses lie between {first} and {last}."
 
 
 def _agreement(study: Study) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from analysis.costs.energy import mean_watts
 from analysis.figures.bar_figures import bar_figure
 from analysis.figures.style import PHASE_CLASSES
@@ -57,7 +59,7 @@ def _closing(found: list[SizeWaterfall]) -> str:
     residual = max(abs(part.share.value) for part in uncovered)
     return (
         "The parts sum to the actual minus the ideal step, with a rounding error of at most "
-        f"{error_s:.0e} s. The residual is time of the step that no phase covers: at most "
+        f"{error_s * 1e12:,.0f} ps. The residual is time of the step that no phase covers: at most "
         f"{percent(residual, 2)} of a step. Negative parts are gains."
     )
 
@@ -108,9 +110,11 @@ def _table(study: Study, found: list[SizeWaterfall]) -> Table:
 
 
 def _without_rounding(part: Part) -> Part:
-    """The part; zero where it is only a rounding error."""
-    if max(abs(part.seconds.value), abs(part.seconds.high or 0.0)) > ROUNDING_S:
+    """The part; zero where it is only a rounding error, which its interval may exceed."""
+    if abs(part.seconds.value) > ROUNDING_S:
         return part
+    if abs(part.seconds.high or 0.0) > ROUNDING_S:
+        return Part(part.name, replace(part.seconds, value=0.0), replace(part.share, value=0.0))
     zero = part.seconds.scaled(0.0)
     return Part(part.name, zero, zero)
 
