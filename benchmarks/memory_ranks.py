@@ -1,17 +1,17 @@
-"""Peak memory of a training step on one of two ranks, by strategy, beside the estimate of `--memory`.
+"""Peak memory of a training step on one rank, by strategy, beside the estimate of `--memory`.
 
     python benchmarks/memory_ranks.py [--repeats 10] [--save LABEL]
 
-A GPT of 6 layers takes optimizer steps of 4 x 32 tokens a rank over 512 classes. PyTorch's CPU allocator
-counts the live bytes of rank 0 in each of three steps: weights, optimizer state, gradients, activations,
-inputs and outputs of collectives. Also counted: parameters that `fully_shard` holds gathered, as a share of
-the model.
+A GPT of 6 layers takes optimizer steps of 4 x 32 tokens a rank over 512 classes on two ranks, in case `hsdp`
+on four. PyTorch's CPU allocator counts the live bytes of rank 0 in each of three steps: weights, optimizer
+state, gradients, activations, inputs and outputs of collectives. Also counted: parameters that `fully_shard`
+holds gathered, as a share of the model.
 
-gloo copies inputs and outputs of its collectives and frees the copies at varying times, so the peak on two
-gloo ranks varies over steps and repeats; each repeat has ranks of its own. The peak without these copies is,
-for `fsdp`, that of a process group that exchanges nothing, the same in every run; for `ddp`, which cannot run
-in it, the least on gloo. `transport_percent` is the part by which the peak on gloo is larger: the median, the
-least and the most over steps and repeats.
+gloo copies inputs and outputs of its collectives and frees the copies at varying times, so the peak on gloo
+ranks varies over steps and repeats; each repeat has ranks of its own. The peak without these copies is, for
+`fsdp` and `hsdp`, that of a process group that exchanges nothing, the same in every run; for `ddp`, which
+cannot run in it, the least on gloo. `transport_percent` is the part by which the peak on gloo is larger: the
+median, the least and the most over steps and repeats.
 """
 
 from __future__ import annotations
@@ -52,17 +52,20 @@ def figures(raw: dict[str, Any]) -> dict[str, Any]:
 
 def measure_cases(repeats: int) -> dict[str, dict[str, Any]]:
     """Bytes of each case; `peaks_on_gloo` by repeat and step."""
+    configs = {name: config_of(name) for name in CASES}
     on_gloo: dict[str, list[Any]] = {name: [] for name in CASES}
-    for _ in range(repeats):
-        ranks = Ranks(2, 1)
+    sizes = sorted({config.world_size for config in configs.values()})
+    for size in sizes * repeats:
+        ranks = Ranks(size, 1)
         try:
-            for name, found in on_gloo.items():
-                found.append(ranks.call(measure, config_of(name))[0])
+            for name, config in configs.items():
+                if config.world_size == size:
+                    on_gloo[name].append(ranks.call(measure, config)[0])
         finally:
             ranks.close()
     cases = {}
     for name, repeated in on_gloo.items():
-        config = config_of(name)
+        config = configs[name]
         alone = min(repeated, key=lambda each: each.peak)
         if config.parallel.strategy != "ddp":
             alone = measure_without_transport(config)

@@ -92,9 +92,10 @@ def sharded_memory(
     `backward_prefetch` beside a gradient, or `forward_prefetch` without one. Without `reshard`, all blocks
     stay gathered until their backward pass. The gradient of one block and of the parameters outside exists in
     full until it is reduced. `whole_gradients`: those of all blocks exist in full between micro-steps
-    (`accumulation: no_sync`). `offload`: the state is in host memory, and the shards of one group's
-    parameters and gradients are on the device while they are copied: those of a block, or of the parameters
-    outside of the blocks where they are more.
+    (`accumulation: no_sync`). On one rank, `fully_shard` copies the parameters that it would gather.
+    `offload`: the state is in host memory, and the shards of one group's parameters and gradients are on the
+    device while they are copied: those of a block, or of the parameters outside of the blocks where they are
+    more.
     """
     trained = _share(size.trained, ranks) * size.parameter_bytes
     unit = size.largest_block or size.parameters
@@ -104,7 +105,7 @@ def sharded_memory(
     )
     at_once = max(forward, backward + min(size.trained, size.outside_blocks + unit))
     width = size.parameter_bytes if gathered_bytes is None else gathered_bytes
-    gathered = at_once * width if ranks > 1 or offload else 0
+    gathered = at_once * width
     whole = size.trained * size.parameter_bytes if whole_gradients else 0
     if offload:
         copied = 2 * _share(max(unit, size.outside_blocks), ranks) * size.parameter_bytes

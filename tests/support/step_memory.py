@@ -47,11 +47,13 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "fsdp-bf16": {"parallel": {"strategy": "fsdp"}, "precision": {"dtype": "bf16"}},
     "fsdp-recompute": {"parallel": {"strategy": "fsdp"}, "memory": {"activation_checkpointing": "full"}},
+    "hsdp": {"parallel": {"strategy": "hsdp", "hsdp": {"shard_size": 2}}, "resources": {"nodes": 2}},
+    "hsdp-replicated": {"parallel": {"strategy": "hsdp", "hsdp": {"shard_size": 1}}},
 }
 
 
 def config_of(case: str) -> Config:
-    """The config of a case on two ranks."""
+    """The config of a case, on two ranks unless it has more nodes than one."""
     base: dict[str, dict[str, Any]] = {
         "model": {"kind": "gpt", "layers": 6, "width": 128, "heads": 2},
         "data": {"kind": "synthetic", "task": "language", "vocab": 512, "seq_len": 32, "samples": 64},
