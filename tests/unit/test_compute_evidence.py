@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,14 @@ import pandas as pd
 import pytest
 
 from analysis.efficiency import scaling_curves
-from analysis.losses.compute_evidence import compute_causes, compute_state, slow_in_compute
+from analysis.losses.compute_evidence import compute_causes, compute_state, rank_compute_s, slow_in_compute
 from analysis.losses.compute_loss import ComputeState
 from analysis.report.sections import pop
 from analysis.runs.load import load
 from analysis.stragglers.culprit import Diagnosis, diagnose
 from analysis.stragglers.rank_steps import rank_steps
 from analysis.study import Study
-from disttrain.records.json_files import write_text
+from disttrain.records.json_files import read_json, write_json, write_text
 from disttrain.records.run_directory import RunDir
 from tests.support.fake_runs import fake_run
 from tests.support.straggler_records import delays, generate
@@ -70,7 +71,7 @@ def test_a_straggler_is_named_but_for_stages_of_a_pipeline(
 
 
 def test_an_emulated_wait_shares_no_processors(tmp_path: Path) -> None:
-    for nodes in (1, 4):
+    for nodes in (2, 4):
         seconds = {"compute_s": 0.05 * nodes, "other_s": 0.01}
         overrides = {"composition": seconds, "oversubscribed": True}
         run = fake_run(tmp_path / "s" / f"n{nodes}", nodes=nodes, overrides=overrides, hosts=["c00"] * nodes)
@@ -80,7 +81,48 @@ def test_an_emulated_wait_shares_no_processors(tmp_path: Path) -> None:
     (real,) = compute_causes(study, curve, curve.points[-1])
     (emulated,) = compute_causes(study, replace(curve, emulated=True), curve.points[-1])
     assert (real.names, emulated.names) == (("shared_processors",), ("unknown",))
-    assert np.isfinite(real.seconds)
+    base_s, actual_s = (point.composition["compute_s"] for point in curve.points)
+    assert real.seconds == pytest.approx(actual_s - base_s)
+    assert compute_causes(study, curve, curve.points[0]) == (), "the base itself"
+
+
+def test_the_state_has_processors_threads_and_clocks_of_the_records(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "s" / "n1")
+    record = read_json(run.run_json)
+    resources = record["config"]["resources"] | {"threads_per_rank": 3}
+    write_json(run.run_json, record | {"config": record["config"] | {"resources": resources}})
+    study = study_of(tmp_path / "s")
+    study.runs["cpu_count"], study.runs["device"], study.runs["oversubscribed"] = 16, "cpu", None
+    gpu = SimpleNamespace(sm_clock_ratio_mean=0.8)
+    study.__dict__["metrics"] = {
+        key: found.model_copy(update={"gpu": gpu}) for key, found in study.metrics.items()
+    }
+    state = state_of(study)
+    assert (state.processors, state.threads, state.clock) == (16, 3, 0.8)
+    assert (state.on_cpu, state.oversubscribed) == (True, False)
+    resources.pop("threads_per_rank")
+    write_json(run.run_json, record | {"config": record["config"] | {"resources": resources}})
+    other = study_of(tmp_path / "s")
+    other.runs["cpu_count"], other.runs["device"] = np.nan, "NVIDIA H100"
+    state = state_of(other)
+    assert (state.processors, state.threads, state.clock, state.on_cpu) == (None, 1, None, False)
+
+
+def test_a_rank_without_a_known_host_hides_the_number_of_hosts(tmp_path: Path) -> None:
+    fake_run(tmp_path / "s" / "n1", hosts=["c00"])
+    study = study_of(tmp_path / "s")
+    assert state_of(study).hosts == 1
+    study.__dict__["frames"] = replace(study.frames, steps=study.frames.steps.assign(host=""))
+    assert state_of(study).hosts is None
+
+
+def test_compute_of_a_rank_is_that_of_a_step_and_needs_all_ranks() -> None:
+    steps = pd.DataFrame({"rank": [0, 0, 1], "compute_s": [0.2, 0.6, 0.3], "steps": [1, 3, 1]})
+    found = rank_compute_s(steps, 2)
+    assert found is not None
+    assert list(found) == pytest.approx([0.2, 0.3])
+    assert rank_compute_s(steps, 3) is None
+    assert rank_compute_s(steps.assign(steps=[1, 3, 0]), 2) is None
 
 
 def repeat_of(seed: int, slow: dict[str, list[int]], slow_s: float = 0.05) -> Diagnosis:
