@@ -25,7 +25,7 @@ class TelemetryConfig(Section):
     steps share one, which keeps sums, extremes and the distribution."""
     flush_every_s: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 5.0
     """Seconds between writes of step records and samples, and at first of `metrics.json`, which a long run
-    rewrites every 30 s."""
+    rewrites every minute."""
     gpu_every_s: Annotated[NonNegativeFloat, Field(json_schema_extra=NOT_IN_KEY)] = 1.0
     """Seconds between samples of the GPUs, and of the ranks' processes; 0 takes none."""
     link_probe_mb: Annotated[NonNegativeFloat | None, Field(json_schema_extra=NOT_IN_KEY)] = None
