@@ -6,7 +6,7 @@ from disttrain.records.base import Record
 
 
 class Progress(Record):
-    """`progress.json`: live state; rank 0 rewrites it every second at first, and every minute in a long run."""
+    """`progress.json`: live state; rank 0 rewrites it every second at first, later every minute."""
 
     attempt: int
     step: int
