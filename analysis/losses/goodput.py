@@ -115,7 +115,7 @@ def job_time(path: Path | str, steps: pd.DataFrame, hardware: pd.DataFrame) -> J
         ended = max(began, _epoch(gpu_hours.end_of_attempt(record, progress)))  # clocks of machines differ
         own = of_rank[of_rank["attempt"] == number]
         if not began - CLOCKS_S <= loops.get(number, began) <= ended + CLOCKS_S:
-            loops.pop(number, None)  # a clock was set during the run
+            del loops[number]  # a clock was set during the run
         found = _of_steps(own, evaluations, loops.get(number), ended)
         begins = max((at for at in began_before if at <= began + CLOCKS_S), default=began)
         intervals.append(Interval(begins, min((each.start for each in found), default=ended), name))

@@ -154,9 +154,8 @@ def test_two_causes_larger_than_the_loss_read_as_one_list() -> None:
 
 def test_ranks_that_differ_as_little_as_at_the_base_are_not_blamed() -> None:
     ranks = np.array([1.5, 1.52, 1.49, 1.51])
-    assert names(ComputeState(ranks.mean(), 4, 8, rank_compute_s=ranks), ComputeState(1.0, 1, 8)) == [
-        ("unknown",)
-    ]
+    base = ComputeState(1.0, 1, 8, rank_compute_s=np.array([1.0]))
+    assert names(ComputeState(ranks.mean(), 4, 8, rank_compute_s=ranks), base) == [("unknown",)]
 
 
 def test_compute_of_microseconds_has_causes() -> None:

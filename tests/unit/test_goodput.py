@@ -150,14 +150,14 @@ def test_the_end_of_a_start_after_its_attempt_is_other_time(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("ended", [59.0, 60.5])
-def test_a_first_start_of_a_second_is_a_start_up(tmp_path: Path, ended: float) -> None:
+def test_a_short_first_start_is_a_start_up(tmp_path: Path, ended: float) -> None:
     run, steps, hardware = resumed_run(tmp_path)
     first = read_json(run.attempt(0).record)
     write_json(run.attempt(0).record, first | {"started": at(60), "ended": at(60.5)})
-    accounted(run, [(0, 59, ended, 2), (60.5, 150, 245, 2)])
+    accounted(run, [(0, 58.5, ended, 2), (60.5, 150, 245, 2)])
     found = job_time(run.path, steps[steps["attempt"] == 1], hardware)
     assert found is not None
-    assert found.seconds["start_up"] == pytest.approx(1.5)
+    assert found.seconds["start_up"] == pytest.approx(2)
     assert found.seconds["restart"] == pytest.approx(50)
 
 
