@@ -5,8 +5,10 @@
 
 A citation is a link on the figure: `[19.6 ms](benchmarks/results/overhead.jsonl#every-step/bare_step_ms)`.
 Its fragment is the label of a record, then the path of a number, or of a list of numbers, in its `figures`.
-The text holds as many numbers as the record. Their decimals fix the rounding; their unit is converted from
-the unit that ends the name (`_us`, `_ms`, `_s`, `_min`, `_percent`, `_bytes`, `_gb`, `_bytes_per_s`).
+A label that ends in `*` cites the figures that the benchmark's `pooled` computes from all records whose
+labels begin so. The text holds as many numbers as the record. Their decimals fix the rounding; their unit is
+converted from the unit that ends the name (`_us`, `_ms`, `_s`, `_min`, `_percent`, `_bytes`, `_gb`,
+`_bytes_per_s`).
 
 A figure with a unit of measurement and no citation is an error, unless `benchmarks/not_measured.yaml` lists
 it for its page: limits, settings and arithmetic. `docs/log.md` (history) and generated pages are not read.
@@ -15,6 +17,7 @@ it for its page: limits, settings and arithmetic. `docs/log.md` (history) and ge
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import re
 import sys
@@ -102,10 +105,10 @@ def citations(page: str, text: str) -> Iterator[Citation]:
 
 
 def expected(citation: Citation, results: Path = result_record.RESULTS) -> str:
-    """The text of the citation with its numbers taken from the newest record of its label.
+    """The text of the citation with its numbers taken from the newest record of its label, or pooled.
 
     Raises:
-        BadCitation: no such file, label or path; number of numbers or unit differ.
+        BadCitation: no such file, label or path; no pooled figures; number of numbers or unit differ.
     """
     value = _reduce(citation, results)
     values = value if isinstance(value, list) else [value]
@@ -162,15 +165,27 @@ def _reduce(citation: Citation, results: Path) -> Any:
     path = results / f"{citation.benchmark}.jsonl"
     if not path.exists():
         raise BadCitation("there is no such file")
-    records = [record for record in result_record.read(path) if record["label"] == citation.label]
+    pooled, start = citation.label.endswith("*"), citation.label.removesuffix("*")
+    records = [
+        record
+        for record in result_record.read(path)
+        if record["label"] == start or (pooled and record["label"].startswith(start))
+    ]
     if not records:
         raise BadCitation("there is no record of this label")
-    value = records[-1]["figures"]
+    value = _pooled(citation.benchmark, records) if pooled else records[-1]["figures"]
     for key in citation.path.split("/"):
         if not isinstance(value, dict) or key not in value:
             raise BadCitation(f"the figures have no {key!r}")
         value = value[key]
     return value
+
+
+def _pooled(benchmark: str, records: list[dict[str, Any]]) -> Any:
+    module = importlib.import_module(f"benchmarks.{benchmark}")
+    if not hasattr(module, "pooled"):
+        raise BadCitation(f"benchmarks.{benchmark} has no function `pooled`")
+    return module.pooled([record["raw"] for record in records])
 
 
 def _scale(citation: Citation) -> float:

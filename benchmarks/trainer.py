@@ -80,6 +80,18 @@ def figures(raw: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def pooled(raws: list[dict[str, Any]]) -> dict[str, Any]:
+    """`figures` of the launches of several records, each launch with the same weight.
+
+    The interval over launches contains the differences between the records, which are of several commits.
+    """
+    launches: dict[str, list[dict[str, Any]]] = {}
+    for raw in raws:
+        for strategy, found in raw["strategies"].items():
+            launches.setdefault(strategy, []).extend(found)
+    return figures({"strategies": launches})
+
+
 def log_ratio(seconds: dict[str, list[float]], peer: str) -> float:
     """Mean over the rounds of a launch of log(seconds of `peer` / seconds of the trainer)."""
     pairs = zip(seconds[peer], seconds["disttrain"], strict=True)

@@ -75,6 +75,27 @@ def test_the_newest_record_of_a_label_counts(results):
     assert "which gives '21.0 ms'" in problem(link("19.6 ms", "step_ms"), results)
 
 
+def test_a_label_with_an_asterisk_cites_all_launches_of_its_records(tmp_path):
+    """Ratios of 1.0 and 1.1 in one record and 1.2 in another: their geometric mean is 1.097."""
+
+    def raw(*ratios):
+        seconds = [{"disttrain": [1.0], "bare": [ratio]} for ratio in ratios]
+        return {"strategies": {"ddp": [{"seconds": each, "samples_per_round": 8} for each in seconds]}}
+
+    for label, given in (("slow-a", raw(1.0, 1.1)), ("slow-b", raw(1.2)), ("fast", raw(9.0))):
+        result_record.save("trainer", label, figures={}, raw=given, folder=tmp_path)
+    text = "[1.097](benchmarks/results/trainer.jsonl#slow-*/ddp/bare/ratio)"
+    assert problem(text, tmp_path) is None
+    assert "which gives '1.097'" in problem(text.replace("1.097", "1.096"), tmp_path)
+    assert "no record of this label" in problem(text.replace("slow-", "step-"), tmp_path)
+
+
+def test_a_benchmark_without_pooled_figures_is_named(tmp_path):
+    result_record.save("memory", "cpu", {"peak_mib": 1.0}, raw={}, folder=tmp_path)
+    text = "[1](benchmarks/results/memory.jsonl#cpu*/peak_mib)"
+    assert "benchmarks.memory has no function `pooled`" in problem(text, tmp_path)
+
+
 def test_a_missing_file_is_named(tmp_path):
     assert "there is no such file" in problem(link("19.6 ms", "step_ms"), tmp_path)
 
