@@ -63,7 +63,10 @@ def test_a_share_of_the_step_varies_less_than_its_seconds_where_long_steps_have_
     made = with_series(PhaseTimes(means.pop("step_s"), means, 2, 16, 2), series)
     share, seconds = made.share_of_step([TRANSFER]), made.within_run([TRANSFER])
     assert seconds is not None
-    assert None not in (seconds.low, share.low)
+    assert seconds.low is not None
+    assert seconds.high is not None
+    assert share.low is not None
+    assert share.high is not None
     assert share.value == pytest.approx(0.3)
     assert share.basis == "within run"
     assert share.high - share.low < 1e-9 < seconds.high - seconds.low
