@@ -104,11 +104,13 @@ def _slow(study: Study, curve: Curve) -> str:
         return straggler_text.not_examined(study, curve, point)
     text = straggler_text.conclusion([each.diagnosis for each in repeats], jitter=False)
     place = point_name(study, curve, point)
-    return sentence([f"On {place}: {text}", straggler_text.power(repeats)])
+    elsewhere = straggler_text.elsewhere(study, curve, point)
+    return sentence([f"On {place}: {text}", elsewhere, straggler_text.power(repeats)])
 
 
 def _scales(study: Study, curve: Curve) -> str:
+    """Interval of the headline, which stands above the answers, and the next configuration."""
     many = len(study.curves)
     others = f"The fastest of {many} configurations." if many > 1 and fastest(curve, study.curves) else ""
-    headline = f"{scaling_text.headline(curve, many)}."
-    return sentence([headline, scaling_text.precision(curve), configurations.nearest(study), others])
+    found = sentence([scaling_text.precision(curve), configurations.nearest(study), others])
+    return found or f"{scaling_text.headline(curve, many)}."

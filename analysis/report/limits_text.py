@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from analysis.report.common import all_points, points_text
 from analysis.report.notices import OTHER_LOAD
+from analysis.runs.one_machine import one_machine_of
 from analysis.runs.other_load import busy_shares, other_load
 from analysis.study import Study
 from analysis.units import listed, plural
@@ -13,7 +14,8 @@ def limits(study: Study) -> str:
     """The unsupported conclusions, each with its reason; empty without a curve."""
     if not study.curves:
         return ""
-    found = [_hardware(study), _repeats(study), _stationary(study), _load(study), _beyond(study)]
+    parts = (_hardware, _machines, _repeats, _best_value, _stationary, _load, _beyond)
+    found = [part(study) for part in parts]
     text = listed([each for each in found if each])
     return f"{text[0].upper()}{text[1:]}."
 
@@ -21,10 +23,32 @@ def limits(study: Study) -> str:
 def _hardware(study: Study) -> str:
     included = study.included
     if study.emulated:
-        return "how fast hardware is (ranks waited in place of compute or data loading)"
+        return "how fast hardware is (compute or data loading is a wait)"
     if (included["device"] == "cpu").all():
         return "how fast GPUs or their network are (the runs used CPUs)"
     return ""
+
+
+def _machines(study: Study) -> str:
+    several = study.included[study.included["nodes"] > 1]
+    found = one_machine_of(list(several["path"]))
+    return "scaling over machines (the nodes are parts of one machine)" if found else ""
+
+
+def _best_value(study: Study) -> str:
+    """Swept numbers of which two values do not locate the best one."""
+    curves = [curve for curve in study.curves if curve.sweep == study.leading_curve.sweep]
+    values = {key: {curve.axes.get(key) for curve in curves} for key in study.leading_curve.axes}
+    few = [
+        key.rpartition(".")[2]
+        for key, found in values.items()
+        if len(found) == 2 and all(_is_number(each) for each in found)
+    ]
+    return f"the best {listed(few)} (two values do not locate it)" if few else ""
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _repeats(study: Study) -> str:
@@ -34,12 +58,15 @@ def _repeats(study: Study) -> str:
         return ""
     which = "of each" if alone == len(counts) else f"at {alone} of {points_text(study, len(counts))}"
     differ = "sizes" if len(study.curves) == 1 else "sizes or configurations"
-    return f"that a small difference between {differ} is real (one repeat {which})"
+    return f"that a difference between {differ} is settled (one repeat {which})"
 
 
 def _stationary(study: Study) -> str:
     moving = sum(point.samples_per_s.basis == "not stationary" for _, point in all_points(study))
-    return f"a mean step time at {points_text(study, moving)} (not stationary)" if moving else ""
+    if moving:
+        return f"a mean step time at {points_text(study, moving)} (not stationary)"
+    few = sum(each.stationarity.verdict == "too few steps" for each in study.statistics.values())
+    return f"a steady state in {plural(few, 'run')} (too few steps to test it)" if few else ""
 
 
 def _load(study: Study) -> str:

@@ -10,7 +10,8 @@ import pandas as pd
 
 from analysis.efficiency import Curve
 from analysis.report import overlap_text, preflight_text, stationarity_text
-from analysis.report.common import repeat_advice
+from analysis.report.common import repeat_advice, sentence
+from analysis.report.emulation_text import emulated_part
 from analysis.report.model import Notice, RunOverlap
 from analysis.runs.one_machine import one_machine_of
 from analysis.runs.other_load import busy_shares, other_load
@@ -32,11 +33,6 @@ SKIPPED_SHARE = 0.01
 
 NAMED_RECORDS = 5
 """Unreadable or incomplete records that a warning names."""
-
-EMULATED = (
-    "Emulated: ranks waited in place of compute or data loading. These numbers show how the software "
-    "overlaps and communicates, not how hardware performs."
-)
 
 _SAME = {
     "code_hash": "code",
@@ -90,7 +86,7 @@ def notices(
         *_ingested(included),
         *_shared_processors(included),
         *_other_load(included, others or {}),
-        *overlap_text.warning(overlaps, table["sweep"].nunique()),
+        *overlap_text.warning(overlaps, included),
     ]
     warnings += stationarity_text.warnings(statistics or {}, included)
     warnings += [*_differences(included, curves), *_short_runs(included), *preflight_text.warnings(included)]
@@ -99,19 +95,26 @@ def notices(
         backends = " and ".join(sorted(included["backend"].dropna().unique()))
         through = f", communicating through {backends}" if backends else ""
         notes.append(f"Measured on CPU{through}. These numbers do not predict GPUs or a fast network.")
-    notes += [*_one_machine(included), *stationarity_text.truncations(included)]
+    emulated = bool(included["emulated"].any())
+    machine = one_machine_text(included)
+    notes += [machine] if machine and not emulated else []  # the banner has it for emulated runs
+    notes += [*_links_of_one_machine(included), *stationarity_text.truncations(included)]
     notes += preflight_text.notes(included)
     warnings += [*_late_emulation(included), *_unreadable_records(unreadable)]
     warnings += _incomplete_records(incomplete)
     found = []
-    if included["emulated"].any():
+    if emulated:
         some = int(included["emulated"].sum())
         which = (
             ""
             if some == len(included)
             else f" This holds for {some} of {len(included)} runs, not for the others."
         )
-        found = [Notice(kind="emulated", text=EMULATED + which)]
+        text = (
+            f"Emulated: {emulated_part(included)}. These numbers show how the software overlaps and "
+            "communicates, not how hardware performs."
+        )
+        found = [Notice(kind="emulated", text=sentence([text + which, machine]))]
     found += [Notice(kind="warning", text=text) for text in warnings]
     found += _skipped_steps(included)
     return found + [Notice(kind="note", text=text) for text in notes]
@@ -134,12 +137,12 @@ def _single_repeats(included: pd.DataFrame, curves: Sequence[Curve]) -> list[str
     ]
 
 
-def _one_machine(included: pd.DataFrame) -> list[str]:
-    """Nodes that are one machine, with the measured rate of their links."""
+def one_machine_text(included: pd.DataFrame) -> str:
+    """Sentence on nodes that are one machine; empty without any."""
     several = included[included["nodes"] > 1]
     found = one_machine_of(list(several["path"]))
     if not found:
-        return []
+        return ""
     kinds = {each.kind for each in found}
     nodes = "network namespaces" if kinds == {"mini-cluster"} else "groups of processes"
     which = "The nodes" if len(found) == len(several) else f"In {len(found)} runs, the nodes"
@@ -147,14 +150,20 @@ def _one_machine(included: pd.DataFrame) -> list[str]:
         plural(int(several["cpu_count"].max()), "processor") if several["cpu_count"].notna().any() else ""
     )
     shared = f" with {processors}" if processors else ""
+    return f"{which} are {nodes} of one machine{shared}: up to {int(several['nodes'].max())} nodes share it."
+
+
+def _links_of_one_machine(included: pd.DataFrame) -> list[str]:
+    """Measured rates between nodes that are one machine."""
+    found = one_machine_of(list(included.loc[included["nodes"] > 1, "path"]))
     rates = [rate for each in found for rate in each.link_bytes_per_s]
-    text = f"{which} are {nodes} of one machine{shared}: up to {int(several['nodes'].max())} nodes share it."
-    if rates:
-        text += (
-            f" Links between them carried {number(min(rates) / 1e6)} to {number(max(rates) / 1e6)} MB/s "
-            "before training. The machine or its settings limit this rate, not network hardware."
-        )
-    return [text]
+    if not rates:
+        return []
+    return [
+        f"Links between the nodes of one machine carried {number(min(rates) / 1e6)} to "
+        f"{number(max(rates) / 1e6)} MB/s before training. The machine or its settings limit this rate, not "
+        "network hardware."
+    ]
 
 
 def _ingested(included: pd.DataFrame) -> list[str]:

@@ -4,36 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.report.model import RunOverlap
-from analysis.units import plural, span
+import pandas as pd
 
-NAMED_OVERLAPS = 3
-"""Pairs of overlapping runs that the warning names; the table has more."""
+from analysis.report.model import RunOverlap
+from analysis.units import listed, plural, span
+
+NAMED_HOSTS = 3
+"""Hosts of a pair of overlapping runs that are named."""
 
 LISTED_OVERLAPS = 50
 """Rows of the table of overlapping runs; `report.json` has all."""
 
 
-def warning(overlaps: Sequence[RunOverlap], sweeps: int) -> list[str]:
-    """The warning of the report, if there is one. `sweeps`: number of sweeps in the report."""
+def warning(overlaps: Sequence[RunOverlap], included: pd.DataFrame) -> list[str]:
+    """The warning of the report, if there is one, with the sizes whose runs overlapped."""
     if not overlaps:
         return []
-    named = [
-        f"{_short(each.run, sweeps)} and {_short(each.other, sweeps)} "
-        f"({span(each.seconds)} on {_hosts(each.hosts)})"
-        for each in overlaps[:NAMED_OVERLAPS]
-    ]
-    more = len(overlaps) - len(named)
-    pairs = "; ".join(named) + (f"; and {plural(more, 'more pair')}" if more else "")
+    first = overlaps[0]
+    several = included["sweep"].nunique()
+    pair = f"{_short(first.run, several)} and {_short(first.other, several)}"
+    longest = f"{pair} ({span(first.seconds)} on {_hosts(first.hosts)})"
+    more = len(overlaps) - 1
+    others = f", and {plural(more, 'more pair')} (see Runs)" if more else ""
     shared = "processors, memory bandwidth and network interfaces"
     same = sum(each.gpus == "same" for each in overlaps)
     if same:
         shared += f", and {plural(same, 'pair')} could use the same GPU"
     return [
-        f"Runs overlapped in time on one machine and may have slowed each other down: {pairs}. They shared "
-        f"its {shared}. Run them one at a time (--serial), or on nodes of their own (profile key "
-        "exclusive)."
+        f"{_sizes(overlaps, included)} They shared its {shared}: {longest}{others}. Run them one at a time "
+        "(--serial), or on nodes of their own (profile key exclusive)."
     ]
+
+
+def _sizes(overlaps: Sequence[RunOverlap], included: pd.DataFrame) -> str:
+    """The node counts whose runs overlapped, and those whose runs had their machines alone."""
+    names = {name for each in overlaps for name in (each.run, each.other)}
+    shared = (included["sweep"] + "/" + included["run"]).isin(names)
+    loaded = sorted(set(included.loc[shared, "nodes"]))
+    alone = sorted(set(included["nodes"]) - set(loaded))
+    text = "overlapped in time on one machine and may have slowed each other down"
+    if not alone:
+        return f"Runs {text}."
+    return (
+        f"Runs at {_node_counts(loaded)} {text}; those at {_node_counts(alone)} ran alone, so ratios between "
+        "the two compare loaded with unloaded runs."
+    )
+
+
+def _node_counts(counts: Sequence[int]) -> str:
+    named = listed([str(int(each)) for each in counts])
+    return f"{named} {'node' if list(counts) == [1] else 'nodes'}"
 
 
 def rows(overlaps: Sequence[RunOverlap], sweeps: int) -> list[list[str | float]]:
@@ -59,8 +79,8 @@ def heading_line(overlaps: Sequence[RunOverlap]) -> str:
 
 
 def _hosts(names: Sequence[str]) -> str:
-    more = len(names) - NAMED_OVERLAPS
-    return ", ".join(names[:NAMED_OVERLAPS]) + (f" and {plural(more, 'more node')}" if more > 0 else "")
+    more = len(names) - NAMED_HOSTS
+    return ", ".join(names[:NAMED_HOSTS]) + (f" and {plural(more, 'more node')}" if more > 0 else "")
 
 
 def _short(run: str, sweeps: int) -> str:

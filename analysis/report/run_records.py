@@ -11,6 +11,7 @@ import pandas as pd
 from analysis.efficiency import Curve
 from analysis.overlaps import Overlap
 from analysis.report.model import ProvenanceItem, RunCost, RunOverlap, TrainingQuality
+from analysis.runs.node_facts import node_facts
 
 _PROVENANCE = {
     "tags": "Tags",
@@ -100,7 +101,8 @@ def provenance(runs: pd.DataFrame) -> list[ProvenanceItem]:
             values = [f"{value} with uncommitted changes (see run.json)" for value in values]
         if values:
             items.append(ProvenanceItem(name=name, values=values))
-    return items
+    machine = node_facts(str(path) for path in runs["path"])
+    return items + [ProvenanceItem(name=name, values=values) for name, values in machine.items()]
 
 
 def none_if_missing(value: Any) -> Any:

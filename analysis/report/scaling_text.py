@@ -39,17 +39,27 @@ def precision(curve: Curve) -> str:
     if point.efficiency.basis == "within run":
         bounds = f"[{100 * (point.efficiency.low or 0):.0f}, {100 * (point.efficiency.high or 0):.0f}] %"
         return (
-            f"One repeat: {percent(CONFIDENCE, 0)} interval {bounds} within the run; the spread between "
-            "repeats is unknown."
+            f"One repeat: {percent(CONFIDENCE, 0)} intervals within the run are {_speedup_bounds(point)} and "
+            f"{bounds}; the spread between repeats is unknown."
         )
     if point.efficiency.low is None:
         return "One repeat: no interval, because the spread between repeats is unknown."
     counts = list(dict.fromkeys([len(base.runs), len(point.runs)]))
     each = f"{counts[0]} repeats each" if len(counts) == 1 else f"{counts[0]} and {counts[1]} repeats"
-    sentence = f"{percent(CONFIDENCE, 0)} interval {interval(point.efficiency, 100, 0)} % from {each}."
+    sentence = (
+        f"{percent(CONFIDENCE, 0)} intervals {_speedup_bounds(point)} and "
+        f"{interval(point.efficiency, 100, 0)} % from {each}."
+    )
     if _unsettled(point.efficiency):
         return f"Not settled: {sentence} More repeats, or a quieter machine, would narrow the interval."
     return f"{sentence} {_net_by_phase(point)}".rstrip()
+
+
+def _speedup_bounds(point: Point) -> str:
+    speedup = point.speedup
+    if speedup is None or speedup.low is None or speedup.high is None:
+        return ""
+    return f"[{times(speedup.low, 1)}, {times(speedup.high, 1)}]"
 
 
 def _net_by_phase(point: Point) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from analysis.efficiency import Curve, Point
 from analysis.figures.style import PHASE_NAMES
-from analysis.report.common import point_name
+from analysis.report.common import all_points, point_name
 from analysis.stragglers.culprit import (
     Culprit,
     Diagnosis,
@@ -16,9 +18,9 @@ from analysis.stragglers.culprit import (
 )
 from analysis.stragglers.intervals import SecondsInterval
 from analysis.stragglers.of_runs import RunStragglers
-from analysis.stragglers.outliers import smallest_excess_s
+from analysis.stragglers.outliers import LEAST_EXCESS, smallest_excess_s
 from analysis.study import Study
-from analysis.units import number, percent, plural, seconds, time_scale
+from analysis.units import listed, number, percent, plural, seconds, time_scale
 
 CANNOT_COMPARE = (
     "Cannot tell: step_s of each rank contains the waiting for a slower rank, so that all ranks take equally "
@@ -45,7 +47,30 @@ def power(repeats: Sequence[RunStragglers]) -> str:
         return ""
     least_s = max(smallest_excess_s(each.seconds.own_s) for each in repeats)
     steps = sum(int(each.seconds.counts.sum()) for each in repeats)
-    return f"Over {plural(steps, 'step')}, an excess below {seconds(least_s)} a step is not named."
+    by_share = max(LEAST_EXCESS * float(np.median(each.seconds.own_s.mean(axis=1))) for each in repeats)
+    limit = f"chance over {plural(steps, 'step')}"
+    if least_s <= by_share:
+        limit = f"{percent(LEAST_EXCESS, 0)} of a rank's own work"
+    return f"An excess below {seconds(least_s)} a step is not named ({limit})."
+
+
+def elsewhere(study: Study, curve: Curve, point: Point) -> str:
+    """The ranks, nodes or links that are named at other points than this one, or that there are none."""
+    named, without = [], 0
+    for other, each in all_points(study):
+        repeats = [found.diagnosis for found in examined(study, other, each)] if each is not point else []
+        culprits = repeated_culprits(repeats)
+        if culprits:
+            named.append(f"{culprits[0].name} at {point_name(study, other, each)}")
+        elif repeats and all(found.separates_waiting for found in repeats):
+            without += 1
+    if named:
+        return f"Elsewhere: {listed(named)}."
+    own = [found.diagnosis for found in examined(study, curve, point)]
+    if not without or repeated_culprits(own):
+        return ""
+    kind = "size" if len(study.curves) == 1 else "point"
+    return f"The same holds for {plural(without, f'other {kind}')}."
 
 
 def conclusion(repeats: Sequence[Diagnosis], *, jitter: bool = True) -> str:
@@ -142,7 +167,9 @@ def describe(culprit: Culprit) -> str:
 def _nobody(repeats: Sequence[Diagnosis], *, jitter: bool) -> str:
     if not all(each.separates_waiting for each in repeats):
         return CANNOT_COMPARE
-    text = f"No {_searched(repeats)} is slower than the others beyond chance."
+    links = all(each.link_rates for each in repeats)
+    link = ", and no link by its rate before training" if links else ""
+    text = f"No rank or node is slower than the others beyond chance{link}."
     shares = [each.waiting.transient_s / each.step_s for each in repeats]
     share = sum(shares) / len(shares)
     if jitter and share >= 0.005:

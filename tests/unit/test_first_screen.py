@@ -30,14 +30,13 @@ def study_of(sweep: Path) -> Study:
 
 def test_answers_with_interval_culprit_and_ceiling(tmp_path: Path) -> None:
     scales, time, slow, helps, limits = first_screen.answers(study_of(fake_sweep(tmp_path)), NAMED)
-    assert scales.text.startswith(
-        "4 nodes run 2.9\N{MULTIPLICATION SIGN} as fast as 1: 72 % efficiency. 95 %"
-    )
+    assert scales.text.startswith("95 % intervals [2.8\N{MULTIPLICATION SIGN}, ")
     assert time.text.startswith("At 4 nodes, the largest loss is data transfer: 20.8 % [")
     assert "c07" not in time.text + slow.text  # of another configuration than this sweep's
     assert helps.text == "At most 5 % more throughput without waiting."
     assert limits.text == (
-        "How fast GPUs or their network are (the runs used CPUs) and any efficiency beyond 4 nodes."
+        "How fast GPUs or their network are (the runs used CPUs), scaling over machines (the nodes are parts "
+        "of one machine) and any efficiency beyond 4 nodes."
     )
 
 
@@ -112,8 +111,8 @@ def test_the_fastest_of_several_configurations_leads(tmp_path: Path) -> None:
     assert "fastest" not in text
     assert text.endswith(" the throughput of lr 0.002 (unsettled: one repeat).")
     assert (
-        "that a small difference between sizes or configurations is real (one repeat of each)"
-        in first_screen.answers(alone, [])[-1].text
+        "that a difference between sizes or configurations is settled (one repeat of each), the best lr (two "
+        "values do not locate it)" in first_screen.answers(alone, [])[-1].text
     )
     assert "(one repeat)" in first_screen.answers(alone, [])[1].text
 
@@ -157,7 +156,7 @@ def test_the_setting_has_model_batch_and_steps(tmp_path: Path) -> None:
 def test_a_larger_size_than_that_of_the_others_is_not_the_fastest(tmp_path: Path) -> None:
     fake_sweep(tmp_path, nodes=(1, 2), axes=[{"optim.lr": 0.001}])
     study = study_of(fake_sweep(tmp_path, nodes=(2, 4), axes=[{"optim.lr": 0.002}]))
-    text = first_screen.answers(study, [])[0].text
+    text = f"{first_screen.lead(study)}: {first_screen.answers(study, [])[0].text}"
     assert text.startswith("4 nodes run 1.7\N{MULTIPLICATION SIGN} as fast as 2 (lr 0.002):")
     assert "fastest" not in text
     section = scaling.build(study)

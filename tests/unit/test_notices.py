@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from analysis.efficiency import scaling_curves
-from analysis.report import notices
+from analysis.report import limits_text, notices
+from analysis.report.run_records import provenance
 from analysis.runs.load import load
 from analysis.study import Study
 from disttrain.records.json_files import read_json, write_json
@@ -61,9 +62,36 @@ def test_nodes_of_a_mini_cluster_are_one_machine(tmp_path: Path) -> None:
     assert not [text for text in notes_of(table) if "one machine" in text]
     write_json(attempt.node_record(0), {"slurm": {"SLURM_CONF": "/run/disttrain-demo/slurm.conf"}})
     write_json(attempt.links, {"rates": [{"bytes_per_s": 126e6}, {"bytes_per_s": 1.28e8}]})
-    (text,) = [text for text in notes_of(table) if "one machine" in text]
-    assert text.startswith("The nodes are network namespaces of one machine with 2 processors: up to 2 nodes")
-    assert "carried 126 to 128 MB/s before training" in text
+    text, rates = [text for text in notes_of(table) if "one machine" in text]
+    assert (
+        text == "The nodes are network namespaces of one machine with 2 processors: up to 2 nodes share it."
+    )
+    assert "carried 126 to 128 MB/s before training" in rates
+    study = Study(table, scaling_curves(table))
+    assert "scaling over machines (the nodes are parts of one machine)" in limits_text.limits(study)
+    (items,) = [each.values for each in provenance(table) if each.name == "Cluster"]
+    assert "Slurm mini-cluster demo on one machine" in items
+
+
+def test_the_emulated_part_and_one_machine_are_in_the_banner(tmp_path: Path) -> None:
+    sweep = fake_sweep(tmp_path, nodes=(1, 2), repeats=1, emulated=True)
+    for run in map(RunDir, sorted(sweep.iterdir())):
+        model = {"kind": "emulated", "work": "wait", "table": None, "forward_s": 0.08, "backward_s": 0.16}
+        write_json(run.run_json, merged(read_json(run.run_json), {"config": {"model": model}}))
+    attempt = RunDir(sweep / "n2x1-r0").attempt(0)
+    write_json(attempt.record, read_json(attempt.record) | {"cluster": "local"})
+    table = load([sweep])
+    (banner,) = [
+        each.text
+        for each in notices.of_study(Study(table, scaling_curves(table)), ())
+        if each.kind == "emulated"
+    ]
+    assert banner.startswith(
+        "Emulated: a step's compute is a wait of 80.0 ms (forward) and 160 ms (backward); communication is "
+        "real."
+    )
+    assert banner.endswith(" up to 2 nodes share it.")
+    assert not [text for text in notes_of(table) if "one machine" in text]
 
 
 def notes_of(table: pd.DataFrame) -> list[str]:

@@ -146,6 +146,9 @@ def test_the_report_names_both_runs_in_all_its_forms(tmp_path: Path) -> None:
         {"run": "s/n1-r0", "other": "s/n2-r0", "hosts": ["gpu7"], "seconds": 60.0, "gpus": "unknown"}
     ]
     named = "n1-r0 and n2-r0 (1.00 min on gpu7)"
+    sizes = "Runs at 1 and 2 nodes overlapped in time on one machine"
+    (text,) = [each["text"] for each in report["notices"] if each["text"].startswith(sizes)]
+    assert "; those at 4 nodes ran alone, so ratios" in text
     assert [text for text in (each["text"] for each in report["notices"]) if named in text]
     assert named in (tmp_path / "out" / "report.md").read_text()
     assert "| n1-r0 | n2-r0 | gpu7 | 1.00 min |" in (tmp_path / "out" / "report.md").read_text()
@@ -169,6 +172,6 @@ def test_a_long_list_is_cut_and_says_so(tmp_path: Path) -> None:
         fake_run(sweep / f"n1-r{number}", repeat=number, hosts=["n"])
     write([sweep], tmp_path / "out")
     text = (tmp_path / "out" / "report.md").read_text()
-    assert "and 63 more pairs" in text
+    assert "and 65 more pairs (see Runs)" in text
     assert f"{66 - overlap_text.LISTED_OVERLAPS} further pairs" in text
     assert len(read_json(tmp_path / "out" / "report.json")["overlaps"]) == 66
