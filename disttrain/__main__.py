@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import faulthandler
+import importlib.util
 import multiprocessing
 import os
 import signal
@@ -21,6 +22,7 @@ from typing import NoReturn
 
 from disttrain.checkpoint.folder import checkpoint_folder
 from disttrain.checkpoint.start_from import refuse_missing
+from disttrain.config import huggingface_fields
 from disttrain.config.config_tree import Config
 from disttrain.config.dotted_keys import get_key
 from disttrain.config.gpu_options import gpu_option
@@ -149,6 +151,8 @@ def read_config(arguments: argparse.Namespace, flags: list[tuple[str, str]]) -> 
     if config.command:
         raise ConfigError("command: start a script of your own by submit.py", at=draft.at("command"))
     _check_start(config.checkpoint, arguments.run_dir, draft.at("checkpoint.start_from"))
+    if config.model.kind == "huggingface" and importlib.util.find_spec("transformers"):
+        huggingface_fields.check(huggingface_fields.described(config))
     return with_batch(config, draft)[0]
 
 

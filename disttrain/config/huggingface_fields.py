@@ -1,7 +1,7 @@
-"""Configs of Hugging Face models, in which a field that the model does not have is an error.
+"""Configs of Hugging Face models: fields that the model has, and data that it has a head for.
 
 The trainer calls the functions. Before submission, `python -m disttrain.config.huggingface_fields` checks the
-options of a plan in a process of its own, because transformers imports torch.
+models of a plan in a process of its own, because transformers imports torch.
 """
 
 from __future__ import annotations
@@ -9,9 +9,35 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+from disttrain.config.config_tree import Config
+from disttrain.config.model_combinations import DATA_OF, IMAGES, TOKENS, samples_of
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError, nearest
+
+_MAPPINGS = {
+    "AutoModelForCausalLM": "MODEL_FOR_CAUSAL_LM_MAPPING",
+    "AutoModelForImageClassification": "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING",
+    "AutoModelForSequenceClassification": "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING",
+}
+"""Classes of configs with a head, in transformers, by the auto class of the head."""
+_HEAD_OF = {TOKENS: "AutoModelForCausalLM", IMAGES: "AutoModelForImageClassification"}
+"""The head for samples of a built-in data source."""
+
+
+def require_one(path: str | None, model_type: str | None) -> None:
+    """Raise `ConfigError` unless exactly one of `model.path` and `model.model_type` is given."""
+    if (path is None) == (model_type is None):
+        raise ConfigError(f"model.path={path} and model.model_type={model_type}: give exactly one of them")
+
+
+def require_folder(path: str) -> None:
+    """Raise `ConfigError` unless `model.path` is the folder of a model."""
+    if not Path(path, "config.json").is_file():
+        raise ConfigError(
+            f"model.path={path!r} holds no config.json; give the local folder of a Hugging Face model"
+        )
 
 
 def saved_settings(path: str, options: Mapping[str, Any]) -> Any:
@@ -48,13 +74,63 @@ def _refuse_unknown(names: Iterable[str], settings: Any) -> None:
         raise ConfigError(f"model.config.{name} is not a field of {type(settings).__name__}{hint}")
 
 
-def _check(options: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` for options of `disttrain.models.huggingface` with which no config can be made."""
+def require_head(settings: Any, head: str, given: str) -> None:
+    """Raise `ConfigError` unless transformers has a model of auto class `head` for this config; `given` names
+    model and data."""
+    if _has_head(settings, head):
+        return
+    usable = [DATA_OF[samples] for samples, other in _HEAD_OF.items() if _has_head(settings, other)]
+    raise ConfigError(
+        f"{given}: {settings.model_type} has no head {head.removeprefix('AutoModelFor')}; use "
+        f"{', or '.join(usable) or 'another model.model_type'}"
+    )
+
+
+def _has_head(settings: Any, head: str) -> bool:
+    import transformers
+
+    return type(settings) in getattr(transformers, _MAPPINGS[head])
+
+
+def require_length(settings: Any, tokens: int, given: str) -> None:
+    """Raise `ConfigError` for a sample of more tokens than the model has positions."""
+    longest = getattr(settings, "max_position_embeddings", None)
+    if longest is not None and longest < tokens:
+        raise ConfigError(f"{given} takes {longest} tokens, but data.seq_len={tokens}; lower data.seq_len")
+
+
+def described(config: Config) -> dict[str, Any]:
+    """What the check of a config reads, as JSON types."""
+    options = config.data.model_extra or {}
+    data = {"kind": config.data.kind, "samples": samples_of(config.data), "seq_len": options.get("seq_len")}
+    return {"model": config.model.model_extra or {}, "data": data}
+
+
+def check(given: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for options of `disttrain.models.huggingface` with which no config can be made, or
+    whose model has no head for the data or too few positions. `given` is a result of `described`."""
+    data, settings = given["data"], _settings(given["model"])
+    if data["samples"] not in _HEAD_OF:
+        return
+    model = _name(given["model"])
+    require_head(settings, _HEAD_OF[data["samples"]], f"{model} with data.kind={data['kind']}")
+    if data["samples"] == TOKENS and data["seq_len"]:
+        require_length(settings, data["seq_len"], model)
+
+
+def _name(options: Mapping[str, Any]) -> str:
+    path = options["path"]
+    return f"model.path={path!r}" if path is not None else f"model.model_type={options['model_type']!r}"
+
+
+def _settings(options: Mapping[str, Any]) -> Any:
     path, model_type, config = options["path"], options["model_type"], options["config"] or {}
+    require_one(path, model_type)
+    if path is not None:
+        require_folder(path)
     try:
         if path is not None:
-            saved_settings(path, config)
-            return
+            return saved_settings(path, config)
         from transformers import CONFIG_MAPPING
 
         if model_type not in CONFIG_MAPPING:
@@ -62,19 +138,18 @@ def _check(options: Mapping[str, Any]) -> None:
                 f"model.model_type={model_type!r} is no model type of transformers"
                 f"{nearest(model_type, list(CONFIG_MAPPING.keys()))}"
             )
-        new_settings(model_type, {}, config)
+        return new_settings(model_type, {}, config)
     except ConfigError:
         raise
     except Exception as error:  # transformers and huggingface_hub raise many types
-        given = f"model.path={path!r}" if path is not None else f"model.model_type={model_type!r}"
-        raise ConfigError(f"{given} with model.config={config}: {error}") from None
+        raise ConfigError(f"{_name(options)} with model.config={config}: {error}") from None
 
 
 def main() -> int:
-    """Check the options in the JSON list on standard input; print the first error."""
+    """Check the JSON list of models and data on standard input; print the first error."""
     try:
-        for options in json.load(sys.stdin):
-            _check(options)
+        for given in json.load(sys.stdin):
+            check(given)
     except ConfigError as error:
         print(error)
         return EXIT_BAD_INPUT

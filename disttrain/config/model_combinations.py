@@ -11,11 +11,17 @@ from disttrain.config.config_tree import Config
 from disttrain.config.sections.data import DataConfig
 from disttrain.errors import either
 
-_TOKENS, _IMAGES, _VECTORS = "tokens", "images", "samples without three dimensions"
+TOKENS, IMAGES, _VECTORS = "tokens", "images", "samples without three dimensions"
+DATA_OF = {
+    TOKENS: "data.kind=text, tokens or synthetic with data.task=language",
+    IMAGES: "data.kind=digits or images, or synthetic with a data.shape of three",
+}
+"""Built-in data sources of these samples."""
 _TAKES = {
-    "gpt": ((_TOKENS,), "data.kind=text, tokens or synthetic with data.task=language"),
-    "mlp": ((_IMAGES, _VECTORS), "data.kind=digits or synthetic, or model.kind=gpt"),
-    "resnet": ((_IMAGES,), "data.kind=digits or images, or synthetic with a data.shape of three"),
+    "gpt": ((TOKENS,), DATA_OF[TOKENS]),
+    "mlp": ((IMAGES, _VECTORS), "data.kind=digits or synthetic, or model.kind=gpt"),
+    "resnet": ((IMAGES,), DATA_OF[IMAGES]),
+    "huggingface": ((TOKENS, IMAGES), f"{DATA_OF[TOKENS]}, or {DATA_OF[IMAGES]}"),
 }
 """Samples that a model takes, and the remedy for others."""
 _AT_LEAST_ONE = ("layers", "width", "heads", "vocab_multiple")
@@ -28,7 +34,7 @@ def check_sizes(config: Config) -> tuple[str, str] | None:
 
 def check_data(config: Config) -> tuple[str, str] | None:
     """Dotted key and message for samples that the model does not take, as a check of `combinations`."""
-    kind, samples = config.model.kind, _samples(config.data)
+    kind, samples = config.model.kind, samples_of(config.data)
     takes, instead = _TAKES.get(kind, (None, ""))
     if samples is None or takes is None or samples in takes:
         return None
@@ -36,14 +42,14 @@ def check_data(config: Config) -> tuple[str, str] | None:
     return "data.kind", f"{at}: {kind} takes {either(takes)}, not {samples}; use {instead}"
 
 
-def _samples(data: DataConfig) -> str | None:
+def samples_of(data: DataConfig) -> str | None:
     """Samples of a built-in data source; None for a plug-in."""
     options = data.model_extra or {}
     if data.kind != "synthetic":
-        return {"text": _TOKENS, "tokens": _TOKENS, "digits": _IMAGES, "images": _IMAGES}.get(data.kind)
+        return {"text": TOKENS, "tokens": TOKENS, "digits": IMAGES, "images": IMAGES}.get(data.kind)
     if options.get("task") == "language":
-        return _TOKENS
-    return _IMAGES if len(options.get("shape", ())) == 3 else _VECTORS
+        return TOKENS
+    return IMAGES if len(options.get("shape", ())) == 3 else _VECTORS
 
 
 def refuse_sizes(options: Mapping[str, int]) -> tuple[str, str] | None:

@@ -6,12 +6,18 @@ classification.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from disttrain.config.huggingface_fields import new_settings, saved_settings
+from disttrain.config.huggingface_fields import (
+    new_settings,
+    require_folder,
+    require_head,
+    require_length,
+    require_one,
+    saved_settings,
+)
 from disttrain.data.source import Source
 from disttrain.errors import ConfigError
 
@@ -37,30 +43,27 @@ def build(
     ConfigError : transformers is not installed, or folder or config give no model, or none for the source, or
         `config` has a field that the model does not have.
     """
-    if (path is None) == (model_type is None):
-        raise ConfigError(f"model.path={path} and model.model_type={model_type}: give exactly one of them")
+    require_one(path, model_type)
     try:
         import transformers
     except ImportError:
         raise ConfigError(
             "model.kind=huggingface needs the package transformers; install disttrain[huggingface]"
         ) from None
-    if path is not None and not Path(path, "config.json").is_file():
-        raise ConfigError(
-            f"model.path={path!r} holds no config.json; give the local folder of a Hugging Face model"
-        )
+    if path is not None:
+        require_folder(path)
     head, argument, fields = _head(source)
     auto = getattr(transformers, head)
     given = f"model.path={path!r}" if path is not None else f"model.model_type={model_type!r}"
     try:
         if path is not None:
             settings = saved_settings(path, config or {})
-            _check_fit(settings, source, given)
+            _check_fit(settings, source, head, given)
             model = auto.from_pretrained(path, config=settings, local_files_only=True)
         else:
             assert model_type is not None
             settings = new_settings(model_type, fields, config or {})
-            _check_fit(settings, source, given)
+            _check_fit(settings, source, head, given)
             model = auto.from_config(settings)
     except ConfigError:
         raise
@@ -107,13 +110,13 @@ _NO_SPECIAL_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id"
 """Default special tokens, such as 50256 of GPT-2, may lie outside of the source's vocabulary."""
 
 
-def _check_fit(settings: Any, source: Source, given: str) -> None:
+def _check_fit(settings: Any, source: Source, head: str, given: str) -> None:
+    require_head(settings, head, f"{given} with the data {source.record.name}")
     vocabulary = getattr(settings, "vocab_size", None)
     if source.task == "language" and vocabulary is not None and vocabulary < source.classes:
         raise ConfigError(f"{given} knows {vocabulary} tokens, but data.kind gives {source.classes}")
     labels = getattr(settings, "num_labels", None)
     if source.task == "classification" and labels is not None and labels != source.classes:
         raise ConfigError(f"{given} has {labels} classes, but data.kind gives {source.classes}")
-    longest = getattr(settings, "max_position_embeddings", None)
-    if len(source.shape) == 1 and longest is not None and longest < source.shape[0]:
-        raise ConfigError(f"{given} takes {longest} tokens, but data.seq_len={source.shape[0]}")
+    if len(source.shape) == 1:
+        require_length(settings, source.shape[0], given)

@@ -1,4 +1,4 @@
-"""Check the options of Hugging Face models before submission, as far as this machine can."""
+"""Check Hugging Face models and their data before submission, as far as this machine can."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from disttrain.config.huggingface_fields import described, require_one
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError
 from sweeps.expand import RunPlan
 
@@ -20,19 +21,16 @@ _TIMEOUT_S = 120.0
 def check_huggingface(runs: Sequence[RunPlan]) -> str | None:
     """A sentence on options that only the job can check; None if all are valid.
 
-    Raises `ConfigError` for a model type or a field of its config that transformers does not have.
+    Raises `ConfigError` for a model type or a field of its config that transformers does not have, and for
+    data of which the model has no head.
     """
     found = {}
     for run in runs:
         if run.config.model.kind == "huggingface":
-            options = run.config.model.model_extra or {}
-            found[json.dumps(options, sort_keys=True)] = options
+            given = described(run.config)
+            found[json.dumps(given, sort_keys=True)] = given["model"]
     for options in found.values():
-        path, model_type = options["path"], options["model_type"]
-        if (path is None) == (model_type is None):
-            raise ConfigError(
-                f"model.path={path} and model.model_type={model_type}: give exactly one of them"
-            )
+        require_one(options["path"], options["model_type"])
     here = [
         text
         for text, options in found.items()
@@ -41,19 +39,19 @@ def check_huggingface(runs: Sequence[RunPlan]) -> str | None:
     unknown = _checked(tuple(here)) if here else None
     if unknown is None and len(here) < len(found):
         unknown = "model.path has no config.json on this machine"
-    return unknown and f"model.kind=huggingface: {unknown}, so model.config can only be checked in the job"
+    return unknown and f"model.kind=huggingface: {unknown}, so only the job can check model.config and data"
 
 
 @functools.cache
-def _checked(options: tuple[str, ...]) -> str | None:
-    """Why transformers could not check these options (JSON texts), or None if they are valid."""
+def _checked(models: tuple[str, ...]) -> str | None:
+    """Why transformers could not check these models (JSON texts), or None if they are valid."""
     if importlib.util.find_spec("transformers") is None:
         return "transformers is not installed here"
     command = [sys.executable, "-m", "disttrain.config.huggingface_fields"]
     folder = Path(__file__).resolve().parents[2]
     try:
         done = subprocess.run(
-            command, input=f"[{','.join(options)}]", capture_output=True, text=True, timeout=_TIMEOUT_S,
+            command, input=f"[{','.join(models)}]", capture_output=True, text=True, timeout=_TIMEOUT_S,
             cwd=folder, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:

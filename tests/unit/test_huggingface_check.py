@@ -11,7 +11,11 @@ from typing import Any
 import pytest
 
 import submit
+from disttrain import __main__ as entry
 from disttrain.config import huggingface_fields
+from disttrain.config.parsing import Draft
+from disttrain.config.parsing import check as check_config
+from disttrain.errors import ConfigError
 
 CONFIG = """
 model: {kind: huggingface, model_type: gpt2, config: {n_layer: 1, n_embd: 8, n_head: 2}}
@@ -54,9 +58,7 @@ def test_a_machine_without_transformers_leaves_the_check_to_the_job(
         importlib.util, "find_spec", lambda name, *rest: None if name == "transformers" else real(name, *rest)
     )
     assert dry_run(config, "model.config.n_layr=4") == 0
-    assert (
-        "transformers is not installed here, so model.config can only be checked" in capsys.readouterr().out
-    )
+    assert "transformers is not installed here, so only the job can check" in capsys.readouterr().out
 
 
 def test_a_folder_of_another_machine_is_left_to_the_job(
@@ -72,8 +74,9 @@ def test_one_of_path_and_model_type_is_needed(config: Path, capsys: pytest.Captu
 
 
 def checked(monkeypatch: pytest.MonkeyPatch, **options: Any) -> int:
-    given = [{"path": None, "model_type": None, "config": None} | options]
-    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(given)))
+    model = {"path": None, "model_type": None, "config": None} | options
+    given = {"model": model, "data": {"kind": "own:data", "samples": None, "seq_len": None}}
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps([given])))
     return huggingface_fields.main()
 
 
@@ -95,3 +98,65 @@ def test_the_check_uses_the_config_classes_of_transformers(
         out = capsys.readouterr().out
         assert out.startswith(message)
         assert out.count("\n") == 1
+
+
+TEXT = "data.kind=text, tokens or synthetic with data.task=language"
+IMAGES = "data.kind=digits or images, or synthetic with a data.shape of three"
+CLASSES, OTHER = "ImageClassification", "another model.model_type"
+TOO_LONG = "takes 1024 tokens, but data.seq_len=4096; lower data.seq_len"
+
+
+@pytest.mark.parametrize(
+    ("model_type", "data", "message"),
+    [
+        (
+            "gpt2",
+            {"kind": "digits"},
+            f"with data.kind=digits: gpt2 has no head {CLASSES}; use {TEXT}",
+        ),
+        ("vit", {"kind": "text"}, f"with data.kind=text: vit has no head CausalLM; use {IMAGES}"),
+        (
+            "t5",
+            {"kind": "text"},
+            f"with data.kind=text: t5 has no head CausalLM; use {OTHER}",
+        ),
+        (
+            "gpt2",
+            {"kind": "text", "seq_len": 4096},
+            TOO_LONG,
+        ),
+        ("gpt2", {"kind": "text", "seq_len": 1024}, None),
+        ("vit", {"kind": "digits"}, None),
+    ],
+)
+def test_data_without_a_head_or_with_too_many_tokens_are_refused(
+    model_type: str, data: dict[str, Any], message: str | None
+) -> None:
+    pytest.importorskip("transformers")
+    config = check_config(
+        Draft(
+            {
+                "model": {"kind": "huggingface", "model_type": model_type},
+                "data": data,
+                "train": {"steps": 1, "local_batch_size": 1},
+            }
+        )
+    )
+    given = huggingface_fields.described(config)
+    if message is None:
+        huggingface_fields.check(given)
+        return
+    with pytest.raises(ConfigError) as refused:
+        huggingface_fields.check(given)
+    assert str(refused.value) == f"model.model_type={model_type!r} {message}"
+
+
+def test_a_rank_refuses_data_without_a_head_before_it_imports_the_trainer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    file = tmp_path / "gpt2.yaml"
+    file.write_text(CONFIG.replace("gpt2, config: {n_layer: 1, n_embd: 8, n_head: 2}", "vit"))
+    arguments, flags = entry.parse_arguments(["--config", str(file)])
+    with pytest.raises(ConfigError, match="vit has no head CausalLM"):
+        entry.read_config(arguments, flags)

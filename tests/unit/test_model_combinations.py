@@ -49,6 +49,11 @@ def test_the_sizes_that_a_refusal_names_are_accepted() -> None:
         ("gpt", {"kind": "synthetic", "shape": [4]}, "gpt takes tokens, not samples without three dim"),
         ("mlp", {"kind": "text"}, "not tokens; use data.kind=digits or synthetic, or model.kind=gpt"),
         ("resnet", {"kind": "synthetic", "shape": [64]}, "resnet takes images, not samples without three"),
+        (
+            "huggingface",
+            {"kind": "synthetic", "shape": [4]},
+            "huggingface takes tokens or images, not",
+        ),
         ("resnet", {"kind": "tokens", "path": "x"}, "resnet takes images, not tokens; use data.kind=digits"),
     ],
 )
