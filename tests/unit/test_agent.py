@@ -131,6 +131,38 @@ def test_a_launch_that_failed_on_node_0_is_not_explained_by_silent_nodes(
     assert close.call_args.args[2] == {0: EXIT_LAUNCH_FAILED}
 
 
+def test_a_failure_beside_a_silent_node_ends_as_the_wait_for_that_node_explains(
+    node: NodeContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ranks of node 0 failed without a cause from outside, and node 1 recorded no exit."""
+    attempt, failed = node.run.attempt(0), TorchrunResult(1)
+    write_json(node.run.run_json, {"config": {"job": {"max_attempts": 2}}})
+    explain = Mock(return_value=TorchrunResult(1, "lost", "node 1 (b) is down", lost_hosts=("b",)))
+    monkeypatch.setattr(agent, "launch", lambda node, attempt: failed)
+    monkeypatch.setattr(agent, "explain_silence", explain)
+    agent.run_agent(node)
+    assert explain.call_count == 1
+    *given, is_current = explain.call_args.args
+    assert given == [attempt, node.hosts, failed, node.allocation]
+    assert is_current()
+    record = read_json(attempt.record)
+    assert (record["cause"], record["failed_nodes"]) == ("lost", ["b"])
+    assert record["message"].startswith("node 1 (b) is down")
+
+
+@pytest.mark.parametrize("result", [TorchrunResult(0), TorchrunResult(1, "preempted")])
+def test_no_silent_node_is_waited_for_where_the_cause_is_known(
+    node: NodeContext, monkeypatch: pytest.MonkeyPatch, result: TorchrunResult
+) -> None:
+    close = Mock(return_value=ExitStatus("preempted", None))
+    monkeypatch.setattr(agent, "launch", lambda node, attempt: result)
+    monkeypatch.setattr(agent, "poll_until", Mock())
+    monkeypatch.setattr(agent, "explain_silence", raising(AssertionError("the cause is known")))
+    monkeypatch.setattr(agent, "close_attempt", close)
+    agent.run_agent(node)
+    assert close.call_args.kwargs["external_cause"] == result.cause
+
+
 def test_node_0_counts_its_own_exit_that_could_not_be_recorded(
     node: NodeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:

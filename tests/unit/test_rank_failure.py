@@ -1,11 +1,18 @@
-"""Causes of exceptions that end a rank."""
+"""Causes of exceptions that end a rank, and when they are recorded."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 import torch
 
+from disttrain.records.json_files import read_json
 from disttrain.runtime.rank_failure import describe_failure
+from disttrain.runtime.run_output import RunOutput
+from disttrain.telemetry.run import RunTelemetry
+from disttrain.train import train
+from tests.support.stopping import alone, config
 
 
 def test_an_allocation_that_the_host_refuses_is_out_of_memory() -> None:
@@ -13,3 +20,21 @@ def test_an_allocation_that_the_host_refuses_is_out_of_memory() -> None:
         torch.empty(2**55)
     assert describe_failure(raised.value, 0).cause == "out_of_memory"
     assert describe_failure(RuntimeError("shapes differ"), 0).cause == "crashed"
+
+
+def test_the_cause_is_in_its_file_before_the_telemetry_is_aborted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The abort writes files and may block, so the agent may kill this rank before its end."""
+    seen = []
+
+    def abort(telemetry: RunTelemetry) -> None:
+        seen.append(read_json(telemetry.attempt.error(0))["message"])
+
+    monkeypatch.setattr(RunTelemetry, "abort", abort)
+    made = config(model={"kind": "tests.support.small_models:Failing", "message": "too warm"})
+    output = RunOutput.of_job(tmp_path, 0)
+    output.attempt.path.mkdir(parents=True)
+    with pytest.raises(RuntimeError, match="too warm"):
+        train(made, output, alone())
+    assert seen == ["too warm"]

@@ -3,6 +3,7 @@
 import math
 import os
 import threading
+import time
 
 import pytest
 import torch
@@ -174,6 +175,25 @@ def test_no_step_waits_for_a_disk_that_does_not_answer(telemetry, monkeypatch):
     assert made.finish().steps == 200
     assert [line["step"] for line in read_jsonl(made.attempt.steps(0))] == list(range(1, 201))
     assert read_json(made.run.progress)["step"] == 200
+
+
+def test_after_a_state_the_file_has_each_step_before_the_flush_is_due(telemetry):
+    made, clockwork = telemetry
+    take_steps(made, clockwork, 1, 3, made.config.telemetry.flush_every_s / 10)
+    made.writer.wait()
+    assert made.attempt.steps(0).read_bytes() == b""
+    made.state()
+    made.writer.wait()
+    assert [line["step"] for line in read_jsonl(made.attempt.steps(0))] == [1, 2, 3]
+
+
+def test_a_state_waits_for_a_slow_disk(telemetry, monkeypatch):
+    made, clockwork = telemetry
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda *args: time.sleep(0.2) or write(*args))
+    take_steps(made, clockwork, 1, 3, 0.1)
+    made.state()
+    assert [line["step"] for line in read_jsonl(made.attempt.steps(0))] == [1, 2, 3]
 
 
 def test_no_batch_of_records_is_large(telemetry, monkeypatch):
