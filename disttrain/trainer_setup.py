@@ -45,11 +45,13 @@ def join_world(config: Config) -> AbstractContextManager[World]:
         return open_world(
             config.resources, config.job.collective_timeout_s, config.precision.dtype,
             gpus_per_rank=config.gpus_per_rank, on_gpu=gpu_option(config),
+            compiles_with=config.compile.used_backend,
         )  # fmt: skip
     info = rank_info()
     chosen = choose(
-        config.resources.device, config.precision.dtype, info, config.gpus_per_rank, on_gpu=gpu_option(config)
-    )
+        config.resources.device, config.precision.dtype, info, config.gpus_per_rank,
+        on_gpu=gpu_option(config), compiles_with=config.compile.used_backend,
+    )  # fmt: skip
     if chosen.problem:
         raise ConfigError(chosen.message)
     device = torch.device(chosen.device)

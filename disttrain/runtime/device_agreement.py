@@ -18,6 +18,7 @@ import torch.distributed as dist
 from disttrain.config.gpu_options import GpuOption
 from disttrain.errors import ConfigError, NodeFault
 from disttrain.runtime.attention_kernel import require_kernel
+from disttrain.runtime.compiler import require_compiler
 from disttrain.runtime.device import choose_device
 from disttrain.runtime.device_precision import choose_precision
 from disttrain.runtime.rank_info import RankInfo
@@ -38,8 +39,8 @@ class RankDevice:
     precision: str = ""
     """Resolved `precision.dtype`."""
     problem: Problem | None = None
-    """`config`: the node lacks the requested GPUs, precision or attention kernel, or a GPU for an option that
-    needs one. `node`: the node's GPUs cannot be used."""
+    """`config`: the node lacks the requested GPUs, precision, attention kernel or compiler, or a GPU for an
+    option that needs one. `node`: the node's GPUs cannot be used."""
     message: str = ""
 
     @property
@@ -68,14 +69,17 @@ def choose(
     gpus_per_rank: int = 1,
     attention: str = "auto",
     on_gpu: GpuOption | None = None,
+    compiles_with: str | None = None,
 ) -> RankDevice:
     """Choose this rank's device for `resources.device=requested`, `precision.dtype=precision`,
-    `train.attention=attention` and the option `on_gpu`, which a CPU does not have. Raises nothing."""
+    `train.attention=attention`, the option `on_gpu`, which a CPU does not have, and the backend of
+    `torch.compile`. Raises nothing."""
     node = socket.gethostname()
     try:
         device = choose_device(requested, info.local_rank, info.local_size * gpus_per_rank)
         resolved, _ = choose_precision(precision, device)
         require_kernel(attention, device)
+        require_compiler(compiles_with, device)
         if on_gpu is not None and device.type == "cpu":
             raise ConfigError(on_gpu.refusal("this rank trains on the CPU"))
     except ConfigError as error:

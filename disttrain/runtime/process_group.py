@@ -180,6 +180,7 @@ def open_world(
     gpus_per_rank: int = 1,
     attention: str = "auto",
     on_gpu: GpuOption | None = None,
+    compiles_with: str | None = None,
 ) -> Iterator[World]:
     """Join the process group, and leave it at the end of the block.
 
@@ -187,11 +188,12 @@ def open_world(
     can wait for peers that sit in a collective, and the process must exit for torchrun to end them. `store`:
     meet there, and not in torchrun's own store. `gpus_per_rank`: see `Config.gpus_per_rank`. `attention`:
     the kernel that each device must have. `on_gpu`: an option that needs a GPU on each rank.
+    `compiles_with`: the backend of `torch.compile` whose compiler each node must have.
 
     Raises `ConfigError` when torchrun's world is not `resources.nodes x resources.gpus_per_node`: a
     rendezvous can form a smaller world without an error, and training must not run in one. Raises
     `ConfigError` or `NodeFault` on all ranks when their devices or backends differ, or one lacks the
-    precision, the attention kernel, or the GPU for `on_gpu`.
+    precision, the attention kernel, the compiler, or the GPU for `on_gpu`.
     """
     info = rank_info()
     requested = (resources.nodes, resources.gpus_per_node // gpus_per_rank)
@@ -203,7 +205,9 @@ def open_world(
     if info.nodes > 1:
         _check_interface(os.environ.get("GLOO_SOCKET_IFNAME", ""), info.rank)
     torch.set_num_threads(resources.threads_per_rank)
-    chosen = device_agreement.choose(resources.device, precision, info, gpus_per_rank, attention, on_gpu)
+    chosen = device_agreement.choose(
+        resources.device, precision, info, gpus_per_rank, attention, on_gpu, compiles_with
+    )
     timeout = timedelta(seconds=collective_timeout_s)
     control = None
     with heartbeat.collective():

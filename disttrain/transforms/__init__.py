@@ -34,7 +34,7 @@ def transforms_of(config: Config, device: torch.device) -> list[Transform]:
     if memory.loss_chunk_tokens is not None:
         found.append(lambda model: chunk_loss(model, memory.loss_chunk_tokens))
     if config.compile.scope != "none":
-        found.append(lambda model: compile_model(model, config.compile, device))
+        found.append(lambda model: compile_model(model, config.compile))
     return found
 
 

@@ -8,7 +8,6 @@ share one graph.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,14 +27,11 @@ _GRAPHS_PER_MODULE = 8
 ResNet-50 have 8 combinations of shapes, which validation doubles."""
 
 
-def compile_model(model: nn.Module, options: CompileConfig, device: torch.device) -> nn.Module:
+def compile_model(model: nn.Module, options: CompileConfig) -> nn.Module:
     """Compile `model` in its first pass, by `options` with a scope; the model itself, changed in place.
 
-    Raises `ConfigError` for a model without blocks if these are to be compiled, and for a machine without the
-    compiler of the backend.
+    Raises `ConfigError` for a model without blocks if these are to be compiled.
     """
-    if options.backend == "inductor":
-        _require_compiler(device)
     modules = [model] if options.scope == "model" else list(blocks_of(model).values())
     if not modules:
         raise ConfigError(
@@ -105,25 +101,3 @@ def compiling(options: CompileConfig, attention: str = "auto") -> Iterator[None]
     if options.scope != "none":
         graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
         log.info("compiled", scope=options.scope, graphs=graphs, seconds=time.monotonic() - began)
-
-
-def _require_compiler(device: torch.device) -> None:
-    """Raise `ConfigError` unless the compiler of inductor's code for `device` is installed."""
-    if device.type == "cuda":
-        from torch.utils._triton import has_triton
-
-        if not has_triton():
-            raise ConfigError(
-                f"compile.backend=inductor needs the package triton and a GPU that it supports, which "
-                f"{torch.cuda.get_device_name(device)} with this installation is not; use "
-                "compile.backend=aot_eager or compile.scope=none"
-            )
-        return
-    from torch._inductor import config
-
-    names = [name for name in config.cpp.cxx if name]
-    if not any(shutil.which(name) for name in names):
-        raise ConfigError(
-            f"compile.backend=inductor needs a C++ compiler on the CPU, and none of {', '.join(names)} is on "
-            "PATH; set CXX, or use compile.backend=aot_eager or compile.scope=none"
-        )

@@ -102,6 +102,27 @@ def test_a_rank_refuses_the_kernel_of_the_config_before_the_process_group(
     assert capsys.readouterr().err.startswith("error: node cpu-07: train.attention=cudnn needs a GPU, but")
 
 
+@pytest.mark.parametrize("sections", ["{scope: blocks}", "{scope: blocks, backend: eager}"])
+def test_a_rank_without_a_compiler_is_refused_before_the_process_group(
+    sections: str, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    reached = []
+    monkeypatch.setattr(entry.StopSignals, "install", lambda _: None)
+    monkeypatch.setattr(entry, "bind", lambda: None)
+    monkeypatch.setattr(entry.faulthandler, "enable", lambda: None)
+    monkeypatch.setattr("disttrain.train.train", lambda *_: reached.append("the run"))
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.chdir(tmp_path)
+    Path("own.yaml").write_text(f"{{train: {{steps: 1, local_batch_size: 1}}, compile: {sections}}}")
+    found = entry.main(["--config", "own.yaml"])
+    if "eager" in sections:
+        assert reached == ["the run"]
+        return
+    assert found == EXIT_BAD_INPUT
+    assert "needs a C++ compiler on the CPU, and none of" in capsys.readouterr().err
+    assert [each.name for each in tmp_path.iterdir()] == ["own.yaml"]
+
+
 def test_a_node_whose_gpus_lack_the_kernel_is_named(monkeypatch) -> None:
     """Node `b` has older GPUs than node `a`."""
     chosen = []

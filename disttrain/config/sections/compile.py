@@ -29,3 +29,8 @@ class CompileConfig(Section):
     """Refuse a model that does not become one graph per block (or model)."""
     dynamic: Annotated[bool | None, Field(json_schema_extra=KEYED_IF_SET)] = False
     """Whether one graph serves all shapes; false: a graph for each shape; null: PyTorch decides."""
+
+    @property
+    def used_backend(self) -> str | None:
+        """The backend; None where nothing is compiled."""
+        return None if self.scope == "none" else self.backend
