@@ -42,6 +42,8 @@ _RUN_IN_JOBS = (
     "jobs/schedulers/slurm/commands.py",
     "jobs/schedulers/slurm/gres.py",
     "jobs/schedulers/slurm/node_record.py",
+    "jobs/schedulers/slurm/quoting.py",  # of that script
+    "jobs/schedulers/slurm/setup_lines.py",  # of that script
     "jobs/schedulers/slurm/task.py",
 )
 """Sources that run inside a job, below the root. Decisions of `sweeps/` and `jobs/submission/` are in

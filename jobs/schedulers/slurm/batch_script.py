@@ -18,6 +18,7 @@ from disttrain.config.stop_time import lead_within
 from disttrain.errors import ConfigError
 from jobs.node.peers import after_first_end_s
 from jobs.schedulers.slurm import option_syntax
+from jobs.schedulers.slurm.quoting import file_pattern, sbatch_word
 from jobs.schedulers.slurm.setup_lines import job_setup, node_setup
 from jobs.schedulers.slurm.site_profile import EXPEDITE, GENERIC, Profile
 
@@ -73,7 +74,7 @@ def render(batch: ScriptFields) -> str:
     for folder in batch.folders:
         check_path("the working directory", folder, in_container)
     several, profile, nodes = len(batch.tasks) > 1, batch.profile, batch.config["resources"]["nodes"]
-    log = f"{option_syntax.file_pattern(str(batch.logs))}/{'%A_%a' if several else '%j'}.log"
+    log = f"{file_pattern(str(batch.logs))}/{'%A_%a' if several else '%j'}.log"
     options: dict[str, str | int | bool | None] = {
         "job-name": batch.name,
         "comment": batch.comment,
@@ -169,7 +170,7 @@ def by_hand(config: Mapping[str, Any], profile: Profile = GENERIC) -> str:
 def check_path(what: str, path: Path, signs: str = "") -> None:
     """Raise `ConfigError` for a path that a script cannot contain, or with a character of `signs`."""
     try:
-        option_syntax.file_pattern(option_syntax.clean(str(path)))
+        file_pattern(option_syntax.clean(str(path)))
         found = next((sign for sign in signs if sign in str(path)), None)
         if found:
             raise ValueError(f"holds {found!r}, which ends a path among others")
@@ -296,7 +297,7 @@ def directives(options: Mapping[str, str | int | bool | None]) -> list[str]:
 
 def _word(option: str, value: str) -> str:
     try:
-        return option_syntax.sbatch_word(option_syntax.clean(value))
+        return sbatch_word(option_syntax.clean(value))
     except ValueError as error:
         raise ConfigError(f"--{option}={value!r} {error}") from None
 

@@ -1,7 +1,7 @@
 """Syntax of the values in a batch script, and options that a site profile cannot set.
 
-A checked value cannot end its line, because it holds no control character and `batch_script` quotes it. Pure
-functions, standard library only.
+A checked value cannot end its line, because it holds no control character and `quoting` quotes it. The code
+hash does not cover this module, which only refuses values. Pure functions, standard library only.
 """
 
 from __future__ import annotations
@@ -178,24 +178,3 @@ def taken(option: str, reasons: Mapping[str, str]) -> str | None:
         return reasons[option]
     meant = next((name for name in reasons if name.startswith(option)), None)
     return None if meant is None else f"it abbreviates {meant}: {reasons[meant]}"
-
-
-def sbatch_word(text: str) -> str:
-    """`text` as one argument of a `#SBATCH` line.
-
-    sbatch splits such a line like a shell, with three exceptions: a backslash escapes within both kinds of
-    quotes, an unquoted `#` ends the line, and sbatch expands nothing.
-    """
-    if re.fullmatch(r"[A-Za-z0-9_@%+=:,./&|*()\[\]!-]+", text):
-        return text
-    return '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'
-
-
-def file_pattern(path: str) -> str:
-    """A path as a file pattern of Slurm, with each `%` escaped as `%%`.
-
-    Raises `ValueError` for a backslash, which switches file patterns off.
-    """
-    if "\\" in path:
-        raise ValueError("holds a backslash, which switches Slurm's file patterns off")
-    return path.replace("%", "%%")

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobs.schedulers.slurm import option_syntax
 from jobs.schedulers.slurm.batch_script import check_path, directives
+from jobs.schedulers.slurm.quoting import file_pattern
 from jobs.schedulers.slurm.setup_lines import job_setup
 from jobs.schedulers.slurm.site_profile import Profile
 
@@ -39,7 +39,7 @@ def render_report_script(job: ReportScript) -> str:
     options: dict[str, str | int | bool | None] = {
         "job-name": job.name,
         "comment": job.comment,
-        "output": f"{option_syntax.file_pattern(str(job.logs))}/%j.log",
+        "output": f"{file_pattern(str(job.logs))}/%j.log",
         "dependency": ":".join(["afterany", *job.after]),
         "kill-on-invalid-dep": "yes",
         "nodes": 1,
