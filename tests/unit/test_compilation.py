@@ -1,11 +1,12 @@
 """Compilation of blocks or of the whole model: same names, same numbers, no compilation after the first pass.
 
-The backends `aot_eager` and `eager` stand for inductor, which compiles for half a minute.
+In all tests but one, `aot_eager` and `eager` stand for inductor, which compiles for half a minute.
 """
 
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,7 @@ import torch._dynamo
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
+from torch._inductor import metrics
 
 from disttrain.config.parsing import Draft, check
 from disttrain.config.sections.compile import CompileConfig
@@ -120,6 +122,42 @@ def test_each_shape_of_a_block_gets_a_graph_for_training_and_one_for_validation(
     assert graphs() == 10
     validated(model, torch.ones(2, 4))
     assert graphs() == 20
+
+
+@pytest.mark.parametrize(("dynamic", "expected"), [(False, [1, 2, 3]), (True, [1, 1, 1]), (None, [1, 2, 2])])
+def test_dynamic_decides_how_many_shapes_a_graph_serves(dynamic: bool | None, expected: list[int]) -> None:
+    """Null: PyTorch makes a graph for all sizes once it has met a second one."""
+    options = CompileConfig(scope="model", backend="eager", dynamic=dynamic)
+    model = compile_model(nn.Linear(4, 4), options)
+    found = []
+    for samples in (2, 3, 5):
+        trained(model, torch.ones(samples, 4))
+        found.append(graphs())
+    assert found == expected
+
+
+def losses(model: nn.Module, steps: int) -> list[float]:
+    """The loss before each of some optimizer steps on the same tokens."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    found = []
+    for _ in range(steps):
+        loss = F.cross_entropy(model(TOKENS).flatten(0, -2), TOKENS.flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        found.append(loss.item())
+    return found
+
+
+@pytest.mark.slow  # compiles C++
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+def test_inductor_generates_kernels_that_train_as_the_plain_model() -> None:
+    model = compile_model(a_gpt(), CompileConfig(scope="blocks", backend="inductor"))
+    before = metrics.generated_kernel_count
+    found = losses(model, 6)
+    assert metrics.generated_kernel_count > before
+    assert found == pytest.approx(losses(a_gpt(), 6), rel=1e-4)
+    assert found[-1] < found[0]
 
 
 class Breaking(nn.Module):
