@@ -1,4 +1,4 @@
-"""Options that no run of a sweep reads: given for another strategy, optimizer, schedule or device.
+"""Options that no run of a sweep reads: given for another strategy, optimizer, schedule, model or device.
 
 They are warnings, not refusals: the runs of a sweep over strategies share one section of options for each
 strategy. Without torch: the login node prints them.
@@ -53,11 +53,88 @@ def _optimizer(option: str, name: str) -> Reader:
     )
 
 
+_NO_BATCH_NORMS = ("gpt", "mlp", "emulated")
+"""Built-in models without batch norms, and without kernels of convolutions."""
+_OF_CONVOLUTIONS = {
+    "disttrain.transforms.channels_last:channels_last",
+    "disttrain.transforms.group_norm:group_norm",
+}
+"""Transforms that leave a model without batch norms and convolutions as it is."""
+
+
+def _accumulates(config: Config) -> bool:
+    """Whether a step has several micro-steps, or may have with an automatic batch size."""
+    local, whole = config.train.local_batch_size, config.train.global_batch_size
+    if local is None or whole is None:
+        return False
+    return local == "auto" or whole > local * config.world_size
+
+
+def _validates(config: Config) -> bool:
+    """Whether a built-in data source has validation samples; true for a plug-in."""
+    options = config.data.model_extra or {}
+    return bool(options.get("valid_path") or options.get("valid_share", 1))
+
+
 READERS = (
     _strategy("ddp", "ddp", "auto"),
     _strategy("fsdp", "fsdp", "hsdp", "auto"),
     _strategy("hsdp", "hsdp", "auto"),
     _strategy("pipeline", "pipeline"),
+    Reader(  # ddp on one rank compresses, too
+        ("parallel.gradient_communication.scheme",),
+        lambda config: (
+            config.parallel.strategy == "ddp"
+            or (config.parallel.strategy == "auto" and config.world_size > 1)
+        ),
+        ("resources.nodes", "resources.gpus_per_node"),
+        "several ranks, or parallel.strategy=ddp",
+    ),
+    Reader(
+        ("parallel.gradient_communication.scheme",),
+        lambda config: (
+            config.parallel.gradient_communication.scheme != "hierarchical"
+            or config.resources.gpus_per_node > 1
+            or config.world_size == 1
+        ),
+        ("resources.gpus_per_node",),
+        "several ranks on a node",
+    ),
+    Reader(
+        ("parallel.fsdp.accumulation",),
+        lambda config: config.parallel.strategy not in ("fsdp", "hsdp") or _accumulates(config),
+        ("train.local_batch_size", "train.global_batch_size"),
+        "a train.global_batch_size of several micro-steps",
+    ),
+    Reader(
+        ("parallel.ddp.sync_batch_norm",),
+        lambda config: (
+            config.parallel.strategy not in ("ddp", "auto") or config.model.kind not in _NO_BATCH_NORMS
+        ),
+        ("model.kind",),
+        "a model with batch norms, such as model.kind=resnet",
+    ),
+    Reader(
+        ("model.transforms",),
+        lambda config: (
+            config.model.kind not in _NO_BATCH_NORMS
+            or not _OF_CONVOLUTIONS.issuperset(config.model.transforms)
+        ),
+        ("model.kind",),
+        "a model with convolutions, such as model.kind=resnet",
+    ),
+    Reader(
+        ("train.eval_every", "train.eval_samples"),
+        _validates,
+        ("data.valid_share",),
+        "a data.valid_share above 0",
+    ),
+    Reader(
+        ("train.eval_every", "train.eval_samples"),
+        lambda config: (config.data.model_extra or {}).get("valid_samples") != 0,
+        ("data.valid_samples",),
+        "a data.valid_samples above 0",
+    ),
     _optimizer("betas", "adamw"),
     _optimizer("momentum", "sgd"),
     _schedule("final_lr_ratio", "cosine", "cosine_restarts", "linear"),

@@ -19,6 +19,7 @@ from sweeps.expand import expand
 from tests.support.stopping import alone, config, train_until
 
 PRESETS = sorted((Path(__file__).parents[2] / "sweeps").glob("*.yaml"))
+CHANNELS_LAST = "disttrain.transforms.channels_last:channels_last"
 
 
 @pytest.mark.parametrize(
@@ -48,10 +49,72 @@ PRESETS = sorted((Path(__file__).parents[2] / "sweeps").glob("*.yaml"))
             "compile.mode=reduce-overhead has no effect with resources.device=cpu; it needs "
             "resources.device=cuda, auto or shared",
         ),
+        (
+            {"parallel": {"gradient_communication": {"scheme": "topk", "ratio": 0.1}}},
+            "parallel.gradient_communication.scheme=topk has no effect with resources.nodes=1 and "
+            "resources.gpus_per_node=1; it needs several ranks, or parallel.strategy=ddp",
+        ),
+        (
+            {"parallel": {"gradient_communication": {"scheme": "hierarchical"}}, "resources": {"nodes": 2}},
+            "parallel.gradient_communication.scheme=hierarchical has no effect with "
+            "resources.gpus_per_node=1; it needs several ranks on a node",
+        ),
+        (
+            {
+                "parallel": {"strategy": "fsdp", "fsdp": {"accumulation": "no_sync"}},
+                "train": {"local_batch_size": 4, "global_batch_size": 8},
+                "resources": {"nodes": 2},
+            },
+            "parallel.fsdp.accumulation=no_sync has no effect with train.local_batch_size=4 and "
+            "train.global_batch_size=8; it needs a train.global_batch_size of several micro-steps",
+        ),
+        (
+            {"parallel": {"strategy": "ddp", "ddp": {"sync_batch_norm": True}}, "model": {"kind": "gpt"}},
+            "parallel.ddp.sync_batch_norm=true has no effect with model.kind=gpt; it needs a model with "
+            "batch norms, such as model.kind=resnet",
+        ),
+        (
+            {"model": {"kind": "gpt", "transforms": [CHANNELS_LAST]}},
+            f'model.transforms=["{CHANNELS_LAST}"] has no effect with model.kind=gpt; it needs a model with '
+            "convolutions, such as model.kind=resnet",
+        ),
+        (
+            {"train": {"eval_every": 5}, "data": {"kind": "text", "valid_share": 0.0}},
+            "train.eval_every=5 has no effect with data.valid_share=0; it needs a data.valid_share above 0",
+        ),
+        (
+            {"train": {"eval_every": 5}, "data": {"kind": "synthetic", "valid_samples": 0}},
+            "train.eval_every=5 has no effect with data.valid_samples=0; it needs a data.valid_samples "
+            "above 0",
+        ),
     ],
 )
 def test_an_option_without_a_reader_is_one_line(sections: dict[str, Any], line: str) -> None:
     assert options_without_effect([Config.model_validate(sections)]) == [line]
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"parallel": {"strategy": "ddp", "gradient_communication": {"scheme": "topk"}}},
+        {
+            "parallel": {"strategy": "fsdp", "fsdp": {"accumulation": "no_sync"}},
+            "train": {"local_batch_size": "auto", "global_batch_size": 8},
+        },
+        {
+            "parallel": {"strategy": "hsdp", "fsdp": {"accumulation": "no_sync"}},
+            "train": {"local_batch_size": 2, "global_batch_size": 8},
+            "resources": {"nodes": 2},
+        },
+        {"model": {"kind": "gpt", "transforms": [CHANNELS_LAST, "own:transform"]}},
+        {"train": {"eval_every": 5}, "data": {"kind": "tokens", "valid_share": 0, "valid_path": "valid"}},
+        {"parallel": {"strategy": "ddp", "ddp": {"sync_batch_norm": True}}, "model": {"kind": "own:model"}},
+        {"memory": {"activation_checkpointing": "every-n", "every_blocks": 9}, "model": {"layers": 2}},
+    ],
+)
+def test_an_option_that_the_run_reads_is_no_warning(sections: dict[str, Any]) -> None:
+    """Of more blocks than there are, the first is recomputed."""
+    assert options_without_effect([Config.model_validate(sections)]) == []
 
 
 def of_strategy(name: str, bucket_mb: float | None) -> Config:
@@ -110,8 +173,15 @@ def names(keys: Iterator[str] | list[str]) -> set[tuple[str, str]]:
     return found
 
 
-BESIDE = {("CheckpointConfig", "best"), ("ProfileConfig", "ranks")}
-"""Read in one expression with the key that decides, as in `best and regular`."""
+BESIDE = {
+    ("CheckpointConfig", "best"),
+    ("ProfileConfig", "ranks"),
+    ("DDPConfig", "sync_batch_norm"),
+    ("FSDPConfig", "accumulation"),
+    ("ModelConfig", "transforms"),
+}
+"""Read in one expression with the key that decides, as in `best and regular`, or before a model or a step in
+which they change nothing."""
 CASES: list[dict[str, dict[str, Any]]] = [
     {"parallel": {"strategy": "single"}, "optim": {"schedule": "constant"}},
     {"parallel": {"strategy": "ddp"}, "optim": {"schedule": "step", "step_every": 2}},
