@@ -73,6 +73,7 @@ PARTS = (
     Part("matmul", 40, "-m benchmarks.gpu.matmul"),
     Part("attention", 30, "-m benchmarks.gpu.attention"),
     Part("tests", 120, "-m pytest tests/gpu -q -p no:xdist -p no:cacheprovider", options=False),
+    Part("memory", 45, "-m benchmarks.gpu.memory"),
     training("bf16", 45),
     training("fp32", 45),
     training("tf32", 45),

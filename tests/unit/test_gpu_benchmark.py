@@ -15,7 +15,7 @@ import torch
 
 from benchmarks import own_time, step_options, step_options_turns, trainer, trainer_turns
 from benchmarks.gpu import __main__ as gpu_parts
-from benchmarks.gpu import training
+from benchmarks.gpu import memory, training
 from benchmarks.gpu.__main__ import PARTS, Part, main, run_all, several_gpu_parts
 from benchmarks.gpu.matmul import matmul_rates
 from disttrain.config.parsing import Draft, check
@@ -165,6 +165,19 @@ def test_matmul_rates() -> None:
     assert found["float32"]["flops_per_s"] > 0
     assert found["float32"]["size"] in (8, 16)
     assert found["bfloat16"]["of_peak"] is None
+
+
+def test_peak_memory_with_and_without_the_options_of_a_gpu() -> None:
+    found = memory.peaks("cpu", tiny=True)
+    assert list(found) == list(memory.CASES)
+    for case, peak in found.items():
+        if "offload" in case:
+            assert "=true needs a GPU" in peak
+        else:
+            assert peak["estimate_bytes"] == pytest.approx(peak["peak_bytes"], rel=0.02)
+    offloads = memory.config_of_case("fsdp, cpu_offload", "cuda", tiny=False)
+    assert offloads.parallel.fsdp.cpu_offload
+    assert memory.config_of_case("single, offload_activations", "cuda", False).memory.offload_activations
 
 
 def script(name: str, limit_s: float, code: str, tmp_path: Path) -> Part:
