@@ -90,7 +90,8 @@ def _normality(study: Study, sections: Sequence[Section]) -> str:
     ]
     if len(residuals) < _LEAST_RESIDUALS:
         return (
-            f"too few repeats to check: {len(residuals)} of {_LEAST_RESIDUALS} in sizes of {_LEAST_REPEATS}"
+            f"too few repeats to check: {_LEAST_RESIDUALS} are needed in sizes with at least "
+            f"{_LEAST_REPEATS}, and there are {len(residuals)}"
         )
     if np.ptp(residuals) == 0:
         return ""

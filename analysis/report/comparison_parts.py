@@ -34,8 +34,10 @@ def conclusion(compared: Sequence[PointComparison], name: Callable[[PointCompari
     return "; ".join(parts)
 
 
-def verdict_text() -> str:
-    """Definition of the verdicts."""
+def verdict_text(compared: Sequence[PointComparison]) -> str:
+    """Definition of the verdicts; without the tests where none could run."""
+    if all(each.reason == "one repeat" for each in compared):
+        return "Unsettled: one repeat, so not tested."
     return sentence(
         [
             f"Equivalent: the ratio of throughputs lies within {percent(EQUIVALENCE_MARGIN, 0)} of 1 (two "
@@ -60,9 +62,10 @@ def table(name: str, caption: str, compared: Sequence[PointComparison], links: L
         Column("verdict", "verdict", "", "verdict"),
         Column("reason", "reason"),
     ]
+    several = len({each.curve.emulated for each in compared}) > 1
     rows: list[list[Value]] = [
         [
-            each.curve.label + (" (emulated)" if each.curve.emulated else ""),
+            each.curve.label + (" (emulated)" if each.curve.emulated and several else ""),
             each.base_curve.label,
             plural(each.point.size, each.curve.unit),
             each.point.samples_per_s,

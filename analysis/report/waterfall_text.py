@@ -29,9 +29,12 @@ def loss_sentence(study: Study, shown: SizeWaterfall) -> str:
         if shown.curve.scaling == "strong" and shown.curve.base is not None:
             largest = _strong(shown, place, part, repeat)
         else:
-            predict = f"{plural(base or 0, shown.curve.unit)} predict{'s' if base == 1 else ''}"
-            lost = f"{share_text(part)} of the step{repeat} more than {predict}"
-            largest = f"At {place}, the largest loss is {NAMES[part.name]}: {lost}."
+            beyond = "that of" if shown.curve.scaling == "weak" else "the prediction from"
+            lost = f"{seconds(part.seconds.value)} beyond {beyond} {plural(base or 0, shown.curve.unit)}"
+            largest = (
+                f"At {place}, the largest loss is {NAMES[part.name]}: {lost}, {share_text(part)} of the "
+                f"step{repeat}."
+            )
         return f"{largest} {_net(shown)}".rstrip()
     return f"No phase loses time for certain at {place} against {plural(base or 0, shown.curve.unit)}."
 

@@ -52,7 +52,7 @@ def test_one_size_has_no_bound(tmp_path: Path) -> None:
 
 def test_a_missing_base_an_unknown_factor_and_a_method_are_named(tmp_path: Path) -> None:
     study = study_of(fake_sweep(tmp_path, comm_method=None, dataset=None))
-    study = replace(study, curves=[replace(curve, base_size=None) for curve in study.curves])
+    study = replace(study, recorded_curves=[replace(curve, base_size=None) for curve in study.curves])
     found = missing(study)
     assert found[1] == "no base for default"
     assert found[9] == "not recorded for all runs: dataset_sha256"

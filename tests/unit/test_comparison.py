@@ -246,3 +246,13 @@ def test_section_of_strategies(tmp_path: Path) -> None:
     assert section is not None
     assert section.conclusion == "Against ddp: slower: fsdp on 4 nodes (0.91×)."  # noqa: RUF001
     assert strategies_section.build(study_of(fake_sweep(tmp_path, "one"))) is None
+
+
+def test_swept_options_are_explained_and_no_test_is_named_that_did_not_run(tmp_path: Path) -> None:
+    axes = [{"parallel.ddp.bucket_mb": 4}, {"parallel.ddp.bucket_mb": 32}]
+    section = configurations.build(study_of(fake_sweep(tmp_path, nodes=(1,), repeats=1, axes=axes)))
+    assert section is not None
+    assert section.paragraphs == [
+        "bucket_mb (parallel.ddp.bucket_mb): Gradient bucket size in MiB. Unsettled: one repeat, so not "
+        "tested."
+    ]

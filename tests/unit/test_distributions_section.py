@@ -77,14 +77,14 @@ def test_configurations_beyond_the_most_histograms_are_counted(
 def test_of_equal_shares_of_slow_steps_none_is_the_largest(tmp_path: Path) -> None:
     sweep = fake_sweep(tmp_path, nodes=(1, 2), repeats=1)
     figure = histograms_of(study_of(sweep))
-    assert figure.conclusion == "2.0 % of 100 steps take more than 1.25 times the median on 1 node."
+    assert figure.conclusion == ("2 of 100 steps take more than 1.25 times the median at each of 2 sizes.")
     path = RunDir(sweep / "n2x1-r0").attempt(0).steps(0)
     records = [json.loads(line) for line in path.read_text().splitlines()]
     records[-1]["step_s"] *= 2
     path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
     found = histograms_of(study_of(sweep)).conclusion
     assert found == (
-        "3.0 % of 100 steps take more than 1.25 times the median on 2 nodes, the largest such share."
+        "3 of 100 steps take more than 1.25 times the median on 2 nodes, the largest such share."
     )
 
 
@@ -97,7 +97,7 @@ def test_lines_of_several_configurations_name_their_size_in_their_colour(tmp_pat
         labels = re.findall(r'class="value[^"]* hued (c\d)"[^>]*>([^<]*)</text>', svg)
         assert ("c0", "4 nodes") in labels
         assert ("c1", "4 nodes") in labels
-    alone = replace(study, curves=study.curves[:1])
+    alone = replace(study, recorded_curves=study.curves[:1])
     section = utilization.build(alone)
     assert section is not None
     assert "hued" not in section.figures[0].svg

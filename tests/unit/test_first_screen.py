@@ -31,7 +31,9 @@ def study_of(sweep: Path) -> Study:
 def test_answers_with_interval_culprit_and_ceiling(tmp_path: Path) -> None:
     scales, time, slow, helps, limits = first_screen.answers(study_of(fake_sweep(tmp_path)), NAMED)
     assert scales.text.startswith("95 % intervals [2.8\N{MULTIPLICATION SIGN}, ")
-    assert time.text.startswith("At 4 nodes, the largest loss is data transfer: 20.8 % [")
+    assert time.text.startswith(
+        "At 4 nodes, the largest loss is data transfer: 29.1 ms beyond that of 1 node, 20.8 % ["
+    )
     assert "c07" not in time.text + slow.text  # of another configuration than this sweep's
     assert helps.text == "At most 5 % more throughput without waiting."
     assert limits.text == (

@@ -39,7 +39,9 @@ def column(section: Section, name: str) -> list[object]:
 def test_the_largest_loss_is_named_and_each_size_sums(tmp_path: Path) -> None:
     section = waterfall.build(study_of(fake_sweep(tmp_path)))
     assert section is not None
-    assert section.conclusion.startswith("At 4 nodes, the largest loss is data transfer: 20.8 %")
+    assert section.conclusion.startswith(
+        "At 4 nodes, the largest loss is data transfer: 29.1 ms beyond that of 1 node, 20.8 %"
+    )
     seconds = column(section, "seconds")
     assert len(seconds) == 2 * (8 + 1)
     parts, total = seconds[:8], seconds[8]

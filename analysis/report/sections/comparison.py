@@ -32,7 +32,7 @@ def build(study: Study) -> Section | None:
         *comparison.unmatched(study.curves, compared),
         *(f"{label} of {name}" for label in comparison.unmatched(other.curves, compared)),
     ]
-    paragraphs = [comparison_parts.verdict_text()]
+    paragraphs = [comparison_parts.verdict_text(compared)]
     paragraphs += [f"Compared with nothing: {', '.join(alone)}."] if alone else []
     runs, base_runs = _runs(study, other, compared)
     found = differences(runs, base_runs)

@@ -24,7 +24,7 @@ from analysis.study import Study
 from analysis.svg.bars import bars, stacked
 from analysis.svg.plot import LegendItem
 from analysis.svg.scales import Axis
-from analysis.units import percent, seconds, time_scale
+from analysis.units import listed, percent, seconds, time_scale
 from disttrain.records.steps import PHASES
 
 _VISIBLE = 0.003
@@ -63,17 +63,15 @@ def build(study: Study) -> Section | None:
 
 
 def growth(study: Study) -> str:
-    """The largest loss at the largest size of the leading curve with a base, as in the waterfall, and the
-    configuration that loses the largest share of its step."""
+    """The phase that takes most of a step, and the largest loss of the configuration that loses the largest
+    share of its step, if the section of the waterfall does not name it."""
     found = waterfalls(study)
     if not found:
         return most(study.curves[0])
     shown = leading(found)
     last = {id(each.curve): each for each in found}.values()
     worst = max(last, key=lambda each: 1 - each.whole.efficiency)
-    if worst is shown:
-        return loss_sentence(study, shown)
-    return sentence([loss_sentence(study, each) for each in (shown, worst)])
+    return sentence([most(shown.curve), loss_sentence(study, worst) if worst is not shown else ""])
 
 
 def most(curve: Curve) -> str:
@@ -119,6 +117,13 @@ def _figure(study: Study, points: list[tuple[Curve, Point]]) -> Figure:
             for name in present
         ]
         rows.append((curve, point, stacked(parts), seconds(point.step_s.value)))
+    named = [
+        name
+        for name in present
+        if max(point.composition[name] or 0.0 for _, point in points) > _VISIBLE * longest
+    ]
+    thin = listed([PHASE_NAMES[name] for name in present if name not in named])
+    small = f"Too short to see, and not in the legend: {thin}." if thin else ""
     description = "; ".join(
         f"{point_name(study, curve, point)}: "
         + ", ".join(f"{PHASE_NAMES[name]} {seconds(point.composition[name] or 0.0)}" for name in present)
@@ -130,11 +135,7 @@ def _figure(study: Study, points: list[tuple[Curve, Point]]) -> Figure:
         name="composition",
         title="Step time by phase",
         description=description,
-        legend=[
-            LegendItem(PHASE_NAMES[name], PHASE_CLASSES[name])
-            for name in present
-            if max(point.composition[name] or 0.0 for _, point in points) > _VISIBLE * longest
-        ],
+        legend=[LegendItem(PHASE_NAMES[name], PHASE_CLASSES[name]) for name in named],
     )
     return Figure(
         "composition",
@@ -143,6 +144,6 @@ def _figure(study: Study, points: list[tuple[Curve, Point]]) -> Figure:
         svg,
         description,
         lambda: composition_figure(study.curves),
-        "Each bar is the mean step, divided into phases without gap or overlap.",
+        sentence(["Each bar is the mean step, divided into phases without gap or overlap.", small]),
         data="composition",
     )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 from analysis import comparison
 from analysis.comparison import PointComparison
 from analysis.report import comparison_parts
-from analysis.report.common import sources
+from analysis.report.common import sentence, sources
 from analysis.report.section import Section
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from analysis.units import number, plural, times
+from disttrain.config.config_tree import config_fields
 
 MOST_OTHERS = 8
 """Configurations beside the fastest above which the figure is left out."""
@@ -41,10 +44,22 @@ def build(study: Study) -> Section | None:
         "configurations",
         "Configurations",
         text,
-        paragraphs=[comparison_parts.verdict_text()],
+        paragraphs=[sentence([*_meanings(study), comparison_parts.verdict_text(compared)])],
         tables=[table],
         figures=[figure] if figure else [],
     )
+
+
+def _meanings(study: Study) -> list[str]:
+    """What the swept options set, by the names that label the configurations."""
+    known = {key: field.description or "" for key, field in config_fields()}
+    lead = study.leading_curve
+    found = []
+    for key in lead.axes:
+        name, meaning = key.rpartition(".")[2], re.split(r"[.;]", known.get(key, ""))[0].strip()
+        if meaning and f"{name} {lead.axes[key]}" in lead.label:
+            found.append(f"{name} ({key}): {' '.join(meaning.split())}.")
+    return found
 
 
 def nearest(study: Study) -> str:

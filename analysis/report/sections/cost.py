@@ -47,7 +47,9 @@ def build(study: Study) -> Section | None:
         values,
     )
     first, rest = (lines[0], []) if len(lines) == 1 else ("", lines)
-    return Section("cost", "Cost of the runs", first, paragraphs=[*rest, *_unused_gpus(study, rows)], tables=[table])
+    return Section(
+        "cost", "Cost of the runs", first, paragraphs=[*rest, *_unused_gpus(study, rows)], tables=[table]
+    )
 
 
 def _unused_gpus(study: Study, rows: Sequence[RunCost]) -> list[str]:

@@ -24,6 +24,7 @@ from analysis.report.common import (
     of_steps,
     point_legend,
     point_name,
+    points_text,
     size_columns,
     size_values,
     sources,
@@ -176,9 +177,19 @@ def _slow_steps(study: Study, found: Sequence[SizeSteps]) -> str:
     each = found[most]
     if shares[most] == 0:
         return f"No step takes more than {_SLOW:g} times the median of its size."
-    text = f"{percent(shares[most])} of {plural(each.times.size, 'step')} take more than {_SLOW:g} times"
-    largest = ", the largest such share" if _is_largest(shares[most], shares) else ""
-    return f"{text} the median on {point_name(study, each.curve, each.point)}{largest}."
+    slow = int((each.times > _SLOW * np.median(each.times)).sum())
+    text = (
+        f"{slow} of {plural(each.times.size, 'step')} {'takes' if slow == 1 else 'take'} more than {_SLOW:g}"
+    )
+    tied = sum(share == shares[most] for share in shares)
+    if tied == len(found) > 1:
+        return f"{text} times the median at each of {points_text(study, tied)}."
+    if tied > 1:
+        return (
+            f"{text} times the median at {tied} of {points_text(study, len(found))}, the largest such share."
+        )
+    largest = ", the largest such share" if len(found) > 1 else ""
+    return f"{text} times the median on {point_name(study, each.curve, each.point)}{largest}."
 
 
 def _ecdf(study: Study, found: Sequence[SizeSteps], data: Callable[[], Table]) -> Figure:

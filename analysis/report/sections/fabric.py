@@ -77,12 +77,13 @@ def _paragraphs(study: Study, rows: Sequence[_Row]) -> list[str]:
         for run in row.point.runs
         if (metrics := study.metrics.get((row.curve.sweep, run)))
     }
+    logless = "gloo" in backends and not any("gloo has no log" in row.verdict.conclusion for row in rows)
     text = sentence(
         [
             "Verdicts compare NCCL's own log of the first steps with the adapters of the nodes."
             if "nccl" in backends
             else "",
-            "gloo has no log: its verdicts are about network interfaces." if "gloo" in backends else "",
+            "gloo has no log: its verdicts are about network interfaces." if logless else "",
             "Counters of the kernel show the bytes of each link in measured steps, whatever sent them.",
         ]
     )
@@ -120,8 +121,8 @@ def _verdicts(study: Study, rows: Sequence[_Row]) -> Table:
         Column("transport", "transport"),
         Column("gpudirect", "channels with GPUDirect", "share"),
         Column("nccl", "NCCL"),
-        Column("links_used", "expected links with traffic", "count"),
-        Column("links_expected", "expected links", "count"),
+        Column("links_used", "expected interfaces with traffic", "count"),
+        Column("links_expected", "expected interfaces", "count"),
     ]
     several = any(len(row.point.runs) > 1 for row in rows)
     worst = "Each row is of the repeat with the worst verdict; links" if several else "Links"

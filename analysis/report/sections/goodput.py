@@ -52,8 +52,8 @@ def build(study: Study) -> Section | None:
     held = percent(trained_s / held_s if held_s else 0.0)
     conclusion = (
         f"Goodput is {percent(total['training'] / whole_s)} of the time of the runs, and {held} of the "
-        f"device-hours that they held; most of the rest of the time is {NAMES[worst]}, "
-        f"{percent(total[worst] / whole_s)}."
+        f"device-hours that they held; the largest other class is {NAMES[worst]}, "
+        f"{percent(total[worst] / whole_s)} of the time."
     )
     notes = []
     if unplaced := sum(not time.placed for _, time in found):
@@ -113,6 +113,8 @@ def _by_size(study: Study, found: list[tuple[RunLink, JobTime]]) -> list[Table]:
         *(Column(f"{name}_s", NAMES[name], "span", "goodput") for name in present),
     ]
     caption = "Time of a finished run by size, means over repeats; the classes sum to all time."
+    if len(links) == len(found) and all(len(repeats) == 1 for repeats in links):
+        return []  # the table of runs has the same rows
     return [Table("goodput_by_size", caption, columns, rows, links)] if rows else []
 
 
@@ -146,7 +148,7 @@ def _lost(total: dict[JobClass, float], runs: int) -> str:
     """The two largest classes beside training."""
     others = sorted((name for name in CLASSES if name != "training"), key=lambda name: -total[name])
     largest = [f"{NAMES[name]} {span(total[name])}" for name in others[:2] if total[name] > 0]
-    of_runs = f"sum over {plural(runs, 'run')}"
+    of_runs = f"sum over {plural(runs, 'run')}" + (", which may overlap" if runs > 1 else "")
     if not largest:
         return f"All time is training ({of_runs})."
     return f"Most time beside training is {listed(largest)} ({of_runs})."

@@ -20,7 +20,7 @@ from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from analysis.svg.bars import Segment
 from analysis.svg.scales import Axis
-from analysis.units import binary_bytes
+from analysis.units import binary_bytes, plural
 
 _MIB = 2**20
 
@@ -39,14 +39,16 @@ def build(study: Study) -> Section | None:
             [
                 *size_values(study, curve, point),
                 Estimate(float(point.peak_memory_bytes or 0), None, None, len(known), "maximum"),
-                over_repeats(point, known),
+                over_repeats(point, known) if len(known) > 1 else None,
                 over_repeats(point, [each.peak_reserved_memory_bytes or None for each in metrics]),
                 over_repeats(point, [each.gpu_memory_utilization or None for each in metrics]),
             ]
         )
+    several = any(len(point.runs) > 1 for _, point in points)
     table = Table(
         "memory",
-        "Peak memory of one rank: highest of all ranks and repeats; means over repeats of the highest rank.",
+        "Peak memory of one rank: highest of all ranks and repeats"
+        + ("; means over repeats of the highest rank." if several else "."),
         [
             *size_columns(study),
             Column("peak_bytes", "highest peak", "B", "peak-memory"),
@@ -63,21 +65,23 @@ def build(study: Study) -> Section | None:
 
 
 def _conclusion(study: Study) -> str:
-    """Change of the peak from the smallest to the largest size of the first curve with two sizes."""
+    """Peaks of the smallest size and of the others, of the first curve with two sizes."""
     for curve in study.curves:
-        known = [point for point in curve.points if point.peak_memory_bytes]
+        known = [(point.size, point.peak_memory_bytes) for point in curve.points if point.peak_memory_bytes]
         if len(known) > 1:
-            first, last = known[0].peak_memory_bytes or 0, known[-1].peak_memory_bytes or 0
-            change = last / first - 1
-            verb = (
-                "stays within 1 %"
-                if abs(change) < 0.01
-                else f"{'grows' if change > 0 else 'falls'} by {abs(change):.0%}".replace("%", " %")
+            (first, peak), *others = known
+            sizes, peaks = zip(*others, strict=True)
+            low, high = binary_bytes(min(peaks)), binary_bytes(max(peaks))
+            span = low if low == high else f"{low} to {high}"
+            on = (
+                plural(sizes[0], curve.unit)
+                if len(sizes) == 1
+                else f"{sizes[0]} to {sizes[-1]} {curve.unit}s"
             )
             label = f"{curve.label}: " if len(study.curves) > 1 else ""
             return (
-                f"{label}The peak of a rank {verb} from {known[0].size} to {known[-1].size} {curve.unit}s "
-                f"({binary_bytes(first)} to {binary_bytes(last)})."
+                f"{label}The peak of a rank is {binary_bytes(peak)} on {plural(first, curve.unit)} and "
+                f"{span} on {on}."
             )
     most = max(point.peak_memory_bytes or 0 for _, point in all_points(study))
     return f"A rank used at most {binary_bytes(most)}."

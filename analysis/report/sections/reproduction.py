@@ -6,7 +6,6 @@ from analysis.report import method_text
 from analysis.report.run_records import provenance
 from analysis.report.section import Column, Section, Table
 from analysis.study import Study
-from analysis.units import plural
 
 
 def build(study: Study) -> Section | None:
@@ -21,6 +20,6 @@ def build(study: Study) -> Section | None:
         [[item.name, "; ".join(item.values)] for item in items],
     )
     commands = next((item.values for item in items if item.name == "Command"), [])
-    conclusion = f"{plural(len(commands), 'command')} made these runs." if commands else ""
+    conclusion = f"{len(commands)} commands made these runs." if len(commands) > 1 else ""
     paragraphs = method_text.method(study.runs) if study.curves else []
     return Section("reproduction", "Reproduction", conclusion, paragraphs=paragraphs, tables=[table])

@@ -32,7 +32,7 @@ def build(study: Study) -> Section | None:
         "strategies",
         "Strategies",
         text,
-        paragraphs=[comparison_parts.verdict_text()],
+        paragraphs=[comparison_parts.verdict_text(compared)],
         tables=[rows],
         figures=[figure] if figure else [],
     )
