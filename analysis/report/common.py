@@ -70,10 +70,7 @@ def bars_text(estimates: Iterable[Estimate | None]) -> str:
     drawn = f"Bars are {percent(CONFIDENCE, 0)} intervals over repeats." if has_bars(known) else ""
     if not any(each is not None and each.basis == "within run" and each.low is not None for each in known):
         return drawn
-    left_out = (
-        "Intervals within one run, which the table has, are not drawn: they lack the spread between repeats, "
-        "and two points whose bars do not overlap would look settled."
-    )
+    left_out = "Intervals within one run are in the table alone, as they lack the spread between repeats."
     return sentence([drawn, left_out])
 
 

@@ -39,8 +39,8 @@ def precision(curve: Curve) -> str:
     if point.efficiency.basis == "within run":
         bounds = f"[{100 * (point.efficiency.low or 0):.0f}, {100 * (point.efficiency.high or 0):.0f}] %"
         return (
-            f"One repeat: {percent(CONFIDENCE, 0)} intervals within the run are {_speedup_bounds(point)} and "
-            f"{bounds}; the spread between repeats is unknown."
+            f"One repeat: {percent(CONFIDENCE, 0)} intervals within the run are {_speedup_bounds(point)} "
+            f"and {bounds} (efficiency); the spread between repeats is unknown."
         )
     if point.efficiency.low is None:
         return "One repeat: no interval, because the spread between repeats is unknown."
