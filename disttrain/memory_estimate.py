@@ -202,7 +202,8 @@ def _state(config: Config, strategy: str, model: nn.Module, accumulates: bool) -
         )
     if strategy != "ddp":
         return replicated_memory(size, held)
-    copies = not config.parallel.ddp.gradient_as_bucket_view
+    # DDP does not see the first micro-steps: their gradients are formed outside of the buckets
+    copies = accumulates or not config.parallel.ddp.gradient_as_bucket_view
     scheme = state_bytes(config.parallel.gradient_communication, model.parameters())
     return replicated_memory(size, held, bucket_copy=copies, communication_state=scheme)
 

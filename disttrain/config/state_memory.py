@@ -62,7 +62,8 @@ def replicated_memory(
 ) -> StateMemory:
     """State of a device that holds the whole model: `single`, `dp` and `ddp`.
 
-    `bucket_copy`: gradients exist a second time in the buckets of DDP, without `gradient_as_bucket_view`.
+    `bucket_copy`: gradients exist a second time in the buckets of DDP, without `gradient_as_bucket_view` or
+    with accumulation.
     """
     trained = size.trained * size.parameter_bytes
     return StateMemory(

@@ -21,6 +21,24 @@ def test_the_estimate_of_ddp_is_the_peak_of_the_allocator(two_ranks: Ranks) -> N
         assert estimate(config).total_bytes == pytest.approx(found.peak, rel=0.01)
 
 
+def with_bucket_view(accumulation: int, view: bool) -> Config:
+    """`ddp` on two ranks with fewer bytes of activations than of gradients."""
+    plain = config_of("ddp").as_dict()
+    plain["train"]["global_batch_size"] = 8 * accumulation
+    plain["data"]["seq_len"] = 4
+    plain["parallel"]["ddp"]["gradient_as_bucket_view"] = view
+    return Config.model_validate(plain)
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_a_bucket_view_saves_memory_unless_gradients_accumulate(two_ranks: Ranks, accumulation: int) -> None:
+    configs = [with_bucket_view(accumulation, view) for view in (True, False)]
+    view, copied = (two_ranks.call(measure, config)[0].peak for config in configs)
+    assert [estimate(config).total_bytes for config in configs] == pytest.approx([view, copied], rel=0.01)
+    saved = (copied - view) / estimate(configs[0]).gradients_bytes
+    assert (saved > 0.5) if accumulation == 1 else (abs(saved) < 0.01)
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -19,7 +19,9 @@ class DDPConfig(Section):
     """Size of the bucket that is reduced first, in MiB: a small one lets communication begin early. null: as
     `bucket_mb`, or 1 MiB if both are null."""
     gradient_as_bucket_view: bool = True
-    """Let gradients live inside the buckets, which saves one copy of them."""
+    """Let gradients live inside the buckets, so that no copy of them exists after the backward pass. The peak
+    of a step falls if the gradients need more memory than the activations; with accumulation the copy
+    stays."""
     static_graph: bool = False
     """Promise that every step uses the same parameters."""
     find_unused_parameters: bool = False
