@@ -15,7 +15,6 @@ from torch import nn
 
 from disttrain.checkpoint import integrity, storage
 from disttrain.checkpoint.folder import DamagedCheckpoint
-from disttrain.checkpoint.safe_reader import SafeReader
 from disttrain.checkpoint.saver import _delete_old
 from disttrain.config.config_tree import Config
 from disttrain.errors import ConfigError, Superseded
@@ -25,6 +24,7 @@ from disttrain.records.metrics import EvalPoint, Metrics
 from disttrain.records.run_directory import RunDir
 from disttrain.runtime import log
 from disttrain.runtime.process_group import World
+from tests.support.damaged_checkpoint import Harmful, damage
 from tests.support.ranks import RankFailed, Ranks
 from tests.support.stopping import Seen, alone, config, train_until
 
@@ -96,34 +96,6 @@ def test_its_time_is_in_the_step_and_in_its_own_class(tmp_path: Path) -> None:
     steps = {record["step"]: record for record in read_jsonl(RunDir(tmp_path).attempt(0).steps(0))}
     waited = [step for step, record in steps.items() if record["checkpoint_s"] > 0]
     assert waited == [5, 9]  # the state after 4 and 8 was saved before the next step
-
-
-def damage(path: Path, how: str) -> None:
-    shard = next(path.glob("*.distcp"))
-    if how == "bit":
-        content = bytearray(shard.read_bytes())
-        content[len(content) // 2] ^= 1
-        shard.write_bytes(content)
-    elif how == "truncated":
-        os.truncate(shard, shard.stat().st_size - 1)
-    elif how == "manifest":
-        (path / "manifest.json").write_text("{")
-    elif how == "foreign code":
-        (path / ".metadata").write_bytes(pickle.dumps(Harmful(path / "executed")))
-        reseal(path)
-    else:
-        item = next(iter(SafeReader(path).read_metadata().storage_data.values()))
-        content = bytearray((path / item.relative_path).read_bytes())
-        content[item.offset : item.offset + item.length] = bytes(item.length)
-        (path / item.relative_path).write_bytes(content)
-        reseal(path)
-
-
-def reseal(path: Path) -> None:
-    """Make the checksums of a manifest those of its files."""
-    manifest = read_json(path / "manifest.json")
-    manifest["files"] = {name: integrity.file_digest(path / name).model_dump() for name in manifest["files"]}
-    write_json(path / "manifest.json", manifest)
 
 
 @pytest.mark.parametrize("how", ["bit", "truncated", "manifest", "foreign code", "no tensor"])
@@ -305,14 +277,6 @@ def test_a_deadline_that_has_passed_stops_it_before_its_first_step(
     metrics = train_until(alone(), config(), tmp_path, 0, None).metrics
     assert (metrics.status, metrics.stop_cause, metrics.steps) == ("stopped", "deadline", 0)
     assert not (tmp_path / "checkpoints").exists()  # there was nothing to save
-
-
-class Harmful:
-    def __init__(self, trace: Path) -> None:
-        self.trace = trace
-
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return os.system, (f"touch {self.trace}",)
 
 
 @pytest.mark.parametrize("where", ["metadata", "entry"])

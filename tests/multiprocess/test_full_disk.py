@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -24,6 +22,7 @@ from disttrain.telemetry.step_records import StepLog
 from jobs.status.run_state import read_state
 from tests.support.jobs import WITHIN_S, FakeScheduler, starts, submit, sweep_plan, wait_until
 from tests.support.scheduler import Scheduler
+from tests.support.small_disk import fill, mounted
 from tests.support.states import make_run
 from tests.support.stopping import alone, config, train_until
 from tests.support.verbs import TINY
@@ -36,19 +35,8 @@ FULL_FROM, FULL_TO = 10, 90
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own, with room for a copy of the code."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(path)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("no file system can be mounted here: that takes root")
-    yield path
-    subprocess.run(["umount", "--lazy", str(path)], check=True)
-
-
-def fill(path: Path) -> None:
-    with suppress(OSError), open(path, "wb", buffering=0) as file:
-        while True:
-            file.write(b"x" * 4096)
+    with mounted(tmp_path / "disk", "8m") as path:
+        yield path
 
 
 @pytest.mark.parametrize("sinks", [(), ("tensorboard",)], ids=["files", "tensorboard"])

@@ -15,6 +15,7 @@ from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from tests.support import requeued
 from tests.support.jobs import STANDIN, ended_afterwards
 from tests.support.minicluster import MiniCluster, cluster_verb, need
+from tests.support.small_disk import mounted
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +40,14 @@ def accounted(can_have_clusters: None) -> Iterator[MiniCluster]:
 
 
 @pytest.fixture(scope="session")
-def unaccounted(can_have_clusters: None) -> Iterator[MiniCluster]:
+def small_disk(can_have_clusters: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A file system of its own, which all nodes of the cluster without accounting see."""
+    with mounted(tmp_path_factory.mktemp("disk") / "disk", "256m") as path:
+        yield path
+
+
+@pytest.fixture(scope="session")
+def unaccounted(small_disk: Path) -> Iterator[MiniCluster]:
     with _cluster(f"n{os.getpid()}", "--no-accounting") as cluster:
         yield cluster
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -15,26 +13,18 @@ from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal, requeue_policy
 from jobs.core.requeue_policy import PREEMPTION_DELAY_S
+from tests.support.damaged_checkpoint import damage
 from tests.support.jobs import STANDIN, settled, starts, states, wait_until
 from tests.support.minicluster import MiniCluster
 from tests.support.requeued import (
     assert_figures_cover_all_attempts,
     assert_the_same,
     long_status,
+    nothing_starts,
     preempt,
     steps_lost,
     submitted,
 )
-
-
-@contextmanager
-def nothing_starts(cluster: MiniCluster) -> Iterator[None]:
-    """On the partition of these jobs."""
-    cluster.ask("scontrol", "update", "partition=gpu", "state=down")
-    try:
-        yield
-    finally:
-        cluster.ask("scontrol", "update", "partition=gpu", "state=up")
 
 
 @pytest.mark.slow
@@ -143,6 +133,28 @@ def test_a_task_of_an_array_requeues_itself_alone(root: Path, slurm: MiniCluster
     ended = [read_json(attempt.record) for attempt in leaves.attempts()]
     assert [(one["job_id"], one["cause"]) for one in ended] == [(asked, "preempted"), (asked, "finished")]
     assert starts(stays) == [(0, 0)], "the other task goes on undisturbed"
+
+
+@pytest.mark.slow
+def test_a_checkpoint_with_foreign_code_and_right_checksums_is_set_aside(
+    slurm: MiniCluster, tmp_path: Path, reference: RunDir
+) -> None:
+    job = submitted(slurm, tmp_path, slow_s=0.05)
+    job.wait_for_step(45)
+    with nothing_starts(slurm):
+        job.signal("USR1")
+        saved = job.wait_until_closed(0)["checkpoint_after"]
+        damaged = job.run.checkpoints / f"step-{saved:08d}"
+        damage(damaged, "foreign code")
+    assert job.wait_for_end().state == "done"
+    set_aside = damaged.with_name(f"{damaged.name}.damaged")
+    assert set_aside.is_dir()
+    assert not (set_aside / "executed").exists()
+    assert not (damaged / "executed").exists()
+    before = (saved - 1) // 20 * 20
+    assert (read_json(job.run.metrics)["resumed_step"], steps_lost(job.run)) == (before, saved - before)
+    assert len(job.attempts()) == 2
+    assert_the_same(job.run, reference)
 
 
 @pytest.mark.slow

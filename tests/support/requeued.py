@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,10 +48,10 @@ def config(
     }
 
 
-def undisturbed(folder: Path, steps: int = STEPS) -> RunDir:
-    """That run, started by hand on this machine."""
+def undisturbed(folder: Path, made: dict[str, Any] | None = None) -> RunDir:
+    """That run, or the one of the config `made`, started by hand on this machine."""
     given = folder / "undisturbed.yaml"
-    given.write_text(yaml.safe_dump(config(steps, slow_s=0)))
+    given.write_text(yaml.safe_dump(made or config(slow_s=0)))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
     command += ["-m", "disttrain", "--config", str(given), "--run-dir", str(folder / "undisturbed")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=WITHIN_S)
@@ -181,6 +182,16 @@ def preempt(cluster: MiniCluster) -> None:
         "--output=/dev/null",
     ]
     cluster.ask("sbatch", *urgent, "--wrap", "true", cwd=Path("/"))
+
+
+@contextlib.contextmanager
+def nothing_starts(cluster: MiniCluster) -> Iterator[None]:
+    """Start no job of the partition `gpu` within the block."""
+    cluster.ask("scontrol", "update", "partition=gpu", "state=down")
+    try:
+        yield
+    finally:
+        cluster.ask("scontrol", "update", "partition=gpu", "state=up")
 
 
 def long_status(job: Job) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from tests.support import requeued
 from tests.support.jobs import wait_until
 from tests.support.minicluster import MiniCluster
 from tests.support.requeued import RANKS, Job, assert_the_same, steps_lost
+from tests.support.small_disk import fill
 
 COMMITTED = f"step-{8 * '[0-9]'}"
 """Checkpoints, as a pattern; on its way out one has another name."""
@@ -40,7 +41,7 @@ def faulty(plain: MiniCluster) -> Iterator[MiniCluster]:
 
 @pytest.fixture(scope="module")
 def long_reference(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    return requeued.undisturbed(tmp_path_factory.mktemp("long"), MANY)
+    return requeued.undisturbed(tmp_path_factory.mktemp("long"), requeued.config(MANY, slow_s=0))
 
 
 def submitted(
@@ -144,6 +145,25 @@ def rank_on(cluster: MiniCluster, node: int, run: RunDir) -> int:
 
 
 @pytest.mark.slow
+def test_a_rank_is_killed_while_the_disk_is_full(
+    faulty: MiniCluster, small_disk: Path, reference: RunDir
+) -> None:
+    job = submitted(faulty, small_disk, slow_s=0.05)
+    job.wait_for_step(EVERY + 10)
+    fill(small_disk / "filler")
+    with requeued.nothing_starts(faulty):
+        os.kill(rank_on(faulty, job.nodes(0)[1], job.run), signal.SIGKILL)
+        wait_until(lambda: "Restarts=1" in faulty.ask("scontrol", "show", "job", job.id))
+        assert job.attempt(0)["ended"] is None, "the disk is full"
+        (small_disk / "filler").unlink()
+    assert job.wait_for_end().state == "done"
+    assert job.attempt(0)["cause"] == "lost", "the next start has closed it"
+    assert len(job.attempts()) == 2
+    assert steps_lost(job.run) <= EVERY
+    assert_the_same(job.run, reference)
+
+
+@pytest.mark.slow
 def test_a_frozen_rank_is_named_and_the_job_goes_on(
     faulty: MiniCluster, tmp_path: Path, reference: RunDir
 ) -> None:
@@ -163,7 +183,8 @@ def test_a_frozen_rank_is_named_and_the_job_goes_on(
 
 @pytest.mark.slow
 def test_a_slow_link_is_no_silent_rank(faulty: MiniCluster, tmp_path: Path) -> None:
-    made = requeued.config(steps=30, every_steps=2, slow_s=0, step_timeout_s=12)
+    steps = 30
+    made = requeued.config(steps, every_steps=2, slow_s=0, step_timeout_s=12)
     made["model"] = {"kind": "tests.support.small_models:Net", "hidden": 400_000}  # 20 MB of gradients
     job = Job.submit(faulty, tmp_path, made)
     job.wait_for_step(4)
@@ -175,6 +196,9 @@ def test_a_slow_link_is_no_silent_rank(faulty: MiniCluster, tmp_path: Path) -> N
     assert left["message"].startswith("all ranks waited for each other in a collective of step ")
     assert left["message"].endswith("the network is slow or broken at node 2")
     assert job.wait_for_end().state == "done"
+    (tmp_path / "reference").mkdir()
+    only_at_the_end = made | {"checkpoint": {"every_steps": steps}}
+    assert_the_same(job.run, requeued.undisturbed(tmp_path / "reference", only_at_the_end))
 
 
 @pytest.mark.slow
