@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -21,22 +22,33 @@ DEVICE = torch.device("cuda", 0)
 ON_GPU = World(rank=0, size=1, local_rank=0, local_size=1, device=DEVICE, backend=None)
 
 
-@pytest.fixture(params=["single", "ddp"])
-def strategy(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Its name. DDP gets a group of one rank, whose steps are those of any other rank."""
-    if request.param == "ddp":
+SECTIONS: dict[str, dict[str, Any]] = {
+    "single": {"parallel": {"strategy": "single"}},
+    "single, compiled": {"parallel": {"strategy": "single"}, "compile": {"scope": "blocks"}},
+    "ddp": {"parallel": {"strategy": "ddp"}},
+    "fsdp": {"parallel": {"strategy": "fsdp"}},
+    "fsdp, no_sync": {"parallel": {"strategy": "fsdp", "fsdp": {"accumulation": "no_sync"}}},
+    "fsdp, compiled": {"parallel": {"strategy": "fsdp"}, "compile": {"scope": "blocks"}},
+}
+"""Each with two micro-steps in a step."""
+
+
+@pytest.fixture(params=SECTIONS)
+def sections(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
+    """Those of a config. DDP and FSDP get a group of one rank, whose steps are those of any other rank."""
+    if SECTIONS[request.param]["parallel"]["strategy"] != "single":
         dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1, device_id=DEVICE)
-    yield request.param
+    yield SECTIONS[request.param]
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
-def test_no_step_waits_for_the_device(strategy, tmp_path):
+def test_no_step_waits_for_the_device(sections, tmp_path):
     made = config(
         train={"steps": 40, "local_batch_size": 4, "global_batch_size": 8, "log_every": 5},
-        parallel={"strategy": strategy},
         resources={"device": "cuda"},
         telemetry={"profiled_steps": 0, "gpu_every_s": 0},
+        **sections,
     )
     session = prepare(made, RunOutput.of_job(tmp_path, 0), ON_GPU, StopSignals())
     runner, telemetry = session.runner, session.telemetry

@@ -7,26 +7,31 @@ steps under `torch.cuda.set_sync_debug_mode("error")`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from disttrain.config.batch_plan import plan_batch
 from disttrain.config.sections.optim import OptimConfig
+from disttrain.config.sections.parallel import ParallelConfig
 from disttrain.data import synthetic
 from disttrain.data.source import Source
 from disttrain.models import gpt, mlp, resnet
 from disttrain.optim.optimizer import build_optimizer
-from disttrain.parallel.single import SingleRank
+from disttrain.parallel.base import build_strategy
+from disttrain.parallel.mesh import Mesh
 from disttrain.precision import LossScale, Precision
 from disttrain.step_runner import StepRunner
 from disttrain.task import Task
 from disttrain.telemetry.step_clock import HostClock
 from disttrain.transforms.activation_checkpointing import checkpoint_activations
 from disttrain.transforms.channels_last import channels_last
+from tests.support.stopping import alone
 
 _aten = torch.ops.aten
 READS = {
@@ -51,15 +56,24 @@ class NoHostReads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.fixture(autouse=True)
-def _no_conversion(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`tolist`, `numpy` and `cpu` read without an operator."""
+@contextmanager
+def no_host_reads() -> Iterator[None]:
+    """Reads raise `HostRead`: those by operators, and `tolist`, `numpy` and `cpu`, which read without one."""
 
     def read(*_: object, **__: object) -> None:
         raise HostRead("a conversion")
 
-    for name in ("tolist", "numpy", "cpu"):
-        monkeypatch.setattr(Tensor, name, read)
+    with pytest.MonkeyPatch.context() as patch, NoHostReads():
+        for name in ("tolist", "numpy", "cpu"):
+            patch.setattr(Tensor, name, read)
+        yield
+
+
+@pytest.fixture
+def _leaves_the_group() -> Iterator[None]:
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def language() -> Source:
@@ -105,30 +119,39 @@ PRECISIONS = {
 
 
 @pytest.mark.parametrize(
-    ("build", "kind", "name"),
+    ("build", "kind", "name", "parallel"),
     [
-        (a_perceptron, "fp32", "adamw"),
-        (a_perceptron, "scaled", "sgd"),
-        (a_resnet, "checked", "sgd"),
-        (a_gpt, "scaled", "adamw"),
-        (a_checkpointed_gpt, "bf16", "adamw"),
+        (a_perceptron, "fp32", "adamw", "single"),
+        (a_perceptron, "scaled", "sgd", "single"),
+        (a_resnet, "checked", "sgd", "single"),
+        (a_gpt, "scaled", "adamw", "single"),
+        (a_checkpointed_gpt, "bf16", "adamw", "single"),
+        (a_gpt, "checked", "adamw", "ddp"),
+        (a_gpt, "checked", "adamw", "fsdp"),
+        (a_checkpointed_gpt, "bf16", "adamw", "fsdp"),
     ],
 )
-def test_a_step_reads_nothing(build: Any, kind: str, name: str) -> None:
+@pytest.mark.usefixtures("_leaves_the_group")
+def test_a_step_reads_nothing(build: Any, kind: str, name: str, parallel: str) -> None:
+    """Two micro-steps each. A group of one rank makes the collectives of any other group."""
     model, source = build()
     device = torch.device("cpu")
     scaled = Precision(checks_gradients=True, loss_scale=LossScale(device))
     optim = OptimConfig(name=name, grad_clip=1.0, weight_decay=0.1)
+    strategy = build_strategy(parallel, ParallelConfig(strategy=parallel))
+    model = strategy.apply(model, Mesh(rank=0), alone())
     clock = HostClock()
     clock.start()
-    optimizer = build_optimizer(model.parameters(), optim)
+    optimizer = build_optimizer(strategy.parameters(model), optim)
     precision = scaled if kind == "scaled" else PRECISIONS[kind]
     runner = StepRunner(
-        model, Task.of(source), optimizer, optim, SingleRank(), plan_batch(2, 4, 1), 10, clock, precision
+        model, Task.of(source), optimizer, optim, strategy, plan_batch(2, 4, 1), 10, clock, precision
     )
     given = batches(source)
-    with NoHostReads():
-        results = [runner.step(step, given) for step in (1, 2, 3)]
+    if parallel != "single":
+        runner.step(1, given)  # DDP and fully_shard set themselves up
+    with no_host_reads():
+        results = [runner.step(step, given) for step in (2, 3, 4)]
     assert all(isinstance(result.loss, Tensor) and isinstance(result.grad_norm, Tensor) for result in results)
 
 
@@ -137,5 +160,5 @@ def test_a_step_reads_nothing(build: Any, kind: str, name: str) -> None:
 )
 def test_reads_are_seen(act: Any) -> None:
     value = torch.ones(())
-    with NoHostReads(), pytest.raises(HostRead):
+    with no_host_reads(), pytest.raises(HostRead):
         act(value)
