@@ -61,7 +61,7 @@ def test_a_strategy_changes_the_state_and_not_the_activations() -> None:
     names = ("ddp", "fsdp", "hsdp")
     found = {name: estimate(config(4, train=train, parallel={"strategy": name})) for name in names}
     parameters = found["ddp"].parameters_bytes
-    assert found["ddp"].total_bytes == 4 * parameters + found["ddp"].activations_bytes
+    assert found["ddp"].total_bytes == 5 * parameters + found["ddp"].activations_bytes  # buckets: a copy
     assert found["ddp"].optimizer_bytes == 2 * parameters
     assert found["fsdp"].parameters_bytes == pytest.approx(parameters / 4, abs=4)
     assert found["hsdp"].parameters_bytes == pytest.approx(parameters / 2, abs=4)  # two ranks of a node
