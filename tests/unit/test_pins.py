@@ -83,6 +83,16 @@ def test_the_conda_environment_installs_the_same():
     assert f"-c constraints.txt -e '.[{extras}]'" in (ROOT / "Makefile").read_text()
 
 
+def test_type_checkers_outside_of_the_repository_find_the_editable_package():
+    """They read paths of `.pth` files, and do not run the import hook that setuptools installs otherwise."""
+    option = "--config-settings editable_mode=compat"
+    assert option in (ROOT / "Makefile").read_text()
+    commands = (ROOT / "docs" / "own-loop.md").read_text().splitlines()
+    editable = [line for line in commands if "pip install" in line and " -e " in line]
+    assert editable
+    assert all(option in line for line in editable)
+
+
 def test_pynvml_is_the_module_of_nvidia_ml_py():
     assert metadata.packages_distributions()["pynvml"] == ["nvidia-ml-py"]
     assert "pynvml" not in PINS
