@@ -186,14 +186,12 @@ def open_world(
 
     A collective that takes longer than the timeout raises. After an exception the group stays: its shutdown
     can wait for peers that sit in a collective, and the process must exit for torchrun to end them. `store`:
-    meet there, and not in torchrun's own store. `gpus_per_rank`: see `Config.gpus_per_rank`. `attention`:
-    the kernel that each device must have. `on_gpu`: an option that needs a GPU on each rank.
-    `compiles_with`: the backend of `torch.compile` whose compiler each node must have.
+    used in place of torchrun's own. `gpus_per_rank`: see `Config.gpus_per_rank`. Each rank must have the
+    kernel `attention`, a GPU for `on_gpu`, and the compiler of `compiles_with`, a backend of `torch.compile`.
 
     Raises `ConfigError` when torchrun's world is not `resources.nodes x resources.gpus_per_node`: a
     rendezvous can form a smaller world without an error, and training must not run in one. Raises
-    `ConfigError` or `NodeFault` on all ranks when their devices or backends differ, or one lacks the
-    precision, the attention kernel, the compiler, or the GPU for `on_gpu`.
+    `ConfigError` or `NodeFault` on all ranks when devices or backends differ, or one lacks such a feature.
     """
     info = rank_info()
     requested = (resources.nodes, resources.gpus_per_node // gpus_per_rank)
@@ -208,8 +206,7 @@ def open_world(
     chosen = device_agreement.choose(
         resources.device, precision, info, gpus_per_rank, attention, on_gpu, compiles_with
     )
-    timeout = timedelta(seconds=collective_timeout_s)
-    control = None
+    timeout, control = timedelta(seconds=collective_timeout_s), None
     with heartbeat.collective():
         if info.size > 1 and store is None:
             store, _, _ = next(dist.rendezvous("env://", timeout=timeout))
