@@ -69,8 +69,10 @@ def test_ranks_wait_for_rank_0_to_broadcast_buffers(three_ranks, tmp_path):
     assert_added(delays.medians(tmp_path, RANKS), CLEAN, expected, LATE_S)
 
 
-def test_an_optimizer_slow_on_every_rank_makes_no_rank_wait(three_ranks, tmp_path):
-    run(three_ranks, tmp_path, model={"optimizer_s": STEP["model"]["optimizer_s"] + LATE_S})
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_an_optimizer_slow_on_every_rank_makes_no_rank_wait(three_ranks, tmp_path, strategy):
+    slow = {"optimizer_s": STEP["model"]["optimizer_s"] + LATE_S}
+    run(three_ranks, tmp_path, model=slow, parallel={"strategy": strategy})
     assert_added(delays.medians(tmp_path, RANKS), CLEAN, [{"optimizer_s": LATE_S}] * RANKS, LATE_S)
 
 
