@@ -23,7 +23,7 @@ from disttrain.records.run_json import read_run_json_or_none
 def compute_causes(study: Study, curve: Curve, point: Point) -> tuple[Cause, ...]:
     """Causes of the compute time that a point loses against the base of its curve; empty without a loss."""
     base = curve.base
-    if base is None or base is point or not base.composition["compute_s"]:
+    if base is None:
         return ()
     work = (point.global_batch_size / point.devices) / (base.global_batch_size / base.devices)
     return explain(compute_state(study, curve, point), compute_state(study, curve, base), work)

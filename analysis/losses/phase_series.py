@@ -20,11 +20,11 @@ def phase_series(steps: pd.DataFrame, ranks: int) -> PhaseSeries | None:
     The record of several steps counts as their mean, as often as it has steps. A phase that was not measured
     counts as zero seconds.
     """
-    rows = steps[steps["measured"].to_numpy(dtype=bool)]
+    rows = steps[steps["measured"]]
     if rows.empty or rows["rank"].nunique() != ranks:
         return None
     names = ["step_s", *PHASES]
     counts = rows["steps"].to_numpy()
     means = rows[names].div(counts, axis=0).groupby(rows["step"].to_numpy()).mean().fillna(0.0)
     repeated = pd.Series(counts).groupby(rows["step"].to_numpy()).first().to_numpy()
-    return {name: np.repeat(means[name].to_numpy(dtype=np.float64), repeated) for name in names}
+    return {name: np.repeat(means[name].to_numpy(), repeated) for name in names}

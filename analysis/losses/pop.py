@@ -29,7 +29,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-import numpy as np
 import pandas as pd
 
 from analysis.losses.log_mean import additive_parts
@@ -82,11 +81,11 @@ def rank_steps(steps: pd.DataFrame) -> RankSteps | None:
     table = pd.DataFrame(
         {"useful": useful, "host": host, "whole": rows["step_s"], "steps": rows["steps"]}
     ).assign(rank=rows["rank"], step=rows["step"])
-    wide = table.pivot_table(index="rank", columns="step", values=["useful", "host", "whole", "steps"])
+    wide = table.pivot_table(index="rank", columns="step")
     complete = wide["useful"].columns[wide["useful"].notna().all(axis=0)]
     if complete.empty:
         return None
-    parts = {name: wide[name][complete].to_numpy(dtype=np.float64) for name in ("useful", "host", "whole")}
+    parts = {name: wide[name][complete].to_numpy() for name in ("useful", "host", "whole")}
     count = int(wide["steps"][complete].iloc[0].sum())
     return RankSteps(parts["useful"], parts["host"], parts["whole"].mean(axis=0), count)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from analysis.efficiency import scaling_curves
 from analysis.losses.advice import advice
 from analysis.losses.bottlenecks import MATERIAL, STRAGGLERS, bottlenecks
 from analysis.losses.compute_loss import CauseName
-from analysis.losses.measured_options import MeasuredValue
+from analysis.losses.measured_options import MeasuredValue, measured_values
 from analysis.losses.waterfall import PhaseTimes, with_series
+from analysis.runs.load import load
+from analysis.stats.verdicts import EQUIVALENCE_MARGIN
 from disttrain.config.config_tree import config_fields
 from disttrain.records.steps import PHASES
+from tests.support.fake_runs import fake_sweep
 
 
 def times(repeats: int = 3, ranks: int = 2, **phases: float) -> PhaseTimes:
@@ -122,6 +127,48 @@ def test_values_that_were_measured_as_slower_are_not_advised() -> None:
     assert key not in line
     line = advice("optimizer_s", "ddp", measured={key: [MeasuredValue("fsdp", 1.1)]}, most=1)
     assert line.startswith("Update faster: dividing the update among ranks, parallel.strategy=fsdp (measured")
+    key = "parallel.fsdp.reshard_after_forward"
+    line = advice("comm_transfer_s", "fsdp", measured={key: [MeasuredValue("False", 0.9)]}, most=1)
+    assert line == "Gather less or earlier: parallel.fsdp.forward_prefetch."
+
+
+def test_values_that_were_measured_as_equivalent_stay_where_they_are() -> None:
+    key = "parallel.gradient_communication.scheme"
+    lowest = 1 / (1 + EQUIVALENCE_MARGIN)
+    values = [MeasuredValue("bf16", 1.0), MeasuredValue("fp16", lowest)]
+    assert (
+        f"{key} (fp16, bf16, powersgd, hierarchical; measured here: bf16 has 1.00\N{MULTIPLICATION SIGN}, "
+        "fp16 has 0.98\N{MULTIPLICATION SIGN} the throughput)"
+    ) in advice("comm_transfer_s", "ddp", measured={key: values})
+    for ratio in (lowest, 1.0, 1 + EQUIVALENCE_MARGIN / 2):
+        line = advice("optimizer_s", "ddp", measured={"parallel.strategy": [MeasuredValue("fsdp", ratio)]})
+        assert line.startswith("Update faster: the fused kernel")
+        assert "parallel.strategy=fsdp (measured here" in line
+
+
+def test_measured_values_are_those_of_one_other_option_at_the_same_size(tmp_path: Path) -> None:
+    mb, rate = "parallel.ddp.bucket_mb", "optim.lr"
+    axes: list[dict[str, Any]] = [
+        {mb: 1, rate: 0.5},
+        {mb: 4, rate: 0.5},
+        {mb: 4, rate: 0.1},
+        {mb: 1, rate: 0.1},
+    ]
+    sweeps = [fake_sweep(tmp_path, "one", axes=axes, nodes=(1, 2)), fake_sweep(tmp_path, "two", nodes=(1, 2))]
+    curves = scaling_curves(load(sweeps))
+    curve = next(each for each in curves if each.axes.get(mb) == 4 and each.axes.get(rate) == 0.5)
+    point = curve.points[1]
+    found = measured_values(curve, point, curves)
+    assert {key: [each.value for each in values] for key, values in found.items()} == {
+        mb: ["1"],
+        rate: ["0.1"],
+    }
+    assert found[mb][0].ratio == pytest.approx(1.1)
+    emulated = [replace(each, emulated=each is not curve) for each in curves]
+    assert measured_values(emulated[curves.index(curve)], point, [*emulated, curve]) == {}
+    lacking = replace(curve, axes={mb: 4})
+    assert measured_values(curve, point, [lacking]) == {}, "no value to name"
+    assert list(measured_values(lacking, point, [curve])) == [rate]
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from analysis.losses.pop import (
     parallel_efficiency,
     rank_steps,
 )
+from analysis.stats.estimates import Estimate
 from analysis.stragglers.persistence import unbiased_loss
 from tests.support.step_series import ar1
 
@@ -97,8 +98,45 @@ def test_only_measured_steps_of_all_ranks_count() -> None:
     assert found.useful_s.shape == (2, 2)
     assert found.steps == 2
     assert factors(found)["transfer"] == pytest.approx(0.8)
+    assert found.step_s.shape == (2,)
     assert rank_steps(steps.assign(measured=False)) is None
     assert rank_steps(steps.assign(comm_exposed_s=float("nan"))) is None
+    assert rank_steps(steps.assign(compute_s=float("nan"))) is None
+    assert rank_steps(steps[steps["step"] == steps["rank"] + 2]) is None, "no step of both ranks"
+
+
+def test_a_step_is_the_mean_over_ranks_of_all_phases_that_were_measured() -> None:
+    """An ingested table may lack a phase; one rank needs no communication."""
+    nan = float("nan")
+    seconds = {"compute_s": 2.0, "optimizer_s": nan, "input_s": 0.5, "checkpoint_s": nan, "other_s": 0.25}
+    steps = pd.DataFrame(
+        [seconds | {"rank": rank, "step": 8, "steps": 4, "measured": True} for rank in (0, 1)]
+    ).assign(step_s=[3.0, 5.0], comm_exposed_s=[0.5, nan])
+    found = rank_steps(steps)
+    assert found is not None
+    assert found.useful_s.tolist() == [[2.0], [2.0]]
+    assert found.host_s.tolist() == [[0.75], [0.75]]
+    assert found.step_s.tolist() == [4.0]
+    assert (found.steps, found.useful_per_step_s) == (4, 0.5)
+    alone = rank_steps(steps[:1].assign(comm_exposed_s=nan))
+    assert alone is not None
+    assert alone.step_s.tolist() == [3.0]
+
+
+def test_factors_need_useful_time() -> None:
+    idle = RankSteps(np.zeros((2, 3)), np.ones((2, 3)), np.ones(3), 3)
+    with pytest.raises(ValueError, match=r"^no rank has useful time$"):
+        factors(idle)
+
+
+def test_the_interval_of_a_factor_does_not_depend_on_the_unit() -> None:
+    run = jittery_run(0, 100)
+    scaled = RankSteps(1000 * run.useful_s, 1000 * run.host_s, 1000 * run.step_s, run.steps)
+    for name, found in over_repeats([scaled]).items():
+        expected = over_repeats([run])[name]
+        assert (found.value, found.low, found.high) == pytest.approx(
+            (expected.value, expected.low, expected.high)
+        )
 
 
 def jittery_run(seed: int, steps: int) -> RankSteps:
@@ -121,6 +159,7 @@ def test_the_factors_of_one_run_have_intervals_within_it_that_cover() -> None:
         for name, value in factors(run).items():
             estimate = found[name]
             assert (estimate.value, estimate.basis) == (pytest.approx(value), "within run")
+            assert estimate.repeats == 1
             assert estimate.low is not None
             assert estimate.high is not None
             covered[name] += estimate.low <= truth[name] <= estimate.high
@@ -142,7 +181,10 @@ def test_the_interval_of_a_factor_without_loss_ends_at_one(repeats: int) -> None
 
 
 def test_factors_of_few_steps_have_no_interval_and_of_repeats_one_between_them() -> None:
-    assert {each.low for each in over_repeats([jittery_run(0, 29)]).values()} == {None}
+    few = jittery_run(0, 29)
+    for name, found in over_repeats([few]).items():
+        value = factors(few)[name] if name in FACTORS else parallel_efficiency(few)
+        assert found == Estimate(pytest.approx(value), None, None, 1)
     several = over_repeats([jittery_run(seed, 40) for seed in range(3)])
     assert {each.basis for each in several.values()} == {"repeats"}
     transfer = several["transfer"]

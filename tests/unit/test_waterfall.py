@@ -326,7 +326,10 @@ def test_several_repeats_and_the_division_of_waiting_have_no_interval_within_a_r
     assert unknown == {PERSISTENT, TRANSIENT}
     several = PhaseTimes(np.ones(2), {name: np.full(2, 0.1) for name in PHASES}, 1, 8, 1)
     assert with_series(several, base.series).series is None
-    assert all(part.seconds.low is None for part in waterfall(point, several).parts)
+    for part in waterfall(point, several).parts:
+        assert part.seconds.value == pytest.approx(part.share.value * point.mean_step_s)
+        for estimate in (part.seconds, part.share):
+            assert estimate == Estimate(estimate.value, None, None, 1)
 
 
 def test_the_series_of_a_run_is_the_mean_over_ranks_of_each_measured_step() -> None:
