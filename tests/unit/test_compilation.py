@@ -49,7 +49,7 @@ def trained(model: nn.Module, inputs: Tensor) -> tuple[Tensor, dict[str, Tensor]
     """Loss and gradients by name of one pass."""
     loss = model(inputs).logsumexp(-1).mean()
     loss.backward()
-    found = {name: p.grad.clone() for name, p in model.named_parameters()}
+    found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad(set_to_none=True)
     return loss.detach(), found
 
