@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.stragglers.culprit import Culprit, Diagnosis, diagnose
+from analysis.stragglers.culprit import (
+    Culprit,
+    Diagnosis,
+    Kind,
+    diagnose,
+    nodes_of_moving_rank,
+    recurrence,
+    repeated_culprits,
+)
+from analysis.stragglers.intervals import SecondsInterval
 from analysis.stragglers.links import LinkRate, find_slow_links, node_name
+from analysis.stragglers.persistence import StragglerLoss
 from analysis.stragglers.rank_steps import rank_steps
 from tests.support.straggler_records import TRANSFER_S, delays, generate
 
@@ -212,3 +224,82 @@ def test_no_link_is_slow_where_rates_differ_little_or_both_of_two_are_equally_sl
     assert find_slow_links(ring(8)) == []
     assert find_slow_links(ring(2, of_node(1, 2, 0.1))) == []
     assert find_slow_links([]) == []
+
+
+def made(
+    host: str, *ranks: int, kind: Kind = "rank", name: str = "", cost_s: float = 0.05, step_s: float = 0.2
+) -> Culprit:
+    cost = SecondsInterval(cost_s, None, None)
+    shown = name or f"rank {ranks[0]}"
+    return Culprit(kind, shown, host, ranks, "compute_s", cost, cost, step_s, True, 1, 60, 60)
+
+
+def repeat_with(*culprits: Culprit) -> Diagnosis:
+    return Diagnosis(culprits, 0.2, StragglerLoss(0.03, 0.01), None, None, False, True, False)
+
+
+def test_a_culprit_recurs_by_its_node_and_by_its_rank():
+    first, moved, alone = made("c01", 1), made("c02", 1), made("c09", 2)
+    node = made("c01", 1, 3, kind="node", name="node c01")
+    repeats = [repeat_with(alone, first), repeat_with(moved), repeat_with(node), repeat_with()]
+    assert recurrence(first, repeats) == (2, 2)
+    assert recurrence(moved, repeats) == (1, 2)
+    assert recurrence(node, repeats) == (2, 0)
+    links = [made("", kind="link", name=f"the link of node c0{node}") for node in (1, 2)]
+    assert recurrence(links[0], [repeat_with(each) for each in links]) == (1, 0)
+    assert (first.part, first.share, links[0].part) == ("c01", 0.25, "the link of node c01")
+
+
+def test_a_rank_moves_if_it_is_slow_on_more_nodes_than_its_own():
+    first, moved, nowhere = made("c01", 1), made("c02", 1), made("", 1)
+    node = made("c01", 1, 3, kind="node", name="node c01")
+    other = made("c09", 2)
+    assert nodes_of_moving_rank(first, [repeat_with(each, other) for each in (moved, first)]) == [
+        "c01",
+        "c02",
+    ]
+    assert nodes_of_moving_rank(first, [repeat_with(each) for each in (first, moved, node)]) == []
+    assert nodes_of_moving_rank(first, [repeat_with(each) for each in (first, nowhere)]) == []
+
+
+def test_culprits_of_half_of_the_repeats_are_listed_by_their_cost():
+    often, costly, once = made("c01", 1), made("c01", 1, cost_s=0.1), made("c02", 2, cost_s=0.3)
+    four = [repeat_with(often), repeat_with(once), repeat_with(), repeat_with(costly)]
+    assert repeated_culprits(four) == [costly, often]
+    assert repeated_culprits(four[:3]) == []
+
+
+def test_waiting_above_the_floor_has_the_proportions_of_the_loss():
+    found = replace(repeat_with(), wait_s=0.08)
+    assert found.waiting == pytest.approx((0.06, 0.02))
+    assert repeat_with().waiting == repeat_with().loss
+    nothing = replace(found, loss=StragglerLoss(0.0, 0.0))
+    assert nothing.waiting == nothing.loss
+
+
+@pytest.mark.parametrize(("last", "first", "kind"), [(110, 71, "node"), (105, 76, "node"), (104, 77, "rank")])
+def test_ranks_of_a_node_that_are_slow_at_about_the_same_time_are_the_node(last, first, kind):
+    """The ranges 61 to `last` and `first` to 120 share at least half of their union, or less."""
+    added = delays(8, 200, slow=[2], slow_s=0.06, jitter_s=0.001, between=(61, last))
+    added += delays(8, 200, slow=[3], slow_s=0.06, between=(first, 120))
+    found = diagnosis(generate(added, ranks_per_node=2)).culprits
+    ranges = {(each.kind, each.first_step, each.last_step, each.steps) for each in found}
+    apart = {("rank", 61, last, last - 60), ("rank", first, 120, 121 - first)}
+    assert ranges == ({("node", 61, 120, 60)} if kind == "node" else apart)
+
+
+def test_the_range_of_a_culprit_ends_with_the_last_step_of_its_last_record():
+    rows = generate(delays(4, 60, slow=[1], slow_s=0.05))
+    seconds = [name for name in rows if name.endswith("_s")]
+    rows[seconds] *= 5
+    rows["steps"], rows["step"] = 5, 5 * rows["step"] - 4
+    culprit = only(rows)
+    assert (culprit.first_step, culprit.last_step, culprit.steps) == (1, 300, 300)
+    link = only(rows.assign(compute_s=rows["compute_s"].median()), ring(4, of_node(2, 4, 0.01)))
+    assert (link.kind, link.first_step, link.last_step, link.steps) == ("link", 1, 300, 300)
+
+
+def test_without_phases_the_whole_step_is_longer():
+    rows = generate(delays(4, 60, slow=[1], slow_s=0.05))
+    phases = ["compute_s", "input_s", "optimizer_s", "checkpoint_s", "other_s"]
+    assert only(rows.drop(columns=phases)).phase == "step_s"

@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
+from scipy.stats import t
 
+from analysis.stats.estimates import Estimate
 from analysis.stragglers.blame import equal_blame, waiting
 from analysis.stragglers.episodes import find_episodes
 from analysis.stragglers.heat_map import heat_map
+from analysis.stragglers.intervals import (
+    SecondsInterval,
+    correlation,
+    correlation_bound,
+    independent_steps,
+    mean_interval,
+    total,
+)
 from analysis.stragglers.late_share import late_share
-from analysis.stragglers.noise_floor import corrected_wait, noise_floor
+from analysis.stragglers.links import LinkRate
+from analysis.stragglers.noise_floor import NoiseFloor, corrected_wait, noise_floor
+from analysis.stragglers.of_runs import RunStragglers, noise_floors, read_link_rates, stragglers_of
 from analysis.stragglers.outliers import find_outliers, median_of_others
 from analysis.stragglers.persistence import split_loss, unbiased_loss
 from analysis.stragglers.rank_steps import RankSteps, rank_steps
+from disttrain.records.json_files import write_json
+from disttrain.records.links import LinkRates, NodePairRate
+from disttrain.records.run_directory import RunDir
+from tests.support.step_series import ar1
 from tests.support.straggler_records import delays, generate
 
 MATRICES = arrays(
@@ -144,7 +163,124 @@ def test_a_heat_map_of_many_ranks_and_steps_keeps_one_slow_rank_visible():
     (row,) = [index for index, (first, last) in enumerate(made.ranks) if first <= 77 <= last]
     assert made.excess_s[row] == pytest.approx(np.full(60, 0.05), rel=0.01)
     assert np.delete(made.excess_s, row, axis=0).max() < 0.001
-    assert (made.steps[0][0], made.steps[-1][1]) == (1, 300)
+    assert made.steps == [(first, first + 4) for first in range(1, 300, 5)]
+    assert made.ranks == [(first, first + 3) for first in range(0, 200, 4)]
+
+
+def test_a_column_of_a_heat_map_weights_records_by_their_steps():
+    found = read(generate(delays(2, 4, slow=[1], slow_s=0.04, between=(4, 4))))
+    weighted = replace(found, counts=np.array([1, 1, 1, 5]))
+    made = heat_map(weighted, columns=2)
+    assert made.excess_s[1] == pytest.approx([0.0, 0.04 * 5 / 6], abs=1e-6)
+    assert made.steps == [(1, 2), (3, 8)]
+    assert (made.ranks, heat_map(found).steps) == ([(0, 0), (1, 1)], [(step, step) for step in range(1, 5)])
+
+
+def test_intervals_are_scaled_and_added_with_their_bounds():
+    one, other = SecondsInterval(3.0, 2.0, 5.0), SecondsInterval(1.0, 0.5, 1.25)
+    unknown = SecondsInterval(4.0, None, None)
+    assert one.scaled(2.0) == (6.0, 4.0, 10.0)
+    assert unknown.scaled(0.5) == (2.0, None, None)
+    assert total([one]) == one
+    assert total([one, other, one]) == (7.0, 4.5, 11.25)
+    for parts in ([one, unknown], [unknown, one], [unknown, unknown]):
+        assert total(parts)[1:] == (None, None)
+
+
+def test_the_estimate_of_an_interval_is_within_the_run_and_at_least_the_least_value():
+    found = SecondsInterval(1.0, -2.0, 5.0)
+    assert found.estimate() == Estimate(1.0, -2.0, 5.0, 1, "within run")
+    assert found.estimate(0.0) == Estimate(1.0, 0.0, 5.0, 1, "within run")
+    assert found.estimate(7.0) == Estimate(7.0, 7.0, 7.0, 1, "within run")
+    assert SecondsInterval(-1.0, None, None).estimate(0.0) == Estimate(0.0, None, None, 1, "repeats")
+
+
+def test_the_interval_of_a_mean_is_students_over_means_of_batches():
+    for steps, batches in ((4, 2), (12, 5), (30, 7), (60, 10)):
+        series = np.random.default_rng(steps).standard_normal(steps)
+        means = [part.mean() for part in np.array_split(series, batches)]
+        error = np.std(means, ddof=1) / np.sqrt(batches)
+        for confidence in (0.95, 0.5):
+            low, high = t.interval(confidence, batches - 1, loc=series.mean(), scale=error)
+            assert mean_interval(series, confidence) == pytest.approx((series.mean(), low, high))
+    assert mean_interval(series) == mean_interval(series, 0.95)
+    assert mean_interval(np.array([1.0, 2.0, 6.0])) == (3.0, None, None)
+
+
+def test_the_correlation_is_the_median_over_ranks_without_the_bias_of_few_steps():
+    random = np.random.default_rng(6)
+    for lag_1 in (0.0, 0.5, 0.9):
+        rows = np.stack([ar1(random, 100, lag_1, 0.1) for _ in range(101)])
+        assert correlation(rows) == pytest.approx(lag_1, abs=0.03)
+    alternating = np.tile([1.0, -1.0], (3, 10))
+    assert correlation(alternating) == 0.0
+    assert correlation(np.zeros((2, 20))) == pytest.approx((1 / 20) / (1 - 4 / 20))
+    assert correlation(np.zeros((2, 4))) == pytest.approx((1 / 4) / (1 - 0.5))
+    assert correlation(np.linspace(0, 1, 200)[None, :]) == 0.98
+
+
+def test_correlated_steps_are_worth_fewer_independent_ones():
+    assert [independent_steps(100, lag_1) for lag_1 in (0.0, 0.5, 0.98)] == [100, 33, 1]
+    assert independent_steps(10, 0.98) == 1
+    assert correlation_bound(0.6, 5, 64) == pytest.approx(0.6 + 0.8 / 16)
+    assert correlation_bound(0.0, 2, 25) == pytest.approx(0.2)
+    assert correlation_bound(0.9, 2, 4) == 0.98
+
+
+def of_two_runs() -> pd.DataFrame:
+    """Rank 1 is slow in run `a`; run `b` has other noise, run `c` one rank."""
+    rows = [
+        generate(delays(4, 60, slow=[1], slow_s=0.05), noise_s=0.0002).assign(run="a"),
+        generate(np.zeros((4, 60)), noise_s=0.001).assign(run="b"),
+        generate(np.zeros((1, 60))).assign(run="c"),
+    ]
+    steps = pd.concat(rows, ignore_index=True)
+    return steps.assign(run=steps["run"].astype("category"))
+
+
+def test_the_stragglers_of_runs_are_by_their_paths():
+    steps = of_two_runs()
+    found = stragglers_of(steps, ["c", "a", "unknown", "b"])
+    assert list(found) == ["a", "b"]
+    assert [each.name for each in found["a"].diagnosis.culprits] == ["rank 1 on c01"]
+    assert found["a"].seconds.own_s.shape == (4, 60)
+    assert found["b"].diagnosis.culprits == ()
+    assert stragglers_of(steps[:0], ["a"]) == {}
+
+
+def test_noise_floors_are_those_of_the_diagnoses_and_of_the_other_runs():
+    steps = of_two_runs()
+    every = noise_floors(steps, ["a", "b", "c", "unknown"], {})
+    assert list(every) == ["a", "b"]
+    assert every["a"] < 0.0002 < every["b"] < 0.002
+    known = stragglers_of(steps, ["b"])
+    changed = replace(known["b"].diagnosis, floor=NoiseFloor(0.5, 0.1))
+    found = noise_floors(steps, ["a", "b"], {"b": RunStragglers(known["b"].seconds, changed)})
+    assert found == {"a": every["a"], "b": 0.5}
+    unmeasured = steps.assign(comm_wait_s=np.where(steps["run"] == "a", np.nan, steps["comm_wait_s"]))
+    assert noise_floors(unmeasured, ["a", "b"], {}) == {"b": every["b"]}
+
+
+def test_link_rates_are_those_of_the_newest_attempt_that_measured_them(tmp_path: Path):
+    run = RunDir(tmp_path / "run")
+    rates = [
+        NodePairRate(source=0, target=1, bytes_per_s=5.0),
+        NodePairRate(source=1, target=0, bytes_per_s=7.0),
+    ]
+    for number, host in enumerate(("old", "new")):
+        record = LinkRates(
+            attempt=number, backend="gloo", message_bytes=8, hosts=[f"{host}0", f"{host}1"], rates=rates
+        )
+        write_json(run.attempt(number).links, record.model_dump())
+    for number in (2, 3):
+        write_json(run.attempt(number).record, {"nodes": ["x", "y"]})
+    write_json(run.attempt(3).links, {"rates": 5})
+    assert read_link_rates(run.path) == [LinkRate("new0", "new1", 5.0), LinkRate("new1", "new0", 7.0)]
+    write_json(run.attempt(1).record, {"nodes": ["c00", "c01"]})
+    assert read_link_rates(run.path) == [LinkRate("c00", "c01", 5.0), LinkRate("c01", "c00", 7.0)]
+    write_json(run.attempt(1).record, {"nodes": ["c00", "c00"]})
+    assert [rate.source for rate in read_link_rates(run.path)] == ["new0", "new1"], "one machine"
+    assert read_link_rates(tmp_path / "none") == []
 
 
 def test_steps_that_a_rank_did_not_record_are_left_out():
