@@ -85,14 +85,14 @@ def rank_compute_s(steps: pd.DataFrame, ranks: int) -> NDArray[np.float64] | Non
 
     None unless all ranks have records.
     """
-    sums = steps.groupby("rank", observed=True)[["compute_s", "steps"]].sum()
+    sums = steps.groupby("rank")[["compute_s", "steps"]].sum()
     if len(sums) != ranks or not (sums["steps"] > 0).all():
         return None
-    return (sums["compute_s"] / sums["steps"]).to_numpy(dtype=np.float64)
+    return (sums["compute_s"] / sums["steps"]).to_numpy()
 
 
 def _hosts(steps: pd.DataFrame, ranks: int) -> int:
     """Hosts of one attempt of a run, the most of all attempts; 0 unless the hosts of all ranks are known."""
-    found = steps.assign(host=steps["host"].astype(str)).groupby("attempt", observed=True)
+    found = steps.assign(host=steps["host"].astype(str)).groupby("attempt")
     known = [len(set(rows["host"])) for _, rows in found if rows["rank"].nunique() == ranks]
     return 0 if (steps["host"] == "").any() else max(known, default=0)

@@ -12,7 +12,13 @@ import pandas as pd
 import pytest
 
 from analysis.efficiency import scaling_curves
-from analysis.losses.compute_evidence import compute_causes, compute_state, rank_compute_s, slow_in_compute
+from analysis.losses.compute_evidence import (
+    compute_causes,
+    compute_state,
+    config_of,
+    rank_compute_s,
+    slow_in_compute,
+)
 from analysis.losses.compute_loss import ComputeState
 from analysis.report.sections import pop
 from analysis.runs.load import load
@@ -103,9 +109,35 @@ def test_the_state_has_processors_threads_and_clocks_of_the_records(tmp_path: Pa
     resources.pop("threads_per_rank")
     write_json(run.run_json, record | {"config": record["config"] | {"resources": resources}})
     other = study_of(tmp_path / "s")
-    other.runs["cpu_count"], other.runs["device"] = np.nan, "NVIDIA H100"
+    other.runs["cpu_count"], other.runs["device"], other.runs["oversubscribed"] = (
+        np.nan,
+        "NVIDIA H100",
+        np.nan,
+    )
     state = state_of(other)
     assert (state.processors, state.threads, state.clock, state.on_cpu) == (None, 1, None, False)
+    assert not state.oversubscribed
+
+
+def test_the_state_of_a_size_has_the_measured_steps_of_its_own_runs(tmp_path: Path) -> None:
+    for nodes in (1, 2):
+        fake_run(tmp_path / "s" / f"n{nodes}", nodes=nodes)
+    study = study_of(tmp_path / "s")
+    steps = study.frames.steps
+    steps = steps.assign(compute_s=np.where(steps["measured"], steps["steps"] * 0.05, 9.0))
+    assert not steps["measured"].all()
+    study.__dict__["frames"] = replace(study.frames, steps=steps)
+    (curve,) = study.curves
+    point = curve.points[0]
+    state = compute_state(study, curve, point)
+    assert state.hosts == 1
+    assert state.rank_compute_s == pytest.approx([0.05])
+    unmeasured = replace(point, composition=point.composition | {"compute_s": None})
+    assert compute_state(study, curve, unmeasured).compute_s == 0.0
+    study.__dict__["frames"] = replace(study.frames, steps=steps[~steps["measured"]])
+    state = compute_state(study, curve, point)
+    assert (state.hosts, state.rank_compute_s) == (None, None)
+    assert config_of(str(tmp_path / "none")) == {}
 
 
 def test_a_rank_without_a_known_host_hides_the_number_of_hosts(tmp_path: Path) -> None:

@@ -299,6 +299,9 @@ def test_shares_of_one_repeat_have_the_interval_of_its_steps() -> None:
     assert share.basis == spent.basis == "within run"
     changing = replace(times, stationary=False).share_of_step(names)
     assert (changing.value, changing.low, changing.basis) == (share.value, None, "not stationary")
+    several = PhaseTimes(np.array([1.0, 2.0]), dict.fromkeys(names, np.array([0.125, 0.25])), 2, 16, 2)
+    shares = several.share_of_step(names)
+    assert (shares.value, shares.low, shares.high) == pytest.approx((0.25, 0.25, 0.25))
     alone = replace(times, series=None)
     assert (alone.within_run(names), alone.share_of_step(names).low) == (None, None)
     few = replace(times, series={name: seconds[:20] for name, seconds in times.series.items()})

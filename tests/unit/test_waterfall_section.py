@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from analysis.costs.price_list import PriceList
-from analysis.efficiency import scaling_curves
+from analysis.efficiency import Curve, Point, scaling_curves
 from analysis.losses import size_waterfalls
 from analysis.losses.compute_evidence import compute_state
-from analysis.losses.waterfall import Part, Waterfall
+from analysis.losses.waterfall import RESIDUAL, Part, PhaseTimes, Waterfall, split_waiting
 from analysis.report.section import Section
 from analysis.report.sections import waterfall
 from analysis.runs.load import load
@@ -207,3 +207,58 @@ def test_the_description_of_the_figure_has_the_times_of_the_table(
     assert "input +0.00142 µs" in alt
     assert "compute -3.00 ms" in alt
     assert "e-" not in alt
+
+
+def test_sizes_have_waterfalls_where_their_curve_has_a_base(tmp_path: Path) -> None:
+    """The curve with the smaller buckets is faster, and the size of the leading curve is its largest."""
+    axes = [{"parallel.ddp.bucket_mb": 4}, {"parallel.ddp.bucket_mb": 32}]
+    study = study_of(fake_sweep(tmp_path, axes=axes))
+    fast, slow = study.curves
+    found = size_waterfalls.waterfalls(study)
+    assert [(each.curve.label, each.point.size) for each in found] == [
+        (curve.label, size) for curve in (fast, slow) for size in (2, 4)
+    ]
+    leading = size_waterfalls.leading(found)
+    assert (leading.curve.label, leading.point.size) == (fast.label, 4)
+    study.__dict__["curves"] = [replace(fast, base_size=None), slow]
+    assert [each.curve.label for each in size_waterfalls.waterfalls(study)] == [slow.label] * 2
+    phases = dict.fromkeys(fast.points[0].composition)
+    unmeasured = tuple(replace(point, composition=phases) for point in fast.points)
+    study.__dict__["curves"] = [replace(fast, points=unmeasured), slow]
+    assert [each.curve.label for each in size_waterfalls.waterfalls(study)] == [slow.label] * 2
+
+
+def test_phases_that_neither_size_measured_have_no_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = study_of(fake_sweep(tmp_path, composition={"compute_s": 0.07, "comm_transfer_s": 0.03}))
+
+    def divided(study: Study, curve: Curve, point: Point) -> PhaseTimes:
+        return split_waiting(study.phase_times(curve, point), np.zeros(len(point.runs)))
+
+    monkeypatch.setattr(size_waterfalls, "divided", divided)
+    for each in size_waterfalls.waterfalls(study):
+        for shown in (each.found, each.whole):
+            assert [part.name for part in shown.parts] == ["compute_s", "comm_transfer_s", RESIDUAL]
+
+
+@pytest.mark.parametrize(
+    ("shares", "named"),
+    [
+        ([(0.3, 0.0), (0.2, 0.1), (0.1, 0.05)], 1),  # the interval of the first one contains 0
+        ([(0.1, None), (0.2, None)], 1),
+        ([(size_waterfalls.NAMED, 0.001)], 0),
+        ([(0.009, 0.001)], None),
+        ([], None),
+    ],
+)
+def test_the_largest_loss_is_settled_and_large_enough(
+    tmp_path: Path, shares: list[tuple[float, float | None]], named: int | None
+) -> None:
+    (shown, *_) = size_waterfalls.waterfalls(study_of(fake_sweep(tmp_path, nodes=(1, 2))))
+    parts = tuple(
+        Part(str(number), Estimate(0.1, None, None, 1), Estimate(value, low, low and 0.5, 3))
+        for number, (value, low) in enumerate(shares)
+    )
+    found = size_waterfalls.largest_loss(replace(shown, whole=replace(shown.whole, parts=parts)))
+    assert (found.name if found else None) == (None if named is None else str(named))
