@@ -97,20 +97,19 @@ def of_ranks(folder: Path, steps: int) -> Iterator[Check]:
     ranks = Ranks(RANKS, nodes=1)
     try:
         yield from of_phases(ranks, folder, steps)
-        yield from of_jitter(ranks, folder / "jitter", 2 * steps)
-        yield from of_checkpoints(ranks, folder, steps)
+        yield from of_jitter(ranks, "jitter", folder / "jitter", 2 * steps)
+        yield from of_checkpoints(ranks, "slow checkpoint", folder, steps)
         for buckets in (4, 1):
             yield from of_hidden(ranks, folder / f"hidden-{buckets}", buckets)
         yield from of_profiler(ranks, folder / "profiler", steps)
         yield from of_methods(ranks, steps)
         yield from of_shards(ranks, folder, steps)
-        yield from of_sharded_strategy(ranks, folder, steps, {"strategy": "fsdp"})
+        yield from of_sharded_strategy(ranks, folder, steps, delays.FSDP["parallel"])
     finally:
         ranks.close()
     ranks = Ranks(4, nodes=1)
     try:
-        hybrid = {"strategy": "hsdp", "hsdp": {"shard_size": 2}}
-        yield from of_sharded_strategy(ranks, folder, steps, hybrid)
+        yield from of_sharded_strategy(ranks, folder, steps, delays.HSDP["parallel"])
     finally:
         ranks.close()
 
@@ -135,10 +134,12 @@ def of_phases(ranks: Ranks, folder: Path, steps: int) -> Iterator[Check]:
     yield from added("broadcast of buffers", found, clean, expected)
 
 
-def of_jitter(ranks: Ranks, folder: Path, steps: int) -> Iterator[Check]:
+def of_jitter(
+    ranks: Ranks, scenario: str, folder: Path, steps: int, **sections: dict[str, Any]
+) -> Iterator[Check]:
     """Random seconds of each step: the median difference between recorded and drawn ones."""
-    train(ranks, folder, steps, **delays.JITTER)
-    by_rank = [delays.measured_steps(folder, rank) for rank in range(RANKS)]
+    train(ranks, folder, steps, **delays.JITTER, **sections)
+    by_rank = [delays.measured_steps(folder, rank) for rank in range(ranks.size)]
     drawn = [delays.jitter_of(each, rank) for rank, each in enumerate(by_rank)]
     largest = [max(step) for step in zip(*drawn, strict=True)]
     compute_s = STEP["model"]["forward_s"] + STEP["model"]["backward_s"]
@@ -147,18 +148,19 @@ def of_jitter(ranks: Ranks, folder: Path, steps: int) -> Iterator[Check]:
                  "comm_wait_s": [most - each for most, each in zip(largest, own, strict=True)]}  # fmt: skip
         for name, seconds in known.items():
             errors = [line[name] - each for line, each in zip(lines, seconds, strict=True)]
-            yield Check("jitter", rank, f"{name} less drawn", 0.0, statistics.median(errors))
+            yield Check(scenario, rank, f"{name} less drawn", 0.0, statistics.median(errors))
 
 
-def of_checkpoints(ranks: Ranks, folder: Path, steps: int) -> Iterator[Check]:
+def of_checkpoints(
+    ranks: Ranks, scenario: str, folder: Path, steps: int, **sections: dict[str, Any]
+) -> Iterator[Check]:
     """A blocking checkpoint with one slow rank, beside one without."""
-    quick, slow = folder / "saving", folder / "slow-saving"
-    train(ranks, quick, steps, **delays.SAVING)
-    train(ranks, slow, steps, **delays.SLOW_SAVING)
-    found, base = (delays.medians_after_saving(each, RANKS) for each in (slow, quick))
-    yield from added(
-        "slow checkpoint", found, base, delays.one_late(RANKS, delays.SLOW_WRITE_S, "checkpoint_s")
-    )
+    quick, slow = folder / f"{scenario} saving", folder / f"{scenario} slow-saving"
+    train(ranks, quick, steps, **delays.SAVING, **sections)
+    train(ranks, slow, steps, **delays.SLOW_SAVING, **sections)
+    found, base = (delays.medians_after_saving(each, ranks.size) for each in (slow, quick))
+    expected = delays.one_late(ranks.size, delays.SLOW_WRITE_S, "checkpoint_s")
+    yield from added(scenario, found, base, expected)
 
 
 def of_hidden(ranks: Ranks, folder: Path, buckets: int) -> Iterator[Check]:
@@ -233,6 +235,25 @@ def of_sharded_strategy(ranks: Ranks, folder: Path, steps: int, parallel: dict[s
         found = train(ranks, folder / f"{strategy}-{name}", steps, parallel=parallel, **delay.sections)
         expected = delays.one_late(ranks.size, LATE_S, delay.phase)
         yield from added(f"{strategy} {name}", found, clean, expected)
+    yield from of_jitter(
+        ranks, f"{strategy} jitter", folder / f"{strategy}-jitter", 2 * steps, parallel=parallel
+    )
+    yield from of_checkpoints(ranks, f"{strategy} slow checkpoint", folder, steps, parallel=parallel)
+    yield from of_hidden_shards(ranks, folder / f"{strategy}-hidden", parallel)
+
+
+def of_hidden_shards(ranks: Ranks, folder: Path, parallel: dict[str, Any]) -> Iterator[Check]:
+    """FSDP2 waits for each collective on a CPU, also for one that it prefetches: none is hidden."""
+    sections = {
+        **delays.DELAYS["slow rank"].sections,
+        "parallel": {**parallel, **delays.PREFETCH["parallel"]},
+        "telemetry": {"profiled_steps": 1},
+    }
+    train(ranks, folder, LARGEST_SHARE, **sections)
+    scenario = f"{parallel['strategy']} hidden communication"
+    for rank in range(ranks.size):
+        for sample in map(CommSample.model_validate, read_jsonl(RunDir(folder).attempt(0).comm(rank))):
+            yield Check(scenario, rank, "hidden_s", 0.0, sample.hidden_s)
 
 
 def of_links(folder: Path, steps: int) -> Iterator[Check]:

@@ -76,8 +76,10 @@ def test_an_optimizer_slow_on_every_rank_makes_no_rank_wait(three_ranks, tmp_pat
     assert_added(delays.medians(tmp_path, RANKS), CLEAN, [{"optimizer_s": LATE_S}] * RANKS, LATE_S)
 
 
-def test_jitter_is_compute_and_each_rank_waits_for_the_largest(three_ranks, tmp_path):
-    run(three_ranks, tmp_path, train={"steps": delays.WARM_UP + 20}, **delays.JITTER)
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_jitter_is_compute_and_each_rank_waits_for_the_largest(three_ranks, tmp_path, strategy):
+    steps = {"steps": delays.WARM_UP + 20}
+    run(three_ranks, tmp_path, train=steps, parallel={"strategy": strategy}, **delays.JITTER)
     by_rank = [delays.measured_steps(tmp_path, rank) for rank in range(RANKS)]
     jitter = [delays.jitter_of(each, rank) for rank, each in enumerate(by_rank)]
     largest = [max(step) for step in zip(*jitter, strict=True)]
@@ -87,9 +89,12 @@ def test_jitter_is_compute_and_each_rank_waits_for_the_largest(three_ranks, tmp_
         assert 0.5 < delays.slope([line["comm_wait_s"] for line in each], behind) < 2
 
 
-def test_a_blocking_checkpoint_slow_on_one_rank(three_ranks, tmp_path):
-    quick = run(three_ranks, tmp_path / "quick", **delays.SAVING)
-    slow = run(three_ranks, tmp_path / "slow", **delays.SLOW_SAVING)
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_blocking_checkpoint_slow_on_one_rank(three_ranks, tmp_path, strategy):
+    """Each rank of a sharded model writes its own shards; the others wait in the next step."""
+    parallel = {"strategy": strategy}
+    quick = run(three_ranks, tmp_path / "quick", parallel=parallel, **delays.SAVING)
+    slow = run(three_ranks, tmp_path / "slow", parallel=parallel, **delays.SLOW_SAVING)
     saving_s = delays.SLOW_WRITE_S
     expected = delays.one_late(RANKS, saving_s, "checkpoint_s")
     found, base = (delays.medians_after_saving(folder, RANKS) for folder in (slow, quick))
@@ -126,6 +131,32 @@ def test_communication_under_compute_is_reported_as_hidden(three_ranks, tmp_path
                 assert_about(sample.hidden_s, hidden_s, f"hidden seconds of rank {rank}")
             else:
                 assert sample.hidden_s < 0.5 * LATE_S
+
+
+@pytest.mark.parametrize(
+    ("group", "sharded"), [("three_ranks", delays.FSDP), ("four_ranks", delays.HSDP)], ids=["fsdp", "hsdp"]
+)
+def test_no_sharded_collective_is_hidden_on_a_cpu(request, tmp_path, group, sharded):
+    """FSDP2 waits for each collective on a CPU, also for one that it prefetches."""
+    ranks = request.getfixturevalue(group)
+    sections = {
+        "parallel": {**sharded["parallel"], **delays.PREFETCH["parallel"]},
+        "telemetry": {"profiled_steps": 1},
+        "train": {"steps": delays.WARM_UP + LARGEST_SHARE},
+    }
+    run(ranks, tmp_path, **delays.DELAYS["slow rank"].sections, **sections)
+    layers = STEP["model"]["layers"]
+    for rank in range(ranks.size):
+        [sample] = map(CommSample.model_validate, read_jsonl(RunDir(tmp_path).attempt(0).comm(rank)))
+        late = rank == LATE_RANK
+        assert [each.kind for each in sample.collectives].count("all_gather") == 2 * layers
+        assert sample.hidden_s < 0.01 * sample.compute_s
+        assert sample.hidden_s + sample.exposed_s == pytest.approx(sample.total_s)
+        assert_about(sample.compute_s, delays.CONFIGURED["compute_s"] + late * LATE_S, f"compute of {rank}")
+        if late:
+            assert sample.exposed_s < 0.5 * LATE_S
+        else:
+            assert_about(sample.exposed_s, LATE_S, f"exposed seconds of rank {rank}")
 
 
 def test_the_profiler_and_the_clock_agree_on_traced_steps(three_ranks, tmp_path):

@@ -76,6 +76,10 @@ DELAYS = {
 }
 JITTER: Sections = {"model": {"jitter_s": JITTER_S, "seed": SEED}}
 SAVING: Sections = {"checkpoint": {"every_steps": SAVE_EVERY, "asynchronous": False}}
+FSDP: Sections = {"parallel": {"strategy": "fsdp"}}
+HSDP: Sections = {"parallel": {"strategy": "hsdp", "hsdp": {"shard_size": 2}}}
+"""Pairs of ranks share a copy."""
+PREFETCH: Sections = {"parallel": {"fsdp": {"forward_prefetch": 1, "backward_prefetch": 1}}}
 BUFFERS: Sections = {
     "model": {"transforms": ["tests.support.injected_delays:with_buffer"]},
     "data": {"delay_ranks": [0], "delay_s": LATE_S},
