@@ -19,6 +19,7 @@ from analysis.stragglers.culprit import (
 )
 from analysis.stragglers.intervals import SecondsInterval
 from analysis.stragglers.links import LinkRate, find_slow_links, node_name
+from analysis.stragglers.noise_floor import corrected_wait, noise_floor
 from analysis.stragglers.persistence import StragglerLoss
 from analysis.stragglers.rank_steps import rank_steps
 from tests.support.straggler_records import TRANSFER_S, delays, generate
@@ -72,6 +73,7 @@ def test_one_slow_rank(ranks, phase):
     assert culprit.cost.low is not None
     assert 0 < culprit.cost.low < culprit.cost_s
     assert culprit.last_share == pytest.approx(1.0, abs=0.01)
+    assert (culprit.first_step, culprit.last_step, culprit.steps) == (1, 60, 60)
 
 
 @pytest.mark.parametrize("nodes", [2, 4, 16])
@@ -95,6 +97,8 @@ def test_one_slow_link_is_named_and_not_its_rank(nodes):
     assert (culprit.kind, culprit.name, culprit.ranks) == ("link", "the link of node c02", ())
     assert culprit.excess_s.value == pytest.approx(9 * TRANSFER_S, rel=0.05)
     assert culprit.phase == "comm_transfer_s"
+    assert (culprit.host, culprit.persistent, culprit.last_share) == ("", True, None)
+    assert culprit.link in find_slow_links(ring(nodes, of_node(2, nodes, 0.1)))
 
 
 def test_without_rates_long_transfer_is_pointed_out_and_nobody_is_named():
@@ -303,3 +307,49 @@ def test_without_phases_the_whole_step_is_longer():
     rows = generate(delays(4, 60, slow=[1], slow_s=0.05))
     phases = ["compute_s", "input_s", "optimizer_s", "checkpoint_s", "other_s"]
     assert only(rows.drop(columns=phases)).phase == "step_s"
+
+
+def test_a_late_step_outside_of_an_episode_is_not_its_cost():
+    added = delays(4, 200, slow=[1], slow_s=0.06, jitter_s=0.0001, between=(101, 140))
+    added[1, [10, 170]] += 0.1
+    assert only(generate(added)).cost_s == pytest.approx(0.06 * 40 / 200, rel=0.01)
+
+
+def test_a_diagnosis_has_the_floor_and_the_waiting_above_it():
+    rows = generate(delays(4, 60, jitter_s=0.004), noise_s=0.001)
+    steps = rank_steps(rows)
+    assert steps is not None
+    found = diagnosis(rows)
+    assert found.step_s == pytest.approx(rows["step_s"].mean())
+    assert found.floor == noise_floor(steps.own_s, steps.wait_s + steps.transfer_s)
+    assert found.wait_s == pytest.approx(corrected_wait(steps.wait_s, found.floor).mean())
+    assert (found.separates_waiting, found.link_rates, found.unexplained_transfer) == (True, False, True)
+    with_links = diagnosis(rows, ring(4))
+    assert (with_links.link_rates, with_links.unexplained_transfer) == (True, False)
+    assert not diagnosis(generate(np.zeros((4, 60)), transfer_s=0.01)).unexplained_transfer
+    without = diagnosis(rows.assign(comm_wait_s=np.nan))
+    assert (without.floor, without.wait_s, without.unexplained_transfer) == (None, None, False)
+
+
+def test_the_floor_counts_as_transfer():
+    """Recorded transfer is below a tenth of the step, and with the floor of 1 ms above it."""
+    rows = generate(np.zeros((4, 200)), transfer_s=0.0155, noise_s=0.001)
+    assert rows["comm_transfer_s"].mean() < 0.1 * rows["step_s"].mean()
+    assert diagnosis(rows).unexplained_transfer
+
+
+def test_the_usual_rate_is_one_that_was_measured_and_half_of_it_is_not_slow():
+    """In a ring of three, one slow link slows 4 of 6 directions."""
+    nodes = ("c00", "c01", "c02")
+    pairs = [(a, b) for a in nodes for b in nodes if a != b]
+    for factor, names in ((0.45, ["the link of node c01"]), (0.5, [])):
+        rates = [LinkRate(a, b, factor * USUAL if "c01" in (a, b) else USUAL) for a, b in pairs]
+        assert [link.name for link in find_slow_links(rates)] == names
+
+
+def test_slow_links_are_the_fewest_nodes_and_the_slowest_comes_first():
+    found = find_slow_links(ring(4, {(1, 0): 0.4, (1, 2): 0.4, (2, 1): 0.1}))
+    assert [link.name for link in found] == [
+        "the link from node c02 to node c01",
+        "sending on the link of node c01",
+    ]

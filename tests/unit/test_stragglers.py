@@ -29,7 +29,7 @@ from analysis.stragglers.late_share import late_share
 from analysis.stragglers.links import LinkRate
 from analysis.stragglers.noise_floor import NoiseFloor, corrected_wait, noise_floor
 from analysis.stragglers.of_runs import RunStragglers, noise_floors, read_link_rates, stragglers_of
-from analysis.stragglers.outliers import find_outliers, median_of_others
+from analysis.stragglers.outliers import find_outliers, median_of_others, slow_ranks, smallest_excess_s
 from analysis.stragglers.persistence import split_loss, unbiased_loss
 from analysis.stragglers.rank_steps import RankSteps, rank_steps
 from disttrain.records.json_files import write_json
@@ -154,6 +154,42 @@ def test_real_waiting_is_left_when_the_floor_is_subtracted(ranks):
         floor = noise_floor(found.own_s, found.wait_s + found.transfer_s)
         true_s = waiting(added).mean()
         assert corrected_wait(found.wait_s, floor).mean() == pytest.approx(true_s, abs=0.00012, rel=0.02)
+
+
+def test_the_floor_of_skewed_noise_is_that_of_its_smallest_values():
+    """Of N exponential values with mean 1 the smallest is 1/N, and 1.4826 MAD is 0.713."""
+    exposed_s = 0.1 + 0.001 * np.random.default_rng(5).exponential(size=(64, 400))
+    own_s = np.ones_like(exposed_s)
+    found = noise_floor(own_s, exposed_s)
+    assert found.floor_s == pytest.approx(0.001 * (1 - 1 / 64), rel=0.2)
+    assert found.noise_s == pytest.approx(0.000713, rel=0.1)
+    assert found == noise_floor(own_s, exposed_s) == noise_floor(own_s, exposed_s, seed=0)
+    many = np.random.default_rng(5).exponential(0.001, size=(512, 500))
+    assert noise_floor(np.ones_like(many), many).floor_s == pytest.approx(0.001, rel=0.2)
+    assert noise_floor(own_s[:1], exposed_s[:1]) == (0.0, 0.0)
+    waits = np.array([[1.0, 2.0], [3.0, 6.0]])
+    assert corrected_wait(waits, NoiseFloor(0.5, 0.1)).tolist() == [1.0, 4.0]
+
+
+def test_at_least_half_of_the_ranks_are_the_reference():
+    for levels, slow in (([1, 1, 2, 3], [2, 3]), ([1, 2, 8, 40], []), ([5, 1], [0])):
+        assert slow_ranks(np.repeat(np.array(levels, dtype=float)[:, None], 50, axis=1)) == slow
+
+
+def test_the_ranks_of_a_slow_node_share_the_last_place():
+    own_s = 0.12 + delays(8, 20, slow=[4, 5, 6, 7], slow_s=0.03, jitter_s=0.005)
+    assert slow_ranks(own_s, {"a": [0, 1, 2, 3], "b": [4, 5, 6, 7]}) == [4, 5, 6, 7]
+    assert slow_ranks(own_s) != [4, 5, 6, 7]
+
+
+def test_the_smallest_excess_is_that_of_the_strictest_rule():
+    """Equal ranks need 3 %; ranks that differ 3.5 robust standard deviations of their means."""
+    assert smallest_excess_s(np.full((4, 50), 2.0)) == pytest.approx(0.06)
+    spread = np.array([1.0, 2.0, 3.0, 4.0, 5.0])[:, None] + np.zeros((5, 50))
+    assert smallest_excess_s(spread) == pytest.approx(3.5 * 1.4826)
+    own_s = 1 + delays(2, 4, jitter_s=0.01)
+    deviation = own_s[0] - own_s[1]
+    assert smallest_excess_s(own_s) >= 12 * deviation.std()
 
 
 def test_a_heat_map_of_many_ranks_and_steps_keeps_one_slow_rank_visible():
