@@ -21,6 +21,10 @@ BASE_STRATEGIES = ("ddp", "dp", "single")
 """Strategies that others are compared with, the first that the sweep has."""
 
 
+_MESSAGES = ("parallel.ddp.", "parallel.gradient_communication.")
+"""Beginnings of options that set how ranks exchange gradients."""
+
+
 @dataclass(frozen=True)
 class PointComparison:
     """One point against another of the same shape."""
@@ -108,6 +112,7 @@ def _compared(pairs: Sequence[tuple[Curve, Curve]], margin: float) -> list[Point
         for point in curve.points
         for base in other.points
         if (point.nodes, point.devices) == (base.nodes, base.devices)
+        and not (point.world_size == base.world_size == 1 and _differ_in_messages_alone(curve, other))
     ]
     comparisons = [
         compare(point.samples_per_s_by_run, base.samples_per_s_by_run, margin) for _, point, _, base in found
@@ -120,6 +125,13 @@ def _compared(pairs: Sequence[tuple[Curve, Curve]], margin: float) -> list[Point
         reason = _reason(point, base, unstable=unstable) if settled == "unsettled" else ""
         rows.append(PointComparison(curve, point, other, base, rate_ratio(point, base), settled, reason))
     return rows
+
+
+def _differ_in_messages_alone(curve: Curve, other: Curve) -> bool:
+    """Whether only options of the messages between ranks differ: one rank sends none."""
+    keys = curve.axes.keys() | other.axes.keys()
+    differing = [key for key in keys if curve.axes.get(key) != other.axes.get(key)]
+    return bool(differing) and all(key.startswith(_MESSAGES) for key in differing)
 
 
 def _reason(point: Point, base: Point, *, unstable: bool) -> str:
