@@ -55,22 +55,35 @@ def cell(value: Value, unit: Unit) -> Cell:
 
 
 def _estimate(value: Estimate, unit: Unit) -> Cell:
+    if unit == "s":
+        return _duration(value)
     text = _FORMS[unit](value.value)
     repeats = f"n={value.repeats}"
     if value.low is None or value.high is None:
         return Cell(text, units.interval(value), repeats)
     factor, digits = _scale(value.value, unit)
     low, high = value.low, value.high
-    if unit == "s":
-        low, high = units.resolved_s(low), units.resolved_s(high)
     if digits is not None:
         bounds = f"[{low * factor:z.{digits}f}, {high * factor:z.{digits}f}]"
     else:
         form = units.money if unit == "currency" else units.number
         bounds = f"[{form(low * factor)}, {form(high * factor)}]"
-    if value.basis == "within run":
-        bounds += " within the run"
-    return Cell(text, bounds, repeats)
+    return Cell(text, _marked(bounds, value), repeats)
+
+
+def _duration(value: Estimate) -> Cell:
+    """Value and interval in the unit of the longest of them: `0.458 ms [0, 11.4]`."""
+    repeats = f"n={value.repeats}"
+    if value.low is None or value.high is None:
+        return Cell(units.seconds(value.value), units.interval(value), repeats)
+    known = [units.resolved_s(each) for each in (value.value, value.low, value.high)]
+    factor, unit = units.time_scale(max(map(abs, known)))
+    mean, low, high = (units.number(each * factor) for each in known)
+    return Cell(f"{mean} {unit}", _marked(f"[{low}, {high}]", value), repeats)
+
+
+def _marked(bounds: str, value: Estimate) -> str:
+    return f"{bounds} within the run" if value.basis == "within run" else bounds
 
 
 def _scale(value: float, unit: Unit) -> tuple[float, int | None]:
@@ -79,8 +92,6 @@ def _scale(value: float, unit: Unit) -> tuple[float, int | None]:
         return 100.0, 1
     if unit == "ratio":
         return 1.0, 2
-    if unit == "s":
-        return units.time_scale(abs(value))[0], None
     if unit == "g":
         return units.mass_scale(value)[0], None
     if unit == "span":

@@ -52,6 +52,7 @@ def test_values_have_their_unit(value, unit, text):
     [
         (Estimate(0.913, 0.901, 0.924, 3), "share", "91.3 % [90.1, 92.4], n=3"),
         (Estimate(0.1, 0.09, 0.11, 3), "s", "100 ms [90.0, 110], n=3"),
+        (Estimate(458e-6, 0, 11.4e-3, 1, "within run"), "s", "0.458 ms [0, 11.4] within the run, n=1"),
         (Estimate(-1e-17, -1.39e-17, 1e-17, 3), "s", "0 µs [0, 0], n=3"),
         (Estimate(1e-6, -1.39e-17, 2e-6, 3), "s", "1.00 µs [0, 2.00], n=3"),
         (Estimate(-1e-9, -1e-8, 1e-8, 3), "points", "+0.0 pp [0.0, 0.0], n=3"),
