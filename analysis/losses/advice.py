@@ -86,7 +86,7 @@ _PHASES = {
         ("more loader workers with prefetch",),
     ),
     "comm_wait_s": _Line(
-        "Waiting for changing ranks falls with a longer step",
+        "Waiting for ranks that are late in turn is a smaller share of a longer step",
         ("a larger train.local_batch_size",),
         ("a larger batch of each rank",),
     ),
@@ -156,10 +156,17 @@ def advice(
     if line is _GRADIENTS and messages == 1:
         line = _ONE_MESSAGE
     options = [option for option in line.options if not _is_set(option, config or {})]
+    if (config or {}).get("resources.gpus_per_node") == 1:
+        options = _across_nodes(options)
     options = _with_measurements(options, measured or {})
     if not own_program:
         options = list(line.settings)
     return f"{line.aim}: {'; or '.join(options[:most])}." if options else f"{line.aim}."
+
+
+def _across_nodes(options: Sequence[str]) -> list[str]:
+    """The options for one rank a node, where nothing can be combined within a node."""
+    return [option.replace(", hierarchical)", ")") for option in options if "=hsdp" not in option]
 
 
 def _with_measurements(options: Sequence[str], measured: Mapping[str, Sequence[MeasuredValue]]) -> list[str]:

@@ -4,8 +4,8 @@ With s the share of the step T that a phase takes, throughput without that phase
 the ceiling s / (1 - s). It is no forecast, because the removed time can move to another phase. Compute and
 optimizer are needed, so that only their part beyond the prediction of the base counts.
 
-A bottleneck is significant if the lower bound of its share exceeds `MATERIAL`. One repeat has no interval and
-no significant bottleneck; neither have steps that are not stationary.
+A bottleneck is significant if the lower bound of its share over repeats exceeds `MATERIAL`. One repeat has at
+most an interval within the run and no significant bottleneck; neither have steps that are not stationary.
 """
 
 from __future__ import annotations
@@ -37,6 +37,11 @@ class Bottleneck:
     significant: bool
 
     @property
+    def judged(self) -> bool:
+        """Whether the share has an interval over repeats."""
+        return self.share.basis == "repeats" and self.share.low is not None
+
+    @property
     def ceiling(self) -> Estimate:
         """Largest gain in throughput from its removal, as a share of the throughput."""
         low, high = self.share.low, self.share.high
@@ -61,11 +66,11 @@ def bottlenecks(
     """
     costs = straggler_s or {}
     phases = {name: point.phases[name] - costs.get(name, 0.0) for name in point.phases}
-    point = replace(point, phases=phases)
-    removable = {name: point.mean_share(point.phases[name]) for name in PHASES if name not in NEEDED}
+    # the steps of a single repeat have the seconds of stragglers in their phases
+    point = replace(point, phases=phases, series=None if costs else point.series)
+    removable = {name: point.share_of_step([name]) for name in PHASES if name not in NEEDED}
     if base is not None and base is not point:
-        repeats_alone = replace(point, series=None)  # an interval within one run makes none significant
-        parts = {part.name: part.share for part in waterfall(repeats_alone, base).parts}
+        parts = {part.name: part.share for part in waterfall(point, base).parts}
         removable |= {name: parts[name] for name in NEEDED}
     if costs:
         removable[STRAGGLERS] = point.mean_share(np.sum(list(costs.values()), axis=0))
@@ -76,7 +81,7 @@ def bottlenecks(
 def _bottleneck(phase: str, share: Estimate) -> Bottleneck:
     low, high = (None if bound is None else min(max(bound, 0.0), 0.999) for bound in (share.low, share.high))
     bounded = Estimate(min(share.value, 0.999), low, high, share.repeats, share.basis)
-    return Bottleneck(phase, bounded, low is not None and low > MATERIAL)
+    return Bottleneck(phase, bounded, share.basis == "repeats" and low is not None and low > MATERIAL)
 
 
 def _gain(share: float) -> float:

@@ -89,9 +89,10 @@ def _normality(study: Study, sections: Sequence[Section]) -> str:
         for value in _residuals(point.samples_per_s_by_run)
     ]
     if len(residuals) < _LEAST_RESIDUALS:
+        points = "sizes" if len(study.curves) == 1 else "points"
         return (
-            f"too few repeats to check: {_LEAST_RESIDUALS} are needed in sizes with at least "
-            f"{_LEAST_REPEATS}, and there are {len(residuals)}"
+            f"too few repeats to check: {_LEAST_RESIDUALS} are needed, from {points} with at least "
+            f"{_LEAST_REPEATS} each, and there are {len(residuals)}"
         )
     if np.ptp(residuals) == 0:
         return ""

@@ -70,7 +70,7 @@ def bars_text(estimates: Iterable[Estimate | None]) -> str:
     drawn = f"Bars are {percent(CONFIDENCE, 0)} intervals over repeats." if has_bars(known) else ""
     if not any(each is not None and each.basis == "within run" and each.low is not None for each in known):
         return drawn
-    left_out = "Intervals within one run are in the table alone, as they lack the spread between repeats."
+    left_out = "Intervals within one run are not drawn, as they lack the spread between repeats."
     return sentence([drawn, left_out])
 
 
@@ -168,7 +168,7 @@ def is_measured(row: Mapping[Any, Any]) -> bool:
 def repeat_advice(rows: Iterable[Mapping[Any, Any]]) -> str:
     """The end of a sentence on these runs, which have one repeat."""
     if any(is_measured(row) for row in rows):
-        return "run each at least 3 times (--repeats 3)"
+        return "run all at least 3 times (--repeats 3)"
     return "add two launches of the same configuration to the table, each with its own run and repeat"
 
 

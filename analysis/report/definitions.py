@@ -57,7 +57,8 @@ _ALL = (
         "Verdict",
         "equivalent: 1/1.02 < X / X(base) < 1.02",
         "Equivalent: two one-sided t tests on logarithms place the ratio within the margin. Faster, slower: "
-        "Welch's t test on logarithms finds a difference. Unsettled: neither. The verdicts of one section "
+        "Welch's t test on logarithms finds a difference. Unsettled: neither, or one repeat, which is not "
+        "tested. The verdicts of one section "
         "together have a share of false findings of at most 5 %.",
         "Schuirmann, J. Pharmacokinetics and Biopharmaceutics 1987; Benjamini and Hochberg, JRSS B 1995",
     ),
@@ -72,7 +73,7 @@ _ALL = (
         "as those of phases, have Student's t without logarithms; the interval is cut at 0. Their interval "
         "of a single repeat is also one within the run; it needs the step records of all ranks. The figures "
         "of stragglers have such an interval, too, on means of up to 10 batches of steps. A size with a run "
-        "that is not stationary has none.",
+        "that is not stationary has none; a run that is too short to test has one.",
         "Welch, Biometrika 1947",
     ),
     Definition(
@@ -172,8 +173,9 @@ _ALL = (
         "busbw = f · bytes / shortest duration of a rank",
         "f = 2(n - 1)/n for all-reduce, (n - 1)/n for all-gather and reduce-scatter, 1 for broadcast, with n "
         "ranks: the rate that each link must carry, comparable with its line rate. The rank with the "
-        "shortest duration arrived last and waited for nobody. Of a step in which nothing is hidden, the "
-        "duration is the exposed transfer of all measured steps instead of that of profiled ones. Unit: B/s.",
+        "shortest duration arrived last and waited for nobody. Of several collectives: f · bytes of all "
+        "over the time in which any of them ran. Of a step in which nothing is hidden, the duration is the "
+        "exposed transfer of all measured steps, without the noise floor of waiting. Unit: B/s.",
         "NVIDIA nccl-tests, PERFORMANCE.md",
     ),
     Definition(
@@ -264,8 +266,10 @@ _ALL = (
         "MAD) and above 3 %, in 60 % of ten windows, and its interval excludes 0. It also has to pass "
         "Student's t on the number of independent steps (at one standard error above their estimated "
         "correlation), and be last more often than by chance; an excess of 12 standard deviations of the "
-        "jitter needs neither. A node: all its ranks. A link: exposed transfer above that at the usual "
-        "rate, (1 - rate / usual rate) · transfer; a lower bound of the link's own delay, because transfer "
+        "jitter needs neither. A rank is slow in one range of at least 5 steps if 60 % of them "
+        "exceed 3 % and their sum exceeds the largest of any range and rank in 98 % of random orders of the "
+        "steps. A node: all its ranks. A link: exposed transfer above that at the usual rate, "
+        "(1 - rate / usual rate) · transfer; a lower bound of the link's own delay, because transfer "
         "under compute and during the wait for a late rank is not exposed. Interval: 95 %, batch means over "
         "the steps of one run.",
         "Iglewicz and Hoaglin, 1993",

@@ -81,7 +81,7 @@ def _time(study: Study, curve: Curve) -> str:
     found = [each for each in waterfalls(study) if each.curve is curve]
     if not found:
         waits = composition.longest_phase(curve.points[-1]) == WAIT
-        lost = [composition.most(curve)]
+        lost = [composition.most(study, curve)]
     else:
         largest = largest_loss(found[-1])
         waits = largest is not None and largest.name == WAIT

@@ -133,7 +133,7 @@ def _single_repeats(included: pd.DataFrame, curves: Sequence[Curve]) -> list[str
     which = f"All {points} have" if alone == len(counts) else f"{alone} of {len(counts)} {points} have"
     return [
         f"{which} one repeat: the spread between repeats is unknown, so no difference is settled. To settle "
-        f"one, {repeat_advice(included.to_dict('records'))}."
+        f"them, {repeat_advice(included.to_dict('records'))}."
     ]
 
 
@@ -236,7 +236,7 @@ def _late_emulation(included: pd.DataFrame) -> list[str]:
     most = late.loc[(late["emulation_late_s"] / late["step_s"]).idxmax()]
     return [
         f"Emulated layers ended late in {len(late)} of {len(included)} runs, by up to {percent(share)} of "
-        f"the step, in {most['sweep']}/{most['run']}. The machine was too busy for this number of ranks, so "
+        f"the step, in {most['sweep']}/{most['run']}. Ranks did not get a processor in time, so "
         "step times are too long by about as much."
     ]
 

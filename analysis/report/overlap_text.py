@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis.report.model import RunOverlap
+from analysis.runs.one_machine import one_machine_of
 from analysis.units import listed, plural, span
 
 NAMED_HOSTS = 3
@@ -30,16 +31,24 @@ def warning(overlaps: Sequence[RunOverlap], included: pd.DataFrame) -> list[str]
     same = sum(each.gpus == "same" for each in overlaps)
     if same:
         shared += f", and {plural(same, 'pair')} could use the same GPU"
+    # nodes that are one machine stay so, whichever of them a job has
+    one_machine = one_machine_of(list(included.loc[_overlapped(overlaps, included), "path"]))
+    nodes = "" if one_machine else ", or on nodes of their own (profile key exclusive)"
     return [
         f"{_sizes(overlaps, included)} They shared its {shared}: {longest}{others}. Run them one at a time "
-        "(--serial), or on nodes of their own (profile key exclusive)."
+        f"(--serial){nodes}."
     ]
+
+
+def _overlapped(overlaps: Sequence[RunOverlap], included: pd.DataFrame) -> pd.Series[bool]:
+    """Whether each run overlapped with another one."""
+    names = {name for each in overlaps for name in (each.run, each.other)}
+    return (included["sweep"] + "/" + included["run"]).isin(names)
 
 
 def _sizes(overlaps: Sequence[RunOverlap], included: pd.DataFrame) -> str:
     """The node counts whose runs overlapped, and those whose runs had their machines alone."""
-    names = {name for each in overlaps for name in (each.run, each.other)}
-    shared = (included["sweep"] + "/" + included["run"]).isin(names)
+    shared = _overlapped(overlaps, included)
     loaded = sorted(set(included.loc[shared, "nodes"]))
     alone = sorted(set(included["nodes"]) - set(loaded))
     text = "overlapped in time on one machine and may have slowed each other down"
@@ -47,7 +56,7 @@ def _sizes(overlaps: Sequence[RunOverlap], included: pd.DataFrame) -> str:
         return f"Runs {text}."
     return (
         f"Runs at {_node_counts(loaded)} {text}; those at {_node_counts(alone)} ran alone, so ratios between "
-        "the two compare loaded with unloaded runs."
+        "the two compare runs that overlapped with runs that did not."
     )
 
 

@@ -14,7 +14,7 @@ WIDE = 1.5
 def headline(curve: Curve, curves: int = 1) -> str:
     """Speed-up and efficiency of the largest size against the base, as one sentence."""
     name = f" ({curve.label})" if curves > 1 else ""
-    base, point = curve.base, _headline_point(curve)
+    base, point = curve.base, headline_point(curve)
     if base is None:
         rates = _rates(curve.points[-1], curve)
         return f"No run of the requested base size{name}, so no speed-up; {rates}"
@@ -31,7 +31,7 @@ def headline(curve: Curve, curves: int = 1) -> str:
 
 def precision(curve: Curve) -> str:
     """Interval of the headline's efficiency, and its difference from 100 % by phase if settled."""
-    base, point = curve.base, _headline_point(curve)
+    base, point = curve.base, headline_point(curve)
     if base is None or point is None or point.efficiency is None:
         return ""
     if point.efficiency.basis == "not stationary":
@@ -119,7 +119,7 @@ def _unsettled(estimate: Estimate) -> bool:
     return estimate.low is not None and estimate.high is not None and estimate.high > WIDE * estimate.low
 
 
-def _headline_point(curve: Curve) -> Point | None:
+def headline_point(curve: Curve) -> Point | None:
     """The largest point, or the smallest if the largest is the base; None without both."""
     others = [point for point in curve.points if curve.base is not None and point.size != curve.base_size]
     largest = curve.points[-1]

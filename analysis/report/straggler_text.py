@@ -168,7 +168,7 @@ def _nobody(repeats: Sequence[Diagnosis], *, jitter: bool) -> str:
     if not all(each.separates_waiting for each in repeats):
         return CANNOT_COMPARE
     links = all(each.link_rates for each in repeats)
-    link = ", and no link by its rate before training" if links else ""
+    link = "; no link was slow before training" if links else ""
     text = f"No rank or node is slower than the others beyond chance{link}."
     shares = [each.waiting.transient_s / each.step_s for each in repeats]
     share = sum(shares) / len(shares)

@@ -67,7 +67,9 @@ def test_compute_of_one_repeat_is_not_significant_by_the_spread_of_its_steps() -
         for each in (point, base)
     ]
     (found,) = bottlenecks(*alone)
-    assert (found.phase, found.share.low, found.significant) == ("compute_s", None, False)
+    assert (found.phase, found.share.basis, found.significant) == ("compute_s", "within run", False)
+    assert found.ceiling.low == pytest.approx(0.3)
+    assert (found.ceiling.basis, found.judged) == ("within run", False)
 
 
 def test_only_compute_beyond_the_base_counts() -> None:

@@ -26,7 +26,7 @@ def section_of(sweep: Path) -> Section:
 def test_the_highest_ceiling_is_named_with_an_option(tmp_path: Path) -> None:
     section = section_of(fake_sweep(tmp_path))
     assert section.conclusion.startswith(
-        "Send fewer bytes: parallel.gradient_communication.scheme (fp16, bf16, powersgd, hierarchical). "
+        "Send fewer bytes: parallel.gradient_communication.scheme (fp16, bf16, powersgd). "
         "At 4 nodes, data transfer is 20.8 % of the step; without all of it, throughput would be at most "
         "26 % higher ["
     )
@@ -50,6 +50,7 @@ def test_options_quote_what_the_sweep_measured_of_them(tmp_path: Path) -> None:
     assert faster.startswith("Send fewer bytes: another parallel.ddp.bucket_mb (")
     assert "measured here: 4 has 1.10\N{MULTIPLICATION SIGN} the throughput)" in faster
     assert section.conclusion.startswith("Send fewer bytes: parallel.gradient_communication.scheme")
+    assert "hierarchical" not in " ".join(advice.values())  # one rank a node has nothing to combine
 
 
 def test_nothing_is_named_where_nothing_is_significant(tmp_path: Path) -> None:
@@ -62,11 +63,11 @@ def test_one_repeat_shows_ceilings_without_judging_them(tmp_path: Path) -> None:
     section = section_of(fake_sweep(tmp_path, repeats=1))
     assert section.conclusion.startswith("Send fewer bytes: ")
     assert section.conclusion.endswith(
-        "% higher. One repeat, so not tested: run each at least 3 times (--repeats 3)."
+        "% higher. The share is of one repeat: run all at least 3 times (--repeats 3)."
     )
     (table,) = section.tables
     assert table.caption.endswith(
-        "One repeat: no interval between repeats, so all parts above 1 % are listed."
+        "One repeat: no interval between repeats, so all losses above 1 % at the largest size are listed."
     )
     assert table.rows[0][1] == "data transfer"
 

@@ -361,8 +361,8 @@ def test_gpus_that_a_job_held_for_ranks_on_processors_are_named(tmp_path: Path) 
     section = cost.build(study)
     assert section is not None
     assert section.paragraphs == [
-        "The jobs of 2 runs requested GPUs from Slurm and held them, although their ranks ran on processors: "
-        "these are GPU-hours."
+        "The jobs of 2 runs requested 1 GPU a node from Slurm, although their ranks ran on processors: the "
+        "hours are those of the GPUs that they held."
     ]
     on_gpus = cost.build(replace(study, runs=study.runs.assign(device="NVIDIA H100")))
     assert on_gpus is not None

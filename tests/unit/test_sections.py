@@ -340,4 +340,4 @@ def test_figures_state_which_intervals_their_bars_are(tmp_path: Path, repeats: i
     assert {figure.name for figure in section.figures} == {"scaling", "efficiency"}
     for figure in section.figures:
         assert ("Bars are 95 % intervals over repeats." in figure.reading) == (repeats == 3)
-        assert ("within one run are in the table alone" in figure.reading) == (repeats == 1)
+        assert ("within one run are not drawn" in figure.reading) == (repeats == 1)

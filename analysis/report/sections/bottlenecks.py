@@ -42,7 +42,7 @@ def build(study: Study) -> Section | None:
     sources: list[list[RunLink]] = []
     for curve, point, found, shared in each:
         for bottleneck in found:
-            if not bottleneck.significant and bottleneck.share.low is not None:
+            if bottleneck.judged and not bottleneck.significant:
                 continue
             rest = ", without the stragglers' part" if bottleneck.phase in shared else ""
             name, share = NAMES[bottleneck.phase] + rest, bottleneck.share
@@ -64,16 +64,16 @@ def build(study: Study) -> Section | None:
 
 def _listed(each: list[SizeBottlenecks]) -> str:
     """The rule by which parts are listed."""
-    every = [bottleneck.share for size in each for bottleneck in size.found]
+    every = [bottleneck for size in each for bottleneck in size.found]
     judged = "Only parts whose lower bound exceeds 1 % of the step are shown."
-    unjudged = [share for share in every if share.low is None]
+    unjudged = [bottleneck for bottleneck in every if not bottleneck.judged]
     if not unjudged:
         return judged
     reason = "One repeat: no interval between repeats"
-    if unjudged[0].basis == "not stationary":
+    if unjudged[0].share.basis == "not stationary":
         reason = "Not stationary: no interval"
     if len(unjudged) == len(every):
-        return f"{reason}, so all parts above 1 % are listed."
+        return f"{reason}, so all losses above 1 % at the largest size are listed."
     return f"{judged} Parts without such a bound are listed above 1 %."
 
 
@@ -161,7 +161,7 @@ def conclusion(study: Study, each: SizeBottlenecks) -> str:
     curve, point, found, _ = each
     place = common.point_name(study, curve, point)
     judged = [bottleneck for bottleneck in found if bottleneck.significant]
-    unjudged = found[:1] if found and found[0].share.low is None else []
+    unjudged = found[:1] if found and not found[0].judged else []
     if not judged and not unjudged:
         counted = plural(len(point.runs), "repeat")
         return (
@@ -169,9 +169,9 @@ def conclusion(study: Study, each: SizeBottlenecks) -> str:
         )
     first = (judged or unjudged)[0]
     again = common.repeat_advice(study.runs_of(curve, point))
-    untested = f"One repeat, so not tested: {again}."
+    untested = f"The share is of one repeat: {again}."
     if first.share.basis == "not stationary":
-        untested = "Steps are not stationary, so not tested."
+        untested = "Steps are not stationary, so the share has no interval."
     return common.sentence(
         [
             advice_on(study, curve, point, first, most=1),
@@ -187,6 +187,7 @@ def _reason(first: Bottleneck, place: str) -> str:
     excess = " beyond the prediction of the base" if first.phase in NEEDED else ""
     low, high = first.ceiling.low, first.ceiling.high
     bounds = "" if low is None or high is None else f" [{100 * low:.0f}, {100 * high:.0f}]"
+    bounds += " within the run" if first.ceiling.basis == "within run" else ""
     return (
         f"At {place}, {name}{excess} is {share} of the step; without all of it, throughput would be at most "
         f"{gain} higher{bounds}."

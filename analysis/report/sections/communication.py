@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from analysis.efficiency import Curve, Point
-from analysis.losses.waiting import TRANSFER, WAIT
+from analysis.losses.waiting import TRANSFER, WAIT, as_recorded
 from analysis.profiled_communication import NOTHING_HIDDEN, bus_bandwidth, is_exposed, unrepresentative
 from analysis.report.cells import cell
 from analysis.report.common import (
@@ -126,8 +126,11 @@ def _measured_share(study: Study, curve: Curve, point: Point) -> Estimate | None
 
 
 def _bus_bandwidths(study: Study, curve: Curve, point: Point) -> dict[str, float | None]:
-    """Bus bandwidth of each repeat that has collectives on record, by run."""
-    transfer_s = study.phase_times(curve, point).phases[TRANSFER]
+    """Bus bandwidth of each repeat that has collectives on record, by run.
+
+    The recorded transfer has no noise floor of waiting: it is that of the rank that waited for nobody.
+    """
+    transfer_s = as_recorded(study.phase_times(curve, point)).phases[TRANSFER]
     return {
         run: bus_bandwidth(metrics.comm, float(seconds))
         for run, seconds in zip(point.runs, transfer_s, strict=True)
@@ -257,11 +260,15 @@ def _hidden(study: Study, curve: Curve, point: Point) -> str:
     share = _hidden_share(study, curve, point)
     if share is None:
         return ""
-    steps = sum(each.sampled_steps for each in _summaries(study, curve, point))
-    text = (
-        f"In {plural(steps, 'profiled step')}, {cell(share, 'share').in_text} of the communication is hidden"
+    known = _summaries(study, curve, point)
+    steps, total_s = (
+        sum(each.sampled_steps for each in known),
+        statistics.fmean(each.total_s for each in known),
     )
-    return f"{text} under compute."
+    return (
+        f"Of {seconds(total_s)} of communication in {plural(steps, 'profiled step')}, "
+        f"{cell(share, 'share').in_text} is hidden under compute."
+    )
 
 
 def _others_hide(study: Study, points: _Sizes, shown: Curve, at: Point) -> str:

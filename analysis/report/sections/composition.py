@@ -67,21 +67,22 @@ def growth(study: Study) -> str:
     share of its step, if the section of the waterfall does not name it."""
     found = waterfalls(study)
     if not found:
-        return most(study.curves[0])
+        return most(study, study.curves[0])
     shown = leading(found)
     last = {id(each.curve): each for each in found}.values()
     worst = max(last, key=lambda each: 1 - each.whole.efficiency)
-    return sentence([most(shown.curve), loss_sentence(study, worst) if worst is not shown else ""])
+    return sentence([most(study, shown.curve), loss_sentence(study, worst) if worst is not shown else ""])
 
 
-def most(curve: Curve) -> str:
-    """Name the phase that takes most of a step at the largest size; empty without measured phases."""
+def most(study: Study, curve: Curve) -> str:
+    """Name the longest phase of a step at the largest size; empty without measured phases."""
     largest = curve.points[-1]
     name = longest_phase(largest)
     if name is None:
         return ""
-    most = percent((largest.composition[name] or 0.0) / sum(filter(None, largest.composition.values())), 0)
-    return f"{PHASE_NAMES[name].capitalize()} takes most of a step: {most}."
+    share = percent((largest.composition[name] or 0.0) / sum(filter(None, largest.composition.values())), 0)
+    place = point_name(study, curve, largest)
+    return f"On {place}, the longest phase is {PHASE_NAMES[name]}: {share} of the step."
 
 
 def longest_phase(point: Point) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from analysis.losses.compute_evidence import config_of
 from analysis.report.model import RunCost
 from analysis.report.run_records import run_costs
 from analysis.report.section import Column, RunLink, Section, Table, Value
@@ -55,12 +56,19 @@ def build(study: Study) -> Section | None:
 def _unused_gpus(study: Study, rows: Sequence[RunCost]) -> list[str]:
     """A sentence on jobs that held GPUs while their ranks ran on processors; empty without any."""
     ran_on = {(row.sweep, row.run): row.device for row in study.runs.itertuples()}
-    count = sum(row.unit == "GPU-hours" and ran_on[row.sweep, row.run] == "cpu" for row in rows)
-    if not count:
+    paths = {(row.sweep, row.run): row.path for row in study.runs.itertuples()}
+    held = [
+        config_of(str(paths[row.sweep, row.run])).get("resources.gpus_per_node")
+        for row in rows
+        if row.unit == "GPU-hours" and ran_on[row.sweep, row.run] == "cpu"
+    ]
+    if not held:
         return []
+    counts = sorted({count for count in held if isinstance(count, int)})
+    gpus = f"{plural(counts[0], 'GPU')} a node" if len(counts) == 1 else "GPUs"
     return [
-        f"The jobs of {plural(count, 'run')} requested GPUs from Slurm and held them, although their ranks "
-        "ran on processors: these are GPU-hours."
+        f"The jobs of {plural(len(held), 'run')} requested {gpus} from Slurm, although their ranks ran on "
+        "processors: the hours are those of the GPUs that they held."
     ]
 
 

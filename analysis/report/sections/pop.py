@@ -70,8 +70,10 @@ def build(study: Study) -> Section | None:
         f"The smallest factor is {NAMES[name]}, {percent(value)} at {place}.",
         paragraphs=[
             "Each factor is 100 % without loss; their product is the parallel efficiency. Useful time is "
-            "compute and optimizer, and a step has one synchronization. Balance counts differences of useful "
-            "time alone, so that the noise floor of waiting (see Stragglers) is part of transfer."
+            "compute and optimizer, and a step has one synchronization. Balance compares useful "
+            "times with the longest one, not with the step. Waiting (see Stragglers) is measured in "
+            "communication instead, above an estimated noise floor, and also counts late hosts. Here they "
+            "are part of host, and the floor is part of transfer."
         ],
         tables=tables,
         folded=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import pandas as pd
@@ -143,9 +144,9 @@ def _question(study: Study, samples: float) -> str:
     batches = {point.global_batch_size for curve in study.curves for point in curve.points}
     shorter = ""
     if len(batches) > 1:
+        steps = plural(math.ceil(samples / max(batches)), "step")
         shorter = (
-            " A larger global batch takes fewer steps for them, so that runs of an equal number of steps "
-            "trained on more samples than this."
+            f" A larger global batch takes fewer steps for them: {steps} at {max(batches)} samples a step."
         )
     return f"The training has {number(samples)} samples, {source}.{shorter}{unknown}"
 
