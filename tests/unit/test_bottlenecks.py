@@ -166,6 +166,7 @@ def test_measured_values_are_those_of_one_other_option_at_the_same_size(tmp_path
         rate: ["0.1"],
     }
     assert found[mb][0].ratio == pytest.approx(1.1)
+    assert measured_values(curve, point, sorted(curves, key=lambda each: each.sweep != "two")) == found
     emulated = [replace(each, emulated=each is not curve) for each in curves]
     assert measured_values(emulated[curves.index(curve)], point, [*emulated, curve]) == {}
     lacking = replace(curve, axes={mb: 4})
