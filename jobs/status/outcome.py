@@ -48,7 +48,7 @@ def recorded_outcome(run: RunDir, attempt: int | None) -> dict[str, Any] | None:
 
 
 def is_holder_dead(entry: journal.JournalEntry) -> bool:
-    """Whether the process that holds a queued local submission has ended."""
+    """Whether the process that holds a queued submission on this machine has ended."""
     holder = entry.read("holder")
     return holder is not None and is_alive(holder["process"]) is False
 

@@ -258,6 +258,5 @@ def test_links_without_measured_rates_are_not_in_the_sentence(tmp_path):
     write_json(run.attempt(0).links, record.model_dump(mode="json"))
     text = sentence_of(study_of(tmp_path / "sweep"))
     assert (
-        "No rank or node is slower than the others beyond chance; no link was slow before training."
-        in text
+        "No rank or node is slower than the others beyond chance; no link was slow before training." in text
     )
