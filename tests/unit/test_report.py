@@ -10,6 +10,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from analysis.efficiency import Curve, scaling_curves
@@ -364,6 +365,10 @@ def test_gpus_that_a_job_held_for_ranks_on_processors_are_named(tmp_path: Path) 
         "The jobs of 2 runs requested 1 GPU a node from Slurm, although their ranks ran on processors: the "
         "hours are those of the GPUs that they held."
     ]
+    failed_at_start = study.runs.assign(device=["cpu", pd.NA])
+    one = cost.build(replace(study, runs=failed_at_start))
+    assert one is not None
+    assert one.paragraphs[0].startswith("The jobs of 1 run requested")
     on_gpus = cost.build(replace(study, runs=study.runs.assign(device="NVIDIA H100")))
     assert on_gpus is not None
     assert on_gpus.paragraphs == []

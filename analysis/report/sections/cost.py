@@ -55,12 +55,12 @@ def build(study: Study) -> Section | None:
 
 def _unused_gpus(study: Study, rows: Sequence[RunCost]) -> list[str]:
     """A sentence on jobs that held GPUs while their ranks ran on processors; empty without any."""
-    ran_on = {(row.sweep, row.run): row.device for row in study.runs.itertuples()}
-    paths = {(row.sweep, row.run): row.path for row in study.runs.itertuples()}
+    known = study.runs[study.runs["device"].notna()]  # a run that failed at its start has no device
+    paths = {(row.sweep, row.run): row.path for row in known.itertuples() if row.device == "cpu"}
     held = [
         config_of(str(paths[row.sweep, row.run])).get("resources.gpus_per_node")
         for row in rows
-        if row.unit == "GPU-hours" and ran_on[row.sweep, row.run] == "cpu"
+        if row.unit == "GPU-hours" and (row.sweep, row.run) in paths
     ]
     if not held:
         return []
