@@ -365,7 +365,7 @@ def test_gpus_that_a_job_held_for_ranks_on_processors_are_named(tmp_path: Path) 
         "The jobs of 2 runs requested 1 GPU a node from Slurm, although their ranks ran on processors: the "
         "hours are those of the GPUs that they held."
     ]
-    failed_at_start = study.runs.assign(device=["cpu", pd.NA])
+    failed_at_start = study.runs.assign(device=pd.array(["cpu", None], dtype="string"))
     one = cost.build(replace(study, runs=failed_at_start))
     assert one is not None
     assert one.paragraphs[0].startswith("The jobs of 1 run requested")
