@@ -65,16 +65,16 @@ def truncations(included: pd.DataFrame) -> list[str]:
     named = [f"{row.sweep}/{row.run}: {row.truncated_steps}" for row in cut.head(NAMED_RUNS).itertuples()]
     more = f"; and {len(cut) - NAMED_RUNS} more" if len(cut) > NAMED_RUNS else ""
     most = max(int(json.loads(left_out)[-1][1]) for left_out in cut["left_out"])
-    samples = (
-        " Hardware samples and profiled collectives include these steps. To leave them out there, set "
+    elsewhere = (
+        " `status`, `show` and metrics.json count them, so their throughput differs; the table of runs has "
+        "both. Hardware samples and profiled collectives include these steps. To leave them out there, set "
         f"telemetry.warmup_steps={most}."
     )
-    samples = samples if cut["ingested"].isna().any() else ""
+    elsewhere = elsewhere if cut["ingested"].isna().any() else ""
     return [
         f"Warm-up lasted longer than recorded (MSER-5): the means of {len(cut)} of "
         f"{plural(len(included), 'run')} leave out further measured steps, as many on all ranks and in all "
-        f"repeats of a configuration ({'; '.join(named)}{more}). `status`, `show` and metrics.json count "
-        f"them, so their throughput differs; the table of runs has both.{samples}"
+        f"repeats of a configuration ({'; '.join(named)}{more}).{elsewhere}"
     ]
 
 

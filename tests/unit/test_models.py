@@ -290,7 +290,7 @@ def test_other_names_of_huggingface_fields_are_accepted():
         (
             shaped(),
             {"model_type": "gpt2", "config": TINY_GPT2},
-            r"cannot be made a.* ImageClassification model",
+            r"gpt2 has no head ImageClassification; use data\.kind=text, tokens or ",
         ),
         (shaped("regression", (8,), 3), {"model_type": "gpt2"}, r"no head for data\.kind with regression"),
         (

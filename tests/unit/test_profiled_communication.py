@@ -100,7 +100,7 @@ def section_text(tmp_path: Path) -> tuple[str, str, list[float]]:
 def test_hidden_shares_are_of_the_profiled_steps_and_one_message_is_the_reason(tmp_path: Path) -> None:
     conclusion, caption, rates = section_text(tmp_path)
     assert rates == [pytest.approx(BYTES / 0.04), pytest.approx(BYTES / TRANSFER_S)]
-    assert "In 1 profiled step, 50.0 %" in conclusion
+    assert " in 1 profiled step, 50.0 % " in conclusion
     assert conclusion.endswith(
         "At this size, bucket_mb 32 hides 0 %: a step of bucket_mb 32 has one message, which cannot start "
         "before the last gradient is ready."
