@@ -190,6 +190,7 @@ CASES: list[dict[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.usefixtures("leaves_the_group")
 @pytest.mark.parametrize("sections", CASES, ids=lambda each: each["parallel"]["strategy"])
 def test_a_run_reads_no_option_that_the_table_calls_unread_and_all_others(
     sections: dict[str, dict[str, Any]], read: set[tuple[str, str]], tmp_path: Path

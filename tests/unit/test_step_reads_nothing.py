@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -67,13 +66,6 @@ def no_host_reads() -> Iterator[None]:
         for name in ("tolist", "numpy", "cpu"):
             patch.setattr(Tensor, name, read)
         yield
-
-
-@pytest.fixture
-def _leaves_the_group() -> Iterator[None]:
-    yield
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 def language() -> Source:
@@ -131,7 +123,7 @@ PRECISIONS = {
         (a_checkpointed_gpt, "bf16", "adamw", "fsdp"),
     ],
 )
-@pytest.mark.usefixtures("_leaves_the_group")
+@pytest.mark.usefixtures("leaves_the_group")
 def test_a_step_reads_nothing(build: Any, kind: str, name: str, parallel: str) -> None:
     """Two micro-steps each. A group of one rank makes the collectives of any other group."""
     model, source = build()
