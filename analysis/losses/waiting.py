@@ -31,7 +31,9 @@ def without_floor(times: PhaseTimes, floor_s: Floats) -> PhaseTimes:
 
 def as_recorded(times: PhaseTimes) -> PhaseTimes:
     """The times of `without_floor` with the floor as waiting again."""
-    return times if times.floor_s is None else without_floor(times, -times.floor_s)
+    if times.floor_s is None:
+        return times
+    return replace(without_floor(times, -times.floor_s), floor_s=None)
 
 
 def _moved(seconds: Mapping[str, Floats], moved_s: Floats | np.float64) -> dict[str, Floats]:

@@ -5,7 +5,6 @@ python -m benchmarks.gpu.attention [--device cuda] [--tiny]
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import itertools
 import json
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from benchmarks.gpu.arguments import parser
 from disttrain.errors import ConfigError
 from disttrain.runtime.attention_kernel import KERNELS, attention_kernel, require_kernel
 from disttrain.runtime.device import device_name
@@ -74,12 +74,7 @@ def _seconds(device: torch.device, shape: tuple[int, int, int, int], kernel: str
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--tiny", action="store_true")
-    arguments = parser.parse_args()
+    arguments = parser(__doc__).parse_args()
     shapes = TINY_SHAPES if arguments.tiny else SHAPES
     print(json.dumps(kernel_times(torch.device(arguments.device), shapes)))
 

@@ -5,7 +5,6 @@ python -m benchmarks.gpu.matmul [--device cuda] [--tiny]
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import statistics
@@ -13,6 +12,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.gpu.arguments import parser
 from disttrain.flops import peaks
 from disttrain.runtime.device import device_name
 from disttrain.telemetry.event_timer import EventTimer
@@ -54,12 +54,7 @@ def _rate(device: torch.device, size: int, dtype: torch.dtype) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--tiny", action="store_true")
-    arguments = parser.parse_args()
+    arguments = parser(__doc__).parse_args()
     dtypes = (
         ("float32", "tf32", "bfloat16", "float16") if arguments.device == "cuda" else ("float32", "bfloat16")
     )

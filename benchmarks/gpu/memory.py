@@ -9,7 +9,6 @@ differ in one option.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import itertools
 import json
@@ -18,6 +17,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.gpu.arguments import parser
 from benchmarks.gpu.training import config_of
 from disttrain.config.config_tree import Config
 from disttrain.config.parsing import Draft, check
@@ -91,12 +91,7 @@ def peaks(device: str, tiny: bool) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--tiny", action="store_true")
-    arguments = parser.parse_args()
+    arguments = parser(__doc__).parse_args()
     print(json.dumps(peaks(arguments.device, arguments.tiny)))
 
 

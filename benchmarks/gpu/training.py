@@ -7,12 +7,12 @@ Prints the figures as one JSON object. Under torchrun each rank runs this module
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.arguments import parser
 from benchmarks.gpu.attention import attention_operators
 from benchmarks.gpu.idle_gaps import idle_gaps
 from disttrain.config.config_tree import Config
@@ -155,15 +155,11 @@ def measure(name: str, folder: Path, device: str, tiny: bool, gpus: int = 1) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("name", choices=RUNS)
-    parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--gpus", type=int, default=1, help="of one rank: DataParallel")
-    parser.add_argument("--tiny", action="store_true")
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("name", choices=RUNS)
+    options.add_argument("--folder", type=Path, required=True)
+    options.add_argument("--gpus", type=int, default=1, help="of one rank: DataParallel")
+    arguments = options.parse_args()
     found = measure(arguments.name, arguments.folder, arguments.device, arguments.tiny, arguments.gpus)
     if found is not None:
         print(json.dumps(found))

@@ -112,15 +112,15 @@ def check(given: Mapping[str, Any]) -> None:
     data, settings = given["data"], _settings(given["model"])
     if data["samples"] not in _HEAD_OF:
         return
-    model = _name(given["model"])
+    model = model_name(given["model"]["path"], given["model"]["model_type"])
     require_head(settings, _HEAD_OF[data["samples"]], f"{model} with data.kind={data['kind']}")
     if data["samples"] == TOKENS and data["seq_len"]:
         require_length(settings, data["seq_len"], model)
 
 
-def _name(options: Mapping[str, Any]) -> str:
-    path = options["path"]
-    return f"model.path={path!r}" if path is not None else f"model.model_type={options['model_type']!r}"
+def model_name(path: str | None, model_type: str | None) -> str:
+    """The given one of the two keys with its value, for messages."""
+    return f"model.path={path!r}" if path is not None else f"model.model_type={model_type!r}"
 
 
 def _settings(options: Mapping[str, Any]) -> Any:
@@ -142,7 +142,7 @@ def _settings(options: Mapping[str, Any]) -> Any:
     except ConfigError:
         raise
     except Exception as error:  # transformers and huggingface_hub raise many types
-        raise ConfigError(f"{_name(options)} with model.config={config}: {error}") from None
+        raise ConfigError(f"{model_name(path, model_type)} with model.config={config}: {error}") from None
 
 
 def main() -> int:

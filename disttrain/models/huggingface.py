@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from disttrain.config.huggingface_fields import (
+    model_name,
     new_settings,
     require_folder,
     require_head,
@@ -54,7 +55,7 @@ def build(
         require_folder(path)
     head, argument, fields = _head(source)
     auto = getattr(transformers, head)
-    given = f"model.path={path!r}" if path is not None else f"model.model_type={model_type!r}"
+    given = model_name(path, model_type)
     try:
         if path is not None:
             settings = saved_settings(path, config or {})
