@@ -81,7 +81,23 @@ def rate(value: float, unit: str = "samples/s") -> str:
 
 def percent(value: float, digits: int = 1) -> str:
     """A share between 0 and 1 as `73.1 %`."""
-    return f"{100 * value:z.{digits}f} %"
+    return f"{fixed(100 * value, digits)} %"
+
+
+def points(share: float) -> str:
+    """A share of gain or loss in percentage points, with its sign: `+2.1 pp`, `-0.3 pp`; `0.0 pp`."""
+    return f"{signed(100 * share)} pp"
+
+
+def signed(value: float, digits: int = 1) -> str:
+    """A number with its sign; one that is rounded to zero has none: `+2.1`, `-0.3`, `0.0`."""
+    text = fixed(value, digits)
+    return f"+{text}" if float(text) > 0 else text
+
+
+def fixed(value: float, digits: int = 1) -> str:
+    """A number with `digits` after the point; one that is rounded to zero has no sign."""
+    return f"{value:z.{digits}f}"
 
 
 def times(value: float, digits: int = 2) -> str:
@@ -126,5 +142,5 @@ def interval(estimate: Estimate, factor: float = 1.0, digits: int = 1) -> str:
         return "maximum"
     if estimate.low is None or estimate.high is None:
         return "n=1, no interval" if estimate.repeats == 1 else "no interval"
-    bounds = f"[{estimate.low * factor:.{digits}f}, {estimate.high * factor:.{digits}f}]"
+    bounds = f"[{fixed(estimate.low * factor, digits)}, {fixed(estimate.high * factor, digits)}]"
     return f"{bounds} within the run" if estimate.basis == "within run" else bounds

@@ -64,7 +64,7 @@ def _estimate(value: Estimate, unit: Unit) -> Cell:
     factor, digits = _scale(value.value, unit)
     low, high = value.low, value.high
     if digits is not None:
-        bounds = f"[{low * factor:z.{digits}f}, {high * factor:z.{digits}f}]"
+        bounds = f"[{units.fixed(low * factor, digits)}, {units.fixed(high * factor, digits)}]"
     else:
         form = units.money if unit == "currency" else units.number
         bounds = f"[{form(low * factor)}, {form(high * factor)}]"
@@ -131,7 +131,7 @@ _FORMS: dict[Unit, Callable[[float], str]] = {
     "s": units.seconds,
     "span": units.span,
     "share": units.percent,
-    "points": lambda value: f"{100 * value:+z.1f} pp",
+    "points": units.points,
     "ratio": units.times,
     "B": units.binary_bytes,
     "loss": "{:.4f}".format,

@@ -26,6 +26,25 @@ def test_number_keeps_three_digits(value: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
+    [
+        (2.14, "+2.1"),
+        (-0.31, "-0.3"),
+        (0.04, "0.0"),
+        (-0.04, "0.0"),
+        (0.0, "0.0"),
+        (-0.0, "0.0"),
+        (0.06, "+0.1"),
+    ],
+)
+def test_a_number_that_is_rounded_to_zero_has_no_sign(value: float, text: str) -> None:
+    assert units.signed(value) == text
+    assert units.points(value / 100) == f"{text} pp"
+    assert units.fixed(value) == text.lstrip("+")
+    assert units.interval(Estimate(1.0, value, 2.0, 2)) == f"[{text.lstrip('+')}, 2.0]"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
     [(1.2, "1.20 s"), (0.0412, "41.2 ms"), (31e-6, "31.0 µs"), (0.0, "0 µs"), (90, "90.0 s")],
 )
 def test_seconds_choose_their_unit(value: float, text: str) -> None:

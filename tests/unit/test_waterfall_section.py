@@ -53,6 +53,35 @@ def test_the_largest_loss_is_named_and_each_size_sums(tmp_path: Path) -> None:
     assert section.figures[0].svg.count("<rect") >= 4
 
 
+def test_the_figure_names_the_parts_without_a_bar_and_their_sum(tmp_path: Path) -> None:
+    section = waterfall.build(study_of(fake_sweep(tmp_path)))
+    assert section is not None
+    (figure,) = section.figures
+    drawn = {"compute", "waiting for peers", "data transfer"}
+    left = {"input", "optimizer", "other"}
+    assert {
+        name for name in drawn | left | {"checkpoint", "residual"} if f">{name}</text>" in figure.svg
+    } == drawn
+    names = dict(zip(column(section, "part")[9:17], column(section, "seconds")[9:17], strict=True))
+    sum_s = sum(part.value for name, part in names.items() if name in left and isinstance(part, Estimate))
+    assert figure.caption.endswith(
+        "Parts below 0.1 % of the step have no bar: input, optimizer and other, in sum "
+        f"+{1e6 * sum_s:.1f} µs (+0.07 %). The table has all parts."
+    )
+
+
+def test_a_figure_of_all_parts_names_none() -> None:
+    def part(name: str, seconds: float) -> Part:
+        return Part(name, Estimate(seconds, None, None, 1), Estimate(seconds / 0.2, None, None, 1))
+
+    parts = (part("compute_s", 0.1), part(RESIDUAL, 1e-15))
+    whole = Waterfall(0.1, 0.2, parts, 1, 8, {})
+    assert waterfall.not_drawn(whole) == ""
+    assert waterfall.not_drawn(replace(whole, parts=(*parts, part("input_s", -3e-6)))) == (
+        " Parts below 0.1 % of the step have no bar: input, -3.00 µs (0.00 %). The table has all parts."
+    )
+
+
 NOISE = (0.99, 1.0, 1.01)
 
 

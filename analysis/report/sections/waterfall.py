@@ -8,7 +8,7 @@ from analysis.costs.energy import mean_watts
 from analysis.figures.bar_figures import bar_figure
 from analysis.figures.style import PHASE_CLASSES
 from analysis.losses.size_waterfalls import SizeWaterfall, leading, waterfalls
-from analysis.losses.waterfall import PERSISTENT, RESIDUAL, TRANSIENT, Part, from_peak, scales
+from analysis.losses.waterfall import PERSISTENT, RESIDUAL, TRANSIENT, Part, Waterfall, from_peak, scales
 from analysis.report import common
 from analysis.report.cells import cell
 from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
@@ -17,12 +17,12 @@ from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from analysis.svg.bars import Row, Segment, bars
 from analysis.svg.scales import Axis
-from analysis.units import listed, percent, seconds, time_scale
+from analysis.units import listed, percent, resolved_s, seconds, signed, time_scale
 
 STEPS = 1000
 """Steps that device-hours, money and joules count."""
 SHOWN = 0.001
-"""Parts below this share of the step are left out of the figure; the table has all."""
+"""Parts below this share of the step have no bar; the caption of the figure names them and their sum."""
 ROUNDING_S = 1e-12
 """Shorter times are rounding errors."""
 OPTIONAL = ("throughput", "device_hours", "money", "energy")
@@ -189,14 +189,12 @@ def _figure(study: Study, shown: SizeWaterfall) -> Figure:
     ideal = Segment(0.0, found.ideal_s * factor, "faint", "ideal step")
     rows = [Row("ideal step", [ideal], seconds(found.ideal_s))]
     at_s, highest_s = found.ideal_s, max(found.ideal_s, found.actual_s)
-    for part in found.parts:
-        if abs(part.share.value) < SHOWN:
-            continue
+    for part in filter(_is_drawn, found.parts):
         end_s = at_s + part.seconds.value
         colour = _COLOURS.get(part.name, _COLOURS["other_s"])
         title = f"{NAMES[part.name]} {share_text(part)}{repeat_mark(part)}"
         interval = _moved(part.seconds, at_s, factor)
-        text = f"{100 * part.share.value:+.1f} %"
+        text = f"{signed(100 * part.share.value)} %"
         segment = Segment(at_s * factor, end_s * factor, colour, title, part.name, interval)
         rows.append(Row(NAMES[part.name], [segment], text))
         highest_s = max(highest_s, end_s, (interval.high or 0.0) / factor)
@@ -205,7 +203,7 @@ def _figure(study: Study, shown: SizeWaterfall) -> Figure:
     rows.append(Row("actual step", [actual], seconds(found.actual_s)))
     description = f"Waterfall at {place}: " + ", ".join(
         [f"ideal step {seconds(found.ideal_s)}"]
-        + [f"{NAMES[part.name]} {_signed(_without_rounding(part).seconds.value)}" for part in found.parts]
+        + [f"{NAMES[part.name]} {_signed_s(part.seconds.value)}" for part in found.parts]
         + [f"actual step {seconds(found.actual_s)}"]
     )
     x = Axis(f"time of a step at {place} ({unit})", 0.0, 1.15 * highest_s * factor)
@@ -229,14 +227,31 @@ def _figure(study: Study, shown: SizeWaterfall) -> Figure:
         svg,
         description,
         lambda: bar_figure(rows, x, emulated=study.emulated),
-        f"{reading}{whiskers}.",
+        f"{reading}{whiskers}.{not_drawn(found)}",
         data="waterfall",
     )
 
 
-def _signed(value_s: float) -> str:
+def _is_drawn(part: Part) -> bool:
+    return abs(part.share.value) >= SHOWN
+
+
+def not_drawn(found: Waterfall) -> str:
+    """The parts without a bar and their sum, which is what the bars lack to the actual step."""
+    left = [part for part in found.parts if resolved_s(part.seconds.value) and not _is_drawn(part)]
+    if not left:
+        return ""
+    sum_s = sum(part.seconds.value for part in left)
+    share = signed(100 * sum_s / found.actual_s, 2)
+    names = listed([NAMES[part.name] for part in left])
+    size = f"{_signed_s(sum_s)} ({share} %)"
+    together = f"{names}, {size}" if len(left) == 1 else f"{names}, in sum {size}"
+    return f" Parts below {percent(SHOWN)} of the step have no bar: {together}. The table has all parts."
+
+
+def _signed_s(value_s: float) -> str:
     """Seconds as in the table, with the sign of a loss: `+41.2 ms`, `-3.00 µs`; `0 µs`."""
-    return f"+{seconds(value_s)}" if value_s > 0 else seconds(value_s)
+    return f"+{seconds(value_s)}" if resolved_s(value_s) > 0 else seconds(value_s)
 
 
 def _moved(part_s: Estimate, at_s: float, factor: float) -> Estimate:
