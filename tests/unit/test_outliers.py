@@ -1,0 +1,115 @@
+"""Figures of the rule for slow ranks on matrices whose results are known by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import t
+
+from analysis.stragglers.late_share import late_share
+from analysis.stragglers.outliers import find_outliers, slow_ranks, smallest_excess_s
+from analysis.stragglers.persistence import split_loss, unbiased_loss
+from tests.support.straggler_records import delays
+
+
+def levels(*seconds: float, steps: int = 20) -> np.ndarray:
+    """Ranks of which each has the same own seconds in all steps."""
+    return np.repeat(np.array(seconds)[:, None], steps, axis=1)
+
+
+def test_z_and_ratio_are_those_of_the_mean_against_the_other_ranks():
+    """The others of rank 3 have the median 1 and the median absolute deviation 0.1; those of rank 0, 1.1 and
+    0.2."""
+    found = find_outliers(levels(1.0, 1.1, 0.9, 1.5))
+    assert found.z[[0, 3]] == pytest.approx([-0.1 / (1.4826 * 0.2), 0.5 / (1.4826 * 0.1)])
+    assert found.ratio[[0, 3]] == pytest.approx([1 / 1.1, 1.5])
+    assert [each.value for each in found.excess_s] == pytest.approx([-0.1, 0.1, -0.2, 0.5])
+    assert found.windows.tolist() == [0.0, 1.0, 0.0, 1.0]
+
+
+def test_equal_others_have_a_thousandth_of_their_seconds_as_deviation():
+    found = find_outliers(levels(2.0, 2.0, 2.0, 3.0))
+    assert found.z == pytest.approx([0.0, 0.0, 0.0, 500.0])
+
+
+@pytest.mark.parametrize(("slow_windows", "slow"), [((0, 2, 4, 6, 8, 9), [1]), ((0, 2, 4, 6, 8), [])])
+def test_a_rank_is_slow_in_six_of_ten_windows_or_not_at_all(slow_windows, slow):
+    own_s = 1 + delays(8, 100, jitter_s=0.005)
+    for window in slow_windows:
+        own_s[1, 10 * window : 10 * (window + 1)] += 0.3
+    found = find_outliers(own_s)
+    assert found.windows[1] == pytest.approx(len(slow_windows) / 10)
+    assert np.flatnonzero(found.slow).tolist() == slow
+
+
+@pytest.mark.parametrize(("excess", "slow"), [(0.028, []), (0.032, [1])])
+def test_a_slow_rank_is_three_percent_above_the_median_of_the_others(excess, slow):
+    assert slow_ranks(1 + delays(4, 60, slow=[1], slow_s=excess, jitter_s=0.0005)) == slow
+
+
+def alternating(ranks: int, steps: int) -> np.ndarray:
+    """Own seconds of 1.1 and 0.9 in turn, of every second rank the other way round. The deviation of two
+    ranks is 0.2 or -0.2, so its correlation counts as 0."""
+    signs = np.where(np.add.outer(np.arange(ranks), np.arange(steps)) % 2, -1.0, 1.0)
+    return 1 + 0.1 * signs
+
+
+def test_the_smallest_excess_of_many_steps_is_that_of_students_t():
+    """100 steps with a correlation of at most 0.1 are worth 82 independent ones."""
+    expected = t.isf(0.01 / 2, 81) * 0.2 / np.sqrt(81)
+    assert smallest_excess_s(alternating(2, 100)) == pytest.approx(expected)
+
+
+def test_the_smallest_excess_of_a_few_steps_is_that_of_the_jitter():
+    """Of two ranks one is last in all of 6 steps with a probability of 1/32, of 5 steps with 1/16."""
+    jitter_s = 12 * 0.4 / np.sqrt(2)
+    assert smallest_excess_s(alternating(2, 6)) == pytest.approx(t.isf(0.01 / 2, 2) * 0.2 / np.sqrt(2))
+    assert smallest_excess_s(alternating(2, 5)) == pytest.approx(jitter_s)
+    assert smallest_excess_s(alternating(64, 3)) == pytest.approx(jitter_s)
+
+
+def test_jitter_of_correlated_steps_is_that_of_their_process():
+    """Five steps of a ramp from 1 to 2 against steps of 1: their correlation counts as 0.98."""
+    own_s = np.stack([np.linspace(1, 2, 5), np.ones(5)])
+    assert smallest_excess_s(own_s) == pytest.approx(12 * 0.25 / np.sqrt(2 * 0.02))
+
+
+def test_the_late_share_is_tested_against_an_equal_share_by_the_binomial():
+    """Rank 0 is last in 8 of 10 steps: at least 8 of 10 has the probability 56/1024, at least 4 of 5 6/32."""
+    arrival_s = np.array([[2.0] * 8 + [0.0] * 2, [1.0] * 10])
+    found = late_share(arrival_s)
+    assert found.share.tolist() == [0.8, 0.2]
+    assert found.adjusted_p == pytest.approx([2 * 56 / 1024, 1 - 11 / 1024])
+    assert late_share(arrival_s, 5).adjusted_p == pytest.approx([2 * 6 / 32, 31 / 32])
+    assert late_share(arrival_s, 50).adjusted_p == pytest.approx(found.adjusted_p)
+    assert late_share(np.array([[2.0] * 7 + [0.0] * 3, [1.0] * 10]), 5).adjusted_p[0] == pytest.approx(
+        12 / 32
+    )
+
+
+def test_steps_with_several_last_ranks_count_for_none_of_them():
+    found = late_share(np.array([[2.0, 2.0, 1.0, 1.0], [2.0, 1.0, 1.0, 0.0], [0.0, 0.0, 1.0, 0.0]]))
+    assert found.share.tolist() == [0.5, 0.0, 0.0]
+
+
+def test_half_sampling_weights_blocks_by_their_steps():
+    """Rank 3 exceeds the mean of its step by 0.15 in all of 11 steps, of which one block has two; in one
+    step rank 0 is last by 0.1 more."""
+    own_s = levels(1.0, 1.0, 1.0, 1.2, steps=11)
+    own_s[:2, 4] += 0.3, -0.3
+    loss = unbiased_loss(own_s)
+    assert loss == pytest.approx((0.15, 0.1 / 11))
+    assert loss == pytest.approx(split_loss(own_s))
+
+
+def test_half_sampling_of_two_steps_chooses_by_the_one_and_measures_in_the_other():
+    """Each rank is slow in one step, so the chosen one is as fast as can be in the other."""
+    assert unbiased_loss(np.array([[1.2, 1.0], [1.0, 1.2]])) == pytest.approx((0.0, 0.1))
+    assert unbiased_loss(np.array([[1.4, 1.2], [1.0, 1.0]])) == pytest.approx((0.15, 0.0))
+    assert unbiased_loss(np.array([[1.4], [1.0]])) == pytest.approx((0.2, 0.0))
+
+
+def test_half_sampling_has_the_same_result_in_each_report():
+    own_s = 1 + delays(4, 30, jitter_s=0.05, slow=[1], slow_s=0.02)
+    assert unbiased_loss(own_s) == unbiased_loss(own_s, seed=0) != unbiased_loss(own_s, seed=1)
+    assert split_loss(own_s).persistent_s > unbiased_loss(own_s).persistent_s > 0

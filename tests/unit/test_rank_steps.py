@@ -1,0 +1,121 @@
+"""Step records as matrices of rank x step: rows that are left out, own seconds, and nodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.stragglers.rank_steps import RankSteps, rank_steps
+from tests.support.straggler_records import generate
+
+COMMUNICATION = ["comm_exposed_s", "comm_wait_s", "comm_transfer_s"]
+PHASES = ["compute_s", "input_s", "optimizer_s", "checkpoint_s", "other_s"]
+
+
+def read(rows: pd.DataFrame) -> RankSteps:
+    found = rank_steps(rows)
+    assert found is not None
+    return found
+
+
+def rows_of(ranks: int = 2, steps: int = 4) -> pd.DataFrame:
+    """Each own second is known: rank r takes r ms longer in each step."""
+    return generate(np.arange(ranks)[:, None] / 1000 + np.zeros((ranks, steps)))
+
+
+def test_matrices_have_a_row_for_each_rank_and_a_column_for_each_step():
+    rows = rows_of(3)
+    found = read(rows.sample(frac=1, random_state=0))
+    assert (found.rank_ids, found.steps.tolist(), found.ranks) == ((0, 1, 2), [1, 2, 3, 4], 3)
+    assert (found.steps.dtype, found.counts.dtype) == (np.int64, np.int64)
+    assert found.step_s == pytest.approx(rows["step_s"].to_numpy().reshape(3, 4))
+    assert found.wait_s == pytest.approx(rows["comm_wait_s"].to_numpy().reshape(3, 4))
+    assert found.transfer_s == pytest.approx(rows["comm_transfer_s"].to_numpy().reshape(3, 4))
+    assert list(found.phases_s) == PHASES
+    assert found.own_s == pytest.approx(sum(found.phases_s.values()))
+    assert found.host_steps.tolist() == [[f"c{rank:02d}"] * 4 for rank in range(3)]
+
+
+def test_of_a_step_that_was_recorded_twice_the_later_record_counts():
+    rows = rows_of()
+    again = rows[rows["step"] == 2].assign(step_s=7.0)
+    found = read(pd.concat([rows, again]))
+    assert found.step_s[:, 1].tolist() == [7.0, 7.0]
+    assert found.step_s.shape == (2, 4)
+
+
+def test_without_a_common_step_or_a_second_rank_there_is_nothing_to_compare():
+    rows = rows_of()
+    apart = rows[(rows["rank"] == 0) == (rows["step"] <= 2)]
+    assert rank_steps(apart) is None
+    assert rank_steps(rows[rows["rank"] == 1]) is None
+    assert rank_steps(rows.assign(measured=False)) is None
+    assert read(rows[(rows["step"] == 3) | (rows["rank"] == 0)]).steps.tolist() == [3]
+
+
+def test_own_seconds_without_phases_are_the_step_without_communication():
+    rows = rows_of()
+    found = read(rows.drop(columns=PHASES))
+    assert found.phases_s == {}
+    assert found.own_s == pytest.approx(found.step_s - found.wait_s - found.transfer_s)
+    assert found.separates_waiting
+    for name in ("comm_wait_s", "comm_transfer_s"):
+        partly = read(rows.drop(columns=[*PHASES, name]))
+        other = partly.transfer_s if name == "comm_wait_s" else partly.wait_s
+        assert partly.own_s == pytest.approx(partly.step_s - other)
+        assert partly.separates_waiting
+    unknown = read(rows.drop(columns=[*PHASES, *COMMUNICATION]))
+    assert np.isnan(unknown.wait_s).all()
+    assert unknown.wait_s.shape == (2, 4)
+    assert unknown.own_s == pytest.approx(unknown.step_s)
+    assert not unknown.separates_waiting
+
+
+def test_a_phase_that_some_ranks_did_not_measure_counts_as_zero_there():
+    rows = rows_of()
+    rows.loc[rows["rank"] == 1, "input_s"] = np.nan
+    found = read(rows.assign(checkpoint_s=np.nan))
+    assert list(found.phases_s) == ["compute_s", "input_s", "optimizer_s", "other_s"]
+    assert found.own_s[1] == pytest.approx(
+        rows.loc[rows["rank"] == 1, ["compute_s", "optimizer_s", "other_s"]].sum(axis=1)
+    )
+
+
+@pytest.mark.parametrize("name", COMMUNICATION)
+def test_other_seconds_are_own_work_only_in_steps_whose_communication_every_rank_measured(name):
+    """In step 2 one rank measured none: what it waited lies in `other_s`."""
+    rows = rows_of().assign(other_s=0.5)
+    rows[[each for each in COMMUNICATION if each != name]] = np.nan
+    rows.loc[(rows["rank"] == 1) & (rows["step"] == 2), name] = np.nan
+    found = read(rows)
+    assert found.phases_s["other_s"].tolist() == [[0.5, 0.0, 0.5, 0.5]] * 2
+    rows[name] = np.nan
+    assert "other_s" not in read(rows).phases_s
+    assert read(rows.assign(compute_s=np.nan)).phases_s["other_s"].tolist() == [[0.5] * 4] * 2
+
+
+@pytest.mark.parametrize(("moved", "hosts"), [(1, ("c00", "c01")), (2, ("c00", ""))])
+def test_a_rank_is_on_the_node_of_nine_tenths_of_its_steps(moved, hosts):
+    rows = rows_of(steps=10)
+    rows.loc[(rows["rank"] == 1) & (rows["step"] <= moved), "host"] = "d01"
+    found = read(rows)
+    assert found.hosts == hosts
+    assert found.nodes == {host: [rank] for rank, host in enumerate(hosts) if host}
+    assert found.hosts_between(0, moved - 1) == ("c00", "d01")
+    assert found.nodes_between(moved, 9) == {"c00": [0], "c01": [1]}
+
+
+def test_ranks_of_one_node_are_its_rows_and_without_hosts_there_are_no_nodes():
+    rows = generate(np.zeros((4, 3)), ranks_per_node=2)
+    assert read(rows).nodes == {"c00": [0, 1], "c01": [2, 3]}
+    unknown = read(rows.drop(columns="host"))
+    assert (unknown.hosts, unknown.nodes) == (("",) * 4, {})
+
+
+def test_compute_or_communication_separates_the_own_work_from_waiting():
+    found = read(rows_of())
+    assert replace(found, own_s=found.step_s).separates_waiting
+    assert not replace(found, own_s=found.step_s, phases_s={}).separates_waiting
