@@ -1,6 +1,7 @@
 """Size of the messages of a run, for the all-reduce of the pre-flight, before its model is built.
 
-DDP sends buckets of gradients. FSDP and HSDP gather the parameters of one block and reduce its gradients.
+DDP sends buckets of gradients. FSDP and HSDP gather the parameters of one block and reduce its gradients. The
+ranks choose among these with `parallel.strategy: auto` by the memory of their devices, which comes later.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import NamedTuple
 import torch
 
 from disttrain.build_by_kind import build_model, build_source
+from disttrain.config.auto_strategy import planned_strategy
 from disttrain.config.config_tree import Config
 from disttrain.data.source import Arrays, Source
 from disttrain.errors import in_one_line
@@ -32,16 +34,39 @@ class MessageSize(NamedTuple):
 
 def message_size(config: Config) -> MessageSize:
     """The size of the messages of a run; with the reason, that of PyTorch's buckets where it is unknown."""
-    strategy = config.parallel.strategy
     if config.command:
         return _default("the messages of a command are not known")
-    if strategy in ("ddp", "auto"):  # `auto` prefers ddp
-        bucket_mb = config.parallel.ddp.bucket_mb
-        if bucket_mb is None:
-            return MessageSize(DEFAULT_BYTES, "bucket size of PyTorch")
-        return MessageSize(round(bucket_mb * 2**20), "parallel.ddp.bucket_mb")
-    if strategy not in _SHARDED:
-        return _default(f"the size of the messages of {strategy} is not known")
+    strategy = planned_strategy(config)
+    if strategy == "ddp":
+        return _bucket(config)
+    if strategy == "auto":
+        return _larger(_bucket(config), _block(config))
+    if strategy in _SHARDED:
+        return _block(config)
+    return _default(f"the size of the messages of {strategy} is not known")
+
+
+def _bucket(config: Config) -> MessageSize:
+    bucket_mb = config.parallel.ddp.bucket_mb
+    if bucket_mb is None:
+        return MessageSize(DEFAULT_BYTES, "bucket size of PyTorch")
+    return MessageSize(round(bucket_mb * 2**20), "parallel.ddp.bucket_mb")
+
+
+def _larger(bucket: MessageSize, block: MessageSize) -> MessageSize:
+    """The larger message of ddp and of fsdp, with both reasons."""
+    larger = max(bucket, block, key=lambda each: each.bytes)
+    return MessageSize(
+        larger.bytes,
+        f"the larger one of ddp ({_with_size(bucket)}) and fsdp ({_with_size(block)}), of which auto chooses",
+    )
+
+
+def _with_size(message: MessageSize) -> str:
+    return f"{message.bytes / 2**20:.1f} MiB: {message.reason}"
+
+
+def _block(config: Config) -> MessageSize:
     try:
         return _largest_block(config)
     except Exception as error:  # a model of the user may fail in any way on the meta device

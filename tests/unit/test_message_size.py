@@ -17,7 +17,7 @@ BLOCK = 4 * 64 * 64 + 2 * 64 * 256 + 2 * 64
 
 def config(strategy: str, model: dict[str, Any] = GPT, **sections: Any) -> Config:
     data = {"kind": "tokens", "path": "/nowhere"} if model["kind"] == "gpt" else {"kind": "digits"}
-    plain = {"model": model, "data": data, "resources": {"nodes": 2}, **sections}
+    plain = {"model": model, "data": data, "resources": {"nodes": 2}, "train": {"steps": 1}, **sections}
     return Config.model_validate(
         {**plain, "parallel": {"strategy": strategy, **sections.get("parallel", {})}}
     )
@@ -35,11 +35,38 @@ def test_parameters_travel_in_the_dtype_of_autocast() -> None:
     assert (found.bytes, found.reason.endswith("at 16 bits")) == (2 * BLOCK, True)
 
 
-@pytest.mark.parametrize(("strategy", "expected"), [("ddp", 100), ("auto", 100), ("pipeline", 25)])
+@pytest.mark.parametrize(("strategy", "expected"), [("ddp", 100), ("pipeline", 25)])
 def test_the_bucket_size_of_ddp_is_that_of_no_other_strategy(strategy: str, expected: int) -> None:
     found = message_size(config(strategy, parallel={"ddp": {"bucket_mb": 100.0}}))
     assert found.bytes == expected * MIB
     assert ("bucket_mb" in found.reason) == (expected == 100)
+
+
+LARGE = {"kind": "gpt", "layers": 2, "width": 2048, "heads": 16}
+LARGE_BLOCK = 4 * 2048 * 2048 + 2 * 2048 * 8192 + 2 * 2048
+
+
+@pytest.mark.parametrize(
+    ("model", "bucket_mb", "expected"),
+    [
+        (LARGE, None, 4 * LARGE_BLOCK),
+        (LARGE, 500.0, 500 * MIB),
+        (GPT, None, 25 * MIB),
+        ({"kind": "mlp"}, 100.0, 100 * MIB),
+    ],
+)
+def test_auto_has_the_larger_message_of_its_candidates(
+    model: dict[str, Any], bucket_mb: float | None, expected: int
+) -> None:
+    found = message_size(config("auto", model, parallel={"ddp": {"bucket_mb": bucket_mb}}))
+    assert found.bytes == expected
+    bucket = "parallel.ddp.bucket_mb" if bucket_mb else "bucket size of PyTorch"
+    assert f"of ddp ({bucket_mb or 25:.1f} MiB: {bucket}) and fsdp (" in found.reason
+
+
+def test_auto_with_ddp_as_the_only_candidate_has_its_bucket() -> None:
+    scheme = {"ddp": {"bucket_mb": 10.0}, "gradient_communication": {"scheme": "bf16"}}
+    assert message_size(config("auto", LARGE, parallel=scheme)) == (10 * MIB, "parallel.ddp.bucket_mb")
 
 
 def test_the_default_bucket_size() -> None:
