@@ -17,7 +17,13 @@ BLOCK = 4 * 64 * 64 + 2 * 64 * 256 + 2 * 64
 
 def config(strategy: str, model: dict[str, Any] = GPT, **sections: Any) -> Config:
     data = {"kind": "tokens", "path": "/nowhere"} if model["kind"] == "gpt" else {"kind": "digits"}
-    plain = {"model": model, "data": data, "resources": {"nodes": 2}, "train": {"steps": 1}, **sections}
+    plain = {
+        "model": model,
+        "data": data,
+        "resources": {"nodes": 2},
+        "train": {"steps": 1, "local_batch_size": 1},
+        **sections,
+    }
     return Config.model_validate(
         {**plain, "parallel": {"strategy": strategy, **sections.get("parallel", {})}}
     )
