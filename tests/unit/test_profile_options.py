@@ -7,15 +7,16 @@ requests that sites make. Their diff is the review of a new version.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from disttrain.errors import ConfigError
-from jobs.core.sbatch_options import SBATCH_OPTIONS
+from jobs.core.sbatch_options import SBATCH_OPTIONS, SRUN_OPTIONS, Value
 from jobs.schedulers.base import ProfileSelection
 from jobs.schedulers.slurm.batch_script import render
-from jobs.schedulers.slurm.profile_options import SINCE, check_options
+from jobs.schedulers.slurm.profile_options import SBATCH_SINCE, SRUN_SINCE, check_options
 from jobs.schedulers.slurm.profile_selection import resolve
 from jobs.schedulers.slurm.site_profile import GENERIC, Profile
 from jobs.schedulers.slurm.version import InstalledSlurm, SlurmVersion
@@ -185,6 +186,16 @@ def test_a_newer_option_of_srun() -> None:
     assert srun_problem(OLD, tres_bind="gres/gpu:closest") == (
         "srun.tres-bind: needs Slurm 23.02, and this is 22.05"
     )
+    assert srun_problem(OLD, wait_for_children=True) == (
+        "srun.wait-for-children: needs Slurm 25.05, and this is 22.05"
+    )
+    assert "needs Slurm 23.11" in srun_problem(OLD, external_launcher=True)
+    assert srun_problem(InstalledSlurm(SlurmVersion(25, 5)), wait_for_children=True) == ""
+
+
+def test_an_option_that_srun_had_before_sbatch() -> None:
+    assert srun_problem(OLD, resv_ports="2") == ""
+    assert problem(OLD, resv_ports="2") == "sbatch.resv-ports: needs Slurm 24.05, and this is 22.05"
 
 
 def test_slurm_is_probed_only_for_options() -> None:
@@ -204,6 +215,11 @@ def test_expedited_requeue_needs_its_setting(commands: Commands) -> None:
     assert problem(OLD, requeue="expedite") == "sbatch.requeue: needs Slurm 25.11, and this is 22.05"
 
 
-def test_every_dated_option_is_in_the_table() -> None:
-    assert SINCE.keys() <= SBATCH_OPTIONS.keys()
-    assert min(SINCE.values()) > SlurmVersion(22, 5)
+@pytest.mark.parametrize(
+    ("since", "table"), [(SBATCH_SINCE, SBATCH_OPTIONS), (SRUN_SINCE, SRUN_OPTIONS)], ids=["sbatch", "srun"]
+)
+def test_every_dated_option_is_in_the_table(
+    since: Mapping[str, SlurmVersion], table: Mapping[str, Value]
+) -> None:
+    assert since.keys() <= table.keys()
+    assert min(since.values()) > SlurmVersion(22, 5)

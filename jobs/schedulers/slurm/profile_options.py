@@ -19,21 +19,29 @@ from jobs.schedulers.slurm.capabilities import CAPABILITIES, capabilities
 from jobs.schedulers.slurm.site_profile import EXPEDITE, Profile
 from jobs.schedulers.slurm.version import NEWEST, InstalledSlurm, SlurmVersion
 
-SINCE: dict[str, SlurmVersion] = {
+_SINCE_OF_BOTH: dict[str, SlurmVersion] = {
     "container-id": SlurmVersion(23, 2),
     "tres-bind": SlurmVersion(23, 2),
-    "tres-per-task": SlurmVersion(23, 11),
+    "tres-per-task": SlurmVersion(23, 2),
     "oom-kill-step": SlurmVersion(24, 5),
-    "resv-ports": SlurmVersion(24, 5),
     "segment": SlurmVersion(24, 5),
     "stepmgr": SlurmVersion(24, 5),
-    "external": SlurmVersion(24, 11),
     "resources": SlurmVersion(25, 5),
     "consolidate-segments": SlurmVersion(25, 11),
     "spread-segments": SlurmVersion(25, 11),
+}
+SBATCH_SINCE = _SINCE_OF_BOTH | {
+    "resv-ports": SlurmVersion(24, 5),
+    "external": SlurmVersion(24, 11),
     "mem-update": SlurmVersion(26, 5),
 }
-"""First version of the options that Slurm 22.05 lacks."""
+"""First version of the options of sbatch that Slurm 22.05 lacks."""
+SRUN_SINCE = _SINCE_OF_BOTH | {
+    "external-launcher": SlurmVersion(23, 11),
+    "treewidth": SlurmVersion(23, 11),
+    "wait-for-children": SlurmVersion(25, 5),
+}
+"""The same for srun."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,8 @@ class _Command:
     table: Mapping[str, Value]
     listed: frozenset[str]
     """Options that the installed command lists."""
+    since: Mapping[str, SlurmVersion]
+    """First version of newer options."""
     reserved: Mapping[str, str]
     """Options that a profile cannot set, each with the reason."""
     version: SlurmVersion | None
@@ -53,7 +63,7 @@ class _Command:
         """Options that the command accepts; without Slurm, those of the newest version and of pyxis."""
         version = self.version or NEWEST
         of_plugins = self.listed if self.version else PYXIS_OPTIONS.keys()
-        return {name for name in self.table if SINCE.get(name, version) <= version} | of_plugins
+        return {name for name in self.table if self.since.get(name, version) <= version} | of_plugins
 
 
 def check_options(profile: Profile, slurm: InstalledSlurm) -> tuple[str, str] | None:
@@ -69,9 +79,16 @@ def _problems(profile: Profile, slurm: InstalledSlurm) -> Iterator[tuple[str, st
     if "rank" in str(profile.srun.get("cpu-bind")).split(",") and "cpu_bind_rank" not in has:
         yield "srun.cpu-bind", f"'rank' is gone since Slurm {CAPABILITIES['cpu_bind_rank'].until}"
     sbatch = _Command(
-        "sbatch", SBATCH_OPTIONS, slurm.sbatch_options, option_syntax.SBATCH_TAKEN, slurm.version
+        "sbatch",
+        SBATCH_OPTIONS,
+        slurm.sbatch_options,
+        SBATCH_SINCE,
+        option_syntax.SBATCH_TAKEN,
+        slurm.version,
     )
-    srun = _Command("srun", SRUN_OPTIONS, slurm.srun_options, option_syntax.SRUN_TAKEN, slurm.version)
+    srun = _Command(
+        "srun", SRUN_OPTIONS, slurm.srun_options, SRUN_SINCE, option_syntax.SRUN_TAKEN, slurm.version
+    )
     for command, options in ((sbatch, profile.sbatch), (srun, profile.srun)):
         for name, value in options.items():
             why = _problem(command, name, value)
@@ -84,8 +101,8 @@ def _problems(profile: Profile, slurm: InstalledSlurm) -> Iterator[tuple[str, st
 def _problem(command: _Command, name: str, value: Literal[True] | str) -> str | None:
     version, known = command.version or NEWEST, command.known
     if name not in known:
-        if name in SINCE and name in command.table:
-            return f"needs Slurm {SINCE[name]}, and this is {version}"
+        if name in command.since:
+            return f"needs Slurm {command.since[name]}, and this is {version}"
         any_version = "" if command.version else ", nor of an older one"
         return (
             f"no option of {command.name} of Slurm {version}{any_version}"
