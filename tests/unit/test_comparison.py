@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from analysis.report.sections import configurations
 from analysis.report.sections import strategies as strategies_section
 from analysis.runs.ingest import ingest
 from analysis.runs.load import load
-from analysis.stats.estimates import Estimate
+from analysis.stats.estimates import Estimate, not_stationary
 from analysis.study import Study, make_study
 from disttrain.records.json_files import read_json, write_json
 from tests.support.fake_runs import fake_run, fake_sweep
@@ -139,6 +140,36 @@ def test_strategies_are_compared_only_where_all_else_is_equal(tmp_path: Path) ->
         (0, 0),
         (1, 1),
     ]
+
+
+def test_the_fastest_is_faster_than_every_other_curve_at_its_largest_size(tmp_path: Path) -> None:
+    axes = [{"optim.lr": lr} for lr in (0.001, 0.002, 0.003)]
+    curves = curves_of(fake_sweep(tmp_path, axes=axes))
+    first, second, third = curves
+    assert [comparison.fastest(curve, curves) for curve in curves] == [True, False, False]
+    assert comparison.fastest(second, [second, third])
+    assert not comparison.fastest(first, curves, margin=0.5)
+    smaller = replace(second, points=second.points[:-1])
+    assert not comparison.fastest(first, [first, smaller, third]), "a curve without this size"
+    assert not comparison.fastest(first, [first, replace(second, emulated=True), third])
+
+
+def test_unmatched_curves_are_those_without_a_compared_point(tmp_path: Path) -> None:
+    axes = [{"optim.lr": lr} for lr in (0.001, 0.002, 0.003)]
+    first, second, third = curves_of(fake_sweep(tmp_path, nodes=(1,), axes=axes))
+    compared = comparison.against([first], [second])
+    assert comparison.unmatched([first, second, third], compared) == [third.label]
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_point_that_is_not_stationary_settles_nothing(tmp_path: Path, side: int) -> None:
+    both = curves_of(fake_sweep(tmp_path, nodes=(1,), axes=STRATEGIES))
+    (point,) = both[side].points
+    both[side] = replace(
+        both[side], points=(replace(point, samples_per_s=not_stationary(point.samples_per_s)),)
+    )
+    (found,) = comparison.against([both[0]], [both[1]])
+    assert (found.verdict, found.reason) == ("unsettled", "not stationary")
 
 
 def test_differences_name_config_code_and_environment(tmp_path: Path) -> None:

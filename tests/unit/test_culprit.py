@@ -17,7 +17,7 @@ from analysis.stragglers.culprit import (
     recurrence,
     repeated_culprits,
 )
-from analysis.stragglers.intervals import SecondsInterval
+from analysis.stragglers.intervals import SecondsInterval, mean_interval
 from analysis.stragglers.links import LinkRate, find_slow_links, node_name
 from analysis.stragglers.noise_floor import corrected_wait, noise_floor
 from analysis.stragglers.persistence import StragglerLoss
@@ -187,6 +187,14 @@ def test_a_slow_rank_is_named_where_communication_was_not_measured(unmeasured):
     assert_within(culprit, 0.05)
 
 
+def test_the_excess_of_a_rank_is_against_the_median_of_the_others_step_by_step():
+    found = rank_steps(generate(delays(4, 60, slow=[2], slow_s=0.05, jitter_s=0.004)))
+    assert found is not None
+    others_s = np.median(np.delete(found.own_s, 2, axis=0), axis=0)
+    (culprit,) = diagnose(found).culprits
+    assert culprit.excess_s == pytest.approx(mean_interval(found.own_s[2] - others_s))
+
+
 def test_two_culprits_are_listed_by_their_cost():
     added = delays(8, 60, slow=[1], slow_s=0.05, jitter_s=0.002)
     added[6] += 0.02
@@ -281,7 +289,7 @@ def test_waiting_above_the_floor_has_the_proportions_of_the_loss():
     assert nothing.waiting == nothing.loss
 
 
-@pytest.mark.parametrize(("last", "first", "kind"), [(110, 71, "node"), (105, 76, "node"), (104, 77, "rank")])
+@pytest.mark.parametrize(("last", "first", "kind"), [(110, 71, "node"), (105, 76, "node"), (105, 77, "rank")])
 def test_ranks_of_a_node_that_are_slow_at_about_the_same_time_are_the_node(last, first, kind):
     """The ranges 61 to `last` and `first` to 120 share at least half of their union, or less."""
     added = delays(8, 200, slow=[2], slow_s=0.06, jitter_s=0.001, between=(61, last))

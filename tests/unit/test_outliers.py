@@ -68,6 +68,13 @@ def test_the_smallest_excess_of_a_few_steps_is_that_of_the_jitter():
     assert smallest_excess_s(alternating(64, 3)) == pytest.approx(jitter_s)
 
 
+def test_the_last_of_few_independent_steps_is_named_by_the_jitter():
+    """100 steps of a wave with a period of 12 are worth less than six; Student's t of these is below 12
+    standard deviations."""
+    own_s = np.stack([1 + 0.1 * np.sin(np.arange(100) * 2 * np.pi / 12), np.ones(100)])
+    assert smallest_excess_s(own_s) >= 12 * own_s[0].std()
+
+
 def test_jitter_of_correlated_steps_is_that_of_their_process():
     """Five steps of a ramp from 1 to 2 against steps of 1: their correlation counts as 0.98."""
     own_s = np.stack([np.linspace(1, 2, 5), np.ones(5)])

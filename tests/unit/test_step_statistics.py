@@ -19,6 +19,7 @@ from analysis.report.sections import validity
 from analysis.runs.load import load
 from analysis.step_statistics import measured_step_s, step_statistics
 from analysis.study import make_study
+from analysis.truncation import truncate
 from disttrain.records.json_files import read_json, write_json
 from tests.support.fake_runs import fake_run, fake_sweep
 
@@ -139,6 +140,59 @@ def test_a_longer_warm_up_is_left_out_of_all_repeats_and_said(tmp_path: Path) ->
     shown = dict(zip(columns, table.rows[3], strict=True))
     assert shown["recorded_samples_per_s"] == slow["samples_per_s"]
     assert shown["samples_per_s"] == pytest.approx(1.3 * slow["samples_per_s"], rel=0.01)
+
+
+@pytest.mark.parametrize("samples", [0, 16])
+def test_the_figures_without_a_longer_warm_up_are_those_of_the_later_steps(
+    tmp_path: Path, samples: int
+) -> None:
+    """Steps up to 40 take twice as long, and have twice as many samples. Every second step has no input."""
+    sweep = fake_sweep(tmp_path, nodes=(2,), repeats=1, all_ranks=True, tokens_per_s=1000.0)
+    run = sweep / "n2x1-r0"
+    longer = {step: 2 if step <= 40 else 1 for step in range(1, 111)}
+
+    def changed(found: list[dict[str, Any]]) -> Iterable[dict[str, Any]]:
+        for each in found:
+            factor = longer[each["step"]]
+            seconds = {name: each[name] * factor for name in ("step_s", "compute_s")}
+            input_s = None if each["step"] % 2 else 0.001 * factor
+            yield {**each, **seconds, "input_s": input_s, "samples": samples * factor}
+
+    change_records(run, changed)
+    table = load([sweep])
+    changed_table, statistics = truncate(table, step_statistics(table))
+    (before,), (after,) = (each.to_dict("records") for each in (table, changed_table))
+    lines = (run / "attempts" / "000" / "steps-00000.jsonl").read_text().splitlines()
+    measured = [each for line in lines if (each := json.loads(line))["step"] > 10]
+    later = [each for each in measured if each["step"] > 40]
+    all_s, later_s = (np.array([each["step_s"] for each in part]) for part in (measured, later))
+    assert (after["truncated_steps"], after["measured_steps"]) == (30, 70)
+    assert after["measured_s"] == pytest.approx(before["measured_s"] * later_s.sum() / all_s.sum())
+    assert after["step_s"] == pytest.approx(after["measured_s"] / 70)
+    counted = 130 if samples else 100
+    faster = (70 / later_s.sum()) / (counted / all_s.sum())
+    assert after["samples_per_s"] == pytest.approx(before["samples_per_s"] * faster)
+    assert after["tokens_per_s"] == pytest.approx(1000 * faster)
+    assert after["compute_s"] == pytest.approx(np.mean([each["compute_s"] for each in later]))
+    assert after["input_s"] == pytest.approx(0.001)
+    shares = {"step_p50_s": 50, "step_p95_s": 95, "step_p99_s": 99, "step_max_s": 100}
+    assert {name: after[name] for name in shares} == pytest.approx(
+        {name: np.percentile(later_s, share) for name, share in shares.items()}
+    )
+    assert statistics[str(run)].measured_steps == 70
+
+
+def test_repeats_whose_records_end_at_no_common_step_stay_whole(tmp_path: Path) -> None:
+    """Their records end after 40 and 140, and after 41 and 141 measured steps; 41 would be left out."""
+    for repeat, after in enumerate((50, 51)):
+        run = tmp_path / "s" / f"n1-r{repeat}"
+        fake_run(run, steps=after + 100, repeat=repeat)
+        reshape(run, lambda step, after=after: 2.0 if step <= after else 1.0)
+        aggregate(run, after=after, size=100)
+    study = make_study(load([tmp_path / "s"]))
+    assert study.runs["truncated_steps"].tolist() == [0, 0]
+    (warning,) = stationarity_text.warnings(study.statistics, study.included)
+    assert "stay in the mean (s/n1-r0: fewer than 30 measured steps would be left)" in warning
 
 
 def test_the_advice_on_a_longer_warm_up_counts_the_profiled_steps_in_it(tmp_path: Path) -> None:

@@ -143,6 +143,43 @@ def test_sentences_have_value_interval_target_and_reason(tmp_path: Path) -> None
     assert met.endswith("] samples/s, target at least 200 samples/s")
 
 
+def test_sentences_say_which_bound_and_which_runs_are_emulated(tmp_path: Path) -> None:
+    wanted = [{"metric": "communication_share", "value": 0.4}]
+    sweep = sweep_with(tmp_path, wanted, emulated=True, communication_overhead_percent=28.0)
+    (result,) = targets.check([sweep])
+    assert targets.sentence(result).startswith("met: communication_share at 4 nodes is 0.280")
+    assert targets.sentence(result).endswith(", target at most 0.400, emulated")
+    assert targets.as_json(result)["achieved"]["value"] == pytest.approx(0.28)
+
+
+@pytest.mark.parametrize("bound", ["low", "high"])
+def test_a_sentence_without_an_interval_has_the_value(tmp_path: Path, bound: str) -> None:
+    sweep = sweep_with(tmp_path, [{"metric": "throughput", "value": 200.0}])
+    (result,) = targets.check([sweep])
+    assert result.achieved is not None
+    one = replace(result, achieved=replace(result.achieved, **{bound: None}))
+    assert (
+        targets.sentence(one) == "met: throughput at 4 nodes is 229 samples/s, target at least 200 samples/s"
+    )
+
+
+@pytest.mark.parametrize(
+    ("metric", "at", "planned", "size", "at_most"),
+    [("mfu", None, [2, 4], 4, False), ("mfu", 8, [2], 8, False), ("communication_share", None, [2], 2, True)],
+)
+def test_a_target_without_a_curve_has_the_size_that_was_planned(
+    tmp_path: Path, metric: str, at: int | None, planned: list[int], size: int, at_most: bool
+) -> None:
+    for nodes in planned:
+        fake_run(tmp_path / "s" / f"n{nodes}", nodes=nodes, end="running")
+    write_json(tmp_path / "s" / "sweep.json", {"targets": [{"metric": metric, "value": 0.5, "at": at}]})
+    assert targets.check([tmp_path / "s"]) == [
+        targets.TargetResult(
+            "s", "node", size, metric, 0.5, at_most, None, "cannot tell", "no finished run", False, ()
+        )
+    ]
+
+
 def test_no_targets_and_corrupt_targets_are_refused(tmp_path: Path) -> None:
     sweep = fake_sweep(tmp_path)
     with pytest.raises(ConfigError, match="no targets in default: add a section `targets`"):
