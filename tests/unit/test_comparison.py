@@ -113,6 +113,43 @@ def test_curves_match_by_their_common_axes_and_points_by_shape(tmp_path: Path) -
     ]
 
 
+def test_curves_with_other_values_match_only_where_one_side_has_a_single_curve(tmp_path: Path) -> None:
+    new, old = (
+        curves_of(fake_sweep(tmp_path, name, nodes=(1,), axes=[{"optim.lr": lr} for lr in rates]))
+        for name, rates in (("new", (0.1, 0.2)), ("old", (0.3, 0.4)))
+    )
+    assert comparison.against(new, old) == []
+    assert [each.base_curve.label for each in comparison.against(new[:1], old)] == ["lr 0.3", "lr 0.4"]
+    assert [each.curve.label for each in comparison.against(new, old[:1])] == ["lr 0.1", "lr 0.2"]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "compared"),
+    [
+        ({"parallel.ddp.bucket_mb": 4}, {"parallel.ddp.bucket_mb": 32}, False),
+        ({"parallel.ddp.bucket_mb": 4}, {}, False),
+        ({}, {"parallel.gradient_communication.format": "bf16"}, False),
+        (
+            {"optim.lr": 0.1, "parallel.ddp.bucket_mb": 4},
+            {"optim.lr": 0.1, "parallel.ddp.bucket_mb": 32},
+            False,
+        ),
+        (
+            {"optim.lr": 0.1, "parallel.ddp.bucket_mb": 4},
+            {"optim.lr": 0.2, "parallel.ddp.bucket_mb": 32},
+            True,
+        ),
+        ({"optim.lr": 0.1}, {"optim.lr": 0.1}, True),
+    ],
+)
+def test_one_rank_is_not_compared_by_options_of_messages_alone(
+    tmp_path: Path, ours: dict[str, Any], theirs: dict[str, Any], compared: bool
+) -> None:
+    (curve,) = curves_of(fake_sweep(tmp_path, nodes=(1,)))
+    found = comparison.against([replace(curve, axes=ours)], [replace(curve, axes=theirs)])
+    assert len(found) == compared
+
+
 def test_an_emulated_curve_is_never_compared_with_a_real_one(tmp_path: Path) -> None:
     real = fake_sweep(tmp_path, "real")
     emulated = fake_sweep(tmp_path, "emulated", emulated=True)

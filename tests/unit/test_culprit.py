@@ -84,6 +84,11 @@ def test_one_slow_node(nodes):
     assert_within(culprit, 0.05)
 
 
+def test_the_ranks_of_a_slow_node_that_are_last_in_turn_are_named_in_a_few_steps():
+    rows = generate(delays(8, 20, slow=[4, 5, 6, 7], slow_s=0.03, jitter_s=0.005), ranks_per_node=4)
+    assert only(rows).name == "node c01"
+
+
 def test_one_slow_rank_of_a_node_is_not_its_node():
     rows = generate(delays(8, 60, slow=[5], slow_s=0.05, jitter_s=0.004), ranks_per_node=4)
     assert only(rows).name == "rank 5 on c01"
@@ -99,6 +104,18 @@ def test_one_slow_link_is_named_and_not_its_rank(nodes):
     assert culprit.phase == "comm_transfer_s"
     assert (culprit.host, culprit.persistent, culprit.last_share) == ("", True, None)
     assert culprit.link in find_slow_links(ring(nodes, of_node(2, nodes, 0.1)))
+
+
+def test_the_excess_of_a_link_is_of_the_transfer_with_the_floor():
+    found = rank_steps(generate(np.zeros((4, 60)), transfer_s=10 * TRANSFER_S, noise_s=0.01))
+    rates = ring(4, of_node(2, 4, 0.1))
+    assert found is not None
+    (culprit,) = diagnose(found, rates).culprits
+    floor = noise_floor(found.own_s, found.wait_s + found.transfer_s)
+    assert floor.floor_s > 0.005
+    assert culprit.link is not None
+    share = 1 - culprit.link.bytes_per_s / culprit.link.usual_bytes_per_s
+    assert culprit.excess_s == pytest.approx(mean_interval(share * (found.transfer_s[0] + floor.floor_s)))
 
 
 def test_without_rates_long_transfer_is_pointed_out_and_nobody_is_named():
@@ -315,6 +332,18 @@ def test_without_phases_the_whole_step_is_longer():
     rows = generate(delays(4, 60, slow=[1], slow_s=0.05))
     phases = ["compute_s", "input_s", "optimizer_s", "checkpoint_s", "other_s"]
     assert only(rows.drop(columns=phases)).phase == "step_s"
+
+
+def test_the_cost_of_an_episode_is_saved_if_its_rank_is_as_fast_as_the_median_of_the_others():
+    rows = generate(delays(4, 200, slow=[1], slow_s=0.06, jitter_s=0.02, between=(101, 140), seed=1))
+    found = rank_steps(rows)
+    assert found is not None
+    (culprit,) = diagnose(found).culprits
+    mended = found.own_s.copy()
+    part = slice(culprit.first_step - 1, culprit.last_step)
+    usual = np.median(np.delete(mended, 1, axis=0), axis=0)
+    mended[1, part] = np.minimum(mended[1], usual)[part]
+    assert culprit.cost == pytest.approx(mean_interval(found.own_s.max(axis=0) - mended.max(axis=0)))
 
 
 def test_a_late_step_outside_of_an_episode_is_not_its_cost():

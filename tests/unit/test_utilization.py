@@ -76,6 +76,43 @@ def test_over_attempts_only_samples_in_steps_that_were_kept_count(tmp_path: Path
     assert list(found["utilization"]) == pytest.approx([1.0] * 4 + [3.0] * 7)
 
 
+def sampled(path: Path, steps: int) -> RunDir:
+    """A run with one sample in each step of a second; as many processors are busy as the step's number."""
+    run: RunDir = fake_run(path)
+    attempt = run.attempt(0)
+    numbers = range(1, steps + 1)
+    write_lines(attempt.steps(0), [{"step": s, "start_s": s - 1, "step_s": 1.0} for s in numbers])
+    samples = [{"rank": 0, "at_s": s - 0.5, "cpu_percent": 100.0 * s} for s in numbers]
+    write_lines(attempt.host_samples(0), samples)
+    return run
+
+
+def test_steps_are_averaged_in_at_most_sixty_segments_of_equal_length(tmp_path: Path) -> None:
+    """121 steps make segments of three, of which the last has one."""
+    sampled(tmp_path / "s" / "run", 121)
+    found = utilization.by_step(load([tmp_path / "s"]))
+    assert list(found["step"]) == [*range(2, 120, 3), 121]
+    assert list(found["utilization"]) == pytest.approx([*range(2, 120, 3), 121])
+
+
+@pytest.mark.parametrize(("steps", "rows"), [(5, 5), (4, 0)])
+def test_a_run_with_few_samples_is_not_drawn(tmp_path: Path, steps: int, rows: int) -> None:
+    sampled(tmp_path / "s" / "run", steps)
+    found = utilization.by_step(load([tmp_path / "s"]))
+    assert len(found) == rows
+    assert list(found) == ["sweep", "run", "device", "step", "utilization"]
+
+
+def test_damaged_lines_are_left_out_and_damaged_samples_are_none(tmp_path: Path) -> None:
+    run = sampled(tmp_path / "s" / "run", 9)
+    for path in (run.attempt(0).steps(0), run.attempt(0).host_samples(0)):
+        lines = path.read_text().splitlines()
+        path.write_text("\n".join([*lines[:8], "{", *lines[8:]]) + "\n")
+    assert list(utilization.by_step(load([tmp_path / "s"]))["step"]) == list(range(1, 10))
+    write_lines(run.attempt(0).host_samples(0), [{"rank": 0, "cpu_percent": 100.0}] * 9)
+    assert utilization.by_step(load([tmp_path / "s"])).empty
+
+
 def test_a_long_run_is_thinned_and_one_without_samples_is_left_out(tmp_path: Path) -> None:
     run = fake_run(tmp_path / "s" / "run", steps=1100)
     found = utilization.by_step(load([tmp_path / "s"]))
