@@ -74,6 +74,17 @@ def test_the_worst_case_of_several_nodes_counts() -> None:
     assert (overlap.hosts, overlap.seconds, overlap.gpus) == (["n0", "n1"], 1, "same")
 
 
+@pytest.mark.parametrize("hosts", [("n0", "n1"), ("n1", "n0")])
+def test_a_shared_gpu_on_one_node_outweighs_unknown_ones_on_another(hosts: tuple[str, str]) -> None:
+    known, unknown = hosts
+    several = [
+        Interval(Path(run), host, 0, 1, gpus)
+        for run in "ab"
+        for host, gpus in ((known, frozenset(["1"])), (unknown, frozenset[str]()))
+    ]
+    assert [each.gpus for each in find_overlaps(several)] == ["same"]
+
+
 def change(run: RunDir, **fields: object) -> None:
     path = run.attempt(0).record
     write_json(path, read_json(path) | fields)
