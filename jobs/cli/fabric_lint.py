@@ -58,7 +58,7 @@ def _read(file: str) -> tuple[str, str]:
     """Text and name of a file, or of standard input. Raises `ConfigError`."""
     try:
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-        return data.decode(), "standard input" if file == "-" else file
+        return data.decode("utf-8-sig"), "standard input" if file == "-" else file
     except UnicodeDecodeError:
         raise ConfigError("not a text in UTF-8", at=file) from None
     except OSError as error:
@@ -74,9 +74,11 @@ def _fabric(root: Path | None) -> Fabric | None:
 
 def _check_version(text: str) -> None:
     try:
-        parse_version(text)
+        is_version = len(parse_version(text)) > 1
     except ValueError:
-        raise ConfigError(f"{text!r} is not a version such as 2.27.5", at="--nccl") from None
+        is_version = False
+    if not is_version:
+        raise ConfigError(f"{text!r} is not a version such as 2.27.5", at="--nccl")
 
 
 def _derived(fabric: Fabric | None, nodes: int | None, settings: Mapping[str, Setting]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from disttrain.errors import nearest
 from disttrain.records.nccl_names import parse_names
 from jobs.fabric.derive import USER_GUIDE, adapter_list, faster_interfaces, named_interfaces, needs_fast_tcp
-from jobs.fabric.description import Adapter, AdapterKind, Fabric, FabricKind
+from jobs.fabric.description import Adapter, AdapterKind, Fabric, FabricKind, Port
 from jobs.fabric.expected_adapters import permitted_ports
 from jobs.fabric.findings import Finding, FindingKind, FindingSeverity, LintContext
 
@@ -87,6 +87,8 @@ def adapter_names(context: LintContext) -> Iterator[Finding]:
     if found is not None:
         yield found
         return
+    if "NCCL_IB_HCA" not in context.derived:
+        yield from _of_parts(context, fabric, value)
     names = [each.name for each in fabric.adapters if each.kind is AdapterKind.VERBS]
     for entry in parse_names(value).entries:
         named = [name for name in names if entry.matches(name)]
@@ -106,10 +108,9 @@ def adapter_names(context: LintContext) -> Iterator[Finding]:
 
 def _of_whole_list(context: LintContext, fabric: Fabric, value: str) -> Finding | None:
     """The finding where the list as a whole permits no active port, or none of an adapter for computing."""
-    settings = {"NCCL_IB_HCA": value}
     adapters = [each for each in fabric.adapters if each.kind is AdapterKind.VERBS]
-    permitted = [(each, ports) for each in adapters if (ports := permitted_ports(each, settings))]
-    active = [each for each, ports in permitted if any(port.is_active for port in ports)]
+    permitted = _permitted(adapters, value)
+    active = _active(permitted)
     compute = [each for each in adapters if each.for_compute]
     if any(each.for_compute for each in active) or (active and not compute):
         return None
@@ -125,6 +126,37 @@ def _of_whole_list(context: LintContext, fabric: Fabric, value: str) -> Finding 
         fact = f"it permits {why}, so {ends}"
     right = compute or [each for each in adapters if each.active_port]
     return context.finding(severity, kind, "NCCL_IB_HCA", f"{fact}; set {adapter_list(right)}", _IB_HCA)
+
+
+def _permitted(adapters: Sequence[Adapter], value: str) -> list[tuple[Adapter, tuple[Port, ...]]]:
+    settings = {"NCCL_IB_HCA": value}
+    return [(each, ports) for each in adapters if (ports := permitted_ports(each, settings))]
+
+
+def _active(permitted: Sequence[tuple[Adapter, tuple[Port, ...]]]) -> list[Adapter]:
+    return [each for each, ports in permitted if any(port.is_active for port in ports)]
+
+
+def _of_parts(context: LintContext, fabric: Fabric, value: str) -> Iterator[Finding]:
+    """Adapters for computing that a list leaves out, and others that it permits besides."""
+    active = _active(_permitted([each for each in fabric.adapters if each.kind is AdapterKind.VERBS], value))
+    compute = [each for each in fabric.compute_adapters if each.kind is AdapterKind.VERBS]
+    left_out = [each.name for each in compute if each not in active]
+    others = [each for each in active if not each.for_compute]
+    if left_out and fabric.gpus:
+        yield context.finding(
+            FindingSeverity.WARNING, FindingKind.FALLBACK, "NCCL_IB_HCA",
+            f"it leaves out {', '.join(left_out)}, so NCCL uses {len(compute) - len(left_out)} of "
+            f"{len(compute)} adapters for computing; set {adapter_list(compute)}, unless the job has few "
+            "GPUs on a node or these adapters are out of service", _IB_HCA,
+        )  # fmt: skip
+    if others and compute:
+        reasons = "; ".join(f"{each.name}: {each.reason}" for each in others[:4])
+        yield context.finding(
+            FindingSeverity.WARNING, FindingKind.FALLBACK, "NCCL_IB_HCA",
+            f"it also permits adapters that were not chosen for computing ({reasons}); set "
+            f"{adapter_list(compute)}", _IB_HCA,
+        )  # fmt: skip
 
 
 def _no_adapter(adapters: Sequence[Adapter]) -> str:

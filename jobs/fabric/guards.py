@@ -166,6 +166,38 @@ def two_ways(context: LintContext) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+def switched_off(context: LintContext) -> Iterator[Finding]:
+    """Variables of a transport that another variable switches off."""
+    ib = [each for each in context.settings if each.startswith("NCCL_IB_") and each != "NCCL_IB_DISABLE"]
+    p2p = [each for each in ("NCCL_P2P_LEVEL", "NCCL_P2P_READ_ENABLE") if each in context.settings]
+    for name, unused in (("NCCL_IB_DISABLE", ib), ("NCCL_P2P_DISABLE", p2p)):
+        if unused and _is_set(context, name):
+            yield context.finding(
+                FindingSeverity.WARNING, FindingKind.CONFLICT, name,
+                f"with it NCCL does not use {', '.join(unused)}; remove it, or these",
+            )  # fmt: skip
+    if _is_set(context, "NCCL_IB_DISABLE") and (context.value("NCCL_NET") or "").casefold() == "ib":
+        yield context.finding(
+            FindingSeverity.ERROR, FindingKind.CONFLICT, "NCCL_NET",
+            "NCCL_IB_DISABLE switches this network off, so NCCL fails; remove one of them",
+        )  # fmt: skip
+
+
+def _is_set(context: LintContext, name: str) -> bool:
+    return (context.value(name) or "0") != "0"
+
+
+def bounds(context: LintContext) -> Iterator[Finding]:
+    """A smallest number of channels above the largest one."""
+    for unit in ("CTAS", "NCHANNELS"):
+        least, most = (context.value(f"NCCL_{bound}_{unit}") or "" for bound in ("MIN", "MAX"))
+        if least.isdecimal() and most.isdecimal() and int(least) > int(most):
+            yield context.finding(
+                FindingSeverity.WARNING, FindingKind.CONFLICT, f"NCCL_MIN_{unit}",
+                f"it is above NCCL_MAX_{unit}={most}; remove one of them",
+            )  # fmt: skip
+
+
 def sockets(context: LintContext) -> Iterator[Finding]:
     """NCCL refuses more than 64 TCP connections for a connection of two ranks."""
     threads, each = context.value("NCCL_SOCKET_NTHREADS"), context.value("NCCL_NSOCKS_PERTHREAD")
@@ -183,6 +215,9 @@ def algorithms(context: LintContext) -> Iterator[Finding]:
     value = context.value("NCCL_ALGO")
     if value is None or value.startswith("^") or not _at_least(context.nccl_version, _FIRST_STRICT):
         return
+    known = context.known.get("NCCL_ALGO")
+    if known is not None and not known.accepts(value):
+        return  # out of range, which the registry's rule reports
     first = value.split(";")[0]
     if ":" not in first and "ring" not in [name.strip().casefold() for name in first.split(",")]:
         yield context.finding(
@@ -221,6 +256,8 @@ GUARDS: tuple[Rule, ...] = (
     watchdog,
     network_on_one_node,
     two_ways,
+    switched_off,
+    bounds,
     sockets,
     algorithms,
     hardware_queues,

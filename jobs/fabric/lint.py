@@ -63,6 +63,13 @@ def _each_variable(context: LintContext) -> Iterator[Finding]:
 
 
 def _unknown(context: LintContext, setting: Setting) -> Finding:
+    words = setting.name.split()
+    if words != [setting.name]:  # of NCCL's files, which are not shell scripts
+        return context.finding(
+            FindingSeverity.WARNING, FindingKind.NOT_READ, setting.name,
+            "the text before the equals sign has blanks, all of it is the name, and nothing reads it; write "
+            f"{words[-1]}={setting.value.strip()}",
+        )  # fmt: skip
     meant = context.known.misspelt(setting.name)
     if meant is not None:
         message = f"no library reads it; did you mean {meant!r}?"

@@ -6,7 +6,7 @@ Source: `src/misc/param.cc` of NCCL (`initEnv`). NCCL reads `$NCCL_CONF_FILE` (f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from jobs.fabric.description import ConfigurationFile
 from jobs.fabric.kernel_files import FileTree
@@ -27,8 +27,18 @@ def read_nccl_files(tree: FileTree, environ: Mapping[str, str], home: str) -> tu
 def parse_variables(text: str) -> tuple[tuple[str, str], ...]:
     """Pairs of name and value. Of a name given twice the first value counts, as NCCL never overwrites one."""
     found: dict[str, str] = {}
-    for line in text.splitlines():
-        name, equals, value = line.strip().partition("=")
-        if equals and name.strip() and not name.startswith("#"):
-            found.setdefault(name.strip(), value.strip())
+    for _, name, value in variable_lines(text):
+        found.setdefault(name, value)
     return tuple(found.items())
+
+
+def variable_lines(text: str) -> Iterator[tuple[int, str, str]]:
+    """Number, name and value of each line with a variable.
+
+    As for NCCL, blanks and quotes around the equals sign belong to the name or the value, and only a line
+    that begins with # is a comment.
+    """
+    for number, line in enumerate(text.split("\n"), 1):
+        name, equals, value = line.partition("=")
+        if equals and name and not line.startswith("#"):
+            yield number, name, value

@@ -149,8 +149,9 @@ class Registry:
         return self.variables.get(name)
 
     def is_of_interest(self, name: str) -> bool:
-        """Whether a name is in the registry, or has a prefix of its libraries."""
-        return name in self.variables or name.startswith(_OPEN_PREFIXES)
+        """Whether a name, or a word of a name with blanks, is in the registry or has a prefix of its
+        libraries."""
+        return any(word in self.variables or word.startswith(_OPEN_PREFIXES) for word in name.split())
 
     def is_judged(self, name: str) -> bool:
         """Whether the lint has a rule for a name: also where its prefix is misspelt."""

@@ -1,6 +1,7 @@
 """Read settings of variables from a text: shell script, `nccl.conf`, `KEY=VALUE` lines, `env.json`, YAML.
 
 Pure. Of a shell script, assignments and the options that set variables for a job are read; nothing is run.
+Modules (Tcl, Lua), Dockerfiles and assignments to `os.environ` in Python are read in the same way.
 """
 
 from __future__ import annotations
@@ -12,29 +13,47 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from disttrain.errors import ConfigError
 from jobs.fabric.findings import Setting
 from jobs.fabric.job_commands import job_command, job_commands
+from jobs.fabric.nccl_files import variable_lines
 from jobs.fabric.settings_yaml import yaml_settings
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _ASSIGNMENT = re.compile(rf"({_NAME})=(.*)", re.DOTALL)
-_SPACED = re.compile(rf"\s*({_NAME})\s+=\s*([^#\s][^#]*?)\s*(?:#.*)?")
-_COMMANDS = frozenset({"export", "env", "declare", "-x", "-gx"})
+_SPACED = re.compile(rf"\s*({_NAME}\s+)=\s*([^#\s][^#]*?)\s*(?:#.*)?")
+"""A line with blanks before the equals sign, which neither a shell nor NCCL reads as an assignment."""
+_DECLARATIONS = frozenset({"export", "declare", "typeset", "local", "readonly", "env"})
+"""Words before assignments, which may have options."""
+_QUOTED_PAIR = re.compile(
+    rf"""(?:\b(?:set|push)env\(|\benviron(?:\[|\.setdefault\())\s*(['"])({_NAME})\1"""
+    r"""\s*(?:,|\]\s*=)\s*(['"])(.*?)\3"""
+)
+"""A variable that an Lmod module sets, or a program in Python."""
 _SEPARATORS = frozenset(";&|")
-_BEFORE_COMMANDS = frozenset({"then", "do", "else", "{"})
+_BEFORE_COMMANDS = frozenset({"then", "do", "else", "{", "if", "while", "!", "time", "sudo", "exec", "nohup"})
 _COMMENT = re.compile(r"""(?:[^'"\\#]|\\.|'[^']*'|"(?:\\.|[^"\\])*"|(?<=\S)\#)*(?:^|(?<=\s))\#""")
 """A shell line up to its comment."""
 _QUOTES = "'\""
 _SBATCH = re.compile(r"#SBATCH\s+(.*)")
 _VARIABLE_OPTIONS = frozenset({"-x", "-e", "--env"})
 """Options of mpirun, docker and apptainer that set a variable."""
+_OPTIONS_WITH_TWO_VALUES = frozenset({"-env", "-genv"})
+"""The same of MPICH's mpiexec, which separates name and value."""
+_NCCL_FILE = "nccl.conf"
+"""End of the names of the files that NCCL reads."""
 _COMMA_SEPARATED = ("apptainer", "singularity")
 """Programs whose `--env` may set several variables."""
 _QUOTED_PARTS = re.compile(r"""(?:[^,'"]|'[^']*'|"[^"]*")+""")
 """Parts of `--export` of such a command, which commas separate except within quotes."""
+
+
+class _Unset(NamedTuple):
+    """The removal of a variable."""
+
+    name: str
 
 
 @dataclass(frozen=True)
@@ -52,20 +71,29 @@ def read_settings(text: str, name: str) -> ReadSettings:
     `name` is that of the file, for messages and origins.
     """
     of_yaml = None
-    if text.lstrip().startswith("{"):
+    found: list[Setting | _Unset]
+    if name.endswith(_NCCL_FILE):
+        lines = list(variable_lines(text))[::-1]  # of a name given twice, NCCL takes the first value
+        found = [Setting(variable, value, f"{name}:{number}") for number, variable, value in lines]
+    elif text.lstrip().startswith("{"):
         found = list(_of_json(text, name))
     elif (of_yaml := yaml_settings(text, name)) is not None:
         shell = (setting for each in of_yaml.shell_lines for setting in _of_line(*each))
         found = [*shell, *of_yaml.settings]  # the variables of a profile replace those of its shell lines
     else:
         found = [setting for number, line in _lines(text) for setting in _of_line(line, f"{name}:{number}")]
-    settings = {setting.name: setting for setting in found}
+    settings: dict[str, Setting] = {}
+    for each in found:
+        if isinstance(each, Setting):
+            settings[each.name] = each
+        else:
+            settings.pop(each.name, None)
     if of_yaml is not None:
         return ReadSettings(settings, of_yaml.srun_network)
     if not found and any(line.strip() and line.strip()[0] != "#" for line in text.splitlines()):
         raise ConfigError(
-            "no variable is set; allowed are KEY=VALUE lines, export lines, an sbatch script, nccl.conf, "
-            "env.json, and the YAML of a profile or a config",
+            "no variable is set; allowed are KEY=VALUE lines, export lines, an sbatch script, nccl.conf, a "
+            "module, a Dockerfile, env.json, and the YAML of a profile or a config",
             at=name,
         )
     return ReadSettings(settings, _srun_network(text))
@@ -99,12 +127,16 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
         yield start, held
 
 
-def _of_line(line: str, origin: str) -> Iterator[Setting]:
+def _of_line(line: str, origin: str) -> Iterator[Setting | _Unset]:
     directive = _directive(line)
     if directive is not None:
         yield from _exported(directive, origin)
         return
-    spaced = _SPACED.fullmatch(line)  # a configuration file
+    pairs = _QUOTED_PAIR.findall(line)
+    if pairs and not line.lstrip().startswith(("#", "--")):
+        yield from (Setting(name, value, origin) for _, name, _, value in pairs)
+        return
+    spaced = _SPACED.fullmatch(line)
     if spaced:
         yield Setting(spaced[1], spaced[2], origin)
         return
@@ -130,23 +162,40 @@ def _simple_commands(words: list[str]) -> Iterator[list[str]]:
     yield command
 
 
-def _of_command(words: list[str], origin: str) -> Iterator[Setting]:
-    leading = 0
-    while leading < len(words) and (words[leading] in _COMMANDS or _ASSIGNMENT.fullmatch(words[leading])):
-        leading += 1
-    yield from _assignments(words[:leading], origin)
-    yield from _assignments(_passed_variables(words[leading:]), origin)
-    for command in job_commands(words[leading:]):
+def _of_command(words: list[str], origin: str) -> Iterator[Setting | _Unset]:
+    first, rest = (words[0], words[1:]) if words else ("", [])
+    if first in ("unset", "unsetenv") or words[:2] == ["export", "-n"]:
+        yield from (_Unset(word) for word in rest if not word.startswith("-"))
+        return
+    if first in ("setenv", "ENV") and len(rest) > 1 and "=" not in rest[0]:  # csh, Tcl, Dockerfile
+        yield from _assignments([f"{rest[0]}={rest[1]}"], origin)
+        return
+    leading = _leading_assignments(rest if first == "ENV" else words)
+    yield from _assignments(leading, origin)
+    following = words[len(leading) :]
+    yield from _assignments(_passed_variables(following), origin)
+    for command in job_commands(following):
         yield from _exported(command.options, origin)
-        if command.program[:1] == ["env"]:
-            yield from _of_command(list(command.program), origin)
+    if "env" in following:
+        yield from _assignments(_leading_assignments(following[following.index("env") :]), origin)
+
+
+def _leading_assignments(words: list[str]) -> list[str]:
+    """The words of a command up to its program: assignments, `export` and the like, and their options."""
+    for index, word in enumerate(words):
+        is_option = words[0] in _DECLARATIONS and (word.startswith("-") or words[index - 1] == "-u")
+        if not (word in _DECLARATIONS or _ASSIGNMENT.fullmatch(word) or is_option):
+            return words[:index]
+    return words
 
 
 def _passed_variables(words: list[str]) -> Iterator[str]:
     """Assignments that mpirun, docker or apptainer pass to their program."""
     is_list = False
-    for word, following in zip(words, [*words[1:], ""], strict=False):
+    for word, following, third in zip(words, [*words[1:], ""], [*words[2:], "", ""], strict=False):
         is_list = is_list or any(name in word.casefold() for name in _COMMA_SEPARATED)
+        if word in _OPTIONS_WITH_TWO_VALUES:
+            yield f"{following}={third}"
         given = following if word in _VARIABLE_OPTIONS else word.removeprefix("--env=")
         if given != word:
             yield from _apptainer_variables(given) if is_list and word.startswith("--") else [given]

@@ -68,6 +68,8 @@ def _entries(node: yaml.Node | None) -> dict[str, yaml.Node]:
 
 
 def _settings(mapping: yaml.Node, name: str) -> Iterator[Setting]:
+    if not isinstance(mapping, yaml.MappingNode) and mapping.value:
+        raise ConfigError("not a mapping from names to values", at=f"{name}:{mapping.start_mark.line + 1}")
     for variable, entry in _entries(mapping).items():
         value = _entries(entry).get("value", entry)
         if not isinstance(value, yaml.ScalarNode):

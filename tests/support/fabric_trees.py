@@ -73,7 +73,7 @@ def hdr_mixed(t: Tree) -> None:
     t.hca("mlx5_9", at_root(0xE8), "100 Gb/sec (4X EDR)", node=1, interface="ib9", **storage)
     t.ethernet("enp226s0", at_root(0xE2), 25_000)
     t.nccl("2.21.5")
-    t.write("/etc/nccl.conf", "# of the image\nNCCL_IB_TIMEOUT=22\n\nNCCL_DEBUG = WARN")
+    t.write("/etc/nccl.conf", "# of the image\nNCCL_IB_TIMEOUT=22\n\nNCCL_DEBUG=WARN")
 
 
 def roce_bond(t: Tree) -> None:

@@ -38,6 +38,11 @@ def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert out.endswith("1 communication variable for NCCL 2.30.7 (give another with --nccl): 1 error\n")
 
 
+def test_a_mark_of_byte_order_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = lint(capsys, "\ufeffexport NCCL_P2P_DISABLE=1\n")
+    assert "job.sh:1: warning [debug]" in out
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
@@ -46,6 +51,8 @@ def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
         (["job.sh", "--root", "empty"], "--root: 'empty' has neither sys/ nor proc/"),
         (["job.sh", "--nodes", "0"], "argument --nodes"),
         (["job.sh", "--nccl", "new"], "--nccl: 'new' is not a version such as 2.27.5"),
+        (["job.sh", "--nccl", "22705"], "--nccl: '22705' is not a version such as 2.27.5"),
+        (["list.yaml"], "list.yaml:2: not a mapping from names to values"),
         (["words.txt"], "words.txt: no variable is set"),
         (["binary"], "binary: not a text in UTF-8"),
     ],
@@ -53,6 +60,7 @@ def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
 def test_bad_input(capsys: pytest.CaptureFixture[str], argv: list[str], message: str) -> None:
     Path("job.sh").write_text("A=1\n")
     Path("words.txt").write_text("hello world\n")
+    Path("list.yaml").write_text("environment:\n  - NCCL_DEBUG=INFO\n")
     Path("binary").write_bytes(b"\xff\xfe")
     Path("empty").mkdir()
     assert submit.main(["fabric", "lint", *argv]) == 2

@@ -208,6 +208,31 @@ def test_a_value_that_the_suite_derives_is_no_debug_setting() -> None:
     assert summary(variables, fabric=slingshot, nodes=2) == [("warning", "debug", "NCCL_LL128_C2C")]
 
 
+def test_a_name_with_blanks_is_read_by_nothing() -> None:
+    for name in ("NCCL_DEBUG ", "export NCCL_DEBUG"):
+        (found,) = lint({name: Setting(name, " WARN", "nccl.conf:1")})
+        assert (found.severity, found.kind) == ("warning", "not-read")
+        assert found.message.endswith("write NCCL_DEBUG=WARN")
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ("NCCL_IB_DISABLE=1 NCCL_IB_HCA=x", [("warning", "NCCL_IB_DISABLE")]),
+        ("NCCL_IB_DISABLE=0 NCCL_IB_HCA=x", []),
+        ("NCCL_IB_DISABLE=1 NCCL_NET=IB", [("error", "NCCL_NET")]),
+        ("NCCL_P2P_DISABLE=1 NCCL_P2P_LEVEL=NVL", [("warning", "NCCL_P2P_DISABLE")]),
+        ("NCCL_P2P_DISABLE=1 NCCL_P2P_NET_CHUNKSIZE=131072", []),
+        ("NCCL_MIN_CTAS=32 NCCL_MAX_CTAS=16", [("warning", "NCCL_MIN_CTAS")]),
+        ("NCCL_MIN_CTAS=16 NCCL_MAX_CTAS=32", []),
+        ("NCCL_ALGO=Tree,Rng", []),
+    ],
+)
+def test_variables_that_contradict_each_other(variables: str, expected: list[tuple[str, str]]) -> None:
+    found = summary(variables)
+    assert [(severity, name) for severity, kind, name in found if kind == "conflict"] == expected
+
+
 def test_a_value_that_a_shell_computes_is_not_judged() -> None:
     setting = Setting("NCCL_IB_TIMEOUT", "$TIMEOUT", "job.sh:3", is_literal=False)
     assert lint({setting.name: setting}) == []

@@ -10,8 +10,18 @@ from tests.support.fabric_tree_builder import Tree
 
 
 def test_lines() -> None:
-    text = "# NCCL_DEBUG=INFO\nNCCL_IB_TIMEOUT=22\n\nNCCL_PROTO = ^LL128\nnonsense\n=x\nNCCL_IB_TIMEOUT=14\n"
+    text = "# NCCL_DEBUG=INFO\nNCCL_IB_TIMEOUT=22\n\nNCCL_PROTO=^LL128\nnonsense\n=x\nNCCL_IB_TIMEOUT=14\n"
     assert parse_variables(text) == (("NCCL_IB_TIMEOUT", "22"), ("NCCL_PROTO", "^LL128"))
+
+
+def test_blanks_quotes_and_comments_belong_to_the_name_and_the_value() -> None:
+    text = 'NCCL_PROTO = ^LL128\nNCCL_DEBUG="WARN"\nexport NCCL_IB_SL=1\nNCCL_IB_TC=41 # of the site\n'
+    assert parse_variables(text) == (
+        ("NCCL_PROTO ", " ^LL128"),
+        ("NCCL_DEBUG", '"WARN"'),
+        ("export NCCL_IB_SL", "1"),
+        ("NCCL_IB_TC", "41 # of the site"),
+    )
 
 
 def test_files_in_the_order_of_nccl(tmp_path: Path) -> None:

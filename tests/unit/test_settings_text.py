@@ -52,7 +52,18 @@ def test_a_batch_script() -> None:
         ("A=1\nA=2\n", {"A": "2"}),
         ("", {}),
         ("# nothing\n", {}),
-        ("NCCL_DEBUG = WARN\n", {"NCCL_DEBUG": "WARN"}),
+        ("NCCL_DEBUG = WARN\n", {"NCCL_DEBUG ": "WARN"}),
+        ("export A=1 B=2\nunset -v A\nexport C=3; export -n B\n", {"C": "3"}),
+        ("unset A; export A=1", {"A": "1"}),
+        ("setenv A 1\nsetenv B 2 # csh\nunsetenv B", {"A": "1"}),
+        ('setenv("A", "1")\npushenv( \'B\', "x y" )\n-- setenv("C", "3")', {"A": "1", "B": "x y"}),
+        ("FROM image\nENV A=1 B=2\nENV C 3", {"A": "1", "B": "2", "C": "3"}),
+        ("import os\nos.environ['A'] = \"1\"\nenviron.setdefault('B', '2')\n# os.environ['C'] = '3'",
+         {"A": "1", "B": "2"}),
+        ("typeset -rx A=1; readonly B=2; local -x C=3", {"A": "1", "B": "2", "C": "3"}),
+        ("env -i -u HOME A=1 python x.py B=2", {"A": "1"}),
+        ("timeout 30 env A=1 B=2 python x.py C=3", {"A": "1", "B": "2"}),
+        ("time A=1 python x.py\nsudo -E B=2 python x.py", {"A": "1"}),
         ('{"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": 4}', {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "4"}),
     ],
 )  # fmt: skip
@@ -60,6 +71,17 @@ def test_other_texts(text: str, expected: dict[str, str]) -> None:
     read = read_settings(text, "x")
     assert {name: each.value for name, each in read.settings.items()} == expected
     assert read.srun_network is None
+
+
+def test_a_file_of_nccl_is_no_shell_script() -> None:
+    text = 'NCCL_DEBUG="WARN"\nNCCL_IB_TC=41\nNCCL_IB_TC=42\nexport NCCL_IB_SL=1\n'
+    settings = read_settings(text, "/etc/nccl.conf").settings
+    assert {name: (each.value, each.origin) for name, each in settings.items()} == {
+        "NCCL_DEBUG": ('"WARN"', "/etc/nccl.conf:1"),
+        "NCCL_IB_TC": ("41", "/etc/nccl.conf:2"),
+        "export NCCL_IB_SL": ("1", "/etc/nccl.conf:4"),
+    }
+    assert read_settings(text, "job.sh").settings["NCCL_DEBUG"].value == "WARN"
 
 
 def test_the_record_of_a_run() -> None:

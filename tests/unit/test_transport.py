@@ -47,7 +47,11 @@ def with_plugin(fabric: Fabric, *names: str, is_reachable: bool = True) -> Fabri
         ("ndr", "NCCL_IB_HCA=^mlx5", "error", f"so NCCL uses TCP; set {COMPUTE}"),
         ("hdr_mixed", "NCCL_IB_HCA==mlx5_8,mlx5_9", "warning", "mlx5_8: no GPU below its PCIe switch"),
         ("hdr_mixed", f"NCCL_IB_HCA=^{COMPUTE}", "warning", f"set {COMPUTE}"),
-        ("hdr_mixed", "NCCL_IB_HCA==mlx5_0,mlx5_99", "warning", "no adapter 'mlx5_99'"),
+        ("hdr_mixed", f"NCCL_IB_HCA={COMPUTE},mlx5_99", "warning", "no adapter 'mlx5_99'"),
+        ("ndr", "NCCL_IB_HCA=mlx5_0", "warning", f"NCCL uses 1 of 8 adapters for computing; set {COMPUTE},"),
+        ("ndr", "NCCL_IB_HCA=^mlx5_3", "warning", "it leaves out mlx5_3, so NCCL uses 7 of 8 adapters"),
+        ("hdr_mixed", "NCCL_IB_HCA=mlx5", "warning", "it also permits adapters that were not chosen for"),
+        ("dead_hca", "NCCL_IB_HCA=mlx5", "warning", "(mlx5_6: degraded: 200 Gbit/s on 2 of 4 lanes"),
         ("roce_bond", "NCCL_IB_GID_INDEX=9", "error", "3 (RoCE v2); set 3 (RoCE v2, IPv4)"),
         ("roce_bond", "NCCL_IB_GID_INDEX=2", "warning", "an address of IB/RoCE v1 on mlx5_0"),
     ],
@@ -69,7 +73,8 @@ def test_a_value_that_does_not_fit_the_node(
         ("ethernet_25g", "NCCL_NET_PLUGIN=none"),
         ("ndr", "NCCL_NET_PLUGIN=/opt/mine/libnccl-net-mine.so"),
         ("ndr", "NCCL_NET_PLUGIN=,"),
-        ("dead_hca", "NCCL_IB_HCA==mlx5_3,mlx5_0"),
+        ("ndr", "NCCL_IB_HCA=mlx5"),
+        ("dead_hca", "NCCL_IB_HCA==mlx5_0,mlx5_1,mlx5_2,mlx5_3,mlx5_4,mlx5_5,mlx5_7"),
         ("hdr_mixed", "NCCL_IB_HCA=^=mlx5_8,mlx5_9"),
         ("hdr_mixed", f"NCCL_IB_HCA={COMPUTE}"),
         ("roce_bond", "NCCL_IB_GID_INDEX=3"),
@@ -119,7 +124,8 @@ def test_the_address_of_permitted_adapters_counts_alone(fabric_of: FabricOf) -> 
     assert found.message.startswith("port 1 of mlx5_0 has no such address")
     others = "mlx5_1 3, mlx5_2 3, mlx5_3 3"
     assert found.message.endswith(f"adapters with one index of RoCE v2 in NCCL_IB_HCA ({others})")
-    assert findings(uneven, "NCCL_IB_GID_INDEX=3", "NCCL_IB_HCA==mlx5_1,mlx5_2,mlx5_3") == []
+    (left_out,) = findings(uneven, "NCCL_IB_GID_INDEX=3", "NCCL_IB_HCA==mlx5_1,mlx5_2,mlx5_3")
+    assert left_out.name == "NCCL_IB_HCA"
     (newer,) = findings(uneven, "NCCL_IB_GID_INDEX=3", nccl="2.27.5")
     assert newer.message.endswith("remove it, as NCCL newer than 2.20.5 chooses")
 
