@@ -21,7 +21,7 @@ def equal_blame(arrival_s: Floats) -> Floats:
     Returns: (ranks, steps), at least 0. O(ranks log ranks) a step.
     """
     ranks = arrival_s.shape[0]
-    order = np.argsort(arrival_s, axis=0, kind="stable")
+    order = np.argsort(arrival_s, axis=0)
     gaps = np.diff(np.take_along_axis(arrival_s, order, axis=0), axis=0)
     arrived = np.arange(1, ranks, dtype=np.float64)[:, None]
     charges = np.zeros_like(arrival_s)

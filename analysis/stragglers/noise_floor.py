@@ -48,13 +48,7 @@ def noise_floor(own_s: Floats, exposed_s: Floats, seed: int = 0) -> NoiseFloor:
     noise = ((total - total.mean(axis=0)) * np.sqrt(ranks / (ranks - 1))).ravel()
     true_wait = own_s.max(axis=0) - own_s
     random = np.random.default_rng(seed)
-    columns = np.arange(steps)
-    wanted = max(1, _SAMPLED // ranks)
-    columns = (
-        random.choice(columns, wanted, replace=True)
-        if wanted > steps
-        else random.permutation(columns)[:wanted]
-    )
+    columns = random.choice(steps, max(1, _SAMPLED // ranks))
     drawn = random.choice(noise, (ranks, len(columns)))
     floor = -(true_wait[:, columns] + drawn).min(axis=0).mean()
     scale = 1.4826 * np.median(np.abs(noise - np.median(noise)))

@@ -92,8 +92,8 @@ def slow_ranks(own_s: Floats, nodes: dict[str, list[int]] | None = None) -> list
             for host, ranks in (nodes or {}).items()
         }
         slow = find_outliers(own_s[left], {host: ranks for host, ranks in of_nodes.items() if ranks}).slow
-        found += (chosen := [rank for rank, is_slow in zip(left, slow, strict=True) if is_slow])
-        if not chosen or 2 * len(found) > len(own_s):
+        found += (chosen := [left[index] for index in np.flatnonzero(slow)])
+        if not chosen:
             break
         left = [rank for rank in left if rank not in chosen]
     return sorted(found) if 2 * len(found) <= len(own_s) else []
