@@ -35,6 +35,8 @@ def run(args: argparse.Namespace) -> int:
         print_next_steps(args.write_profile)
         add_json(profile=str(args.write_profile))
         return 0
+    if args.runs.exists() and not args.runs.is_dir():
+        raise ConfigError(f"--runs={str(args.runs)!r} is a file; give a folder, which need not exist yet")
     found = doctor.diagnose(args.runs, job=args.job)
     if args.json:
         add_json(

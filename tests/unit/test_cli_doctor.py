@@ -99,6 +99,43 @@ def test_a_cluster_without_errors_ends_with_0_and_one_document(
     assert "update" not in calls
 
 
+def test_an_option_of_the_profile_that_slurm_lacks_is_an_error(
+    commands: Commands, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(commands, "h100")
+    commands.add("sbatch", "echo slurm 24.11.5")
+    commands.add("srun", "exit 1")
+    own = ("--slurm", "partition=batch", "account=physics")
+    assert doctor(*own, "sbatch.licences=matlab:1") == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "error submit.py refuses sbatch.licences of the site profile: no option of sbatch of Slurm" in out
+    assert "did you mean 'licenses'?" in out
+    assert doctor(*own, "sbatch.licenses=matlab:1") == 0
+
+
+def test_facts_that_slurm_hides_are_not_judged(
+    commands: Commands, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(commands, "h100")
+    commands.add("sinfo", "true")
+    assert doctor("--slurm", "partition=batch", "account=physics") == 0
+    out = capsys.readouterr().out
+    assert "nodes unknown" in out
+    assert "has no GPUs" not in out
+    assert "nodes and GPUs: `sinfo` shows this user none" in out
+    commands.add("scontrol", "echo 'ClusterName = x'")
+    assert doctor() == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Slurm ?, cluster x: nodes unknown, partitions unknown;")
+    assert "traps of this release: `scontrol show config` names no version" in out
+
+
+def test_a_file_is_no_runs_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("file").touch()
+    assert doctor("--runs", "file", "--cluster", "local") == 2
+    assert capsys.readouterr().err.startswith("error: --runs='file' is a file; give a folder")
+
+
 def test_a_command_that_fails_is_named(commands: Commands, capsys: pytest.CaptureFixture[str]) -> None:
     install(commands, "h100")
     commands.add("sacct", "echo 'sacct: error: slurmdbd: Connection refused' >&2; exit 1")

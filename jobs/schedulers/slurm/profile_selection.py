@@ -50,12 +50,16 @@ def resolve(
     for text in selection.overrides:
         _lay_over(draft, text)
     profile = check(draft)
-    depends = bool(profile.sbatch or profile.srun or profile.exclusive == "topo")
-    problem = check_options(profile, slurm()) if slurm and depends else None
+    problem = check_options(profile, slurm()) if slurm and depends_on_version(profile) else None
     if problem is not None:
         key, why = problem
         raise ConfigError(f"{key}: {why}", at=draft.at(key))
     return profile
+
+
+def depends_on_version(profile: Profile) -> bool:
+    """Whether a profile has options that not every version of Slurm has."""
+    return bool(profile.sbatch or profile.srun or profile.exclusive == "topo")
 
 
 def _with_todays_mail(recorded: Mapping[str, Any]) -> dict[str, Any]:

@@ -72,6 +72,10 @@ def unchecked(facts: ClusterFacts, *, job: bool) -> Iterator[Unchecked]:
     if config is None:
         yield Unchecked("the cluster's configuration", facts.refusals.get("config", "no answer"))
         return
+    if config.version is None:
+        named = config.settings.get("slurm_version")
+        reason = "`scontrol show config` names " + (f"the version {named!r}" if named else "no version")
+        yield Unchecked("traps of this release", reason)
     for part, check in _PARTS.items():
         if part in facts.refusals:
             yield Unchecked(check, facts.refusals[part])

@@ -39,6 +39,10 @@ def cluster_facts() -> ClusterFacts:
         "queue": read("queue", ["squeue", "--noheader", "-o", parsing.QUEUE_FORMAT], parsing.queue),
         "clock_offset_s": _clock_offset_s(),
     }
+    for part, command in (("partitions", "scontrol show partition"), ("nodes", "sinfo")):
+        if facts[part] is not None and not facts[part]:  # PrivateData may hide them from this user
+            facts[part] = None
+            refusals[part] = f"`{command}` shows this user none"
     if facts["clock_offset_s"] is None:
         refusals["clock"] = "`sdiag` gives no time"
     if config.has_accounting:

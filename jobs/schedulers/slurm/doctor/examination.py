@@ -21,7 +21,9 @@ from jobs.schedulers.doctor.run_probe import ProbeError, ProbeTimeout, probe_her
 from jobs.schedulers.slurm import profile_selection
 from jobs.schedulers.slurm.doctor import cluster_checks, collect, draft, node_probe
 from jobs.schedulers.slurm.doctor.cluster_facts import ClusterFacts
+from jobs.schedulers.slurm.profile_options import check_options
 from jobs.schedulers.slurm.site_profile import Profile
+from jobs.schedulers.slurm.version import installed_slurm
 
 _SETTINGS = (
     "SelectType", "SelectTypeParameters", "ProctrackType", "TaskPlugin", "KillWait", "UnkillableStepTimeout",
@@ -54,6 +56,7 @@ class SlurmDoctor:
             findings.append(silent_folder(runs, "this host", str(why)))
         except ProbeError as why:
             unchecked.append(Unchecked("this host and the runs folder", str(why)))
+        findings += _refused_option(self._profile) if facts.config is not None else []
         findings += cluster_checks.cluster_findings(facts, self._profile, here.host if here else None)
         if job and facts.config is not None:
             self._examine_node(facts, runs, here, findings, unchecked)
@@ -102,13 +105,33 @@ class SlurmDoctor:
         return text
 
 
+def _refused_option(profile: Profile) -> list[Finding]:
+    """The first option of the site profile that the installed Slurm refuses."""
+    found = None
+    if profile_selection.depends_on_version(profile):
+        found = check_options(profile, installed_slurm())
+    return (
+        []
+        if found is None
+        else [
+            Finding(
+                "error",
+                "profile.option",
+                f"submit.py refuses {found[0]} of the site profile: {found[1]}",
+                "correct the option, or remove it",
+                "`sbatch --version`, `sbatch --help`",
+            )
+        ]
+    )
+
+
 def _subject(facts: ClusterFacts, profile: Profile) -> str:
     config = facts.config
     if config is None:
         return "Slurm, whose controller does not answer"
     nodes = facts.nodes_of()
     gpus = sum(node.gpu_count for node in nodes)
-    names = ", ".join(part.name + "*" * part.is_default for part in facts.partitions or ())
+    names = ", ".join(part.name + "*" * part.is_default for part in facts.partitions or ()) or "unknown"
     release, cluster = config.settings.get("slurm_version", "?"), config.settings.get("clustername", "?")
     sizes = f"{len(nodes)} nodes, {gpus} GPUs" if facts.nodes is not None else "nodes unknown"
     return f"Slurm {release}, cluster {cluster}: {sizes}, partitions {names}; site profile {profile.name}"
