@@ -3,7 +3,9 @@
 The deviation of a rank from the median of the others, minus its mean over the run, is cut to its segment with
 the largest sum (maximum subarray, Kadane). The segment counts when its sum exceeds what the same deviations
 reach in random order: steps are permuted in blocks, jointly for all ranks, and the largest sum over all ranks
-is compared. A rank that is slow throughout has no such segment, because its mean is subtracted.
+is compared. Ranks that are found leave the comparison, which is then repeated for the others (step-down test,
+Westfall and Young 1993): the long segment of one rank would hide a shorter one of another. A rank that is
+slow throughout has no such segment, because its mean is subtracted.
 """
 
 from __future__ import annotations
@@ -45,10 +47,8 @@ def find_episodes(own_s: Floats, seed: int = 0) -> list[Episode]:
     groups = np.array_split(np.arange(steps), min(steps, _MOST_COLUMNS))
     grouped = np.stack([deviation[:, group].mean(axis=1) for group in groups], axis=1)
     centred = grouped - grouped.mean(axis=1, keepdims=True)
-    sums = _largest_sums(centred)
-    limit = _limit(centred, correlation(_without_segments(centred)), np.random.default_rng(seed))
     found = []
-    for rank in np.flatnonzero(sums > limit):
+    for rank in _beyond_chance(centred, seed):
         begin, end = _segment(centred[rank])
         # half-way between the two levels, so that jitter at the ends is not taken for the segment
         begin, end = _segment(grouped[rank] - grouped[rank, begin : end + 1].mean() / 2)
@@ -60,6 +60,21 @@ def find_episodes(own_s: Floats, seed: int = 0) -> list[Episode]:
         if slow and len(inside) >= LEAST_STEPS and inside.mean() > least_s:
             found.append(Episode(int(rank), first, last, mean_interval(inside)))
     return sorted(found, key=lambda each: -each.excess_s.value * (each.last - each.first + 1))
+
+
+def _beyond_chance(values: Floats, seed: int) -> list[int]:
+    """Rows whose largest segment exceeds what random order gives in all rows that are not yet found."""
+    sums, random = _largest_sums(values), np.random.default_rng(seed)
+    lag_1 = correlation(_without_segments(values))
+    found: list[int] = []
+    left = np.arange(len(values))
+    while left.size:
+        beyond = sums[left] > _limit(values[left], lag_1, random)
+        if not beyond.any():
+            break
+        found += left[beyond].tolist()
+        left = left[~beyond]
+    return found
 
 
 def _largest_sums(values: Floats) -> Floats:

@@ -128,6 +128,16 @@ def test_a_rank_that_is_slow_for_a_while_is_an_episode_in_its_steps():
     assert episode.excess_s.value == pytest.approx(0.05, rel=0.15)
 
 
+@pytest.mark.parametrize("ends", [(80, 150), (60, 150)])
+def test_two_ranks_that_are_slow_for_different_times_are_two_episodes(ends):
+    """The long segment of one rank, in random order, is no measure of chance for the shorter one."""
+    own_s = 0.1 + delays(8, 200, jitter_s=0.0005)
+    for rank, end in zip((2, 3), ends, strict=True):
+        own_s[rank, 50:end] += 0.02
+    found = {each.rank: (each.first, each.last) for each in find_episodes(own_s)}
+    assert found == {rank: (50, end - 1) for rank, end in zip((2, 3), ends, strict=True)}
+
+
 @pytest.mark.filterwarnings("error")
 def test_a_segment_without_a_slow_step_is_no_episode():
     """The level of the segment with the largest sum is below zero here, so that nothing is left of it."""
