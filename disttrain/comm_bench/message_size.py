@@ -32,18 +32,27 @@ class MessageSize(NamedTuple):
     reason: str
 
 
+class _UnknownSizeError(Exception):
+    """The size of the messages cannot be known before the run; the text is the reason."""
+
+
 def message_size(config: Config) -> MessageSize:
     """The size of the messages of a run; with the reason, that of PyTorch's buckets where it is unknown."""
+    strategy = planned_strategy(config)
     if config.command:
         return _default("the messages of a command are not known")
-    strategy = planned_strategy(config)
     if strategy == "ddp":
         return _bucket(config)
-    if strategy == "auto":
-        return _larger(_bucket(config), _block(config))
-    if strategy in _SHARDED:
-        return _block(config)
-    return _default(f"the size of the messages of {strategy} is not known")
+    if strategy not in (*_SHARDED, "auto"):
+        return _default(f"the size of the messages of {strategy} is not known")
+    try:
+        block = _block(config)
+    except _UnknownSizeError as unknown:
+        if strategy in _SHARDED:
+            return _default(str(unknown))
+        bucket = _bucket(config)
+        return MessageSize(bucket.bytes, f"{bucket.reason}, as for ddp; auto may choose fsdp, and {unknown}")
+    return _larger(_bucket(config), block) if strategy == "auto" else block
 
 
 def _bucket(config: Config) -> MessageSize:
@@ -66,23 +75,21 @@ def _with_size(message: MessageSize) -> str:
     return f"{message.bytes / 2**20:.1f} MiB: {message.reason}"
 
 
-def _block(config: Config) -> MessageSize:
-    try:
-        return _largest_block(config)
-    except Exception as error:  # a model of the user may fail in any way on the meta device
-        return _default(f"the size of a block is not known: {in_one_line(error)}")
-
-
 def _default(reason: str) -> MessageSize:
     return MessageSize(DEFAULT_BYTES, f"bucket size of PyTorch, because {reason}")
 
 
-def _largest_block(config: Config) -> MessageSize:
-    source = _source(config)
-    if source is None:
-        return _default(f"the size of a block of model.kind={config.model.kind} is known only with its data")
-    with torch.device("meta"):
-        size = model_size(build_model(config.model, source))
+def _block(config: Config) -> MessageSize:
+    """The size of the largest block. Raises `_UnknownSizeError`."""
+    try:
+        source = _source(config)
+        with torch.device("meta"):
+            size = None if source is None else model_size(build_model(config.model, source))
+    except Exception as error:  # a model of the user may fail in any way on the meta device
+        raise _UnknownSizeError(f"the size of a block is not known: {in_one_line(error)}") from error
+    if size is None:
+        kind = config.model.kind
+        raise _UnknownSizeError(f"the size of a block of model.kind={kind} is known only with its data")
     is_half = config.precision.dtype in _HALF
     each = 2 if is_half else size.parameter_bytes
     count, name = (

@@ -58,7 +58,6 @@ LARGE_BLOCK = 4 * 2048 * 2048 + 2 * 2048 * 8192 + 2 * 2048
         (LARGE, None, 4 * LARGE_BLOCK),
         (LARGE, 500.0, 500 * MIB),
         (GPT, None, 25 * MIB),
-        ({"kind": "mlp"}, 100.0, 100 * MIB),
     ],
 )
 def test_auto_has_the_larger_message_of_its_candidates(
@@ -68,6 +67,16 @@ def test_auto_has_the_larger_message_of_its_candidates(
     assert found.bytes == expected
     bucket = "parallel.ddp.bucket_mb" if bucket_mb else "bucket size of PyTorch"
     assert f"of ddp ({bucket_mb or 25:.1f} MiB: {bucket}) and fsdp (" in found.reason
+
+
+@pytest.mark.parametrize("bucket_mb", [1.0, 100.0])
+def test_auto_has_the_bucket_of_ddp_where_the_size_of_a_block_is_unknown(bucket_mb: float) -> None:
+    found = message_size(config("auto", {"kind": "mlp"}, parallel={"ddp": {"bucket_mb": bucket_mb}}))
+    assert found.bytes == bucket_mb * MIB
+    assert found.reason == (
+        "parallel.ddp.bucket_mb, as for ddp; auto may choose fsdp, and the size of a block of model.kind=mlp "
+        "is known only with its data"
+    )
 
 
 def test_auto_with_ddp_as_the_only_candidate_has_its_bucket() -> None:
