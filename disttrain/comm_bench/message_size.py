@@ -38,9 +38,9 @@ class _UnknownSizeError(Exception):
 
 def message_size(config: Config) -> MessageSize:
     """The size of the messages of a run; with the reason, that of PyTorch's buckets where it is unknown."""
-    strategy = planned_strategy(config)
     if config.command:
         return _default("the messages of a command are not known")
+    strategy = planned_strategy(config)
     if strategy == "ddp":
         return _bucket(config)
     if strategy not in (*_SHARDED, "auto"):
