@@ -24,5 +24,7 @@ class StepResult:
     skipped: Tensor | None = None
     """Whether the optimizer left the parameters unchanged because the gradient norm was not finite; None
     without that check."""
+    exposed_comm_reason: str | None = None
+    """Reason why some communication of the step was not timed; None if all was."""
     extra: dict[str, Tensor | float] = field(default_factory=dict)
     """Further values of the step by name."""

@@ -93,7 +93,8 @@ class StepRunner:
             self.clock.switch(COMM)
             self.strategy.average_replicas(self.model, self.optimizer)
         self.clock.switch(OTHER)
-        return StepResult(step, loss, self._rates[step - 1], grad_norm, skipped)
+        reason = self.strategy.exposed_comm_reason()
+        return StepResult(step, loss, self._rates[step - 1], grad_norm, skipped, reason)
 
     def _accumulate(self, batches: Iterator[Any]) -> Tensor:
         """Run the passes of the step's micro-batches one after another; the step's loss."""

@@ -139,6 +139,10 @@ class Strategy:
         """Have compute wait for communication within `timed`, except for what `on_exposed_communication`
         begins: for a broadcast of buffers, or for gathered parameters."""
 
+    def exposed_comm_reason(self) -> str | None:
+        """At the end of a step: the reason why some of its communication was not timed; None if all was."""
+        return None
+
     def comm_groups(self, model: nn.Module) -> Mapping[Dimension, dist.ProcessGroup]:
         """This rank's process groups of the dimensions that `timed` is called with."""
         return {}

@@ -30,7 +30,7 @@ from disttrain.model_blocks import blocks_of
 from disttrain.parallel.base import Strategy, Timed
 from disttrain.parallel.buffers import broadcast_buffers
 from disttrain.parallel.deferred_init import DeferredInit, NotDeferrable, record
-from disttrain.parallel.fully_shard_waits import comm_method, time_waits
+from disttrain.parallel.fully_shard_waits import RETURNED_EARLY, comm_method, time_waits
 from disttrain.parallel.mesh import Mesh
 from disttrain.parallel.sharded_tensors import fill_shard
 from disttrain.runtime.fully_shard_hooks import (
@@ -56,6 +56,7 @@ class FSDP(Strategy):
         self._world: World | None = None
         self._buffers_are_equal = False
         self._timed: Timed = lambda dimension: nullcontext()
+        self._exposed_comm_reason: str | None = None
 
     def build(self, make: Callable[[], nn.Module], device: torch.device) -> nn.Module:
         """The model on the meta device; with `meta_device` false, in host memory."""
@@ -156,7 +157,14 @@ class FSDP(Strategy):
     def time_communication(self, model: nn.Module, timed: Timed) -> None:
         self._timed = timed
         if self.comm_method is not None:
-            time_waits(model, timed)
+            time_waits(model, timed, self._returned_early)
+
+    def exposed_comm_reason(self) -> str | None:
+        reason, self._exposed_comm_reason = self._exposed_comm_reason, None
+        return reason
+
+    def _returned_early(self) -> None:
+        self._exposed_comm_reason = RETURNED_EARLY
 
     def comm_groups(self, model: nn.Module) -> Mapping[Dimension, dist.ProcessGroup]:
         return groups_of_mesh(model)

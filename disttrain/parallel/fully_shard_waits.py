@@ -35,6 +35,8 @@ CALLS = "fsdp_custom_collectives"
 """Method on a CPU: duration of each call of a collective of `fully_shard`."""
 STREAM_WAITS = "fsdp_stream_waits"
 """Method on CUDA: time between events around each wait of the compute stream."""
+RETURNED_EARLY = "an unshard was asynchronous, and the time that compute waited for it is unknown"
+"""Reason why the communication of a step is unknown."""
 
 
 def comm_method(model: nn.Module, world: World) -> tuple[str | None, str | None]:

@@ -130,20 +130,15 @@ class RunTelemetry:
             self._progress.restart(self._step, self._began)
         self.clock.start()
 
-    def step_done(
-        self, result: StepResult, exposed_comm_reason: str | None = None, *, loss_recorded: bool = True
-    ) -> None:
-        """Close the optimizer step of `result`.
-
-        `exposed_comm_reason` is given where part of the step's communication escaped the clock. Without
-        `loss_recorded`, the loss is NaN because the loop recorded none.
-        """
+    def step_done(self, result: StepResult, *, loss_recorded: bool = True) -> None:
+        """Close the optimizer step of `result`. Without `loss_recorded`, the loss is NaN because the loop
+        recorded none."""
         step = result.step
         if self._step == self._left_out.start:
             self.output.replace_finished()
-        self._recorder.record(result, comm_measured=exposed_comm_reason is None)
-        if exposed_comm_reason is not None and self.metadata.exposed_comm_reason is None:
-            self.metadata.exposed_comm_reason = exposed_comm_reason
+        self._recorder.record(result)
+        if self.metadata.exposed_comm_reason is None:
+            self.metadata.exposed_comm_reason = result.exposed_comm_reason
         self._global_loss.add(step, result.loss, loss_recorded)
         self._step, self._lr = step, result.lr
         self.clock.end_step()

@@ -114,9 +114,8 @@ class StepLog:
         """Number of recorded steps not yet read from the clock."""
         return len(self._recorded)
 
-    def record(self, result: StepResult, comm_measured: bool = True) -> None:
-        """Call directly before the clock's `end_step`: the copies to the host then end with the step.
-        `comm_measured` is false where part of the step's communication escaped the clock."""
+    def record(self, result: StepResult) -> None:
+        """Call directly before the clock's `end_step`: the copies to the host then end with the step."""
         self._recorded.append(
             _RecordedStep(
                 result.step,
@@ -124,7 +123,7 @@ class StepLog:
                 result.lr,
                 _on_host(result.grad_norm),
                 _on_host(result.skipped),
-                comm_measured,
+                result.exposed_comm_reason is None,
             )
         )
         if self._split is not None:

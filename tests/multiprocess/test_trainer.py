@@ -121,7 +121,9 @@ def test_the_example_of_the_readme_runs_under_torchrun(tmp_path):
     assert (metrics.steps, metrics.resumed_step) == (200, 200)
 
 
-def train_sharded(world: World, folder: Path, strategy: str, steps: int, load: bool = False) -> tuple:
+def train_sharded(
+    world: World, folder: Path, strategy: str, steps: int, load: bool = False, loss=loss
+) -> tuple:
     """The losses of the steps, of a validation, and the shape of a local parameter."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
@@ -148,3 +150,15 @@ def test_a_sharded_trainer_has_the_curve_of_a_replicated_one(two_ranks, tmp_path
         assert before[0] + after[0] == pytest.approx(ddp[0], rel=1e-5)
         assert after[1] == pytest.approx(ddp[1], rel=1e-5)
         assert (ddp[2], before[2]) == ((8, 4), (4, 4))
+
+
+def gathers_early(model: nn.Module, given) -> torch.Tensor:
+    model[0].unshard(async_op=True)
+    return loss(model, given)
+
+
+def test_an_asynchronous_unshard_of_the_script_leaves_the_communication_unknown(two_ranks, tmp_path):
+    two_ranks.call(train_sharded, tmp_path / "early", "fsdp", 6, loss=gathers_early)
+    metrics = Metrics.model_validate(read_json(tmp_path / "early" / "metrics.json"))
+    assert metrics.null_reasons["comm"].startswith("an unshard was asynchronous")
+    assert metrics.composition["comm_wait_s"] is None

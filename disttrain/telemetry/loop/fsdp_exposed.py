@@ -15,7 +15,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from disttrain.parallel.backward_end import after_own_backward, at_end_of_backward
-from disttrain.parallel.fully_shard_waits import time_waits
+from disttrain.parallel.fully_shard_waits import RETURNED_EARLY, time_waits
 from disttrain.runtime.fully_shard_hooks import Dimension
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.loop.gradient_outputs import grad_tensors
@@ -77,7 +77,7 @@ class FsdpExposed:
         return control_sync(self._clock(), PHASE_OF_DIMENSION[dimension])
 
     def _returned_early(self) -> None:
-        self._missed = "an unshard was asynchronous, and the time that compute waited for it is unknown"
+        self._missed = RETURNED_EARLY
 
     def _forward_done(self, model: nn.Module, inputs: Any, output: Any) -> None:
         if torch.is_grad_enabled():

@@ -160,8 +160,7 @@ class LoopTelemetry:
             lr = float(self._optimizer.param_groups[0]["lr"])
             missed = self._comm.missed(self._stepped) if self._comm else None
             self._telemetry.step_done(
-                StepResult(step, self._no_loss if loss is None else loss, lr),
-                missed,
+                StepResult(step, self._no_loss if loss is None else loss, lr, exposed_comm_reason=missed),
                 loss_recorded=loss is not None,
             )
             self._watch.step_done(step)
