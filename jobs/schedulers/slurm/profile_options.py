@@ -118,7 +118,8 @@ def _problem(command: _Command, name: str, value: Literal[True] | str) -> str | 
 
 def _suggestion(name: str, known: set[str], reserved: Mapping[str, str]) -> str:
     """The nearest option, with the key to set in its place if the launcher sets it."""
-    close = closest(name, sorted(known | reserved.keys()))
+    names = sorted(known | reserved.keys())
+    close = closest(name, names) or next((each for each in names if each.startswith(name)), None)
     if close is None:
         return ""
     return f"; did you mean '{close}'?" + (f" It is reserved: {reserved[close]}" if close in reserved else "")
