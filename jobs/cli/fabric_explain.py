@@ -29,6 +29,10 @@ _NAMES = {
     FabricKind.ETHERNET: "TCP over Ethernet",
     FabricKind.NONE: "none",
 }
+_NO_ROUTE = (
+    "GLOO_SOCKET_IFNAME: not known here, because there is no default route; a job names the interface by "
+    "which its nodes reach each other"
+)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -54,10 +58,17 @@ def run(args: argparse.Namespace) -> int:
         f"{count(args.nodes, 'node')} with {count(gpus, 'GPU') if gpus else 'gloo'}{' each' if gpus else ''}"
     )
     added = without_given(derived, given)
-    print(_section(f"variables for a job of {shape}", _variable_lines(added, judged, given)))
+    unknown = [_NO_ROUTE] if args.nodes > 1 and _lacks_interface(fabric, given) else []
+    print(_section(f"variables for a job of {shape}", _variable_lines(added, judged, given, unknown)))
     if settings:
         print(_section("variables that are already set, and win", _given_lines(settings, judged, own)))
     return 0
+
+
+def _lacks_interface(fabric: Fabric, given: Mapping[str, str]) -> bool:
+    """Whether a job would name an interface that is unknown here."""
+    is_given = any(name in given for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"))
+    return fabric.kind is not FabricKind.NONE and fabric.default_interface is None and not is_given
 
 
 def _faster(fabric: Fabric, gpus: int, given: Mapping[str, str]) -> str:
@@ -86,9 +97,12 @@ def _judged(
 
 
 def _variable_lines(
-    derived: Sequence[DerivedVariable], judged: Mapping[str, list[str]], given: Mapping[str, str]
+    derived: Sequence[DerivedVariable],
+    judged: Mapping[str, list[str]],
+    given: Mapping[str, str],
+    unknown: Sequence[str],
 ) -> str:
-    lines = []
+    lines = [*unknown]
     for each in derived:
         lines += [f"{each.name}={each.value}", f"  {each.reason}", *_indented(judged[each.name])]
         lines.append(f"  evidence: {each.evidence}; source: {each.source}{_versions(each)}")
@@ -153,6 +167,8 @@ def _summary(fabric: Fabric) -> str:
     chosen = fabric.compute_adapters
     if not chosen:
         interface = fabric.default_interface
+        if fabric.kind is FabricKind.NONE:
+            return f"{_NAMES[fabric.kind]}: no interface is up"
         speed = _gbit(interface.speed_mbit_per_s / 1000) if interface and interface.speed_mbit_per_s else ""
         at = f" by {interface.name}{f' at {speed}' if speed else ''}" if interface else ""
         return f"{_NAMES[fabric.kind]}{at}"

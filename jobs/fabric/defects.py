@@ -9,6 +9,7 @@ from disttrain.records.nccl_names import permits
 from jobs.fabric.choose_adapters import degraded, nearest_gpus
 from jobs.fabric.derive import adapter_list, verbs_in_use
 from jobs.fabric.description import ENOUGH_LOCKED_BYTES, Adapter, AdapterKind, Fabric, Gpu, PciDevice
+from jobs.fabric.expected_adapters import permitted_ports
 from jobs.fabric.network_plugin import missing_by
 from jobs.fabric.pci import NEAR
 
@@ -24,6 +25,7 @@ def defects(fabric: Fabric, settings: Mapping[str, str] | None = None) -> tuple[
     listed = (settings or {}).get("NCCL_IB_HCA")
     return (
         *_lost_adapters(fabric, listed),
+        *no_active_adapter(fabric, settings or {}),
         *(() if listed is not None else _doubtful_adapters(fabric)),
         *_slow_slots(fabric),
         *_nvlinks(fabric),
@@ -64,6 +66,21 @@ def _lost_adapters(fabric: Fabric, listed: str | None) -> Iterator[str]:
     for adapter in fabric.compute_adapters:
         if (text := degraded(adapter, fabric.compute_adapters)) is not None:
             yield f"{adapter.name}: {text}"
+
+
+def no_active_adapter(fabric: Fabric, settings: Mapping[str, str]) -> Iterator[str]:
+    """A node with GPUs all of whose adapters are down: NCCL would use TCP without an error."""
+    down = [
+        each
+        for each in fabric.adapters
+        if each.pci is not None and each.active_port is None and permitted_ports(each, settings)
+    ]
+    is_tcp = settings.get("NCCL_NET", "").casefold() == "socket"
+    if fabric.gpus and down and not is_tcp and not fabric.compute_adapters:
+        yield (
+            f"no adapter is active, so NCCL would use TCP: {down[0].name}: {down[0].reason}"
+            f"{f', as of {len(down) - 1} others' if len(down) > 1 else ''}"
+        )
 
 
 def _card(adapter: Adapter) -> str:

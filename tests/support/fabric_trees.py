@@ -54,6 +54,11 @@ def dead_hca(t: Tree) -> None:
     ndr(t, dead=[3], half_rate=[6])
 
 
+def all_down(t: Tree) -> None:
+    """`ndr` with all ports down."""
+    ndr(t, dead=range(8))
+
+
 def hdr_mixed(t: Tree) -> None:
     """DGX A100: eight HDR adapters for computing, and two for storage, one of them at the same rate."""
     t.machine("NVIDIA", "DGXA100 920-23687-2530-000", driver="535.129.03")
@@ -234,6 +239,7 @@ def cpu(t: Tree) -> None:
 KINDS: dict[str, Callable[[Tree], None]] = {
     "ndr": ndr,
     "dead_hca": dead_hca,
+    "all_down": all_down,
     "hdr_mixed": hdr_mixed,
     "roce_bond": roce_bond,
     "efa_p5": efa_p5,

@@ -102,6 +102,19 @@ def test_a_given_interface_beside_the_derived_one(
     assert (row["value"], row["given"]) == ("=enp226s0", "=ib99")
 
 
+def test_interfaces_that_are_not_known(shared_tree: Trees, capsys: Captured, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    shutil.copytree(shared_tree("cpu"), root, symlinks=True)
+    (root / "proc/net/route").unlink()
+    text = ask(capsys, f"fabric explain --root {root}")
+    assert "GLOO_SOCKET_IFNAME: not known here, because there is no default route" in text
+    assert "the defaults are right" not in text
+    assert "not known" not in ask(capsys, f"fabric explain --root {root} --nodes 1")
+    (root / "sys/class/net/eth0/operstate").write_text("down")
+    text = ask(capsys, f"fabric explain --root {root}")
+    assert "network between nodes: none: no interface is up" in text
+
+
 def test_a_root_that_is_no_copy_of_a_node(tmp_path: Path, capsys: Captured) -> None:
     ask(capsys, f"fabric explain --root {tmp_path}/missing", code=2)
     ask(capsys, f"fabric explain --root {tmp_path}", code=2)

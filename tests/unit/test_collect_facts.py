@@ -116,7 +116,10 @@ def test_adapters_that_need_locked_memory(
 ) -> None:
     fabric = fabric_of(kind)
     settings = {"NCCL_NET_PLUGIN": plugin}
-    assert collect_facts._network_facts(fabric, fabric.compute_adapters, settings)["rdma"] == needed
+    assert (
+        collect_facts._network_facts(fabric, fabric.compute_adapters, settings, uses_nccl=True)["rdma"]
+        == needed
+    )
 
 
 def test_locked_memory_of_efa_whose_plugin_is_reachable(fabric_of: Callable[[str], Fabric]) -> None:
@@ -124,7 +127,8 @@ def test_locked_memory_of_efa_whose_plugin_is_reachable(fabric_of: Callable[[str
     reachable = tuple(replace(each, is_reachable=True) for each in efa.software.nccl_plugins)
     fabric = replace(efa, software=replace(efa.software, nccl_plugins=reachable))
     for value, needed in (("", True), ("none", False)):
-        found = collect_facts._network_facts(fabric, fabric.compute_adapters, {"NCCL_NET_PLUGIN": value})
+        settings = {"NCCL_NET_PLUGIN": value}
+        found = collect_facts._network_facts(fabric, fabric.compute_adapters, settings, uses_nccl=True)
         assert found["rdma"] == needed
 
 
@@ -149,6 +153,14 @@ def test_defects_of_a_network_that_the_run_uses(tmp_path: Path, fabric_of: Calla
             "the memory lock has its own check"
         )
         assert found.memory_lock_bytes == 65536
+
+
+@pytest.mark.parametrize(("uses_nccl", "count"), [(True, 1), (False, 0)])
+def test_a_node_all_of_whose_adapters_are_down(
+    uses_nccl: bool, count: int, fabric_of: Callable[[str], Fabric]
+) -> None:
+    found = collect_facts._network_facts(fabric_of("all_down"), (), {}, uses_nccl=uses_nccl)
+    assert len(found["defects"]) == count
 
 
 def test_a_node_without_a_driver_has_no_gpus(tmp_path: Path) -> None:

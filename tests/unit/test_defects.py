@@ -30,6 +30,17 @@ def test_adapters_beside_a_gpu_that_are_not_used(fabric_of: Callable[[str], Fabr
     )
 
 
+def test_nodes_all_of_whose_adapters_are_down_would_use_tcp(fabric_of: Callable[[str], Fabric]) -> None:
+    down = fabric_of("all_down")
+    assert defects(down) == (
+        "no adapter is active, so NCCL would use TCP: mlx5_0: port 1 is DOWN (Polling): check the cable and "
+        "the switch port, as of 7 others",
+    )
+    for chosen in ({"NCCL_NET": "Socket"}, {"NCCL_IB_DISABLE": "1"}, {"NCCL_IB_HCA": "^mlx5"}):
+        assert defects(down, chosen) == (), "TCP was chosen"
+    assert defects(replace(down, gpus=())) == ()
+
+
 def test_the_second_port_of_a_card_needs_no_cable(ndr: Fabric, fabric_of: Callable[[str], Fabric]) -> None:
     """Cards of two ports, each a function with an adapter, of which one has a cable."""
     (dead,) = (each for each in fabric_of("dead_hca").adapters if each.active_port is None)

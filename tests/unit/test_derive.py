@@ -47,6 +47,7 @@ EXPECTED = {
         "GLOO_SOCKET_IFNAME": "eth0",
         "NCCL_IB_HCA": "=mlx5_0,mlx5_1,mlx5_2,mlx5_4,mlx5_5,mlx5_7",  # 3 is down, 6 at half its rate
     },
+    "all_down": {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_NTHREADS": "4", "NCCL_NSOCKS_PERTHREAD": "4"},
     "hdr_mixed": {
         "GLOO_SOCKET_IFNAME": "enp226s0", "NCCL_SOCKET_IFNAME": "=enp226s0", "NCCL_IB_HCA": COMPUTE,
     },

@@ -33,6 +33,7 @@ Detected = Callable[[str], Fabric]
         ("cxi", FabricKind.SLINGSHOT, 4, 200, 4, {"NV6"}),
         ("ethernet_25g", FabricKind.ETHERNET, 0, None, 2, {"SYS"}),
         ("ethernet_two", FabricKind.ETHERNET, 0, None, 1, set()),
+        ("all_down", FabricKind.ETHERNET, 0, None, 8, {"NV18"}),
         ("nvlink", FabricKind.ETHERNET, 0, None, 8, {"NV18"}),
         ("pcie", FabricKind.ETHERNET, 0, None, 2, {"NODE"}),
         ("cpu", FabricKind.ETHERNET, 0, None, 0, set()),

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from disttrain.records.collect_provenance import code_hash
-from jobs.fabric.defects import defects
+from jobs.fabric.defects import defects, no_active_adapter
 from jobs.fabric.description import Adapter, AdapterKind, ConfigurationFile, Fabric, FabricKind, Gpu
 from jobs.fabric.detect import current_process, detect
 from jobs.fabric.expected_adapters import expected_adapters
@@ -78,7 +78,8 @@ def collect(
     gpus = read_gpus() if wants_gpus else NodeGpus(None)
     fabric = fabric or _or_none(lambda: detect(root, current_process())) or Fabric(FabricKind.NONE)
     settings = _nccl_settings(fabric, environ or {})
-    adapters = expected_adapters(fabric, settings) if wants_gpus and has_driver(root) else ()
+    uses_nccl = wants_gpus and has_driver(root)
+    adapters = expected_adapters(fabric, settings) if uses_nccl else ()
     path = gpu_path(gpus.reading, fabric, ranks)
     affinity = measure_affinity(gpus.reading.gpus) if measure_affinity else None
     return NodeFacts(
@@ -91,7 +92,7 @@ def collect(
         gpus=gpus.count,
         gpu_problems=gpus.problems,
         gpu_path=asdict(path) if path else None,
-        **_network_facts(fabric, adapters, settings),
+        **_network_facts(fabric, adapters, settings, uses_nccl=uses_nccl),
         link_bytes_per_s=link_bytes_per_s(fabric, adapters, interface, ranks),
         affinity=asdict(affinity) if affinity else None,
         **rates,
@@ -157,18 +158,19 @@ def _nccl_settings(fabric: Fabric, environ: Mapping[str, str]) -> dict[str, str]
 
 
 def _network_facts(
-    fabric: Fabric, adapters: Sequence[Adapter], settings: Mapping[str, str]
+    fabric: Fabric, adapters: Sequence[Adapter], settings: Mapping[str, str], *, uses_nccl: bool
 ) -> dict[str, Any]:
-    """Facts of the adapters that NCCL uses; no defects without any."""
+    """Facts of the adapters that NCCL uses. Without any, the one defect is that all of them are down."""
     # `checks.check_memory_lock` judges the limit of locked memory
     unlimited = replace(fabric, software=replace(fabric.software, memory_lock_bytes=None))
     kinds = {each.kind for each in adapters}
+    without = no_active_adapter(fabric, settings) if uses_nccl else ()
     lacks_plugin = missing_by(fabric.software, settings.get("NCCL_NET_PLUGIN")) is not None
     return {
         "memory_lock_bytes": fabric.software.memory_lock_bytes,
         "rdma": AdapterKind.VERBS in kinds or (AdapterKind.EFA in kinds and not lacks_plugin),
         "tcp": not adapters,
-        "defects": defects(unlimited, settings) if adapters else (),
+        "defects": defects(unlimited, settings) if adapters else tuple(without),
     }
 
 
