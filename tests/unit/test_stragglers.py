@@ -181,6 +181,26 @@ def test_the_floor_of_skewed_noise_is_that_of_its_smallest_values():
     assert corrected_wait(waits, NoiseFloor(0.5, 0.1)).tolist() == [1.0, 4.0]
 
 
+@pytest.mark.parametrize("ranks", [2, 8, 64])
+@pytest.mark.parametrize("tail", ["lognormal", "pareto"])
+def test_heavy_tailed_noise_makes_the_floor_too_large_but_hides_no_waiting_of_its_size(ranks, tail):
+    """In standard deviations of the noise; in `late`, a rank drawn in each step is later by 1 of them."""
+    random = np.random.default_rng(3)
+    shape = (ranks, 400)
+    if tail == "lognormal":
+        noise = random.lognormal(0, 1, shape) / np.sqrt((np.e - 1) * np.e)
+    else:
+        noise = random.pareto(2.5, shape) / np.sqrt(2.5 / (1.5**2 * 0.5))
+    late = np.zeros(shape)
+    late[random.integers(ranks, size=400), np.arange(400)] = 1.0
+    for added, bias in ((np.zeros(shape), 0.4), (late, 0.2), (10 * late, 0.2)):
+        true_s = added.max(axis=0) - added
+        exposed_s = 20 + true_s + noise
+        wait_s = exposed_s - exposed_s.min(axis=0)
+        error = corrected_wait(wait_s, noise_floor(100 + added, exposed_s)).mean() - true_s.mean()
+        assert -bias < error < 0.05
+
+
 def test_at_least_half_of_the_ranks_are_the_reference():
     for levels, slow in (([1, 1, 2, 3], [2, 3]), ([1, 2, 8, 40], []), ([5, 1], [0])):
         assert slow_ranks(np.repeat(np.array(levels, dtype=float)[:, None], 50, axis=1)) == slow
