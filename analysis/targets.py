@@ -20,7 +20,7 @@ from analysis.runs.load import load
 from analysis.stats.estimates import Estimate, not_stationary, ratio_of_means, share_mean
 from analysis.step_statistics import step_statistics
 from analysis.truncation import truncate, truncated_metrics
-from analysis.units import number, plural
+from analysis.units import bounds, number, plural
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json
 from disttrain.records.metrics import Metrics
@@ -136,7 +136,7 @@ def _achieved_text(result: TargetResult) -> str:
     achieved = result.achieved
     if achieved is None or achieved.low is None or achieved.high is None:
         return "unknown" if achieved is None else number(achieved.value)
-    return f"{number(achieved.value)} [{number(achieved.low)}, {number(achieved.high)}]"
+    return f"{number(achieved.value)} {bounds(number(achieved.low), number(achieved.high))}"
 
 
 def _folders(table: pd.DataFrame) -> dict[str, Path]:

@@ -11,6 +11,7 @@ RESOLUTION_S = 1e-12
 """Shorter durations are rounding errors of sums, and are printed as 0."""
 RESOLUTION_MONEY = 1e-6
 """Smaller amounts of money are printed as 0."""
+THIN_SPACE = "\N{NARROW NO-BREAK SPACE}"
 _TIME = ((1.0, "s", 1.0), (1e-3, "ms", 1e3), (0.0, "µs", 1e6))
 
 
@@ -142,5 +143,10 @@ def interval(estimate: Estimate, factor: float = 1.0, digits: int = 1) -> str:
         return "maximum"
     if estimate.low is None or estimate.high is None:
         return "n=1, no interval" if estimate.repeats == 1 else "no interval"
-    bounds = f"[{fixed(estimate.low * factor, digits)}, {fixed(estimate.high * factor, digits)}]"
-    return f"{bounds} within the run" if estimate.basis == "within run" else bounds
+    found = bounds(fixed(estimate.low * factor, digits), fixed(estimate.high * factor, digits))
+    return f"{found} within the run" if estimate.basis == "within run" else found
+
+
+def bounds(low: str, high: str) -> str:
+    """An interval: `[70.2, 76.1]`. Its comma separates the bounds alone; a narrow space groups thousands."""
+    return f"[{', '.join(each.replace(',', THIN_SPACE) for each in (low, high))}]"

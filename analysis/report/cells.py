@@ -64,10 +64,10 @@ def _estimate(value: Estimate, unit: Unit) -> Cell:
     factor, digits = _scale(value.value, unit)
     low, high = value.low, value.high
     if digits is not None:
-        bounds = f"[{units.fixed(low * factor, digits)}, {units.fixed(high * factor, digits)}]"
+        bounds = units.bounds(units.fixed(low * factor, digits), units.fixed(high * factor, digits))
     else:
         form = units.money if unit == "currency" else units.number
-        bounds = f"[{form(low * factor)}, {form(high * factor)}]"
+        bounds = units.bounds(form(low * factor), form(high * factor))
     return Cell(text, _marked(bounds, value), repeats)
 
 
@@ -79,7 +79,7 @@ def _duration(value: Estimate) -> Cell:
     known = [units.resolved_s(each) for each in (value.value, value.low, value.high)]
     factor, unit = units.time_scale(max(map(abs, known)))
     mean, low, high = (units.number(each * factor) for each in known)
-    return Cell(f"{mean} {unit}", _marked(f"[{low}, {high}]", value), repeats)
+    return Cell(f"{mean} {unit}", _marked(units.bounds(low, high), value), repeats)
 
 
 def _marked(bounds: str, value: Estimate) -> str:

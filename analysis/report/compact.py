@@ -21,12 +21,26 @@ def shared_note(column: Sequence[Cell]) -> tuple[str, list[Cell]]:
     """The note that all estimates of a column share, and the cells without it.
 
     A note is all that follows the bounds of an interval: `within the run, n=1`, or `n=1, no interval`.
-    It is empty, and the cells are unchanged, where estimates differ in it or where there is one.
+    Estimates without bounds beside others with bounds keep the reason: `no interval`.
+    The note is empty, and the cells are unchanged, where estimates differ in it or where there is one.
     """
-    notes = [_note(cell) for cell in column if cell.interval]
-    if len(notes) < 2 or len(set(notes)) > 1:
+    estimates = [cell for cell in column if cell.interval]
+    notes = {_note(cell) for cell in estimates if _bounds(cell)} or {_note(cell) for cell in estimates}
+    if len(estimates) < 2 or len(notes) > 1 or len({cell.repeats for cell in estimates}) > 1:
         return "", list(column)
-    return notes[0], [cell._replace(interval=_bounds(cell), repeats="") for cell in column]
+    (note,) = notes
+    return note, [cell._replace(interval=_bounds(cell) or _reason(cell, note), repeats="") for cell in column]
+
+
+def table_note(notes: Sequence[str]) -> str:
+    """The note of all columns with estimates, two at least, for the caption; empty where they differ."""
+    return notes[0] if len(notes) > 1 and len(set(notes)) == 1 else ""
+
+
+def _reason(cell: Cell, note: str) -> str:
+    """The reason for no interval, where the shared note does not state it."""
+    own = cell.interval.removeprefix(f"{cell.repeats}, ")
+    return "" if own in note else own
 
 
 def _bounds(cell: Cell) -> str:

@@ -38,6 +38,15 @@ def rejected(runs: pd.DataFrame) -> list[str]:
     ]
 
 
+def _checked(runs: int, total_s: float, most_s: float) -> str:
+    if runs == 1:
+        return f"Before the start of 1 run, its nodes were checked for {total_s:.1f} s."
+    return (
+        f"Before the start of {runs} runs, their nodes were checked for {total_s:.1f} s in sum, and for at "
+        f"most {most_s:.1f} s in one run."
+    )
+
+
 def notes(included: pd.DataFrame) -> list[str]:
     """Cost of the checks, and runs without them; nothing where no run has a record of them."""
     found = included[included["preflight"].notna()]
@@ -47,8 +56,7 @@ def notes(included: pd.DataFrame) -> list[str]:
     if not checked.empty:
         most, total = float(checked["preflight_s"].max()), float(checked["preflight_s"].sum())
         text.append(
-            f"Checks of the nodes before the start took {total:.1f} s in {plural(len(checked), 'run')}, "
-            f"at most {most:.1f} s in one, with the wait for nodes that started later."
+            f"{_checked(len(checked), total, most)} The time includes the wait for nodes that started later."
         )
     if skipped:
         text.append(f"{plural(skipped, 'run')} started without checks of the nodes (--skip-preflight).")

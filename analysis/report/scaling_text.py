@@ -5,7 +5,7 @@ from __future__ import annotations
 from analysis.efficiency import Curve, Point
 from analysis.figures.style import PHASE_NAMES
 from analysis.stats.estimates import CONFIDENCE, Estimate
-from analysis.units import interval, percent, plural, rate, seconds, times
+from analysis.units import bounds, interval, percent, plural, rate, seconds, times
 
 WIDE = 1.5
 """Intervals whose bounds differ by more than this factor leave the headline unsettled."""
@@ -59,7 +59,7 @@ def _speedup_bounds(point: Point) -> str:
     speedup = point.speedup
     if speedup is None or speedup.low is None or speedup.high is None:
         return ""
-    return f"[{times(speedup.low, 1)}, {times(speedup.high, 1)}]"
+    return bounds(times(speedup.low, 1), times(speedup.high, 1))
 
 
 def _net_by_phase(point: Point) -> str:

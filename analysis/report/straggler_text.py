@@ -20,7 +20,7 @@ from analysis.stragglers.intervals import SecondsInterval
 from analysis.stragglers.of_runs import RunStragglers
 from analysis.stragglers.outliers import LEAST_EXCESS, smallest_excess_s
 from analysis.study import Study
-from analysis.units import listed, number, percent, plural, seconds, time_scale
+from analysis.units import bounds, listed, number, percent, plural, seconds, time_scale
 
 CANNOT_COMPARE = (
     "Cannot tell: step_s of each rank contains the waiting for a slower rank, so that all ranks take equally "
@@ -191,4 +191,4 @@ def _interval(size: SecondsInterval) -> str:
         return seconds(size.value)
     factor, unit = time_scale(abs(size.value))
     low, high = (number(each * factor) for each in (size.low, size.high))
-    return f"{number(size.value * factor)} {unit} [{low}, {high}]"
+    return f"{number(size.value * factor)} {unit} {bounds(low, high)}"

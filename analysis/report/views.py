@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from analysis.report.cells import Cell, cell
-from analysis.report.compact import ALWAYS, constant, shared_note
+from analysis.report.compact import ALWAYS, constant, shared_note, table_note
 from analysis.report.definitions import anchor
 from analysis.report.section import Column, RunLink, Table
 
@@ -57,6 +57,8 @@ class TableView:
     emphasized: frozenset[int]
     same: list[tuple[Head, str]]
     """Columns that are left out, because all rows have one text."""
+    note: str
+    """Note that all estimates of the table share."""
 
     @property
     def names_only(self) -> bool:
@@ -101,6 +103,11 @@ def table_view(table: Table, out: Path | None = None, most_rows: int = MOST_ROWS
         heads[at] = replace(head, note=note)
         for row, own in zip(rows, cells, strict=True):
             row[at] = replace(row[at], cell=own)
+    estimated = [
+        at for at, head in enumerate(heads) if head.note or any(row[at].cell.interval for row in rows)
+    ]
+    if note := table_note([heads[at].note for at in estimated]):
+        heads = [replace(head, note="") for head in heads]
     return TableView(
         table.name,
         table.caption,
@@ -110,6 +117,7 @@ def table_view(table: Table, out: Path | None = None, most_rows: int = MOST_ROWS
         max(0, len(table.rows) - most_rows),
         frozenset(table.emphasized),
         left,
+        note,
     )
 
 

@@ -10,7 +10,7 @@ from analysis.losses.waterfall import PERSISTENT, RESIDUAL, TRANSIENT, Part
 from analysis.report import common
 from analysis.report.scaling_text import is_net_settled
 from analysis.study import Study
-from analysis.units import fixed, listed, percent, plural, seconds
+from analysis.units import bounds, fixed, listed, percent, plural, seconds
 
 NAMES = PHASE_NAMES | {
     RESIDUAL: "residual",
@@ -82,7 +82,7 @@ def share_text(part: Part) -> str:
     """Share of the step in percent, with its interval if it has one: `20.8 % [17.5, 24.0]`."""
     low, high = part.share.low, part.share.high
     text = percent(part.share.value)
-    return text if low is None or high is None else f"{text} [{fixed(100 * low)}, {fixed(100 * high)}]"
+    return text if low is None or high is None else f"{text} {bounds(fixed(100 * low), fixed(100 * high))}"
 
 
 def repeat_mark(part: Part) -> str:

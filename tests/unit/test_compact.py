@@ -31,6 +31,31 @@ def test_a_note_of_all_estimates_leaves_the_cells_and_bounds_stay():
     assert cells == [Cell("1 s", "[0, 2]"), Cell("1.00"), Cell("3 s", "[2, 4]")]
 
 
+def test_estimates_without_bounds_keep_their_reason_beside_a_shared_note():
+    column = [
+        Cell("1 s", "[0, 2] within the run", "n=1"),
+        Cell("2 s", "n=1, no interval", "n=1"),
+        Cell("3 s", "[2, 4] within the run", "n=1"),
+    ]
+    note, cells = shared_note(column)
+    assert note == "within the run, n=1"
+    assert [cell.line for cell in cells] == ["1 s [0, 2]", "2 s, no interval", "3 s [2, 4]"]
+    other = [*column, Cell("4 s", "n=2, no interval", "n=2")]
+    assert shared_note(other) == ("", other)
+
+
+def test_a_note_of_all_columns_is_said_once_for_the_table():
+    columns = [Column("size", "size", "count", key=True), Column("a", "a", "s"), Column("b", "b", "s")]
+    one, two = (Estimate(1.0, 0.5, 2.0, repeats) for repeats in (1, 2))
+    view = table_view(Table("t", "caption", columns, [[1, one, one], [2, one, one]]))
+    assert view.note == "n=1"
+    assert [head.note for head in view.heads] == ["", "", ""]
+    for rows in ([[1, one, two], [2, one, two]], [[1, one, one], [2, one, two]]):
+        assert table_view(Table("t", "caption", columns, rows)).note == ""
+    alone = table_view(Table("t", "caption", columns[:2], [[1, one], [2, one]]))
+    assert (alone.note, alone.heads[1].note) == ("", "n=1")
+
+
 def test_notes_that_differ_stay_in_the_cells():
     cells = [Cell("1 s", "[0, 2]", "n=3"), Cell("2 s", "[1, 3]", "n=2")]
     assert shared_note(cells) == ("", cells)

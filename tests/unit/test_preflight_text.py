@@ -43,7 +43,14 @@ def test_warnings_cost_and_skipped_checks(tmp_path: Path) -> None:
     ]
     assert "--reject-warned" not in preflight_text.warnings(runs[:1])[0], "it would leave no run"
     cost, without = preflight_text.notes(runs)
-    assert "took 3.5 s in 1 run, at most 3.5 s in one" in cost
+    assert cost == (
+        "Before the start of 1 run, its nodes were checked for 3.5 s. The time includes the wait for nodes "
+        "that started later."
+    )
+    both, _ = preflight_text.notes(pd.concat([runs, runs]))
+    assert (
+        "start of 2 runs, their nodes were checked for 7.0 s in sum, and for at most 3.5 s in one run" in both
+    )
     assert without == "1 run started without checks of the nodes (--skip-preflight)."
 
 

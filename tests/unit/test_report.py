@@ -350,7 +350,7 @@ def test_what_several_sweeps_used_is_told_of_each(tmp_path: Path) -> None:
 def test_the_line_that_opens_a_folded_table_is_the_first_clause_of_its_caption(tmp_path: Path) -> None:
     caption = "Time of a step, 1.5 ms: waiting. The floor is noise; it grows."
     assert render.title_of(caption) == "Time of a step, 1.5 ms"
-    assert render.title_of("Runs in the figures.") == "Runs in the figures"
+    assert render.title_of("Runs that the figures use.") == "Runs that the figures use"
     opened = re.findall(r"<summary>(.*?)</summary>", Made([fake_sweep(tmp_path)]).page)
     assert "Time of each run over all attempts (9\N{NO-BREAK SPACE}rows)" in opened
     assert max(len(text) for text in opened) < 200

@@ -58,6 +58,11 @@ def test_spans_have_three_digits(value: float, text: str) -> None:
     assert units.span(value) == text
 
 
+def test_the_comma_of_an_interval_separates_its_bounds_alone() -> None:
+    assert units.bounds("1,234", "12,300") == "[1\u202f234, 12\u202f300]"
+    assert units.bounds("0.5", "7.2") == "[0.5, 7.2]"
+
+
 def test_interval_says_why_there_is_none() -> None:
     assert units.interval(Estimate(0.7, 0.68, 0.72, 3), 100) == "[68.0, 72.0]"
     assert units.interval(Estimate(0.7, None, None, 1), 100) == "n=1, no interval"

@@ -18,7 +18,7 @@ from analysis.report import common, straggler_text
 from analysis.report.section import Column, RunLink, Section, Table, Value
 from analysis.stragglers.culprit import Diagnosis, nodes_of_moving_rank, repeated_culprits
 from analysis.study import Study
-from analysis.units import fixed, percent, plural
+from analysis.units import bounds, fixed, percent, plural
 
 NAMES = PHASE_NAMES | {STRAGGLERS: "the stragglers' compute and waiting"}
 
@@ -186,9 +186,9 @@ def _reason(first: Bottleneck, place: str) -> str:
     name, share, gain = NAMES[first.phase], percent(first.share.value), percent(first.ceiling.value, 0)
     excess = " beyond the prediction of the base" if first.phase in NEEDED else ""
     low, high = first.ceiling.low, first.ceiling.high
-    bounds = "" if low is None or high is None else f" [{fixed(100 * low, 0)}, {fixed(100 * high, 0)}]"
-    bounds += " within the run" if first.ceiling.basis == "within run" else ""
+    interval = "" if low is None or high is None else f" {bounds(fixed(100 * low, 0), fixed(100 * high, 0))}"
+    interval += " within the run" if first.ceiling.basis == "within run" else ""
     return (
         f"At {place}, {name}{excess} is {share} of the step; without all of it, throughput would be at most "
-        f"{gain} higher{bounds}."
+        f"{gain} higher{interval}."
     )

@@ -11,7 +11,7 @@ from analysis.report.common import sentence, sources
 from analysis.report.section import Section
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
-from analysis.units import number, plural, times
+from analysis.units import bounds, number, plural, times
 from disttrain.config.config_tree import config_fields
 
 MOST_OTHERS = 8
@@ -86,7 +86,7 @@ def _bounds(ratio: Estimate) -> str:
     if ratio.low is None or ratio.high is None:
         return ""
     within = " within the runs" if ratio.basis == "within run" else ""
-    return f"[{number(ratio.low)}, {number(ratio.high)}]{within}"
+    return f"{bounds(number(ratio.low), number(ratio.high))}{within}"
 
 
 def _size(each: PointComparison) -> str:

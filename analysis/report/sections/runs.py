@@ -41,8 +41,8 @@ def build(study: Study) -> Section | None:
     if not study.included.empty:
         tables.append(_included(study))
     count = plural(len(study.included), "run")
-    conclusion = f"{count} in the figures" + (
-        f"; {len(left)} left out, with the reason." if len(left) else "."
+    conclusion = f"The figures use {count}" + (
+        f"; {len(left)} {'is' if len(left) == 1 else 'are'} left out, with the reason." if len(left) else "."
     )
     return Section(
         "runs", "Runs", conclusion, paragraphs=paragraphs, tables=tables, folded=left.empty and not overlaps
@@ -103,4 +103,4 @@ def _included(study: Study) -> Table:
         [_name(study, row), *(_value(row, column.name) for column in columns)]
         for row in study.included.to_dict("records")
     ]
-    return Table("runs", "Runs in the figures.", [Column("run", "run"), *columns], rows)
+    return Table("runs", "Runs that the figures use.", [Column("run", "run"), *columns], rows)

@@ -24,7 +24,7 @@ from analysis.study import Study
 from analysis.svg.lines import line, points
 from analysis.svg.plot import LegendItem, Plot
 from analysis.svg.scales import Axis
-from analysis.units import number, percent, plural, rate
+from analysis.units import bounds, number, percent, plural, rate
 
 _MANY = 8
 """Ratio of the largest to the smallest size above which axes are logarithmic."""
@@ -283,9 +283,9 @@ def _legend(curves: Sequence[Curve]) -> list[LegendItem]:
 
 def _tooltip(curve: Curve, point: Point) -> str:
     x = point.samples_per_s
-    bounds = "" if x.low is None or x.high is None else f" [{number(x.low)}, {number(x.high)}]"
+    interval = "" if x.low is None or x.high is None else f" {bounds(number(x.low), number(x.high))}"
     share = f", efficiency {percent(point.efficiency.value)}" if point.efficiency else ""
-    return f"{curve.label}, {plural(point.size, curve.unit)}: {rate(x.value)}{bounds}{share}, n={x.repeats}"
+    return f"{curve.label}, {plural(point.size, curve.unit)}: {rate(x.value)}{interval}{share}, n={x.repeats}"
 
 
 def _description(curves: Sequence[Curve]) -> str:

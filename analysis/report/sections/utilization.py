@@ -78,9 +78,10 @@ def _sizes(study: Study) -> list[tuple[Curve, Point, list[Estimate | None]]]:
 def _table(study: Study) -> Table:
     found = _sizes(study)
     rows: list[list[Value]] = [[*size_values(study, curve, point), *values] for curve, point, values in found]
+    parts = "GPUs" if _on_gpu(study) else "ranks"
     return Table(
         "utilization",
-        "Means over GPUs or ranks, measured steps and repeats.",
+        f"Each value is the mean over the {parts}, the measured steps and the repeats.",
         [
             *size_columns(study),
             Column("gpu_utilization", "GPU busy", "share", "utilization"),
