@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     fabric = detect_here() if args.root is None else detect(checked_root(args.root))
     settings = node_settings(fabric, os.environ if args.root is None else {})
     given = {name: each.value for name, each in settings.items()}
-    gpus = len(fabric.gpus) if args.gpus_per_node is None else args.gpus_per_node
+    gpus = _gpus_of_job(fabric, args.gpus_per_node)
     derived = derive(fabric, args.nodes, gpus, given=given)
     own = {each.name: each for each in derive(fabric, args.nodes, gpus)}
     judged = _judged(fabric, args.nodes, settings, derived)
@@ -63,6 +63,14 @@ def run(args: argparse.Namespace) -> int:
     if settings:
         print(_section("variables that are already set, and win", _given_lines(settings, judged, own)))
     return 0
+
+
+def _gpus_of_job(fabric: Fabric, wanted: int | None) -> int:
+    """GPUs of the job on each node. Raises `ConfigError` for more than the node has, if it has any."""
+    has = len(fabric.gpus)
+    if wanted is not None and wanted > has > 0:
+        raise ConfigError(f"{wanted}, but this node has {count(has, 'GPU')}", at="--gpus-per-node")
+    return has if wanted is None else wanted
 
 
 def _lacks_interface(fabric: Fabric, given: Mapping[str, str]) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import submit
 from tests.support.verbs import ask, ask_json
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -113,6 +114,13 @@ def test_interfaces_that_are_not_known(shared_tree: Trees, capsys: Captured, tmp
     (root / "sys/class/net/eth0/operstate").write_text("down")
     text = ask(capsys, f"fabric explain --root {root}")
     assert "network between nodes: none: no interface is up" in text
+
+
+def test_more_gpus_than_the_node_has(shared_tree: Trees, capsys: Captured) -> None:
+    options = "--gpus-per-node 16"
+    assert submit.main(f"fabric explain --root {shared_tree('ndr')} {options}".split()) == 2
+    assert capsys.readouterr().err == "error: --gpus-per-node: 16, but this node has 8 GPUs\n"
+    assert "with 16 GPUs each" in ask(capsys, f"fabric explain --root {shared_tree('cpu')} {options}")
 
 
 def test_a_root_that_is_no_copy_of_a_node(tmp_path: Path, capsys: Captured) -> None:
