@@ -58,7 +58,7 @@ def measured_step_s(steps: Columns) -> Floats:
     if not steps or not steps["measured"].any():
         return np.empty(0)
     chosen = steps["measured"] & (steps["rank"] == steps["rank"][steps["measured"]].min())
-    order = np.argsort(steps["step"][chosen], kind="stable")
+    order = np.argsort(steps["step"][chosen])
     counts = steps["steps"][chosen][order]
     step_s: Floats = np.repeat(steps["step_s"][chosen][order] / counts, counts)
     return step_s

@@ -156,7 +156,7 @@ def _in_whole_records(repeats: Sequence[Columns], dropped: int) -> int:
 def _records(steps: Columns) -> tuple[np.ndarray, np.ndarray]:
     """First step of each measured record of the lowest rank, and the number of measured steps to its end."""
     chosen = steps["measured"] & (steps["rank"] == steps["rank"][steps["measured"]].min())
-    order = np.argsort(steps["step"][chosen], kind="stable")
+    order = np.argsort(steps["step"][chosen])
     return steps["step"][chosen][order], np.cumsum(steps["steps"][chosen][order])
 
 

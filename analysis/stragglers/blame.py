@@ -23,7 +23,7 @@ def equal_blame(arrival_s: Floats) -> Floats:
     ranks = arrival_s.shape[0]
     order = np.argsort(arrival_s, axis=0)
     gaps = np.diff(np.take_along_axis(arrival_s, order, axis=0), axis=0)
-    arrived = np.arange(1, ranks, dtype=np.float64)[:, None]
+    arrived = np.arange(1, ranks)[:, None]
     charges = np.zeros_like(arrival_s)
     charges[1:] = np.cumsum(gaps * arrived / (ranks - arrived), axis=0)
     blame = np.empty_like(arrival_s)

@@ -65,7 +65,7 @@ class Outliers(NamedTuple):
 def median_of_others(values: Floats) -> Floats:
     """For each row, the median over the other rows; the shape of `values`. Needs two rows."""
     rows = values.shape[0]
-    order = np.argsort(np.argsort(values, axis=0, kind="stable"), axis=0, kind="stable")
+    order = np.argsort(np.argsort(values, axis=0), axis=0)
     ordered = np.sort(values, axis=0)
     others = rows - 1
     low, high = (others - 1) // 2, others // 2
@@ -116,7 +116,7 @@ def find_outliers(own_s: Floats, nodes: dict[str, list[int]] | None = None) -> O
     late = late_share(own_s, limits.counted)
     late_node = _late_nodes(own_s, nodes or {}, limits.counted)
     slow = (z > LARGEST_Z) & (ratio > 1 + LEAST_EXCESS) & (windows >= LEAST_WINDOWS)
-    slow &= np.array([interval.low is not None and interval.low > 0 for interval in excess], dtype=bool)
+    slow &= np.array([interval.low is not None and interval.low > 0 for interval in excess])
     mean_s = deviation.mean(axis=1)
     often_last = (late.adjusted_p < FALSE_DISCOVERIES) | late_node
     slow &= (often_last & (mean_s > limits.chance_s)) | (mean_s > limits.jitter_s)
@@ -142,7 +142,7 @@ class _Limits(NamedTuple):
         lag_1 = correlation(deviation)
         counted = independent_steps(steps, lag_1)
         deviates_s = deviation.std(axis=1)
-        change_s = np.sqrt((np.diff(deviation, axis=1) ** 2).sum(axis=1) / max(1, steps - 1))
+        change_s = np.sqrt((np.diff(deviation) ** 2).sum(axis=1) / max(1, steps - 1))
         jitter_s = FAR * np.maximum(deviates_s, change_s / np.sqrt(2 * (1 - lag_1)))
         tested = independent_steps(steps, correlation_bound(lag_1, ranks, steps))
         if tested < 2:

@@ -59,7 +59,7 @@ def unbiased_loss(own_s: Floats, seed: int = 0) -> StragglerLoss:
         return plain
     blocks = np.array_split(np.arange(steps), min(BLOCKS, steps))
     sums = np.stack([own_s[:, block].sum(axis=1) for block in blocks])
-    sizes = np.array([len(block) for block in blocks], dtype=np.float64)
+    sizes = np.array([len(block) for block in blocks])
     random = np.random.default_rng(seed)
     found = []
     for _ in range(SPLITS):

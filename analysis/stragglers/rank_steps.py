@@ -94,11 +94,11 @@ def rank_steps(steps: pd.DataFrame) -> RankSteps | None:
     measured, own seconds are the step's seconds minus exposed communication. In steps whose communication
     some rank did not measure, `other_s` contains waiting, so it is no own work there.
     """
-    rows = steps[steps["measured"].to_numpy(dtype=bool)].sort_values(["step", "rank"], kind="stable")
+    rows = steps[steps["measured"].to_numpy(dtype=bool)].sort_values(["step", "rank"])
     ranks = np.unique(rows["rank"].to_numpy())
     if len(ranks) < 2:
         return None
-    per_step = rows.groupby("step", observed=True)["rank"].transform("nunique").to_numpy()
+    per_step = rows.groupby("step")["rank"].transform("nunique").to_numpy()
     rows = rows[per_step == len(ranks)].drop_duplicates(["step", "rank"], keep="last")
     if rows.empty:
         return None

@@ -75,6 +75,28 @@ def test_the_last_of_few_independent_steps_is_named_by_the_jitter():
     assert smallest_excess_s(own_s) >= 12 * own_s[0].std()
 
 
+def test_a_rank_that_is_last_in_few_independent_steps_is_not_late_more_often_than_by_chance():
+    """100 steps of the wave are worth five: of two ranks, one is last in all of them by 1/32. The excess lies
+    between the limit of Student's t and that of the jitter."""
+    wave = 0.1 * np.sin(np.arange(100) * 2 * np.pi / 12)
+    own_s = np.stack([np.ones(100), 1.64 + wave])
+    found = find_outliers(own_s, {"a": [0], "b": [1]})
+    assert found.late.share.tolist() == [0.0, 1.0]
+    assert found.late.adjusted_p[1] == pytest.approx(2 / 32)
+    assert not found.slow.any()
+    assert find_outliers(own_s + np.array([[0.0], [1.0]])).slow.tolist() == [False, True]
+
+
+def test_each_rank_has_the_limit_of_its_own_jitter():
+    own_s = levels(1.0, 1.04, 1.0, 1.0, 1.0, steps=100)
+    own_s[0] = np.where(np.arange(100) % 2, 0.7, 1.3)
+    assert slow_ranks(own_s) == [1]
+
+
+def test_three_steps_name_nobody():
+    assert slow_ranks(levels(1.0, 1.0, 1.0, 2.0, steps=3)) == []
+
+
 def test_jitter_of_correlated_steps_is_that_of_their_process():
     """Five steps of a ramp from 1 to 2 against steps of 1: their correlation counts as 0.98."""
     own_s = np.stack([np.linspace(1, 2, 5), np.ones(5)])
