@@ -20,7 +20,7 @@ from jobs.cli.formatting import table
 from jobs.cli.run_lookup import find_run
 from jobs.fabric.ab import table as ab_table
 from jobs.fabric.ab.experiment import kept
-from jobs.fabric.ab.settings import ALLOW_UNKNOWN, parse_settings, unknown_names
+from jobs.fabric.ab.settings import ALLOW_UNKNOWN, doubtful_settings, parse_settings
 from jobs.status.run_folders import runs_of
 from jobs.submission import request
 
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
 def with_command(args: argparse.Namespace) -> argparse.Namespace:
     """The arguments of a `sweep` of one run, whose command is the experiment. Raises `ConfigError`."""
     settings = parse_settings(args.settings, allow_unknown=args.allow_unknown)
-    for sentence in unknown_names(settings):
+    for sentence in doubtful_settings(settings):
         print_warning(sentence)
     config = _config_of_run(args) if args.like else None
     nodes, gpus, device = _shape(args, config)

@@ -53,7 +53,8 @@ def _add_ab(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-unknown",
         action="store_true",
-        help="compare also a name that is unknown and close to a known one, such as one of a newer NCCL",
+        help="compare also a name that is unknown and close to a known one, and a value that the known "
+        "versions do not allow",
     )
     parser.add_argument("--like", metavar="RUN", help="measure the step of this run, on its nodes and ranks")
     parser.add_argument("--nodes", type=positive, metavar="N", help="number of nodes (2)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from disttrain.errors import ConfigError
-from jobs.fabric.ab.settings import baseline_changes, changed, parse_settings, unknown_names
+from jobs.fabric.ab.settings import baseline_changes, changed, doubtful_settings, parse_settings
 
 
 def test_values_may_hold_any_text():
@@ -31,6 +31,8 @@ def test_values_may_hold_any_text():
         (["GLOO_SOCKET_IFNMAE=eth0"], "did you mean 'GLOO_SOCKET_IFNAME'"),
         (["TORCH_NCCL_NAN_CHEK=1"], "did you mean 'TORCH_NCCL_NAN_CHECK'"),
         (["NCLL_SOCKET_IFNAME=eth0"], "did you mean 'NCCL_SOCKET_IFNAME'"),
+        (["NCCL_PROTO=LL129"], "NCCL_PROTO=LL129 is not allowed; it takes LL, LL128, Simple."),
+        (["NCCL_IB_TIMEOUT=120"], "NCCL_IB_TIMEOUT=120 is not allowed; it takes an integer from 1 to 31."),
     ],
 )
 def test_other_words_are_refused(words, message):
@@ -44,7 +46,7 @@ def test_a_name_close_to_a_known_one_is_compared_on_request():
         parse_settings(words)
     settings = parse_settings(words, allow_unknown=True)
     assert settings == {"NCCL_IB_QPS_PER_CONNECTIONS": "2", "NCCL_ALGO": "Ring"}
-    (sentence,) = unknown_names(settings)
+    (sentence,) = doubtful_settings(settings)
     assert sentence.endswith("did you mean 'NCCL_IB_QPS_PER_CONNECTION'?")
     with pytest.raises(ConfigError, match="secret"):
         parse_settings(["WANDB_API_KEY=x"], allow_unknown=True)

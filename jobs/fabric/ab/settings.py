@@ -20,7 +20,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 def parse_settings(words: Sequence[str], *, allow_unknown: bool = False) -> dict[str, str]:
     """Values by variable. Raises `ConfigError` for a word that is no assignment, a repeated variable, a
     secret, or a variable of the launcher; unless `allow_unknown`, also for a name that is close to a known
-    one of NCCL, gloo, torch or libfabric."""
+    one of NCCL, gloo, torch or libfabric, and for a value that these do not allow."""
     found: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -33,20 +33,24 @@ def parse_settings(words: Sequence[str], *, allow_unknown: bool = False) -> dict
         if is_secret(name):
             raise ConfigError(f"{name} looks like a secret, and the command is recorded", at="fabric ab")
         found[name] = value
-    unknown = unknown_names(found)
-    if unknown and not allow_unknown:
-        raise ConfigError(f"{unknown[0]} With {ALLOW_UNKNOWN} it is compared all the same.", at="fabric ab")
+    doubts = doubtful_settings(found)
+    if doubts and not allow_unknown:
+        raise ConfigError(f"{doubts[0]} With {ALLOW_UNKNOWN} it is compared all the same.", at="fabric ab")
     return found
 
 
-def unknown_names(settings: Variables) -> list[str]:
-    """One sentence for each variable that is unknown and close to a known one."""
+def doubtful_settings(settings: Variables) -> list[str]:
+    """One sentence for each variable that is unknown and close to a known one, or that does not allow its
+    value."""
     known = registry()
-    return [
-        f"no known library reads {name!r}; did you mean {meant!r}?"
-        for name in settings
-        if (meant := known.misspelt(name))
-    ]
+    found = []
+    for name, value in settings.items():
+        variable, meant = known.get(name), known.misspelt(name)
+        if meant is not None:
+            found.append(f"no known library reads {name!r}; did you mean {meant!r}?")
+        elif variable is not None and not variable.accepts(value):
+            found.append(f"{name}={value} is not allowed; it takes {variable.allowed()}.")
+    return found
 
 
 def baseline_changes(settings: Variables, environment: Mapping[str, str]) -> dict[str, str | None]:
