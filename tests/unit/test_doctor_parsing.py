@@ -94,3 +94,9 @@ def test_jobs_of_queue_and_accounting() -> None:
 
 def test_time_limits() -> None:
     assert [minutes(text) for text in ("2-01:30:00", "00:20:00", "UNLIMITED", "")] == [2970, 20, None, None]
+
+
+def test_lines_without_a_name_or_with_other_digits_are_left_out() -> None:
+    assert parsing.partitions("PartitionName=\nPartitionName=gpu State=UP\n")[0].name == "gpu"
+    assert parsing.nodes("g01|batch|idle|19²|2000|gpu:8\n") == ()
+    assert parsing.queue("batch|a|b|ada|gpu:8|²|1\n") == ()

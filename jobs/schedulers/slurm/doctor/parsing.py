@@ -42,6 +42,8 @@ def partitions(text: str) -> tuple[Partition, ...]:
     found = []
     for block in text.split(PARTITION_SEPARATOR)[1:]:
         words = block.split()
+        if not words:
+            continue
         pairs = [word.partition("=") for word in words[1:]]
         found.append(Partition(words[0], {name.lower(): value for name, equals, value in pairs if equals}))
     return tuple(found)
@@ -57,7 +59,7 @@ def nodes(text: str) -> tuple[Node, ...]:
     found = []
     for line in text.splitlines():
         fields = line.strip().split("|")
-        if len(fields) < 6 or not fields[3].isdigit():
+        if len(fields) < 6 or not fields[3].isdecimal():
             continue
         name, partition, state, cpus, memory, gres = fields[:6]
         found.append(
@@ -67,7 +69,7 @@ def nodes(text: str) -> tuple[Node, ...]:
                 state=state.rstrip("*~#!%$@^-+").lower(),
                 responds="*" not in state,
                 cpus=int(cpus),
-                memory_mib=int(memory.rstrip("+")) if memory.rstrip("+").isdigit() else 0,
+                memory_mib=int(memory.rstrip("+")) if memory.rstrip("+").isdecimal() else 0,
                 gpus=gpus(gres),
             )
         )
@@ -79,7 +81,7 @@ def queue(text: str) -> tuple[QueuedJob, ...]:
     found = []
     for line in text.splitlines():
         fields = line.strip().split("|")
-        if len(fields) != 7 or not fields[5].isdigit() or not fields[6].isdigit():
+        if len(fields) != 7 or not fields[5].isdecimal() or not fields[6].isdecimal():
             continue
         of_node = [each for each in gpus(fields[4]) if each.name == "gpu"]
         found.append(
@@ -129,4 +131,4 @@ def _name(text: str) -> str | None:
 
 
 def _number(text: str) -> int | None:
-    return int(text) if text.isdigit() else None
+    return int(text) if text.isdecimal() else None
