@@ -12,11 +12,12 @@ from analysis import targets
 from analysis.efficiency import scaling_curves
 from analysis.report.section import Section
 from analysis.report.sections import targets as targets_section
+from analysis.runs.ingest import ingest
 from analysis.runs.load import load
 from analysis.stats.estimates import not_stationary
 from analysis.study import Study
 from disttrain.errors import ConfigError
-from disttrain.records.json_files import write_json
+from disttrain.records.json_files import read_json, write_json
 from tests.support.fake_runs import WHEN, fake_run, fake_sweep
 
 
@@ -79,6 +80,83 @@ def test_runs_that_are_not_stationary_cannot_tell(tmp_path: Path, metric: str) -
 def test_the_base_cannot_tell_its_own_efficiency(tmp_path: Path) -> None:
     sweep = sweep_with(tmp_path, [{"metric": "efficiency", "value": 0.5, "at": 1}])
     assert verdict_of(sweep) == ("cannot tell", "this size is the base, whose efficiency is 1 by definition")
+
+
+def test_a_curve_without_the_base_cannot_tell_its_efficiency(tmp_path: Path) -> None:
+    wanted = [{"metric": "efficiency", "value": 0.5}]
+    sweep = sweep_with(tmp_path, wanted, axes=[{"optim.lr": 0.1}])
+    fake_sweep(tmp_path, nodes=(2, 4), axes=[{"optim.lr": 0.2}])
+    found = {each.curve: each.reason for each in targets.check([sweep], base="1")}
+    assert found["lr 0.2"] == "no finished run of the base size"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict", "reason"),
+    [
+        (190.0, 210.0, "cannot tell", "the interval contains the target"),
+        (200.0, 210.0, "cannot tell", "the interval contains the target"),
+        (190.0, 200.0, "cannot tell", "the interval contains the target"),
+        (200.0, 200.0, "met", ""),
+        (201.0, 210.0, "met", ""),
+        (190.0, 199.0, "missed", ""),
+        (None, 210.0, "cannot tell", "one repeat: no interval between repeats"),
+        (201.0, None, "cannot tell", "one repeat: no interval between repeats"),
+    ],
+)
+def test_an_interval_meets_a_target_that_it_does_not_contain(
+    tmp_path: Path, low: float | None, high: float | None, verdict: str, reason: str
+) -> None:
+    table = load([sweep_with(tmp_path, [{"metric": "throughput", "value": 200}], nodes=(1,))])
+    (curve,) = scaling_curves(table)
+    (point,) = curve.points
+    achieved = replace(point.samples_per_s, low=low, high=high)
+    changed = replace(curve, points=(replace(point, samples_per_s=achieved),))
+    (result,) = targets.results(table, [changed])
+    assert (result.verdict, result.reason) == (verdict, reason)
+
+
+def test_each_curve_has_the_largest_size_that_was_planned_for_it(tmp_path: Path) -> None:
+    axes = [{"optim.lr": 0.1}, {"optim.lr": 0.2}, {}]
+    sweep = sweep_with(tmp_path, [{"metric": "efficiency", "value": 0.5}], nodes=(1, 2), axes=axes)
+    for lr, nodes in ((0.1, 4), (0.2, 8)):
+        planned = {"resources.nodes": nodes, "optim.lr": lr}
+        fake_run(sweep / f"{lr}-{nodes}", nodes=nodes, axes=planned, end="failed", message="crashed")
+    sizes = {each.curve: each.size for each in targets.check([sweep])}
+    assert sorted(sizes.values()) == [2, 4, 8]
+    assert (sizes["lr 0.1"], sizes["lr 0.2"]) == (4, 8)
+
+
+def test_sizes_of_one_node_are_ranks(tmp_path: Path) -> None:
+    wanted = [{"metric": "throughput", "value": 1}]
+    sweep = sweep_with(tmp_path, wanted, nodes=(1,), gpus_per_node=(1, 2))
+    planned = {"resources.nodes": 1, "resources.gpus_per_node": 4}
+    fake_run(sweep / "n1x4", gpus_per_node=4, axes=planned, end="failed", message="crashed")
+    (result,) = targets.check([sweep])
+    assert (result.unit, result.size, result.reason) == ("rank", 4, "no finished run of 4 ranks")
+
+
+@pytest.mark.parametrize(
+    ("metric", "field"), [("mfu", "mfu"), ("communication_share", "communication_overhead_percent")]
+)
+def test_a_figure_that_one_repeat_lacks_cannot_tell(tmp_path: Path, metric: str, field: str) -> None:
+    sweep = sweep_with(tmp_path, [{"metric": metric, "value": 0.5}], **{field: 20.0})
+    path = sweep / "n4x1-r1" / "metrics.json"
+    write_json(path, read_json(path) | {field: None})
+    assert verdict_of(sweep) == ("cannot tell", f"{metric} was not measured in 1 run")
+
+
+def test_communication_is_a_share_of_all_seconds_and_other_shares_are_means(tmp_path: Path) -> None:
+    """Steps of 0.1 and 0.3 s with 10 and 50 % communication, and an MFU of 0.1 and 0.5."""
+    for repeat, (step_s, share) in enumerate(((0.1, 0.1), (0.3, 0.5))):
+        overrides = {"communication_overhead_percent": 100 * share, "mfu": share}
+        fake_run(tmp_path / "s" / f"r{repeat}", repeat=repeat, mean_s=step_s, overrides=overrides)
+    wanted = [{"metric": name, "value": 0.2} for name in ("communication_share", "mfu")]
+    write_json(tmp_path / "s" / "sweep.json", {"targets": wanted})
+    communication, mfu = (each.achieved for each in targets.check([tmp_path / "s"]))
+    assert communication is not None
+    assert communication.value == pytest.approx(0.4, rel=0.01)
+    assert mfu is not None
+    assert mfu.value < 0.35
 
 
 def test_a_planned_size_without_a_finished_run_cannot_tell(tmp_path: Path) -> None:
@@ -188,6 +266,27 @@ def test_no_targets_and_corrupt_targets_are_refused(tmp_path: Path) -> None:
         (sweep / "sweep.json").write_text(content)
         with pytest.raises(ConfigError, match=r"cannot read the targets in .*sweep.json"):
             targets.check([sweep])
+
+
+def test_messages_without_targets_say_what_is_wrong_and_what_to_do(tmp_path: Path) -> None:
+    sweep, other = fake_sweep(tmp_path, "s", nodes=(1,)), fake_sweep(tmp_path, "a", nodes=(1,))
+    (sweep / "sweep.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"^no targets in a, s: add a section"):
+        targets.check([sweep, other])
+    (sweep / "sweep.json").write_text('{"targets": [{"metric": "mfu", "value": 1}, {"metric": "speed"}]}')
+    with pytest.raises(ConfigError, match=r"s/sweep\.json: .*validation error.* for Target$"):
+        targets.check([sweep])
+    steps = "".join(f"r,0,{step},{0.1 + step % 3 / 1000}\n" for step in range(1, 60))
+    (tmp_path / "table.csv").write_text("run,rank,step,step_s\n" + steps)
+    ingest(tmp_path / "table.csv", tmp_path, global_batch_size=8, warmup_steps=5)
+    with pytest.raises(ConfigError, match=r"ingest the table under another --sweep, with --targets FILE$"):
+        targets.check([tmp_path / "table"])
+
+
+def test_only_these_runs_are_checked(tmp_path: Path) -> None:
+    sweep = sweep_with(tmp_path, [{"metric": "throughput", "value": 1}], nodes=(1,))
+    (result,) = targets.check([sweep], only={sweep / "n1x1-r0", sweep / "n1x1-r1"})
+    assert [Path(run).name for run in result.runs] == ["n1x1-r0", "n1x1-r1"]
 
 
 def section_of(sweep: Path) -> Section | None:
