@@ -56,6 +56,7 @@ def test_a_sweep_that_is_a_tenth_faster_is_faster_at_each_size(tmp_path: Path) -
     found = comparison.against(curves_of(new), curves_of(old))
     assert verdicts(found) == [("new", "old", 1, "faster"), ("new", "old", 2, "faster")]
     assert [each.ratio.value for each in found] == pytest.approx([1 / 0.9] * 2, rel=1e-3)
+    assert [each.reason for each in found] == ["", ""]
     back = comparison.against(curves_of(old), curves_of(new))
     assert [each.verdict for each in back] == ["slower", "slower"]
 
@@ -168,6 +169,20 @@ def test_strategies_of_one_sweep_are_compared_with_ddp(tmp_path: Path) -> None:
     ]
     assert {each.verdict for each in found} == {"faster"}
     assert comparison.strategies(curves_of(fake_sweep(tmp_path, "none"))) == []
+
+
+def test_without_ddp_the_first_strategy_is_the_base(tmp_path: Path) -> None:
+    axes = [{"parallel.strategy": name} for name in ("fsdp", "hsdp")]
+    (found,) = comparison.strategies(curves_of(fake_sweep(tmp_path, nodes=(2,), axes=axes)))
+    assert (found.curve.label, found.base_curve.label) == ("strategy hsdp", "strategy fsdp")
+
+
+def test_configurations_are_those_of_the_sweep_that_are_as_real_as_the_lead(tmp_path: Path) -> None:
+    axes = [{"optim.lr": lr} for lr in (0.1, 0.2, 0.3)]
+    lead, second, third = curves_of(fake_sweep(tmp_path, nodes=(1,), axes=axes))
+    others = [lead, second, replace(third, emulated=True), replace(third, sweep="other")]
+    (found,) = comparison.configurations(lead, others)
+    assert found.base_curve is second
 
 
 def test_strategies_are_compared_only_where_all_else_is_equal(tmp_path: Path) -> None:
