@@ -80,7 +80,6 @@ def collect(
     settings = _nccl_settings(fabric, environ or {})
     uses_nccl = wants_gpus and has_driver(root)
     adapters = expected_adapters(fabric, settings) if uses_nccl else ()
-    path = gpu_path(gpus.reading, fabric, ranks)
     affinity = measure_affinity(gpus.reading.gpus) if measure_affinity else None
     return NodeFacts(
         node=node,
@@ -91,7 +90,7 @@ def collect(
         missing_gpus=missing_gpus,
         gpus=gpus.count,
         gpu_problems=gpus.problems,
-        gpu_path=asdict(path) if path else None,
+        gpu_path=asdict(path) if (path := gpu_path(gpus.reading, fabric, ranks)) else None,
         **_network_facts(fabric, adapters, settings, uses_nccl=uses_nccl),
         link_bytes_per_s=link_bytes_per_s(fabric, adapters, interface, ranks),
         affinity=asdict(affinity) if affinity else None,
