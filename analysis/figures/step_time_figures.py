@@ -17,7 +17,7 @@ from analysis.figures.curve_drawing import (
     new_axes,
     short_label,
 )
-from analysis.figures.style import FAINT, LINES, ONE_COLUMN, WIDTH_IN
+from analysis.figures.style import DASHES, FAINT, ONE_COLUMN, WIDTH_IN
 from analysis.runs.step_records import RunId
 from analysis.units import plural, seconds, time_scale
 
@@ -71,11 +71,13 @@ def latency_figure(curves: Sequence[Curve], step_times_s: Mapping[RunId, NDArray
 def ecdf_figure(curves: Sequence[Curve], step_times_s: Mapping[RunId, NDArray[np.float64]]) -> Figure:
     """Share of steps up to each duration in seconds, all repeats pooled; one line for each curve and size."""
     figure, axes = new_axes(3.0)
+    sizes = sorted({point.size for curve in curves for point in curve.points})
     for curve, point, colour in coloured_points(curves):
         if (times := np.sort(_pooled(curve, point, step_times_s))).size:
             size = plural(point.size, curve.unit)
             label = size if len(curves) == 1 else f"{short_label(curve.label)}, {size}"
-            line = "-" if len(curves) == 1 else LINES[curve.points.index(point) % len(LINES)]
+            dashes = DASHES[sizes.index(point.size) % len(DASHES)] if len(curves) > 1 else ()
+            line = (0, tuple(length / 2 for length in dashes)) if dashes else "-"
             shares = np.arange(1, times.size + 1) / times.size
             axes.step(times, shares, color=colour, linestyle=line, label=label)
     axes.set_xlabel("duration of a step (s)")

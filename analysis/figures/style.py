@@ -43,7 +43,8 @@ PHASE_NAMES = {
 }
 CURVE_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1c1c1c")
 MARKERS = ("o", "s", "D", "^", "v", "P", "X")
-LINES = ("-", "--", "-.", ":")
+DASHES = ((), (6, 4), (2, 3), (10, 3, 2, 3), (14, 4), (6, 3, 2, 3, 2, 3), (4, 2), (10, 3, 10, 3, 2, 3))
+"""Lengths of dashes and gaps of lines of one colour, which differ in size; none for an unbroken line."""
 
 PHASE_CLASSES = {
     "compute_s": "ph-compute",

@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis.efficiency import Curve, Point
 from analysis.figures.bar_figures import bar_figure
-from analysis.figures.style import curve_class, size_class
+from analysis.figures.style import DASHES, curve_class, size_class
 from analysis.report.section import Column, Figure, RunLink, Table, Value
 from analysis.stats.estimates import CONFIDENCE, Estimate, not_stationary, share_mean
 from analysis.study import Study
@@ -20,9 +20,6 @@ from analysis.units import percent, plural
 
 MOST_LINES = 60
 """Runs of a figure with one line for each; of more, the first repeat of each size is drawn."""
-
-MOST_LABELS = 16
-"""Lines of a figure that have a label each."""
 
 
 def all_points(study: Study) -> list[tuple[Curve, Point]]:
@@ -106,6 +103,25 @@ def point_legend(study: Study) -> list[LegendItem]:
     return list(items.values())
 
 
+def size_legend(study: Study) -> list[LegendItem]:
+    """Legend of the dashes of `size_dashes`; empty on a single curve, whose colours name the sizes."""
+    if len(study.curves) == 1:
+        return []
+    return [LegendItem(name, "ink", "line", None, dashes) for name, dashes in _dashes_by_size(study).items()]
+
+
+def size_dashes(study: Study, curve: Curve, point: Point) -> str | None:
+    """Dashes of the lines of a point: by size where the colour names the curve; None for an unbroken line."""
+    return _dashes_by_size(study)[plural(point.size, curve.unit)] if len(study.curves) > 1 else None
+
+
+def _dashes_by_size(study: Study) -> dict[str, str]:
+    """Dashes by name of each size, smallest first; the smallest has none."""
+    sizes = sorted({(point.size, curve.unit) for curve, point in all_points(study)})
+    patterns = [" ".join(map(str, lengths)) for lengths in DASHES]
+    return {plural(*size): patterns[index % len(patterns)] for index, size in enumerate(sizes)}
+
+
 def grouped_rows(study: Study, rows: Sequence[tuple[Curve, Point, Sequence[Segment], str]]) -> list[Row]:
     """Rows of bars named by size; of several curves, under a heading for each."""
     found: list[Row] = []
@@ -170,11 +186,6 @@ def repeat_advice(rows: Iterable[Mapping[Any, Any]]) -> str:
     if any(is_measured(row) for row in rows):
         return "run all at least 3 times (--repeats 3)"
     return "add two launches of the same configuration to the table, each with its own run and repeat"
-
-
-def label_at(curve: Curve, point: Point, length: int) -> int:
-    """Index of the labelled point among `length` points of a line; lines of a curve have unequal ones."""
-    return min(length - 1, length * (curve.points.index(point) + 1) // (len(curve.points) + 1))
 
 
 def run_key(sweep: str, run: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -95,7 +95,7 @@ def table_view(table: Table, out: Path | None = None, most_rows: int = MOST_ROWS
         if not (head.key or columns[at].name in ALWAYS or any(row[at].href for row in rows))
         and constant([row[at].cell for row in rows])
     ]
-    left = [(heads[at], rows[0][at].cell.line) for at in same]
+    left = [(heads[at], [row[at].cell for row in rows]) for at in same]
     heads = [head for at, head in enumerate(heads) if at not in same]
     rows = [[view for at, view in enumerate(row) if at not in same] for row in rows]
     for at, head in enumerate(heads):
@@ -106,7 +106,8 @@ def table_view(table: Table, out: Path | None = None, most_rows: int = MOST_ROWS
     estimated = [
         at for at, head in enumerate(heads) if head.note or any(row[at].cell.interval for row in rows)
     ]
-    if note := table_note([heads[at].note for at in estimated]):
+    note = table_note([*(heads[at].note for at in estimated), *_notes(cells for _, cells in left)])
+    if note:
         heads = [replace(head, note="") for head in heads]
     return TableView(
         table.name,
@@ -116,9 +117,20 @@ def table_view(table: Table, out: Path | None = None, most_rows: int = MOST_ROWS
         sources,
         max(0, len(table.rows) - most_rows),
         frozenset(table.emphasized),
-        left,
+        [(head, _one_text(cells, note)) for head, cells in left],
         note,
     )
+
+
+def _notes(columns: Iterable[list[Cell]]) -> list[str]:
+    """Notes of the columns that have estimates."""
+    return [shared_note(cells)[0] for cells in columns if any(cell.interval for cell in cells)]
+
+
+def _one_text(cells: list[Cell], note: str) -> str:
+    """The one text of a column, without its note if that is the note of the table."""
+    own, short = shared_note(cells)
+    return (short if own == note else cells)[0].line
 
 
 def _cell(value: object, column: Column, out: Path | None) -> CellView:

@@ -57,8 +57,6 @@ class Label(NamedTuple):
     text: str
     x: float
     y: float
-    colour: str = ""
-    """CSS class of the text's colour; that of other text by default."""
 
 
 class Place(NamedTuple):
@@ -75,7 +73,7 @@ def placed(labels: Sequence[Label], canvas: Box, obstacles: Iterable[Box] = ()) 
     No label overlaps another, a point, or an obstacle, and none leaves the canvas. Earlier labels choose
     first; of the free places each takes the nearest, on the right if it can.
     """
-    taken = [*obstacles, *(Box(x - _POINT, y - _POINT, x + _POINT, y + _POINT) for _, x, y, _ in labels)]
+    taken = [*obstacles, *(Box(x - _POINT, y - _POINT, x + _POINT, y + _POINT) for _, x, y in labels)]
     found: list[Place | None] = []
     for label in labels:
         free = (
@@ -114,12 +112,11 @@ def along(points: Sequence[tuple[float, float]]) -> list[Box]:
 
 
 def distinct(labels: Sequence[Label]) -> list[Label]:
-    """The labels without those of equal text and colour whose points cover each other."""
+    """The labels without those of equal text whose points cover each other."""
     found: list[Label] = []
     for label in labels:
         if not any(
-            (label.text, label.colour) == (each.text, each.colour)
-            and max(abs(label.x - each.x), abs(label.y - each.y)) < _ONE_POINT
+            label.text == each.text and max(abs(label.x - each.x), abs(label.y - each.y)) < _ONE_POINT
             for each in found
         ):
             found.append(label)
@@ -139,8 +136,7 @@ def point_labels(plot: Plot, labels: Sequence[Label], obstacles: Iterable[Box] =
             y = min(max(label.y, box.top), box.bottom)
             parts.append(element("line", x1=label.x, y1=label.y, x2=x, y2=y, class_="leader"))
         kind = {"start": "value", "middle": "value mid", "end": "value end"}[anchor]
-        hue = f" hued {label.colour}" if label.colour else ""
-        parts.append(text(label.text, x, box.top + _ASCENT, class_=kind + hue))
+        parts.append(text(label.text, x, box.top + _ASCENT, class_=kind))
     return element("g", *parts) if parts else ""
 
 

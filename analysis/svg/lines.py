@@ -19,8 +19,14 @@ def line(
     title: str = "",
     key: str | None = None,
     style: str = "",
+    dashes: str | None = None,
 ) -> str:
-    """A line through points; a value that is not finite leaves a gap. `style`: `dashes`, `thin` or `pale`."""
+    """A line through points; a value that is not finite leaves a gap.
+
+    Args:
+        style: `dashes`, `thin` or `pale`.
+        dashes: lengths of dashes and gaps, which tell lines of one colour apart.
+    """
     path, pen_up = "", True
     for x, y in zip(xs, ys, strict=True):
         if not (math.isfinite(x) and math.isfinite(y)):
@@ -28,7 +34,14 @@ def line(
             continue
         path += f"{'M' if pen_up else 'L'}{plot.xs(x):.1f} {plot.ys(y):.1f}"
         pen_up = False
-    return mark("path", title, key, d=path, class_=f"stroke {colour} {style}".rstrip())
+    return mark(
+        "path",
+        title,
+        key,
+        d=path,
+        class_=f"stroke {colour} {style}".rstrip(),
+        stroke_dasharray=dashes or None,
+    )
 
 
 def points(

@@ -12,6 +12,8 @@ HALF = 480.0
 """Width of the view box of a figure of half the page width."""
 _LEGEND_ROW = 19.0
 _SWATCH = 12.0
+_DASHED_SWATCH = 30.0
+"""Width of a swatch that shows a pattern of dashes."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,13 @@ class LegendItem:
     """`box`, `line` or `dashes`."""
     key: str | None = None
     """Key of the marks that the entry highlights."""
+    dashes: str | None = None
+    """Lengths of dashes and gaps of a line, where these name it; empty for an unbroken one."""
+
+    @property
+    def swatch(self) -> float:
+        """Width of the mark before the label."""
+        return _SWATCH if self.dashes is None else _DASHED_SWATCH
 
 
 @dataclass
@@ -126,7 +135,7 @@ class Plot:
         rows: list[list[tuple[float, LegendItem]]] = []
         at = 0.0
         for item in self.legend:
-            width = _SWATCH + 6 + text_width(item.label) + 14
+            width = item.swatch + 6 + text_width(item.label) + 14
             if not rows or at + width > self.width:
                 rows.append([])
                 at = 2.0
@@ -146,7 +155,8 @@ class Plot:
                 else:
                     dashes = " dashes" if item.shape == "dashes" else ""
                     line = f"stroke {item.colour}{dashes}"
-                    swatch = element("line", x1=at, x2=at + _SWATCH + 2, y1=y - 4, y2=y - 4, class_=line)
-                label = text(item.label, at + _SWATCH + 6, y, class_="legend")
+                    ends = {"x1": at, "x2": at + item.swatch + 2, "y1": y - 4, "y2": y - 4}
+                    swatch = element("line", **ends, class_=line, stroke_dasharray=item.dashes or None)
+                label = text(item.label, at + item.swatch + 6, y, class_="legend")
                 parts.append(element("g", swatch, label, data_k=item.key))
         return "".join(parts)

@@ -52,6 +52,8 @@ def test_a_note_of_all_columns_is_said_once_for_the_table():
     assert [head.note for head in view.heads] == ["", "", ""]
     for rows in ([[1, one, two], [2, one, two]], [[1, one, one], [2, one, two]]):
         assert table_view(Table("t", "caption", columns, rows)).note == ""
+    same = table_view(Table("t", "caption", columns, [[size, one, one] for size in (1, 2, 3)]))
+    assert (same.note, [text for _, text in same.same]) == ("n=1", ["1.00 s [0.500, 2.00]"] * 2)
     alone = table_view(Table("t", "caption", columns[:2], [[1, one], [2, one]]))
     assert (alone.note, alone.heads[1].note) == ("", "n=1")
 

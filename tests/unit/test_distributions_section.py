@@ -88,16 +88,20 @@ def test_of_equal_shares_of_slow_steps_none_is_the_largest(tmp_path: Path) -> No
     )
 
 
-def test_lines_of_several_configurations_name_their_size_in_their_colour(tmp_path: Path) -> None:
+def test_lines_of_several_configurations_have_a_colour_and_dashes_that_the_legend_names(
+    tmp_path: Path,
+) -> None:
     study = study_of(fake_sweep(tmp_path, nodes=(1, 4), repeats=1, axes=CONFIGURATIONS))
     for module, name in ((distributions, "ecdf"), (utilization, "utilization")):
         section = module.build(study)
         assert section is not None
         svg = next(figure.svg for figure in section.figures if figure.name == name)
-        labels = re.findall(r'class="value[^"]* hued (c\d)"[^>]*>([^<]*)</text>', svg)
-        assert ("c0", "4 nodes") in labels
-        assert ("c1", "4 nodes") in labels
+        lines = re.findall(r'class="stroke (c\d)"(?: stroke-dasharray="([\d ]+)")?><title>', svg)
+        assert sorted(lines) == [("c0", ""), ("c0", "6 4"), ("c1", ""), ("c1", "6 4")]
+        swatches = r'class="stroke ink"(?: stroke-dasharray="([\d ]+)")?/><text[^>]*>([^<]*)</text>'
+        assert re.findall(swatches, svg) == [("", "1 node"), ("6 4", "4 nodes")]
     alone = replace(study, recorded_curves=study.curves[:1])
     section = utilization.build(alone)
     assert section is not None
-    assert "hued" not in section.figures[0].svg
+    assert "dasharray" not in section.figures[0].svg
+    assert "stroke ink" not in section.figures[0].svg

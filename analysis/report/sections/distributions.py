@@ -16,16 +16,16 @@ from analysis.figures.step_time_figures import ecdf_figure, latency_figure
 from analysis.figures.style import ONE_COLUMN
 from analysis.report.cells import cell
 from analysis.report.common import (
-    MOST_LABELS,
     RUN_COLUMNS,
     coloured_points,
     frame_table,
-    label_at,
     of_steps,
     point_legend,
     point_name,
     points_text,
     size_columns,
+    size_dashes,
+    size_legend,
     size_values,
     sources,
 )
@@ -33,7 +33,6 @@ from analysis.report.section import Column, Figure, Section, Table, Value
 from analysis.stats.estimates import Estimate, geometric_mean, ratio_of_means
 from analysis.study import Study
 from analysis.svg.distributions import ecdf_points, histogram
-from analysis.svg.labels import Box, Label, along, distinct, point_labels
 from analysis.svg.lines import line
 from analysis.svg.plot import Plot
 from analysis.svg.scales import Axis
@@ -203,25 +202,14 @@ def _ecdf(study: Study, found: Sequence[SizeSteps], data: Callable[[], Table]) -
         f"{seconds(each.percentile_s(99).value)}"
         for each in found
     )
-    plot = Plot("ecdf", "Distribution of step times", description, x, y, point_legend(study))
-    labels: list[Label] = []
-    lines: list[Box] = []
+    legend = [*point_legend(study), *size_legend(study)]
+    plot = Plot("ecdf", "Distribution of step times", description, x, y, legend)
     for each in found:
         values, shares = ecdf_points(each.times * factor)
         name = point_name(study, each.curve, each.point)
         key = name if len(study.curves) == 1 else each.curve.label
-        plot.add(line(plot, values, shares, each.colour, title=name, key=key))
-        path = [(plot.xs(value), plot.ys(share)) for value, share in zip(values, shares, strict=True)]
-        lines += along(path)
-        labels.append(
-            Label(
-                plural(each.point.size, each.curve.unit),
-                *path[label_at(each.curve, each.point, len(path))],
-                each.colour,
-            )
-        )
-    if len(study.curves) > 1 and len(found) <= MOST_LABELS:  # a curve has one colour for all sizes
-        plot.add(point_labels(plot, distinct(labels), lines))
+        dashes = size_dashes(study, each.curve, each.point)
+        plot.add(line(plot, values, shares, each.colour, title=name, key=key, dashes=dashes))
     return Figure(
         "ecdf",
         "Cumulative distribution",

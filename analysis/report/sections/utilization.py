@@ -8,29 +8,28 @@ from analysis.efficiency import Curve, Point
 from analysis.figures.utilization_figure import utilization_figure
 from analysis.report.cells import cell
 from analysis.report.common import (
-    MOST_LABELS,
     MOST_LINES,
     RUN_COLUMNS,
     all_points,
     coloured_points,
     frame_table,
-    label_at,
     over_repeats,
     point_legend,
     point_name,
     run_key,
     size_columns,
+    size_dashes,
+    size_legend,
     size_values,
     sources,
 )
 from analysis.report.section import Column, Figure, Section, Table, Unit, Value
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
-from analysis.svg.labels import Box, Label, along, distinct, point_labels
 from analysis.svg.lines import line
 from analysis.svg.plot import Plot
 from analysis.svg.scales import Axis
-from analysis.units import number, percent, plural
+from analysis.units import number, percent
 from disttrain.records.metrics import Metrics
 
 
@@ -161,24 +160,17 @@ def _figure(study: Study) -> Figure:
     if on_gpu:
         y = replace(y, form=lambda value: percent(value, 0))
     finding = _by_size(study)
-    plot = Plot("utilization-figure", "Utilization on rank 0", finding, x, y, point_legend(study))
-    labels: list[Label] = []
-    lines: list[Box] = []
+    legend = [*point_legend(study), *size_legend(study)]
+    plot = Plot("utilization-figure", "Utilization on rank 0", finding, x, y, legend)
     by_run = {key: frame for key, frame in shown.groupby(["sweep", "run"])}
     for curve, point, colour in coloured_points(study):
+        dashes = size_dashes(study, curve, point)
         for run in point.runs[: 1 if len(by_run) > MOST_LINES else None]:
             if (frame := by_run.get((curve.sweep, run))) is not None:
                 title = f"{run}, {point_name(study, curve, point)}"
                 key = run_key(curve.sweep, run)
                 steps, values = list(frame["step"]), list(frame["utilization"])
-                plot.add(line(plot, steps, values, colour, title=title, key=key))
-                path = [(plot.xs(step), plot.ys(value)) for step, value in zip(steps, values, strict=True)]
-                lines += along(path)
-                labels.append(
-                    Label(plural(point.size, curve.unit), *path[label_at(curve, point, len(path))], colour)
-                )
-    if len(study.curves) > 1 and len(labels) <= MOST_LABELS:  # a curve has one colour for all sizes
-        plot.add(point_labels(plot, distinct(labels), lines))
+                plot.add(line(plot, steps, values, colour, title=title, key=key, dashes=dashes))
     reading = (
         "A kernel that waits for the network counts as busy, so this is no efficiency."
         if on_gpu
