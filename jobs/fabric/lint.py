@@ -161,9 +161,10 @@ def _old_default(context: LintContext, setting: Setting, variable: Variable) -> 
     if changed is None:
         return None
     now = variable.default_at(context.nccl_version) or "chosen automatically"
+    library = "NCCL" if variable.library == "nccl" else variable.library
     return context.finding(
         FindingSeverity.WARNING, FindingKind.OLD_DEFAULT, setting.name,
-        f"{setting.value} was the default before {variable.library} {changed}, which is now {now}; remove it",
+        f"{setting.value} was the default before {library} {changed}; the default is now {now}; remove it",
     )  # fmt: skip
 
 

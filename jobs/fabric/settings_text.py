@@ -151,15 +151,28 @@ def _directive(line: str) -> dict[str, str] | None:
 
 
 def _simple_commands(words: list[str]) -> Iterator[list[str]]:
-    """The words of each command of a line: commands begin after `;`, `&&`, `|`, and words such as `then`."""
+    """The words of each command of a line: commands begin after `;`, `&&`, `|`, and words such as `then`, and
+    within braces and parentheses."""
     command: list[str] = []
     for word in words:
-        if (word and _SEPARATORS.issuperset(word)) or (not command and word in _BEFORE_COMMANDS):
-            yield command
+        if word and _SEPARATORS.issuperset(word):
+            yield _without_parentheses(command)
             command = []
+        elif word == "{" or (not command and word in _BEFORE_COMMANDS):
+            command = []  # with braces, also the name of a function
         else:
             command.append(word)
-    yield command
+    yield _without_parentheses(command)
+
+
+def _without_parentheses(command: list[str]) -> list[str]:
+    """A command in a subshell; the closing parenthesis may be that of a later command."""
+    words = list(command)
+    if words and words[0].startswith("(") and not words[0].startswith("(("):
+        words = [words[0][1:], *words[1:]] if words[0] != "(" else words[1:]
+    if words and words[-1].endswith(")") and "(" not in words[-1]:
+        words = [*words[:-1], words[-1][:-1]]
+    return words
 
 
 def _of_command(words: list[str], origin: str) -> Iterator[Setting | _Unset]:

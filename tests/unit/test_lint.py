@@ -61,7 +61,7 @@ def summary(variables: str, **about: object) -> list[tuple[str, str, str]]:
         ("NCCL_IB_TIMEOUT=120", None, "error", "out-of-range", "from 1 to 31"),
         ("NCCL_NET_GDR_LEVEL=PHY", None, "error", "out-of-range", "LOC, PIX, PXB, PXN, PHB, SYS"),
         ("NCCL_NET_GDR_LEVEL=5", None, "warning", "out-of-range", "numbers of levels changed"),
-        ("NCCL_IB_TIMEOUT=18", None, "warning", "old-default", "default before nccl 2.23.4, which is now 20"),
+        ("NCCL_IB_TIMEOUT=18", None, "warning", "old-default", "before NCCL 2.23.4; the default is now 20"),
         ("NCCL_P2P_DISABLE=1", None, "warning", "debug", "for debugging"),
         ("NCCL_DEBUG=INFO", None, "warning", "debug", "floods"),
         ("CUDA_DEVICE_MAX_CONNECTIONS=1", None, "warning", "conflict", "prevents the overlap"),
