@@ -181,6 +181,6 @@ def _late_nodes(own_s: Floats, nodes: dict[str, list[int]], counted: int) -> NDA
     if len(nodes) > 1:
         slowest = np.stack([own_s[ranks].max(axis=0) for ranks in nodes.values()])
         p = late_share(slowest, counted).adjusted_p
-        for adjusted, ranks in zip(p, nodes.values(), strict=True):
-            late[ranks] = adjusted < FALSE_DISCOVERIES
+        for node, ranks in enumerate(nodes.values()):
+            late[ranks] = p[node] < FALSE_DISCOVERIES
     return late
