@@ -305,7 +305,7 @@ _ALL = (
         "between "
         "ranks of own work plus communication in a step, which would be 0 without noise. Where nobody waits, "
         "b is too large by up to 0.4 standard deviations of heavy-tailed noise (lognormal, Pareto), and "
-        "wrong by up to 0.05 of normal noise.",
+        "wrong by less than 0.1 of normal noise.",
     ),
     Definition(
         "device-hours",
