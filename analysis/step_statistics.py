@@ -40,8 +40,9 @@ RunStatistics = Mapping[str, StepStatistics]
 def step_statistics(table: pd.DataFrame) -> RunStatistics:
     """Statistics of the included runs in the table of `analysis.runs.load.load`."""
     included = table[table["included"]]
-    series = map_runs(lambda row: measured_step_s(read_run_steps(row).steps), included, small_results=True)
-    found = zip(included["path"], series, strict=True)
+    found = map_runs(
+        lambda row: (row["path"], measured_step_s(read_run_steps(row).steps)), included, small_results=True
+    )
     return {path: statistics_of(step_s) for path, step_s in found if step_s.size}
 
 
