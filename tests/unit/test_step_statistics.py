@@ -19,7 +19,7 @@ from analysis.report.sections import validity
 from analysis.runs.load import load
 from analysis.step_statistics import measured_step_s, step_statistics
 from analysis.study import make_study
-from analysis.truncation import truncate
+from analysis.truncation import truncate, truncated_metrics
 from disttrain.records.json_files import read_json, write_json
 from tests.support.fake_runs import fake_run, fake_sweep
 
@@ -147,7 +147,9 @@ def test_the_figures_without_a_longer_warm_up_are_those_of_the_later_steps(
     tmp_path: Path, samples: int
 ) -> None:
     """Steps up to 40 take twice as long, and have twice as many samples. Every second step has no input."""
-    sweep = fake_sweep(tmp_path, nodes=(2,), repeats=1, all_ranks=True, tokens_per_s=1000.0)
+    figures = {"tokens_per_s": 1000.0, "communication_overhead_percent": 10.0}
+    figures |= {"communication_computation_ratio": 0.1}
+    sweep = fake_sweep(tmp_path, nodes=(2,), repeats=1, all_ranks=True, **figures)
     run = sweep / "n2x1-r0"
     longer = {step: 2 if step <= 40 else 1 for step in range(1, 111)}
 
@@ -180,6 +182,14 @@ def test_the_figures_without_a_longer_warm_up_are_those_of_the_later_steps(
         {name: np.percentile(later_s, share) for name, share in shares.items()}
     )
     assert statistics[str(run)].measured_steps == 70
+    metrics = truncated_metrics(after)
+    assert metrics is not None
+    exposed_s = after["comm_wait_s"] + after["comm_transfer_s"]
+    assert exposed_s > 0
+    assert metrics.communication_overhead_percent == pytest.approx(100 * exposed_s / after["step_s"])
+    assert metrics.communication_computation_ratio == pytest.approx(exposed_s / after["compute_s"])
+    assert metrics.composition["compute_s"] == pytest.approx(after["compute_s"])
+    assert metrics.left_out == [(1, 10), (11, 40)]
 
 
 def test_repeats_whose_records_end_at_no_common_step_stay_whole(tmp_path: Path) -> None:
