@@ -52,8 +52,6 @@ def find_episodes(own_s: Floats, seed: int = 0) -> list[Episode]:
         begin, end = _segment(centred[rank])
         # half-way between the two levels, so that jitter at the ends is not taken for the segment
         begin, end = _segment(grouped[rank] - grouped[rank, begin : end + 1].mean() / 2)
-        if end < begin:
-            continue
         slow = (grouped[rank, begin : end + 1] > least_s).mean() >= LEAST_WINDOWS
         first, last = int(groups[begin][0]), int(groups[end][-1])
         inside = deviation[rank, first : last + 1]
@@ -86,13 +84,13 @@ def _largest_sums(values: Floats) -> Floats:
 def _without_segments(values: Floats) -> Floats:
     """Each row without the change of its level in its segment, which would count as correlation."""
     level = np.empty_like(values)
-    for row, out in zip(values, level, strict=True):
+    for rank, row in enumerate(values):
         begin, end = _segment(row)
         inside = np.zeros(len(row), dtype=bool)
         inside[begin : end + 1] = True
         for part in (inside, ~inside):
             if part.any():
-                out[part] = row[part].mean()
+                level[rank, part] = row[part].mean()
     return np.asarray(values - level)
 
 
@@ -113,7 +111,7 @@ def _limit(values: Floats, lag_1: float, random: np.random.Generator) -> float:
     steps = values.shape[1]
     times = int(np.clip(_WORK / values.size, 1 / SIGNIFICANCE, 400))
     length = max(steps ** (1 / 3), 3 * (1 + lag_1) / (1 - lag_1))
-    blocks = np.array_split(np.arange(steps), int(np.clip(steps / length, 4, steps)))
+    blocks = np.array_split(np.arange(steps), max(4, int(steps / length)))
     single = np.array_split(np.arange(steps), steps)
     in_blocks, in_steps = (_permuted_sums(values, parts, times, random) for parts in (blocks, single))
     return max(in_blocks, in_steps * np.sqrt((1 + lag_1) / (1 - lag_1)))

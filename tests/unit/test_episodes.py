@@ -33,10 +33,55 @@ def test_an_episode_ends_half_way_between_the_two_levels():
     assert (found.first, found.last) == (80, 120)
 
 
-def test_episodes_are_listed_by_their_sums():
-    """40 steps of 0.1 s are more than 10 steps of 0.3 s."""
-    found = find_episodes(own(200, (1, 150, 159, 0.3), (2, 10, 49, 0.1)))
-    assert [(each.rank, each.first, each.last) for each in found] == [(2, 10, 49), (1, 150, 159)]
+@pytest.mark.parametrize(
+    ("last_s", "expected"),
+    [
+        ([11.0] * 2, []),  # 38 steps are below half of the mean, and two are no episode
+        ([4.6] * 5, [(115, 119)]),
+    ],
+)
+def test_a_few_much_slower_steps_end_an_episode(last_s, expected):
+    first_slow = 120 - len(last_s)
+    own_s = own(200, (1, 80, first_slow - 1, 0.5))
+    own_s[1, first_slow:120] += last_s
+    assert [(each.first, each.last) for each in find_episodes(own_s)] == expected
+
+
+@pytest.mark.parametrize(("more_s", "ranks"), [(0.3, [2, 1]), (0.306, [1, 2])])
+def test_episodes_are_listed_by_their_sums(more_s, ranks):
+    """20 steps of `more_s` beside 60 steps of 0.101 s."""
+    found = find_episodes(own(200, (1, 150, 169, more_s), (2, 10, 69, 0.101)))
+    assert [each.rank for each in found] == ranks
+
+
+@pytest.mark.parametrize(("steps", "searched"), [(19, False), (20, True)])
+def test_a_run_of_less_than_twenty_steps_is_not_searched(monkeypatch, steps, searched):
+    calls = []
+    monkeypatch.setattr(episodes, "_beyond_chance", lambda values, seed: calls.append(values.shape) or [])
+    assert find_episodes(own(steps, (1, 5, 12, 0.5))) == []
+    assert calls == ([(8, steps)] if searched else [])
+
+
+@pytest.mark.parametrize(
+    ("values", "segment"),
+    [
+        ([1, -5, 2, 3, -1], (2, 3)),
+        ([1, -9, 5], (2, 2)),
+        ([5, -9], (0, 0)),
+        ([-1, -2], (0, -1)),
+    ],
+)
+def test_the_segment_with_the_largest_sum(values, segment):
+    assert episodes._segment(np.array(values, float)) == segment
+    inside = values[segment[0] : segment[1] + 1]
+    assert episodes._largest_sums(np.array([values], float)).tolist() == [sum(inside)]
+
+
+def test_the_level_of_a_segment_is_not_correlation():
+    values = np.array([[-1.5, -1.5, 1.5, 1.5, 1.5, -1.5], [1.0, -1.0, 1.0, -3.0, 1.0, 1.0]])
+    rest = episodes._without_segments(values)
+    assert rest[0].tolist() == [0.0] * 6
+    assert rest[1].tolist() == [1.5, -0.5, 1.5, -2.5, 0.0, 0.0]
 
 
 @pytest.mark.parametrize(("more_s", "count"), [(0.028, 0), (0.034, 1)])

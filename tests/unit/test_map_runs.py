@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -48,3 +49,14 @@ def test_an_error_in_a_process_is_raised(tmp_path: Path) -> None:
     runs = load([fake_sweep(tmp_path, repeats=1)])
     with pytest.raises(ZeroDivisionError):
         list(map_runs.map_runs(lambda _: 1 / 0, runs, small_results=True))
+
+
+@pytest.mark.usefixtures("in_processes")
+def test_statistics_of_many_records_come_from_other_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, parent = load([fake_sweep(tmp_path, repeats=1)]), os.getpid()
+    monkeypatch.setattr(
+        "analysis.step_statistics.measured_step_s", lambda _: np.ones(20 + (os.getpid() == parent))
+    )
+    assert {each.measured_steps for each in step_statistics(runs).values()} == {20}
