@@ -52,6 +52,8 @@ def find_episodes(own_s: Floats, seed: int = 0) -> list[Episode]:
         begin, end = _segment(centred[rank])
         # half-way between the two levels, so that jitter at the ends is not taken for the segment
         begin, end = _segment(grouped[rank] - grouped[rank, begin : end + 1].mean() / 2)
+        if end < begin:
+            continue
         slow = (grouped[rank, begin : end + 1] > least_s).mean() >= LEAST_WINDOWS
         first, last = int(groups[begin][0]), int(groups[end][-1])
         inside = deviation[rank, first : last + 1]
