@@ -25,7 +25,7 @@ _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _ASSIGNMENT = re.compile(rf"({_NAME})=(.*)", re.DOTALL)
 _SPACED = re.compile(rf"\s*({_NAME}\s+)=\s*([^#\s][^#]*?)\s*(?:#.*)?")
 """A line with blanks before the equals sign, which neither a shell nor NCCL reads as an assignment."""
-_DECLARATIONS = frozenset({"export", "declare", "typeset", "local", "readonly", "env"})
+_DECLARATIONS = frozenset({"export", "declare", "typeset", "readonly", "env"})
 """Words before assignments, which may have options."""
 _QUOTED_PAIR = re.compile(
     rf"""(?:\b(?:set|push)env\(|\benviron(?:\[|\.setdefault\())\s*(['"])({_NAME})\1"""
