@@ -69,6 +69,7 @@ def test_a_script_is_stopped_by_its_signal_and_started_again(slurm: MiniCluster,
     assert "step=150" in excluded["reason"]
 
 
+@pytest.mark.slow
 def test_a_script_is_started_by_hand_and_by_one_array(
     slurm: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
