@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from disttrain.records.nccl_names import parse_names
 from jobs.fabric.description import Adapter, AdapterKind, Fabric, FabricKind, Interface, Port
+from jobs.fabric.integers import is_nonzero
 from jobs.fabric.registry import parse_version, registry
 from jobs.fabric.slingshot import SLINGSHOT_GUIDE, SLINGSHOT_VARIABLES
 
@@ -241,7 +242,7 @@ def _is_candidate(other: Interface, chosen: Interface) -> bool:
 
 def _verbs(job: _Job) -> Iterator[DerivedVariable]:
     """InfiniBand and RoCE: a list of adapters, only where NCCL would use others as well."""
-    if job.given.get("NCCL_IB_DISABLE") == "1":
+    if is_nonzero(job.given.get("NCCL_IB_DISABLE")):
         return
     others = [
         each for each in job.fabric.excluded_adapters if each.kind is AdapterKind.VERBS and each.active_port

@@ -10,6 +10,7 @@ from jobs.fabric.derive import USER_GUIDE, adapter_list, faster_interfaces, name
 from jobs.fabric.description import Adapter, AdapterKind, Fabric, FabricKind, Port
 from jobs.fabric.expected_adapters import permitted_ports
 from jobs.fabric.findings import Finding, FindingKind, FindingSeverity, LintContext
+from jobs.fabric.integers import is_nonzero
 
 _IB_HCA = f"{USER_GUIDE}#nccl-ib-hca"
 
@@ -80,7 +81,7 @@ def adapter_names(context: LintContext) -> Iterator[Finding]:
     value, fabric = context.value("NCCL_IB_HCA"), context.fabric
     if value is None or fabric is None or fabric.kind not in (FabricKind.INFINIBAND, FabricKind.ROCE):
         return
-    is_disabled = (context.value("NCCL_IB_DISABLE") or "0") != "0"
+    is_disabled = is_nonzero(context.value("NCCL_IB_DISABLE"))
     if context.nodes == 1 or is_disabled or (context.value("NCCL_NET") or "").casefold() == "socket":
         return  # NCCL does not use the list
     found = _of_whole_list(context, fabric, value)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from disttrain.records.nccl_names import parse_names
 from jobs.fabric.description import Adapter, AdapterKind, Fabric, Port
+from jobs.fabric.integers import is_nonzero
 
 
 def expected_adapters(fabric: Fabric, settings: Mapping[str, str]) -> tuple[Adapter, ...]:
@@ -42,7 +43,7 @@ def permitted_ports(adapter: Adapter, settings: Mapping[str, str]) -> tuple[Port
     transport alone, which EFA and Slingshot do not use."""
     if adapter.kind is not AdapterKind.VERBS:
         return adapter.ports
-    if settings.get("NCCL_IB_DISABLE", "0") != "0":
+    if is_nonzero(settings.get("NCCL_IB_DISABLE")):
         return ()
     names = parse_names(settings.get("NCCL_IB_HCA", ""))
     return tuple(port for port in adapter.ports if names.permits(adapter.name, port.number))

@@ -13,6 +13,7 @@ from jobs.fabric.derive import (
 )
 from jobs.fabric.description import FabricKind
 from jobs.fabric.findings import Finding, FindingKind, FindingSeverity, LintContext
+from jobs.fabric.integers import integer_prefix, is_nonzero
 from jobs.fabric.registry import is_off, parse_version
 from jobs.fabric.slingshot import SLINGSHOT_EAGER, SLINGSHOT_GUIDE
 from jobs.fabric.transport import TRANSPORT
@@ -50,7 +51,8 @@ def ll128_over_c2c(context: LintContext) -> Iterator[Finding]:
         return
     protocols = context.value("NCCL_PROTO")
     forced = protocols is not None and not protocols.startswith("^") and allows_ll128(protocols)
-    by_default = _at_least(version, _FIRST_WITH_C2C_LINES) and context.value("NCCL_LL128_C2C") != "0"
+    is_on = is_nonzero(context.value("NCCL_LL128_C2C"), default=True)
+    by_default = is_on and _at_least(version, _FIRST_WITH_C2C_LINES)
     if forced or (by_default and allows_ll128(protocols)):
         name = "NCCL_PROTO" if forced else "NCCL_LL128_C2C"
         yield context.finding(
@@ -124,7 +126,7 @@ def slingshot_memory(context: LintContext) -> Iterator[Finding]:
             f"{monitor} may deadlock with NCCL; set userfaultfd, or remove it", SLINGSHOT_GUIDE,
         )  # fmt: skip
     for name in ("FI_CXI_RDZV_THRESHOLD", "FI_CXI_RDZV_GET_MIN"):
-        if fabric.has_c2c and (context.value(name) or "0") != "0":
+        if fabric.has_c2c and is_nonzero(context.value(name)):
             yield context.finding(
                 FindingSeverity.ERROR, FindingKind.CORRUPTION, name,
                 "eager messages are copied by GDRCopy and may arrive corrupt on GH200; set it to 0",
@@ -171,42 +173,39 @@ def switched_off(context: LintContext) -> Iterator[Finding]:
     ib = [each for each in context.settings if each.startswith("NCCL_IB_") and each != "NCCL_IB_DISABLE"]
     p2p = [each for each in ("NCCL_P2P_LEVEL", "NCCL_P2P_READ_ENABLE") if each in context.settings]
     for name, unused in (("NCCL_IB_DISABLE", ib), ("NCCL_P2P_DISABLE", p2p)):
-        if unused and _is_set(context, name):
+        if unused and is_nonzero(context.value(name)):
             yield context.finding(
                 FindingSeverity.WARNING, FindingKind.CONFLICT, name,
                 f"with it NCCL does not use {', '.join(unused)}; remove it, or these",
             )  # fmt: skip
-    if _is_set(context, "NCCL_IB_DISABLE") and (context.value("NCCL_NET") or "").casefold() == "ib":
+    if is_nonzero(context.value("NCCL_IB_DISABLE")) and (context.value("NCCL_NET") or "").casefold() == "ib":
         yield context.finding(
             FindingSeverity.ERROR, FindingKind.CONFLICT, "NCCL_NET",
             "NCCL_IB_DISABLE switches this network off, so NCCL fails; remove one of them",
         )  # fmt: skip
 
 
-def _is_set(context: LintContext, name: str) -> bool:
-    return (context.value(name) or "0") != "0"
-
-
 def bounds(context: LintContext) -> Iterator[Finding]:
     """A smallest number of channels above the largest one."""
     for unit in ("CTAS", "NCHANNELS"):
-        least, most = (context.value(f"NCCL_{bound}_{unit}") or "" for bound in ("MIN", "MAX"))
-        if least.isdecimal() and most.isdecimal() and int(least) > int(most):
+        least, most = (
+            integer_prefix(context.value(f"NCCL_{bound}_{unit}") or "") for bound in ("MIN", "MAX")
+        )
+        if least and most and least[0] > most[0]:
             yield context.finding(
                 FindingSeverity.WARNING, FindingKind.CONFLICT, f"NCCL_MIN_{unit}",
-                f"it is above NCCL_MAX_{unit}={most}; remove one of them",
+                f"it is above NCCL_MAX_{unit}={most[0]}; remove one of them",
             )  # fmt: skip
 
 
 def sockets(context: LintContext) -> Iterator[Finding]:
     """NCCL refuses more than 64 TCP connections for a connection of two ranks."""
-    threads, each = context.value("NCCL_SOCKET_NTHREADS"), context.value("NCCL_NSOCKS_PERTHREAD")
-    if not (threads and each and threads.isdecimal() and each.isdecimal()):
-        return
-    if int(threads) * int(each) > _MAX_SOCKETS:
+    names = ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD")
+    threads, each = (integer_prefix(context.value(name) or "") for name in names)
+    if threads and each and threads[0] * each[0] > _MAX_SOCKETS:
         yield context.finding(
             FindingSeverity.ERROR, FindingKind.CONFLICT, "NCCL_SOCKET_NTHREADS",
-            f"{threads} threads x {each} sockets exceed {_MAX_SOCKETS}; 4 and 4 suit 100 Gbit/s",
+            f"{threads[0]} threads x {each[0]} sockets exceed {_MAX_SOCKETS}; 4 and 4 suit 100 Gbit/s",
         )  # fmt: skip
 
 

@@ -131,6 +131,10 @@ def _range(context: LintContext, setting: Setting, variable: Variable) -> Findin
     if variable.name.endswith("_LEVEL") and setting.value.isdecimal():
         message = f"numbers of levels changed between versions of NCCL; write {', '.join(variable.choices)}"
         return context.finding(FindingSeverity.WARNING, FindingKind.OUT_OF_RANGE, setting.name, message)
+    number = variable.read_integer(setting.value)
+    if number is not None:
+        message = f"it is read as {number[0]}, without {number[1]!r}; write {number[0]}, or the number meant"
+        return context.finding(FindingSeverity.WARNING, FindingKind.OUT_OF_RANGE, setting.name, message)
     return context.finding(FindingSeverity.ERROR, FindingKind.OUT_OF_RANGE, setting.name, message)
 
 

@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from jobs.fabric.integers import integer_prefix
+
 _DATA = Path(__file__).with_name("variables.json")
 _OPEN_PREFIXES = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "GLOO_", "FI_CXI_", "FI_EFA_", "OFI_NCCL_")
 """Prefixes under which a name that the registry lacks is worth a finding."""
@@ -123,13 +125,18 @@ class Variable:
     def _booleans(self) -> tuple[str, ...]:
         return _ON[self.library] + _OFF[self.library]
 
+    def read_integer(self, value: str) -> tuple[int, str] | None:
+        """The allowed integer at the start of a value, and the rest, which the library ignores; None without
+        one."""
+        found = integer_prefix(value) if self.type == "integer" else None
+        if found is None or (self.minimum is not None and found[0] < self.minimum):
+            return None
+        return found if self.maximum is None or found[0] <= self.maximum else None
+
     def _accepts_integer(self, value: str) -> bool:
-        try:
-            number = int(value, 0)
-        except ValueError:
-            return False
-        too_small = self.minimum is not None and number < self.minimum
-        return not too_small and (self.maximum is None or number <= self.maximum)
+        """Whether a value is an allowed integer, alone or before a blank."""
+        found = self.read_integer(value)
+        return found is not None and (not found[1] or found[1][0].isspace())
 
 
 def _words(value: str) -> list[str]:

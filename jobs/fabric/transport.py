@@ -14,6 +14,7 @@ from jobs.fabric.derive import LAST_WITHOUT_GID_CHOICE, PLUGIN_GUIDE, USER_GUIDE
 from jobs.fabric.description import Adapter, AdapterKind, Fabric, FabricKind, Port
 from jobs.fabric.expected_adapters import permitted_ports
 from jobs.fabric.findings import Finding, FindingKind, FindingSeverity, LintContext
+from jobs.fabric.integers import integer_prefix
 from jobs.fabric.network_plugin import (
     MissingPlugin,
     missing_named,
@@ -169,11 +170,8 @@ def roce_address(context: LintContext) -> Iterator[Finding]:
 
 
 def _index(value: str | None) -> int | None:
-    try:
-        index = int(value or "", 0)
-    except ValueError:
-        return None
-    return index if index >= 0 else None
+    found = integer_prefix(value or "")
+    return found[0] if found is not None and found[0] >= 0 else None
 
 
 def _ethernet_ports(context: LintContext, fabric: Fabric) -> list[tuple[Adapter, Port]]:

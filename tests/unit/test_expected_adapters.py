@@ -30,7 +30,11 @@ def numbered(*numbers: int) -> list[str]:
         ({"NCCL_IB_HCA": "^=mlx5_0,mlx5_9"}, numbered(*range(1, 8))),
         ({"NCCL_IB_HCA": "=mlx5_8,mlx5_9"}, numbered(8, 9)),  # the user wants the others
         ({"NCCL_IB_DISABLE": "1"}, []),
+        ({"NCCL_IB_DISABLE": "01 "}, []),
         ({"NCCL_IB_DISABLE": "0"}, numbered(*range(8))),
+        ({"NCCL_IB_DISABLE": "0 "}, numbered(*range(8))),
+        ({"NCCL_IB_DISABLE": "0\r"}, numbered(*range(8))),
+        ({"NCCL_IB_DISABLE": ""}, numbered(*range(8))),
         ({"NCCL_NET": "Socket"}, []),
     ],
 )

@@ -59,6 +59,8 @@ def summary(variables: str, **about: object) -> list[tuple[str, str, str]]:
         ("NCCL_RAS_ADDR=localhost:1", "2.20.5", "warning", "not-read", "only 2.24.3 and newer"),
         ("NCCL_MIN_NCHANNELS=8", None, "warning", "renamed", "NCCL_MIN_CTAS"),
         ("NCCL_IB_TIMEOUT=120", None, "error", "out-of-range", "from 1 to 31"),
+        ("NCCL_BUFFSIZE=4M", None, "warning", "out-of-range", "it is read as 4, without 'M'"),
+        ("NCCL_IB_TIMEOUT=120M", None, "error", "out-of-range", "from 1 to 31"),
         ("NCCL_NET_GDR_LEVEL=PHY", None, "error", "out-of-range", "LOC, PIX, PXB, PXN, PHB, SYS"),
         ("NCCL_NET_GDR_LEVEL=5", None, "warning", "out-of-range", "numbers of levels changed"),
         ("NCCL_IB_TIMEOUT=18", None, "warning", "old-default", "before NCCL 2.23.4; the default is now 20"),
@@ -220,17 +222,25 @@ def test_a_name_with_blanks_is_read_by_nothing() -> None:
     [
         ("NCCL_IB_DISABLE=1 NCCL_IB_HCA=x", [("warning", "NCCL_IB_DISABLE")]),
         ("NCCL_IB_DISABLE=0 NCCL_IB_HCA=x", []),
+        ("NCCL_IB_DISABLE=false NCCL_IB_HCA=x", []),
+        ("NCCL_IB_DISABLE=01 NCCL_IB_HCA=x", [("warning", "NCCL_IB_DISABLE")]),
         ("NCCL_IB_DISABLE=1 NCCL_NET=IB", [("error", "NCCL_NET")]),
         ("NCCL_P2P_DISABLE=1 NCCL_P2P_LEVEL=NVL", [("warning", "NCCL_P2P_DISABLE")]),
         ("NCCL_P2P_DISABLE=1 NCCL_P2P_NET_CHUNKSIZE=131072", []),
         ("NCCL_MIN_CTAS=32 NCCL_MAX_CTAS=16", [("warning", "NCCL_MIN_CTAS")]),
         ("NCCL_MIN_CTAS=16 NCCL_MAX_CTAS=32", []),
+        ("NCCL_MIN_CTAS=0x10 NCCL_MAX_CTAS=8", [("warning", "NCCL_MIN_CTAS")]),
         ("NCCL_ALGO=Tree,Rng", []),
     ],
 )
 def test_variables_that_contradict_each_other(variables: str, expected: list[tuple[str, str]]) -> None:
     found = summary(variables)
     assert [(severity, name) for severity, kind, name in found if kind == "conflict"] == expected
+
+
+def test_text_after_a_blank_does_not_belong_to_an_integer() -> None:
+    setting = Setting("NCCL_IB_TC", "41 # of the site", "nccl.conf:1")
+    assert lint({setting.name: setting}) == []
 
 
 def test_a_value_that_a_shell_computes_is_not_judged() -> None:
