@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from jobs.fabric.description import Adapter, AdapterKind, FabricKind, Gpu, Interface
+from jobs.fabric.description import Adapter, AdapterKind, Fabric, FabricKind, Gpu, Interface
 from jobs.fabric.pci import NEAR, PATHS, pci_path
 
 _NAMES = {
@@ -69,6 +69,15 @@ def nearest_gpus(adapter: Adapter, gpus: Sequence[Gpu]) -> tuple[str | None, tup
     paths = {gpu.pci.address: pci_path(adapter.pci, gpu.pci) for gpu in gpus}
     best = min(paths.values(), key=PATHS.index)
     return best, tuple(address for address, path in paths.items() if path == best)
+
+
+def doubtful_adapters(fabric: Fabric) -> list[Adapter]:
+    """Adapters for computing that no PCIe switch ties to a GPU, where others are, or where they are more than
+    the GPUs: some may be for storage."""
+    chosen = [each for each in fabric.compute_adapters if each.kind is AdapterKind.VERBS]
+    apart = [each for each in chosen if nearest_gpus(each, fabric.gpus)[0] not in NEAR]
+    is_in_doubt = len(apart) < len(chosen) or len(chosen) > len(fabric.gpus)
+    return apart if fabric.gpus and is_in_doubt else []
 
 
 def _kind(adapter: Adapter) -> FabricKind | None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from disttrain.records.nccl_names import permits
-from jobs.fabric.choose_adapters import degraded, nearest_gpus
+from jobs.fabric.choose_adapters import degraded, doubtful_adapters, nearest_gpus
 from jobs.fabric.derive import adapter_list, verbs_in_use
 from jobs.fabric.description import ENOUGH_LOCKED_BYTES, Adapter, AdapterKind, Fabric, Gpu, PciDevice
 from jobs.fabric.expected_adapters import permitted_ports
@@ -89,10 +89,8 @@ def _card(adapter: Adapter) -> str:
 
 
 def _doubtful_adapters(fabric: Fabric) -> Iterator[str]:
-    """Adapters that no PCIe switch ties to a GPU, beside others that are, or more of them than GPUs."""
-    chosen = [each for each in fabric.compute_adapters if each.kind is AdapterKind.VERBS]
-    apart = [each.name for each in chosen if nearest_gpus(each, fabric.gpus)[0] not in NEAR]
-    if fabric.gpus and apart and (len(apart) < len(chosen) or len(chosen) > len(fabric.gpus)):
+    apart = [each.name for each in doubtful_adapters(fabric)]
+    if apart:
         yield (
             f"{', '.join(apart)}: counted as for computing, although no PCIe switch shows a GPU beside "
             f"{'them' if len(apart) > 1 else 'it'}: if some are for storage, name the other adapters in "

@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from disttrain.errors import nearest
 from disttrain.records.nccl_names import parse_names
+from jobs.fabric.choose_adapters import degraded, doubtful_adapters
 from jobs.fabric.derive import USER_GUIDE, adapter_list, faster_interfaces, named_interfaces, needs_fast_tcp
 from jobs.fabric.description import Adapter, AdapterKind, Fabric, FabricKind, Port
 from jobs.fabric.expected_adapters import permitted_ports
 from jobs.fabric.findings import Finding, FindingKind, FindingSeverity, LintContext
 from jobs.fabric.integers import is_nonzero
+from jobs.fabric.transport import has_address
 
 _IB_HCA = f"{USER_GUIDE}#nccl-ib-hca"
 
@@ -142,13 +144,14 @@ def _of_parts(context: LintContext, fabric: Fabric, value: str) -> Iterator[Find
     """Adapters for computing that a list leaves out, and others that it permits besides."""
     active = _active(_permitted([each for each in fabric.adapters if each.kind is AdapterKind.VERBS], value))
     compute = [each for each in fabric.compute_adapters if each.kind is AdapterKind.VERBS]
-    left_out = [each.name for each in compute if each not in active]
+    expected = [each for each in compute if each in active or not _may_be_left_out(context, fabric, each)]
+    left_out = [each.name for each in expected if each not in active]
     others = [each for each in active if not each.for_compute]
     if left_out and fabric.gpus:
         yield context.finding(
             FindingSeverity.WARNING, FindingKind.FALLBACK, "NCCL_IB_HCA",
-            f"it leaves out {', '.join(left_out)}, so NCCL uses {len(compute) - len(left_out)} of "
-            f"{len(compute)} adapters for computing; set {adapter_list(compute)}, unless the job has few "
+            f"it leaves out {', '.join(left_out)}, so NCCL uses {len(expected) - len(left_out)} of "
+            f"{len(expected)} adapters for computing; set {adapter_list(expected)}, unless the job has few "
             "GPUs on a node or these adapters are out of service", _IB_HCA,
         )  # fmt: skip
     if others and compute:
@@ -156,8 +159,21 @@ def _of_parts(context: LintContext, fabric: Fabric, value: str) -> Iterator[Find
         yield context.finding(
             FindingSeverity.WARNING, FindingKind.FALLBACK, "NCCL_IB_HCA",
             f"it also permits adapters that were not chosen for computing ({reasons}); set "
-            f"{adapter_list(compute)}", _IB_HCA,
+            f"{adapter_list(expected)}", _IB_HCA,
         )  # fmt: skip
+
+
+def _may_be_left_out(context: LintContext, fabric: Fabric, adapter: Adapter) -> bool:
+    """Whether there is a reason to leave an adapter for computing out of a list: a link at part of its rate,
+    storage, or the lack of the address that the job chooses.
+
+    One profile serves all nodes, so a defect of one node is no reason to change it.
+    """
+    return (
+        degraded(adapter, fabric.compute_adapters) is not None
+        or adapter in doubtful_adapters(fabric)
+        or not has_address(adapter, context.value("NCCL_IB_GID_INDEX"))
+    )
 
 
 def _no_adapter(adapters: Sequence[Adapter]) -> str:

@@ -169,6 +169,15 @@ def roce_address(context: LintContext) -> Iterator[Finding]:
     )
 
 
+def has_address(adapter: Adapter, index: str | None) -> bool:
+    """Whether a port has RoCE v2 at a value of `NCCL_IB_GID_INDEX`; True without such a value, and for an
+    adapter without addresses."""
+    number, gids = _index(index), [gid for port in adapter.ports for gid in port.gids]
+    if number is None or not gids:
+        return True
+    return any(gid.index == number and gid.type == _ROUTABLE for gid in gids)
+
+
 def _index(value: str | None) -> int | None:
     found = integer_prefix(value or "")
     return found[0] if found is not None and found[0] >= 0 else None

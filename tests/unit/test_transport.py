@@ -124,10 +124,30 @@ def test_the_address_of_permitted_adapters_counts_alone(fabric_of: FabricOf) -> 
     assert found.message.startswith("port 1 of mlx5_0 has no such address")
     others = "mlx5_1 3, mlx5_2 3, mlx5_3 3"
     assert found.message.endswith(f"adapters with one index of RoCE v2 in NCCL_IB_HCA ({others})")
-    (left_out,) = findings(uneven, "NCCL_IB_GID_INDEX=3", "NCCL_IB_HCA==mlx5_1,mlx5_2,mlx5_3")
-    assert left_out.name == "NCCL_IB_HCA"
+    assert findings(uneven, "NCCL_IB_GID_INDEX=3", "NCCL_IB_HCA==mlx5_1,mlx5_2,mlx5_3") == []
+    (left_out,) = findings(uneven, "NCCL_IB_GID_INDEX=3", "NCCL_IB_HCA==mlx5_1,mlx5_2")
+    assert left_out.message.startswith("it leaves out mlx5_3, so NCCL uses 2 of 3 adapters")
     (newer,) = findings(uneven, "NCCL_IB_GID_INDEX=3", nccl="2.27.5")
     assert newer.message.endswith("remove it, as NCCL newer than 2.20.5 chooses")
+
+
+def test_adapters_that_may_be_for_storage_may_be_left_out(fabric_of: FabricOf) -> None:
+    fabric = fabric_of("ndr")
+    fewer = replace(fabric, gpus=fabric.gpus[:6])
+    (doubt,) = (text for text in defects(fewer) if "counted as for computing" in text)
+    assert doubt.startswith("mlx5_6, mlx5_7: ")
+    assert "name the other adapters in NCCL_IB_HCA" in doubt
+    assert findings(fewer, "NCCL_IB_HCA=^=mlx5_6,mlx5_7") == []
+    (left_out,) = findings(fewer, "NCCL_IB_HCA=^=mlx5_3,mlx5_6,mlx5_7")
+    assert left_out.message.startswith("it leaves out mlx5_3, so NCCL uses 5 of 6 adapters")
+    assert "set =mlx5_0,mlx5_1,mlx5_2,mlx5_3,mlx5_4,mlx5_5, unless" in left_out.message
+
+
+def test_a_list_may_leave_out_an_adapter_at_part_of_its_rate(fabric_of: FabricOf) -> None:
+    fabric = fabric_of("ndr")
+    slow = replace(fabric.adapters[3].ports[0], rate_gbit_per_s=200.0)
+    adapters = [replace(each, ports=(slow,)) if each.name == "mlx5_3" else each for each in fabric.adapters]
+    assert findings(replace(fabric, adapters=tuple(adapters)), "NCCL_IB_HCA=^mlx5_3") == []
 
 
 def test_one_node_uses_no_network(fabric_of: FabricOf) -> None:
