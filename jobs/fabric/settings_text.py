@@ -13,6 +13,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, NamedTuple
 
 from disttrain.errors import ConfigError
@@ -29,7 +30,7 @@ _DECLARATIONS = frozenset({"export", "declare", "typeset", "readonly", "env"})
 """Words before assignments, which may have options."""
 _QUOTED_PAIR = re.compile(
     rf"""(?:\b(?:set|push)env\(|\benviron(?:\[|\.setdefault\())\s*(['"])({_NAME})\1"""
-    r"""\s*(?:,|\]\s*=)\s*(['"])(.*?)\3"""
+    r"""\s*(?:,|\]\s*=)\s*(['"])(.*?)\3(?=(\s*(?:$|[);#'"]|--))?)"""
 )
 """A variable that an Lmod module sets, or a program in Python."""
 _SEPARATORS = frozenset(";&|")
@@ -41,7 +42,7 @@ _SBATCH = re.compile(r"#SBATCH\s+(.*)")
 _VARIABLE_OPTIONS = frozenset({"-x", "-e", "--env"})
 """Options of mpirun, docker and apptainer that set a variable."""
 _OPTIONS_WITH_TWO_VALUES = frozenset({"-env", "-genv"})
-"""The same of MPICH's mpiexec, which separates name and value."""
+"""The same of MPICH's mpiexec, which separates name and value by a blank or by =."""
 _NCCL_FILE = "nccl.conf"
 """End of the names of the files that NCCL reads."""
 _COMMA_SEPARATED = ("apptainer", "singularity")
@@ -50,10 +51,26 @@ _QUOTED_PARTS = re.compile(r"""(?:[^,'"]|'[^']*'|"[^"]*")+""")
 """Parts of `--export` of such a command, which commas separate except within quotes."""
 
 
+_LAUNCHERS = frozenset({"srun", "mpirun", "mpiexec", "torchrun"})
+_NAMING = frozenset({"echo", "printf", "module", "ml", "which", "type", "hash", "command"})
+"""Commands that name a program without starting it."""
+
+
 class _Unset(NamedTuple):
     """The removal of a variable."""
 
     name: str
+
+
+class _Event(Enum):
+    """Parts of a script after or within which the removal of a variable does not reach the job."""
+
+    LAUNCH = "launch"
+    SUBSHELL = "subshell"
+    END_OF_SUBSHELL = "end of subshell"
+
+
+_Found = Setting | _Unset | _Event
 
 
 @dataclass(frozen=True)
@@ -71,7 +88,7 @@ def read_settings(text: str, name: str) -> ReadSettings:
     `name` is that of the file, for messages and origins.
     """
     of_yaml = None
-    found: list[Setting | _Unset]
+    found: list[_Found]
     if name.endswith(_NCCL_FILE):
         lines = list(variable_lines(text))[::-1]  # of a name given twice, NCCL takes the first value
         found = [Setting(variable, value, f"{name}:{number}") for number, variable, value in lines]
@@ -82,15 +99,11 @@ def read_settings(text: str, name: str) -> ReadSettings:
         found = [*shell, *of_yaml.settings]  # the variables of a profile replace those of its shell lines
     else:
         found = [setting for number, line in _lines(text) for setting in _of_line(line, f"{name}:{number}")]
-    settings: dict[str, Setting] = {}
-    for each in found:
-        if isinstance(each, Setting):
-            settings[each.name] = each
-        else:
-            settings.pop(each.name, None)
+    settings = _of_job(found)
     if of_yaml is not None:
         return ReadSettings(settings, of_yaml.srun_network)
-    if not found and any(line.strip() and line.strip()[0] != "#" for line in text.splitlines()):
+    sets_none = all(isinstance(each, _Event) for each in found)
+    if sets_none and any(line.strip() and line.strip()[0] != "#" for line in text.splitlines()):
         raise ConfigError(
             "no variable is set; allowed are KEY=VALUE lines, export lines, an sbatch script, nccl.conf, a "
             "module, a Dockerfile, env.json, and the YAML of a profile or a config",
@@ -99,12 +112,29 @@ def read_settings(text: str, name: str) -> ReadSettings:
     return ReadSettings(settings, _srun_network(text))
 
 
+def _of_job(found: Iterable[_Found]) -> dict[str, Setting]:
+    """Settings that hold when the job starts: the last one of each name that is not removed before."""
+    settings: dict[str, Setting] = {}
+    is_launched, depth = False, 0
+    for each in found:
+        if isinstance(each, Setting):
+            settings[each.name] = each
+        elif isinstance(each, _Unset):
+            if not is_launched and not depth:
+                settings.pop(each.name, None)
+        elif each is _Event.LAUNCH:
+            is_launched = True
+        else:
+            depth = max(0, depth + (1 if each is _Event.SUBSHELL else -1))
+    return settings
+
+
 def _srun_network(text: str) -> str | None:
     """The first `--network` of `#SBATCH` lines and srun, empty without it; None if the text has neither."""
     options = []
     for _, line in _lines(text):
         directive = _directive(line)
-        commands = [each for words in _simple_commands(_words(line)) for each in job_commands(words)]
+        commands = [each for words, *_ in _simple_commands(_words(line)) for each in job_commands(words)]
         options += [directive] if directive is not None else []
         options += [each.options for each in commands if each.name == "srun"]
     return next((each["network"] for each in options if "network" in each), "") if options else None
@@ -127,21 +157,22 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
         yield start, held
 
 
-def _of_line(line: str, origin: str) -> Iterator[Setting | _Unset]:
+def _of_line(line: str, origin: str) -> Iterator[_Found]:
     directive = _directive(line)
     if directive is not None:
         yield from _exported(directive, origin)
         return
-    pairs = _QUOTED_PAIR.findall(line)
-    if pairs and not line.lstrip().startswith(("#", "--")):
-        yield from (Setting(name, value, origin) for _, name, _, value in pairs)
-        return
+    pairs = [] if line.lstrip().startswith(("#", "--")) else list(_QUOTED_PAIR.finditer(line))
+    for pair in pairs:
+        yield Setting(pair[2], pair[4], origin, is_literal=pair[5] is not None)
     spaced = _SPACED.fullmatch(line)
     if spaced:
-        yield Setting(spaced[1], spaced[2], origin)
+        yield from [] if pairs else [Setting(spaced[1], spaced[2], origin)]
         return
-    for words in _simple_commands(_words(line)):
-        yield from _of_command(words, origin)
+    for command in _simple_commands(_words(line)):
+        yield from [_Event.SUBSHELL] * command.opened
+        yield from _of_command(command.words, origin)
+        yield from [_Event.END_OF_SUBSHELL] * command.closed
 
 
 def _directive(line: str) -> dict[str, str] | None:
@@ -150,7 +181,15 @@ def _directive(line: str) -> dict[str, str] | None:
     return job_command("sbatch", _words(found[1])).options if found else None
 
 
-def _simple_commands(words: list[str]) -> Iterator[list[str]]:
+class _Command(NamedTuple):
+    """A command, and the numbers of subshells that begin before and end after it."""
+
+    words: list[str]
+    opened: int
+    closed: int
+
+
+def _simple_commands(words: list[str]) -> Iterator[_Command]:
     """The words of each command of a line: commands begin after `;`, `&&`, `|`, and words such as `then`, and
     within braces and parentheses."""
     command: list[str] = []
@@ -165,17 +204,19 @@ def _simple_commands(words: list[str]) -> Iterator[list[str]]:
     yield _without_parentheses(command)
 
 
-def _without_parentheses(command: list[str]) -> list[str]:
+def _without_parentheses(command: list[str]) -> _Command:
     """A command in a subshell; the closing parenthesis may be that of a later command."""
-    words = list(command)
-    if words and words[0].startswith("(") and not words[0].startswith("(("):
+    words, opened, closed = list(command), 0, 0
+    while words and words[0].startswith("(") and not words[0].startswith("(("):
         words = [words[0][1:], *words[1:]] if words[0] != "(" else words[1:]
-    if words and words[-1].endswith(")") and "(" not in words[-1]:
-        words = [*words[:-1], words[-1][:-1]]
-    return words
+        opened += 1
+    while words and words[-1].endswith(")") and words[-1].count(")") > words[-1].count("("):
+        words = [*words[:-1], words[-1][:-1]] if words[-1] != ")" else words[:-1]
+        closed += 1
+    return _Command(words, opened, closed)
 
 
-def _of_command(words: list[str], origin: str) -> Iterator[Setting | _Unset]:
+def _of_command(words: list[str], origin: str) -> Iterator[_Found]:
     first, rest = (words[0], words[1:]) if words else ("", [])
     if first in ("unset", "unsetenv") or words[:2] == ["export", "-n"]:
         yield from (_Unset(word) for word in rest if not word.startswith("-"))
@@ -189,8 +230,15 @@ def _of_command(words: list[str], origin: str) -> Iterator[Setting | _Unset]:
     yield from _assignments(_passed_variables(following), origin)
     for command in job_commands(following):
         yield from _exported(command.options, origin)
+    if _starts_job(following):
+        yield _Event.LAUNCH
     if "env" in following:
         yield from _assignments(_leading_assignments(following[following.index("env") :]), origin)
+
+
+def _starts_job(words: list[str]) -> bool:
+    """Whether a command without its assignments starts the program of the job."""
+    return bool(words) and words[0] not in _NAMING and any(w.rpartition("/")[2] in _LAUNCHERS for w in words)
 
 
 def _leading_assignments(words: list[str]) -> list[str]:
@@ -208,7 +256,7 @@ def _passed_variables(words: list[str]) -> Iterator[str]:
     for word, following, third in zip(words, [*words[1:], ""], [*words[2:], "", ""], strict=False):
         is_list = is_list or any(name in word.casefold() for name in _COMMA_SEPARATED)
         if word in _OPTIONS_WITH_TWO_VALUES:
-            yield f"{following}={third}"
+            yield following if "=" in following else f"{following}={third}"
         given = following if word in _VARIABLE_OPTIONS else word.removeprefix("--env=")
         if given != word:
             yield from _apptainer_variables(given) if is_list and word.startswith("--") else [given]

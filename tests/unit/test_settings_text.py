@@ -55,6 +55,15 @@ def test_a_batch_script() -> None:
         ("NCCL_DEBUG = WARN\n", {"NCCL_DEBUG ": "WARN"}),
         ("export A=1 B=2\nunset -v A\nexport C=3; export -n B\n", {"C": "3"}),
         ("unset A; export A=1", {"A": "1"}),
+        ("export A=1; mpirun x; unset A", {"A": "1"}),
+        ("export A=1\n/opt/bin/torchrun x.py\nunset A", {"A": "1"}),
+        ("export A=1; echo mpirun; unset A; export B=2", {"B": "2"}),
+        ("export A=1; (unset A; ./x); export B=2", {"A": "1", "B": "2"}),
+        ("export A=1\n(\n  unset A\n  ./x\n)\nexport B=2", {"A": "1", "B": "2"}),
+        ("export A=1\n(cd x && (./y))\nunset A\nexport B=2", {"B": "2"}),
+        ("(cd x && (export C=3))", {"C": "3"}),
+        ("export A=$(ls) B=2", {"A": "$(ls)", "B": "2"}),
+        ("export B=x; python -c \"import os; os.environ['A']='1'\"", {"A": "1", "B": "x"}),
         ("(export A=1; ./x)\n( B=2 ./x )\n(cd x && export C=3)", {"A": "1", "B": "2", "C": "3"}),
         ("function f() { export A=1; }\ng() { B=2 ./x; }", {"A": "1", "B": "2"}),
         ("export A='(x)' B=f(x)", {"A": "(x)", "B": "f(x)"}),
@@ -135,6 +144,7 @@ def test_variables_that_slurm_exports(text: str, expected: dict[str, str]) -> No
         ("srun -N 2 $APPTAINER exec --env A=1,B=2 img", {"A": "1", "B": "2"}),
         ("docker run -e A=1,B=2 --env=C=3,D=4 img", {"A": "1,B=2", "C": "3,D=4"}),
         ("mpirun -x A=1,B=2 prog", {"A": "1,B=2"}),
+        ("mpiexec -genv A=1 -n 4 -env B 2 ./a", {"A": "1", "B": "2"}),
     ],
 )  # fmt: skip
 def test_variables_that_a_launcher_passes_on(text: str, expected: dict[str, str]) -> None:
@@ -162,6 +172,22 @@ def test_the_network_option_of_slurm(text: str, network: str | None) -> None:
 def test_a_value_that_the_shell_computes_for_srun_is_not_literal() -> None:
     read = read_settings("srun --export=ALL,NCCL_SOCKET_IFNAME=$NIC x", "job.sh")
     assert not read.settings["NCCL_SOCKET_IFNAME"].is_literal
+
+
+@pytest.mark.parametrize(
+    ("line", "is_literal"),
+    [
+        ('os.environ["A"] = "/tmp/x." + str(rank)', False),
+        ('os.environ["A"] = "1" if x else "2"', False),
+        ('setenv("A", "x" .. y)', False),
+        ('os.environ.setdefault("A", "x".format(1))', False),
+        ('os.environ["A"] = "1"  # why', True),
+        ('os.environ["A"] = "1"; print(1)', True),
+        ('setenv("A", "1" ) -- why', True),
+    ],
+)
+def test_a_value_that_a_program_computes_is_not_literal(line: str, is_literal: bool) -> None:
+    assert read_settings(line, "x").settings["A"].is_literal is is_literal
 
 
 PROFILE = """\
