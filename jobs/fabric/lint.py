@@ -128,7 +128,7 @@ def _range(context: LintContext, setting: Setting, variable: Variable) -> Findin
         return None
     note = f" ({variable.note})" if variable.note else ""
     message = f"{setting.value!r} is not allowed{note}; it takes {variable.allowed()}"
-    if variable.name.endswith("_LEVEL") and setting.value.isdecimal():
+    if variable.is_number_of_level(setting.value):
         message = f"numbers of levels changed between versions of NCCL; write {', '.join(variable.choices)}"
         return context.finding(FindingSeverity.WARNING, FindingKind.OUT_OF_RANGE, setting.name, message)
     number = variable.read_integer(setting.value)

@@ -122,6 +122,11 @@ class Variable:
             return bool(words) and all(word.casefold() in known for word in words)
         return True
 
+    def is_number_of_level(self, value: str) -> bool:
+        """Whether a value is a number in place of a name such as PHB, which NCCL still reads."""
+        is_level = self.library == "nccl" and self.type == "choice" and self.name.endswith("_LEVEL")
+        return is_level and value.strip().isdecimal()
+
     def _booleans(self) -> tuple[str, ...]:
         return _ON[self.library] + _OFF[self.library]
 
