@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     fabric = detect_here() if args.root is None else detect(checked_root(args.root))
     settings = node_settings(fabric, os.environ if args.root is None else {})
     given = {name: each.value for name, each in settings.items()}
-    gpus = _gpus_of_job(fabric, args.gpus_per_node)
+    gpus = _gpus_of_job(fabric, args.gpus_per_node, is_copy=args.root is not None)
     derived = derive(fabric, args.nodes, gpus, given=given)
     own = {each.name: each for each in derive(fabric, args.nodes, gpus)}
     judged = _judged(fabric, args.nodes, settings, derived)
@@ -57,6 +57,8 @@ def run(args: argparse.Namespace) -> int:
     shape = (
         f"{count(args.nodes, 'node')} with {count(gpus, 'GPU') if gpus else 'gloo'}{' each' if gpus else ''}"
     )
+    if gpus > len(fabric.gpus) > 0:
+        print(f"\nthis node has {count(len(fabric.gpus), 'GPU')}; the nodes of the job may differ from it")
     added = without_given(derived, given)
     unknown = [_NO_ROUTE] if args.nodes > 1 and _lacks_interface(fabric, given) else []
     print(_section(f"variables for a job of {shape}", _variable_lines(added, judged, given, unknown)))
@@ -65,10 +67,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _gpus_of_job(fabric: Fabric, wanted: int | None) -> int:
-    """GPUs of the job on each node. Raises `ConfigError` for more than the node has, if it has any."""
+def _gpus_of_job(fabric: Fabric, wanted: int | None, *, is_copy: bool) -> int:
+    """GPUs of the job on each node. Raises `ConfigError` for more than a copy of a node's files has, if any.
+
+    This node itself may be a login node, or have slices of GPUs (MIG).
+    """
     has = len(fabric.gpus)
-    if wanted is not None and wanted > has > 0:
+    if is_copy and wanted is not None and wanted > has > 0:
         raise ConfigError(f"{wanted}, but this node has {count(has, 'GPU')}", at="--gpus-per-node")
     return has if wanted is None else wanted
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import submit
+from jobs.cli import fabric_explain
+from jobs.fabric.detect import detect
 from tests.support.verbs import ask, ask_json
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -121,6 +124,17 @@ def test_more_gpus_than_the_node_has(shared_tree: Trees, capsys: Captured) -> No
     assert submit.main(f"fabric explain --root {shared_tree('ndr')} {options}".split()) == 2
     assert capsys.readouterr().err == "error: --gpus-per-node: 16, but this node has 8 GPUs\n"
     assert "with 16 GPUs each" in ask(capsys, f"fabric explain --root {shared_tree('cpu')} {options}")
+
+
+def test_a_login_node_may_have_fewer_gpus_than_the_job(
+    shared_tree: Trees, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fabric = detect(shared_tree("ndr"))
+    monkeypatch.setattr(fabric_explain, "detect_here", lambda: replace(fabric, gpus=fabric.gpus[:1]))
+    text = ask(capsys, "fabric explain --gpus-per-node 8")
+    assert "this node has 1 GPU; the nodes of the job may differ from it" in text
+    assert "with 8 GPUs each" in text
+    assert "this node has" not in ask(capsys, "fabric explain --gpus-per-node 1")
 
 
 def test_a_root_that_is_no_copy_of_a_node(tmp_path: Path, capsys: Captured) -> None:
