@@ -170,19 +170,29 @@ def two_ways(context: LintContext) -> Iterator[Finding]:
 
 def switched_off(context: LintContext) -> Iterator[Finding]:
     """Variables of a transport that another variable switches off."""
-    ib = [each for each in context.settings if each.startswith("NCCL_IB_") and each != "NCCL_IB_DISABLE"]
+    names = (each for each in context.settings if each.startswith("NCCL_IB_") and each != "NCCL_IB_DISABLE")
+    ib = [each for each in names if _is_read(context, each)]
     p2p = [each for each in ("NCCL_P2P_LEVEL", "NCCL_P2P_READ_ENABLE") if each in context.settings]
     for name, unused in (("NCCL_IB_DISABLE", ib), ("NCCL_P2P_DISABLE", p2p)):
         if unused and is_nonzero(context.value(name)):
             yield context.finding(
                 FindingSeverity.WARNING, FindingKind.CONFLICT, name,
-                f"with it NCCL does not use {', '.join(unused)}; remove it, or these",
+                f"{name}=1 makes NCCL ignore {', '.join(unused)}; remove {name}, or {', '.join(unused)}",
             )  # fmt: skip
     if is_nonzero(context.value("NCCL_IB_DISABLE")) and (context.value("NCCL_NET") or "").casefold() == "ib":
         yield context.finding(
             FindingSeverity.ERROR, FindingKind.CONFLICT, "NCCL_NET",
             "NCCL_IB_DISABLE switches this network off, so NCCL fails; remove one of them",
         )  # fmt: skip
+
+
+def _is_read(context: LintContext, name: str) -> bool:
+    """Whether the version of NCCL, or the newest one, reads a variable."""
+    variable = context.known.get(name)
+    if variable is None or variable.kind == "dead":
+        return False
+    version = context.nccl_version
+    return variable.until is None if version is None else variable.is_read_by(version)
 
 
 def bounds(context: LintContext) -> Iterator[Finding]:

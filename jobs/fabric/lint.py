@@ -67,7 +67,7 @@ def _unknown(context: LintContext, setting: Setting) -> Finding:
     if words != [setting.name]:  # of NCCL's files, which are not shell scripts
         return context.finding(
             FindingSeverity.WARNING, FindingKind.NOT_READ, setting.name,
-            "the text before the equals sign has blanks, all of it is the name, and nothing reads it; write "
+            "NCCL takes all text before = as the name, blanks included, so this sets nothing; write "
             f"{words[-1]}={setting.value.strip()}",
         )  # fmt: skip
     meant = context.known.misspelt(setting.name)

@@ -162,7 +162,9 @@ class Registry:
 
     def is_of_interest(self, name: str) -> bool:
         """Whether a name, or a word of a name with blanks, is in the registry or has a prefix of its
-        libraries."""
+        libraries. An indented comment, which NCCL takes for a name, is of none."""
+        if name.lstrip().startswith("#"):
+            return False
         return any(word in self.variables or word.startswith(_OPEN_PREFIXES) for word in name.split())
 
     def is_judged(self, name: str) -> bool:
@@ -172,7 +174,7 @@ class Registry:
     def misspelt(self, name: str) -> str | None:
         """The known name that an unknown one most likely stands for; None for known ones, names of other
         libraries, without a close one, and where neither name has a prefix of the libraries."""
-        if name in self.variables or name.startswith(READ_BY_OTHERS):
+        if name in self.variables or name.startswith(READ_BY_OTHERS) or name.lstrip().startswith("#"):
             return None
         live = [each.name for each in self.variables.values() if each.kind != "dead"]
         close = next(iter(difflib.get_close_matches(name, live, n=1, cutoff=_CLOSE)), None)

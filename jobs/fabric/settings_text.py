@@ -24,8 +24,11 @@ from jobs.fabric.settings_yaml import yaml_settings
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _ASSIGNMENT = re.compile(rf"({_NAME})=(.*)", re.DOTALL)
-_SPACED = re.compile(rf"\s*({_NAME}\s+)=\s*([^#\s][^#]*?)\s*(?:#.*)?")
-"""A line with blanks before the equals sign, which neither a shell nor NCCL reads as an assignment."""
+_SPACED = re.compile(rf"\s*({_NAME}\s+)=\s*(?![\w.:]+\()([^#\s][^#]*?)\s*(?:#.*)?")
+"""A line with blanks before the equals sign, which neither a shell nor NCCL reads as an assignment.
+
+A call as the value shows a line of Lua or Python, which sets no environment variable.
+"""
 _DECLARATIONS = frozenset({"export", "declare", "typeset", "readonly", "env"})
 """Words before assignments, which may have options."""
 _QUOTED_PAIR = re.compile(

@@ -67,6 +67,7 @@ def summary(variables: str, **about: object) -> list[tuple[str, str, str]]:
         ("NCCL_P2P_DISABLE=1", None, "warning", "debug", "for debugging"),
         ("NCCL_DEBUG=INFO", None, "warning", "debug", "floods"),
         ("CUDA_DEVICE_MAX_CONNECTIONS=1", None, "warning", "conflict", "prevents the overlap"),
+        ("CUDA_LAUNCH_BLOCKING=1", None, "warning", "debug", "communication and computation never overlap"),
         ("NCCL_DEBUG_FILE=/tmp/nccl.log", None, "warning", "conflict", "add %h.%p"),
         ("TORCH_DISTRIBUTED_DEBUG=DETAIL", None, "warning", "debug", "wraps the process group"),
     ],
@@ -214,7 +215,16 @@ def test_a_name_with_blanks_is_read_by_nothing() -> None:
     for name in ("NCCL_DEBUG ", "export NCCL_DEBUG"):
         (found,) = lint({name: Setting(name, " WARN", "nccl.conf:1")})
         assert (found.severity, found.kind) == ("warning", "not-read")
-        assert found.message.endswith("write NCCL_DEBUG=WARN")
+        assert found.message.endswith("so this sets nothing; write NCCL_DEBUG=WARN")
+    for comment in ("  # NCCL_DEBUG", " #NCCL_SOCKET_IFNAME", "\t# the NCCL_NET"):
+        assert lint({comment: Setting(comment, "x", "nccl.conf:1")}) == []
+
+
+def test_a_switch_names_the_variables_that_it_makes_useless() -> None:
+    (found,) = (each for each in findings("NCCL_IB_DISABLE=1 NCCL_IB_HCA=x") if each.kind == "conflict")
+    assert found.message == (
+        "NCCL_IB_DISABLE=1 makes NCCL ignore NCCL_IB_HCA; remove NCCL_IB_DISABLE, or NCCL_IB_HCA"
+    )
 
 
 @pytest.mark.parametrize(
@@ -224,6 +234,7 @@ def test_a_name_with_blanks_is_read_by_nothing() -> None:
         ("NCCL_IB_DISABLE=0 NCCL_IB_HCA=x", []),
         ("NCCL_IB_DISABLE=false NCCL_IB_HCA=x", []),
         ("NCCL_IB_DISABLE=01 NCCL_IB_HCA=x", [("warning", "NCCL_IB_DISABLE")]),
+        ("NCCL_IB_DISABLE=1 NCCL_IB_NET_LATENCY=1 NCCL_IB_CUDA_SUPPORT=1 NCCL_IB_HCAS=x", []),
         ("NCCL_IB_DISABLE=1 NCCL_NET=IB", [("error", "NCCL_NET")]),
         ("NCCL_P2P_DISABLE=1 NCCL_P2P_LEVEL=NVL", [("warning", "NCCL_P2P_DISABLE")]),
         ("NCCL_P2P_DISABLE=1 NCCL_P2P_NET_CHUNKSIZE=131072", []),

@@ -53,6 +53,7 @@ def test_a_batch_script() -> None:
         ("", {}),
         ("# nothing\n", {}),
         ("NCCL_DEBUG = WARN\n", {"NCCL_DEBUG ": "WARN"}),
+        ('local root = "/opt"\nNCCL_ROOT = pathJoin(root, "nccl")\nsetenv("A", "1")', {"A": "1"}),
         ("export A=1 B=2\nunset -v A\nexport C=3; export -n B\n", {"C": "3"}),
         ("unset A; export A=1", {"A": "1"}),
         ("export A=1; mpirun x; unset A", {"A": "1"}),
