@@ -181,7 +181,9 @@ def _summary(fabric: Fabric) -> str:
     if not chosen:
         interface = fabric.default_interface
         if fabric.kind is FabricKind.NONE:
-            return f"{_NAMES[fabric.kind]}: no interface is up"
+            is_any_up = any(each.is_up for each in fabric.interfaces)
+            reason = "only virtual interfaces are up" if is_any_up else "no interface is up"
+            return f"{_NAMES[fabric.kind]}: {reason}"
         speed = _gbit(interface.speed_mbit_per_s / 1000) if interface and interface.speed_mbit_per_s else ""
         at = f" by {interface.name}{f' at {speed}' if speed else ''}" if interface else ""
         return f"{_NAMES[fabric.kind]}{at}"

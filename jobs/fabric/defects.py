@@ -69,17 +69,20 @@ def _lost_adapters(fabric: Fabric, listed: str | None) -> Iterator[str]:
 
 
 def no_active_adapter(fabric: Fabric, settings: Mapping[str, str]) -> Iterator[str]:
-    """A node with GPUs all of whose adapters are down: NCCL would use TCP without an error."""
+    """A node with GPUs all of whose adapters are down: NCCL would use TCP without an error, or fail with
+    `NCCL_NET=IB`."""
     down = [
         each
         for each in fabric.adapters
         if each.pci is not None and each.active_port is None and permitted_ports(each, settings)
     ]
-    is_tcp = settings.get("NCCL_NET", "").casefold() == "socket"
-    if fabric.gpus and down and not is_tcp and not fabric.compute_adapters:
+    network, others = settings.get("NCCL_NET", "").casefold(), len(down) - 1
+    if fabric.gpus and down and network != "socket" and not fabric.compute_adapters:
+        end = "fails" if network == "ib" else "would use TCP"
+        too = f"{others} other adapter{'s are' if others > 1 else ' is'} not active either"
         yield (
-            f"no adapter is active, so NCCL would use TCP: {down[0].name}: {down[0].reason}"
-            f"{f', as of {len(down) - 1} others' if len(down) > 1 else ''}"
+            f"no adapter is active, so NCCL {end}: {down[0].name}: {down[0].reason}"
+            f"{f'; {too}' if others else ''}"
         )
 
 

@@ -117,6 +117,10 @@ def test_interfaces_that_are_not_known(shared_tree: Trees, capsys: Captured, tmp
     (root / "sys/class/net/eth0/operstate").write_text("down")
     text = ask(capsys, f"fabric explain --root {root}")
     assert "network between nodes: none: no interface is up" in text
+    (root / "sys/class/net/veth0").mkdir()
+    (root / "sys/class/net/veth0/operstate").write_text("up")
+    text = ask(capsys, f"fabric explain --root {root}")
+    assert "network between nodes: none: only virtual interfaces are up" in text
 
 
 def test_more_gpus_than_the_node_has(shared_tree: Trees, capsys: Captured) -> None:

@@ -34,8 +34,12 @@ def test_nodes_all_of_whose_adapters_are_down_would_use_tcp(fabric_of: Callable[
     down = fabric_of("all_down")
     assert defects(down) == (
         "no adapter is active, so NCCL would use TCP: mlx5_0: port 1 is DOWN (Polling): check the cable and "
-        "the switch port, as of 7 others",
+        "the switch port; 7 other adapters are not active either",
     )
+    (two,) = defects(replace(down, adapters=down.adapters[:2]))
+    assert two.endswith("; 1 other adapter is not active either")
+    (fails,) = defects(down, {"NCCL_NET": "ib"})
+    assert fails.startswith("no adapter is active, so NCCL fails: mlx5_0: ")
     for chosen in ({"NCCL_NET": "Socket"}, {"NCCL_IB_DISABLE": "1"}, {"NCCL_IB_HCA": "^mlx5"}):
         assert defects(down, chosen) == (), "TCP was chosen"
     assert defects(replace(down, gpus=())) == ()
