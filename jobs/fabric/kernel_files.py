@@ -28,8 +28,12 @@ class FileTree:
 
         Some files exist and cannot be read, for example `speed` of an interface that is down (EINVAL).
         """
+        return (self.unstripped_text(path) or "").strip("\0 \n\t\r") or None
+
+    def unstripped_text(self, path: str) -> str | None:
+        """The content as it is; None if the file is missing or unreadable."""
         content = self.content(path, _LARGEST_TEXT)
-        return content.decode(errors="replace").strip("\0 \n\t\r") or None if content is not None else None
+        return content.decode(errors="replace") if content is not None else None
 
     def content(self, path: str, at_most: int) -> bytes | None:
         """The first `at_most` bytes of a regular file."""

@@ -18,7 +18,7 @@ def read_nccl_files(tree: FileTree, environ: Mapping[str, str], home: str) -> tu
     """The files that exist, the user's first; empty files are included."""
     own = environ.get("NCCL_CONF_FILE") or f"{home.rstrip('/')}/.nccl.conf"
     return tuple(
-        ConfigurationFile(path, parse_variables(tree.text(path) or ""))
+        ConfigurationFile(path, parse_variables(tree.unstripped_text(path) or ""))
         for path in (own, _MACHINE_FILE)
         if path.startswith("/") and tree.exists(path)
     )

@@ -24,6 +24,13 @@ def test_blanks_quotes_and_comments_belong_to_the_name_and_the_value() -> None:
     )
 
 
+def test_blanks_at_the_ends_of_a_file_belong_to_its_variables(tmp_path: Path) -> None:
+    t = Tree(tmp_path)
+    t.write("/etc/nccl.conf", " NCCL_IB_SL=1\nNCCL_DEBUG=WARN ")
+    (file,) = read_nccl_files(FileTree(tmp_path), {}, "/home/me")
+    assert file.variables == ((" NCCL_IB_SL", "1"), ("NCCL_DEBUG", "WARN "))
+
+
 def test_files_in_the_order_of_nccl(tmp_path: Path) -> None:
     t = Tree(tmp_path)
     t.write("/etc/nccl.conf", "NCCL_DEBUG=WARN")

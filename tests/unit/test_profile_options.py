@@ -83,6 +83,7 @@ def test_a_typo_is_refused_with_the_nearest_name() -> None:
     said = "sbatch.licences: no option of sbatch of Slurm 22.05; did you mean 'licenses'?"
     assert problem(OLD, licences="x") == said
     assert problem(OLD, dep="singleton").endswith("; did you mean 'dependency'?"), "a beginning"
+    assert problem(OLD, d="singleton") == "sbatch.d: no option of sbatch of Slurm 22.05"
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,9 @@ SRUN_SINCE = _SINCE_OF_BOTH | {
 }
 """The same for srun."""
 
+_LEAST_LETTERS = 3
+"""Letters from which a beginning of a name suggests that name."""
+
 
 @dataclass(frozen=True)
 class _Command:
@@ -119,7 +122,8 @@ def _problem(command: _Command, name: str, value: Literal[True] | str) -> str | 
 def _suggestion(name: str, known: set[str], reserved: Mapping[str, str]) -> str:
     """The nearest option, with the key to set in its place if the launcher sets it."""
     names = sorted(known | reserved.keys())
-    close = closest(name, names) or next((each for each in names if each.startswith(name)), None)
+    beginnings = [each for each in names if each.startswith(name)] if len(name) >= _LEAST_LETTERS else []
+    close = closest(name, names) or next(iter(beginnings), None)
     if close is None:
         return ""
     return f"; did you mean '{close}'?" + (f" It is reserved: {reserved[close]}" if close in reserved else "")
