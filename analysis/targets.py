@@ -20,7 +20,7 @@ from analysis.runs.load import load
 from analysis.stats.estimates import Estimate, not_stationary, ratio_of_means, share_mean
 from analysis.step_statistics import step_statistics
 from analysis.truncation import truncate, truncated_metrics
-from analysis.units import bounds, number, plural
+from analysis.units import number, plural
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json
 from disttrain.records.metrics import Metrics
@@ -90,7 +90,8 @@ def exit_code(found: Sequence[TargetResult]) -> int:
 
 
 def sentence(result: TargetResult) -> str:
-    """`missed: efficiency at 8 nodes is 0.612 [0.580, 0.646], target at least 0.850`."""
+    """`missed: efficiency at 8 nodes is 0.612 [0.580 to 0.646], target at least 0.850`; ASCII,
+    for terminals of any encoding."""
     bound = "at most" if result.at_most else "at least"
     unit = " samples/s" if result.metric == "throughput" else ""
     text = f"{result.metric} at {plural(result.size, result.unit)} is {_achieved_text(result)}{unit}"
@@ -136,7 +137,7 @@ def _achieved_text(result: TargetResult) -> str:
     achieved = result.achieved
     if achieved is None or achieved.low is None or achieved.high is None:
         return "unknown" if achieved is None else number(achieved.value)
-    return f"{number(achieved.value)} {bounds(number(achieved.low), number(achieved.high))}"
+    return f"{number(achieved.value)} [{number(achieved.low)} to {number(achieved.high)}]"
 
 
 def _folders(table: pd.DataFrame) -> dict[str, Path]:

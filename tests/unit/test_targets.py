@@ -14,7 +14,7 @@ from analysis.report.section import Section
 from analysis.report.sections import targets as targets_section
 from analysis.runs.ingest import ingest
 from analysis.runs.load import load
-from analysis.stats.estimates import not_stationary
+from analysis.stats.estimates import Estimate, not_stationary
 from analysis.study import Study
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, write_json
@@ -219,6 +219,14 @@ def test_sentences_have_value_interval_target_and_reason(tmp_path: Path) -> None
     )
     assert met.startswith("met: throughput at 4 nodes is 229 [")
     assert met.endswith("] samples/s, target at least 200 samples/s")
+
+
+def test_a_sentence_is_ascii_and_groups_all_thousands_by_commas(tmp_path: Path) -> None:
+    sweep = sweep_with(tmp_path, [{"metric": "throughput", "value": 1000.0}])
+    (result,) = targets.check([sweep])
+    large = replace(result, achieved=Estimate(1230.0, 1200.0, 1260.0, 3, "repeats"))
+    assert " is 1,230 [1,200 to 1,260] samples/s, target at least 1,000" in targets.sentence(large)
+    assert targets.sentence(large).isascii()
 
 
 def test_sentences_say_which_bound_and_which_runs_are_emulated(tmp_path: Path) -> None:
