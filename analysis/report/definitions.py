@@ -304,8 +304,9 @@ _ALL = (
         "every rank, the more the more ranks. w: true waiting, max_r U - U_r; e: resampled differences "
         "between "
         "ranks of own work plus communication in a step, which would be 0 without noise. Where nobody waits, "
-        "b is too large by up to 0.4 standard deviations of heavy-tailed noise (lognormal, Pareto), and "
-        "wrong by less than 0.1 of normal noise.",
+        "b is wrong by less than 0.1 standard deviations of normal noise. Right-skewed noise makes it too "
+        "large: by up to 0.4 standard deviations for lognormal noise of sigma 1 and Pareto noise of exponent "
+        "2.5, by more for stronger skew.",
     ),
     Definition(
         "device-hours",

@@ -181,9 +181,9 @@ def test_the_floor_of_skewed_noise_is_that_of_its_smallest_values():
     assert corrected_wait(waits, NoiseFloor(0.5, 0.1)).tolist() == [1.0, 4.0]
 
 
-@pytest.mark.parametrize("ranks", [2, 8, 64])
+@pytest.mark.parametrize("ranks", [2, 8, 16, 64])
 @pytest.mark.parametrize("tail", ["lognormal", "pareto"])
-def test_heavy_tailed_noise_makes_the_floor_too_large_but_hides_no_waiting_of_its_size(ranks, tail):
+def test_right_skewed_noise_makes_the_floor_too_large_but_hides_no_waiting_of_its_size(ranks, tail):
     """In standard deviations of the noise; in `late`, a rank drawn in each step is later by 1 of them."""
     random = np.random.default_rng(3)
     shape = (ranks, 400)
@@ -199,6 +199,28 @@ def test_heavy_tailed_noise_makes_the_floor_too_large_but_hides_no_waiting_of_it
         wait_s = exposed_s - exposed_s.min(axis=0)
         error = corrected_wait(wait_s, noise_floor(100 + added, exposed_s)).mean() - true_s.mean()
         assert -bias < error < 0.05
+
+
+def _error_without_waiting(noise):
+    """Error of the corrected waiting where nobody waits, in standard deviations of the noise."""
+    exposed_s = 100 + noise / noise.std()
+    floor = noise_floor(np.ones_like(noise), exposed_s)
+    return corrected_wait(exposed_s - exposed_s.min(axis=0), floor).mean()
+
+
+def test_the_floor_is_too_large_by_more_the_stronger_the_skew():
+    random = np.random.default_rng(3)
+    for sigma in (1.5, 2.0):
+        assert -0.8 < _error_without_waiting(random.lognormal(0, sigma, (16, 400))) < -0.4
+    spikes = random.normal(size=(8, 400)) + 50 * (random.random((8, 400)) < 0.02)
+    assert -0.8 < _error_without_waiting(spikes) < -0.4
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 16, 64])
+def test_symmetric_heavy_tails_give_no_systematic_error(ranks):
+    random = np.random.default_rng(3)
+    errors = [_error_without_waiting(random.standard_t(3, (ranks, 400))) for _ in range(5)]
+    assert abs(np.mean(errors)) < 0.1
 
 
 def test_at_least_half_of_the_ranks_are_the_reference():

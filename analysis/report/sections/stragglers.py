@@ -161,8 +161,9 @@ def _waiting(study: Study, found: list[Examined]) -> Table:
         "Time of a step in which ranks wait for the last one, mean over ranks and repeats: recorded waiting "
         "- noise floor = waiting = persistent + transient. The noise floor is waiting that noise alone "
         "shows, because transfer is a minimum over ranks; it grows with their number, and all other figures "
-        "of the page count it as transfer. Heavy-tailed noise makes the floor too large, by up to 0.4 "
-        "standard deviations of the noise. The floor and the division have no interval within one run."
+        "of the page count it as transfer. Right-skewed noise makes the floor too large: by up to 0.4 "
+        "standard deviations for lognormal noise of sigma 1 and Pareto noise of exponent 2.5, by more for "
+        "stronger skew. The floor and the division have no interval within one run."
     )
     return Table("waiting", caption, columns, rows, sources)
 
