@@ -113,7 +113,7 @@ def _missing(records: RunRecords) -> str:
     """What lacks of the step records of a run; empty where all ranks have them."""
     if not records.steps or not records.steps["measured"].any():
         return "no records of measured steps"
-    return records.incomplete[0].partition(": ")[2] if records.incomplete else ""
+    return records.incomplete[0].split(": ", 1)[-1] if records.incomplete else ""
 
 
 def _truncated(row: pd.Series, steps: Columns, dropped: int) -> dict[str, Any]:

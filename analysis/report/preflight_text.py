@@ -42,7 +42,7 @@ def _checked(runs: int, total_s: float, most_s: float) -> str:
     if runs == 1:
         return f"Before the start of 1 run, its nodes were checked for {total_s:.1f} s."
     return (
-        f"Before the start of {runs} runs, their nodes were checked for {total_s:.1f} s in sum, and for at "
+        f"Before the start of {runs} runs, the checks of their nodes took {total_s:.1f} s in total, at "
         f"most {most_s:.1f} s in one run."
     )
 

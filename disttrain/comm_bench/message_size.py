@@ -67,7 +67,7 @@ def _larger(bucket: MessageSize, block: MessageSize) -> MessageSize:
     larger = max(bucket, block, key=lambda each: each.bytes)
     return MessageSize(
         larger.bytes,
-        f"the larger one of ddp ({_with_size(bucket)}) and fsdp ({_with_size(block)}), of which auto chooses",
+        f"the larger of ddp ({_with_size(bucket)}) and fsdp ({_with_size(block)}); auto chooses between them",
     )
 
 

@@ -48,9 +48,7 @@ def test_warnings_cost_and_skipped_checks(tmp_path: Path) -> None:
         "that started later."
     )
     both, _ = preflight_text.notes(pd.concat([runs, runs]))
-    assert (
-        "start of 2 runs, their nodes were checked for 7.0 s in sum, and for at most 3.5 s in one run" in both
-    )
+    assert "start of 2 runs, the checks of their nodes took 7.0 s in total, at most 3.5 s in one run" in both
     assert without == "1 run started without checks of the nodes (--skip-preflight)."
 
 

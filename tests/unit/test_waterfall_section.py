@@ -65,7 +65,7 @@ def test_the_figure_names_the_parts_without_a_bar_and_their_sum(tmp_path: Path) 
     names = dict(zip(column(section, "part")[9:17], column(section, "seconds")[9:17], strict=True))
     sum_s = sum(part.value for name, part in names.items() if name in left and isinstance(part, Estimate))
     assert figure.caption.endswith(
-        "Parts below 0.1 % of the step have no bar: input, optimizer and other, in sum "
+        "Parts below 0.1 % of the step have no bar: input, optimizer and other, together "
         f"+{1e6 * sum_s:.1f} µs (+0.07 %). The table has all parts."
     )
 

@@ -237,7 +237,7 @@ def _is_drawn(part: Part) -> bool:
 
 
 def not_drawn(found: Waterfall) -> str:
-    """The parts without a bar and their sum, which is what the bars lack to the actual step."""
+    """The parts without a bar and their sum, the gap between the last bar and the actual step."""
     left = [part for part in found.parts if resolved_s(part.seconds.value) and not _is_drawn(part)]
     if not left:
         return ""
@@ -245,8 +245,8 @@ def not_drawn(found: Waterfall) -> str:
     share = signed(100 * sum_s / found.actual_s, 2)
     names = listed([NAMES[part.name] for part in left])
     size = f"{_signed_s(sum_s)} ({share} %)"
-    together = f"{names}, {size}" if len(left) == 1 else f"{names}, in sum {size}"
-    return f" Parts below {percent(SHOWN)} of the step have no bar: {together}. The table has all parts."
+    sums = f"{names}, {size}" if len(left) == 1 else f"{names}, together {size}"
+    return f" Parts below {percent(SHOWN)} of the step have no bar: {sums}. The table has all parts."
 
 
 def _signed_s(value_s: float) -> str:
