@@ -52,8 +52,6 @@ _COMMA_SEPARATED = ("apptainer", "singularity")
 """Programs whose `--env` may set several variables."""
 _QUOTED_PARTS = re.compile(r"""(?:[^,'"]|'[^']*'|"[^"]*")+""")
 """Parts of `--export` of such a command, which commas separate except within quotes."""
-
-
 _LAUNCHERS = frozenset({"srun", "mpirun", "mpiexec", "torchrun"})
 _NAMING = frozenset({"echo", "printf", "module", "ml", "which", "type", "hash", "command"})
 """Commands that name a program without starting it."""

@@ -17,14 +17,12 @@ from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from analysis.svg.bars import Row, Segment, bars
 from analysis.svg.scales import Axis
-from analysis.units import listed, percent, resolved_s, seconds, signed, time_scale
+from analysis.units import RESOLUTION_S, listed, percent, resolved_s, seconds, signed, time_scale
 
 STEPS = 1000
 """Steps that device-hours, money and joules count."""
 SHOWN = 0.001
 """Parts below this share of the step have no bar; the caption of the figure names them and their sum."""
-ROUNDING_S = 1e-12
-"""Shorter times are rounding errors."""
 OPTIONAL = ("throughput", "device_hours", "money", "energy")
 """Units beside seconds and percent: money and energy where price and power are known."""
 _COLOURS = PHASE_CLASSES | dict.fromkeys((PERSISTENT, TRANSIENT), PHASE_CLASSES["comm_wait_s"])
@@ -54,7 +52,7 @@ def build(study: Study) -> Section | None:
 
 
 def _closing(found: list[SizeWaterfall]) -> str:
-    error_s = max(ROUNDING_S, *(abs(each.found.closing_error_s) for each in found))
+    error_s = max(RESOLUTION_S, *(abs(each.found.closing_error_s) for each in found))
     uncovered = [part for each in found for part in each.found.parts if part.name == RESIDUAL]
     residual = max(abs(part.share.value) for part in uncovered)
     return (
@@ -111,9 +109,9 @@ def _table(study: Study, found: list[SizeWaterfall]) -> Table:
 
 def _without_rounding(part: Part) -> Part:
     """The part; zero where it is only a rounding error, which its interval may exceed."""
-    if abs(part.seconds.value) > ROUNDING_S:
+    if abs(part.seconds.value) > RESOLUTION_S:
         return part
-    if abs(part.seconds.high or 0.0) > ROUNDING_S:
+    if abs(part.seconds.high or 0.0) > RESOLUTION_S:
         return Part(part.name, replace(part.seconds, value=0.0), replace(part.share, value=0.0))
     zero = part.seconds.scaled(0.0)
     return Part(part.name, zero, zero)
