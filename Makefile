@@ -67,12 +67,13 @@ mutants: $(STAMP)  ## mutation tests of the modules named in pyproject.toml; ten
 	@OMP_NUM_THREADS=1 $(BIN)/python -m mutmut run
 	@$(BIN)/python .ci/mutants.py
 
-lint: $(STAMP)  ## ruff, mypy, import contracts, lengths, and whether generated documents are current
+lint: $(STAMP)  ## ruff, mypy, import contracts, lengths, budgets, and whether generated documents are current
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python .ci/check_sizes.py
+	@$(BIN)/python .ci/check_budgets.py
 	@$(BIN)/python -m disttrain.documents --check
 	@$(BIN)/python -m jobs.schedulers.slurm.documents --check
 	@$(BIN)/python -m jobs.cli.documents --check
