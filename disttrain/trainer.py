@@ -210,6 +210,8 @@ class Trainer(Generic[B]):
         if number > self.steps:
             raise RuntimeError(f"the training has steps={self.steps}, and all of them are done")
         if not self._began:
+            # The iterator exists, and drew its seed; the dataset may draw more for the first batch.
+            self._random.restart(self.steps_done, self._config.train.seed, self._world)
             first = next(batches, None)
             if first is None:
                 return None
@@ -332,7 +334,6 @@ class Trainer(Generic[B]):
         options = self._config.compile
         with compiling(options):
             self._runner.prime(batch, compiles=options.scope != "none")
-        self._random.restart(self.steps_done, self._config.train.seed, self._world)
         self._telemetry.start()
         self._began = True
 

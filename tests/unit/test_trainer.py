@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import random
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from disttrain import Trainer
 from disttrain.errors import ConfigError, NonFinite
 from disttrain.records.json_files import read_json
 from disttrain.records.metrics import Metrics
+from disttrain.runtime.seeding import seed_all
 
 QUIET = {"telemetry": {"sinks": (), "profiled_steps": 0, "warmup_steps": 1, "gpu_every_s": 0}}
 
@@ -22,6 +25,14 @@ QUIET = {"telemetry": {"sinks": (), "profiled_steps": 0, "warmup_steps": 1, "gpu
 def samples() -> TensorDataset:
     inputs = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
     return TensorDataset(inputs, inputs[:, :3].argmax(1))
+
+
+class Augmented(TensorDataset):
+    """Samples with noise of each generator that an augmentation may use."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+        inputs, target = super().__getitem__(index)
+        return inputs + torch.rand(4) + random.random() + torch.tensor(np.random.rand(4)).float(), target
 
 
 def loss(model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
@@ -43,8 +54,8 @@ def trainer(run_dir: Path, model: nn.Module, steps: int = 6, config=None, **opti
     return Trainer(model, steps=steps, run_dir=run_dir, config={**QUIET, **(config or {})}, **options)
 
 
-def train(own: Trainer, until: int) -> None:
-    batches = own.batches(samples())
+def train(own: Trainer, until: int, dataset: Dataset | None = None, workers: int = 0) -> None:
+    batches = own.batches(dataset or samples(), workers=workers)
     while own.steps_done < until:
         own.step(batches)
 
@@ -94,6 +105,21 @@ def test_training_goes_on_from_a_checkpoint_bit_for_bit(tmp_path):
         point.step
         for point in Metrics.model_validate(read_json(tmp_path / "whole/metrics.json")).loss_history
     ]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_random_numbers_of_the_dataset_go_on_where_they_stopped(tmp_path, workers):
+    augmented, weights = Augmented(*samples().tensors), []
+    for name, starts in {"whole": {1: 6}, "parts": {1: 3, 2: 6}}.items():
+        for seed, until in starts.items():
+            model = network()
+            seed_all(seed)
+            with trainer(tmp_path / name, model) as own:
+                own.load()
+                train(own, until, augmented, workers)
+                own.save()
+        weights.append(state(model))
+    assert equal(*weights)
 
 
 def test_the_weights_alone_are_loaded_at_any_time(tmp_path):
