@@ -75,13 +75,20 @@ def _refuse(error: UsageError, arguments: list[str]) -> int:
 
 
 def _run_verb(given: argparse.Namespace) -> int:
-    from disttrain.errors import ConfigError, in_one_line, is_access_denied, is_disk_full, message_of
+    from disttrain.errors import (
+        ConfigError,
+        CorruptFile,
+        in_one_line,
+        is_access_denied,
+        is_disk_full,
+        message_of,
+    )
     from jobs.cli.command_output import command_output
 
     with command_output(verb_of(given.parser), as_json=getattr(given, "json", False)) as output:
         try:
             return output.end(int(importlib.import_module(f"jobs.cli.{given.verb}").run(given)))
-        except ConfigError as error:
+        except (ConfigError, CorruptFile) as error:
             return output.end(EXIT_BAD_INPUT, str(error))
         except KeyboardInterrupt:
             output.errors.append("interrupted")

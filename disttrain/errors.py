@@ -22,6 +22,10 @@ class ConfigError(ValueError):
         super().__init__(f"{at}: {text}" if at else text)
 
 
+class CorruptFile(ValueError):
+    """A record that is not valid JSON; the message is one line that names the file."""
+
+
 class Superseded(RuntimeError):
     """A later attempt of this run has begun; this attempt must stop writing."""
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from disttrain.records.json_files import write_bytes
+from disttrain.records.regular_file import IrregularFile, open_regular
 
 FOLDER = ".analysis-cache"
 SMALLEST_BYTES = 2**20
@@ -48,7 +49,8 @@ def cached(
         return parse(unreadable), unreadable, None
     path = run.parent / FOLDER / f"{_key(run, files)}{_suffix(settings)}.parquet"
     with contextlib.suppress(OSError, pa.ArrowException, ValueError):
-        table = parquet.ParquetFile(path).read(use_threads=False)
+        with open_regular(path) as file:
+            table = parquet.ParquetFile(file).read(use_threads=False)
         names: list[str] = json.loads(table.schema.metadata[_UNREADABLE])
         return table, [f"{run}/{name}" for name in names], path
     table = parse(unreadable)
@@ -82,7 +84,8 @@ def _key(run: Path, files: Sequence[Path]) -> str:
     """SHA-256 over names and contents."""
     total = hashlib.sha256(_VERSION)
     for file in files:
-        with open(file, "rb") as opened:
+        digest = "irregular"
+        with contextlib.suppress(IrregularFile), open_regular(file) as opened:
             digest = hashlib.file_digest(opened, "sha256").hexdigest()
         total.update(f"{file.relative_to(run)} {digest}\n".encode())
     return total.hexdigest()[:32]

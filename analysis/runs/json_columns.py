@@ -18,7 +18,8 @@ import pyarrow.json
 from numpy.typing import NDArray
 
 from disttrain.errors import message_of
-from disttrain.records.json_files import read_json
+from disttrain.records.json_files import read_json, read_record_bytes
+from disttrain.records.regular_file import MAX_LINES_BYTES, IrregularFile, open_regular
 
 _Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
@@ -26,7 +27,7 @@ _Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file; errors are those of `read_json`, which reads what is not strict JSON."""
     with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        value = msgspec.json.decode(path.read_bytes())
+        value = msgspec.json.decode(read_record_bytes(path))
         if isinstance(value, dict):
             return value
     return read_json(path)
@@ -46,7 +47,7 @@ def read_numbers(
         unreadable: as for `read_columns`, like errors and a truncated last line.
     """
     names = (*whole, *real)
-    content = _whole_lines(path)
+    content = _whole_lines(path, unreadable)
     try:
         records = _decoder(tuple(whole), tuple(real)).decode_lines(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -81,16 +82,22 @@ def read_columns(path: Path, schema: pa.Schema, unreadable: list[str]) -> pa.Tab
     """The records of a JSON Lines file; other fields than those of `schema` are left out.
 
     A field that a record lacks is null. A truncated last line, left by a killed writer, is left out. File,
-    line and problem of each record that cannot be read are appended to `unreadable`.
+    line and problem of each record that cannot be read are appended to `unreadable`, and so is a file that is
+    not a regular one.
 
     Raises:
         OSError: the file cannot be read.
     """
-    return _read_content(path, _whole_lines(path), schema, unreadable)
+    return _read_content(path, _whole_lines(path, unreadable), schema, unreadable)
 
 
-def _whole_lines(path: Path) -> bytes:
-    content = path.read_bytes()
+def _whole_lines(path: Path, unreadable: list[str]) -> bytes:
+    try:
+        with open_regular(path, MAX_LINES_BYTES) as file:
+            content = file.read()
+    except IrregularFile as error:
+        unreadable.append(str(error))
+        return b""
     end = content.rfind(b"\n") + 1
     if end < len(content) and _is_record(content[end:]):
         return content

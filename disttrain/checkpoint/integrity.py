@@ -28,7 +28,7 @@ def read_manifest(path: Path) -> Checkpoint:
     Raises `DamagedCheckpoint`, `ConfigError` for a manifest of other code, and `OSError`.
     """
     try:
-        manifest = Checkpoint.model_validate(read_json(path / MANIFEST))
+        manifest = Checkpoint.model_validate(read_json(path / MANIFEST, follow_links=True))
         sizes = {name: os.stat(path / name).st_size for name in manifest.files}
     except ValidationError as error:
         fields = {str(fault["loc"][0]) for fault in error.errors() if fault["type"] in _OTHER_FIELDS}

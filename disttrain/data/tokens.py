@@ -127,7 +127,7 @@ def _packed(field: str, path: str) -> PackedTokens | None:
     if not manifest.is_file():
         return None
     try:
-        packed = PackedTokens.model_validate(read_json(manifest))
+        packed = PackedTokens.model_validate(read_json(manifest, follow_links=True))
         size = Path(path, TOKENS).stat().st_size
     except (OSError, CorruptFile, ValidationError):
         raise ConfigError(f"{field}={path!r}: {MANIFEST} is not that of a packed folder of tokens") from None

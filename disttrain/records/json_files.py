@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from disttrain.errors import CorruptFile as CorruptFile
+from disttrain.records.regular_file import IrregularFile, open_regular
+
+MAX_RECORD_BYTES = 64 << 20
+"""Largest JSON record, and longest line of JSON Lines: reports of thousands of runs have a tenth of it."""
 _STRICT = json.JSONEncoder(
     allow_nan=False
 )  # reused: constructing one costs as much as encoding a step record
-
-
-class CorruptFile(ValueError):
-    """A record that is not valid JSON; the message is one line that names the file."""
 
 
 def write_bytes(path: Path, content: bytes, *, durable: bool = True) -> None:
@@ -50,10 +51,10 @@ def _create(path: Path) -> int:
     """Create a file, and its folder if that is missing; the descriptor."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     try:
-        return os.open(path, flags, 0o666)
+        return os.open(path, flags, 0o664)
     except FileNotFoundError:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, flags, 0o666)
+        return os.open(path, flags, 0o664)
 
 
 def write_text(path: Path, text: str, *, durable: bool = True) -> None:
@@ -123,10 +124,16 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_record_bytes(path: Path, *, follow_links: bool = False) -> bytes:
+    """The content of a record. Raises like `open_regular`."""
+    with open_regular(path, MAX_RECORD_BYTES, follow_links=follow_links) as file:
+        return file.read()
+
+
+def read_json(path: Path, *, follow_links: bool = False) -> dict[str, Any]:
     """Read one JSON object. Raises `FileNotFoundError`, or `CorruptFile` when it is not one."""
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(read_record_bytes(path, follow_links=follow_links))
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptFile(f"{path} is not valid JSON: {error}") from None
     if not isinstance(value, dict):
@@ -145,13 +152,20 @@ def read_json_or_none(path: Path) -> dict[str, Any] | None:
 def read_jsonl(path: Path, unreadable: list[str] | None = None) -> Iterator[dict[str, Any]]:
     """The records of a JSON Lines file, without a truncated last line (left by a killed writer).
 
-    Raises `CorruptFile` for an invalid line anywhere else. With a list `unreadable`, such a line is left out
-    and its message is appended to the list.
+    Raises `CorruptFile` for an invalid line anywhere else, and for a path that is not a regular file. With a
+    list `unreadable`, such a line or file is left out and its message is appended to the list.
     """
-    with open(path, "rb") as file:
+    try:
+        file = open_regular(path)
+    except IrregularFile as error:
+        if unreadable is None:
+            raise
+        unreadable.append(str(error))
+        return
+    with file:
         pending: bytes | None = None
         number = 0
-        for line in file:
+        while line := file.readline(MAX_RECORD_BYTES):
             if pending is not None and (record := _record_or_note(path, number, pending, unreadable)):
                 yield record
             pending = line

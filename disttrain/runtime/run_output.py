@@ -15,6 +15,7 @@ from disttrain.config.run_key import config_key, hash_values
 from disttrain.records import collect_provenance
 from disttrain.records.attempt import Outcome, RankError
 from disttrain.records.exit_causes import unplanned_steps
+from disttrain.records.file_mode import forbid_world_writes
 from disttrain.records.json_files import read_json_or_none, write_bytes, write_json
 from disttrain.records.masking import mask_config
 from disttrain.records.metrics import Metrics
@@ -76,6 +77,7 @@ class RunOutput:
 
     @classmethod
     def _claim(cls, run_dir: Path | None, named_for: Path, world: World) -> RunOutput:
+        forbid_world_writes()
         stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
         chosen = run_dir or Path("runs") / BY_HAND / f"{named_for.stem}-{stamp}"
         chosen, number = world.all_gather_object((chosen, len(RunDir(chosen).attempts())))[0]

@@ -12,7 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
+from disttrain.records.file_mode import forbid_world_writes
 from disttrain.records.json_files import to_json
+from jobs.cli.plain_text import plain_stream
 
 if TYPE_CHECKING:
     from jobs.status.run_state import RunState
@@ -68,10 +70,18 @@ _current = CommandOutput(None, None)
 
 @contextlib.contextmanager
 def command_output(verb: str | None, *, as_json: bool) -> Iterator[CommandOutput]:
-    """The output of one command. With `as_json`, text that is printed to stdout goes to stderr."""
+    """The output of one command. With `as_json`, text that is printed to stdout goes to stderr.
+
+    Printed text is `printable`, and no file of the command is for all users to write.
+    """
     global _current
     _current = CommandOutput(verb, sys.stdout if as_json else None)
-    with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+    forbid_world_writes()
+    stderr = plain_stream(sys.stderr)
+    with (
+        contextlib.redirect_stderr(stderr),
+        contextlib.redirect_stdout(stderr if as_json else plain_stream(sys.stdout)),
+    ):
         yield _current
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 
 from jobs.cli.command_output import print_error
 from jobs.cli.formatting import count, duration, number, runs_flag
+from jobs.cli.plain_text import printable
 from jobs.cli.run_lookup import run_label
 from jobs.cli.status_table import (
     COLUMNS,
@@ -132,7 +133,7 @@ def live_table(states: Sequence[RunState], height: int, notice: str = "") -> Tab
 
     title = f"{state_counts(states)}   (Ctrl-C stops watching, not the jobs)"
     if notice:
-        title += f"\n{escape(notice)}"
+        title += f"\n{escape(printable(notice))}"
     table = Table(title=title, expand=True, box=None)
     max_rows = max(1, height - 4 - bool(notice))  # title, header, count of hidden runs, last line
     shown = list(states)
@@ -148,9 +149,8 @@ def live_table(states: Sequence[RunState], height: int, notice: str = "") -> Tab
         align = "right" if name in RIGHT_ALIGNED else "left"
         table.add_column(name, justify=align, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
     for state, cells in zip(shown, cell_rows, strict=True):
-        table.add_row(
-            *(escape(cells[index]) for index in visible), style=STATE_COLOURS.get(state.displayed_state, "")
-        )
+        visible_cells = (escape(printable(cells[index])) for index in visible)
+        table.add_row(*visible_cells, style=STATE_COLOURS.get(state.displayed_state, ""))
     if len(states) > len(shown):
         table.add_row(f"and {len(states) - len(shown)} more")
     return table

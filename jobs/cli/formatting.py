@@ -6,9 +6,15 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from jobs.cli.plain_text import printable
+
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[str] = frozenset()) -> str:
-    """Columns aligned with spaces. Columns named in `right` are right-aligned; empty columns are omitted."""
+    """Columns aligned with spaces. Columns named in `right` are right-aligned; empty columns are omitted.
+
+    A cell is made `printable` and one line.
+    """
+    rows = [[" ".join(printable(cell).splitlines()) for cell in row] for row in rows]
     columns = [(title, cells) for title, *cells in zip(head, *rows, strict=True) if any(cells) or not rows]
     aligned = []
     for title, cells in columns:

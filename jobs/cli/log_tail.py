@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from disttrain.records.regular_file import open_regular
 from disttrain.records.run_directory import Attempt
 
 _CHUNK_BYTES = 1 << 20
@@ -25,22 +26,22 @@ class LogLine:
 
     source: str
     text: bytes
-    """Ends with a newline, except the last line of a file that ends without one."""
+    """Ends with a newline, except a part of a very long line, and the last line of a file without one."""
 
 
 class LogTail:
     """Lines of a file that grows."""
 
     def __init__(self, path: Path, name: str | None = None) -> None:
-        self._file = open(path, "rb")  # noqa: SIM115 (closed by `rest`)
+        self._file = open_regular(path)  # closed by `rest`
         self._partial = b""
         self.name = name or path.stem
 
     def lines(self) -> Iterator[LogLine]:
-        """Complete lines since the last call. An incomplete one waits for its end."""
+        """Complete lines since the last call. An incomplete one waits for its end, up to 1 MiB of it."""
         while chunk := self._file.readline(_CHUNK_BYTES):
             self._partial += chunk
-            if self._partial.endswith(b"\n"):
+            if self._partial.endswith(b"\n") or len(self._partial) >= _CHUNK_BYTES:
                 line, self._partial = self._partial, b""
                 yield LogLine(self.name, line)
 

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 Colour = Literal["red", "green", "yellow", "cyan"]
 
 _CODES: dict[Colour, int] = {"red": 31, "green": 32, "yellow": 33, "cyan": 36}
+_RESET = "\x1b[0m"
+PAINTED = frozenset({_RESET, *(f"\x1b[{code}m" for code in _CODES.values())})
+"""The control sequences of `paint`."""
 
 
 def can_redraw(stream: TextIO) -> bool:
@@ -31,14 +34,18 @@ def has_colour(stream: TextIO) -> bool:
 
 
 def console(stream: TextIO) -> Console:
-    """A console of rich on the stream, with colours as by `has_colour`."""
+    """A console of rich on the stream, with colours as by `has_colour`, for `printable` text."""
     from rich.console import Console
 
+    file = getattr(stream, "unfiltered", stream)
     return Console(
-        file=stream, force_terminal=can_redraw(stream), no_color=not has_colour(stream), highlight=False
+        file=file,
+        force_terminal=can_redraw(stream),
+        no_color=not has_colour(stream),
+        highlight=False,
     )
 
 
 def paint(text: str, colour: Colour | None) -> str:
     """The text in a colour of ECMA-48 (SGR); unchanged for None."""
-    return text if colour is None else f"\x1b[{_CODES[colour]}m{text}\x1b[0m"
+    return text if colour is None else f"\x1b[{_CODES[colour]}m{text}{_RESET}"

@@ -26,6 +26,7 @@ from typing import Any, Literal
 from disttrain.errors import ConfigError
 from disttrain.records.collect_provenance import code_hash, hash_sources, tracked_files
 from disttrain.records.json_files import read_json_or_none
+from disttrain.records.regular_file import open_descriptor
 from disttrain.records.run_directory import RunDir
 from jobs.core import file_lock
 from jobs.core.progress import Progress, without_progress
@@ -296,9 +297,12 @@ def unreferenced_snapshots(root: Path, runs: Callable[[], Iterable[RunDir]]) -> 
 def _lock(root: Path, kind: int) -> Iterator[None]:
     try:
         (root / SNAPSHOTS_FOLDER).mkdir(parents=True, exist_ok=True)
-        file = open(root / SNAPSHOTS_FOLDER / ".lock", "a+")  # noqa: SIM115 (closed below)
+        file = open_descriptor(root / SNAPSHOTS_FOLDER / ".lock", os.O_RDWR | os.O_CREAT)
     except OSError as error:
-        raise ConfigError(f"cannot write to {str(root / SNAPSHOTS_FOLDER)!r}: {error.strerror}") from None
-    with file:
-        file_lock.lock(file.fileno(), kind, root / SNAPSHOTS_FOLDER / ".lock")
+        problem = error.strerror or error
+        raise ConfigError(f"cannot write to {str(root / SNAPSHOTS_FOLDER)!r}: {problem}") from None
+    try:
+        file_lock.lock(file, kind, root / SNAPSHOTS_FOLDER / ".lock")
         yield
+    finally:
+        os.close(file)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import CorruptFile, read_json, write_json
+from disttrain.records.regular_file import open_descriptor
 from jobs.core import file_lock, journal
 
 FILE = ".excluded-nodes.json"
@@ -118,7 +119,7 @@ def _same(one: ExcludedNode, other: ExcludedNode) -> bool:
 def _change(root: Path, change: Callable[[Sequence[ExcludedNode]], list[ExcludedNode]]) -> None:
     """Write the result of `change` on the unexpired entries, under the lock."""
     path = root / _LOCK
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    descriptor = open_descriptor(path, os.O_RDWR | os.O_CREAT)
     try:
         file_lock.lock(descriptor, fcntl.LOCK_EX, path)
         entries = sorted(change(read(root)), key=lambda each: each.host)

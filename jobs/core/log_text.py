@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from disttrain.records.regular_file import open_regular
+
 _TAIL_BYTES = 32 * 1024
 _MAX_CHARACTERS = 300
 
@@ -12,7 +14,7 @@ _MAX_CHARACTERS = 300
 def read_tail(path: Path) -> str:
     """The last 32 KiB of a log; empty if it cannot be read."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
             return file.read().decode(errors="replace")
     except OSError:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from disttrain.errors import ConfigError
+from disttrain.records.regular_file import open_descriptor
 from jobs.core import file_lock
 from jobs.core.processes import host
 
@@ -23,10 +24,10 @@ def sweep_lock(folder: Path, wait_s: float = 5.0) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = open(folder / ".lock", "a+")  # noqa: SIM115 (closed below)
+        descriptor = open_descriptor(folder / ".lock", os.O_RDWR | os.O_CREAT)
     except OSError as error:
-        raise ConfigError(f"cannot write to {str(folder)!r}: {error.strerror}") from None
-    with file:
+        raise ConfigError(f"cannot write to {str(folder)!r}: {error.strerror or error}") from None
+    with open(descriptor, "r+") as file:
         deadline = time.monotonic() + wait_s
         while not _locked(file.fileno(), folder / ".lock"):
             if time.monotonic() > deadline:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.errors import message_of
+from disttrain.records.file_mode import forbid_world_writes
 from disttrain.records.json_files import CorruptFile, read_json_or_none
 from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.records.run_json import read_run_json
@@ -62,6 +63,7 @@ def run_agent(node: NodeContext, attempt: int | None = None) -> int:
 
     A job of a scheduler claims its attempt. `attempt` is the one that a supervisor has claimed.
     """
+    forbid_world_writes()
     block_signals()
     processes.become_subreaper()
     try:

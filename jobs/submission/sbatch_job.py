@@ -26,6 +26,7 @@ from typing import Any
 from disttrain.config.parsing import check, flag_pairs, load
 from disttrain.errors import ConfigError
 from disttrain.records.collect_provenance import code_hash
+from disttrain.records.file_mode import forbid_world_writes
 from disttrain.records.json_files import read_json, read_json_or_none, write_json
 from disttrain.records.masking import mask_config
 from disttrain.records.run_directory import RunDir
@@ -77,6 +78,7 @@ def former_submission(allocation: CurrentAllocation, root: Path) -> dict[str, An
 
 def main(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
     """Start the run that the arguments describe on one node of its job. Returns only if there is no run."""
+    forbid_world_writes()
     allocation = current_allocation(environ)
     root = allocation.submit_folder / "runs"
     if list(argv[:1]) == [AFTER_FAILURE]:

@@ -245,7 +245,8 @@ def test_logs_of_all_ranks_have_colours_on_a_terminal_alone(
     plain = "node 0   | two\nrank 0   | one\n"
     assert submit.main(["logs", "n1", "--all"]) == 0
     assert capsys.readouterr().out == plain
-    monkeypatch.setattr(logs, "has_colour", lambda stream: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
     assert submit.main(["logs", "n1", "--all"]) == 0
     coloured = capsys.readouterr().out
     assert coloured == "node 0   | two\n\x1b[36mrank 0   |\x1b[0m one\n"
