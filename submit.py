@@ -98,7 +98,7 @@ def _run_verb(given: argparse.Namespace) -> int:
         except Exception as error:
             if is_disk_full(error):
                 return output.end(1, message_of(error))
-            if is_access_denied(error) and isinstance(error, OSError) and error.filename:
+            if is_access_denied(error) and error.filename:
                 return output.end(EXIT_BAD_INPUT, f"no access to {str(error.filename)!r}: {error.strerror}")
             output.errors.append(in_one_line(error))
             output.end(1)

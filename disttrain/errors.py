@@ -6,7 +6,7 @@ import difflib
 import errno
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeGuard
 
 EXIT_BAD_INPUT = 2
 
@@ -47,7 +47,7 @@ def is_disk_full(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def is_access_denied(error: BaseException) -> bool:
+def is_access_denied(error: BaseException) -> TypeGuard[OSError]:
     """Whether the error means that this user may not read or write a file, or that its disk is read-only."""
     return isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
 
