@@ -20,6 +20,7 @@ from disttrain.memory.host_limit import host_limit, resident_bytes
 from disttrain.memory.probe_protocol import EXIT_OUT_OF_MEMORY, STORE_PREFIX
 from disttrain.records.batch_fit import BatchFit
 from disttrain.records.heartbeat import FOLDER_VARIABLE, record_killed_probe
+from disttrain.records.oom_kills import count_oom_kills
 from disttrain.runtime import heartbeat, log, nccl_log_file
 from disttrain.runtime.process_group import World
 
@@ -36,7 +37,7 @@ def search_batch_size(config: Config, world: World) -> BatchFit:
     """The fastest local batch size that fits on every rank. All ranks together.
 
     Raises `ConfigError` on all ranks if the smallest one does not fit or the config cannot be run, and
-    `RuntimeError` if a probe process fails otherwise.
+    `RuntimeError` if a probe process fails otherwise, also by a SIGKILL that the OOM killer has not sent.
     """
     limit = host_limit(world.local_size)
     world.all_gather_object(None)  # every rank has measured before any starts a process
@@ -80,6 +81,7 @@ class _ProbeProcess:
             "PYTHONPATH": path,
             STORE_PREFIX: f"batch-probe-{number}",
         }
+        self._kills_before = count_oom_kills()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "disttrain.batch_probe"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True,
@@ -114,6 +116,13 @@ class _ProbeProcess:
             self._reader.join()
         return code
 
+    def oom_killed(self) -> bool:
+        """Whether SIGKILL ended the process, and the kernel has counted a kill of its OOM killer since the
+        start."""
+        if self.code() != -signal.SIGKILL or self._kills_before is None:
+            return False
+        return (count_oom_kills() or 0) > self._kills_before
+
     def wait(self, timeout_s: float) -> int | None:
         """Exit code after at most `timeout_s` seconds."""
         deadline = time.monotonic() + timeout_s
@@ -131,6 +140,7 @@ class _Outcome:
 
     def __init__(self, process: _ProbeProcess, code: int | None) -> None:
         self.code = code
+        self.out_of_memory = code == EXIT_OUT_OF_MEMORY or process.oom_killed()
         self.trying = process.trying
         self.fit = process.fit if code == 0 else None
         self.refused = process.refused
@@ -150,7 +160,7 @@ def _run_probes(request: dict[str, Any], world: World, number: str, timeout_s: f
                 return outcomes
             if any(outcome.code for outcome in outcomes):
                 code = process.wait(_GRACE_S) if code is None else code
-                if code == -signal.SIGKILL:
+                if process.oom_killed():
                     _record_kill(process.pid)
                 return world.all_gather_object(_Outcome(process, code))
             time.sleep(_POLL_S)
@@ -159,7 +169,7 @@ def _run_probes(request: dict[str, Any], world: World, number: str, timeout_s: f
 
 
 def _record_kill(pid: int) -> None:
-    """Record a killed probe for the agent of this node, which counts the kills of the OOM killer."""
+    """Record a probe that the OOM killer ended for the agent of this node, which counts such kills."""
     folder = os.environ.get(FOLDER_VARIABLE)
     if folder is not None:
         with contextlib.suppress(OSError):  # the other ranks wait in a collective
@@ -175,9 +185,11 @@ def _raise_unless_out_of_memory(outcomes: list[_Outcome]) -> None:
                 f"rank {rank}: the probe of {outcome.trying} samples gave no answer within "
                 "job.setup_timeout_s; set train.local_batch_size"
             )
-    if not any(outcome.code in (EXIT_OUT_OF_MEMORY, -signal.SIGKILL) for outcome in outcomes):
-        rank, outcome = next((rank, o) for rank, o in enumerate(outcomes) if o.code)
-        raise RuntimeError(
-            f"rank {rank}: the probe of {outcome.trying} samples ended with code {outcome.code}; its output "
-            "is above"
-        )
+    if any(outcome.out_of_memory for outcome in outcomes):
+        return
+    codes = {rank: outcome.code for rank, outcome in enumerate(outcomes) if outcome.code}
+    rank = min(codes, key=lambda rank: codes[rank] > 0)  # after a signal, the peers fail, too
+    how = f"ended with code {codes[rank]}; its output is above"
+    if codes[rank] == -signal.SIGKILL:
+        how = "was ended by SIGKILL, and the kernel counts no kill of its OOM killer"
+    raise RuntimeError(f"rank {rank}: the probe of {outcomes[rank].trying} samples {how}")

@@ -53,7 +53,7 @@ def stop_request_path(folder: Path) -> Path:
 
 
 def record_killed_probe(folder: Path, pid: int) -> None:
-    """Record that a probe of `train.local_batch_size: auto` ended by SIGKILL, as the OOM killer ends it."""
+    """Record that the OOM killer ended a probe of `train.local_batch_size: auto`."""
     (folder / f"killed-probe-{pid}").touch()
 
 

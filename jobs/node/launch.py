@@ -24,11 +24,12 @@ from disttrain.config.stop_time import lead_within
 from disttrain.errors import in_one_line, message_of
 from disttrain.records.heartbeat import FOLDER_VARIABLE, count_killed_probes
 from disttrain.records.json_files import CorruptFile, create_exclusive, read_json, write_json
+from disttrain.records.oom_kills import count_oom_kills
 from disttrain.records.run_directory import ID_VARIABLE, PROCESSORS, Attempt, RunDir
 from disttrain.records.run_json import read_run_json
 from jobs.core import code_snapshot, command_code, environment, processes, requeue_policy
 from jobs.core.attempt import is_current
-from jobs.node import cgroup, node_info, processor_binding, rendezvous, start_command
+from jobs.node import node_info, processor_binding, rendezvous, start_command
 from jobs.node.fabric_environment import (
     FabricEnvironment,
     derive_environment,
@@ -80,9 +81,9 @@ def launch(node: NodeContext, attempt: Attempt) -> TorchrunResult:
             return TorchrunResult(requeue_policy.EXIT_LAUNCH_FAILED)
         if isinstance(prepared, TorchrunResult):
             return prepared
-        oom_kills = cgroup.oom_kills()
+        kills_before = count_oom_kills()
         result = run_torchrun(prepared.command, prepared.env, sys.stdout.fileno(), prepared.context)
-        _record_oom_kills(attempt, node.rank, oom_kills, count_killed_probes(prepared.context.node_folder))
+        _record_oom_kills(attempt, node.rank, kills_before, count_killed_probes(prepared.context.node_folder))
         return result
 
 
@@ -199,7 +200,7 @@ def _record_oom_kills(attempt: Attempt, node: int, before: int | None, probes: i
 
     The number leaves out `probes` of batch sizes that were killed: training went on without them.
     """
-    after = cgroup.oom_kills()
+    after = count_oom_kills()
     if before is None or after is None:
         return
     kills = after - before - probes

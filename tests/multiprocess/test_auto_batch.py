@@ -35,9 +35,11 @@ LIMIT = 800 << 20
 """Bytes of a process: of torch about 370 MiB, and of four samples of `Growing` 256 MiB."""
 
 
-def hungry(nodes: int, size: int, **train: Any) -> Config:
-    """Training in which rank 1, or the only rank, dies in a probe of `size` samples."""
-    model = {"kind": "tests.support.small_models:Hungry", "rank": nodes - 1, "size": size}
+def hungry(nodes: int, size: int, *, killed: bool = False, **train: Any) -> Config:
+    """Training in which rank 1, or the only rank, has no memory for a probe of `size` samples."""
+    model = {
+        "kind": "tests.support.small_models:Hungry", "rank": nodes - 1, "size": size, "killed": killed,
+    }  # fmt: skip
     return config(nodes=nodes, model=model, train={"steps": 4, "local_batch_size": "auto", **train})
 
 
@@ -48,7 +50,7 @@ def resumed(world: World, made: Config, folder: Path) -> Seen:
 
 
 @pytest.mark.slow
-def test_ranks_agree_after_a_probe_was_killed_and_a_resumed_run_keeps_the_size(
+def test_ranks_agree_after_a_probe_without_memory_and_a_resumed_run_keeps_the_size(
     two_ranks: Ranks, tmp_path: Path
 ) -> None:
     made = hungry(2, size=4, global_batch_size=16)
@@ -139,3 +141,11 @@ def test_a_probe_that_the_kernel_kills_at_the_limit_of_a_control_group_ends_alon
 def test_a_model_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="smallest size runs out of memory"):
         train_until(alone(), hungry(1, size=1), tmp_path, 0, None)
+
+
+@pytest.mark.slow
+def test_a_probe_that_is_killed_from_outside_does_not_count_as_out_of_memory(
+    two_ranks: Ranks, tmp_path: Path
+) -> None:
+    with pytest.raises(Exception, match=r"rank 1: the probe of 4 samples was ended by SIGKILL"):
+        two_ranks.call(train_until, hungry(2, size=4, killed=True), tmp_path, 0, None)

@@ -18,10 +18,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from disttrain.records import oom_kills
 from disttrain.records.json_files import read_json_or_none, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal
-from jobs.node import cgroup
 from jobs.node.after_failure import close_abandoned
 from jobs.node.agent import run_agent
 from jobs.node.allocation import AllocationFacts
@@ -128,7 +128,7 @@ class Scheduler:
 
 
 def main(folder: str, restart: str, run_dir: str, node: str, nodes: str, *after_failure: str) -> int:
-    cgroup.ROOT = Path(folder) / "machine"
+    oom_kills.ROOT = Path(folder) / "machine"
     run = RunDir(Path(run_dir))
     allocation = FolderJob(Path(folder), int(restart), run)
     context = NodeContext(run, 0, int(node), [LOOPBACK] * int(nodes), allocation)

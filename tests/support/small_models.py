@@ -195,15 +195,18 @@ class Growing(Net):
 
 
 class Hungry(Net):
-    """Its process dies, as by the OOM killer, in a probe of `size` samples and more on `rank`."""
+    """Finds no memory in a probe of `size` samples and more on `rank`; with `killed`, is killed there."""
 
-    def __init__(self, rank: int, size: int) -> None:
+    def __init__(self, rank: int, size: int, killed: bool = False) -> None:
         super().__init__()
+        self.killed = killed
         self.dies_at = size if int(os.environ.get("RANK", "0")) == rank else sys.maxsize
 
     def forward(self, inputs: Tensor) -> Tensor:
         if len(inputs) >= self.dies_at and STORE_PREFIX in os.environ:
-            os.kill(os.getpid(), signal.SIGKILL)
+            if self.killed:
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
         return super().forward(inputs)
 
 

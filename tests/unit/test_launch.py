@@ -29,7 +29,7 @@ from jobs.node.node_context import NodeContext
         (2, 3, 0, 1),
         (2, 3, 1, None),
         (2, 5, 2, 1),
-        (2, 3, 2, None),  # something else sent SIGKILL to a probe
+        (2, 3, 2, None),
         (None, 3, 0, None),
         (2, None, 0, None),
     ],
@@ -48,7 +48,7 @@ def test_kills_of_probes_are_left_out(
     node.mkdir()
     for pid in range(probes):
         record_killed_probe(node, pid)
-    monkeypatch.setattr(launch.cgroup, "oom_kills", lambda: after)
+    monkeypatch.setattr(launch, "count_oom_kills", lambda: after)
     launch._record_oom_kills(attempt, 0, before, count_killed_probes(node))
     path = attempt.node_oom(0)
     assert (read_json(path)["kills"] if path.exists() else None) == recorded

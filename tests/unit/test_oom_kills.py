@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from disttrain.records.json_files import write_text
-from jobs.node import cgroup
+from disttrain.records.oom_kills import count_oom_kills
 
 GROUPS = "sys/fs/cgroup"
 SECOND = "low 0\nhigh 0\nmax 812\noom 4\noom_kill 3\noom_group_kill 1\n"
@@ -37,4 +37,4 @@ def test_the_count_of_this_processs_group(
         write_text(tmp_path / "proc/self/cgroup", own)
     for name, text in files.items():
         write_text(tmp_path / GROUPS / name, text)
-    assert cgroup.oom_kills(tmp_path) == kills
+    assert count_oom_kills(tmp_path) == kills

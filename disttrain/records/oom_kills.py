@@ -1,7 +1,7 @@
 """Count the processes that the OOM killer ended in this process's control group. Standard library only.
 
-Ranks run in the control group of their agent, so the agent's counter includes them, whichever group's memory
-limit was reached.
+Ranks and their children run in the control group of their agent, so the agent's counter includes them,
+whichever group's memory limit was reached.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ ROOT = Path("/")
 """Folder of `proc` and `sys`."""
 
 
-def oom_kills(root: Path | None = None) -> int | None:
+def count_oom_kills(root: Path | None = None) -> int | None:
     """Number of OOM kills since the control group was created; None without a counter of the kernel."""
     root = ROOT if root is None else root
     top = root / "sys/fs/cgroup"
