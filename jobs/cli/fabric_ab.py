@@ -59,8 +59,7 @@ def with_command(args: argparse.Namespace) -> argparse.Namespace:
     args.command, args.file, args.name = words, None, args.name or sweep_name(settings)
     args.nodes, args.gpus_per_node = [str(nodes)], [str(gpus)] if gpus > 1 else None
     limit = f"job.time_limit_min={args.minutes + JOB_MARGIN_MIN:g}"
-    args.set = [f"resources.device={device}", limit, "job.max_attempts=1"]  # a broken baseline stays broken
-    args.set += _environment_of(config)
+    args.set = [f"resources.device={device}", limit, *_environment_of(config)]
     args.repeats, args.scaling, args.grid = None, None, []
     args.no_report = True  # the report is about training
     return args

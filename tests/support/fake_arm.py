@@ -1,13 +1,15 @@
 """A process that answers as `disttrain.comm_bench.arm_rank` does, without torch and without other ranks.
 
-`FAKE_STEP_S` is the duration of its step in seconds, `FAKE_END` its failure: `start`, `block`, or `stuck` (it
-does not end). `FAKE_LINES` are JSON lines that it writes once it is ready, as those that rank 0 relays.
+`FAKE_STEP_S` is the duration of its step in seconds, `FAKE_END` its failure: `start`, `block`, `killed`, or
+`stuck` (it does not end). `FAKE_LINES` are JSON lines that it writes once it is ready, as those that rank 0
+relays.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 
@@ -23,6 +25,8 @@ def main() -> int:
         return 1
     say({"ready": {"device": "cpu", "backend": "gloo", "nodes": 2, "ranks_per_node": 1, "torch": "2",
                    "nccl": None, "step": "a step"}})  # fmt: skip
+    if failure == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
     for line in os.environ.get("FAKE_LINES", "").splitlines():
         print(line, flush=True)
     for line in sys.stdin:

@@ -19,6 +19,7 @@ from disttrain.records.run_directory import RunDir
 from jobs.cli.arguments import build_parser, verb_of
 from jobs.core import journal
 from jobs.core.processes import host
+from jobs.core.requeue_policy import RULES
 from jobs.status.run_state import read_runs, read_state
 
 RUNS = Path("runs")
@@ -64,7 +65,7 @@ def end(run: RunDir, cause: str) -> None:
     attempt = journal.claim(
         run, state.submission, process=process, job_id=state.job_id, code_hash=state.code_hash
     )
-    outcome = {"cause": cause, "attempt": attempt, "message": None, "retryable": cause == "crashed"}
+    outcome = {"cause": cause, "attempt": attempt, "message": None, "retryable": RULES[cause].retryable}
     write_json(run.done if cause == "finished" else run.failed, outcome)
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -66,6 +69,18 @@ def test_ranks_that_die_in_a_block_fail_their_arm_alone(tmp_path):
     found = result(tmp_path)
     assert [each.verdict for each in found.alone] == ["failed", "loss"]
     assert found.alone[0].reason == "rank 0 exited with code 3; its log has the reason"
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_sigkill_of_an_arm_ends_the_job_and_is_no_failed_comparison(tmp_path, monkeypatch, number):
+    program = f"import sys; from jobs.fabric.ab.__main__ import main; sys.exit(main(sys.argv[1:], {FAKE!r}))"
+    monkeypatch.setenv("RANK", str(number))
+    if number:
+        start = {"start": 1, "changes": {"FAKE_END": "killed", "FAKE_LINES": None}}
+        monkeypatch.setenv("FAKE_LINES", json.dumps({"relayed": start}))
+    done = subprocess.run([sys.executable, "-c", program, "FAKE_END=killed"], timeout=100)
+    assert done.returncode == -signal.SIGKILL
+    assert not (tmp_path / "fabric-ab.json").exists()
 
 
 def test_ranks_that_do_not_end_are_killed(tmp_path, monkeypatch):

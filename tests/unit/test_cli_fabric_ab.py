@@ -7,7 +7,7 @@ import pytest
 import submit
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
-from tests.support.verbs import RUNS, TINY, ask, ask_json, end
+from tests.support.verbs import RUNS, TINY, ask, ask_json, end, states
 from tests.unit.test_ab_table import result
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -42,6 +42,13 @@ def test_a_finished_experiment_is_printed(capsys):
     found = ask_json(capsys, "fabric ab NCCL_ALGO=Ring --device cpu")
     assert found["kept"]["n2-r0"] == {"NCCL_ALGO": "Ring", "NCCL_NSOCKS_PERTHREAD": "4"}
     assert found["fabric_ab"]["n2-r0"]["backend"] == "nccl"
+
+
+def test_the_same_command_starts_an_experiment_again_whose_rank_was_killed(capsys):
+    ask(capsys, "fabric ab NCCL_ALGO=Ring --device cpu")
+    end(RunDir(RING), "killed")
+    ask(capsys, "fabric ab NCCL_ALGO=Ring --device cpu")
+    assert states() == {"n2-r0": "queued"}
 
 
 def test_the_step_and_the_shape_of_a_run(tmp_path, capsys):

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import queue
+import signal
 import subprocess
 import threading
 import time
@@ -98,10 +100,22 @@ class RankProcesses:
         while self.living:
             number, message = self.lines.get()
             if message is None and number in self.living:
-                code = 1 if self.living.pop(number).exit_code(END_WITHIN_S) else 0
+                code = 1 if _code_at_end(self.living.pop(number)) else 0
             elif message is not None and "relayed" in message:
                 self.carry_out(message["relayed"])
         return code
+
+
+def _code_at_end(process: ArmProcess) -> int | None:
+    """The exit code of a process that has closed its output by itself.
+
+    SIGKILL does not come from the variables of an arm. It ends the process of this rank, too, so that the job
+    ends with this cause, and not with a failed comparison.
+    """
+    code = process.exit_code(END_WITHIN_S)
+    if code == -signal.SIGKILL:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return code
 
 
 class RunningArm:
@@ -171,7 +185,7 @@ class RankLauncher:
             message = self._next(number, until)
             if message is None:
                 process = self._processes.living.get(number)
-                code = process.exit_code(END_WITHIN_S) if process else None
+                code = _code_at_end(process) if process else None
                 raise ArmFailed(f"rank 0 exited with code {code}; its log has the reason")
             if "error" in message:
                 raise ArmFailed(message["error"])
