@@ -37,8 +37,8 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.tensor import DTensor
 
-from disttrain.checkpoint.folder import METADATA, DamagedCheckpoint, sync
-from disttrain.checkpoint.safe_reader import SafeReader
+from disttrain.checkpoint.folder import METADATA, sync
+from disttrain.checkpoint.safe_reader import SafeReader, UnreadableCheckpoint
 from disttrain.checkpoint.shards import Chunk, local_shard, replicas
 from disttrain.runtime import heartbeat
 
@@ -196,7 +196,7 @@ def write_metadata(path: Path, shares: Sequence[WrittenShare]) -> None:
 
 
 def shapes(path: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    """Shape and dtype of each tensor in a checkpoint. Raises `DamagedCheckpoint`."""
+    """Shape and dtype of each tensor in a checkpoint. Raises `UnreadableCheckpoint`."""
     found = SafeReader(path).read_metadata().state_dict_metadata
     return {
         name: (item.size, item.properties.dtype)
@@ -208,7 +208,7 @@ def shapes(path: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
 def load_tensors(state: State, path: Path) -> None:
     """Fill the tensors of `state` in place from the checkpoint, without collectives.
 
-    Raises `DamagedCheckpoint`.
+    Raises `UnreadableCheckpoint`.
     """
     reader = SafeReader(path)
     metadata = reader.read_metadata()
@@ -222,4 +222,4 @@ def load_tensors(state: State, path: Path) -> None:
 
 class _TensorsOnly(dcp.DefaultLoadPlanner):
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        raise DamagedCheckpoint(f"{read_item.dest_index.fqn} is not a tensor; only tensors are loaded")
+        raise UnreadableCheckpoint(f"{read_item.dest_index.fqn} is not a tensor; only tensors are loaded")
