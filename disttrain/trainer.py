@@ -279,7 +279,8 @@ class Trainer(Generic[B]):
         are loaded, at any time. On as many ranks as saved it, the training goes on bit for bit.
 
         Raises `ConfigError` for a checkpoint of another model, of another global batch size, or beyond
-        `steps`, and `RuntimeError` after the first step.
+        `steps`, or if the run directory has checkpoints and none can be restored; `RuntimeError` after the
+        first step.
         """
         if self._began and not model_only:
             raise RuntimeError("load() precedes the first step() of a Trainer, but for model_only=True")

@@ -15,16 +15,17 @@ from pathlib import Path
 from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.records.checkpoint import Checkpoint
 from disttrain.records.json_files import create_exclusive, read_json, write_json
-from disttrain.records.run_directory import RunDir, checkpoint_steps
+from disttrain.records.run_directory import RunDir, checkpoint_steps, rename_aside
 
 MANIFEST = "manifest.json"
 METADATA = ".metadata"
 _OWNER = "owner.json"
+_QUARANTINED = re.compile(r"step-\d{8,}\.damaged(-\d+)?")
 _PARTIAL = re.compile(r"step-\d{8,}\.(?:a(\d+)\.tmp|deleted)")
 
 
 class DamagedCheckpoint(ValueError):
-    """A checkpoint with missing or wrong content; the message is one line with the reason."""
+    """A checkpoint whose files differ from its manifest; the message is one line with the reason."""
 
 
 @dataclass(frozen=True)
@@ -72,13 +73,12 @@ def commit(temporary: Path, manifest: Checkpoint) -> Path:
 
 def quarantine(path: Path) -> Path:
     """Rename a damaged checkpoint to `<name>.damaged` (`-2`, `-3`, ...), which no reader takes."""
-    target = path.with_name(f"{path.name}.damaged")
-    count = 1
-    while target.exists():
-        count += 1
-        target = path.with_name(f"{path.name}.damaged-{count}")
-    os.rename(path, target)
-    return target
+    return rename_aside(path, "damaged")
+
+
+def has_quarantined(folder: Path) -> bool:
+    """Whether a checkpoint is in quarantine."""
+    return any(_QUARANTINED.fullmatch(name) for name in _names(folder))
 
 
 def remove_partial(folder: Path, attempt: int) -> None:

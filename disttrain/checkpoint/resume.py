@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -44,7 +45,7 @@ def find_resume_source(
     """The checkpoint that a run of `steps` steps starts from; None for a start from scratch. A collective.
 
     The run's own newest intact checkpoint comes first, then `checkpoint.start_from`. Raises `ConfigError` for
-    a checkpoint that does not fit the run that `expected` describes.
+    a checkpoint that does not fit the run that `expected` describes, and as `newest_intact` does.
     """
     folder = checkpoint_folder(config, run)
     if config.dir:
@@ -66,7 +67,11 @@ def find_resume_source(
 
 
 def newest_intact(folder: Path, attempt: Attempt, world: World) -> CommittedCheckpoint | None:
-    """The newest intact checkpoint; newer, damaged ones go to quarantine. A collective."""
+    """The newest intact checkpoint; newer, damaged ones go to quarantine. None if the run never had one. A
+    collective.
+
+    Raises `ConfigError` if all are damaged, or if the newest intact one cannot be loaded.
+    """
     _on_rank0(lambda: _remove_partial(folder, attempt), world)
     while True:
         found = _on_rank0(lambda: _newest_readable(folder, attempt), world)
@@ -104,6 +109,11 @@ def _newest_readable(folder: Path, attempt: Attempt) -> CommittedCheckpoint | No
             return CommittedCheckpoint(path, integrity.read_manifest(path))
         except DamagedCheckpoint as error:
             _quarantine(path, str(error), attempt)
+    if folders.has_quarantined(folder):
+        raise ConfigError(
+            f"all checkpoints of this run are damaged ({folder}); `submit.py resume RUN --from-scratch` "
+            "trains from step 1 and keeps them aside (by hand: move that folder away)"
+        )
     return None
 
 
@@ -131,12 +141,11 @@ def named_checkpoint(given: str, field: str, world: World) -> CommittedCheckpoin
 def _problem(found: CommittedCheckpoint, world: World) -> str | None:
     """One line naming the damaged files, or None. Each rank verifies a share of the files.
 
-    Raises `ConfigError` for metadata of another version of PyTorch.
+    Raises `ConfigError` for files that are intact, but cannot be loaded.
     """
-    share = sorted(found.manifest.files)[world.rank :: world.size]
     wrong = {
         name: reason
-        for each in world.on_all_ranks(lambda: _damaged_files(found, share))
+        for each in world.on_all_ranks(lambda: problems_in_share(found, world.rank, world.size))
         for name, reason in each.items()
     }
     if not wrong:
@@ -145,7 +154,7 @@ def _problem(found: CommittedCheckpoint, world: World) -> str | None:
     def verify_again() -> None:
         """Rank 0 verifies too: a stale file cache or bad memory of one node does not make a file damaged."""
         if world.rank == 0:
-            unconfirmed = wrong.keys() - _damaged_files(found, list(wrong)).keys()
+            unconfirmed = wrong.keys() - _file_problems(found, list(wrong)).keys()
             if unconfirmed:
                 raise RuntimeError(
                     f"{found.path}: intact on rank 0, but not on other ranks: {sorted(unconfirmed)}"
@@ -153,16 +162,25 @@ def _problem(found: CommittedCheckpoint, world: World) -> str | None:
 
     world.on_all_ranks(verify_again)
     problem = "; ".join(f"{name}: {reason}" for name, reason in wrong.items())
-    if found.manifest.torch != torch.__version__ and _CHECKSUM not in wrong.values():
+    if _CHECKSUM not in wrong.values():
         raise ConfigError(
-            f"{found.path} was written by PyTorch {found.manifest.torch} and cannot be read by "
-            f"{torch.__version__} ({problem}); resume with that version, or move the checkpoint away"
+            f"{found.path} is intact, but PyTorch {torch.__version__} on Python {platform.python_version()} "
+            f"cannot read it ({problem}); PyTorch {found.manifest.torch} wrote it: resume with the versions "
+            "that wrote it, or move this checkpoint away"
         )
     return problem
 
 
-def _damaged_files(found: CommittedCheckpoint, names: Sequence[str]) -> dict[str, str]:
-    """The reason for each file among `names` that is damaged. Raises `OSError`."""
+def problems_in_share(found: CommittedCheckpoint, rank: int, world_size: int) -> dict[str, str]:
+    """The reason for each file, among those that `rank` verifies, for which `found` cannot be restored.
+
+    Raises `OSError`.
+    """
+    return _file_problems(found, sorted(found.manifest.files)[rank::world_size])
+
+
+def _file_problems(found: CommittedCheckpoint, names: Sequence[str]) -> dict[str, str]:
+    """The reason for each file among `names` that is damaged or cannot be loaded. Raises `OSError`."""
     mismatched = integrity.mismatched_files(found.path, found.manifest, names)
     intact = [name for name in names if name not in mismatched]
     return dict.fromkeys(mismatched, _CHECKSUM) | content_problems(found.path, intact, found.manifest.files)

@@ -12,16 +12,18 @@ from disttrain.checkpoint.integrity import read_manifest
 from disttrain.errors import ConfigError
 
 
-def delete_old(folder: Path, keep: int) -> None:
+def delete_old(folder: Path, keep: int, attempt: int | None = None) -> None:
     """Delete all but the `keep` newest checkpoints and the one with the lowest validation loss.
 
-    A checkpoint with an unreadable manifest is neither counted nor deleted: the next start of the run checks
-    it. Raises `OSError`.
+    With `attempt`, only checkpoints that this attempt wrote are counted and deleted. A checkpoint with an
+    unreadable manifest is neither counted nor deleted: the next start of the run checks it. Raises `OSError`.
     """
     readable = []
     for path in committed_paths(folder):
         with contextlib.suppress(DamagedCheckpoint, ConfigError):
             readable.append(CommittedCheckpoint(path, read_manifest(path)))
+    if attempt is not None:
+        readable = [each for each in readable if each.manifest.attempt == attempt]
     for old in beyond_retention(readable, keep):
         doomed = old.path.with_name(f"{old.path.name}.deleted")
         os.rename(old.path, doomed)  # first, so that no reader takes a half-deleted one for a damaged one

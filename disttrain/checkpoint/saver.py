@@ -4,6 +4,9 @@ All ranks call the methods of their `CheckpointSaver` at the same steps. One bac
 writes its files, without collectives. The commit follows at a later step boundary, when all ranks are known
 to have finished; rank 0 gathers their results. A checkpoint that fails costs a line in the log, never the
 run. The thread refuses a share with NaN or infinity, so a state that is not finite is never committed.
+
+The threads read the first checkpoint of each attempt back, as a resumed run would. If that fails, training
+goes on, `status` shows the reason, checkpoints of earlier attempts stay, and the next one is read back, too.
 """
 
 from __future__ import annotations
@@ -21,12 +24,15 @@ import torch
 
 from disttrain.checkpoint import folder as folders
 from disttrain.checkpoint import integrity, retention, storage
+from disttrain.checkpoint.folder import CommittedCheckpoint
 from disttrain.checkpoint.host_buffers import HostBuffers
+from disttrain.checkpoint.resume import problems_in_share
 from disttrain.checkpoint.state_tensors import first_non_finite
 from disttrain.checkpoint.storage import CapturedState, Share, State, WrittenShare
 from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.errors import in_one_line, message_of
 from disttrain.records.checkpoint import Checkpoint, CheckpointFile
+from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime import log
 from disttrain.runtime.process_group import World
@@ -43,6 +49,13 @@ class SaveResult:
     holders: tuple[int, ...] | None = None
     """World ranks that hold them; None: all."""
     problem: str | None = None
+
+
+@dataclass(frozen=True)
+class _ReadBack:
+    found: CommittedCheckpoint
+    problem: Future[str | None]
+    """The problem of this rank with its share of the files, in one line."""
 
 
 @dataclass(frozen=True)
@@ -84,18 +97,24 @@ class CheckpointSaver:
         self._capture = capture
         self._manifest = manifest
         self._pending_save: _PendingSave | None = None
+        self._read_back: _ReadBack | None = None
+        self._restorable = False
+        """Whether the ranks have read a checkpoint of this attempt back."""
         self._buffers = HostBuffers()
         self._thread = _checkpoint_thread(world.device)
 
     @property
     def pending(self) -> bool:
-        """Whether a checkpoint waits for its commit; the same on all ranks."""
-        return self._pending_save is not None
+        """Whether a checkpoint waits for its commit, or for the end of its read-back; the same on all
+        ranks."""
+        return self._pending_save is not None or self._read_back is not None
 
     @property
     def writing(self) -> bool:
-        """Whether this rank is still writing files."""
-        return self._pending_save is not None and not self._pending_save.result.done()
+        """Whether this rank is still writing files, or reading them back."""
+        save, read_back = self._pending_save, self._read_back
+        reading = read_back is not None and not read_back.problem.done()
+        return reading or (save is not None and not save.result.done())
 
     def save(self, step: int, valid_loss: float | None) -> None:
         """Take a checkpoint of the state after `step`.
@@ -136,13 +155,44 @@ class CheckpointSaver:
         return self._thread.submit(write)
 
     def commit(self) -> None:
-        """Commit the pending checkpoint, if any; waits until all ranks have written it."""
+        """Commit the pending checkpoint, if any, and end a read-back; waits until all ranks are done."""
+        self._end_read_back()
         if self._pending_save is None:
             return
         now, self._pending_save = self._pending_save, None
         results = self._world.gather_object(now.result.result())
-        if results is None:
+        committed = None if results is None else self._commit_or_fail(now, results)
+        if not self._restorable:
+            self._start_read_back(self._world.all_gather_object(committed)[0])
+
+    def _start_read_back(self, found: CommittedCheckpoint | None) -> None:
+        if found is not None:
+            world = self._world
+            problem = self._thread.submit(_read_back, found, world.rank, world.size, self._attempt)
+            self._read_back = _ReadBack(found, problem)
+
+    def _end_read_back(self) -> None:
+        if self._read_back is None:
             return
+        found, own = self._read_back.found, self._read_back.problem.result()
+        self._read_back = None
+        answers = enumerate(self._world.all_gather_object(own))
+        problems = [f"rank {rank}: {problem}" for rank, problem in answers if problem]
+        self._restorable = not problems
+        if self._world.rank:
+            return
+        step, path = found.manifest.step, str(found.path)
+        if problems:
+            self.failed += 1
+            self.committed_step = None
+            log.error("checkpoint cannot be restored", step=step, problem=problems[0], path=path)
+            return
+        log.info("checkpoint read back", step=step)
+        self._attempt.checkpoint_warning.unlink(missing_ok=True)
+        self._thread.submit(_delete_old, self.folder, self._config.keep, self._attempt)
+
+    def _commit_or_fail(self, now: _PendingSave, results: list[SaveResult]) -> CommittedCheckpoint | None:
+        """Commit the checkpoint on rank 0; None if it failed."""
         step = now.manifest.step
         problems = [f"rank {rank}: {result.problem}" for rank, result in enumerate(results) if result.problem]
         layouts = {(result.holders, result.replicated) for result in results}
@@ -150,18 +200,20 @@ class CheckpointSaver:
             problems = ["the ranks hold different models or optimizers"]
         if problems:
             self._fail(now.path, step, problems[0])
-            return
+            return None
         try:
-            files = self._commit(now, results)
+            committed = self._commit(now, results)
         except OSError as error:
             self._fail(now.path, step, f"rank 0: {in_one_line(error)}")
-            return
+            return None
         self.committed_step = step
-        log.info("checkpoint", step=step, bytes=sum(file.bytes for file in files.values()))
-        self._thread.submit(_delete_old, self.folder, self._config.keep, self._attempt)
+        log.info("checkpoint", step=step, bytes=sum(file.bytes for file in committed.manifest.files.values()))
+        own_only = not self._restorable
+        self._thread.submit(_delete_old, self.folder, self._config.keep, self._attempt, own_only)
+        return committed
 
-    def _commit(self, now: _PendingSave, results: list[SaveResult]) -> dict[str, CheckpointFile]:
-        """Commit the checkpoint on rank 0 and return its files. Raises `OSError`."""
+    def _commit(self, now: _PendingSave, results: list[SaveResult]) -> CommittedCheckpoint:
+        """Commit the checkpoint on rank 0. Raises `OSError`."""
         storage.write_metadata(now.path, [result.share for result in results])
         files = {name: file for result in results for name, file in result.files.items()}
         files[folders.METADATA] = integrity.file_digest(now.path / folders.METADATA)
@@ -170,12 +222,13 @@ class CheckpointSaver:
                 raise OSError(f"{name} differs in size from the bytes written")
         if reason := self._attempt.superseded():
             raise OSError(reason)
-        folders.commit(now.path, now.manifest.model_copy(update={"files": files}))
-        return files
+        manifest = now.manifest.model_copy(update={"files": files})
+        return CommittedCheckpoint(folders.commit(now.path, manifest), manifest)
 
     def close(self) -> None:
-        """Commit the pending checkpoint, and wait for the background thread."""
+        """Commit the pending checkpoint, and wait for its read-back and the background thread."""
         self.commit()
+        self._end_read_back()
         self._thread.shutdown()
 
     def _fail(self, path: Path, step: int, problem: str) -> None:
@@ -208,12 +261,35 @@ def _layout(state: State) -> str:
     return hashlib.sha256(repr(described).encode()).hexdigest()
 
 
-def _delete_old(folder: Path, keep: int, attempt: Attempt) -> None:
+def _read_back(found: CommittedCheckpoint, rank: int, world_size: int, attempt: Attempt) -> str | None:
+    """Read the share of `rank` in a committed checkpoint, as at a start from it; the problem in one line.
+
+    Records a problem for `status`. Raises nothing.
+    """
+    try:
+        if rank == 0:
+            integrity.read_manifest(found.path)
+        problems = problems_in_share(found, rank, world_size)
+        problem = "; ".join(f"{name}: {reason}" for name, reason in problems.items())
+    except Exception as error:
+        problem = in_one_line(error)
+    if not problem:
+        return None
+    message = f"the checkpoint of step {found.manifest.step} cannot be restored: {problem}"
+    try:
+        write_json(attempt.checkpoint_warning, {"message": message})
+    except OSError as error:
+        log.error("the warning is not recorded", problem=message_of(error))
+    return problem
+
+
+def _delete_old(folder: Path, keep: int, attempt: Attempt, own_only: bool = False) -> None:
+    """Delete old checkpoints, with `own_only` those of this attempt alone."""
     try:
         if (
             attempt.superseded() is None
         ):  # a later attempt may be reading a checkpoint that this one would delete
-            retention.delete_old(folder, keep)
+            retention.delete_old(folder, keep, attempt.number if own_only else None)
     except OSError as error:
         log.error("old checkpoints could not be deleted", problem=message_of(error))
 

@@ -141,6 +141,11 @@ class Attempt:
         return self.path / f"node-{node:02d}.ranks.json"
 
     @property
+    def checkpoint_warning(self) -> Path:
+        """A checkpoint that cannot be restored: `message`. Removed once a later one was read back."""
+        return self.path / "checkpoint-warning.json"
+
+    @property
     def hang_warning(self) -> Path:
         """A hang that its node's agent will end soon: `message`, `ends_at`. Removed if training goes on."""
         return self.path / "hang-warning.json"
@@ -287,6 +292,17 @@ def checkpoint_steps(folder: Path) -> list[int]:
     except FileNotFoundError:
         return []
     return sorted((int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name))), reverse=True)
+
+
+def rename_aside(path: Path, suffix: str) -> Path:
+    """Rename a folder to `<name>.<suffix>` (`-2`, `-3`, ...), and return its new path."""
+    target = path.with_name(f"{path.name}.{suffix}")
+    count = 1
+    while target.exists():
+        count += 1
+        target = path.with_name(f"{path.name}.{suffix}-{count}")
+    os.rename(path, target)
+    return target
 
 
 _ID = "id-"

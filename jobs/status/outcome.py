@@ -76,10 +76,10 @@ def claimed_outcome(run: RunDir, claim: Mapping[str, Any], updated: float | None
     if alive is None:  # on another host; `lost` would allow a second start of a live run
         quiet_s = silent_s(updated, run.submissions)
         silent = quiet_s >= SILENT_AFTER_S
-        message = _silence(quiet_s) if silent else hang_warning(run, attempt)
+        message = _silence(quiet_s) if silent else warning(run, attempt)
         return {"state": "running", "silent": silent, "message": message}
     if alive:
-        return {"state": "running", "message": hang_warning(run, attempt)}
+        return {"state": "running", "message": warning(run, attempt)}
     # The attempt was not closed. Its metrics may still prove that training finished.
     metrics = read_json_or_none(run.metrics) or {}
     if metrics.get("status") == "completed" and metrics.get("attempt") == attempt:
@@ -122,10 +122,14 @@ def _silence(seconds: float) -> str:
     return f"silent for {seconds / 60:.0f} min"
 
 
-def hang_warning(run: RunDir, attempt: int) -> str | None:
-    """The hang that an agent has seen and will end soon."""
-    warning = read_json_or_none(run.attempt(attempt).hang_warning) or {}
-    return f"no progress: {warning['message']}" if "message" in warning else None
+def warning(run: RunDir, attempt: int) -> str | None:
+    """The hang that an agent has seen and will end soon; else a checkpoint that cannot be restored."""
+    files = run.attempt(attempt)
+    for prefix, path in (("no progress: ", files.hang_warning), ("", files.checkpoint_warning)):
+        found = read_json_or_none(path) or {}
+        if "message" in found:
+            return f"{prefix}{found['message']}"
+    return None
 
 
 def _read_or_none(path: Path) -> dict[str, Any] | None:

@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import nn
 
-from disttrain.checkpoint import integrity, storage
-from disttrain.checkpoint.folder import DamagedCheckpoint
-from disttrain.checkpoint.saver import _delete_old
+from disttrain.checkpoint import integrity, resume, storage
+from disttrain.checkpoint.safe_reader import UnreadableCheckpoint
+from disttrain.checkpoint.saver import CheckpointSaver, _delete_old
 from disttrain.config.config_tree import Config
 from disttrain.errors import ConfigError, Superseded
 from disttrain.hooks.evaluation import Validation
@@ -24,6 +24,7 @@ from disttrain.records.metrics import EvalPoint, Metrics
 from disttrain.records.run_directory import RunDir
 from disttrain.runtime import log
 from disttrain.runtime.process_group import World
+from jobs.status.outcome import warning
 from tests.support.damaged_checkpoint import Harmful, damage
 from tests.support.ranks import RankFailed, Ranks
 from tests.support.stopping import Seen, alone, config, train_until
@@ -94,11 +95,12 @@ def test_its_time_is_in_the_step_and_in_its_own_class(tmp_path: Path) -> None:
     made = config(checkpoint={"every_steps": 4, "asynchronous": False})
     train_until(alone(), made, tmp_path, 0, None)
     steps = {record["step"]: record for record in read_jsonl(RunDir(tmp_path).attempt(0).steps(0))}
-    waited = [step for step, record in steps.items() if record["checkpoint_s"] > 0]
-    assert waited == [5, 9]  # the state after 4 and 8 was saved before the next step
+    waited = {step for step, record in steps.items() if record["checkpoint_s"] > 0}
+    assert {5, 9} <= waited  # the state after 4 and 8 was saved before the next step
+    assert len(waited) <= 3  # the ranks agree once on the read-back of the first one
 
 
-@pytest.mark.parametrize("how", ["bit", "truncated", "manifest", "foreign code", "no tensor"])
+@pytest.mark.parametrize("how", ["bit", "truncated", "manifest"])
 def test_a_damaged_one_is_set_aside_and_the_one_before_taken(
     three_ranks: Ranks, tmp_path: Path, how: str
 ) -> None:
@@ -112,15 +114,8 @@ def test_a_damaged_one_is_set_aside_and_the_one_before_taken(
     (told,) = [call for _, calls in answers for call in calls]
     assert told[0] == "damaged checkpoint in quarantine"
     assert (told[1]["path"], told[1]["quarantine"]) == (str(damaged), "step-00000006.damaged")
-    reasons = {
-        "bit": "checksum",
-        "truncated": "bytes",
-        "manifest": "manifest",
-        "foreign code": "system is not allowed in .metadata",
-        "no tensor": "cannot be loaded",
-    }
+    reasons = {"bit": "checksum", "truncated": "bytes", "manifest": "manifest"}
     assert reasons[how] in told[1]["problem"]
-    assert not (tmp_path / "checkpoints" / "step-00000006.damaged" / "executed").exists()
     assert [rank.metrics.resumed_step for rank in seen] == [4, 4, 4]
     assert "step-00000006.damaged" in names(tmp_path)
     whole = three_ranks.call(train_until, made, tmp_path / "whole", 0, None)
@@ -128,14 +123,81 @@ def test_a_damaged_one_is_set_aside_and_the_one_before_taken(
     assert seen[0].metrics.loss_history == whole[0].metrics.loss_history
 
 
-def test_metadata_of_another_torch_is_refused_not_quarantined(tmp_path: Path) -> None:
-    train_until(alone(), config(), tmp_path, 0, 5)
-    path = tmp_path / "checkpoints" / "step-00000005"
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [("foreign code", r"system is not allowed in \.metadata"), ("no tensor", "cannot be loaded")],
+)
+def test_an_intact_one_that_cannot_be_loaded_is_refused_and_nothing_moved(
+    three_ranks: Ranks, tmp_path: Path, how: str, reason: str
+) -> None:
+    made = config(ranks=3, checkpoint={"every_steps": 4, "keep": 9})
+    three_ranks.call(train_until, made, tmp_path, 0, 6)
+    path = tmp_path / "checkpoints" / "step-00000006"
     write_json(path / "manifest.json", read_json(path / "manifest.json") | {"torch": "99.0"})
-    damage(path, "foreign code")
-    with pytest.raises(ConfigError, match=r"PyTorch 99\.0.*resume with that version"):
-        train_until(alone(), config(), tmp_path, 1, None)
-    assert names(tmp_path) == ["step-00000005"]
+    damage(path, how)
+    with pytest.raises(RankFailed, match=rf"ConfigError.*is intact.*{reason}.*PyTorch 99\.0 wrote it"):
+        three_ranks.call(train_until, made, tmp_path, 1, None)
+    assert names(tmp_path) == ["step-00000004", "step-00000006"]
+    assert not (path / "executed").exists()
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_never_starts_at_zero(
+    three_ranks: Ranks, tmp_path: Path
+) -> None:
+    made = config(ranks=3)
+    three_ranks.call(train_until, made, tmp_path, 0, 5)
+    damage(tmp_path / "checkpoints" / "step-00000005", "bit")
+    for attempt in (1, 2):  # the second one finds nothing but the quarantine of the first
+        with pytest.raises(RankFailed, match=r"ConfigError.*all checkpoints.*damaged.*--from-scratch"):
+            three_ranks.call(train_until, made, tmp_path, attempt, None)
+        assert names(tmp_path) == ["step-00000005.damaged"]
+    (tmp_path / "checkpoints").rename(tmp_path / "checkpoints.aside")
+    assert three_ranks.call(train_until, made, tmp_path, 3, None)[0].metrics.resumed_step is None
+
+
+def test_one_that_cannot_be_read_back_is_reported_while_training_goes_on(
+    three_ranks: Ranks, tmp_path: Path
+) -> None:
+    """The first checkpoint of an attempt cannot be read, the second can."""
+    made = config(ranks=3, checkpoint={"every_steps": 4, "keep": 1})
+    three_ranks.call(train_until, made, tmp_path, 0, 2)
+    seen, calls, states = zip(*three_ranks.call(with_a_blind_reader, made, tmp_path, 4), strict=True)
+    (told,) = [call for each in calls for call in each]
+    assert told[0] == "checkpoint cannot be restored"
+    assert (told[1]["step"], "rank 1" in told[1]["problem"]) == (4, True)
+    assert "the checkpoint of step 4 cannot be restored" in states[0][8]
+    assert states[0][12] is None  # that of step 8 was read back
+    assert seen[0].metrics.status == "completed"
+    assert (seen[0].metrics.checkpoints_failed, seen[0].metrics.checkpoint_step) == (1, 12)
+    assert states[0]["kept"] == ["step-00000002", "step-00000004"]
+    assert names(tmp_path) == ["step-00000012"]
+
+
+def with_a_blind_reader(
+    world: World, made: Config, folder: Path, blind: int
+) -> tuple[Seen, list[tuple[str, dict[str, object]]], dict[object, object]]:
+    """Rank 1 cannot load the checkpoint of step `blind`. The result has the warning that `status` reads as
+    each later checkpoint begins, and the checkpoints there are after the failure."""
+    states: dict[object, object] = {}
+    original, save = resume.content_problems, CheckpointSaver.save
+
+    def content_problems(path: Path, *arguments: object) -> dict[str, str]:
+        unreadable = world.rank == 1 and path.name == f"step-{blind:08d}"
+        return {".metadata": "no such class"} if unreadable else original(path, *arguments)
+
+    def saved(self: CheckpointSaver, step: int, valid_loss: float | None) -> None:
+        self.commit()  # ends the read-back of the checkpoint before
+        states[step] = warning(RunDir(folder), 1)
+        if step == 2 * blind:
+            states["kept"] = names(folder)
+        save(self, step, valid_loss)
+
+    with (
+        patch.object(resume, "content_problems", content_problems),
+        patch.object(CheckpointSaver, "save", saved),
+    ):
+        seen, calls = errors_told(world, made, folder, 1)
+    return seen, calls, states
 
 
 def errors_told(
@@ -290,7 +352,7 @@ def test_nothing_in_a_checkpoint_is_run(tmp_path: Path, where: str) -> None:
         import torch.distributed.checkpoint as dcp
 
         dcp.save({"a": Harmful(trace)}, checkpoint_id=path, no_dist=True)
-    with pytest.raises(DamagedCheckpoint):
+    with pytest.raises(UnreadableCheckpoint):
         storage.load_tensors({"a": torch.zeros(1)}, path)
     assert not trace.exists()
 

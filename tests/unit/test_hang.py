@@ -14,7 +14,7 @@ from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.node import hang
 from jobs.node.hang import HangWatch, memory_folder, overdue
-from jobs.status.outcome import hang_warning
+from jobs.status.outcome import warning
 
 BEAT = Heartbeat(
     0, 1, "step", 7, since=100.0, limit_s=60.0, waiting=False, where="a.py:1 in f", written=100.0
@@ -88,9 +88,9 @@ def test_the_warning_names_the_silent_rank_and_its_node_withdraws_it(tmp_path: P
         hang.warn(attempt, node, seen)
     for node in (0, 2):
         hang.withdraw_warning(attempt, node)
-        assert hang_warning(run, 0) == "no progress: rank 0 stopped: no heartbeat for 31 s, in step 8"
+        assert warning(run, 0) == "no progress: rank 0 stopped: no heartbeat for 31 s, in step 8"
     hang.withdraw_warning(attempt, 1)
-    assert hang_warning(run, 0) is None
+    assert warning(run, 0) is None
 
 
 def test_the_folder_is_gone_afterwards() -> None:
