@@ -274,6 +274,11 @@ def _add_annotated_submission(parser: argparse.ArgumentParser) -> None:
 
 def _add_wait(parser: argparse.ArgumentParser) -> None:
     add_skip_preflight(parser)
+    parser.add_argument(
+        "--from-scratch",
+        action="store_true",
+        help="start the runs at step 1; their checkpoints are kept in checkpoints.aside",
+    )
     at_once = parser.add_mutually_exclusive_group()
     at_once.add_argument(
         "--max-running",

@@ -74,7 +74,8 @@ def print_dry_run(args: argparse.Namespace, plan: SweepPlan) -> int:
     scheduler = described_scheduler(args, there)
     check_start_from(plan.runs, {state.config_key for state in there}, args.runs, scheduler)
     code = code_snapshot.read_code()
-    actions = plan_actions(plan, there, code.code_hash, command_hashes(plan, args.runs))
+    commands = command_hashes(plan, args.runs)
+    actions = plan_actions(plan, there, code.code_hash, commands, from_scratch=args.from_scratch)
     place = _Place.of(scheduler, args.runs.absolute(), code)
     every = args.json or args.all_scripts
     runs = [

@@ -110,12 +110,13 @@ def _resume_group(
     resumed.schedulers[scheduler.name] = scheduler
     if args.dry_run:
         states = refresh(submitting.read_states(group), scheduler, warn=print_warning)
-        resumed.actions += zip(group, resume_actions(states, code_hash(), resumed.named), strict=True)
+        actions = resume_actions(states, code_hash(), resumed.named, from_scratch=args.from_scratch)
+        resumed.actions += zip(group, actions, strict=True)
         return
     with sweep_lock(args.runs / sweep):
         states = refresh(submitting.read_states(group), scheduler, receipts=True, warn=print_warning)
         resumed.reports += max_running.limit_line(args, sweep, scheduler)
-        actions = resume_actions(states, code_hash(), resumed.named)
+        actions = resume_actions(states, code_hash(), resumed.named, from_scratch=args.from_scratch)
         numbers = next_submissions(group)
         try:
             actions = carry_out(

@@ -48,14 +48,15 @@ def submit_plan(args: argparse.Namespace, make_plan: MakePlan) -> int:
         return print_dry_run(args, planned)
     scheduler = target.chosen_scheduler(args, existing)
     check_start_from(planned.runs, {state.config_key for state in existing}, root, scheduler)
-    require_yes(args, plan_actions(planned, existing, code_hash(), commands), scheduler)
+    actions = plan_actions(planned, existing, code_hash(), commands, from_scratch=args.from_scratch)
+    require_yes(args, actions, scheduler)
     with sweep_lock(root / name):
         states = refresh(
             read_runs(root, name, progress=progress), scheduler, receipts=True, warn=print_warning
         )
         planned = make_plan(args, states)
         is_new = write_sweep_record(root, planned)
-        actions = plan_actions(planned, states, code_hash(), commands)
+        actions = plan_actions(planned, states, code_hash(), commands, from_scratch=args.from_scratch)
         starting = [action.plan for action in actions if action.submits and action.plan]
         for line in [
             *warnings_for(starting, scheduler, planned.runs, root),

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
@@ -33,6 +33,8 @@ class Action:
     state: RunState | None = None
     job_id: str | None = None
     """The submitted job; set by `submit.carry_out`."""
+    from_scratch: bool = False
+    """Whether `submit.carry_out` sets the run's checkpoints aside, so that it trains from step 1."""
 
     @property
     def submits(self) -> bool:
@@ -44,10 +46,13 @@ def plan_actions(
     states: Sequence[RunState],
     code_hash: str,
     command_hashes: Mapping[tuple[str, ...], str] = MappingProxyType({}),
+    *,
+    from_scratch: bool = False,
 ) -> list[Action]:
     """The action for each run of `plan`, given the existing runs and the hash of the present code.
 
-    `command_hashes`: hash of the present code of each command.
+    `command_hashes`: hash of the present code of each command. `from_scratch` is an explicit request, as
+    `resume` is.
     """
     by_key = {state.config_key: state for state in states if state.config_key}
     by_name = {state.name: state for state in states}
@@ -59,13 +64,17 @@ def plan_actions(
             actions.append(Action("blocked", plan.name, run.name, reason, run, state))
             continue
         code = command_hashes.get(run.config.command, code_hash)
-        kind, reason = _decide(state, code, run.config.job.max_attempts)
+        kind, reason = _decide(state, code, None if from_scratch else run.config.job.max_attempts)
         actions.append(Action(kind, plan.name, state.name if state else run.name, reason, run, state))
-    return actions
+    return _from_scratch(actions) if from_scratch else actions
 
 
 def resume_actions(
-    states: Sequence[RunState], code_hash: str, named: Collection[Path] = frozenset()
+    states: Sequence[RunState],
+    code_hash: str,
+    named: Collection[Path] = frozenset(),
+    *,
+    from_scratch: bool = False,
 ) -> list[Action]:
     """The action that continues each of these runs from its own `run.json`.
 
@@ -84,7 +93,16 @@ def resume_actions(
         elif state.silent and state.run.path in named:
             kind, reason = "retry", f"{state.message}, and presumed dead"
         actions.append(Action(kind, state.sweep, state.name, reason, None, state))
-    return actions
+    return _from_scratch(actions) if from_scratch else actions
+
+
+def _from_scratch(actions: Sequence[Action]) -> list[Action]:
+    return [
+        replace(action, from_scratch=True, reason=f"{action.reason}; from scratch")
+        if action.submits
+        else action
+        for action in actions
+    ]
 
 
 def _decide(state: RunState | None, code_hash: str, max_attempts: int | None) -> tuple[Kind, str]:

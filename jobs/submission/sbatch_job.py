@@ -51,7 +51,7 @@ FOLDER = ".by-hand"
 DEFAULT = code_snapshot.CODE_ROOT / "sweeps" / "default.yaml"
 AFTER_FAILURE = "--after-failure"
 """First argument of the step that follows a failure of the agents' step (`jobs.node.after_failure`)."""
-_FLAGS = ("--config", "--name", "--skip-preflight")
+_FLAGS = ("--config", "--name", "--skip-preflight", "--from-scratch")
 _TIME_LIMIT = "job.time_limit_min"
 _LOCK_S = 60.0
 """Seconds to wait for another submitter of the same sweep."""
@@ -135,6 +135,7 @@ def read_request(argv: Sequence[str], allocation: CurrentAllocation) -> argparse
     parser.add_argument("--config", type=Path, default=DEFAULT)
     parser.add_argument("--name")
     parser.add_argument("--skip-preflight", action="store_true")
+    parser.add_argument("--from-scratch", action="store_true")
     try:
         given, rest = parser.parse_known_args(argv)
     except argparse.ArgumentError as error:
@@ -165,6 +166,7 @@ def read_request(argv: Sequence[str], allocation: CurrentAllocation) -> argparse
         on_end=None,
         command=(),
         skip_preflight=given.skip_preflight,
+        from_scratch=given.from_scratch,
     )
 
 
@@ -203,7 +205,8 @@ def _plan(allocation: CurrentAllocation, request: argparse.Namespace) -> dict[st
     with sweep_lock(root / name, _LOCK_S):
         states = refresh(read_runs(root, name), scheduler, receipts=True)
         planned = _limited(run_plan(request, states), allocation.time_limit_min())
-        actions = plan_actions(planned, states, code_hash(), command_hashes(planned, root))
+        commands = command_hashes(planned, root)
+        actions = plan_actions(planned, states, code_hash(), commands, from_scratch=request.from_scratch)
         (action,) = actions
         label = f"{name}/{action.name}"
         if action.kind == "in_progress" and action.state and action.state.job_id == job_id:
@@ -222,6 +225,8 @@ def _plan(allocation: CurrentAllocation, request: argparse.Namespace) -> dict[st
         if action.job_id is not None:
             number = journal.entries(RunDir(root / label))[-1].number
             print(f"{label}: runs the present code, including edits made since sbatch", flush=True)
+            if request.from_scratch:
+                print(f"{label}: {action.reason}", flush=True)
             return {"run": label, "submission": number}
     if action.kind in ("up_to_date", "outdated"):
         print(f"{label}: {action.reason}; nothing to do", flush=True)

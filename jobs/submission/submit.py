@@ -16,8 +16,9 @@ from typing import Any
 from disttrain.errors import ConfigError
 from disttrain.records import collect_provenance
 from disttrain.records.json_files import create_exclusive, read_json_or_none, write_json
-from disttrain.records.run_directory import RunDir
+from disttrain.records.run_directory import RunDir, rename_aside
 from jobs.core import code_snapshot, command_code, journal
+from jobs.core.attempt import checkpoint_folder
 from jobs.core.command_code import CommandReader
 from jobs.core.processes import child_environment, host
 from jobs.core.progress import Progress, without_progress
@@ -139,7 +140,7 @@ def _submit_group(
                 late = dataclasses.replace(each.action, kind="in_progress", reason="started in the meantime")
                 results.append((each.position, late))
                 continue
-        settled.append(each)
+        settled.append(_from_scratch(each) if each.action.from_scratch else each)
     if not settled:
         return results
     batch = batch_of(settled, chains)
@@ -162,6 +163,16 @@ def _submit_group(
         journal.write_receipt(submission.run, submission.number, job_id)
         results.append((each.position, dataclasses.replace(each.action, job_id=job_id)))
     return results
+
+
+def _from_scratch(prepared: PreparedRun) -> PreparedRun:
+    """The run, whose checkpoints are set aside; the reason of its action names their folder."""
+    folder = checkpoint_folder(prepared.run, prepared.record["config"])
+    if not folder.exists():
+        return prepared
+    aside = rename_aside(folder, "aside")
+    reason = f"{prepared.action.reason}, its checkpoints are now in {aside.name}"
+    return dataclasses.replace(prepared, action=dataclasses.replace(prepared.action, reason=reason))
 
 
 def _remove_new_run(run: RunDir) -> None:

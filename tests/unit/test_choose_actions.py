@@ -105,6 +105,35 @@ def test_resume_overrides_what_stands_in_the_way() -> None:
     ]
 
 
+def test_from_scratch_overrides_it_too_and_leaves_completed_runs() -> None:
+    refused = known("failed", retryable=False, cause="refused")
+    (action,) = plan_actions(PLAN, [refused], CODE, from_scratch=True)
+    assert (action.kind, action.from_scratch) == ("retry", True)
+    (done,) = plan_actions(PLAN, [known("done")], CODE, from_scratch=True)
+    assert (done.kind, done.from_scratch) == ("up_to_date", False)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_from_scratch_keeps_the_checkpoints_aside(tmp_path: Path, elsewhere: bool) -> None:
+    run = failed_once(tmp_path)
+    folder = run.checkpoints
+    if elsewhere:
+        record = read_json(run.run_json)
+        record["config"]["checkpoint"]["dir"] = str(tmp_path / "checkpoints")
+        write_json(run.run_json, record)
+        folder = tmp_path / "checkpoints" / "demo" / "a"
+    for number in ("", "-2"):
+        (folder / "step-00000005").mkdir(parents=True)
+        resumed = resume_actions([read_state(run)], CODE, from_scratch=True)
+        assert folder.exists()  # a dry run ends here
+        (action,) = carry_out(resumed, FakeScheduler(), tmp_path)
+        aside = folder.with_name(f"{folder.name}.aside{number}")
+        assert (aside / "step-00000005").is_dir()
+        assert not folder.exists()
+        assert (action.kind, aside.name in action.reason) == ("retry", True)
+        journal.revoke(run, 1, "launch_failed", "why")
+
+
 def test_a_silent_run_is_started_again_only_by_its_name() -> None:
     silent = known("running", silent=True, message="silent for 12 min")
     assert [action.kind for action in resume_actions([silent], CODE)] == ["in_progress"]

@@ -53,7 +53,9 @@ def test_the_shape_is_the_jobs_own(tmp_path: Path) -> None:
         "on_end": None,
         "command": (),
         "skip_preflight": False,
+        "from_scratch": False,
     }
+    assert request(tmp_path, "--config", "my.yaml", "--from-scratch")["from_scratch"]
     assert request(tmp_path, "--config", "my.yaml", "--skip-preflight")["skip_preflight"]
     gpus = {"SLURM_GPUS_ON_NODE": "4"}
     assert request(tmp_path, "--config", "my.yaml", **gpus)["gpus_per_node"] is None
