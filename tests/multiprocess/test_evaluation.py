@@ -18,6 +18,7 @@ from disttrain.train import finish, prepare, run_loop
 from tests.support.ranks import Ranks
 from tests.support.small_models import Deep, source
 from tests.support.stopping import config
+from tests.support.tolerance import tolerance
 
 pytestmark = pytest.mark.multiprocess
 
@@ -37,7 +38,7 @@ def test_batch_norm_is_validated_with_the_statistics_that_a_checkpoint_holds(
     model.load_state_dict(state)
     model.eval()
     expected = F.cross_entropy(model(held_out.inputs), held_out.targets).item()
-    assert points[-1].loss == pytest.approx(expected, rel=1e-5)
+    assert points[-1].loss == pytest.approx(expected, rel=tolerance())
 
 
 def test_validation_does_not_change_training(two_ranks: Ranks, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from disttrain.parallel.mesh import build_mesh
 from disttrain.runtime.process_group import World
 from tests.support.ranks import Ranks
 from tests.support.stopping import MODEL, Seen, config, train_until
+from tests.support.tolerance import approx_losses, tolerance
 
 pytestmark = pytest.mark.multiprocess
 
@@ -96,7 +97,7 @@ def test_a_sharded_model_learns_what_a_replicated_one_does(three_ranks, tmp_path
     expected = losses(three_ranks, made("ddp", 3), tmp_path / "ddp")
     config = made("fsdp", 3, 2, accumulation=accumulation)
     found = losses(three_ranks, config, tmp_path / "fsdp")
-    assert found == (pytest.approx(expected[0], rel=1e-5), pytest.approx(expected[1], rel=1e-5))
+    assert found == (approx_losses(expected[0]), pytest.approx(expected[1], rel=tolerance(STEPS)))
 
 
 def test_running_statistics_are_those_of_ddp(three_ranks: Ranks, tmp_path: Path) -> None:
@@ -105,7 +106,7 @@ def test_running_statistics_are_those_of_ddp(three_ranks: Ranks, tmp_path: Path)
     sgd = {"optim": OptimConfig(name="sgd", lr=0.1)}
     expected = losses(three_ranks, made("ddp", 3, model=MODEL).model_copy(update=sgd), tmp_path / "ddp")
     found = losses(three_ranks, made("fsdp", 3, model=MODEL).model_copy(update=sgd), tmp_path / "fsdp")
-    assert found == (pytest.approx(expected[0], rel=1e-5), pytest.approx(expected[1], rel=1e-5))
+    assert found == (approx_losses(expected[0]), pytest.approx(expected[1], rel=tolerance(STEPS)))
 
 
 def test_a_sharded_run_that_stops_and_resumes_is_the_run_that_never_stopped(three_ranks, tmp_path) -> None:
@@ -162,8 +163,8 @@ def test_a_checkpoint_continues_under_another_strategy_and_world_size(
     config = config.model_copy(update={"checkpoint": CheckpointConfig(**start)})
     found = late.call(train_until, config, tmp_path / "resumed", 0, None)
     assert found[0].metrics.resumed_step == 3
-    assert [point.loss for point in found[0].metrics.loss_history] == pytest.approx(
-        [point.loss for point in whole[0].metrics.loss_history], rel=1e-5
+    assert [point.loss for point in found[0].metrics.loss_history] == approx_losses(
+        [point.loss for point in whole[0].metrics.loss_history]
     )
 
 

@@ -23,6 +23,7 @@ from disttrain.runtime.stop_signals import StopSignals
 from disttrain.train import finish, prepare, run_loop
 from tests.support.small_models import Net, source
 from tests.support.stopping import alone
+from tests.support.tolerance import approx_losses, assert_close, tolerance
 
 pytestmark = pytest.mark.multiprocess
 
@@ -128,10 +129,10 @@ def test_ten_steps_are_those_of_a_plain_pytorch_loop(request, tmp_path: Path, na
     else:
         results = request.getfixturevalue("two_ranks").call(trained, made, tmp_path)
     for parameters, *_ in results:
-        torch.testing.assert_close(parameters, expected, rtol=1e-4, atol=1e-6)
+        assert_close(parameters, expected, sums=STEPS)
     _, found_losses, found_validations = results[0]
-    assert found_losses == pytest.approx(losses, rel=1e-5)
+    assert found_losses == approx_losses(losses)
     assert [each[:2] for each in found_validations] == [each[:2] for each in validations]
     assert [each[2] for each in found_validations] == pytest.approx(
-        [each[2] for each in validations], rel=1e-5
+        [each[2] for each in validations], rel=tolerance(STEPS)
     )
