@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -12,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from disttrain.records.json_files import read_json
+from disttrain.records.json_files import read_json, write_json
 from disttrain.records.node import NodeRecord
 from disttrain.records.planned import RunRecord
 from disttrain.records.run_directory import RunDir
 from jobs.core import excluded_nodes, journal
 from jobs.core.excluded_nodes import ExcludedNode
+from jobs.core.requeue_policy import EXIT_DO_NOT_REQUEUE
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.run_state import read_runs, read_state
 from tests.support.jobs import STANDIN, starts, wait_until
@@ -113,6 +115,31 @@ def test_both_ways_make_the_same_run(
     for node in (0, 1):
         seen = [mask(seen_by(run, node), run) for run in runs]
         assert dict(seen[0].items() ^ seen[1].items()) == {}
+
+
+@pytest.mark.slow
+def test_a_run_with_nothing_but_damaged_checkpoints_starts_only_from_scratch(
+    folder: Path, on_slurm: MiniCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DISTTRAIN_LAUNCHER")  # real ranks
+    command = ("--config", "my.yaml", "--checkpoint.every_steps=20")
+    words_of(folder, by_hand(folder, *command))
+    run = only_run(folder)
+    outcome = read_json(run.done)
+    run.done.unlink()
+    write_json(run.failed, outcome | {"cause": "crashed", "retryable": True})
+    os.truncate(run.checkpoints / "step-00000020" / "__0_0.distcp", 9)
+    refused = by_hand(folder, *command)
+    wait_until(ended(refused))
+    assert (read_json(run.failed)["cause"], read_json(run.failed)["next"]) == ("refused", None)
+    assert "--from-scratch" in read_json(run.failed)["message"]
+    assert exit_code(on_slurm, refused) == EXIT_DO_NOT_REQUEUE
+    said = words_of(folder, by_hand(folder, *command, "--from-scratch"))
+    assert "checkpoints.aside" in said
+    assert run.done.exists()
+    assert read_json(run.metrics)["resumed_step"] is None
+    assert [path.name for path in run.checkpoints.iterdir()] == ["step-00000020"]
+    assert [path.name for path in (run.path / "checkpoints.aside").iterdir()] == ["step-00000020.damaged"]
 
 
 def name_of(folder: Path) -> str:
