@@ -26,6 +26,9 @@ from jobs.core.exit_evidence import read_evidence
 from jobs.core.processes import current_process
 from jobs.core.requeue_policy import JobStart, RequeueDecision
 
+NOT_RECORDED = "not recorded: "
+"""Precedes the error of the file system in the message of a status that `close_attempt` could not write."""
+
 
 class DoNotRestart(Exception):
     """This start of a job must not train; the message gives the reason in one line."""
@@ -229,7 +232,7 @@ def close_attempt(
         write_json(attempt.record, record | {"message": status.message, "next": outcome["next"]})
         write_json(run.done if status.cause == "finished" else run.failed, outcome)
     except OSError as error:  # a full disk must not prevent the requeue; the next start closes the attempt
-        message = "; ".join(filter(None, [status.message, f"not recorded: {message_of(error)}"]))
+        message = "; ".join(filter(None, [status.message, f"{NOT_RECORDED}{message_of(error)}"]))
         return replace(status, message=message)
     return status
 

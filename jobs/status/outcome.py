@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,12 +16,16 @@ from typing import Any
 from disttrain.records.json_files import read_json, read_json_or_none
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal
+from jobs.core.attempt import NOT_RECORDED
+from jobs.core.log_text import read_tail
 from jobs.core.processes import is_alive
 from jobs.core.requeue_policy import RULES
 
 SILENT_AFTER_S = 600.0
 """A run on another host is `silent` after this time without progress."""
 _FULL_BELOW_BYTES = 64 * 1024
+_UNRECORDED = re.compile(rf" agent: (\w+): (.*{NOT_RECORDED}.*)")
+"""Line of an agent, or of the supervisor, about an end that `close_attempt` could not record."""
 
 
 def recorded_outcome(run: RunDir, attempt: int | None) -> dict[str, Any] | None:
@@ -62,7 +67,7 @@ def unclaimed_outcome(
             return failed_outcome("cancelled", revoked["message"]) | {"submission": None}
         return {"state": "planned", "message": revoked["message"], "submission": None}
     if holder_died:
-        return _lost("its job ended while it was queued")
+        return _lost(with_full_disk("its job ended while it was queued", entry.run.path))
     return {"state": "queued" if (entry.parts or set()) & {"receipt", "holder"} else "submitting"}
 
 
@@ -84,7 +89,15 @@ def claimed_outcome(run: RunDir, claim: Mapping[str, Any], updated: float | None
     metrics = read_json_or_none(run.metrics) or {}
     if metrics.get("status") == "completed" and metrics.get("attempt") == attempt:
         return {"state": "done", "cause": "finished"}
-    return _lost(f"its job on {claim['process']['host']} ended without recording why{_full_disk(run.path)}")
+    message = f"its job on {claim['process']['host']} ended without recording why"
+    return unrecorded_outcome(run, attempt) or _lost(with_full_disk(message, run.path))
+
+
+def unrecorded_outcome(run: RunDir, attempt: int) -> dict[str, Any] | None:
+    """The state by the log of node 0, whose agent could not write the record of the end; else None."""
+    ends = _UNRECORDED.findall(read_tail(run.attempt(attempt).node_log(0)))
+    known = [(cause, message) for cause, message in ends if cause in RULES]
+    return failed_outcome(*known[-1]) if known else None
 
 
 def by_hand_outcome(updated: float | None, started: Path) -> dict[str, Any]:
@@ -104,13 +117,13 @@ def _lost(message: str) -> dict[str, Any]:
     return failed_outcome("lost", message) | {"state": "lost"}
 
 
-def _full_disk(folder: Path) -> str:
-    """`; the disk is full: PATH` if it is, so that a job could not record its end there."""
+def with_full_disk(message: str, folder: Path) -> str:
+    """The message, with `; the disk is full: PATH` if it is, so that a job could not record its end there."""
     with contextlib.suppress(OSError):
         disk = os.statvfs(folder)
-        if disk.f_bavail * disk.f_frsize < _FULL_BELOW_BYTES:
-            return f"; the disk is full: {folder}"
-    return ""
+        if disk.f_bavail * disk.f_frsize < _FULL_BELOW_BYTES and "disk is full" not in message:
+            return f"{message}; the disk is full: {folder}"
+    return message
 
 
 def silent_s(updated: float | None, started: Path) -> float:

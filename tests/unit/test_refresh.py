@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import submit as command_line
-from disttrain.records.json_files import write_json
+from disttrain.records.json_files import write_json, write_text
 from disttrain.records.run_directory import RunDir
 from jobs.cli import polling
 from jobs.cli.status_table import state_note
@@ -17,13 +17,14 @@ from jobs.core import journal
 from jobs.core.processes import current_process
 from jobs.schedulers.base import Job
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
+from jobs.status import outcome as outcomes
 from jobs.status.outcome import SILENT_AFTER_S
 from jobs.status.refresh import ACCOUNTING_LAG_S, refresh, refresh_all
 from jobs.status.run_state import RunState, read_runs, read_state
 from jobs.submission.choose_actions import resume_actions
 from tests.support.commands import Commands, record, sacct, squeue
 from tests.support.jobs import CODE, FakeSlurm, wait_until
-from tests.support.states import on_cluster, on_slurm
+from tests.support.states import make_run, on_cluster, on_slurm
 
 KEYS = {"config_key": "k", "run_key": "r", "code_hash": CODE}
 
@@ -360,3 +361,33 @@ def test_a_run_on_another_slurm_cluster_keeps_its_state(tmp_path: Path) -> None:
     ]
     kinds = {action.name: action.kind for action in resume_actions(states, CODE)}
     assert (kinds["there"], kinds["unknown"], kinds["here"]) == ("in_progress", "in_progress", "retry")
+
+
+@pytest.mark.parametrize("requeued", [False, True])
+def test_a_job_that_failed_on_a_full_disk_names_the_disk(
+    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requeued: bool
+) -> None:
+    """`requeued`: its first start was recorded, and the second one could not claim the run."""
+    run = on_slurm(tmp_path, claimed=True)
+    if requeued:
+        outcome = {"cause": "preempted", "attempt": 0, "ended": journal.utc_now(), "retryable": True}
+        write_json(run.failed, outcome | {"next": "requeue"})
+    squeue(commands)
+    sacct(commands, record("7", "FAILED", "69:0"))
+    assert "full" not in (asked(run).message or "")
+    monkeypatch.setattr(outcomes, "_FULL_BELOW_BYTES", float("inf"))
+    assert f"the disk is full: {run.path}" in (asked(run).message or "")
+
+
+@pytest.mark.parametrize("here", [False, True], ids=["slurm", "this machine"])
+def test_an_end_that_could_not_be_recorded_is_read_from_the_log_of_node_0(
+    commands: Commands, tmp_path: Path, here: bool
+) -> None:
+    run = make_run(tmp_path, "s/a", "lost") if here else on_slurm(tmp_path, claimed=True)
+    line = "agent: killed: rank 0 was ended by SIGKILL; not recorded: [Errno 13] Permission denied: 'a'"
+    write_text(run.attempt(0).node_log(0), f"output\n{journal.utc_now()} {line}\n")
+    squeue(commands)
+    sacct(commands, record("7", "FAILED", "1:0"))
+    state = asked(run)
+    assert (state.state, state.cause, state.retryable) == ("failed", "killed", True)
+    assert "Permission denied" in (state.message or "")

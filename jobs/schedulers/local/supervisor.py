@@ -24,6 +24,7 @@ from disttrain.records.run_json import read_run_json
 from jobs.core import code_snapshot, hook, journal, processes
 from jobs.core.attempt import close_attempt, open_attempt
 from jobs.core.signals import wait_for_signal
+from jobs.node.node_log import log_line
 from jobs.schedulers.local import fifo_queue
 
 SHUTDOWN_S = 10.0
@@ -112,7 +113,9 @@ def supervise(run: RunDir, submission: int, job_id: str) -> None:
         "timeout": f"ended at job.time_limit_min={limit_min:g}",
         "cancelled": "a signal to its supervisor ended it",
     }.get(stopped or "")
-    close_attempt(run, attempt, agents.exit_codes, external_cause=stopped, external_message=message)
+    status = close_attempt(run, attempt, agents.exit_codes, external_cause=stopped, external_message=message)
+    with contextlib.suppress(OSError), open(attempt.node_log(0), "a") as log, contextlib.redirect_stdout(log):
+        log_line(f"{status.cause}: {status.message}" if status.message else status.cause)
     _call_hook(run, attempt)
 
 
