@@ -144,9 +144,10 @@ def print_actions_and_wait(
     states: list[RunState] = []
     if args.wait:
         states = _wait(actions, runs, schedulers, args)
-    elif not args.json and any(action.submits or action.kind == "in_progress" for action in actions):
-        sweeps = " ".join(_sweeps(runs))
-        print(f"watch them: submit.py watch {sweeps}{runs_flag(args.runs)}", *reports, sep="\n")
+    elif not args.json:
+        if any(action.submits or action.kind == "in_progress" for action in actions):
+            print(f"watch them: submit.py watch {' '.join(_sweeps(runs))}{runs_flag(args.runs)}")
+        print(*(f"{line}\n" for line in reports), sep="", end="")
     if args.json:
         add_json(states or read_states(runs), actions=actions_json(actions))
     exit_code = report_missing(actions)

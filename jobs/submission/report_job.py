@@ -9,6 +9,7 @@ replaces it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,8 +37,9 @@ def journal_of(root: Path, sweep: str) -> RunDir:
 def ensure(root: Path, sweep: str, scheduler: Scheduler, *, anew: bool) -> str | None:
     """Make sure that a report job waits for the active runs of a sweep; its id, or None without such runs.
 
-    `anew`: runs were submitted that the present report job does not wait for. The caller holds `sweep_lock`.
-    Raises `SubmitError`.
+    Without such runs, a report job that has ended without a report is submitted again. `anew`: runs were
+    submitted that the present report job does not wait for. The caller holds `sweep_lock`. Raises
+    `SubmitError`.
     """
     states = refresh(read_runs(root, sweep), scheduler, receipts=True)
     awaited = [
@@ -45,13 +47,14 @@ def ensure(root: Path, sweep: str, scheduler: Scheduler, *, anew: bool) -> str |
         for state in states
         if state.active and state.job_id and is_submitted_to(scheduler, state.cluster, state.cluster_name)
     ]
-    if not awaited:
-        return None
     folder = journal_of(root, sweep)
     there = _alive(folder, scheduler)
+    if not awaited and (there or not states or not _ended_without_report(folder)):
+        return None
     if there and not anew:
         return there[max(there)].job_id
-    job_id = _submit(folder, awaited, scheduler, [sweep, "--runs", str(root.absolute())])
+    newest = max(awaited or states, key=submission_time).run  # its code can read the records of all the runs
+    job_id = _submit(folder, awaited, newest, scheduler, [sweep, "--runs", str(root.absolute())])
     refused = scheduler.cancel({each.job_id: each.tag for each in there.values()})
     for number, each in there.items():
         if each.job_id not in refused:
@@ -59,7 +62,21 @@ def ensure(root: Path, sweep: str, scheduler: Scheduler, *, anew: bool) -> str |
     return job_id
 
 
-def _submit(folder: RunDir, awaited: Sequence[RunState], scheduler: Scheduler, arguments: list[str]) -> str:
+def _ended_without_report(folder: RunDir) -> bool:
+    """Whether the job of the newest report has ended, and no report is newer than its submission."""
+    newest = next(reversed(journal.entries(folder)), None)
+    if newest is None or (newest.read("claim") or {}).get("cause") != "lost":
+        return False
+    try:
+        written = os.stat(folder.path.parent / "report" / "report.html").st_mtime
+    except FileNotFoundError:
+        return True
+    return journal.utc_time(written) < (newest.read("intent") or {})["time"]
+
+
+def _submit(
+    folder: RunDir, awaited: Sequence[RunState], newest: RunDir, scheduler: Scheduler, arguments: list[str]
+) -> str:
     tag = submission_tag(folder, journal.next_submission(folder))
     intent = {
         "cluster": scheduler.name,
@@ -70,7 +87,6 @@ def _submit(folder: RunDir, awaited: Sequence[RunState], scheduler: Scheduler, a
         "after": [state.job_id for state in awaited],
     }
     number = journal.write_intent(folder, intent)
-    newest = max(awaited, key=submission_time).run  # its code can read the records of all the runs
     record = read_json_or_none(newest.run_json) or {}
     # Code without `job.on_end` does not know the option.
     if "on_end" in ((record.get("config") or {}).get("job") or {}):

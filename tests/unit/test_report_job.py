@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from disttrain.records.json_files import read_json, write_json
+from disttrain.records.json_files import read_json, write_json, write_text
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_snapshot
 from jobs.core import journal as ledger
@@ -16,6 +16,7 @@ from jobs.schedulers.slurm.report_script import ReportScript, render_report_scri
 from jobs.schedulers.slurm.site_profile import Profile
 from jobs.submission import report_job
 from tests.support.jobs import FakeScheduler, repeats, submit, sweep_plan
+from tests.support.verbs import end
 
 
 def test_it_waits_for_all_runs_on_their_way_and_is_one(tmp_path: Path) -> None:
@@ -140,3 +141,21 @@ def test_its_script() -> None:
     assert "gpu" not in script
     assert "mail" not in script.lower()
     assert RunDir(job.logs.parent).submissions == job.logs
+
+
+def test_one_that_ended_without_a_report_is_submitted_again_after_the_runs(tmp_path: Path) -> None:
+    cluster = FakeScheduler()
+    submit(sweep_plan("a"), cluster, tmp_path)
+    assert report_job.ensure(tmp_path, "demo", cluster, anew=True) == "later:1"
+    end(RunDir(tmp_path / "demo" / "a"), "finished")
+    assert report_job.ensure(tmp_path, "demo", cluster, anew=False) is None, "it has not ended"
+    cluster.job = Job("ended")
+    assert report_job.ensure(tmp_path, "demo", cluster, anew=False) == "later:2"
+    assert cluster.followed[-1] == ("demo", [])
+    write_text(tmp_path / "demo" / "report" / "report.html", "")
+    assert report_job.ensure(tmp_path, "demo", cluster, anew=False) is None
+
+
+def test_its_script_without_jobs_to_wait_for() -> None:
+    job = ReportScript("report-demo", "tag", [], ["submit.py"], Path("/logs"), "python", Profile(name="site"))
+    assert "dependency" not in render_report_script(job)
