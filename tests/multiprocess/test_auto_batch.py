@@ -147,5 +147,5 @@ def test_a_model_that_does_not_fit_is_refused(tmp_path: Path) -> None:
 def test_a_probe_that_is_killed_from_outside_does_not_count_as_out_of_memory(
     two_ranks: Ranks, tmp_path: Path
 ) -> None:
-    with pytest.raises(Exception, match=r"rank 1: the probe of 4 samples was ended by SIGKILL"):
+    with pytest.raises(Exception, match="rank 1: the probe of 4 samples was ended by SIGKILL"):
         two_ranks.call(train_until, hungry(2, size=4, killed=True), tmp_path, 0, None)

@@ -148,14 +148,8 @@ def test_one_that_ended_without_a_report_is_submitted_again_after_the_runs(tmp_p
     submit(sweep_plan("a"), cluster, tmp_path)
     assert report_job.ensure(tmp_path, "demo", cluster, anew=True) == "later:1"
     end(RunDir(tmp_path / "demo" / "a"), "finished")
-    assert report_job.ensure(tmp_path, "demo", cluster, anew=False) is None, "it has not ended"
     cluster.job = Job("ended")
     assert report_job.ensure(tmp_path, "demo", cluster, anew=False) == "later:2"
     assert cluster.followed[-1] == ("demo", [])
     write_text(tmp_path / "demo" / "report" / "report.html", "")
     assert report_job.ensure(tmp_path, "demo", cluster, anew=False) is None
-
-
-def test_its_script_without_jobs_to_wait_for() -> None:
-    job = ReportScript("report-demo", "tag", [], ["submit.py"], Path("/logs"), "python", Profile(name="site"))
-    assert "dependency" not in render_report_script(job)
