@@ -5,6 +5,8 @@
             ...  # forward, backward, optimizer.step(), as before
             telemetry.record_loss(loss)  # optional: the loss curve
 
+A loop without a loader calls `telemetry.step()` at the end of each step instead.
+
 Hooks find the phases of a step: `next(loader)`, the forward pass, the end of backward, the optimizer's
 step, the collectives of `fully_shard`. Records, `metrics.json` and report have the same form as for `train`.
 """
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, get_args
@@ -39,6 +41,7 @@ from disttrain.step_result import StepResult
 from disttrain.telemetry.loop import fsdp_exposed
 from disttrain.telemetry.loop.ddp_exposed import DdpExposed
 from disttrain.telemetry.loop.loop_config import StepPlan, known_values, loop_config, same_on_all_ranks
+from disttrain.telemetry.loop.unwrap import unwrap_model, unwrap_optimizer
 from disttrain.telemetry.machine_facts import describe_machine
 from disttrain.telemetry.model_report import add_model_report, reason_at_start
 from disttrain.telemetry.run import RunTelemetry
@@ -55,7 +58,9 @@ class LoopTelemetry:
     Args:
         run_dir: run directory; rank 0's value is used on all ranks. None: `runs/by-hand/<script>-<time>`. A
             job of `submit.py` uses its own run directory instead.
-        model: a `DistributedDataParallel` module, a module sharded by `fully_shard`, or any on one rank.
+        model: a `DistributedDataParallel` module, a module sharded by `fully_shard`, or any on one rank;
+            also as Accelerate, Fabric or Lightning wraps it.
+        optimizer: that of the loop, also as they wrap it.
         steps: announced optimizer steps of the whole loop. Other numbers of steps are reported.
         samples_per_step: samples that this rank trains on in one optimizer step.
         accumulation: batches that share one optimizer step.
@@ -63,8 +68,8 @@ class LoopTelemetry:
         telemetry: keys of the config section `telemetry`, such as `warmup_steps`.
 
     Raises:
-        ConfigError: for an invalid number or an invalid key of `telemetry`, and for numbers that differ
-            between the ranks.
+        ConfigError: for an invalid number or an invalid key of `telemetry`, for numbers that differ between
+            the ranks, and for a model or an optimizer on which torch runs no hooks.
     """
 
     def __init__(
@@ -80,10 +85,12 @@ class LoopTelemetry:
         telemetry: dict[str, Any] | None = None,
     ) -> None:
         plan = StepPlan(steps, samples_per_step, accumulation, resumed_step)
+        model, optimizer = unwrap_model(model), unwrap_optimizer(optimizer)
         self._optimizer = optimizer
         self._plan = plan
         self._step = resumed_step
-        self._began = False
+        self._in_pass = False
+        self._profiling = ExitStack()  # of the step under way
         self._loss: Tensor | None = None  # of the step under way
         self._stepped = False
         device = compute_device(model)
@@ -138,14 +145,11 @@ class LoopTelemetry:
         Time between two passes, such as a validation, belongs to no step.
         """
         batches = iter(loader)
-        if self._began:
-            self.clock.start()
-        else:
-            self._telemetry.start()
-            self._began = True
-        while True:
-            profiled, step = self._telemetry.profiled, self._step + 1
-            with profiled.take(step, self) if step in profiled.steps else nullcontext():
+        self.clock.start()
+        self._in_pass = True
+        try:
+            while True:
+                self._begin_step()
                 for number in range(self._plan.accumulation):
                     self.clock.switch(INPUT)
                     try:
@@ -153,18 +157,42 @@ class LoopTelemetry:
                     except StopIteration:
                         return
                     if number == 0:
-                        self._model_hooks.on_step(step)
+                        self._model_hooks.on_step(self._step + 1)
                     yield batch
-            self._step = step
-            loss, self._loss = self._loss, None
-            lr = float(self._optimizer.param_groups[0]["lr"])
-            missed = self._comm.missed(self._stepped) if self._comm else None
-            self._telemetry.step_done(
-                StepResult(step, self._no_loss if loss is None else loss, lr, exposed_comm_reason=missed),
-                loss_recorded=loss is not None,
-            )
-            self._watch.step_done(step)
-            self._stepped = False
+                self._end_step()
+        finally:
+            self._in_pass = False
+            self._profiling.close()
+
+    def step(self) -> None:
+        """End a step of a loop without `steps`; the next one begins. The first begins with the `with` block.
+
+        Time since the previous call that is neither forward pass, backward pass nor optimizer counts as
+        `other`. Raises `RuntimeError` within `steps`.
+        """
+        if self._in_pass:
+            raise RuntimeError("step() within steps(), which ends each step itself")
+        self._end_step()
+        self._begin_step()
+        self._model_hooks.on_step(self._step + 1)
+
+    def _begin_step(self) -> None:
+        step, profiled = self._step + 1, self._telemetry.profiled
+        if step in profiled.steps:
+            self._profiling.enter_context(profiled.take(step, self))
+
+    def _end_step(self) -> None:
+        self._profiling.close()
+        self._step += 1
+        loss, self._loss = self._loss, None
+        lr = float(self._optimizer.param_groups[0]["lr"])
+        missed = self._comm.missed(self._stepped) if self._comm else None
+        self._telemetry.step_done(
+            StepResult(self._step, self._no_loss if loss is None else loss, lr, exposed_comm_reason=missed),
+            loss_recorded=loss is not None,
+        )
+        self._watch.step_done(self._step)
+        self._stepped = False
 
     def record_loss(self, loss: Tensor) -> None:
         """Record the mean loss of this rank's samples in this step, a scalar, for the loss curve.
@@ -178,12 +206,14 @@ class LoopTelemetry:
         raise AttributeError("LoopTelemetry.note(loss) was renamed: use record_loss(loss)")
 
     def __enter__(self) -> LoopTelemetry:
+        self._telemetry.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._watch.close()
+        self._profiling.close()
         for hook in self._hooks:
             hook.remove()
         if self._comm is not None:
