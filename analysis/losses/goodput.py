@@ -7,7 +7,7 @@
     checkpoint   saving within those steps
     rework       steps that a later attempt repeated
     evaluation   validations between steps
-    other        the rest: between steps, and from the last recorded step to the end of the attempt
+    other        the rest: between steps (`gap_s`), and from the last recorded step to the end of the attempt
 
     goodput = training / all seconds
 

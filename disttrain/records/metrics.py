@@ -124,6 +124,9 @@ class Metrics(Record):
     seconds_total: float
     """Wall time of the training loop on rank 0 in seconds, validation included. Of earlier attempts it covers
     the steps that were kept."""
+    gap_s: float | None = None
+    """The part of `seconds_total` between the steps, outside of every step: profiling, validation, waiting
+    for a checkpoint. No figure of throughput contains it. Null for an ingested run."""
     resumed_step: int | None = None
     """Step of the checkpoint that this attempt resumed from; null for a start at step 1."""
     checkpoint_step: int | None = None

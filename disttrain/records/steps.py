@@ -25,6 +25,9 @@ class Step(Record):
     """Start, in seconds since this rank's loop began; monotonic clock. Null where an ingested table lacks it,
     like the phases and `lr`."""
     step_s: float
+    gap_s: float | None = None
+    """Wall time between the step before and this one that belongs to neither: profiling, validation, waiting
+    for a checkpoint. Null where an ingested table lacks it."""
     compute_s: float | None
     input_s: float | None
     comm_wait_s: float | None
@@ -65,6 +68,8 @@ class StepAggregate(Record):
     attempt began: the checkpoint carried its unfinished aggregate."""
     step_s: float
     """Sum over the steps, as the phases below."""
+    gap_s: float | None = None
+    """Wall time before each of the steps that belongs to no step, summed."""
     compute_s: float
     input_s: float
     comm_wait_s: float | None

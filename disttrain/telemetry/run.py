@@ -244,7 +244,7 @@ class RunTelemetry:
             "sampled": torch.tensor(self._left_out.profiled_count(self._step)),
             "ratio_steps": ratio_steps,
             "ratios": ratios,
-            "seconds": torch.tensor(self._seconds(), dtype=torch.float64),
+            "seconds": torch.tensor([self._seconds(), self._recorder.gap_s], dtype=torch.float64),
             **self._recorder.gradients.tensors(),
         }, own
 
@@ -266,7 +266,7 @@ class RunTelemetry:
         self._recorder.gradients.load(history)
         points = decode_json(history["evaluations"])
         self.eval_history = [EvalPoint.model_validate(point) for point in points]
-        self._seconds_before = history["seconds"].item()
+        self._seconds_before, self._recorder.gap_s = history["seconds"].tolist()
         if own:
             step_series.extend(self._recorder.durations, history["durations"])
             ranges = [(first, last) for first, last in decode_json(history["left_out"])]
@@ -361,6 +361,7 @@ class RunTelemetry:
             steps=self._step,
             seconds_total=seconds,
             training_time=seconds,
+            gap_s=recorder.gap_s,
             warmup_steps=sum(last - first + 1 for first, last in left_out) - profiled,
             sampled_steps=profiled,
             left_out=left_out,

@@ -24,6 +24,7 @@ class StepAccumulator:
     last: int = 0
     steps: int = 0
     start: float = 0.0
+    gap_s: float = 0.0
     sums: PhaseSeconds = field(default_factory=list)
     shortest: tuple[float, int] = (math.inf, 0)
     """Seconds and step."""
@@ -39,11 +40,14 @@ class StepAccumulator:
     skipped: int = 0
     """Steps whose update was skipped."""
 
-    def add(self, step: int, start: float, phases: PhaseSeconds, loss: float, lr: float) -> None:
+    def add(
+        self, step: int, start: float, phases: PhaseSeconds, loss: float, lr: float, gap_s: float
+    ) -> None:
         if not self.steps:
             self.first, self.start, self.sums = step, start, [0.0] * len(phases)
         self.last = step
         self.steps += 1
+        self.gap_s += gap_s
         step_s = sum(phases)
         for index, seconds in enumerate(phases):
             self.sums[index] += seconds
@@ -72,6 +76,7 @@ class StepAccumulator:
             "steps": self.steps,
             "start_s": round(self.start, DECIMALS),
             "step_s": round(sum(self.sums), DECIMALS),
+            "gap_s": round(self.gap_s, DECIMALS),
             **phases,
             "shortest_s": round(self.shortest[0], DECIMALS),
             "shortest_step": self.shortest[1],

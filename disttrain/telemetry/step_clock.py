@@ -55,6 +55,8 @@ class ClockedStep(NamedTuple):
     phases: PhaseSeconds
     within: dict[int, list[float]]
     """Seconds of each SHARD_SYNC and of each REPLICATE_SYNC, in order."""
+    gap_s: float
+    """Wall time before the step that belongs to no step."""
 
 
 class StepClock(Protocol):
@@ -65,7 +67,7 @@ class StepClock(Protocol):
         """The current phase."""
 
     def start(self) -> None:
-        """Begin the next step now, in phase OTHER. Time since the last `end_step` belongs to no step."""
+        """Begin the next step now, in phase OTHER. Time since the last `end_step` is its `gap_s`."""
 
     def switch(self, phase: int) -> None:
         """End the current phase and begin `phase`."""
@@ -87,15 +89,17 @@ class HostClock:
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self._now = now
         self._origin: float | None = None
-        self._last = self._began = 0.0
+        self._last = self._began = self._gap_s = 0.0
         self.phase = OTHER
         self._parts = _Parts()
         self._done: list[ClockedStep] = []
 
     def start(self) -> None:
-        self._last = self._began = self._now()
+        self._last = self._now()
         if self._origin is None:
-            self._origin = self._last
+            self._origin = self._began = self._last
+        self._gap_s += self._last - self._began
+        self._began = self._last
         self.phase = OTHER
         self._parts = _Parts()
 
@@ -108,9 +112,9 @@ class HostClock:
     def end_step(self) -> None:
         self.switch(OTHER)
         assert self._origin is not None, "start() comes first"
-        self._done.append(self._parts.closed(self._began - self._origin))
+        self._done.append(self._parts.closed(self._began - self._origin, self._gap_s))
         self._parts = _Parts()
-        self._began = self._last
+        self._began, self._gap_s = self._last, 0.0
 
     def finished(self, await_steps: int = 0) -> list[ClockedStep]:
         done, self._done = self._done, []
@@ -130,11 +134,13 @@ class CudaClock:
         self._anchor_s = 0.0
         """Seconds from the first `start()` to the anchor."""
         self._marks: list[tuple[int, torch.cuda.Event]] = []
-        self._pending: deque[list[tuple[int, torch.cuda.Event]]] = deque()
+        self._gap_from: torch.cuda.Event | None = None
+        self._pending: deque[tuple[torch.cuda.Event, list[tuple[int, torch.cuda.Event]]]] = deque()
 
     def start(self) -> None:
         self.phase = OTHER
         self._marks = [(OTHER, self._event())]
+        self._gap_from = self._gap_from or self._marks[0][1]
         if self._anchor is None:
             self._anchor = self._marks[0][1]
 
@@ -146,20 +152,22 @@ class CudaClock:
         boundary = self._event()
         self.phase = OTHER
         self._marks.append((OTHER, boundary))
-        self._pending.append(self._marks)
-        self._marks = [(OTHER, boundary)]
+        assert self._gap_from is not None, "start() comes first"
+        self._pending.append((self._gap_from, self._marks))
+        self._marks, self._gap_from = [(OTHER, boundary)], boundary
 
     def finished(self, await_steps: int = 0) -> list[ClockedStep]:
         if await_steps and self._pending:
             with heartbeat.collective():  # the device may wait for other ranks
-                self._pending[min(await_steps, len(self._pending)) - 1][-1][1].synchronize()
+                self._pending[min(await_steps, len(self._pending)) - 1][1][-1][1].synchronize()
         done = []
-        while self._pending and self._pending[0][-1][1].query():
-            marks = self._pending.popleft()
+        while self._pending and self._pending[0][1][-1][1].query():
+            gap_from, marks = self._pending.popleft()
             parts = _Parts()
             for (phase, begin), (_, end) in itertools.pairwise(marks):
                 parts.add(phase, begin.elapsed_time(end) / 1e3)
-            done.append(parts.closed(self._start_s(marks[0][1])))
+            start = marks[0][1]
+            done.append(parts.closed(self._start_s(start), gap_from.elapsed_time(start) / 1e3))
         return done
 
     def _start_s(self, start: torch.cuda.Event) -> float:
@@ -193,8 +201,8 @@ class _Parts:
         else:
             self._within.setdefault(phase, []).append(seconds)
 
-    def closed(self, start_s: float) -> ClockedStep:
-        return ClockedStep(start_s, self._phases, self._within)
+    def closed(self, start_s: float, gap_s: float) -> ClockedStep:
+        return ClockedStep(start_s, self._phases, self._within, gap_s)
 
 
 @contextmanager

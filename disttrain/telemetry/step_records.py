@@ -41,6 +41,7 @@ class _ClosedStep:
     lr: float
     grad_norm: float | None
     skipped: bool
+    gap_s: float
 
     @property
     def comm_measured(self) -> bool:
@@ -108,6 +109,8 @@ class StepLog:
         """Exposed communication / compute of each measured step."""
         self.measured: PhaseSeconds = [0.0] * len(PHASES)
         """Sums over the measured steps."""
+        self.gap_s = 0.0
+        """Wall time between all steps that are written, outside of every step."""
 
     @property
     def unread(self) -> int:
@@ -131,7 +134,7 @@ class StepLog:
 
     def collect(self, await_steps: int = 0) -> None:
         """Read the steps that the device has finished from the clock; wait for the first `await_steps`."""
-        for start, phases, within in self._clock.finished(await_steps):
+        for start, phases, within, gap_s in self._clock.finished(await_steps):
             recorded = self._recorded.popleft()
             exposed_s = [phases[COMM], *phases[len(PHASES) :]]
             del phases[len(PHASES) :]
@@ -141,7 +144,7 @@ class StepLog:
             self.gradients.add(recorded.step, grad_norm, skipped)
             closed = _ClosedStep(
                 recorded.step, start, phases, exposed_s, within, float(recorded.loss), recorded.lr, grad_norm,
-                skipped,
+                skipped, gap_s,
             )  # fmt: skip
             if not recorded.comm_measured:
                 closed.discard_comm()
@@ -222,6 +225,7 @@ class StepLog:
         self._write(closed, split=True)
 
     def _write(self, closed: _ClosedStep, *, split: bool) -> None:
+        self.gap_s += closed.gap_s
         comm_measured = self._split is not None and closed.comm_measured
         own_line = closed.step <= self._full_records or closed.step in self.profiled
         if not own_line and (split or not comm_measured):
@@ -229,7 +233,9 @@ class StepLog:
             if comm_measured != self._aggregate_comm_measured or warmup_ends:
                 self._end_aggregate()  # the steps of one aggregate are all measured, or none
             self._aggregate_comm_measured = comm_measured
-            self._aggregate.add(closed.step, closed.start, closed.phases, closed.loss, closed.lr)
+            self._aggregate.add(
+                closed.step, closed.start, closed.phases, closed.loss, closed.lr, closed.gap_s
+            )
             self._aggregate.add_gradients(closed.grad_norm, closed.skipped)
             if self._aggregate.steps == AGGREGATE_STEPS:
                 self._end_aggregate()
@@ -241,6 +247,7 @@ class StepLog:
                 "step": closed.step,
                 "start_s": round(closed.start, DECIMALS),
                 "step_s": round(sum(closed.phases), DECIMALS),
+                "gap_s": round(closed.gap_s, DECIMALS),
                 **_by_name(closed.phases, comm_measured=comm_measured, split=split),
                 "samples": self._samples,
                 "loss": closed.loss,

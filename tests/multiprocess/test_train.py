@@ -140,6 +140,8 @@ def test_validation_stands_outside_the_steps(tmp_path):
     assert len(evaluated) == 12
     for gap, elapsed in zip(gaps, evaluated, strict=False):
         assert gap >= elapsed - 1e-6
+    assert [step["gap_s"] for step in steps] == pytest.approx([steps[0]["start_s"], *gaps], abs=1e-6)
+    assert metrics.gap_s == pytest.approx(sum(step["gap_s"] for step in steps), abs=1e-5)
 
 
 def test_a_failing_rank_leaves_what_was_measured(tmp_path):

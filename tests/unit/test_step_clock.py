@@ -43,7 +43,7 @@ def test_parts_sum_to_the_step_and_every_second_has_its_class(switches, tail):
     time.now += tail
     expected[current] += tail
     clock.end_step()
-    [(start, parts, _)] = clock.finished()
+    [(start, parts, *_)] = clock.finished()
     assert start == 0
     assert parts == pytest.approx(expected, abs=1e-9)
     assert sum(parts) == pytest.approx(time.now - 100.0, abs=1e-9)
@@ -74,10 +74,10 @@ def test_time_between_end_and_start_belongs_to_no_step():
     clock.switch(OPTIMIZER)
     time.now += 2
     clock.end_step()
-    (_, first, _), (start, second, _) = clock.finished()
+    (_, first, *_), (start, second, _, gap_s) = clock.finished()
     assert sum(first) == 1
     assert sum(second) == 2
-    assert start == 51
+    assert (start, gap_s) == (51, 50)
 
 
 def test_own_backward_callback_runs_after_every_gradient_and_before_callbacks_queued_later():
@@ -146,9 +146,10 @@ def test_the_device_clock_is_a_partition_read_only_when_the_device_has_passed(mo
     FakeEvent.host += 3.0
     clock.end_step()
     FakeEvent.passed = 5.0  # the device is in its second step
-    [(start, parts, _)] = clock.finished()
+    [(start, parts, *_)] = clock.finished()
     assert (start, sum(parts)) == (0.0, 4.0)
-    [(second_start, second, _), (third_start, third, _)] = clock.finished(await_steps=9)
+    [(second_start, second, *_, before), (third_start, third, *_, between)] = clock.finished(await_steps=9)
+    assert (before, between) == (0.0, 50.0)
     assert [second[phase] for phase in (INPUT, COMPUTE, COMM, OPTIMIZER)] == [2.0] * 4
     assert (second_start, third_start) == (4.0, 62.0)
     assert third[COMPUTE] == sum(third) == 3.0
