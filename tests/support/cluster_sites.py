@@ -38,15 +38,15 @@ def install(commands: Commands, site: str) -> None:
     folder = FOLDER / site
     commands.add(
         "scontrol",
-        f'case "$*" in *config) cat {folder}/config.txt;; *partition*) cat {folder}/partitions.txt;;'
+        f'case "$*" in *config) cat "{folder}/config.txt";; *partition*) cat "{folder}/partitions.txt";;'
         ' *) echo "unexpected: $*" >&2; exit 1;; esac',
     )
-    commands.add("sinfo", f"cat {folder}/nodes.txt")
-    commands.add("squeue", f"cat {folder}/queue.txt")
+    commands.add("sinfo", f'cat "{folder}/nodes.txt"')
+    commands.add("squeue", f'cat "{folder}/queue.txt"')
     commands.add(
         "sacctmgr",
-        f'case "$*" in *assoc*) cat {folder}/assoc.txt;; *) cat {folder}/account.txt;; esac',
+        f'case "$*" in *assoc*) cat "{folder}/assoc.txt";; *) cat "{folder}/account.txt";; esac',
     )
-    commands.add("sacct", f"cat {folder}/sacct.txt")
+    commands.add("sacct", f'cat "{folder}/sacct.txt"')
     commands.add("sdiag", 'echo "sdiag output at today ($(date +%s))"')
     commands.add("sbatch", "exit 1")

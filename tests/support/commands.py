@@ -13,7 +13,7 @@ class Commands:
 
     def add(self, name: str, script: str) -> None:
         path = self.folder / name
-        path.write_text(f'#!/bin/sh\necho "$0 $*" >> {self.folder}/calls\n{script}\n')
+        path.write_text(f'#!/bin/sh\necho "$0 $*" >> "{self.folder}/calls"\n{script}\n')
         path.chmod(0o755)
 
     def calls(self) -> str:

@@ -209,7 +209,7 @@ def run(script: str, folder: Path, *arguments: str, starts: str = "srun", **envi
         made.mkdir(exist_ok=True)
     for name, record in ((starts, "started"), ("module", "module")):
         stub = stubs / name
-        stub.write_text(f"#!/bin/sh\nprintf '%s\\0' \"$@\" > {records}/{record}\nenv -0 > {records}/env\n")
+        stub.write_text(f"#!/bin/sh\ncd '{records}'\nprintf '%s\\0' \"$@\" > {record}\nenv -0 > env\n")
         stub.chmod(0o755)
     show = stubs / "scontrol"
     show.write_text('#!/bin/sh\nprintf "   UserId=x\\n   Command=%s\\n" "$SHOWN_COMMAND"\n')

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ STATES = ("planned", "queued", "running", "done", "failed", "cancelled", "lost",
 
 def ask(capsys: pytest.CaptureFixture[str], command: str, code: int = 0) -> str:
     """What a command line prints."""
-    given = submit.main(command.split(" "))
+    given = submit.main(shlex.split(command))
     assert given == code, f"{command}: exit code {given}"
     return capsys.readouterr().out
 

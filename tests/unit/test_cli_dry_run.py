@@ -152,7 +152,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Path:
     slurm.mkdir()
     monkeypatch.setenv("PATH", f"{slurm}:/usr/bin:/bin")
     for name, script in {
-        "sbatch": f'cat "$1" > {slurm}/submitted-$$; echo "Submitted batch job $$"',
+        "sbatch": f'cat "$1" > "{slurm}/submitted-$$"; echo "Submitted batch job $$"',
         "srun": "",
         "squeue": "",
         "scontrol": "case $1 in ping) echo 'Slurmctld(primary) is UP';; *) echo 'MaxArraySize = 9';; esac",

@@ -216,6 +216,11 @@ def test_an_interrupt_during_imports_leaves_no_traceback(tmp_path: Path, module:
 
 
 def test_a_closed_pipe_is_no_error() -> None:
-    command = f"{sys.executable} {ROOT / 'submit.py'} --help | true; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    command = '"$0" "$1" --help | true; exit ${PIPESTATUS[0]}'
+    done = subprocess.run(
+        ["bash", "-c", command, sys.executable, ROOT / "submit.py"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.stderr == ""

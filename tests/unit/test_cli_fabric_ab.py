@@ -53,7 +53,7 @@ def test_the_same_command_starts_an_experiment_again_whose_rank_was_killed(capsy
 
 def test_the_step_and_the_shape_of_a_run(tmp_path, capsys):
     (tmp_path / "tiny.yaml").write_text(TINY)
-    ask(capsys, f"run {tmp_path}/tiny.yaml --nodes 3 --set job.env.NCCL_NET=Socket resources.device=cpu")
+    ask(capsys, f"run '{tmp_path}/tiny.yaml' --nodes 3 --set job.env.NCCL_NET=Socket resources.device=cpu")
     (run,) = [path.parent for path in (RUNS / "tiny").glob("*/run.json")]
     ask(capsys, f"fabric ab NCCL_ALGO=Ring --like tiny/{run.name}")
     config = config_of(RunDir(RUNS / "ab-NCCL_ALGO-Ring" / "n3-r0"))
@@ -64,7 +64,7 @@ def test_the_step_and_the_shape_of_a_run(tmp_path, capsys):
 
 def test_a_run_whose_steps_differ_cannot_be_repeated(tmp_path, capsys):
     (tmp_path / "tiny.yaml").write_text(TINY)
-    ask(capsys, f"run {tmp_path}/tiny.yaml --nodes 3 --set resources.device=cpu")
+    ask(capsys, f"run '{tmp_path}/tiny.yaml' --nodes 3 --set resources.device=cpu")
     (run,) = [path.parent for path in (RUNS / "tiny").glob("*/run.json")]
     record = read_json(run / "run.json")
     record["config"]["parallel"]["gradient_communication"] = {"scheme": "local_sgd"}

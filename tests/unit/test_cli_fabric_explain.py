@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +23,7 @@ Captured = pytest.CaptureFixture[str]
 
 
 def test_adapters_and_reasons(shared_tree: Trees, capsys: Captured) -> None:
-    lines = ask(capsys, f"fabric explain --root {shared_tree('dead_hca')}").splitlines()
+    lines = ask(capsys, f"fabric explain --root '{shared_tree('dead_hca')}'").splitlines()
     assert lines[0] == "node7: Supermicro SYS-821GE-TNHR"
     assert lines[1] == (
         "network between nodes: InfiniBand, 6 adapters for computing, 400 Gbit/s each, 2400 Gbit/s in all; "
@@ -36,34 +37,34 @@ def test_adapters_and_reasons(shared_tree: Trees, capsys: Captured) -> None:
 
 
 def test_files_that_nccl_reads(shared_tree: Trees, capsys: Captured) -> None:
-    text = ask(capsys, f"fabric explain --root {shared_tree('hdr_mixed')}")
+    text = ask(capsys, f"fabric explain --root '{shared_tree('hdr_mixed')}'")
     assert "files of variables that NCCL reads\n  /etc/nccl.conf: NCCL_IB_TIMEOUT=22 NCCL_DEBUG=WARN" in text
 
 
 def test_tcp(shared_tree: Trees, capsys: Captured) -> None:
-    text = ask(capsys, f"fabric explain --root {shared_tree('ethernet_25g')}")
+    text = ask(capsys, f"fabric explain --root '{shared_tree('ethernet_25g')}'")
     assert "network between nodes: TCP over Ethernet by eth0 at 25 Gbit/s" in text
     assert "adapters" not in text
 
 
 def test_faster_interfaces(shared_tree: Trees, capsys: Captured) -> None:
-    text = ask(capsys, f"fabric explain --root {shared_tree('ethernet_two')}")
+    text = ask(capsys, f"fabric explain --root '{shared_tree('ethernet_two')}'")
     assert "network between nodes: TCP over Ethernet by eth0 at 1 Gbit/s" in text
     assert "other interfaces for a job\n  eth1 is faster: 100 Gbit/s in 10.1.0.0/16; a job uses it" in text
-    assert "faster" not in ask(capsys, f"fabric explain --root {shared_tree('ethernet_two')} --nodes 1")
+    assert "faster" not in ask(capsys, f"fabric explain --root '{shared_tree('ethernet_two')}' --nodes 1")
 
 
 def test_variables(shared_tree: Trees, capsys: Captured) -> None:
-    text = ask(capsys, f"fabric explain --root {shared_tree('hdr_mixed')} --nodes 4")
+    text = ask(capsys, f"fabric explain --root '{shared_tree('hdr_mixed')}' --nodes 4")
     assert "\nvariables for a job of 4 nodes with 8 GPUs each\n" in text
     assert "  NCCL_IB_HCA==mlx5_0,mlx5_1,mlx5_2,mlx5_3,mlx5_4,mlx5_5,mlx5_6,mlx5_7\n" in text
-    assert "NCCL_IB_HCA" not in ask(capsys, f"fabric explain --root {shared_tree('hdr_mixed')} --nodes 1")
-    alone = ask(capsys, f"fabric explain --root {shared_tree('cpu')} --nodes 1")
+    assert "NCCL_IB_HCA" not in ask(capsys, f"fabric explain --root '{shared_tree('hdr_mixed')}' --nodes 1")
+    alone = ask(capsys, f"fabric explain --root '{shared_tree('cpu')}' --nodes 1")
     assert alone.endswith("variables for a job of 1 node with gloo\n  none: the defaults are right\n")
 
 
 def test_json(shared_tree: Trees, capsys: Captured) -> None:
-    document = ask_json(capsys, f"fabric explain --root {shared_tree('cxi')}")
+    document = ask_json(capsys, f"fabric explain --root '{shared_tree('cxi')}'")
     assert document["verb"] == "fabric explain"
     assert document["fabric"]["kind"] == "slingshot"
     assert [each["for_compute"] for each in document["fabric"]["adapters"]] == [True] * 4
@@ -94,14 +95,14 @@ def test_a_given_interface_beside_the_derived_one(
     root = tmp_path / "root"
     shutil.copytree(shared_tree("hdr_mixed"), root, symlinks=True)
     (root / "etc/nccl.conf").write_text("NCCL_SOCKET_IFNAME==ib99\nNCCL_IB_TIMEOUT=22\n")
-    given = ask(capsys, f"fabric explain --root {root}").partition("\nvariables that are already set")[2]
+    given = ask(capsys, f"fabric explain --root '{root}'").partition("\nvariables that are already set")[2]
     assert (
         "  NCCL_SOCKET_IFNAME==ib99\n    set by /etc/nccl.conf\n    error [conflict]: it selects none"
         in given
     )
     assert "    without it: =enp226s0 (the interface of gloo" in given
     assert given.endswith("  NCCL_IB_TIMEOUT=22\n    set by /etc/nccl.conf\n")
-    rows = ask_json(capsys, f"fabric explain --root {root}")["variables"]
+    rows = ask_json(capsys, f"fabric explain --root '{root}'")["variables"]
     (row,) = (each for each in rows if each["name"] == "NCCL_SOCKET_IFNAME")
     assert (row["value"], row["given"]) == ("=enp226s0", "=ib99")
 
@@ -110,24 +111,24 @@ def test_interfaces_that_are_not_known(shared_tree: Trees, capsys: Captured, tmp
     root = tmp_path / "root"
     shutil.copytree(shared_tree("cpu"), root, symlinks=True)
     (root / "proc/net/route").unlink()
-    text = ask(capsys, f"fabric explain --root {root}")
+    text = ask(capsys, f"fabric explain --root '{root}'")
     assert "GLOO_SOCKET_IFNAME: not known here, because there is no default route" in text
     assert "the defaults are right" not in text
-    assert "not known" not in ask(capsys, f"fabric explain --root {root} --nodes 1")
+    assert "not known" not in ask(capsys, f"fabric explain --root '{root}' --nodes 1")
     (root / "sys/class/net/eth0/operstate").write_text("down")
-    text = ask(capsys, f"fabric explain --root {root}")
+    text = ask(capsys, f"fabric explain --root '{root}'")
     assert "network between nodes: none: no interface is up" in text
     (root / "sys/class/net/veth0").mkdir()
     (root / "sys/class/net/veth0/operstate").write_text("up")
-    text = ask(capsys, f"fabric explain --root {root}")
+    text = ask(capsys, f"fabric explain --root '{root}'")
     assert "network between nodes: none: only virtual interfaces are up" in text
 
 
 def test_more_gpus_than_the_node_has(shared_tree: Trees, capsys: Captured) -> None:
     options = "--gpus-per-node 16"
-    assert submit.main(f"fabric explain --root {shared_tree('ndr')} {options}".split()) == 2
+    assert submit.main(shlex.split(f"fabric explain --root '{shared_tree('ndr')}' {options}")) == 2
     assert capsys.readouterr().err == "error: --gpus-per-node: 16, but this node has 8 GPUs\n"
-    assert "with 16 GPUs each" in ask(capsys, f"fabric explain --root {shared_tree('cpu')} {options}")
+    assert "with 16 GPUs each" in ask(capsys, f"fabric explain --root '{shared_tree('cpu')}' {options}")
 
 
 def test_a_login_node_may_have_fewer_gpus_than_the_job(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -65,7 +66,10 @@ def test_ctrl_c_does_not_end_the_jobs_and_prints_how_to(tmp_path: Path) -> None:
         terminal.wait_for("n2-auto-b8-r0")
         terminal.process.send_signal(signal.SIGINT)
         said = terminal.wait_for("ends them")
-        assert f"the jobs continue: `submit.py watch tiny --runs {tmp_path}` shows them again" in said
+        assert (
+            f"the jobs continue: `submit.py watch tiny --runs {shlex.quote(str(tmp_path))}` shows them again"
+            in said
+        )
         assert terminal.process.wait(WITHIN_S) == 130
         assert [state.state for state in read_runs(tmp_path)] == ["running", "queued"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -188,5 +189,6 @@ def test_a_container_has_the_folders_of_a_script(capsys: pytest.CaptureFixture[s
         logs=Path("/logs"), code=Path("/code"), python="python", folders=folders,
         profile=Profile.model_validate({"name": "p", "container": {"kind": "pyxis", "image": "x"}}),
     )  # fmt: skip
-    mounts = ",".join(f"{each}:{each}" for each in ["/code", Path.cwd() / "runs/train", *folders])
+    quoted = [shlex.quote(str(each)) for each in ["/code", Path.cwd() / "runs/train", *folders]]
+    mounts = ",".join(f"{each}:{each}" for each in quoted)
     assert f"--container-mounts={mounts}" in render(fields)

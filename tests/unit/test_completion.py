@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 import sys
@@ -124,11 +125,12 @@ def shell(request: pytest.FixtureRequest, folder: Path) -> Iterator[Terminal]:
         pytest.skip(f"{name} is not installed")
     (folder / "submit.py").symlink_to(submit.__file__)
     (folder / "data.txt").touch()
+    program = shlex.join([sys.executable, submit.__file__])
     terminal = Terminal(SHELLS[name], columns=200, HOME=str(folder), PS1="> ", PROMPT="> ")
     try:
         if name == "zsh":
             terminal.type("unsetopt PROMPT_SP; autoload -Uz compinit && compinit -u -D\n")
-        terminal.type(f'eval "$({sys.executable} {submit.__file__} completion {name})"; echo rea""dy\n')
+        terminal.type(f'eval "$({program} completion {name})"; echo rea""dy\n')
         terminal.wait_for("ready")
         yield terminal
     finally:
@@ -153,10 +155,11 @@ def test_tab_completes_in_a_real_shell(shell: Terminal) -> None:
 
 
 def test_the_script_runs_this_program(capsys: pytest.CaptureFixture[str]) -> None:
+    program = shlex.join([sys.executable, str(Path(submit.__file__).resolve())])
     for shell in SHELLS:
         assert submit.main(["completion", shell]) == 0
         script = capsys.readouterr().out
-        assert f"{sys.executable} {Path(submit.__file__).resolve()} completion {shell} --line" in script
+        assert f"{program} completion {shell} --line" in script
         assert "@COMMAND@" not in script
         assert f'eval "$(python submit.py completion {shell})"' in script
     assert completion.PROGRAM == "submit.py"

@@ -71,7 +71,7 @@ def test_the_command_gets_the_event_on_stdin_and_in_variables(tmp_path: Path) ->
 def test_a_call_is_made_once(tmp_path: Path) -> None:
     record, out = hook.records_of(tmp_path / "demo") / "sweep_end-job-0000.json", tmp_path / "out"
     for _ in range(2):
-        hook.call(f"echo called >> {out}", event(tmp_path), record)
+        hook.call(f"echo called >> '{out}'", event(tmp_path), record)
     assert out.read_text() == "called\n"
 
 
@@ -87,7 +87,7 @@ def test_a_hook_that_hangs_is_ended_with_its_children(
 ) -> None:
     monkeypatch.setattr(hook, "TIMEOUT_S", 0.5)
     record, pid = hook.records_of(tmp_path / "demo") / "sweep_end-job-0000.json", tmp_path / "pid"
-    said = hook.call(f"trap '' TERM; sleep 600 & echo $! > {pid}; wait", event(tmp_path), record)
+    said = hook.call(f"trap '' TERM; sleep 600 & echo $! > '{pid}'; wait", event(tmp_path), record)
     assert said == f"job.on_end was ended after 0.5 s: {record}"
     called = read_json(record)
     assert (called["exit_code"], called["timed_out"]) == (None, True)
@@ -104,7 +104,7 @@ def test_a_hook_that_prints_without_end_is_cut_short(tmp_path: Path, monkeypatch
 
 def test_a_background_process_of_a_hook_delays_nothing(tmp_path: Path) -> None:
     record, pid = hook.records_of(tmp_path / "demo") / "sweep_end-job-0000.json", tmp_path / "pid"
-    assert hook.call(f"sleep 600 & echo $! > {pid}", event(tmp_path), record) is None
+    assert hook.call(f"sleep 600 & echo $! > '{pid}'", event(tmp_path), record) is None
     assert read_json(record)["seconds"] < hook.TIMEOUT_S
     os.kill(int(pid.read_text()), signal.SIGKILL)
 

@@ -20,7 +20,7 @@ PRINT = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:]]
 def set_up(folder: Path, *lines: str) -> tuple[dict[str, str], list[str]]:
     """Environment and arguments of a Python that the set-up runs, as srun starts it."""
     script = folder / "script"
-    start = f"bash -c \"$node_setup\" bash {sys.executable} -c '{PRINT}' \"it's\" 'a  b'"
+    start = f"bash -c \"$node_setup\" bash '{sys.executable}' -c '{PRINT}' \"it's\" 'a  b'"
     script.write_text("\n".join([*node_setup(Profile(name="x", node_setup=lines)), start]))
     done = subprocess.run(["bash", script], capture_output=True, text=True, check=True)
     environ, arguments = json.loads(done.stdout.splitlines()[-1])

@@ -22,10 +22,10 @@ def requeue(
         (commands.folder / f"refusal-{number + 1}").write_text(message)
     commands.add(
         "scontrol",
-        f"""cd {commands.folder}; echo x >> tries; refusal=refusal-$(wc -l < tries)
+        f"""cd '{commands.folder}'; echo x >> tries; refusal=refusal-$(wc -l < tries)
 [ ! -e "$refusal" ] || {{ cat "$refusal" >&2; exit 1; }}""",
     )
-    commands.add("squeue", f"[ -e {commands.folder}/tries ] && n={restarts} || n=0; echo RUNNING $n 0 None")
+    commands.add("squeue", f"[ -e '{commands.folder}/tries' ] && n={restarts} || n=0; echo RUNNING $n 0 None")
     done = SlurmAllocation({"SLURM_JOB_ID": "7"}).requeue(time.time() + within_s, lambda: True)
     return done, len((commands.folder / "tries").read_text().split())
 

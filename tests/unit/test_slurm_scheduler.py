@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import errno
 import os
+import shlex
 import tempfile
 from pathlib import Path
 
@@ -101,7 +102,7 @@ def test_a_controller_that_hangs_does_not_hang_us(commands: Commands) -> None:
 
 def test_submission_asks_for_one_task_per_node(commands: Commands, run: RunDir) -> None:
     commands.add("srun", "")
-    commands.add("sbatch", f'cp "$1" {commands.folder}/script; echo "Submitted batch job 42"')
+    commands.add("sbatch", f'cp "$1" "{commands.folder}/script"; echo "Submitted batch job 42"')
     assert SlurmScheduler().submit(batch(announced(run))) == ["42"]
     script = (commands.folder / "script").read_text()
     assert script == run.script.read_text()
@@ -139,7 +140,7 @@ def test_submitit_leaves_no_file(
 
 def test_repeats_share_an_array_and_its_tasks_are_found_again(commands: Commands, tmp_path: Path) -> None:
     commands.add("srun", "")
-    commands.add("sbatch", f'cp "$1" {commands.folder}/script; echo "Submitted batch job 42"')
+    commands.add("sbatch", f'cp "$1" "{commands.folder}/script"; echo "Submitted batch job 42"')
     runs = [planned(tmp_path, "auto", f"n3-r{repeat}") for repeat in range(3)]
     comment = submission_tag(runs[0], 0)
     submissions = [
@@ -151,7 +152,7 @@ def test_repeats_share_an_array_and_its_tasks_are_found_again(commands: Commands
     assert "#SBATCH --array=0-2\n" in script
     assert "#SBATCH --job-name=n3\n" in script
     assert f"#SBATCH --comment={comment}\n" in script
-    assert all(f"  {run.path}\n" in script for run in runs)
+    assert all(f"  {shlex.quote(str(run.path))}\n" in script for run in runs)
     assert all(run.script.read_text() == script for run in runs)
     assert all(run.script.samefile(runs[0].script) for run in runs)
     tasks = "".join(f"echo '42_{index}|{comment}'; " for index in range(3))
@@ -182,7 +183,7 @@ def test_scripts_are_copied_where_no_link_between_folders_is_possible(
 
 
 def test_the_report_job_waits_for_whole_arrays(commands: Commands, tmp_path: Path) -> None:
-    commands.add("sbatch", f'cp "$1" {commands.folder}/script; echo "Submitted batch job 42"')
+    commands.add("sbatch", f'cp "$1" "{commands.folder}/script"; echo "Submitted batch job 42"')
     folder = RunDir(tmp_path / "runs" / "demo" / ".report")
     number = journal.write_intent(folder, {})
     SlurmScheduler().submit_after(Submission(folder, number, "tag"), ["x"], ["1_0", "1_1", "2", "1_2"], None)
@@ -193,7 +194,7 @@ def test_what_passes_is_tried_again_and_a_limit_is_no_refusal(commands: Commands
     commands.add("srun", "")
     commands.add(
         "sbatch",
-        f"""if mkdir {commands.folder}/first 2>/dev/null; then
+        f"""if mkdir '{commands.folder}/first' 2>/dev/null; then
   echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1
 fi
 echo 'Submitted batch job 42'""",
@@ -213,7 +214,7 @@ def test_an_sbatch_that_does_not_return_is_tried_again_unless_its_job_exists(
 ) -> None:
     monkeypatch.setattr(submitit_executor, "SBATCH_TIMEOUT_S", 0.3)
     commands.add("srun", "")
-    first = f"mkdir {commands.folder}/first 2>/dev/null && exec sleep 60"
+    first = f"mkdir '{commands.folder}/first' 2>/dev/null && exec sleep 60"
     commands.add("sbatch", f"{first}; echo 'Submitted batch job 43'")
     commands.add("squeue", f"echo '42|{submission_tag(run, 0)}'" if accepted else "")
     impatient = SlurmScheduler(backoff=Backoff(sleep=lambda pause_s: None))
@@ -248,7 +249,7 @@ def test_sbatch_inherits_nothing_of_the_job_around_it(
     commands: Commands, run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands.add("srun", "")
-    commands.add("sbatch", f'env > {commands.folder}/env; echo "Submitted batch job 42"')
+    commands.add("sbatch", f'env > "{commands.folder}/env"; echo "Submitted batch job 42"')
     leaks = {"SLURM_CPU_BIND": "mask", "SLURM_JOB_ID": "7", "RANK": "3", "SBATCH_QOS": "x", "PMI_RANK": "1"}
     for name, value in leaks.items() | {"SLURM_CONF": "/etc/slurm.conf"}.items():
         monkeypatch.setenv(name, value)
@@ -264,7 +265,7 @@ def test_gpus_are_asked_for_unless_the_run_is_on_cpus(
     commands: Commands, tmp_path: Path, device: str, asks: bool
 ) -> None:
     commands.add("srun", "")
-    commands.add("sbatch", f'cp "$1" {commands.folder}/script; echo "Submitted batch job 42"')
+    commands.add("sbatch", f'cp "$1" "{commands.folder}/script"; echo "Submitted batch job 42"')
     SlurmScheduler().submit(batch(announced(planned(tmp_path, device))))
     assert ("--gpus-per-node=4" in (commands.folder / "script").read_text()) is asks
     assert SlurmScheduler().uses_gpus(device, 12) is asks, "as the dry run bills it"
