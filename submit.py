@@ -36,9 +36,12 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command line and return its exit code."""
     arguments = sys.argv[1:] if argv is None else argv
     try:
-        given = _parse(arguments)
-        if given is not None:
-            return _run_verb(given)
+        try:
+            given = _parse(arguments)
+            if given is not None:
+                return _run_verb(given)
+        finally:
+            sys.stdout.flush()  # raises here if the pipe is closed, not at the end of the interpreter
     except UsageError as error:
         return _refuse(error, arguments)
     except KeyboardInterrupt:

@@ -215,12 +215,8 @@ def test_an_interrupt_during_imports_leaves_no_traceback(tmp_path: Path, module:
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
 
-def test_a_closed_pipe_is_no_error() -> None:
-    command = '"$0" "$1" --help | true; exit ${PIPESTATUS[0]}'
-    done = subprocess.run(
-        ["bash", "-c", command, sys.executable, ROOT / "submit.py"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stderr == ""
+def test_a_closed_pipe_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # the pipe fails when the buffer is flushed
+    command = ["bash", "-c", '"$@" | true; exit ${PIPESTATUS[0]}', "bash", sys.executable, ROOT / "submit.py"]
+    done = subprocess.run([*command, "--help"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
