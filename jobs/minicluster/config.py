@@ -142,12 +142,12 @@ class ClusterFolder:
         return self.run / "munge.socket"
 
     @property
-    def database_socket(self) -> Path:
-        return self.run / "mariadb.socket"
-
-    @property
     def database(self) -> Path:
         return self.path / "database"
+
+    @property
+    def database_socket(self) -> Path:
+        return self.database / "mariadb.socket"
 
     @property
     def logs(self) -> Path:
@@ -255,7 +255,7 @@ def _accounting(spec: ClusterSpec, subnet: Subnet, folder: ClusterFolder) -> lis
 
 
 def slurmdbd_conf(spec: ClusterSpec, folder: ClusterFolder) -> str:
-    """Text of `slurmdbd.conf`. The database listens on the loopback of the head's network namespace."""
+    """Text of `slurmdbd.conf`. For `localhost`, the client library of MariaDB connects to a Unix socket."""
     lines = [
         f"DbdHost={spec.head}",
         f"DbdPort={SLURMDBD_PORT}",
@@ -263,7 +263,7 @@ def slurmdbd_conf(spec: ClusterSpec, folder: ClusterFolder) -> str:
         "AuthType=auth/munge",
         f"AuthInfo=socket={folder.munge_socket}",
         "StorageType=accounting_storage/mysql",
-        "StorageHost=127.0.0.1",
+        "StorageHost=localhost",
         "StorageUser=root",
         f"StorageLoc=slurm_{spec.name}",
         f"PidFile={folder.run}/slurmdbd.pid",

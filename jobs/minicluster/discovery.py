@@ -21,6 +21,8 @@ _INIT_MODULES = (_INIT_MODULE, "jobs.minicluster.keeper")
 _REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
 
 HEAD = "head"
+FOLDER_MODE = 0o711
+"""Mode of a cluster's folder. Users reach files in it by name; a user who could read it could lock it."""
 
 
 def folder_of(name: str) -> ClusterFolder:
@@ -127,7 +129,7 @@ def locked(folder: ClusterFolder, *, create: bool = False) -> Iterator[None]:
     while True:
         if create:
             with contextlib.suppress(FileExistsError):
-                folder.path.mkdir(mode=0o755)
+                folder.path.mkdir(mode=FOLDER_MODE)
         try:
             handle = os.open(folder.path, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:

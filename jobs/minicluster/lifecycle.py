@@ -14,6 +14,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -63,7 +64,8 @@ def up(spec: ClusterSpec) -> Cluster:
             raise ConfigError(f"cluster {spec.name!r} is up; `cluster down --name {spec.name}` takes it down")
         try:
             _clear(folder)
-            _bring_up(spec, folder)
+            with _umask(0o022):  # users read slurm.conf, and only root writes it
+                _bring_up(spec, folder)
         except BaseException:
             _take_down(folder)
             raise
@@ -99,8 +101,18 @@ def _is_up_file(folder: ClusterFolder) -> Path:
     return folder.path / "up"
 
 
+@contextlib.contextmanager
+def _umask(mask: int) -> Iterator[None]:
+    previous = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(previous)
+
+
 def _bring_up(spec: ClusterSpec, folder: ClusterFolder) -> None:
-    folder.logs.mkdir()
+    folder.path.chmod(discovery.FOLDER_MODE)
+    folder.logs.mkdir(mode=0o700)
     with open(discovery.init_log(folder, discovery.HEAD), "ab") as log:
         init = subprocess.Popen(
             discovery.init_command(folder, discovery.HEAD),
@@ -146,8 +158,10 @@ def _write_files(spec: ClusterSpec, subnet: Subnet, folder: ClusterFolder) -> No
     }.items():
         path.touch(mode=0o600)
         path.write_bytes(content)
-    for directory in (folder.run, folder.database, folder.controller_state, folder.devices):
+    for directory in (folder.run, folder.devices):
         directory.mkdir()
+    for directory in (folder.database, folder.controller_state):
+        directory.mkdir(mode=0o700)
     for node in spec.node_names:
         folder.spool(node).mkdir(parents=True)
     for number in range(spec.gpus_per_node):  # devices like /dev/null

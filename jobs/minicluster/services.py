@@ -5,10 +5,11 @@ Standard library only: a namespace init imports nothing else, so that a cluster 
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from jobs.minicluster import config, init_protocol
@@ -18,7 +19,8 @@ from jobs.minicluster.init_protocol import ServiceError
 _START_LIMIT_S = 60.0
 """Time limit for the start of one service. A start takes about 1 s on an idle machine."""
 _POLL_INTERVAL_S = 0.01
-_DATABASE_PORT = 3306
+_DATABASE_USER = "mysql"
+"""User of the Debian package. The SQL of a server that runs as root could write files as root."""
 _NOT_DURABLE = (
     "--innodb-flush-method=nosync",
     "--innodb-flush-log-at-trx-commit=0",
@@ -31,11 +33,16 @@ _NOT_DURABLE = (
 
 
 def start(
-    service: str, command: Sequence[str], folder: ClusterFolder, *, host: str = ""
+    service: str,
+    command: Sequence[str],
+    folder: ClusterFolder,
+    *,
+    host: str = "",
+    env: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a daemon. `host` distinguishes the log files of a service that runs on several hosts."""
     with open(output_file(folder, service, host), "ab") as output:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        return subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
 
 
 def start_munged(host: str, folder: ClusterFolder) -> subprocess.Popen[bytes]:
@@ -53,8 +60,8 @@ def wait_for_munged(munged: subprocess.Popen[bytes], folder: ClusterFolder, host
 
 def start_database_install(folder: ClusterFolder) -> subprocess.Popen[bytes]:
     command = [
-        "mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={folder.database}",
-        "--skip-test-db", "--auth-root-authentication-method=normal", "--skip-name-resolve", *_NOT_DURABLE,
+        "mariadb-install-db", "--no-defaults", f"--user={_DATABASE_USER}", f"--datadir={folder.database}",
+        "--skip-test-db", "--auth-root-authentication-method=socket", "--skip-name-resolve", *_NOT_DURABLE,
     ]  # fmt: skip
     return start("mariadb-install-db", command, folder)
 
@@ -63,17 +70,17 @@ def run_accounting(installing: subprocess.Popen[bytes], folder: ClusterFolder) -
     """Start MariaDB and slurmdbd once the database is installed."""
     wait_for("mariadb-install-db", installing, lambda: installing.poll() == 0, folder)
     mariadbd = start("mariadbd", _mariadbd_command(folder), folder)
-    wait_for("mariadbd", mariadbd, lambda: accepts_connections(("127.0.0.1", _DATABASE_PORT)), folder)
-    slurmdbd = start("slurmdbd", ["slurmdbd", "-D"], folder)
+    wait_for("mariadbd", mariadbd, lambda: accepts_connections(folder.database_socket), folder)
+    env = os.environ | {"MYSQL_UNIX_PORT": str(folder.database_socket)}
+    slurmdbd = start("slurmdbd", ["slurmdbd", "-D"], folder, env=env)
     wait_for("slurmdbd", slurmdbd, lambda: accepts_connections(("127.0.0.1", config.SLURMDBD_PORT)), folder)
 
 
 def _mariadbd_command(folder: ClusterFolder) -> list[str]:
     return [
-        "mariadbd", "--no-defaults", "--user=root", f"--datadir={folder.database}",
-        f"--socket={folder.database_socket}", f"--pid-file={folder.run}/mariadbd.pid", "--skip-name-resolve",
-        "--bind-address=127.0.0.1", f"--port={_DATABASE_PORT}", "--innodb-lock-wait-timeout=900",
-        *_NOT_DURABLE,
+        "mariadbd", "--no-defaults", f"--user={_DATABASE_USER}", f"--datadir={folder.database}",
+        f"--socket={folder.database_socket}", f"--pid-file={folder.database}/mariadbd.pid",
+        "--skip-networking", "--skip-name-resolve", "--innodb-lock-wait-timeout=900", *_NOT_DURABLE,
     ]  # fmt: skip
 
 

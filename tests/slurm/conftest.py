@@ -15,6 +15,7 @@ from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from tests.support import requeued
 from tests.support.jobs import STANDIN, ended_afterwards
 from tests.support.minicluster import MiniCluster, cluster_verb, need
+from tests.support.ordinary_user import readable_python
 from tests.support.small_disk import mounted
 
 
@@ -34,7 +35,14 @@ def _cluster(name: str, *flags: str) -> Iterator[MiniCluster]:
 
 
 @pytest.fixture(scope="session")
-def accounted(can_have_clusters: None) -> Iterator[MiniCluster]:
+def python_for_all(can_have_clusters: None) -> Iterator[Path]:
+    """Folder with a Python that every user can run, also on the nodes."""
+    with readable_python() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def accounted(python_for_all: Path) -> Iterator[MiniCluster]:
     with _cluster(f"t{os.getpid()}") as cluster:
         yield cluster
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -110,6 +111,20 @@ def test_a_service_that_does_not_come_up_is_one_line_and_leaves_nothing(
     with pytest.raises(ServiceError, match=r"^\w+-head: slurmctld exited with 3: no room$"):
         lifecycle.up(ClusterSpec(name, nodes=1, accounting=False))
     assert traces(name) == []
+
+
+@pytest.mark.parametrize("mask", ["0", "077"])
+def test_the_umask_of_root_does_not_change_the_modes_of_a_cluster(name: str, mask: str) -> None:
+    ahead = ("sh", "-c", f'umask {mask}; exec "$@"', "sh")
+    folder = MiniCluster.up(name, *SMALL, ahead=ahead).cluster.folder
+    modes = {
+        path: stat.S_IMODE(path.stat().st_mode) for path in folder.path.rglob("*") if not path.is_socket()
+    }
+    assert not [path for path, mode in modes.items() if mode & 0o022]
+    assert (stat.S_IMODE(folder.path.stat().st_mode), modes[folder.slurm_conf]) == (0o711, 0o644)
+    assert modes[folder.run] & modes[folder.spool(f"{name}-1")] & 0o001, (
+        "a user passes, to munge and to his job"
+    )
 
 
 def test_two_clusters_are_independent(slurm: MiniCluster, name: str) -> None:
