@@ -22,6 +22,7 @@ from disttrain.config.config_tree import Config
 from disttrain.config.dotted_keys import get_key
 from disttrain.config.parsing import SWEEP_SECTIONS, Draft, check, with_batch
 from disttrain.config.run_key import hash_values, keyed_values, under_first_names
+from disttrain.config.secret_variables import take_secrets
 from disttrain.errors import ConfigError, nearest
 from disttrain.records.planned import Target
 from sweeps import command_template
@@ -69,6 +70,8 @@ class SweepPlan:
     runs: tuple[RunPlan, ...]
     targets: tuple[Target, ...] | None = None
     """None: the file has no `targets` section."""
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Values of the secrets that all runs share, which stand in no config."""
 
     @property
     def scaling(self) -> Literal["weak", "strong"]:
@@ -108,8 +111,7 @@ def expand(
     Parameters
     ----------
     draft : the sweep file
-    overrides : keys of the command line; an axis replaces the file's axis of that key, and a single value
-        replaces both the base value and an axis
+    overrides : keys of the command line; each replaces the file's axis, a single value also the base value
     grids : names of the file's grids to expand; empty: all of them
     existing : runs of the sweep of this name
     progress : shows the progress of the longest part, the check of all combinations
@@ -129,10 +131,10 @@ def expand(
     section, targets = read_section(base), read_targets(base)
     products = [_with_overrides(axes, overrides) for axes in _chosen_grids(section, grids, base)]
     origins = _axis_origins(section, base, overrides)
+    secrets = take_secrets(base, products, origins)
     _check_axes(products, origins)
     has_command = has_command or any("command" in axes for axes in products)
     check_exclude_keys(section, {key for axes in products for key in axes}, base)
-
     checked = []
     for point in progress(_points(products), "checking combinations"):
         draft = _with_point(base, point, origins, has_command)
@@ -152,6 +154,7 @@ def expand(
         base_config(base, scaling=section.scaling, base_ranks=base_ranks, has_command=has_command),
         _runs(_filled(resolved, section.repeats, base, origins), existing),
         targets,
+        secrets,
     )
 
 

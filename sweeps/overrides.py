@@ -44,7 +44,7 @@ def parse_set(assignment: str) -> Override:
         raise ConfigError(f"{assignment!r} is not of the form key=value{hint}", at="--set")
     parts = split_values(text)
     if any(not part for part in parts):
-        raise ConfigError(f"{assignment!r} has an empty value; write null for none", at="--set")
+        raise ConfigError(f"{key} has an empty value; write null for none", at="--set")
     values = tuple(parse_value(part, "--set") for part in parts)
     return Override(key, values, "--set", axis=len(values) > 1)
 

@@ -29,8 +29,10 @@ from disttrain.config.builder_options import (
 from disttrain.config.combinations import refuse_combinations
 from disttrain.config.config_tree import OF_A_COMMAND, Config, config_fields
 from disttrain.config.dotted_keys import get_key
+from disttrain.config.masking import mask_lines
 from disttrain.config.pipeline_combinations import few_micro_batches
 from disttrain.config.renamed_keys import refusal, renamed_in
+from disttrain.config.secret_variables import take_secrets
 from disttrain.config.value_errors import describe
 from disttrain.errors import ConfigError, nearest
 
@@ -162,7 +164,8 @@ def known_keys() -> list[str]:
 
 
 def check(draft: Draft) -> Config:
-    """The checked config. `SWEEP_SECTIONS` are ignored, so that the trainer can read a sweep file.
+    """The checked config, without values of secrets. `SWEEP_SECTIONS` are ignored, so that the trainer can
+    read a sweep file.
 
     Raises `ConfigError`, one line, for an unknown key, a wrong type or an impossible combination.
     """
@@ -172,6 +175,7 @@ def check(draft: Draft) -> Config:
             data[name] = {}
     for key in renamed_in(data):
         raise ConfigError(str(refusal(key)), at=draft.at(key))
+    take_secrets(Draft(data, draft.origin))
     try:
         config = Config.model_validate(data)
     except ValidationError as error:
@@ -330,4 +334,4 @@ def _one_line(errors: list[ErrorDetails], draft: Draft) -> ConfigError:
         message = f"{key}={value!r} must be a section with keys of its own"
     else:
         key, message = describe(errors)
-    return ConfigError(message, at=draft.at(key))
+    return ConfigError(mask_lines(message), at=draft.at(key))

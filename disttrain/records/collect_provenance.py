@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from disttrain.records.masking import mask_argv, mask_lines
+from disttrain.config.masking import mask_argv, mask_lines
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SOURCE = "disttrain/__init__.py"
@@ -76,6 +76,15 @@ def collect(argv: Sequence[str] | None = None, script: Path | None = None) -> di
         "code": {"schema_version": 1, **code},
         "argv": mask_argv(command_line() if argv is None else argv),
     }
+
+
+def without_secrets(provenance: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """A provenance whose command and diffs are masked at these names, too."""
+    masked = {**provenance, "argv": mask_argv(provenance.get("argv", ()), names)}
+    for part in ("code", "command"):
+        if (code := provenance.get(part)) and code.get("git_diff"):
+            masked[part] = {**code, "git_diff": mask_lines(code["git_diff"], tuple(names))}
+    return masked
 
 
 def command_line() -> list[str]:

@@ -23,14 +23,15 @@ _STRICT = json.JSONEncoder(
 )  # reused: constructing one costs as much as encoding a step record
 
 
-def write_bytes(path: Path, content: bytes, *, durable: bool = True) -> None:
+def write_bytes(path: Path, content: bytes, *, durable: bool = True, mode: int = 0o664) -> None:
     """Write a file atomically: readers see the old content or the new.
 
-    `durable` also waits for the disk. Live state that is rewritten every second does not need that.
+    `durable` also waits for the disk. Live state that is rewritten every second does not need that. The umask
+    narrows `mode`.
     """
     temporary = _temporary(path)
     try:
-        file = _create(temporary)
+        file = _create(temporary, mode)
         try:
             unwritten = memoryview(content)
             while unwritten:
@@ -47,14 +48,14 @@ def write_bytes(path: Path, content: bytes, *, durable: bool = True) -> None:
         raise
 
 
-def _create(path: Path) -> int:
+def _create(path: Path, mode: int) -> int:
     """Create a file, and its folder if that is missing; the descriptor."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     try:
-        return os.open(path, flags, 0o664)
+        return os.open(path, flags, mode)
     except FileNotFoundError:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, flags, 0o664)
+        return os.open(path, flags, mode)
 
 
 def write_text(path: Path, text: str, *, durable: bool = True) -> None:

@@ -96,7 +96,7 @@ class EnvVersions(Record):
 
 
 class EnvRecord(Record):
-    """`env.json`: the environment added to the job. Values of secret-looking names are masked."""
+    """`env.json`: the environment added to the job. Values of secrets are masked."""
 
     variables: dict[str, EnvVariable]
     inherited: dict[str, EnvInherited] = {}

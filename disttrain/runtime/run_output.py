@@ -17,7 +17,6 @@ from disttrain.records.attempt import Outcome, RankError
 from disttrain.records.exit_causes import unplanned_steps
 from disttrain.records.file_mode import forbid_world_writes
 from disttrain.records.json_files import read_json_or_none, write_bytes, write_json
-from disttrain.records.masking import mask_config
 from disttrain.records.metrics import Metrics
 from disttrain.records.planned import RunRecord
 from disttrain.records.provenance import Provenance
@@ -63,8 +62,9 @@ class RunOutput:
         output = cls._claim(run_dir, config_file, world)
         if not output.writes_outcome:
             return output
-        made = Provenance.model_validate(collect_provenance.collect())
-        return output._begin(mask_config(config.as_dict())[0], config_key(config), made)
+        collected = collect_provenance.without_secrets(collect_provenance.collect(), config.job.secrets)
+        made = Provenance.model_validate(collected)
+        return output._begin(config.as_dict(), config_key(config), made)
 
     @classmethod
     def of_loop(cls, run_dir: Path | None, script: Path, recorded: dict[str, Any], world: World) -> RunOutput:

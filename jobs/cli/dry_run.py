@@ -12,7 +12,6 @@ from typing import Any
 from disttrain.config.auto_strategy import planned_strategy
 from disttrain.config.ranks import ranks_per_node
 from disttrain.records.collect_provenance import run_key
-from disttrain.records.masking import mask_config
 from disttrain.records.run_directory import RunDir
 from jobs.cli.action_table import EXIT_RUNS_MISSING
 from jobs.cli.batch_scripts import preview_scripts, script_json
@@ -129,7 +128,7 @@ def _run_json(action: Action, plan: SweepPlan, place: _Place, *, commands: bool)
     """One run in the output of `--json`; without `commands` its commands are left out."""
     planned = action.plan
     assert planned is not None
-    config, _ = mask_config(planned.config.as_dict())
+    config = planned.config.as_dict()
     run = RunDir(place.root / plan.name / action.name)
     nodes = planned.config.resources.nodes
     bound = cost_bound(planned, place.scheduler)
@@ -195,7 +194,7 @@ def _added_variables(
         of_command = environment.command_variables(run, run.attempt(0), config)
     return of_command | environment.added_variables(
         config,
-        {**place.inherited, **planned.config.job.env},
+        place.inherited,
         code=place.snapshot,
         source=str(code_snapshot.CODE_ROOT),
         fabric=_of_nodes(place) if planned.config.resources.nodes > 1 else None,

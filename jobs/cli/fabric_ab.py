@@ -12,7 +12,6 @@ from typing import Any
 from disttrain.errors import ConfigError
 from disttrain.records.fabric_ab import FabricAb
 from disttrain.records.json_files import read_json
-from disttrain.records.masking import MASK
 from disttrain.records.run_json import read_run_json
 from jobs.cli import submitting
 from jobs.cli.command_output import add_json, print_warning
@@ -126,9 +125,8 @@ def _shape(args: argparse.Namespace, config: Mapping[str, Any] | None) -> tuple[
 
 
 def _environment_of(config: Mapping[str, Any] | None) -> list[str]:
-    """`--set` words for `job.env` and the threads of a run; its secrets are not recorded, and left out."""
+    """`--set` words for `job.env` and the threads of a run, without its secrets."""
     if config is None:
         return []
-    variables = {name: value for name, value in config["job"]["env"].items() if value != MASK}
-    words = [f"job.env.{name}={json.dumps(value)}" for name, value in variables.items()]
+    words = [f"job.env.{name}={json.dumps(value)}" for name, value in config["job"]["env"].items()]
     return [*words, f"resources.threads_per_rank={config['resources']['threads_per_rank']}"]

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
+from disttrain.config.masking import MASK, is_secret
 from disttrain.errors import ConfigError, message_of
-from disttrain.records.masking import MASK, is_secret
 from jobs.cli.command_output import add_json
 from jobs.cli.fabric_explain import checked_root
 from jobs.cli.formatting import count

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from disttrain.config.masking import MASK, is_secret
 from disttrain.records.heartbeat import SCRIPT_TIMEOUT_VARIABLE
-from disttrain.records.masking import MASK, is_secret
 from disttrain.records.run_directory import ATTEMPT, CHECKPOINT_DIR, RUN_DIR, Attempt, RunDir
 
 SETUP_EXIT_VARIABLE = "DISTTRAIN_NODE_SETUP_EXIT"
@@ -22,10 +22,6 @@ _LAUNCHER = re.compile(
     r"(GROUP_|LOCAL_|ROLE_|NODE_)?RANK|(LOCAL_|GROUP_|ROLE_)?WORLD_SIZE|ROLE_NAME|MASTER_(ADDR|PORT)"
     r"|(TORCHELASTIC|PET|OMPI|PALS|SUBMITIT)_.*|PMI.*"
 )
-
-
-class MissingSecret(RuntimeError):
-    """A secret of `job.env` is not set in the environment; the message is one line."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +78,7 @@ def added_variables(
     fabric : variables that the network of this node needs
     search_path : module search path of a `command`; None for the trainer
 
-    `run.json` holds a mask in place of a secret in `job.env`; the submitter passes its value through the
-    inherited environment. Raises `MissingSecret` if the value is not there.
+    Each secret of `job.secrets` has a mask in place of its value (`secrets_file.values_of_run`).
     """
     if search_path is None:
         added = _python_variables(inherited, code, source)
@@ -98,13 +93,9 @@ def added_variables(
     for name, variable in (profile or {}).get("environment", {}).items():
         added[name] = AddedVariable(variable["value"], variable["reason"], "site")
     for name, value in config["job"]["env"].items():
-        if value == MASK:
-            if name not in inherited:
-                raise MissingSecret(
-                    f"job.env.{name} is a secret, which run.json does not keep; set {name} in the environment"
-                )
-            value = inherited[name]
         added[name] = AddedVariable(value, "job.env", "config")
+    for name in config["job"].get("secrets") or ():  # not in the records of older code
+        added[name] = AddedVariable(MASK, "job.secrets", "config")
     return added
 
 
@@ -188,7 +179,7 @@ def env_record(
     findings: Sequence[Mapping[str, str | None]] = (),
     versions: Mapping[str, str | None] | None = None,
 ) -> dict[str, Any]:
-    """Content of `env.json` (`records.EnvRecord`), with secrets masked.
+    """Content of `env.json` (`records.EnvRecord`). Inherited secrets are masked, as are those in `added`.
 
     `inherited` are communication variables from elsewhere, `findings` those of the lint on the first node,
     `versions` those of its communication libraries.
@@ -199,9 +190,8 @@ def env_record(
         for name, variable in sorted((inherited or {}).items())
         if name not in added
     }
-    for entries in (variables, others):
-        for name in filter(is_secret, entries):
-            entries[name]["value"] = MASK
+    for name in filter(is_secret, others):
+        others[name]["value"] = MASK
     return {
         "schema_version": 1,
         "variables": variables,

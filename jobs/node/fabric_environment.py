@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from disttrain.config.masking import MASK, is_secret
 from disttrain.config.ranks import ranks_per_node
 from disttrain.errors import in_one_line
-from disttrain.records.masking import MASK, is_secret
 from disttrain.records.run_directory import ADAPTERS
 from jobs.core.environment import AddedVariable, InheritedVariable
 from jobs.fabric.derive import DerivedVariable, derive, without_given
@@ -93,7 +93,7 @@ def detect_or_nothing(record: Mapping[str, Any], root: Path = Path("/")) -> Fabr
     """
     try:
         process = current_process()
-        of_profile, of_config = _set_by_run(record, process.environ)
+        of_profile, of_config = _set_by_run(record)
         environ = {**process.environ, **of_profile, **of_config}
         return detect(root, replace(process, environ=environ))
     except Exception as error:  # drivers' files may hold anything
@@ -222,20 +222,14 @@ def _gpus_per_node(fabric: Fabric, config: Mapping[str, Any]) -> int:
 
 def _settings(fabric: Fabric, record: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Setting]:
     """Communication variables that the user or the site sets, by NCCL's precedence."""
-    of_profile, of_config = _set_by_run(record, environ)
+    of_profile, of_config = _set_by_run(record)
     return node_settings(fabric, environ, [(of_profile, "profile"), (of_config, "job.env")])
 
 
-def _set_by_run(
-    record: Mapping[str, Any], environ: Mapping[str, str]
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Variables of the site profile and of `job.env`, with secrets from `environ`."""
+def _set_by_run(record: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+    """Variables of the site profile and of `job.env`, without secrets."""
     profile = (record.get("profile") or {}).get("environment", {})
-    job_env = record["config"]["job"]["env"]
-    return (
-        {name: str(entry["value"]) for name, entry in profile.items()},
-        {name: environ.get(name, value) if value == MASK else value for name, value in job_env.items()},
-    )
+    return {name: str(entry["value"]) for name, entry in profile.items()}, record["config"]["job"]["env"]
 
 
 def _srun_network(record: Mapping[str, Any]) -> str | None:

@@ -27,7 +27,7 @@ from disttrain.records.json_files import CorruptFile, create_exclusive, read_jso
 from disttrain.records.oom_kills import count_oom_kills
 from disttrain.records.run_directory import ID_VARIABLE, PROCESSORS, Attempt, RunDir
 from disttrain.records.run_json import read_run_json
-from jobs.core import code_snapshot, command_code, environment, processes, requeue_policy
+from jobs.core import code_snapshot, command_code, environment, processes, requeue_policy, secrets_file
 from jobs.core.attempt import is_current
 from jobs.node import node_info, processor_binding, rendezvous, start_command
 from jobs.node.fabric_environment import (
@@ -46,7 +46,7 @@ from jobs.node.preflight.run_preflight import NodeNetwork, run_preflight
 from jobs.node.torchrun import TorchrunContext, TorchrunResult, run_torchrun
 from jobs.node.waiting import JobEnded
 
-CANNOT_START = (rendezvous.RendezvousError, environment.MissingSecret, CorruptFile, OSError)
+CANNOT_START = (rendezvous.RendezvousError, secrets_file.MissingSecret, CorruptFile, OSError)
 """Exceptions that prevent a launch, if they are raised before it; each has a message of one line."""
 
 
@@ -103,6 +103,7 @@ def _prepare(node: NodeContext, attempt: Attempt, held: contextlib.ExitStack) ->
         problem = f"node_setup exited with code {code} on {processes.host()}; the batch log has its output"
     if problem is not None:
         return _cannot_start(problem)
+    secrets = secrets_file.values_of_run(node.run, record["config"], os.environ)
     agreed = _agree(node, attempt, record, held)
     if isinstance(agreed, str):
         return _cannot_start(agreed)
@@ -113,11 +114,15 @@ def _prepare(node: NodeContext, attempt: Attempt, held: contextlib.ExitStack) ->
     deadline = float(added["DISTTRAIN_DEADLINE"].value)
     lead_s = lead_within(deadline - time.time(), float(record["config"]["job"]["stop_lead_s"]))
     node_folder = held.enter_context(memory_folder())
-    env = environment.rank_environment(os.environ, added) | {
-        FOLDER_VARIABLE: str(node_folder),
-        # torchrun would leave a folder of its own in /tmp of the node
-        "PET_LOG_DIR": str(node_folder / "torchrun"),
-    }
+    env = (
+        environment.rank_environment(os.environ, added)
+        | secrets
+        | {
+            FOLDER_VARIABLE: str(node_folder),
+            # torchrun would leave a folder of its own in /tmp of the node
+            "PET_LOG_DIR": str(node_folder / "torchrun"),
+        }
+    )
     if attempt.directory_id is not None:
         env[ID_VARIABLE] = attempt.directory_id
     node_info.start_node_info(

@@ -1,4 +1,4 @@
-"""Prepare runs for submission: the content of `run.json`, the site profile and the secrets. Writes no run."""
+"""Prepare runs for submission: the content of `run.json` and the site profile. Writes no run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 
 from disttrain.records import collect_provenance
 from disttrain.records.json_files import CorruptFile
-from disttrain.records.masking import mask_config
 from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json
 from jobs.core import code_snapshot, command_code, excluded_nodes
@@ -23,7 +22,7 @@ from jobs.submission.choose_actions import Action
 
 @dataclass(frozen=True)
 class PreparedRun:
-    """A run with the record, profile and secrets of its submission."""
+    """A run with the record and profile of its submission."""
 
     position: int
     """Index of its action."""
@@ -32,7 +31,6 @@ class PreparedRun:
     record: Mapping[str, Any]
     """Content of `run.json`."""
     profile: SiteProfile | None
-    secrets: Mapping[str, str]
 
     @property
     def script_key(self) -> str:
@@ -40,8 +38,7 @@ class PreparedRun:
 
         The provenance is that of the command for all runs, apart from modules that follow from the config.
         """
-        shared = [self.record["config"], self.record.get("profile"), dict(self.secrets)]
-        return json.dumps(shared, sort_keys=True)
+        return json.dumps([self.record["config"], self.record.get("profile")], sort_keys=True)
 
 
 def prepare(
@@ -70,9 +67,9 @@ def prepare(
             yield dataclasses.replace(action, kind="blocked", reason=f"no write access to {run.path}")
             continue
         try:
-            record, profile, secrets = _run_record(action, run, scheduler, provenance, commands)
+            record, profile = _run_record(action, run, scheduler, provenance, commands)
             record = _with_nodes(record, excluded, skip_preflight=skip_preflight)
-            yield PreparedRun(position, action, run, record, profile, secrets)
+            yield PreparedRun(position, action, run, record, profile)
         except (CorruptFile, OSError, KeyError) as error:
             reason = f"{run.run_json} cannot be used: {error}"
             yield dataclasses.replace(action, kind="blocked", reason=reason)
@@ -106,23 +103,21 @@ def _run_record(
     scheduler: Scheduler,
     provenance: Mapping[str, Any],
     commands: CommandReader,
-) -> tuple[dict[str, Any], SiteProfile | None, dict[str, str]]:
-    """Content of `run.json` (`records.RunRecord`), the site profile, and the secrets (not recorded)."""
+) -> tuple[dict[str, Any], SiteProfile | None]:
+    """Content of `run.json` (`records.RunRecord`) and the site profile."""
     folder = Path.cwd()
     if action.plan is None:
         record = read_run_json(run)
         if (former := command_code.of_run(record)) is not None:
             folder = Path(former["folder"])
-        secrets: dict[str, str] = {}
     else:
-        config, secrets = mask_config(action.plan.config.as_dict())
         record = {
             "schema_version": 1,
             "name": run.name,
             "sweep": run.sweep,
             "config_key": action.plan.config_key,
             "repeat": action.plan.repeat,
-            "config": config,
+            "config": action.plan.config.as_dict(),
             "axes": action.plan.axes,
         }
     profile = scheduler.profile(record.get("profile") if action.plan is None else None)
@@ -134,5 +129,7 @@ def _run_record(
     record["provenance"] = {**provenance, "code": {**provenance["code"], "not_covered": outside}}
     if command := record["config"].get("command"):
         record["provenance"]["command"] = commands.read(command, folder)
+    if secrets := record["config"]["job"].get("secrets"):  # not in the records of older code
+        record["provenance"] = collect_provenance.without_secrets(record["provenance"], secrets)
     record["run_key"] = collect_provenance.run_key(record["config_key"], command_code.hash_in(record))
-    return record, profile, secrets
+    return record, profile

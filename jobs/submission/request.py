@@ -6,11 +6,13 @@ import argparse
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from disttrain.config.parsing import Draft, check_words, load
 from disttrain.config.renamed_keys import translate
+from disttrain.config.secret_variables import is_about_secrets
 from disttrain.errors import ConfigError, nearest
 from disttrain.records.json_files import (
     CorruptFile,
@@ -19,7 +21,7 @@ from disttrain.records.json_files import (
     read_json_or_none,
     write_json,
 )
-from disttrain.records.masking import mask_config
+from jobs.core import secrets_file
 from jobs.core.command_code import CommandReader
 from jobs.core.journal import utc_now
 from jobs.status.run_folders import runs_of
@@ -105,8 +107,8 @@ def sweep_plan(
 def run_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
     """The plan of `submit.py run`: one run on the file's base, with batch sizes as given.
 
-    Each override is an axis of one value. Axes are part of the run's name and not of the base, so another
-    call with another value makes another run of the same sweep.
+    Each override but secrets is an axis of one value. Axes are part of the run's name and not of the base, so
+    another call with another value makes another run of the same sweep.
     """
     draft = _load(args.file) if args.file else Draft()
     section = draft.data.get("sweep")
@@ -125,7 +127,9 @@ def run_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
             raise ConfigError(
                 f"{override.key}: `run` takes one value; `sweep` takes several", at=override.origin
             )
-    axes = [Override(each.key, each.values, each.origin, axis=True) for each in overrides]
+    listed = next((each.values[0] for each in overrides if each.key == "job.secrets"), None)
+    names = listed or draft.get("job.secrets") or ()
+    axes = [replace(each, axis=not is_about_secrets(each.key, names)) for each in overrides]
     return _expand(args, draft, [*axes, *_hook(args)], states, scale_batch=False)
 
 
@@ -135,15 +139,16 @@ def _hook(args: argparse.Namespace) -> list[Override]:
 
 def write_sweep_record(root: Path, plan: SweepPlan) -> bool:
     """Create `sweep.json` if missing; whether it was. The first `sweep` adds its `base_ranks`, which `run`
-    leaves null. Targets are those of the latest file that has some.
+    leaves null. Targets are those of the latest file that has some. Secrets go to a file of their own.
 
     The caller holds `sweep_lock`.
     """
     path = root / plan.name / "sweep.json"
+    secrets_file.add(path.parent, plan.secrets)
     recorded = read_json_or_none(path)
     targets = {} if plan.targets is None else {"targets": [each.model_dump() for each in plan.targets]}
     if recorded is None:
-        record = {"schema_version": 1, "name": plan.name, "base": mask_config(plan.base)[0]}
+        record = {"schema_version": 1, "name": plan.name, "base": plan.base}
         return create_exclusive(path, {**record, "created": utc_now(), **targets})
     changed = recorded | targets
     if recorded["base"]["sweep"]["base_ranks"] is None and plan.base_ranks is not None:
@@ -155,12 +160,13 @@ def write_sweep_record(root: Path, plan: SweepPlan) -> bool:
 
 
 def discard_sweep_record(root: Path, sweep: str) -> None:
-    """Remove `sweep.json` if the sweep has no run, so that another base config can take its name.
+    """Remove `sweep.json` and the secrets if the sweep has no run: another base config can take its name.
 
     The caller holds `sweep_lock`.
     """
     if not runs_of(root, sweep):
-        (root / sweep / "sweep.json").unlink(missing_ok=True)
+        for name in ("sweep.json", secrets_file.FILE):
+            (root / sweep / name).unlink(missing_ok=True)
 
 
 def _expand(
@@ -189,7 +195,7 @@ def _expand(
         scale_batch=scale_batch,
         progress=progress,
     )
-    difference = first_difference(recorded, mask_config(plan.base)[0]) if recorded else None
+    difference = first_difference(recorded, plan.base) if recorded else None
     if difference:
         raise ConfigError(
             f"sweep {name!r} in {args.runs} has another base config: {difference}; "

@@ -28,7 +28,6 @@ from disttrain.errors import ConfigError
 from disttrain.records.collect_provenance import code_hash
 from disttrain.records.file_mode import forbid_world_writes
 from disttrain.records.json_files import read_json, read_json_or_none, write_json
-from disttrain.records.masking import mask_config
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_snapshot, excluded_nodes, journal
 from jobs.core.requeue_policy import EXIT_DO_NOT_REQUEUE, EXIT_LAUNCH_FAILED
@@ -84,13 +83,12 @@ def main(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
     if list(argv[:1]) == [AFTER_FAILURE]:
         return _after_failure(allocation, root, environ)
     former = former_submission(allocation, root)
-    request, secrets = None, {}
+    request = None
     try:
         request = read_request(argv, allocation)
         states = read_runs(root, sweep_name(request))
         runs = run_plan(request, states).runs
         check_start_from(runs, {state.config_key for state in states}, root)
-        secrets = mask_config(runs[0].config.as_dict())[1]
     except ConfigError as error:  # every node finds the error before anything is written
         if former is None:
             if allocation.node_rank == 0:
@@ -104,7 +102,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
     if planned["run"] is None:
         return int(planned["exit"])
     module = allocation.task_module()
-    return _become_task(module, RunDir(root / planned["run"]), planned["submission"], secrets, environ)
+    return _become_task(module, RunDir(root / planned["run"]), planned["submission"], environ)
 
 
 def _after_failure(allocation: CurrentAllocation, root: Path, environ: Mapping[str, str]) -> int:
@@ -115,7 +113,7 @@ def _after_failure(allocation: CurrentAllocation, root: Path, environ: Mapping[s
         return EXIT_LAUNCH_FAILED
     plan = max(plans, key=lambda each: str(each["time"]))
     run = RunDir(root / plan["run"])
-    return _become_task(allocation.task_module(), run, plan["submission"], {}, environ, AFTER_FAILURE)
+    return _become_task(allocation.task_module(), run, plan["submission"], environ, AFTER_FAILURE)
 
 
 def plans_without_run(root: Path) -> list[Path]:
@@ -216,6 +214,7 @@ def _plan(allocation: CurrentAllocation, request: argparse.Namespace) -> dict[st
             lines = [
                 *_exclusion_warnings(allocation, root, scheduler),
                 *_limit_warning(planned),
+                *_secret_warnings(request, planned),
             ]
             for line in [*warnings_for(planned.runs, scheduler, planned.runs, root), *lines]:
                 print(f"warning: {line}", file=sys.stderr)
@@ -261,6 +260,15 @@ def _limit_warning(plan: SweepPlan) -> list[str]:
     ]
 
 
+def _secret_warnings(request: argparse.Namespace, plan: SweepPlan) -> list[str]:
+    return [
+        f"job.env.{name} is a secret, and Slurm shows the arguments of a job to every user: export {name} "
+        "before sbatch, or write it into the config file"
+        for name in plan.secrets
+        if any(word.startswith(f"job.env.{name}=") for word in request.set)
+    ]
+
+
 def _limited(plan: SweepPlan, limit_min: int | None) -> SweepPlan:
     """The plan with `job.time_limit_min` replaced by the time limit of the job; unchanged for None."""
     if limit_min is None:
@@ -294,14 +302,13 @@ def _become_task(
     module: str,
     run: RunDir,
     submission: int,
-    secrets: Mapping[str, str],
     environ: Mapping[str, str],
     *options: str,
 ) -> int:
     """Replace this process by the task of a submitted job, with the run's code copy (`os.execve`)."""
     code = code_snapshot.code_of_run(run, read_json(run.run_json))
     paths = os.pathsep.join([str(code), *filter(None, [environ.get("PYTHONPATH")])])
-    env = {**environ, **secrets, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
+    env = {**environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
     task = [sys.executable, "-m", module, str(run.path), "--submission", str(submission), *options]
     sys.stdout.flush()
     os.execve(sys.executable, task, env)

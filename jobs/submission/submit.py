@@ -20,7 +20,7 @@ from disttrain.records.run_directory import RunDir, rename_aside
 from jobs.core import code_snapshot, command_code, journal
 from jobs.core.attempt import checkpoint_folder
 from jobs.core.command_code import CommandReader
-from jobs.core.processes import child_environment, host
+from jobs.core.processes import host
 from jobs.core.progress import Progress, without_progress
 from jobs.schedulers.base import (
     LimitReached,
@@ -147,8 +147,7 @@ def _submit_group(
     for each, submission in zip(settled, batch.submissions, strict=True):
         _write_intent(each, submission, scheduler, batch.after, by_hand=current_job is not None)
     try:
-        with child_environment(settled[0].secrets):  # secrets reach the job only by its environment
-            job_ids = [current_job] if current_job else scheduler.submit(batch)
+        job_ids = [current_job] if current_job else scheduler.submit(batch)
     except Unreachable:
         raise  # jobs may exist: the next command searches for them
     except (SubmitError, ConfigError) as error:

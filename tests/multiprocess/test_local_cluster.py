@@ -21,9 +21,9 @@ from disttrain.config.run_key import config_key
 from disttrain.records.attempt import AttemptRecord, Outcome
 from disttrain.records.json_files import read_json
 from disttrain.records.metrics import Metrics
-from disttrain.records.planned import EnvRecord, RunRecord
+from disttrain.records.planned import EnvRecord
 from disttrain.records.run_directory import RunDir
-from jobs.core import hook, journal
+from jobs.core import hook, journal, secrets_file
 from jobs.schedulers.local.scheduler import LocalScheduler
 from jobs.status.run_state import read_runs, read_state
 from jobs.submission import report_job
@@ -192,16 +192,17 @@ def test_the_environment_is_as_the_user_had_it(root: Path, monkeypatch: pytest.M
     monkeypatch.setenv("SLURM_NTASKS", "7")
     shown = root.parent / "environment"
     monkeypatch.setenv("DISTTRAIN_LAUNCHER", f"sh -c 'env > {shown}; exec {STANDIN} \"$@\"' --")
-    plan = sweep_plan("a", env={"STANDIN": "complete", "HF_TOKEN": "hush"})
+    plan = sweep_plan("a", env={"STANDIN": "complete"}, secrets=["HF_TOKEN", "MY_TOKEN"])
+    monkeypatch.setenv("MY_TOKEN", "hush")
+    secrets_file.add(root / "demo", {"HF_TOKEN": "hush"})
     submit(plan, LocalScheduler(), root)
     run = settled(root)["a"].run
     seen = dict(line.partition("=")[::2] for line in shown.read_text().splitlines())
     assert seen["CUDA_VISIBLE_DEVICES"] == "3"
-    assert seen["HF_TOKEN"] == "hush"
+    assert (seen["HF_TOKEN"], seen["MY_TOKEN"]) == ("hush", "hush")
     assert seen["GLOO_SOCKET_IFNAME"] == "lo"
     assert not {"RANK", "SLURM_NTASKS"} & set(seen)
     assert EnvRecord.model_validate(read_json(run.env_json)).variables["HF_TOKEN"].value == "***"
-    assert RunRecord.model_validate(read_json(run.run_json)).config["job"]["env"]["HF_TOKEN"] == "***"
     assert not [path for path in run.path.rglob("*") if path.is_file() and b"hush" in path.read_bytes()]
 
 

@@ -76,6 +76,7 @@ def test_excluded_from_the_key_is_what_cannot_change_the_numbers():
         "job.collective_timeout_s",
         "job.script_step_timeout_s",
         "job.stop_signal",
+        "job.secrets",
         "job.on_end",
         "checkpoint.keep",
         "checkpoint.dir",

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from disttrain.config.config_tree import Config
-from disttrain.records.masking import mask_argv, mask_config, mask_lines
-from disttrain.records.planned import EnvRecord
+from disttrain.config.masking import is_secret, mask_argv, mask_lines
 from jobs.core import environment
 from jobs.schedulers.inherited_variables import command_inputs, outside_job, without_batch_system
 from jobs.schedulers.slurm.scheduler import unused_by_sbatch
@@ -76,6 +75,8 @@ def test_variables_of_the_shell_that_are_removed(name: str, local: bool, slurm: 
         ("DB_PASSWORD", True),
         ("AWS_SECRET_ACCESS_KEY", True),
         ("GOOGLE_APPLICATION_CREDENTIALS", True),
+        ("GITHUB_PAT", True),
+        ("NCCL_PAT_ENABLE", False),
         ("KEYBOARD", False),
         ("TOKENIZERS_PARALLELISM", False),
         ("PATH", False),
@@ -83,26 +84,17 @@ def test_variables_of_the_shell_that_are_removed(name: str, local: bool, slurm: 
     ],
 )
 def test_secrets_are_known_by_name(name: str, secret: bool) -> None:
-    assert environment.is_secret(name) is secret
-
-
-def test_a_secret_travels_through_the_environment_and_is_written_nowhere() -> None:
-    masked, secrets = mask_config(config(HF_TOKEN="hush", PLAIN="x"))
-    assert masked["job"]["env"] == {"HF_TOKEN": "***", "PLAIN": "x"}
-    assert secrets == {"HF_TOKEN": "hush"}
-    added = environment.added_variables(masked, secrets)
-    assert added["HF_TOKEN"].value == "hush"
-    record = EnvRecord.model_validate(environment.env_record(added))
-    assert record.variables["HF_TOKEN"].value == "***"
-    assert record.variables["PLAIN"].value == "x"
-    with pytest.raises(environment.MissingSecret, match="HF_TOKEN"):
-        environment.added_variables(masked, {})
+    assert is_secret(name) is secret
 
 
 def test_a_command_line_without_its_secrets() -> None:
     given = ["submit.py", "--set", "job.env.HF_TOKEN=hush", "--api-key", "hush", "--name=x", "train.steps=5"]
     assert mask_argv(given) == [
         "submit.py", "--set", "job.env.HF_TOKEN=***", "--api-key", "***", "--name=x", "train.steps=5",
+    ]  # fmt: skip
+    given = ["--set", "job.env={A: 1, HF_TOKEN: hush}", "job.env.mine=hush", "--job.env.mine", "hush"]
+    assert mask_argv(given, ["mine"]) == [
+        "--set", "job.env={A: 1, HF_TOKEN: ***", "job.env.mine=***", "--job.env.mine", "***",
     ]  # fmt: skip
 
 
@@ -111,6 +103,7 @@ def test_a_diff_without_its_secrets() -> None:
     assert mask_lines(text) == (
         '+    HF_TOKEN: ***\n-x = {"API_KEY": ***\n config_key = made["key"]\n+NAME=x\n'
     )
+    assert mask_lines(text, ("NAME",)).endswith("\n+NAME=***\n")
 
 
 def test_the_submitting_environment_has_no_variables_of_jobs_or_launchers() -> None:

@@ -115,10 +115,10 @@ def test_values_that_cannot_be_read_are_null(tmp_path: Path, monkeypatch: pytest
 
 def test_what_slurm_says_without_secrets(root: Path) -> None:
     environ = {"SLURM_JOB_ID": "7", "SLURM_JWT_TOKEN": "hush", "HOME": "/home"}
-    said = "JobId=7\n   Comment=x\n   Export=API_TOKEN=hush"
+    said = "JobId=7\n   Command=/x.sbatch --job.env.MINE hush\n   Export=API_TOKEN=hush"
     found = collect(root, environ=environ, describe=lambda job_id: said if job_id == "7" else None)
     assert found.slurm == {"SLURM_JOB_ID": "7", "SLURM_JWT_TOKEN": "***"}
-    assert found.scontrol == "JobId=7\n   Comment=x\n   Export=API_TOKEN=***"
+    assert found.scontrol == "JobId=7\n   Command=/x.sbatch --job.env ***\n   Export=API_TOKEN=***"
     assert collect(root, node=1, environ=environ, describe=lambda _: said).scontrol is None
 
 

@@ -64,7 +64,7 @@ def test_malformed_assignments_are_refused(text: str) -> None:
         ("optim.lr", "'optim.lr' is not of the form key=value"),
         ("my.yaml", "'my.yaml' is not of the form key=value (a file goes before the options)"),
         ("my.yml", "'my.yml' is not of the form key=value (a file goes before the options)"),
-        ("optim.lr=1,", "'optim.lr=1,' has an empty value; write null for none"),
+        ("optim.lr=1,", "optim.lr has an empty value; write null for none"),
     ],
 )
 def test_malformed_assignments_are_explained(text: str, message: str) -> None:

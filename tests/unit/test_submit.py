@@ -71,17 +71,7 @@ def test_without_arrays_the_order_stays(tmp_path: Path) -> None:
     assert cluster.batches == [["a-r0"], ["b-r0"], ["a-r1"], ["b-r1"]]
 
 
-def test_runs_with_other_secrets_or_of_another_profile_are_no_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cluster = Arrays()
-    plan = repeats(2, "a")
-    for number, run in enumerate(plan.runs):
-        config = run.config.as_dict()
-        config["job"]["env"]["SOME_TOKEN"] = f"secret{number}"
-        object.__setattr__(run, "config", type(run.config).model_validate(config))
-    submit(plan, cluster, tmp_path / "secrets")
-    assert cluster.batches == [["a-r0"], ["a-r1"]]
+def test_runs_of_another_profile_are_no_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Arrays()
     names = iter(["one", "another"])
     monkeypatch.setattr(cluster, "profile", lambda recorded: Profile(name=next(names)))

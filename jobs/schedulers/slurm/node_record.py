@@ -1,20 +1,23 @@
 """The record of a node of a Slurm job: `python -m jobs.schedulers.slurm.node_record ATTEMPT_DIR NODE`.
 
 The record extends that of `jobs.node.node_info` (hardware) by the `SLURM_*` variables and, on node 0, by the
-output of `scontrol show job`. Secrets are masked.
+output of `scontrol show job`. Secrets are masked, as are the variables among the arguments of a job by hand.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from disttrain.records.masking import MASK, is_secret, mask_lines
+from disttrain.config.masking import MASK, is_secret, mask_lines
 from jobs.node import node_info
 from jobs.schedulers.slurm import commands
+
+_VARIABLES = re.compile(r"(?<=--job\.env).*")
 
 
 def collect_node_record(
@@ -34,7 +37,7 @@ def collect_node_record(
             for name, value in sorted(environ.items())
             if name.startswith("SLURM_")
         },
-        "scontrol": mask_lines(text) if text else None,
+        "scontrol": mask_lines(_VARIABLES.sub(f" {MASK}", text)) if text else None,
     }
 
 

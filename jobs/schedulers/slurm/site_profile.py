@@ -24,8 +24,8 @@ from pydantic import (
     model_validator,
 )
 
+from disttrain.config.masking import is_secret
 from disttrain.config.numbers_only import NumbersOnly
-from disttrain.records.masking import is_secret
 from jobs.schedulers.inherited_variables import is_set_by_launcher
 from jobs.schedulers.slurm import option_syntax
 from jobs.schedulers.slurm.gres import count_gpus, parse_gres

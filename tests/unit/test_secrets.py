@@ -1,0 +1,147 @@
+"""Secrets of `job.env`: their values stand in one private file, and nowhere else."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+import submit
+from disttrain.records.json_files import read_json
+from disttrain.records.run_directory import RunDir
+from jobs.core import secrets_file
+from jobs.status.run_state import read_runs
+from tests.support.jobs import FakeScheduler
+from tests.support.verbs import RUNS, end
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+VALUE = "-".join(("hunter", "2"))
+"""Put together, since `run.json` records uncommitted changes of this file."""
+FILE = RUNS / "tiny" / "secrets.json"
+LISTED = "job: {secrets: [mine], env: {NCCL_DEBUG: INFO}}\n"
+
+
+@pytest.fixture
+def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    """Runs a command of words; its exit code, and all that it prints."""
+
+    def run(*words: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["submit.py", *words])
+        code = submit.main(list(words))
+        return code, "".join(capsys.readouterr())
+
+    return run
+
+
+def holding(value: str) -> list[Path]:
+    """Files of the runs folder that hold the value in their path or their text."""
+    paths = [path for path in RUNS.rglob("*") if path.is_file()]
+    return [path for path in paths if value in f"{path}{path.read_text(errors='replace')}"]
+
+
+@pytest.mark.parametrize("verb", ["run", "sweep"])
+@pytest.mark.parametrize(
+    ("name", "config", "words"),
+    [
+        ("HF_TOKEN", "", ["--set", f"job.env.HF_TOKEN={VALUE}"]),
+        ("HF_TOKEN", f"job: {{env: {{HF_TOKEN: {VALUE}}}}}\n", []),
+        ("mine", LISTED, ["--set", f"job.env.mine={VALUE}"]),
+        ("mine", LISTED.replace("INFO", f"INFO, mine: {VALUE}"), []),
+        ("mine", "", ["--set", "job.secrets=[mine]", f"job.env.mine={VALUE}"]),
+    ],
+)
+def test_a_value_stands_in_one_private_file(
+    typed, verb: str, name: str, config: str, words: list[str]
+) -> None:
+    with open("tiny.yaml", "a") as file:
+        file.write(config)
+    command = [verb, "tiny.yaml", *words]
+    for preview in (["--dry-run"], ["--dry-run", "--json", "--cluster", "slurm"]):
+        code, printed = typed(*command, *preview)
+        assert code == 0
+        assert VALUE not in printed
+        assert "***" in printed
+    umask = os.umask(0)
+    try:
+        code, printed = typed(*command, "--json")
+    finally:
+        os.umask(umask)
+    assert code == 0
+    assert VALUE not in printed
+    assert holding(VALUE) == [FILE]
+    assert (read_json(FILE), FILE.stat().st_mode & 0o777) == ({name: VALUE}, 0o600)
+    (run,) = read_runs(RUNS)
+    assert read_json(run.run.run_json)["config"]["job"]["secrets"] == [name]
+
+
+def test_the_file_is_private_from_its_creation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    modes = []
+    opened = os.open
+
+    def watched(path: Path, flags: int, mode: int = 0o777) -> int:
+        modes.append(mode if flags & os.O_CREAT else 0o600)
+        return opened(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", watched)
+    secrets_file.add(tmp_path, {"HF_TOKEN": VALUE})
+    assert set(modes) == {0o600}
+
+
+def test_another_value_is_the_same_run(typed, cluster: FakeScheduler) -> None:
+    typed("run", "tiny.yaml", "--set", "job.env.A_TOKEN=first", "job.env.B_TOKEN=kept")
+    code, printed = typed("run", "tiny.yaml", "--set", "job.env.A_TOKEN=second")
+    assert code == 0
+    assert "1 in progress" in printed
+    assert len(cluster.submitted) == 1
+    assert read_json(FILE) == {"A_TOKEN": "second", "B_TOKEN": "kept"}
+    (state,) = read_runs(RUNS)
+    end(state.run, "finished")
+    assert "1 done" in typed("sweep", "tiny.yaml")[1], "a run with secrets is the run without"
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ("", ["sweep", "--set", f"job.env.HF_TOKEN={VALUE},other"]),
+        ("", ["run", "--set", f"job.env.HF_TOKEN={VALUE},other"]),
+        ("", ["run", "--set", f"job.env={{HF_TOKEN: {VALUE}}}"]),
+        (f"sweep: {{axes: {{job.env.HF_TOKEN: [{VALUE}]}}}}\n", ["sweep"]),
+        (f"sweep: {{grids: {{a: {{job.env: [{{mine: {VALUE}}}]}}}}}}\n{LISTED}", ["sweep"]),
+        (f"job: {{env: {{HF_TOKEN: [{VALUE}]}}}}\n", ["run"]),
+        (f"job: {{env: [HF_TOKEN={VALUE}]}}\n", ["run"]),
+        ("", ["run", "--set", "job.env.HF_TOKEN=123"]),
+        ("", ["run", "--set", f"job.env.HF_TOKEN={VALUE},"]),
+    ],
+)
+def test_bad_input_is_one_line_without_the_value(typed, config: str, words: list[str]) -> None:
+    with open("tiny.yaml", "a") as file:
+        file.write(config)
+    code, printed = typed(words[0], "tiny.yaml", *words[1:])
+    assert code == 2
+    assert printed.startswith("error: ")
+    assert printed.count("\n") == 1
+    assert "job.env" in printed
+    assert VALUE not in printed
+    assert not (RUNS / "tiny").exists()
+
+
+def test_other_variables_stay_axes(typed) -> None:
+    typed("sweep", "tiny.yaml", "--set", "job.env.NCCL_PAT_ENABLE=0,1", f"job.env.HF_TOKEN={VALUE}")
+    assert sorted(state.name for state in read_runs(RUNS)) == [
+        "n1-single-b8-NCCL_PAT_ENABLE0-r0",
+        "n1-single-b8-NCCL_PAT_ENABLE1-r0",
+    ]
+
+
+def test_values_come_from_the_file_else_from_the_environment(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "demo" / "a")
+    secrets_file.add(tmp_path / "demo", {"A": "of the file"})
+    config = {"job": {"secrets": ["A", "B"]}}
+    environ = {"A": "of the shell", "B": "of the shell", "C": "other"}
+    values = secrets_file.values_of_run(run, config, environ)
+    assert values == {"A": "of the file", "B": "of the shell"}
+    with pytest.raises(secrets_file.MissingSecret, match="B has no value"):
+        secrets_file.values_of_run(run, config, {})
