@@ -167,7 +167,7 @@ def lightning(folder: Path) -> Block:
         def on_train_batch_end(self, *_: Any) -> None:
             self.ended = time.perf_counter()
 
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    quiet: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     quiet |= {"enable_model_summary": False}
 
     def run(count: int) -> float:

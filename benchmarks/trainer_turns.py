@@ -151,7 +151,7 @@ def fabric(given: Given) -> Turn:
     if size > 1:
         made.launch()
     model = made.setup_module(given.model())
-    optimizer = made.setup_optimizers(given.optimizer(model))
+    optimizer: Any = made.setup_optimizers(given.optimizer(model))
     return given.loop(model, optimizer, made.backward)
 
 
