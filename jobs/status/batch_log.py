@@ -68,6 +68,12 @@ def last_line(log: str, consequence: re.Pattern[str]) -> str | None:
     return shortened(lines[-1]) if lines else None
 
 
+def step_refusal(log: str, consequence: re.Pattern[str]) -> str | None:
+    """The line by which the scheduler refused the last step of a job; None if the log ends otherwise."""
+    line = last_line(log, consequence)
+    return line if line and _STEP_REFUSED.search(line) else None
+
+
 def _is_error(line: str) -> bool:
     return _ERROR.search(line) is not None and _NO_ERROR.search(line) is None
 

@@ -14,7 +14,7 @@ from jobs.core.log_text import read_tail
 from jobs.core.requeue_policy import RULES
 from jobs.schedulers.base import Job, Scheduler, Submission, Unreachable, is_submitted_to
 from jobs.schedulers.select import NAMES, scheduler_named
-from jobs.status.batch_log import batch_log_of, error_line, last_line
+from jobs.status.batch_log import batch_log_of, error_line, last_line, step_refusal
 from jobs.status.cancel_record import cancel_message
 from jobs.status.outcome import silent_s, unrecorded_outcome, with_full_disk
 from jobs.status.run_state import RunState, read_state
@@ -210,6 +210,8 @@ def _state_after_job(state: RunState, job: Job, scheduler: Scheduler) -> RunStat
         cause, message = "cancelled", by
     else:
         cause, message = _cause_and_message(now, job, log, scheduler)
+        if cause == "lost" and log is None:
+            message = _with_refusal(message, now, scheduler)
         if cause == "lost" and now.attempt is not None and (end := unrecorded_outcome(now.run, now.attempt)):
             cause, message = end["cause"], end["message"]
         elif cause in ("lost", "launch_failed"):
@@ -236,6 +238,13 @@ def _cause_and_message(state: RunState, job: Job, log: Path | None, scheduler: S
         cause = job.cause or ("lost" if state.claimed and log is None else "launch_failed")
         message = job.message
     return cause, message if log is None else _with_log_line(message, cause, log, scheduler)
+
+
+def _with_refusal(message: str, state: RunState, scheduler: Scheduler) -> str:
+    """Message about a job that ended without a record, with the refusal of the step that would record it."""
+    log = batch_log_of(state, scheduler)
+    line = None if log is None else step_refusal(read_tail(log), scheduler.log_consequence)
+    return f"{message}: {line}" if line else message
 
 
 def _with_log_line(message: str, cause: str, log: Path, scheduler: Scheduler) -> str:

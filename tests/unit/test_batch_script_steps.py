@@ -41,7 +41,7 @@ def test_a_failed_step_is_followed_by_one_that_closes_the_attempt(
     agents, *after = calls
     assert "--after-failure" not in agents
     for one in after:
-        assert {"--nodes=1", "--ntasks=1", "--relative=0", "--overlap"} <= set(one)
+        assert {"--nodes=1", "--ntasks=1", "--relative=0", "--overlap", "--mem=0"} <= set(one)
         assert one[-4:] == ["--after-failure", *agents[-3:]]
 
 

@@ -348,9 +348,9 @@ def _launch(
         "status=$?",
         "",
         "# If srun or the agent of node 0 was killed, the attempt is open. This step closes the attempt",
-        "# and requeues the job.",
+        "# and requeues the job. Agents that have not ended hold the memory, so this step requests none.",
         _srun(
-            [one_task, overlap],
+            [one_task, f"{overlap} --mem=0"],
             profile,
             folders,
             f"{command} --after-failure {arguments}",

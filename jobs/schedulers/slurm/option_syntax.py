@@ -85,6 +85,7 @@ SBATCH_TAKEN: dict[str, str] = {
 
 _ALL_NODES = "one task runs on each node of the job"
 _ALL_GPUS = "all GPUs of a node belong to its one task"
+_ALL_MEMORY = "set it for sbatch: srun follows"
 _TOLERANT = "after one node fails, the others need time to record how they ended"
 
 SRUN_TAKEN: dict[str, str] = {
@@ -99,6 +100,8 @@ SRUN_TAKEN: dict[str, str] = {
     "exclude": "set the profile's exclude",
     "relative": _ALL_NODES,
     "cpus-per-task": "set the profile's cpus_per_task, which sbatch gets as well",
+    "mem-per-cpu": _ALL_MEMORY,
+    "mem-per-gpu": _ALL_MEMORY,
     "tres-per-task": _ALL_GPUS,
     "gpus": _ALL_GPUS,
     "gpus-per-node": _ALL_GPUS,
