@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class AllocationFacts:
     """Number of earlier starts; it grows as soon as the job is requeued."""
     end: float | None
     """End of its time, in seconds since the epoch; earlier after a pre-emption."""
-    timed_out: bool = False
-    """Whether it is being ended at its time limit."""
+    end_cause: Literal["timeout", "lost"] | None = None
+    """Cause of its end where the scheduler has one: the time limit, or the death of the batch shell."""
 
 
 class Allocation(Protocol):

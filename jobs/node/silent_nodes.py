@@ -26,6 +26,8 @@ which srun ends the other tasks of a step whose first task has ended is longer."
 _MARGIN_S = 30.0
 _BEFORE_END_S = 30.0
 """Time in which node 0 closes the attempt and requeues the job, before the job's time ends."""
+_LEAST_WAIT_S = 5.0
+"""Time for the record of a healthy node, where less than `_BEFORE_END_S` is left."""
 
 
 def explain_silence(
@@ -40,10 +42,11 @@ def explain_silence(
     The failed torchrun has no cause from outside. Node 0 waits for nodes without a recorded exit: for one
     that does not respond until the scheduler marks the node as down and ends the job, otherwise for
     `_LATE_RECORD_S`. The wait ends early when `is_current` returns False, and `_BEFORE_END_S` before the end
-    of the job's time. The job is not requeued earlier, because the next start could then lack its GPUs
-    (docs/requeue.md).
+    of the job's time, but not before `_LEAST_WAIT_S`. The job is not requeued earlier, because the next start
+    could then lack its GPUs (docs/requeue.md).
 
     Nodes that are silent but respond change no cause where a rank failed by itself: their record may be late.
+    After a request to stop, the request is the cause.
     """
     started, within_s = time.monotonic(), _longest_wait_s(result, allocation)
     query_at = started + min(_LATE_RECORD_S, within_s)
@@ -70,8 +73,10 @@ def explain_silence(
     try:
         poll_until(settled, within_s, allocation)
     except JobEnded as ended:
-        return _explain_end(result, silent(), allocation, ended)
-    if not (nodes := silent()) or not is_current() or (respond and _rank_failed_by_itself(attempt)):
+        return _explain_end(attempt, result, silent(), allocation, ended)
+    if not (nodes := silent()) or not is_current() or attempt.stop.exists():
+        return result
+    if respond and _rank_failed_by_itself(attempt):
         return result
     waited_s = time.monotonic() - started
     message = f"{_listed(nodes)} recorded no exit within {waited_s:.0f} s"
@@ -83,7 +88,7 @@ def _longest_wait_s(result: TorchrunResult, allocation: Allocation) -> float:
     longest_s = allocation.node_timeout_s() + _MARGIN_S
     if result.job_end is None:
         return longest_s
-    return max(0.0, min(longest_s, result.job_end - _BEFORE_END_S - time.time()))
+    return max(_LEAST_WAIT_S, min(longest_s, result.job_end - _BEFORE_END_S - time.time()))
 
 
 def _rank_failed_by_itself(attempt: Attempt) -> bool:
@@ -92,14 +97,20 @@ def _rank_failed_by_itself(attempt: Attempt) -> bool:
 
 
 def _explain_end(
-    result: TorchrunResult, silent: Mapping[int, str], allocation: Allocation, ended: JobEnded
+    attempt: Attempt,
+    result: TorchrunResult,
+    silent: Mapping[int, str],
+    allocation: Allocation,
+    ended: JobEnded,
 ) -> TorchrunResult:
     """Cause of a job that the scheduler ended while some nodes were silent."""
     names = allocation.nodes_down()
     down = {rank: host for rank, host in silent.items() if host in names}
+    cause, message = cause_of_end(ended.end_cause, result.job_end)
+    if not down and attempt.stop.exists() and (ended.requeued or cause != "cancelled"):
+        return dataclasses.replace(result, requeued=ended.requeued, lost_hosts=())
     if not down and not ended.requeued:
-        cause, message = cause_of_end(ended.timed_out, result.job_end)
-        return dataclasses.replace(result, cause=cause, message=message)
+        return dataclasses.replace(result, cause=cause, message=message, lost_hosts=())
     message = f"{_listed(down)} is down" if down else f"{_listed(silent)} recorded no exit"
     hosts = tuple(down.values())
     return dataclasses.replace(

@@ -61,7 +61,7 @@ class TorchrunResult:
     requeued: bool = False
     """Whether the scheduler has requeued the job by itself."""
     lost_hosts: tuple[str, ...] | None = None
-    """Hosts that the scheduler listed as down when it ended the job of a lost node; else None."""
+    """Hosts at fault, where the scheduler ended a lost job; None if the silent nodes are at fault."""
     job_end: float | None = None
     """The latest known end of the job's time, in seconds since the epoch."""
 
@@ -88,12 +88,14 @@ class TorchrunContext:
     a file."""
 
 
-def cause_of_end(timed_out: bool, deadline: float | None) -> tuple[str, str]:
+def cause_of_end(end_cause: str | None, deadline: float | None) -> tuple[str, str]:
     """Cause and message where the scheduler ended the job and did not requeue it.
 
-    `timed_out` is its answer, and `deadline` the end of the job's time in seconds since the epoch.
+    `end_cause` is its answer, and `deadline` the end of the job's time in seconds since the epoch.
     """
-    if timed_out or (deadline is not None and time.time() > deadline - _LIMIT_TOLERANCE_S):
+    if end_cause == "lost":
+        return "lost", "the batch shell of the job ended before its agents"
+    if end_cause == "timeout" or (deadline is not None and time.time() > deadline - _LIMIT_TOLERANCE_S):
         return "timeout", "the scheduler ended the job at its time limit"
     return "cancelled", CANCELLED_BY_SCHEDULER
 
@@ -216,7 +218,9 @@ class _TorchrunMonitor:
                 self._lost_hosts = tuple(down)
                 return "lost", f"the scheduler lost {', '.join(down)} and requeued the job"
             return "preempted", "the scheduler requeued the job"
-        return cause_of_end(facts is not None and facts.timed_out, self._context.deadline)
+        end_cause = facts.end_cause if facts is not None else None
+        self._lost_hosts = () if end_cause == "lost" else None
+        return cause_of_end(end_cause, self._context.deadline)
 
     def _is_early_warning(self, facts: AllocationFacts | None) -> bool:
         """Whether a signal only announces the time limit, for which the ranks stop by their own clocks."""

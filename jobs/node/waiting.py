@@ -29,12 +29,12 @@ T = TypeVar("T")
 class JobEnded(Exception):
     """The job is being ended while this node waits; the message is one line."""
 
-    def __init__(self, message: str, requeued: bool, timed_out: bool = False) -> None:
+    def __init__(self, message: str, requeued: bool, end_cause: str | None = None) -> None:
         super().__init__(message)
         self.requeued = requeued
         """Whether the scheduler has requeued the job."""
-        self.timed_out = timed_out
-        """Whether the scheduler ends the job at its time limit."""
+        self.end_cause = end_cause
+        """Cause that the scheduler has (`AllocationFacts.end_cause`)."""
 
     @property
     def exit_code(self) -> int:
@@ -62,12 +62,12 @@ def poll_until(poll: Callable[[], T | None], within_s: float, allocation: Alloca
 
 def _raise_if_ended(pending: Set[int], allocation: Allocation | None) -> None:
     """Raise `JobEnded` if these signals end the job, by the rules of `jobs.node.torchrun`."""
-    ended, requeued, timed_out = pending != {signal.SIGTERM}, False, False
+    ended, requeued, end_cause = pending != {signal.SIGTERM}, False, None
     if signal.SIGTERM in pending:
         facts = allocation.facts() if allocation else None
-        timed_out = facts is not None and facts.timed_out
+        end_cause = facts.end_cause if facts is not None else None
         requeued = allocation is not None and facts is not None and facts.restarts > allocation.restart
         ended = ended or allocation is None or requeued or (facts is not None and not facts.running)
     if ended:
         what = "requeued" if requeued else "ended"
-        raise JobEnded(f"the job was {what} while this node waited for another one", requeued, timed_out)
+        raise JobEnded(f"the job was {what} while this node waited for another one", requeued, end_cause)

@@ -77,6 +77,19 @@ def test_an_ended_job_says_so_and_asks_for_nothing(
     assert not any(Path(f"/proc/{pid}").exists() for pid in started_pids(job.run))
 
 
+def test_a_job_whose_batch_shell_was_killed_is_requeued(tmp_path: Path) -> None:
+    job = planned(tmp_path, "hang")
+    job.says(end=time.time() + 3600)
+    process = job.start()
+    wait_until(lambda: len(started_pids(job.run)) == 2)
+    job.says(running=False, end_cause="lost")
+    process.send_signal(signal.SIGTERM)
+    assert ended(process) == 0
+    assert (job.outcome()["cause"], job.requeues) == ("lost", ["0"])
+    assert read_json(job.run.attempt(0).record)["failed_nodes"] == []
+    assert read_state(job.run).state == "queued"
+
+
 @pytest.mark.parametrize("first", ["launcher", "sleep"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
 def test_the_end_of_a_job_may_reach_the_launcher_before_the_agent(

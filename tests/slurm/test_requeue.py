@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import time
 from datetime import datetime
 from pathlib import Path
@@ -96,6 +98,22 @@ def test_killed_agents(slurm: MiniCluster, tmp_path: Path, reference: RunDir) ->
     assert (left["cause"], left["next"], left["checkpoint_after"] >= 60) == ("preempted", "requeue", True)
     assert job.wait_for_end().state == "done"
     assert len(job.attempts()) == 3
+    assert_the_same(job.run, reference)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", ["srun", "slurm_script"])
+def test_a_killed_srun_or_batch_shell(
+    slurm: MiniCluster, tmp_path: Path, reference: RunDir, killed: str
+) -> None:
+    job = submitted(slurm, tmp_path)
+    job.wait_for_step(25)
+    os.kill(slurm.processes(job.nodes(0)[0], only=killed)[0], signal.SIGKILL)
+    left = job.wait_until_closed(0)
+    assert (left["cause"] in ("lost", "preempted"), left["next"]) == (True, "requeue")
+    assert left["failed_nodes"] == []
+    assert job.wait_for_end().state == "done"
+    assert len(job.attempts()) == 2
     assert_the_same(job.run, reference)
 
 

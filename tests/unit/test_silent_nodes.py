@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 from unittest.mock import Mock
 
 import pytest
@@ -27,6 +28,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(silent_nodes, "_LATE_RECORD_S", 0.0)
     monkeypatch.setattr(silent_nodes, "_QUERY_INTERVAL_S", 0.0)
     monkeypatch.setattr(silent_nodes, "_MARGIN_S", 0.0)
+    monkeypatch.setattr(silent_nodes, "_LEAST_WAIT_S", 0.01)
     monkeypatch.setattr(waiting, "_POLL_S", 0.001)
 
 
@@ -56,9 +58,9 @@ def slurm(
     timeout_s: float = 60.0,
     restarts: int = 0,
     down: str = "",
-    timed_out: bool = False,
+    end_cause: Literal["timeout", "lost"] | None = None,
 ) -> Mock:
-    facts = AllocationFacts(running=False, restarts=restarts, end=None, timed_out=timed_out)
+    facts = AllocationFacts(running=False, restarts=restarts, end=None, end_cause=end_cause)
     job = Mock(restart=0, facts=Mock(return_value=facts), nodes_down=Mock(return_value=down.split()))
     job.node_responds.return_value = responds
     job.node_timeout_s.return_value = timeout_s
@@ -119,23 +121,55 @@ def test_the_wait_ends_with_the_job(
 ) -> None:
     found = explain(attempt, slurm(restarts=restarts, down=down))
     assert (found.cause, found.message, found.requeued) == (cause, message, restarts == 1)
-    assert found.lost_hosts == (None if cause == "cancelled" else tuple(down.split()))
+    assert found.lost_hosts == (() if cause == "cancelled" else tuple(down.split()))
 
 
-@pytest.mark.parametrize(("timed_out", "left_s"), [(True, 3600), (False, 1)], ids=["state", "clock"])
+@pytest.mark.parametrize(("end_cause", "left_s"), [("timeout", 3600), (None, 1)], ids=["state", "clock"])
 def test_an_end_at_the_time_limit_is_a_timeout(
-    attempt: Attempt, terminated: None, timed_out: bool, left_s: float
+    attempt: Attempt, terminated: None, end_cause: Literal["timeout"] | None, left_s: float
 ) -> None:
     result = TorchrunResult(1, job_end=time.time() + left_s)
-    found = explain(attempt, slurm(timed_out=timed_out), result)
+    found = explain(attempt, slurm(end_cause=end_cause), result)
     assert (found.cause, found.message) == ("timeout", "the scheduler ended the job at its time limit")
+
+
+def test_a_killed_batch_shell_loses_the_job_and_no_node(attempt: Attempt, terminated: None) -> None:
+    found = explain(attempt, slurm(end_cause="lost"))
+    assert (found.cause, found.lost_hosts) == ("lost", ())
+    assert "batch shell" in str(found.message)
+
+
+@pytest.mark.parametrize("left_s", [-3600, 0, 60, 3600])
+def test_a_request_to_stop_remains_the_cause_where_a_record_is_late(attempt: Attempt, left_s: float) -> None:
+    write_json(attempt.stop, {"cause": "preempted", "time": 0.0})
+    job = slurm(responds=True, timeout_s=0.05)
+    result = TorchrunResult(1, job_end=time.time() + left_s)
+    assert explain(attempt, job, result) == result
+    assert job.node_responds.called
+
+
+@pytest.mark.parametrize(
+    ("restarts", "end_cause", "cause"),
+    [(1, None, None), (0, "timeout", None), (0, None, "cancelled")],
+    ids=["requeued", "time limit", "cancelled"],
+)
+def test_a_request_to_stop_remains_the_cause_where_the_grace_ends_during_the_wait(
+    attempt: Attempt,
+    terminated: None,
+    restarts: int,
+    end_cause: Literal["timeout"] | None,
+    cause: str | None,
+) -> None:
+    write_json(attempt.stop, {"cause": "preempted", "time": 0.0})
+    found = explain(attempt, slurm(restarts=restarts, end_cause=end_cause))
+    assert (found.cause, found.requeued, found.lost_hosts) == (cause, restarts == 1, ())
 
 
 def test_the_wait_for_a_dead_node_ends_before_the_time_of_the_job(attempt: Attempt) -> None:
     result = TorchrunResult(1, job_end=time.time() + silent_nodes._BEFORE_END_S)
     job = slurm(timeout_s=5)
     assert explain(attempt, job, result).cause == "lost"
-    job.node_responds.assert_called_once_with("n3")
+    job.node_responds.assert_called_with("n3")
 
 
 def test_a_dead_node_that_the_scheduler_does_not_notice_is_lost_after_its_timeout(attempt: Attempt) -> None:

@@ -82,6 +82,25 @@ def test_the_end_of_the_job_is_converted_to_the_clock_of_the_node(
     assert re.search(side, capsys.readouterr().out)
 
 
+@pytest.mark.parametrize(
+    ("reason", "cause"),
+    [
+        ("None", None),  # scancel
+        ("TimeLimit", "timeout"),
+        ("JobLaunchFailure", "lost"),
+        ("RaisedSignal:9(Killed)", "lost"),
+        ("NonZeroExitCode", "lost"),
+    ],
+)
+def test_the_cause_of_an_end_is_that_of_slurm_s_reason(
+    commands: Commands, reason: str, cause: str | None
+) -> None:
+    commands.add("squeue", f"echo 'COMPLETING 0 N/A {reason}'")
+    facts = SlurmAllocation({"SLURM_JOB_ID": "7"}).facts()
+    assert facts is not None
+    assert (facts.running, facts.end_cause) == (False, cause)
+
+
 def test_a_controller_without_sdiag_leaves_the_end_as_it_is(commands: Commands) -> None:
     commands.add("sdiag", "exit 1")
     assert SlurmAllocation({"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": "123"}).end_time() == 123

@@ -18,6 +18,8 @@ TIMEOUT_S = 30.0
 _JOB_TIMEOUT_S = 5.0
 """Time limit of a query by the job itself, which Slurm may kill within seconds."""
 _AT_WORK = {"CONFIGURING", "RESIZING", "RUNNING", "SIGNALING", "SUSPENDED"}
+_SHELL_ENDED = re.compile("JobLaunchFailure|RaisedSignal|NonZeroExitCode")
+"""Reasons of a job whose batch shell was killed or exited. scancel leaves none."""
 EPOCH = {"SLURM_TIME_FORMAT": "%s"}
 """Makes Slurm's commands print seconds since the epoch. The default is local time without a time zone."""
 
@@ -94,7 +96,7 @@ def job(job_id: str, timeout_s: float = _JOB_TIMEOUT_S) -> AllocationFacts | Non
         running=state in _AT_WORK,
         restarts=int(restarts),
         end=float(end) if end.isdigit() else None,
-        timed_out=reason == "TimeLimit",
+        end_cause="timeout" if reason == "TimeLimit" else "lost" if _SHELL_ENDED.match(reason) else None,
     )
 
 
