@@ -251,3 +251,14 @@ def test_a_run_cancelled_during_its_set_up_keeps_its_log(tmp_path: Path) -> None
     log(run, "copying\n")
     journal.revoke(run, 0, "cancelled", "cancelled before it started")
     assert batch_log_of(read_state(run), FakeSlurm()) == run.submissions / "7.log"
+
+
+def test_the_refusal_of_the_step_after_a_failure_is_told(tmp_path: Path) -> None:
+    run, cluster = on_slurm(tmp_path, claimed=True), FakeSlurm()
+    cluster.job = Job("ended", "its job failed (exit code 137)")
+    refusal = "srun: error: Unable to create step for job 7: Memory required by task is not available"
+    for text, message in (("error: x\n", ""), (f"error: x\n{refusal}\n", f": {refusal}")):
+        log(run, text)
+        (state,) = refresh([read_state(run)], cluster)
+        assert (state.state, state.message) == ("lost", f"its job failed (exit code 137){message}")
+        assert not state.before_agents

@@ -134,20 +134,6 @@ def test_the_exit_code_of_a_job_that_failed_is_told(commands: Commands, tmp_path
     assert asked(run).message == "its job failed (signal 9)"
 
 
-def test_the_refusal_of_the_step_after_a_failure_is_told(commands: Commands, tmp_path: Path) -> None:
-    run = on_slurm(tmp_path, claimed=True)
-    squeue(commands)
-    sacct(commands, record("7", "FAILED", "137:0"))
-    log = run.submissions / "7.log"
-    log.write_text("error: of the set-up\n")
-    assert asked(run).message == "its job failed (exit code 137)"
-    refusal = "srun: error: Unable to create step for job 7: Memory required by task is not available"
-    log.write_text(f"error: of the set-up\n{refusal}\n")
-    state = asked(run)
-    assert (state.state, state.message) == ("lost", f"its job failed (exit code 137): {refusal}")
-    assert not state.before_agents
-
-
 def test_an_outcome_recorded_meanwhile_takes_precedence(commands: Commands, tmp_path: Path) -> None:
     run = on_slurm(tmp_path, claimed=True)
     before = read_state(run)
