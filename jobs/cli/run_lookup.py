@@ -32,7 +32,7 @@ def find_sweep(root: Path, name: str) -> str:
 
 
 def find_run(root: Path, name: str) -> RunDir:
-    """The run `sweep/run`, or the only run of that name. Raises `ConfigError`."""
+    """The run `sweep/run`, the only run of that name, or the only run of that sweep. Raises `ConfigError`."""
     sweep, slash, run_name = name.strip("/").rpartition("/")
     if slash:
         known = {run.name: run for run in runs_of(root, find_sweep(root, sweep))}
@@ -47,7 +47,10 @@ def find_run(root: Path, name: str) -> RunDir:
     if found:
         raise ConfigError(f"several sweeps have a run {name!r}: {', '.join(map(run_label, found))}")
     if run_name in sweep_names(root):
-        hint = _existing("runs", map(run_label, runs_of(root, run_name)))
+        runs = runs_of(root, run_name)
+        if len(runs) == 1:
+            return runs[0]
+        hint = _existing("runs", map(run_label, runs))
         raise ConfigError(f"{run_name!r} is a sweep; name one run of it{hint}")
     raise ConfigError(f"no run {name!r} in {root}{nearest(run_name, [run.name for run in every])}")
 

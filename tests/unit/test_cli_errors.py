@@ -138,6 +138,8 @@ def test_similar_names_are_suggested(capsys: pytest.CaptureFixture[str]) -> None
     )
     assert "no sweep 'tow' in runs; did you mean 'two'?" in refused(capsys, "show", "tow/n2-auto-b4-r0")
     assert "'two' is a sweep; name one run of it" in refused(capsys, "show", "two")
+    assert submit.main(["show", "one"]) == 0, "its only run"
+    assert capsys.readouterr().out.startswith("one/n1-single-b8-r0\n")
     assert "no run 'x' in runs/one; existing runs: n1-single-b8-r0" in refused(capsys, "show", "one/x")
     assert "--out is needed for a report on several sweeps" in refused(capsys, "report", "one", "two")
 
