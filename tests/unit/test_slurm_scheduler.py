@@ -32,6 +32,7 @@ from jobs.schedulers.slurm.commands import query
 from jobs.schedulers.slurm.sbatch import Backoff
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.schedulers.slurm.squeue import answers
+from jobs.schedulers.slurm.test_only import check_script
 from jobs.status.run_state import RunState
 from tests.support.commands import Commands
 
@@ -283,6 +284,16 @@ def test_a_refusal_is_one_line(commands: Commands, run: RunDir) -> None:
     with pytest.raises(SubmitError, match="invalid partition") as caught:
         SlurmScheduler().submit(batch(announced(run)))
     assert "\n" not in str(caught.value)
+
+
+def test_a_cluster_that_manages_no_gpus_gets_the_remedy(commands: Commands, run: RunDir) -> None:
+    commands.add("srun", "")
+    commands.add("sbatch", "echo 'sbatch: error: Invalid generic resource (gres) specification' >&2; exit 1")
+    with pytest.raises(SubmitError, match=r"specification; .*--slurm gpus=none") as caught:
+        SlurmScheduler().submit(batch(announced(run)))
+    assert "\n" not in str(caught.value)
+    check = check_script("#!/bin/sh\n", os.environ)
+    assert (check.accepted, "--slurm gpus=none" in check.message) == (False, True)
 
 
 def test_find_and_cancel(commands: Commands, run: RunDir) -> None:

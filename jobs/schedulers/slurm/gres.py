@@ -57,6 +57,13 @@ def gpus_of_tres(text: str) -> int | None:
     return count_gpus(_entry(part) for part in _parts(text) if part.startswith("gres/"))
 
 
+def with_remedy(refusal: str) -> str:
+    """A refusal of sbatch, with the next step where the cluster does not know the requested GPUs."""
+    if "invalid generic resource" not in refusal.lower():
+        return refusal
+    return f"{refusal}; if Slurm manages no GPUs of these nodes, give --slurm gpus=none"
+
+
 def _parts(text: str) -> list[str]:
     listed = re.sub(r"\([^)]*\)", "", "" if text.strip() in _EMPTY else text)  # (S:0-1), (IDX:0,2)
     return [part.strip() for part in listed.split(",") if part.strip()]

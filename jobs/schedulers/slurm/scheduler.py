@@ -37,6 +37,7 @@ from jobs.schedulers.base import (
 from jobs.schedulers.slurm import (
     batch_log,
     commands,
+    gres,
     job_states,
     profile_selection,
     sacct,
@@ -306,7 +307,7 @@ def sbatch(script: Path, name: str) -> str:
         limit = submit_limits.exceeded_limit(message)
         if limit is not None:
             raise LimitReached(limit) from None
-        raise SubmitError(f"sbatch refused {name}: {message}") from None
+        raise SubmitError(f"sbatch refused {name}: {gres.with_remedy(message)}") from None
     return str(job.job_id)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from jobs.schedulers.base import ScriptCheck
 from jobs.schedulers.slurm.commands import TIMEOUT_S
+from jobs.schedulers.slurm.gres import with_remedy
 
 
 def check_script(script: str, environment: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> ScriptCheck:
@@ -26,4 +27,5 @@ def check_script(script: str, environment: Mapping[str, str], timeout_s: float =
     except subprocess.TimeoutExpired:
         return ScriptCheck(False, f"sbatch did not answer within {timeout_s:g} s")
     lines = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in done.stderr.splitlines()]
-    return ScriptCheck(done.returncode == 0, "; ".join(line.strip() for line in lines if line.strip()))
+    message = "; ".join(line.strip() for line in lines if line.strip())
+    return ScriptCheck(done.returncode == 0, with_remedy(message))
