@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from jobs.core.log_text import shortened
+from jobs.core.log_text import error_lines, shortened
 from jobs.core.rank_positions import RankPosition, candidates, describe_hang, silent_rank, slow_node
 from jobs.core.requeue_policy import EXIT_LAUNCH_FAILED, NO_REQUEUE, RULES, RequeueDecision
 
@@ -228,10 +228,9 @@ def peer_address(errors: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def last_rank_line(log: str) -> str:
-    """The last line of a node's log before torchrun's own failure report."""
+    """The last line of a node's log that may show a cause, before torchrun's own failure report."""
     before = re.split(r"^E\d{4} .* failed \(exitcode: ", log, maxsplit=1, flags=re.MULTILINE)[0]
-    lines = [line for line in before.splitlines() if line.strip(" =-")]
-    return lines[-1] if lines else ""
+    return next(reversed(error_lines(before)), "")
 
 
 def _signal_name(number: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import signal
 import socket
@@ -15,11 +16,14 @@ from disttrain.records.json_files import CorruptFile, read_json, read_json_or_no
 from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.records.run_json import read_run_json_or_none
 from jobs.core.classify_exit import ExitEvidence, last_rank_line, peer_address, root_cause_worker
-from jobs.core.log_text import read_tail
+from jobs.core.log_text import error_lines, read_tail
 from jobs.core.rank_positions import RankPosition
 
-_EXCEPTION = re.compile(r"((?:\w+\.)*[A-Z]\w*): (.*)")
-"""Last line of a traceback."""
+_EXCEPTION = re.compile(r"((?:\w+\.)*[A-Z]\w*): (.*)", re.DOTALL)
+"""Last lines of a traceback."""
+_RANK_PREFIX = re.compile(r"^\[rank\d+\]: ", re.MULTILINE)
+"""PyTorch writes it before each line of a traceback where a process group exists."""
+_OUT_OF_MEMORY = re.compile(r"MemoryError|CUDA error: out of memory|DefaultCPUAllocator: ")
 _LOOKUP_S = 5.0
 """Time for all queries of the name service together, because the requeue waits for them. One query without an
 answer may take 30 s."""
@@ -149,7 +153,7 @@ def read_rank_errors(attempt: Attempt) -> list[dict[str, Any]]:
 
 
 def errors_of_command(attempt: Attempt, failed: Iterable[tuple[int, int]]) -> list[dict[str, Any]]:
-    """Errors of the failed processes of a command, by the last line of each rank's log.
+    """Errors of the failed processes of a command, by the last traceback or line of each rank's log.
 
     `failed` holds rank and exit code; a process that a signal ended has none here.
     """
@@ -158,12 +162,19 @@ def errors_of_command(attempt: Attempt, failed: Iterable[tuple[int, int]]) -> li
         log = attempt.rank_log(rank)
         if code < 0 or not log.exists():
             continue
-        lines = [line for line in read_tail(log).splitlines() if line.strip()]
-        last = lines[-1] if lines else "no output"
-        exception = _EXCEPTION.fullmatch(last)
-        kind, message = (exception[1], exception[2]) if exception else (f"exit code {code}", last)
-        out_of_memory = kind.endswith(("OutOfMemoryError", "MemoryError"))
-        cause = "out_of_memory" if out_of_memory else "crashed"
+        kind, message = _last_error(error_lines(_RANK_PREFIX.sub("", read_tail(log))), code)
+        cause = "out_of_memory" if _OUT_OF_MEMORY.search(f"{kind}: {message}") else "crashed"
         time = log.stat().st_mtime
         errors.append({"rank": rank, "time": time, "kind": kind, "message": message, "cause": cause})
     return errors
+
+
+def _last_error(lines: list[str], code: int) -> tuple[str, str]:
+    """Kind and message of the error that ended a process with this exit code."""
+    text = next(reversed(lines), "no error message in its log")
+    if code == 1:  # an exception that Python reports, whose message may have several lines
+        starts = [at for at, line in enumerate(lines) if line == "Traceback (most recent call last):"]
+        after = lines[starts[-1] + 1 :] if starts else []
+        text = "\n".join(itertools.dropwhile(lambda line: line.startswith(" "), after)) or text
+    exception = _EXCEPTION.fullmatch(text)
+    return (exception[1], exception[2]) if exception else (f"exit code {code}", text)

@@ -255,7 +255,9 @@ def test_closing_an_attempt_does_not_wait_for_a_name_service_that_does_not_answe
 
 def test_the_last_line_of_a_log_is_a_ranks() -> None:
     assert last_rank_line(TORCHRUN_SAYS.format(code=1, name="")) == "[rank1]: ValueError: too deep"
-    assert last_rank_line("") == ""
+    warning = "[W1124 17:00:00.1 socket.cpp:755] [c10d] The hostname cannot be retrieved\n"
+    assert last_rank_line(f"no python\n{warning}") == "no python"
+    assert last_rank_line(warning) == ""
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def end(run: RunDir, attempt: Attempt, codes: dict[int, int], stop: str | None =
 
 def fail(attempt: Attempt, rank: int, line: str, code: int = 1, **times: float) -> None:
     attempt.node_log(rank).write_text(ROOT_CAUSE.format(rank=rank, code=code))
-    attempt.rank_log(rank).write_text(f"Traceback\n{line}\n\n")
+    attempt.rank_log(rank).write_text(f"{line}\n\n")
     if times:
         os.utime(attempt.rank_log(rank), (times["at"], times["at"]))
 
@@ -92,17 +92,45 @@ def test_the_failed_rank_is_named_by_the_last_line_of_its_log(run: RunDir) -> No
     assert end(run, other, {0: 1, 1: 1}).message.startswith("rank 1: KeyError: 'lr'")  # type: ignore[union-attr]
 
 
+TRACEBACK = """\
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "/x/train.py", line 9, in <module>
+[rank1]:     step()
+[rank1]: """
+HARMLESS = """\
+[W1124 17:00:00.123456789 socket.cpp:755] [c10d] The hostname of the client socket cannot be retrieved
+W1124 17:00:00.123000 4711 torch/distributed/run.py:851] Setting OMP_NUM_THREADS
+[rank1]:[W1124 17:00:00.123456789 ProcessGroupNCCL.cpp:1538] Warning: destroy_process_group() was not called
+[rank1]:W1124 17:00:00.123000 4711 torch/_inductor/utils.py:1] [0/0] Not enough SMs
+n7:123:456 [0] NCCL INFO cudaDriverVersion 12040
+[2026-11-24 17:00:00] n7:123:456 [0] init.cc:12 NCCL WARN slow
+/x/train.py:7: UserWarning: an old argument
+  warnings.warn("an old argument")
+"""
+CPU_MEMORY = "RuntimeError: [enforce fail at alloc_cpu.cpp:{}] . DefaultCPUAllocator: {} memory: you tried"
+ILLEGAL = "torch.AcceleratorError: CUDA error: an illegal memory access"
+CAUGHT = TRACEBACK.replace("[rank1]: ", "") + "OutOfMemoryError: batch 64"
+
+
 @pytest.mark.parametrize(
-    ("line", "code", "cause", "message"),
+    ("log", "code", "cause", "message"),
     [
         ("torch.OutOfMemoryError: CUDA out of memory", 1, "out_of_memory", "torch.OutOfMemoryError: CUDA"),
+        (TRACEBACK + "torch.OutOfMemoryError: CUDA", 1, "out_of_memory", "1: torch.OutOfMemoryError: CUDA"),
+        (TRACEBACK + "MemoryError\n" + HARMLESS, 1, "out_of_memory", "exit code 1: MemoryError"),
+        (TRACEBACK + CPU_MEMORY.format(127, "can't allocate"), 1, "out_of_memory", "1: RuntimeError: [en"),
+        (CPU_MEMORY.format(75, "not enough"), 1, "out_of_memory", "DefaultCPUAllocator: not enough memory"),
+        (TRACEBACK + f"{ILLEGAL}\n[rank1]: Compile with `X`.", 1, "crashed", f"1: {ILLEGAL} Compile with"),
+        (CAUGHT + "\nno batch fits", 3, "crashed", "rank 1: exit code 3: no batch fits"),
+        ("no data at /x\n" + HARMLESS, 3, "crashed", "rank 1: exit code 3: no data at /x"),
+        (HARMLESS, 3, "crashed", "rank 1: exit code 3: no error message in its log"),
         ("usage: train.py [-h]: bad", 2, "crashed", "exit code 2: usage: train.py [-h]: bad"),
         ("segfault", -11, "killed", "rank 1 was ended by SIGSEGV"),
     ],
 )
-def test_the_cause_of_a_failed_process(run: RunDir, line: str, code: int, cause: str, message: str) -> None:
+def test_the_cause_of_a_failed_process(run: RunDir, log: str, code: int, cause: str, message: str) -> None:
     attempt = begin(run)
-    fail(attempt, 1, line, code)
+    fail(attempt, 1, log, code)
     status = end(run, attempt, {0: 1, 1: 1})
     assert status.cause == cause
     assert message in str(status.message)
