@@ -14,7 +14,7 @@ from disttrain.config.dotted_keys import flat_values
 from disttrain.config.sections.base import is_excluded_from_key
 from disttrain.records.heartbeat import SCRIPT_TIMEOUT_VARIABLE
 from disttrain.records.json_files import read_json_or_none
-from disttrain.records.run_directory import ATTEMPT, CHECKPOINT_DIR, RUN_DIR, RunDir
+from disttrain.records.run_directory import ATTEMPT, CHECKPOINT_DIR, RUN_DIR, SAVED, RunDir
 
 Part = Literal["config", "code", "environment"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -32,7 +32,7 @@ _ENVIRONMENT = {
     "dataset_sha256": "data (SHA-256)",
 }
 _NOT_COMPARED = {key for key, field in config_fields() if is_excluded_from_key(field)}
-_OF_ONE_START = {*stop_time.VARIABLES, RUN_DIR, ATTEMPT, CHECKPOINT_DIR, SCRIPT_TIMEOUT_VARIABLE}
+_OF_ONE_START = {*stop_time.VARIABLES, RUN_DIR, ATTEMPT, CHECKPOINT_DIR, SAVED, SCRIPT_TIMEOUT_VARIABLE}
 """Variables that follow from the time of a start, from the run directory, and from a limit on hangs."""
 _SEARCH_PATH = "PYTHONPATH"
 _CODE_COPY = re.compile(r"[^:]*/\.code/[^/:]+")

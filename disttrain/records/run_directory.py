@@ -14,6 +14,8 @@ ATTEMPT = "DISTTRAIN_ATTEMPT"
 """Environment variable of a `command`: the number of this start of the run, from 0."""
 CHECKPOINT_DIR = "DISTTRAIN_CHECKPOINT_DIR"
 """Environment variable of a `command`: `checkpoints` of its run directory."""
+SAVED = "DISTTRAIN_SAVED"
+"""Environment variable of a `command`: a file in `checkpoints` to touch after a save elsewhere."""
 
 PROCESSORS = "DISTTRAIN_PROCESSORS"
 """Environment variable with the processors of each local rank, `0,1;2,3`; empty without a binding."""

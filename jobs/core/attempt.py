@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from disttrain.config.ranks import ranks_per_node
 from disttrain.errors import message_of
 from disttrain.records.collect_provenance import code_hash
 from disttrain.records.json_files import read_json_or_none, write_json
-from disttrain.records.run_directory import Attempt, RunDir, checkpoint_steps
+from disttrain.records.run_directory import CHECKPOINT_DIR, SAVED, Attempt, RunDir, checkpoint_steps
 from disttrain.records.run_json import read_run_json, read_run_json_or_none
 from jobs.core import journal, requeue_policy
 from jobs.core.classify_exit import ExitStatus, classify_exit
@@ -215,9 +214,10 @@ def close_attempt(
     evidence = read_evidence(run, attempt, exit_codes, external_cause, external_message)
     status = classify_exit(evidence)
     ended, after = journal.utc_now(), newest_checkpoint(run)
-    if evidence.is_command and evidence.graceful_cause:
-        after = int(time.time())  # its exit with code 0 means that it has saved, wherever that is
     record = read_json_or_none(attempt.record) or {}
+    if evidence.is_command and evidence.graceful_cause and after == record.get("checkpoint_before"):
+        unsaved = f"it left no new file in {CHECKPOINT_DIR} and did not touch {SAVED}"
+        status = replace(status, message=f"{status.message}; {unsaved}")
     record |= {"ended": ended, "cause": status.cause, "checkpoint_after": after}
     record["exit_codes"] = {str(node): code for node, code in sorted(exit_codes.items())}
     record["failed_nodes"] = _failed_hosts(run, record, status) if lost_hosts is None else list(lost_hosts)

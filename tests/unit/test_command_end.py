@@ -14,6 +14,7 @@ from disttrain.records.run_directory import Attempt, RunDir
 from jobs.core import journal
 from jobs.core.attempt import close_attempt, newest_checkpoint, open_attempt
 from jobs.core.classify_exit import ExitStatus
+from jobs.core.environment import command_variables
 
 ROOT_CAUSE = """\
 Root Cause (first observed failure):
@@ -136,9 +137,9 @@ def test_the_cause_of_a_failed_process(run: RunDir, log: str, code: int, cause: 
     assert message in str(status.message)
 
 
-def test_an_exit_with_code_0_or_a_new_file_is_progress(run: RunDir) -> None:
+def test_a_new_file_is_progress_and_an_exit_with_code_0_is_none(run: RunDir) -> None:
     for _ in range(4):  # more than max_attempts
-        assert end(run, begin(run), {0: 0, 1: 0}, "deadline").decision.requeue
+        assert end(run, begin(run), {0: 0, 1: 0}, "preempted").decision.requeue
     assert newest_checkpoint(run) is None
     for number in range(4):
         attempt = begin(run)
@@ -146,9 +147,19 @@ def test_an_exit_with_code_0_or_a_new_file_is_progress(run: RunDir) -> None:
         path = run.checkpoints / "deep" / f"{number}.pt"
         path.touch()
         os.utime(path, (1e6 + number, 1e6 + number))
-        assert end(run, attempt, {0: 1, 1: 1}, "deadline").decision.requeue
+        saved = end(run, attempt, {0: 0, 1: 0}, "deadline")
+        assert saved.decision.requeue
+        assert "DISTTRAIN_SAVED" not in str(saved.message)
         assert read_json(attempt.record)["checkpoint_after"] == int(1e6) + number
     assert end(run, begin(run), {0: 1, 1: 1}, "deadline").decision.requeue
-    last = end(run, begin(run), {0: 1, 1: 1}, "deadline")
+    last = end(run, begin(run), {0: 0, 1: 0}, "deadline")
     assert not last.decision.requeue
+    assert "did not touch DISTTRAIN_SAVED" in str(last.message)
     assert "job.max_attempts=2 in a row without a newer checkpoint" in str(last.message)
+
+
+def test_the_file_to_touch_after_a_save_elsewhere_is_progress(run: RunDir) -> None:
+    attempt = begin(run)
+    Path(command_variables(run, attempt, {"job": JOB})["DISTTRAIN_SAVED"].value).touch()
+    assert "did not touch" not in str(end(run, attempt, {0: 0, 1: 0}, "deadline").message)
+    assert end(run, begin(run), {0: 1, 1: 1}).decision.requeue, "a crash after a save is tried again"
