@@ -1,16 +1,17 @@
-"""The words of a `command` in which `{name}` stands for the value of an axis or of a config key."""
+"""Words of `command` and `job.env`: `{name}` is the value of an axis, of a config key or of the run."""
 
 from __future__ import annotations
 
 import json
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from disttrain.config.config_tree import Config
 from disttrain.config.dotted_keys import flat_values
 from disttrain.config.parsing import SWEEP_SECTIONS
 from disttrain.errors import ConfigError, nearest
+from disttrain.records import run_placeholders
 
 REPEAT = "repeat"
 """Name of the number of a repeat, from 0."""
@@ -21,58 +22,72 @@ def is_free(key: str) -> bool:
     return key.partition(".")[0] not in {*Config.model_fields, *SWEEP_SECTIONS}
 
 
-def literal(words: Iterable[str]) -> tuple[str, ...]:
-    """Words in which no brace stands for a value."""
-    return tuple(word.replace("{", "{{").replace("}", "}}") for word in words)
-
-
-def names_in(words: Iterable[str], at: str | None = None) -> list[str]:
-    """Names between the braces of these words, in order. Raises `ConfigError` for a brace without a name."""
+def names_in(key: str, words: Iterable[str], at: str | None = None) -> list[str]:
+    """Names between the braces of the words of a key, in order. Raises `ConfigError` for a bad brace."""
     names = []
     for word in words:
         try:
             fields = list(string.Formatter().parse(word))
         except ValueError as error:
-            message = f"command: {word!r}: {str(error).lower()}; a literal brace is {{{{ or }}}}"
+            message = f"{key}: {word!r}: {str(error).lower()}; a literal brace is {{{{ or }}}}"
             raise ConfigError(message, at=at) from None
         for _, name, form, conversion in fields:
             if name is None:
                 continue
             if form or conversion or not name:
-                message = f"command: {word!r}: braces hold a name alone; a literal brace is {{{{ or }}}}"
+                message = f"{key}: {word!r}: braces hold a name alone; a literal brace is {{{{ or }}}}"
                 raise ConfigError(message, at=at)
             names.append(name)
     return names
 
 
-def filled(config: Config, axes: Mapping[str, Any], repeat: int, at: str | None = None) -> Config:
-    """The config with the values in its command, each within one word.
+def filled(config: Config, axes: Mapping[str, Any], repeat: int, at: Callable[[str], str | None]) -> Config:
+    """The config with the values in its command and in `job.env`, each within one word.
 
-    Raises `ConfigError` for a name that is neither an axis nor a key of `resources` or `job`, and for an axis
-    of neither the config nor the command.
+    `at` gives the origin of a key. Names of `run_placeholders` stay. Raises `ConfigError` for a name that is
+    neither an axis nor a key of the config, and for an axis that is unused or has the name of a placeholder.
     """
-    values = {key: value for key, value in flat_values(config.as_dict()).items() if key != "command"}
-    values |= {key: value for key, value in axes.items() if is_free(key)} | {REPEAT: repeat}
-    used = names_in(config.command, at)
-    unknown = next((name for name in used if name not in values), None)
-    if unknown is not None:
-        hint = nearest(unknown, values) or "; a literal brace is {{ or }}"
-        raise ConfigError(f"command: {{{unknown}}} is neither an axis nor a config key{hint}", at=at)
-    unused = next((key for key in axes if is_free(key) and key not in used), None)
-    if unused is not None:
-        hint = nearest(unused, used)
-        raise ConfigError(f"{unused} is no config key, and the command has no {{{unused}}}{hint}", at=at)
-    return config.model_copy(update={"command": _filled(config.command, values)})
-
-
-def _filled(words: Sequence[str], values: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(
-        "".join(
-            text + ("" if name is None else _text(values[name]))
-            for text, name, _, _ in string.Formatter().parse(word)
-        )
-        for word in words
+    own = (REPEAT, *run_placeholders.NAMES)
+    words = {
+        "command": config.command,
+        **{f"job.env.{name}": (text,) for name, text in config.job.env.items()},
+    }
+    values = {key: value for key, value in flat_values(config.as_dict()).items() if key not in words}
+    values |= {key: value for key, value in axes.items() if is_free(key)}
+    values |= {name: f"{{{name}}}" for name in own} | {REPEAT: repeat}
+    used: set[str] = set()
+    for key, given in words.items():
+        names = names_in(key, given, at(key))
+        unknown = next((name for name in names if name not in values), None)
+        if unknown is not None:
+            hint = nearest(unknown, values) or "; a literal brace is {{ or }}"
+            raise ConfigError(f"{key}: {{{unknown}}} is neither an axis nor a config key{hint}", at=at(key))
+        used.update(names)
+    for key in filter(is_free, axes):
+        if key in own:
+            raise ConfigError(f"{{{key}}} is a value of each run; give the axis another name", at=at(key))
+        if key not in used:
+            hint = nearest(key, used)
+            raise ConfigError(f"{key} is no config key, and the command has no {{{key}}}{hint}", at=at(key))
+    env = {name: _filled(text, values) for name, text in config.job.env.items()}
+    command = tuple(_filled(word, values) for word in config.command)
+    return config.model_copy(
+        update={"command": command, "job": config.job.model_copy(update={"env": env})},
     )
+
+
+def _filled(word: str, values: Mapping[str, Any]) -> str:
+    """The word of a config: with a placeholder of the run, its literal braces stay doubled."""
+    plain = doubled = ""
+    for text, name, _, _ in string.Formatter().parse(word):
+        value = "" if name is None else _text(values[name])
+        plain += text + value
+        doubled += _doubled(text) + (value if name in run_placeholders.NAMES else _doubled(value))
+    return doubled if run_placeholders.has_placeholder(plain) else plain
+
+
+def _doubled(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
 
 
 def _text(value: Any) -> str:

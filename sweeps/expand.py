@@ -243,15 +243,20 @@ def _filled(
     base: Draft,
     origins: Mapping[str, str],
 ) -> list[_Repeated]:
-    """Every repeat of every run, with the words of its command."""
+    """Every repeat of every run, with the words of its command and variables."""
+
+    def origin(key: str) -> str | None:
+        return origins.get(key) or base.at(key)
+
     found: list[_Repeated] = []
     keyed = [under_first_names(keyed_values(config)) for _, config, _ in resolved]
     for repeat in range(repeats):
         for (point, config, batch), values in zip(resolved, keyed, strict=True):
             axes = point
+            if config.command or config.job.env:
+                config = command_template.filled(config, point, repeat, origin)
+                values["job"]["env"] = config.job.env
             if config.command:
-                at = origins.get("command") or base.at("command")
-                config = command_template.filled(config, point, repeat, at)
                 values["command"] = list(config.command)
                 if "command" in point:
                     axes = {**point, "command": shlex.join(config.command)}

@@ -132,7 +132,12 @@ def _record_lines(node: yaml.MappingNode, prefix: str, path: str, origin: dict[s
 
 
 def parse_value(text: str, at: str) -> Any:
-    """Read one override value as YAML: `5`, `true`, `null`, `[a, b]`, `text`. Raises `ConfigError`."""
+    """Read one override value as YAML: `5`, `true`, `null`, `[a, b]`, `text`, and `{run_dir}/x` as text.
+
+    Raises `ConfigError`.
+    """
+    if re.match(r"\{[\w.]+\}", text):
+        return text
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError:

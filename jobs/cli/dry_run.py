@@ -11,6 +11,7 @@ from typing import Any
 
 from disttrain.config.auto_strategy import planned_strategy
 from disttrain.config.ranks import ranks_per_node
+from disttrain.records import run_placeholders
 from disttrain.records.collect_provenance import run_key
 from disttrain.records.run_directory import RunDir
 from jobs.cli.action_table import EXIT_RUNS_MISSING
@@ -134,9 +135,11 @@ def _run_json(action: Action, plan: SweepPlan, place: _Place, *, commands: bool)
     bound = cost_bound(planned, place.scheduler)
     command = planned.config.command
     about = place.commands.read(command, Path.cwd()) if command else None
-    added = _added_variables(planned, config, place, run, about)
+    attempt = action.state.attempts if action.state else 0
+    of_run = run_placeholders.fill(config, run, attempt)
+    added = _added_variables(planned, of_run, place, run, about)
     record = {
-        "config": config,
+        "config": of_run,
         "run_key": run_key(planned.config_key, about["hash"] or "" if about else place.code_hash),
         "provenance": {"command": about},
     }

@@ -22,6 +22,7 @@ from typing import Any
 from disttrain.config.ranks import ranks_per_node
 from disttrain.config.stop_time import lead_within
 from disttrain.errors import in_one_line, message_of
+from disttrain.records import run_placeholders
 from disttrain.records.heartbeat import FOLDER_VARIABLE, count_killed_probes
 from disttrain.records.json_files import CorruptFile, create_exclusive, read_json, write_json
 from disttrain.records.oom_kills import count_oom_kills
@@ -97,6 +98,7 @@ def _prepare(node: NodeContext, attempt: Attempt, held: contextlib.ExitStack) ->
     if problem is not None:
         log_line(f"refused: {problem}")
         return TorchrunResult(requeue_policy.EXIT_DO_NOT_REQUEUE, "refused", problem)
+    record = {**record, "config": run_placeholders.fill(record["config"], node.run, attempt.number)}
     about = command_code.of_run(record)
     problem = command_code.problem(node.run, about) if about else None
     if (code := os.environ.get(environment.SETUP_EXIT_VARIABLE)) is not None:

@@ -27,7 +27,6 @@ from jobs.core.journal import utc_now
 from jobs.status.run_folders import runs_of
 from jobs.status.run_state import RunState
 from jobs.submission.huggingface_check import check_huggingface
-from sweeps import command_template
 from sweeps.base_config import first_difference
 from sweeps.expand import (
     GPUS,
@@ -118,7 +117,7 @@ def run_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
     overrides = [parse_flag(flag, key, [word]) for flag, key, word in flags if word is not None]
     overrides += [parse_set(text) for text in args.set]
     if getattr(args, "command", None):
-        overrides.append(Override("command", (command_template.literal(args.command),), "--", axis=True))
+        overrides.append(Override("command", (tuple(args.command),), "--", axis=True))
     if args.start_from is not None:
         start = str(Path(args.start_from).resolve())
         overrides.append(Override("checkpoint.start_from", (start,), "--from", axis=True))

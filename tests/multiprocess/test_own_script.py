@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,8 @@ signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))
 folder = pathlib.Path(os.environ["DISTTRAIN_CHECKPOINT_DIR"])
 rank, attempt = os.environ["RANK"], os.environ["DISTTRAIN_ATTEMPT"]
 names = ("WORLD_SIZE", "DISTTRAIN_RUN_DIR", "DISTTRAIN_DEADLINE", "PYTHONSAFEPATH", "TORCHELASTIC_ERROR_FILE")
-print(json.dumps({name: os.environ.get(name) for name in names} | {"cwd": os.getcwd(), "argv": sys.argv[1:]}))
+of_process = {"cwd": os.getcwd(), "argv": sys.argv[1:]}
+print(json.dumps({name: os.environ.get(name) for name in ("OUT", *names)} | of_process))
 print(helper.__file__, flush=True)
 if "fail" in sys.argv and rank == "1":
     raise ValueError("boom")
@@ -46,9 +47,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield tmp_path
 
 
-def start(*words: str) -> int:
+def start(*words: str, variables: Sequence[str] = ()) -> int:
     options = ["--cluster", "local", "--no-report", "--gpus-per-node", "2", "--name", "s"]
-    return submit_py.main(["run", *options, "--set", "job.stop_signal=SIGUSR1", "--", "own.py", *words])
+    return submit_py.main(
+        ["run", *options, "--set", "job.stop_signal=SIGUSR1", *variables, "--", "own.py", *words]
+    )
 
 
 def only_run(folder: Path) -> RunDir:
@@ -57,7 +60,9 @@ def only_run(folder: Path) -> RunDir:
 
 
 def test_a_script_is_stopped_by_its_signal_and_started_again(folder: Path) -> None:
-    assert start("a b", "{x}") == 0
+    words = ("a b", "{{x}}", "{run}:{attempt}", "--out={run_dir}/o")
+    variables = ("job.env.OUT={checkpoint_dir}/{resources.nodes}",)
+    assert start(*words, variables=variables) == 0
     run = only_run(folder)
     wait_until(lambda: len(list(run.checkpoints.glob("started-*"))) == 2)
     assert submit_py.main(["cancel", "--graceful", f"s/{run.name}"]) == 0
@@ -72,7 +77,8 @@ def test_a_script_is_stopped_by_its_signal_and_started_again(folder: Path) -> No
     assert seen["WORLD_SIZE"] == "2"
     assert seen["DISTTRAIN_RUN_DIR"] == str(run.path)
     assert seen["PYTHONSAFEPATH"] is None
-    assert (seen["cwd"], seen["argv"]) == (str(folder), ["a b", "{x}"])
+    assert (seen["cwd"], seen["OUT"]) == (str(folder), f"{run.checkpoints}/1")
+    assert seen["argv"] == ["a b", "{x}", f"{run.name}:0", f"--out={run.path}/o"]
     torchruns_own = next(
         path for path in Path(seen["TORCHELASTIC_ERROR_FILE"]).parents if path.name == "torchrun"
     )
@@ -80,8 +86,10 @@ def test_a_script_is_stopped_by_its_signal_and_started_again(folder: Path) -> No
     copy = read_json(run.run_json)["provenance"]["command"]["path"]
     assert helper == str(folder / "runs" / copy / "helper.py")
 
-    assert start("a b", "{x}") == 0
+    assert start(*words, variables=variables) == 0
     (done,) = settled(folder / "runs").values()
+    values, _ = run.attempt(1).rank_log(0).read_text().splitlines()
+    assert json.loads(values)["argv"][2] == f"{run.name}:1"
     assert (done.state, done.attempts, done.stale) == ("done", 2, False)
 
 

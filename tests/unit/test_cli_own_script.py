@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
@@ -98,6 +99,12 @@ def test_a_dry_run_shows_the_command_and_writes_nothing(capsys: pytest.CaptureFi
     assert f"DISTTRAIN_RUN_DIR={Path.cwd()}/runs/train/n1-train.py-r0  " in one
     planned = ask(capsys, "sweep own.yaml --dry-run --cluster local --json")
     assert all('"--lr",\n' in planned and f'"{lr}"' in planned for lr in (0.1, 0.2))
+    of_run = ask(
+        capsys, "run --set job.env.OUT={run_dir}/o --dry-run --cluster local -- train.py {run}:{attempt}"
+    )
+    (name,) = set(re.findall(r"n1-[\w.-]+-r0", of_run))
+    assert f"/train.py {name}:0\n" in of_run
+    assert f"OUT={Path.cwd()}/runs/train/{name}/o  " in of_run
     assert not RUNS.exists()
 
 
@@ -166,6 +173,7 @@ def test_clean_keeps_the_copy_of_a_run_that_stays(capsys: pytest.CaptureFixture[
         ("run -- -c print(1)", "'-c' is neither a script (train.py) nor -m and a module"),
         ("run -- python train.py", "leave out python and torchrun"),
         ("run --set optim.lr=1 -- train.py", "optim.lr has no effect on a command"),
+        ("run -- train.py {run_dri}", "did you mean 'run_dir'?"),
         ("run own.yaml", "{lr} is neither an axis nor a config key"),
     ],
 )

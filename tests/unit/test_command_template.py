@@ -11,7 +11,9 @@ import pytest
 from disttrain.config.config_tree import Config
 from disttrain.config.parsing import Draft, check, load
 from disttrain.errors import ConfigError
-from sweeps.command_template import filled, is_free, literal
+from disttrain.records import run_placeholders
+from disttrain.records.run_directory import RunDir
+from sweeps.command_template import filled, is_free
 from sweeps.expand import SweepPlan, expand
 from sweeps.overrides import Override, parse_set
 
@@ -63,8 +65,6 @@ def test_a_value_stays_within_its_word(value: str) -> None:
 
 def test_a_literal_brace_is_doubled() -> None:
     assert commands(expanded("""train.py '{{"a": {lr}}}'""", "lr=1")) == [("train.py", '{"a": 1}')]
-    words = ("train.py", '{"a": 1}', "{lr}")
-    assert commands(expanded(list(literal(words)))) == [words]
 
 
 @pytest.mark.parametrize(
@@ -88,6 +88,17 @@ def test_a_literal_brace_is_doubled() -> None:
             "'python' is neither a script (train.py) nor -m and a module; leave out python",
         ),
         ("-m", [], "-m needs a module"),
+        (
+            "train.py {run_dri}",
+            [],
+            "command: {run_dri} is neither an axis nor a config key; did you mean 'run_dir'?",
+        ),
+        ("train.py {run}", ["run=1"], "{run} is a value of each run; give the axis another name"),
+        (
+            "train.py",
+            ["job.env.OUT={resources.node}"],
+            "--set: job.env.OUT: {resources.node} is neither an axis nor a config key; did you mean",
+        ),
     ],
 )
 def test_a_bad_command_is_refused_in_one_line(command: str, sets: list[str], message: str) -> None:
@@ -112,7 +123,7 @@ def test_a_refusal_names_the_place_of_the_command(word: str, message: str) -> No
     config = check(Draft({"command": ["train.py", word]}))
     axes = {"rate": 1, "rates": 2} if word == "{rate}" else {}
     with pytest.raises(ConfigError) as refused:
-        filled(config, axes, 0, at="sweep.yaml, line 3")
+        filled(config, axes, 0, at={"command": "sweep.yaml, line 3", "rates": "sweep.yaml, line 3"}.get)
     assert str(refused.value) == str(ConfigError(message, at="sweep.yaml, line 3"))
     assert "line 3" in str(refused.value)
 
@@ -139,6 +150,42 @@ def test_the_key_of_a_command_depends_on_its_words_alone() -> None:
     assert one == same != other
     longer = expanded("train.py 1", "job.time_limit_min=5", "job.stop_signal=SIGUSR1")
     assert longer.runs[0].config_key == one
+
+
+def test_values_of_a_run_are_placeholders_until_it_starts(tmp_path: Path) -> None:
+    words = [
+        "train.py",
+        '{{"out": "{run_dir}/{lr}"}}',
+        "{{run}}",
+        "{checkpoint_dir} {run} {{{attempt}}}",
+        "{{x}}",
+    ]
+    plan = expand(
+        Draft(
+            {"command": words, "job": {"env": {"OUT": "{run_dir}", "N": "{resources.nodes}", "J": "{{}}"}}}
+        ),
+        [Override("lr", ("{y}",), "--set", axis=True)],
+        name="s",
+    )
+    (planned,) = plan.runs
+    assert planned.config.command[1] == '{{"out": "{run_dir}/{{y}}"}}'
+    folder = tmp_path / "runs" / "s" / "r"
+    config = run_placeholders.fill(planned.config.as_dict(), RunDir(folder), 3)
+    assert config["command"][1:] == [
+        f'{{"out": "{folder}/{{y}}"}}', "{run}", f"{folder}/checkpoints r {{3}}", "{x}",
+    ]  # fmt: skip
+    assert config["job"]["env"] == {"OUT": str(folder), "N": "1", "J": "{}"}
+
+
+def test_variables_of_a_trainer_have_placeholders_too() -> None:
+    base = {
+        "train": {"steps": 1, "local_batch_size": 1},
+        "job": {"env": {"A": "{train.steps}", "B": "{attempt}"}},
+    }
+    (run,) = expand(Draft(base), name="s").runs
+    assert run.config.job.env == {"A": "1", "B": "{attempt}"}
+    (same,) = expand(Draft({**base, "job": {"env": {"A": "1", "B": "{attempt}"}}}), name="s").runs
+    assert same.config_key == run.config_key
 
 
 def test_a_config_without_a_command_has_no_such_key() -> None:

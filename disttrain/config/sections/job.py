@@ -63,8 +63,9 @@ class JobConfig(Section):
     """Signal that asks each process of a `command` to save and exit with code 0: `stop_lead_s` seconds before
     the time limit, at a pre-emption, and at `submit.py cancel --graceful`."""
     env: dict[str, str] = {}  # noqa: RUF012 -- pydantic copies it
-    """Environment variables of every rank; they override derived ones. The value of a secret stands in no
-    name, record or command, see [submitting.md](submitting.md#secrets)."""
+    """Environment variables of every rank; they override derived ones. Values may have placeholders, such as
+    `{run_dir}`, see [own-script.md](own-script.md#sweeps). The value of a secret stands in no name, record or
+    command, see [submitting.md](submitting.md#secrets)."""
     secrets: Annotated[tuple[str, ...], Field(json_schema_extra=NOT_IN_KEY)] = ()
     """Names of variables that are secrets, in addition to those that look like one (`HF_TOKEN`,
     `WANDB_API_KEY`). A value comes from `job.env`, else from the environment of the job."""
