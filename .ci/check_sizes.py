@@ -22,7 +22,7 @@ def main() -> int:
 
 def too_long(path: Path) -> Iterator[str]:
     """What is too long in one file, docstrings and comments included."""
-    source = path.read_text()
+    source = path.read_text(encoding="utf-8")
     lines = source.count("\n")
     if lines > MODULE_LINES:
         yield f"{path}: {lines} lines; a module has {MODULE_LINES} at most"

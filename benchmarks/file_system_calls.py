@@ -127,7 +127,7 @@ def main() -> None:
                 agent.kill()
         calls = []
         for node in range(NODES):
-            with open(folder / f"strace-{node}") as lines:
+            with open(folder / f"strace-{node}", encoding="utf-8") as lines:
                 calls.append(dict(count_calls(lines, f"{root}/", first_s, last_s).most_common()))
     raw = {"seconds": given.seconds, "steps": reached - before, "calls": calls}
     for node, counted in enumerate(calls):

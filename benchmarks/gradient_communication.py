@@ -96,7 +96,7 @@ def figures(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def sent_bytes() -> int:
-    return int(Path(f"/sys/class/net/{INTERFACE}/statistics/tx_bytes").read_text())
+    return int(Path(f"/sys/class/net/{INTERFACE}/statistics/tx_bytes").read_text(encoding="utf-8"))
 
 
 @dataclass

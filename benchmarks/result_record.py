@@ -61,7 +61,7 @@ def save(
     record = {"label": label, **provenance(packages), "figures": figures, "raw": raw}
     line = json.dumps(record, allow_nan=False)
     folder.mkdir(parents=True, exist_ok=True)
-    with open(path, "a") as file:
+    with open(path, "a", encoding="utf-8") as file:
         file.write(line + "\n")
     print(f"saved to {path} as {label}")
     return path
@@ -93,7 +93,7 @@ def machine() -> dict[str, Any]:
 
 def read(path: Path) -> list[dict[str, Any]]:
     """The records of a results file, oldest first."""
-    return [json.loads(line) for line in path.read_text().splitlines() if line]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
 
 
 def _command() -> str:
@@ -113,7 +113,7 @@ def _label(text: str) -> str:
 
 def _processor() -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.processor()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

@@ -230,7 +230,7 @@ def _peak_bytes(device: torch.device) -> int:
 def _be_killed_first() -> None:
     """Let the kernel's OOM killer choose this process, not the rank that waits for it."""
     try:
-        Path("/proc/self/oom_score_adj").write_text("1000")
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="utf-8")
     except OSError:
         return
 

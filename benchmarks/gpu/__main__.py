@@ -93,7 +93,7 @@ def run_part(part: Part, command: Sequence[str], folder: Path, limit_s: float) -
     began = time.monotonic()
     log = folder / f"{part.name}.log"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with open(log, "w") as file:
+    with open(log, "w", encoding="utf-8") as file:
         process = subprocess.Popen(
             command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True
         )

@@ -219,7 +219,7 @@ def _content(key: str, option: str, path: Path) -> Any:
 
 @functools.cache
 def _content_version(path: Path, _modified: int) -> Any:
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     # not the YAML reader: YAML 1.1 reads `1e-05` as text
     return json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
 

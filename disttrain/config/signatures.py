@@ -87,7 +87,7 @@ def find(tree: ast.AST, name: str) -> ast.FunctionDef | ast.ClassDef | None:
 def _parse(path: Path, _modified: int) -> ast.Module:
     # cached: a sweep checks hundreds of configs against the same few files
     try:
-        return ast.parse(path.read_text())
+        return ast.parse(path.read_text(encoding="utf-8"))
     except SyntaxError as error:
         raise ConfigError(f"not valid Python: {error.msg}", at=f"{path}:{error.lineno}") from None
 

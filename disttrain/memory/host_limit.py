@@ -104,21 +104,21 @@ def peak_resident_bytes() -> int:
 def reset_peak() -> None:
     """Begin a new `peak_resident_bytes` where the kernel allows it."""
     try:
-        Path("/proc/self/clear_refs").write_text("5")
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
     except OSError:
         return
 
 
 def _number(path: Path) -> int | None:
     try:
-        return int(path.read_text())
+        return int(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):  # `max`: no limit
         return None
 
 
 def _stat(path: Path, name: str) -> int | None:
     try:
-        found = re.search(rf"^{name}\s+(\d+)", path.read_text(), re.MULTILINE)
+        found = re.search(rf"^{name}\s+(\d+)", path.read_text(encoding="utf-8"), re.MULTILINE)
     except OSError:
         return None
     return int(found[1]) if found else None

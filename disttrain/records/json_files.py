@@ -85,7 +85,8 @@ def create_exclusive(path: Path, value: Any) -> bool:
         os.link(temporary, path)
     except FileExistsError:
         # NFS may lose the reply to a successful link; the retransmitted request then fails with this error.
-        with open(temporary) as file:  # open revalidates the link count with the server; stat may be cached
+        # `open` revalidates the link count with the server; `stat` may be cached.
+        with open(temporary, "rb") as file:
             return os.fstat(file.fileno()).st_nlink > 1
     except OSError as error:
         _name_file(error, path)

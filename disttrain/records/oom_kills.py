@@ -32,7 +32,7 @@ def count_oom_kills(root: Path | None = None) -> int | None:
 
 def _count(path: Path) -> int | None:
     try:
-        found = re.search(r"^oom_kill (\d+)$", path.read_text(), re.MULTILINE)
+        found = re.search(r"^oom_kill (\d+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     except OSError:
         return None
     return int(found[1]) if found else None

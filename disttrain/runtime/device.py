@@ -83,7 +83,7 @@ def machine_id() -> str:
     The host name on systems without a boot id.
     """
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:
         return socket.gethostname()
 

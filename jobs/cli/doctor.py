@@ -98,7 +98,7 @@ def check_new_file(path: Path) -> None:
 def write_new(path: Path, text: str) -> None:
     """Create a file, never over an existing one. Raises `ConfigError`."""
     try:
-        with open(path, "x") as file:
+        with open(path, "x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
         raise ConfigError(f"cannot write {str(path)!r}: {message_of(error)}") from None

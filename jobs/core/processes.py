@@ -42,14 +42,14 @@ class ProcessIdentity:
     @property
     def started(self) -> float:
         """Start of the process, in seconds since the epoch."""
-        with open("/proc/stat") as file:
+        with open("/proc/stat", encoding="utf-8") as file:
             boot_s = next(int(line.split()[1]) for line in file if line.startswith("btime "))
         return boot_s + self.start_ticks / os.sysconf("SC_CLK_TCK")
 
 
 @cache
 def _boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
 
 
 @cache
@@ -105,7 +105,7 @@ class _ProcessStat:
 
 def _process_stat(pid: int) -> _ProcessStat | None:
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except OSError:
         return None
     fields = text.rpartition(")")[2].split()  # the command name, in parentheses, may contain spaces

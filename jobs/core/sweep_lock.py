@@ -27,7 +27,7 @@ def sweep_lock(folder: Path, wait_s: float = 5.0) -> Iterator[None]:
         descriptor = open_descriptor(folder / ".lock", os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise ConfigError(f"cannot write to {str(folder)!r}: {error.strerror or error}") from None
-    with open(descriptor, "r+") as file:
+    with open(descriptor, "r+", encoding="utf-8") as file:
         deadline = time.monotonic() + wait_s
         while not _locked(file.fileno(), folder / ".lock"):
             if time.monotonic() > deadline:

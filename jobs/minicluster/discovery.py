@@ -97,7 +97,7 @@ def _is_all_root(pid: int) -> bool:
 
     The owner of `/proc/<pid>` is not enough: it is root as well for a set-user-id program of another user.
     """
-    status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
     ids = next(line.split()[1:] for line in status.splitlines() if line.startswith("Uid:"))
     return set(ids) == {"0"}
 

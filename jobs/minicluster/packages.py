@@ -134,7 +134,7 @@ def _no_service_start() -> Iterator[None]:
     if _POLICY.exists():
         yield  # a container image's own file forbids it already
         return
-    _POLICY.write_text("#!/bin/sh\nexit 101\n")
+    _POLICY.write_text("#!/bin/sh\nexit 101\n", encoding="utf-8")
     _POLICY.chmod(0o755)
     try:
         yield

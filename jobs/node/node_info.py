@@ -71,7 +71,7 @@ def _value_or(find: Callable[[], Any], otherwise: Any) -> Any:
 
 def _read_text(path: Path) -> str | None:
     try:
-        return path.read_text(errors="replace").strip() or None
+        return path.read_text(encoding="utf-8", errors="replace").strip() or None
     except OSError:  # also EINVAL: the speed of an interface that is down
         return None
 

@@ -48,7 +48,7 @@ class Endpoint:
 def port_range() -> range:
     """The candidate ports: just below the kernel's ephemeral range, or from 20000 where that starts low."""
     try:
-        lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+        lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="utf-8").split()[0])
     except (OSError, ValueError):
         lowest = 32768
     first = lowest - _PORT_COUNT if lowest > _PORT_COUNT + 10_000 else 20_000

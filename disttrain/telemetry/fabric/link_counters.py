@@ -228,6 +228,6 @@ def _counts(files: tuple[Path, Path]) -> tuple[int, int] | None:
 
 def _text(path: Path) -> str | None:
     try:
-        return path.read_text().strip()
+        return path.read_text(encoding="utf-8").strip()
     except OSError:  # also EINVAL: the speed of an interface that is down
         return None

@@ -148,6 +148,6 @@ def _locked(lock: Path | None) -> Iterator[None]:
     if lock is None:
         yield
         return
-    with open(lock, "a") as file:
+    with open(lock, "a", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -57,7 +57,7 @@ def measure(
     command = [sys.executable, "-P", "-m", "disttrain.comm_bench.preflight"]
     command += [str(attempt.preflight_folder / RESULT), "--device", str(config["resources"]["device"])]
     command += ["--run", str(attempt.path.parent.parent)]
-    with tempfile.TemporaryFile("w+") as output:
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
         started = [
             subprocess.Popen(
                 command, env={**env, **each}, stdout=output, stderr=output, start_new_session=True

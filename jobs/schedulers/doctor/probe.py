@@ -191,7 +191,7 @@ def locked_folder(runs: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix=".doctor-", dir=tested) as name:
         folder = Path(name)
         (folder / MARK).write_text(platform.node())
-        with open(folder / LOCKED, "w") as file:
+        with open(folder / LOCKED, "w", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield folder
 
@@ -204,7 +204,7 @@ def shared_folder_facts(folder: Path) -> SharedFolderFacts:
             return SharedFolderFacts(seen=False, locked=None)
         time.sleep(0.2)
     try:
-        with open(folder / LOCKED, "r+") as file:
+        with open(folder / LOCKED, "r+", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return SharedFolderFacts(seen=True, locked=True)
@@ -257,7 +257,7 @@ def _remove_ipc() -> bool | None:
 
 def _read(path: str) -> str | None:
     try:
-        return Path(path).read_text(errors="replace")
+        return Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
 

@@ -114,7 +114,11 @@ def supervise(run: RunDir, submission: int, job_id: str) -> None:
         "cancelled": "a signal to its supervisor ended it",
     }.get(stopped or "")
     status = close_attempt(run, attempt, agents.exit_codes, external_cause=stopped, external_message=message)
-    with contextlib.suppress(OSError), open(attempt.node_log(0), "a") as log, contextlib.redirect_stdout(log):
+    with (
+        contextlib.suppress(OSError),
+        open(attempt.node_log(0), "a", encoding="utf-8") as log,
+        contextlib.redirect_stdout(log),
+    ):
         log_line(f"{status.cause}: {status.message}" if status.message else status.cause)
     _call_hook(run, attempt)
 

@@ -262,7 +262,7 @@ def _link(source: Path, path: Path) -> None:
     try:
         os.link(source, path)
     except OSError:
-        write_text(path, source.read_text())
+        write_text(path, source.read_text(encoding="utf-8"))
 
 
 def script_fields(batch: Batch) -> ScriptFields:
