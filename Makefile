@@ -4,7 +4,8 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 # Tests run in two processes: one waits for Slurm while the other computes. PROCESSES=0 runs all in one.
 PROCESSES ?= 2
-PYTEST := $(BIN)/python -m pytest -n $(PROCESSES)
+# A crash ends the run: pytest-xdist would deal out finished files again and wait for their tests for ever.
+PYTEST := $(BIN)/python -m pytest -n $(PROCESSES) --max-worker-restart=0
 
 # An environment or a path of somebody else's must not leak into ours.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV

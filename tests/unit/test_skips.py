@@ -97,3 +97,21 @@ def test_tests_that_share_a_cluster_or_ranks_run_in_one_process() -> None:
     }
     assert {conftest.scope_of(file) for file in alone} == alone
     assert {conftest.scope_of(file) for file in shared} == {file.rpartition("/")[0] for file in shared}
+
+
+@pytest.mark.slow
+def test_a_crashed_worker_ends_the_session(tmp_path):
+    """With the options of `make test`, and the scheduler of these tests."""
+    command = ["make", "-n", "PROCESSES=2", "test"]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    options = re.search(r"-m pytest (.*) -m ", printed)[1].split()
+    (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_xdist_make_scheduler\n")
+    for name in "abcdef":
+        (tmp_path / f"test_{name}.py").write_text(
+            "def test_1(): pass\ndef test_2(): pass\ndef test_3(): pass\n"
+        )
+    (tmp_path / "test_c.py").write_text("import os\ndef test_1(): pass\ndef test_2(): os.abort()\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, tmp_path], env=os.environ | {"PYTHONPATH": str(ROOT)}
+    )
+    assert done.returncode == 1
