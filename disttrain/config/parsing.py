@@ -260,6 +260,7 @@ _WITHOUT_EFFECT = (
 """Keys of `job` that only this project's trainer reads."""
 _OF_COMMANDS = {
     "stop_signal": "only a command gets the signal",
+    "workdir": "it writes into its run directory alone",
     "script_step_timeout_s": "it has job.step_timeout_s",
 }
 """Keys of `job` that only a command has, and the reason."""

@@ -7,7 +7,7 @@ has its literal braces doubled. In a word without one, braces are literal.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from disttrain.records.run_directory import RunDir
@@ -16,9 +16,14 @@ NAMES = ("run", "run_dir", "checkpoint_dir", "attempt")
 _TOKEN = re.compile(rf"{{{{|}}}}|{{({'|'.join(NAMES)})}}")
 
 
-def has_placeholder(word: str, names: Iterable[str] = NAMES) -> bool:
-    """Whether a word of a config has one of these placeholders."""
-    return any(f"{{{name}}}" in word for name in names)
+def has_placeholder(word: str) -> bool:
+    """Whether a word of a config has a placeholder."""
+    return any(f"{{{name}}}" in word for name in NAMES)
+
+
+def differs_by_run(word: str) -> bool:
+    """Whether a word of a config has a placeholder with another value in each run of a sweep."""
+    return any(f"{{{name}}}" in word for name in NAMES if name != "attempt")
 
 
 def fill(config: Mapping[str, Any], run: RunDir, attempt: int) -> dict[str, Any]:

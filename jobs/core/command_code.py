@@ -176,6 +176,15 @@ def folders_of_run(run: RunDir, record: Mapping[str, Any]) -> list[Path]:
     return [*([] if copy is None else [copy]), Path(about["folder"])]
 
 
+def working_directory(run: RunDir, record: Mapping[str, Any], about: CommandCode) -> Path:
+    """The working directory of the ranks of a command (`job.workdir`)."""
+    chosen = record["config"]["job"].get("workdir", "submit")  # not in the records of older code
+    copy = copy_of_run(run, about)
+    if chosen == "code" and copy is not None:
+        return copy
+    return run.path.absolute() if chosen == "run" else Path(about["folder"])
+
+
 def problem(run: RunDir, about: CommandCode) -> str | None:
     """Why a command cannot start on this machine, in one line; None if it can."""
     if not os.path.isdir(about["folder"]):

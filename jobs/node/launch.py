@@ -289,5 +289,6 @@ def launch_command(
     else:
         copy = command_code.copy_of_run(run, about)
         words = command_code.words_to_start(config["command"], about, copy)
-        program = [start_command.__file__, str(attempt.path), about["folder"], *words]
+        folder = command_code.working_directory(run, record, about)
+        program = [start_command.__file__, str(attempt.path), str(folder), *words]
     return [*launcher, *arguments, *program]

@@ -62,11 +62,18 @@ def sweep_name(args: argparse.Namespace) -> str:
 def command_hashes(plan: SweepPlan, root: Path) -> dict[tuple[str, ...], str]:
     """Hash of the present code of each command of a plan that is started in the working directory.
 
-    Raises `ConfigError` for a script that does not exist or cannot be copied.
+    Raises `ConfigError` for a script that does not exist or cannot be copied, and for
+    `job.workdir: code` without a copy.
     """
     reader = CommandReader(root)
-    commands = {run.config.command for run in plan.runs if run.config.command}
-    return {command: reader.read(command, Path.cwd())["hash"] or "" for command in commands}
+    found: dict[tuple[str, ...], str] = {}
+    for config in (run.config for run in plan.runs if run.config.command):
+        found[config.command] = code = reader.read(config.command, Path.cwd())["hash"] or ""
+        if config.job.workdir == "code" and not code:
+            raise ConfigError(
+                "job.workdir: code needs a copy of the code, and an installed module has none; use run"
+            )
+    return found
 
 
 def _script_name(command: Sequence[str]) -> str:

@@ -10,6 +10,8 @@ from pathlib import Path
 from disttrain.config.builder_options import BUILT_SECTIONS, unchecked_options
 from disttrain.config.config_tree import model_waits
 from disttrain.config.options_without_effect import options_without_effect
+from disttrain.records import run_placeholders
+from jobs.core import command_code
 from jobs.schedulers.base import Scheduler
 from jobs.submission.huggingface_check import check_huggingface
 from jobs.submission.prepare import nodes_to_exclude
@@ -46,7 +48,7 @@ def warnings_for(
             f"{_names([run.name for run in unmeasured])}: no step will be measured: train.steps is not above "
             f"telemetry.warmup_steps={most}"
         )
-    found += options_without_effect(run.config for run in sweep)
+    found += [*options_without_effect(run.config for run in sweep), *_shared_directory(sweep)]
     return [*found, *_unchecked_options(runs), *unchecked_start_from(runs, root, scheduler)]
 
 
@@ -57,6 +59,28 @@ def excluded_nodes_warning(root: Path, scheduler: Scheduler) -> list[str]:
         return []
     nodes = ", ".join(hosts[:_NAMED]) + (f" and {len(hosts) - _NAMED} more" if len(hosts) > _NAMED else "")
     return [f"excluded nodes: {nodes} (submit.py nodes shows why; --clear uses them again)"]
+
+
+def _shared_directory(sweep: Sequence[RunPlan]) -> list[str]:
+    """A warning on scripts that cannot know their run, in a sweep of several runs."""
+    runs = [run for run in sweep if run.config.command and not _knows_its_run(run)]
+    if len(runs) < 2:
+        return []
+    return [
+        f"{_names([run.name for run in runs])} share a working directory, in which a run can resume from a "
+        "checkpoint of another one: set job.workdir=run, or give the script a path with {checkpoint_dir}"
+    ]
+
+
+def _knows_its_run(run: RunPlan) -> bool:
+    config = run.config
+    words = [*config.command, *config.job.env.values()]
+    if config.job.workdir == "run" or any(map(run_placeholders.differs_by_run, words)):
+        return True
+    script = command_code.script_file(
+        config.command, Path.cwd()
+    )  # may read DISTTRAIN_RUN_DIR, or use Trainer
+    return script is None or b"disttrain" in script.read_bytes().lower()
 
 
 def _unchecked_options(runs: Sequence[RunPlan]) -> list[str]:

@@ -93,6 +93,19 @@ def test_a_script_is_stopped_by_its_signal_and_started_again(folder: Path) -> No
     assert (done.state, done.attempts, done.stale) == ("done", 2, False)
 
 
+@pytest.mark.parametrize("workdir", ["run", "code"])
+def test_the_working_directory_is_chosen(folder: Path, workdir: str) -> None:
+    (folder / "own.py").write_text("import os; print(os.getcwd())")
+    assert start("data", variables=[f"job.workdir={workdir}"]) == 0
+    (done,) = settled(folder / "runs").values()
+    run = only_run(folder)
+    copy = folder / "runs" / read_json(run.run_json)["provenance"]["command"]["path"]
+    assert done.state == "done"
+    assert run.attempt(0).rank_log(0).read_text().splitlines() == [
+        str(run.path if workdir == "run" else copy)
+    ]
+
+
 def test_a_failure_names_the_rank_and_the_last_line_of_its_log(folder: Path) -> None:
     assert start("fail") == 0
     (failed,) = settled(folder / "runs").values()

@@ -108,6 +108,28 @@ def test_a_dry_run_shows_the_command_and_writes_nothing(capsys: pytest.CaptureFi
     assert not RUNS.exists()
 
 
+@pytest.mark.parametrize(
+    ("command", "shares"),
+    [
+        ("sweep own.yaml", True),
+        ("sweep own.yaml --set lr=0.1", False),
+        ("sweep own.yaml --set job.workdir=code", True),
+        ("sweep own.yaml --set job.workdir=run", False),
+        ("sweep own.yaml --set job.env.OUT={run_dir}/o", False),
+        ("sweep --set lr=1,2 -- train.py {lr} --out out/{run}", False),
+        ("sweep --set lr=1,2 -- train.py {lr} {attempt}", True),
+        ("sweep --set lr=1,2 -- knows.py {lr}", False),
+    ],
+)
+def test_runs_that_share_their_files_are_warned_of(
+    command: str, shares: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("knows.py").write_text("import os\nos.environ['DISTTRAIN_CHECKPOINT_DIR']\n")
+    verb, options = command.split(" ", 1)
+    assert submit.main([verb, "--dry-run", *options.split()]) == 0
+    assert ("share a working directory" in capsys.readouterr().out) is shares
+
+
 def test_figures_that_a_script_reports(capsys: pytest.CaptureFixture[str]) -> None:
     ask(capsys, "run -- train.py")
     (state,) = read_runs(RUNS)
@@ -174,6 +196,7 @@ def test_clean_keeps_the_copy_of_a_run_that_stays(capsys: pytest.CaptureFixture[
         ("run -- python train.py", "leave out python and torchrun"),
         ("run --set optim.lr=1 -- train.py", "optim.lr has no effect on a command"),
         ("run -- train.py {run_dri}", "did you mean 'run_dir'?"),
+        ("run --set job.workdir=code -- -m torch.utils.collect_env", "job.workdir: code needs a copy"),
         ("run own.yaml", "{lr} is neither an axis nor a config key"),
     ],
 )

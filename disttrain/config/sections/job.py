@@ -62,6 +62,9 @@ class JobConfig(Section):
     ] = "SIGTERM"
     """Signal that asks each process of a `command` to save and exit with code 0: `stop_lead_s` seconds before
     the time limit, at a pre-emption, and at `submit.py cancel --graceful`."""
+    workdir: Annotated[Literal["submit", "run", "code"], Field(json_schema_extra=KEYED_IF_SET)] = "submit"
+    """Working directory of a `command`. `submit`: that of the submission. `run`: the run directory. `code`:
+    the root of the copy of the code, which runs with the same code share."""
     env: dict[str, str] = {}  # noqa: RUF012 -- pydantic copies it
     """Environment variables of every rank; they override derived ones. Values may have placeholders, such as
     `{run_dir}`, see [own-script.md](own-script.md#sweeps). The value of a secret stands in no name, record or
