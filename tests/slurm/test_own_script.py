@@ -14,9 +14,19 @@ from disttrain.records.run_directory import RunDir
 from jobs.status.run_state import read_runs, read_state
 from tests.support.jobs import wait_until
 from tests.support.minicluster import SUBMIT, MiniCluster
+from tests.support.requeued import preempt
 
 SBATCH = SUBMIT.parent / "jobs" / "train.sbatch"
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "own-script.md"
+HOLD = """\
+import os, pathlib, signal, time
+
+if os.environ["RANK"] == "1":  # its node records its exit later than node 0
+    signal.signal(signal.SIGTERM, lambda *_: (time.sleep(2), os.kill(os.getpid(), signal.SIGKILL)))
+attempt = os.environ["DISTTRAIN_ATTEMPT"]
+pathlib.Path(os.environ["DISTTRAIN_RUN_DIR"], f"began-{attempt}-{os.environ['RANK']}").touch()
+time.sleep(3600)
+"""
 
 
 @pytest.mark.slow
@@ -67,6 +77,28 @@ def test_a_script_is_stopped_by_its_signal_and_started_again(slurm: MiniCluster,
     assert excluded["state"] == "done"
     assert "without telemetry" in excluded["reason"]
     assert "step=150" in excluded["reason"]
+
+
+@pytest.mark.slow
+def test_a_preempted_script_without_a_handler_is_requeued_on_the_same_nodes(
+    slurm: MiniCluster, tmp_path: Path
+) -> None:
+    (tmp_path / "hold.py").write_text(HOLD)
+    slurm.ask("scontrol", "update", "partition=gpu", "GraceTime=15")
+    try:
+        options = ["--cluster", "slurm", "--nodes", "2", "--no-report", "--set", "resources.device=cpu"]
+        slurm.submit("run", *options, "--", "hold.py", cwd=tmp_path)
+        (path,) = (tmp_path / "runs" / "hold").glob("*/run.json")
+        run = RunDir(path.parent)
+        for number in range(2):
+            attempt = run.attempt(number)
+            wait_until(lambda: len(list(run.path.glob(f"began-{number}-*"))) == 2)  # noqa: B023
+            preempt(slurm)
+            wait_until(lambda: (read_json_or_none(attempt.record) or {}).get("ended"))  # noqa: B023
+            left = read_json(attempt.record)
+            assert (left["cause"], left["next"], left["failed_nodes"]) == ("preempted", "requeue", [])
+    finally:
+        slurm.ask("scontrol", "update", "partition=gpu", "GraceTime=30")
 
 
 @pytest.mark.slow
