@@ -80,7 +80,7 @@ def test_what_cannot_be_read_now_is_not_damaged(tmp_path: Path, monkeypatch: pyt
     path = write(tmp_path, 10)
     found = integrity.read_manifest(path)
 
-    def stale(*_: object) -> None:
+    def stale(*_: object, **__: object) -> None:
         raise OSError(errno.ESTALE, "Stale file handle")
 
     with monkeypatch.context() as patched:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from disttrain.errors import message_of
+from disttrain.records import json_files
 from disttrain.records.json_files import (
     CorruptFile,
     create_exclusive,
@@ -226,6 +227,18 @@ def test_bad_lines_are_left_out_and_named(tmp_path):
     unreadable: list[str] = []
     assert [record["step"] for record in read_jsonl(path, unreadable)] == [1, 3, 5]
     assert unreadable == [f"{path}:2 is not a JSON record", f"{path}:4 is not a JSON object"]
+
+
+@pytest.mark.parametrize("after", [b'{"step": 3}\n', b""], ids=["middle", "last"])
+def test_a_line_above_the_limit_is_a_bad_line(after, tmp_path, monkeypatch):
+    monkeypatch.setattr(json_files, "MAX_RECORD_BYTES", 20)
+    path = tmp_path / "steps.jsonl"
+    path.write_bytes(b'{"step": 1}\n' + b"0" * 50 + b"\n" * bool(after) + after)
+    unreadable: list[str] = []
+    assert [record["step"] for record in read_jsonl(path, unreadable)] == [1, 3][: 1 + bool(after)]
+    assert unreadable == [f"{path}:2 is not a JSON record"]
+    with pytest.raises(CorruptFile, match=":2 "):
+        list(read_jsonl(path))
 
 
 def test_a_line_that_is_just_being_written_is_left_out(tmp_path):

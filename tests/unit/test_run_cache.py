@@ -164,10 +164,7 @@ def test_a_damaged_run_is_listed_and_hides_no_other(tmp_path: Path) -> None:
     }
     assert len(frames.steps) == 110
     (problem,) = frames.problems
-    assert (
-        problem
-        == f"records of {bad.path}: IsADirectoryError: [Errno 21] Is a directory: '{bad.attempt(0).steps(0)}'"
-    )
+    assert problem == f"{bad.attempt(0).steps(0)} is not a regular file"
 
 
 def test_sums_and_percentiles_of_ranks(tmp_path: Path) -> None:
