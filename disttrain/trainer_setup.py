@@ -23,7 +23,7 @@ from disttrain.parallel.mesh import Mesh
 from disttrain.precision import Precision
 from disttrain.runtime import nccl_log_file
 from disttrain.runtime.device_agreement import choose
-from disttrain.runtime.process_group import World, open_world
+from disttrain.runtime.process_group import World, check_group_size, open_world
 from disttrain.runtime.rank_failure import record_failure
 from disttrain.runtime.rank_info import rank_info
 from disttrain.runtime.run_output import RunOutput
@@ -48,6 +48,7 @@ def join_world(config: Config) -> AbstractContextManager[World]:
             compiles_with=config.compile.used_backend,
         )  # fmt: skip
     info = rank_info()
+    check_group_size(info)
     chosen = choose(
         config.resources.device, config.precision.dtype, info, config.gpus_per_rank,
         on_gpu=gpu_option(config), compiles_with=config.compile.used_backend,

@@ -138,6 +138,10 @@ class Attempt:
         """Number of processes that the OOM killer ended on a node; absent if there were none."""
         return self.path / f"node-{node:02d}.oom.json"
 
+    def node_unconnected(self, node: int) -> Path:
+        """Number of a command's processes on a node; absent if one had a connection to another process."""
+        return self.path / f"node-{node:02d}.unconnected.json"
+
     def node_ranks(self, node: int) -> Path:
         """Positions of a node's ranks before its agent ended them; absent if they ended by themselves."""
         return self.path / f"node-{node:02d}.ranks.json"

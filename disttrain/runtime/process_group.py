@@ -145,6 +145,16 @@ class World(RankInfo):
         return wait
 
 
+def check_group_size(info: RankInfo) -> None:
+    """Raise `ConfigError` unless the process group of a script has all ranks that torchrun started."""
+    size = dist.get_world_size() if dist.is_initialized() else 1
+    if size != info.size:
+        raise ConfigError(
+            f"no process group of WORLD_SIZE={info.size} ranks was made, but one of {size}: "
+            "call torch.distributed.init_process_group() first"
+        )
+
+
 def ensure_group(world: World) -> None:
     """Create the process group of a world of one rank, which wrappers such as DDP need; else a no-op."""
     if world.size == 1 and not dist.is_initialized():

@@ -79,7 +79,7 @@ def read_evidence(
         requested_cause=request.get("cause"),
         requested_at=request.get("time", 0.0),
         graceful_cause=graceful,
-        finished_message=unplanned_steps(steps, steps_total) if steps and steps_total else None,
+        finished_message=_finished_message(attempt, nodes, steps, steps_total),
         graceful_message=message,
         rank_positions=[RankPosition(**rank) for record in ended.values() for rank in record["ranks"]],
         hung_at=min((record["time"] for record in ended.values() if record["hung"]), default=None),
@@ -89,6 +89,19 @@ def read_evidence(
         ranks_started=any(attempt.path.glob("rank-*.log")) or any(attempt.path.glob("steps-*.jsonl")),
         last_lines={node: last_rank_line(read_tail(attempt.node_log(node))) for node in exit_codes},
     )
+
+
+def _finished_message(
+    attempt: Attempt, nodes: Sequence[int], steps: int | None, steps_total: int | None
+) -> str | None:
+    """A warning on other steps than planned, or if all agents found their ranks without a connection."""
+    if steps and steps_total and (message := unplanned_steps(steps, steps_total)):
+        return message
+    records = [read_json_or_none(attempt.node_unconnected(node)) for node in nodes]
+    if not records or not all(records):  # those of the trainer have no such record
+        return None
+    ranks = sum(record["ranks"] for record in records if record)
+    return f"{ranks} ranks trained apart: no process group of {ranks} was made"
 
 
 def _failed_workers(attempt: Attempt) -> dict[int, tuple[int, int]]:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from disttrain.config.ranks import ranks_per_node
@@ -85,6 +86,8 @@ def launch(node: NodeContext, attempt: Attempt) -> TorchrunResult:
         kills_before = count_oom_kills()
         result = run_torchrun(prepared.command, prepared.env, sys.stdout.fileno(), prepared.context)
         _record_oom_kills(attempt, node.rank, kills_before, count_killed_probes(prepared.context.node_folder))
+        if result.unconnected_ranks is not None:
+            _record(attempt, attempt.node_unconnected(node.rank), {"ranks": result.unconnected_ranks})
         return result
 
 
@@ -214,8 +217,13 @@ def _record_oom_kills(attempt: Attempt, node: int, before: int | None, probes: i
     if kills <= 0 or attempt.is_replaced():
         return
     log_line(f"out of memory: the kernel killed {kills} of this job's processes on this node")
+    _record(attempt, attempt.node_oom(node), {"kills": kills})
+
+
+def _record(attempt: Attempt, path: Path, content: Mapping[str, Any]) -> None:
     with contextlib.suppress(OSError):  # a full disk must not hide the exit code
-        create_exclusive(attempt.node_oom(node), {"kills": kills})
+        if not attempt.is_replaced():
+            create_exclusive(path, content)
 
 
 def _environment(

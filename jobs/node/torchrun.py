@@ -31,6 +31,7 @@ from jobs.node.command_stop import CommandStop
 from jobs.node.hang import HangWatch
 from jobs.node.node_log import log_line
 from jobs.node.peers import PEER_GRACE_S, PeerWatch
+from jobs.node.unconnected_ranks import UnconnectedRanks
 
 WARNING_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 TERMINATION_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -64,6 +65,8 @@ class TorchrunResult:
     """Hosts at fault, where the scheduler ended a lost job; None if the silent nodes are at fault."""
     job_end: float | None = None
     """The latest known end of the job's time, in seconds since the epoch."""
+    unconnected_ranks: int | None = None
+    """See `UnconnectedRanks.ranks`; None for the trainer, whose ranks check their process group."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,7 @@ class _TorchrunMonitor:
             context.deadline - context.lead_s,
         )
         self._watch = HangWatch(context.node_folder)
+        self._unconnected = UnconnectedRanks(context.nodes)
         self._hung = False
         self._late: dict[str, Any] | None = None
         """Record of the ranks' positions when half of a limit was used up; None while they make progress."""
@@ -154,7 +158,7 @@ class _TorchrunMonitor:
                 self._check_peers()
                 self._check_hang()
                 self._check_exit_barrier()
-                self._stop_command()
+                self._watch_command()
             if child not in ended and self._kill_at is not None and time.monotonic() >= self._kill_at:
                 self._record_positions()
                 ended |= processes.kill_descendants()
@@ -168,7 +172,15 @@ class _TorchrunMonitor:
         code = code if code >= 0 else 128 - code  # a launcher that is a shell returns 128 + N
         self._explain_signal(code)
         cause, message = self._external or (None, None)
-        return TorchrunResult(code, cause, message, self._requeued, self._lost_hosts, self._job_end)
+        return TorchrunResult(
+            code,
+            cause,
+            message,
+            self._requeued,
+            self._lost_hosts,
+            self._job_end,
+            self._unconnected.ranks,
+        )
 
     def _explain_signal(self, code: int) -> None:
         """Find the cause of an end by signal that reached torchrun before it reached this process."""
@@ -247,10 +259,14 @@ class _TorchrunMonitor:
                 create_exclusive(self._context.attempt.stop, request)
         self._command_stop.begin(cause)
 
-    def _stop_command(self) -> None:
-        """Ask a command to stop, as the trainer's ranks stop by themselves, and signal its processes."""
+    def _watch_command(self) -> None:
+        """Ask a command to stop and signal its processes, and look for their connections.
+
+        The trainer's ranks stop by themselves, and check their process group.
+        """
         if self._context.stop_signal is None:
             return
+        self._unconnected.sample(self._child)
         if request := self._command_stop.requested(self._peers.stop):
             self._request_stop(*request)
         self._command_stop.signal_processes(self._child)

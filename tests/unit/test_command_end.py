@@ -15,6 +15,7 @@ from jobs.core import journal
 from jobs.core.attempt import close_attempt, newest_checkpoint, open_attempt
 from jobs.core.classify_exit import ExitStatus
 from jobs.core.environment import command_variables
+from jobs.status.run_state import read_state
 
 ROOT_CAUSE = """\
 Root Cause (first observed failure):
@@ -163,3 +164,16 @@ def test_the_file_to_touch_after_a_save_elsewhere_is_progress(run: RunDir) -> No
     Path(command_variables(run, attempt, {"job": JOB})["DISTTRAIN_SAVED"].value).touch()
     assert "did not touch" not in str(end(run, attempt, {0: 0, 1: 0}, "deadline").message)
     assert end(run, begin(run), {0: 1, 1: 1}).decision.requeue, "a crash after a save is tried again"
+
+
+@pytest.mark.parametrize(("unconnected", "apart"), [([0, 1], True), ([1], False)])
+def test_ranks_trained_apart_if_no_node_saw_a_connection(
+    run: RunDir, unconnected: list[int], apart: bool
+) -> None:
+    attempt = begin(run)
+    for node in unconnected:
+        write_json(attempt.node_unconnected(node), {"ranks": 2})
+    end(run, attempt, {0: 0, 1: 0})
+    state = read_state(run)
+    assert state.state == "done"
+    assert ("4 ranks trained apart" in (state.message or "")) == apart

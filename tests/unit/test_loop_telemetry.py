@@ -81,6 +81,13 @@ def test_options_on_which_parameter_groups_differ_are_left_out() -> None:
     assert not {"lr", "weight_decay", "params"} & set(options)
 
 
+def test_a_loop_whose_ranks_train_apart_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="no process group of WORLD_SIZE=2"), opened(tmp_path / "run"):
+        pass
+    assert not (tmp_path / "run").exists()
+
+
 def test_other_optimizers_give_other_run_keys(tmp_path: Path) -> None:
     for name, lr in (("a", 0.1), ("b", 0.2), ("c", 0.1)):
         model = nn.Linear(4, 1)

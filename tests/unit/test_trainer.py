@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
@@ -67,6 +68,16 @@ def state(model: nn.Module) -> list[torch.Tensor]:
 
 def equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_a_group_of_fewer_ranks_than_torchrun_started_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(ConfigError, match="no process group of WORLD_SIZE=2"):
+            trainer(tmp_path / "run", network())
+    finally:
+        dist.destroy_process_group()
 
 
 def test_a_step_is_that_of_a_plain_loop(tmp_path):

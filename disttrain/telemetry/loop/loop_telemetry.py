@@ -33,7 +33,7 @@ from disttrain.records.exit_causes import StopCause
 from disttrain.records.json_files import read_json_or_none
 from disttrain.records.metrics import Metrics
 from disttrain.runtime.fully_shard_hooks import compute_device, groups_of_mesh
-from disttrain.runtime.process_group import World
+from disttrain.runtime.process_group import World, check_group_size
 from disttrain.runtime.rank_failure import record_failure
 from disttrain.runtime.rank_info import rank_info
 from disttrain.runtime.run_output import RunOutput
@@ -69,7 +69,8 @@ class LoopTelemetry:
 
     Raises:
         ConfigError: for an invalid number or an invalid key of `telemetry`, for numbers that differ between
-            the ranks, and for a model or an optimizer on which torch runs no hooks.
+            the ranks, for a process group that lacks ranks of torchrun, and for a model or an optimizer on
+            which torch runs no hooks.
     """
 
     def __init__(
@@ -95,8 +96,9 @@ class LoopTelemetry:
         self._stepped = False
         device = compute_device(model)
         self._no_loss = torch.full((), torch.nan, device=device)
-        group = dist.is_initialized()
-        self._world = World(**vars(rank_info()), device=device, backend=dist.get_backend() if group else None)
+        info, group = rank_info(), dist.is_initialized()
+        check_group_size(info)
+        self._world = World(**vars(info), device=device, backend=dist.get_backend() if group else None)
         bare = model.module if isinstance(model, DistributedDataParallel) else model
         self._model = bare
         self._model_hooks = hooks_of(bare)
