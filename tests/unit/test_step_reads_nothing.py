@@ -88,7 +88,7 @@ def a_checkpointed_gpt() -> tuple[nn.Module, Source]:
 
 def a_resnet() -> tuple[nn.Module, Source]:
     source = images()
-    return channels_last(resnet.build(source, width=4)), source
+    return channels_last(resnet.build(source, width=8)), source
 
 
 def a_perceptron() -> tuple[nn.Module, Source]:
