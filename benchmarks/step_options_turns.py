@@ -59,7 +59,8 @@ def resnets(device: torch.device, tiny: bool) -> dict[str, Side]:
     on_gpu = device.type == "cuda"
     batch, side, width = (256, 224, 64) if on_gpu else (8, 64, 32)
     if tiny:
-        batch, side, width = 2, 16, 8  # with 4 channels, PyTorch 2.13 corrupts memory on a CPU without AVX-512
+        # with 4 channels, PyTorch 2.13 corrupts memory on a CPU without AVX-512
+        batch, side, width = 2, 16, 8
     images = torch.randn(batch, 3, side, side, device=device)
     labels = torch.randint(10, (batch,), device=device)
 
