@@ -15,7 +15,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 class Connection:
     """One end of a connection."""
 
-    local: tuple[Address, int]
+    here: tuple[Address, int]
     """Address and port of this end."""
     peer: tuple[Address, int]
     unsent_bytes: int

@@ -80,7 +80,7 @@ def _in_this_network(pid: int) -> bool:
 def _any_connected(ranks: Sequence[Set[int]]) -> bool:
     """Whether one of these sets of processes has a connection that may lead to another rank."""
     connections = list(established())
-    inode_at = {each.local: each.inode for each in connections}
+    inode_at = {each.here: each.inode for each in connections}
     for rank in ranks:
         own = set().union(*map(_socket_inodes, rank))
         for each in connections:

@@ -262,7 +262,7 @@ def _limit_warning(plan: SweepPlan) -> list[str]:
 
 def _secret_warnings(request: argparse.Namespace, plan: SweepPlan) -> list[str]:
     return [
-        f"job.env.{name} is a secret, and Slurm shows the arguments of a job to every user: export {name} "
+        f"job.env.{name} is a secret, and the arguments of a job are shown to every user: export {name} "
         "before sbatch, or write it into the config file"
         for name in plan.secrets
         if any(word.startswith(f"job.env.{name}=") for word in request.set)

@@ -12,6 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from disttrain.config.config_tree import Config
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import Attempt, RunDir
 from jobs.core import attempt as attempts
@@ -222,7 +223,7 @@ def test_delays_grow_and_differ() -> None:
 def test_no_rank_starts_after_a_set_up_of_the_node_that_exited(
     node: NodeContext, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(launch, "read_run_json", lambda run: {})
+    monkeypatch.setattr(launch, "read_run_json", lambda run: {"config": Config().as_dict()})
     monkeypatch.setattr(launch.code_snapshot, "snapshot_problem", lambda run, record: None)
     monkeypatch.setenv(SETUP_EXIT_VARIABLE, "3")
     assert launch.launch(node, node.run.attempt(0)).code == EXIT_LAUNCH_FAILED
