@@ -154,25 +154,22 @@ def test_a_task_of_an_array_requeues_itself_alone(root: Path, slurm: MiniCluster
 
 
 @pytest.mark.slow
-def test_a_checkpoint_with_foreign_code_and_right_checksums_is_set_aside(
-    slurm: MiniCluster, tmp_path: Path, reference: RunDir
+def test_a_checkpoint_with_foreign_code_and_right_checksums_is_refused(
+    slurm: MiniCluster, tmp_path: Path
 ) -> None:
     job = submitted(slurm, tmp_path, slow_s=0.05)
     job.wait_for_step(45)
     with nothing_starts(slurm):
         job.signal("USR1")
         saved = job.wait_until_closed(0)["checkpoint_after"]
-        damaged = job.run.checkpoints / f"step-{saved:08d}"
-        damage(damaged, "foreign code")
-    assert job.wait_for_end().state == "done"
-    set_aside = damaged.with_name(f"{damaged.name}.damaged")
-    assert set_aside.is_dir()
-    assert not (set_aside / "executed").exists()
-    assert not (damaged / "executed").exists()
-    before = (saved - 1) // 20 * 20
-    assert (read_json(job.run.metrics)["resumed_step"], steps_lost(job.run)) == (before, saved - before)
-    assert len(job.attempts()) == 2
-    assert_the_same(job.run, reference)
+        altered = job.run.checkpoints / f"step-{saved:08d}"
+        damage(altered, "foreign code")
+    ended = job.wait_for_end()
+    assert (ended.state, ended.cause) == ("failed", "refused")
+    assert f"{altered} is intact" in str(ended.message)
+    assert altered.is_dir()
+    assert not (altered / "executed").exists()
+    assert len(job.attempts()) == 2  # the refused one is not requeued
 
 
 @pytest.mark.slow
