@@ -21,22 +21,22 @@ from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.config_tree import Config
 from disttrain.config.dotted_keys import get_key
 from disttrain.config.parsing import SWEEP_SECTIONS, Draft, check, with_batch
-from disttrain.config.run_key import hash_values, keyed_values, under_first_names
+from disttrain.config.run_key import hash_values, keyed_values
 from disttrain.config.secret_variables import take_secrets
 from disttrain.errors import ConfigError, nearest
 from disttrain.records.planned import Target
 from sweeps import command_template
 from sweeps.base_config import base_config
 from sweeps.overrides import Override, check_distinct
-from sweeps.run_names import readable_name, unique_names
+from sweeps.run_names import readable_names, unique_names
 from sweeps.sweep_section import SweepSection, check_exclude_keys, read_section
 from sweeps.targets_section import read_targets
 
 NODES, GPUS = "resources.nodes", "resources.gpus_per_node"
 Axes = dict[str, list[Any]]
 Point = dict[str, Any]
-_Repeated = tuple[Point, Config, BatchPlan | None, int, str]
-"""Axes, config, batch plan, repeat and config key of a run."""
+_Repeated = tuple[Point, Point, Config, BatchPlan | None, int, str]
+"""Axes, axes with a filled command, config, batch plan, repeat and config key of a run."""
 Progress = Callable[[Sequence[Any], str], Iterable[Any]]
 """Passes items through and shows how many of them are done; the text describes the work."""
 
@@ -249,7 +249,7 @@ def _filled(
         return origins.get(key) or base.at(key)
 
     found: list[_Repeated] = []
-    keyed = [under_first_names(keyed_values(config)) for _, config, _ in resolved]
+    keyed = [keyed_values(config) for _, config, _ in resolved]
     for repeat in range(repeats):
         for (point, config, batch), values in zip(resolved, keyed, strict=True):
             axes = point
@@ -260,20 +260,21 @@ def _filled(
                 values["command"] = list(config.command)
                 if "command" in point:
                     axes = {**point, "command": shlex.join(config.command)}
-            found.append((axes, config, batch, repeat, hash_values(values, repeat)))
+            found.append((point, axes, config, batch, repeat, hash_values(values, repeat)))
     return found
 
 
 def _runs(repeated: Sequence[_Repeated], existing: ExistingSweep) -> tuple[RunPlan, ...]:
     seen: dict[str, Point] = {}
-    for point, _, _, _, key in repeated:
+    for _, point, *_, key in repeated:
         if key in seen:
             raise ConfigError(f"two runs would be the same: {_difference(seen[key], point)}")
         seen[key] = point
-    wanted = [(readable_name(config, point, repeat), key) for point, config, _, repeat, key in repeated]
+    names = readable_names((config, axes, repeat) for axes, _, config, _, repeat, _ in repeated)
+    wanted = [(name, key) for name, (*_, key) in zip(names, repeated, strict=True)]
     return tuple(
         RunPlan(name, config, key, repeat, point, batch)
-        for name, (point, config, batch, repeat, key) in zip(
+        for name, (_, point, config, batch, repeat, key) in zip(
             unique_names(wanted, existing.names, existing.unreadable), repeated, strict=True
         )
     )

@@ -7,38 +7,45 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from disttrain.config.auto_strategy import planned_strategy
-from disttrain.config.config_tree import Config
+from disttrain.config.config_tree import Config, config_fields
+from disttrain.config.sections.base import is_excluded_from_key
 
-_IN_EVERY_NAME = {
-    "resources.nodes",
-    "resources.gpus_per_node",
-    "parallel.strategy",
-    "train.local_batch_size",
-}
+_SHAPE = ("resources.nodes", "resources.gpus_per_node")
+_KEYS = {"kind": "", "strategy": "", "local_batch_size": "b"}
+"""Short forms of the last part of a key: `mlp` and `fsdp` need no key."""
 _MAX_VALUE_CHARS = 40
 _MAX_NAME_CHARS = 160  # below the 255 bytes of a file name, with space for suffixes
-_AUTO, _EARLIER_AUTO = "-auto-", "-ddp-"
-"""`parallel.strategy: auto` on several ranks in a name, and in the names of earlier versions."""
 
 
-def readable_name(config: Config, axes: dict[str, Any], repeat: int) -> str:
-    """`n2-ddp-b64-r0`: nodes, strategy as far as it is known, local batch size, other axes, repeat; of a
-    command without strategy and batch size."""
-    resources = config.resources
-    parts = [f"n{resources.nodes}"]
-    if resources.gpus_per_node > 1 or "resources.gpus_per_node" in axes:
-        parts.append(f"g{resources.gpus_per_node}")
-    if not config.command:
-        parts += [planned_strategy(config), f"b{config.train.local_batch_size}"]
-    for key, value in axes.items():
-        if key == "command":
-            parts.append(re.sub("-+", "-", _safe("-".join(config.command)))[:_MAX_VALUE_CHARS].strip("-"))
-        elif key not in _IN_EVERY_NAME:
-            leaf = key.rsplit(".", 1)[-1]
-            shown = _safe(_plain(value))[:_MAX_VALUE_CHARS]
-            parts.append(shown if leaf == "kind" else _safe(leaf) + shown)  # `mlp` needs no key
-    return f"{'-'.join(parts)[:_MAX_NAME_CHARS]}-r{repeat}"
+def readable_names(runs: Iterable[tuple[Config, Mapping[str, Any], int]]) -> list[str]:
+    """`n2-lr1e-3-r0` for each (config, axes, repeat): nodes, axes, and the repeat if a sweep has several.
+
+    A path, a file name or a command enters by its number among the values of its axis, if there are several.
+    Fields that are excluded from the run key do not enter: another time limit makes no other run.
+    """
+    planned = list(runs)
+    excluded = {key for key, field in config_fields() if is_excluded_from_key(field)}
+    values: dict[str, list[Any]] = {}
+    for _, axes, _ in planned:
+        for key, value in axes.items():
+            if key not in excluded and key not in _SHAPE and value not in values.setdefault(key, []):
+                values[key].append(value)
+    short = {key: _short(key, values) for key in values}
+    numbered = {key for key in values if key == "command" or any(map(_is_path, values[key]))}
+    repeated = any(repeat for _, _, repeat in planned)
+
+    def part(key: str, value: Any) -> str:
+        if key not in numbered:
+            return short[key] + _safe(_plain(value))[:_MAX_VALUE_CHARS]
+        return f"{short[key]}{values[key].index(value)}" if len(values[key]) > 1 else ""
+
+    names = []
+    for config, axes, repeat in planned:
+        nodes, gpus = config.resources.nodes, config.resources.gpus_per_node
+        parts = [f"n{nodes}", f"g{gpus}" if gpus > 1 or _SHAPE[1] in axes else ""]
+        parts += [part(key, value) for key, value in axes.items() if key in values]
+        names.append("-".join(filter(None, parts))[:_MAX_NAME_CHARS] + (f"-r{repeat}" if repeated else ""))
+    return names
 
 
 def unique_names(
@@ -50,8 +57,8 @@ def unique_names(
 
     An existing run keeps its name (`existing`: name by config key). New runs whose readable names collide,
     with each other or with an existing run, get the first six digits of their key as a suffix. A new run
-    whose name, or name in an earlier version, is that of an unreadable run and of no other new run takes
-    that name: it may be the same run, and must not be started twice.
+    whose name is that of an unreadable run and of no other new run takes that name: it may be the same run,
+    and must not be started twice.
     """
     pairs = list(wanted)
     taken = Counter(name for name, key in pairs if key not in existing)
@@ -60,21 +67,36 @@ def unique_names(
     def unique(name: str, key: str) -> str:
         with_key = f"{name}-{key[:6]}"
         names = [name, with_key] if taken[name] == 1 else [with_key]
-        earlier = (each.replace(_AUTO, _EARLIER_AUTO, 1) for each in names)
-        known = [*names, *(each for each in earlier if each not in taken)] if unreadable else []
-        found = existing.get(key) or next((each for each in known if each in unreadable), None)
-        return found or names[0]
+        return existing.get(key) or next((each for each in names if each in unreadable), names[0])
 
     return [unique(name, key) for name, key in pairs]
 
 
+def _short(key: str, keys: Collection[str]) -> str:
+    """The last part of a dotted key, or the whole key where another one ends alike."""
+    leaf = key.rpartition(".")[2]
+    if leaf in _KEYS:
+        return _KEYS[leaf]
+    return _safe(leaf if sum(f".{each}".endswith(f".{leaf}") for each in keys) == 1 else key)
+
+
+def _is_path(value: Any) -> bool:
+    """Whether a value, or an item of a list, has a separator of paths or the suffix of a file name."""
+    if isinstance(value, list | tuple):
+        return any(map(_is_path, value))
+    return isinstance(value, str) and re.search(r"[/\\]|^~|\w\.[A-Za-z]\w*$", value) is not None
+
+
 def _plain(value: Any) -> str:
     if isinstance(value, list | tuple):
-        return "-".join(_plain(item) for item in value)
+        return "-".join(map(_plain, value))
     if value is None:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, float):
+        plain, scientific = f"{value:.15g}", re.sub(r"e\+?(-?)0?", r"e\1", f"{value:.0e}")
+        return min(plain, scientific, key=len) if float(scientific) == value else plain
     return str(value)
 
 

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveInt, ValidationError
 
 from disttrain.config.parsing import Draft, known_keys
-from disttrain.config.renamed_keys import refusal
 from disttrain.config.sections.base import Section
 from disttrain.errors import ConfigError, nearest
 
@@ -58,5 +57,5 @@ def check_exclude_keys(section: SweepSection, axes: set[str], draft: Draft) -> N
     for entry in section.exclude:
         for key in entry:
             if key not in allowed and draft.get(key) is None:
-                message = refusal(key) or f"unknown key '{key}' in sweep.exclude{nearest(key, allowed)}"
+                message = f"unknown key '{key}' in sweep.exclude{nearest(key, allowed)}"
                 raise ConfigError(message, at=draft.at("sweep.exclude"))

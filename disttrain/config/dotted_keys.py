@@ -27,14 +27,6 @@ def pop_key(config: dict[str, Any], key: str) -> Any:
     return config.pop(leaf)
 
 
-def set_default(config: dict[str, Any], key: str, value: Any) -> None:
-    """Set the dotted `key` unless it is there; missing sections are created."""
-    *sections, leaf = key.split(".")
-    for name in sections:
-        config = config.setdefault(name, {})
-    config.setdefault(leaf, value)
-
-
 def flat_values(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Every value of a nested config by its dotted key, in order. An empty mapping counts as a value."""
     flat: dict[str, Any] = {}

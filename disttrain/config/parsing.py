@@ -31,7 +31,6 @@ from disttrain.config.config_tree import OF_A_COMMAND, Config, config_fields
 from disttrain.config.dotted_keys import get_key
 from disttrain.config.masking import mask_lines
 from disttrain.config.pipeline_combinations import few_micro_batches
-from disttrain.config.renamed_keys import refusal, renamed_in
 from disttrain.config.secret_variables import take_secrets
 from disttrain.config.value_errors import describe
 from disttrain.errors import ConfigError, nearest
@@ -178,8 +177,6 @@ def check(draft: Draft) -> Config:
     for name, value in data.items():
         if value is None and name != "command":  # an empty section in YAML
             data[name] = {}
-    for key in renamed_in(data):
-        raise ConfigError(str(refusal(key)), at=draft.at(key))
     take_secrets(Draft(data, draft.origin))
     try:
         config = Config.model_validate(data)
@@ -202,8 +199,6 @@ def check(draft: Draft) -> Config:
 def check_section(name: str, values: dict[str, Any]) -> None:
     """Raise `ConfigError` unless `values` is a valid section `name` of a config."""
     draft = Draft({name: values})
-    for key in renamed_in(draft.data):
-        raise ConfigError(str(refusal(key)))
     try:
         config = Config.model_validate(draft.data)
     except ValidationError as error:

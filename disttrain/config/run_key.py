@@ -8,8 +8,7 @@ import json
 from typing import Any
 
 from disttrain.config.config_tree import Config, config_fields
-from disttrain.config.dotted_keys import ABSENT, get_key, pop_key, set_default
-from disttrain.config.renamed_keys import RENAMED
+from disttrain.config.dotted_keys import ABSENT, get_key, pop_key
 from disttrain.config.sections.base import is_excluded_from_key, is_keyed_if_set
 
 
@@ -45,19 +44,9 @@ def _later_keys() -> tuple[tuple[str, Any], ...]:
     return tuple((key, get_key(plain, key)) for key, field in config_fields() if is_keyed_if_set(field))
 
 
-def under_first_names(values: dict[str, Any]) -> dict[str, Any]:
-    """Keyed values as they were before keys were renamed, so that the key of a config stays the same."""
-    for old, new in RENAMED.items():
-        if get_key(values, new, ABSENT) is not ABSENT:
-            set_default(values, old, pop_key(values, new))
-    if not values.get("parallel", {}).get("ddp", True):
-        del values["parallel"]["ddp"]
-    return values
-
-
 def config_key(config: Config, repeat: int = 0) -> str:
     """`hash_values` of the keyed values: equal for runs that compute the same."""
-    return hash_values(under_first_names(keyed_values(config)), repeat)
+    return hash_values(keyed_values(config), repeat)
 
 
 def hash_values(values: dict[str, Any], repeat: int = 0) -> str:

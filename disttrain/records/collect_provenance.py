@@ -120,11 +120,6 @@ def runs_in_job(name: str) -> bool:
     return name in _DATA or (name.endswith(".py") and name.startswith(_RUN_IN_JOBS))
 
 
-def is_by_former_rule(recorded: str) -> bool:
-    """Whether a recorded hash covers other files than `code_hash`, so that the two always differ."""
-    return not recorded.startswith(f"{_RULE}-")
-
-
 def tracked_files(root: Path = _ROOT) -> list[str] | None:
     """Paths below `root` that git tracks; None outside a checkout."""
     if not _is_checkout(root):

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import model_validator
-
-from disttrain.config.renamed_keys import translate_run
 from disttrain.records.base import Record
 from disttrain.records.ingested import Ingested
 from disttrain.records.provenance import Provenance
@@ -41,11 +38,6 @@ class RunRecord(Record):
     provenance: Provenance
     ingested: Ingested | None = None
     """Origin of a run that `submit.py ingest` made of a table; null for a run that this program measured."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _with_todays_keys(cls, record: Any) -> Any:
-        return translate_run(record) if isinstance(record, dict) else record
 
 
 class EnvVariable(Record):

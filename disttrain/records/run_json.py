@@ -1,17 +1,16 @@
-"""Read a run's `run.json` with its config under today's keys. Standard library only."""
+"""Read a run's `run.json`. Standard library only."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from disttrain.config.renamed_keys import translate_run
 from disttrain.records.json_files import CorruptFile, read_json
 from disttrain.records.run_directory import RunDir
 
 
 def read_run_json(run: RunDir) -> dict[str, Any]:
     """The content of `run.json`. Raises `FileNotFoundError`, or `CorruptFile` for a broken file."""
-    return translate_run(read_json(run.run_json))
+    return read_json(run.run_json)
 
 
 def read_run_json_or_none(run: RunDir) -> dict[str, Any] | None:

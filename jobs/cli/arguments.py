@@ -230,7 +230,8 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from", dest="start_from", metavar="DIR", help="start from this checkpoint: .../step-NNNNNNNN"
     )
-    _add_set(parser, "KEY=VALUE", "config values; each is part of the run's name")
+    _add_set(parser, "KEY=VALUE", "config values; short ones are part of the run's name")
+    parser.add_argument("--run-name", metavar="NAME", help="name of the run (its nodes and config values)")
     _add_annotation(parser, "the run")
     _add_submission(parser)
 

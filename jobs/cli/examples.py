@@ -28,7 +28,7 @@ EXAMPLES: dict[str | None, dict[str, str]] = {
     },
     "annotate": {
         "annotate default --tag baseline --note 'before the upgrade'": "a tag and a note for one sweep",
-        "annotate default/n2-auto-b32-r0": "print those of one run",
+        "annotate default/n2": "print those of one run",
     },
     "bench comm": {
         "bench comm --nodes 2 4 --wait": "one job for each shape, then tables",
@@ -44,19 +44,19 @@ EXAMPLES: dict[str | None, dict[str, str]] = {
     },
     "fabric ab": {
         "fabric ab NCCL_ALGO=Ring --nodes 2 --wait": "one variable",
-        "fabric ab NCCL_PROTO=LL NCCL_ALGO=Ring --like default/n2-auto-b32-r0": "for the step of a run",
+        "fabric ab NCCL_PROTO=LL NCCL_ALGO=Ring --like default/n2": "for the step of a run",
     },
     "watch": {"watch default": "the runs of one sweep, until all have ended"},
-    "show": {"show default/n2-auto-b32-r0": "one run"},
+    "show": {"show default/n2": "one run"},
     "logs": {
-        "logs default/n2-auto-b32-r0 -f": "rank 0, followed through requeues",
-        "logs default/n2-auto-b32-r0 --rank 3": "rank 3",
-        "logs default/n2-auto-b32-r0 --node 1": "agent and torchrun of node 1",
-        "logs default/n2-auto-b32-r0 --all -f": "all ranks and nodes, by time",
+        "logs default/n2 -f": "rank 0, followed through requeues",
+        "logs default/n2 --rank 3": "rank 3",
+        "logs default/n2 --node 1": "agent and torchrun of node 1",
+        "logs default/n2 --all -f": "all ranks and nodes, by time",
     },
     "cancel": {
         "cancel default": "all runs of one sweep",
-        "cancel default/n2-auto-b32-r0 --graceful": "let one run save a checkpoint first",
+        "cancel default/n2 --graceful": "let one run save a checkpoint first",
     },
     "resume": {
         "resume": "all runs that failed, stopped or were lost",
@@ -77,7 +77,7 @@ EXAMPLES: dict[str | None, dict[str, str]] = {
         "doctor --job --profile infiniband": "and of a node, with the options of a site profile",
         "doctor --write-profile mysite.yaml": "a site profile to start from",
     },
-    "emulate": {"emulate --from default/n1-single-b64-r0 --out table.yaml": "write the layer table"},
+    "emulate": {"emulate --from default/n1 --out table.yaml": "write the layer table"},
     "ingest": {
         "ingest times.csv --sweep megatron": "runs of the sweep `megatron`",
         "ingest times.csv --global-batch-size 512": "a table without samples",

@@ -55,7 +55,7 @@ class Event:
 
     @property
     def summary(self) -> str:
-        """`demo: sweep ended: 3 done, 1 failed (n2-auto-b16-r0)`; no quotes or backslashes."""
+        """`demo: sweep ended: 3 done, 1 failed (n2)`; no quotes or backslashes."""
         names = [str(each["run"]) for each in self.failed]
         hidden = len(names) - _NAMES_SHOWN
         shown = ", ".join(names[:_NAMES_SHOWN]) + (f" and {hidden} more" if hidden > 0 else "")

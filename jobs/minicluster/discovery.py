@@ -16,8 +16,6 @@ from jobs.minicluster.config import ClusterFolder
 _ROOT = Path("/run")
 _PREFIX = "disttrain-"
 _INIT_MODULE = "jobs.minicluster.namespace_init"
-_INIT_MODULES = (_INIT_MODULE, "jobs.minicluster.keeper")
-"""Also the former name, so that `down` ends a cluster that older code brought up."""
 _REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
 
 HEAD = "head"
@@ -86,7 +84,7 @@ def namespace_processes(folder: ClusterFolder) -> list[NamespaceProcess]:
             continue
         with contextlib.suppress(OSError):
             words = Path(f"/proc/{entry}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
-            is_of_cluster = len(words) > 3 and words[-3] in _INIT_MODULES and words[-2] == str(folder.path)
+            is_of_cluster = len(words) > 3 and words[-3] == _INIT_MODULE and words[-2] == str(folder.path)
             if is_of_cluster and _is_all_root(int(entry)):
                 found.append(NamespaceProcess(int(entry), words[-1], words[0] != "unshare"))
     return found

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-REPLACED = ("efa", "ethernet", "slingshot", "slingshot-gh200")
-"""Former shipped profiles. Each run now derives their variables from the network of its nodes."""
 SHIPPED = Path(__file__).resolve().parents[1] / "profiles"
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
-from disttrain.records.collect_provenance import is_by_former_rule
 from jobs.status.run_state import RunState
 
 if TYPE_CHECKING:
@@ -121,7 +120,8 @@ def _decide(state: RunState | None, code_hash: str, max_attempts: int | None) ->
     if state.state in ("queued", "starting", "running"):
         return "in_progress", ", ".join(filter(None, [state.state, state.waits_for, state.message]))
     if state.state == "done":
-        return ("up_to_date", "done") if same_code else ("outdated", _why_outdated(state.code_hash or ""))
+        other = f"done with other code ({state.code_hash})"
+        return ("up_to_date", "done") if same_code else ("outdated", other)
     why = f"{state.cause}: {state.message}" if state.message else str(state.cause)
     if state.state == "lost" and not state.journaled:
         return "blocked", f"{why}; started by hand, so whether it still runs is unknown"
@@ -134,9 +134,3 @@ def _decide(state: RunState | None, code_hash: str, max_attempts: int | None) ->
     if state.attempts_without_progress >= max_attempts:
         return "blocked", f"{why} (job.max_attempts={max_attempts} in a row without a newer checkpoint)"
     return "retry", why
-
-
-def _why_outdated(made_with: str) -> str:
-    if is_by_former_rule(made_with) and not made_with.startswith("c-"):
-        return f"done with an older version, whose code hash ({made_with}) covers other files"
-    return f"done with other code ({made_with})"

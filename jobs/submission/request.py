@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.config.parsing import Draft, check_words, load
-from disttrain.config.renamed_keys import translate
 from disttrain.config.secret_variables import is_about_secrets
 from disttrain.errors import ConfigError, nearest
 from disttrain.records.json_files import (
@@ -39,6 +38,8 @@ from sweeps.expand import (
 )
 from sweeps.overrides import Override, parse_flag, parse_set
 
+_RUN_NAME = r"(?!report(-|$))[A-Za-z0-9_][A-Za-z0-9._-]{0,159}"
+"""Reports of a sweep lie in its folders `report` and `report-<tags>`."""
 _SWEEP_FILES = Path(__file__).resolve().parents[2] / "sweeps"
 
 
@@ -136,7 +137,27 @@ def run_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
     listed = next((each.values[0] for each in overrides if each.key == "job.secrets"), None)
     names = listed or draft.get("job.secrets") or ()
     axes = [replace(each, axis=not is_about_secrets(each.key, names)) for each in overrides]
-    return _expand(args, draft, [*axes, *_hook(args)], states, scale_batch=False)
+    plan = _expand(args, draft, [*axes, *_hook(args)], states, scale_batch=False)
+    return plan if args.run_name is None else _named(plan, args.run_name, states)
+
+
+def _named(plan: SweepPlan, name: str, states: list[RunState]) -> SweepPlan:
+    """The plan of one run under this name. Raises `ConfigError` if it names another run, or the run has
+    another name."""
+    if not re.fullmatch(_RUN_NAME, name):
+        raise ConfigError(
+            f"{name!r} cannot name a run: up to 160 letters, digits, '_', '.' and '-', the first of them a "
+            "letter, digit or '_'; 'report' and 'report-...' are folders of reports",
+            at="--run-name",
+        )
+    (run,) = plan.runs
+    for state in states:
+        if state.name == name and state.config_key not in (None, run.config_key):
+            message = f"{plan.name}/{name} has another config; give this run another name"
+            raise ConfigError(message, at="--run-name")
+        if state.name != name and state.config_key == run.config_key:
+            raise ConfigError(f"{plan.name}/{state.name} is the same run already", at="--run-name")
+    return replace(plan, runs=(replace(run, name=name),))
 
 
 def _hook(args: argparse.Namespace) -> list[Override]:
@@ -218,7 +239,6 @@ def _recorded_base(path: Path) -> dict[str, Any] | None:
             [value for name, value in base.items() if name != "command"] if isinstance(base, dict) else [0]
         )
         if all(isinstance(fields, dict) for fields in sections):
-            base = translate(base)
             if base["sweep"]["base_ranks"] is not None:
                 base["sweep"]["base_ranks"] += 0
             return base

@@ -50,7 +50,7 @@ FOLDER = ".by-hand"
 DEFAULT = code_snapshot.CODE_ROOT / "sweeps" / "default.yaml"
 AFTER_FAILURE = "--after-failure"
 """First argument of the step that follows a failure of the agents' step (`jobs.node.after_failure`)."""
-_FLAGS = ("--config", "--name", "--skip-preflight", "--from-scratch")
+_FLAGS = ("--config", "--name", "--run-name", "--skip-preflight", "--from-scratch")
 _TIME_LIMIT = "job.time_limit_min"
 _LOCK_S = 60.0
 """Seconds to wait for another submitter of the same sweep."""
@@ -132,6 +132,7 @@ def read_request(argv: Sequence[str], allocation: CurrentAllocation) -> argparse
     parser = argparse.ArgumentParser(prog="jobs/train.sbatch", allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--config", type=Path, default=DEFAULT)
     parser.add_argument("--name")
+    parser.add_argument("--run-name")
     parser.add_argument("--skip-preflight", action="store_true")
     parser.add_argument("--from-scratch", action="store_true")
     try:
@@ -156,6 +157,7 @@ def read_request(argv: Sequence[str], allocation: CurrentAllocation) -> argparse
     return argparse.Namespace(
         file=str(file),
         name=given.name,
+        run_name=given.run_name,
         runs=folder / "runs",
         nodes=str(allocation.nodes),
         gpus_per_node=gpus,

@@ -80,7 +80,7 @@ def test_short_sweep_end_to_end(tmp_path, capsys):
 
     again = ["sweep", "--nodes", "1", "2", "--runs", str(runs), "--cluster", "local", "--json", *SHORT]
     assert submit_py.main(again) == 0
-    assert len(RunDir(runs / "default" / "n1-single-b16-r0").attempts()) == 1, "done runs are kept"
+    assert len(RunDir(runs / "default" / "n1").attempts()) == 1, "done runs are kept"
 
     assert submit_py.main(["report", "default", "--runs", str(runs)]) == 0
     written = {path.name for path in (runs / "default" / "report").iterdir()}

@@ -183,7 +183,7 @@ def test_without_arguments_it_is_the_default_config(folder: Path, on_slurm: Mini
     assert re.search(r"warning: node \S+ is on the exclusion list \(ann: slow link\)", printed)
     run = only_run(folder)
     assert RunRecord.model_validate(read_json(run.run_json)).excluded_nodes == []
-    assert (run.sweep, run.name) == ("default", "n1-g1-single-b16-r0")
+    assert (run.sweep, run.name) == ("default", "n1-g1")
     assert read_state(run).state == "done"
     assert (folder / "runs" / "default" / "sweep.json").exists()
 

@@ -115,7 +115,7 @@ def test_a_script_is_started_by_hand_and_by_one_array(
     slurm.ask(*by_hand, cwd=tmp_path)
     wait_until(lambda: all(state.state == "done" for state in read_runs(tmp_path / "runs")))
     found = read_runs(tmp_path / "runs")
-    assert [f"{state.sweep}/{state.name}" for state in found] == ["hand/n2-r0", "own/n2-r0", "own/n2-r1"]
+    assert [f"{state.sweep}/{state.name}" for state in found] == ["hand/n2", "own/n2-r0", "own/n2-r1"]
     assert {str(state.job_id).partition("_")[2] for state in found[1:]} == {"0", "1"}
     for state in found:
         assert state.run.attempt(0).rank_log(1).read_text() == "hello 1 2\n"

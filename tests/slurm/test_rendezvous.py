@@ -175,7 +175,7 @@ def test_a_server_that_takes_it_all_the_same_is_noticed(pair: MiniCluster, tmp_p
 
 def expected(cwd: Path, name: str) -> RunDir:
     """Where a run will be that is submitted by this name."""
-    return RunDir(cwd / "runs" / name / "n2-auto-b16-r0")
+    return RunDir(cwd / "runs" / name / "n2")
 
 
 @pytest.mark.slow

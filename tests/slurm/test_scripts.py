@@ -160,7 +160,7 @@ def test_a_dry_run_asks_slurm(on_slurm: MiniCluster, tmp_path: Path) -> None:
     )
     said = on_slurm.submit("sweep", "small.yaml", "--nodes", "1", "2", "--test-only", cwd=tmp_path)
     assert said.count("Slurm accepts it: Job ") == 1  # the script that is printed
-    assert said.count("Slurm accepts n2-auto-b8-r0: Job ") == 1
+    assert said.count("Slurm accepts n2: Job ") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["small.yaml"]
 
 

@@ -216,8 +216,8 @@ def test_slurm_s_limits_are_kept_and_what_is_left_is_submitted_later(
     assert "7 runs: 1 submitted, 5 done, 1 deferred" in second.stdout
     assert "1 run deferred: the limit of jobs (" in second.stderr
     limited.ask("scontrol", "update", "partitionname=gpu", "state=up")
-    assert settled(tmp_path / "runs")["n1-single-b16-r5"].state == "done"
-    assert states(tmp_path / "runs")["n1-single-b16-r6"].state == "planned"
+    assert settled(tmp_path / "runs")["n1-r5"].state == "done"
+    assert states(tmp_path / "runs")["n1-r6"].state == "planned"
     # One that fewer jobs would not undo.
     limited.ask(*modify, "qos", "normal", "set", "grpsubmitjobs=-1", "maxwall=00:01:00", "flags=DenyOnLimit")
     third = submit_py(*command)

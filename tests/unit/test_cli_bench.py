@@ -18,8 +18,8 @@ pytestmark = pytest.mark.usefixtures("cluster")
 def test_a_job_is_submitted_for_each_shape(capsys):
     out = ask(capsys, "bench comm --nodes 2 4 --gpus-per-node 2 --device cpu --max-mb 64")
     assert "2 runs: 2 submitted" in out
-    assert states() == {"n2-g2-r0": "queued", "n4-g2-r0": "queued"}
-    config = read_json(RunDir(RUNS / "comm-bench" / "n4-g2-r0").run_json)["config"]
+    assert states() == {"n2-g2": "queued", "n4-g2": "queued"}
+    config = read_json(RunDir(RUNS / "comm-bench" / "n4-g2").run_json)["config"]
     assert config["resources"]["nodes"] == 4
     assert config["resources"]["device"] == "cpu"
     words = " ".join(config["command"])
@@ -30,7 +30,7 @@ def test_a_job_is_submitted_for_each_shape(capsys):
 
 def test_sizes_reach_the_job_as_they_were_given(capsys):
     ask(capsys, "bench comm --nodes 2 --device cpu --rows 1048576")
-    config = read_json(RunDir(RUNS / "comm-bench" / "n2-r0").run_json)["config"]
+    config = read_json(RunDir(RUNS / "comm-bench" / "n2").run_json)["config"]
     assert config["command"][-2:] == ["--rows", "1048576"]
 
 
@@ -44,15 +44,15 @@ def test_sizes_that_measure_nothing_are_refused(given, capsys):
 def test_finished_runs_are_printed_and_written(capsys):
     command = "bench comm --nodes 2 --device cpu"
     ask(capsys, command)
-    run = RunDir(RUNS / "comm-bench" / "n2-r0")
+    run = RunDir(RUNS / "comm-bench" / "n2")
     write_json(run.comm_bench, result().model_dump(mode="json"))
     end(run, "finished")
     out = ask(capsys, command)
-    assert "n2-r0: collectives (CPU, 2 nodes x 2 ranks" in out
+    assert "n2: collectives (CPU, 2 nodes x 2 ranks" in out
     assert "118.5" in out
     assert Path("runs/comm-bench/report/communication.md").exists()
     found = ask_json(capsys, command)
-    assert found["comm_bench"]["n2-r0"]["gradient_bytes"] == 8_000_000
+    assert found["comm_bench"]["n2"]["gradient_bytes"] == 8_000_000
 
 
 def test_a_dry_run_writes_nothing(capsys):

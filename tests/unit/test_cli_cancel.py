@@ -27,25 +27,25 @@ pytestmark = pytest.mark.usefixtures("cluster")
 
 def test_cancel_and_resume(capsys: pytest.CaptureFixture[str], cluster: FakeScheduler) -> None:
     ask(capsys, "sweep tiny.yaml --nodes 1 2")
-    make_run(RUNS, "other/n1-single-b8-r0")
-    elsewhere = read_state(RunDir(RUNS / "tiny/n2-auto-b8-r0"))
+    make_run(RUNS, "other/n1")
+    elsewhere = read_state(RunDir(RUNS / "tiny/n2"))
     assert submit.main(["cancel", "tiny"]) == 1  # the cluster of these tests is not this host
-    assert "tiny/n2-auto-b8-r0: runs on elsewhere: cancel it on that host" in capsys.readouterr().err
-    for job_id, name in ((5, "n1-single-b8-r0"), (6, "n2-auto-b8-r0")):
+    assert "tiny/n2: runs on elsewhere: cancel it on that host" in capsys.readouterr().err
+    for job_id, name in ((5, "n1"), (6, "n2")):
         journal.write_receipt(RunDir(RUNS / "tiny" / name), 0, f"{host()}:{job_id}")
-    out = ask(capsys, "cancel tiny/n1-single-b8-r0 n2-auto-b8-r0 other")
-    assert "cancelled  tiny/n1-single-b8-r0 (was queued)" in out
+    out = ask(capsys, "cancel tiny/n1 n2 other")
+    assert "cancelled  tiny/n1 (was queued)" in out
     assert "1 more had ended" in out
     assert cluster.cancelled == [f"{host()}:5", f"{host()}:6"]
     assert "nothing to cancel" in ask(capsys, "cancel tiny")
     table = ask(capsys, "status tiny")
     assert "2 runs: 2 cancelled" in table
     out = ask_json(capsys, "resume")
-    names = [elsewhere.name.replace("n2-auto", "n1-single"), elsewhere.name]
+    names = [elsewhere.name.replace("n2", "n1"), elsewhere.name]
     assert [(action["run"], action["action"]) for action in out["actions"]] == [(n, "retry") for n in names]
     assert [(run["run"], run["state"]) for run in out["runs"]] == [(name, "queued") for name in names]
     assert "in progress" in ask(capsys, "resume tiny")
-    ask(capsys, "resume n2-auto-b8-r0")
+    ask(capsys, "resume n2")
 
 
 def test_a_dry_run_of_cancel_and_resume_changes_nothing(
@@ -55,15 +55,15 @@ def test_a_dry_run_of_cancel_and_resume_changes_nothing(
         return {str(path): path.stat().st_mtime_ns for path in RUNS.rglob("*") if path.is_file()}
 
     ask(capsys, "run tiny.yaml")
-    journal.write_receipt(RunDir(RUNS / "tiny/n1-single-b8-r0"), 0, f"{host()}:5")
+    journal.write_receipt(RunDir(RUNS / "tiny/n1"), 0, f"{host()}:5")
     make_run(RUNS, "other/n1", "running")
     make_run(RUNS, "other/n2", "failed")
     make_run(RUNS, "other/n4", "done")
     before, submitted = files(), len(cluster.submitted)
-    assert "would cancel  tiny/n1-single-b8-r0 (is queued)\n" in ask(capsys, "cancel tiny --dry-run")
+    assert "would cancel  tiny/n1 (is queued)\n" in ask(capsys, "cancel tiny --dry-run")
     out = ask(capsys, "cancel other --graceful --dry-run")
     assert out.startswith("would stop  other/n1 (is running)\n2 more had ended")
-    assert ask_json(capsys, "cancel tiny --dry-run")["cancelled"] == ["tiny/n1-single-b8-r0"]
+    assert ask_json(capsys, "cancel tiny --dry-run")["cancelled"] == ["tiny/n1"]
     out = ask(capsys, "resume --dry-run")
     assert "would submit again  other/n2 " in out, "with its sweep, as there are two"
     assert "3 runs: 1 would submit again, 2 in progress (cluster: " in out
@@ -76,10 +76,10 @@ def test_a_dry_run_of_cancel_and_resume_changes_nothing(
 def test_a_graceful_cancel_writes_a_stop_file_on_any_cluster(
     capsys: pytest.CaptureFixture[str], cluster: FakeScheduler
 ) -> None:
-    run = make_run(RUNS, "tiny/n1-single-b8-r0", "running")
-    make_run(RUNS, "tiny/n2-auto-b8-r0")
+    run = make_run(RUNS, "tiny/n1", "running")
+    make_run(RUNS, "tiny/n2")
     out = ask(capsys, "cancel --graceful tiny")
-    assert "stopping  tiny/n1-single-b8-r0: it may save first" in out
+    assert "stopping  tiny/n1: it may save first" in out
     assert "1 more had ended" in out
     assert run.stop.exists()
     assert cluster.cancelled == []
@@ -109,7 +109,7 @@ def test_cancel_ends_what_it_can_when_a_cluster_does_not_answer(
 def test_a_cancelled_run_is_over_for_every_verb_when_cancel_returns(
     capsys: pytest.CaptureFixture[str], cluster: FakeScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = make_run(RUNS, "tiny/n1-single-b8-r0", "running")
+    run = make_run(RUNS, "tiny/n1", "running")
 
     def ends_later(jobs: Mapping[str, str | None]) -> dict[str, str]:
         outcome = {"attempt": 0, "cause": "cancelled", "message": None, "retryable": True}
@@ -118,11 +118,11 @@ def test_a_cancelled_run_is_over_for_every_verb_when_cancel_returns(
 
     monkeypatch.setattr(cluster, "cancel", ends_later)
     cluster.job = Job("running")
-    assert ask(capsys, "cancel tiny") == "cancelled  tiny/n1-single-b8-r0 (was running)\n"
+    assert ask(capsys, "cancel tiny") == "cancelled  tiny/n1 (was running)\n"
     assert "cancelled  20/40" in ask(capsys, "status")
     assert "1 run: 1 cancelled" in ask(capsys, "watch tiny")
     assert "nothing to cancel" in ask(capsys, "cancel tiny")
-    assert "would move  tiny/n1-single-b8-r0 (cancelled)" in ask(capsys, "clean tiny --dry-run")
+    assert "would move  tiny/n1 (cancelled)" in ask(capsys, "clean tiny --dry-run")
     assert "1 submitted again" in ask(capsys, "resume tiny")
 
 
@@ -142,7 +142,7 @@ def test_cancel_of_a_job_that_does_not_end_in_time(
 
 
 def test_resume_with_nothing_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    make_run(RUNS, "tiny/n1-single-b8-r0")
+    make_run(RUNS, "tiny/n1")
     assert ask(capsys, "resume").startswith("nothing to resume")
     assert ask_json(capsys, "resume")["runs"] == []
 

@@ -111,7 +111,7 @@ def test_more_threads_than_processors_are_a_warning(
     waiting = ["--set", "model.kind=emulated"]
     assert warnings(capsys, "--nodes", "8", *waiting, "--cluster", "local") == [], "ranks that wait"
     (line,) = warnings(capsys, *crowd, "--cluster", "local")
-    assert line.startswith("n2-auto-b8-r0, n4-auto-b8-r0: up to 8 busy threads (")
+    assert line.startswith("n2, n4: up to 8 busy threads (")
     assert "on 2 processors" in line
     monkeypatch.setattr("jobs.schedulers.local.scheduler.count_gpus", lambda: 4)
     assert warnings(capsys, *crowd, "--cluster", "local") == [], "GPUs do the work"
@@ -121,7 +121,7 @@ def test_runs_without_a_measured_step_are_a_warning(capsys: pytest.CaptureFixtur
     Path("tiny.yaml").write_text("{model: {kind: mlp}, data: {kind: digits}, train: {local_batch_size: 8}}")
     (line,) = warnings(capsys, "--cluster", "local", "--set", "train.steps=8,9,10,5,11")
     assert line == (
-        "n1-single-b8-steps8-r0, n1-single-b8-steps9-r0, n1-single-b8-steps10-r0 and 1 more: no step will be "
+        "n1-steps8, n1-steps9, n1-steps10 and 1 more: no step will be "
         "measured: train.steps is not above telemetry.warmup_steps=10"
     )
     steps = ["--set", "train.steps=10", "telemetry.warmup_steps=9"]
@@ -196,10 +196,8 @@ def test_a_dry_run_names_the_options_in_which_scripts_differ(capsys: pytest.Capt
     out = capsys.readouterr().out
     assert out.count("#!/bin/bash") == 1
     found = out[out.index("9 more scripts") :].splitlines()
-    assert found[1] == "  the same: " + "; ".join(f"n1-single-b64-seed{seed}-r0" for seed in range(1, 5))
-    assert found[2] == (
-        "  --nodes=2: n2-auto-b32-seed0-r0; n2-auto-b32-seed1-r0; n2-auto-b32-seed2-r0 and 2 more"
-    )
+    assert found[1] == "  the same: " + "; ".join(f"n1-seed{seed}" for seed in range(1, 5))
+    assert found[2] == ("  --nodes=2: n2-seed0; n2-seed1; n2-seed2 and 2 more")
 
 
 def test_options_that_only_the_first_script_has_are_named() -> None:
@@ -269,7 +267,7 @@ def test_serial_makes_one_chain_also_where_runs_are_resumed(
     assert submit.main([*command, "--serial", "--dry-run", "--all-scripts"]) == 0
     out = capsys.readouterr().out
     assert "at most one run of tiny at a time" in out
-    assert out.count("#SBATCH --dependency=afterany:JOB_OF_n1-single-b64-seed") == 2
+    assert out.count("#SBATCH --dependency=afterany:JOB_OF_n1-auto-seed") == 2
     assert submit.main([*command, "--serial"]) == 0
     assert [bool(each) for each in dependencies(slurm)] == [False, True, True]
     for path in slurm.glob("submitted-*"):

@@ -128,24 +128,20 @@ def test_a_mistake_in_the_file_names_its_line(capsys: pytest.CaptureFixture[str]
 
 def test_similar_names_are_suggested(capsys: pytest.CaptureFixture[str]) -> None:
     for sweep in ("one", "two"):
-        make_run(Path("runs"), f"{sweep}/n1-single-b8-r0")
-    make_run(Path("runs"), "two/n2-auto-b4-r0")
-    assert "'n2-auto-b4-r1' in runs; did you mean 'n2-auto-b4-r0'?" in refused(
-        capsys, "show", "n2-auto-b4-r1"
-    )
-    assert "several sweeps have a run 'n1-single-b8-r0': one/n1-single-b8-r0, two/" in refused(
-        capsys, "show", "n1-single-b8-r0"
-    )
-    assert "no sweep 'tow' in runs; did you mean 'two'?" in refused(capsys, "show", "tow/n2-auto-b4-r0")
+        make_run(Path("runs"), f"{sweep}/n1")
+    make_run(Path("runs"), "two/n2-b4")
+    assert "'n2-b5' in runs; did you mean 'n2-b4'?" in refused(capsys, "show", "n2-b5")
+    assert "several sweeps have a run 'n1': one/n1, two/" in refused(capsys, "show", "n1")
+    assert "no sweep 'tow' in runs; did you mean 'two'?" in refused(capsys, "show", "tow/n2-b4")
     assert "'two' is a sweep; name one run of it" in refused(capsys, "show", "two")
     assert submit.main(["show", "one"]) == 0, "its only run"
-    assert capsys.readouterr().out.startswith("one/n1-single-b8-r0\n")
-    assert "no run 'x' in runs/one; existing runs: n1-single-b8-r0" in refused(capsys, "show", "one/x")
+    assert capsys.readouterr().out.startswith("one/n1\n")
+    assert "no run 'x' in runs/one; existing runs: n1" in refused(capsys, "show", "one/x")
     assert "--out is needed for a report on several sweeps" in refused(capsys, "report", "one", "two")
 
 
 def test_another_base_under_the_same_name(capsys: pytest.CaptureFixture[str]) -> None:
-    make_run(Path("runs"), "tiny/n1-single-b8-r0")
+    make_run(Path("runs"), "tiny/n1")
     Path("runs/tiny/sweep.json").write_text('{"base": {"optim": {"lr": 0.5}, "sweep": {"base_ranks": 1}}}')
     assert "sweep 'tiny' in runs has another base config: " in refused(
         capsys, "sweep", "tiny.yaml", "--nodes", "1"

@@ -11,7 +11,7 @@ from tests.support.verbs import RUNS, TINY, ask, ask_json, end, states
 from tests.unit.test_ab_table import result
 
 pytestmark = pytest.mark.usefixtures("cluster")
-RING = RUNS / "ab-NCCL_ALGO-Ring" / "n2-r0"
+RING = RUNS / "ab-NCCL_ALGO-Ring" / "n2"
 
 
 def config_of(run: RunDir) -> dict:
@@ -20,7 +20,7 @@ def config_of(run: RunDir) -> dict:
 
 def test_one_job_compares_all_variables(capsys):
     ask(capsys, "fabric ab NCCL_ALGO=Ring NCCL_PROTO=LL --nodes 2 --gpus-per-node 2 --device cpu --minutes 5")
-    config = config_of(RunDir(RUNS / "ab-NCCL_ALGO-Ring-NCCL_PROTO-LL" / "n2-g2-r0"))
+    config = config_of(RunDir(RUNS / "ab-NCCL_ALGO-Ring-NCCL_PROTO-LL" / "n2-g2"))
     assert config["command"][:5] == ["-m", "jobs.fabric.ab", "NCCL_ALGO=Ring", "NCCL_PROTO=LL", "--device"]
     assert (config["resources"]["nodes"], config["resources"]["device"]) == (2, "cpu")
     assert config["job"]["time_limit_min"] == 15
@@ -28,7 +28,7 @@ def test_one_job_compares_all_variables(capsys):
 
 def test_without_arguments_the_job_compares_what_detection_derives(capsys):
     ask(capsys, "fabric ab --device cpu")
-    words = config_of(RunDir(RUNS / "ab-derived" / "n2-r0"))["command"]
+    words = config_of(RunDir(RUNS / "ab-derived" / "n2"))["command"]
     assert words[:4] == ["-m", "jobs.fabric.ab", "--device", "cpu"]
 
 
@@ -40,15 +40,15 @@ def test_a_finished_experiment_is_printed(capsys):
     assert "1.042  1.036 to 1.050" in out
     assert "to keep, in a site profile:" in out
     found = ask_json(capsys, "fabric ab NCCL_ALGO=Ring --device cpu")
-    assert found["kept"]["n2-r0"] == {"NCCL_ALGO": "Ring", "NCCL_NSOCKS_PERTHREAD": "4"}
-    assert found["fabric_ab"]["n2-r0"]["backend"] == "nccl"
+    assert found["kept"]["n2"] == {"NCCL_ALGO": "Ring", "NCCL_NSOCKS_PERTHREAD": "4"}
+    assert found["fabric_ab"]["n2"]["backend"] == "nccl"
 
 
 def test_the_same_command_starts_an_experiment_again_whose_rank_was_killed(capsys):
     ask(capsys, "fabric ab NCCL_ALGO=Ring --device cpu")
     end(RunDir(RING), "killed")
     ask(capsys, "fabric ab NCCL_ALGO=Ring --device cpu")
-    assert states() == {"n2-r0": "queued"}
+    assert states() == {"n2": "queued"}
 
 
 def test_the_step_and_the_shape_of_a_run(tmp_path, capsys):
@@ -56,7 +56,7 @@ def test_the_step_and_the_shape_of_a_run(tmp_path, capsys):
     ask(capsys, f"run '{tmp_path}/tiny.yaml' --nodes 3 --set job.env.NCCL_NET=Socket resources.device=cpu")
     (run,) = [path.parent for path in (RUNS / "tiny").glob("*/run.json")]
     ask(capsys, f"fabric ab NCCL_ALGO=Ring --like tiny/{run.name}")
-    config = config_of(RunDir(RUNS / "ab-NCCL_ALGO-Ring" / "n3-r0"))
+    config = config_of(RunDir(RUNS / "ab-NCCL_ALGO-Ring" / "n3"))
     assert config["command"][-2:] == ["--like", str(run.resolve())]
     assert config["job"]["env"] == {"NCCL_NET": "Socket"}
     assert config["resources"]["device"] == "cpu"
@@ -94,7 +94,7 @@ def test_what_cannot_be_compared_is_refused(words, message, capsys):
 def test_an_unknown_variable_is_compared_on_request_with_a_warning(capsys):
     assert submit.main(["fabric", "ab", "NCCL_ALOG=Ring", "--allow-unknown", "--device", "cpu"]) == 0
     assert "warning: no known library reads 'NCCL_ALOG'" in capsys.readouterr().err
-    words = config_of(RunDir(RUNS / "ab-NCCL_ALOG-Ring" / "n2-r0"))["command"]
+    words = config_of(RunDir(RUNS / "ab-NCCL_ALOG-Ring" / "n2"))["command"]
     assert "--allow-unknown" in words, "the job checks the names as well"
 
 

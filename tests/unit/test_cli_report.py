@@ -115,7 +115,7 @@ def test_a_report_job_is_submitted_except_with_wait_or_no_report(
     assert cluster.followed == [("tiny", ["elsewhere:1", "elsewhere:2"])]
     ask(capsys, "sweep tiny.yaml --nodes 1 2")
     assert len(cluster.followed) == 1, "it is there"
-    end(RunDir(RUNS / "tiny/n1-single-b8-r0"), "crashed")
+    end(RunDir(RUNS / "tiny/n1"), "crashed")
     ask(capsys, "resume tiny")
     assert cluster.followed[1:] == [("tiny", ["elsewhere:3", "elsewhere:2"])]
     assert cluster.cancelled == ["later:1"]

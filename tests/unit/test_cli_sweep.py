@@ -27,13 +27,13 @@ def test_a_sweep_is_submitted_once(capsys: pytest.CaptureFixture[str], cluster: 
     out = ask(capsys, "sweep tiny.yaml --nodes 1 2")
     assert "2 runs: 2 submitted" in out
     assert "submit.py watch tiny" in out
-    assert states() == {"n1-single-b8-r0": "queued", "n2-auto-b8-r0": "queued"}
+    assert states() == {"n1": "queued", "n2": "queued"}
     SweepRecord.model_validate(read_json(RUNS / "tiny" / "sweep.json"))
     again = ask_json(capsys, "sweep tiny.yaml --nodes 1 2 4")
     assert [(run["run"], run["action"]) for run in again["actions"]] == [
-        ("n1-single-b8-r0", "in_progress"),
-        ("n2-auto-b8-r0", "in_progress"),
-        ("n4-auto-b8-r0", "submit"),
+        ("n1", "in_progress"),
+        ("n2", "in_progress"),
+        ("n4", "submit"),
     ]
     assert len(cluster.submitted) == 3
 
@@ -41,9 +41,9 @@ def test_a_sweep_is_submitted_once(capsys: pytest.CaptureFixture[str], cluster: 
 def test_completed_runs_are_kept_and_failed_ones_retried(capsys: pytest.CaptureFixture[str]) -> None:
     ask(capsys, "sweep tiny.yaml --nodes 1 2 4")
     for name, cause in (
-        ("n1-single-b8-r0", "finished"),
-        ("n2-auto-b8-r0", "crashed"),
-        ("n4-auto-b8-r0", "refused"),
+        ("n1", "finished"),
+        ("n2", "crashed"),
+        ("n4", "refused"),
     ):
         end(RunDir(RUNS / "tiny" / name), cause)
     out = ask_json(capsys, "sweep tiny.yaml --nodes 1 2 4", code=1)
@@ -54,9 +54,9 @@ def test_waiting_ends_with_the_runs_and_prints_their_states(
     capsys: pytest.CaptureFixture[str], cluster: FakeScheduler
 ) -> None:
     ask(capsys, "sweep tiny.yaml --nodes 1 2")
-    end(RunDir(RUNS / "tiny/n1-single-b8-r0"), "finished")
-    end(RunDir(RUNS / "tiny/n2-auto-b8-r0"), "refused")
-    assert "tiny/n1-single-b8-r0 done" in ask(capsys, "sweep tiny.yaml --nodes 1 --wait", code=0)
+    end(RunDir(RUNS / "tiny/n1"), "finished")
+    end(RunDir(RUNS / "tiny/n2"), "refused")
+    assert "tiny/n1 done" in ask(capsys, "sweep tiny.yaml --nodes 1 --wait", code=0)
     assert "1 failed, 1 done" in ask(capsys, "sweep tiny.yaml --nodes 1 2 --wait", code=1)
     assert len(cluster.submitted) == 2
 
@@ -107,7 +107,7 @@ def test_the_cluster_and_warnings_are_printed(capsys: pytest.CaptureFixture[str]
     assert submit.main(["sweep", "tiny.yaml", "--nodes", "1"]) == 0
     said = capsys.readouterr()
     assert "1 run: 1 submitted (cluster: local)\n" in said.out
-    assert said.err.startswith("warning: n1-single-b8-r0: no step will be measured: ")
+    assert said.err.startswith("warning: n1: no step will be measured: ")
     assert submit.main(["sweep", "tiny.yaml", "--nodes", "1"]) == 0
     assert capsys.readouterr().err == "", "nothing starts"
 

@@ -101,7 +101,7 @@ def ends_while_followed(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
 def test_the_hook_is_called_after_wait(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ends_while_followed(monkeypatch, "n1-single-b8-r0")
+    ends_while_followed(monkeypatch, "n1")
     command = ["sweep", "tiny.yaml", "--nodes", "1", "--wait", "--on-end", "echo a,b"]
     assert submit.main(command) == 0
     called = calls("tiny")
@@ -116,7 +116,7 @@ def test_the_hook_is_not_called_after_wait_while_other_runs_go_on(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask(capsys, "sweep tiny.yaml --nodes 2 --on-end true --no-report")
-    ends_while_followed(monkeypatch, "n1-single-b8-r0")
+    ends_while_followed(monkeypatch, "n1")
     ask(capsys, "sweep tiny.yaml --nodes 1 --on-end true --wait")
     assert calls("tiny") == {}
 
@@ -125,7 +125,7 @@ def test_the_hook_is_not_called_after_wait_if_a_report_job_will_call_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask(capsys, "sweep tiny.yaml --nodes 1 --on-end true")
-    ends_while_followed(monkeypatch, "n1-single-b8-r0")
+    ends_while_followed(monkeypatch, "n1")
     ask(capsys, "sweep tiny.yaml --nodes 1 --on-end true --wait")
     assert calls("tiny") == {}
 
@@ -141,7 +141,7 @@ def test_the_report_job_is_one_at_the_sweeps_end_unless_its_code_is_older(
 
     monkeypatch.setattr(cluster, "submit_after", follow_up)
     ask(capsys, "sweep tiny.yaml --nodes 1")
-    run = RunDir(RUNS / "tiny/n1-single-b8-r0")
+    run = RunDir(RUNS / "tiny/n1")
     record = read_json(run.run_json)
     del record["config"]["job"]["on_end"]
     write_json(run.run_json, record)
@@ -154,6 +154,6 @@ def test_the_report_job_is_one_at_the_sweeps_end_unless_its_code_is_older(
 def test_a_flag_for_the_hook_is_no_part_of_a_runs_name(capsys: pytest.CaptureFixture[str]) -> None:
     ask(capsys, "run tiny.yaml --on-end true --no-report")
     (run,) = (RUNS / "tiny").glob("n*")
-    assert run.name == "n1-single-b8-r0"
+    assert run.name == "n1"
     assert read_json(run / "run.json")["config"]["job"]["on_end"] == "true"
     assert journal.next_submission(RunDir(run)) == 1

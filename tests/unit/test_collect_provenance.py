@@ -103,11 +103,6 @@ def imports_of(modules: Sequence[str]) -> set[str]:
     return found
 
 
-def test_a_hash_of_an_older_version_is_recognized() -> None:
-    assert collect_provenance.is_by_former_rule("0123456789ab")
-    assert not collect_provenance.is_by_former_rule(collect_provenance.code_hash())
-
-
 def test_without_git(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = {"git_commit": None, "git_dirty": None, "git_diff": None}
     assert collect_provenance.git_state(checkout) == nothing

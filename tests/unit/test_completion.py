@@ -24,9 +24,9 @@ SHELLS = {"bash": ["bash", "--norc", "--noprofile", "-i"], "zsh": ["zsh", "-f", 
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with two sweeps, and one more below another runs folder."""
     monkeypatch.chdir(tmp_path)
-    for name in ("tiny/n1-single-b8-r0", "tiny/n2-auto-b8-r0", "other/n4-auto-b8-r0"):
+    for name in ("tiny/n1-b8", "tiny/n2-b8", "other/n4-b8"):
         make_run(Path("runs"), name)
-    make_run(Path("elsewhere"), "third/n1-single-b8-r0")
+    make_run(Path("elsewhere"), "third/n1-b8")
     (tmp_path / "runs/tiny/report").mkdir()
     (tmp_path / "runs/tiny/report-good").mkdir()
     return tmp_path
@@ -55,8 +55,8 @@ def words(line: str) -> list[str]:
         ("submit.py status tiny o", ["other"]),
         ("submit.py status --csv runs.csv o", ["other"]),
         ("submit.py show ti", ["tiny/"]),
-        ("submit.py show tiny/n2", ["tiny/n2-auto-b8-r0"]),
-        ("submit.py show tiny/", ["tiny/n1-single-b8-r0", "tiny/n2-auto-b8-r0"]),
+        ("submit.py show tiny/n2", ["tiny/n2-b8"]),
+        ("submit.py show tiny/", ["tiny/n1-b8", "tiny/n2-b8"]),
         ("submit.py cancel ti", ["tiny", "tiny/"]),
         ("submit.py emulate --from o", ["other/"]),
         ("submit.py do", ["doctor"]),
@@ -114,7 +114,7 @@ def test_names_of_runs_are_completed_without_heavy_imports(folder: Path) -> None
         "print(sorted({'pydantic', 'yaml', 'torch', 'rich', 'submitit', 'numpy'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "words\ntiny/n2-auto-b8-r0\n[]\n"
+    assert done.stdout == "words\ntiny/n2-b8\n[]\n"
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_tab_completes_in_a_real_shell(shell: Terminal) -> None:
     for typed, completed in [
         ("./submit.py stat\t", "status"),
         ("python submit.py show tin\t", "tiny/"),
-        ("n2\t", "n2-auto-b8-r0"),
+        ("n2\t", "n2-b8"),
         ("\x15python3 submit.py sweep --set model.ki\t", "model.kind="),
         ("ml\t", "mlp"),
         ("\x15./submit.py sweep dat\t", "data.txt"),

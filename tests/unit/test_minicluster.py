@@ -102,14 +102,14 @@ def test_addresses_differ() -> None:
 
 
 @contextmanager
-def as_namespace_init(folder: ClusterFolder, module: str, *users: int) -> Iterator[int]:
+def as_namespace_init(folder: ClusterFolder, *users: int) -> Iterator[int]:
     """The pid of a process with the same last arguments as a namespace init of node 3.
 
     `users` are its real, effective and saved user id.
     """
     need(None if os.geteuid() == 0 else "processes of a cluster are those of root")
-    _, *arguments = discovery.init_command(folder, "3")[-3:]  # less the module, which older code named keeper
-    started = ["sh", "-p", "-c", "echo; read line", module, *arguments]  # -p: keep the effective user id
+    arguments = discovery.init_command(folder, "3")[-3:]
+    started = ["sh", "-p", "-c", "echo; read line", *arguments]  # -p: keep the effective user id
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     become = functools.partial(os.setresuid, *users) if users else None
     with subprocess.Popen(started, **pipes, preexec_fn=become, cwd="/") as process:
@@ -119,10 +119,9 @@ def as_namespace_init(folder: ClusterFolder, module: str, *users: int) -> Iterat
         process.communicate()
 
 
-@pytest.mark.parametrize("module", ["jobs.minicluster.namespace_init", "jobs.minicluster.keeper"])
-def test_a_cluster_is_found_by_the_command_lines_of_its_processes(module: str, tmp_path: Path) -> None:
+def test_a_cluster_is_found_by_the_command_lines_of_its_processes(tmp_path: Path) -> None:
     folder = ClusterFolder(tmp_path)
-    with as_namespace_init(folder, module) as pid:
+    with as_namespace_init(folder) as pid:
         (found,) = discovery.namespace_processes(folder)
         assert (found.pid, found.host, found.is_init) == (pid, "3", True)
         assert discovery.namespace_processes(ClusterFolder(tmp_path / "other")) == []
@@ -132,7 +131,7 @@ def test_a_cluster_is_found_by_the_command_lines_of_its_processes(module: str, t
 @pytest.mark.parametrize("users", [(65534, 65534, 65534), (65534, 0, 0)], ids=["user", "set-user-id program"])
 def test_a_process_of_another_user_is_not_of_a_cluster(tmp_path: Path, users: tuple[int, int, int]) -> None:
     folder = ClusterFolder(tmp_path)
-    with as_namespace_init(folder, "jobs.minicluster.namespace_init", *users):
+    with as_namespace_init(folder, *users):
         assert discovery.init_pid(folder, "3") is None
         assert discovery.namespace_processes(folder) == []
 

@@ -50,14 +50,6 @@ def test_flag_then_record_then_variable_then_generic(home: Path, monkeypatch: py
     assert resolve(ProfileSelection("here.yaml")).account == "physics"
 
 
-@pytest.mark.parametrize("name", ["slingshot", "slingshot-gh200", "efa", "ethernet"])
-def test_a_former_profile_is_refused_unless_the_user_has_one_of_that_name(home: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match=f"'{name}': this profile is gone, .* use generic"):
-        resolve(ProfileSelection(name))
-    (home / f"{name}.yaml").write_text("partition: mine")
-    assert resolve(ProfileSelection(name)).partition == "mine"
-
-
 def test_values_of_the_command_line_mean_what_they_say() -> None:
     words = (
         "exclude=n[1-3]", "constraint=[a|b]", "memory=0", "mail_type=END,FAIL", "modules=[gcc, cuda/12]",
@@ -217,8 +209,3 @@ def test_generated_files_are_current(
     monkeypatch.setattr(documents, "by_hand", lambda config: "other")
     assert documents.main(["--check"]) == 1
     assert capsys.readouterr().err == "jobs/train.sbatch is out of date: run `make schemas`\n"
-
-
-def test_a_recorded_profile_of_older_code_is_read_without_mail_for_each_run() -> None:
-    recorded = GENERIC.as_dict() | {"mail_type": ["BEGIN", "END", "TIME_LIMIT_90"]}
-    assert resolve(ProfileSelection(), recorded).mail_type == ("END",)

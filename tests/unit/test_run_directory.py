@@ -10,8 +10,8 @@ from disttrain.records.run_directory import RunDir, checkpoint_steps
 
 
 def test_attempts_are_counted_by_folder(tmp_path: Path) -> None:
-    run = RunDir(tmp_path / "default" / "n2-ddp-b64-r0")
-    assert (run.name, run.sweep, run.attempts()) == ("n2-ddp-b64-r0", "default", [])
+    run = RunDir(tmp_path / "default" / "n2-r0")
+    assert (run.name, run.sweep, run.attempts()) == ("n2-r0", "default", [])
     for name in ("000", "001", "010", ".tmp"):
         (run.path / "attempts" / name).mkdir(parents=True)
     assert [attempt.number for attempt in run.attempts()] == [0, 1, 10]

@@ -13,13 +13,13 @@ TWO = {"gpus_per_node": 2}
 @pytest.mark.parametrize(
     ("sections", "key"),
     [
-        ({"model": {"kind": "mlp"}, "data": {"kind": "digits"}}, "d1a009a1f7d1"),
-        ({"model": {"kind": "gpt", "layers": 2}, "data": {"kind": "text"}}, "166f9b4560bb"),
-        ({"model": {"kind": "resnet"}, "data": {"kind": "digits"}}, "5e489b7796f2"),
-        ({"model": {"kind": "emulated", "layers": 4}}, "8ac367239c53"),
-        ({"parallel": {"strategy": "ddp"}, "resources": TWO}, "177f3c8c4ca7"),
-        ({"parallel": {"strategy": "fsdp"}, "resources": TWO}, "ee2a5392cd0e"),
-        ({"parallel": {"strategy": "dp"}}, "201f6d477561"),
+        ({"model": {"kind": "mlp"}, "data": {"kind": "digits"}}, "9b052bfde916"),
+        ({"model": {"kind": "gpt", "layers": 2}, "data": {"kind": "text"}}, "e7b5db8c21d8"),
+        ({"model": {"kind": "resnet"}, "data": {"kind": "digits"}}, "6adea5582d36"),
+        ({"model": {"kind": "emulated", "layers": 4}}, "3e9021338d63"),
+        ({"parallel": {"strategy": "ddp"}, "resources": TWO}, "43d22b01ac83"),
+        ({"parallel": {"strategy": "fsdp"}, "resources": TWO}, "9482586f2275"),
+        ({"parallel": {"strategy": "dp"}}, "77150eaf558a"),
     ],
     ids=lambda each: str(each)[:40],
 )

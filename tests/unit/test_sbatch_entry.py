@@ -45,6 +45,7 @@ def test_the_shape_is_the_jobs_own(tmp_path: Path) -> None:
     assert on_cpu == {
         "file": str(tmp_path / "my.yaml"),
         "name": "x",
+        "run_name": None,
         "runs": tmp_path / "runs",
         "nodes": "2",
         "gpus_per_node": None,

@@ -131,8 +131,8 @@ def test_bad_input_is_one_line_without_the_value(typed, config: str, words: list
 def test_other_variables_stay_axes(typed) -> None:
     typed("sweep", "tiny.yaml", "--set", "job.env.NCCL_PAT_ENABLE=0,1", f"job.env.HF_TOKEN={VALUE}")
     assert sorted(state.name for state in read_runs(RUNS)) == [
-        "n1-single-b8-NCCL_PAT_ENABLE0-r0",
-        "n1-single-b8-NCCL_PAT_ENABLE1-r0",
+        "n1-NCCL_PAT_ENABLE0",
+        "n1-NCCL_PAT_ENABLE1",
     ]
 
 

@@ -110,11 +110,9 @@ def test_a_handle_is_of_one_folder_and_one_submission(tmp_path: Path) -> None:
 
 
 def test_what_a_batch_is_called(tmp_path: Path) -> None:
-    submissions = [
-        Submission(RunDir(tmp_path / "demo" / f"n2-ddp-b64-r{number}"), 0, "") for number in (3, 4)
-    ]
-    assert Batch(submissions[:1], {}, None).name == "n2-ddp-b64-r3"
-    assert Batch(submissions, {}, None).name == "n2-ddp-b64"
+    submissions = [Submission(RunDir(tmp_path / "demo" / f"n2-r{number}"), 0, "") for number in (3, 4)]
+    assert Batch(submissions[:1], {}, None).name == "n2-r3"
+    assert Batch(submissions, {}, None).name == "n2"
 
 
 def test_what_there_is_no_room_for_is_left_and_nothing_announced(tmp_path: Path) -> None:

@@ -62,11 +62,6 @@ sweep:
         ),
         (
             "  axes:",
-            "  exclude: [{telemetry.samples: 3}]\n  axes:",
-            "sweep.yaml:7: 'telemetry.samples' was renamed: use 'telemetry.profiled_steps'",
-        ),
-        (
-            "  axes:",
             "  exclude: [{}]\n  axes:",
             "sweep.yaml:7: sweep.exclude.0={}: dictionary should have at least 1 item",
         ),

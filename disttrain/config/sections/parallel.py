@@ -86,8 +86,7 @@ class ParallelConfig(Section):
     `single`. `ddp`: all ranks hold the model. `fsdp`: all ranks share one copy of the model, sharded by
     block. `hsdp`: ranks of a node share one copy, and every node holds one. `pipeline`: each rank holds
     some of the layers. `auto`: single on one rank; on more, the first of ddp, hsdp and fsdp whose estimated
-    memory fits the device. The log and `strategy_reason` hold the arithmetic. Run names have `auto`,
-    because the login node does not see the devices, or `ddp` where the config allows no other."""
+    memory fits the device. The log and `strategy_reason` hold the arithmetic."""
     ddp: DDPConfig = DDPConfig()
     """Options of `strategy` ddp."""
     fsdp: FSDPConfig = FSDPConfig()

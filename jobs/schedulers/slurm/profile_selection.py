@@ -17,9 +17,9 @@ from pydantic import ValidationError
 from disttrain.config.parsing import Draft, load, parse_value
 from disttrain.errors import ConfigError, nearest
 from jobs.schedulers.base import ProfileSelection
-from jobs.schedulers.profile_files import REPLACED, profile_files
+from jobs.schedulers.profile_files import profile_files
 from jobs.schedulers.slurm.profile_options import check_options
-from jobs.schedulers.slurm.site_profile import GENERIC, Container, MailType, Profile, Variable
+from jobs.schedulers.slurm.site_profile import GENERIC, Container, Profile, Variable
 from jobs.schedulers.slurm.version import InstalledSlurm
 
 VARIABLE = "DISTTRAIN_PROFILE"
@@ -42,7 +42,7 @@ def resolve(
     if selection.flag is not None:
         draft = read(selection.flag, "--profile")
     elif recorded is not None:
-        draft = Draft(_with_todays_mail(recorded))
+        draft = Draft(dict(recorded))
     elif os.environ.get(VARIABLE):
         draft = read(os.environ[VARIABLE], VARIABLE)
     else:
@@ -62,23 +62,12 @@ def depends_on_version(profile: Profile) -> bool:
     return bool(profile.sbatch or profile.srun or profile.exclusive == "topo")
 
 
-def _with_todays_mail(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """A recorded profile without the mail types that older code allowed: they sent one mail for each run."""
-    types = [each for each in recorded.get("mail_type", ()) if each in get_args(MailType)]
-    return {**recorded, "mail_type": types}
-
-
 def read(word: str, origin: str) -> Draft:
     """The unchecked profile of this name or file. Raises `ConfigError`."""
     if word.endswith((".yaml", ".yml")) or "/" in word:
         path = Path(word).expanduser()
     else:
         known = profile_files()
-        if word in REPLACED and word not in known:
-            raise ConfigError(
-                f"{origin}={word!r}: this profile is gone, because each run derives its variables "
-                "(docs/fabric.md); use generic, or a profile of your own"
-            )
         if word not in known:
             raise ConfigError(
                 f"{origin}={word!r}: no such profile{nearest(word, known)}; there are: {', '.join(known)}, "
