@@ -11,6 +11,7 @@ goes on, `status` shows the reason, checkpoints of earlier attempts stay, and th
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -188,7 +189,8 @@ class CheckpointSaver:
             log.error("checkpoint cannot be restored", step=step, problem=problems[0], path=path)
             return
         log.info("checkpoint read back", step=step)
-        self._attempt.checkpoint_warning.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._attempt.checkpoint_warning.unlink()
         self._thread.submit(_delete_old, self.folder, self._config.keep, self._attempt)
 
     def _commit_or_fail(self, now: _PendingSave, results: list[SaveResult]) -> CommittedCheckpoint | None:

@@ -118,9 +118,14 @@ def _lost(message: str) -> dict[str, Any]:
 
 
 def with_full_disk(message: str, folder: Path) -> str:
-    """The message, with `; the disk is full: PATH` if it is, so that a job could not record its end there."""
+    """The message, with `; the disk is full: PATH` if it is, so that a job could not record its end there.
+
+    Also where the file system is read-only.
+    """
     with contextlib.suppress(OSError):
         disk = os.statvfs(folder)
+        if disk.f_flag & os.ST_RDONLY:
+            return f"{message}; the file system is read-only: {folder}"
         if disk.f_bavail * disk.f_frsize < _FULL_BELOW_BYTES and "disk is full" not in message:
             return f"{message}; the disk is full: {folder}"
     return message

@@ -50,6 +50,21 @@ def test_completed_runs_are_kept_and_failed_ones_retried(capsys: pytest.CaptureF
     assert [run["action"] for run in out["actions"]] == ["up_to_date", "retry", "blocked"]
 
 
+@pytest.mark.parametrize("command", ["sweep tiny.yaml --nodes 1", "run tiny.yaml", "resume tiny"])
+def test_from_scratch_sets_the_checkpoints_of_a_run_aside(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask(capsys, "run tiny.yaml" if command == "run tiny.yaml" else "sweep tiny.yaml --nodes 1")
+    run = RunDir(RUNS / "tiny" / next(iter(states())))
+    end(run, "refused")
+    (run.checkpoints / "step-00000005").mkdir(parents=True)
+    assert "from scratch" in ask(capsys, f"{command} --from-scratch --dry-run")
+    assert run.checkpoints.exists()
+    ask(capsys, f"{command} --from-scratch")
+    assert states() == {run.name: "queued"}
+    assert [path.name for path in run.path.glob("checkpoints*")] == ["checkpoints.aside"]
+
+
 def test_waiting_ends_with_the_runs_and_prints_their_states(
     capsys: pytest.CaptureFixture[str], cluster: FakeScheduler
 ) -> None:

@@ -22,6 +22,7 @@ from disttrain.records.json_files import read_json, read_jsonl, write_json
 from disttrain.records.run_directory import RunDir
 from disttrain.telemetry.loop.loop_config import optimizer_options
 from disttrain.telemetry.loop.loop_telemetry import LoopTelemetry
+from disttrain.telemetry.profiled_steps import ProfiledSteps
 from jobs.status.run_state import read_state
 
 
@@ -57,6 +58,28 @@ def test_a_step_without_a_recorded_loss_has_none(tmp_path: Path) -> None:
     assert losses == {step: recorded.get(step) for step in range(1, 13)}
     history = read_json(RunDir(tmp_path).metrics)["loss_history"]
     assert {point["step"]: point["loss"] for point in history} == recorded
+
+
+def test_an_error_within_a_profiled_step_does_not_wait_for_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def take(*_: Any) -> Iterator[None]:
+        yield
+        raise RuntimeError("the device does not answer")
+
+    monkeypatch.setattr(ProfiledSteps, "take", take)
+
+    def train() -> None:
+        with opened(tmp_path) as steps:
+            for telemetry, number, _ in steps():
+                telemetry._telemetry.profiled.steps = {2}
+                if number == 2:
+                    raise KeyError("broken")
+
+    with pytest.raises(KeyError, match="broken"):
+        train()
+    assert read_json(RunDir(tmp_path).attempt(0).error(0))["kind"] == "KeyError"
 
 
 def test_the_record_of_a_loop_holds_its_own_optimizer_and_no_defaults(tmp_path: Path) -> None:

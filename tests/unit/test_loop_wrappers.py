@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.run_directory import RunDir
 from disttrain.telemetry.loop import LoopTelemetry
+from disttrain.telemetry.loop.unwrap import unwrap_model
 
 QUIET = {"warmup_steps": 1, "profiled_steps": 0, "sinks": [], "gpu_every_s": 0}
 STEPS = 4
@@ -61,6 +63,14 @@ def test_a_wrapped_loop_is_measured_like_a_plain_one(tmp_path: Path, wrapper) ->
     config = read_json(tmp_path / "run.json")["config"]
     assert config["model"]["kind"] == "torch.nn.modules.linear:Linear"
     assert config["optim"] == {**config["optim"], "name": "torch.optim.sgd:SGD", "lr": 0.1}
+
+
+def test_the_module_of_a_lightning_trainer_is_the_one_that_it_wraps() -> None:
+    from lightning.pytorch import LightningModule
+
+    module, wrapped = LightningModule(), nn.Linear(4, 2)
+    module._trainer = SimpleNamespace(model=wrapped)
+    assert unwrap_model(module) is wrapped
 
 
 @pytest.mark.parametrize("name", ["model", "optimizer"])

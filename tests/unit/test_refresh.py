@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -371,6 +372,9 @@ def test_a_job_that_failed_on_a_full_disk_names_the_disk(
     sacct(commands, record("7", "FAILED", "69:0"))
     monkeypatch.setattr(outcomes, "_FULL_BELOW_BYTES", float("inf"))
     assert f"the disk is full: {run.path}" in (asked(run).message or "")
+    disk = SimpleNamespace(f_flag=os.ST_RDONLY, f_bavail=1, f_frsize=1 << 30)
+    monkeypatch.setattr(os, "statvfs", lambda path: disk)
+    assert f"the file system is read-only: {run.path}" in (asked(run).message or "")
 
 
 def test_an_end_that_could_not_be_recorded_is_read_from_the_log(commands: Commands, tmp_path: Path) -> None:

@@ -162,6 +162,9 @@ class LoopTelemetry:
                         self._model_hooks.on_step(self._step + 1)
                     yield batch
                 self._end_step()
+        except GeneratorExit as error:  # an error within the loop, or `break`
+            self._profiling.__exit__(GeneratorExit, error, None)
+            raise
         finally:
             self._in_pass = False
             self._profiling.close()
@@ -215,7 +218,7 @@ class LoopTelemetry:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._watch.close()
-        self._profiling.close()
+        self._profiling.__exit__(kind, error, trace)  # after an error, without waiting for the device
         for hook in self._hooks:
             hook.remove()
         if self._comm is not None:
