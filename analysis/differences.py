@@ -83,12 +83,27 @@ def unrecorded(runs: Sequence[Mapping[str, Any]]) -> list[Part]:
     ]
 
 
-def _config(row: Mapping[str, Any]) -> dict[str, Any]:
+def run_config(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of a run by dotted key, without those that change neither results nor speed."""
     record = _record(RunDir(Path(row["path"])).run_json)
     config = record.get("config")
     flat = flat_values(config) if isinstance(config, dict) else {}
     known = {key: value for key, value in flat.items() if key not in _NOT_COMPARED}
     return _of_table(known) if _is_ingested(row) else known
+
+
+def program_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Command, model, data and dtype of a run, as far as they are recorded."""
+    config = run_config(row)
+    command = config.get("command") or str(row.get("command") or "").split()[:1]
+    script = " ".join(Path(word).name for word in command[: 2 if command[:1] == ["-m"] else 1])
+    found = {
+        "command": "" if script == "submit.py" else script,
+        "model": {key: value for key, value in config.items() if key.startswith("model.")},
+        "data": [config.get("data.kind"), *_columns(row, {"dataset_sha256": "data"}).values()],
+        "dtype": config.get("precision.dtype"),
+    }
+    return {name: value for name, value in found.items() if value and value != [None]}
 
 
 def _code(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,7 +124,7 @@ def _environment(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _READERS: Mapping[Part, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-    "config": _config,
+    "config": run_config,
     "code": _code,
     "environment": _environment,
 }

@@ -19,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from analysis.differences import program_of
 from analysis.runs.load import swept_keys
 from analysis.stats.estimates import (
     Estimate,
@@ -30,6 +31,7 @@ from analysis.stats.estimates import (
     ratio,
 )
 from analysis.step_statistics import RunStatistics
+from analysis.units import plural
 from disttrain.errors import ConfigError
 from disttrain.records.steps import PHASES
 
@@ -89,6 +91,8 @@ class Curve:
     """Smallest first."""
     emulated: bool = False
     """Runs whose ranks waited in place of compute or loading; they share no curve with real runs."""
+    other_program: str = ""
+    """How the programs of its sizes differ; such a curve has no base and no line."""
 
     @property
     def base(self) -> Point | None:
@@ -174,7 +178,22 @@ def _curve(
 ) -> Curve:
     column = "nodes" if unit == "node" else "devices"
     points = tuple(_point(int(size), runs, statistics) for size, runs in group.groupby(column, sort=True))
-    return Curve(sweep, sweep, axes, unit, detect_scaling(points), None, points)
+    other = _other_program(points, unit, group)
+    return Curve(sweep, sweep, axes, unit, detect_scaling(points), None, points, other_program=other)
+
+
+def _other_program(points: Sequence[Point], unit: Unit, group: pd.DataFrame) -> str:
+    """The first two sizes whose runs differ in command, model, data or dtype, and in which; else empty."""
+    programs: dict[str, dict[int, Any]] = {}
+    rows = {row["run"]: row for row in group.to_dict("records")}
+    for point in points:
+        for name, value in (item for run in point.runs for item in program_of(rows[run]).items()):
+            programs.setdefault(name, {}).setdefault(point.size, value)
+            first, known = next(iter(programs[name].items()))
+            if value != known:
+                sizes = f"at {first} and {plural(point.size, unit)}" if first != point.size else "of one size"
+                return f"runs {sizes} differ in {name}"
+    return ""
 
 
 def _throughput(runs: pd.DataFrame, statistics: RunStatistics) -> tuple[Estimate, LogMoments | None]:
@@ -226,6 +245,8 @@ def _composition(runs: pd.DataFrame, step_s: float) -> dict[str, float | None]:
 
 
 def _with_base(curve: Curve, wanted: int | None) -> Curve:
+    if curve.other_program:
+        return curve
     curve = replace(curve, base_size=curve.points[0].size if wanted is None else wanted)
     base = curve.base
     if base is None:

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from analysis.comparison import fastest
 from analysis.efficiency import Curve
 from analysis.losses.size_waterfalls import largest_loss, waterfalls
-from analysis.report import limits_text, scaling_text, straggler_text, waterfall_text
+from analysis.report import limits_text, straggler_text, waterfall_text
 from analysis.report.common import point_name, sentence
+from analysis.report.headline import headline, scaling_answer, without_curve
 from analysis.report.model import Answer
 from analysis.report.section import Section
 from analysis.report.sections import composition, configurations
@@ -30,14 +31,11 @@ WAIT = "comm_wait_s"
 """Phase of a step in which a rank waits for others."""
 
 
-NOTHING = "No finished run to report on"
-
-
 def lead(study: Study) -> str:
     """Headline of the page."""
     if not study.curves:
-        return NOTHING
-    return scaling_text.headline(study.leading_curve, len(study.curves))
+        return without_curve(study)
+    return headline(study, study.leading_curve)
 
 
 def setting(study: Study) -> str:
@@ -109,8 +107,7 @@ def _slow(study: Study, curve: Curve) -> str:
 
 
 def _scales(study: Study, curve: Curve) -> str:
-    """Interval of the headline, which stands above the answers, and the next configuration."""
+    """What stands behind the headline, and the next configuration."""
     many = len(study.curves)
     others = f"The fastest of {many} configurations." if many > 1 and fastest(curve, study.curves) else ""
-    found = sentence([scaling_text.precision(curve), configurations.nearest(study), others])
-    return found or f"{scaling_text.headline(curve, many)}."
+    return sentence([scaling_answer(study, curve), configurations.nearest(study), others])

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from analysis.efficiency import Point
-from analysis.report import scaling_text
 from analysis.report.common import all_points, points_text
 from analysis.report.notices import OTHER_LOAD
-from analysis.report.run_records import run_overlaps
 from analysis.runs.one_machine import one_machine_of
 from analysis.runs.other_load import busy_shares, other_load
 from analysis.study import Study
@@ -17,7 +14,7 @@ def limits(study: Study) -> str:
     """The unsupported conclusions, each with its reason; empty without a curve."""
     if not study.curves:
         return ""
-    parts = (_hardware, _machines, _repeats, _best_value, _stationary, _load, _overlapped, _beyond)
+    parts = (_hardware, _machines, _repeats, _best_value, _stationary, _load, _beyond)
     found = [part(study) for part in parts]
     text = listed([each for each in found if each])
     return f"{text[0].upper()}{text[1:]}."
@@ -79,27 +76,6 @@ def _load(study: Study) -> str:
     if not loaded:
         return ""
     return f"exact step times of {loaded} of {plural(len(included), 'run')} (other processes were busy)"
-
-
-def _overlapped(study: Study) -> str:
-    """The headline's ratio, where its sizes did not share their machine alike."""
-    curve = study.leading_curve
-    base, point = curve.base, scaling_text.headline_point(curve)
-    if base is None or point is None:
-        return ""
-    found = run_overlaps(study.overlaps, study.included)
-    names = {name for each in found for name in (each.run, each.other)}
-
-    def shared(each: Point) -> bool:
-        return any(f"{curve.sweep}/{run}" in names for run in each.runs)
-
-    if shared(base) == shared(point):
-        return ""
-    one, other = (base, point) if shared(base) else (point, base)
-    sizes = [plural(each.size, curve.unit) for each in (one, other)]
-    return (
-        f"the exact speed-up (runs at {sizes[0]} shared the machine with others, those at {sizes[1]} did not)"
-    )
 
 
 def _beyond(study: Study) -> str:

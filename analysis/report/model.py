@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from analysis.efficiency import Curve, Unit
 from analysis.overlaps import SharedGpus
 
-REPORT_SCHEMA_VERSION = 4
+REPORT_SCHEMA_VERSION = 5
 
 
 class ReportPart(BaseModel):
@@ -159,16 +159,6 @@ class DefinitionPart(ReportPart):
     source: str
 
 
-class RuleStatus(ReportPart):
-    """One of the twelve rules of Hoefler and Belli (SC 2015) and whether this report follows it."""
-
-    rule: int
-    text: str
-    met: bool
-    missing: str
-    """What is missing; empty for a rule that is met."""
-
-
 class ProvenanceItem(ReportPart):
     """One property of the runs with all its values."""
 
@@ -195,7 +185,6 @@ class Report(ReportPart):
     """The sentences of the first screen."""
     emulated: bool
     """Whether a run in the figures is emulated."""
-    rules: list[RuleStatus]
     notices: list[Notice]
     curves: list[Curve]
     training_quality: list[TrainingQuality]

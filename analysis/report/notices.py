@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.claims import ALIKE
 from analysis.efficiency import Curve
 from analysis.report import overlap_text, preflight_text, stationarity_text
 from analysis.report.common import repeat_advice, sentence
@@ -34,15 +35,7 @@ SKIPPED_SHARE = 0.01
 NAMED_RECORDS = 5
 """Unreadable or incomplete records that a warning names."""
 
-_SAME = {
-    "code_hash": "code",
-    "device": "device",
-    "torch": "version of torch",
-    "warmup_steps": "warm-up length",
-    "dataset_sha256": "data",
-    "threads_per_rank": "number of compute threads of a rank (OMP_NUM_THREADS)",
-    "cpu_count": "number of processors",
-}
+_SAME = {**ALIKE, "cpu_count": "number of processors"}
 """Columns that should be equal in all compared runs, and their names in a sentence."""
 
 

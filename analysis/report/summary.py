@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from analysis.report import checklist, first_screen, method_text, notices, scaling_text
+from analysis.report import first_screen, method_text, notices
 from analysis.report.definitions import DEFINITIONS
+from analysis.report.headline import headline, without_curve
 from analysis.report.model import (
     ColumnPart,
     DefinitionPart,
@@ -34,12 +35,11 @@ def summarize(study: Study, sections: Sequence[Section], generated: str) -> Repo
         sweeps=study.sweeps,
         generated=generated,
         confidence=CONFIDENCE,
-        headline=[scaling_text.headline(curve, len(curves)) for curve in curves] or [first_screen.NOTHING],
+        headline=[headline(study, curve) for curve in study.curves] or [without_curve(study)],
         setting=first_screen.setting(study),
         lead=first_screen.lead(study),
         answers=first_screen.answers(study, sections),
         emulated=study.emulated,
-        rules=checklist.rules(study, sections),
         figures=[_figure(study, figure) for section in sections for figure in section.figures],
         sections=[_section(section) for section in sections],
         definitions=[DefinitionPart(**asdict(each)) for each in DEFINITIONS.values()],

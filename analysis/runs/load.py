@@ -122,7 +122,7 @@ class KnownState(NamedTuple):
     attempts: int
 
 
-_OWN_SCRIPT = "a script of its own "
+OWN_SCRIPT = "a script of its own "
 _SHAPE = ("resources.nodes", "resources.gpus_per_node")
 _NOT_IN_KEY = {key for key, field in config_fields() if is_excluded_from_key(field)}
 
@@ -225,7 +225,7 @@ def _state(run: RunDir, metrics: Metrics | None, problem: str) -> tuple[str, boo
         return state, False, f"{cause}: {outcome.message}" if outcome.message else cause
     if metrics is None:
         if run.done.exists():
-            return "done", False, problem if problem.startswith(_OWN_SCRIPT) else f"finished, but {problem}"
+            return "done", False, problem if problem.startswith(OWN_SCRIPT) else f"finished, but {problem}"
         if run.metrics.exists():
             return "started", False, problem
         return ("started", False, "no metrics yet") if run.attempts() else ("planned", False, "not started")
@@ -247,7 +247,7 @@ def _is_of_telemetry(run: RunDir) -> bool:
 
 def _reported_note(reported: Mapping[str, float]) -> str:
     figures = ", ".join(f"{name}={value:.6g}" for name, value in reported.items())
-    return f"{_OWN_SCRIPT}without telemetry, so not measured" + (f"; it reports {figures}" if figures else "")
+    return f"{OWN_SCRIPT}without telemetry, so not measured" + (f"; it reports {figures}" if figures else "")
 
 
 def _axes(record: RunRecord) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def study_of(sweep: Path) -> Study:
 
 def test_answers_with_interval_culprit_and_ceiling(tmp_path: Path) -> None:
     scales, time, slow, helps, limits = first_screen.answers(study_of(fake_sweep(tmp_path)), NAMED)
-    assert scales.text.startswith("95 % intervals [2.8\N{MULTIPLICATION SIGN}, ")
+    assert scales.text.startswith("Efficiency [69, 74] % from 3 repeats each.")
     assert time.text.startswith(
         "At 4 nodes, the largest loss is data transfer: 29.1 ms beyond that of 1 node, 20.8 % ["
     )
@@ -98,7 +98,7 @@ def test_the_fastest_of_several_configurations_leads(tmp_path: Path) -> None:
     study = study_of(sweep)
     assert study.leading_curve.label == "lr 0.001"  # each group is slower than the one before
     assert first_screen.lead(study).startswith(
-        "4 nodes run 2.9\N{MULTIPLICATION SIGN} as fast as 1 (lr 0.001):"
+        "4 nodes run 2.9\N{MULTIPLICATION SIGN} as fast as 1 (lr 0.001) ["
     )
     first = first_screen.answers(study, [])[0].text
     assert (
@@ -159,7 +159,7 @@ def test_a_larger_size_than_that_of_the_others_is_not_the_fastest(tmp_path: Path
     fake_sweep(tmp_path, nodes=(1, 2), axes=[{"optim.lr": 0.001}])
     study = study_of(fake_sweep(tmp_path, nodes=(2, 4), axes=[{"optim.lr": 0.002}]))
     text = f"{first_screen.lead(study)}: {first_screen.answers(study, [])[0].text}"
-    assert text.startswith("4 nodes run 1.7\N{MULTIPLICATION SIGN} as fast as 2 (lr 0.002):")
+    assert text.startswith("4 nodes run 1.7\N{MULTIPLICATION SIGN} as fast as 2 (lr 0.002) [")
     assert "fastest" not in text
     section = scaling.build(study)
     assert section is not None
@@ -176,4 +176,4 @@ def test_nothing_finished_has_no_answer(tmp_path: Path) -> None:
     fake_run(tmp_path / "s" / "n1", end="planned")
     study = study_of(tmp_path / "s")
     assert first_screen.answers(study, NAMED) == []
-    assert first_screen.lead(study) == first_screen.NOTHING
+    assert first_screen.lead(study) == "No measured run: 1 planned"

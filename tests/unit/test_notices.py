@@ -127,7 +127,7 @@ def test_unequal_threads_of_compared_runs_are_warned_of(tmp_path: Path) -> None:
         record = read_json(run.run_json)
         write_json(run.run_json, merged(record, {"config": {"resources": {"threads_per_rank": 4}}}))
     assert differences_of(sweep) == [
-        "Compared runs differ in number of compute threads of a rank (OMP_NUM_THREADS): 1, 4."
+        "Compared runs differ in compute threads of a rank (OMP_NUM_THREADS): 1, 4."
     ]
 
 

@@ -12,8 +12,9 @@ import pytest
 
 from analysis import targets
 from analysis.efficiency import Curve, scaling_curves
-from analysis.report import scaling_text, stationarity_text
+from analysis.report import stationarity_text
 from analysis.report.cells import cell
+from analysis.report.headline import headline
 from analysis.report.sections import runs as runs_section
 from analysis.report.sections import validity
 from analysis.runs.load import load
@@ -92,8 +93,9 @@ def test_a_size_with_a_drifting_run_keeps_its_value_and_loses_its_interval(tmp_p
     for estimate in (four.samples_per_s, four.step_s, four.speedup, four.efficiency):
         assert estimate is not None
         assert (estimate.basis, estimate.low, estimate.high) == ("not stationary", None, None)
-    assert scaling_text.headline(after).endswith("efficiency, not stationary")
-    assert "no interval" in scaling_text.precision(after)
+    assert headline(make_study(load([sweep])), after) == (
+        "No statement on 4 nodes: the step times at 4 nodes are not stationary"
+    )
     assert cell(four.efficiency, "share").interval == "not stationary, no interval"
 
 

@@ -19,6 +19,7 @@ from analysis.report.common import (
     size_values,
     sources,
 )
+from analysis.report.headline import headline, scaling_answer
 from analysis.report.section import Column, Figure, Section, Table
 from analysis.study import Study
 from analysis.svg.lines import line, points
@@ -39,7 +40,7 @@ def build(study: Study) -> Section | None:
     for curve in study.curves:
         parts = [scaling_text.base_line(curve), scaling_text.scaling_line(curve)]
         if many > 1:  # of a single curve, the first screen has them
-            parts = [scaling_text.headline(curve, many) + ".", scaling_text.precision(curve), *parts]
+            parts = [f"{headline(study, curve)}.", scaling_answer(study, curve), parts[-1]]
         texts.append(sentence(parts))
     figures = [figure for figure in (throughput_figure(study), _efficiency_figure(study)) if figure]
     return Section(
@@ -120,26 +121,27 @@ def _different_bases(study: Study) -> str:
 
 
 def throughput_figure(study: Study) -> Figure | None:
-    """Throughput by size with the ideal line; None for one size alone."""
-    if max(len(curve.points) for curve in study.curves) < 2:
+    """Throughput by size with the ideal line; None without a curve of several sizes and one program."""
+    curves = [curve for curve in study.curves if not curve.other_program]
+    if max((len(curve.points) for curve in curves), default=0) < 2:
         return None
-    values = [point.samples_per_s for _, point in all_points(study)]
+    values = [point.samples_per_s for curve in curves for point in curve.points]
     ideals = [
         curve.base.samples_per_s.value * curve.points[-1].size / curve.base.size
-        for curve in study.curves
+        for curve in curves
         if curve.base is not None
     ]
     highest = max([*(value.high or value.value for value in values), *ideals])
     highest = min(highest, 1.5 * max([*(value.value for value in values), *ideals]))
-    x = size_axis(study.curves)
+    x = size_axis(curves)
     lowest = min(value.low or value.value for value in values)
     y = (
         Axis("throughput (samples/s)", 0.85 * lowest, 1.15 * highest, log=True)
         if x.log
         else Axis("throughput (samples/s)", 0.0, 1.05 * highest)
     )
-    plot = Plot("throughput", "Throughput by size", _description(study.curves), x, y, _legend(study.curves))
-    for index, curve in enumerate(study.curves):
+    plot = Plot("throughput", "Throughput by size", _description(curves), x, y, _legend(curves))
+    for index, curve in enumerate(curves):
         sizes = [float(point.size) for point in curve.points]
         if curve.base is not None and len(sizes) > 1:
             per_unit = curve.base.samples_per_s.value / curve.base.size
@@ -166,8 +168,8 @@ def throughput_figure(study: Study) -> Figure | None:
         "Throughput",
         _throughput_finding(study),
         plot.svg(),
-        _description(study.curves),
-        lambda: scaling_figure(study.curves),
+        _description(curves),
+        lambda: scaling_figure(curves),
         sentence(
             [
                 "The dashed line is the base times the size, the most that these ranks could reach.",

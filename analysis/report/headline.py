@@ -1,0 +1,74 @@
+"""The headline of a curve, and that of a report without one."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from analysis.claims import claim
+from analysis.efficiency import Curve
+from analysis.report import scaling_text
+from analysis.runs.load import OWN_SCRIPT
+from analysis.stats.estimates import Estimate
+from analysis.study import Study
+from analysis.units import bounds, interval, listed, percent, plural, rate, times
+
+
+def headline(study: Study, curve: Curve) -> str:
+    """What the runs of a curve settle, as one sentence without its full stop."""
+    name = f" ({curve.label})" if len(study.curves) > 1 else ""
+    text = _SENTENCES.headline(claim(study, curve), name).strip()  # type: ignore[attr-defined]
+    return f"Emulated: {text}" if curve.emulated else str(text)
+
+
+def without_curve(study: Study) -> str:
+    """Headline of a report that no run counts in."""
+    done = study.runs[study.runs["state"] == "done"]
+    scripts = int(done["note"].fillna("").str.startswith(OWN_SCRIPT).sum())
+    if scripts:
+        return f"{plural(scripts, 'run')} finished without step records: nothing is compared"
+    states = Counter(study.runs["state"].fillna("unknown"))
+    failed = study.runs.loc[study.runs["state"] == "failed", "note"].fillna("")
+    why = f" ({', '.join(sorted({note.partition(':')[0] for note in failed}))})"
+    counts = [f"{count} {state}{why if state == 'failed' else ''}" for state, count in sorted(states.items())]
+    return f"No measured run: {listed(counts)}"
+
+
+def scaling_answer(study: Study, curve: Curve) -> str:
+    """The interval of a settled efficiency with the phases that it lost to; else the base."""
+    found = claim(study, curve)
+    if not found.is_settled or found.base is None or found.point is None:
+        return scaling_text.base_line(curve)
+    counts = list(dict.fromkeys([len(found.base.runs), len(found.point.runs)]))
+    each = f"{counts[0]} repeats each" if len(counts) == 1 else f"{counts[0]} and {counts[1]} repeats"
+    efficiency = found.point.efficiency
+    assert efficiency is not None
+    text = f"Efficiency {interval(efficiency, 100, 0)} % from {each}."
+    return f"{text} {scaling_text.net_by_phase(found.point)}".rstrip()
+
+
+def _x(value: float) -> str:
+    return times(value, 1)
+
+
+def _x_bounds(estimate: Estimate) -> str:
+    return bounds(_x(estimate.low or 0.0), _x(estimate.high or 0.0))
+
+
+def _sentences() -> object:
+    environment = Environment(
+        loader=PackageLoader("analysis.report"), undefined=StrictUndefined, trim_blocks=True, autoescape=False
+    )
+    environment.filters |= {
+        "plural": plural,
+        "percent": percent,
+        "rate": rate,
+        "x": _x,
+        "x_bounds": _x_bounds,
+        "percent_bounds": lambda estimate: f"{interval(estimate, 100, 0)} %",
+    }
+    return environment.get_template("sentences.j2").module
+
+
+_SENTENCES = _sentences()
