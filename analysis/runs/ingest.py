@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.runs.ingest_table import TableRun, drop_incomplete_steps, read_table
+from analysis.runs.ingest_table import TableRun, drop_incomplete_steps, read_table, separate_waiting
 from analysis.units import percent, plural
 from disttrain.errors import ConfigError
 from disttrain.records.annotation import AnnotationRecord
@@ -90,6 +90,8 @@ def ingest(
             raise ConfigError(f"{run.path} exists already; remove it, or name another --sweep")
         incomplete = drop_incomplete_steps(path, table)
         warnings += [f"{table.sweep}/{table.name}: {text}" for text in _doubts(table, shape, incomplete)]
+        separate_waiting(table)
+        batch = _batch_size(path, table, shape, global_batch_size, warmup_steps)
         origin = Ingested(
             source=path.name,
             sha256=sha256,
@@ -98,7 +100,7 @@ def ingest(
             ingested=datetime.now(UTC).strftime(_UTC),
             hosts=_hosts_by_rank(table, shape),
         )
-        made.append(_Made(run, table, shape, _batch_size(path, table, shape, global_batch_size), origin))
+        made.append(_Made(run, table, shape, batch, origin))
     several = {name for name in {each.run.sweep for each in made} if _several_batches(made, name)}
     for each in made:
         _write(each, warmup_steps, batch_axis=each.run.sweep in several)
@@ -180,9 +182,10 @@ def _hosts_by_rank(table: TableRun, shape: Shape) -> list[str]:
     return [table.hosts.get(rank, "") for rank in range(shape.world_size)]
 
 
-def _batch_size(path: Path, table: TableRun, shape: Shape, given: int | None) -> int:
-    """Samples of a step over all ranks."""
-    samples = [row.get("samples") for row in table.rows.values()]
+def _batch_size(path: Path, table: TableRun, shape: Shape, given: int | None, warmup_steps: int) -> int:
+    """Mean samples of a measured step over all ranks."""
+    rows = _measured(table, warmup_steps) or [*table.rows.values()]
+    samples = [row.get("samples") for row in rows]
     if None not in samples:
         return round(float(np.mean(samples)) * shape.world_size)  # type: ignore[arg-type]
     if given is None:
@@ -191,6 +194,12 @@ def _batch_size(path: Path, table: TableRun, shape: Shape, given: int | None) ->
             "with --global-batch-size N"
         )
     return given
+
+
+def _measured(table: TableRun, warmup_steps: int) -> list[dict[str, Any]]:
+    """Rows of the steps after the warm-up."""
+    warmup = {*sorted({step for _, step in table.rows})[:warmup_steps]}
+    return [row for row in table.rows.values() if row["step"] not in warmup]
 
 
 def _write(made: _Made, warmup_steps: int, *, batch_axis: bool) -> None:
@@ -280,11 +289,12 @@ def _metrics(made: _Made, warmup_steps: int) -> Metrics:
     run, table, shape, batch, origin = made.run, made.table, made.shape, made.batch, made.origin
     steps = sorted({step for _, step in table.rows})
     warmup = min(warmup_steps, len(steps))
-    measured = [row for row in table.rows.values() if row["step"] not in set(steps[:warmup])]
+    measured = _measured(table, warmup)
     measured_steps = len(steps) - warmup
     ranks = len({row["rank"] for row in table.rows.values()})
     measured_s = sum(row["step_s"] for row in measured) / ranks if measured else None
-    samples_per_s = measured_steps * batch / measured_s if measured_s else None
+    samples = sum(row.get("samples", batch / shape.world_size) for row in measured)
+    samples_per_s = samples * shape.world_size / ranks / measured_s if measured_s else None
     composition = {name: _mean([row.get(name) for row in measured]) for name in PHASES}
     mean_s = measured_s / measured_steps if measured_s else None
     values: dict[str, Any] = {

@@ -81,6 +81,27 @@ def drop_incomplete_steps(path: Path, run: TableRun) -> int:
     return len(found) - len(complete)
 
 
+def separate_waiting(run: TableRun) -> None:
+    """Divide the one communication column of a table with compute per rank into waiting and transfer.
+
+    All ranks leave a collective together, so that the last one to arrive does not wait: its communication is
+    the transfer of the step, and what another rank has beyond it is waiting. A column with one value for all
+    ranks of a step stays as it is.
+    """
+    rows = [*run.rows.values()]
+    whole = all("compute_s" in row and "comm_transfer_s" in row for row in rows)
+    if not whole or any("comm_wait_s" in row for row in rows) or len({row["rank"] for row in rows}) < 2:
+        return
+    least_s: dict[int, float] = {}
+    for row in rows:
+        least_s[row["step"]] = min(row["comm_transfer_s"], least_s.get(row["step"], math.inf))
+    if all(row["comm_transfer_s"] == least_s[row["step"]] for row in rows):
+        return
+    for row in rows:
+        row["comm_wait_s"] = row["comm_transfer_s"] - least_s[row["step"]]
+        row["comm_transfer_s"] = least_s[row["step"]]
+
+
 def _check_header(path: Path, header: list[str]) -> list[str]:
     """The columns that are not read."""
     separators = [each for each in (";", "\t", "|") if len(header) == 1 and each in header[0]]

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from analysis.runs import preflight
+from analysis.runs.plausible import impossible_config, impossible_figure
 from analysis.runs.read_record import read_record
 from disttrain.config.config_tree import config_fields
 from disttrain.config.dotted_keys import flat_values, get_key
@@ -180,7 +181,11 @@ def _sweep_rows(
 
 def _row(run: RunDir, known: KnownState | None) -> dict[str, Any]:
     record, run_note = read_record(run.run_json, RunRecord)
+    if record is not None and (problem := impossible_config(record.config)):
+        record, run_note = None, f"run.json has an impossible value: {problem}"
     metrics, metrics_note = read_record(run.metrics, Metrics, curves=False)
+    if metrics is not None and (problem := impossible_figure(metrics)):
+        metrics, metrics_note = None, f"metrics.json has an impossible figure: {problem}"
     reported = read_reported(run) if record and "command" in record.config else None
     if reported is not None and metrics is None and not _is_of_telemetry(run):
         metrics_note = _reported_note(reported)
@@ -343,7 +348,8 @@ def _cost(run: RunDir, record: RunRecord | None, metrics: Metrics | None) -> dic
     if used is not None:
         row |= {"attempts": used.attempts, "hours": used.hours, "hours_unit": used.unit}
         row |= {"queue_wait_s": used.queue_wait_s, "usage_source": used.source}
-    if planned is not None and get_key(planned["config"], "job.time_limit_min") is not None:
+    needed = (*_SHAPE, "job.time_limit_min")
+    if planned is not None and all(get_key(planned["config"], key) is not None for key in needed):
         unit = used.unit if used else gpu_hours.unit_of(planned, metrics.device if metrics else None)
         row["hours_bound"] = gpu_hours.bound_hours(planned, unit)
     return row

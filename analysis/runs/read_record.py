@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from analysis.runs.json_columns import read_object
+from analysis.runs.plausible import impossible_number
 from disttrain.records.base import SCHEMA_VERSION, Record
 from disttrain.records.json_files import CorruptFile
 
@@ -29,6 +30,8 @@ def read_record(path: Path, model: type[R], *, curves: bool = True) -> tuple[R |
                 f"{path.name} has schema version {content['schema_version']}, and this version of disttrain "
                 f"reads at most {SCHEMA_VERSION}; write the report with the newer version"
             )
+        if problem := impossible_number(content):
+            return None, f"{path.name} has an impossible figure: {problem}"
         if not curves:  # validating a thousand points takes longer than all the rest
             content |= {name: content[name][-1:] for name in _CURVES if isinstance(content.get(name), list)}
         return _validated(path.name, content, model)

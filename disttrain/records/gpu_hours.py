@@ -80,7 +80,7 @@ def read(
     try:
         unit = unit_of(record, _device(run) if device is None else device)
         return from_attempts(attempts, devices_of(record, unit), unit, last_progress(run))
-    except (KeyError, TypeError, ValueError):
+    except (ArithmeticError, KeyError, TypeError, ValueError):
         return None
 
 

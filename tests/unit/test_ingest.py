@@ -72,6 +72,27 @@ def test_an_ingested_sweep_is_loaded_with_hosts_phases_and_throughput(tmp_path: 
     assert sorted(set(steps.loc[steps["measured"], "step"])) == list(range(6, 21))
 
 
+def test_throughput_is_samples_over_time_of_the_measured_steps(tmp_path: Path) -> None:
+    """The batch grows from 20 to 80 samples during the warm-up of 5 steps, at steps of one second."""
+    lines = [f"a,{step},0,c0,1.0,,{20 if step <= 5 else 80}" for step in range(1, 31)]
+    assert ingest(table(tmp_path / "other.csv", lines), "--warmup-steps", "5") == 0
+    (row,) = load([tmp_path / "runs" / "other"]).to_dict("records")
+    assert (row["samples_per_s"], row["global_batch_size"]) == (80, 80)
+
+
+def test_one_column_of_communication_is_divided_into_waiting_and_transfer(tmp_path: Path) -> None:
+    """Rank 1 computes 0.3 s longer: the other rank waits for it, and the transfer of both takes 0.1 s."""
+    lines = [
+        f"a,{step},{rank},1.0,{compute_s},{comm_s},8"
+        for step in range(1, 31)
+        for rank, compute_s, comm_s in ((0, 0.6, 0.4), (1, 0.9, 0.1))
+    ]
+    path = table(tmp_path / "other.csv", lines, "run,step,rank,step_s,compute_s,comm_transfer_s,samples")
+    assert ingest(path) == 0
+    (row,) = load([tmp_path / "runs" / "other"]).to_dict("records")
+    assert (row["comm_wait_s"], row["comm_transfer_s"]) == pytest.approx((0.15, 0.1))
+
+
 def test_records_fit_their_schemas_and_name_their_origin(tmp_path: Path) -> None:
     path = table(tmp_path / "other.csv", rows("a", 1, 0.5))
     assert ingest(path, "--sweep", "megatron") == 0
