@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -131,6 +132,7 @@ def _submit_group(
     """
     results = []
     settled = []
+    moved: list[tuple[Path, Path]] = []
     for each in group:
         state = each.action.state
         if state is not None and state.submission is not None:
@@ -140,7 +142,7 @@ def _submit_group(
                 late = dataclasses.replace(each.action, kind="in_progress", reason="started in the meantime")
                 results.append((each.position, late))
                 continue
-        settled.append(_from_scratch(each) if each.action.from_scratch else each)
+        settled.append(_from_scratch(each, moved) if each.action.from_scratch else each)
     if not settled:
         return results
     batch = batch_of(settled, chains)
@@ -151,10 +153,9 @@ def _submit_group(
     except Unreachable:
         raise  # jobs may exist: the next command searches for them
     except (SubmitError, ConfigError) as error:
-        for each, submission in zip(settled, batch.submissions, strict=True):
-            journal.revoke(submission.run, submission.number, "launch_failed", str(error))
-            if each.action.state is None and not isinstance(error, LimitReached):
-                _remove_new_run(each.run)
+        for folder, aside in moved:
+            os.rename(aside, folder)
+        _revoke(settled, batch.submissions, error)
         raise
     if chains is not None:
         chains.add(job_ids)
@@ -164,12 +165,23 @@ def _submit_group(
     return results
 
 
-def _from_scratch(prepared: PreparedRun) -> PreparedRun:
-    """The run, whose checkpoints are set aside; the reason of its action names their folder."""
+def _revoke(refused: Sequence[PreparedRun], submissions: Sequence[Submission], error: Exception) -> None:
+    for each, submission in zip(refused, submissions, strict=True):
+        journal.revoke(submission.run, submission.number, "launch_failed", str(error))
+        if each.action.state is None and not isinstance(error, LimitReached):
+            _remove_new_run(each.run)
+
+
+def _from_scratch(prepared: PreparedRun, moved: list[tuple[Path, Path]]) -> PreparedRun:
+    """The run, whose checkpoints are set aside; the reason of its action names their folder.
+
+    Their former and present paths are appended to `moved`.
+    """
     folder = checkpoint_folder(prepared.run, prepared.record["config"])
     if not folder.exists():
         return prepared
     aside = rename_aside(folder, "aside")
+    moved.append((folder, aside))
     reason = f"{prepared.action.reason}, its checkpoints are now in {aside.name}"
     return dataclasses.replace(prepared, action=dataclasses.replace(prepared.action, reason=reason))
 

@@ -186,7 +186,8 @@ def with_a_blind_reader(
         return {".metadata": "no such class"} if unreadable else original(path, *arguments)
 
     def saved(self: CheckpointSaver, step: int, valid_loss: float | None) -> None:
-        self.commit()  # ends the read-back of the checkpoint before
+        self.commit()
+        self.commit()  # ends the read-back of the checkpoint before, which the first may have begun
         states[step] = warning(RunDir(folder), 1)
         if step == 2 * blind:
             states["kept"] = names(folder)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from disttrain.records.json_files import write_text
-from disttrain.records.run_directory import RunDir
+from disttrain.records.run_directory import RunDir, checkpoint_steps
 from jobs.core import journal
 from jobs.schedulers.base import (
     Batch,
@@ -206,6 +208,31 @@ def test_a_refusal_keeps_runs_that_were_there_and_their_reason(tmp_path: Path) -
     found = {name: (state.state, state.message) for name, state in states(tmp_path).items()}
     refused = ("planned", "no such partition")
     assert found == {"a-r0": ("queued", None), "a-r1": refused, "a-r2": refused}
+
+
+def limit_reached(batch: Batch) -> list[str]:
+    raise LimitReached("the limit of jobs")
+
+
+@pytest.mark.parametrize("answer", [refuse, limit_reached])
+def test_a_refused_start_from_scratch_keeps_the_checkpoints(
+    answer: Callable[[Batch], list[str]], tmp_path: Path
+) -> None:
+    cluster = Arrays()
+    runs = [RunDir(tmp_path / "demo" / f"a-r{number}") for number in range(2)]
+    plan = repeats(2, "a")
+    cluster.has_room = SubmitQuota(jobs=0, limit="the limit of jobs")
+    submit(plan, cluster, tmp_path)
+    cluster.has_room = SubmitQuota(array=3)
+    for run in runs:
+        (run.checkpoints / "step-00000005").mkdir(parents=True)
+    cluster.submit = answer  # type: ignore[method-assign]
+    actions = plan_actions(plan, list(states(tmp_path).values()), CODE, from_scratch=True)
+    with pytest.raises(SubmitError) if answer is refuse else contextlib.nullcontext():
+        carry_out(actions, cluster, tmp_path)
+    for run in runs:
+        assert [path.name for path in run.path.glob("checkpoints*")] == ["checkpoints"]
+        assert checkpoint_steps(run.checkpoints) == [5]
 
 
 def test_a_cluster_that_fell_silent_is_asked_again_and_not_told_again(tmp_path: Path) -> None:
