@@ -27,7 +27,7 @@ _UNREADABLE = b"unreadable"
 
 
 def cached(
-    run: Path, files: Sequence[Path], parse: Callable[[list[str]], pa.Table], settings: str = ""
+    run: Path, files: Sequence[Path], parse: Callable[[list[str]], pa.Table]
 ) -> tuple[pa.Table, list[str], Path | None]:
     """The table of some files of a run, from the cache or by `parse`; a new table is written to the cache.
 
@@ -35,8 +35,6 @@ def cached(
         run: the run directory.
         files: files below `run`.
         parse: makes the table and appends a message for each record that cannot be read.
-        settings: name of the kind of table with all that it depends on beside the files; "" for the records
-            themselves.
 
     Returns:
         Table, messages, and the path of the cached table (None if the files are too small to be cached).
@@ -47,7 +45,7 @@ def cached(
     unreadable: list[str] = []
     if sum(file.stat().st_size for file in files) < SMALLEST_BYTES:
         return parse(unreadable), unreadable, None
-    path = run.parent / FOLDER / f"{_key(run, files)}{_suffix(settings)}.parquet"
+    path = run.parent / FOLDER / f"{_key(run, files)}.parquet"
     with contextlib.suppress(OSError, pa.ArrowException, ValueError):
         with open_regular(path) as file:
             table = parquet.ParquetFile(file).read(use_threads=False)
@@ -64,20 +62,11 @@ def cached(
 
 
 def remove_unused(sweep: Path, used: Collection[Path]) -> None:
-    """Delete the cached tables of a sweep whose files have changed or are gone, of any settings."""
-    keys = {_key_of(path) for path in used}
+    """Delete the cached tables of a sweep whose files have changed or are gone."""
     with contextlib.suppress(OSError):
         for path in (sweep / FOLDER).glob("*.parquet"):
-            if _key_of(path) not in keys:
+            if path not in used:
                 path.unlink()
-
-
-def _key_of(table: Path) -> str:
-    return table.stem.partition("-")[0]
-
-
-def _suffix(settings: str) -> str:
-    return f"-{hashlib.sha256(settings.encode()).hexdigest()[:16]}" if settings else ""
 
 
 def _key(run: Path, files: Sequence[Path]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -12,10 +11,7 @@ import pytest
 from analysis.runs import cache, step_columns
 from analysis.runs.frames import load_frames
 from analysis.runs.json_columns import read_numbers
-from analysis.runs.load import load
-from analysis.runs.rank_summaries import RANK_COLUMNS, summarize_ranks
-from disttrain.records.json_files import read_json, write_json, write_text
-from disttrain.records.run_directory import RunDir
+from disttrain.records.json_files import write_text
 from tests.support.fake_runs import fake_run, fake_sweep
 
 
@@ -107,24 +103,6 @@ def test_problems_are_listed_with_file_and_line_also_from_the_cache(
     assert len(parsed) == 1
 
 
-def test_the_sums_of_ranks_are_cached_by_content_and_by_what_the_run_excludes(
-    tmp_path: Path, parsed: list[Path]
-) -> None:
-    run = fake_run(tmp_path / "s" / "run", nodes=2, all_ranks=True)
-    (damaged, _) = (run.attempt(0).steps(rank) for rank in (0, 1))
-    damaged.write_text("not json\n" + damaged.read_text())
-    before = summarize_ranks(load([tmp_path / "s"]))
-    assert len(parsed) == 2
-    again = summarize_ranks(load([tmp_path / "s"]))
-    assert len(parsed) == 2
-    pd.testing.assert_frame_equal(before[0], again[0], check_exact=True)
-    assert before[1] == again[1] == (f"{damaged}:1 is not a JSON record",)
-    load_frames([tmp_path / "s"])  # deletes the tables of other contents alone
-    assert len(cached_files(tmp_path / "s")) == 2
-    write_json(run.metrics, read_json(run.metrics) | {"left_out": [(1, 60)]})
-    assert summarize_ranks(load([tmp_path / "s"]))[0]["steps"].tolist() == [50, 50]
-
-
 @pytest.mark.parametrize(
     ("kept", "expected"),
     [
@@ -146,7 +124,6 @@ def test_ranks_without_records_are_listed(tmp_path: Path, kept: list[int] | None
     listed = (f"{run.path}/attempts: {expected}",) if expected else ()
     assert frames.incomplete == listed
     assert frames.problems == ()
-    assert summarize_ranks(frames.runs)[1] == listed
 
 
 def test_a_damaged_run_is_listed_and_hides_no_other(tmp_path: Path) -> None:
@@ -165,25 +142,3 @@ def test_a_damaged_run_is_listed_and_hides_no_other(tmp_path: Path) -> None:
     assert len(frames.steps) == 110
     (problem,) = frames.problems
     assert problem == f"{bad.attempt(0).steps(0)} is not a regular file"
-
-
-def test_sums_and_percentiles_of_ranks(tmp_path: Path) -> None:
-    run = fake_run(tmp_path / "s" / "run", nodes=2, hosts=["c07", "c08"])
-    fake_run(tmp_path / "s" / "waiting", end="planned")
-    for rank in (0, 1):
-        lines = [{"step": step, "step_s": 1.0 + rank + step / 1000, "samples": 4} for step in range(1, 111)]
-        write_text(
-            RunDir(run.path).attempt(0).steps(rank), "".join(f"{json.dumps(line)}\n" for line in lines)
-        )
-    ranks, problems = summarize_ranks(load([tmp_path / "s"]))
-    assert {name: str(ranks[name].dtype) for name in ranks} == RANK_COLUMNS
-    assert problems == ()
-    assert ranks["rank"].tolist() == [0, 1]
-    assert ranks["host"].tolist() == ["c07", "c08"]
-    assert ranks["steps"].tolist() == [100, 100]
-    assert ranks["samples"].tolist() == [400, 400]
-    mean = 1 + sum(range(11, 111)) / 100 / 1000
-    assert ranks["step_s"].tolist() == pytest.approx([100 * mean, 100 * (mean + 1)])
-    assert ranks["step_p50_s"].tolist() == pytest.approx([mean, mean + 1])
-    assert ranks["step_max_s"].tolist() == pytest.approx([1.110, 2.110])
-    assert ranks["compute_s"].isna().all()
