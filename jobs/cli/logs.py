@@ -20,6 +20,7 @@ from jobs.cli.log_tail import LogLine, LogTail, MergedTail, log_names, title_of
 from jobs.cli.polling import PolledRuns, refresh_or_warn
 from jobs.cli.terminal import Colour, has_colour, paint
 from jobs.status.batch_log import batch_log_of
+from jobs.status.run_folders import refuse_links
 from jobs.status.run_state import RunState, read_state
 
 _POLL_INTERVAL_S = 0.2
@@ -31,6 +32,7 @@ def run(args: argparse.Namespace) -> int:
     found = run_lookup.find_run(args.runs, args.run)
     if args.follow:
         return _follow(found, args)
+    refuse_links(found)
     state = read_state(found)
     if _wants_latest(args):
         (state,) = refresh_or_warn([state])
@@ -63,6 +65,7 @@ def _follow(found: RunDir, args: argparse.Namespace) -> int:
         (state,) = polled.read()
         if polled.notice != notice and (notice := polled.notice):
             print_warning(notice)
+        refuse_links(found)
         attempts = {attempt.number: attempt for attempt in found.attempts()}
         if number is None and attempts:
             number = max(attempts)

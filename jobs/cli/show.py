@@ -21,6 +21,7 @@ from jobs.cli.status_table import state_note, step_of
 from jobs.core import command_code
 from jobs.status.batch_log import batch_log_of
 from jobs.status.refresh import with_canceller
+from jobs.status.run_folders import refuse_links
 from jobs.status.run_state import RunState
 
 _RESULTS = (
@@ -32,6 +33,7 @@ _RESULTS = (
 
 def run(args: argparse.Namespace) -> int:
     found = run_lookup.find_run(args.runs, args.run)
+    refuse_links(found)
     state = with_canceller(refresh_or_warn(submitting.read_states([found]))[0])
     record = read_run_json_or_none(found) or {}
     metrics = read_json_or_none(found.metrics)

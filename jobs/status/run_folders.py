@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from disttrain.errors import ConfigError
+from disttrain.records.regular_file import IrregularFile
 from disttrain.records.run_directory import RunDir
 
 
@@ -29,6 +30,17 @@ def runs_below(root: Path, warn: Callable[[str], None] = lambda line: None) -> l
         except ConfigError as error:
             warn(str(error))
     return found
+
+
+def refuse_links(run: RunDir) -> None:
+    """Raise `IrregularFile` if the journal, the attempts or one attempt is a link, and not a folder.
+
+    Another user may have made it, to files that only the reader of the run may read. `checkpoints` may be a
+    link to another disk: readers list the names in it, and open no file.
+    """
+    for folder in (run.submissions, run.path / "attempts", *(attempt.path for attempt in run.attempts())):
+        if folder.is_symlink():
+            raise IrregularFile(f"{folder} is a symbolic link, not a folder")
 
 
 def _may_exist(path: Path) -> bool:

@@ -30,7 +30,7 @@ from jobs.status.outcome import (
     unclaimed_outcome,
 )
 from jobs.status.progress import ENDED_PROGRESS, newest_time, read_progress
-from jobs.status.run_folders import runs_below, runs_of
+from jobs.status.run_folders import refuse_links, runs_below, runs_of
 
 StateName = Literal[
     "planned",  # never submitted, or every submission failed
@@ -169,6 +169,7 @@ def read_states(
 def read_state(run: RunDir, *, code_hash: str | None = None) -> RunState:
     """The state of one run; `corrupt` if a file cannot be read, instead of an exception."""
     try:
+        refuse_links(run)
         return _read_state(run, code_hash)
     except CorruptFile as error:
         message = str(error)

@@ -14,7 +14,7 @@ import pytest
 import submit
 from analysis.runs.json_columns import read_columns, read_numbers
 from disttrain.errors import CorruptFile
-from disttrain.records.json_files import read_json, read_jsonl, write_json
+from disttrain.records.json_files import read_json, read_jsonl, write_json, write_text
 from disttrain.records.run_directory import RunDir
 from jobs.cli.follow import live_table
 from jobs.cli.terminal import console
@@ -159,6 +159,33 @@ def assert_log_refused(put: Callable[[Path], None], options: str, capsys: pytest
     out, err = capsys.readouterr()
     assert str(run.attempt(0).rank_log(0)) in err
     assert not out
+
+
+@pytest.mark.parametrize("folder", ["submissions", "attempts", "attempts/000"])
+def test_a_folder_of_a_run_that_is_a_link_is_not_followed(
+    folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(RUNS, "tiny/n1", "failed")
+    write_text(run.attempt(0).rank_log(0), "of another user\n")
+    (run.path / folder).rename(tmp_path / "private")
+    (run.path / folder).symlink_to(tmp_path / "private")
+    (shown,) = ask_json(capsys, "status")["runs"]
+    refused = f"{run.path / folder} is a symbolic link, not a folder"
+    assert (shown["state"], shown["message"]) == ("corrupt", refused)
+    for command in ("show n1", "logs n1", "logs n1 -f", "logs n1 --all"):
+        assert submit.main(command.split()) == 2, command
+        out, err = capsys.readouterr()
+        assert (out, refused in err) == ("", True)
+
+
+def test_sweeps_runs_and_checkpoints_may_be_links(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run(tmp_path / "elsewhere", "tiny/n1", "done")
+    (run.path / "checkpoints").symlink_to(tmp_path)
+    RUNS.mkdir()
+    (RUNS / "tiny").symlink_to(tmp_path / "elsewhere/tiny")
+    (RUNS / "other").mkdir()
+    (RUNS / "other/n1").symlink_to(run.path)
+    assert [each["state"] for each in ask_json(capsys, "status")["runs"]] == ["done", "done"]
 
 
 def test_readers_of_the_report_leave_out_lines_that_are_no_file(
