@@ -11,7 +11,8 @@ import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from jobs.core.log_text import error_lines, shortened
 from jobs.core.rank_positions import RankPosition, candidates, describe_hang, silent_rank, slow_node
@@ -36,7 +37,8 @@ class ExitEvidence:
     exit_codes: Mapping[int, int]
     """Exit code of each node's agent, which is its torchrun's; -N if signal N ended the agent."""
     rank_errors: Sequence[Mapping[str, Any]] = ()
-    """Error files of the ranks (`records.RankError`)."""
+    """Error files of the ranks (`records.RankError`). Those of a command have the time `found`, at which
+    torchrun found the failure, besides that of the last line in the rank's log."""
     killed_workers: Sequence[tuple[int, int]] = ()
     """(rank, signal) of the first failed worker of each node where a signal ended it."""
     exited_workers: Sequence[tuple[int, int]] = ()
@@ -114,7 +116,8 @@ def classify_exit(evidence: ExitEvidence) -> ExitStatus:
     if evidence.external_cause:
         lost = tuple(evidence.silent_nodes) if evidence.external_cause == "lost" else ()
         return ExitStatus(evidence.external_cause, evidence.external_message, failed_nodes=lost)
-    failed_before = any(error["time"] < evidence.requested_at for error in evidence.rank_errors)
+    found = [error.get("found", error["time"]) for error in evidence.rank_errors]
+    failed_before = any(time < evidence.requested_at for time in found)
     if evidence.requested_cause and not failed_before:
         return ExitStatus(evidence.requested_cause, "ended before it could save, after a request to stop")
     return _hang(evidence) or _rank_failure(evidence) or _node_failure(evidence)
@@ -213,11 +216,24 @@ def _node_failure(evidence: ExitEvidence) -> ExitStatus:
     return ExitStatus("crashed", f"torchrun of node {node} exited with code {failed[node]}: {line}")
 
 
-def root_cause_worker(log: str) -> tuple[int, int] | None:
-    """(rank, exit code) of the worker that torchrun's log names as root cause; -N for signal N."""
+class FailedWorker(NamedTuple):
+    """The worker that torchrun names as root cause."""
+
+    rank: int
+    code: int
+    """Exit code; -N for signal N."""
+    time: float
+    """End of the second in which torchrun found its failure, in seconds since the epoch."""
+
+
+def root_cause_worker(log: str) -> FailedWorker | None:
+    """The root cause in torchrun's log, where times are local, without an offset, and rounded down."""
     _, found, cause = log.rpartition("Root Cause (first observed failure)")
-    match = re.search(r"rank +: (\d+) .*?exitcode +: (-?\d+) ", cause, re.DOTALL) if found else None
-    return (int(match[1]), int(match[2])) if match else None
+    pattern = r"time +: (\d+-\d+-\d+_[\d:]+).*?rank +: (\d+) .*?exitcode +: (-?\d+) "
+    match = re.search(pattern, cause, re.DOTALL) if found else None
+    if match is None:
+        return None
+    return FailedWorker(int(match[2]), int(match[3]), datetime.fromisoformat(match[1]).timestamp() + 1)
 
 
 def peer_address(errors: Sequence[Mapping[str, Any]]) -> str | None:

@@ -15,7 +15,13 @@ from disttrain.records.exit_causes import unplanned_steps
 from disttrain.records.json_files import CorruptFile, read_json, read_json_or_none
 from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.records.run_json import read_run_json_or_none
-from jobs.core.classify_exit import ExitEvidence, last_rank_line, peer_address, root_cause_worker
+from jobs.core.classify_exit import (
+    ExitEvidence,
+    FailedWorker,
+    last_rank_line,
+    peer_address,
+    root_cause_worker,
+)
 from jobs.core.log_text import error_lines, read_tail
 from jobs.core.rank_positions import RankPosition
 
@@ -47,7 +53,7 @@ def read_evidence(
     nodes = range(len(hosts))
     failed = _failed_workers(attempt)
     rank_errors = errors_of_command(attempt, failed.values()) if command else read_rank_errors(attempt)
-    killed = {node: (rank, -code) for node, (rank, code) in failed.items() if code < 0}
+    killed = {node: (worker.rank, -worker.code) for node, worker in failed.items() if worker.code < 0}
     ended = {node: record for node in nodes if (record := read_json_or_none(attempt.node_ranks(node)))}
     unsent = _unsent_by_address(ended)
     lost = peer_address(rank_errors)
@@ -72,7 +78,7 @@ def read_evidence(
         exit_codes=exit_codes,
         rank_errors=rank_errors,
         killed_workers=list(killed.values()),
-        exited_workers=[(rank, code) for rank, code in failed.values() if code > 0],
+        exited_workers=[(worker.rank, worker.code) for worker in failed.values() if worker.code > 0],
         oom_ranks=[rank for node, (rank, _) in killed.items() if attempt.node_oom(node).exists()],
         external_cause=external_cause,
         external_message=external_message,
@@ -104,8 +110,8 @@ def _finished_message(
     return f"{ranks} ranks trained apart: no process group of {ranks} was made"
 
 
-def _failed_workers(attempt: Attempt) -> dict[int, tuple[int, int]]:
-    """Rank and exit code of the worker that each node's torchrun names as root cause, by node.
+def _failed_workers(attempt: Attempt) -> dict[int, FailedWorker]:
+    """The worker that each node's torchrun names as root cause, by node.
 
     Reads all nodes' logs, as the exit code of a node may be missing.
     """
@@ -118,7 +124,7 @@ def is_rank_killed(attempt: Attempt) -> bool:
 
     torchrun ends ranks with SIGTERM, and a rank may end itself with SIGABRT after the loss of a peer.
     """
-    signals = {-code for _, code in _failed_workers(attempt).values() if code < 0}
+    signals = {-worker.code for worker in _failed_workers(attempt).values() if worker.code < 0}
     return bool(signals - {signal.SIGTERM, signal.SIGABRT})
 
 
@@ -165,20 +171,21 @@ def read_rank_errors(attempt: Attempt) -> list[dict[str, Any]]:
     return errors
 
 
-def errors_of_command(attempt: Attempt, failed: Iterable[tuple[int, int]]) -> list[dict[str, Any]]:
+def errors_of_command(attempt: Attempt, failed: Iterable[FailedWorker]) -> list[dict[str, Any]]:
     """Errors of the failed processes of a command, by the last traceback or line of each rank's log.
 
-    `failed` holds rank and exit code; a process that a signal ended has none here.
+    A process that a signal ended has none here.
     """
     errors = []
-    for rank, code in failed:
+    for rank, code, found in failed:
         log = attempt.rank_log(rank)
         if code < 0 or not log.exists():
             continue
         kind, message = _last_error(error_lines(_RANK_PREFIX.sub("", read_tail(log))), code)
         cause = "out_of_memory" if _OUT_OF_MEMORY.search(f"{kind}: {message}") else "crashed"
         time = log.stat().st_mtime
-        errors.append({"rank": rank, "time": time, "kind": kind, "message": message, "cause": cause})
+        error = {"rank": rank, "time": time, "kind": kind, "message": message, "cause": cause}
+        errors.append({**error, "found": found})
     return errors
 
 

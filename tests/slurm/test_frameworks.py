@@ -1,4 +1,4 @@
-"""Programs of other frameworks on a real Slurm: pre-empted, started again, finished."""
+"""Programs of other frameworks on a real Slurm: pre-empted, a rank killed, finished."""
 
 from __future__ import annotations
 
@@ -14,35 +14,37 @@ from tests.support.jobs import wait_until
 from tests.support.minicluster import MiniCluster
 from tests.support.requeued import Job, preempt
 
-PROGRAMS = Path(__file__).parents[1] / "support" / "programs"
+FOLDER = Path(__file__).parents[1] / "support" / "programs"
+PROGRAMS = ["raw_ddp", "lightning_fit", "hf_trainer", "accelerate_loop", "ignite_engine"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("program", "signal"),
-    [
-        ("raw_ddp", "SIGTERM"),
-    ],
-)
-def test_a_pre_empted_program_resumes(slurm: MiniCluster, tmp_path: Path, program: str, signal: str) -> None:
-    shutil.copy(PROGRAMS / f"{program}.py", tmp_path)
-    settings = ["resources.device=cpu", f"job.stop_signal={signal}", "job.time_limit_min=20"]
-    options = ["--cluster", "slurm", "--nodes", "2", "--no-report", "--set", *settings]
-    slurm.submit("run", *options, "--", f"{program}.py", cwd=tmp_path)
-    (path,) = (tmp_path / "runs" / program).glob("*/run.json")
-    job = Job(slurm, RunDir(path.parent))
-    wait_until(lambda: checkpoints(job))
+@pytest.mark.timeout(900)  # ten processes import torch and a framework, in three starts
+def test_programs_resume_after_a_pre_emption_and_after_a_killed_rank(
+    slurm: MiniCluster, tmp_path: Path
+) -> None:
+    for path in FOLDER.glob("*.py"):
+        shutil.copy(path, tmp_path)
+    options = ["--cluster", "slurm", "--nodes", "2", "--no-report", "--set", "resources.device=cpu"]
+    jobs = {}
+    for program in PROGRAMS:
+        slurm.submit("run", *options, "job.time_limit_min=20", "--", f"{program}.py", cwd=tmp_path)
+        (path,) = (tmp_path / "runs" / program).glob("*/run.json")
+        jobs[program] = Job(slurm, RunDir(path.parent))
+    wait_until(lambda: all(len(list(job.run.path.glob("waits-*"))) == 2 for job in jobs.values()))
     preempt(slurm)
-    assert job.wait_for_end().state == "done"
-    left, last = (read_json(attempt.record) for attempt in job.attempts())
-    assert (left["cause"], left["next"], last["cause"]) == ("preempted", "requeue", "finished")
-    assert not left["failed_nodes"]
-    result = read_json(tmp_path / "result.json")
-    assert 0 < result["first"] < result["step"] == 60
-    assert math.isfinite(result["loss"])
-
-
-def checkpoints(job: Job) -> list[Path]:
-    """Files that are written last in a checkpoint, or beside it."""
-    names = ("state.pt",)
-    return [path for name in names for path in job.run.checkpoints.rglob(name)]
+    ends = {program: job.wait_for_end().state for program, job in jobs.items()}
+    assert ends == dict.fromkeys(PROGRAMS, "done")
+    for program, job in jobs.items():
+        left, killed, last = (read_json(attempt.record) for attempt in job.attempts())
+        causes = [each["cause"] for each in (left, killed, last)]
+        assert causes == ["preempted", "killed", "finished"], program
+        assert (left["next"], killed["next"]) == ("requeue", "requeue")
+        assert not left["failed_nodes"]
+        assert killed["failed_nodes"] == [killed["nodes"][1]]
+        assert "rank 1 was ended by SIGKILL" in killed["message"]
+        result = read_json(tmp_path / f"{program}.json")
+        assert (result["first"], result["step"]) == (15, 20)
+        assert math.isfinite(result["loss"])
+    log = jobs["lightning_fit"].run.attempt(1).rank_log(0).read_text()
+    assert "begins after step 12\n" in log, "it saved on its signal"

@@ -6,6 +6,7 @@ import signal
 import socket
 import threading
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -212,8 +213,9 @@ def test_a_message_is_one_line_of_bounded_length() -> None:
 
 
 def test_the_killed_worker_in_a_log_of_torchrun() -> None:
-    assert root_cause_worker(TORCHRUN_SAYS.format(code=-9, name="(SIGKILL)")) == (1, -9)
-    assert root_cause_worker(TORCHRUN_SAYS.format(code=7, name="")) == (1, 7)
+    found_by = datetime(2026, 11, 21, 2, 18).timestamp()
+    assert root_cause_worker(TORCHRUN_SAYS.format(code=-9, name="(SIGKILL)")) == (1, -9, found_by)
+    assert root_cause_worker(TORCHRUN_SAYS.format(code=7, name="")) == (1, 7, found_by)
     assert root_cause_worker("all is well") is None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ from jobs.status.run_state import read_state
 ROOT_CAUSE = """\
 Root Cause (first observed failure):
 [0]:
-  time      : 2026-11-22_11:13:30
+  time      : {time:%Y-%m-%d_%H:%M:%S}
   rank      : {rank} (local_rank: 0)
   exitcode  : {code} (pid: 10161)
 """
+FOUND = 1.8e9
 JOB = {"max_attempts": 2, "max_requeues": 99}
 
 
@@ -51,9 +53,10 @@ def end(run: RunDir, attempt: Attempt, codes: dict[int, int], stop: str | None =
 
 
 def fail(attempt: Attempt, rank: int, line: str, code: int = 1, **times: float) -> None:
-    attempt.node_log(rank).write_text(ROOT_CAUSE.format(rank=rank, code=code))
+    time = datetime.fromtimestamp(times.get("found", FOUND))
+    attempt.node_log(rank).write_text(ROOT_CAUSE.format(rank=rank, code=code, time=time))
     attempt.rank_log(rank).write_text(f"{line}\n\n")
-    if times:
+    if "at" in times:
         os.utime(attempt.rank_log(rank), (times["at"], times["at"]))
 
 
@@ -136,6 +139,18 @@ def test_the_cause_of_a_failed_process(run: RunDir, log: str, code: int, cause: 
     status = end(run, attempt, {0: 1, 1: 1})
     assert status.cause == cause
     assert message in str(status.message)
+
+
+@pytest.mark.parametrize(("after_s", "cause"), [(-5, "preempted"), (0.5, "preempted"), (5, "crashed")])
+def test_a_script_that_prints_nothing_failed_when_torchrun_found_it(
+    run: RunDir, after_s: float, cause: str
+) -> None:
+    attempt = begin(run)
+    fail(attempt, 1, "step 7", code=3, at=FOUND - 100, found=FOUND)
+    write_json(attempt.stop, {"cause": "preempted", "time": FOUND + after_s})
+    status = end(run, attempt, {0: 1, 1: 1})
+    assert status.cause == cause
+    assert status.failed_ranks == ((1,) if cause == "crashed" else ())
 
 
 def test_a_new_file_is_progress_and_an_exit_with_code_0_is_none(run: RunDir) -> None:
