@@ -102,7 +102,8 @@ def test_the_script_of_a_site_that_sets_everything(site: Profile) -> None:
 
 
 def test_a_site_that_sets_everything_starts_its_agents(site: Profile, tmp_path: Path) -> None:
-    script = render(batch(tmp_path, site, runs=2)).replace("/local/", f"{tmp_path}/local/")
+    local = str(tmp_path).replace(" ", r"\ ") + "/local/"
+    script = render(batch(tmp_path, site, runs=2)).replace("/local/", local)
     trace = run(script, tmp_path / "it", SLURM_ARRAY_TASK_ID="1")
     assert trace.modules == ["load", "gcc/13.2", "cuda/12.4"]
     assert trace.environment["TMPDIR"] == f"{tmp_path}/local/7"
