@@ -17,6 +17,7 @@ import argparse
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -45,7 +46,7 @@ class Part:
     """Whether the module takes `--device` and `--tiny`."""
 
     def command(self, device: str, tiny: bool, folder: Path) -> list[str]:
-        words = [word.replace("FOLDER", str(folder / self.name)) for word in self.module.split()]
+        words = [word.replace("FOLDER", str(folder / self.name)) for word in shlex.split(self.module)]
         given = ["--device", device, *(["--tiny"] if tiny else [])] if self.options else []
         return [sys.executable, *words, *given]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -184,7 +185,7 @@ def test_peak_memory_with_and_without_the_options_of_a_gpu() -> None:
 def script(name: str, limit_s: float, code: str, tmp_path: Path) -> Part:
     path = tmp_path / f"{name}.py"
     path.write_text(code)
-    return Part(name, limit_s, str(path), options=False)
+    return Part(name, limit_s, shlex.quote(str(path)), options=False)
 
 
 def test_a_part_that_fails_or_hangs_does_not_affect_the_others(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def list_jobs(commands: Commands, count: int) -> None:
 
 
 def calls(commands: Commands, name: str) -> list[str]:
-    return [line for line in commands.calls().splitlines() if line.split()[0].endswith(f"/{name}")]
+    return [line for line in commands.calls().splitlines() if line.startswith(f"{commands.folder}/{name} ")]
 
 
 @pytest.mark.parametrize("count", [MANY, 2 * MANY])  # the ids of the second do not fit into one argument
