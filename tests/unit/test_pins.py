@@ -27,6 +27,10 @@ LINES = [
 PINS = {
     canonicalize_name(pin.name): str(next(iter(pin.specifier)).version) for pin in map(Requirement, LINES)
 }
+PYTHONS = [text.rsplit(" ", 1)[1] for text in PROJECT["classifiers"]]
+INSTALLED = {
+    canonicalize_name(found.name): Version(found.version).public for found in metadata.distributions()
+}
 
 
 def test_constraints_are_exact_portable_and_given_once():
@@ -44,8 +48,10 @@ def test_a_direct_dependency_has_a_lower_bound_and_a_pin_inside_its_range(requir
     assert PINS[canonicalize_name(requirement.name)] in requirement.specifier
 
 
-def test_everything_that_gets_installed_is_pinned():
-    """Follow the requirements of what is installed: none of them may float."""
+@pytest.mark.parametrize("python", PYTHONS)
+def test_everything_that_gets_installed_is_pinned(python):
+    """Follow the requirements of what is installed, as on this version of Python: none of them may float."""
+    environment = {"extra": "", "python_version": python, "python_full_version": f"{python}.0"}
     todo = [canonicalize_name(requirement.name) for requirement in DIRECT]
     seen: set[str] = set()
     while todo:
@@ -54,9 +60,9 @@ def test_everything_that_gets_installed_is_pinned():
             continue
         seen.add(name)
         assert name in PINS, f"{name} is not in constraints.txt"
-        for text in metadata.requires(name) or []:
+        for text in (metadata.requires(name) if name in INSTALLED else None) or []:
             needed = Requirement(text)
-            if needed.marker is None or needed.marker.evaluate({"extra": ""}):
+            if needed.marker is None or needed.marker.evaluate(environment):
                 if needed.name.startswith(("nvidia-", "cuda-", "triton")) and needed.name != "nvidia-ml-py":
                     continue  # torch pins the parts of its CUDA build itself
                 todo.append(canonicalize_name(needed.name))
@@ -64,11 +70,8 @@ def test_everything_that_gets_installed_is_pinned():
 
 def test_the_pins_are_what_is_installed():
     """A pin may be absent (not needed on this platform); what is there has the pinned version."""
-    installed = {
-        canonicalize_name(found.name): Version(found.version).public for found in metadata.distributions()
-    }
     differing = {
-        name: (pin, installed[name]) for name, pin in PINS.items() if installed.get(name, pin) != pin
+        name: (pin, INSTALLED[name]) for name, pin in PINS.items() if INSTALLED.get(name, pin) != pin
     }
     assert differing == {}, "run `make install`"
 

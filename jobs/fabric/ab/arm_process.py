@@ -67,6 +67,9 @@ class ArmProcess:
         """Kill the process, if it runs."""
         self._process.kill()
         self._process.wait()
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # a command that the process did not read
+            self._process.stdin.close()
 
     def _read(self, lines: queue.Queue[tuple[int, dict[str, Any] | None]]) -> None:
         assert self._process.stdout is not None
