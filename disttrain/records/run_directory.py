@@ -134,6 +134,10 @@ class Attempt:
         """Exit of a node's torchrun: an empty file, whose name fits on a full disk."""
         return self.exits / f"node-{node:02d}.code-{code}"
 
+    def unrecorded(self, cause: str, error: int | None) -> Path:
+        """An end whose record failed with this `errno`: an empty file, whose name fits on a full disk."""
+        return self.exits / f"unrecorded.{cause}.{error}"
+
     def node_oom(self, node: int) -> Path:
         """Number of processes that the OOM killer ended on a node; absent if there were none."""
         return self.path / f"node-{node:02d}.oom.json"

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from disttrain.errors import message_of
 from disttrain.records.json_files import read_json, read_json_or_none
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal
@@ -26,6 +27,8 @@ SILENT_AFTER_S = 600.0
 _FULL_BELOW_BYTES = 64 * 1024
 _UNRECORDED = re.compile(rf" agent: (\w+): (.*{NOT_RECORDED}.*)")
 """Line of an agent, or of the supervisor, about an end that `close_attempt` could not record."""
+_UNRECORDED_NAME = re.compile(r"unrecorded\.(\w+)\.(\d{1,3})")
+"""Name of its empty file, for which a full disk or an exceeded quota leaves room."""
 
 
 def recorded_outcome(run: RunDir, attempt: int | None) -> dict[str, Any] | None:
@@ -94,8 +97,13 @@ def claimed_outcome(run: RunDir, claim: Mapping[str, Any], updated: float | None
 
 
 def unrecorded_outcome(run: RunDir, attempt: int) -> dict[str, Any] | None:
-    """The state by the log of node 0, whose agent could not write the record of the end; else None."""
-    ends = _UNRECORDED.findall(read_tail(run.attempt(attempt).node_log(0)))
+    """The state of an end that could not be recorded, by node 0's log or the name of a file; else None."""
+    files = run.attempt(attempt)
+    ends = _UNRECORDED.findall(read_tail(files.node_log(0)))
+    names = " ".join(path.name for path in files.exits.glob("unrecorded.*"))
+    if not ends and (found := _UNRECORDED_NAME.search(names)):
+        number = int(found[2])
+        ends = [(found[1], f"{NOT_RECORDED}{message_of(OSError(number, os.strerror(number)))}")]
     known = [(cause, message) for cause, message in ends if cause in RULES]
     return failed_outcome(*known[-1]) if known else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from disttrain.records.run_directory import RunDir
 from jobs.cli.command_output import state_as_json
 from jobs.cli.follow import change_line
 from jobs.cli.status_table import state_note
+from jobs.core import attempt as attempts
 from jobs.core import journal, processes
 from jobs.status.run_state import read_runs, read_state
 from tests.support.fake_runs import fake_sweep
@@ -108,6 +110,26 @@ def test_a_job_that_ended_unrecorded_is_lost(run: RunDir) -> None:
     claim(run, **DEAD)
     found = read_state(run)
     assert (found.state, found.cause, found.retryable, found.claimed) == ("lost", "lost", True, True)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [(errno.EDQUOT, "the disk quota is used up"), (errno.ENOSPC, "the disk is full")],
+)
+def test_an_end_on_a_full_disk_is_known_by_the_name_of_a_file(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, error: int, message: str
+) -> None:
+    claim(run, **DEAD)
+    run.attempt(0).exits.mkdir(parents=True)
+
+    def full(*arguments: object) -> None:
+        raise OSError(error, os.strerror(error))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(attempts, "write_json", full)
+        attempts.close_attempt(run, run.attempt(0), {0: 1}, external_cause="killed")
+    found = read_state(run)
+    assert (found.state, found.cause, found.message) == ("failed", "killed", f"not recorded: {message}")
 
 
 def test_a_restarted_machine_has_lost_its_jobs(run: RunDir) -> None:
