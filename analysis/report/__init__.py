@@ -85,7 +85,7 @@ def write(
     costs: CostQuestion | None = None,
     reject_warned: bool = False,
 ) -> Path:
-    """Write `report.html`, its Markdown and JSON, and the figures into `out`; return the path of the page.
+    """Write the page, its details, Markdown, JSON and figures into `out`; return the path of the page.
 
     Args:
         sweeps: folders of sweeps.
@@ -115,6 +115,7 @@ def write(
         _draw_pngs(sections, out)
         write_json(out / "report.json", report.model_dump(mode="json"))
         write_text(out / "report.md", render.markdown(report, sections))
+        write_text(out / "details.html", render.page(report, sections, out, details=True))
         write_text(out / "report.html", render.page(report, sections, out))
     except OSError as error:
         raise _not_written(out, message_of(error) if is_disk_full(error) else error.strerror) from None

@@ -31,20 +31,29 @@ _NARROW = 5
 """Columns of a table that fits in half of the page."""
 
 
-def page(report: Report, sections: Sequence[Section], out: Path | None = None) -> str:
-    """The HTML page with inline figures, style and script; it makes no network request.
+DETAILS = ("reproduction",)
+"""Sections that stand in `details.html`, beside the definitions."""
+
+
+def page(
+    report: Report, sections: Sequence[Section], out: Path | None = None, *, details: bool = False
+) -> str:
+    """The HTML page with inline figures, style and script, or its details; it makes no network request.
 
     Links to runs are relative to the folder `out`. The content-security policy allows the page's own style
     and script by their SHA-256 and nothing else. Tables of a page beyond 1 MB are cut further.
     """
     for most_rows in (views.MOST_ROWS, 30, 10):
-        text = _page(report, sections, out, most_rows)
+        text = _page(report, sections, out, most_rows, details)
         if len(text.encode()) <= PAGE_BYTES:
             break
     return text
 
 
-def _page(report: Report, sections: Sequence[Section], out: Path | None, most_rows: int) -> str:
+def _page(
+    report: Report, sections: Sequence[Section], out: Path | None, most_rows: int, details: bool
+) -> str:
+    sections = [section for section in sections if (section.id in DETAILS) == details]
     style, script = _template("report.css"), _template("report.js")
     environment = _environment(autoescape=True)
     labels = _labels(report)
@@ -55,6 +64,7 @@ def _page(report: Report, sections: Sequence[Section], out: Path | None, most_ro
     return environment.get_template("report.html.j2").render(
         report=report,
         sections=sections,
+        details=details,
         first=_first_figure(sections),
         lone=_lone,
         narrow=_narrow,

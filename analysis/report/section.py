@@ -134,5 +134,3 @@ class Section:
     paragraphs: Sequence[str] = ()
     tables: Sequence[Table] = ()
     figures: Sequence[Figure] = ()
-    folded: bool = False
-    """Shown closed at first."""

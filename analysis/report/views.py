@@ -86,7 +86,12 @@ def table_view(table: Table, out: Path | None = None, most_rows: int = MOST_ROWS
         for links in table.sources[:most_rows]
     ]
     heads = [
-        Head(c.heading, bool(c.unit), f"#{anchor(c.formula_id)}" if c.formula_id else "", c.key or not at)
+        Head(
+            c.heading,
+            bool(c.unit),
+            f"details.html#{anchor(c.formula_id)}" if c.formula_id else "",
+            c.key or not at,
+        )
         for at, c in enumerate(columns)
     ]
     same = [

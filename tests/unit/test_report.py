@@ -137,6 +137,7 @@ def test_the_files_agree_and_stand_alone(tmp_path: Path) -> None:
     assert page == out / "report.html"
     assert {entry.name for entry in out.iterdir()} == {
         "report.html",
+        "details.html",
         "report.md",
         "report.json",
         *PNGS,
@@ -147,7 +148,10 @@ def test_the_files_agree_and_stand_alone(tmp_path: Path) -> None:
     names = {value for name, value in parsed.attributes if name == "id"}
     links = {value or "" for name, value in parsed.attributes if name in ("src", "href")}
     assert {link[1:] for link in links if link.startswith("#")} <= names
-    assert all((out / link).is_file() for link in links if not link.startswith("#"))
+    assert all((out / link.partition("#")[0]).is_file() for link in links if not link.startswith("#"))
+    details = Page((out / "details.html").read_text())
+    anchors = {link.partition("#")[2] for link in links if link.startswith("details.html#")}
+    assert {"def-efficiency"} <= anchors <= {value for name, value in details.attributes if name == "id"}
     assert not re.search(r"https?://|url\(|@import|eval\(|<[^>]+ style=", text)
     assert {"link", "iframe", "img"}.isdisjoint(parsed.tags)
     twin = json.loads((out / "report.json").read_text(), parse_constant=pytest.fail)
@@ -161,6 +165,37 @@ def test_the_files_agree_and_stand_alone(tmp_path: Path) -> None:
         assert efficiency in (out / "report.md").read_text()
 
 
+class Prose(HTMLParser):
+    """Counts words outside of tables and figures: those of a page as it opens, and all."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[tuple[str, bool]] = []
+        self.unfolded = self.all = 0
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in Page.VOID:
+            self.open.append((tag, tag == "details" and ("class", "phone") not in attrs))
+
+    def handle_endtag(self, tag: str) -> None:
+        self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        tags = [tag for tag, _ in self.open]
+        if {"table", "svg", "style", "script"}.isdisjoint(tags):
+            folds = sum(folded for _, folded in self.open)
+            self.unfolded += len(data.split()) if folds <= ("summary" in tags) else 0
+            self.all += len(data.split())
+
+
+@pytest.mark.parametrize("repeats", [3, 1])
+def test_the_page_opens_with_at_most_500_words(tmp_path: Path, repeats: int) -> None:
+    prose = Prose(Made([fake_sweep(tmp_path, repeats=repeats, all_ranks=True)]).page)
+    assert 200 < prose.unfolded <= 500
+    assert prose.all <= 2500
+
+
 @pytest.mark.usefixtures("empty_pngs")
 def test_what_runs_say_stays_text(tmp_path: Path) -> None:
     sweep = fake_sweep(tmp_path, "<b>sweep", nodes=(1, 2), repeats=1, comm_method=SCRIPT, model=SCRIPT)
@@ -170,7 +205,9 @@ def test_what_runs_say_stays_text(tmp_path: Path) -> None:
     assert parsed.tags.count("script") == 1  # its own
     assert "i" not in parsed.tags
     assert "<b>sweep" not in page.read_text()
-    assert parsed.text.count(SCRIPT) >= 3
+    details = Page((page.parent / "details.html").read_text())
+    assert details.tags.count("script") == 1
+    assert (parsed.text + details.text).count(SCRIPT) >= 3
     markdown = page.with_suffix(".md").read_text()
     assert "<script" not in markdown
     assert "<b>" not in markdown

@@ -76,7 +76,6 @@ def build(study: Study) -> Section | None:
             "are part of host, and the floor is part of transfer."
         ],
         tables=tables,
-        folded=True,
     )
 
 

@@ -44,9 +44,7 @@ def build(study: Study) -> Section | None:
     conclusion = f"The figures use {count}" + (
         f"; {len(left)} {'is' if len(left) == 1 else 'are'} left out, with the reason." if len(left) else "."
     )
-    return Section(
-        "runs", "Runs", conclusion, paragraphs=paragraphs, tables=tables, folded=left.empty and not overlaps
-    )
+    return Section("runs", "Runs", conclusion, paragraphs=paragraphs, tables=tables)
 
 
 def _both_runs(study: Study, overlaps: Sequence[RunOverlap]) -> list[list[RunLink]]:
