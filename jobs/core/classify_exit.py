@@ -227,7 +227,7 @@ class FailedWorker(NamedTuple):
 
 
 def root_cause_worker(log: str) -> FailedWorker | None:
-    """The root cause in torchrun's log, where times are local, without an offset, and rounded down."""
+    """The root cause in torchrun's log, which has times of this time zone in whole seconds, rounded down."""
     _, found, cause = log.rpartition("Root Cause (first observed failure)")
     pattern = r"time +: (\d+-\d+-\d+_[\d:]+).*?rank +: (\d+) .*?exitcode +: (-?\d+) "
     match = re.search(pattern, cause, re.DOTALL) if found else None

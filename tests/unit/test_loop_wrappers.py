@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from disttrain.records.run_directory import RunDir
 from disttrain.telemetry.loop import LoopTelemetry
 from disttrain.telemetry.loop.unwrap import unwrap_model
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "own-loop.md"
 QUIET = {"warmup_steps": 1, "profiled_steps": 0, "sinks": [], "gpu_every_s": 0}
 STEPS = 4
 
@@ -63,6 +65,35 @@ def test_a_wrapped_loop_is_measured_like_a_plain_one(tmp_path: Path, wrapper) ->
     config = read_json(tmp_path / "run.json")["config"]
     assert config["model"]["kind"] == "torch.nn.modules.linear:Linear"
     assert config["optim"] == {**config["optim"], "name": "torch.optim.sgd:SGD", "lr": 0.1}
+
+
+def test_the_callback_in_the_docs_measures_a_hugging_face_trainer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import transformers
+
+    (code,) = re.findall(r"```python\n(class Telemetry.*?)```", PAGE.read_text(), re.DOTALL)
+    scope = {"TrainerCallback": transformers.TrainerCallback, "LoopTelemetry": LoopTelemetry}
+    exec(code, scope)
+    options = {"max_steps": STEPS, "use_cpu": True, "report_to": "none", "save_strategy": "no"}
+    arguments = transformers.TrainingArguments(
+        str(tmp_path), gradient_accumulation_steps=2, per_device_train_batch_size=3, **options
+    )
+    data = [{"input_ids": torch.arange(8), "labels": torch.arange(8)}] * 64
+    shape = transformers.GPT2Config(
+        vocab_size=8, n_positions=8, n_embd=8, n_layer=1, n_head=1, bos_token_id=0, eos_token_id=0
+    )
+    model = transformers.GPT2LMHeadModel(shape)
+    scope["trainer"] = transformers.Trainer(
+        model, arguments, train_dataset=data, callbacks=[scope["Telemetry"]()]
+    )
+    monkeypatch.chdir(tmp_path)
+    scope["trainer"].train()
+    (run_dir,) = (tmp_path / "runs" / "by-hand").iterdir()
+    lines = list(read_jsonl(RunDir(run_dir).attempt(0).steps(0)))
+    assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
+    assert all(line["compute_s"] > 0 and line["optimizer_s"] > 0 for line in lines)
+    assert {line["samples"] for line in lines} == {6}
 
 
 def test_the_module_of_a_lightning_trainer_is_the_one_that_it_wraps() -> None:
