@@ -11,16 +11,11 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from analysis.figures import style
-from analysis.quoted_figures import COMMUNICATION
 from disttrain.records.comm_bench import CollectiveTiming, CommBench, StepTiming, Timing
 from disttrain.records.json_files import read_json, write_text
 from disttrain.records.run_directory import RunDir
 
 NONE = "\N{EN DASH}"
-_QUOTED = (
-    "quoted: figures that others report, of unknown conditions; bandwidth = gradient bytes / exposed time, "
-    "speed-up by exposed time"
-)
 
 
 class Table(NamedTuple):
@@ -84,27 +79,23 @@ def _steps(run: str, result: CommBench) -> Table:
         "speed-up",
         "95 % of it",
     ]
-    head += ["GB/s", "by exposed", "quoted GB/s", "quoted ms", "quoted"]
+    head += ["GB/s", "by exposed"]
     rows = [_step_row(each, base, result.gradient_bytes) for each in result.steps]
     notes = [
         f"{result.layers} layers {result.width} x {result.width}, {result.rows} samples a rank, gradients of "
         f"{result.gradient_bytes / 1e6:.1f} MB; without communication {_time(result.compute)[0]} ms a step",
         "MB/step: handed to collectives by rank 0; exposed: the step less that without communication, median "
-        "of the rounds; GB/s and the ratio by exposed only where its interval lies above 0",
+        "of the rounds; GB/s (gradient bytes / exposed) and the ratio by exposed only where its interval "
+        "lies above 0",
         "speed-up: baseline / form, median of the rounds; an interval that includes 1 shows no difference",
-        _QUOTED,
         *(f"{each.name} not measured: {each.reason}" for each in result.steps if each.reason),
     ]
     return Table(f"{run}: DDP step ({conditions(result)})", head, rows, notes)
 
 
 def _step_row(each: StepTiming, base: StepTiming, gradient_bytes: int) -> list[str]:
-    quoted = COMMUNICATION.get(each.name)
-    of_others = (
-        [f"{quoted.gb_per_s:g}", f"{quoted.latency_ms:g}", f"{quoted.speed_up:g}x"] if quoted else [NONE] * 3
-    )
     if each.step is None or each.bytes is None or each.speed_up is None:
-        return [each.name, each.options, *[NONE] * 9, *of_others]
+        return [each.name, each.options, *[NONE] * 9]
     exposed = each.exposed_s
     sure = _above_zero(each)
     ratio = base.exposed_s / exposed if base.exposed_s and exposed and sure and _above_zero(base) else None
@@ -121,7 +112,6 @@ def _step_row(each: StepTiming, base: StepTiming, gradient_bytes: int) -> list[s
         NONE if each.speed_up_low is None else f"{each.speed_up_low:.2f} to {each.speed_up_high or 0:.2f}",
         NONE if not exposed or not sure else f"{gradient_bytes / exposed / 1e9:.3g}",
         NONE if ratio is None else f"{ratio:.2g}x",
-        *of_others,
     ]
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
-from analysis import quoted_figures as quoted
 from analysis.comm_bench import size_text
+from benchmarks import quoted
 from benchmarks.comm_bench import largest_messages
 from benchmarks.results_text import NONE, Records, command_lines, prose, records_of
 from disttrain.documents import table
@@ -88,7 +89,7 @@ def _cluster_text(found: dict[str, Any], result: dict[str, Any]) -> str:
     )
 
 
-def _quoted_form(theirs: quoted.QuotedCommunication | None) -> list[str]:
+def _quoted_form(theirs: SimpleNamespace | None) -> list[str]:
     if theirs is None:
         return [NONE] * 3
     return [f"{theirs.gb_per_s:g}", f"{theirs.latency_ms:g}", f"{theirs.speed_up:g}x"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 
-from analysis import quoted_figures
-from benchmarks import comm_bench, trainer
+from benchmarks import comm_bench, quoted, trainer
 from benchmarks.result_record import RESULTS
 from benchmarks.results_page import PAGE, page
 from benchmarks.results_text import NONE
@@ -21,8 +20,8 @@ def test_without_results_every_row_of_ours_is_not_measured(tmp_path):
     text = page(tmp_path)
     assert "**emulated** |" not in text
     assert "| not measured |" in text
-    assert text.count("*quoted* |") == sum(len(each.devices) for each in quoted_figures.SCALING) + len(
-        [*quoted_figures.STRATEGIES, *quoted_figures.PRECISION, quoted_figures.BUCKETS]
+    assert text.count("*quoted* |") == sum(len(each.devices) for each in quoted.SCALING) + len(
+        [*quoted.STRATEGIES, *quoted.PRECISION, quoted.BUCKETS]
     )
 
 
