@@ -257,7 +257,7 @@ def _metrics(
 ) -> Metrics:
     warmup = min(10, len(records) - 1)
     measured = records[warmup:]
-    measured_s = sum(record.step_s for record in measured)
+    measured_s = math.fsum(record.step_s for record in measured)
     samples_per_s = len(measured) * local * accumulation * world / measured_s
     return Metrics(
         name=run.name,
@@ -287,7 +287,7 @@ def _metrics(
         local_batch_size=local,
         accumulation=accumulation,
         global_batch_size=local * accumulation * world,
-        seconds_total=sum(record.step_s for record in records) + 1.0,
+        seconds_total=math.fsum(record.step_s for record in records) + 1.0,
         warmup_steps=warmup,
         measured_steps=len(measured),
         measured_s=measured_s,
@@ -334,5 +334,5 @@ def _composition(records: list[Step]) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
     for name in PHASES:
         values = [value for record in records if (value := getattr(record, name)) is not None]
-        found[name] = sum(values) / len(records) if values else None
+        found[name] = math.fsum(values) / len(records) if values else None
     return found
