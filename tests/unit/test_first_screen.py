@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from analysis.efficiency import scaling_curves
-from analysis.report import first_screen
+from analysis.report import first_screen, render
 from analysis.report.section import Section
-from analysis.report.sections import scaling
+from analysis.report.sections import build_all, scaling
+from analysis.report.summary import summarize
 from analysis.runs.load import load
 from analysis.stragglers import of_runs
 from analysis.study import Study
@@ -177,3 +179,36 @@ def test_nothing_finished_has_no_answer(tmp_path: Path) -> None:
     study = study_of(tmp_path / "s")
     assert first_screen.answers(study, NAMED) == []
     assert first_screen.lead(study) == "No measured run: 1 planned"
+
+
+class Prose(HTMLParser):
+    """Counts words outside of tables and figures: those of a page as it opens, and all."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[tuple[str, bool]] = []
+        self.unfolded = self.all = 0
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in {"meta", "img", "br", "hr", "link"}:
+            self.open.append((tag, tag == "details" and ("class", "phone") not in attrs))
+
+    def handle_endtag(self, tag: str) -> None:
+        self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        tags = [tag for tag, _ in self.open]
+        if {"table", "svg", "style", "script"}.isdisjoint(tags):
+            folds = sum(folded for _, folded in self.open)
+            self.unfolded += len(data.split()) if folds <= ("summary" in tags) else 0
+            self.all += len(data.split())
+
+
+@pytest.mark.parametrize("repeats", [3, 1])
+def test_the_page_opens_with_at_most_500_words(tmp_path: Path, repeats: int) -> None:
+    study = study_of(fake_sweep(tmp_path, repeats=repeats, all_ranks=True))
+    sections = build_all(study)
+    prose = Prose(render.page(summarize(study, sections, "2026-01-02T03:04:05Z"), sections))
+    assert 200 < prose.unfolded <= 500
+    assert prose.all <= 2500

@@ -165,37 +165,6 @@ def test_the_files_agree_and_stand_alone(tmp_path: Path) -> None:
         assert efficiency in (out / "report.md").read_text()
 
 
-class Prose(HTMLParser):
-    """Counts words outside of tables and figures: those of a page as it opens, and all."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[tuple[str, bool]] = []
-        self.unfolded = self.all = 0
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in Page.VOID:
-            self.open.append((tag, tag == "details" and ("class", "phone") not in attrs))
-
-    def handle_endtag(self, tag: str) -> None:
-        self.open.pop()
-
-    def handle_data(self, data: str) -> None:
-        tags = [tag for tag, _ in self.open]
-        if {"table", "svg", "style", "script"}.isdisjoint(tags):
-            folds = sum(folded for _, folded in self.open)
-            self.unfolded += len(data.split()) if folds <= ("summary" in tags) else 0
-            self.all += len(data.split())
-
-
-@pytest.mark.parametrize("repeats", [3, 1])
-def test_the_page_opens_with_at_most_500_words(tmp_path: Path, repeats: int) -> None:
-    prose = Prose(Made([fake_sweep(tmp_path, repeats=repeats, all_ranks=True)]).page)
-    assert 200 < prose.unfolded <= 500
-    assert prose.all <= 2500
-
-
 @pytest.mark.usefixtures("empty_pngs")
 def test_what_runs_say_stays_text(tmp_path: Path) -> None:
     sweep = fake_sweep(tmp_path, "<b>sweep", nodes=(1, 2), repeats=1, comm_method=SCRIPT, model=SCRIPT)
