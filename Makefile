@@ -45,7 +45,7 @@ demo-slurm: $(STAMP)
 	@$(BIN)/python submit.py cluster down --name demo >/dev/null 2>&1 || true # of a demo that was killed
 	@$(BIN)/python submit.py cluster up --name demo --nodes 8 --gpus-per-node 1 --link 1gbit --no-accounting
 	@$(BIN)/python submit.py cluster shell --name demo -- $(BIN)/python submit.py sweep sweeps/emulated.yaml \
-	  --name emulated-on-slurm --set model.layer_mb=2 model.forward_s=0.08 model.backward_s=0.16 --cluster slurm --wait; \
+	  --name emulated-on-slurm --set model.layer_mb=2 model.forward_s=0.08 model.backward_s=0.16 --cluster slurm --serial --wait; \
 	  code=$$?; $(BIN)/python submit.py cluster down --name demo; exit $$code
 	@$(BIN)/python submit.py report emulated-on-slurm
 
