@@ -142,7 +142,7 @@ def _not_common(repeats: Sequence[Diagnosis]) -> str:
 
 def describe(culprit: Culprit) -> str:
     """One sentence: name, size with interval, steps, and the cost of a step."""
-    host_first = culprit.kind == "node" and culprit.name == culprit.host
+    host_first = culprit.kind == "nodes" or culprit.name == culprit.host
     name = culprit.name if host_first else culprit.name[0].upper() + culprit.name[1:]
     size = f"{_interval(culprit.excess_s)} per step"
     when = "throughout the run"
@@ -157,8 +157,9 @@ def describe(culprit: Culprit) -> str:
             f"{percent(culprit.share)} of the step."
         )
     phase = PHASE_NAMES.get(culprit.phase, "work")
+    slow = f"are slower than {culprit.other_nodes}" if culprit.other_nodes else "is slow"
     return (
-        f"{name} is slow: {phase} takes {size} longer than on the median of the other ranks, {when}. At "
+        f"{name} {slow}: {phase} takes {size} longer than on the median of the other ranks, {when}. At "
         "their "
         f"speed a step would be {seconds(culprit.cost_s)} ({percent(culprit.share)}) shorter."
     )

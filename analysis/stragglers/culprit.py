@@ -1,8 +1,8 @@
 """The rank, node or link that costs a run most, with its size in seconds, or nobody.
 
-Three kinds of evidence, each with its own test: a rank or all ranks of a node slower than the others in most
-of the run (`outliers`), or for a while (`episodes`), and a slow link (`links`) under transfer that is long on
-every rank alike. Jitter that hits all ranks equally names nobody.
+Three kinds of evidence, each with its own test: a rank, all ranks of a node or half of the nodes slower than
+the others in most of the run (`outliers`, `slow_half`), or for a while (`episodes`), and a slow link
+(`links`) under transfer that is long on every rank alike. Jitter that hits all ranks equally names nobody.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from analysis.stragglers.links import LinkRate, SlowLink, find_slow_links, node_
 from analysis.stragglers.noise_floor import NoiseFloor, corrected_wait, noise_floor
 from analysis.stragglers.outliers import median_of_others, slow_ranks
 from analysis.stragglers.rank_steps import RankSteps
+from analysis.stragglers.slow_half import slow_half
 
 LEAST_COST = 0.01
 """Smallest cost that is named, as a fraction of the step."""
 LONG_TRANSFER = 0.1
 """Fraction of the step from which unexplained transfer is pointed out."""
 
-Kind = Literal["rank", "node", "link"]
+Kind = Literal["rank", "node", "nodes", "link"]
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,9 @@ class Culprit:
 
     kind: Kind
     name: str
-    """As `rank 3 on c04`, `node c04`, `the link of node c04`."""
+    """As `rank 3 on c04`, `node c04`, `c03, c04`, `the link of node c04`."""
     host: str
-    """Node of the ranks in these steps; empty if unknown, and of a link."""
+    """Node of the ranks in these steps; empty if unknown, of several nodes, and of a link."""
     ranks: tuple[int, ...]
     """Ranks that are slow; of a link none."""
     phase: str
@@ -60,6 +61,8 @@ class Culprit:
     last_share: float | None = None
     """Share of these steps in which one of the ranks arrives last; None for a link."""
     link: SlowLink | None = None
+    other_nodes: str = ""
+    """The faster half of the nodes, where half is slow."""
 
     @property
     def cost_s(self) -> float:
@@ -161,11 +164,15 @@ def repeated_culprits(repeats: Sequence[Diagnosis]) -> list[Culprit]:
 def _slow_ranks(found: RankSteps, blame: Floats, step_s: float) -> list[Culprit]:
     whole = (0, found.own_s.shape[1] - 1)
     persistent = slow_ranks(found.own_s, found.nodes)
+    half = [] if persistent else slow_half(found.own_s, found.nodes)
+    persistent = persistent or half
     ranges = dict.fromkeys(persistent, whole)
     for episode in find_episodes(found.own_s):
         ranges.setdefault(episode.rank, (episode.first, episode.last))
     costs = _costs(found, ranges, blame)
     groups = _by_node(found, ranges, set(persistent))
+    if len({found.hosts[rank] for rank in half}) > 1:
+        groups = [("nodes", half), *(each for each in groups if each[1][0] not in half)]
     made = [
         _culprit(found, ranks, ranges, costs, step_s, kind=kind, persistent=ranks[0] in persistent)
         for kind, ranks in groups
@@ -235,10 +242,16 @@ def _culprit(
         name: float(_above_others(each[:, part], ranks).mean()) for name, each in found.phases_s.items()
     }
     host = found.hosts_between(first, last)[ranks[0]]
-    on_host = f" on {host}" if host else ""
+    name, others = f"rank {found.rank_ids[ranks[0]]}" + (f" on {host}" if host else ""), ""
+    if kind == "node":
+        name = node_name(host)
+    elif kind == "nodes":
+        slow = {found.hosts[rank] for rank in ranks}
+        name, others = (", ".join(sorted(each)) for each in (slow, found.nodes.keys() - slow))
+        host = ""
     return Culprit(
         kind,
-        node_name(host) if kind == "node" else f"rank {found.rank_ids[ranks[0]]}{on_host}",
+        name,
         host,
         tuple(found.rank_ids[rank] for rank in ranks),
         max(longer, key=longer.__getitem__) if longer else "step_s",
@@ -250,6 +263,7 @@ def _culprit(
         int(found.steps[last] + found.counts[last] - 1),
         int(found.counts[part].sum()),
         float(np.isin(own.argmax(axis=0), ranks).mean()),
+        other_nodes=others,
     )
 
 
