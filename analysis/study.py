@@ -157,7 +157,9 @@ class Study:
     @cached_property
     def stragglers(self) -> Mapping[str, RunStragglers]:
         """Stragglers of the curves' runs by path, at most `of_runs.MOST_RUNS`."""
-        return of_runs.stragglers_of(self.frames.steps, self._comparable[: of_runs.MOST_RUNS])
+        paths = self._comparable[: of_runs.MOST_RUNS]
+        unjudged = of_runs.unjudged_links(paths, self.included, self.frames.hardware)
+        return of_runs.stragglers_of(self.frames.steps, paths, unjudged)
 
     @cached_property
     def _comparable(self) -> list[str]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from analysis.report.common import all_points, points_text
-from analysis.report.notices import OTHER_LOAD
 from analysis.runs.one_machine import one_machine_of
-from analysis.runs.other_load import busy_shares, other_load
+from analysis.runs.other_load import OTHER_LOAD, busy_shares
 from analysis.study import Study
 from analysis.units import listed, plural
 
@@ -71,7 +70,7 @@ def _stationary(study: Study) -> str:
 
 def _load(study: Study) -> str:
     included = study.included
-    shares = busy_shares(included, other_load(included, study.frames.hardware))
+    shares = busy_shares(included, study.frames.hardware)
     loaded = int((shares >= OTHER_LOAD).sum())
     if not loaded:
         return ""

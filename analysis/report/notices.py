@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from analysis.report.common import repeat_advice, sentence
 from analysis.report.emulation_text import emulated_part
 from analysis.report.model import Notice, RunOverlap
 from analysis.runs.one_machine import one_machine_of
-from analysis.runs.other_load import busy_shares, other_load
+from analysis.runs.other_load import OTHER_LOAD, busy_shares
 from analysis.step_statistics import RunStatistics
 from analysis.study import Study
 from analysis.units import number, percent, plural
@@ -25,9 +25,6 @@ FEW_STEPS = 30
 
 LATE_SHARE = 0.01
 """Emulated passes draw a warning if they end later than planned by more than this share of the step."""
-
-OTHER_LOAD = 0.1
-"""Runs on CPUs draw a warning if other processes keep at least this share of the processors busy."""
 
 SKIPPED_SHARE = 0.01
 """Runs that skipped this share of their updates draw a warning. The search for a loss scale skips a few."""
@@ -49,7 +46,7 @@ def of_study(study: Study, overlaps: Sequence[RunOverlap]) -> list[Notice]:
         overlaps,
         study.statistics,
         incomplete=study.incomplete,
-        others=other_load(study.included, study.frames.hardware),
+        others=busy_shares(study.included, study.frames.hardware),
         rejected=[text for each in compared for text in preflight_text.rejected(each.runs)],
     )
 
@@ -61,14 +58,14 @@ def notices(
     overlaps: Sequence[RunOverlap] = (),
     statistics: RunStatistics | None = None,
     incomplete: Sequence[str] = (),
-    others: Mapping[str, float] | None = None,
+    others: pd.Series | None = None,
     rejected: Sequence[str] = (),
 ) -> list[Notice]:
     """Reasons for which these numbers could mislead, most serious first.
 
     `unreadable`: messages on step records that cannot be read. `statistics`: of the steps of the runs.
-    `incomplete`: messages on runs whose ranks lack step records. `others`: processors that other processes
-    kept busy, by path of a run. `rejected`: messages on runs left out for their pre-flight.
+    `incomplete`: messages on runs whose ranks lack step records. `others`: of `busy_shares`. `rejected`:
+    messages on runs left out for their pre-flight.
     """
     included = table[table["included"]]
     if included.empty:
@@ -78,7 +75,7 @@ def notices(
         *_single_repeats(included, curves),
         *_ingested(included),
         *_shared_processors(included),
-        *_other_load(included, others or {}),
+        *_other_load(included, others),
         *overlap_text.warning(overlaps, included),
     ]
     warnings += stationarity_text.warnings(statistics or {}, included)
@@ -91,7 +88,7 @@ def notices(
     emulated = bool(included["emulated"].any())
     machine = one_machine_text(included)
     notes += [machine] if machine and not emulated else []  # the banner has it for emulated runs
-    notes += [*_links_of_one_machine(included), *stationarity_text.truncations(included)]
+    notes += stationarity_text.truncations(included)
     notes += preflight_text.notes(included)
     warnings += [*_late_emulation(included), *_unreadable_records(unreadable)]
     warnings += _incomplete_records(incomplete)
@@ -136,27 +133,13 @@ def one_machine_text(included: pd.DataFrame) -> str:
     found = one_machine_of(list(several["path"]))
     if not found:
         return ""
-    kinds = {each.kind for each in found}
-    nodes = "network namespaces" if kinds == {"mini-cluster"} else "groups of processes"
+    nodes = "network namespaces" if set(found) == {"mini-cluster"} else "groups of processes"
     which = "The nodes" if len(found) == len(several) else f"In {len(found)} runs, the nodes"
     processors = (
         plural(int(several["cpu_count"].max()), "processor") if several["cpu_count"].notna().any() else ""
     )
     shared = f" with {processors}" if processors else ""
     return f"{which} are {nodes} of one machine{shared}: up to {int(several['nodes'].max())} nodes share it."
-
-
-def _links_of_one_machine(included: pd.DataFrame) -> list[str]:
-    """Measured rates between nodes that are one machine."""
-    found = one_machine_of(list(included.loc[included["nodes"] > 1, "path"]))
-    rates = [rate for each in found for rate in each.link_bytes_per_s]
-    if not rates:
-        return []
-    return [
-        f"Links between the nodes of one machine carried {number(min(rates) / 1e6)} to "
-        f"{number(max(rates) / 1e6)} MB/s before training. The machine or its settings limit this rate, not "
-        "network hardware."
-    ]
 
 
 def _ingested(included: pd.DataFrame) -> list[str]:
@@ -181,16 +164,14 @@ def _shared_processors(included: pd.DataFrame) -> list[str]:
     return [f"Ranks shared {what}. The curve describes this host, not scaling over machines."]
 
 
-def _other_load(included: pd.DataFrame, others: Mapping[str, float]) -> list[str]:
-    shares = busy_shares(included, others)
-    loaded = included[shares >= OTHER_LOAD]
-    if loaded.empty:
+def _other_load(included: pd.DataFrame, shares: pd.Series | None) -> list[str]:
+    if shares is None or (loaded := included[shares >= OTHER_LOAD]).empty:
         return []
     most = loaded.loc[shares.idxmax()]
     which = "all runs" if len(loaded) == len(included) else f"{len(loaded)} of {len(included)} runs"
     return [
         f"Other processes used the processors during {which}: in {most['sweep']}/{most['run']} they kept "
-        f"{number(others[most['path']])} of {most['cpu_count']} processors busy. Step times "
+        f"{number(shares.max() * most['cpu_count'])} of {most['cpu_count']} processors busy. Step times "
         "include this load."
     ]
 

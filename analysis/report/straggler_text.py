@@ -8,7 +8,7 @@ import numpy as np
 
 from analysis.efficiency import Curve, Point
 from analysis.figures.style import PHASE_NAMES
-from analysis.report.common import all_points, point_name
+from analysis.report.common import all_points, point_name, sentence
 from analysis.stragglers.culprit import (
     Culprit,
     Diagnosis,
@@ -78,8 +78,14 @@ def conclusion(repeats: Sequence[Diagnosis], *, jitter: bool = True) -> str:
 
     `jitter`: add the time lost to ranks that are late in turn, where nobody is slow.
     """
+    reasons = dict.fromkeys(each.unjudged_links for each in repeats if each.unjudged_links)
+    links = f"No verdict on links: {listed([*reasons])}." if reasons else ""
     if not any(each.culprits for each in repeats):
-        return _nobody(repeats, jitter=jitter)
+        return sentence([_nobody(repeats, jitter=jitter), links])
+    return sentence([_culprit(repeats), links])
+
+
+def _culprit(repeats: Sequence[Diagnosis]) -> str:
     every = repeated_culprits(repeats)
     if not every:
         return _not_common(repeats)
@@ -175,7 +181,7 @@ def _nobody(repeats: Sequence[Diagnosis], *, jitter: bool) -> str:
     share = sum(shares) / len(shares)
     if jitter and share >= 0.005:
         text += f" Waiting for ranks that are late in turn (jitter) takes {percent(share)} of the step."
-    if any(each.unexplained_transfer for each in repeats):
+    if any(each.unexplained_transfer and not each.unjudged_links for each in repeats):
         text += (
             " Transfer is long and no rates of links were measured, so that a slow link cannot be excluded."
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from disttrain.records.json_files import read_json_or_none
 from disttrain.records.run_directory import Attempt, RunDir
@@ -15,27 +15,17 @@ _CONFIG = re.compile(r"/run/disttrain-([^/]+)/slurm\.conf")
 """Configuration of a mini-cluster's Slurm, whose nodes are network namespaces."""
 
 
-class OneMachine(NamedTuple):
-    """A run on several nodes of one machine."""
-
-    kind: Machine
-    link_bytes_per_s: tuple[float, ...]
-    """Measured rates between the nodes; empty without a measurement."""
-
-
-def one_machine(run: RunDir) -> OneMachine | None:
+def one_machine(run: RunDir) -> Machine | None:
     """The machine of the last attempt of a run; None for a run on one node, on several machines, or without
     a record."""
     for attempt in run.attempts()[-1:]:
         record = read_json_or_none(attempt.record) or {}
         if len(record.get("nodes") or []) < 2:
             return None
-        links = read_json_or_none(attempt.links) or {}
-        rates = tuple(float(each["bytes_per_s"]) for each in links.get("rates") or [])
         if record.get("cluster") == "local":
-            return OneMachine("local", rates)
+            return "local"
         if minicluster_of(attempt) is not None:
-            return OneMachine("mini-cluster", rates)
+            return "mini-cluster"
     return None
 
 
@@ -46,7 +36,7 @@ def minicluster_of(attempt: Attempt) -> str | None:
     return found[1] if found else None
 
 
-def one_machine_of(paths: Sequence[str]) -> list[OneMachine]:
+def one_machine_of(paths: Sequence[str]) -> list[Machine]:
     """`one_machine` of each run directory that has it."""
     found = (one_machine(RunDir(Path(path))) for path in paths)
     return [each for each in found if each is not None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -10,6 +9,9 @@ import pandas as pd
 from disttrain.config.dotted_keys import get_key
 from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json_or_none
+
+OTHER_LOAD = 0.1
+"""Share of the processors that other processes keep busy from which measurements are in doubt."""
 
 
 def other_load(runs: pd.DataFrame, hardware: pd.DataFrame) -> dict[str, float]:
@@ -36,9 +38,10 @@ def other_load(runs: pd.DataFrame, hardware: pd.DataFrame) -> dict[str, float]:
     return found
 
 
-def busy_shares(runs: pd.DataFrame, loads: Mapping[str, float]) -> pd.Series:
+def busy_shares(runs: pd.DataFrame, hardware: pd.DataFrame) -> pd.Series:
     """`other_load` as a share of the processors of each run; NaN where it is unknown."""
-    return runs["path"].map(loads).astype("float64") / runs["cpu_count"].astype("float64")
+    loads = runs["path"].map(other_load(runs, hardware))
+    return loads.astype("float64") / runs["cpu_count"].astype("float64")
 
 
 def _loaders(path: str) -> int:

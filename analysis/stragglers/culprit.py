@@ -98,6 +98,8 @@ class Diagnosis:
     """Whether the ranks' own work is known without waiting (`RankSteps.separates_waiting`)."""
     link_rates: bool
     """Whether rates of links were measured."""
+    unjudged_links: str = ""
+    """The reason for which measured rates of links were left out."""
 
     @property
     def waiting(self) -> persistence.StragglerLoss:
@@ -286,11 +288,9 @@ def _slow_links(
         return []
     transfer = found.transfer_s.mean(axis=0) + floor.floor_s
     steps = (int(found.steps[0]), int(found.steps[-1] + found.counts[-1] - 1), int(found.counts.sum()))
-    made = []
     for link in find_slow_links(links)[:1]:
         excess = mean_interval(transfer * (1 - link.bytes_per_s / link.usual_bytes_per_s))
         phase = "comm_transfer_s"
-        made.append(
-            Culprit("link", link.name, "", (), phase, excess, excess, step_s, True, *steps, link=link)
-        )
-    return [each for each in made if each.share >= LEAST_COST]
+        made = Culprit("link", link.name, "", (), phase, excess, excess, step_s, True, *steps, link=link)
+        return [made] if made.share >= LEAST_COST else []
+    return []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +11,8 @@ import pandas as pd
 from pydantic import ValidationError
 
 from analysis.runs.hosts import RunHosts
+from analysis.runs.one_machine import one_machine
+from analysis.runs.other_load import OTHER_LOAD, busy_shares
 from analysis.stragglers.culprit import Diagnosis, diagnose, floor_of
 from analysis.stragglers.links import LinkRate
 from analysis.stragglers.rank_steps import RankSteps, rank_steps
@@ -28,17 +31,37 @@ class RunStragglers(NamedTuple):
     diagnosis: Diagnosis
 
 
-def stragglers_of(steps: pd.DataFrame, paths: Sequence[str]) -> dict[str, RunStragglers]:
+def stragglers_of(
+    steps: pd.DataFrame, paths: Sequence[str], unjudged: Mapping[str, str] | None = None
+) -> dict[str, RunStragglers]:
     """Diagnoses by path of a run; runs of one rank or without common steps are left out.
 
     Args:
         steps: `Frames.steps`.
         paths: runs to examine, as in its column `run`.
+        unjudged: of `unjudged_links`.
     """
     found = {}
     for path, seconds in _seconds_of(steps, paths):
-        found[path] = RunStragglers(seconds, diagnose(seconds, read_link_rates(Path(path))))
+        rates, reason = read_link_rates(Path(path)), (unjudged or {}).get(path, "")
+        diagnosis = diagnose(seconds, [] if reason else rates)
+        found[path] = RunStragglers(seconds, replace(diagnosis, unjudged_links=reason if rates else ""))
     return found
+
+
+def unjudged_links(paths: Sequence[str], runs: pd.DataFrame, hardware: pd.DataFrame) -> dict[str, str]:
+    """Reasons not to judge measured rates of links, by path of a run: the rates are those of a loaded machine
+    rather than of its links.
+
+    Args:
+        paths: runs to examine.
+        runs: included runs in a table of `load`.
+        hardware: `Frames.hardware`.
+    """
+    shares = busy_shares(runs, hardware)
+    found = dict.fromkeys(runs.loc[shares >= OTHER_LOAD, "path"], "other processes used the processors")
+    shared = [path for path in paths if one_machine(RunDir(Path(path)))]
+    return found | dict.fromkeys(shared, "the nodes share a machine")
 
 
 def noise_floors(
@@ -58,8 +81,10 @@ def noise_floors(
 
 
 def _seconds_of(steps: pd.DataFrame, paths: Sequence[str]) -> Iterator[tuple[str, RankSteps]]:
-    codes = steps["run"].cat.codes.to_numpy() if len(steps) else []
-    known = {str(path): code for code, path in enumerate(steps["run"].cat.categories)} if len(steps) else {}
+    if steps.empty:
+        return
+    codes = steps["run"].cat.codes.to_numpy()
+    known = {str(path): code for code, path in enumerate(steps["run"].cat.categories)}
     for path in paths:
         if path not in known:
             continue

@@ -5,7 +5,7 @@ therefore compared directly. The slower half of the nodes, by their means, is sl
 
     the two halves, each as the mean of its ranks in every step, pass the rule of `outliers` for two ranks,
     the gap between the nodes of both halves exceeds three times the range of the nodes within a half, and
-    Welch's t test of the ranks' means has p below 1 %, divided by the number of ways to halve the nodes.
+    Welch's t test of the ranks' means (on logarithms) has p below 1 %, divided by the number of halvings.
 
 Of two ranks a half, Welch's test has two degrees of freedom. There, the gap between the ranks of both halves
 has to exceed three times the range of the ranks within a half.
@@ -17,9 +17,8 @@ from collections.abc import Mapping, Sequence
 from math import comb
 
 import numpy as np
-from scipy.stats import ttest_ind_from_stats
 
-from analysis.stats.estimates import Floats
+from analysis.stats.estimates import Floats, ratio_bounds
 from analysis.stragglers.outliers import FALSE_ALARMS, find_outliers
 
 GAP = 3.0
@@ -32,32 +31,23 @@ def slow_half(own_s: Floats, nodes: Mapping[str, Sequence[int]]) -> list[int]:
     `nodes`: the ranks of each node. An odd number of nodes has no halves; nodes of one rank are left to
     `outliers.slow_ranks`.
     """
-    if not nodes or len(nodes) % 2 or min(map(len, nodes.values())) < 2:
+    if len(nodes) % 2 or min(map(len, nodes.values()), default=0) < 2:
         return []
     means = own_s.mean(axis=1)
     order = sorted(nodes.values(), key=lambda ranks: float(means[ranks].mean()))
     half = len(order) // 2
     fast, slow = (np.concatenate(each).astype(int) for each in (order[:half], order[half:]))
-    if 2 * len(slow) > len(own_s):
-        return []
     of_nodes = np.array([means[ranks].mean() for ranks in order])
-    if not _apart(of_nodes[:half], of_nodes[half:]):
+    if len(slow) > len(fast) or not _apart(of_nodes[:half], of_nodes[half:]):
         return []
     if len(slow) == 2:
         differ = _apart(means[fast], means[slow])
     else:
-        moments = [value for each in (slow, fast) for value in _moments(means[each])]
-        p = ttest_ind_from_stats(*moments, equal_var=False).pvalue
-        differ = p < FALSE_ALARMS / (comb(len(order), half) / 2)
-    if not differ:
-        return []
+        confidence = 1 - FALSE_ALARMS / (comb(len(order), half) / 2)
+        differ = bool(ratio_bounds(means[slow], means[fast], confidence).low > 1)
     halves = np.stack([own_s[fast].mean(axis=0), own_s[slow].mean(axis=0)])
-    return sorted(slow.tolist()) if find_outliers(halves).slow[1] else []
+    return sorted(slow.tolist()) if differ and find_outliers(halves).slow[1] else []
 
 
 def _apart(fast: Floats, slow: Floats) -> bool:
     return bool(slow.min() - fast.max() > GAP * max(np.ptp(fast), np.ptp(slow)))
-
-
-def _moments(values: Floats) -> tuple[float, float, int]:
-    return float(values.mean()), float(values.std(ddof=1)), len(values)

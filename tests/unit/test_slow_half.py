@@ -50,10 +50,10 @@ def test_the_slow_half_is_found(nodes, ranks, slower, least):
     assert found_in(40, nodes, ranks, slower) >= least
 
 
-@pytest.mark.parametrize("slower", [0.02, 0.06])
-def test_halves_differ_by_three_percent_or_more(slower):
-    own_s = np.repeat([[1.0], [1.0 + slower]], 4, axis=0) + np.zeros((8, STEPS))
-    assert slow_half(own_s, of_nodes(2, 4)) == ([4, 5, 6, 7] if slower > 0.03 else [])
+@pytest.mark.parametrize(("slower", "slow"), [(0.02, []), (0.04, [4, 5, 6, 7])])
+def test_halves_differ_by_three_percent_or_more(slower, slow):
+    own_s = 1 + delays(8, STEPS, slow=[4, 5, 6, 7], slow_s=slower)
+    assert slow_half(own_s, of_nodes(2, 4)) == slow
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -85,11 +85,10 @@ def culprit_of(nodes: int, ranks: int) -> Culprit:
 
 
 def test_one_of_two_nodes_is_named():
-    culprit = culprit_of(2, 4)
-    assert (culprit.kind, culprit.name, culprit.host) == ("node", "node c01", "c01")
+    assert culprit_of(2, 4).name == "node c01"
 
 
 def test_half_of_four_nodes_is_named_against_the_other_half():
     culprit = culprit_of(4, 4)
-    assert (culprit.kind, culprit.part, culprit.other_nodes) == ("nodes", "c02, c03", "c00, c01")
+    assert culprit.part == "c02, c03"
     assert describe(culprit).startswith("c02, c03 are slower than c00, c01: compute takes ")

@@ -42,6 +42,7 @@ def write_run(
 ) -> RunDir:
     """A run of four ranks with these delays; `with_means`: its metrics have the means of its step records."""
     run = fake_run(path, nodes=4, hosts=hosts, steps=STEPS, repeat=repeat)
+    write_json(run.attempt(0).record, read_json(run.attempt(0).record) | {"cluster": "slurm"})
     rows = generate(added_s, transfer_s=transfer_s, noise_s=noise_s, seed=repeat)
     for rank, own in rows.groupby("rank"):
         lines = [
@@ -150,7 +151,9 @@ def test_a_rank_that_is_slow_in_one_of_three_repeats_is_still_named(tmp_path):
     assert section is not None
     found = "No rank or node is slow in half of the repeats; in 1 of 3 one is: rank 1 on c01."
     assert found in section.conclusion
-    assert section.figures[0].conclusion.startswith("In run n4-r0, rank 1 on c01 is slow: ")
+    assert section.figures[0].conclusion.startswith(
+        "In run n4-r0, rank 1 on c01 has the largest mean excess: "
+    )
 
 
 def test_a_rank_that_is_slow_on_another_node_in_each_repeat_is_one_cause(tmp_path):
@@ -200,14 +203,51 @@ def test_the_table_of_blame_has_the_numbers_of_the_recorded_ranks(tmp_path):
     assert "rank 3 on c03: mean excess" in section.figures[0].svg
 
 
-def test_a_slow_link_is_named_from_its_rates(tmp_path):
-    run = write_run(tmp_path / "sweep" / "n4", delays(4, STEPS, jitter_s=0.003), transfer_s=10 * TRANSFER_S)
-    pairs = [(0, 1), (1, 0), (1, 2), (2, 1), (2, 3), (3, 2), (3, 0), (0, 3)]
-    rates = [NodePairRate(source=a, target=b, bytes_per_s=12e6 if 1 in (a, b) else 120e6) for a, b in pairs]
+def record_rates(run: RunDir, slow_bytes_per_s: float) -> None:
+    """Rates of 120 MB/s between neighbours, or less from and to node c01."""
+    pairs = [(a, b) for a in range(4) for b in range(4) if abs(a - b) in (1, 3)]
+    rates = [
+        NodePairRate(source=a, target=b, bytes_per_s=slow_bytes_per_s if 1 in (a, b) else 120e6)
+        for a, b in pairs
+    ]
     record = LinkRates(attempt=0, backend="gloo", message_bytes=1 << 20, hosts=["x"] * 4, rates=rates)
     write_json(run.attempt(0).links, record.model_dump(mode="json"))
+
+
+def with_a_slow_link(path: Path) -> RunDir:
+    run = write_run(path, delays(4, STEPS, jitter_s=0.003), transfer_s=10 * TRANSFER_S)
+    record_rates(run, 12e6)
+    return run
+
+
+def test_a_slow_link_is_named_from_its_rates(tmp_path):
+    with_a_slow_link(tmp_path / "sweep" / "n4")
     text = sentence_of(study_of(tmp_path / "sweep"))
     assert "The link of node c01 is slow (12.0 MB/s where 120 MB/s are usual)" in text
+
+
+@pytest.mark.parametrize("cluster", ["local", "slurm"])
+def test_links_of_nodes_that_share_a_machine_have_no_verdict(tmp_path, cluster):
+    attempt = with_a_slow_link(tmp_path / "sweep" / "n4").attempt(0)
+    write_json(attempt.record, read_json(attempt.record) | {"cluster": cluster})
+    if cluster == "slurm":
+        slurm = {"SLURM_CONF": "/run/disttrain-demo/slurm.conf"}
+        write_json(attempt.node_record(0), {"slurm": slurm})
+    text = sentence_of(study_of(tmp_path / "sweep"))
+    assert "No rank or node is slower than the others beyond chance." in text
+    assert "No verdict on links: the nodes share a machine." in text
+    assert "cannot be excluded" not in text
+
+
+@pytest.mark.parametrize(("busy_percent", "judged"), [(10.0, True), (30.0, False)])
+def test_links_between_busy_processors_have_no_verdict(tmp_path, busy_percent, judged):
+    """0.1 or 0.3 of 2 processors; the ranks' own use is not in the samples."""
+    samples = with_a_slow_link(tmp_path / "sweep" / "n4").attempt(0).host_samples(0)
+    unknown = '"host_cpu_percent":'
+    write_text(samples, samples.read_text().replace(f"{unknown}null", f"{unknown}{busy_percent}"))
+    text = sentence_of(study_of(tmp_path / "sweep"))
+    assert ("The link of node c01 is slow" in text) == judged
+    assert ("No verdict on links: other processes used the processors." not in text) == judged
 
 
 def test_nobody_is_named_for_jitter_and_long_transfer_is_no_excuse_for_a_name(tmp_path):
@@ -252,10 +292,7 @@ def test_links_without_measured_rates_are_not_in_the_sentence(tmp_path):
     text = sentence_of(study_of(tmp_path / "sweep"))
     assert "cannot be excluded" not in text
     assert "No rank or node is slower than the others beyond chance." in text
-    pairs = [(a, b) for a in range(4) for b in range(4) if a != b]
-    rates = [NodePairRate(source=a, target=b, bytes_per_s=120e6) for a, b in pairs]
-    record = LinkRates(attempt=0, backend="gloo", message_bytes=1 << 20, hosts=["x"] * 4, rates=rates)
-    write_json(run.attempt(0).links, record.model_dump(mode="json"))
+    record_rates(run, 120e6)
     text = sentence_of(study_of(tmp_path / "sweep"))
     assert (
         "No rank or node is slower than the others beyond chance; no link was slow before training." in text

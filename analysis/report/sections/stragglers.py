@@ -243,7 +243,7 @@ def _sum_of_charges(diagnosis: Diagnosis, ranks: int) -> str:
 
 
 def _darkest(point: Point, path: str, each: RunStragglers) -> str:
-    """The rank with the largest mean excess in one run, and whether the diagnosis of that run names it."""
+    """The rank with the largest mean excess in one run."""
     run = f"In run {Path(path).name}, "
     excess_s = each.seconds.own_s - median_of_others(each.seconds.own_s)
     at = int(excess_s.mean(axis=1).argmax())
@@ -252,10 +252,10 @@ def _darkest(point: Point, path: str, each: RunStragglers) -> str:
     mean = mean_interval(excess_s[at]).estimate()
     if resolved_s(mean.value) <= 0:
         return f"{run}no rank's own work exceeds the median of the others."
-    named = any(rank in culprit.ranks for culprit in each.diagnosis.culprits)
-    verdict = "is slow" if named else "has the largest mean excess and is not slow beyond chance"
     size = cell(of_steps(point, mean), "s").in_text
-    return f"{run}rank {rank}{place} {verdict}: {size} a step above the median of the others."
+    return (
+        f"{run}rank {rank}{place} has the largest mean excess: {size} a step above the median of the others."
+    )
 
 
 def _figure(leading: Examined, *, emulated: bool) -> Figure:
