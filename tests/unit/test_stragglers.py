@@ -13,23 +13,17 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from scipy.stats import t
 
-from analysis.stats.estimates import Estimate
 from analysis.stragglers.blame import equal_blame, waiting
 from analysis.stragglers.episodes import find_episodes
 from analysis.stragglers.heat_map import heat_map
 from analysis.stragglers.intervals import (
-    SecondsInterval,
     correlation,
-    correlation_bound,
-    independent_steps,
     mean_interval,
-    total,
 )
-from analysis.stragglers.late_share import late_share
 from analysis.stragglers.links import LinkRate
 from analysis.stragglers.noise_floor import NoiseFloor, corrected_wait, noise_floor
 from analysis.stragglers.of_runs import RunStragglers, noise_floors, read_link_rates, stragglers_of
-from analysis.stragglers.outliers import find_outliers, median_of_others, slow_ranks, smallest_excess_s
+from analysis.stragglers.outliers import median_of_others, slow_ranks, smallest_excess_s
 from analysis.stragglers.persistence import split_loss, unbiased_loss
 from analysis.stragglers.rank_steps import RankSteps, rank_steps
 from disttrain.records.json_files import write_json
@@ -94,38 +88,6 @@ def test_a_rank_that_is_always_slow_is_persistent_loss():
     loss = unbiased_loss(own_s)
     assert loss.persistent_s == pytest.approx(0.2 * 7 / 8, rel=0.05)
     assert loss.transient_s < 0.02
-
-
-def test_the_late_share_of_equal_ranks_is_not_significant_and_of_a_late_rank_is():
-    jitter = delays(8, 200, jitter_s=0.05)
-    assert late_share(jitter).adjusted_p.min() > 0.05
-    jitter[5] += 0.03
-    found = late_share(jitter)
-    assert found.share.argmax() == 5
-    assert np.flatnonzero(found.adjusted_p < 0.05).tolist() == [5]
-    assert late_share(np.zeros((4, 10))).share.sum() == 0  # all arrive together
-
-
-@pytest.mark.parametrize("ranks", [2, 3, 4, 8, 64])
-def test_one_slow_rank_is_an_outlier_of_its_size(ranks):
-    own_s = 0.12 + delays(ranks, 60, slow=[1], slow_s=0.02, jitter_s=0.005)
-    found = find_outliers(own_s)
-    assert np.flatnonzero(found.slow).tolist() == [1]
-    excess = found.excess_s[1]
-    assert excess.low is not None
-    assert excess.high is not None
-    assert excess.low - 0.001 < 0.02 < excess.high + 0.001
-    assert not find_episodes(own_s)  # slow throughout, not for a while
-
-
-def test_a_rank_that_is_slow_for_a_while_is_an_episode_in_its_steps():
-    own_s = 0.12 + delays(8, 200, slow=[6], slow_s=0.05, jitter_s=0.01, between=(81, 120))
-    assert not find_outliers(own_s).slow.any()
-    (episode,) = find_episodes(own_s)
-    assert episode.rank == 6
-    assert abs(episode.first - 80) <= 3
-    assert abs(episode.last - 119) <= 3
-    assert episode.excess_s.value == pytest.approx(0.05, rel=0.15)
 
 
 @pytest.mark.parametrize("ends", [(80, 150), (60, 150)])
@@ -264,25 +226,6 @@ def test_a_column_of_a_heat_map_weights_records_by_their_steps():
     assert (made.ranks, heat_map(found).steps) == ([(0, 0), (1, 1)], [(step, step) for step in range(1, 5)])
 
 
-def test_intervals_are_scaled_and_added_with_their_bounds():
-    one, other = SecondsInterval(3.0, 2.0, 5.0), SecondsInterval(1.0, 0.5, 1.25)
-    unknown = SecondsInterval(4.0, None, None)
-    assert one.scaled(2.0) == (6.0, 4.0, 10.0)
-    assert unknown.scaled(0.5) == (2.0, None, None)
-    assert total([one]) == one
-    assert total([one, other, one]) == (7.0, 4.5, 11.25)
-    for parts in ([one, unknown], [unknown, one], [unknown, unknown]):
-        assert total(parts)[1:] == (None, None)
-
-
-def test_the_estimate_of_an_interval_is_within_the_run_and_at_least_the_least_value():
-    found = SecondsInterval(1.0, -2.0, 5.0)
-    assert found.estimate() == Estimate(1.0, -2.0, 5.0, 1, "within run")
-    assert found.estimate(0.0) == Estimate(1.0, 0.0, 5.0, 1, "within run")
-    assert found.estimate(7.0) == Estimate(7.0, 7.0, 7.0, 1, "within run")
-    assert SecondsInterval(-1.0, None, None).estimate(0.0) == Estimate(0.0, None, None, 1, "repeats")
-
-
 def test_the_interval_of_a_mean_is_students_over_means_of_batches():
     for steps, batches in ((4, 2), (12, 5), (30, 7), (60, 10)):
         series = np.random.default_rng(steps).standard_normal(steps)
@@ -305,14 +248,6 @@ def test_the_correlation_is_the_median_over_ranks_without_the_bias_of_few_steps(
     assert correlation(np.zeros((2, 20))) == pytest.approx((1 / 20) / (1 - 4 / 20))
     assert correlation(np.zeros((2, 4))) == pytest.approx((1 / 4) / (1 - 0.5))
     assert correlation(np.linspace(0, 1, 200)[None, :]) == 0.98
-
-
-def test_correlated_steps_are_worth_fewer_independent_ones():
-    assert [independent_steps(100, lag_1) for lag_1 in (0.0, 0.5, 0.98)] == [100, 33, 1]
-    assert independent_steps(10, 0.98) == 1
-    assert correlation_bound(0.6, 5, 64) == pytest.approx(0.6 + 0.8 / 16)
-    assert correlation_bound(0.0, 2, 25) == pytest.approx(0.2)
-    assert correlation_bound(0.9, 2, 4) == 0.98
 
 
 def of_two_runs() -> pd.DataFrame:
