@@ -75,7 +75,7 @@ def test_a_table_drops_empty_columns_and_limits_its_rows():
     columns = [Column("a", "a", "count"), Column("b", "b", "s"), Column("c", "c", "s", "step-time")]
     view = table_view(Table("t", "caption", columns, [[i, None, 1.0 + i] for i in range(300)]))
     assert [head.text for head in view.heads] == ["a", "c"]
-    assert view.heads[1].href == "#def-step-time"
+    assert view.heads[1].href == "details.html#def-step-time"
     assert (len(view.rows), view.left_out) == (100, 200)
 
 

@@ -101,7 +101,7 @@ def test_a_killed_rank_is_the_cause_where_a_silent_node_responds(
     """Its peer saw the broken connection. SIGABRT and SIGTERM may follow the loss of a peer."""
     error = {"rank": 0, "time": 1.0, "kind": "RuntimeError", "message": "Connection reset by peer"}
     write_json(attempt.error(0), error | {"cause": "crashed"})
-    ended = f"  rank      : 1 (local_rank: 0)\n  exitcode  : {code} (pid: 7)\n"
+    ended = f"  time : 2026-01-01_00:00:00\n  rank : 1 (local_rank: 0)\n  exitcode : {code} (pid: 7)\n"
     write_text(attempt.node_log(1), f"Root Cause (first observed failure):\n{ended}")
     assert explain(attempt, slurm(responds=True, timeout_s=0.05)).cause == cause
 
