@@ -34,7 +34,7 @@ case "${STANDIN:-complete}" in
     printf '{"status": "%s", "stop_cause": "preempted", "attempt": %d, "steps": 3, "steps_total": 9}' \
       "$status" "$attempt" > "$run/metrics.json" ;;
   out-of-memory) # as torchrun reports a rank that the kernel ended, and as its control group counts it
-    printf 'Root Cause (first observed failure):\n  rank      : 0 (local_rank: 0)\n  exitcode  : -9 (pid: 1)\n'
+    printf 'Root Cause (first observed failure):\n  time      : 2026-01-01_00:00:00\n  rank      : 0 (local_rank: 0)\n  exitcode  : -9 (pid: 1)\n'
     echo "oom_kill 3" > "$EVENTS"; exit 1 ;;
   fail-when-full) # with a checkpoint, on node 1, once the disk is full
     mkdir -p "$run/checkpoints/step-0000000$((attempt + 1))"
