@@ -70,7 +70,7 @@ def unclaimed_outcome(
             return failed_outcome("cancelled", revoked["message"]) | {"submission": None}
         return {"state": "planned", "message": revoked["message"], "submission": None}
     if holder_died:
-        return _lost(with_full_disk("its job ended while it was queued", entry.run.path))
+        return _lost(with_disk_problem("its job ended while it was queued", entry.run.path))
     return {"state": "queued" if (entry.parts or set()) & {"receipt", "holder"} else "submitting"}
 
 
@@ -93,7 +93,7 @@ def claimed_outcome(run: RunDir, claim: Mapping[str, Any], updated: float | None
     if metrics.get("status") == "completed" and metrics.get("attempt") == attempt:
         return {"state": "done", "cause": "finished"}
     message = f"its job on {claim['process']['host']} ended without recording why"
-    return unrecorded_outcome(run, attempt) or _lost(with_full_disk(message, run.path))
+    return unrecorded_outcome(run, attempt) or _lost(with_disk_problem(message, run.path))
 
 
 def unrecorded_outcome(run: RunDir, attempt: int) -> dict[str, Any] | None:
@@ -125,11 +125,9 @@ def _lost(message: str) -> dict[str, Any]:
     return failed_outcome("lost", message) | {"state": "lost"}
 
 
-def with_full_disk(message: str, folder: Path) -> str:
-    """The message, with `; the disk is full: PATH` if it is, so that a job could not record its end there.
-
-    Also where the file system is read-only.
-    """
+def with_disk_problem(message: str, folder: Path) -> str:
+    """The message, with the reason for which a job could not record its end there: a full disk, or a
+    read-only file system."""
     with contextlib.suppress(OSError):
         disk = os.statvfs(folder)
         if disk.f_flag & os.ST_RDONLY:

@@ -16,7 +16,7 @@ from jobs.schedulers.base import Job, Scheduler, Submission, Unreachable, is_sub
 from jobs.schedulers.select import NAMES, scheduler_named
 from jobs.status.batch_log import batch_log_of, error_line, last_line, step_refusal
 from jobs.status.cancel_record import cancel_message
-from jobs.status.outcome import silent_s, unrecorded_outcome, with_full_disk
+from jobs.status.outcome import silent_s, unrecorded_outcome, with_disk_problem
 from jobs.status.run_state import RunState, read_state
 
 ACCOUNTING_LAG_S = 300.0
@@ -215,7 +215,7 @@ def _state_after_job(state: RunState, job: Job, scheduler: Scheduler) -> RunStat
         if cause == "lost" and now.attempt is not None and (end := unrecorded_outcome(now.run, now.attempt)):
             cause, message = end["cause"], end["message"]
         elif cause in ("lost", "launch_failed"):
-            message = with_full_disk(message, now.run.path)
+            message = with_disk_problem(message, now.run.path)
         if requeued:
             message = f"{message} ({now.message})"
     fields: dict[str, Any] = {"cause": cause, "message": message, "silent": False, "eta_s": None}
