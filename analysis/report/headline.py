@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from analysis.claims import claim
 from analysis.efficiency import Curve
 from analysis.report import scaling_text
+from analysis.report.sentences import say
 from analysis.runs.load import OWN_SCRIPT
-from analysis.stats.estimates import Estimate
 from analysis.study import Study
-from analysis.units import bounds, interval, listed, percent, plural, rate, times
+from analysis.units import interval, listed, plural
 
 
 def headline(study: Study, curve: Curve) -> str:
     """What the runs of a curve settle, as one sentence without its full stop."""
     name = f" ({curve.label})" if len(study.curves) > 1 else ""
-    text = _SENTENCES.headline(claim(study, curve), name).strip()  # type: ignore[attr-defined]
-    return f"Emulated: {text}" if curve.emulated else str(text)
+    text = say("headline", claim(study, curve), name)
+    return f"Emulated: {text}" if curve.emulated else text
 
 
 def without_curve(study: Study) -> str:
@@ -46,29 +44,3 @@ def scaling_answer(study: Study, curve: Curve) -> str:
     assert efficiency is not None
     text = f"Efficiency {interval(efficiency, 100, 0)} % from {each}."
     return f"{text} {scaling_text.net_by_phase(found.point)}".rstrip()
-
-
-def _x(value: float) -> str:
-    return times(value, 1)
-
-
-def _x_bounds(estimate: Estimate) -> str:
-    return bounds(_x(estimate.low or 0.0), _x(estimate.high or 0.0))
-
-
-def _sentences() -> object:
-    environment = Environment(
-        loader=PackageLoader("analysis.report"), undefined=StrictUndefined, trim_blocks=True, autoescape=False
-    )
-    environment.filters |= {
-        "plural": plural,
-        "percent": percent,
-        "rate": rate,
-        "x": _x,
-        "x_bounds": _x_bounds,
-        "percent_bounds": lambda estimate: f"{interval(estimate, 100, 0)} %",
-    }
-    return environment.get_template("sentences.j2").module
-
-
-_SENTENCES = _sentences()

@@ -1,0 +1,43 @@
+"""Sentences of the report: the macros of `templates/sentences.j2`, one a subject, around numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from analysis.stats.estimates import Estimate
+from analysis.units import bounds, interval, listed, percent, plural, rate, seconds, times
+
+
+def say(macro: str, /, *values: Any, **named: Any) -> str:
+    """The sentence of a macro of `sentences.j2`, without line breaks; empty where it has nothing to say."""
+    return " ".join(getattr(_MACROS, macro)(*values, **named).split())
+
+
+def _x(value: float) -> str:
+    return times(value, 1)
+
+
+def _x_bounds(estimate: Estimate) -> str:
+    return bounds(_x(estimate.low or 0.0), _x(estimate.high or 0.0))
+
+
+def _macros() -> object:
+    environment = Environment(
+        loader=PackageLoader("analysis.report"), undefined=StrictUndefined, trim_blocks=True, autoescape=False
+    )
+    environment.filters |= {
+        "listed": listed,
+        "plural": plural,
+        "percent": percent,
+        "rate": rate,
+        "seconds": seconds,
+        "x": _x,
+        "x_bounds": _x_bounds,
+        "percent_bounds": lambda estimate: f"{interval(estimate, 100, 0)} %",
+    }
+    return environment.get_template("sentences.j2").module
+
+
+_MACROS = _macros()
