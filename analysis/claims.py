@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.differences import run_config
 from analysis.efficiency import Curve, Point
+from analysis.read.differences import run_config
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from analysis.units import listed, plural

@@ -19,8 +19,8 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from analysis.differences import program_of
-from analysis.runs.load import swept_keys
+from analysis.read.differences import program_of
+from analysis.read.frames import swept_keys
 from analysis.stats.estimates import (
     Estimate,
     LogMoments,

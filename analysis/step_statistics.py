@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.runs.columns import Columns
-from analysis.runs.map_runs import map_runs
-from analysis.runs.run_records import read_run_steps
+from analysis.read.columns import Columns
+from analysis.read.map_runs import map_runs
+from analysis.read.run_records import read_run_steps
 from analysis.stats.batch_means import within_run
 from analysis.stats.estimates import Floats, LogMoments
 from analysis.stats.warm_up import Stationarity, stationarity
@@ -38,7 +38,7 @@ RunStatistics = Mapping[str, StepStatistics]
 
 
 def step_statistics(table: pd.DataFrame) -> RunStatistics:
-    """Statistics of the included runs in the table of `analysis.runs.load.load`."""
+    """Statistics of the included runs in the table of `analysis.read.load.load`."""
     included = table[table["included"]]
     found = map_runs(
         lambda row: (row["path"], measured_step_s(read_run_steps(row).steps)), included, small_results=True

@@ -19,9 +19,9 @@ from analysis.losses.phase_series import PhaseSeries, phase_series
 from analysis.losses.waiting import curve_without_floor, without_floor
 from analysis.losses.waterfall import PhaseTimes, phase_times, with_series
 from analysis.overlaps import Overlap, overlaps_of
-from analysis.runs import step_records, training_curves
-from analysis.runs.frames import Frames, read_frames
-from analysis.runs.step_records import RunId
+from analysis.read import step_records, training_curves
+from analysis.read.frames import Frames, read_frames
+from analysis.read.step_records import RunId
 from analysis.step_statistics import RunStatistics, step_statistics
 from analysis.stragglers import of_runs
 from analysis.stragglers.of_runs import RunStragglers
@@ -36,7 +36,7 @@ def make_study(
     whole_sweeps: bool = False,
     against: Study | None = None,
 ) -> Study:
-    """The study of a table of `analysis.runs.load.load`; `base` as for `scaling_curves`."""
+    """The study of a table of `analysis.read.load.load`; `base` as for `scaling_curves`."""
     table, statistics = truncate(table, step_statistics(table))
     curves = scaling_curves(table, base, statistics)
     return Study(table, curves, whole_sweeps=whole_sweeps, statistics=statistics, against=against)
@@ -114,7 +114,7 @@ class Study:
 
     @cached_property
     def losses(self) -> pd.DataFrame:
-        """Losses by step: the columns of `analysis.runs.training_curves.losses`."""
+        """Losses by step: the columns of `analysis.read.training_curves.losses`."""
         return training_curves.losses(self.runs)
 
     @cached_property

@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.efficiency import Curve, Point, Unit, scaling_curves
-from analysis.runs import preflight
-from analysis.runs.load import load
+from analysis.read import attempts
+from analysis.read.frames import load
 from analysis.stats.estimates import Estimate, not_stationary, ratio_of_means, share_mean
 from analysis.step_statistics import step_statistics
 from analysis.truncation import truncate, truncated_metrics
@@ -69,7 +69,7 @@ def check(
     """
     table = load(sweeps, only=only)
     if reject_warned:
-        table = preflight.reject_warned(table)
+        table = attempts.reject_warned(table)
     table, statistics = truncate(table, step_statistics(table))
     found = results(table, scaling_curves(table, base, statistics))
     if not found:

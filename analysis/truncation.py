@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.runs.columns import Columns
-from analysis.runs.load import read_metrics, swept_keys
-from analysis.runs.run_records import RunRecords, read_run_steps
-from analysis.runs.step_records import recorded_step_s
+from analysis.read.columns import Columns
+from analysis.read.load import read_metrics, swept_keys
+from analysis.read.run_records import RunRecords, read_run_steps
+from analysis.read.step_records import recorded_step_s
 from analysis.stats.warm_up import common_warm_up, why_not_left_out
 from analysis.step_statistics import (
     RunStatistics,

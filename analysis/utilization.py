@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from analysis.runs import hardware
-from analysis.runs.step_records import read_steps
+from analysis.read import samples
+from analysis.read.step_records import read_steps
 from disttrain.records.json_files import read_jsonl
 from disttrain.records.run_directory import Attempt, RunDir
 
@@ -45,7 +45,7 @@ def step_at(at_s: ArrayLike, records: Sequence[Mapping[str, Any]]) -> NDArray[np
         )
         for record in records
     ]
-    return hardware.step_at(at_s, *np.array(known, dtype=np.float64).reshape(-1, 4).T)
+    return samples.step_at(at_s, *np.array(known, dtype=np.float64).reshape(-1, 4).T)
 
 
 def by_step(table: pd.DataFrame) -> pd.DataFrame:

@@ -18,7 +18,7 @@ from analysis.figures.curve_drawing import (
     short_label,
 )
 from analysis.figures.style import DASHES, FAINT, ONE_COLUMN, WIDTH_IN
-from analysis.runs.step_records import RunId
+from analysis.read.step_records import RunId
 from analysis.units import plural, seconds, time_scale
 
 

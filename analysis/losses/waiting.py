@@ -47,7 +47,7 @@ def curve_without_floor(
 
     Args:
         floors_s: by `Point.runs`, seconds of each repeat; points that are missing keep their composition.
-        table: of `analysis.runs.load.load`, with the runs of the curve.
+        table: of `analysis.read.load.load`, with the runs of the curve.
     """
     points = []
     for point in curve.points:

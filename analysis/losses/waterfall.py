@@ -167,7 +167,7 @@ def phase_times(point: Point, curve: Curve, table: pd.DataFrame) -> PhaseTimes:
 
     Args:
         point: a point of `curve`.
-        table: of `analysis.runs.load.load`, with the runs of the point.
+        table: of `analysis.read.load.load`, with the runs of the point.
     """
     rows = table[(table["sweep"] == curve.sweep) & table["run"].isin(point.runs)]
     rows = rows.set_index("run").loc[list(point.runs)]

@@ -16,13 +16,13 @@ from analysis.costs.cost import samples_of, seconds_of
 from analysis.costs.price_list import PriceList, read_price_list
 from analysis.efficiency import scaling_curves
 from analysis.figures import png
+from analysis.read import attempts
+from analysis.read.frames import KnownState, load
 from analysis.report import render
 from analysis.report.export import write_tables
 from analysis.report.section import Section
 from analysis.report.sections import build_all
 from analysis.report.summary import summarize
-from analysis.runs import preflight
-from analysis.runs.load import KnownState, load
 from analysis.study import make_study
 from disttrain.errors import ConfigError, is_disk_full, message_of
 from disttrain.records.json_files import CorruptFile, read_json, write_json, write_text
@@ -91,11 +91,11 @@ def write(
         sweeps: folders of sweeps.
         base: size that speed-up and efficiency refer to (`2`, `n2`), or a run of that size; the smallest by
             default.
-        states, only: states of runs, and the runs to include (`analysis.runs.load.load`).
+        states, only: states of runs, and the runs to include (`analysis.read.load.load`).
         against: folder of another sweep to compare with.
         tables: folders for the tables of the report, by kind: `csv`, `parquet`.
         costs: price list, deadline and length of the training whose cost the report gives.
-        reject_warned: leave out runs whose pre-flight had warnings (`analysis.runs.preflight.reject_warned`).
+        reject_warned: leave out runs whose pre-flight had warnings (`analysis.read.attempts.reject_warned`).
 
     Raises:
         ConfigError: a sweep does not exist, no run matches `base`, `reject_warned` leaves no run, or a folder
@@ -135,7 +135,7 @@ def _load(
     reject_warned: bool,
 ) -> pd.DataFrame:
     table = load(sweeps, states, only)
-    return preflight.reject_warned(table) if reject_warned else table
+    return attempts.reject_warned(table) if reject_warned else table
 
 
 def _draw_pngs(sections: Sequence[Section], out: Path) -> None:

@@ -6,9 +6,9 @@ from collections import Counter
 
 from analysis.claims import claim
 from analysis.efficiency import Curve
+from analysis.read.load import OWN_SCRIPT
 from analysis.report import scaling_text
 from analysis.report.sentences import say
-from analysis.runs.load import OWN_SCRIPT
 from analysis.study import Study
 from analysis.units import interval, listed, plural
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from analysis.read.attempts import one_machine_of
+from analysis.read.samples import OTHER_LOAD, busy_shares
 from analysis.report.common import all_points, points_text
-from analysis.runs.one_machine import one_machine_of
-from analysis.runs.other_load import OTHER_LOAD, busy_shares
 from analysis.study import Study
 from analysis.units import listed, plural
 

@@ -10,12 +10,12 @@ import pandas as pd
 
 from analysis.claims import ALIKE
 from analysis.efficiency import Curve
+from analysis.read.attempts import one_machine_of
+from analysis.read.samples import OTHER_LOAD, busy_shares
 from analysis.report import overlap_text, preflight_text, stationarity_text
 from analysis.report.common import repeat_advice, sentence
 from analysis.report.emulation_text import emulated_part
 from analysis.report.model import Notice, RunOverlap
-from analysis.runs.one_machine import one_machine_of
-from analysis.runs.other_load import OTHER_LOAD, busy_shares
 from analysis.step_statistics import RunStatistics
 from analysis.study import Study
 from analysis.units import number, percent, plural

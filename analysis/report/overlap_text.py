@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from analysis.read.attempts import one_machine_of
 from analysis.report.model import RunOverlap
-from analysis.runs.one_machine import one_machine_of
 from analysis.units import listed, plural, span
 
 NAMED_HOSTS = 3

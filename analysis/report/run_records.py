@@ -10,8 +10,8 @@ import pandas as pd
 
 from analysis.efficiency import Curve
 from analysis.overlaps import Overlap
+from analysis.read.attempts import node_facts
 from analysis.report.model import ProvenanceItem, RunCost, RunOverlap, TrainingQuality
-from analysis.runs.node_facts import node_facts
 
 _PROVENANCE = {
     "tags": "Tags",

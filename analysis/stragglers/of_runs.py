@@ -10,9 +10,8 @@ from typing import NamedTuple
 import pandas as pd
 from pydantic import ValidationError
 
-from analysis.runs.hosts import RunHosts
-from analysis.runs.one_machine import one_machine
-from analysis.runs.other_load import OTHER_LOAD, busy_shares
+from analysis.read.attempts import RunHosts, one_machine
+from analysis.read.samples import OTHER_LOAD, busy_shares
 from analysis.stragglers.culprit import Diagnosis, diagnose, floor_of
 from analysis.stragglers.links import LinkRate
 from analysis.stragglers.rank_steps import RankSteps, rank_steps

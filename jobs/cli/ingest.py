@@ -14,7 +14,7 @@ from sweeps.targets_section import read_targets
 
 
 def run(args: argparse.Namespace) -> int:
-    from analysis.runs.ingest import ingest  # imports numpy
+    from analysis.ingest.write import ingest  # imports numpy
 
     if args.sweep is not None and (args.sweep.startswith(".") or "/" in args.sweep or not args.sweep):
         raise ConfigError(f"{args.sweep!r} is not a name of a folder", at="--sweep")

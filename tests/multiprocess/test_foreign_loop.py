@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import submit
-from analysis.runs.load import load
+from analysis.read.frames import load
 from disttrain.data import synthetic
 from disttrain.emulation.model import Emulated
 from disttrain.models import emulated

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import submit as submit_py
-from analysis.runs.step_records import read_steps
+from analysis.read.step_records import read_steps
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.config_tree import Config
 from disttrain.config.run_key import config_key

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.runs.step_records import read_steps
+from analysis.read.step_records import read_steps
 from disttrain.checkpoint.integrity import read_manifest
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.run_directory import RunDir

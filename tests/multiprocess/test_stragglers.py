@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.runs.frames import load_frames
+from analysis.read.frames import load_frames
 from analysis.stragglers.culprit import Diagnosis, diagnose
 from analysis.stragglers.rank_steps import rank_steps
 from disttrain.telemetry import link_probe

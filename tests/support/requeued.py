@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import yaml
 
-from analysis.runs.step_records import read_steps
+from analysis.read.step_records import read_steps
 from disttrain.checkpoint import state_tensors
 from disttrain.checkpoint.folder import committed_paths
 from disttrain.checkpoint.storage import load_tensors, shapes

@@ -18,7 +18,7 @@ from analysis.losses.bottlenecks import MATERIAL, STRAGGLERS, bottlenecks
 from analysis.losses.compute_loss import CauseName
 from analysis.losses.measured_options import MeasuredValue, measured_values
 from analysis.losses.waterfall import PhaseTimes, with_series
-from analysis.runs.load import load
+from analysis.read.frames import load
 from analysis.stats.verdicts import EQUIVALENCE_MARGIN
 from disttrain.config.config_tree import config_fields
 from disttrain.records.steps import PHASES

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from analysis.efficiency import scaling_curves
+from analysis.read.frames import load
 from analysis.report.section import Section
 from analysis.report.sections import bottlenecks
-from analysis.runs.load import load
 from analysis.study import Study
 from tests.support.fake_runs import fake_run, fake_sweep
 from tests.support.straggler_records import delays

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import submit
-from analysis.runs.json_columns import read_columns, read_numbers
+from analysis.read.json_columns import read_columns, read_numbers
 from disttrain.errors import CorruptFile
 from disttrain.records.json_files import read_json, read_jsonl, write_json, write_text
 from disttrain.records.run_directory import RunDir

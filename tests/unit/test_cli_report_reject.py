@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import submit
-from analysis.runs.frames import load_frames
+from analysis.read.frames import load_frames
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.node.preflight.checks import Problem

@@ -12,13 +12,13 @@ import pytest
 
 from analysis import comparison
 from analysis.comparison import PointComparison
-from analysis.differences import differences, unrecorded
 from analysis.efficiency import Curve, scaling_curves
+from analysis.ingest.write import ingest
+from analysis.read.differences import differences, unrecorded
+from analysis.read.frames import load
 from analysis.report.sections import comparison as comparison_section
 from analysis.report.sections import configurations
 from analysis.report.sections import strategies as strategies_section
-from analysis.runs.ingest import ingest
-from analysis.runs.load import load
 from analysis.stats.estimates import Estimate, not_stationary
 from analysis.study import Study, make_study
 from disttrain.records.json_files import read_json, write_json

@@ -20,8 +20,8 @@ from analysis.losses.compute_evidence import (
     slow_in_compute,
 )
 from analysis.losses.compute_loss import ComputeState
+from analysis.read.frames import load
 from analysis.report.sections import pop
-from analysis.runs.load import load
 from analysis.stragglers.culprit import Diagnosis, diagnose
 from analysis.stragglers.rank_steps import rank_steps
 from analysis.study import Study

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from analysis.costs.cost import cheapest, pareto, samples_of, seconds_of, size_costs
 from analysis.efficiency import Curve, scaling_curves
-from analysis.runs.load import load
+from analysis.read.frames import load
 from analysis.stats.estimates import not_stationary
 from disttrain.errors import ConfigError
 from tests.support.fake_runs import fake_sweep

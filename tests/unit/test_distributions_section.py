@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from analysis.efficiency import scaling_curves
+from analysis.read.frames import load
 from analysis.report import render
 from analysis.report.section import Figure
 from analysis.report.sections import build_all, distributions, utilization
 from analysis.report.summary import summarize
-from analysis.runs.load import load
 from analysis.study import Study
 from disttrain.records.run_directory import RunDir
 from tests.support.fake_runs import fake_sweep

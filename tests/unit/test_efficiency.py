@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from analysis.efficiency import as_table, scaling_curves
-from analysis.runs.load import load
+from analysis.read.frames import load
 from analysis.stats.estimates import Estimate
 from disttrain.errors import ConfigError
 from disttrain.records.steps import PHASES

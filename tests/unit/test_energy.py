@@ -20,7 +20,7 @@ from analysis.costs.energy import (
     mean_watts,
 )
 from analysis.losses.waterfall import PhaseTimes, waterfall
-from analysis.runs.load import read_metrics
+from analysis.read.load import read_metrics
 from disttrain.records.hardware import GpuSummary
 from disttrain.records.metrics import Metrics
 from disttrain.records.steps import PHASES

@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 
 import submit
+from analysis.read.frames import load
 from analysis.report.export import column_name, exported, write_tables
 from analysis.report.section import Column, Figure, RunLink, Section, Table
 from analysis.report.sections import build_all
-from analysis.runs.load import load
 from analysis.stats.estimates import Estimate
 from analysis.study import Study, make_study
 from disttrain.records.json_files import read_json

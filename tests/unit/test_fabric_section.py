@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from analysis.efficiency import scaling_curves
+from analysis.read.frames import load
 from analysis.report.section import Section
 from analysis.report.sections import fabric
-from analysis.runs.load import load
 from analysis.study import Study
 from disttrain.records.fabric import FabricRecord, NodeFabric
 from disttrain.records.json_files import read_json, write_json

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from analysis.efficiency import scaling_curves
+from analysis.read.frames import load
 from analysis.report import first_screen, render
 from analysis.report.section import Section
 from analysis.report.sections import build_all, scaling
 from analysis.report.summary import summarize
-from analysis.runs.load import load
 from analysis.stragglers import of_runs
 from analysis.study import Study
 from tests.support.fake_runs import fake_run, fake_sweep

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.runs.collectives import COLLECTIVE_COLUMNS
-from analysis.runs.frames import STEP_COLUMNS, Frames, load_frames
-from analysis.runs.hardware import HARDWARE_COLUMNS
-from analysis.runs.step_records import read_steps
+from analysis.read.collectives import COLLECTIVE_COLUMNS
+from analysis.read.frames import STEP_COLUMNS, Frames, load_frames
+from analysis.read.samples import HARDWARE_COLUMNS
+from analysis.read.step_records import read_steps
 from disttrain.records.json_files import read_json, write_json, write_text
 from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import PHASES

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from analysis.efficiency import scaling_curves
+from analysis.read.frames import load
 from analysis.report.sections import goodput, pop
-from analysis.runs.load import load
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from disttrain.records.json_files import read_jsonl, write_text

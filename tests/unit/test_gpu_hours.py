@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import submit as command_line
-from analysis.runs.load import load
+from analysis.read.frames import load
 from disttrain.config.config_tree import Config
 from disttrain.records import gpu_hours
 from disttrain.records.gpu_hours import RunGpuHours

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from analysis.read.frames import load
 from analysis.report import first_screen
 from analysis.report.sections import scaling
-from analysis.runs.load import load
 from analysis.study import Study, make_study
 from disttrain.records.json_files import read_json, write_json
 from tests.support.fake_runs import fake_run, fake_sweep

@@ -8,10 +8,10 @@ import pytest
 
 import submit
 from analysis.efficiency import scaling_curves
+from analysis.read.frames import load
 from analysis.report import first_screen
 from analysis.report.notices import of_study
 from analysis.report.sections import bottlenecks, build_all
-from analysis.runs.load import load
 from analysis.study import Study, make_study
 from tests.unit.test_ingest import compute_and_transfer, ingest, rows, table
 

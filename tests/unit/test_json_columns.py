@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analysis.runs.json_columns import read_columns, read_numbers, read_object
+from analysis.read.json_columns import read_columns, read_numbers, read_object
 from disttrain.records.json_files import CorruptFile
 
 WHOLE, REAL = ("step", "samples"), ("step_s", "wait_s")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from analysis.runs.line_rate import line_rate_bytes_per_s
+from analysis.read.attempts import line_rate_bytes_per_s
 from disttrain.records.json_files import write_json
 from tests.support.fake_runs import fake_run
 

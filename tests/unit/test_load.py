@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 from analysis.efficiency import scaling_curves
-from analysis.runs import step_records, training_curves
-from analysis.runs.load import COLUMNS, KnownState, load, swept_keys
+from analysis.read import step_records, training_curves
+from analysis.read.frames import COLUMNS, KnownState, load, swept_keys
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, write_json, write_text
 from disttrain.records.run_directory import RunDir
@@ -208,7 +208,7 @@ def test_losses_keep_a_loss_that_was_not_finite_as_missing(tmp_path: Path) -> No
 
 def test_analysis_imports_neither_torch_nor_jobs() -> None:
     code = (
-        "import sys, analysis.report, analysis.runs.load, analysis.figures.png;"
+        "import sys, analysis.report, analysis.read.load, analysis.figures.png;"
         "sys.exit(any(name in sys.modules for name in ('torch', 'jobs', 'matplotlib.pyplot')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

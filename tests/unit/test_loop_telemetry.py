@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 import submit
 from analysis.efficiency import scaling_curves
+from analysis.read.frames import load
 from analysis.report.notices import notices
-from analysis.runs.load import load
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, read_jsonl, write_json
 from disttrain.records.run_directory import RunDir

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.runs import map_runs
-from analysis.runs.load import load
+from analysis.read import map_runs
+from analysis.read.frames import load
 from analysis.step_statistics import step_statistics
 from tests.support.fake_runs import fake_sweep
 

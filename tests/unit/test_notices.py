@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from analysis.efficiency import scaling_curves
+from analysis.read.frames import load
 from analysis.report import limits_text, notices
 from analysis.report.run_records import provenance
-from analysis.runs.load import load
 from analysis.study import Study
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from analysis.runs.load import load
+from analysis.read.frames import load
 from disttrain.records.json_files import read_json
 from tests.support.fake_runs import fake_sweep
 

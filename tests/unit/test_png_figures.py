@@ -22,8 +22,8 @@ from analysis.figures.step_time_figures import ecdf_figure, latency_figure
 from analysis.figures.style import DPI, PHASE_COLOURS, PHASE_NAMES, WIDTH_IN
 from analysis.figures.training_figures import gradient_norm_figure, training_figure
 from analysis.figures.utilization_figure import utilization_figure
-from analysis.runs import training_curves
-from analysis.runs.load import load
+from analysis.read import training_curves
+from analysis.read.frames import load
 from analysis.stats.estimates import Estimate
 from disttrain.records.steps import PHASES
 from tests.support.fake_runs import fake_sweep

@@ -8,8 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from analysis.read.attempts import PREFLIGHT_COLUMNS, preflight_columns
 from analysis.report import preflight_text
-from analysis.runs.preflight import COLUMNS, preflight_columns
 from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import RunDir
 from jobs.node.preflight.checks import Problem
@@ -24,11 +24,11 @@ def write(run: RunDir, attempt: int, mode: str, *problems: Problem, seconds: flo
 
 
 def row(run: RunDir) -> dict[str, object]:
-    return {"sweep": "s", "run": run.name, **dict.fromkeys(COLUMNS), **preflight_columns(run)}
+    return {"sweep": "s", "run": run.name, **dict.fromkeys(PREFLIGHT_COLUMNS), **preflight_columns(run)}
 
 
 def table(*runs: RunDir) -> pd.DataFrame:
-    return pd.DataFrame([row(run) for run in runs]).astype(COLUMNS)
+    return pd.DataFrame([row(run) for run in runs]).astype(PREFLIGHT_COLUMNS)
 
 
 def test_warnings_cost_and_skipped_checks(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from analysis.efficiency import scaling_curves
 from analysis.profiled_communication import bus_bandwidth, unrepresentative
+from analysis.read.frames import load
 from analysis.report.sections import communication
-from analysis.runs.load import load
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from disttrain.records.communication import CollectiveSummary, CommSummary

@@ -14,14 +14,14 @@ import pandas as pd
 import pytest
 
 from analysis.efficiency import scaling_curves
+from analysis.read.frames import load
+from analysis.read.step_records import step_times_s
 from analysis.report import render, scaling_text, write
 from analysis.report.__main__ import main
 from analysis.report.model import Report
 from analysis.report.section import Section
 from analysis.report.sections import build_all, cost
 from analysis.report.summary import summarize
-from analysis.runs.load import load
-from analysis.runs.step_records import step_times_s
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from disttrain.errors import ConfigError

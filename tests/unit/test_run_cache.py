@@ -8,9 +8,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.runs import cache, step_columns
-from analysis.runs.frames import load_frames
-from analysis.runs.json_columns import read_numbers
+from analysis.read import cache, step_columns
+from analysis.read.frames import load_frames
+from analysis.read.json_columns import read_numbers
 from disttrain.records.json_files import write_text
 from tests.support.fake_runs import fake_run, fake_sweep
 

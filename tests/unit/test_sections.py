@@ -13,6 +13,7 @@ import pytest
 
 from analysis.efficiency import scaling_curves
 from analysis.losses.pop import FACTORS
+from analysis.read.frames import load
 from analysis.report import render, write
 from analysis.report.definitions import DEFINITIONS
 from analysis.report.section import Figure, Section
@@ -26,7 +27,6 @@ from analysis.report.sections import (
     training,
 )
 from analysis.report.summary import summarize
-from analysis.runs.load import load
 from analysis.stats.estimates import Estimate
 from analysis.study import Study, make_study
 from disttrain.records.communication import CommSummary

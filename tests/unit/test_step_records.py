@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.runs.step_records import read_steps
+from analysis.read.step_records import read_steps
 from disttrain.config.sections.telemetry import TelemetryConfig
 from disttrain.records.json_files import read_jsonl
 from disttrain.records.log_histogram import RESOLUTION, bin_of, durations

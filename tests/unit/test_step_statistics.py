@@ -12,12 +12,12 @@ import pytest
 
 from analysis import targets
 from analysis.efficiency import Curve, scaling_curves
+from analysis.read.frames import load
 from analysis.report import stationarity_text
 from analysis.report.cells import cell
 from analysis.report.headline import headline
 from analysis.report.sections import runs as runs_section
 from analysis.report.sections import validity
-from analysis.runs.load import load
 from analysis.step_statistics import measured_step_s, step_statistics
 from analysis.study import make_study
 from analysis.truncation import truncate, truncated_metrics

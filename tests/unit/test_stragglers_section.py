@@ -12,10 +12,10 @@ import pytest
 from analysis.efficiency import scaling_curves
 from analysis.losses.size_waterfalls import waterfalls
 from analysis.losses.waterfall import PERSISTENT, TRANSIENT
+from analysis.read.frames import load
 from analysis.report import first_screen, straggler_text
 from analysis.report.common import phases_s
 from analysis.report.sections import stragglers
-from analysis.runs.load import load
 from analysis.study import Study
 from analysis.units import percent
 from disttrain.records.json_files import read_json, write_json, write_text

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from analysis.read.frames import load
 from analysis.report.sections import communication, runs, waterfall
-from analysis.runs.load import load
 from analysis.study import Study, make_study
 from disttrain.records.communication import CollectiveSummary, CommSummary
 from disttrain.records.json_files import read_json, write_json

@@ -10,10 +10,10 @@ import pytest
 
 from analysis import targets
 from analysis.efficiency import scaling_curves
+from analysis.ingest.write import ingest
+from analysis.read.frames import load
 from analysis.report.section import Section
 from analysis.report.sections import targets as targets_section
-from analysis.runs.ingest import ingest
-from analysis.runs.load import load
 from analysis.stats.estimates import Estimate, not_stationary
 from analysis.study import Study
 from disttrain.errors import ConfigError

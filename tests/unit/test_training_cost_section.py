@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from analysis.read.frames import load
 from analysis.report import CostQuestion, check, write
 from analysis.report.sections import training_cost
-from analysis.runs.load import load
 from analysis.study import make_study
 from analysis.units import number
 from disttrain.errors import ConfigError

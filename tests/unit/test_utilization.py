@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from analysis import utilization
 from analysis.efficiency import scaling_curves
+from analysis.read.frames import load
 from analysis.report.sections import utilization as section_of_utilization
-from analysis.runs.load import load
 from analysis.study import Study
 from disttrain.records.json_files import write_text
 from disttrain.records.run_directory import RunDir

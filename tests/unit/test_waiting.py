@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from analysis.efficiency import loss_by_phase, scaling_curves
 from analysis.losses.waiting import TRANSFER, WAIT, as_recorded, curve_without_floor, without_floor
 from analysis.losses.waterfall import PhaseTimes, waterfall, with_series
-from analysis.runs.load import load
+from analysis.read.frames import load
 from disttrain.records.steps import PHASES
 from tests.support.fake_runs import fake_sweep
 

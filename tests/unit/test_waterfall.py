@@ -31,7 +31,7 @@ from analysis.losses.waterfall import (
     waterfall,
     with_series,
 )
-from analysis.runs.load import load
+from analysis.read.frames import load
 from analysis.stats.batch_means import mean_moments
 from analysis.stats.estimates import Estimate, LogMoments, difference, not_stationary
 from disttrain.records.json_files import read_json, write_json

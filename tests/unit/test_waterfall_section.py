@@ -15,9 +15,9 @@ from analysis.efficiency import Curve, Point, scaling_curves
 from analysis.losses import size_waterfalls
 from analysis.losses.compute_evidence import compute_state
 from analysis.losses.waterfall import RESIDUAL, Part, PhaseTimes, Waterfall, split_waiting
+from analysis.read.frames import load
 from analysis.report.section import Section
 from analysis.report.sections import waterfall
-from analysis.runs.load import load
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from tests.support.fake_runs import fake_run, fake_sweep

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from analysis.efficiency import Curve, Point
 from analysis.losses.waiting import TRANSFER, WAIT, as_recorded
 from analysis.profiled_communication import NOTHING_HIDDEN, bus_bandwidth, is_exposed, unrepresentative
+from analysis.read.attempts import line_rate_bytes_per_s
 from analysis.report.cells import cell
 from analysis.report.common import (
     all_points,
@@ -26,7 +27,6 @@ from analysis.report.common import (
     sources,
 )
 from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
-from analysis.runs.line_rate import line_rate_bytes_per_s
 from analysis.stats.estimates import Estimate, ratio_of_means
 from analysis.stragglers.of_runs import read_link_rates
 from analysis.study import Study

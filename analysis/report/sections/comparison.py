@@ -8,7 +8,7 @@ from typing import Any
 
 from analysis import comparison
 from analysis.comparison import PointComparison
-from analysis.differences import PARTS, Difference, Part, differences, unrecorded
+from analysis.read.differences import PARTS, Difference, Part, differences, unrecorded
 from analysis.report import comparison_parts
 from analysis.report.common import sources
 from analysis.report.section import Column, Section, Table

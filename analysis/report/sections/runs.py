@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from analysis.read.load import read_metrics
 from analysis.report import overlap_text
 from analysis.report.model import RunOverlap
 from analysis.report.run_records import none_if_missing, run_overlaps
 from analysis.report.section import Column, RunLink, Section, Table, Value
-from analysis.runs.load import read_metrics
 from analysis.study import Study
 from analysis.units import plural
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.runs.step_records import read_steps
+from analysis.read.step_records import read_steps
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
 from jobs.core.processes import host

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.runs.frames import load_frames
+from analysis.read.frames import load_frames
 from analysis.stragglers.of_runs import stragglers_of
 from tests.support.injected_delays import assert_about
 from tests.support.minicluster import SUBMIT, MiniCluster

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.runs.load import read_metrics
+from analysis.read.load import read_metrics
 
 
 def losses(table: pd.DataFrame) -> pd.DataFrame:

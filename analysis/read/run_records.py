@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.runs.collectives import read_collectives
-from analysis.runs.columns import Columns
-from analysis.runs.hardware import read_hardware
-from analysis.runs.hosts import RunHosts
-from analysis.runs.missing_ranks import missing_ranks
-from analysis.runs.step_columns import in_lineage, in_ranges, lineage_ends, read_step_columns
+from analysis.read.attempts import RunHosts
+from analysis.read.collectives import read_collectives
+from analysis.read.columns import Columns
+from analysis.read.missing_ranks import missing_ranks
+from analysis.read.samples import read_hardware
+from analysis.read.step_columns import in_lineage, in_ranges, lineage_ends, read_step_columns
 from disttrain.errors import in_one_line
 from disttrain.records.json_files import read_json_or_none
 from disttrain.records.run_directory import RunDir

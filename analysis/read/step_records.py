@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.runs.load import read_metrics
+from analysis.read.load import read_metrics
 from disttrain.records.json_files import read_jsonl
 from disttrain.records.log_histogram import durations
 from disttrain.records.metrics import Metrics

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from analysis.runs.columns import Columns, concatenated
-from analysis.runs.json_columns import read_columns
+from analysis.read.columns import Columns, concatenated
+from analysis.read.json_columns import read_columns
 from disttrain.records.run_directory import RunDir
 
 COLLECTIVE_COLUMNS: dict[str, str] = {

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from analysis.runs import preflight
-from analysis.runs.plausible import impossible_config, impossible_figure
-from analysis.runs.read_record import read_record
+from analysis.read import attempts
+from analysis.read.plausible import impossible_config, impossible_figure
+from analysis.read.read_record import read_record
 from disttrain.config.config_tree import config_fields
 from disttrain.config.dotted_keys import flat_values, get_key
 from disttrain.config.ranks import gpus_per_rank
@@ -93,7 +93,7 @@ COLUMNS: dict[str, str] = {
     "hours_bound": "Float64",  # most that one start may use by its time limit
     "queue_wait_s": "Float64",  # summed over all starts
     "usage_source": "string",  # sacct, or timestamps of the attempts
-    **preflight.COLUMNS,
+    **attempts.PREFLIGHT_COLUMNS,
     "torch": "string",
     "python": "string",
     "host": "string",
@@ -214,7 +214,7 @@ def _row(run: RunDir, known: KnownState | None) -> dict[str, Any]:
     }
     row["samples_per_s"] = (reported or {}).get("samples_per_s")
     row |= _planned(record) | _measured(metrics) | _cost(run, record, metrics)
-    row |= preflight.preflight_columns(run)
+    row |= attempts.preflight_columns(run)
     if row.get("world_size"):
         row["devices"] = row["world_size"] * (1 if row.get("device") == "cpu" else gpus_per_rank(config))
     return row if known is None else row | {"attempts": known.attempts}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from analysis.runs.columns import Columns
+from analysis.read.columns import Columns
 
 _NAMED = 8
 """Ranks that a message names."""

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from analysis.runs.cache import cached
-from analysis.runs.collectives import files_by_number
-from analysis.runs.columns import Columns, concatenated
-from analysis.runs.json_columns import read_numbers
+from analysis.read.cache import cached
+from analysis.read.collectives import files_by_number
+from analysis.read.columns import Columns, concatenated
+from analysis.read.json_columns import read_numbers
 from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import PHASES
 

@@ -8,14 +8,17 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.runs import cache, preflight
-from analysis.runs.collectives import COLLECTIVE_COLUMNS
-from analysis.runs.columns import FrameOfRuns
-from analysis.runs.hardware import HARDWARE_COLUMNS
-from analysis.runs.load import KnownState, load
-from analysis.runs.map_runs import map_runs
-from analysis.runs.run_records import read_run
-from analysis.runs.step_columns import SECONDS
+from analysis.read import attempts, cache
+from analysis.read.collectives import COLLECTIVE_COLUMNS
+from analysis.read.columns import FrameOfRuns
+from analysis.read.load import COLUMNS as COLUMNS
+from analysis.read.load import KnownState as KnownState
+from analysis.read.load import load as load
+from analysis.read.load import swept_keys as swept_keys
+from analysis.read.map_runs import map_runs
+from analysis.read.run_records import read_run
+from analysis.read.samples import HARDWARE_COLUMNS
+from analysis.read.step_columns import SECONDS
 
 STEP_COLUMNS: dict[str, str] = {
     "run": "category",  # `path` of the run
@@ -59,10 +62,10 @@ def load_frames(
 ) -> Frames:
     """Read the runs in these sweeps' folders; arguments and errors are those of `load`.
 
-    `reject_warned`: `included` of runs whose pre-flight had warnings is false (`preflight.reject_warned`).
+    `reject_warned`: `included` of runs whose pre-flight had warnings is false (`attempts.reject_warned`).
     """
     runs = load(sweeps, states, only)
-    return read_frames(preflight.reject_warned(runs) if reject_warned else runs, whole_sweeps=only is None)
+    return read_frames(attempts.reject_warned(runs) if reject_warned else runs, whole_sweeps=only is None)
 
 
 def read_frames(runs: pd.DataFrame, *, whole_sweeps: bool = False) -> Frames:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.runs.ingest_table import TableRun, drop_incomplete_steps, read_table, separate_waiting
+from analysis.ingest.table import TableRun, drop_incomplete_steps, read_table, separate_waiting
 from analysis.units import percent, plural
 from disttrain.errors import ConfigError
 from disttrain.records.annotation import AnnotationRecord

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from analysis.runs.json_columns import read_object
-from analysis.runs.plausible import impossible_number
+from analysis.read.json_columns import read_object
+from analysis.read.plausible import impossible_number
 from disttrain.records.base import SCHEMA_VERSION, Record
 from disttrain.records.json_files import CorruptFile
 

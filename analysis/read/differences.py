@@ -56,7 +56,7 @@ class Difference:
 def differences(
     runs: Sequence[Mapping[str, Any]], base_runs: Sequence[Mapping[str, Any]]
 ) -> list[Difference]:
-    """Properties in which the runs differ from the runs of the base: rows of `analysis.runs.load.load`.
+    """Properties in which the runs differ from the runs of the base: rows of `analysis.read.load.load`.
 
     Left out are config keys that change neither results nor speed, and variables that follow from the time of
     the start, the run directory or the code hash. A run without `run.json` or `env.json` has no values of

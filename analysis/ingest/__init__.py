@@ -1,0 +1,1 @@
+"""Run directories from the step times of another program."""
