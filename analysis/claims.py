@@ -5,7 +5,7 @@ The first row of `_CASES` that holds decides. Each case has its sentence in `rep
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -124,18 +124,25 @@ def _values(rows: Sequence[dict[str, Any]], column: str) -> list[str]:
 
 def _other_loss(pair: _Pair) -> str:
     """Final losses of one global batch, seed and number of steps, which an exact training reproduces."""
-    if pair.base.global_batch_size != pair.point.global_batch_size:
-        return ""
     base, point = pair.rows()
-    if len({row["steps"] for row in (*base, *point)}) > 1 or not all(map(_is_exact, (*base, *point))):
-        return ""
-    losses = [np.array([_final_loss(row) for row in rows], dtype=float) for rows in (base, point)]
-    means = [float(each.mean()) for each in losses]
-    spread = max(float(each.std(ddof=1)) if each.size > 1 else 0.0 for each in losses)
-    gap = abs(means[0] - means[1])
-    if not gap > max(LOSS_MARGIN * min(map(abs, means)), LOSS_SPREADS * spread):
+    means = losses_apart(base, point)
+    if means is None or not all(map(_is_exact, (*base, *point))):
         return ""
     return f"losses at {pair.sizes[0]} and {pair.sizes[1]} differ ({means[0]:.3g}; {means[1]:.3g})"
+
+
+def losses_apart(
+    base: Sequence[Mapping[str, Any]], point: Sequence[Mapping[str, Any]]
+) -> tuple[float, float] | None:
+    """Means of the final losses of two groups of runs if they differ at one global batch and number of
+    steps."""
+    if len({(row["global_batch_size"], row["steps"]) for row in (*base, *point)}) > 1:
+        return None
+    losses = [np.array([_final_loss(row) for row in rows], dtype=float) for rows in (base, point)]
+    means = float(losses[0].mean()), float(losses[1].mean())
+    spread = max(float(each.std(ddof=1)) if each.size > 1 else 0.0 for each in losses)
+    apart = abs(means[0] - means[1]) > max(LOSS_MARGIN * min(map(abs, means)), LOSS_SPREADS * spread)
+    return means if apart else None
 
 
 def _is_exact(row: dict[str, Any]) -> bool:
@@ -145,7 +152,7 @@ def _is_exact(row: dict[str, Any]) -> bool:
     return config.get("model.kind") in ("gpt", "mlp") and schemes in (None, "none")
 
 
-def _final_loss(row: dict[str, Any]) -> float:
+def _final_loss(row: Mapping[str, Any]) -> float:
     return float(row["valid_loss"]) if row["valid_loss"] == row["valid_loss"] else float("nan")
 
 

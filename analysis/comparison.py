@@ -7,10 +7,12 @@ chance.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
+from analysis.claims import WIDE, losses_apart
 from analysis.efficiency import Curve, Point, rate_ratio
 from analysis.stats.estimates import Estimate
 from analysis.stats.verdicts import EQUIVALENCE_MARGIN, Verdict, compare, verdicts
@@ -38,6 +40,24 @@ class PointComparison:
     verdict: Verdict
     reason: str
     """Reason for `unsettled`; else empty."""
+
+
+def is_settled(point: Point) -> bool:
+    """Whether the throughput of a point may be ranked among others (cheapest, fastest, Pareto-optimal).
+
+    It may be with an interval over repeats, unlike one repeat or steps that are not stationary, whose bounds
+    differ by less than a factor of 1.5. Points are ranked together only if their runs `trained_alike`.
+    """
+    rate = point.samples_per_s
+    return rate.low is not None and rate.high is not None and rate.high <= WIDE * rate.low
+
+
+def trained_alike(groups: Sequence[Sequence[Mapping[str, Any]]]) -> bool:
+    """Whether no two of these points, each the rows of `Study.runs_of`, trained differently.
+
+    Final losses are compared at one global batch and number of steps; of other batches they differ rightly.
+    """
+    return not any(losses_apart(one, other) for one, other in combinations(groups, 2))
 
 
 def against(

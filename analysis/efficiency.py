@@ -23,9 +23,6 @@ from analysis.read.differences import program_of
 from analysis.read.frames import swept_keys
 from analysis.stats.estimates import (
     Estimate,
-    LogMoments,
-    difference,
-    from_moments,
     geometric_mean,
     not_stationary,
     ratio,
@@ -68,9 +65,6 @@ class Point:
     efficiency: Estimate | None = None
     loss_by_phase: dict[str, float] | None = None
     """Share of the step that each phase takes beyond the base; the shares sum to 1 - efficiency."""
-    within_run: LogMoments | None = None
-    """Logarithm of the throughput of a single repeat, with the variance within the run; null without an
-    interval within the run."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +101,7 @@ def scaling_curves(
     Args:
         base: the size to compare with, as a size (`2`, `n2`) or a run of that size; each curve's smallest by
             default.
-        statistics: of the steps of the runs. A size with a run that is not stationary then has no interval,
-            and the throughput of a single repeat has an interval within the run.
+        statistics: of the steps of the runs. A size with a run that is not stationary then has no interval.
 
     Raises:
         ConfigError: no curve has the base.
@@ -139,16 +132,11 @@ def detect_scaling(points: Sequence[Point]) -> Scaling:
 def rate_ratio(point: Point, base: Point) -> Estimate:
     """Throughput of `point` / throughput of `base`.
 
-    Of one repeat each, the interval is within the runs: it lacks the spread between repeats. A side that is
-    not stationary leaves no interval.
+    A side that is not stationary leaves no interval.
     """
     found = ratio(point.samples_per_s_by_run, base.samples_per_s_by_run)
-    if "not stationary" in (point.samples_per_s.basis, base.samples_per_s.basis):
-        return not_stationary(found)
-    if point.within_run is None or base.within_run is None:
-        return found
-    moments = difference(point.within_run, base.within_run)
-    return from_moments(moments, 1, "within run")
+    moving = "not stationary" in (point.samples_per_s.basis, base.samples_per_s.basis)
+    return not_stationary(found) if moving else found
 
 
 def as_table(curves: Sequence[Curve]) -> pd.DataFrame:
@@ -196,23 +184,12 @@ def _other_program(points: Sequence[Point], unit: Unit, group: pd.DataFrame) -> 
     return ""
 
 
-def _throughput(runs: pd.DataFrame, statistics: RunStatistics) -> tuple[Estimate, LogMoments | None]:
-    """Geometric mean over repeats, whose interval has the basis that the runs allow; and `within_run`."""
-    rate = geometric_mean(runs["samples_per_s"].to_numpy(dtype=np.float64))
-    found = [statistics[path] for path in runs["path"] if path in statistics]
-    if not all(each.stationarity.publishable for each in found):
-        return not_stationary(rate), None
-    within = found[0].within_run if len(runs) == 1 and found else None
-    if within is None:
-        return rate, None
-    moments = within._replace(centre=float(np.log(rate.value)))
-    return from_moments(moments, 1, "within run"), moments
-
-
 def _point(size: int, runs: pd.DataFrame, statistics: RunStatistics) -> Point:
     first = runs.iloc[0]
     rates = runs["samples_per_s"].to_numpy(dtype=np.float64)
-    rate, within = _throughput(runs, statistics)
+    rate = geometric_mean(rates)
+    if not all(statistics[path].stationarity.publishable for path in runs["path"] if path in statistics):
+        rate = not_stationary(rate)
     global_batch = int(first["global_batch_size"])
     step_s = rate.inverse(global_batch)
     per_sample = (runs["tokens_per_s"] / runs["samples_per_s"]).mean()
@@ -233,7 +210,6 @@ def _point(size: int, runs: pd.DataFrame, statistics: RunStatistics) -> Point:
         tokens_per_s=None if pd.isna(per_sample) else float(per_sample) * rate.value,
         composition=_composition(runs, step_s.value),
         peak_memory_bytes=None if pd.isna(memory) else int(memory),
-        within_run=within,
     )
 
 

@@ -15,8 +15,8 @@ import pandas as pd
 from analysis.read.columns import Columns
 from analysis.read.map_runs import map_runs
 from analysis.read.run_records import read_run_steps
-from analysis.stats.batch_means import within_run
-from analysis.stats.estimates import Floats, LogMoments
+from analysis.stats.batch_means import relative_half_width
+from analysis.stats.estimates import Floats
 from analysis.stats.warm_up import Stationarity, stationarity
 
 
@@ -26,8 +26,8 @@ class StepStatistics:
 
     measured_steps: int
     stationarity: Stationarity
-    within_run: LogMoments | None
-    """Logarithm of the mean step time in seconds, with the variance between batches of steps; None for few
+    within_run: float | None
+    """Half of the interval of the mean step by the spread between steps, as a share of it; None for few
     steps."""
     not_truncated: str = ""
     """The repeat, and its reason, for which a warm-up that is too short stays in the mean."""
@@ -48,7 +48,7 @@ def step_statistics(table: pd.DataFrame) -> RunStatistics:
 
 def statistics_of(step_s: Floats) -> StepStatistics:
     """Statistics of the durations in seconds of measured steps, in order."""
-    return StepStatistics(step_s.size, stationarity(step_s), within_run(step_s))
+    return StepStatistics(step_s.size, stationarity(step_s), relative_half_width(step_s))
 
 
 def measured_step_s(steps: Columns) -> Floats:

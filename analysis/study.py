@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from analysis import utilization
 from analysis.costs.price_list import PriceList
 from analysis.efficiency import Curve, Point, scaling_curves
-from analysis.losses.phase_series import PhaseSeries, phase_series
 from analysis.losses.waiting import curve_without_floor, without_floor
-from analysis.losses.waterfall import PhaseTimes, phase_times, with_series
+from analysis.losses.waterfall import PhaseTimes, phase_times
 from analysis.overlaps import Overlap, overlaps_of
 from analysis.read import step_records, training_curves
 from analysis.read.frames import Frames, read_frames
@@ -185,24 +184,9 @@ class Study:
         key = (curve.sweep, *point.runs)
         if key not in self._phase_times:
             times = phase_times(point, curve, self.included)
-            times = with_series(times, self._phase_series(curve, point))
             floor_s = self._floors_s(curve).get(point.runs)
             self._phase_times[key] = times if floor_s is None else without_floor(times, floor_s)
         return self._phase_times[key]
-
-    def _phase_series(self, curve: Curve, point: Point) -> PhaseSeries | None:
-        """Steps of the one repeat of a point; None for several."""
-        if len(point.runs) > 1:
-            return None
-        (row,) = self.runs_of(curve, point)
-        found = self._rows_of_steps.get(row["path"])
-        return None if found is None else phase_series(self.frames.steps.iloc[found], point.world_size)
-
-    @cached_property
-    def _rows_of_steps(self) -> Mapping[str, Any]:
-        """Positions of the rows of `frames.steps` by run."""
-        indices = self.frames.steps.groupby("run", observed=True).indices
-        return {str(path): rows for path, rows in indices.items()}
 
     @cached_property
     def _phase_times(self) -> dict[tuple[str, ...], PhaseTimes]:

@@ -36,8 +36,7 @@ class SizeCost:
     """In the currency of the price list; None without a price."""
     meets: Meets | None
     """Whether the training ends within the deadline; `undecided` where the deadline lies in the interval, and
-    without an interval. None without a deadline. Of one repeat, the interval is within the run: `time_s` has
-    the basis."""
+    without an interval. None without a deadline."""
 
 
 def seconds_of(deadline: str) -> float:

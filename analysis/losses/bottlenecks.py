@@ -4,8 +4,8 @@ With s the share of the step T that a phase takes, throughput without that phase
 the ceiling s / (1 - s). It is no forecast, because the removed time can move to another phase. Compute and
 optimizer are needed, so that only their part beyond the prediction of the base counts.
 
-A bottleneck is significant if the lower bound of its share over repeats exceeds `MATERIAL`. One repeat has at
-most an interval within the run and no significant bottleneck; neither have steps that are not stationary.
+A bottleneck is significant if the lower bound of its share over repeats exceeds `MATERIAL`. One repeat has no
+significant bottleneck; neither have steps that are not stationary.
 """
 
 from __future__ import annotations
@@ -66,8 +66,7 @@ def bottlenecks(
     """
     costs = straggler_s or {}
     phases = {name: point.phases[name] - costs.get(name, 0.0) for name in point.phases}
-    # the steps of a single repeat have the seconds of stragglers in their phases
-    point = replace(point, phases=phases, series=None if costs else point.series)
+    point = replace(point, phases=phases)
     removable = {name: point.share_of_step([name]) for name in PHASES if name not in NEEDED}
     if base is not None and base is not point:
         parts = {part.name: part.share for part in waterfall(point, base).parts}

@@ -32,8 +32,7 @@ from itertools import pairwise
 import pandas as pd
 
 from analysis.losses.log_mean import additive_parts
-from analysis.stats.batch_means import mean_moments
-from analysis.stats.estimates import Estimate, Floats, LogMoments, from_moments, geometric_mean
+from analysis.stats.estimates import Estimate, Floats, geometric_mean
 from analysis.stragglers.persistence import unbiased_loss
 
 FACTORS = ("persistent_balance", "transient_balance", "host", "transfer")
@@ -124,12 +123,9 @@ def _chain(found: RankSteps) -> list[Floats]:
 
 
 def over_repeats(runs: Sequence[RankSteps]) -> dict[str, Estimate]:
-    """`parallel_efficiency` and the factors, geometric means over repeats; of one repeat, within the run."""
-    if len(runs) == 1:
-        found = _within_run(runs[0])
-    else:
-        each = [{EFFICIENCY: parallel_efficiency(run), **factors(run)} for run in runs]
-        found = {name: geometric_mean([one[name] for one in each]) for name in (EFFICIENCY, *FACTORS)}
+    """`parallel_efficiency` and the factors, geometric means over repeats."""
+    each = [{EFFICIENCY: parallel_efficiency(run), **factors(run)} for run in runs]
+    found = {name: geometric_mean([one[name] for one in each]) for name in (EFFICIENCY, *FACTORS)}
     return {name: _at_most_one(estimate) for name, estimate in found.items()}
 
 
@@ -138,23 +134,6 @@ def _at_most_one(estimate: Estimate) -> Estimate:
     if estimate.high is None:
         return estimate
     return replace(estimate, high=max(estimate.value, min(estimate.high, 1.0)))
-
-
-def _within_run(run: RankSteps) -> dict[str, Estimate]:
-    """`parallel_efficiency` and the factors of one run, each a ratio of sums over records."""
-    chain = _chain(run)
-    pairs = [(chain[0], chain[-1]), *pairwise(chain)]
-    return {name: _ratio_of_sums(*pair) for name, pair in zip((EFFICIENCY, *FACTORS), pairs, strict=True)}
-
-
-def _ratio_of_sums(above: Floats, below: Floats) -> Estimate:
-    """Ratio of two sums over the same records, with an interval by batch means of the linearized logarithm
-    (delta method); without one for too few records. The slowest rank of the run counts as given."""
-    value = float(above.sum() / below.sum())
-    moments = mean_moments(above / above.mean() - below / below.mean())
-    if moments is None:
-        return Estimate(value, None, None, 1)
-    return from_moments(LogMoments(math.log(value), moments.variance, moments.freedom), 1, "within run")
 
 
 def parallel_efficiency(found: RankSteps) -> float:

@@ -22,11 +22,8 @@ WAIT, TRANSFER = "comm_wait_s", "comm_transfer_s"
 def without_floor(times: PhaseTimes, floor_s: Floats) -> PhaseTimes:
     """The times with the floor as transfer, at most the recorded waiting; `floor_s`: shape (repeats,)."""
     moved_s = np.minimum(times.phases[WAIT], floor_s)
-    phases = {**times.phases, **_moved(times.phases, moved_s)}
-    series = times.series
-    if series is not None:
-        series = {**series, **_moved(series, np.float64(moved_s[0]))}
-    return replace(times, phases=phases, series=series, floor_s=moved_s)
+    moved = {WAIT: times.phases[WAIT] - moved_s, TRANSFER: times.phases[TRANSFER] + moved_s}
+    return replace(times, phases={**times.phases, **moved}, floor_s=moved_s)
 
 
 def as_recorded(times: PhaseTimes) -> PhaseTimes:
@@ -34,10 +31,6 @@ def as_recorded(times: PhaseTimes) -> PhaseTimes:
     if times.floor_s is None:
         return times
     return replace(without_floor(times, -times.floor_s), floor_s=None)
-
-
-def _moved(seconds: Mapping[str, Floats], moved_s: Floats | np.float64) -> dict[str, Floats]:
-    return {WAIT: seconds[WAIT] - moved_s, TRANSFER: seconds[TRANSFER] + moved_s}
 
 
 def curve_without_floor(

@@ -22,12 +22,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.stats import t as student_t
 
 from analysis.efficiency import Curve, Point
-from analysis.losses.phase_series import PhaseSeries
-from analysis.stats.batch_means import mean_moments
-from analysis.stats.estimates import CONFIDENCE, Estimate, geometric_mean, not_stationary, ratio_of_means
+from analysis.stats.estimates import Estimate, geometric_mean, not_stationary, ratio_of_means, t_quantile
 from disttrain.records.gpu_hours import devices_of, unit_of
 from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json_or_none
@@ -74,8 +71,6 @@ class PhaseTimes:
     """GPUs of the run, or ranks where it has none."""
     stationary: bool = True
     """Whether the means of all repeats are of stationary steps; otherwise no mean has an interval."""
-    series: PhaseSeries | None = None
-    """Steps of a single repeat, for intervals within the run."""
     floor_s: Floats | None = None
     """Noise floor of waiting that counts as transfer, of shape (repeats,); None where it is unknown."""
 
@@ -85,20 +80,8 @@ class PhaseTimes:
         return share if self.stationary else not_stationary(share)
 
     def share_of_step(self, names: Sequence[str]) -> Estimate:
-        """Share of the step in these phases, by the ratio of sums of the same repeats or, of one repeat, of
-        the same steps: a long step has long phases, so that the share varies less than its numerator."""
-        share = self.mean_share(np.sum([self.phases[name] for name in names], axis=0))
-        if self.series is None or not self.stationary:
-            return share
-        seconds, step_s = np.sum([self.series[name] for name in names], axis=0), self.series["step_s"]
-        return _not_negative(_within_run(share.value, (seconds - share.value * step_s) / self.step_s[0]))
-
-    def within_run(self, names: Sequence[str]) -> Estimate | None:
-        """Seconds of a step in these phases of the one repeat, at least 0; None without its series."""
-        if self.series is None:
-            return None
-        value = float(sum(self.phases[name][0] for name in names))
-        return _not_negative(_within_run(value, np.sum([self.series[name] for name in names], axis=0)))
+        """Share of the step in these phases, by the ratio of sums of the same repeats."""
+        return self.mean_share(np.sum([self.phases[name] for name in names], axis=0))
 
     @property
     def mean_step_s(self) -> float:
@@ -191,15 +174,8 @@ def devices_of_run(rows: pd.DataFrame) -> int:
         return int(first["world_size"])
 
 
-def with_series(times: PhaseTimes, series: PhaseSeries | None) -> PhaseTimes:
-    """The times with the steps of the one repeat; unchanged for several repeats."""
-    return times if len(times.step_s) > 1 else replace(times, series=series)
-
-
 def split_waiting(times: PhaseTimes, persistent: Floats) -> PhaseTimes:
     """The times with waiting as two phases: for ranks that are always slow, and for late ones in turn.
-
-    The division of a single repeat has no interval within the run.
 
     Args:
         persistent: share of the waiting of each repeat that is persistent
@@ -219,12 +195,11 @@ def _parts(phases: Mapping[str, Floats], step_s: Floats) -> dict[str, Floats]:
 def waterfall(point: PhaseTimes, base: PhaseTimes) -> Waterfall:
     """The waterfall of `point` against `base`, which have the same phases.
 
-    Intervals have the repeat as their unit; of one repeat each, they are within the runs.
+    Intervals have the repeat as their unit.
     """
     work = (point.samples / point.ranks) / (base.samples / base.ranks)
     actual_s, ideal_s = point.mean_step_s, work * base.mean_step_s
     means, ideal_parts = point.mean_parts, {name: work * s for name, s in base.mean_parts.items()}
-    series = _series_of_both(point, base)
     parts = []
     for name in (name for name in ORDER if name in means):
         delta_s = means[name] - ideal_parts[name]
@@ -233,26 +208,10 @@ def waterfall(point: PhaseTimes, base: PhaseTimes) -> Waterfall:
         share = delta_s / actual_s  # a ratio: its variance by linearization
         linear = (own - share * point.step_s) / actual_s
         shares = _with_interval(share, linear, others / actual_s)
-        if series is not None and name in series[0]:
-            (own_series, step_series), base_series = (series[0][name], series[0]["step_s"]), series[1][name]
-            seconds = _within_run(delta_s, own_series, work * base_series)
-            linear = (own_series - share * step_series) / actual_s
-            shares = _within_run(share, linear, work * base_series / actual_s)
         if not (point.stationary and base.stationary):
             seconds, shares = not_stationary(seconds), not_stationary(shares)
         parts.append(Part(name, seconds, shares))
     return Waterfall(ideal_s, actual_s, tuple(parts), point.devices, point.samples, ideal_parts)
-
-
-def _series_of_both(point: PhaseTimes, base: PhaseTimes) -> tuple[PhaseSeries, PhaseSeries] | None:
-    """Steps of the parts and of `step_s` of two single repeats; None unless both are known."""
-    if point.series is None or base.series is None:
-        return None
-    found = []
-    for series in (point.series, base.series):
-        phases = {name: seconds for name, seconds in series.items() if name != "step_s"}
-        found.append({**_parts(phases, series["step_s"]), "step_s": series["step_s"]})
-    return found[0], found[1]
 
 
 def scales(
@@ -311,20 +270,6 @@ def _with_interval(value: float, own: Floats, base: Floats) -> Estimate:
     return Estimate(value, value - half, value + half, repeats)
 
 
-def _not_negative(found: Estimate) -> Estimate:
-    return found if found.low is None else replace(found, low=max(0.0, found.low))
-
-
-def _within_run(value: float, *series: Floats) -> Estimate:
-    """`value` of single repeats with the interval of their steps, whose means are added or subtracted."""
-    found = [mean_moments(each) for each in series]
-    known = [(each.variance, each.freedom) for each in found if each is not None]
-    if len(known) < len(found):
-        return Estimate(value, None, None, 1)
-    half = _half_width(known)
-    return Estimate(value, value - half, value + half, 1, "within run")
-
-
 def _half_width(moments: Sequence[tuple[float, float]]) -> float:
     """Of the t interval of a sum of means with these variances and degrees of freedom, by Welch (1947)."""
     total = sum(variance for variance, _ in moments)
@@ -332,4 +277,4 @@ def _half_width(moments: Sequence[tuple[float, float]]) -> float:
         return 0.0
     shares = [(variance / total, freedom) for variance, freedom in moments]  # tiny squares would be 0
     freedom = 1 / sum(share**2 / freedom for share, freedom in shares)
-    return float(student_t.ppf((1 + CONFIDENCE) / 2, freedom)) * math.sqrt(total)
+    return float(t_quantile(freedom)) * math.sqrt(total)

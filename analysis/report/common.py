@@ -45,30 +45,20 @@ def point_name(study: Study, curve: Curve, point: Point) -> str:
 def interval_basis(estimates: Iterable[Estimate | None]) -> str:
     """Intervals that these estimates have, as the end of `with ...`: `95 % intervals over repeats`."""
     known = [each for each in estimates if each is not None]
-    bounded = {each.basis for each in known if each.low is not None}
-    kind = f"{percent(CONFIDENCE, 0)} intervals"
-    if "within run" in bounded:
-        over = "over repeats, or " if "repeats" in bounded else ""
-        return f"{kind} {over}within the run where there is one repeat"
-    if bounded:
-        return f"{kind} over repeats"
+    if any(each.low is not None for each in known):
+        return f"{percent(CONFIDENCE, 0)} intervals over repeats"
     reasons = {"not stationary" if each.basis == "not stationary" else "one repeat" for each in known}
     return f"no interval: {' or '.join(sorted(reasons))}" if known else "no interval"
 
 
 def has_bars(estimates: Iterable[Estimate | None]) -> bool:
-    """Whether a figure draws an interval: those between repeats alone."""
-    return any(each is not None and each.basis == "repeats" and each.low is not None for each in estimates)
+    """Whether a figure draws an interval."""
+    return any(each is not None and each.low is not None for each in estimates)
 
 
 def bars_text(estimates: Iterable[Estimate | None]) -> str:
-    """A sentence on the intervals that a figure draws, or on those that it leaves out; empty without any."""
-    known = list(estimates)
-    drawn = f"Bars are {percent(CONFIDENCE, 0)} intervals over repeats." if has_bars(known) else ""
-    if not any(each is not None and each.basis == "within run" and each.low is not None for each in known):
-        return drawn
-    left_out = "Intervals within one run are not drawn, as they lack the spread between repeats."
-    return sentence([drawn, left_out])
+    """A sentence on the intervals that a figure draws; empty without any."""
+    return f"Bars are {percent(CONFIDENCE, 0)} intervals over repeats." if has_bars(estimates) else ""
 
 
 def points_text(study: Study, count: int) -> str:
@@ -193,19 +183,13 @@ def run_key(sweep: str, run: str) -> str:
     return f"{sweep}/{run}"
 
 
-def over_repeats(
-    point: Point, values: Iterable[float | None], within_run: Estimate | None = None
-) -> Estimate | None:
+def over_repeats(point: Point, values: Iterable[float | None]) -> Estimate | None:
     """Mean of a quantity of at least 0 over the repeats that measured it; None without any.
 
-    One repeat has the interval of `within_run`, if given. There is no interval where steps of the point are
-    not stationary.
+    There is no interval where steps of the point are not stationary.
     """
     known = [value for value in values if value is not None]
-    if not known:
-        return None
-    mean = share_mean(known)
-    return of_steps(point, within_run if within_run and len(known) == 1 else mean)
+    return of_steps(point, share_mean(known)) if known else None
 
 
 def of_steps(point: Point, estimate: Estimate) -> Estimate:
@@ -224,7 +208,7 @@ def phases_s(study: Study, curve: Curve, point: Point, names: Sequence[str]) -> 
     times = study.phase_times(curve, point)
     value = sum(point.composition[name] or 0.0 for name in measured)
     seconds = sum(times.phases[name] for name in measured)
-    mean = over_repeats(point, seconds, times.within_run(measured))  # type: ignore[arg-type]
+    mean = over_repeats(point, seconds)  # type: ignore[arg-type]
     assert mean is not None
     return mean.scaled(value / mean.value) if mean.value else mean
 

@@ -67,12 +67,10 @@ _ALL = (
         "Interval",
         "exp(mean log X ± t · standard error)",
         "95 % nominal coverage; the repeat of a run is the unit, because the steps of a run are correlated. "
-        "Student's t on logarithms; for ratios, Welch's degrees of freedom. Throughput and step time of a "
-        "single repeat, and ratios of two such runs, have an interval marked 'within the run': Student's t "
-        "on means of 5 or 10 batches of steps, without the spread between repeats. Means that may be 0, such "
-        "as those of phases, have Student's t without logarithms; the interval is cut at 0. Their interval "
-        "of a single repeat is also one within the run; it needs the step records of all ranks. The figures "
-        "of stragglers have such an interval, too, on means of up to 10 batches of steps. A size with a run "
+        "Student's t on logarithms; for ratios, Welch's degrees of freedom. One repeat has "
+        "none. Means that may be 0, such as those of phases, have Student's t without logarithms; the "
+        "interval is cut at 0. The figures of stragglers have an interval 'within the run', on means of up "
+        "to 10 batches of its steps. A size with a run "
         "that is not stationary has none; a run that is too short to test has one.",
         "Welch, Biometrika 1947",
     ),
@@ -119,9 +117,8 @@ _ALL = (
         "of the ranks over the run, without the bias of the maximum (as P of the loss to stragglers), "
         "balance within steps, time on the host, transfer. CS: computation "
         "scaling, useful time that the base predicts / useful time. The product is exact. Losses in "
-        "percentage points are logarithmic-mean parts, which sum exactly to 1 - E. The interval of one "
-        "repeat is within the run: batch means of the linearized logarithm of each ratio of sums (delta "
-        "method). Intervals are cut at 100 %.",
+        "percentage points are logarithmic-mean parts, which sum exactly to 1 - E. "
+        "Intervals are cut at 100 %.",
         "POP Centre of Excellence, standard metrics; Ang, Energy Policy 33 (2005)",
     ),
     Definition(

@@ -31,8 +31,9 @@ def method(table: pd.DataFrame) -> list[str]:
         f"count{_profiled(included)}; all other steps do.",
         "Over repeats: geometric mean. Speed-up S(N) = X(N) / X(N0) and efficiency E(N) = S(N) N0 / N, "
         "with X the throughput, N the ranks and N0 the base's: one formula for weak and strong scaling.",
-        f"Intervals have {percent(CONFIDENCE, 0)} nominal coverage. {_intervals(included)} A size with a run "
-        "that is not stationary has none.",
+        f"Intervals have {percent(CONFIDENCE, 0)} nominal coverage. Their unit is "
+        "the run: Student's t on logarithms over repeats, for ratios with Welch's degrees of freedom. One "
+        "repeat, and a size with a run that is not stationary, have none.",
         "The phases of a step are compute, input, exposed communication (waiting for peers, data transfer), "
         "optimizer, checkpoint and other. They have no gap and no overlap. Their shares of the step "
         "are ratios of sums over ranks, measured steps and repeats; each bar is as long as the table's step.",
@@ -46,20 +47,6 @@ def method(table: pd.DataFrame) -> list[str]:
         runs = plural(len(unmeasured), "run")
         lines.append(f"Exposed communication was not measured in {runs}; other phases include it there.")
     return lines
-
-
-def _intervals(included: pd.DataFrame) -> str:
-    """The unit of the intervals; first the kind that the page has."""
-    between = (
-        "Intervals over repeats have the run as their unit: Student's t on logarithms, for ratios with "
-        "Welch's degrees of freedom."
-    )
-    within = (
-        "One repeat has intervals within the run: Student's t on batches of its steps; ratios of two such "
-        "runs have them, too."
-    )
-    repeated = included["repeat"].fillna(0).max() > 0
-    return f"{between} {within}" if repeated else f"{within} {between}"
 
 
 def _truncated(included: pd.DataFrame) -> str:

@@ -87,6 +87,4 @@ def share_text(part: Part) -> str:
 
 def repeat_mark(part: Part) -> str:
     """A mark of parts that have no interval between repeats; empty for those that have one."""
-    if part.share.basis == "within run":
-        return " (one repeat: interval within the run)"
     return " (one repeat)" if part.share.low is None and part.share.basis == "repeats" else ""

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import t as student_t
+from scipy.special import stdtrit
 
 CONFIDENCE = 0.95
 """Nominal coverage of all intervals."""
@@ -27,8 +27,9 @@ Floats = NDArray[np.float64]
 
 
 Basis = Literal["repeats", "within run", "not stationary", "maximum"]
-"""Basis of an interval: the spread between repeats, or between batches of steps of the one repeat. The mean
-of a run that is not stationary has no interval; neither has the maximum of all repeats."""
+"""Basis of an interval: the spread between repeats, or between the steps of one run (of a rank against the
+others of that run). The mean of a run that is not stationary has no interval; neither has the maximum of all
+repeats."""
 
 
 class LogMoments(NamedTuple):
@@ -75,6 +76,12 @@ class Estimate:
         )
 
 
+def t_quantile(freedom: ArrayLike, confidence: float = CONFIDENCE) -> Floats:
+    """Half width of a two-sided interval of Student's t in standard errors."""
+    half: Floats = stdtrit(freedom, 0.5 + confidence / 2)
+    return half
+
+
 class Bounds(NamedTuple):
     """Point estimates and interval bounds, one per series; NaN without an interval."""
 
@@ -116,7 +123,7 @@ def share_mean(values: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
     centre = float(shares.mean())
     if shares.size == 1:
         return Estimate(centre, None, None, 1)
-    half = float(student_t.ppf(0.5 + confidence / 2, shares.size - 1) * shares.std(ddof=1))
+    half = float(t_quantile(shares.size - 1, confidence) * shares.std(ddof=1))
     half /= float(np.sqrt(shares.size))
     return Estimate(centre, max(0.0, centre - half), centre + half, shares.size)
 
@@ -131,7 +138,7 @@ def ratio_of_means(values: ArrayLike, base: ArrayLike, confidence: float = CONFI
     if upper.size == 1:
         return Estimate(found, None, None, 1)
     spread = float(((upper - found * lower) / lower.mean()).std(ddof=1))
-    half = float(student_t.ppf(0.5 + confidence / 2, upper.size - 1)) * spread / float(np.sqrt(upper.size))
+    half = float(t_quantile(upper.size - 1, confidence)) * spread / float(np.sqrt(upper.size))
     return Estimate(found, max(0.0, found - half), found + half, upper.size)
 
 
@@ -154,12 +161,10 @@ def difference(moments: LogMoments, base: LogMoments) -> LogMoments:
     return LogMoments(moments.centre - base.centre, total, float(freedom))
 
 
-def from_moments(
-    moments: LogMoments, repeats: int, basis: Basis = "repeats", confidence: float = CONFIDENCE
-) -> Estimate:
+def from_moments(moments: LogMoments, repeats: int, confidence: float = CONFIDENCE) -> Estimate:
     """The estimate of the quantity with this logarithm."""
     centre, variance, freedom = (np.asarray(value) for value in moments)
-    return replace(_estimate(_bounds(centre, variance, freedom, confidence), repeats), basis=basis)
+    return _estimate(_bounds(centre, variance, freedom, confidence), repeats)
 
 
 def not_stationary(estimate: Estimate) -> Estimate:
@@ -177,7 +182,7 @@ def _log_moments(values: ArrayLike) -> tuple[Floats, Floats, int]:
 
 
 def _bounds(centre: Floats, variance: Floats, freedom: Floats, confidence: float) -> Bounds:
-    half = student_t.ppf(0.5 + confidence / 2, freedom) * np.sqrt(variance)
+    half = t_quantile(freedom, confidence) * np.sqrt(variance)
     half = np.where(variance == 0, 0.0, half)  # no spread: degrees of freedom are 0/0, the width is zero
     return Bounds(np.exp(centre), np.exp(centre - half), np.exp(centre + half))
 

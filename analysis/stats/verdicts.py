@@ -22,8 +22,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import false_discovery_control
-from scipy.stats import t as student_t
+from scipy.special import stdtr
 
 from analysis.stats.estimates import CONFIDENCE, Estimate, LogMoments, difference, from_moments, log_moments
 
@@ -69,10 +68,10 @@ def verdicts(comparisons: Sequence[Comparison], level: float = 1 - CONFIDENCE) -
 
 def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
     """Adjusted p values; NaN, a test that could not be made, stays NaN and does not count."""
-    values = np.array(p_values)
-    made = ~np.isnan(values)
-    if made.any():
-        values[made] = false_discovery_control(values[made])
+    values = np.array(p_values, dtype=np.float64)
+    order = np.argsort(values)[: np.count_nonzero(~np.isnan(values))]  # NaN comes last
+    scaled = values[order] * order.size / np.arange(1, order.size + 1)
+    values[order] = np.minimum(1.0, np.minimum.accumulate(scaled[::-1])[::-1])
     return [float(value) for value in values]
 
 
@@ -88,4 +87,4 @@ def _tail(moments: LogMoments, distance: float) -> float:
     """Probability of a t value below `distance` / standard error; NaN without a variance."""
     if moments.variance == 0:
         return 0.0 if distance < 0 else 1.0
-    return float(student_t.cdf(distance / np.sqrt(moments.variance), moments.freedom))
+    return float(stdtr(moments.freedom, distance / np.sqrt(moments.variance)))

@@ -23,9 +23,8 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import t as student_t
 
-from analysis.stats.estimates import Floats
+from analysis.stats.estimates import Floats, t_quantile
 
 StationarityVerdict = Literal["stationary", "warm-up too short", "not stationary", "too few steps"]
 
@@ -178,7 +177,7 @@ def _shift(head: Floats, rest: Floats, level: float = LEVEL) -> Change:
     """
     medians = _medians(rest)
     error = np.sqrt(medians.var(ddof=1) * rest.size / BATCHES * (1 / head.size + 1 / rest.size))
-    half = float(student_t.ppf(0.5 + level / 2, BATCHES - 1) * error)
+    half = float(t_quantile(BATCHES - 1, level) * error)
     usual = float(np.median(rest))
     change = float(np.median(head)) - usual
     return Change(change / usual, (change - half) / usual, (change + half) / usual)
@@ -191,7 +190,7 @@ def _trend(series: Floats) -> Change:
     slope = float(at @ medians / (at @ at))
     rest = medians - medians.mean() - slope * at
     error = np.sqrt(rest @ rest / (BATCHES - 2) / (at @ at))
-    half = float(student_t.ppf(0.5 + LEVEL / 2, BATCHES - 2) * error)
+    half = float(t_quantile(BATCHES - 2, LEVEL) * error)
     scale = BATCHES / float(np.median(series))
     return Change(slope * scale, (slope - half) * scale, (slope + half) * scale)
 

@@ -17,7 +17,7 @@ from analysis.losses.advice import advice
 from analysis.losses.bottlenecks import MATERIAL, STRAGGLERS, bottlenecks
 from analysis.losses.compute_loss import CauseName
 from analysis.losses.measured_options import MeasuredValue, measured_values
-from analysis.losses.waterfall import PhaseTimes, with_series
+from analysis.losses.waterfall import PhaseTimes
 from analysis.read.frames import load
 from analysis.stats.verdicts import EQUIVALENCE_MARGIN
 from disttrain.config.config_tree import config_fields
@@ -54,22 +54,6 @@ def test_a_phase_that_is_the_whole_step_has_a_finite_ceiling() -> None:
     (found,) = bottlenecks(PhaseTimes(np.ones(2), phases, 2, 16, 2), None)
     ceiling = found.ceiling
     assert (ceiling.low, ceiling.value, ceiling.high) == pytest.approx((999, 999, 999))
-
-
-def test_compute_of_one_repeat_is_not_significant_by_the_spread_of_its_steps() -> None:
-    point, base = times(repeats=1, compute_s=1.3), times(repeats=1, ranks=1)
-    alone = [
-        with_series(
-            each,
-            {name: np.full(100, seconds[0]) for name, seconds in each.phases.items()}
-            | {"step_s": np.full(100, each.step_s[0])},
-        )
-        for each in (point, base)
-    ]
-    (found,) = bottlenecks(*alone)
-    assert (found.phase, found.share.basis, found.significant) == ("compute_s", "within run", False)
-    assert found.ceiling.low == pytest.approx(0.3)
-    assert (found.ceiling.basis, found.judged) == ("within run", False)
 
 
 def test_only_compute_beyond_the_base_counts() -> None:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from analysis.losses.pop import (
-    EFFICIENCY,
     FACTORS,
     RankSteps,
     against_base,
@@ -149,30 +148,10 @@ def jittery_run(seed: int, steps: int) -> RankSteps:
     )
 
 
-def test_the_factors_of_one_run_have_intervals_within_it_that_cover() -> None:
-    truth = factors(jittery_run(1000, 100_000))
-    covered = dict.fromkeys(truth, 0)
-    for seed in range(200):
-        run = jittery_run(seed, 200)
-        found = over_repeats([run])
-        assert found[EFFICIENCY].value == pytest.approx(parallel_efficiency(run))
-        for name, value in factors(run).items():
-            estimate = found[name]
-            assert (estimate.value, estimate.basis) == (pytest.approx(value), "within run")
-            assert estimate.repeats == 1
-            assert estimate.low is not None
-            assert estimate.high is not None
-            covered[name] += estimate.low <= truth[name] <= estimate.high
-    without_loss = covered.pop("host")
-    assert without_loss == 200
-    assert all(180 <= count < 200 for count in covered.values()), covered
-
-
-@pytest.mark.parametrize("repeats", [1, 3])
-def test_the_interval_of_a_factor_without_loss_ends_at_one(repeats: int) -> None:
+def test_the_interval_of_a_factor_without_loss_ends_at_one() -> None:
     equal = [
         RankSteps(run.useful_s[:3], run.host_s[:3], run.step_s, 60)
-        for run in map(jittery_run, range(repeats), [60] * repeats)
+        for run in map(jittery_run, range(3), [60] * 3)
     ]
     balance = over_repeats(equal)["persistent_balance"]
     assert balance.low is not None

@@ -292,22 +292,6 @@ def test_few_steps_are_published_and_said(tmp_path: Path) -> None:
     assert stationarity_text.warnings(study.statistics, study.included) == []
 
 
-def test_one_repeat_has_an_interval_within_the_run_and_says_so(tmp_path: Path) -> None:
-    curve = curve_of(fake_sweep(tmp_path, repeats=1))
-    one, two, _ = curve.points
-    rate = one.samples_per_s
-    assert rate.basis == one.step_s.basis == "within run"
-    assert rate.repeats == 1
-    assert rate.low is not None
-    assert rate.high is not None
-    assert rate.low < rate.value < rate.high
-    assert cell(rate, "samples/s").interval.endswith("] within the run")
-    assert two.efficiency is not None
-    assert two.efficiency.basis == "within run", "the spread between repeats is not in it"
-    assert two.efficiency.low is not None
-    assert two.efficiency.low < two.efficiency.value
-
-
 def test_neither_settles_a_target(tmp_path: Path) -> None:
     sweep = fake_sweep(tmp_path, repeats=3)
     write_json(sweep / "sweep.json", {"targets": [{"metric": "throughput", "value": 1.0}]})

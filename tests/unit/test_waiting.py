@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from analysis.efficiency import loss_by_phase, scaling_curves
 from analysis.losses.waiting import TRANSFER, WAIT, as_recorded, curve_without_floor, without_floor
-from analysis.losses.waterfall import PhaseTimes, waterfall, with_series
+from analysis.losses.waterfall import PhaseTimes, waterfall
 from analysis.read.frames import load
 from disttrain.records.steps import PHASES
 from tests.support.fake_runs import fake_sweep
@@ -47,19 +47,6 @@ def test_the_floor_becomes_transfer_and_the_step_and_its_waterfall_still_add_up(
     assert abs(waterfall(found, times([0.0], ranks=1, transfer_s=0.0)).closing_error_s) < 1e-12
 
 
-def test_the_steps_of_a_single_repeat_move_by_the_same_floor() -> None:
-    rng = np.random.default_rng(0)
-    series = {name: np.zeros(40) for name in PHASES} | {"compute_s": np.ones(40)}
-    series |= {WAIT: rng.gamma(2.0, 0.02, 40), TRANSFER: np.full(40, 0.1)}
-    series["step_s"] = np.sum([*series.values()], axis=0)
-    means = {name: np.array([each.mean()]) for name, each in series.items()}
-    made = with_series(PhaseTimes(means.pop("step_s"), means, 2, 16, 2), series)
-    found = without_floor(made, np.array([0.01]))
-    assert found.series is not None
-    assert found.series[WAIT].mean() == pytest.approx(found.phases[WAIT][0])
-    assert found.series[TRANSFER].mean() == pytest.approx(found.phases[TRANSFER][0])
-
-
 def test_the_floor_of_a_curve_moves_its_compositions_and_the_losses_against_the_base(tmp_path: Path) -> None:
     phases = {"compute_s": 0.07, WAIT: 0.01, TRANSFER: 0.02}
     table = load([fake_sweep(tmp_path, composition=phases)])
@@ -89,21 +76,3 @@ def test_times_without_a_floor_are_as_recorded() -> None:
     recorded = times([0.5, 0.25])
     assert as_recorded(recorded) is recorded
     assert recorded.floor_s is None
-
-
-def test_a_share_of_the_step_varies_less_than_its_seconds_where_long_steps_have_long_phases() -> None:
-    """All steps have the same share, so that it has no spread, although the seconds of the phase have."""
-    scale = 1 + 0.2 * np.random.default_rng(1).standard_normal(60)
-    series = {name: np.zeros(60) for name in PHASES} | {"compute_s": 0.7 * scale, TRANSFER: 0.3 * scale}
-    series["step_s"] = scale
-    means = {name: np.array([each.mean()]) for name, each in series.items()}
-    made = with_series(PhaseTimes(means.pop("step_s"), means, 2, 16, 2), series)
-    share, seconds = made.share_of_step([TRANSFER]), made.within_run([TRANSFER])
-    assert seconds is not None
-    assert seconds.low is not None
-    assert seconds.high is not None
-    assert share.low is not None
-    assert share.high is not None
-    assert share.value == pytest.approx(0.3)
-    assert share.basis == "within run"
-    assert share.high - share.low < 1e-9 < seconds.high - seconds.low

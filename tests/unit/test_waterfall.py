@@ -11,11 +11,9 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import t as student_t
 from scipy.stats import ttest_ind
 
 from analysis.efficiency import scaling_curves
-from analysis.losses.phase_series import phase_series
 from analysis.losses.waterfall import (
     ORDER,
     PERSISTENT,
@@ -29,15 +27,12 @@ from analysis.losses.waterfall import (
     scales,
     split_waiting,
     waterfall,
-    with_series,
 )
 from analysis.read.frames import load
-from analysis.stats.batch_means import mean_moments
-from analysis.stats.estimates import Estimate, LogMoments, difference, not_stationary
+from analysis.stats.estimates import Estimate, not_stationary
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.steps import PHASES
 from tests.support.fake_runs import fake_run, fake_sweep
-from tests.support.step_series import autocorrelated
 
 seconds = st.floats(0, 100)
 
@@ -230,119 +225,3 @@ def test_intervals_cover_the_true_share() -> None:
         share = next(p.share for p in waterfall(point, base).parts if p.name == "comm_wait_s")
         covered += share.low <= truth <= share.high
     assert 0.93 <= covered / count <= 0.985
-
-
-def single_run(rng: np.random.Generator, ranks: int, wait_s: float) -> PhaseTimes:
-    """One repeat of correlated steps: compute around 1 s, and waiting."""
-    compute = autocorrelated(rng, 200, 0.5)
-    wait = np.abs(wait_s * autocorrelated(rng, 200, 0.5, cv=0.3))
-    zero = np.zeros(200)
-    series = {name: zero for name in PHASES} | {"compute_s": compute, "comm_wait_s": wait}
-    series["step_s"] = compute + wait
-    means = {name: np.array([each.mean()]) for name, each in series.items()}
-    times = PhaseTimes(means.pop("step_s"), means, ranks, 8 * ranks, ranks)
-    return with_series(times, series)
-
-
-def test_intervals_within_the_runs_cover_the_difference_of_their_means() -> None:
-    rng, hits, count = np.random.default_rng(2), 0, 300
-    for _ in range(count):
-        found = waterfall(single_run(rng, 2, 0.2), single_run(rng, 1, 0.1))
-        (waiting,) = (part for part in found.parts if part.name == "comm_wait_s")
-        assert waiting.seconds.basis == waiting.share.basis == "within run"
-        hits += waiting.seconds.low <= 0.1 * 1.006 <= waiting.seconds.high
-    assert 0.89 <= hits / count <= 0.98
-
-
-def test_intervals_within_the_runs_are_those_of_batch_means() -> None:
-    rng = np.random.default_rng(6)
-    point, base = replace(single_run(rng, 2, 0.2), samples=32), single_run(rng, 1, 0.1)  # twice the work
-    assert point.series is not None
-    assert base.series is not None
-    found = waterfall(point, base)
-    for part in found.parts:
-        if part.name == RESIDUAL:
-            assert half_widths(part.seconds) == (0, 0)
-            continue
-        own, other = point.series[part.name], 2 * base.series[part.name]
-        linear = (own - part.share.value * point.series["step_s"]) / found.actual_s
-        for estimate, series in (
-            (part.seconds, [own, other]),
-            (part.share, [linear, other / found.actual_s]),
-        ):
-            half = half_of_difference(*series)
-            assert half_widths(estimate) == pytest.approx((half, half))
-            assert (estimate.repeats, estimate.basis) == (1, "within run")
-
-
-def half_of_difference(own: np.ndarray, other: np.ndarray) -> float:
-    """Half of the width of the interval of mean(own) - mean(other), by Welch."""
-    found, base = mean_moments(own), mean_moments(other)
-    assert found is not None
-    assert base is not None
-    both = difference(LogMoments(*found), LogMoments(*base))
-    return float(student_t.ppf(0.975, both.freedom) * np.sqrt(both.variance)) if both.variance else 0.0
-
-
-def test_shares_of_one_repeat_have_the_interval_of_its_steps() -> None:
-    times = single_run(np.random.default_rng(7), 2, 0.2)
-    assert times.series is not None
-    wait, step_s = times.series["comm_wait_s"], times.series["step_s"]
-    names, zero = ["comm_wait_s", "input_s"], np.zeros(200)
-    share, spent = times.share_of_step(names), times.within_run(names)
-    assert spent is not None
-    assert share.value == pytest.approx(wait.mean() / step_s.mean())
-    assert spent.value == pytest.approx(wait.mean())
-    half = half_of_difference((wait - share.value * step_s) / step_s.mean(), zero)
-    assert half_widths(share) == pytest.approx((half, half))
-    assert half_widths(spent) == pytest.approx((half_of_difference(wait, zero),) * 2)
-    assert share.basis == spent.basis == "within run"
-    changing = replace(times, stationary=False).share_of_step(names)
-    assert (changing.value, changing.low, changing.basis) == (share.value, None, "not stationary")
-    several = PhaseTimes(np.array([1.0, 2.0]), dict.fromkeys(names, np.array([0.125, 0.25])), 2, 16, 2)
-    shares = several.share_of_step(names)
-    assert (shares.value, shares.low, shares.high) == pytest.approx((0.25, 0.25, 0.25))
-    alone = replace(times, series=None)
-    assert (alone.within_run(names), alone.share_of_step(names).low) == (None, None)
-    few = replace(times, series={name: seconds[:20] for name, seconds in times.series.items()})
-    assert few.within_run(names) == Estimate(spent.value, None, None, 1)
-
-
-def test_the_interval_of_rare_waiting_ends_at_zero() -> None:
-    times = single_run(np.random.default_rng(7), 2, 0.2)
-    rare = np.zeros(200)
-    rare[7] = 5.0
-    phases, series = (
-        times.phases | {"comm_wait_s": np.array([rare.mean()])},
-        times.series | {"comm_wait_s": rare},
-    )
-    times = replace(times, phases=phases, series=series)
-    for found in (times.within_run(["comm_wait_s"]), times.share_of_step(["comm_wait_s"])):
-        assert (found.low, found.high > 2 * found.value) == (0.0, True)
-
-
-def test_several_repeats_and_the_division_of_waiting_have_no_interval_within_a_run() -> None:
-    rng = np.random.default_rng(3)
-    point, base = single_run(rng, 2, 0.2), single_run(rng, 1, 0.1)
-    split = waterfall(*(split_waiting(times, np.array([0.5])) for times in (point, base)))
-    unknown = {part.name for part in split.parts if part.seconds.low is None}
-    assert unknown == {PERSISTENT, TRANSIENT}
-    several = PhaseTimes(np.ones(2), {name: np.full(2, 0.1) for name in PHASES}, 1, 8, 1)
-    assert with_series(several, base.series).series is None
-    for part in waterfall(point, several).parts:
-        assert part.seconds.value == pytest.approx(part.share.value * point.mean_step_s)
-        for estimate in (part.seconds, part.share):
-            assert estimate == Estimate(estimate.value, None, None, 1)
-
-
-def test_the_series_of_a_run_is_the_mean_over_ranks_of_each_measured_step() -> None:
-    rows = pd.DataFrame({"rank": [0, 1, 0, 1, 0], "step": [1, 1, 2, 2, 4], "steps": [1, 1, 2, 2, 1]})
-    rows["measured"] = [True, True, True, True, False]
-    rows["step_s"] = [1.0, 3.0, 4.0, 8.0, 9.0]
-    for name in PHASES:
-        rows[name] = np.nan
-    series = phase_series(rows, 2)
-    assert series is not None
-    assert list(series["step_s"]) == [2.0, 3.0, 3.0]
-    assert list(series["compute_s"]) == [0.0] * 3
-    assert phase_series(rows, 3) is None

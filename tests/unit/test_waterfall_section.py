@@ -120,18 +120,6 @@ def test_gains_stand_beside_the_largest_loss(
     assert shown[3] == net
 
 
-def test_an_interval_within_the_run_is_in_the_table_and_not_in_the_figure(tmp_path: Path) -> None:
-    repeated = waterfall.build(study_of(fake_sweep(tmp_path, "repeated")))
-    assert repeated is not None
-    assert "stroke ink" in repeated.figures[0].svg
-    section = waterfall.build(study_of(fake_sweep(tmp_path, repeats=1, all_ranks=True)))
-    assert section is not None
-    bases = {part.basis for part in column(section, "seconds") if isinstance(part, Estimate)}
-    assert bases == {"within run"}
-    assert "(one repeat: interval within the run)" in section.conclusion
-    assert "stroke ink" not in section.figures[0].svg
-
-
 def test_money_needs_a_price(tmp_path: Path) -> None:
     sweep = fake_sweep(tmp_path)
     with pytest.raises(ValueError, match="money"):
@@ -207,9 +195,9 @@ def test_one_size_has_no_waterfall(tmp_path: Path) -> None:
 
 def test_a_rounding_error_with_a_longer_interval_is_zero_in_all_units() -> None:
     """The residual is zero, and phases vary from step to step."""
-    interval = Estimate(6.9e-18, -3.1e-8, 3.1e-8, 1, "within run")
+    interval = Estimate(6.9e-18, -3.1e-8, 3.1e-8, 3)
     found = waterfall._without_rounding(Part("residual", interval, interval))
-    assert found.seconds == found.share == Estimate(0.0, -3.1e-8, 3.1e-8, 1, "within run")
+    assert found.seconds == found.share == Estimate(0.0, -3.1e-8, 3.1e-8, 3)
     longer = Part("input", Estimate(2e-9, -3.1e-8, 3.1e-8, 1), interval)
     assert waterfall._without_rounding(longer) == longer
 

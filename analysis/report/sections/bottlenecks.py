@@ -187,7 +187,6 @@ def _reason(first: Bottleneck, place: str) -> str:
     excess = " beyond the prediction of the base" if first.phase in NEEDED else ""
     low, high = first.ceiling.low, first.ceiling.high
     interval = "" if low is None or high is None else f" {bounds(fixed(100 * low, 0), fixed(100 * high, 0))}"
-    interval += " within the run" if first.ceiling.basis == "within run" else ""
     return (
         f"At {place}, {name}{excess} is {share} of the step; without all of it, throughput would be at most "
         f"{gain} higher{interval}."

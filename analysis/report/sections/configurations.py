@@ -85,8 +85,7 @@ def _compared(study: Study) -> list[PointComparison]:
 def _bounds(ratio: Estimate) -> str:
     if ratio.low is None or ratio.high is None:
         return ""
-    within = " within the runs" if ratio.basis == "within run" else ""
-    return f"{bounds(number(ratio.low), number(ratio.high))}{within}"
+    return bounds(number(ratio.low), number(ratio.high))
 
 
 def _size(each: PointComparison) -> str:

@@ -163,7 +163,7 @@ def _waiting(study: Study, found: list[Examined]) -> Table:
         "shows, because transfer is a minimum over ranks; it grows with their number, and all other figures "
         "of the page count it as transfer. Right-skewed noise makes the floor too large: by up to 0.4 "
         "standard deviations for lognormal noise of sigma 1 and Pareto noise of exponent 2.5, by more for "
-        "stronger skew. The floor and the division have no interval within one run."
+        "stronger skew."
     )
     return Table("waiting", caption, columns, rows, sources)
 
@@ -179,7 +179,7 @@ def _parts_of_waiting(
         parts = zip(*lost, strict=True)
         return [None, None, wait_s, *(over_repeats(point, part) for part in parts)]
     recorded = as_recorded(times)
-    recorded_s = over_repeats(point, recorded.phases[WAIT], recorded.within_run([WAIT]))
+    recorded_s = over_repeats(point, recorded.phases[WAIT])
     floor_s, divided_s = over_repeats(point, times.floor_s), divided(study, curve, point)
     if divided_s is None:
         return [recorded_s, floor_s, wait_s, None, None]

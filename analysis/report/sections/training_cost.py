@@ -27,7 +27,6 @@ from analysis.units import money, number, percent, plural, span
 
 _DOMINATED = "another point is faster and cheaper"
 _TIME_UNITS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"))
-_ONE_REPEAT = "It has one repeat: its interval is within the run and lacks the spread between repeats."
 MEETS = {"yes": "yes", "no": "no", "undecided": "cannot tell", None: None}
 
 
@@ -45,7 +44,7 @@ def build(study: Study) -> Section | None:
             energy, grams = _energy(study, curve, point)
             size = common.size_values(study, curve, point)
             spent: list[Value] = [cost.devices, cost.time_s, cost.device_hours, cost.money]
-            rows.append([*size, *spent, energy, grams, next(best), _verdict(cost)])
+            rows.append([*size, *spent, energy, grams, next(best), MEETS[cost.meets]])
             sources.append(common.sources(study, curve, point))
     columns = [
         *common.size_columns(study),
@@ -171,8 +170,7 @@ def _conclusion_of(study: Study, found: list[tuple[Curve, list[SizeCost]]], samp
         if best is None:
             return f"No measured size ends within {span(study.deadline_s)} for certain{_unknown(every)}."
         curve = next(curve for curve, cost in every if cost is best)
-        text = f"The cheapest size within {span(study.deadline_s)} is {_text(study, curve, best, samples)}."
-        return f"{text} {_ONE_REPEAT}" if best.time_s.basis == "within run" else text
+        return f"The cheapest size within {span(study.deadline_s)} is {_text(study, curve, best, samples)}."
     least = min(every, key=lambda each: each[1].device_hours.value)
     fastest = min(every, key=lambda each: each[1].time_s.value)
     if least[1] is fastest[1]:
@@ -185,16 +183,10 @@ def _conclusion_of(study: Study, found: list[tuple[Curve, list[SizeCost]]], samp
     return f"Cheapest: {_text(study, *least, samples)}{also}. Fastest: {_text(study, *fastest, samples)}."
 
 
-def _verdict(cost: SizeCost) -> str | None:
-    """Whether a size meets the deadline, marked where its interval is that of one run."""
-    text = MEETS[cost.meets]
-    return f"{text} (within the run)" if text and cost.time_s.basis == "within run" else text
-
-
 def _unknown(every: list[tuple[Curve, SizeCost]]) -> str:
     """Reasons for which sizes have no interval, in parentheses; empty if all have one."""
     reasons = {
-        "not stationary" if cost.time_s.basis == "not stationary" else "one repeat without an interval"
+        "not stationary" if cost.time_s.basis == "not stationary" else "one repeat"
         for _, cost in every
         if cost.time_s.low is None
     }

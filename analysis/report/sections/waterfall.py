@@ -253,8 +253,7 @@ def _signed_s(value_s: float) -> str:
 
 
 def _moved(part_s: Estimate, at_s: float, factor: float) -> Estimate:
-    """The estimate of the end of a bar that starts at `at_s`; an interval within the run is not drawn."""
-    drawn = part_s.basis == "repeats"
-    low = None if part_s.low is None or not drawn else (at_s + part_s.low) * factor
-    high = None if part_s.high is None or not drawn else (at_s + part_s.high) * factor
+    """The estimate of the end of a bar that starts at `at_s`."""
+    low = None if part_s.low is None else (at_s + part_s.low) * factor
+    high = None if part_s.high is None else (at_s + part_s.high) * factor
     return Estimate((at_s + part_s.value) * factor, low, high, part_s.repeats)
