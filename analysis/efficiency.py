@@ -12,15 +12,17 @@ E(N) = w T(N0) / T(N), where w = b(N) / b(N0) is 1 for weak and N0 / N for stron
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from analysis.read.differences import program_of
 from analysis.read.frames import swept_keys
+from analysis.results.phases import Phases, partition
 from analysis.stats.estimates import (
     Estimate,
     geometric_mean,
@@ -57,6 +59,7 @@ class Point:
     samples_per_s_by_run: tuple[float, ...]
     step_s: Estimate
     tokens_per_s: float | None
+    phases: Phases
     composition: dict[str, float | None]
     """Seconds of `step_s` in each phase; null if not measured. The phases sum to `step_s.value`."""
     peak_memory_bytes: int | None
@@ -65,6 +68,10 @@ class Point:
     efficiency: Estimate | None = None
     loss_by_phase: dict[str, float] | None = None
     """Share of the step that each phase takes beyond the base; the shares sum to 1 - efficiency."""
+
+    def work_ratio(self, base: Point) -> float:
+        """Samples per device and step / those of `base`."""
+        return (self.global_batch_size / self.devices) / (base.global_batch_size / base.devices)
 
 
 @dataclass(frozen=True)
@@ -191,7 +198,12 @@ def _point(size: int, runs: pd.DataFrame, statistics: RunStatistics) -> Point:
     if not all(statistics[path].stationarity.publishable for path in runs["path"] if path in statistics):
         rate = not_stationary(rate)
     global_batch = int(first["global_batch_size"])
-    step_s = rate.inverse(global_batch)
+    stationary = rate.basis != "not stationary"
+    phases = partition(
+        global_batch / rates,
+        {name: runs[name].to_numpy(np.float64, na_value=np.nan) for name in PHASES},
+        stationary=stationary,
+    )
     per_sample = (runs["tokens_per_s"] / runs["samples_per_s"]).mean()
     memory = runs["peak_memory_bytes"].max()
     return Point(
@@ -206,18 +218,12 @@ def _point(size: int, runs: pd.DataFrame, statistics: RunStatistics) -> Point:
         runs=tuple(runs["run"]),
         samples_per_s=rate,
         samples_per_s_by_run=tuple(float(value) for value in rates),
-        step_s=step_s,
+        step_s=rate.inverse(global_batch),
         tokens_per_s=None if pd.isna(per_sample) else float(per_sample) * rate.value,
-        composition=_composition(runs, step_s.value),
+        phases=phases,
+        composition=phases.composition(PHASES),
         peak_memory_bytes=None if pd.isna(memory) else int(memory),
     )
-
-
-def _composition(runs: pd.DataFrame, step_s: float) -> dict[str, float | None]:
-    """Divide the step of the table among phases, by their shares of the step over all repeats."""
-    means = {name: _mean(runs[name]) for name in PHASES}
-    total_s = sum(value or 0.0 for value in means.values())
-    return {name: value * step_s / total_s if value else value for name, value in means.items()}
 
 
 def _with_base(curve: Curve, wanted: int | None) -> Curve:
@@ -239,13 +245,35 @@ def _compared(point: Point, base: Point) -> Point:
     return replace(point, speedup=speedup, efficiency=efficiency, loss_by_phase=loss_by_phase(point, base))
 
 
+def with_floors(curve: Curve, floors_s: Mapping[tuple[str, ...], NDArray[np.float64]]) -> Curve:
+    """The curve with the noise floor of waiting as transfer in the phases of its points.
+
+    Args:
+        floors_s: by `Point.runs`, seconds of each repeat; points that are missing stay as they are.
+    """
+    points = []
+    for point in curve.points:
+        if (floor_s := floors_s.get(point.runs)) is not None:
+            phases = point.phases.with_floor(floor_s)
+            point = replace(point, phases=phases, composition=phases.composition(PHASES))
+        points.append(point)
+    base = next((point for point in points if point.size == curve.base_size), None)
+    others = (
+        point
+        if base is None or point is base or point.loss_by_phase is None
+        else replace(point, loss_by_phase=loss_by_phase(point, base))
+        for point in points
+    )
+    return replace(curve, points=tuple(others))
+
+
 def loss_by_phase(point: Point, base: Point) -> dict[str, float] | None:
     """Share of the point's step that each phase takes beyond the prediction of the base.
 
     Phases partition the step, so the shares sum to 1 - efficiency. A negative share is a gain. A phase that
     is null counts as zero seconds.
     """
-    work = (point.global_batch_size / point.devices) / (base.global_batch_size / base.devices)
+    work = point.work_ratio(base)
     step_s = sum(value or 0.0 for value in point.composition.values())
     if not step_s or not any(base.composition.values()):
         return None
@@ -288,11 +316,6 @@ def _short_key(key: str) -> str:
     """`strategy` for `parallel.strategy`, but `model` for `model.kind` and `model.name`."""
     section, _, leaf = key.rpartition(".")
     return section if leaf in ("kind", "name") else leaf
-
-
-def _mean(values: pd.Series) -> float | None:
-    mean = values.mean()
-    return None if pd.isna(mean) else float(mean)
 
 
 def _plain(value: Any) -> Any:

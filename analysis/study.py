@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 
 from analysis import utilization
 from analysis.costs.price_list import PriceList
-from analysis.efficiency import Curve, Point, scaling_curves
-from analysis.losses.waiting import curve_without_floor, without_floor
-from analysis.losses.waterfall import PhaseTimes, phase_times
+from analysis.efficiency import Curve, Point, scaling_curves, with_floors
 from analysis.overlaps import Overlap, overlaps_of
 from analysis.read import step_records, training_curves
 from analysis.read.frames import Frames, read_frames
@@ -127,10 +125,8 @@ class Study:
 
     @cached_property
     def curves(self) -> Sequence[Curve]:
-        """The curves with the noise floor of waiting as transfer (`analysis.losses.waiting`)."""
-        return [
-            curve_without_floor(curve, self._floors_s(curve), self.included) for curve in self.recorded_curves
-        ]
+        """The curves with the noise floor of waiting as transfer (`analysis.results.phases`)."""
+        return [with_floors(curve, self._floors_s(curve)) for curve in self.recorded_curves]
 
     def _floors_s(self, curve: Curve) -> dict[tuple[str, ...], NDArray[np.float64]]:
         """Noise floor of waiting in each repeat, by `Point.runs`; zero in repeats where it is unknown, and
@@ -178,19 +174,6 @@ class Study:
         """Rows of `runs` for the repeats of one point."""
         names = set(point.runs)
         return [row for row in self._rows_of_sweeps.get(curve.sweep, ()) if row["run"] in names]
-
-    def phase_times(self, curve: Curve, point: Point) -> PhaseTimes:
-        """Phases of every repeat of one point, with the noise floor of waiting as transfer."""
-        key = (curve.sweep, *point.runs)
-        if key not in self._phase_times:
-            times = phase_times(point, curve, self.included)
-            floor_s = self._floors_s(curve).get(point.runs)
-            self._phase_times[key] = times if floor_s is None else without_floor(times, floor_s)
-        return self._phase_times[key]
-
-    @cached_property
-    def _phase_times(self) -> dict[tuple[str, ...], PhaseTimes]:
-        return {}
 
     @cached_property
     def _rows_of_sweeps(self) -> Mapping[str, list[dict[str, Any]]]:

@@ -2,7 +2,7 @@
 
 With X(N) the throughput and D the number of devices at N, training on n samples takes n / X(N) seconds and
 D n / X(N) / 3600 device-hours. Start-up, validation and repeated work are not part of either
-(`analysis.losses.goodput`). The bounds are those of the throughput. Sizes between measured ones are not
+(`analysis.results.goodput`). The bounds are those of the throughput. Sizes between measured ones are not
 estimated.
 """
 

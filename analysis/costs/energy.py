@@ -5,25 +5,17 @@ of one GPU over the measured steps, D the GPUs and X the throughput in samples/s
 
     energy per sample e = P D / X                            (J)
     carbon per sample   = e / 3.6e6 x grid intensity         (g; intensity in g CO2 per kWh)
-
-Between two sizes the energy of a step grows by the losses of the waterfall at the power of N, and by the
-change of power over the ideal step:
-
-    P(N) D T(N) - P(N0) D T*(N) = sum over k of P(N) D delta_k + (P(N) - P(N0)) D T*(N)      (exact)
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.losses.waterfall import Waterfall
 from analysis.stats.estimates import Estimate, geometric_mean
 from disttrain.records.hardware import GpuSummary
 from disttrain.records.metrics import Metrics
 
 J_PER_KWH = 3.6e6
-POWER = "power"
-"""Name of the part that changes with the power of a GPU, not with the time of a step."""
 
 
 def joules_per_sample(metrics: Metrics) -> float | None:
@@ -64,14 +56,3 @@ def energy_per_sample(runs: Sequence[Metrics]) -> Estimate | None:
 def grams_per_sample(energy: Estimate, grid_g_per_kwh: float) -> Estimate:
     """Carbon dioxide per sample in grams; `energy` in joules per sample."""
     return energy.scaled(grid_g_per_kwh / J_PER_KWH)
-
-
-def energy_parts(found: Waterfall, watts: float, base_watts: float) -> dict[str, float]:
-    """Joules per step that each part of a waterfall, and the change of power, add to the ideal step.
-
-    Args:
-        watts: mean power of one device at the size of the waterfall.
-        base_watts: the same at the base.
-    """
-    parts = {part.name: watts * found.devices * part.seconds.value for part in found.parts}
-    return parts | {POWER: (watts - base_watts) * found.devices * found.ideal_s}

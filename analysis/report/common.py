@@ -197,35 +197,6 @@ def of_steps(point: Point, estimate: Estimate) -> Estimate:
     return not_stationary(estimate) if point.samples_per_s.basis == "not stationary" else estimate
 
 
-def phases_s(study: Study, curve: Curve, point: Point, names: Sequence[str]) -> Estimate | None:
-    """Seconds of a step in these phases together, over repeats; None where no run measured one of them.
-
-    The value is that of `Point.composition`, so that all phases sum to the step.
-    """
-    measured = [name for name in names if point.composition[name] is not None]
-    if not measured:
-        return None
-    times = study.phase_times(curve, point)
-    value = sum(point.composition[name] or 0.0 for name in measured)
-    seconds = sum(times.phases[name] for name in measured)
-    mean = over_repeats(point, seconds)  # type: ignore[arg-type]
-    assert mean is not None
-    return mean.scaled(value / mean.value) if mean.value else mean
-
-
-def phases_share(study: Study, curve: Curve, point: Point, names: Sequence[str]) -> Estimate | None:
-    """Share of the step in these phases together; None where no run measured one of them.
-
-    The value is that of `phases_s` divided by the step.
-    """
-    measured = [name for name in names if point.composition[name] is not None]
-    if not measured:
-        return None
-    share = study.phase_times(curve, point).share_of_step(measured)
-    value = sum(point.composition[name] or 0.0 for name in measured) / point.step_s.value
-    return share.scaled(value / share.value) if share.value else share
-
-
 def sentence(parts: Sequence[str]) -> str:
     """Non-empty parts, separated by spaces."""
     return " ".join(part for part in parts if part)

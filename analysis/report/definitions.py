@@ -95,8 +95,8 @@ _ALL = (
         "waterfall",
         "Waterfall",
         "Δₖ = tₖ(N) - w · tₖ(N₀), Σ Δₖ = T(N) - w · T(N₀)",
-        "Seconds that phase k adds to the step which the base predicts, with w = samples per rank and step "
-        "at N / those at the base. The sum is exact; the residual is time that no phase covers. Other units "
+        "Seconds that phase k adds to the step which the base predicts, with w = samples per device and step "
+        "at N / those at the base. The sum is exact. Other units "
         "are Δₖ times one factor. The interval is Student's t over repeats with Welch's degrees of freedom. "
         "Where all ranks have step records, waiting above its noise floor is divided in proportion to the "
         "persistent and the transient loss to stragglers.",
@@ -116,10 +116,9 @@ _ALL = (
         "Mean over ranks of useful time (compute and optimizer) / time of the steps, as a product: balance "
         "of the ranks over the run, without the bias of the maximum (as P of the loss to stragglers), "
         "balance within steps, time on the host, transfer. CS: computation "
-        "scaling, useful time that the base predicts / useful time. The product is exact. Losses in "
-        "percentage points are logarithmic-mean parts, which sum exactly to 1 - E. "
-        "Intervals are cut at 100 %.",
-        "POP Centre of Excellence, standard metrics; Ang, Energy Policy 33 (2005)",
+        "scaling, useful time that the base predicts / useful time. The product is exact. Waiting for late "
+        "hosts is part of host, the noise floor part of transfer. Intervals are cut at 100 %.",
+        "POP Centre of Excellence, standard metrics",
     ),
     Definition(
         "goodput",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.losses.compute_evidence import config_of
+from analysis.read.differences import run_config
 from analysis.units import seconds
 
 _GENERAL = "ranks waited in place of compute or data loading"
@@ -12,7 +12,7 @@ _GENERAL = "ranks waited in place of compute or data loading"
 
 def emulated_part(included: pd.DataFrame) -> str:
     """The set times of compute if all emulated runs have the same, else in general that ranks waited."""
-    configs = [config_of(str(path)) for path in included.loc[included["emulated"], "path"]]
+    configs = [run_config({"path": path}) for path in included.loc[included["emulated"], "path"]]
     times = {_times(config) for config in configs}
     if len(times) != 1 or (found := times.pop()) is None:
         return _GENERAL

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 
 from analysis.comparison import fastest
 from analysis.efficiency import Curve
-from analysis.losses.size_waterfalls import largest_loss, waterfalls
-from analysis.report import limits_text, straggler_text, waterfall_text
+from analysis.report import limits_text, straggler_text
 from analysis.report.common import point_name, sentence
 from analysis.report.headline import headline, scaling_answer, without_curve
 from analysis.report.model import Answer
 from analysis.report.section import Section
-from analysis.report.sections import composition, configurations
+from analysis.report.sections import composition, configurations, waterfall
+from analysis.results.phases import WAIT
+from analysis.results.waterfall import largest_loss, waterfalls
 from analysis.study import Study
 from analysis.units import short_count
 
@@ -26,9 +27,6 @@ TIME = "Where does the time go?"
 SLOW = "Who is slow?"
 HELPS = "What would help most?"
 LIMITS = "What must you not conclude?"
-
-WAIT = "comm_wait_s"
-"""Phase of a step in which a rank waits for others."""
 
 
 def lead(study: Study) -> str:
@@ -76,17 +74,16 @@ def answers(study: Study, sections: Sequence[Section]) -> list[Answer]:
 def _time(study: Study, curve: Curve) -> str:
     """The largest loss at the largest size of a curve, its cause in compute, and the rank or node that is
     waited for."""
-    found = [each for each in waterfalls(study) if each.curve is curve]
-    if not found:
-        waits = composition.longest_phase(curve.points[-1]) == WAIT
-        lost = [composition.most(study, curve)]
+    sizes = [each for each in waterfalls(study) if each.curve is curve]
+    largest = largest_loss(sizes[-1]) if sizes else None
+    if largest is None:
+        waits = curve.points[-1].phases.longest == WAIT
+        lost = [composition.longest_phase(study, curve)]
     else:
-        largest = largest_loss(found[-1])
-        waits = largest is not None and largest.name == WAIT
-        lost = [
-            waterfall_text.loss_sentence(study, found[-1]),
-            waterfall_text.compute_cause(study, found[-1]),
-        ]
+        waits = largest.name == WAIT
+        lost = [waterfall.loss_sentence(study, sizes[-1])]
+        if largest.name == "compute_s":
+            lost.append(waterfall.compute_cause(study, sizes[-1]))
     if waits:
         repeats = straggler_text.examined(study, curve, curve.points[-1])
         lost.append(straggler_text.waited_for([each.diagnosis for each in repeats]))

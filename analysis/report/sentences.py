@@ -6,8 +6,9 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from analysis.report.cells import cell
 from analysis.stats.estimates import Estimate
-from analysis.units import bounds, interval, listed, percent, plural, rate, seconds, times
+from analysis.units import bounds, interval, listed, number, percent, plural, rate, seconds, times
 
 
 def say(macro: str, /, *values: Any, **named: Any) -> str:
@@ -28,7 +29,9 @@ def _macros() -> object:
         loader=PackageLoader("analysis.report"), undefined=StrictUndefined, trim_blocks=True, autoescape=False
     )
     environment.filters |= {
+        "cell": lambda value, unit: cell(value, unit).in_text,
         "listed": listed,
+        "number": number,
         "plural": plural,
         "percent": percent,
         "rate": rate,

@@ -1,32 +1,22 @@
-"""Energy per sample, and the energy of a waterfall, which closes."""
+"""Energy and carbon per sample."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from analysis.costs.energy import (
-    POWER,
     device_watts,
-    energy_parts,
     energy_per_sample,
     grams_per_sample,
     joules_per_sample,
     mean_watts,
 )
-from analysis.losses.waterfall import PhaseTimes, waterfall
 from analysis.read.load import read_metrics
 from disttrain.records.hardware import GpuSummary
 from disttrain.records.metrics import Metrics
-from disttrain.records.steps import PHASES
 from tests.support.fake_runs import fake_run
-
-powers = st.floats(0, 1000)
 
 
 def measured(folder: Path, **gpu: float | None) -> Metrics:
@@ -79,17 +69,3 @@ def test_carbon_follows_the_grid_and_a_repeat_without_power_hides_the_mean(tmp_p
     assert energy is not None
     assert grams_per_sample(energy, 400.0).value == pytest.approx(24 * 400 / 3.6e6)
     assert energy_per_sample([known, unknown]) is None
-
-
-@given(st.floats(0.1, 10), st.floats(0.1, 10), powers, powers, st.integers(1, 64))
-def test_parts_sum_to_the_difference_of_energy(
-    base_s: float, step_s: float, watts: float, base_watts: float, devices: int
-) -> None:
-    zero = {name: np.zeros(1) for name in PHASES}
-    base = PhaseTimes(np.array([base_s]), {**zero, "compute_s": np.array([base_s])}, 1, 8, 1)
-    point = PhaseTimes(np.array([step_s]), {**zero, "compute_s": np.array([0.1])}, 2, 8, devices)
-    found = waterfall(point, base)
-    parts = energy_parts(found, watts, base_watts)
-    spent = watts * devices * found.actual_s - base_watts * devices * found.ideal_s
-    assert math.fsum(parts.values()) == pytest.approx(spent, abs=1e-9 * devices * 1e4)
-    assert (parts[POWER] >= 0) == (watts >= base_watts)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.losses.goodput import CLASSES, Interval, JobTime, account, job_time
+from analysis.results.goodput import CLASSES, Interval, JobTime, account, job_time
 from disttrain.records import gpu_hours
 from disttrain.records.gpu_hours import StartGpuHours, summed
 from disttrain.records.json_files import read_json, write_json

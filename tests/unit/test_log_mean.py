@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.losses.log_mean import additive_parts, log_mean
+from analysis.results.log_mean import additive_parts, log_mean
 
 positive = st.floats(1e-6, 1e6)
 factors = st.dictionaries(st.sampled_from("abcdef"), st.floats(0.01, 2.0), min_size=1)

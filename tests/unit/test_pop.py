@@ -11,14 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from analysis.losses.pop import (
+from analysis.results.pop import (
+    EFFICIENCY,
     FACTORS,
     RankSteps,
-    against_base,
+    computation_scaling,
     factors,
-    losses,
     over_repeats,
-    parallel_efficiency,
     rank_steps,
 )
 from analysis.stats.estimates import Estimate
@@ -37,27 +36,26 @@ def runs(draw: st.DrawFn) -> RankSteps:
 
 @given(runs())
 def test_the_product_is_the_parallel_efficiency(run: RankSteps) -> None:
-    found = factors(run)
-    assert tuple(found) == FACTORS
-    assert math.prod(found.values()) == pytest.approx(parallel_efficiency(run))
-    assert all(0 < value <= 1 + 1e-12 for value in found.values())
+    values = factors(run)
+    efficiency = values.pop(EFFICIENCY)
+    assert tuple(values) == FACTORS
+    assert math.prod(values.values()) == pytest.approx(efficiency)
+    assert efficiency == pytest.approx(run.useful_s.mean(axis=0).sum() / run.step_s.sum())
+    assert all(0 < value <= 1 + 1e-12 for value in values.values())
 
 
-@given(runs(), runs(), st.floats(0.1, 4))
-def test_against_the_base_the_product_is_the_efficiency_and_losses_sum_to_the_rest(
-    run: RankSteps, base: RankSteps, work: float
+@given(st.lists(runs(), min_size=1, max_size=3), runs(), st.floats(0.1, 4))
+def test_over_repeats_the_product_with_computation_scaling_is_the_efficiency_against_the_base(
+    several: list[RankSteps], base: RankSteps, work: float
 ) -> None:
-    ratios = against_base([run], [base], work)
-    efficiency = work * (base.step_s.sum() / base.steps) / (run.step_s.sum() / run.steps)
-    assert math.prod(ratios.values()) == pytest.approx(efficiency)
-    assert math.fsum(losses(ratios).values()) == pytest.approx(1 - efficiency, abs=1e-9 * max(1, efficiency))
-
-
-@given(st.lists(runs(), min_size=2, max_size=3), runs())
-def test_repeats_keep_the_product(several: list[RankSteps], base: RankSteps) -> None:
-    ratios = against_base(several, [base], 1.0)
-    each = [math.prod(against_base([run], [base], 1.0).values()) for run in several]
-    assert math.prod(ratios.values()) == pytest.approx(math.prod(each) ** (1 / len(each)))
+    """Geometric means over repeats keep the products."""
+    values = over_repeats(several)
+    assert math.prod(values[name].value for name in FACTORS) == pytest.approx(values[EFFICIENCY].value)
+    before = over_repeats([base])[EFFICIENCY].value
+    efficiency = values[EFFICIENCY].value / before * computation_scaling(several, [base], work).value
+    steps_s = [run.step_s.sum() / run.steps for run in several]
+    expected = work * (base.step_s.sum() / base.steps) / np.exp(np.mean(np.log(steps_s)))
+    assert efficiency == pytest.approx(expected)
 
 
 def test_a_slow_rank_is_persistent_and_changing_ranks_are_transient() -> None:
@@ -128,45 +126,16 @@ def test_factors_need_useful_time() -> None:
         factors(idle)
 
 
-def test_the_interval_of_a_factor_does_not_depend_on_the_unit() -> None:
-    run = jittery_run(0, 100)
-    scaled = RankSteps(1000 * run.useful_s, 1000 * run.host_s, 1000 * run.step_s, run.steps)
-    for name, found in over_repeats([scaled]).items():
-        expected = over_repeats([run])[name]
-        assert (found.value, found.low, found.high) == pytest.approx(
-            (expected.value, expected.low, expected.high)
-        )
-
-
-def jittery_run(seed: int, steps: int) -> RankSteps:
-    """Rank 3 of four is slow by a tenth, and jitter of 5 % is correlated at 0.5."""
-    rng = np.random.default_rng(seed)
-    useful = np.stack([ar1(rng, steps, 0.5, 0.05) for _ in range(4)])
-    useful[3] += 0.1
-    return RankSteps(
-        useful, np.zeros_like(useful), useful.max(axis=0) + 0.2 * ar1(rng, steps, 0.5, 0.2), steps
-    )
-
-
-def test_the_interval_of_a_factor_without_loss_ends_at_one() -> None:
-    equal = [
-        RankSteps(run.useful_s[:3], run.host_s[:3], run.step_s, 60)
-        for run in map(jittery_run, range(3), [60] * 3)
-    ]
-    balance = over_repeats(equal)["persistent_balance"]
-    assert balance.low is not None
+def test_repeats_have_intervals_that_end_at_one_and_one_run_has_none() -> None:
+    rng = np.random.default_rng(0)
+    several = []
+    for _ in range(3):
+        useful = np.stack([ar1(rng, 60, 0.5, 0.05) for _ in range(3)])
+        step_s = useful.max(axis=0) + 0.2 * ar1(rng, 60, 0.5, 0.2)
+        several.append(RankSteps(useful, np.zeros_like(useful), step_s, 60))
+    for name, value in factors(several[0]).items():
+        assert over_repeats(several[:1])[name] == Estimate(pytest.approx(value), None, None, 1)
+    balance, transfer = (over_repeats(several)[name] for name in ("persistent_balance", "transfer"))
     assert balance.low < balance.value < 1
     assert balance.high == 1
-
-
-def test_factors_of_few_steps_have_no_interval_and_of_repeats_one_between_them() -> None:
-    few = jittery_run(0, 29)
-    for name, found in over_repeats([few]).items():
-        value = factors(few)[name] if name in FACTORS else parallel_efficiency(few)
-        assert found == Estimate(pytest.approx(value), None, None, 1)
-    several = over_repeats([jittery_run(seed, 40) for seed in range(3)])
-    assert {each.basis for each in several.values()} == {"repeats"}
-    transfer = several["transfer"]
-    assert transfer.low is not None
-    assert transfer.high is not None
-    assert transfer.low < transfer.value < transfer.high
+    assert transfer.low < transfer.value < transfer.high < 1

@@ -78,7 +78,7 @@ def test_every_caption_on_the_page_begins_with_a_finding_of_its_own(
     assert len(captions) == len(figures)
     for section, figure in figures:
         assert figure.conclusion.rstrip(".") not in section.conclusion
-        assert section.conclusion not in figure.caption
+        assert not section.conclusion or section.conclusion not in figure.caption
         (caption,) = [text for text in captions if f"<strong>{figure.title}</strong>" in text]
         finding = caption.partition("</strong>")[2].replace("\N{NO-BREAK SPACE}", " ").strip()
         assert finding.startswith(figure.conclusion)
@@ -106,7 +106,7 @@ def test_communication_of_one_rank_is_no_section(tmp_path: Path) -> None:
     assert communication.build(study_of(fake_sweep(tmp_path, nodes=(1,)))) is None
     found = communication.build(study_of(fake_sweep(tmp_path, "several", nodes=(1, 2))))
     assert found is not None
-    assert found.conclusion.startswith("On 2 nodes, exposed communication takes 15 % of the step")
+    assert found.conclusion.startswith("On 2 nodes, exposed communication takes 15.0 % ")
 
 
 def test_bus_bandwidth_stands_beside_the_rate_that_the_run_measured(tmp_path: Path) -> None:

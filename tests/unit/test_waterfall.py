@@ -7,221 +7,169 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_ind
 
 from analysis.efficiency import scaling_curves
-from analysis.losses.waterfall import (
-    ORDER,
-    PERSISTENT,
-    RESIDUAL,
-    TRANSIENT,
-    PhaseTimes,
-    devices_of_run,
-    from_peak,
-    has_phases,
-    phase_times,
-    scales,
-    split_waiting,
-    waterfall,
-)
 from analysis.read.frames import load
-from analysis.stats.estimates import Estimate, not_stationary
-from disttrain.records.json_files import read_json, write_json
+from analysis.results.phases import TRANSFER, WAIT, Phases, partition
+from analysis.results.waterfall import (
+    NAMED,
+    ORDER,
+    Part,
+    from_peak,
+    largest_loss,
+    leading,
+    scales,
+    waterfall,
+    waterfalls,
+)
+from analysis.stats.estimates import Estimate
+from analysis.study import Study
 from disttrain.records.steps import PHASES
-from tests.support.fake_runs import fake_run, fake_sweep
-
-seconds = st.floats(0, 100)
+from tests.support.fake_runs import fake_sweep
 
 
 @st.composite
-def times(draw: st.DrawFn) -> PhaseTimes:
-    """Phases that leave some of the step uncovered, in one to four repeats."""
+def sizes(draw: st.DrawFn) -> Phases:
+    """Phases of one to four repeats."""
     repeats = draw(st.integers(1, 4))
-    row = st.lists(seconds, min_size=repeats, max_size=repeats).map(np.array)
-    phases = {name: draw(row) for name in PHASES}
-    uncovered = draw(st.lists(st.floats(0.01, 10), min_size=repeats, max_size=repeats).map(np.array))
-    ranks = draw(st.integers(1, 64))
-    samples = ranks * draw(st.integers(1, 32))
-    return PhaseTimes(np.sum(list(phases.values()), axis=0) + uncovered, phases, ranks, samples, 2 * ranks)
+    row = st.lists(st.floats(0.001, 100), min_size=repeats, max_size=repeats).map(np.array)
+    seconds = {name: draw(row) for name in PHASES}
+    return partition(np.sum([*seconds.values()], axis=0), seconds)
 
 
-@given(times(), times())
-def test_parts_sum_to_the_loss_in_every_unit(point: PhaseTimes, base: PhaseTimes) -> None:
-    found = waterfall(point, base)
-    work = (point.samples / point.ranks) / (base.samples / base.ranks)
-    assert found.ideal_s == pytest.approx(work * base.mean_step_s)
-    scale_s = max(found.actual_s, found.ideal_s)
-    assert abs(found.closing_error_s) <= 1e-12 * scale_s
-    shares = math.fsum(part.share.value for part in found.parts)
-    assert shares == pytest.approx(1 - found.efficiency, abs=1e-11 * scale_s / found.actual_s)
-    rate, ideal_rate = found.samples / found.actual_s, found.samples / found.ideal_s
-    lost = {
-        "seconds": found.actual_s - found.ideal_s,
-        "percent": 100 * (1 - found.efficiency),
-        "throughput": ideal_rate - rate,
-        "device_hours": found.devices * 1000 * (found.actual_s - found.ideal_s) / 3600,
-        "money": 2 * found.devices * 1000 * (found.actual_s - found.ideal_s) / 3600,
-        "energy": 300 * found.devices * 1000 * (found.actual_s - found.ideal_s),
-    }
-    for unit in scales(found, price_per_hour=2.0, watts=300.0):
-        total = math.fsum(unit.factor * part.seconds.value for part in found.parts)
-        assert total == pytest.approx(lost[unit.name], rel=1e-9, abs=1e-9 * scale_s * unit.factor)
-
-
-@given(times(), times(), st.floats(1e6, 1e12), st.floats(1e9, 1e15))
-def test_bars_from_the_peak_sum_to_the_step(
-    point: PhaseTimes, base: PhaseTimes, flops: float, peak: float
+@given(sizes(), sizes(), st.floats(0.1, 4), st.floats(0, 100))
+def test_parts_sum_to_the_loss_and_those_from_the_peak_to_the_step(
+    point: Phases, base: Phases, work: float, peak_s: float
 ) -> None:
-    found = waterfall(point, base)
-    bars = from_peak(found, flops, peak)
-    largest_s = max(map(abs, bars.values()))
-    assert math.fsum(bars.values()) == pytest.approx(found.actual_s, abs=1e-11 * largest_s)
-    assert bars["peak"] == pytest.approx(flops * point.samples / point.devices / peak)
+    shown = waterfall(point, base, work)
+    assert shown.ideal_s == pytest.approx(work * base.mean_step_s)
+    scale_s = max(shown.actual_s, shown.ideal_s, peak_s)
+    lost_s = math.fsum(part.seconds.value for part in shown.parts)
+    assert lost_s == pytest.approx(shown.actual_s - shown.ideal_s, abs=1e-12 * scale_s)
+    shares = math.fsum(part.share.value for part in shown.parts)
+    assert shares == pytest.approx(1 - shown.efficiency, abs=1e-11 * scale_s / shown.actual_s)
+    bars = from_peak(shown, peak_s)
+    assert math.fsum(bars.values()) == pytest.approx(shown.actual_s, abs=1e-11 * scale_s)
+    assert bars["peak"] == peak_s
 
 
-def test_a_gain_and_the_uncovered_time_are_shown() -> None:
-    zero = {name: np.zeros(2) for name in PHASES}
-    base = PhaseTimes(np.full(2, 1.0), {**zero, "compute_s": np.full(2, 0.8)}, 1, 8, 1)
-    point = PhaseTimes(np.full(2, 1.0), {**zero, "compute_s": np.full(2, 0.5)}, 2, 16, 2)
-    parts = {part.name: part for part in waterfall(point, base).parts}
-    assert tuple(parts) == tuple(name for name in ORDER if name not in (PERSISTENT, TRANSIENT))
-    assert parts["compute_s"].seconds.value == pytest.approx(-0.3)
-    assert parts[RESIDUAL].seconds.value == pytest.approx(0.3)
-    split = waterfall(*(split_waiting(times, np.zeros(2)) for times in (point, base)))
-    assert tuple(part.name for part in split.parts) == tuple(name for name in ORDER if name != "comm_wait_s")
+def test_a_gain_is_negative_and_small_parts_are_not_shown() -> None:
+    base = partition([1.0] * 2, {"compute_s": [0.8] * 2, "other_s": [0.2] * 2})
+    point = partition([1.0] * 2, {"compute_s": [0.5] * 2, "other_s": [0.499] * 2, WAIT: [0.001] * 2})
+    shown = waterfall(point, base, 1.0)
+    assert [part.name for part in shown.parts] == [name for name in ORDER if name in point.seconds]
+    assert [part.seconds.value for part in shown.parts] == pytest.approx([-0.3, 0.001, 0.299])
+    less = partition([1.0] * 2, {"compute_s": [0.5] * 2, "other_s": [0.4991] * 2, WAIT: [0.0009] * 2})
+    assert [part.name for part in waterfall(less, base, 1.0).shown] == ["compute_s", "other_s"]
+
+
+def test_a_phase_without_a_part_in_the_base_has_one_interval_everywhere() -> None:
+    """The loss of a phase that one rank does not have is the phase itself."""
+    point = partition([1.0, 1.1, 1.3], {"compute_s": [0.9, 0.9, 1.0], TRANSFER: [0.1, 0.2, 0.3]})
+    for recorded in ({"compute_s": [0.9]}, {"compute_s": [0.9], TRANSFER: [0]}):
+        parts = waterfall(point, partition([0.9], recorded), 1.0).parts
+        (part,) = (part for part in parts if part.name == TRANSFER)
+        for one, other in ((part.share, point.share(TRANSFER)), (part.seconds, point.mean_s(TRANSFER))):
+            assert (one.value, one.low, one.high) == pytest.approx((other.value, other.low, other.high))
 
 
 def test_the_waterfall_of_runs_agrees_with_the_losses_of_the_curve(tmp_path: Path) -> None:
-    table = load([fake_sweep(tmp_path, scaling="strong")])
-    (curve,) = scaling_curves(table)
-    base = phase_times(curve.points[0], curve, table)
+    (curve,) = scaling_curves(load([fake_sweep(tmp_path, scaling="strong")]))
+    base = curve.points[0]
     for point in curve.points[1:]:
-        found = waterfall(phase_times(point, curve, table), base)
-        assert found.efficiency == pytest.approx(point.efficiency.value)
-        for part in found.parts:
-            if part.name != RESIDUAL:
-                assert part.share.value == pytest.approx(point.loss_by_phase[part.name], abs=1e-9)
-                assert part.share.low <= part.share.value <= part.share.high
-        assert abs({part.name: part.share.value for part in found.parts}[RESIDUAL]) < 1e-9
+        shown = waterfall(point.phases, base.phases, point.work_ratio(base))
+        assert shown.efficiency == pytest.approx(point.efficiency.value)
+        for part in shown.parts:
+            assert part.share.value == pytest.approx(point.loss_by_phase[part.name], abs=1e-9)
+            assert part.share.low <= part.share.value <= part.share.high
 
 
-def test_the_units_of_a_waterfall_and_those_that_need_a_price_or_power() -> None:
-    zero = {name: np.zeros(2) for name in PHASES}
-    base = PhaseTimes(np.full(2, 1.0), zero, 1, 8, 1)
-    found = waterfall(PhaseTimes(np.full(2, 2.0), zero, 2, 16, 2), base)
-    units = [
-        (each.name, each.unit, each.factor) for each in scales(found, 1800, price_per_hour=2.0, watts=300.0)
-    ]
-    assert units == [
-        ("seconds", "s per step", 1.0),
-        ("percent", "% of the step", 50.0),
-        ("throughput", "samples/s lost", 8.0),
-        ("device_hours", "device-hours per 1,800 steps", 1.0),
-        ("money", "per 1,800 steps", 2.0),
-        ("energy", "J per 1,800 steps", 1_080_000.0),
-    ]
-    assert [each.name for each in scales(found)] == ["seconds", "percent", "throughput", "device_hours"]
-
-
-def test_the_bar_of_kernels_is_the_compute_of_the_ideal_step_beyond_the_peak() -> None:
-    zero = {name: np.zeros(2) for name in PHASES}
-    times = PhaseTimes(np.full(2, 1.0), zero | {"compute_s": np.full(2, 0.75)}, 1, 8, 1)
-    bars = from_peak(waterfall(times, times), 0.5, 16.0)
-    assert (bars["peak"], bars["kernels"]) == pytest.approx((0.25, 0.5))
-    assert from_peak(waterfall(times, times), 0.0625, 0.5)["peak"] == 1.0
-    for flops, peak in ((0.0, 1.0), (1.0, 0.0), (-1.0, 1.0)):
-        with pytest.raises(ValueError, match=r"^FLOPs per sample and peak FLOP/s must be positive$"):
-            from_peak(waterfall(times, times), flops, peak)
-
-
-def test_waiting_is_divided_by_its_persistent_share() -> None:
-    phases = {name: np.zeros(2) for name in PHASES} | {"comm_wait_s": np.array([0.5, 0.25])}
-    split = split_waiting(PhaseTimes(np.ones(2), phases, 2, 16, 2), np.array([0.5, 0.2]))
-    assert split.phases[PERSISTENT] == pytest.approx([0.25, 0.05])
-    assert split.phases[TRANSIENT] == pytest.approx([0.25, 0.2])
-    assert "comm_wait_s" not in split.phases
-
-
-def test_times_of_a_point_are_those_of_its_runs_alone(tmp_path: Path) -> None:
-    sweeps = [
-        fake_sweep(tmp_path, name, gpus_per_node=(2,), step_s=s) for name, s in (("one", 0.1), ("two", 0.3))
-    ]
-    table = load(sweeps)
-    curve = next(curve for curve in scaling_curves(table) if curve.sweep == "one")
-    point = curve.points[1]
-    times = phase_times(point, curve, table)
-    assert times.mean_step_s == pytest.approx(point.global_batch_size / point.samples_per_s.value)
-    assert (len(times.step_s), times.ranks, times.devices, times.stationary) == (3, 4, 4, True)
-    changing = replace(point, samples_per_s=not_stationary(point.samples_per_s))
-    assert not phase_times(changing, curve, table).stationary
-
-
-@pytest.mark.parametrize(
-    ("device", "requested", "devices"),
-    [("NVIDIA H100", "auto", 4), ("cpu", "auto", 1), (np.nan, "auto", 1), (np.nan, "cuda", 4)],
-)
-def test_devices_are_gpus_or_else_ranks(tmp_path: Path, device: object, requested: str, devices: int) -> None:
-    """One process drives the four GPUs."""
-    run = fake_run(tmp_path / "s" / "n1")
-    rows = pd.DataFrame([{"path": str(run.path), "world_size": 7, "device": device}])
-    record = read_json(run.run_json)
-    resources = record["config"]["resources"] | {"gpus_per_node": 4, "device": requested}
-    config = record["config"] | {"parallel": {"strategy": "dp"}, "resources": resources}
-    write_json(run.run_json, record | {"config": config})
-    assert devices_of_run(rows) == devices
-    write_json(run.run_json, {"config": {}})
-    assert devices_of_run(rows) == 7
-    run.run_json.unlink()
-    assert devices_of_run(rows) == 7
-
-
-def test_a_point_whose_step_is_other_time_has_no_phases(tmp_path: Path) -> None:
-    (curve,) = scaling_curves(load([fake_sweep(tmp_path)]))
-    point = curve.points[0]
-    assert has_phases(point)
-    zero = dict.fromkeys(point.composition, 0.0)
-    assert not has_phases(replace(point, composition=zero | {"other_s": 0.1}))
-    assert not has_phases(replace(point, composition=dict.fromkeys(zero)))
-
-
-def half_widths(found: Estimate) -> tuple[float, float]:
-    assert found.low is not None
-    assert found.high is not None
-    return found.value - found.low, found.high - found.value
+def test_units_and_those_that_need_a_price_or_power(tmp_path: Path) -> None:
+    sweep = fake_sweep(tmp_path, nodes=(1, 2))
+    shown = leading(waterfalls(study_of(sweep)))
+    lost = 1 / shown.whole.ideal_s - 1 / shown.whole.actual_s
+    factors = scales(shown, 1800, price_per_hour=2.0, watts=300.0)
+    lost_s = shown.whole.actual_s - shown.whole.ideal_s
+    assert factors.pop("throughput") * lost_s == pytest.approx(16 * lost)
+    assert factors == {"device_hours": 1.0, "money": 2.0, "energy": 1_080_000.0}
+    assert list(scales(shown)) == ["throughput", "device_hours"]
 
 
 def test_intervals_are_welchs_and_those_of_shares_linearize_the_ratio() -> None:
     rng = np.random.default_rng(4)
-    zero = {name: np.zeros(2) for name in PHASES}
-    wait = rng.uniform(0.2, 0.3, 2)
-    point = PhaseTimes(rng.uniform(1.5, 2, 2), zero | {"comm_wait_s": wait}, 2, 32, 2)
-    before = {name: np.zeros(3) for name in PHASES} | {"comm_wait_s": rng.uniform(0.05, 0.1, 3)}
-    base = PhaseTimes(rng.uniform(0.7, 0.8, 3), before, 1, 8, 1)  # half the samples of a rank
-    found = waterfall(point, base)
-    (part,) = (part for part in found.parts if part.name == "comm_wait_s")
-    others = 2 * before["comm_wait_s"]
-    linear = (wait - part.share.value * point.step_s) / found.actual_s
-    for estimate, own, other in ((part.seconds, wait, others), (part.share, linear, others / found.actual_s)):
-        interval = ttest_ind(own, other, equal_var=False).confidence_interval(0.95)
+    wait, before = rng.uniform(0.2, 0.3, 2), rng.uniform(0.05, 0.1, 3)
+    point = partition(step := rng.uniform(1.5, 2, 2), {WAIT: wait, "compute_s": step - wait})
+    base = partition(step := rng.uniform(0.7, 0.8, 3), {WAIT: before, "compute_s": step - before})
+    shown = waterfall(point, base, 2.0)
+    part = next(part for part in shown.parts if part.name == WAIT)
+    own, others = point.scaled(WAIT), 2 * base.scaled(WAIT)
+    linear = (point.array(WAIT) - part.share.value * np.array(point.step_s)) / np.mean(point.step_s)
+    for estimate, one, other in ((part.seconds, own, others), (part.share, linear, others / shown.actual_s)):
+        interval = ttest_ind(one, other, equal_var=False).confidence_interval(0.95)
         half = (interval.high - interval.low) / 2
-        assert half_widths(estimate) == pytest.approx((half, half))
+        assert estimate.high - estimate.value == pytest.approx(half)
         assert (estimate.repeats, estimate.basis) == (2, "repeats")
+    moving = waterfall(point, replace(base, stationary=False), 2.0)
+    assert all(part.share.low is None for part in moving.parts)
 
 
 def test_intervals_cover_the_true_share() -> None:
     """Three repeats a side with 2 % spread in compute and 10 % in waiting; nominal coverage is 95 %."""
-    generator, covered, count = np.random.default_rng(5), 0, 1500
-    zero = {name: np.zeros(3) for name in PHASES}
+    generator, covered, count = np.random.default_rng(5), 0, 1000
     truth = 0.2 / 1.2
     for _ in range(count):
         compute, before = (1.0 * (1 + 0.02 * generator.standard_normal(3)) for _ in range(2))
         wait = 0.2 * (1 + 0.1 * generator.standard_normal(3))
-        base = PhaseTimes(before, {**zero, "compute_s": before}, 1, 8, 1)
-        point = PhaseTimes(compute + wait, {**zero, "compute_s": compute, "comm_wait_s": wait}, 2, 16, 2)
-        share = next(p.share for p in waterfall(point, base).parts if p.name == "comm_wait_s")
+        base, point = partition(before, {"compute_s": before}), {"compute_s": compute, WAIT: wait}
+        shown = waterfall(partition(compute + wait, point), base, 1.0)
+        share = next(part.share for part in shown.parts if part.name == WAIT)
         covered += share.low <= truth <= share.high
     assert 0.93 <= covered / count <= 0.985
+
+
+def study_of(sweep: Path) -> Study:
+    table = load([sweep])
+    return Study(table, scaling_curves(table))
+
+
+def test_sizes_have_waterfalls_where_their_curve_has_a_base(tmp_path: Path) -> None:
+    """The curve with the smaller buckets is faster, and the size of the leading curve is its largest."""
+    axes = [{"parallel.ddp.bucket_mb": 4}, {"parallel.ddp.bucket_mb": 32}]
+    study = study_of(fake_sweep(tmp_path, axes=axes))
+    fast, slow = study.curves
+    shown = waterfalls(study)
+    assert [(each.curve.label, each.point.size) for each in shown] == [
+        (curve.label, size) for curve in (fast, slow) for size in (2, 4)
+    ]
+    assert (leading(shown).curve.label, leading(shown).point.size) == (fast.label, 4)
+    study.__dict__["curves"] = [replace(fast, base_size=None), slow]
+    assert [each.curve.label for each in waterfalls(study)] == [slow.label] * 2
+    unmeasured = tuple(replace(point, phases=replace(point.phases, seconds={})) for point in fast.points)
+    study.__dict__["curves"] = [replace(fast, points=unmeasured), slow]
+    assert [each.curve.label for each in waterfalls(study)] == [slow.label] * 2
+
+
+@pytest.mark.parametrize(
+    ("shares", "named"),
+    [
+        ([(0.3, 0.0), (0.2, 0.1), (0.1, 0.05)], 1),  # the interval of the first one contains 0
+        ([(0.1, None), (0.2, None)], 1),
+        ([(NAMED, 0.001)], 0),
+        ([(0.009, 0.001)], None),
+        ([], None),
+    ],
+)
+def test_the_largest_loss_is_settled_and_large_enough(
+    tmp_path: Path, shares: list[tuple[float, float | None]], named: int | None
+) -> None:
+    (shown, *_) = waterfalls(study_of(fake_sweep(tmp_path, nodes=(1, 2), repeats=1)))
+    parts = tuple(
+        Part(str(number), Estimate(0.1, None, None, 1), Estimate(value, low, low and 0.5, 3))
+        for number, (value, low) in enumerate(shares)
+    )
+    loss = largest_loss(replace(shown, whole=replace(shown.whole, parts=parts)))
+    assert (loss.name if loss else None) == (None if named is None else str(named))

@@ -5,21 +5,11 @@ from __future__ import annotations
 from analysis.efficiency import Curve, Point
 from analysis.figures.composition_figure import composition_figure
 from analysis.figures.style import PHASE_CLASSES, PHASE_NAMES
-from analysis.losses.size_waterfalls import leading, waterfalls
-from analysis.losses.waterfall import has_phases
-from analysis.report.cells import cell
-from analysis.report.common import (
-    all_points,
-    grouped_rows,
-    phases_s,
-    point_name,
-    sentence,
-    size_columns,
-    size_values,
-    sources,
-)
+from analysis.report.common import all_points, grouped_rows, point_name, size_columns, size_values, sources
+from analysis.report.common import sentence as joined
 from analysis.report.section import Column, Figure, Section, Table, Value
-from analysis.report.waterfall_text import loss_sentence
+from analysis.report.sentences import say
+from analysis.results.waterfall import SHOWN
 from analysis.study import Study
 from analysis.svg.bars import bars, stacked
 from analysis.svg.plot import LegendItem
@@ -33,78 +23,45 @@ _VISIBLE = 0.003
 
 def build(study: Study) -> Section | None:
     """Bars and table of phases; None if no run has them."""
-    points = [(curve, point) for curve, point in all_points(study) if has_phases(point)]
+    points = [(curve, point) for curve, point in all_points(study) if point.phases.known]
     if not points:
         return None
+    means = {name: [point.phases.mean_s(name) for _, point in points] for name in PHASES}
+    shown = [name for name in PHASES if _is_shown(points, name)]
     rows: list[list[Value]] = [
-        [
-            *size_values(study, curve, point),
-            point.step_s,
-            *(phases_s(study, curve, point, [name]) for name in PHASES),
-        ]
-        for curve, point in points
+        [*size_values(study, curve, point), point.step_s, *(means[name][at] for name in shown)]
+        for at, (curve, point) in enumerate(points)
     ]
-    heads = [Column(name, PHASE_NAMES[name], "s", "phases") for name in PHASES]
-    table = Table(
-        "composition",
-        "Mean time of a step in each phase, over ranks, measured steps and repeats.",
-        [*size_columns(study), Column("step_s", "step", "s", "step-time"), *heads],
-        rows,
-        [sources(study, curve, point) for curve, point in points],
-    )
-    conclusion = growth(study)
-    return Section(
-        "composition",
-        "Step time by phase",
-        conclusion,
-        tables=[table],
-        figures=[_figure(study, points)],
-    )
+    columns = [
+        *size_columns(study),
+        Column("step_s", "step", "s", "step-time"),
+        *(Column(name, PHASE_NAMES[name], "s", "phases") for name in shown),
+    ]
+    links = [sources(study, curve, point) for curve, point in points]
+    table = Table("composition", "Mean time of a step in each phase.", columns, rows, links)
+    return Section("composition", "Step time by phase", "", tables=[table], figures=[_figure(study, points)])
 
 
-def growth(study: Study) -> str:
-    """The phase that takes most of a step, and the largest loss of the configuration that loses the largest
-    share of its step, if the section of the waterfall does not name it."""
-    found = waterfalls(study)
-    if not found:
-        return most(study, study.curves[0])
-    shown = leading(found)
-    last = {id(each.curve): each for each in found}.values()
-    worst = max(last, key=lambda each: 1 - each.whole.efficiency)
-    return sentence([most(study, shown.curve), loss_sentence(study, worst) if worst is not shown else ""])
+def _is_shown(points: list[tuple[Curve, Point]], name: str) -> bool:
+    shares = [share.value for _, point in points if (share := point.phases.share(name))]
+    return max(shares, default=0.0) >= SHOWN
 
 
-def most(study: Study, curve: Curve) -> str:
+def longest_phase(study: Study, curve: Curve) -> str:
     """Name the longest phase of a step at the largest size; empty without measured phases."""
     largest = curve.points[-1]
-    name = longest_phase(largest)
+    name = largest.phases.longest
     if name is None:
         return ""
-    share = percent((largest.composition[name] or 0.0) / sum(filter(None, largest.composition.values())), 0)
+    share = largest.phases.share(name)
     place = point_name(study, curve, largest)
-    return f"On {place}, the longest phase is {PHASE_NAMES[name]}: {share} of the step."
-
-
-def longest_phase(point: Point) -> str | None:
-    """The phase that takes most of a step; None without measured phases."""
-    return max(PHASES, key=lambda each: point.composition[each] or 0.0) if has_phases(point) else None
-
-
-def _longest(study: Study, points: list[tuple[Curve, Point]]) -> str:
-    """The phase that takes most of a step at the largest size of the leading curve that has phases."""
-    lead = study.leading_curve
-    curve, point = next((each for each in reversed(points) if each[0] is lead), points[-1])
-    name = longest_phase(point) or PHASES[0]
-    longest = cell(phases_s(study, curve, point, [name]), "s").in_text
-    share = percent((point.composition[name] or 0.0) / point.step_s.value, 0)
-    place = point_name(study, curve, point)
-    return f"The longest phase on {place} is {PHASE_NAMES[name]}: {longest}, {share} of the step."
+    return say("longest_phase", place=place, phase=PHASE_NAMES[name], share=share.value if share else 0.0)
 
 
 def _figure(study: Study, points: list[tuple[Curve, Point]]) -> Figure:
     longest = max(point.step_s.value for _, point in points)
     factor, unit = time_scale(longest)
-    present = [name for name in PHASES if any(point.composition[name] for _, point in points)]
+    present = [name for name in PHASES if _is_shown(points, name)]
     rows = []
     for curve, point in points:
         parts = [
@@ -141,10 +98,10 @@ def _figure(study: Study, points: list[tuple[Curve, Point]]) -> Figure:
     return Figure(
         "composition",
         "Step time by phase",
-        _longest(study, points),
+        (longest_phase(study, study.leading_curve) or longest_phase(study, points[-1][0])),
         svg,
         description,
         lambda: composition_figure(study.curves),
-        sentence(["Each bar is the mean step, divided into phases without gap or overlap.", small]),
+        joined(["Each bar is the mean step, divided into phases without gap or overlap.", small]),
         data="composition",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.losses.compute_evidence import config_of
+from analysis.read.differences import run_config
 from analysis.report.model import RunCost
 from analysis.report.run_records import run_costs
 from analysis.report.section import Column, RunLink, Section, Table, Value
@@ -58,7 +58,7 @@ def _unused_gpus(study: Study, rows: Sequence[RunCost]) -> list[str]:
     known = study.runs[study.runs["device"].notna()]  # a run that failed at its start has no device
     paths = {(row.sweep, row.run): row.path for row in known.itertuples() if row.device == "cpu"}
     held = [
-        config_of(str(paths[row.sweep, row.run])).get("resources.gpus_per_node")
+        run_config({"path": paths[row.sweep, row.run]}).get("resources.gpus_per_node")
         for row in rows
         if row.unit == "GPU-hours" and (row.sweep, row.run) in paths
     ]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.losses.goodput import CLASSES, JobClass, JobTime, job_time
 from analysis.report.common import all_points, bar_chart, size_columns, size_values, sources
 from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
+from analysis.results.goodput import CLASSES, JobClass, JobTime, job_time
 from analysis.stats.estimates import Estimate, share_mean
 from analysis.study import Study
 from analysis.svg.bars import Row, stacked

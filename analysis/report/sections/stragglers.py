@@ -9,22 +9,20 @@ import numpy as np
 
 from analysis.efficiency import Curve, Point
 from analysis.figures.heat_map_figure import heat_map_figure
-from analysis.losses.size_waterfalls import divided
-from analysis.losses.waiting import WAIT, as_recorded
-from analysis.losses.waterfall import PERSISTENT, TRANSIENT
 from analysis.report import straggler_text
 from analysis.report.cells import cell
 from analysis.report.common import (
     all_points,
     of_steps,
     over_repeats,
-    phases_s,
     point_name,
     sentence,
     size_columns,
     size_values,
 )
 from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
+from analysis.results.phases import PERSISTENT, TRANSIENT, WAIT
+from analysis.results.waterfall import divided_waiting
 from analysis.stats.estimates import Estimate
 from analysis.stragglers.blame import equal_blame
 from analysis.stragglers.culprit import Diagnosis
@@ -173,19 +171,15 @@ def _parts_of_waiting(
 ) -> list[Estimate | None]:
     """Recorded waiting, noise floor, waiting, and its persistent and transient part; own work beyond the mean
     rank as the two parts where waiting was not measured."""
-    times, wait_s = study.phase_times(curve, point), phases_s(study, curve, point, [WAIT])
-    if wait_s is None or times.floor_s is None:
+    phases, wait_s = point.phases, point.phases.mean_s(WAIT)
+    if wait_s is None or phases.floor_s is None:
         lost = [each.loss for each in diagnoses]
         parts = zip(*lost, strict=True)
         return [None, None, wait_s, *(over_repeats(point, part) for part in parts)]
-    recorded = as_recorded(times)
-    recorded_s = over_repeats(point, recorded.phases[WAIT])
-    floor_s, divided_s = over_repeats(point, times.floor_s), divided(study, curve, point)
-    if divided_s is None:
-        return [recorded_s, floor_s, wait_s, None, None]
-    means = [over_repeats(point, divided_s.phases[name]) for name in (PERSISTENT, TRANSIENT)]
-    whole_s = sum(mean.value for mean in means if mean) or 1.0
-    return [recorded_s, floor_s, wait_s, *(mean and mean.scaled(wait_s.value / whole_s) for mean in means)]
+    recorded_s = phases.mean_of(phases.array(WAIT) + phases.floor_s)
+    divided = divided_waiting(study, curve, point)
+    means = [divided.mean_s(name) if divided else None for name in (PERSISTENT, TRANSIENT)]
+    return [recorded_s, phases.mean_of(phases.floor_s), wait_s, *means]
 
 
 def _blame(leading: Examined) -> Table:

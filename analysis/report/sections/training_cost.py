@@ -12,7 +12,6 @@ from analysis.costs.energy import energy_per_sample, grams_per_sample
 from analysis.efficiency import Curve, Point
 from analysis.figures.cost_figure import CostPoint, cost_figure
 from analysis.figures.style import curve_class
-from analysis.losses.waterfall import devices_of_run
 from analysis.report import common
 from analysis.report.cells import cell
 from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
@@ -80,9 +79,8 @@ def build(study: Study) -> Section | None:
 
 def costs_of(study: Study, curve: Curve, samples: float) -> list[SizeCost]:
     """Costs of training on `samples` samples at the sizes of a curve."""
-    rows = {point.size: study.runs_of(curve, point) for point in curve.points}
-    devices = {size: devices_of_run(pd.DataFrame(found)) for size, found in rows.items()}
-    price = study.prices.price_of(rows[curve.points[0].size][0]["device"])
+    devices = {point.size: point.devices for point in curve.points}
+    price = study.prices.price_of(study.runs_of(curve, curve.points[0])[0]["device"])
     return size_costs(curve, samples, devices, price_per_hour=price, deadline_s=study.deadline_s)
 
 

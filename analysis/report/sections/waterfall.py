@@ -2,173 +2,144 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from analysis.costs.energy import mean_watts
 from analysis.figures.bar_figures import bar_figure
-from analysis.figures.style import PHASE_CLASSES
-from analysis.losses.size_waterfalls import SizeWaterfall, leading, waterfalls
-from analysis.losses.waterfall import PERSISTENT, RESIDUAL, TRANSIENT, Part, Waterfall, from_peak, scales
+from analysis.figures.style import PHASE_CLASSES, PHASE_NAMES
 from analysis.report import common
 from analysis.report.cells import cell
 from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
-from analysis.report.waterfall_text import NAMES, compute_cause, loss_sentence, repeat_mark, share_text
+from analysis.report.sentences import say
+from analysis.results.compute_loss import compute_causes
+from analysis.results.phases import PERSISTENT, TRANSIENT
+from analysis.results.waterfall import (
+    NAMED,
+    SHOWN,
+    SizeWaterfall,
+    from_peak,
+    largest_loss,
+    leading,
+    scales,
+    waterfalls,
+)
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from analysis.svg.bars import Row, Segment, bars
 from analysis.svg.scales import Axis
-from analysis.units import RESOLUTION_S, listed, percent, resolved_s, seconds, signed, time_scale
+from analysis.units import plural, resolved_s, seconds, signed, time_scale
 
 STEPS = 1000
 """Steps that device-hours, money and joules count."""
-SHOWN = 0.001
-"""Parts below this share of the step have no bar; the caption of the figure names them and their sum."""
-OPTIONAL = ("throughput", "device_hours", "money", "energy")
-"""Units beside seconds and percent: money and energy where price and power are known."""
+NAMES = PHASE_NAMES | {PERSISTENT: "persistent waiting", TRANSIENT: "transient waiting"}
 _COLOURS = PHASE_CLASSES | dict.fromkeys((PERSISTENT, TRANSIENT), PHASE_CLASSES["comm_wait_s"])
-_SPLIT = (
-    "Persistent waiting is for a rank that is slow in all steps, transient waiting for ranks that are late "
-    "in turn, as in the table of waiting (see Stragglers); its noise floor is part of transfer."
-)
 
 
 def build(study: Study) -> Section | None:
     """None without a size beside the base, or without measured phases."""
-    found = waterfalls(study)
-    if not found:
+    sizes = waterfalls(study)
+    if not sizes:
         return None
-    shown = leading(found)
-    conclusion = loss_sentence(study, shown)
+    shown = leading(sizes)
+    cause = compute_cause(study, shown)
     return Section(
         "waterfall",
         "From the ideal to the actual step",
-        conclusion,
-        paragraphs=[
-            text for text in (compute_cause(study, shown), _closing(found), _split_text(found)) if text
-        ],
-        tables=[_table(study, found), *_peak_tables(study, found)],
+        loss_sentence(study, shown),
+        paragraphs=[cause] if cause else [],
+        tables=[_table(study, sizes), *_peak_table(study, sizes)],
         figures=[_figure(study, shown)],
     )
 
 
-def _closing(found: list[SizeWaterfall]) -> str:
-    error_s = max(RESOLUTION_S, *(abs(each.found.closing_error_s) for each in found))
-    uncovered = [part for each in found for part in each.found.parts if part.name == RESIDUAL]
-    residual = max(abs(part.share.value) for part in uncovered)
-    return (
-        "The parts sum to the actual minus the ideal step, with a rounding error of at most "
-        f"{error_s * 1e12:,.0f} ps. The residual is time of the step that no phase covers: at most "
-        f"{percent(residual, 2)} of a step. Negative parts are gains."
+def loss_sentence(study: Study, shown: SizeWaterfall) -> str:
+    """Name the largest loss whose interval excludes zero, and the gains beside it; empty without any."""
+    part = largest_loss(shown)
+    if part is None:
+        return ""
+    gains = sorted((each.share.value, each.name) for each in shown.whole.parts if each.share.value <= -NAMED)
+    return say(
+        "largest_loss",
+        place=common.point_name(study, shown.curve, shown.point),
+        base=plural(shown.curve.base_size or 0, shown.curve.unit),
+        phase=NAMES[part.name],
+        part=part,
+        gains=[NAMES[name] for _, name in gains],
+        saved=-sum(share for share, _ in gains),
+        efficiency=shown.point.efficiency,
     )
 
 
-def _split_text(found: list[SizeWaterfall]) -> str:
-    split = any(part.name == PERSISTENT for each in found for part in each.found.parts)
-    return _SPLIT if split else ""
+def compute_cause(study: Study, shown: SizeWaterfall) -> str:
+    """Causes of lost compute time, if compute loses at least `NAMED` of the step; empty otherwise."""
+    share = next((part.share.value for part in shown.whole.parts if part.name == "compute_s"), 0.0)
+    if share < NAMED:
+        return ""
+    return say("compute_causes", compute_causes(study, shown.curve, shown.point))
 
 
-def _table(study: Study, found: list[SizeWaterfall]) -> Table:
+def _table(study: Study, sizes: list[SizeWaterfall]) -> Table:
+    factors = [_factors(study, each) for each in sizes]
+    optional = [column for column in _optional(study) if any(column.name in each for each in factors)]
     rows: list[list[Value]] = []
-    sources, columns = [], _columns(study, found)
-    names = {column.name for column in columns}
-    for each in found:
-        units = _units(study, each)
-        for part in map(_without_rounding, each.found.parts):
-            scaled = [
-                part.seconds.value * units[name] if name in units else None
-                for name in OPTIONAL
-                if name in names
-            ]
-            rows.append(
-                [
-                    *common.size_values(study, each.curve, each.point),
-                    NAMES[part.name],
-                    part.seconds,
-                    part.share,
-                    *scaled,
-                ]
-            )
+    sources: list[list[RunLink]] = []
+    for each, factor in zip(sizes, factors, strict=True):
+        lost_s = each.whole.actual_s - each.whole.ideal_s
+        lines: list[tuple[str, Value, Value, float]] = [
+            (NAMES[part.name], part.seconds, part.share, part.seconds.value) for part in each.parts.shown
+        ]
+        lines.append(("sum: actual - ideal step", lost_s, 1 - each.whole.efficiency, lost_s))
+        for name, seconds_s, share, value_s in lines:
+            scaled = [factor[column.name] * value_s if column.name in factor else None for column in optional]
+            rows.append([*common.size_values(study, each.curve, each.point), name, seconds_s, share, *scaled])
             sources.append(common.sources(study, each.curve, each.point))
-        total_s = each.found.actual_s - each.found.ideal_s
-        size = common.size_values(study, each.curve, each.point)
-        sums = [total_s * units[name] if name in units else None for name in OPTIONAL if name in names]
-        rows.append([*size, "sum: actual - ideal step", total_s, 1 - each.found.efficiency, *sums])
-        sources.append(common.sources(study, each.curve, each.point))
-    totals = [
-        text
-        for name, text in {"device_hours": "device-hours", "money": "money", "energy": "energy"}.items()
-        if name in names
+    columns = [
+        *common.size_columns(study),
+        Column("part", "part"),
+        Column("seconds", "per step", "s", "waterfall"),
+        Column("share", "of the step", "points", "waterfall"),
+        *optional,
     ]
-    power = " Energy is that of the GPUs at their mean power." if "energy" in names else ""
-    caption = (
-        f"Time that each phase adds to the step which the base predicts; {listed(totals)} are of {STEPS:,} "
-        f"steps.{power}"
-    )
+    caption = "Time of each phase beyond the prediction of the base."
     return Table("waterfall", caption, columns, rows, sources)
 
 
-def _without_rounding(part: Part) -> Part:
-    """The part; zero where it is only a rounding error, which its interval may exceed."""
-    if abs(part.seconds.value) > RESOLUTION_S:
-        return part
-    if abs(part.seconds.high or 0.0) > RESOLUTION_S:
-        return Part(part.name, replace(part.seconds, value=0.0), replace(part.share, value=0.0))
-    zero = part.seconds.scaled(0.0)
-    return Part(part.name, zero, zero)
-
-
-def _columns(study: Study, found: list[SizeWaterfall]) -> list[Column]:
-    present = {name for each in found for name in _units(study, each)}
-    optional = [
+def _optional(study: Study) -> list[Column]:
+    return [
         Column("throughput", "throughput lost", "samples/s", "waterfall"),
         Column("device_hours", f"device-hours / {STEPS:,} steps", "h", "waterfall"),
         Column("money", f"{study.prices.currency or 'money'} / {STEPS:,} steps", "currency", "waterfall"),
         Column("energy", f"energy / {STEPS:,} steps", "J", "waterfall"),
     ]
-    return [
-        *common.size_columns(study),
-        Column("part", "part"),
-        Column("seconds", "per step", "s", "waterfall"),
-        Column("share", "of the step", "points", "waterfall"),
-        *(column for column in optional if column.name in present),
-    ]
 
 
-def _units(study: Study, each: SizeWaterfall) -> dict[str, float]:
+def _factors(study: Study, each: SizeWaterfall) -> dict[str, float]:
     runs = study.runs_of(each.curve, each.point)
     price = study.prices.price_of(runs[0]["device"])
     watts = mean_watts([study.metrics.get((row["sweep"], row["run"])) for row in runs])
-    return {scale.name: scale.factor for scale in scales(each.found, STEPS, price, watts)}
+    return scales(each, STEPS, price, watts)
 
 
-def _peak_tables(study: Study, found: list[SizeWaterfall]) -> list[Table]:
-    """Bars from peak FLOP/s, where the FLOPs of the model and the peak of the device are known."""
+def _peak_table(study: Study, sizes: list[SizeWaterfall]) -> list[Table]:
+    """Parts from peak FLOP/s, where the FLOPs of the model and the peak of the device are known."""
     rows: list[list[Value]] = []
     sources: list[list[RunLink]] = []
-    for each in found:
-        first = study.metrics.get((each.curve.sweep, each.point.runs[0]))
+    for each in sizes:
+        point, first = each.point, study.metrics.get((each.curve.sweep, each.point.runs[0]))
         if first is None or not first.model_flops_per_sample or not first.peak_flops:
             continue
-        steps = from_peak(each.found, first.model_flops_per_sample, first.peak_flops)
-        for name, length_s in steps.items():
-            if abs(length_s) > 1e-9:
-                share = length_s / each.found.actual_s
-                size = common.size_values(study, each.curve, each.point)
+        peak_s = first.model_flops_per_sample * point.global_batch_size / (point.devices * first.peak_flops)
+        for name, length_s in from_peak(each.parts, peak_s).items():
+            if abs(share := length_s / each.whole.actual_s) >= SHOWN:
+                size = common.size_values(study, each.curve, point)
                 rows.append([*size, _peak_name(name), length_s, share])
-                sources.append(common.sources(study, each.curve, each.point))
-    if not rows:
-        return []
-    caption = (
-        "The same step from the peak FLOP/s of the device: the share of the first row is the MFU; then "
-        "losses that the base has already, then those of scaling."
-    )
+                sources.append(common.sources(study, each.curve, point))
     columns = [
         *common.size_columns(study),
         Column("part", "part"),
         Column("seconds", "per step", "s"),
         Column("share", "of the step", "share", "mfu"),
     ]
-    return [Table("waterfall_from_peak", caption, columns, rows, sources)]
+    caption = "The same step from the peak FLOP/s of the device, whose share is the MFU."
+    return [Table("waterfall_from_peak", caption, columns, rows, sources)] if rows else []
 
 
 def _peak_name(name: str) -> str:
@@ -182,15 +153,15 @@ def _peak_name(name: str) -> str:
 
 
 def _figure(study: Study, shown: SizeWaterfall) -> Figure:
-    found, place = shown.found, common.point_name(study, shown.curve, shown.point)
+    found, place = shown.parts, common.point_name(study, shown.curve, shown.point)
     factor, unit = time_scale(max(found.actual_s, found.ideal_s))
     ideal = Segment(0.0, found.ideal_s * factor, "faint", "ideal step")
     rows = [Row("ideal step", [ideal], seconds(found.ideal_s))]
     at_s, highest_s = found.ideal_s, max(found.ideal_s, found.actual_s)
-    for part in filter(_is_drawn, found.parts):
+    for part in found.shown:
         end_s = at_s + part.seconds.value
         colour = _COLOURS.get(part.name, _COLOURS["other_s"])
-        title = f"{NAMES[part.name]} {share_text(part)}{repeat_mark(part)}"
+        title = f"{NAMES[part.name]} {cell(part.share, 'share').in_text}"
         interval = _moved(part.seconds, at_s, factor)
         text = f"{signed(100 * part.share.value)} %"
         segment = Segment(at_s * factor, end_s * factor, colour, title, part.name, interval)
@@ -201,7 +172,7 @@ def _figure(study: Study, shown: SizeWaterfall) -> Figure:
     rows.append(Row("actual step", [actual], seconds(found.actual_s)))
     description = f"Waterfall at {place}: " + ", ".join(
         [f"ideal step {seconds(found.ideal_s)}"]
-        + [f"{NAMES[part.name]} {_signed_s(part.seconds.value)}" for part in found.parts]
+        + [f"{NAMES[part.name]} {_signed_s(part.seconds.value)}" for part in found.shown]
         + [f"actual step {seconds(found.actual_s)}"]
     )
     x = Axis(f"time of a step at {place} ({unit})", 0.0, 1.15 * highest_s * factor)
@@ -225,26 +196,9 @@ def _figure(study: Study, shown: SizeWaterfall) -> Figure:
         svg,
         description,
         lambda: bar_figure(rows, x, emulated=study.emulated),
-        f"{reading}{whiskers}.{not_drawn(found)}",
+        f"{reading}{whiskers}.",
         data="waterfall",
     )
-
-
-def _is_drawn(part: Part) -> bool:
-    return abs(part.share.value) >= SHOWN
-
-
-def not_drawn(found: Waterfall) -> str:
-    """The parts without a bar and their sum, the gap between the last bar and the actual step."""
-    left = [part for part in found.parts if resolved_s(part.seconds.value) and not _is_drawn(part)]
-    if not left:
-        return ""
-    sum_s = sum(part.seconds.value for part in left)
-    share = signed(100 * sum_s / found.actual_s, 2)
-    names = listed([NAMES[part.name] for part in left])
-    size = f"{_signed_s(sum_s)} ({share} %)"
-    sums = f"{names}, {size}" if len(left) == 1 else f"{names}, together {size}"
-    return f" Parts below {percent(SHOWN)} of the step have no bar: {sums}. The table has all parts."
 
 
 def _signed_s(value_s: float) -> str:

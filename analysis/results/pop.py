@@ -24,15 +24,13 @@ synchronization.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pandas as pd
 
-from analysis.losses.log_mean import additive_parts
-from analysis.stats.estimates import Estimate, Floats, geometric_mean
+from analysis.stats.estimates import Estimate, Floats, geometric_mean, ratio
 from analysis.stragglers.persistence import unbiased_loss
 
 FACTORS = ("persistent_balance", "transient_balance", "host", "transfer")
@@ -89,82 +87,46 @@ def rank_steps(steps: pd.DataFrame) -> RankSteps | None:
     return RankSteps(parts["useful"], parts["host"], parts["whole"].mean(axis=0), count)
 
 
-def factors(found: RankSteps) -> dict[str, float]:
-    """The factors of `FACTORS`; their product is `parallel_efficiency`.
+def factors(run: RankSteps) -> dict[str, float]:
+    """The factors of `FACTORS`, after their product `parallel_efficiency`.
 
-    Of aggregated records the transient balance counts only differences that outlast an aggregate.
+    Of aggregated records the transient balance counts only differences that outlast an aggregate. Of equal
+    ranks one has the largest mean by chance, so the slowest rank counts without this bias.
 
     Raises:
         ValueError: no rank has useful time.
     """
-    if found.useful_s.sum() <= 0:
+    useful = run.useful_s
+    mean_s = float(useful.mean(axis=0).sum())
+    if mean_s <= 0:
         raise ValueError("no rank has useful time")
-    pairs = pairwise(_chain(found))
-    return {
-        name: float(above.sum() / below.sum()) for name, (above, below) in zip(FACTORS, pairs, strict=True)
-    }
-
-
-def _chain(found: RankSteps) -> list[Floats]:
-    """Seconds by record, of which each factor is the ratio of one sum to the next one.
-
-    The second one is the slowest rank of the run. Of equal ranks one has the largest mean by chance, so it is
-    shifted to the mean without this bias.
-    """
-    useful = found.useful_s
-    slowest, mean = useful[useful.sum(axis=1).argmax()], useful.mean(axis=0)
-    return [
-        mean,
-        slowest - slowest.mean() + mean.mean() + unbiased_loss(useful).persistent_s,
-        useful.max(axis=0),
-        (useful + found.host_s).max(axis=0),
-        found.step_s,
+    chain = [
+        mean_s,
+        mean_s + unbiased_loss(useful).persistent_s * useful.shape[1],
+        float(useful.max(axis=0).sum()),
+        float((useful + run.host_s).max(axis=0).sum()),
+        float(run.step_s.sum()),
     ]
+    values = [above / below for above, below in pairwise(chain)]
+    return {EFFICIENCY: chain[0] / chain[-1], **dict(zip(FACTORS, values, strict=True))}
 
 
 def over_repeats(runs: Sequence[RankSteps]) -> dict[str, Estimate]:
-    """`parallel_efficiency` and the factors, geometric means over repeats."""
-    each = [{EFFICIENCY: parallel_efficiency(run), **factors(run)} for run in runs]
-    found = {name: geometric_mean([one[name] for one in each]) for name in (EFFICIENCY, *FACTORS)}
-    return {name: _at_most_one(estimate) for name, estimate in found.items()}
+    """`factors` as geometric means over repeats, whose products stay products; no interval exceeds 1, as no
+    factor does but by errors of measurement."""
+    values = [factors(run) for run in runs]
+    means = {name: geometric_mean([each[name] for each in values]) for name in (EFFICIENCY, *FACTORS)}
+    return {
+        name: mean if mean.high is None else replace(mean, high=max(mean.value, min(mean.high, 1.0)))
+        for name, mean in means.items()
+    }
 
 
-def _at_most_one(estimate: Estimate) -> Estimate:
-    """The estimate with its interval cut at 1, which no factor exceeds but by errors of measurement."""
-    if estimate.high is None:
-        return estimate
-    return replace(estimate, high=max(estimate.value, min(estimate.high, 1.0)))
-
-
-def parallel_efficiency(found: RankSteps) -> float:
-    """Useful time of the mean rank / time of the steps."""
-    return float(found.useful_s.sum(axis=1).mean() / found.step_s.sum())
-
-
-def against_base(runs: Sequence[RankSteps], base: Sequence[RankSteps], work: float) -> dict[str, float]:
-    """Ratio of each factor to that of the base, and the computation scaling; geometric means over repeats.
-
-    The product is the efficiency E(N) of these steps.
+def computation_scaling(runs: Sequence[RankSteps], base: Sequence[RankSteps], work: float) -> Estimate:
+    """Useful time of a step that the base predicts / useful time of the runs.
 
     Args:
-        work: samples per rank and step at N / those at N0.
+        work: samples per device and step at N / those at N0.
     """
-    own, before = mean_factors(runs), mean_factors(base)
-    ratios = {name: own[name] / before[name] for name in FACTORS}
-    scaling = work * _mean_useful_s(base) / _mean_useful_s(runs)
-    return ratios | {SCALING: scaling}
-
-
-def mean_factors(runs: Sequence[RankSteps]) -> dict[str, float]:
-    """Geometric mean of each factor over repeats: products of factors stay products."""
-    found = [factors(run) for run in runs]
-    return {name: math.exp(math.fsum(math.log(f[name]) for f in found) / len(found)) for name in FACTORS}
-
-
-def losses(ratios: Mapping[str, float]) -> dict[str, float]:
-    """Share of the actual step lost to each factor of `against_base`; they sum to 1 - E (see `log_mean`)."""
-    return additive_parts(math.prod(ratios.values()), ratios)  # ideal time E for an actual time of 1
-
-
-def _mean_useful_s(runs: Sequence[RankSteps]) -> float:
-    return math.exp(math.fsum(math.log(run.useful_per_step_s) for run in runs) / len(runs))
+    own_s, base_s = ([each.useful_per_step_s for each in side] for side in (runs, base))
+    return ratio(base_s, own_s).scaled(work)

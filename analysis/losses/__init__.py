@@ -1,1 +1,0 @@
-"""Lost time and efficiency: waterfall, POP factors, goodput, causes and bottlenecks."""

@@ -1,0 +1,127 @@
+"""Bottlenecks at one size, ranked by the ceiling of the gain from removing each.
+
+With s the share of the step T that a phase takes, throughput without that phase is X / (1 - s): the gain has
+the ceiling s / (1 - s). It is no forecast, because the removed time can move to another phase. Compute and
+optimizer are needed, so that only their part beyond the prediction of the base counts.
+
+A bottleneck is significant if the lower bound of its share over repeats exceeds `MATERIAL`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from analysis.efficiency import Curve, Point
+from analysis.results.phases import WAIT, Floats, Phases
+from analysis.results.waterfall import waterfall
+from analysis.stats.estimates import Estimate
+from analysis.stragglers.culprit import Diagnosis, repeated_culprits
+from analysis.study import Study
+
+MATERIAL = 0.01
+"""Smallest share of a step that counts as a bottleneck."""
+STRAGGLERS = "stragglers"
+"""Part of the step that named stragglers cost: their longer phases and the waiting of the others."""
+NEEDED = ("compute_s", "optimizer_s")
+"""Phases that cannot be removed: only the part beyond the base's prediction counts."""
+_MOST = 0.999
+"""Share of the step whose ceiling is the highest that is stated."""
+
+
+@dataclass(frozen=True)
+class Bottleneck:
+    """One phase that takes time which could be saved."""
+
+    phase: str
+    share: Estimate
+    """Removable share of the step, at least 0."""
+    rest: bool = False
+    """Whether the stragglers' part of the phase is left out."""
+
+    @property
+    def judged(self) -> bool:
+        """Whether the share has an interval over repeats."""
+        return self.share.basis == "repeats" and self.share.low is not None
+
+    @property
+    def significant(self) -> bool:
+        return self.judged and (self.share.low or 0.0) > MATERIAL
+
+    @property
+    def ceiling(self) -> Estimate:
+        """Largest gain in throughput from its removal, as a share of the throughput."""
+        low, high = (None if bound is None else _gain(bound) for bound in (self.share.low, self.share.high))
+        return replace(self.share, value=_gain(self.share.value), low=low, high=high)
+
+
+def bottlenecks(
+    point: Phases, base: Phases | None, work: float = 1.0, straggler_s: Mapping[str, Floats] | None = None
+) -> list[Bottleneck]:
+    """Phases that take at least `MATERIAL` of the step, the highest ceiling first.
+
+    Args:
+        base: the size that predicts compute and optimizer; None leaves these two out.
+        work: samples per device and step at the point / those at the base.
+        straggler_s: seconds of a step that named stragglers cost, by the phase in which they are recorded,
+            each of shape (repeats,). They are one part; the phases count with the rest of their seconds.
+    """
+    costs = straggler_s or {}
+    seconds = {name: tuple(point.array(name) - costs.get(name, 0.0)) for name in point.seconds}
+    rest = replace(point, seconds=seconds)
+    shares = {name: rest.share(name) for name in seconds if name not in NEEDED}
+    if base is not None:
+        shares |= {part.name: part.share for part in waterfall(rest, base, work).parts if part.name in NEEDED}
+    if costs:
+        shares[STRAGGLERS] = point.share_of(np.sum(list(costs.values()), axis=0))
+    known = {name: share for name, share in shares.items() if share is not None and share.value >= MATERIAL}
+    parts = [Bottleneck(name, share, rest=name in costs) for name, share in known.items()]
+    return sorted(parts, key=lambda each: -each.share.value)
+
+
+def at_largest(study: Study, curve: Curve) -> list[Bottleneck] | None:
+    """Bottlenecks of the largest size of a curve that may be listed: significant, or without an interval.
+
+    None without measured phases.
+    """
+    point, base = curve.points[-1], curve.base
+    if not point.phases.known:
+        return None
+    before = base.phases if base is not None and base is not point and base.phases.known else None
+    work = point.work_ratio(base) if base is not None else 1.0
+    parts = bottlenecks(point.phases, before, work, straggler_seconds(study, curve, point))
+    return [each for each in parts if each.significant or not each.judged]
+
+
+def straggler_seconds(study: Study, curve: Curve, point: Point) -> dict[str, Floats] | None:
+    """Seconds of a step that named ranks and nodes cost in each repeat, by phase; None without any.
+
+    Phases are means over ranks: of the cost, the share of the slow ranks among all ranks is in their longer
+    phase, the rest in the waiting of the others.
+    """
+    diagnoses = diagnoses_of(study, curve, point)
+    names = {each.name for each in repeated_culprits(diagnoses) if each.kind != "link"}
+    step_s = point.phases.step_s
+    if not names or len(diagnoses) != len(step_s):
+        return None
+    costs = {WAIT: np.zeros(len(step_s))}
+    for repeat, diagnosis in enumerate(diagnoses):
+        for culprit in (each for each in diagnosis.culprits if each.name in names):
+            cost_s = step_s[repeat] * culprit.share
+            own_s = cost_s * len(culprit.ranks) / point.world_size
+            costs.setdefault(culprit.phase, np.zeros(len(step_s)))[repeat] += own_s
+            costs[WAIT][repeat] += cost_s - own_s
+    return costs
+
+
+def diagnoses_of(study: Study, curve: Curve, point: Point) -> Sequence[Diagnosis]:
+    """Of the repeats of a point whose ranks were compared."""
+    paths = [str(row["path"]) for row in study.runs_of(curve, point)]
+    return [study.stragglers[path].diagnosis for path in paths if path in study.stragglers]
+
+
+def _gain(share: float) -> float:
+    bounded = min(max(share, 0.0), _MOST)
+    return bounded / (1 - bounded)

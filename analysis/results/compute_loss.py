@@ -1,0 +1,227 @@
+"""Causes of lost compute time: from the records of runs to a cause, or to `unknown`.
+
+Compute that takes longer than the base predicts has several causes that records can show. Two have a size:
+slow ranks (the named stragglers against the median of the other ranks; without a name, mean against median
+over ranks) and lower clocks. They are factors of the compute time,
+
+    ideal / actual = slow ranks x clocks x rest
+
+and their parts by `analysis.results.log_mean` sum exactly to the loss. The rest has two candidates without a
+size of their own: processors shared by more ranks, and kernels of a smaller local batch. Without a candidate
+the cause of the rest is unknown.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from analysis.efficiency import Curve, Point
+from analysis.read.differences import run_config
+from analysis.results.log_mean import additive_parts
+from analysis.results.phases import Floats
+from analysis.stragglers.culprit import Diagnosis, repeated_culprits
+from analysis.study import Study
+
+CauseName = Literal["slow_ranks", "lower_clocks", "shared_processors", "smaller_batch", "unknown"]
+
+SMALL = 0.1
+"""Sized causes below this share of the loss are counted in the rest."""
+
+
+@dataclass(frozen=True)
+class ComputeState:
+    """Records of one size that bear on its compute time; None where a value is not known."""
+
+    compute_s: float
+    """Compute of a step in seconds, mean over ranks."""
+    ranks: int
+    local_batch_size: int
+    """Samples of one pass over the model."""
+    hosts: int | None = None
+    processors: int | None = None
+    """Processors of one host that the ranks may use."""
+    threads: int = 1
+    """Threads of one rank."""
+    on_cpu: bool = False
+    """Whether the processors do the compute: neither a GPU nor an emulation's wait."""
+    oversubscribed: bool = False
+    """More busy threads than processors on a host, or several ranks on one GPU."""
+    rank_compute_s: Floats | None = None
+    """Mean compute per step of each rank in seconds, shape (ranks,)."""
+    stragglers: Mapping[int, str] = field(default_factory=dict)
+    """Ranks that the search for stragglers found, each with the name of its rank or node."""
+    clock: float | None = None
+    """SM clock as a fraction of its maximum, mean over GPUs."""
+
+    @property
+    def processors_per_rank(self) -> float | None:
+        if self.processors is None or self.hosts is None:
+            return None
+        return self.processors * self.hosts / self.ranks
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One part of the compute loss."""
+
+    evidence: Mapping[CauseName, Mapping[str, Any]]
+    """Numbers of the sentence by cause; more than one: candidates that the records cannot separate."""
+    seconds: float
+    """Seconds per step, mean over ranks; negative for a gain."""
+
+
+def compute_causes(study: Study, curve: Curve, point: Point) -> list[Cause]:
+    """Causes of the compute time that a point loses against the base of its curve; empty without a loss."""
+    base = curve.base
+    if base is None:
+        return []
+    state, before = (compute_state(study, curve, each) for each in (point, base))
+    return explain(state, before, point.work_ratio(base))
+
+
+def explain(point: ComputeState, base: ComputeState, work: float) -> list[Cause]:
+    """Causes of compute beyond `work` x that of the base.
+
+    Args:
+        work: samples per device and step at the point / those at the base.
+
+    Returns:
+        Causes whose seconds sum exactly to the loss, named stragglers first; empty without a loss.
+    """
+    ideal_s = work * base.compute_s
+    loss_s = point.compute_s - ideal_s
+    if loss_s <= 0 or ideal_s <= 0:
+        return []
+    clocks = point.clock / base.clock if point.clock and base.clock else 1.0
+    ranks = _balance(point) / _balance(base)
+    rest = ideal_s / point.compute_s / ranks / clocks
+    parts = additive_parts(ideal_s, {"slow_ranks": ranks, "lower_clocks": clocks, "rest": rest})
+    causes = []
+    if parts["slow_ranks"] >= SMALL * loss_s:
+        causes.append(Cause({"slow_ranks": _slowest(point)}, parts["slow_ranks"]))
+    if parts["lower_clocks"] >= SMALL * loss_s:
+        evidence = {"clock": point.clock, "before": base.clock}
+        causes.append(Cause({"lower_clocks": evidence}, parts["lower_clocks"]))
+    rest_s = loss_s - sum(cause.seconds for cause in causes)
+    if abs(rest_s) > 1e-9 * loss_s:
+        candidates = _candidates(point, base) if rest_s > 0 else {}
+        causes.append(Cause(candidates or {"unknown": {}}, rest_s))
+    return sorted(
+        causes, key=lambda cause: (not (point.stragglers and "slow_ranks" in cause.evidence), -cause.seconds)
+    )
+
+
+def _candidates(point: ComputeState, base: ComputeState) -> dict[CauseName, Mapping[str, Any]]:
+    """Causes of the rest, which have no size of their own."""
+    candidates: dict[CauseName, Mapping[str, Any]] = {}
+    own, before = point.processors_per_rank, base.processors_per_rank
+    if own is not None and before is not None:
+        fewer = own < before and own < point.threads
+        if fewer and (point.on_cpu or point.oversubscribed):
+            candidates["shared_processors"] = {"own": own, "before": before}
+    elif point.oversubscribed and (not base.oversubscribed or point.ranks > base.ranks):
+        candidates["shared_processors"] = {"own": None}
+    if point.local_batch_size < base.local_batch_size:
+        samples = {"own": point.local_batch_size, "before": base.local_batch_size}
+        candidates["smaller_batch"] = samples
+    return candidates
+
+
+def _balance(state: ComputeState) -> float:
+    """Usual / mean compute of ranks: below 1 if some ranks are slower than most."""
+    ranks = state.rank_compute_s
+    if ranks is None or not np.all(ranks > 0):
+        return 1.0
+    if state.stragglers:
+        usual = np.where(np.isin(np.arange(len(ranks)), list(state.stragglers)), _usual_s(state), ranks)
+        return float(np.mean(np.minimum(usual, ranks)) / np.mean(ranks))
+    if len(ranks) < 3:  # of two ranks neither is the normal one
+        return 1.0
+    return float(np.median(ranks) / np.mean(ranks))
+
+
+def _usual_s(state: ComputeState) -> float:
+    """Median compute of the ranks that are no stragglers, in seconds."""
+    assert state.rank_compute_s is not None
+    others = np.delete(state.rank_compute_s, list(state.stragglers))
+    return float(np.median(others if state.stragglers else state.rank_compute_s))
+
+
+def _slowest(state: ComputeState) -> dict[str, Any]:
+    """Name of the slowest straggler, or rank without any, its compute beyond the usual, and other names."""
+    assert state.rank_compute_s is not None
+    slow = max(state.stragglers or range(state.ranks), key=lambda rank: float(state.rank_compute_s[rank]))
+    name = state.stragglers.get(slow, f"rank {slow}")
+    return {
+        "name": name,
+        "beyond": float(state.rank_compute_s[slow]) / _usual_s(state) - 1,
+        "others": [other for other in dict.fromkeys(state.stragglers.values()) if other != name],
+    }
+
+
+def compute_state(study: Study, curve: Curve, point: Point) -> ComputeState:
+    """Records of the repeats of a point that bear on its compute time.
+
+    Ranks of a pipeline have different work, so their seconds do not compare and are left out.
+    """
+    rows = pd.DataFrame(study.runs_of(curve, point))
+    steps = study.frames.steps
+    steps = steps[steps["measured"] & steps["run"].isin(rows["path"])]
+    hosts = [_hosts(steps[steps["run"] == path], point.world_size) for path in rows["path"]]
+    gpus = [metrics.gpu for run in point.runs if (metrics := study.metrics.get((curve.sweep, run)))]
+    clocks = [gpu.sm_clock_ratio_mean for gpu in gpus if gpu is not None and gpu.sm_clock_ratio_mean]
+    diagnoses = [study.stragglers[path].diagnosis for path in rows["path"] if path in study.stragglers]
+    configs = [run_config(row) for row in study.runs_of(curve, point)]
+    pipeline = bool((rows["strategy"] == "pipeline").any())
+    return ComputeState(
+        compute_s=point.composition["compute_s"] or 0.0,
+        ranks=point.world_size,
+        local_batch_size=point.local_batch_size,
+        hosts=max(hosts) if all(hosts) else None,
+        processors=None if rows["cpu_count"].isna().all() else int(rows["cpu_count"].min()),
+        threads=max(int(config.get("resources.threads_per_rank") or 1) for config in configs),
+        on_cpu=bool((rows["device"] == "cpu").all()) and not curve.emulated,
+        oversubscribed=bool((rows["oversubscribed"] == True).any()) and not curve.emulated,  # noqa: E712
+        rank_compute_s=None if pipeline else rank_compute_s(steps, point.world_size),
+        stragglers=slow_in_compute(diagnoses),
+        clock=float(np.mean(clocks)) if clocks else None,
+    )
+
+
+def slow_in_compute(repeats: Sequence[Diagnosis]) -> dict[int, str]:
+    """Names by rank, of the ranks whose compute is longer in more than half of the repeats.
+
+    Seconds of compute are means by rank over the repeats, so a slow node that has other ranks in each repeat
+    is left out. A rank that is slow on several nodes has its number as name.
+    """
+    culprits = [each for each in repeated_culprits(repeats) if each.phase == "compute_s"]
+    times = Counter(rank for each in culprits for rank in each.ranks)
+    slow: dict[int, str] = {}
+    for rank in (rank for rank, count in times.items() if 2 * count > len(repeats)):
+        names = {each.host: each.name for each in reversed(culprits) if rank in each.ranks}
+        slow[rank] = f"rank {rank}" if len(names) > 1 else next(iter(names.values()))
+    return slow
+
+
+def rank_compute_s(steps: pd.DataFrame, ranks: int) -> Floats | None:
+    """Mean compute per step of each rank over measured steps of all repeats, in seconds; shape (ranks,).
+
+    None unless all ranks have records.
+    """
+    sums = steps.groupby("rank")[["compute_s", "steps"]].sum()
+    if len(sums) != ranks or not (sums["steps"] > 0).all():
+        return None
+    return (sums["compute_s"] / sums["steps"]).to_numpy(dtype=np.float64)
+
+
+def _hosts(steps: pd.DataFrame, ranks: int) -> int:
+    """Hosts of one attempt of a run, the most of all attempts; 0 unless the hosts of all ranks are known."""
+    attempts = steps.assign(host=steps["host"].astype(str)).groupby("attempt")
+    known = [len(set(rows["host"])) for _, rows in attempts if rows["rank"].nunique() == ranks]
+    return 0 if (steps["host"] == "").any() else max(known, default=0)

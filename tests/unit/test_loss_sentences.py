@@ -1,0 +1,64 @@
+"""Sentences on losses: each case of their macros stands in a golden file."""
+
+from __future__ import annotations
+
+from analysis.report.sentences import say
+from analysis.results.bottlenecks import Bottleneck
+from analysis.results.compute_loss import Cause
+from analysis.results.waterfall import Part
+from analysis.stats.estimates import Estimate, not_stationary
+from tests.support.golden import golden
+
+SHARE, ONE = Estimate(0.208, 0.175, 0.24, 3), Estimate(0.208, None, None, 1)
+SECONDS = Estimate(0.0291, 0.02, 0.03, 3)
+
+
+def test_each_sentence_of_losses() -> None:
+    golden("losses.txt", "\n".join([*waterfall(), *compute(), *bottlenecks(), *communication()]) + "\n")
+
+
+def waterfall() -> list[str]:
+    size = {"place": "4 nodes", "base": "1 node", "phase": "data transfer"}
+    none: dict[str, object] = {"gains": [], "saved": 0, "efficiency": Estimate(0.8, 0.7, 0.9, 3)}
+    gain = {"gains": ["compute", "input"], "saved": 0.111, "efficiency": Estimate(1.02, 0.99, 1.05, 3)}
+    settled = {"gains": ["compute"], "saved": 0.3, "efficiency": Estimate(0.9, 0.85, 0.95, 3)}
+    parts = [Part("comm_transfer_s", SECONDS, share) for share in (SHARE, ONE, not_stationary(SHARE))]
+    return [
+        *(say("largest_loss", **size, part=part, **none) for part in parts),
+        *(say("largest_loss", **size, part=parts[0], **gains) for gains in (gain, settled)),
+        say("longest_phase", place="4 nodes", phase="compute", share=0.62),
+        say("smallest_factor", name="transfer", value=SHARE, place="4 nodes"),
+    ]
+
+
+def compute() -> list[str]:
+    slow = Cause({"slow_ranks": {"name": "node c01", "beyond": 1.22, "others": ["rank 1", "rank 4"]}}, 0.289)
+    clocks = Cause({"lower_clocks": {"clock": 0.66, "before": 0.9}}, 0.1)
+    shared = {"shared_processors": {"own": 0.5, "before": 2.0}, "smaller_batch": {"own": 2, "before": 8}}
+    unknown, gain = Cause({"unknown": {}}, 0.2), Cause({"unknown": {}}, -0.114)
+    cases = [[slow, clocks, gain], [Cause(shared, 0.2)], [Cause({"shared_processors": {"own": None}}, 0.2)]]
+    assert say("compute_causes", [unknown]) == say("compute_causes", []) == ""
+    return [say("compute_causes", causes) for causes in cases]
+
+
+def bottlenecks() -> list[str]:
+    place = {"place": "4 nodes", "name": "compute"}
+    actions = [("Update faster: optim.fused=true.", True), ("", False)]
+    return [
+        say("bottleneck", **place, part=None, beyond=False, action=""),
+        *(
+            say("bottleneck", **place, part=Bottleneck("compute_s", SHARE), beyond=beyond, action=action)
+            for action, beyond in actions
+        ),
+    ]
+
+
+def communication() -> list[str]:
+    shown = {"place": "4 nodes", "share": SHARE}
+    both = {"wait_s": SECONDS, "transfer_s": SECONDS}
+    return [
+        say("communication", **shown, wait_s=None, transfer_s=SECONDS, hidden=None, messages=[]),
+        say("communication", **shown, **both, hidden=SHARE, messages=[4]),
+        say("communication", **shown, **both, hidden=Estimate(0, None, None, 1), messages=[1, 1]),
+        say("profiled_steps", 4.0, "2 nodes"),
+    ]
