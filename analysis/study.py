@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,12 +18,24 @@ from analysis.efficiency import Curve, Point, scaling_curves, with_floors
 from analysis.overlaps import Overlap, overlaps_of
 from analysis.read import step_records, training_curves
 from analysis.read.frames import Frames, read_frames
+from analysis.read.link_rates import read_link_rates, unjudged_links
 from analysis.read.step_records import RunId
+from analysis.results.culprits import Diagnosis, diagnose
+from analysis.results.rank_steps import RankSteps, rank_steps
+from analysis.results.waiting import RunWaiting, run_waiting
 from analysis.step_statistics import RunStatistics, step_statistics
-from analysis.stragglers import of_runs
-from analysis.stragglers.of_runs import RunStragglers
 from analysis.truncation import truncate, truncated_metrics
 from disttrain.records.metrics import Metrics
+
+MOST_SEARCHES = 8
+"""Runs that are searched for stragglers: those that a page can show."""
+
+
+class RunStragglers(NamedTuple):
+    """One run: the seconds of its ranks and what they show."""
+
+    seconds: RankSteps
+    diagnosis: Diagnosis
 
 
 def make_study(
@@ -134,15 +146,17 @@ class Study:
         found = {}
         for point in curve.points:
             paths = {row["run"]: str(row["path"]) for row in self.runs_of(curve, point)}
-            floors = [self.noise_floors.get(paths[run]) for run in point.runs]
+            known = [self.waiting.get(paths[run]) for run in point.runs]
+            floors = [run and run.floor_s for run in known]
             if any(floor is not None for floor in floors):
                 found[point.runs] = np.array([floor or 0.0 for floor in floors])
         return found
 
     @cached_property
-    def noise_floors(self) -> Mapping[str, float]:
-        """Noise floor of waiting of the curves' runs by path, in seconds of a step."""
-        return of_runs.noise_floors(self.frames.steps, self._comparable, self.stragglers)
+    def waiting(self) -> Mapping[str, RunWaiting]:
+        """Loss to stragglers and noise floor of the curves' runs by path; without runs of one rank, without
+        common steps, and of a pipeline, whose ranks have different work."""
+        return {path: run_waiting(seconds) for path, seconds in self._rank_steps(self._comparable)}
 
     @cached_property
     def leading_curve(self) -> Curve:
@@ -151,17 +165,32 @@ class Study:
 
     @cached_property
     def stragglers(self) -> Mapping[str, RunStragglers]:
-        """Stragglers of the curves' runs by path, at most `of_runs.MOST_RUNS`."""
-        paths = self._comparable[: of_runs.MOST_RUNS]
-        unjudged = of_runs.unjudged_links(paths, self.included, self.frames.hardware)
-        return of_runs.stragglers_of(self.frames.steps, paths, unjudged)
+        """Stragglers by path of the runs of `waiting`, of at most `MOST_SEARCHES`: of the largest size of the
+        leading curve first, then of the largest sizes."""
+        paths = list(self.waiting)[:MOST_SEARCHES]
+        unjudged = unjudged_links(paths, self.included, self.frames.hardware)
+        found = {}
+        for path, seconds in self._rank_steps(paths):
+            rates, floor_s = read_link_rates(Path(path)), self.waiting[path].floor_s
+            found[path] = RunStragglers(seconds, diagnose(seconds, floor_s, rates, unjudged.get(path, "")))
+        return found
+
+    def diagnoses(self, curve: Curve, point: Point) -> list[Diagnosis]:
+        """Of the repeats of one point that were searched for stragglers."""
+        paths = (str(row["path"]) for row in self.runs_of(curve, point))
+        return [self.stragglers[path].diagnosis for path in paths if path in self.stragglers]
+
+    def _rank_steps(self, paths: Sequence[str]) -> Iterator[tuple[str, RankSteps]]:
+        steps = self.frames.steps
+        rows = {} if steps.empty else steps.groupby("run", observed=True).indices
+        for path in paths:
+            seconds = rank_steps(steps.iloc[rows[path]]) if path in rows else None
+            if seconds is not None:
+                yield path, seconds
 
     @cached_property
     def _comparable(self) -> list[str]:
-        """Paths of the curves' runs whose ranks have the same work, unlike those of a pipeline.
-
-        First is the largest size of the leading curve, which the first screen is on, then the largest sizes.
-        """
+        """Paths of the curves' runs whose ranks have the same work."""
         curves = self.recorded_curves
         points = [(curve, point) for curve in curves for point in curve.points]
         first = _leading(curves).points[-1] if points else None

@@ -17,12 +17,12 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from analysis.results.episodes import find_episodes
+from analysis.results.slow_ranks import slow_ranks
 from analysis.stats.batch_means import relative_half_width
 from analysis.stats.estimates import geometric_mean
 from analysis.stats.verdicts import compare, verdicts
 from analysis.stats.warm_up import stationarity
-from analysis.stragglers.episodes import find_episodes
-from analysis.stragglers.outliers import slow_ranks
 from benchmarks import result_record
 from tests.support.step_series import MEAN_S, ar1, autocorrelated
 

@@ -10,13 +10,12 @@ from collections.abc import Sequence
 
 from analysis.comparison import fastest
 from analysis.efficiency import Curve
-from analysis.report import limits_text, straggler_text
-from analysis.report.common import point_name, sentence
+from analysis.report import limits_text
+from analysis.report.common import sentence
 from analysis.report.headline import headline, scaling_answer, without_curve
 from analysis.report.model import Answer
 from analysis.report.section import Section
-from analysis.report.sections import composition, configurations, waterfall
-from analysis.results.phases import WAIT
+from analysis.report.sections import composition, configurations, stragglers, waterfall
 from analysis.results.waterfall import largest_loss, waterfalls
 from analysis.study import Study
 from analysis.units import short_count
@@ -64,7 +63,7 @@ def answers(study: Study, sections: Sequence[Section]) -> list[Answer]:
         AGAINST: conclusions.get("comparison", ""),
         SCALES: _scales(study, study.leading_curve),
         TIME: _time(study, study.leading_curve),
-        SLOW: _slow(study, study.leading_curve),
+        SLOW: stragglers.answer(study, study.leading_curve, study.leading_curve.points[-1]),
         HELPS: conclusions.get("bottlenecks", ""),
         LIMITS: limits_text.limits(study),
     }
@@ -72,35 +71,13 @@ def answers(study: Study, sections: Sequence[Section]) -> list[Answer]:
 
 
 def _time(study: Study, curve: Curve) -> str:
-    """The largest loss at the largest size of a curve, its cause in compute, and the rank or node that is
-    waited for."""
+    """The largest loss at the largest size of a curve, and its cause in compute."""
     sizes = [each for each in waterfalls(study) if each.curve is curve]
     largest = largest_loss(sizes[-1]) if sizes else None
     if largest is None:
-        waits = curve.points[-1].phases.longest == WAIT
-        lost = [composition.longest_phase(study, curve)]
-    else:
-        waits = largest.name == WAIT
-        lost = [waterfall.loss_sentence(study, sizes[-1])]
-        if largest.name == "compute_s":
-            lost.append(waterfall.compute_cause(study, sizes[-1]))
-    if waits:
-        repeats = straggler_text.examined(study, curve, curve.points[-1])
-        lost.append(straggler_text.waited_for([each.diagnosis for each in repeats]))
-    return sentence(lost)
-
-
-def _slow(study: Study, curve: Curve) -> str:
-    """The rank, node or link that costs most at the largest size of a curve, or the reason why the ranks were
-    not compared; empty for one rank."""
-    point = curve.points[-1]
-    repeats = straggler_text.examined(study, curve, point)
-    if not repeats:
-        return straggler_text.not_examined(study, curve, point)
-    text = straggler_text.conclusion([each.diagnosis for each in repeats], jitter=False)
-    place = point_name(study, curve, point)
-    elsewhere = straggler_text.elsewhere(study, curve, point)
-    return sentence([f"On {place}: {text}", elsewhere, straggler_text.power(repeats)])
+        return composition.longest_phase(study, curve)
+    cause = waterfall.compute_cause(study, sizes[-1]) if largest.name == "compute_s" else ""
+    return sentence([waterfall.loss_sentence(study, sizes[-1]), cause])
 
 
 def _scales(study: Study, curve: Curve) -> str:

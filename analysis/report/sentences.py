@@ -8,7 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from analysis.report.cells import cell
 from analysis.stats.estimates import Estimate
-from analysis.units import bounds, interval, listed, number, percent, plural, rate, seconds, times
+from analysis.units import bounds, interval, listed, number, percent, plural, rate, seconds, time_scale, times
 
 
 def say(macro: str, /, *values: Any, **named: Any) -> str:
@@ -24,6 +24,15 @@ def _x_bounds(estimate: Estimate) -> str:
     return bounds(_x(estimate.low or 0.0), _x(estimate.high or 0.0))
 
 
+def _seconds_bounds(estimate: Estimate) -> str:
+    """`8.17 ms [6.91, 9.42]`."""
+    if estimate.low is None or estimate.high is None:
+        return seconds(estimate.value)
+    factor, unit = time_scale(abs(estimate.value))
+    value, low, high = (number(each * factor) for each in (estimate.value, estimate.low, estimate.high))
+    return f"{value} {unit} {bounds(low, high)}"
+
+
 def _macros() -> object:
     environment = Environment(
         loader=PackageLoader("analysis.report"), undefined=StrictUndefined, trim_blocks=True, autoescape=False
@@ -36,6 +45,7 @@ def _macros() -> object:
         "percent": percent,
         "rate": rate,
         "seconds": seconds,
+        "seconds_bounds": _seconds_bounds,
         "x": _x,
         "x_bounds": _x_bounds,
         "percent_bounds": lambda estimate: f"{interval(estimate, 100, 0)} %",

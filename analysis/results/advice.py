@@ -15,12 +15,12 @@ import pandas as pd
 from analysis.efficiency import Curve, Point, rate_ratio
 from analysis.read.differences import run_config
 from analysis.read.samples import OTHER_LOAD, busy_shares
-from analysis.results.bottlenecks import STRAGGLERS, Bottleneck, diagnoses_of
+from analysis.results.bottlenecks import STRAGGLERS, Bottleneck
 from analysis.results.communication import Communication
 from analysis.results.compute_loss import CauseName, compute_causes
+from analysis.results.culprits import nodes_of_moving_rank, repeated_culprits
 from analysis.results.phases import TRANSFER, WAIT
 from analysis.stats.estimates import Estimate
-from analysis.stragglers.culprit import nodes_of_moving_rank, repeated_culprits
 from analysis.study import Study
 from analysis.units import times
 
@@ -257,7 +257,7 @@ def _is_meant(row: Option, value: str, at: Situation) -> bool:
 def situation(study: Study, curve: Curve, point: Point) -> Situation:
     """What the records of a point say on its bottlenecks."""
     first, communication = study.runs_of(curve, point)[0], Communication(study, curve, point)
-    repeats = diagnoses_of(study, curve, point)
+    repeats = study.diagnoses(curve, point)
     named = [each for each in repeated_culprits(repeats) if each.kind != "link"]
     config, share = run_config(first), communication.measured_share
     return Situation(

@@ -9,16 +9,16 @@ A bottleneck is significant if the lower bound of its share over repeats exceeds
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from analysis.efficiency import Curve, Point
+from analysis.results.culprits import repeated_culprits
 from analysis.results.phases import WAIT, Floats, Phases
 from analysis.results.waterfall import waterfall
 from analysis.stats.estimates import Estimate
-from analysis.stragglers.culprit import Diagnosis, repeated_culprits
 from analysis.study import Study
 
 MATERIAL = 0.01
@@ -101,7 +101,7 @@ def straggler_seconds(study: Study, curve: Curve, point: Point) -> dict[str, Flo
     Phases are means over ranks: of the cost, the share of the slow ranks among all ranks is in their longer
     phase, the rest in the waiting of the others.
     """
-    diagnoses = diagnoses_of(study, curve, point)
+    diagnoses = study.diagnoses(curve, point)
     names = {each.name for each in repeated_culprits(diagnoses) if each.kind != "link"}
     step_s = point.phases.step_s
     if not names or len(diagnoses) != len(step_s):
@@ -114,12 +114,6 @@ def straggler_seconds(study: Study, curve: Curve, point: Point) -> dict[str, Flo
             costs.setdefault(culprit.phase, np.zeros(len(step_s)))[repeat] += own_s
             costs[WAIT][repeat] += cost_s - own_s
     return costs
-
-
-def diagnoses_of(study: Study, curve: Curve, point: Point) -> Sequence[Diagnosis]:
-    """Of the repeats of a point whose ranks were compared."""
-    paths = [str(row["path"]) for row in study.runs_of(curve, point)]
-    return [study.stragglers[path].diagnosis for path in paths if path in study.stragglers]
 
 
 def _gain(share: float) -> float:

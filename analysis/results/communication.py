@@ -12,9 +12,9 @@ from pathlib import Path
 
 from analysis.efficiency import Curve, Point
 from analysis.read.attempts import line_rate_bytes_per_s
+from analysis.read.link_rates import read_link_rates
 from analysis.results.phases import TRANSFER, WAIT
 from analysis.stats.estimates import Estimate, not_stationary, ratio_of_means, share_mean
-from analysis.stragglers.of_runs import read_link_rates
 from analysis.study import Study
 from disttrain.records.communication import CommSummary
 

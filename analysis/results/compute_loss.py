@@ -23,9 +23,9 @@ import pandas as pd
 
 from analysis.efficiency import Curve, Point
 from analysis.read.differences import run_config
+from analysis.results.culprits import Diagnosis, repeated_culprits
 from analysis.results.log_mean import additive_parts
 from analysis.results.phases import Floats
-from analysis.stragglers.culprit import Diagnosis, repeated_culprits
 from analysis.study import Study
 
 CauseName = Literal["slow_ranks", "lower_clocks", "shared_processors", "smaller_batch", "unknown"]

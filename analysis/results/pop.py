@@ -9,7 +9,7 @@ checkpoint, other), T[s] the step. Sums run over steps s, means over ranks r:
     transfer            TransE = sum_s max_r (U + H) / sum_s T
     parallel efficiency PE     = mean_r sum_s U / sum_s T = LB_per LB_tra HostE TransE
 
-P is max_r sum_s U - mean_r sum_s U without the bias of the maximum (`analysis.stragglers.persistence`), as in
+P is max_r sum_s U - mean_r sum_s U without the bias of the maximum (`analysis.results.waiting`), as in
 the section of stragglers.
 
 With one synchronization a step the classical serialization factor is 1. Against the base at N0, with
@@ -30,8 +30,8 @@ from itertools import pairwise
 
 import pandas as pd
 
+from analysis.results.waiting import straggler_loss
 from analysis.stats.estimates import Estimate, Floats, geometric_mean, ratio
-from analysis.stragglers.persistence import unbiased_loss
 
 FACTORS = ("persistent_balance", "transient_balance", "host", "transfer")
 """Factors of the parallel efficiency, in the order of the formula."""
@@ -102,7 +102,7 @@ def factors(run: RankSteps) -> dict[str, float]:
         raise ValueError("no rank has useful time")
     chain = [
         mean_s,
-        mean_s + unbiased_loss(useful).persistent_s * useful.shape[1],
+        mean_s + straggler_loss(useful).persistent_s * useful.shape[1],
         float(useful.max(axis=0).sum()),
         float((useful + run.host_s).max(axis=0).sum()),
         float(run.step_s.sum()),

@@ -141,8 +141,8 @@ def _persistent_shares(study: Study, curve: Curve, point: Point) -> Floats | Non
     if point.world_size == 1:
         return np.zeros(len(point.runs))
     paths = {row["run"]: str(row["path"]) for row in study.runs_of(curve, point)}
-    known = [study.stragglers.get(paths[run]) for run in point.runs]
-    losses = [each.diagnosis.loss for each in known if each is not None]
+    known = [study.waiting.get(paths[run]) for run in point.runs]
+    losses = [run.loss for run in known if run is not None]
     if (
         WAIT not in point.phases.seconds
         or len(losses) < len(known)

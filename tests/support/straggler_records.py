@@ -6,9 +6,17 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
 from numpy.typing import NDArray
 
 BASE_S, TRANSFER_S, OPTIMIZER_S = 0.12, 0.03, 0.01
+MATRICES = arrays(
+    np.float64,
+    array_shapes(min_dims=2, max_dims=2, min_side=2, max_side=12),
+    elements=st.floats(0, 100, allow_subnormal=False),
+)
+"""Seconds of two ranks and steps or more."""
 
 
 def generate(

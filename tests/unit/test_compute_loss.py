@@ -25,8 +25,8 @@ from analysis.results.compute_loss import (
     rank_compute_s,
     slow_in_compute,
 )
-from analysis.stragglers.culprit import Diagnosis, diagnose
-from analysis.stragglers.rank_steps import rank_steps
+from analysis.results.culprits import Diagnosis, diagnose
+from analysis.results.rank_steps import rank_steps
 from analysis.study import Study
 from disttrain.records.json_files import read_json, write_json, write_text
 from disttrain.records.run_directory import RunDir
@@ -317,7 +317,7 @@ def repeat_of(seed: int, slow: dict[str, list[int]], slow_s: float = 0.05) -> Di
         rows.loc[rows["rank"] // 2 == ranks[0] // 2, "host"] = host
     found = rank_steps(rows)
     assert found is not None
-    return diagnose(found)
+    return diagnose(found, None)
 
 
 def test_all_ranks_of_a_slow_node_are_one_culprit_of_the_size_of_their_delay() -> None:

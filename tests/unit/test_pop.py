@@ -20,8 +20,8 @@ from analysis.results.pop import (
     over_repeats,
     rank_steps,
 )
+from analysis.results.waiting import straggler_loss
 from analysis.stats.estimates import Estimate
-from analysis.stragglers.persistence import unbiased_loss
 from tests.support.step_series import ar1
 
 
@@ -81,7 +81,7 @@ def test_equal_ranks_lose_nothing_to_the_rank_that_is_slowest_by_chance() -> Non
         useful = 1 + 0.05 * rng.standard_normal((8, 34))
         run = RankSteps(useful, np.zeros_like(useful), useful.max(axis=0), 34)
         found.append(factors(run)["persistent_balance"])
-        own_s = unbiased_loss(useful)
+        own_s = straggler_loss(useful)
         assert found[-1] == pytest.approx(useful.mean() / (useful.mean() + own_s.persistent_s))
     assert np.mean(found) > 0.997
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.stragglers.rank_steps import RankSteps, rank_steps
+from analysis.results.rank_steps import RankSteps, rank_steps
 from tests.support.straggler_records import generate
 
 COMMUNICATION = ["comm_exposed_s", "comm_wait_s", "comm_transfer_s"]
@@ -119,3 +119,24 @@ def test_compute_or_communication_separates_the_own_work_from_waiting():
     found = read(rows_of())
     assert replace(found, own_s=found.step_s).separates_waiting
     assert not replace(found, own_s=found.step_s, phases_s={}).separates_waiting
+
+
+def test_steps_that_a_rank_did_not_record_are_left_out():
+    rows = generate(np.zeros((3, 20)))
+    rows = rows[~((rows["rank"] == 1) & (rows["step"] > 15))]
+    rows.loc[rows["step"] <= 2, "measured"] = False
+    found = read(rows)
+    assert found.steps.tolist() == list(range(3, 16))
+    assert found.nodes == {"c00": [0], "c01": [1], "c02": [2]}
+    assert rank_steps(rows[rows["rank"] == 0]) is None
+
+
+def test_an_aggregate_counts_as_the_mean_of_its_steps():
+    rows = generate(np.zeros((2, 6)))
+    seconds = [name for name in rows if name.endswith("_s")]
+    late = rows["step"] > 4
+    rows.loc[late, seconds] *= 100
+    rows.loc[late, "steps"] = 100
+    found = read(rows)
+    assert found.counts.tolist() == [1, 1, 1, 1, 100, 100]
+    assert found.own_s == pytest.approx(np.full((2, 6), found.own_s[0, 0]))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analysis.stragglers.episodes import find_episodes
-from analysis.stragglers.intervals import mean_interval
-from analysis.stragglers.outliers import find_outliers, slow_ranks, smallest_excess_s
+from analysis.results.episodes import find_episodes
+from analysis.results.slow_ranks import mean_interval, sensitivity, slow_ranks
 from tests.support.step_series import ar1
 from tests.support.straggler_records import delays
 
@@ -17,7 +16,7 @@ def test_jitter_on_all_ranks_makes_none_an_outlier(ranks):
     named = 0
     for seed in range(20):
         own_s = 0.12 + delays(ranks, 60, jitter_s=0.015, seed=seed)
-        named += bool(find_outliers(own_s).slow.any()) + bool(find_episodes(own_s))
+        named += bool(slow_ranks(own_s)) + bool(find_episodes(own_s))
     assert named <= 2
 
 
@@ -72,16 +71,33 @@ def test_a_rank_that_is_twice_as_slow_is_found_however_correlated_its_jitter_is(
     assert found >= 19
 
 
-@pytest.mark.parametrize(("ranks", "steps", "lag_1"), [(4, 20, 0.8), (4, 100, 0.95), (8, 200, 0.0)])
-def test_a_rank_is_named_above_the_smallest_excess_and_seldom_below(ranks, steps, lag_1):
-    named = {0.5: 0, 2.0: 0}
-    for factor in named:
-        for seed in range(20):
-            own_s = correlated_jitter(seed, ranks, steps, lag_1, cv=0.05)
-            own_s[1] += factor * smallest_excess_s(own_s)
-            named[factor] += slow_ranks(own_s) == [1]
-    assert named[0.5] <= 5
-    assert named[2.0] >= 15
+@pytest.mark.parametrize(
+    ("ranks", "steps", "lag_1", "cv"),
+    [(2, 12, 0.3, 0.05), (2, 60, 0.0, 0.05), (4, 20, 0.8, 0.05), (8, 60, 0.3, 0.1), (64, 100, 0.3, 0.2)],
+)
+def test_the_excess_of_the_sensitivity_is_found_in_80_percent_and_half_of_it_seldom(ranks, steps, lag_1, cv):
+    found = {0.5: 0, 1.0: 0, 1.5: 0}
+    for factor in found:
+        for seed in range(40):
+            own_s = correlated_jitter(seed, ranks, steps, lag_1, cv)
+            own_s[1] += factor * sensitivity(own_s).excess_s
+            found[factor] += slow_ranks(own_s) == [1]
+    assert found[0.5] <= 12
+    assert found[1.0] >= 24
+    assert found[1.5] >= 32
+
+
+@pytest.mark.parametrize(("ranks", "cv"), [(2, 0.3), (8, 0.3), (64, 0.2)])
+def test_so_many_more_steps_find_a_rank_that_is_slower_by_a_tenth(ranks, cv):
+    short = [sensitivity(correlated_jitter(seed, ranks, 40, 0.3, cv)) for seed in range(20)]
+    assert not any(each.suffices for each in short)
+    more_steps = int(np.median([each.more_steps for each in short]))
+    found = 0
+    for seed in range(20):
+        own_s = correlated_jitter(seed, ranks, 40 + more_steps, 0.3, cv)
+        own_s[1] *= 1.1
+        found += slow_ranks(own_s) == [1]
+    assert found >= 13
 
 
 def test_a_slow_rank_and_an_episode_are_found_in_correlated_jitter():
@@ -99,9 +115,9 @@ def test_an_interval_of_correlated_steps_covers():
         series = np.zeros(200)
         for step in range(1, 200):
             series[step] = 0.5 * series[step - 1] + random.standard_normal()
-        _, low, high = mean_interval(series)
-        assert low is not None
-        assert high is not None
-        covered += low < 0 < high
+        mean = mean_interval(series)
+        assert mean.low is not None
+        assert mean.high is not None
+        covered += mean.low < 0 < mean.high
     assert covered > 175
     assert mean_interval(np.ones(3)).low is None

@@ -145,7 +145,7 @@ def test_a_heat_map_of_many_ranks_stays_small():
         values, [f"rank {i}" for i in range(512)], Axis("step", 0.0, 200.0), name="h", title="t",
         description="d", scale=(0.0, 1.0), form=str,
     )  # fmt: skip
-    assert len(svg) < 4_000_000  # callers join ranks and steps before (`analysis.stragglers.heat_map`)
+    assert len(svg) < 4_000_000  # callers join ranks and steps before (`analysis.results.lateness`)
 
 
 def test_a_legend_breaks_into_rows_within_the_width():

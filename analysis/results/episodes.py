@@ -15,9 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from analysis.results.slow_ranks import LEAST_EXCESS, LEAST_WINDOWS, correlation, median_of_others
 from analysis.stats.estimates import Floats
-from analysis.stragglers.intervals import SecondsInterval, correlation, mean_interval
-from analysis.stragglers.outliers import LEAST_EXCESS, LEAST_WINDOWS, median_of_others
 
 LEAST_STEPS = 5
 SIGNIFICANCE = 0.02
@@ -33,12 +32,10 @@ class Episode(NamedTuple):
     rank: int
     first: int
     last: int
-    excess_s: SecondsInterval
-    """Own seconds above the median of the other ranks, mean over these columns."""
 
 
 def find_episodes(own_s: Floats, seed: int = 0) -> list[Episode]:
-    """Segments of at least five steps in which a rank is slow, largest sum first. `own_s`: (ranks, steps)."""
+    """Segments of at least five steps in which a rank is slow. `own_s`: (ranks, steps)."""
     steps = own_s.shape[1]
     if steps < 4 * LEAST_STEPS:
         return []
@@ -47,34 +44,29 @@ def find_episodes(own_s: Floats, seed: int = 0) -> list[Episode]:
     groups = np.array_split(np.arange(steps), min(steps, _MOST_COLUMNS))
     grouped = np.stack([deviation[:, group].mean(axis=1) for group in groups], axis=1)
     centred = grouped - grouped.mean(axis=1, keepdims=True)
-    found = []
+    episodes = []
     for rank in _beyond_chance(centred, seed):
         begin, end = _segment(centred[rank])
         # half-way between the two levels, so that jitter at the ends is not taken for the segment
         begin, end = _segment(grouped[rank] - grouped[rank, begin : end + 1].mean() / 2)
         if end < begin:
             continue
-        slow = (grouped[rank, begin : end + 1] > least_s).mean() >= LEAST_WINDOWS
         first, last = int(groups[begin][0]), int(groups[end][-1])
-        inside = deviation[rank, first : last + 1]
-        if slow and len(inside) >= LEAST_STEPS and inside.mean() > least_s:
-            found.append(Episode(int(rank), first, last, mean_interval(inside)))
-    return sorted(found, key=lambda each: -each.excess_s.value * (each.last - each.first + 1))
+        slow = (grouped[rank, begin : end + 1] > least_s).mean() >= LEAST_WINDOWS
+        if slow and last - first + 1 >= LEAST_STEPS and deviation[rank, first : last + 1].mean() > least_s:
+            episodes.append(Episode(rank, first, last))
+    return episodes
 
 
 def _beyond_chance(values: Floats, seed: int) -> list[int]:
     """Rows whose largest segment exceeds what random order gives in all rows that are not yet found."""
     sums, random = _largest_sums(values), np.random.default_rng(seed)
     lag_1 = correlation(_without_segments(values))
-    found: list[int] = []
-    left = np.arange(len(values))
-    while left.size:
+    left, beyond = np.arange(len(values)), np.array([True])
+    while left.size and beyond.any():
         beyond = sums[left] > _limit(values[left], lag_1, random)
-        if not beyond.any():
-            break
-        found += left[beyond].tolist()
         left = left[~beyond]
-    return found
+    return sorted(set(range(len(values))) - set(left.tolist()))
 
 
 def _largest_sums(values: Floats) -> Floats:
