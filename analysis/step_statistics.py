@@ -17,7 +17,7 @@ from analysis.read.map_runs import map_runs
 from analysis.read.run_records import read_run_steps
 from analysis.stats.batch_means import relative_half_width
 from analysis.stats.estimates import Floats
-from analysis.stats.warm_up import Stationarity, stationarity
+from analysis.stats.stationarity import Stationarity, stationarity
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from analysis.read.columns import Columns
 from analysis.read.load import read_metrics, swept_keys
 from analysis.read.run_records import RunRecords, read_run_steps
 from analysis.read.step_records import recorded_step_s
-from analysis.stats.warm_up import common_warm_up, why_not_left_out
+from analysis.stats.estimates import Floats
+from analysis.stats.stationarity import stationarity
 from analysis.step_statistics import (
     RunStatistics,
     StepStatistics,
@@ -174,3 +175,16 @@ def _mean(steps: Columns, name: str, chosen: np.ndarray) -> float:
     """Mean seconds of a phase in a step, over the records that have it."""
     known = chosen & ~np.isnan(steps[name])
     return _total(steps, name, known) / max(1.0, _total(steps, "steps", known))
+
+
+def common_warm_up(repeats: Sequence[Floats]) -> int:
+    """Measured steps that all repeats of a configuration have to leave out; 0 without a longer warm-up."""
+    return max((stationarity(step_s).warm_up for step_s in repeats), default=0)
+
+
+def why_not_left_out(step_s: Floats, dropped: int) -> str:
+    """The reason why the mean of a repeat without these steps cannot be published; empty if it can."""
+    if step_s.size - dropped < 30:
+        return "fewer than 30 measured steps would be left"
+    left = stationarity(step_s[dropped:])
+    return "" if left.publishable else "the steps after the warm-up are not stationary"

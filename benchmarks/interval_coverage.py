@@ -21,8 +21,8 @@ from analysis.results.episodes import find_episodes
 from analysis.results.slow_ranks import slow_ranks
 from analysis.stats.batch_means import relative_half_width
 from analysis.stats.estimates import geometric_mean
+from analysis.stats.stationarity import stationarity
 from analysis.stats.verdicts import compare, verdicts
-from analysis.stats.warm_up import stationarity
 from benchmarks import result_record
 from tests.support.step_series import MEAN_S, ar1, autocorrelated
 

@@ -78,10 +78,9 @@ _ALL = (
         "stationarity",
         "Stationarity",
         "d* = argmin over d of Σ (x - mean)² / (n - d)² over the means x of 5 steps after d",
-        "MSER-5 looks for more warm-up among the measured steps, up to half of them; all repeats of a "
-        "configuration leave out the longest. A straight line through the medians of 12 batches looks for a "
-        "drift. A change counts if its 99 % interval lies beyond 2 %. Fewer than 60 measured steps are too "
-        "few to test.",
+        "Medians of nearly independent blocks of steps: each run of blocks against the others, and a "
+        "straight line, by Student's t with Bonferroni's correction; changes below 2 % are tolerated. Fewer than six "
+        "blocks are too few. Where the first steps differ, MSER-5 (the formula) proposes a longer warm-up.",
         "White, Cobb and Spratt, Winter Simulation Conference 2000",
     ),
     Definition(

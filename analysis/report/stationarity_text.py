@@ -7,16 +7,15 @@ from collections import Counter
 
 import pandas as pd
 
-from analysis.stats.warm_up import MIN_STEPS
 from analysis.step_statistics import RunStatistics, StepStatistics
-from analysis.units import plural
+from analysis.units import percent, plural
 
 NAMED_RUNS = 3
 """Runs that a warning names."""
 
 
 def summary(statistics: RunStatistics) -> str:
-    """Number of runs by verdict; empty without step records."""
+    """Number of runs by verdict, and the changes that would be detected; empty without step records."""
     if not statistics:
         return ""
     counts = Counter(each.stationarity.verdict for each in statistics.values())
@@ -24,8 +23,15 @@ def summary(statistics: RunStatistics) -> str:
     parts = [f"{counts['stationary']} of {plural(told, 'run')} stationary"] if told else []
     if counts["too few steps"]:
         few = plural(counts["too few steps"], "run")
-        parts.append(f"{few} with fewer than {MIN_STEPS} measured steps, too few to test")
-    return f"Warm-up and stationarity of the measured steps, by MSER-5 and a trend test: {'; '.join(parts)}."
+        parts.append(f"{few} with too few independent steps to test")
+    jumps = [each.stationarity.jump for each in statistics.values() if each.stationarity.jump]
+    drifts = [each.stationarity.drift for each in statistics.values() if each.stationarity.drift]
+    power = (
+        f" Jumps from {percent(max(jumps))} and drifts from {percent(max(drifts))} on would show."
+        if told
+        else ""
+    )
+    return f"Stationarity of the measured steps: {'; '.join(parts)}.{power}"
 
 
 def warnings(statistics: RunStatistics, included: pd.DataFrame) -> list[str]:
