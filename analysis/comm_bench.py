@@ -10,7 +10,7 @@ from typing import NamedTuple
 import matplotlib
 from matplotlib.figure import Figure
 
-from analysis.figures import style
+from analysis.draw import style
 from disttrain.records.comm_bench import CollectiveTiming, CommBench, StepTiming, Timing
 from disttrain.records.json_files import read_json, write_text
 from disttrain.records.run_directory import RunDir
@@ -141,7 +141,7 @@ def figure(results: Mapping[str, CommBench]) -> Figure:
     """Bus bandwidth against message size, one panel for each collective."""
     kinds = list(dict.fromkeys(each.kind for result in results.values() for each in result.collectives))
     with matplotlib.rc_context(style.STYLE):
-        made = Figure(figsize=(style.WIDTH_IN * 1.9, 3.0), layout="constrained")
+        made = Figure(figsize=(10.0, 3.0), layout="constrained")
         panels = made.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
         for axes, kind in zip(panels, kinds, strict=True):
             for index, (run, result) in enumerate(results.items()):
@@ -149,7 +149,7 @@ def figure(results: Mapping[str, CommBench]) -> Figure:
                 axes.plot(
                     [each.bytes for each in timed],
                     [each.bus_bytes_per_s / 1e6 for each in timed],
-                    color=style.CURVE_COLOURS[index % len(style.CURVE_COLOURS)],
+                    color=style.COLOURS[style.curve_colour(index)],
                     marker=style.MARKERS[index % len(style.MARKERS)],
                     label=run,
                 )

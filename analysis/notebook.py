@@ -19,7 +19,6 @@ def show(section: Section | None) -> None:
         )
     )
     for figure in section.figures:
-        if figure.draw_png is not None:
-            display(figure.draw_png(), Markdown(f"*{figure.caption}*"))
+        display(figure.drawn, Markdown(f"*{figure.title}*"))
     for table in section.tables:
         display(Markdown(table.caption), arrow_table(table).to_pandas())

@@ -14,8 +14,8 @@ import pandas as pd
 
 from analysis.costs.cost import samples_of, seconds_of
 from analysis.costs.price_list import PriceList, read_price_list
+from analysis.draw.style import png
 from analysis.efficiency import scaling_curves
-from analysis.figures import png
 from analysis.read import attempts
 from analysis.read.frames import KnownState, load
 from analysis.report import render
@@ -25,7 +25,7 @@ from analysis.report.sections import build_all
 from analysis.report.summary import summarize
 from analysis.study import make_study
 from disttrain.errors import ConfigError, is_disk_full, message_of
-from disttrain.records.json_files import CorruptFile, read_json, write_json, write_text
+from disttrain.records.json_files import CorruptFile, read_json, write_bytes, write_json, write_text
 
 __all__ = ["CostQuestion", "KnownState", "check", "write"]
 
@@ -139,13 +139,12 @@ def _load(
 
 
 def _draw_pngs(sections: Sequence[Section], out: Path) -> None:
-    """Draw the PNG twins of the figures, and remove those of an earlier report."""
+    """Write the figures as PNG, and remove those of an earlier report."""
     for file in _earlier_pngs(out):
         file.unlink()
     for section in sections:
         for figure in section.figures:
-            if figure.draw_png is not None:
-                png.save(figure.draw_png(), out / f"{figure.name}.png")
+            write_bytes(out / f"{figure.name}.png", png(figure.drawn))
 
 
 def _earlier_pngs(out: Path) -> list[Path]:

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from analysis.draw.bars import Row, Segment
+from analysis.draw.points import Line
+from analysis.draw.style import DASHES, LegendItem, curve_colour, size_colour
 from analysis.efficiency import Curve, Point
-from analysis.figures.bar_figures import bar_figure
-from analysis.figures.style import DASHES, curve_class, size_class
-from analysis.report.section import Column, Figure, RunLink, Table, Value
+from analysis.report.section import Column, RunLink, Table, Value
 from analysis.stats.estimates import CONFIDENCE, Estimate, not_stationary, share_mean
 from analysis.study import Study
-from analysis.svg.bars import Row, Segment, bars
-from analysis.svg.plot import LegendItem
-from analysis.svg.scales import Axis
 from analysis.units import percent, plural
 
+_MOST_VALUES = 120
+"""Points of the line of a run."""
 MOST_LINES = 60
 """Runs of a figure with one line for each; of more, the first repeat of each size is drawn."""
 
@@ -28,12 +29,12 @@ def all_points(study: Study) -> list[tuple[Curve, Point]]:
 
 
 def coloured_points(study: Study) -> list[tuple[Curve, Point, str]]:
-    """Points with the CSS class of their colour: by size on a single curve, else by curve."""
+    """Points with their colour: by size on a single curve, else by curve."""
     curves = study.curves
     if len(curves) == 1:
         points = curves[0].points
-        return [(curves[0], point, size_class(i, len(points))) for i, point in enumerate(points)]
-    return [(curve, point, curve_class(i)) for i, curve in enumerate(curves) for point in curve.points]
+        return [(curves[0], point, size_colour(i, len(points))) for i, point in enumerate(points)]
+    return [(curve, point, curve_colour(i)) for i, curve in enumerate(curves) for point in curve.points]
 
 
 def point_name(study: Study, curve: Curve, point: Point) -> str:
@@ -49,16 +50,6 @@ def interval_basis(estimates: Iterable[Estimate | None]) -> str:
         return f"{percent(CONFIDENCE, 0)} intervals over repeats"
     reasons = {"not stationary" if each.basis == "not stationary" else "one repeat" for each in known}
     return f"no interval: {' or '.join(sorted(reasons))}" if known else "no interval"
-
-
-def has_bars(estimates: Iterable[Estimate | None]) -> bool:
-    """Whether a figure draws an interval."""
-    return any(each is not None and each.low is not None for each in estimates)
-
-
-def bars_text(estimates: Iterable[Estimate | None]) -> str:
-    """A sentence on the intervals that a figure draws; empty without any."""
-    return f"Bars are {percent(CONFIDENCE, 0)} intervals over repeats." if has_bars(estimates) else ""
 
 
 def points_text(study: Study, count: int) -> str:
@@ -89,7 +80,7 @@ def point_legend(study: Study) -> list[LegendItem]:
     items: dict[str, LegendItem] = {}
     for curve, point, colour in coloured_points(study):
         name = plural(point.size, curve.unit) if len(study.curves) == 1 else curve.label
-        items.setdefault(name, LegendItem(name, colour, "line", name))
+        items.setdefault(name, LegendItem(name, colour, True, key=name))
     return list(items.values())
 
 
@@ -97,19 +88,34 @@ def size_legend(study: Study) -> list[LegendItem]:
     """Legend of the dashes of `size_dashes`; empty on a single curve, whose colours name the sizes."""
     if len(study.curves) == 1:
         return []
-    return [LegendItem(name, "ink", "line", None, dashes) for name, dashes in _dashes_by_size(study).items()]
+    return [LegendItem(name, "ink", True, dashes) for name, dashes in _dashes_by_size(study).items()]
 
 
-def size_dashes(study: Study, curve: Curve, point: Point) -> str | None:
-    """Dashes of the lines of a point: by size where the colour names the curve; None for an unbroken line."""
-    return _dashes_by_size(study)[plural(point.size, curve.unit)] if len(study.curves) > 1 else None
-
-
-def _dashes_by_size(study: Study) -> dict[str, str]:
+def _dashes_by_size(study: Study) -> dict[str, tuple[int, ...]]:
     """Dashes by name of each size, smallest first; the smallest has none."""
     sizes = sorted({(point.size, curve.unit) for curve, point in all_points(study)})
-    patterns = [" ".join(map(str, lengths)) for lengths in DASHES]
-    return {plural(*size): patterns[index % len(patterns)] for index, size in enumerate(sizes)}
+    return {plural(*size): DASHES[index % len(DASHES)] for index, size in enumerate(sizes)}
+
+
+def run_lines(study: Study, frame: pd.DataFrame, column: str, *, rings: bool = False) -> list[Line]:
+    """The values of `column` by `step`: a line for each run, or for the first of each size of many.
+
+    The colour names the size of a single curve; of several, the colour names the curve and the dashes the
+    size.
+    """
+    by_run = {key: rows for key, rows in frame.groupby(["sweep", "run"])}
+    first_only = len(by_run) > MOST_LINES
+    dashes = _dashes_by_size(study)
+    lines = []
+    for curve, point, colour in coloured_points(study):
+        for run in point.runs[: 1 if first_only else None]:
+            if (rows := by_run.get((curve.sweep, run))) is not None:
+                rows = rows.iloc[np.unique(np.linspace(0, len(rows) - 1, _MOST_VALUES).astype(int))]
+                title = f"{run}, {point_name(study, curve, point)}"
+                of_size = dashes[plural(point.size, curve.unit)] if len(study.curves) > 1 else ()
+                values = list(rows["step"]), list(rows[column])
+                lines.append(Line(*values, colour, title, run_key(curve.sweep, run), of_size, rings))
+    return lines[:MOST_LINES]
 
 
 def grouped_rows(study: Study, rows: Sequence[tuple[Curve, Point, Sequence[Segment], str]]) -> list[Row]:
@@ -122,37 +128,6 @@ def grouped_rows(study: Study, rows: Sequence[tuple[Curve, Point, Sequence[Segme
             heading = curve
         found.append(Row(plural(point.size, curve.unit), segments, text))
     return found
-
-
-def bar_chart(
-    study: Study,
-    name: str,
-    title: str,
-    conclusion: str,
-    rows: Sequence[Row],
-    x: Axis,
-    legend: Sequence[LegendItem] = (),
-    *,
-    data: str,
-    alt: str = "",
-    reading: str = "",
-    row_height: float = 27.0,
-) -> Figure:
-    """A figure of bars with its PNG twin; `alt` is the conclusion by default."""
-    alt = alt or conclusion
-    svg = bars(
-        rows, x, name=f"{name}-bars", title=title, description=alt, legend=legend, row_height=row_height
-    )
-    return Figure(
-        name,
-        title,
-        conclusion,
-        svg,
-        alt,
-        lambda: bar_figure(rows, x, legend, emulated=study.emulated),
-        reading,
-        data=data,
-    )
 
 
 def frame_table(name: str, caption: str, columns: Sequence[Column], frame: pd.DataFrame) -> Table:

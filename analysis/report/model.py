@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from analysis.efficiency import Curve, Unit
 from analysis.overlaps import SharedGpus
 
-REPORT_SCHEMA_VERSION = 5
+REPORT_SCHEMA_VERSION = 6
 
 
 class ReportPart(BaseModel):
@@ -103,8 +103,6 @@ class FigureSpec(ReportPart):
 
     file: str
     title: str
-    conclusion: str
-    """Caption: the conclusion, then how to read the figure."""
     alt: str
     emulated: bool
     """Whether it shows emulated runs."""

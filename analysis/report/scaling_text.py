@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from analysis.draw.style import PHASE_NAMES
 from analysis.efficiency import Curve, Point
-from analysis.figures.style import PHASE_NAMES
 from analysis.stats.estimates import Estimate
 from analysis.units import plural, rate, seconds
 

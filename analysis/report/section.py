@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
-from matplotlib.figure import Figure as PngFigure
+from matplotlib.figure import Figure as Drawing
 
+from analysis.draw import svg
 from analysis.report.model import Notice
 from analysis.stats.estimates import Estimate
 
@@ -90,36 +92,25 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure: inline SVG on the page, and a PNG twin where `draw_png` is given."""
+    """A figure, drawn once: inline SVG on the page, a PNG file beside it, shown in notebooks."""
 
     name: str
     """Stem of the PNG file, unique in the report."""
     title: str
-    conclusion: str
-    """Begin of the caption: the finding of this figure, with interval and number of repeats where it has
-    them. The conclusion of the section, which stands above the figure, is not said again."""
-    svg: str
-    """One `<svg>`, or several that stand side by side where the page is wide enough."""
+    drawing: Callable[[], Drawing]
     alt: str
-    draw_png: Callable[[], PngFigure] | None = None
-    reading: str = ""
-    """End of the caption: how to read the figure."""
+    """The figure in words."""
     data: str | Callable[[], Table] = field(kw_only=True)
     """Numbers of the figure for the export: the name of a table of its section, or a table of its own, which
     is made on demand."""
 
-    def __post_init__(self) -> None:
-        if not self.conclusion.endswith("."):
-            raise ValueError(f"figure {self.name}: the caption has no conclusion")
+    @cached_property
+    def drawn(self) -> Drawing:
+        return self.drawing()
 
-    @property
-    def columns(self) -> int:
-        """Number of drawings side by side."""
-        return self.svg.count("<svg ")
-
-    @property
-    def caption(self) -> str:
-        return f"{self.conclusion} {self.reading}".rstrip()
+    @cached_property
+    def svg(self) -> str:
+        return svg.inline(self.drawn, self.name, self.title, self.alt)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,19 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from analysis.report.cells import cell
 from analysis.stats.estimates import Estimate
-from analysis.units import bounds, interval, listed, number, percent, plural, rate, seconds, time_scale, times
+from analysis.units import (
+    binary_bytes,
+    bounds,
+    interval,
+    listed,
+    number,
+    percent,
+    plural,
+    rate,
+    seconds,
+    time_scale,
+    times,
+)
 
 
 def say(macro: str, /, *values: Any, **named: Any) -> str:
@@ -38,6 +50,7 @@ def _macros() -> object:
         loader=PackageLoader("analysis.report"), undefined=StrictUndefined, trim_blocks=True, autoescape=False
     )
     environment.filters |= {
+        "bytes": binary_bytes,
         "cell": lambda value, unit: cell(value, unit).in_text,
         "listed": listed,
         "number": number,

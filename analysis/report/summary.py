@@ -59,10 +59,8 @@ def summarize(study: Study, sections: Sequence[Section], generated: str) -> Repo
 
 
 def _figure(study: Study, figure: Figure) -> FigureSpec:
-    file = f"{figure.name}.png" if figure.draw_png else ""
-    return FigureSpec(
-        file=file, title=figure.title, conclusion=figure.caption, alt=figure.alt, emulated=study.emulated
-    )
+    file = f"{figure.name}.png"
+    return FigureSpec(file=file, title=figure.title, alt=figure.alt, emulated=study.emulated)
 
 
 def _section(section: Section) -> SectionPart:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure as Drawing
 
 import submit
 from analysis.read.frames import load
@@ -70,7 +71,7 @@ def test_a_figure_without_its_numbers_is_refused(tmp_path: Path) -> None:
     other = Table("t", "Caption.", columns, [[2.0]])
 
     def section(data: object) -> list[Section]:
-        figure = Figure("f", "Title", "It is 1.", "<svg></svg>", "A line", data=data)  # type: ignore[arg-type]
+        figure = Figure("f", "Title", Drawing, "A line", data=data)  # type: ignore[arg-type]
         return [Section("s", "S", "", tables=[table], figures=[figure])]
 
     assert exported(section("t"))[1] == exported(section(lambda: table))[1] == {"t": ["f"]}
@@ -79,7 +80,7 @@ def test_a_figure_without_its_numbers_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="figure f: another table is called 't'"):
         exported(section(lambda: other))
     with pytest.raises(TypeError, match="data"):
-        Figure("f", "Title", "It is 1.", "<svg></svg>", "A line")  # type: ignore[call-arg]
+        Figure("f", "Title", Drawing, "A line")  # type: ignore[call-arg]
 
 
 def test_estimates_runs_and_units_are_columns_of_one_type(tmp_path: Path) -> None:

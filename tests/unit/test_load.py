@@ -208,7 +208,7 @@ def test_losses_keep_a_loss_that_was_not_finite_as_missing(tmp_path: Path) -> No
 
 def test_analysis_imports_neither_torch_nor_jobs() -> None:
     code = (
-        "import sys, analysis.report, analysis.read.load, analysis.figures.png;"
+        "import sys, analysis.report, analysis.read.load, analysis.draw.style;"
         "sys.exit(any(name in sys.modules for name in ('torch', 'jobs', 'matplotlib.pyplot')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -69,7 +69,6 @@ PNGS = {
         "waterfall",
         "composition",
         "communication",
-        "ecdf",
         "latency",
         "memory",
         "utilization",
@@ -156,7 +155,7 @@ def test_the_files_agree_and_stand_alone(tmp_path: Path) -> None:
     assert {"link", "iframe", "img"}.isdisjoint(parsed.tags)
     twin = json.loads((out / "report.json").read_text(), parse_constant=pytest.fail)
     report = Report.model_validate(twin)
-    assert twin["schema_version"] == 5
+    assert twin["schema_version"] == 6
     assert str(tmp_path) not in text + (out / "report.md").read_text() + json.dumps(twin)
     for point in report.curves[0].points:
         assert point.efficiency is not None

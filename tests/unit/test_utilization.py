@@ -133,6 +133,3 @@ def test_sentences_on_utilization_have_the_means_of_the_table(tmp_path: Path) ->
     assert section is not None
     assert [row[-1].value for row in section.tables[0].rows] == pytest.approx([0.372, 0.744])
     assert section.conclusion.startswith("The process of a rank kept 0.372 to 0.744 processors busy")
-    (figure,) = section.figures
-    assert figure.conclusion.startswith("Busy processors, mean over all ranks: from 0.372 (")
-    assert " on 1 node to 0.744 (" in figure.conclusion

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from analysis.efficiency import Curve, Point, rate_ratio
-from analysis.figures.batch_figure import batch_figure
-from analysis.figures.style import curve_class
-from analysis.report.cells import cell
+from functools import partial
+
+from analysis.draw.points import Points, points
+from analysis.draw.style import Axis
+from analysis.efficiency import Curve, Point
 from analysis.report.common import all_points, sources
 from analysis.report.section import Column, Figure, Section, Table, Value
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
-from analysis.svg.lines import line, points
-from analysis.svg.plot import LegendItem, Plot
-from analysis.svg.scales import Axis
 from analysis.units import number, plural, seconds
 
 Sized = dict[int, list[tuple[Curve, Point]]]
@@ -63,28 +61,13 @@ def build(study: Study) -> Section | None:
         f"{seconds(best.step_s.value)} a step."
     )
     figures = [
-        _figure(study, "batch_throughput", "throughput (samples/s)", shown, best_world, throughput=True),
-        _figure(study, "batch_latency", "step latency (s)", shown, best_world, throughput=False),
+        _figure(study, "batch_throughput", "throughput (samples/s)", shown, throughput=True),
+        _figure(study, "batch_latency", "step latency (s)", shown, throughput=False),
     ]
     return Section("batch-size", "Batch size", conclusion, tables=[table], figures=figures)
 
 
-def _change(world: int, found: list[tuple[Curve, Point]], *, throughput: bool) -> str:
-    """Ratio of throughput, or of step time, from the smallest to the largest batch of a rank."""
-    (_, small), (_, large) = found[0], found[-1]
-    ratio = rate_ratio(large, small)
-    name = "throughput"
-    if not throughput:
-        name, ratio = "step", ratio.inverse(large.global_batch_size / small.global_batch_size)
-    size = f"{large.local_batch_size / small.local_batch_size:.3g} times the batch of a rank"
-    span = f"{small.local_batch_size} to {large.local_batch_size}"
-    change = cell(ratio, "ratio").in_text
-    return f"On {plural(world, 'rank')}, {size} ({span}) gives {change} the {name}."
-
-
-def _figure(
-    study: Study, name: str, label: str, shown: Sized, best_world: int, *, throughput: bool
-) -> Figure:
+def _figure(study: Study, name: str, label: str, shown: Sized, *, throughput: bool) -> Figure:
     def value(point: Point) -> Estimate:
         return point.samples_per_s if throughput else point.step_s
 
@@ -93,45 +76,17 @@ def _figure(
     highest = max(value(point).high or value(point).value for point in every)
     highest = min(highest, 1.5 * max(value(point).value for point in every))
     title = "Throughput by batch size" if throughput else "Step latency by batch size"
-    x = Axis(
-        "batch size of a rank",
-        batches[0] / 1.15,
-        batches[-1] * 1.15,
-        True,
-        batches,
-        lambda each: f"{each:.0f}",
-    )
-    legend = [LegendItem(plural(world, "rank"), curve_class(i)) for i, world in enumerate(shown)]
-    finding = _change(best_world, shown[best_world], throughput=throughput)
-    plot = Plot(name, title, finding, x, Axis(label, 0.0, 1.06 * highest), legend)
-    for index, (world, found) in enumerate(shown.items()):
-        xs = [float(point.local_batch_size) for _, point in found]
-        estimates = [value(point) for _, point in found]
-        form = (lambda v: f"{number(v)} samples/s") if throughput else seconds
+    x = Axis("batch size of a rank", batches[0] / 1.15, batches[-1] * 1.15, True, batches, "{:,.0f}".format)
+    form = (lambda v: f"{number(v)} samples/s") if throughput else seconds
+    lines = []
+    for world, found in shown.items():
         titles = [
             f"{curve.label}, {plural(world, 'rank')}, batch {point.local_batch_size}: "
-            f"{form(value(point).value)}, "
-            f"n={len(point.runs)}"
+            f"{form(value(point).value)}, n={len(point.runs)}"
             for curve, point in found
         ]
-        plot.add(line(plot, xs, [each.value for each in estimates], curve_class(index), style="pale"))
-        plot.add(points(plot, xs, estimates, curve_class(index), titles))
-    reading = (
-        "A curve that flattens has filled the device."
-        if throughput
-        else "Latency that grows in proportion to the batch gains nothing."
-    )
-    lines = {
-        plural(world, "rank"): [(point.local_batch_size, value(point)) for _, point in found]
-        for world, found in shown.items()
-    }
-    return Figure(
-        name,
-        title,
-        finding,
-        plot.svg(),
-        finding,
-        lambda: batch_figure(lines, label, emulated=study.emulated),
-        reading,
-        data="batch_size",
-    )
+        xs = [float(point.local_batch_size) for _, point in found]
+        lines.append(Points(plural(world, "rank"), xs, [value(point) for _, point in found], titles))
+    alt = "; ".join(title for each in lines for title in each.titles)
+    drawing = partial(points, lines, x, Axis(label, 0.0, 1.06 * highest), emulated=study.emulated)
+    return Figure(name, title, drawing, alt, data="batch_size")

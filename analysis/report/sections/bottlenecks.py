@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analysis.figures.style import PHASE_NAMES
+from analysis.draw.style import PHASE_NAMES
 from analysis.report import common
 from analysis.report.section import Column, RunLink, Section, Table, Value
 from analysis.report.sentences import say

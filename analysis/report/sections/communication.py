@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
+from analysis.draw.bars import bars, stacked
+from analysis.draw.style import Axis, LegendItem
 from analysis.report import common
 from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
 from analysis.report.sentences import say
@@ -11,10 +14,7 @@ from analysis.results.communication import Communication
 from analysis.results.phases import TRANSFER, WAIT
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
-from analysis.svg.bars import stacked
-from analysis.svg.plot import LegendItem
-from analysis.svg.scales import Axis
-from analysis.units import plural, seconds, time_scale
+from analysis.units import seconds, time_scale
 from disttrain.records.communication import CollectiveSummary
 
 _LISTED = 8
@@ -135,9 +135,9 @@ def _conclusion(study: Study, sizes: _Sizes) -> str:
 
 
 _KINDS = {
-    "wait_s": ("waiting for peers", "ph-wait"),
-    "transfer_s": ("data transfer", "ph-transfer"),
-    "hidden_s": ("hidden", "ph-hidden"),
+    "wait_s": ("waiting for peers", "wait"),
+    "transfer_s": ("data transfer", "c1"),
+    "hidden_s": ("hidden", "hidden"),
 }
 """Segments of a bar: label and colour by column."""
 
@@ -156,14 +156,13 @@ def _figure(study: Study, sizes: _Sizes) -> Figure | None:
             for name, value in zip(shown, length_s, strict=True)
         ]
         rows.append((each.curve, each.point, stacked(parts), seconds(sum(length_s))))
-    return common.bar_chart(
-        study,
-        "communication",
-        "Hidden and exposed communication" if "hidden_s" in shown else "Exposed communication",
-        f"Up to {seconds(longest)} a step.",
+    drawing = partial(
+        bars,
         common.grouped_rows(study, rows),
-        Axis(f"communication in a step ({unit})", 0.0, 1.2 * longest * factor),
+        Axis(f"communication in a step ({unit})", 0.0, longest * factor),
         [LegendItem(*_KINDS[name]) for name in shown],
-        alt="Communication of a step by size: " + plural(len(rows), "bar"),
-        data="communication",
+        emulated=study.emulated,
     )
+    title = "Hidden and exposed communication" if "hidden_s" in shown else "Exposed communication"
+    alt = "; ".join(segment.title for _, _, segments, _ in rows for segment in segments)
+    return Figure("communication", title, drawing, alt, data="communication")

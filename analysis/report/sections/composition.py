@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from analysis.draw.bars import bars, stacked
+from analysis.draw.style import PHASE_COLOURS, PHASE_NAMES, Axis, LegendItem
 from analysis.efficiency import Curve, Point
-from analysis.figures.composition_figure import composition_figure
-from analysis.figures.style import PHASE_CLASSES, PHASE_NAMES
 from analysis.report.common import all_points, grouped_rows, point_name, size_columns, size_values, sources
-from analysis.report.common import sentence as joined
 from analysis.report.section import Column, Figure, Section, Table, Value
 from analysis.report.sentences import say
 from analysis.results.waterfall import SHOWN
 from analysis.study import Study
-from analysis.svg.bars import bars, stacked
-from analysis.svg.plot import LegendItem
-from analysis.svg.scales import Axis
-from analysis.units import listed, percent, seconds, time_scale
+from analysis.units import percent, seconds, time_scale
 from disttrain.records.steps import PHASES
 
 _VISIBLE = 0.003
@@ -67,7 +65,7 @@ def _figure(study: Study, points: list[tuple[Curve, Point]]) -> Figure:
         parts = [
             (
                 (point.composition[name] or 0.0) * factor,
-                PHASE_CLASSES[name],
+                PHASE_COLOURS[name],
                 f"{point_name(study, curve, point)}: {PHASE_NAMES[name]} "
                 f"{seconds(point.composition[name] or 0.0)}"
                 f" ({percent((point.composition[name] or 0.0) / point.step_s.value)})",
@@ -80,28 +78,16 @@ def _figure(study: Study, points: list[tuple[Curve, Point]]) -> Figure:
         for name in present
         if max(point.composition[name] or 0.0 for _, point in points) > _VISIBLE * longest
     ]
-    thin = listed([PHASE_NAMES[name] for name in present if name not in named])
-    small = f"Too short to see, and not in the legend: {thin}." if thin else ""
     description = "; ".join(
         f"{point_name(study, curve, point)}: "
         + ", ".join(f"{PHASE_NAMES[name]} {seconds(point.composition[name] or 0.0)}" for name in present)
         for curve, point in points
     )
-    svg = bars(
+    drawing = partial(
+        bars,
         grouped_rows(study, rows),
-        Axis(f"mean time of a step ({unit})", 0.0, 1.2 * longest * factor),
-        name="composition",
-        title="Step time by phase",
-        description=description,
-        legend=[LegendItem(PHASE_NAMES[name], PHASE_CLASSES[name]) for name in named],
+        Axis(f"mean time of a step ({unit})", 0.0, longest * factor),
+        [LegendItem(PHASE_NAMES[name], PHASE_COLOURS[name]) for name in named],
+        emulated=study.emulated,
     )
-    return Figure(
-        "composition",
-        "Step time by phase",
-        (longest_phase(study, study.leading_curve) or longest_phase(study, points[-1][0])),
-        svg,
-        description,
-        lambda: composition_figure(study.curves),
-        joined(["Each bar is the mean step, divided into phases without gap or overlap.", small]),
-        data="composition",
-    )
+    return Figure("composition", "Step time by phase", drawing, description, data="composition")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
-from analysis.report.common import all_points, bar_chart, size_columns, size_values, sources
+from analysis.draw.bars import Row, bars, stacked
+from analysis.draw.style import Axis, LegendItem
+from analysis.report.common import all_points, size_columns, size_values, sources
 from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
 from analysis.results.goodput import CLASSES, JobClass, JobTime, job_time
 from analysis.stats.estimates import Estimate, share_mean
 from analysis.study import Study
-from analysis.svg.bars import Row, stacked
-from analysis.svg.plot import LegendItem
-from analysis.svg.scales import Axis
-from analysis.units import listed, percent, plural, span
+from analysis.units import percent, plural, span
 
 NAMES: dict[JobClass, str] = {
     "queue": "queue",
@@ -32,9 +32,9 @@ CLASS_COLOURS: dict[JobClass, str] = {
     "checkpoint": "c3",
     "rework": "c1",
     "evaluation": "c5",
-    "other": "ph-other",
+    "other": "other",
 }
-"""CSS class of each class's colour."""
+"""Colour of each class."""
 
 
 def build(study: Study) -> Section | None:
@@ -144,16 +144,6 @@ def _table(found: list[tuple[RunLink, JobTime]]) -> Table:
     return Table("goodput", caption, columns, rows)
 
 
-def _lost(total: dict[JobClass, float], runs: int) -> str:
-    """The two largest classes beside training."""
-    others = sorted((name for name in CLASSES if name != "training"), key=lambda name: -total[name])
-    largest = [f"{NAMES[name]} {span(total[name])}" for name in others[:2] if total[name] > 0]
-    of_runs = f"sum over {plural(runs, 'run')}" + (", which may overlap" if runs > 1 else "")
-    if not largest:
-        return f"All time is training ({of_runs})."
-    return f"Most time beside training is {listed(largest)} ({of_runs})."
-
-
 def _figure(study: Study, total: dict[JobClass, float], whole_s: float, runs: int) -> Figure:
     present = [name for name in CLASSES if total[name] > 0]
     parts = [
@@ -163,14 +153,11 @@ def _figure(study: Study, total: dict[JobClass, float], whole_s: float, runs: in
     description = "Share of all time of the runs: " + ", ".join(
         f"{NAMES[name]} {percent(total[name] / whole_s)}" for name in present
     )
-    return bar_chart(
-        study,
-        "goodput",
-        "Goodput of the jobs",
-        _lost(total, runs),
+    drawing = partial(
+        bars,
         [Row("all runs", stacked(parts), span(whole_s))],
-        Axis("share of all time (%)", 0.0, 115.0, ticks=[0, 25, 50, 75, 100]),
+        Axis("share of all time (%)", 0.0, 100.0, ticks=[0, 25, 50, 75, 100]),
         [LegendItem(NAMES[name], CLASS_COLOURS[name]) for name in present],
-        data="goodput",
-        alt=description,
+        emulated=study.emulated,
     )
+    return Figure("goodput", "Goodput of the jobs", drawing, description, data="goodput")

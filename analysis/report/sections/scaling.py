@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 
+from analysis.draw.points import Guide, Points, points
+from analysis.draw.style import Axis
 from analysis.efficiency import Curve, Point
-from analysis.figures.scaling_figures import efficiency_figure, scaling_figure
-from analysis.figures.style import curve_class
 from analysis.report import scaling_text
-from analysis.report.cells import cell
 from analysis.report.common import (
     all_points,
-    bars_text,
     interval_basis,
     point_name,
     sentence,
@@ -21,10 +21,8 @@ from analysis.report.common import (
 )
 from analysis.report.headline import headline, scaling_answer
 from analysis.report.section import Column, Figure, Section, Table
+from analysis.stats.estimates import Estimate
 from analysis.study import Study
-from analysis.svg.lines import line, points
-from analysis.svg.plot import LegendItem, Plot
-from analysis.svg.scales import Axis
 from analysis.units import bounds, number, percent, plural, rate
 
 _MANY = 8
@@ -42,14 +40,13 @@ def build(study: Study) -> Section | None:
         if many > 1:  # of a single curve, the first screen has them
             parts = [f"{headline(study, curve)}.", scaling_answer(study, curve), parts[-1]]
         texts.append(sentence(parts))
-    figures = [figure for figure in (throughput_figure(study), _efficiency_figure(study)) if figure]
     return Section(
         "scaling",
         "Scaling",
         _conclusion(study),
         paragraphs=texts,
         tables=[_table(study)],
-        figures=figures,
+        figures=_figures(study),
     )
 
 
@@ -120,167 +117,81 @@ def _different_bases(study: Study) -> str:
     return " The bases have different sizes, so that efficiencies of different configurations do not compare."
 
 
-def throughput_figure(study: Study) -> Figure | None:
-    """Throughput by size with the ideal line; None without a curve of several sizes and one program."""
+def _figures(study: Study) -> list[Figure]:
+    """Throughput and efficiency by size, of the curves of several sizes and one program."""
     curves = [curve for curve in study.curves if not curve.other_program]
     if max((len(curve.points) for curve in curves), default=0) < 2:
-        return None
+        return []
+    figures = [_throughput_figure(study, curves)]
+    if any(curve.base is not None and len(curve.points) > 1 for curve in curves):
+        figures.append(_efficiency_figure(study, curves))
+    return figures
+
+
+def _throughput_figure(study: Study, curves: Sequence[Curve]) -> Figure:
+    x = _size_axis(curves)
     values = [point.samples_per_s for curve in curves for point in curve.points]
-    ideals = [
-        curve.base.samples_per_s.value * curve.points[-1].size / curve.base.size
-        for curve in curves
-        if curve.base is not None
-    ]
-    highest = max([*(value.high or value.value for value in values), *ideals])
-    highest = min(highest, 1.5 * max([*(value.value for value in values), *ideals]))
-    x = size_axis(curves)
+    ideals = []
+    for curve in curves:
+        if curve.base is not None and len(curve.points) > 1:
+            first, last = float(curve.points[0].size), float(curve.points[-1].size)
+            rate_of_one = curve.base.samples_per_s.value / curve.base.size
+            ideals.append(Guide((first, last), (first * rate_of_one, last * rate_of_one)))
+    typical = [*(value.value for value in values), *(guide.ys[1] for guide in ideals)]
+    highest = min(max([*(value.high or 0.0 for value in values), *typical]), 1.5 * max(typical))
     lowest = min(value.low or value.value for value in values)
-    y = (
-        Axis("throughput (samples/s)", 0.85 * lowest, 1.15 * highest, log=True)
-        if x.log
-        else Axis("throughput (samples/s)", 0.0, 1.05 * highest)
+    lowest = max(lowest, min(typical) / 2)
+    ends = (0.85 * lowest, 1.15 * highest) if x.log else (0.0, 1.05 * highest)
+    y = Axis("throughput (samples/s)", *ends, log=x.log)
+    shown = [_points(curve, [(point, point.samples_per_s) for point in curve.points]) for curve in curves]
+    alt = "Throughput by size, with the ideal line. " + _in_words(
+        curves, lambda point: rate(point.samples_per_s.value)
     )
-    plot = Plot("throughput", "Throughput by size", _description(curves), x, y, _legend(curves))
-    for index, curve in enumerate(curves):
-        sizes = [float(point.size) for point in curve.points]
-        if curve.base is not None and len(sizes) > 1:
-            per_unit = curve.base.samples_per_s.value / curve.base.size
-            plot.add(line(plot, sizes, [per_unit * size for size in sizes], "faint", style="dashes"))
-        colour = curve_class(index)
-        plot.add(
-            line(
-                plot,
-                sizes,
-                [point.samples_per_s.value for point in curve.points],
-                colour,
-                style="pale",
-                key=curve.label,
-            )
+    drawing = partial(points, shown, x, y, ideals, emulated=study.emulated)
+    return Figure("scaling", "Throughput", drawing, alt, data="scaling")
+
+
+def _efficiency_figure(study: Study, curves: Sequence[Curve]) -> Figure:
+    x = _size_axis(curves)
+    shown = [
+        _points(
+            curve,
+            [(point, _drawn(curve, point, value)) for point in curve.points if (value := point.efficiency)],
         )
-        titles = [_tooltip(curve, point) for point in curve.points]
-        plot.add(
-            points(
-                plot, sizes, [point.samples_per_s for point in curve.points], colour, titles, key=curve.label
-            )
-        )
-    return Figure(
-        "scaling",
-        "Throughput",
-        _throughput_finding(study),
-        plot.svg(),
-        _description(curves),
-        lambda: scaling_figure(curves),
-        sentence(
-            [
-                "The dashed line is the base times the size, the most that these ranks could reach.",
-                bars_text(values),
-                "Pale lines guide the eye.",
-            ]
-        ),
-        data="scaling",
-    )
-
-
-def _throughput_finding(study: Study) -> str:
-    """Throughput of the largest size of the leading curve."""
-    curve = study.leading_curve
-    point = curve.points[-1]
-    ideal = ""
-    if point.efficiency is not None and point.size != curve.base_size:
-        ideal = f", {percent(point.efficiency.value, 0)} of the ideal line"
-    rate = cell(point.samples_per_s, "samples/s").in_text
-    return f"The throughput on {point_name(study, curve, point)} is {rate}{ideal}."
-
-
-def _efficiency_figure(study: Study) -> Figure | None:
-    compared = [curve for curve in study.curves if curve.base is not None and len(curve.points) > 1]
-    if not compared:
-        return None
-    values = [point.efficiency for curve in compared for point in curve.points if point.efficiency]
-    highest = min(
-        max([1.0, *(each.high or each.value for each in values)]),
-        1.4 * max([1.0, *(each.value for each in values)]),
-    )
+        for curve in curves
+    ]
+    values = [value for each in shown for value in each.estimates]
+    typical = max([1.0, *(value.value for value in values)])
+    highest = min(max([typical, *(value.high or 0.0 for value in values)]), 1.4 * typical)
     y = Axis("efficiency", 0.0, 1.06 * highest, form=lambda value: percent(value, 0))
-    description = "; ".join(
-        f"{curve.label}: "
-        + ", ".join(
-            f"{percent(point.efficiency.value, 0)} on {plural(point.size, curve.unit)}"
-            for point in curve.points
-            if point.efficiency
-        )
-        for curve in compared
+    ideal = Guide((x.low, x.high), (1.0, 1.0))
+    alt = "Efficiency by size. " + _in_words(
+        curves, lambda point: percent(point.efficiency.value, 0) if point.efficiency else ""
     )
-    plot = Plot(
-        "efficiency", "Efficiency by size", description, size_axis(compared), y, _legend(study.curves)
-    )
-    plot.add(line(plot, [plot.x.low, plot.x.high], [1.0, 1.0], "faint", style="dashes"))
-    for index, curve in enumerate(study.curves):
-        if curve not in compared:
-            continue
-        found = [(point, each) for point in curve.points if (each := point.efficiency) is not None]
-        sizes, estimates = [float(point.size) for point, _ in found], [each for _, each in found]
-        titles = [_tooltip(curve, point) for point, _ in found]
-        plot.add(
-            line(
-                plot,
-                sizes,
-                [each.value for each in estimates],
-                curve_class(index),
-                style="pale",
-                key=curve.label,
-            )
-        )
-        plot.add(points(plot, sizes, estimates, curve_class(index), titles, key=curve.label))
-    return Figure(
-        "efficiency",
-        "Efficiency",
-        _efficiency_finding(study, max(compared, key=lambda curve: curve.points[-1].samples_per_s.value)),
-        plot.svg(),
-        description,
-        lambda: efficiency_figure(study.curves),
-        sentence(["Share of the ideal throughput at each size; the axis starts at zero.", bars_text(values)]),
-        data="scaling",
-    )
+    drawing = partial(points, shown, x, y, [ideal], emulated=study.emulated)
+    return Figure("efficiency", "Efficiency", drawing, alt, data="scaling")
 
 
-def _efficiency_finding(study: Study, curve: Curve) -> str:
-    """Whether the efficiency of the largest size that is not the base differs from 100 %."""
-    point = next(point for point in reversed(curve.points) if point.size != curve.base_size)
-    found = point.efficiency
-    assert found is not None
-    if found.low is None or found.high is None or found.low <= 1 <= found.high:
-        verdict = "cannot be told from 100 %"
-    else:
-        verdict = f"lies {'below' if found.high < 1 else 'above'} 100 % by its whole interval"
-    text = f"The efficiency on {point_name(study, curve, point)} {verdict}"
-    return f"{text}: {cell(found, 'share').in_text}."
+def _drawn(curve: Curve, point: Point, efficiency: Estimate) -> Estimate:
+    """That of the base is exact."""
+    return replace(efficiency, low=1.0, high=1.0) if point.size == curve.base_size else efficiency
 
 
-def size_axis(curves: Sequence[Curve]) -> Axis:
+def _points(curve: Curve, values: Sequence[tuple[Point, Estimate]]) -> Points:
+    sizes = [float(point.size) for point, _ in values]
+    titles = [_tooltip(curve, point) for point, _ in values]
+    return Points(curve.label, sizes, [value for _, value in values], titles)
+
+
+def _size_axis(curves: Sequence[Curve]) -> Axis:
     """Axis of sizes; logarithmic if the largest is more than 8 times the smallest."""
-    sizes = sorted({point.size for curve in curves for point in curve.points})
+    sizes = sorted({float(point.size) for curve in curves for point in curve.points})
     units = {curve.unit for curve in curves}
     label = f"{units.pop()}s" if len(units) == 1 else "nodes or ranks"
-    ticks = [float(size) for size in sizes]
     if sizes[-1] > _MANY * sizes[0]:
-        return Axis(label, sizes[0] / 1.15, sizes[-1] * 1.15, True, ticks, _whole)
+        return Axis(label, sizes[0] / 1.15, sizes[-1] * 1.15, True, sizes, "{:,.0f}".format)
     low = 0.0 if sizes[0] <= 2 else sizes[0] - 0.05 * sizes[-1]
-    return Axis(label, low, sizes[-1] * 1.05, False, ticks, _whole)
-
-
-def _whole(value: float) -> str:
-    return f"{value:,.0f}"
-
-
-def _legend(curves: Sequence[Curve]) -> list[LegendItem]:
-    ideal = LegendItem("ideal", "faint", "dashes")
-    if len(curves) == 1:
-        return [LegendItem("measured", curve_class(0)), ideal]
-    return [
-        *(LegendItem(curve.label, curve_class(i), key=curve.label) for i, curve in enumerate(curves)),
-        ideal,
-    ]
+    return Axis(label, low, sizes[-1] * 1.05, False, sizes, "{:,.0f}".format)
 
 
 def _tooltip(curve: Curve, point: Point) -> str:
@@ -290,11 +201,11 @@ def _tooltip(curve: Curve, point: Point) -> str:
     return f"{curve.label}, {plural(point.size, curve.unit)}: {rate(x.value)}{interval}{share}, n={x.repeats}"
 
 
-def _description(curves: Sequence[Curve]) -> str:
-    return "Throughput by size, with the ideal line. " + "; ".join(
+def _in_words(curves: Sequence[Curve], value: Callable[[Point], str]) -> str:
+    return "; ".join(
         f"{curve.label}: "
         + ", ".join(
-            f"{rate(point.samples_per_s.value)} on {plural(point.size, curve.unit)}" for point in curve.points
+            f"{text} on {plural(point.size, curve.unit)}" for point in curve.points if (text := value(point))
         )
         for curve in curves
     )

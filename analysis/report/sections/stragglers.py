@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from analysis.draw.heat_map import heat_map
+from analysis.draw.style import PHASE_NAMES, Axis
 from analysis.efficiency import Curve, Point
-from analysis.figures.heat_map_figure import heat_map_figure
-from analysis.figures.style import PHASE_NAMES
 from analysis.report.common import all_points, of_steps, point_name, size_columns, size_values
 from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
 from analysis.report.sentences import say
@@ -18,8 +19,6 @@ from analysis.results.lateness import Lateness, lateness
 from analysis.results.slow_ranks import mean_interval
 from analysis.results.waiting import equal_blame
 from analysis.study import RunStragglers, Study
-from analysis.svg import heat_map as svg
-from analysis.svg.scales import Axis
 from analysis.units import listed, seconds
 
 _MOST_RANKS = 32
@@ -194,31 +193,22 @@ def _figure(leading: Examined, *, emulated: bool) -> Figure:
         f"{seconds(float(row.mean()))}"
         for name, (first, _), row in zip(names, made.ranks, made.excess_s, strict=True)
     ]
-    x, title = Axis("step", made.steps[0][0], made.steps[-1][1]), "Lateness by rank and step"
-    description = (
-        f"Run {Path(path).name}: own work of each rank above the median of the others, by step; strongest "
-        f"colour: {seconds(high_s)} or more."
-    )
-    drawn = svg.heat_map(
+    x = Axis("step", made.steps[0][0], made.steps[-1][1])
+    drawing = partial(
+        heat_map,
         made.excess_s,
         names,
         x,
-        name="stragglers",
-        title=title,
-        description=description,
-        scale=(0.0, high_s),
+        (0.0, high_s),
         form=seconds,
-        row_titles=titles,
+        titles=titles,
+        emulated=emulated,
     )
-    return Figure(
-        "stragglers",
-        title,
-        description,
-        drawn,
-        description,
-        lambda: heat_map_figure(made.excess_s, names, x, (0.0, high_s), form=seconds, emulated=emulated),
-        data=lambda: _cells(path, made),
+    alt = (
+        f"Run {Path(path).name}: own work of each rank above the median of the others, by step; strongest "
+        f"colour: {seconds(high_s)} or more."
     )
+    return Figure("stragglers", "Lateness by rank and step", drawing, alt, data=lambda: _cells(path, made))
 
 
 def _cells(path: str, made: Lateness) -> Table:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from analysis.report.cells import cell
+from functools import partial
+
+from analysis.draw.bars import Row, Segment, bars
+from analysis.draw.style import Axis, LegendItem
 from analysis.report.common import (
     all_points,
-    bar_chart,
     over_repeats,
     point_name,
     size_columns,
@@ -15,9 +17,6 @@ from analysis.report.common import (
 from analysis.report.section import Column, Figure, Section, Table, Value
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
-from analysis.svg.bars import Row, Segment
-from analysis.svg.plot import LegendItem
-from analysis.svg.scales import Axis
 from analysis.units import number
 
 _RATES = {
@@ -73,11 +72,6 @@ def build(study: Study) -> Section | None:
 
 def _figure(study: Study, points: list[tuple[str, list[Estimate | None]]], highest: float) -> Figure:
     rows = []
-    ranges = []
-    for at, (label, _) in enumerate(_RATES.values()):
-        if known := [value for _, values in points if (value := values[at]) is not None]:
-            most = cell(max(known, key=lambda each: each.value), "B/s").in_text
-            ranges.append(f"{label} {most}")
     for name, values in points:
         rows.append(Row(name))
         for (label, colour), value in zip(_RATES.values(), values, strict=True):
@@ -85,15 +79,12 @@ def _figure(study: Study, points: list[tuple[str, list[Estimate | None]]], highe
                 gigabytes = value.value / 1e9
                 text = f"{number(gigabytes)} GB/s"
                 rows.append(Row(label, [Segment(0, gigabytes, colour, f"{name}, {label}: {text}")], text))
-    return bar_chart(
-        study,
-        "traffic",
-        "NVLink and PCIe traffic",
-        f"Highest mean rates: {', '.join(ranges)}.",
+    drawing = partial(
+        bars,
         rows,
-        Axis("mean rate of a GPU (GB/s)", 0.0, 1.25 * highest / 1e9),
+        Axis("mean rate of a GPU (GB/s)", 0.0, highest / 1e9),
         [LegendItem(label, colour) for label, colour in _RATES.values()],
-        data="traffic",
-        reading="Mean over measured steps.",
-        row_height=22.0,
+        emulated=study.emulated,
     )
+    alt = "; ".join(segment.title for row in rows for segment in row.segments)
+    return Figure("traffic", "NVLink and PCIe traffic", drawing, alt, data="traffic")

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from functools import partial
 
 import pandas as pd
 
 from analysis.costs.cost import SizeCost, cheapest, pareto, size_costs
 from analysis.costs.energy import energy_per_sample, grams_per_sample
+from analysis.draw.points import Points, points
+from analysis.draw.style import Axis
 from analysis.efficiency import Curve, Point
-from analysis.figures.cost_figure import CostPoint, cost_figure
-from analysis.figures.style import curve_class
 from analysis.report import common
 from analysis.report.cells import cell
 from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
 from analysis.stats.estimates import Estimate
 from analysis.stats.verdicts import EQUIVALENCE_MARGIN
 from analysis.study import Study
-from analysis.svg.labels import Box, Label, along, distinct, point_labels
-from analysis.svg.lines import line, points
-from analysis.svg.plot import LegendItem, Plot
-from analysis.svg.scales import Axis
 from analysis.units import money, number, percent, plural, span
 
 _DOMINATED = "another point is faster and cheaper"
@@ -212,92 +208,27 @@ def _figure(study: Study, found: list[tuple[Curve, list[SizeCost]]]) -> Figure:
     unit_of_cost = (study.prices.currency or "money") if in_money else "device-hours"
     longest_s = max(cost.time_s.value for _, costs in found for cost in costs)
     size_s, unit = next((each for each in _TIME_UNITS if each[0] <= longest_s), (1.0, "s"))
-    shown = [
-        CostPoint(
-            curve.label,
-            plural(cost.size, curve.unit),
-            cost.time_s.value / size_s,
-            (cost.money if in_money else None) or cost.device_hours,
-            next(best),
-        )
-        for curve, costs in found
-        for cost in costs
-    ]
-    several, form = len(found) > 1, money if in_money else number
-    titles = [
-        f"{f'{each.curve}, ' if several else ''}{each.size}: {span(each.time * size_s)}, "
-        f"{form(each.cost.value)} {unit_of_cost}{'' if each.best else f'; {_DOMINATED}'}"
-        for each in shown
-    ]
-    time_label = f"time of the training ({unit})"
-    return Figure(
-        "training_cost",
-        "Cost against time",
-        _optimal(shown, [curve.emulated for curve, costs in found for _ in costs], unit, unit_of_cost),
-        _drawn(shown, titles, time_label, label),
-        "; ".join(titles),
-        lambda: cost_figure(shown, time_label, label, emulated=study.emulated),
-        f"Points to the lower left are better; of a hollow point, {_DOMINATED}. Lines join the sizes of a "
-        "configuration.",
-        data="training_cost",
+    form = money if in_money else number
+    shown = []
+    for curve, costs in found:
+        values = [(cost.money if in_money else None) or cost.device_hours for cost in costs]
+        sizes = [plural(cost.size, curve.unit) for cost in costs]
+        optimal = [next(best) for _ in costs]
+        titles = [
+            f"{f'{curve.label}, ' if len(found) > 1 else ''}{size}: {span(cost.time_s.value)}, "
+            f"{form(value.value)} {unit_of_cost}{'' if is_best else f'; {_DOMINATED}'}"
+            for cost, value, size, is_best in zip(costs, values, sizes, optimal, strict=True)
+        ]
+        pale = [at for at, is_best in enumerate(optimal) if not is_best]
+        times = [cost.time_s.value / size_s for cost in costs]
+        shown.append(Points(curve.label, times, values, titles, texts=sizes, pale=pale))
+    highest = max(value.high or value.value for each in shown for value in each.estimates)
+    drawing = partial(
+        points,
+        shown,
+        Axis(f"time of the training ({unit})", 0.0, 1.1 * longest_s / size_s),
+        Axis(label, 0.0, 1.15 * highest),
+        emulated=study.emulated,
     )
-
-
-def _optimal(shown: Sequence[CostPoint], emulated: Sequence[bool], unit: str, unit_of_cost: str) -> str:
-    """Number and extent of the Pareto-optimal points; of real and of emulated ones, where there are both."""
-    parts = []
-    for kind, name in ((False, "real"), (True, "emulated")):
-        own = [each for each, is_emulated in zip(shown, emulated, strict=True) if is_emulated is kind]
-        if not own:
-            continue
-        extent = _extent(own, unit, unit_of_cost)
-        noun = "point" if len(own) == len(shown) else f"{name} point"
-        best = sum(each.best for each in own)
-        parts.append(
-            f"the only {noun} is at {extent}"
-            if len(own) == 1
-            else f"{best} of {plural(len(own), noun)} {'is' if best == 1 else 'are'} Pareto-optimal: {extent}"
-        )
-    text = "; ".join(parts)
-    return f"{text[0].upper()}{text[1:]}."
-
-
-def _extent(shown: Sequence[CostPoint], unit: str, unit_of_cost: str) -> str:
-    """Time and cost of the fastest and of the cheapest Pareto-optimal point."""
-    best = [each for each in shown if each.best]
-    fastest, cheapest_one = min(best, key=lambda each: each.time), min(best, key=lambda each: each.cost.value)
-    texts = []
-    for each in dict.fromkeys((fastest, cheapest_one)):
-        spent = cell(each.cost, "currency")
-        interval = spent.in_text.removeprefix(spent.text)
-        texts.append(f"{number(each.time)} {unit} for {spent.text} {unit_of_cost}{interval}")
-    return " to ".join(texts)
-
-
-def _drawn(shown: Sequence[CostPoint], titles: Sequence[str], time_label: str, label: str) -> str:
-    """The `<svg>`: one line for each configuration, from size to size."""
-    curves = list(dict.fromkeys(each.curve for each in shown))
-    legend = [LegendItem(curve, curve_class(at), "line", curve) for at, curve in enumerate(curves)]
-    plot = Plot(
-        "training-cost",
-        "Cost against time",
-        "; ".join(titles),
-        Axis(time_label, 0.0, 1.1 * max(each.time for each in shown)),
-        Axis(label, 0.0, 1.15 * max(each.cost.high or each.cost.value for each in shown)),
-        legend if len(curves) > 1 else [],
-        grid="xy",
-    )
-    labels: list[Label] = []
-    lines: list[Box] = []
-    for at, curve in enumerate(curves):
-        colour = curve_class(at)
-        own = [(each, title) for each, title in zip(shown, titles, strict=True) if each.curve == curve]
-        times, costs = [each.time for each, _ in own], [each.cost.value for each, _ in own]
-        plot.add(line(plot, times, costs, colour, key=curve, style="thin"))
-        lines += along([(plot.xs(time), plot.ys(cost)) for time, cost in zip(times, costs, strict=True)])
-        for each, title in own:
-            style = "" if each.best else "hollow"
-            plot.add(points(plot, [each.time], [each.cost], colour, [title], key=curve, style=style))
-            labels.append(Label(each.size, plot.xs(each.time), plot.ys(each.cost.value)))
-    plot.add(point_labels(plot, distinct(labels), lines))
-    return plot.svg()
+    alt = "; ".join(title for each in shown for title in each.titles)
+    return Figure("training_cost", "Cost against time", drawing, alt, data="training_cost")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 from analysis.costs.energy import mean_watts
-from analysis.figures.bar_figures import bar_figure
-from analysis.figures.style import PHASE_CLASSES, PHASE_NAMES
+from analysis.draw.bars import Row, Segment, bars
+from analysis.draw.style import PHASE_COLOURS, PHASE_NAMES, Axis
 from analysis.report import common
 from analysis.report.cells import cell
 from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
@@ -23,14 +26,12 @@ from analysis.results.waterfall import (
 )
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
-from analysis.svg.bars import Row, Segment, bars
-from analysis.svg.scales import Axis
 from analysis.units import plural, resolved_s, seconds, signed, time_scale
 
 STEPS = 1000
 """Steps that device-hours, money and joules count."""
 NAMES = PHASE_NAMES | {PERSISTENT: "persistent waiting", TRANSIENT: "transient waiting"}
-_COLOURS = PHASE_CLASSES | dict.fromkeys((PERSISTENT, TRANSIENT), PHASE_CLASSES["comm_wait_s"])
+_COLOURS = PHASE_COLOURS | dict.fromkeys((PERSISTENT, TRANSIENT), PHASE_COLOURS["comm_wait_s"])
 
 
 def build(study: Study) -> Section | None:
@@ -164,7 +165,7 @@ def _figure(study: Study, shown: SizeWaterfall) -> Figure:
         title = f"{NAMES[part.name]} {cell(part.share, 'share').in_text}"
         interval = _moved(part.seconds, at_s, factor)
         text = f"{signed(100 * part.share.value)} %"
-        segment = Segment(at_s * factor, end_s * factor, colour, title, part.name, interval)
+        segment = Segment(at_s * factor, end_s * factor, colour, title, interval)
         rows.append(Row(NAMES[part.name], [segment], text))
         highest_s = max(highest_s, end_s, (interval.high or 0.0) / factor)
         at_s = end_s
@@ -175,30 +176,9 @@ def _figure(study: Study, shown: SizeWaterfall) -> Figure:
         + [f"{NAMES[part.name]} {_signed_s(part.seconds.value)}" for part in found.shown]
         + [f"actual step {seconds(found.actual_s)}"]
     )
-    x = Axis(f"time of a step at {place} ({unit})", 0.0, 1.15 * highest_s * factor)
-    svg = bars(
-        rows,
-        x,
-        name="waterfall",
-        title="From the ideal to the actual step",
-        description=description,
-    )
-    reading = "Bars to the right are losses, bars to the left gains; labels are percent of the actual step"
-    whiskers = (
-        "; whiskers are 95 % intervals" if common.has_bars(each.seconds for each in found.parts) else ""
-    )
-    actual_s = cell(shown.point.step_s, "s").in_text
-    finding = f"The step at {place} takes {actual_s} instead of the ideal {seconds(found.ideal_s)}."
-    return Figure(
-        "waterfall",
-        "From the ideal to the actual step",
-        finding,
-        svg,
-        description,
-        lambda: bar_figure(rows, x, emulated=study.emulated),
-        f"{reading}{whiskers}.",
-        data="waterfall",
-    )
+    x = Axis(f"time of a step at {place} ({unit})", 0.0, highest_s * factor)
+    drawing = partial(bars, rows, x, emulated=study.emulated)
+    return Figure("waterfall", "From the ideal to the actual step", drawing, description, data="waterfall")
 
 
 def _signed_s(value_s: float) -> str:
@@ -208,6 +188,5 @@ def _signed_s(value_s: float) -> str:
 
 def _moved(part_s: Estimate, at_s: float, factor: float) -> Estimate:
     """The estimate of the end of a bar that starts at `at_s`."""
-    low = None if part_s.low is None else (at_s + part_s.low) * factor
-    high = None if part_s.high is None else (at_s + part_s.high) * factor
-    return Estimate((at_s + part_s.value) * factor, low, high, part_s.repeats)
+    low, high = (None if each is None else (at_s + each) * factor for each in (part_s.low, part_s.high))
+    return replace(part_s, value=(at_s + part_s.value) * factor, low=low, high=high)

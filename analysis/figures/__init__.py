@@ -1,1 +1,0 @@
-"""PNG figures, drawn with matplotlib, and the style of all figures."""

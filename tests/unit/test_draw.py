@@ -1,0 +1,160 @@
+"""Figures: what is drawn, read back from the axes and from the SVG of the page."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from importlib.resources import files
+from xml.etree import ElementTree
+
+import matplotlib.image
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from analysis.draw import svg
+from analysis.draw.bars import Row, Segment, bars, stacked
+from analysis.draw.distributions import Distribution, histograms
+from analysis.draw.heat_map import heat_map
+from analysis.draw.points import Guide, Line, Points, lines, points
+from analysis.draw.style import COLOURS, PHASE_COLOURS, PHASE_NAMES, PNG_DPI, WIDTH, Axis, LegendItem, png
+from analysis.stats.estimates import Estimate
+from disttrain.records.steps import PHASES
+
+SIZES = Axis("nodes", 0.0, 5.0, ticks=[1, 2, 4])
+HOSTILE = '<script>&"$x$_\x07'
+
+
+def throughput(estimates: Sequence[Estimate], label: str = "ddp", high: float = 400.0) -> Figure:
+    titles = [f"{label}: {each.value:g}" for each in estimates]
+    shown = Points(label, [1, 2, 4][: len(estimates)], estimates, titles)
+    other = Points("other", [1], [Estimate(50.0, 49.0, 51.0, 3)], ["other"])
+    y = Axis("samples/s", 0.0, high)
+    return points([shown, other], SIZES, y, [Guide((1, 4), (100, 400))], emulated=False)
+
+
+def marks(figure: Figure, marker: str) -> list[tuple[float, float]]:
+    """Positions of the points with a marker."""
+    found = [line for line in figure.axes[0].lines if line.get_marker() == marker]
+    return [(float(x), float(y)) for line in found for x, y in line.get_xydata()]  # type: ignore[union-attr]
+
+
+def texts(element: str) -> list[str]:
+    return [text.text or "" for text in ElementTree.fromstring(element).iter("text")]
+
+
+def test_an_interval_ends_in_a_cap_and_beyond_the_axis_in_an_arrow() -> None:
+    figure = throughput([Estimate(100, 90, 110, 3), Estimate(200, -5, 900, 3), Estimate(300, None, None, 1)])
+    assert marks(figure, "_")[:2] == [(1, 90), (1, 110)]
+    assert marks(figure, "v") == [(2, 0)]
+    assert marks(figure, "^") == [(2, 400)]
+
+
+def test_a_point_without_an_interval_is_hollow() -> None:
+    known = [Estimate(100, 90, 110, 3), Estimate(200, 190, 210, 3)]
+    figure = throughput([*known, Estimate(300, None, None, 1)])
+    dots = [line for line in figure.axes[0].lines if line.get_marker() == "o"]
+    assert [dot.get_markerfacecolor() == COLOURS["bg"] for dot in dots] == [False, False, True]
+    assert all(x != 4 for x, _ in marks(figure, "_"))
+
+
+@pytest.mark.filterwarnings("ignore:Glyph")
+def test_the_svg_needs_no_style_and_its_texts_are_escaped() -> None:
+    figure = throughput([Estimate(100, 90, 110, 3)], label=HOSTILE)
+    drawn = svg.inline(figure, "scaling", HOSTILE.replace("\x07", ""), "a description")
+    assert "<script" not in drawn
+    assert "<style" not in drawn
+    assert not re.search(r' style="|<image|font-family|#[0-9a-f]{6}"|xmlns|http', drawn)
+    assert '<script>&"$x$_' in texts(drawn)
+    assert 'role="img" aria-labelledby="scaling-title scaling-desc"' in drawn
+    root = ElementTree.fromstring(drawn)
+    tooltips = {(mark.get("data-k"), mark.findtext("title")) for mark in root.iter("g")}
+    assert {('<script>&"$x$_', '<script>&"$x$_: 100'), ("other", "other")} <= tooltips
+
+
+def test_ids_differ_between_figures() -> None:
+    figure = throughput([Estimate(100, 90, 110, 3)])
+    ids = [re.findall(r' id="([^"]+)"', svg.inline(figure, name, "", "")) for name in ("a", "b")]
+    assert len({*ids[0], *ids[1]}) == len(ids[0]) + len(ids[1])
+    drawn = svg.inline(figure, "a", "", "")
+    assert set(re.findall(r'(?:href="|url\()#([^")]+)', drawn)) <= set(ids[0])
+
+
+def test_colours_are_those_of_the_page_and_each_has_one_for_dark_mode() -> None:
+    style = files("analysis.report").joinpath("templates", "report.css").read_text()
+    light, dark = (dict(re.findall(r"--([\w-]+): (#\w+);", part)) for part in style.split("@media")[:2])
+    assert {name: light[name] for name in COLOURS} == COLOURS
+    assert light.keys() == dark.keys()
+    assert len(set(COLOURS.values())) == len(COLOURS)
+    assert tuple(PHASE_COLOURS) == tuple(PHASE_NAMES) == PHASES
+
+
+def test_emulated_runs_are_marked() -> None:
+    row = [Row("a", [Segment(0, 1, "c0", "")], "1")]
+    drawn = [svg.inline(bars(row, Axis("s", 0, 1), emulated=flag), "a", "", "") for flag in (True, False)]
+    assert ["emulated" in texts(each) for each in drawn] == [True, False]
+
+
+def test_texts_of_bars_stay_within_the_figure_and_stacks_have_no_gap() -> None:
+    parts = stacked([(1.0, "c0", "one"), (0.0, "c1", "none"), (2.0, "c2", "two")])
+    assert [(each.start, each.end) for each in parts] == [(0, 1), (1, 3)]
+    rows = [Row("a heading"), Row("all", parts, "3.00 s"), Row("wide", [Segment(0, 3, "c0", "")], "x" * 20)]
+    figure = bars(rows, Axis("s", 0, 3), [LegendItem("one", "c0"), LegendItem("x" * 50, "c1")], emulated=True)
+    figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in [*figure.axes[0].texts, *figure.texts] if text.get_text()]
+    assert len(boxes) == 3 + 2 + 3
+    assert all(box.x0 >= 0 and box.x1 <= figure.bbox.width for box in boxes)
+
+
+def test_an_interval_of_a_bar_is_drawn_at_its_end() -> None:
+    bar = Segment(0, 1, "c0", "", Estimate(1, 0.9, 1.1, 2))
+    assert marks(bars([Row("a", [bar])], Axis("s", 0, 1), emulated=False), "|") == [(0.9, 0), (1.1, 0)]
+
+
+def test_a_histogram_counts_every_value_also_those_beyond_the_axis() -> None:
+    values = np.array([1.0] * 30 + [2.0] * 60 + [99.0] * 10)
+    figure = histograms([Distribution("4 nodes", "", values, "q0")], Axis("s", 0.0, 3.0), emulated=False)
+    (shape,) = figure.axes[0].patches
+    tops, edges, base = shape.get_data()  # type: ignore[attr-defined]
+    heights = np.round((base - tops) / (base - tops).max() * 60)
+    assert dict(zip(edges, heights, strict=False))[edges[-2]] == 10
+    assert heights.sum() == 100
+
+
+def test_the_heat_map_has_the_strongest_colour_where_a_value_is_high_and_none_without_one() -> None:
+    values = np.array([[0.0, 0.0, 5.0], [np.nan, 0.0, 5.0]])
+    names = ["0", "1"]
+    figure = heat_map(
+        values, names, Axis("step", 0, 3), (0.0, 1.0), form=str, titles=["rank 0", "rank 1"], emulated=False
+    )
+    pale, strong = (patch for patch in figure.axes[0].patches if not patch.get_fill() and patch.get_alpha())
+    assert pale.get_alpha() < strong.get_alpha()  # type: ignore[operator]
+    ends = [patch.get_path().vertices.tolist() for patch in (pale, strong)]
+    assert ends == [[[0, 0], [2, 0], [1, 1], [2, 1]], [[2, 0], [3, 0], [2, 1], [3, 1]]]
+    drawn = svg.inline(figure, "stragglers", "", "")
+    assert all(f"<title>rank {rank}</title>" in drawn for rank in names)
+
+
+def test_lines_keep_gaps_dashes_and_keys() -> None:
+    run = Line([1, 2, 3], [1.0, np.nan, 3.0], "c1", "n2, 2 nodes", "sweep/n2", (6, 4))
+    legend = [LegendItem("2 nodes", "c1", True, key="sweep/n2")]
+    figure = lines([run], Axis("step", 0, 3), Axis("loss", 1, 10**5, log=True), legend, emulated=False)
+    drawn = svg.inline(figure, "loss", "", "")
+    assert drawn.count('data-k="sweep/n2"') == 3  # line, swatch and text of the legend
+    assert "stroke-dasharray" in drawn
+    assert "100" in texts(drawn)
+
+
+def test_ticks_whose_texts_would_touch_are_left_out() -> None:
+    sizes = [2.0**power for power in range(12)] + [1000.0]
+    x = Axis("GPUs", 0.9, 2100, True, sorted(sizes), "{:,.0f}".format)
+    shown = Points("a", sizes, [Estimate(1, None, None, 1)] * 13, [""] * 13)
+    drawn = texts(svg.inline(points([shown], x, Axis("", 0, 1), emulated=False), "a", "", ""))
+    assert {"1", "4", "1,000"} <= set(drawn)
+    assert "1,024" not in drawn
+
+
+def test_a_png_is_twice_as_sharp_as_shown() -> None:
+    image = matplotlib.image.imread(io.BytesIO(png(throughput([Estimate(1, None, None, 1)]))))
+    assert image.shape[1] == pytest.approx(WIDTH / 72 * PNG_DPI, abs=1)
