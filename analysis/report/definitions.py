@@ -79,8 +79,8 @@ _ALL = (
         "Stationarity",
         "d* = argmin over d of Σ (x - mean)² / (n - d)² over the means x of 5 steps after d",
         "Medians of nearly independent blocks of steps: each run of blocks against the others, and a "
-        "straight line, by Student's t with Bonferroni's correction; changes below 2 % are tolerated. Fewer than six "
-        "blocks are too few. Where the first steps differ, MSER-5 (the formula) proposes a longer warm-up.",
+        "straight line, by Student's t with Bonferroni's correction; changes below 2 % are tolerated. Fewer "
+        "than six blocks are too few. Where the first steps differ, MSER-5 proposes a warm-up.",
         "White, Cobb and Spratt, Winter Simulation Conference 2000",
     ),
     Definition(
