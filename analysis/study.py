@@ -21,6 +21,7 @@ from analysis.read.frames import Frames, read_frames
 from analysis.read.link_rates import read_link_rates, unjudged_links
 from analysis.read.step_records import RunId
 from analysis.results.culprits import Diagnosis, diagnose
+from analysis.results.goodput import JobTime, job_time
 from analysis.results.rank_steps import RankSteps, rank_steps
 from analysis.results.waiting import RunWaiting, run_waiting
 from analysis.step_statistics import RunStatistics, step_statistics
@@ -157,6 +158,18 @@ class Study:
         """Loss to stragglers and noise floor of the curves' runs by path; without runs of one rank, without
         common steps, and of a pipeline, whose ranks have different work."""
         return {path: run_waiting(seconds) for path, seconds in self._rank_steps(self._comparable)}
+
+    @cached_property
+    def job_times(self) -> Mapping[str, JobTime]:
+        """Time of each started run by path, excluded ones too, in the order of `runs`."""
+        frames = (self.frames.steps, self.frames.hardware)
+        steps, samples = (
+            dict(list(frame[frame["rank"] == 0].groupby("run", observed=True))) for frame in frames
+        )
+        none = [frame.iloc[:0] for frame in frames]
+        paths = self.runs.loc[self.runs["state"] != "running", "path"]
+        times = {path: job_time(path, steps.get(path, none[0]), samples.get(path, none[1])) for path in paths}
+        return {path: time for path, time in times.items() if time is not None}
 
     @cached_property
     def leading_curve(self) -> Curve:

@@ -100,9 +100,9 @@ def waterfall(point: Phases, base: Phases, work: float) -> Waterfall:
         own, least_s = point.scaled(name), float(ideal[name].mean())
         delta_s = float(own.mean()) - least_s
         share = delta_s / actual_s
-        seconds = point.interval(delta_s, own, ideal[name], -least_s)
+        seconds = point.interval(delta_s, own, ideal[name], 0 - least_s)
         linear = point.linearized(point.array(name), share)
-        shares = point.interval(share, linear, ideal[name] / actual_s, -least_s / actual_s)
+        shares = point.interval(share, linear, ideal[name] / actual_s, (0 - least_s) / actual_s)
         parts.append(Part(name, seconds, shares))
     return Waterfall(
         ideal_s, actual_s, tuple(parts), {name: float(each.mean()) for name, each in ideal.items()}

@@ -87,9 +87,8 @@ def test_the_section_names_hidden_communication_and_profiled_steps_unlike_the_me
     section = communication.build(study)
     assert section is not None
     assert "50 % of communication is hidden" in section.conclusion
-    assert section.paragraphs == [
-        "Profiled steps are unlike the mean step: 4.0\N{MULTIPLICATION SIGN} its exposed communication on "
-        "bucket_mb 32, 2 nodes."
-    ]
+    assert (
+        "4.0\N{MULTIPLICATION SIGN} its exposed communication on bucket_mb 32, 2 nodes." in section.conclusion
+    )
     assert [table.name for table in section.tables] == ["communication", "collectives"]
     assert "line_share" not in [column.name for column in section.tables[0].columns], "no line is known"

@@ -54,11 +54,11 @@ def bottlenecks() -> list[str]:
 
 
 def communication() -> list[str]:
-    shown = {"place": "4 nodes", "share": SHARE}
+    shown = {"place": "4 nodes", "share": SHARE, "unlike": None}
     both = {"wait_s": SECONDS, "transfer_s": SECONDS}
     return [
         say("communication", **shown, wait_s=None, transfer_s=SECONDS, hidden=None, messages=[]),
         say("communication", **shown, **both, hidden=SHARE, messages=[4]),
         say("communication", **shown, **both, hidden=Estimate(0, None, None, 1), messages=[1, 1]),
-        say("profiled_steps", 4.0, "2 nodes"),
+        say("communication", **shown | {"unlike": (4.0, "2 nodes")}, **both, hidden=None, messages=[]),
     ]

@@ -242,7 +242,7 @@ def test_cells_carry_their_heading_for_narrow_screens(many: tuple[str, Path]) ->
 
 
 MEANS = (
-    "composition", "communication", "collectives", "memory", "utilization", "goodput_by_size",
+    "composition", "communication", "collectives", "memory", "utilization", "goodput",
     "step_percentiles", "pop_factors",
 )  # fmt: skip
 
@@ -256,7 +256,7 @@ def test_means_have_their_interval_and_number_of_repeats(
     else:
         sections = build_all(study_of(fake_sweep(tmp_path, repeats=repeats, all_ranks=True)))
     found = [table for section in sections for table in section.tables if table.name in MEANS]
-    absent = {"collectives", "utilization"} | ({"goodput_by_size"} if repeats == 1 else set())
+    absent = {"collectives", "utilization"}
     assert {table.name for table in found} == set(MEANS) - absent
     for table in found:
         means = [value for row in table.rows for value in row if not isinstance(value, str | int | None)]

@@ -48,14 +48,11 @@ def build(study: Study) -> Section | None:
         [_sources(each) for each, _ in sizes],
     )
     collectives = _collectives(study, several)
-    unlike = [(each.unlike_the_mean, _name(each)) for each in several if each.unlike_the_mean]
-    text = say("profiled_steps", *max(unlike)) if unlike else ""
     figure = _figure(study, sizes)
     return Section(
         "communication",
         "Communication",
         _conclusion(study, sizes),
-        paragraphs=[text] if text else [],
         tables=[table, *([collectives] if collectives.rows else [])],
         figures=[figure] if figure else [],
     )
@@ -131,6 +128,7 @@ def _conclusion(study: Study, sizes: _Sizes) -> str:
         **{name: means[name] for name in ("share", "wait_s", "transfer_s")},
         hidden=each.hidden_share,
         messages=[summary.count for summary in each.summaries.values()],
+        unlike=max(((at.unlike_the_mean, _name(at)) for at, _ in sizes if at.unlike_the_mean), default=None),
     )
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 from analysis.draw.bars import Row, bars, stacked
 from analysis.draw.style import Axis, LegendItem
 from analysis.report.common import all_points, size_columns, size_values, sources
-from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
-from analysis.results.goodput import CLASSES, JobClass, JobTime, job_time
-from analysis.stats.estimates import Estimate, share_mean
+from analysis.report.section import Column, Figure, Section, Table, Value
+from analysis.report.sentences import say
+from analysis.results.goodput import CLASSES, JobClass
+from analysis.stats.estimates import ratio_of_means, share_mean
 from analysis.study import Study
-from analysis.units import percent, plural, span
+from analysis.units import percent, span
 
 NAMES: dict[JobClass, str] = {
     "queue": "queue",
@@ -39,72 +39,45 @@ CLASS_COLOURS: dict[JobClass, str] = {
 
 def build(study: Study) -> Section | None:
     """None if the starts of no run are on record."""
-    found = job_times(study)
-    if not found:
-        return None
-    total = {name: sum(time.seconds[name] for _, time in found) for name in CLASSES}
+    times = [*study.job_times.values()]
+    total = {name: sum(time.seconds[name] for time in times) for name in CLASSES}
     whole_s = sum(total.values())
     if not whole_s:
         return None
-    held_s = sum(sum(time.device_seconds.values()) for _, time in found)
-    trained_s = sum(time.device_seconds["training"] for _, time in found)
+    held_s = sum(sum(time.device_seconds.values()) for time in times)
+    trained_s = sum(time.device_seconds["training"] for time in times)
     worst = max((name for name in CLASSES if name != "training"), key=lambda name: total[name])
-    held = percent(trained_s / held_s if held_s else 0.0)
-    conclusion = (
-        f"Goodput is {percent(total['training'] / whole_s)} of the time of the runs, and {held} of the "
-        f"device-hours that they held; the largest other class is {NAMES[worst]}, "
-        f"{percent(total[worst] / whole_s)} of the time."
+    conclusion = say(
+        "goodput",
+        share=total["training"] / whole_s,
+        held=trained_s / held_s if held_s else 0.0,
+        worst=NAMES[worst],
+        worst_share=total[worst] / whole_s,
+        unplaced=sum(not time.placed for time in times),
     )
-    notes = []
-    if unplaced := sum(not time.placed for _, time in found):
-        notes.append(
-            f"The steps of {plural(unplaced, 'run')} have no recorded position in time; the last step is "
-            "taken to end with its attempt, so that the end of a job counts as start-up."
-        )
     return Section(
         "goodput",
         "Goodput of the jobs",
         conclusion,
-        paragraphs=notes,
-        tables=[*_by_size(study, found), _table(found)],
-        figures=[_figure(study, total, whole_s, len(found))],
+        tables=_by_size(study),
+        figures=[_figure(study, total, whole_s, len(times))],
     )
 
 
-def job_times(study: Study) -> list[tuple[RunLink, JobTime]]:
-    """Time of each started run, excluded ones too, in the order of the table of runs."""
-    frames, found = study.frames, []
-    steps = dict(list(frames.steps[frames.steps["rank"] == 0].groupby("run", observed=True)))
-    samples = dict(list(frames.hardware[frames.hardware["rank"] == 0].groupby("run", observed=True)))
-    for row in study.runs.itertuples():
-        own, hardware = steps.get(row.path, frames.steps.iloc[:0]), samples.get(row.path)
-        time = job_time(row.path, own, frames.hardware.iloc[:0] if hardware is None else hardware)
-        if time is not None and row.state != "running":
-            name = row.run if len(study.sweeps) == 1 else f"{row.sweep}/{row.run}"
-            found.append((RunLink(name, row.path), time))
-    return found
-
-
-def _by_size(study: Study, found: list[tuple[RunLink, JobTime]]) -> list[Table]:
+def _by_size(study: Study) -> list[Table]:
     """Means over the repeats of each size; no table without a finished run."""
-    times = {link.path: time for link, time in found}
-    present = [name for name in CLASSES if any(time.seconds[name] for time in times.values())]
+    present = [name for name in CLASSES if any(time.seconds[name] for time in study.job_times.values())]
     rows: list[list[Value]] = []
     links = []
     for curve, point in all_points(study):
-        repeats = [link for link in sources(study, curve, point) if link.path in times]
-        if not repeats:
+        repeats = [link for link in sources(study, curve, point) if link.path in study.job_times]
+        times = [study.job_times[link.path] for link in repeats]
+        if not times:
             continue
-        own = [times[link.path] for link in repeats]
-        means = [share_mean([time.seconds[name] for time in own]) for name in present]
-        rows.append(
-            [
-                *size_values(study, curve, point),
-                _goodput(own),
-                share_mean([time.whole_s for time in own]),
-                *means,
-            ]
-        )
+        whole_s = [time.whole_s for time in times]
+        goodput = ratio_of_means([time.seconds["training"] for time in times], whole_s)
+        means = [share_mean([time.seconds[name] for time in times]) for name in present]
+        rows.append([*size_values(study, curve, point), goodput, share_mean(whole_s), *means])
         links.append(repeats)
     columns = [
         *size_columns(study),
@@ -112,36 +85,8 @@ def _by_size(study: Study, found: list[tuple[RunLink, JobTime]]) -> list[Table]:
         Column("whole_s", "all time", "span"),
         *(Column(f"{name}_s", NAMES[name], "span", "goodput") for name in present),
     ]
-    caption = "Time of a finished run by size, means over repeats; the classes sum to all time."
-    if len(links) == len(found) and all(len(repeats) == 1 for repeats in links):
-        return []  # the table of runs has the same rows
-    return [Table("goodput_by_size", caption, columns, rows, links)] if rows else []
-
-
-def _goodput(repeats: Sequence[JobTime]) -> Estimate:
-    """Ratio of sums over repeats, with the interval of their mean."""
-    value = sum(time.seconds["training"] for time in repeats) / sum(time.whole_s for time in repeats)
-    mean = share_mean([time.goodput for time in repeats])
-    return mean.scaled(value / mean.value) if mean.value else mean
-
-
-def _table(found: list[tuple[RunLink, JobTime]]) -> Table:
-    rows: list[list[Value]] = [
-        [link, time.devices, time.goodput, time.whole_s, *(time.seconds[name] for name in CLASSES)]
-        for link, time in found
-    ]
-    columns = [
-        Column("run", "run"),
-        Column("devices", "devices", "count"),
-        Column("goodput", "goodput", "share", "goodput"),
-        Column("whole_s", "all time", "span"),
-        *(Column(f"{name}_s", NAMES[name], "span", "goodput") for name in CLASSES),
-    ]
-    caption = (
-        "Time of each run over all attempts; every second is in one class. A row is one run (n=1), a sum of "
-        "recorded times."
-    )
-    return Table("goodput", caption, columns, rows)
+    caption = "Time of a finished run by size, means over repeats."
+    return [Table("goodput", caption, columns, rows, links)] if rows else []
 
 
 def _figure(study: Study, total: dict[JobClass, float], whole_s: float, runs: int) -> Figure:

@@ -48,10 +48,10 @@ def build(study: Study) -> Section | None:
         points.append((curve, point))
         if point.world_size > 1:
             place = common.point_name(study, curve, point)
-            lowest += [(factors[name].value, name, factors[name], place) for name in FACTORS]
+            lowest += [(name, factors[name], place) for name in FACTORS]
     if not lowest:
         return None
-    _, name, value, place = min(lowest)
+    name, value, place = min(lowest, key=lambda each: each[1].value)
     columns = [
         *common.size_columns(study),
         *(Column(key, heading, "share", "pop-factors") for key, heading in NAMES.items()),

@@ -97,8 +97,14 @@ def _included(study: Study) -> Table:
         Column("measured_steps", "measured steps", "count"),
         Column("peak_memory_bytes", "peak memory", "B", "peak-memory"),
     ]
+    of_job = [Column("goodput", "goodput", "share", "goodput"), Column("whole_s", "all time", "span")]
     rows: list[list[Value]] = [
-        [_name(study, row), *(_value(row, column.name) for column in columns)]
+        [_name(study, row), *(_value(row, column.name) for column in columns), *_of_job(study, row)]
         for row in study.included.to_dict("records")
     ]
-    return Table("runs", "Runs that the figures use.", [Column("run", "run"), *columns], rows)
+    return Table("runs", "Runs that the figures use.", [Column("run", "run"), *columns, *of_job], rows)
+
+
+def _of_job(study: Study, row: dict[Any, Any]) -> list[Value]:
+    time = study.job_times.get(row["path"])
+    return [None, None] if time is None else [time.goodput, time.whole_s]
