@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
-from analysis.claims import WIDE, losses_apart
 from analysis.efficiency import Curve, Point, rate_ratio
+from analysis.results.caveats import losses_apart
+from analysis.results.claims import WIDE
 from analysis.stats.estimates import Estimate
 from analysis.stats.verdicts import EQUIVALENCE_MARGIN, Verdict, compare, verdicts
 

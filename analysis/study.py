@@ -20,6 +20,7 @@ from analysis.read import step_records, training_curves
 from analysis.read.frames import Frames, read_frames
 from analysis.read.link_rates import read_link_rates, unjudged_links
 from analysis.read.step_records import RunId
+from analysis.results.caveats import Caveat, Subject, find
 from analysis.results.culprits import Diagnosis, diagnose
 from analysis.results.goodput import JobTime, job_time
 from analysis.results.rank_steps import RankSteps, rank_steps
@@ -90,8 +91,23 @@ class Study:
 
     @cached_property
     def overlaps(self) -> Sequence[Overlap]:
-        """Runs that were at work on one node at the same time."""
-        return overlaps_of(map(Path, self.runs["path"]))
+        """Runs that were at work on one node at the same time, of which one counts in the figures."""
+        counted = set(self.included["path"])
+        found = overlaps_of(map(Path, self.runs["path"]))
+        return [each for each in found if not counted.isdisjoint(map(str, each.runs))]
+
+    @cached_property
+    def caveats(self) -> Sequence[Caveat]:
+        """What limits the numbers, the gravest first."""
+        return find(self)
+
+    def forbidden(self, subject: Subject, curve: Curve | None = None, *points: Point) -> Caveat | None:
+        """The gravest caveat that forbids a statement: on these points of a curve, on all of its points, or
+        without a curve on any run. None where the statement is allowed."""
+        chosen = None if curve is None else (points or curve.points)
+        paths = {row["path"] for point in chosen or () for row in self.runs_of(curve, point)}  # type: ignore
+        known = (each for each in self.caveats if subject in each.forbids)
+        return next((each for each in known if chosen is None or not paths.isdisjoint(each.runs)), None)
 
     @cached_property
     def metrics(self) -> Mapping[RunId, Metrics]:

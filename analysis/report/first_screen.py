@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from analysis.comparison import fastest
 from analysis.efficiency import Curve
-from analysis.report import limits_text
+from analysis.report import limits_text, scaling_text
 from analysis.report.common import sentence
 from analysis.report.headline import headline, scaling_answer, without_curve
 from analysis.report.model import Answer
@@ -74,7 +74,7 @@ def _time(study: Study, curve: Curve) -> str:
     """The largest loss at the largest size of a curve, and its cause in compute."""
     sizes = [each for each in waterfalls(study) if each.curve is curve]
     largest = largest_loss(sizes[-1]) if sizes else None
-    if largest is None:
+    if largest is None or study.forbidden("headline", curve):
         return composition.longest_phase(study, curve)
     cause = waterfall.compute_cause(study, sizes[-1]) if largest.name == "compute_s" else ""
     return sentence([waterfall.loss_sentence(study, sizes[-1]), cause])
@@ -82,6 +82,8 @@ def _time(study: Study, curve: Curve) -> str:
 
 def _scales(study: Study, curve: Curve) -> str:
     """What stands behind the headline, and the next configuration."""
+    if study.forbidden("headline", curve):
+        return scaling_text.base_line(curve)
     many = len(study.curves)
     others = f"The fastest of {many} configurations." if many > 1 and fastest(curve, study.curves) else ""
     return sentence([scaling_answer(study, curve), configurations.nearest(study), others])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from analysis.claims import claim
 from analysis.efficiency import Curve
 from analysis.read.load import OWN_SCRIPT
 from analysis.report import scaling_text
 from analysis.report.sentences import say
+from analysis.results.caveats import Caveat
+from analysis.results.claims import claim
 from analysis.study import Study
 from analysis.units import interval, listed, plural
 
@@ -18,6 +19,12 @@ def headline(study: Study, curve: Curve) -> str:
     name = f" ({curve.label})" if len(study.curves) > 1 else ""
     text = say("headline", claim(study, curve), name)
     return f"Emulated: {text}" if curve.emulated else text
+
+
+def caveat_text(study: Study, caveat: Caveat) -> str:
+    """Sentences of a caveat; without its reason, and maybe empty, where the headline of the page says it."""
+    said = bool(study.curves) and claim(study, study.leading_curve).caveat is caveat
+    return say("caveat", caveat.kind, caveat.numbers, said)
 
 
 def without_curve(study: Study) -> str:
@@ -36,7 +43,7 @@ def without_curve(study: Study) -> str:
 def scaling_answer(study: Study, curve: Curve) -> str:
     """The interval of a settled efficiency with the phases that it lost to; else the base."""
     found = claim(study, curve)
-    if not found.is_settled or found.base is None or found.point is None:
+    if found.case != "settled" or found.base is None or found.point is None:
         return scaling_text.base_line(curve)
     counts = list(dict.fromkeys([len(found.base.runs), len(found.point.runs)]))
     each = f"{counts[0]} repeats each" if len(counts) == 1 else f"{counts[0]} and {counts[1]} repeats"

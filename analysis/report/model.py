@@ -18,11 +18,18 @@ class ReportPart(BaseModel):
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
-class Notice(ReportPart):
-    """A caveat that the reader needs before using a number."""
+class CaveatPart(ReportPart):
+    """What limits the numbers of these runs."""
 
-    kind: Literal["emulated", "warning", "note"]
+    kind: str
+    gravity: Literal["grave", "warning", "note"]
+    """A note explains a number, a warning doubts it, a grave one forbids it."""
     text: str
+    """Empty where the headline says it."""
+    runs: list[str]
+    """`sweep/run`."""
+    forbids: list[str]
+    """Statements that the report does not make on these runs."""
 
 
 class TrainingQuality(ReportPart):
@@ -183,7 +190,8 @@ class Report(ReportPart):
     """The sentences of the first screen."""
     emulated: bool
     """Whether a run in the figures is emulated."""
-    notices: list[Notice]
+    caveats: list[CaveatPart]
+    """The gravest first."""
     curves: list[Curve]
     training_quality: list[TrainingQuality]
     figures: list[FigureSpec]

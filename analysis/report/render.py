@@ -14,9 +14,9 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from analysis.report import views
 from analysis.report.model import Report
-from analysis.report.section import Section, Table
+from analysis.report.section import Section
+from analysis.report.tables import MOST_ROWS, table_view
 
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|s|ms|µs|ps|MiB|GiB|KiB|B|nodes?|ranks?|rows|samples/s|tokens/s)\b|%)")
 
@@ -27,9 +27,6 @@ _UNBROKEN = 28
 
 PAGE_BYTES = 1_000_000
 """Largest page."""
-_NARROW = 5
-"""Columns of a table that fits in half of the page."""
-
 
 DETAILS = ("reproduction",)
 """Sections that stand in `details.html`, beside the definitions."""
@@ -43,7 +40,7 @@ def page(
     Links to runs are relative to the folder `out`. The content-security policy allows the page's own style
     and script by their SHA-256 and nothing else. Tables of a page beyond 1 MB are cut further.
     """
-    for most_rows in (views.MOST_ROWS, 30, 10):
+    for most_rows in (MOST_ROWS, 30, 10):
         text = _page(report, sections, out, most_rows, details)
         if len(text.encode()) <= PAGE_BYTES:
             break
@@ -59,15 +56,12 @@ def _page(
     labels = _labels(report)
     environment.filters["keep"] = lambda text: unbroken(text, labels)
     environment.filters["title_of"] = title_of
-    environment.globals["table_view"] = lambda table: views.table_view(table, out, most_rows)
+    environment.globals["table_view"] = lambda table: table_view(table, out or Path(), most_rows)
     policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; img-src data:"
     return environment.get_template("report.html.j2").render(
         report=report,
         sections=sections,
         details=details,
-        first=_first_figure(sections),
-        lone=_lone,
-        narrow=_narrow,
         policy=policy,
         style=Markup(style),
         script=Markup(script),
@@ -79,13 +73,8 @@ def markdown(report: Report, sections: Sequence[Section]) -> str:
     """The Markdown text; figures are links to files beside it."""
     environment = _environment(autoescape=False)
     environment.filters["cell"] = cell
-    environment.globals |= {"table_view": views.table_view, "one_line": views.one_line, "aligned": aligned}
+    environment.globals["table_view"] = table_view
     return environment.get_template("report.md.j2").render(report=report, sections=sections)
-
-
-def aligned(table: Table) -> str:
-    """The line of a Markdown table that aligns its columns."""
-    return "|".join(["", *("--:" if head.numeric else "---" for head in views.table_view(table).heads), ""])
 
 
 def keep_units(text: str) -> str:
@@ -116,23 +105,6 @@ def cell(value: object) -> str:
     """Escape text for Markdown, also within a table."""
     flat = html.escape(" ".join(str(value).split()), quote=False)
     return re.sub(r"([\\`*_\[\]|])", r"\\\1", flat)
-
-
-def _first_figure(sections: Sequence[Section]) -> str:
-    """Name of the figure beside the answers."""
-    names = [figure.name for section in sections for figure in section.figures]
-    return "scaling" if "scaling" in names else ""
-
-
-def _lone(section: Section, first: str) -> bool:
-    """Whether the section shows one figure, which then has the section's text at its left."""
-    return sum(figure.name != first for figure in section.figures) == 1
-
-
-def _narrow(table: Table) -> bool:
-    """Whether a table, with its column of runs, fits in half of the page."""
-    view = views.table_view(table)
-    return len(view.heads) + bool(view.sources) <= _NARROW
 
 
 @cache

@@ -65,9 +65,8 @@ def training_quality(curve: Curve, included: pd.DataFrame) -> list[TrainingQuali
     return found
 
 
-def run_overlaps(found: Sequence[Overlap], included: pd.DataFrame) -> list[RunOverlap]:
-    """The overlaps of runs that count in the figures, with each other or with other runs."""
-    counted = set(included["path"])
+def run_overlaps(found: Sequence[Overlap]) -> list[RunOverlap]:
+    """The overlaps as `report.json` has them."""
     return [
         RunOverlap(
             run=_full_name(each.runs[0]),
@@ -77,7 +76,6 @@ def run_overlaps(found: Sequence[Overlap], included: pd.DataFrame) -> list[RunOv
             gpus=each.gpus,
         )
         for each in found
-        if not counted.isdisjoint(map(str, each.runs))
     ]
 
 

@@ -15,7 +15,6 @@ from typing import Literal
 from matplotlib.figure import Figure as Drawing
 
 from analysis.draw import svg
-from analysis.report.model import Notice
 from analysis.stats.estimates import Estimate
 
 Unit = Literal[
@@ -121,7 +120,8 @@ class Section:
     title: str
     conclusion: str
     """One sentence: what a reader may conclude. Empty where there is nothing to conclude."""
-    notices: Sequence[Notice] = ()
+    key: str = field(default="", kw_only=True)
+    """Key figure beside the title: `58 %`."""
     paragraphs: Sequence[str] = ()
     tables: Sequence[Table] = ()
     figures: Sequence[Figure] = ()

@@ -18,6 +18,7 @@ from analysis.units import (
     plural,
     rate,
     seconds,
+    span,
     time_scale,
     times,
 )
@@ -45,6 +46,11 @@ def _seconds_bounds(estimate: Estimate) -> str:
     return f"{value} {unit} {bounds(low, high)}"
 
 
+def _of_all(count: int, total: int, noun: str) -> str:
+    """`all runs`, `3 of 9 runs`."""
+    return f"all {noun}s" if count == total else f"{count} of {plural(total, noun)}"
+
+
 def _macros() -> object:
     environment = Environment(
         loader=PackageLoader("analysis.report"), undefined=StrictUndefined, trim_blocks=True, autoescape=False
@@ -59,6 +65,12 @@ def _macros() -> object:
         "rate": rate,
         "seconds": seconds,
         "seconds_bounds": _seconds_bounds,
+        "nodes": lambda counts: (
+            f"{listed([str(each) for each in counts])} node{'' if counts == [1] else 's'}"
+        ),
+        "of_all": _of_all,
+        "span": span,
+        "upper_first": lambda text: text[:1].upper() + text[1:],
         "x": _x,
         "x_bounds": _x_bounds,
         "percent_bounds": lambda estimate: f"{interval(estimate, 100, 0)} %",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from analysis.report import first_screen, method_text, notices
+from analysis.report import first_screen, method_text
 from analysis.report.definitions import DEFINITIONS
-from analysis.report.headline import headline, without_curve
+from analysis.report.headline import caveat_text, headline, without_curve
 from analysis.report.model import (
+    CaveatPart,
     ColumnPart,
     DefinitionPart,
     ExcludedRun,
@@ -21,6 +23,7 @@ from analysis.report.model import (
 )
 from analysis.report.run_records import none_if_missing, provenance, run_costs, run_overlaps, training_quality
 from analysis.report.section import Figure, RunLink, Section, Table, Value
+from analysis.results.caveats import Caveat
 from analysis.stats.estimates import CONFIDENCE, Estimate
 from analysis.study import Study
 
@@ -29,7 +32,6 @@ def summarize(study: Study, sections: Sequence[Section], generated: str) -> Repo
     """The content of `report.json`; `generated` is the time of the report in UTC (ISO 8601)."""
     table, curves = study.runs, study.curves
     included = study.included
-    overlapping = run_overlaps(study.overlaps, included)
     return Report(
         title="Scaling report: " + ", ".join(study.sweeps),
         sweeps=study.sweeps,
@@ -43,7 +45,7 @@ def summarize(study: Study, sections: Sequence[Section], generated: str) -> Repo
         figures=[_figure(study, figure) for section in sections for figure in section.figures],
         sections=[_section(section) for section in sections],
         definitions=[DefinitionPart(**asdict(each)) for each in DEFINITIONS.values()],
-        notices=notices.of_study(study, overlapping),
+        caveats=[_caveat(study, caveat) for caveat in study.caveats],
         curves=list(curves),
         training_quality=[row for curve in curves for row in training_quality(curve, included)],
         runs=[Run(**_fields(Run, row)) for row in included.to_dict("records")],
@@ -52,9 +54,19 @@ def summarize(study: Study, sections: Sequence[Section], generated: str) -> Repo
             for row in table[~table["included"]].to_dict("records")
         ],
         run_costs=run_costs(table),
-        overlaps=overlapping,
+        overlaps=run_overlaps(study.overlaps),
         method=method_text.method(table) if curves else [],
         provenance=provenance(included if len(included) else table),
+    )
+
+
+def _caveat(study: Study, caveat: Caveat) -> CaveatPart:
+    return CaveatPart(
+        kind=caveat.kind,
+        gravity=caveat.gravity.name.lower(),
+        text=caveat_text(study, caveat),
+        runs=sorted("/".join(Path(path).parts[-2:]) for path in caveat.runs),
+        forbids=sorted(caveat.forbids),
     )
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from analysis.report.cells import Cell, cell
-from analysis.report.section import Column, RunLink, Table
-from analysis.report.views import table_view
+from analysis.report.section import RunLink
 from analysis.stats.estimates import Estimate
 
 
@@ -69,16 +68,3 @@ def test_values_have_their_unit(value, unit, text):
 )
 def test_estimates_have_interval_and_repeats_in_the_unit_of_the_value(value, unit, line):
     assert cell(value, unit).line == line
-
-
-def test_a_table_drops_empty_columns_and_limits_its_rows():
-    columns = [Column("a", "a", "count"), Column("b", "b", "s"), Column("c", "c", "s", "step-time")]
-    view = table_view(Table("t", "caption", columns, [[i, None, 1.0 + i] for i in range(300)]))
-    assert [head.text for head in view.heads] == ["a", "c"]
-    assert view.heads[1].href == "details.html#def-step-time"
-    assert (len(view.rows), view.left_out) == (100, 200)
-
-
-def test_a_table_refuses_rows_of_another_length():
-    with pytest.raises(ValueError, match="table t: 1 values for 2 columns"):
-        Table("t", "", [Column("a", "a"), Column("b", "b")], [["x"]])

@@ -42,13 +42,13 @@ def test_rejected_runs_are_in_no_figure_and_listed_with_the_reason(
     assert "n2x1-r1" not in {each["run"] for each in report["runs"]}
     reason = "rejected for its pre-flight: the link of node n2 moves 40 MB/s"
     assert [(each["run"], each["reason"]) for each in report["excluded_runs"]] == [("n2x1-r1", reason)]
-    warnings = [each["text"] for each in report["notices"] if each["kind"] == "warning"]
-    count = "Left out for their pre-flight (--reject-warned): 1 of 6 finished runs"
-    assert f"{count}: a/n2x1-r1: the link of node n2 moves 40 MB/s." in warnings
+    (caveat,) = [each for each in report["caveats"] if each["kind"] == "left out"]
+    assert (caveat["gravity"], caveat["runs"]) == ("warning", ["a/n2x1-r1"])
+    assert reason in caveat["text"]
     with (sweep / "report" / "csv" / "all_runs.csv").open() as file:
         rejected = {row["run"]: row["rejected"] for row in csv.DictReader(file)}
     assert {run for run, value in rejected.items() if value == "true"} == {"n2x1-r1"}
-    assert reason in (sweep / "report" / "csv" / "excluded_runs.csv").read_text()
+    assert reason in (sweep / "report" / "csv" / "runs.csv").read_text()
     runs = load_frames([sweep], reject_warned=True).runs
     assert runs[~runs["included"]]["run"].tolist() == ["n2x1-r1"]
 
@@ -57,8 +57,8 @@ def test_runs_of_the_other_sweep_are_rejected_as_well(capsys: pytest.CaptureFixt
     fake_sweep(RUNS, "new", nodes=(1,))
     with_warning(fake_sweep(RUNS, "old", nodes=(1,)), "n1x1-r0")
     ask(capsys, "report new --against old --reject-warned")
-    notices = read_json(RUNS / "new" / "report" / "report.json")["notices"]
-    assert any("1 of 3 finished runs: old/n1x1-r0" in each["text"] for each in notices)
+    found = read_json(RUNS / "new" / "report" / "report.json")["caveats"]
+    assert [each["runs"] for each in found if each["kind"] == "left out"] == [["old/n1x1-r0"]]
 
 
 def test_a_report_without_any_run_left_is_refused_and_nothing_is_written(

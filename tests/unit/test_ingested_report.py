@@ -10,7 +10,7 @@ import submit
 from analysis.efficiency import scaling_curves
 from analysis.read.frames import load
 from analysis.report import first_screen
-from analysis.report.notices import of_study
+from analysis.report.headline import caveat_text
 from analysis.report.sections import bottlenecks, build_all
 from analysis.study import Study, make_study
 from tests.unit.test_ingest import compute_and_transfer, ingest, rows, table
@@ -60,31 +60,9 @@ def test_sentences_on_another_program_name_no_option_of_this_one(tmp_path: Path)
     assert section is not None
     (advised,) = section.tables
     texts = [section.conclusion, *(str(row[-1]) for row in advised.rows)]
-    texts += [notice.text for notice in of_study(study, [])]
+    texts += [caveat_text(study, caveat) for caveat in study.caveats]
     assert advised.rows[0][-1] == "", "transfer and waiting were not told apart"
     assert not [text for text in texts if "--repeats" in text or "parallel." in text or "train." in text]
-
-
-@pytest.mark.parametrize("drift", [0.0, 0.002])
-def test_a_long_warm_up_of_an_ingested_run_is_said_without_options_of_this_program(
-    tmp_path: Path, drift: float
-) -> None:
-    """Where the other repeat drifts, no step is left out."""
-    lines = [
-        f"r{repeat},{step},{rank},{0.5 + repeat * drift * step + 0.3 * (repeat == 0 and step < 50):.5f},0.3,8"
-        for repeat in range(2)
-        for step in range(130)
-        for rank in range(2)
-    ]
-    path = table(tmp_path / "other.csv", lines, "run,step,rank,step_s,compute_s,samples")
-    assert ingest(path) == 0
-    study = make_study(load([tmp_path / "runs" / "other"]))
-    texts = [each.text for each in of_study(study, []) if "arm-up" in each.text]
-    assert not any("telemetry" in text for text in texts)
-    if drift:
-        assert "Ingest a table of all ranks and more steps" in texts[0]
-    else:
-        assert texts[0].endswith("(other/r0: 40; other/r1: 40).")
 
 
 @pytest.mark.usefixtures("empty_pngs")

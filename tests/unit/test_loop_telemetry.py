@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import submit
 from analysis.efficiency import scaling_curves
 from analysis.read.frames import load
-from analysis.report.notices import notices
+from analysis.study import make_study
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, read_jsonl, write_json
 from disttrain.records.run_directory import RunDir
@@ -177,7 +177,7 @@ def test_a_loop_that_makes_other_steps_than_announced_is_reported_and_compared(
     assert list(table["note"]) == [note, ""]
     [curve] = scaling_curves(table)
     assert curve.points[0].runs == ("a", "b"), "one series: announced steps are no configuration"
-    assert f"mine/a {note}." in [notice.text for notice in notices(table, [curve])]
+    assert [each.runs for each in make_study(table).caveats if each.kind == "remark"] == [{str(run.path)}]
 
 
 def test_a_loop_that_continues_counts_from_its_resumed_step(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from analysis import overlaps
 from analysis.overlaps import Interval, find_overlaps, intervals, overlaps_of
-from analysis.report import overlap_text, write
+from analysis.report import write
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
 from tests.support.fake_runs import fake_run
@@ -146,45 +145,24 @@ def test_the_nodes_of_runs_without_an_overlap_are_not_read(
 
 
 @pytest.mark.usefixtures("empty_pngs")
-def test_the_report_names_both_runs_in_all_its_forms(tmp_path: Path) -> None:
+def test_the_report_names_overlapping_runs_of_which_one_counts(tmp_path: Path) -> None:
     sweep = tmp_path / "s"
     for name, nodes in (("n1-r0", 1), ("n2-r0", 2)):
         fake_run(sweep / name, nodes=nodes, hosts=["gpu7", "gpu8"][:nodes])
     fake_run(sweep / "n4-r0", nodes=4)
-    write([sweep], tmp_path / "out")
-    report = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert report["overlaps"] == [
-        {"run": "s/n1-r0", "other": "s/n2-r0", "hosts": ["gpu7"], "seconds": 60.0, "gpus": "unknown"}
-    ]
-    named = "n1-r0 and n2-r0 (1.00 min on gpu7)"
-    sizes = "Runs at 1 and 2 nodes overlapped in time on one machine"
-    (text,) = [each["text"] for each in report["notices"] if each["text"].startswith(sizes)]
-    assert "; those at 4 nodes ran alone, so ratios" in text
-    assert text.endswith("Run them one at a time (--serial).")  # the local scheduler has one machine
-    assert "runs at 1 node shared their machine with other runs" in report["headline"][0]
-    assert [text for text in (each["text"] for each in report["notices"]) if named in text]
-    assert named in (tmp_path / "out" / "report.md").read_text()
-    assert "| n1-r0 | n2-r0 | gpu7 | 1.00 min |" in (tmp_path / "out" / "report.md").read_text()
-    assert named in (tmp_path / "out" / "report.html").read_text()
-
-
-@pytest.mark.usefixtures("empty_pngs")
-def test_two_runs_that_count_in_no_figure_are_not_listed(tmp_path: Path) -> None:
-    sweep = tmp_path / "s"
-    fake_run(sweep / "a")
     for name in "bc":
         fake_run(sweep / name, end="failed", hosts=["n"])
     write([sweep], tmp_path / "out")
-    assert read_json(tmp_path / "out" / "report.json")["overlaps"] == []
-
-
-@pytest.mark.usefixtures("empty_pngs")
-def test_a_long_list_is_cut_and_says_so(tmp_path: Path) -> None:
-    sweep = tmp_path / "s"
-    for number in range(12):
-        fake_run(sweep / f"n1-r{number}", repeat=number, hosts=["n"])
-    write([sweep], tmp_path / "out")
-    text = (tmp_path / "out" / "report.md").read_text()
-    assert "and 65 more pairs (see Runs)" in text
-    assert f"{66 - overlap_text.LISTED_OVERLAPS} further pairs" in text
-    assert len(read_json(tmp_path / "out" / "report.json")["overlaps"]) == 66
+    report = read_json(tmp_path / "out" / "report.json")
+    assert report["overlaps"] == [
+        {"run": "s/n1-r0", "other": "s/n2-r0", "hosts": ["gpu7"], "seconds": 60.0, "gpus": "unknown"}
+    ]
+    (caveat,) = [each for each in report["caveats"] if each["kind"] == "overlaps"]
+    assert caveat["runs"] == ["s/n1-r0", "s/n2-r0", "s/n4-r0"], "the ratio of n4 to n1 is one of unlike runs"
+    tables = [table for section in report["sections"] for table in section["tables"]]
+    table = next(each for each in tables if each["name"] == "runs")
+    overlap = [column["name"] for column in table["columns"]].index("overlap")
+    assert {row[0]: row[overlap] for row in table["rows"] if row[overlap]} == {
+        "n1-r0": "n2-r0, 1.00 min on gpu7",
+        "n2-r0": "n1-r0, 1.00 min on gpu7",
+    }

@@ -110,15 +110,6 @@ def report_of(sweeps: Sequence[Path]) -> Report:
     return summarize(study_of(sweeps), [], WHEN)
 
 
-def notices(report: Report, kind: str) -> list[str]:
-    return [notice.text for notice in report.notices if notice.kind == kind]
-
-
-def warnings_beside_repeats(report: Report) -> list[str]:
-    """Warnings without the one on points of one repeat."""
-    return [text for text in notices(report, "warning") if "one repeat" not in text]
-
-
 def test_markdown_as_it_was_approved(tmp_path: Path) -> None:
     sweep = fake_sweep(tmp_path, all_ranks=True)
     fake_run(sweep / "n4x1-r3", nodes=4, repeat=3, end="failed", message="rank 2: RuntimeError: a | b")
@@ -201,9 +192,8 @@ def test_unreadable_step_records_are_named_and_the_others_are_used(tmp_path: Pat
     lines = steps.read_text().splitlines()
     steps.write_text("\n".join([*lines[:-2], '{"step": 99,', lines[-1]]) + "\n")
     write([sweep], tmp_path / "out")
-    place = f"{steps}:{len(lines) - 1}"
-    expected = f"Unreadable step records are left out of the figures: {place} is not a JSON record."
-    assert expected in Page((tmp_path / "out" / "report.html").read_text()).text
+    place = f"{steps.relative_to(tmp_path)}:{len(lines) - 1}"
+    assert f"{place} is not a JSON record" in Page((tmp_path / "out" / "report.html").read_text()).text
     times = step_times_s(load([sweep]))
     counts = {run: len(found) for (_, run), found in times.items()}
     assert counts == {"n1x1-r0": 99, "n2x1-r0": 100}
@@ -237,7 +227,7 @@ def test_a_base_is_named_with_its_absolute_numbers(tmp_path: Path) -> None:
 def test_one_repeat_says_so(tmp_path: Path) -> None:
     made = Made([fake_sweep(tmp_path, repeats=1)])
     assert "n=1, no interval" in made.markdown
-    assert notices(made.report, "warning")[0].startswith("All sizes have one repeat: ")
+    assert "one repeat" in [caveat.kind for caveat in made.report.caveats]
 
 
 @pytest.mark.parametrize(
@@ -267,20 +257,12 @@ def test_losses_stand_beside_gains_and_only_where_settled(
     assert scaling_text.net_by_phase(point) == expected
 
 
-def test_shared_processors_are_said_clearly(tmp_path: Path) -> None:
-    (warning,) = notices(report_of([fake_sweep(tmp_path, oversubscribed=True, all_ranks=True)]), "warning")
-    assert warning.startswith("Ranks shared processors in all runs: up to 4 ranks on 2 processors.")
-
-
-def test_emulated_runs_carry_a_banner(tmp_path: Path) -> None:
+def test_emulated_runs_are_marked_at_each_figure_and_table(tmp_path: Path) -> None:
     made = Made([fake_sweep(tmp_path, emulated=True, all_ranks=True)])
-    report, page = made.report, made.page
-    assert len(notices(report, "emulated")) == 1
-    assert 'class="notice emulated"' in page
-    marked = ("<figcaption>", "<caption>", '<p class="instead">')
-    assert page.count('class="tag">emulated') == sum(map(page.count, marked))
-    assert all(run.emulated for run in report.runs)
-    assert not notices(report, "warning")
+    marked = ("<figcaption>", "<caption>")
+    assert made.page.count('class="tag">emulated') == sum(map(made.page.count, marked))
+    assert made.report.caveats[0].kind == "emulated"
+    assert all(run.emulated for run in made.report.runs)
 
 
 def test_emulated_and_real_runs_are_never_compared(tmp_path: Path) -> None:
@@ -291,31 +273,7 @@ def test_emulated_and_real_runs_are_never_compared(tmp_path: Path) -> None:
         ("real", [1, 2]),
         ("emulated", [4]),
     ]
-    (banner,) = notices(report, "emulated")
-    assert "This holds for 1 of 3 runs, not for the others." in banner
-
-
-def test_an_emulation_that_did_not_keep_its_time_is_said(tmp_path: Path) -> None:
-    sweep = fake_sweep(tmp_path, nodes=(1,), repeats=1, emulated=True, all_ranks=True)
-    on_time = {"emulated": True, "emulation_late_s": 1e-5}
-    fake_run(sweep / "fine", nodes=2, overrides=on_time, all_ranks=True)
-    assert not warnings_beside_repeats(report_of([sweep]))
-    fake_run(sweep / "late", nodes=4, overrides={**on_time, "emulation_late_s": 0.05}, all_ranks=True)
-    (warning,) = warnings_beside_repeats(report_of([sweep]))
-    assert warning.startswith("Emulated layers ended late in 1 of 3 runs, by up to ")
-
-
-def test_ranks_that_shared_a_gpu_are_said_clearly(tmp_path: Path) -> None:
-    sweep = fake_sweep(tmp_path, oversubscribed=True, device="NVIDIA H100", all_ranks=True)
-    (warning,) = notices(report_of([sweep]), "warning")
-    assert warning.startswith("Ranks shared a GPU in all runs: up to 4 ranks on one NVIDIA H100.")
-
-
-def test_a_difference_between_compared_runs_is_said(tmp_path: Path) -> None:
-    sweep = fake_sweep(tmp_path, nodes=(1, 2), repeats=1, all_ranks=True)
-    fake_run(sweep / "other", nodes=2, overrides={"torch": "2.12.0"}, all_ranks=True)
-    (warning,) = warnings_beside_repeats(report_of([sweep]))
-    assert warning == "Compared runs differ in version of torch: 2.12.0, 2.13.0."
+    assert report.caveats[0].runs == ["default/waited"]
 
 
 def test_learning_is_judged_against_the_unigram_entropy(tmp_path: Path) -> None:

@@ -13,11 +13,9 @@ import pytest
 from analysis import targets
 from analysis.efficiency import Curve, scaling_curves
 from analysis.read.frames import load
-from analysis.report import stationarity_text
 from analysis.report.cells import cell
 from analysis.report.headline import headline
 from analysis.report.sections import runs as runs_section
-from analysis.report.sections import validity
 from analysis.step_statistics import measured_step_s, step_statistics
 from analysis.study import make_study
 from analysis.truncation import truncate, truncated_metrics
@@ -94,7 +92,7 @@ def test_a_size_with_a_drifting_run_keeps_its_value_and_loses_its_interval(tmp_p
         assert estimate is not None
         assert (estimate.basis, estimate.low, estimate.high) == ("not stationary", None, None)
     assert headline(make_study(load([sweep])), after) == (
-        "No statement on 4 nodes: the step times at 4 nodes are not stationary"
+        "No statement: at 4 nodes, the step time rises by 59 % from start to end"
     )
     assert cell(four.efficiency, "share").interval == "not stationary, no interval"
 
@@ -126,21 +124,12 @@ def test_a_longer_warm_up_is_left_out_of_all_repeats_and_said(tmp_path: Path) ->
     assert two.samples_per_s.value == pytest.approx(expected.samples_per_s.value, rel=0.01)
     assert study.metrics["default", "n2x1-r0"].mfu == pytest.approx(0.26, rel=0.01)
     assert study.step_times_s["default", "n2x1-r0"].size == 70
-    (note,) = stationarity_text.truncations(study.included)
-    assert "3 of 6 runs leave out further measured steps" in note
-    assert "default/n2x1-r0: 30" in note
-    assert "set telemetry.warmup_steps=40" in note
-    assert "`status`, `show` and metrics.json count them" in note
-    assert stationarity_text.warnings(study.statistics, study.included) == []
-    section = validity.build(study)
-    assert section is not None
-    assert note in [notice.text for notice in section.notices]
+    (caveat,) = [each for each in study.caveats if each.kind == "longer warm-up"]
+    assert len(caveat.runs) == 3
     listed = runs_section.build(study)
     assert listed is not None
-    table = listed.tables[-1]
-    columns = [column.name for column in table.columns]
-    shown = dict(zip(columns, table.rows[3], strict=True))
-    assert shown["recorded_samples_per_s"] == slow["samples_per_s"]
+    (table,) = listed.tables
+    shown = dict(zip([column.name for column in table.columns], table.rows[3], strict=True))
     assert shown["samples_per_s"] == pytest.approx(1.3 * slow["samples_per_s"], rel=0.01)
 
 
@@ -203,18 +192,8 @@ def test_repeats_whose_records_end_at_no_common_step_stay_whole(tmp_path: Path) 
         aggregate(run, after=after, size=100)
     study = make_study(load([tmp_path / "s"]))
     assert study.runs["truncated_steps"].tolist() == [0, 0]
-    (warning,) = stationarity_text.warnings(study.statistics, study.included)
-    assert "stay in the mean (s/n1-r0: fewer than 30 measured steps would be left)" in warning
-
-
-def test_the_advice_on_a_longer_warm_up_counts_the_profiled_steps_in_it(tmp_path: Path) -> None:
-    """Ten steps are profiled, so that thirty measured steps end at step 50."""
-    sweep = fake_sweep(tmp_path, nodes=(1,), left_out=[(1, 10), (15, 24)], measured_steps=90)
-    reshape(sweep / "n1x1-r0", lambda step: 2.0 if step <= 50 else 1.0)
-    study = make_study(load([sweep]))
-    assert study.runs["truncated_steps"].tolist() == [30, 30, 30]
-    (note,) = stationarity_text.truncations(study.included)
-    assert "set telemetry.warmup_steps=50" in note
+    reason = "s/n1-r0: fewer than 30 measured steps would be left"
+    assert {each.not_truncated for each in study.statistics.values()} == {reason}
 
 
 @pytest.mark.parametrize(
@@ -233,8 +212,7 @@ def test_no_step_is_left_out_where_a_repeat_lacks_step_records(tmp_path: Path, r
     phases = ["compute_s", "comm_wait_s", "comm_transfer_s"]
     assert study.runs[phases].equals(before[phases])
     assert study.curves[0].points[0].samples_per_s.basis == "not stationary"
-    (warning,) = stationarity_text.warnings(study.statistics, study.included)
-    assert f", and stay in the mean (default/n2x1-r1: {text})." in warning
+    assert {each.not_truncated for each in study.statistics.values()} == {f"default/n2x1-r1: {text}"}
 
 
 def test_an_aggregate_is_left_out_as_a_whole_and_counted(tmp_path: Path) -> None:
@@ -258,8 +236,8 @@ def test_no_step_is_left_out_where_it_shares_its_record_with_all_later_ones(tmp_
     aggregate(run, after=51, size=100)
     study = make_study(load([tmp_path / "s"]))
     assert study.runs["truncated_steps"].tolist() == [0]
-    (warning,) = stationarity_text.warnings(study.statistics, study.included)
-    assert "stay in the mean (s/n1-r0: fewer than 30 measured steps would be left)" in warning
+    reason = "s/n1-r0: fewer than 30 measured steps would be left"
+    assert {each.not_truncated for each in study.statistics.values()} == {reason}
 
 
 def test_a_warm_up_whose_rest_drifts_in_another_repeat_is_named_and_refused(tmp_path: Path) -> None:
@@ -269,16 +247,8 @@ def test_a_warm_up_whose_rest_drifts_in_another_repeat_is_named_and_refused(tmp_
     study = make_study(load([sweep]))
     assert study.runs["truncated_steps"].tolist() == [0, 0, 0]
     assert study.curves[0].points[0].samples_per_s.basis == "not stationary"
-    short, _ = stationarity_text.warnings(study.statistics, study.included)
-    assert short.startswith(
-        "The means of 1 of 3 runs have no interval (warm-up too short). default/n1x1-r0: "
-    )
-    assert "measured steps 1 to 30 are" in short
-    assert "(default/n1x1-r1: the steps after the warm-up are not stationary)" in short
-    assert "telemetry.warmup_steps" in short
-    section = validity.build(study)
-    assert section is not None
-    assert "1 of 3 runs stationary. Jumps from" in section.paragraphs[0]
+    (caveat,) = [each for each in study.caveats if each.kind == "not stationary"]
+    assert caveat.numbers["warmup"] == 40
 
 
 def test_few_steps_are_published_and_said(tmp_path: Path) -> None:
@@ -286,8 +256,9 @@ def test_few_steps_are_published_and_said(tmp_path: Path) -> None:
     fake_run(tmp_path / "s" / "n1-r1", steps=40, repeat=1)
     study = make_study(load([tmp_path / "s"]))
     assert study.curves[0].points[0].samples_per_s.low is not None
-    assert "2 runs with too few independent steps" in stationarity_text.summary(study.statistics)
-    assert stationarity_text.warnings(study.statistics, study.included) == []
+    kinds = {each.kind: each.numbers for each in study.caveats}
+    assert kinds["few steps"]["count"] == 2
+    assert "not stationary" not in kinds
 
 
 def test_neither_settles_a_target(tmp_path: Path) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from analysis.read.frames import load
-from analysis.report.sections import communication, runs, waterfall
+from analysis.report.sections import communication, waterfall
 from analysis.study import Study, make_study
 from disttrain.records.communication import CollectiveSummary, CommSummary
 from disttrain.records.json_files import read_json, write_json
-from tests.support.fake_runs import fake_run, fake_sweep
+from tests.support.fake_runs import fake_sweep
 
 
 def links_of(tables, name: str) -> list[list[str]]:
@@ -47,14 +47,6 @@ def test_collectives_link_the_repeats_of_their_size(tmp_path: Path) -> None:
     assert section is not None
     repeats = [[f"n{nodes}x1-r0", f"n{nodes}x1-r1"] for nodes in (2, 4)]
     assert links_of(section.tables, "collectives") == [repeats[0]] * 2 + [repeats[1]] * 2
-
-
-def test_overlaps_link_both_runs(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        fake_run(tmp_path / "s" / name, hosts=["one"])
-    section = runs.build(study_of(tmp_path / "s"))
-    assert section is not None
-    assert links_of(section.tables, "overlaps") == [["a", "b"]]
 
 
 def test_parts_from_the_peak_link_the_repeats(tmp_path: Path) -> None:

@@ -26,13 +26,11 @@ from analysis.report.sections import (
     training,
     training_cost,
     utilization,
-    validity,
     waterfall,
 )
 from analysis.study import Study
 
 ORDER = (
-    validity,
     targets,
     scaling,
     comparison,

@@ -49,7 +49,7 @@ def build(study: Study) -> Section | None:
     )
     tables = [rows, *([_difference_table(found, name)] if found else [])]
     figures = [figure] if figure else []
-    return Section("comparison", "Comparison", f"Against {name}: {text}.", (), paragraphs, tables, figures)
+    return Section("comparison", "Comparison", f"Against {name}: {text}.", paragraphs, tables, figures)
 
 
 def _point(each: PointComparison, *, several: bool) -> str:

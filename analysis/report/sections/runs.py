@@ -1,110 +1,71 @@
-"""All runs: those that count, those left out with the reason, and those that overlapped on one node."""
+"""All runs in one table: figures of those that count, the reason of those that do not."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from analysis.read.load import read_metrics
-from analysis.report import overlap_text
-from analysis.report.model import RunOverlap
-from analysis.report.run_records import none_if_missing, run_overlaps
+from analysis.overlaps import Overlap
+from analysis.report.run_records import none_if_missing
 from analysis.report.section import Column, RunLink, Section, Table, Value
 from analysis.study import Study
-from analysis.units import plural
+from analysis.units import plural, span
 
-_RECORDED = "recorded_samples_per_s"
-"""Column with the throughput of `metrics.json`, beside that of the report."""
+ORDER = 230
+
+_COLUMNS = (
+    Column("run", "run"),
+    Column("state", "state"),
+    Column("nodes", "nodes", "count"),
+    Column("ranks_per_node", "ranks per node", "count"),
+    Column("samples_per_s", "throughput", "samples/s", "throughput"),
+    Column("step_s", "mean step", "s", "step-time"),
+    Column("step_p50_s", "median", "s", "percentiles"),
+    Column("step_p95_s", "p95", "s", "percentiles"),
+    Column("step_p99_s", "p99", "s", "percentiles"),
+    Column("measured_steps", "measured steps", "count"),
+    Column("stationarity", "steps are", "", "stationarity"),
+    Column("peak_memory_bytes", "peak memory", "B", "peak-memory"),
+    Column("goodput", "goodput", "share", "goodput"),
+    Column("whole_s", "all time", "span"),
+    Column("overlap", "at the same time"),
+    Column("note", "note"),
+)
 
 
 def build(study: Study) -> Section | None:
     """None without a run."""
     if study.runs.empty:
         return None
-    left = study.runs[~study.runs["included"]]
-    tables = []
-    if not left.empty:
-        tables.append(_excluded(study, left.to_dict("records")))
-    overlaps = run_overlaps(study.overlaps, study.included)
-    paragraphs = [overlap_text.heading_line(overlaps)] if overlaps else []
-    if overlaps:
-        rows: list[list[Value]] = [list(row) for row in overlap_text.rows(overlaps, len(study.sweeps))]
-        columns = [
-            Column("run", "run"),
-            Column("other", "and"),
-            Column("nodes", "nodes"),
-            Column("shared_s", "time", "span"),
-            Column("gpus", "GPUs"),
-        ]
-        links = _both_runs(study, overlaps[: len(rows)])
-        tables.append(Table("overlaps", "Runs at the same time on one node.", columns, rows, links))
-    if not study.included.empty:
-        tables.append(_included(study))
-    count = plural(len(study.included), "run")
-    conclusion = f"The figures use {count}" + (
-        f"; {len(left)} {'is' if len(left) == 1 else 'are'} left out, with the reason." if len(left) else "."
-    )
-    return Section("runs", "Runs", conclusion, paragraphs=paragraphs, tables=tables)
+    overlaps: dict[str, list[Overlap]] = {}
+    for overlap in study.overlaps:
+        for run in overlap.runs:
+            overlaps.setdefault(str(run), []).append(overlap)
+    rows = [_row(study, row, overlaps.get(row["path"], [])) for row in study.runs.to_dict("records")]
+    left = len(study.runs) - len(study.included)
+    conclusion = f"{plural(len(study.included), 'run')} in the figures"
+    conclusion += f", {left} left out, with the reason." if left else "."
+    table = Table("runs", "Runs.", _COLUMNS, rows)
+    return Section("runs", "Runs", conclusion, tables=[table])
 
 
-def _both_runs(study: Study, overlaps: Sequence[RunOverlap]) -> list[list[RunLink]]:
-    """Links to the two runs of each overlap."""
-    links = {f"{row.sweep}/{row.run}": RunLink(row.run, row.path) for row in study.runs.itertuples()}
-    return [[links[each.run], links[each.other]] for each in overlaps]
-
-
-def _name(study: Study, row: dict[Any, Any]) -> RunLink:
+def _row(study: Study, row: Mapping[Any, Any], overlaps: list[Overlap]) -> list[Value]:
     name = row["run"] if len(study.sweeps) == 1 else f"{row['sweep']}/{row['run']}"
-    return RunLink(name, row["path"])
+    values = {column.name: none_if_missing(row.get(column.name)) for column in _COLUMNS}
+    if not row["included"]:
+        values = {column: value for column, value in values.items() if column in ("state", "nodes", "note")}
+    elif statistics := study.statistics.get(row["path"]):
+        values["stationarity"] = statistics.stationarity.verdict
+    if time := study.job_times.get(row["path"]):
+        values |= {"goodput": time.goodput, "whole_s": time.whole_s}
+    values |= {"run": RunLink(name, row["path"]), "overlap": _beside(row["path"], overlaps)}
+    return [values.get(column.name) for column in _COLUMNS]
 
 
-def _excluded(study: Study, rows: list[dict[Any, Any]]) -> Table:
-    return Table(
-        "excluded_runs",
-        "Runs left out, with the reason.",
-        [Column("run", "run"), Column("state", "state"), Column("reason", "reason")],
-        [[_name(study, row), row["state"], row["note"]] for row in rows],
-    )
-
-
-def _warm_up_columns(study: Study) -> list[Column]:
-    """Steps that only the report counts as warm-up, and the throughput with them, where a run has some."""
-    if not (study.included["truncated_steps"].fillna(0) > 0).any():
-        return []
-    return [
-        Column("truncated_steps", "further warm-up", "count"),
-        Column(_RECORDED, "throughput in status", "samples/s"),
-    ]
-
-
-def _value(row: dict[Any, Any], name: str) -> Value:
-    if name != _RECORDED:
-        return none_if_missing(row[name])
-    metrics, _ = read_metrics(row["path"])
-    return None if metrics is None else metrics.samples_per_s
-
-
-def _included(study: Study) -> Table:
-    columns = [
-        Column("nodes", "nodes", "count"),
-        Column("ranks_per_node", "ranks per node", "count"),
-        Column("samples_per_s", "throughput", "samples/s", "throughput"),
-        Column("step_s", "mean step", "s", "step-time"),
-        Column("step_p50_s", "median", "s", "percentiles"),
-        Column("step_p95_s", "p95", "s", "percentiles"),
-        Column("step_p99_s", "p99", "s", "percentiles"),
-        *_warm_up_columns(study),
-        Column("measured_steps", "measured steps", "count"),
-        Column("peak_memory_bytes", "peak memory", "B", "peak-memory"),
-    ]
-    of_job = [Column("goodput", "goodput", "share", "goodput"), Column("whole_s", "all time", "span")]
-    rows: list[list[Value]] = [
-        [_name(study, row), *(_value(row, column.name) for column in columns), *_of_job(study, row)]
-        for row in study.included.to_dict("records")
-    ]
-    return Table("runs", "Runs that the figures use.", [Column("run", "run"), *columns, *of_job], rows)
-
-
-def _of_job(study: Study, row: dict[Any, Any]) -> list[Value]:
-    time = study.job_times.get(row["path"])
-    return [None, None] if time is None else [time.goodput, time.whole_s]
+def _beside(path: str, overlaps: list[Overlap]) -> str | None:
+    """The run of the longest overlap with a run, where and how long, and how many more there are."""
+    if not overlaps:
+        return None
+    other = next(run.name for run in overlaps[0].runs if str(run) != path)
+    more = f" and {len(overlaps) - 1} more" if len(overlaps) > 1 else ""
+    return f"{other}, {span(overlaps[0].seconds)} on {overlaps[0].hosts[0]}{more}"

@@ -1,0 +1,50 @@
+"""Tables say once what holds for all rows, and fold where they are long."""
+
+from __future__ import annotations
+
+import pytest
+
+from analysis.report.section import Column, Table
+from analysis.report.tables import TableView, table_view
+from analysis.stats.estimates import Estimate
+
+COLUMNS = [Column("size", "size", "count", key=True), Column("a", "a", "s"), Column("b", "b", "s")]
+ONE, TWO = (Estimate(1.0, 0.5, 2.0, repeats) for repeats in (1, 2))
+
+
+def view(*rows: list[object], columns: list[Column] = COLUMNS) -> TableView:
+    return table_view(Table("t", "Caption.", columns, rows))  # type: ignore[arg-type]
+
+
+def test_repeats_of_all_estimates_are_said_once() -> None:
+    shown = view([1, ONE, ONE], [2, ONE, ONE])
+    assert shown.words == "Caption. Estimates: n=1."
+    assert shown.rows[0][1].cell.line == "1.00 s [0.500, 2.00]"
+    mixed = view([1, ONE, ONE], [2, ONE, TWO])
+    assert mixed.words == "Caption."
+    assert mixed.rows[1][2].cell.line == "1.00 s [0.500, 2.00], n=2"
+    alone = view([1, Estimate(1.0, None, None, 1), None])
+    assert alone.rows[0][1].cell.line == "1.00 s"
+
+
+def test_columns_of_one_text_are_named_once_but_keys_and_results_stay() -> None:
+    columns = [COLUMNS[0], Column("checkpoint_s", "checkpoint", "s"), Column("ratio", "ratio", "ratio")]
+    rows = [[1, 0.0, 0.9]] * 3
+    assert [head.text for head in view(*rows, columns=columns).heads] == ["size", "ratio"]
+    assert view(*rows, columns=columns).words == "Caption. The same in all 3 rows: checkpoint 0 µs."
+    assert len(view(*rows[:2], columns=columns).heads) == 3
+
+
+def test_a_table_drops_empty_columns_limits_its_rows_and_folds() -> None:
+    columns = [Column("a", "a", "count"), Column("b", "b", "s"), Column("c", "c", "s", "step-time")]
+    shown = view(*([i, None, 1.0 + i] for i in range(300)), columns=columns)
+    assert [head.text for head in shown.heads] == ["a", "c"]
+    assert shown.heads[1].href == "details.html#def-step-time"
+    assert (len(shown.rows), shown.left_out) == (100, 200)
+    assert shown.folded
+    assert not view([1, ONE, TWO]).folded
+
+
+def test_a_table_refuses_rows_of_another_length() -> None:
+    with pytest.raises(ValueError, match="table t: 1 values for 2 columns"):
+        Table("t", "", COLUMNS[:2], [["x"]])
