@@ -8,17 +8,11 @@ from analysis.report.export import arrow_table
 from analysis.report.section import Section
 
 
-def show(section: Section | None) -> None:
-    """Display a section; None, for which a sweep has no data, displays that there is nothing to show."""
-    if section is None:
-        display(Markdown("*Nothing to show for this sweep.*"))
-        return
-    display(
-        Markdown(
-            "\n\n".join([f"**{section.conclusion}**" if section.conclusion else "", *section.paragraphs])
-        )
-    )
-    for figure in section.figures:
-        display(figure.drawn, Markdown(f"*{figure.title}*"))
-    for table in section.tables:
-        display(Markdown(table.caption), arrow_table(table).to_pandas())
+def show(*sections: Section | None) -> None:
+    """Display sections; None, for which a sweep has no data, is left out."""
+    for section in filter(None, sections):
+        display(Markdown("\n\n".join([f"## {section.title}", section.conclusion, *section.paragraphs])))
+        for figure in section.figures:
+            display(Markdown(f"*{figure.title}*"), figure.drawn)
+        for table in section.tables:
+            display(Markdown(table.caption), arrow_table(table).to_pandas())

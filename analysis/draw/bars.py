@@ -9,18 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from analysis.draw.points import has_interval
-from analysis.draw.style import (
-    COLOURS,
-    WIDTH,
-    Axis,
-    LegendItem,
-    figure_of,
-    mark,
-    panel,
-    shortened,
-    styled,
-    text_width,
-)
+from analysis.draw.style import COLOURS, WIDTH, Axis, LegendItem, figure_of, mark, panel, styled, text_width
 from analysis.stats.estimates import Estimate
 
 _ROW = 27.0
@@ -49,9 +38,10 @@ class Row:
 
     @property
     def end(self) -> float:
-        ends = [max(each.start, each.end) for each in self.segments]
-        intervals = [each.estimate for each in self.segments if each.estimate and has_interval(each.estimate)]
-        return max([*ends, *(each.high or 0.0 for each in intervals)], default=0.0)
+        ends = [
+            (each.start, each.end, (each.estimate and each.estimate.high) or 0.0) for each in self.segments
+        ]
+        return max(map(max, ends), default=0.0)
 
 
 def stacked(parts: Sequence[tuple[float, str, str]]) -> list[Segment]:
@@ -67,34 +57,27 @@ def stacked(parts: Sequence[tuple[float, str, str]]) -> list[Segment]:
 @styled
 def bars(rows: Sequence[Row], x: Axis, legend: Sequence[LegendItem] = (), *, emulated: bool) -> Figure:
     """Horizontal bars, first row on top; the axis is made long enough for the text after each bar."""
-    names = [text_width(row.name) for row in rows if row.segments]
-    left = min(max(40.0, *names) + 12, WIDTH * 0.36)
+    names = [row.name if row.segments else "" for row in rows]
+    left = min(max(52.0, *map(text_width, names)) + 8, WIDTH * 0.4)
     width = WIDTH - left - 14
     for row in rows:
         room = max(width - text_width(row.text) - 8, width / 2)
         x = replace(x, high=max(x.high, row.end * width / room))
-    axes = panel(
-        _ROW * len(rows), x, Axis("", len(rows) - 0.5, -0.5, ticks=()), legend, left=left, emulated=emulated
-    )
+    y = Axis("", len(rows) - 0.5, -0.5, ticks=range(len(rows)), form=lambda at: names[round(at)])
+    axes = panel(_ROW * len(rows), x, y, legend, left=left, emulated=emulated)
     axes.grid(visible=False, axis="y")
     axes.grid(axis="x")
     axes.axvline(0, color=COLOURS["faint"], linewidth=1)
-    offset: dict[str, Any] = {"textcoords": "offset points", "va": "center"}
+    style: dict[str, Any] = {"height": 0.7, "edgecolor": COLOURS["bg"], "linewidth": 0.6}
     for at, row in enumerate(rows):
         for each in row.segments:
-            low, length = min(each.start, each.end), abs(each.end - each.start)
-            colours: dict[str, Any] = {"color": COLOURS[each.colour], "edgecolor": COLOURS["bg"]}
-            (bar,) = axes.barh(at, length, 0.7, low, linewidth=0.6, **colours)
+            (bar,) = axes.barh(
+                at, each.end - each.start, left=each.start, color=COLOURS[each.colour], **style
+            )
             mark(bar, each.title)
             if each.estimate and has_interval(each.estimate):
                 ends = [each.estimate.low or 0.0, each.estimate.high or 0.0]
                 axes.plot(ends, [at, at], "|-", color=COLOURS["ink"], linewidth=1.5, markersize=8)
-        if row.segments:
-            name = shortened(row.name, left - 8)
-            axes.annotate(name, (0, at), (-8, 0), xycoords=axes.get_yaxis_transform(), ha="right", **offset)
-            axes.annotate(row.text, (row.end, at), (5, 0), **offset)
-        else:
-            name = shortened(row.name, WIDTH - 4)
-            place = (2 - left, 0)
-            axes.annotate(name, (0, at), place, xycoords=axes.get_yaxis_transform(), weight="bold", **offset)
+        text, place = (row.text, (row.end, at)) if row.segments else (row.name, (x.low, at))
+        axes.annotate(text, place, (5, 0), textcoords="offset points", va="center")
     return figure_of(axes)

@@ -202,12 +202,6 @@ def text_width(text: str) -> float:
     return len(text) * _CHARACTER
 
 
-def shortened(text: str, width: float) -> str:
-    """The text, cut with an ellipsis where its estimated width exceeds `width`."""
-    fits = max(1, int(width / _CHARACTER))
-    return text if len(text) <= fits else f"{text[: fits - 1]}\N{HORIZONTAL ELLIPSIS}"
-
-
 @styled
 def png(figure: Figure) -> bytes:
     """The figure as a PNG file."""

@@ -199,8 +199,7 @@ def _figure(leading: Examined, *, emulated: bool) -> Figure:
         made.excess_s,
         names,
         x,
-        (0.0, high_s),
-        form=seconds,
+        (high_s, seconds(high_s)),
         titles=titles,
         emulated=emulated,
     )
