@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analysis.draw.bars import Row, Segment
+from analysis.draw.bars import Row, Segment, bars, stacked
 from analysis.draw.points import Line
-from analysis.draw.style import DASHES, LegendItem, curve_colour, size_colour
+from analysis.draw.style import DASHES, Axis, LegendItem, curve_colour, size_colour
 from analysis.efficiency import Curve, Point
-from analysis.report.section import Column, RunLink, Table, Value
+from analysis.report.section import Column, Figure, RunLink, Table, Value
 from analysis.stats.estimates import CONFIDENCE, Estimate, not_stationary, share_mean
 from analysis.study import Study
-from analysis.units import percent, plural
+from analysis.units import percent, plural, seconds, time_scale
 
 _MOST_VALUES = 120
 """Points of the line of a run."""
@@ -128,6 +129,65 @@ def grouped_rows(study: Study, rows: Sequence[tuple[Curve, Point, Sequence[Segme
             heading = curve
         found.append(Row(plural(point.size, curve.unit), segments, text))
     return found
+
+
+def stacked_figure(
+    study: Study,
+    name: str,
+    title: str,
+    axis: str,
+    kinds: Mapping[str, tuple[str, str]],
+    rows: Sequence[tuple[Curve, Point, Mapping[str, float]]],
+) -> Figure:
+    """Stacked bars of seconds by size, the data of the table `name`.
+
+    Args:
+        axis: what is measured, without the unit.
+        kinds: label and colour by name of a part, in the order of the bar.
+        rows: seconds of each part at each point.
+    """
+    longest = max(sum(parts.values()) for *_, parts in rows)
+    factor, unit = time_scale(longest)
+    lines = []
+    for curve, point, parts in rows:
+        place, whole_s = point_name(study, curve, point), sum(parts.values())
+        segments = [
+            (
+                length_s * factor,
+                kinds[kind][1],
+                f"{place}: {kinds[kind][0]} {seconds(length_s)} ({percent(length_s / (whole_s or 1))})",
+            )
+            for kind, length_s in parts.items()
+        ]
+        lines.append((curve, point, stacked(segments), seconds(whole_s)))
+    drawing = partial(
+        bars,
+        grouped_rows(study, lines),
+        Axis(f"{axis} ({unit})", 0.0, longest * factor),
+        [LegendItem(*each) for each in kinds.values()],
+        emulated=study.emulated,
+    )
+    alt = "; ".join(segment.title for *_, segments, _ in lines for segment in segments)
+    return Figure(name, title, drawing, alt, data=name)
+
+
+def size_table(
+    study: Study,
+    name: str,
+    caption: str,
+    columns: Sequence[Column],
+    rows: Iterable[tuple[Curve, Point, Sequence[Value]]],
+) -> Table:
+    """A table whose rows begin with the size of a point; columns without a value are left out."""
+    lines = [*rows]
+    kept = [at for at in range(len(columns)) if any(values[at] is not None for *_, values in lines)]
+    return Table(
+        name,
+        caption,
+        [*size_columns(study), *(columns[at] for at in kept)],
+        [[*size_values(study, curve, point), *(row[at] for at in kept)] for curve, point, row in lines],
+        [sources(study, curve, point) for curve, point, _ in lines],
+    )
 
 
 def frame_table(name: str, caption: str, columns: Sequence[Column], frame: pd.DataFrame) -> Table:

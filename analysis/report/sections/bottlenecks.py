@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from analysis.draw.style import PHASE_NAMES
+from analysis.efficiency import Curve, Point
 from analysis.report import common
-from analysis.report.section import Column, RunLink, Section, Table, Value
+from analysis.report.section import Column, Section, Value
 from analysis.report.sentences import say
 from analysis.results.advice import Situation, advice, situation
 from analysis.results.bottlenecks import NEEDED, STRAGGLERS, Bottleneck, at_largest
@@ -15,33 +16,27 @@ NAMES = PHASE_NAMES | {STRAGGLERS: "the stragglers' compute and waiting"}
 
 def build(study: Study) -> Section | None:
     """None without measured phases."""
-    rows: list[list[Value]] = []
-    sources: list[list[RunLink]] = []
+    rows: list[tuple[Curve, Point, list[Value]]] = []
     conclusions = {}
     for curve in study.curves:
         parts, point = at_largest(study, curve), curve.points[-1]
         if parts is None:
             continue
         at = situation(study, curve, point)
-        conclusions[point.samples_per_s.value] = _conclusion(
-            common.point_name(study, curve, point), parts, at
-        )
-        for part in parts:
-            size = common.size_values(study, curve, point)
-            rows.append([*size, _name(part), part.share, part.ceiling, advice(part, at)])
-            sources.append(common.sources(study, curve, point))
+        place = common.point_name(study, curve, point)
+        conclusions[point.samples_per_s.value] = _conclusion(place, parts, at)
+        rows += [(curve, point, [_name(part), part.share, part.ceiling, advice(part, at)]) for part in parts]
     if not conclusions:
         return None
     columns = [
-        *common.size_columns(study),
         Column("part", "part"),
         Column("share", "of the step", "share"),
         Column("ceiling", "gain at most", "share", "gain-ceiling"),
         Column("advice", "to try"),
     ]
-    table = Table("bottlenecks", "Gain in throughput if all of the part vanished.", columns, rows, sources)
-    fastest = conclusions[max(conclusions)]
-    return Section("bottlenecks", "Bottlenecks", fastest, tables=[table] if rows else [])
+    caption = "Gain in throughput if all of the part vanished."
+    tables = [common.size_table(study, "bottlenecks", caption, columns, rows)] if rows else []
+    return Section("bottlenecks", "Bottlenecks", conclusions[max(conclusions)], tables=tables)
 
 
 def _conclusion(place: str, parts: list[Bottleneck], at: Situation) -> str:

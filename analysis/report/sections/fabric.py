@@ -84,24 +84,21 @@ def _nodes(run: RunDir, attempt: int) -> list[NodeFabric]:
 
 
 def _verdicts(study: Study, networks: list[_Network]) -> Table:
-    rows: list[list[Value]] = []
+    rows: list[tuple[Curve, Point, list[Value]]] = []
     for each in networks:
         logs = [node.nccl for node in each.nodes if node.nccl is not None]
         channels = sum(log.network_channels for log in logs)
         expected = [link for _, link in each.links if link.expected]
-        rows.append(
-            [
-                *common.size_values(study, each.curve, each.point),
-                _VERDICTS[each.verdict.verdict],
-                each.verdict.transport,
-                sum(log.gpudirect_channels for log in logs) / channels if channels else None,
-                next((log.version for log in logs if log.version), None),
-                sum(map(bool, map(_bytes, expected))) if each.nodes else None,
-                len(expected) if each.nodes else None,
-            ]
-        )
+        values: list[Value] = [
+            _VERDICTS[each.verdict.verdict],
+            each.verdict.transport,
+            sum(log.gpudirect_channels for log in logs) / channels if channels else None,
+            next((log.version for log in logs if log.version), None),
+            sum(map(bool, map(_bytes, expected))) if each.nodes else None,
+            len(expected) if each.nodes else None,
+        ]
+        rows.append((each.curve, each.point, values))
     columns = [
-        *common.size_columns(study),
         Column("verdict", "verdict"),
         Column("transport", "transport"),
         Column("gpudirect", "channels with GPUDirect", "share"),
@@ -109,8 +106,7 @@ def _verdicts(study: Study, networks: list[_Network]) -> Table:
         Column("links_used", "expected interfaces with traffic", "count"),
         Column("links_expected", "expected interfaces", "count"),
     ]
-    links = [common.sources(study, each.curve, each.point) for each in networks]
-    return Table("fabric", "Network of the repeat with the worst verdict.", columns, rows, links)
+    return common.size_table(study, "fabric", "Network of the repeat with the worst verdict.", columns, rows)
 
 
 def _links(where: str, shown: _Network) -> Table:

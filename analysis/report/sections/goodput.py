@@ -6,7 +6,8 @@ from functools import partial
 
 from analysis.draw.bars import Row, bars, stacked
 from analysis.draw.style import Axis, LegendItem
-from analysis.report.common import all_points, size_columns, size_values, sources
+from analysis.efficiency import Curve, Point
+from analysis.report.common import all_points, size_table
 from analysis.report.section import Column, Figure, Section, Table, Value
 from analysis.report.sentences import say
 from analysis.results.goodput import CLASSES, JobClass
@@ -67,26 +68,21 @@ def build(study: Study) -> Section | None:
 def _by_size(study: Study) -> list[Table]:
     """Means over the repeats of each size; no table without a finished run."""
     present = [name for name in CLASSES if any(time.seconds[name] for time in study.job_times.values())]
-    rows: list[list[Value]] = []
-    links = []
+    rows: list[tuple[Curve, Point, list[Value]]] = []
     for curve, point in all_points(study):
-        repeats = [link for link in sources(study, curve, point) if link.path in study.job_times]
-        times = [study.job_times[link.path] for link in repeats]
-        if not times:
-            continue
-        whole_s = [time.whole_s for time in times]
-        goodput = ratio_of_means([time.seconds["training"] for time in times], whole_s)
-        means = [share_mean([time.seconds[name] for time in times]) for name in present]
-        rows.append([*size_values(study, curve, point), goodput, share_mean(whole_s), *means])
-        links.append(repeats)
+        paths = [row["path"] for row in study.runs_of(curve, point)]
+        if times := [study.job_times[path] for path in paths if path in study.job_times]:
+            whole_s = [time.whole_s for time in times]
+            goodput = ratio_of_means([time.seconds["training"] for time in times], whole_s)
+            means = [share_mean([time.seconds[name] for time in times]) for name in present]
+            rows.append((curve, point, [goodput, share_mean(whole_s), *means]))
     columns = [
-        *size_columns(study),
         Column("goodput", "goodput", "share", "goodput"),
         Column("whole_s", "all time", "span"),
         *(Column(f"{name}_s", NAMES[name], "span", "goodput") for name in present),
     ]
     caption = "Time of a finished run by size, means over repeats."
-    return [Table("goodput", caption, columns, rows, links)] if rows else []
+    return [size_table(study, "goodput", caption, columns, rows)] if rows else []
 
 
 def _figure(study: Study, total: dict[JobClass, float], whole_s: float, runs: int) -> Figure:

@@ -6,7 +6,7 @@ import pandas as pd
 
 from analysis.efficiency import Curve, Point
 from analysis.report import common
-from analysis.report.section import Column, Section, Table, Value
+from analysis.report.section import Column, Section, Value
 from analysis.report.sentences import say
 from analysis.results.pop import (
     EFFICIENCY,
@@ -33,8 +33,8 @@ def build(study: Study) -> Section | None:
     """None if no size has the step records of all its ranks."""
     steps = study.frames.steps
     by_run = dict(list(steps[steps["measured"]].groupby("run", observed=True)))
-    rows: list[list[Value]] = []
-    points, lowest = [], []
+    rows: list[tuple[Curve, Point, list[Value]]] = []
+    lowest = []
     for curve, point in common.all_points(study):
         runs = _repeats(study, curve, point, by_run)
         if not runs:
@@ -43,21 +43,15 @@ def build(study: Study) -> Section | None:
         before = _repeats(study, curve, base, by_run) if base is not None and base is not point else []
         factors = {name: common.of_steps(point, value) for name, value in over_repeats(runs).items()}
         scaling = base and before and computation_scaling(runs, before, point.work_ratio(base))
-        size = common.size_values(study, curve, point)
-        rows.append([*size, *factors.values(), common.of_steps(point, scaling) if scaling else None])
-        points.append((curve, point))
+        rows.append((curve, point, [*factors.values(), common.of_steps(point, scaling) if scaling else None]))
         if point.world_size > 1:
             place = common.point_name(study, curve, point)
             lowest += [(name, factors[name], place) for name in FACTORS]
     if not lowest:
         return None
     name, value, place = min(lowest, key=lambda each: each[1].value)
-    columns = [
-        *common.size_columns(study),
-        *(Column(key, heading, "share", "pop-factors") for key, heading in NAMES.items()),
-    ]
-    links = [common.sources(study, curve, point) for curve, point in points]
-    table = Table("pop_factors", "Factors of the parallel efficiency.", columns, rows, links)
+    columns = [Column(key, heading, "share", "pop-factors") for key, heading in NAMES.items()]
+    table = common.size_table(study, "pop_factors", "Factors of the parallel efficiency.", columns, rows)
     conclusion = say("smallest_factor", name=NAMES[name], value=value, place=place)
     return Section("pop", "POP factors", conclusion, tables=[table])
 

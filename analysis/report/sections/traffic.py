@@ -6,16 +6,9 @@ from functools import partial
 
 from analysis.draw.bars import Row, Segment, bars
 from analysis.draw.style import Axis, LegendItem
-from analysis.report.common import (
-    all_points,
-    over_repeats,
-    point_name,
-    size_columns,
-    size_values,
-    sources,
-)
-from analysis.report.section import Column, Figure, Section, Table, Value
-from analysis.stats.estimates import Estimate
+from analysis.report.common import all_points, over_repeats, point_name, size_table
+from analysis.report.section import Column, Figure, Section
+from analysis.report.sentences import say
 from analysis.study import Study
 from analysis.units import number
 
@@ -29,61 +22,45 @@ _RATES = {
 
 def build(study: Study) -> Section | None:
     """None if no GPU reported traffic."""
-    rows: list[list[Value]] = []
-    points, links = [], []
+    rows, rates = [], []
     for curve, point in all_points(study):
         metrics = [study.metrics.get((curve.sweep, run)) for run in point.runs]
         gpus = [each.gpu for each in metrics if each is not None and each.gpu is not None]
         values = [over_repeats(point, [getattr(each, name) for each in gpus]) for name in _RATES]
-        if any(value is not None for value in values):
-            rows.append([*size_values(study, curve, point), *values])
-            points.append((point_name(study, curve, point), values))
-            links.append(sources(study, curve, point))
+        if any(values):
+            rows.append((curve, point, values))
+            paths = zip(_RATES.values(), values, strict=True)
+            place = point_name(study, curve, point)
+            rates += [(rate.value, place, *path) for path, rate in paths if rate is not None]
     if not rows:
         return None
-    table = Table(
-        "traffic",
-        "Rate of one GPU: mean over GPUs, samples of measured steps, and repeats.",
-        [
-            *size_columns(study),
-            *(Column(name, label, "B/s", "traffic") for name, (label, _) in _RATES.items()),
-        ],
-        rows,
-        links,
-    )
-    name, fastest, rate = max(
-        (
-            (name, label, value.value)
-            for name, values in points
-            for (label, _), value in zip(_RATES.values(), values, strict=True)
-            if value is not None
-        ),
-        key=lambda each: each[2],
-    )
-    conclusion = f"The busiest path is {fastest} on {name}: {number(rate / 1e9)} GB/s for each GPU."
+    columns = [Column(name, label, "B/s", "traffic") for name, (label, _) in _RATES.items()]
+    table = size_table(study, "traffic", "Mean rate of one GPU over measured steps.", columns, rows)
+    rate, place, path, _ = max(rates, key=lambda each: each[0])
     return Section(
         "traffic",
         "NVLink and PCIe traffic",
-        conclusion,
+        say("traffic", rate=rate / 1e9, place=place, path=path),
         tables=[table],
-        figures=[_figure(study, points, rate)],
+        figures=[_figure(study, rates)],
     )
 
 
-def _figure(study: Study, points: list[tuple[str, list[Estimate | None]]], highest: float) -> Figure:
-    rows = []
-    for name, values in points:
-        rows.append(Row(name))
-        for (label, colour), value in zip(_RATES.values(), values, strict=True):
-            if value is not None:
-                gigabytes = value.value / 1e9
-                text = f"{number(gigabytes)} GB/s"
-                rows.append(Row(label, [Segment(0, gigabytes, colour, f"{name}, {label}: {text}")], text))
+def _figure(study: Study, rates: list[tuple[float, str, str, str]]) -> Figure:
+    """Bars of these rates: bytes/s, size, path, colour."""
+    rows: list[Row] = []
+    headings = set()
+    for rate, place, path, colour in rates:
+        if place not in headings:
+            headings.add(place)
+            rows.append(Row(place))
+        text = f"{number(rate / 1e9)} GB/s"
+        rows.append(Row(path, [Segment(0, rate / 1e9, colour, f"{place}, {path}: {text}")], text))
     drawing = partial(
         bars,
         rows,
-        Axis("mean rate of a GPU (GB/s)", 0.0, highest / 1e9),
-        [LegendItem(label, colour) for label, colour in _RATES.values()],
+        Axis("mean rate of a GPU (GB/s)", 0.0, max(rates)[0] / 1e9),
+        [LegendItem(*each) for each in _RATES.values()],
         emulated=study.emulated,
     )
     alt = "; ".join(segment.title for row in rows for segment in row.segments)

@@ -8,9 +8,10 @@ from functools import partial
 from analysis.costs.energy import mean_watts
 from analysis.draw.bars import Row, Segment, bars
 from analysis.draw.style import PHASE_COLOURS, PHASE_NAMES, Axis
+from analysis.efficiency import Curve, Point
 from analysis.report import common
 from analysis.report.cells import cell
-from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
+from analysis.report.section import Column, Figure, Section, Table, Value
 from analysis.report.sentences import say
 from analysis.results.compute_loss import compute_causes
 from analysis.results.phases import PERSISTENT, TRANSIENT
@@ -26,7 +27,7 @@ from analysis.results.waterfall import (
 )
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
-from analysis.units import plural, resolved_s, seconds, signed, time_scale
+from analysis.units import plural, seconds, signed, time_scale
 
 STEPS = 1000
 """Steps that device-hours, money and joules count."""
@@ -78,69 +79,54 @@ def compute_cause(study: Study, shown: SizeWaterfall) -> str:
 
 
 def _table(study: Study, sizes: list[SizeWaterfall]) -> Table:
-    factors = [_factors(study, each) for each in sizes]
-    optional = [column for column in _optional(study) if any(column.name in each for each in factors)]
-    rows: list[list[Value]] = []
-    sources: list[list[RunLink]] = []
-    for each, factor in zip(sizes, factors, strict=True):
-        lost_s = each.whole.actual_s - each.whole.ideal_s
-        lines: list[tuple[str, Value, Value, float]] = [
-            (NAMES[part.name], part.seconds, part.share, part.seconds.value) for part in each.parts.shown
-        ]
-        lines.append(("sum: actual - ideal step", lost_s, 1 - each.whole.efficiency, lost_s))
-        for name, seconds_s, share, value_s in lines:
-            scaled = [factor[column.name] * value_s if column.name in factor else None for column in optional]
-            rows.append([*common.size_values(study, each.curve, each.point), name, seconds_s, share, *scaled])
-            sources.append(common.sources(study, each.curve, each.point))
     columns = [
-        *common.size_columns(study),
         Column("part", "part"),
         Column("seconds", "per step", "s", "waterfall"),
         Column("share", "of the step", "points", "waterfall"),
-        *optional,
-    ]
-    caption = "Time of each phase beyond the prediction of the base."
-    return Table("waterfall", caption, columns, rows, sources)
-
-
-def _optional(study: Study) -> list[Column]:
-    return [
         Column("throughput", "throughput lost", "samples/s", "waterfall"),
         Column("device_hours", f"device-hours / {STEPS:,} steps", "h", "waterfall"),
         Column("money", f"{study.prices.currency or 'money'} / {STEPS:,} steps", "currency", "waterfall"),
         Column("energy", f"energy / {STEPS:,} steps", "J", "waterfall"),
     ]
-
-
-def _factors(study: Study, each: SizeWaterfall) -> dict[str, float]:
-    runs = study.runs_of(each.curve, each.point)
-    price = study.prices.price_of(runs[0]["device"])
-    watts = mean_watts([study.metrics.get((row["sweep"], row["run"])) for row in runs])
-    return scales(each, STEPS, price, watts)
+    rows: list[tuple[Curve, Point, list[Value]]] = []
+    for each in sizes:
+        runs = study.runs_of(each.curve, each.point)
+        watts = mean_watts([study.metrics.get((row["sweep"], row["run"])) for row in runs])
+        factors = scales(each, STEPS, study.prices.price_of(runs[0]["device"]), watts)
+        lost_s = each.whole.actual_s - each.whole.ideal_s
+        lines: list[tuple[str, Value, Value, float]] = [
+            (NAMES[part.name], part.seconds, part.share, part.seconds.value) for part in each.parts.shown
+        ]
+        lines.append(("sum: actual - ideal step", lost_s, 1 - each.whole.efficiency, lost_s))
+        for *values, value_s in lines:
+            scaled = [factors.get(column.name) for column in columns[3:]]
+            units = [None if factor is None else factor * value_s for factor in scaled]
+            rows.append((each.curve, each.point, [*values, *units]))
+    caption = "Time of each phase beyond the prediction of the base."
+    return common.size_table(study, "waterfall", caption, columns, rows)
 
 
 def _peak_table(study: Study, sizes: list[SizeWaterfall]) -> list[Table]:
     """Parts from peak FLOP/s, where the FLOPs of the model and the peak of the device are known."""
-    rows: list[list[Value]] = []
-    sources: list[list[RunLink]] = []
+    rows: list[tuple[Curve, Point, list[Value]]] = []
     for each in sizes:
         point, first = each.point, study.metrics.get((each.curve.sweep, each.point.runs[0]))
         if first is None or not first.model_flops_per_sample or not first.peak_flops:
             continue
         peak_s = first.model_flops_per_sample * point.global_batch_size / (point.devices * first.peak_flops)
-        for name, length_s in from_peak(each.parts, peak_s).items():
-            if abs(share := length_s / each.whole.actual_s) >= SHOWN:
-                size = common.size_values(study, each.curve, point)
-                rows.append([*size, _peak_name(name), length_s, share])
-                sources.append(common.sources(study, each.curve, point))
+        parts: list[list[Value]] = [
+            [_peak_name(name), length_s, length_s / each.whole.actual_s]
+            for name, length_s in from_peak(each.parts, peak_s).items()
+            if abs(length_s) >= SHOWN * each.whole.actual_s
+        ]
+        rows += [(each.curve, point, part) for part in parts]
     columns = [
-        *common.size_columns(study),
         Column("part", "part"),
         Column("seconds", "per step", "s"),
         Column("share", "of the step", "share", "mfu"),
     ]
     caption = "The same step from the peak FLOP/s of the device, whose share is the MFU."
-    return [Table("waterfall_from_peak", caption, columns, rows, sources)] if rows else []
+    return [common.size_table(study, "waterfall_from_peak", caption, columns, rows)] if rows else []
 
 
 def _peak_name(name: str) -> str:
@@ -171,19 +157,14 @@ def _figure(study: Study, shown: SizeWaterfall) -> Figure:
         at_s = end_s
     actual = Segment(0.0, found.actual_s * factor, "faint", "actual step")
     rows.append(Row("actual step", [actual], seconds(found.actual_s)))
-    description = f"Waterfall at {place}: " + ", ".join(
-        [f"ideal step {seconds(found.ideal_s)}"]
-        + [f"{NAMES[part.name]} {_signed_s(part.seconds.value)}" for part in found.shown]
-        + [f"actual step {seconds(found.actual_s)}"]
+    lost = [f"{NAMES[part.name]} {seconds(part.seconds.value)}" for part in found.shown]
+    description = (
+        f"Waterfall at {place}: ideal step {seconds(found.ideal_s)}, {', '.join(lost)}, "
+        f"actual step {seconds(found.actual_s)}"
     )
     x = Axis(f"time of a step at {place} ({unit})", 0.0, highest_s * factor)
     drawing = partial(bars, rows, x, emulated=study.emulated)
     return Figure("waterfall", "From the ideal to the actual step", drawing, description, data="waterfall")
-
-
-def _signed_s(value_s: float) -> str:
-    """Seconds as in the table, with the sign of a loss: `+41.2 ms`, `-3.00 µs`; `0 µs`."""
-    return f"+{seconds(value_s)}" if resolved_s(value_s) > 0 else seconds(value_s)
 
 
 def _moved(part_s: Estimate, at_s: float, factor: float) -> Estimate:
