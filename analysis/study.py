@@ -13,12 +13,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis import utilization
-from analysis.costs.price_list import PriceList
 from analysis.efficiency import Curve, Point, scaling_curves, with_floors
 from analysis.overlaps import Overlap, overlaps_of
 from analysis.read import step_records, training_curves
 from analysis.read.frames import Frames, read_frames
 from analysis.read.link_rates import read_link_rates, unjudged_links
+from analysis.read.price_list import PriceList
 from analysis.read.step_records import RunId
 from analysis.results.caveats import Caveat, Subject, find
 from analysis.results.culprits import Diagnosis, diagnose

@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from analysis.costs.cost import samples_of, seconds_of
-from analysis.costs.price_list import PriceList, read_price_list
 from analysis.draw.style import png
 from analysis.efficiency import scaling_curves
 from analysis.read import attempts
 from analysis.read.frames import KnownState, load
+from analysis.read.price_list import PriceList, read_price_list
 from analysis.report import render
 from analysis.report.export import write_tables
 from analysis.report.section import Section
 from analysis.report.sections import build_all
 from analysis.report.summary import summarize
+from analysis.results.cost import samples_of, seconds_of
 from analysis.study import make_study
 from disttrain.errors import ConfigError, is_disk_full, message_of
 from disttrain.records.json_files import CorruptFile, read_json, write_bytes, write_json, write_text
@@ -34,7 +34,7 @@ class CostQuestion(NamedTuple):
     """What the user gave on costs."""
 
     prices: Path | None = None
-    """Price list (`analysis.costs.price_list`)."""
+    """Price list (`analysis.read.price_list`)."""
     deadline: str | None = None
     """Time within which a training must end, with its unit: `6h`."""
     samples: str | None = None

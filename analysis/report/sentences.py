@@ -13,6 +13,7 @@ from analysis.units import (
     bounds,
     interval,
     listed,
+    money,
     number,
     percent,
     plural,
@@ -63,13 +64,14 @@ def _macros() -> object:
         "plural": plural,
         "percent": percent,
         "rate": rate,
+        "money": money,
+        "span": span,
         "seconds": seconds,
         "seconds_bounds": _seconds_bounds,
         "nodes": lambda counts: (
             f"{listed([str(each) for each in counts])} node{'' if counts == [1] else 's'}"
         ),
         "of_all": _of_all,
-        "span": span,
         "upper_first": lambda text: text[:1].upper() + text[1:],
         "x": _x,
         "x_bounds": _x_bounds,

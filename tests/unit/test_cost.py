@@ -1,4 +1,4 @@
-"""Cost by size: cheapest in time, and the Pareto set."""
+"""Cost by size, the Pareto set, and energy per sample."""
 
 from __future__ import annotations
 
@@ -9,12 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.costs.cost import cheapest, pareto, samples_of, seconds_of, size_costs
 from analysis.efficiency import Curve, scaling_curves
 from analysis.read.frames import load
+from analysis.read.load import read_metrics
+from analysis.results.cost import (
+    device_watts,
+    energy_per_sample,
+    mean_watts,
+    pareto,
+    samples_of,
+    seconds_of,
+    size_costs,
+)
 from analysis.stats.estimates import not_stationary
 from disttrain.errors import ConfigError
-from tests.support.fake_runs import fake_sweep
+from disttrain.records.hardware import GpuSummary
+from disttrain.records.metrics import Metrics
+from tests.support.fake_runs import fake_run, fake_sweep
 
 pairs = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1)
 
@@ -38,37 +49,21 @@ def curve(tmp_path: Path) -> Curve:
 
 
 def test_time_hours_and_money_follow_from_the_throughput(curve: Curve) -> None:
-    costs = size_costs(curve, 1e6, {1: 2, 2: 4, 4: 8}, price_per_hour=3.0)
-    for cost, point in zip(costs, curve.points, strict=True):
+    costs = size_costs(curve, 1e6, price_per_hour=3.0)
+    for cost, point, devices in zip(costs, curve.points, (2, 4, 8), strict=True):
         assert cost.time_s.value == pytest.approx(1e6 / point.samples_per_s.value)
-        assert cost.device_hours.value == pytest.approx(cost.devices * cost.time_s.value / 3600)
+        assert cost.device_hours.value == pytest.approx(devices * cost.time_s.value / 3600)
         assert cost.money.value == pytest.approx(3 * cost.device_hours.value)
-        assert cost.meets is None
-    assert size_costs(curve, 1e6, {1: 2, 2: 4, 4: 8})[0].money is None
+    assert size_costs(curve, 1e6)[0].money is None
 
 
-def test_the_cheapest_size_within_the_deadline(curve: Curve) -> None:
-    devices = {1: 2, 2: 4, 4: 8}
-    one, two, four = (cost.time_s for cost in size_costs(curve, 1e6, devices))
-
-    def found(deadline_s: float) -> int | None:
-        best = cheapest(size_costs(curve, 1e6, devices, deadline_s=deadline_s))
-        return best and best.size
-
-    assert found(one.high) == 1
-    assert found(one.value) == 2  # one node may take longer: its interval includes the deadline
-    assert found(two.high) == 2
-    assert found(four.low / 2) is None
-    for deadline_s in (two.low, two.value):
-        meets = [cost.meets for cost in size_costs(curve, 1e6, devices, deadline_s=deadline_s)]
-        assert meets == ["no", "undecided", "yes"]
-
-
-def test_without_an_interval_the_deadline_is_undecided(curve: Curve) -> None:
-    drifting = [replace(point, samples_per_s=not_stationary(point.samples_per_s)) for point in curve.points]
-    costs = size_costs(replace(curve, points=drifting), 1e6, {1: 2, 2: 4, 4: 8}, deadline_s=1e9)
-    assert [cost.meets for cost in costs] == ["undecided"] * 3
-    assert cheapest(costs) is None
+def test_a_deadline_is_met_for_certain_or_not_or_unknown(curve: Curve) -> None:
+    two = size_costs(curve, 1e6)[1]
+    assert [two.meets(at) for at in (two.time_s.high, two.time_s.value, two.time_s.low * 0.99)] == [
+        "yes", "cannot tell", "no",
+    ]  # fmt: skip
+    drifting = replace(two, time_s=not_stationary(two.time_s))
+    assert drifting.meets(1e9) == "cannot tell"
 
 
 @pytest.mark.parametrize(
@@ -109,3 +104,57 @@ def test_differences_within_the_margin_dominate_nothing() -> None:
     points = [(100.0, 10.0), (100.5, 10.05), (150.0, 12.0)]
     assert pareto(points) == [True, False, False]
     assert pareto(points, 0.02) == [True, True, False]
+
+
+def measured(folder: Path, **gpu: float | None) -> Metrics:
+    none = dict.fromkeys(set(GpuSummary.model_fields) - {"schema_version"})
+    summary = GpuSummary.model_validate(
+        none | {"gpus": 4, "gpus_lost": 0, "samples": 9, "sampled_s": 20.0} | gpu
+    )
+    metrics, _ = read_metrics(fake_run(folder / "sweep" / "run").path)
+    assert metrics is not None
+    return metrics.model_copy(update={"gpu": summary, "samples_per_s": 50.0})
+
+
+def joules(metrics: Metrics) -> float | None:
+    energy = energy_per_sample([metrics])
+    return None if energy is None else energy.value
+
+
+def test_counters_count_before_samples_of_power(tmp_path: Path) -> None:
+    assert joules(measured(tmp_path, energy_j=20_000.0, power_mean_w=1.0)) == pytest.approx(20)
+    assert joules(measured(tmp_path, power_mean_w=300.0)) == pytest.approx(300 * 4 / 50)
+    assert joules(measured(tmp_path)) is None
+
+
+def test_counters_that_no_time_was_sampled_for_give_way_to_samples_of_power(tmp_path: Path) -> None:
+    none = measured(tmp_path, energy_j=20_000.0, sampled_s=0.0, power_mean_w=300.0)
+    assert joules(none) == pytest.approx(24)
+    half_a_second = measured(tmp_path, energy_j=600.0, sampled_s=0.5, power_mean_w=1.0)
+    assert joules(half_a_second) == pytest.approx(24)
+
+
+def test_energy_per_sample_needs_gpus_and_throughput(tmp_path: Path) -> None:
+    metrics = measured(tmp_path, power_mean_w=300.0)
+    for missing in ({"gpu": None}, {"samples_per_s": None}, {"samples_per_s": 0.0}):
+        assert joules(metrics.model_copy(update=missing)) is None
+
+
+def test_power_is_that_of_one_gpu(tmp_path: Path) -> None:
+    assert device_watts(measured(tmp_path, power_mean_w=300.0)) == pytest.approx(300)
+    assert device_watts(measured(tmp_path, energy_j=20_000.0)) == pytest.approx(20_000 / 20 / 4)
+    for none in (None, measured(tmp_path), measured(tmp_path).model_copy(update={"gpu": None})):
+        assert device_watts(none) is None
+
+
+def test_mean_power_needs_the_power_of_each_repeat(tmp_path: Path) -> None:
+    low, high = measured(tmp_path, power_mean_w=200.0), measured(tmp_path, power_mean_w=300.0)
+    assert mean_watts([low, high]) == pytest.approx(250)
+    assert mean_watts([low, None]) is None
+    assert mean_watts([measured(tmp_path)]) is None
+    assert mean_watts([]) is None
+
+
+def test_a_repeat_without_power_hides_the_mean(tmp_path: Path) -> None:
+    known, unknown = measured(tmp_path, power_mean_w=300.0), measured(tmp_path)
+    assert energy_per_sample([known, unknown]) is None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.costs.price_list import PriceList, read_price_list
+from analysis.read.price_list import PriceList, read_price_list
 from disttrain.errors import ConfigError
 
 

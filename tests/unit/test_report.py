@@ -10,7 +10,6 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from analysis.efficiency import scaling_curves
@@ -20,7 +19,7 @@ from analysis.report import render, scaling_text, write
 from analysis.report.__main__ import main
 from analysis.report.model import Report
 from analysis.report.section import Section
-from analysis.report.sections import build_all, cost
+from analysis.report.sections import build_all
 from analysis.report.summary import summarize
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
@@ -283,21 +282,6 @@ def test_learning_is_judged_against_the_unigram_entropy(tmp_path: Path) -> None:
     assert "unigram" not in section.conclusion
 
 
-def test_what_several_sweeps_used_is_told_of_each(tmp_path: Path) -> None:
-    small, large = fake_sweep(tmp_path, "small", nodes=(1,)), fake_sweep(tmp_path, "a_large", nodes=(2, 4))
-    both = Made([small, large])
-    own = [
-        f"{name}: {cost.cost_lines(report_of([sweep]).run_costs)[0]}"
-        for name, sweep in (("small", small), ("a_large", large))
-    ]
-    assert sorted(cost.cost_lines(both.report.run_costs, 2)) == sorted(own)
-    assert own[0].startswith("small: 0.0500 CPU rank-hours, of 3.00 that one start of each run may use")
-    text, shown = both.markdown, Page(both.page).text
-    for line in own:
-        assert f"\n\n{render.cell(line)}\n\n" in text
-        assert render.keep_units(line) in shown
-
-
 def test_the_line_that_opens_a_folded_table_is_the_first_clause_of_its_caption(tmp_path: Path) -> None:
     caption = "Time of a step, 1.5 ms: waiting. The floor is noise; it grows."
     assert render.title_of(caption) == "Time of a step, 1.5 ms"
@@ -305,24 +289,6 @@ def test_the_line_that_opens_a_folded_table_is_the_first_clause_of_its_caption(t
     opened = re.findall(r"<summary>(.*?)</summary>", Made([fake_sweep(tmp_path)]).page)
     assert "Time of each run over all attempts (9\N{NO-BREAK SPACE}rows)" in opened
     assert max(len(text) for text in opened) < 200
-
-
-def test_gpus_that_a_job_held_for_ranks_on_processors_are_named(tmp_path: Path) -> None:
-    table = load([fake_sweep(tmp_path, nodes=(1, 2), repeats=1)])
-    study = Study(table.assign(hours_unit="GPU-hours", device="cpu"), scaling_curves(table))
-    section = cost.build(study)
-    assert section is not None
-    assert section.paragraphs == [
-        "The jobs of 2 runs requested 1 GPU a node from Slurm, although their ranks ran on processors: the "
-        "hours are those of the GPUs that they held."
-    ]
-    failed_at_start = study.runs.assign(device=pd.array(["cpu", None], dtype="string"))
-    one = cost.build(replace(study, runs=failed_at_start))
-    assert one is not None
-    assert one.paragraphs[0].startswith("The jobs of 1 run requested")
-    on_gpus = cost.build(replace(study, runs=study.runs.assign(device="NVIDIA H100")))
-    assert on_gpus is not None
-    assert on_gpus.paragraphs == []
 
 
 @pytest.mark.usefixtures("empty_pngs")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from analysis.costs.price_list import PriceList
 from analysis.efficiency import scaling_curves
 from analysis.read.frames import load
+from analysis.read.price_list import PriceList
 from analysis.report.cells import cell
 from analysis.report.section import Section
 from analysis.report.sections import build_all, waterfall

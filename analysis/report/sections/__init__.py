@@ -24,7 +24,6 @@ from analysis.report.sections import (
     targets,
     traffic,
     training,
-    training_cost,
     utilization,
     waterfall,
 )
@@ -48,9 +47,8 @@ ORDER = (
     fabric,
     training,
     batch_size,
-    training_cost,
-    goodput,
     cost,
+    goodput,
     pop,
     runs,
     reproduction,

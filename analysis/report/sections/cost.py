@@ -1,27 +1,186 @@
-"""Cost of the runs: device-hours and queue time of all attempts."""
+"""Cost: one training at each size in time, device-hours, money and energy, and what the runs used."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 
+import pandas as pd
+
+from analysis.comparison import is_settled, trained_alike
+from analysis.draw.points import Points, points
+from analysis.draw.style import Axis
 from analysis.read.differences import run_config
+from analysis.report import common
 from analysis.report.model import RunCost
 from analysis.report.run_records import run_costs
-from analysis.report.section import Column, RunLink, Section, Table, Value
+from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
+from analysis.report.sentences import say
+from analysis.results.cost import J_PER_KWH, SizeCost, energy_per_sample, pareto, size_costs
+from analysis.stats.estimates import Estimate
+from analysis.stats.verdicts import EQUIVALENCE_MARGIN
 from analysis.study import Study
-from analysis.units import number, plural, span
+from analysis.units import money, number, plural, span
+
+_DOMINATED = "another point is faster and cheaper, or it is not ranked"
+_TIME_UNITS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"))
 
 
 def build(study: Study) -> Section | None:
     """None if no run has started."""
-    rows = run_costs(study.runs)
-    if not rows:
+    used = run_costs(study.runs)
+    samples = _samples(study)
+    costs = [] if samples is None else training_costs(study, samples)
+    if not used and not costs:
         return None
-    lines = cost_lines(rows, len(study.sweeps))
+    best = _pareto(study, costs)
+    sentences = [_training(study, costs, samples, emulated=kind) for kind in (False, True)] if samples else []
+    return Section(
+        "cost",
+        "Cost",
+        common.sentence([*sentences, _usage(study, used)]),
+        tables=[*([_costs(study, costs, best)] if costs else []), *([_used(study, used)] if used else [])],
+        figures=[_figure(study, costs, best)] if costs else [],
+    )
+
+
+def training_costs(study: Study, samples: float) -> list[SizeCost]:
+    """Costs of training on `samples` samples at the sizes of all curves."""
+    costs: list[SizeCost] = []
+    for curve in study.curves:
+        price = study.prices.price_of(study.runs_of(curve, curve.points[0])[0]["device"])
+        costs += size_costs(curve, samples, price)
+    return costs
+
+
+def _samples(study: Study) -> float | None:
+    """Samples of the training, the same for all curves: as given, or the planned steps of the base of the
+    first curve that has them, times its global batch."""
+    if study.samples or not study.curves:
+        return study.samples if study.curves else None
+    bases = ((curve, curve.base or curve.points[0]) for curve in study.curves)
+    planned = ((study.runs_of(curve, base)[0]["steps_total"], base) for curve, base in bases)
+    return next((float(steps) * base.global_batch_size for steps, base in planned if pd.notna(steps)), None)
+
+
+def _ranked(study: Study, costs: Sequence[SizeCost], *, emulated: bool) -> list[SizeCost]:
+    """The settled sizes, real or emulated ones; none where they trained differently."""
+    kind = [cost for cost in costs if cost.curve.emulated is emulated and is_settled(cost.point)]
+    return kind if trained_alike([study.runs_of(cost.curve, cost.point) for cost in kind]) else []
+
+
+def _spent(cost: SizeCost, costs: Sequence[SizeCost]) -> Estimate:
+    """Money where each size has a price, else device-hours."""
+    return cost.money if cost.money and all(each.money for each in costs) else cost.device_hours
+
+
+def _pareto(study: Study, costs: Sequence[SizeCost]) -> list[bool | None]:
+    """Whether no ranked size is faster and cheaper; None for sizes that are not ranked."""
+    best: dict[int, bool] = {}
+    for emulated in (False, True):
+        ranked = _ranked(study, costs, emulated=emulated)
+        marks = pareto(
+            [(cost.time_s.value, _spent(cost, costs).value) for cost in ranked], EQUIVALENCE_MARGIN
+        )
+        best |= {id(cost): mark for cost, mark in zip(ranked, marks, strict=True)}
+    return [best.get(id(cost)) for cost in costs]
+
+
+def _training(study: Study, costs: Sequence[SizeCost], samples: float | None, *, emulated: bool) -> str:
+    """Cheapest and fastest size, or the cheapest within the deadline; empty without a size of this kind."""
+    kind = [cost for cost in costs if cost.curve.emulated is emulated]
+    if not kind:
+        return ""
+    ranked = _ranked(study, costs, emulated=emulated)
+    settled = sum(is_settled(cost.point) for cost in kind)
+    deadline_s = study.deadline_s
+    in_time = ranked if deadline_s is None else [cost for cost in ranked if cost.meets(deadline_s) == "yes"]
+    return say(
+        "training_cost",
+        kind="" if len(kind) == len(costs) else "emulated " if emulated else "real ",
+        samples=samples,
+        reason="" if ranked else "their runs trained differently" if settled else "too few repeats",
+        deadline_s=deadline_s,
+        sizes=len(kind),
+        cheapest=min(in_time, key=lambda cost: _spent(cost, costs).value, default=None),
+        fastest=min(in_time, key=lambda cost: cost.time_s.value, default=None),
+        name=lambda cost: common.point_name(study, cost.curve, cost.point),
+        currency=study.prices.currency,
+    )
+
+
+def _costs(study: Study, costs: Sequence[SizeCost], best: Sequence[bool | None]) -> Table:
+    rows: list[list[Value]] = []
+    for cost, mark in zip(costs, best, strict=True):
+        size = common.size_values(study, cost.curve, cost.point)
+        meets = None if study.deadline_s is None else cost.meets(study.deadline_s)
+        spent = [cost.time_s, cost.device_hours, cost.money]
+        rows.append([*size, *spent, *_energy(study, cost), mark, meets])
+    columns = [
+        *common.size_columns(study),
+        Column("time_s", "time", "span", "training-cost"),
+        Column("device_hours", "device-hours", "h", "training-cost"),
+        Column("money", study.prices.currency or "money", "currency", "training-cost"),
+        Column("joules_per_sample", "GPU energy", "J/sample", "energy"),
+        Column("grams_per_sample", "CO2 / sample", "g", "energy"),
+        Column("pareto", "Pareto-optimal"),
+        Column("meets", "within the deadline"),
+    ]
+    kept = [at for at, _ in enumerate(columns) if any(row[at] is not None for row in rows)]
+    return Table(
+        "training_cost",
+        "One training at the measured throughput: its steps alone.",
+        [columns[at] for at in kept],
+        [[row[at] for at in kept] for row in rows],
+        [common.sources(study, cost.curve, cost.point) for cost in costs],
+    )
+
+
+def _energy(study: Study, cost: SizeCost) -> tuple[Estimate | None, Estimate | None]:
+    """Joules and grams of CO2 per sample."""
+    sweep = cost.curve.sweep
+    energy = energy_per_sample(
+        [study.metrics[sweep, run] for run in cost.point.runs if (sweep, run) in study.metrics]
+    )
+    grid = study.prices.grid_g_per_kwh
+    return energy, None if energy is None or grid is None else energy.scaled(grid / J_PER_KWH)
+
+
+def _usage(study: Study, used: Sequence[RunCost]) -> str:
+    """Hours by unit, attempts, queue time, and runs that held GPUs without using them."""
+    sums = []
+    for unit in sorted({row.unit for row in used}):
+        rows = [row for row in used if row.unit == unit]
+        bounds = [row.hours_bound for row in rows if row.hours_bound is not None]
+        sums.append((unit, sum(row.hours for row in rows), sum(bounds) if len(bounds) == len(rows) else None))
+    waits = [row.queue_wait_s for row in used if row.queue_wait_s is not None]
+    return say(
+        "usage",
+        sums=sums,
+        attempts=sum(row.attempts for row in used),
+        queue_s=sum(waits) if waits else None,
+        idle=len(list(_runs_with_idle_gpus(study, used))),
+    )
+
+
+def _runs_with_idle_gpus(study: Study, used: Sequence[RunCost]) -> Iterator[RunCost]:
+    """Runs whose jobs held GPUs while their ranks ran on processors."""
+    rows = {
+        (row["sweep"], row["run"]): row for row in study.runs.to_dict("records") if row["device"] == "cpu"
+    }
+    for run in used:
+        row = rows.get((run.sweep, run.run))
+        if run.unit == "GPU-hours" and row is not None and run_config(row).get("resources.gpus_per_node"):
+            yield run
+
+
+def _used(study: Study, used: Sequence[RunCost]) -> Table:
     paths = {(row.sweep, row.run): row.path for row in study.runs.itertuples()}
-    values: list[list[Value]] = [
+    rows: list[list[Value]] = [
         [
-            RunLink(_name(study, row), paths[row.sweep, row.run]),
+            RunLink(
+                row.run if len(study.sweeps) == 1 else f"{row.sweep}/{row.run}", paths[row.sweep, row.run]
+            ),
             row.state,
             row.attempts,
             row.hours,
@@ -30,75 +189,46 @@ def build(study: Study) -> Section | None:
             row.queue_wait_s,
             row.source,
         ]
-        for row in rows
+        for row in used
     ]
-    table = Table(
-        "run_costs",
-        "Use of each started run over all attempts, finished or not.",
-        [
-            Column("run", "run"),
-            Column("state", "state"),
-            Column("attempts", "attempts", "count"),
-            Column("hours", "used", "h", "device-hours"),
-            Column("unit", "unit"),
-            Column("hours_bound", "limit per start", "h", "device-hours"),
-            Column("queue_wait_s", "queue time", "span"),
-            Column("source", "source"),
-        ],
-        values,
+    columns = [
+        Column("run", "run"),
+        Column("state", "state"),
+        Column("attempts", "attempts", "count"),
+        Column("hours", "used", "h", "device-hours"),
+        Column("unit", "unit"),
+        Column("hours_bound", "limit per start", "h", "device-hours"),
+        Column("queue_wait_s", "queue time", "span"),
+        Column("source", "source"),
+    ]
+    return Table("run_costs", "Use of each started run over all attempts, finished or not.", columns, rows)
+
+
+def _figure(study: Study, costs: Sequence[SizeCost], best: Sequence[bool | None]) -> Figure:
+    currency = study.prices.currency if all(cost.money for cost in costs) else None
+    longest_s = max(cost.time_s.value for cost in costs)
+    size_s, unit = next((each for each in _TIME_UNITS if each[0] <= longest_s), (1.0, "s"))
+    spent = [_spent(cost, costs) for cost in costs]
+    titles = [
+        f"{common.point_name(study, cost.curve, cost.point)}: {span(cost.time_s.value)}, "
+        f"{(money if currency else number)(value.value)} {currency or 'device-hours'}"
+        f"{'' if mark else f'; {_DOMINATED}'}"
+        for cost, value, mark in zip(costs, spent, best, strict=True)
+    ]
+    shown = []
+    for curve in study.curves:
+        at = [index for index, cost in enumerate(costs) if cost.curve is curve]
+        times, values = [costs[index].time_s.value / size_s for index in at], [spent[index] for index in at]
+        sizes = [plural(costs[index].point.size, curve.unit) for index in at]
+        pale = [place for place, index in enumerate(at) if not best[index]]
+        texts = [titles[index] for index in at]
+        shown.append(Points(curve.label, times, values, texts, texts=sizes, pale=pale))
+    highest = max(value.high or value.value for value in spent)
+    drawing = partial(
+        points,
+        shown,
+        Axis(f"time of the training ({unit})", 0.0, 1.1 * longest_s / size_s),
+        Axis(f"cost ({currency})" if currency else "device-hours", 0.0, 1.15 * highest),
+        emulated=study.emulated,
     )
-    first, rest = (lines[0], []) if len(lines) == 1 else ("", lines)
-    return Section(
-        "cost", "Cost of the runs", first, paragraphs=[*rest, *_unused_gpus(study, rows)], tables=[table]
-    )
-
-
-def _unused_gpus(study: Study, rows: Sequence[RunCost]) -> list[str]:
-    """A sentence on jobs that held GPUs while their ranks ran on processors; empty without any."""
-    known = study.runs[study.runs["device"].notna()]  # a run that failed at its start has no device
-    paths = {(row.sweep, row.run): row.path for row in known.itertuples() if row.device == "cpu"}
-    held = [
-        run_config({"path": paths[row.sweep, row.run]}).get("resources.gpus_per_node")
-        for row in rows
-        if row.unit == "GPU-hours" and (row.sweep, row.run) in paths
-    ]
-    if not held:
-        return []
-    counts = sorted({count for count in held if isinstance(count, int)})
-    gpus = f"{plural(counts[0], 'GPU')} a node" if len(counts) == 1 else "GPUs"
-    return [
-        f"The jobs of {plural(len(held), 'run')} requested {gpus} from Slurm, although their ranks ran on "
-        "processors: the hours are those of the GPUs that they held."
-    ]
-
-
-def _name(study: Study, row: RunCost) -> str:
-    return row.run if len(study.sweeps) == 1 else f"{row.sweep}/{row.run}"
-
-
-def cost_lines(rows: Sequence[RunCost], sweeps: int = 1) -> list[str]:
-    """GPU-hours and queue time of each sweep, and the hours that its time limits allow; one line a sweep.
-
-    Each line names its sweep if the report covers several `sweeps`.
-    """
-    lines = []
-    for sweep in dict.fromkeys(row.sweep for row in rows):
-        line = _cost_line([row for row in rows if row.sweep == sweep])
-        lines.append(f"{sweep}: {line}" if sweeps > 1 else line)
-    return lines
-
-
-def _cost_line(rows: Sequence[RunCost]) -> str:
-    sums = []
-    for unit in sorted({row.unit for row in rows}):
-        own = [row for row in rows if row.unit == unit]
-        bounds = [row.hours_bound for row in own]
-        bound = sum(value for value in bounds if value is not None)
-        limit = "" if None in bounds else f", of {number(bound)} that one start of each run may use"
-        sums.append(f"{number(sum(row.hours for row in own))} {unit}{limit}")
-    starts = f"{plural(sum(row.attempts for row in rows), 'attempt')} of {plural(len(rows), 'run')}"
-    waits = [row.queue_wait_s for row in rows if row.queue_wait_s is not None]
-    queue = f", {span(sum(waits))} in queues" if waits else ""
-    by = {"sacct": "Slurm's accounting", "timestamps": "the attempts' own times"}
-    sources = " and ".join(by[name] for name in sorted({row.source for row in rows}))
-    return f"{'; '.join(sums)}. {starts}{queue}; by {sources}."
+    return Figure("training_cost", "Cost against time", drawing, "; ".join(titles), data="training_cost")

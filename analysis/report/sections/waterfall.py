@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from analysis.costs.energy import mean_watts
 from analysis.draw.bars import Row, Segment, bars
 from analysis.draw.style import PHASE_COLOURS, PHASE_NAMES, Axis
 from analysis.efficiency import Curve, Point
@@ -14,6 +13,7 @@ from analysis.report.cells import cell
 from analysis.report.section import Column, Figure, Section, Table, Value
 from analysis.report.sentences import say
 from analysis.results.compute_loss import compute_causes
+from analysis.results.cost import mean_watts
 from analysis.results.phases import PERSISTENT, TRANSIENT
 from analysis.results.waterfall import (
     NAMED,

@@ -1,1 +1,0 @@
-"""Cost, energy and carbon of training."""

@@ -1,0 +1,126 @@
+"""Cost of training at each measured size: time, device-hours, money and energy; the Pareto set.
+
+With X(N) the throughput and D the number of devices at N, training on n samples takes n / X(N) seconds and
+D n / X(N) / 3600 device-hours. Start-up, validation and repeated work are not part of either
+(`analysis.results.goodput`). The bounds are those of the throughput. Sizes between measured ones are not
+estimated.
+
+The energy is that of the GPUs alone: hosts, network and cooling are not measured. With P the mean power of
+one GPU over the measured steps, energy per sample e = P D / X (J), and carbon per sample = e / 3.6e6 x grid
+intensity (g; intensity in g CO2 per kWh).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from analysis.efficiency import Curve, Point
+from analysis.stats.estimates import Estimate, geometric_mean
+from disttrain.errors import ConfigError
+from disttrain.records.metrics import Metrics
+
+J_PER_KWH = 3.6e6
+_SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+Meets = Literal["yes", "no", "cannot tell"]
+
+
+@dataclass(frozen=True)
+class SizeCost:
+    """Cost of the training at one size."""
+
+    curve: Curve
+    point: Point
+    time_s: Estimate
+    device_hours: Estimate
+    money: Estimate | None
+    """In the currency of the price list; None without a price."""
+
+    def meets(self, deadline_s: float) -> Meets:
+        """Whether the training ends within the deadline; unknown where the deadline lies in the interval, and
+        without an interval."""
+        low, high = self.time_s.low, self.time_s.high
+        if low is None or high is None:
+            return "cannot tell"
+        return "yes" if high <= deadline_s else "no" if low > deadline_s else "cannot tell"
+
+
+def size_costs(curve: Curve, samples: float, price_per_hour: float | None = None) -> list[SizeCost]:
+    """Cost of training on `samples` samples at each size of the curve, smallest first.
+
+    `price_per_hour`: of one device; None without a price.
+    """
+    costs = []
+    for point in curve.points:
+        time_s = point.samples_per_s.inverse(samples)
+        hours = time_s.scaled(point.devices / 3600)
+        money = None if price_per_hour is None else hours.scaled(price_per_hour)
+        costs.append(SizeCost(curve, point, time_s, hours, money))
+    return costs
+
+
+def pareto(points: Sequence[tuple[float, float]], margin: float = 0.0) -> list[bool]:
+    """Whether no other point is smaller in one coordinate and not larger in the other.
+
+    `margin` is a fraction: smaller differences are none.
+    """
+    least, most = 1 / (1 + margin), 1 + margin
+    return [
+        not any(a <= most * x and b <= most * y and (a < least * x or b < least * y) for a, b in points)
+        for x, y in points
+    ]
+
+
+def device_watts(metrics: Metrics | None) -> float | None:
+    """Power of one GPU over the measured steps of one run, by the energy counters where they exist, else the
+    mean of the power samples; None where it was not measured."""
+    gpu = None if metrics is None else metrics.gpu
+    if gpu is None:
+        return None
+    if gpu.energy_j is not None and gpu.sampled_s > 0:
+        return gpu.energy_j / gpu.sampled_s / gpu.gpus
+    return gpu.power_mean_w
+
+
+def mean_watts(runs: Sequence[Metrics | None]) -> float | None:
+    """Mean power of one GPU over repeats; None if a repeat has none."""
+    powers = [watts for metrics in runs if (watts := device_watts(metrics)) is not None]
+    return sum(powers) / len(powers) if powers and len(powers) == len(runs) else None
+
+
+def energy_per_sample(runs: Sequence[Metrics]) -> Estimate | None:
+    """Joules of all GPUs per sample, geometric mean over repeats; None if a repeat has none."""
+    joules = [
+        watts * metrics.gpu.gpus / metrics.samples_per_s
+        for metrics in runs
+        if (watts := device_watts(metrics)) and metrics.gpu and metrics.samples_per_s
+    ]
+    return geometric_mean(joules) if joules and len(joules) == len(runs) else None
+
+
+def seconds_of(deadline: str) -> float:
+    """Seconds of a time with its unit: `90min`, `6h`, `1.5d`.
+
+    Raises:
+        ConfigError: it is no such time.
+    """
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(s|min|h|d)\s*", deadline)
+    if match is None or not float(match[1]):
+        raise ConfigError(f"--deadline={deadline!r}: a time above 0 with its unit (s, min, h, d), such as 6h")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def samples_of(count: str) -> float:
+    """A number of samples: `50000`, `1.2e9`.
+
+    Raises:
+        ConfigError: it is no number above 0.
+    """
+    with contextlib.suppress(ValueError):
+        if 0 < float(count) < math.inf:
+            return float(count)
+    raise ConfigError(f"--samples={count!r}: the samples to train on, a number above 0, such as 1.2e9")
