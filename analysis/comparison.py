@@ -16,6 +16,7 @@ from analysis.efficiency import Curve, Point, rate_ratio
 from analysis.results.caveats import losses_apart
 from analysis.results.claims import WIDE
 from analysis.stats.estimates import Estimate
+from analysis.stats.repeats import two_groups
 from analysis.stats.verdicts import EQUIVALENCE_MARGIN, Verdict, compare, verdicts
 
 STRATEGY = "parallel.strategy"
@@ -103,14 +104,14 @@ def strategies(curves: Sequence[Curve], margin: float = EQUIVALENCE_MARGIN) -> l
 def configurations(
     lead: Curve, curves: Sequence[Curve], margin: float = EQUIVALENCE_MARGIN
 ) -> list[PointComparison]:
-    """Points of `lead` against points of the same shape of the other curves of its sweep.
+    """Points of `lead`, the fastest curve, against points of the same shape of the others of its sweep.
 
     Curves that differ in the strategy alone are left out: `strategies` compares them.
     """
     others = [each for each in curves if each.sweep == lead.sweep and each.emulated == lead.emulated]
     keys = [key for key in lead.axes if key != STRATEGY]
     differing = [each for each in others if any(each.axes.get(key) != lead.axes[key] for key in keys)]
-    return _compared([(lead, other) for other in differing], margin)
+    return _compared([(lead, other) for other in differing], margin, best_of=len(differing) + 1)
 
 
 def fastest(lead: Curve, curves: Sequence[Curve], margin: float = EQUIVALENCE_MARGIN) -> bool:
@@ -126,7 +127,7 @@ def _matches(curve: Curve, other: Curve) -> bool:
     return curve.emulated == other.emulated and all(curve.axes[key] == other.axes[key] for key in common)
 
 
-def _compared(pairs: Sequence[tuple[Curve, Curve]], margin: float) -> list[PointComparison]:
+def _compared(pairs: Sequence[tuple[Curve, Curve]], margin: float, best_of: int = 2) -> list[PointComparison]:
     found = [
         (curve, point, other, base)
         for curve, other in pairs
@@ -138,12 +139,11 @@ def _compared(pairs: Sequence[tuple[Curve, Curve]], margin: float) -> list[Point
     comparisons = [
         compare(point.samples_per_s_by_run, base.samples_per_s_by_run, margin) for _, point, _, base in found
     ]
-    judged = verdicts(comparisons)
+    judged = verdicts(comparisons, best_of=best_of)
     rows = []
     for (curve, point, other, base), verdict in zip(found, judged, strict=True):
-        unstable = "not stationary" in (point.samples_per_s.basis, base.samples_per_s.basis)
-        settled: Verdict = "unsettled" if unstable else verdict
-        reason = _reason(point, base, unstable=unstable) if settled == "unsettled" else ""
+        reason = _obstacle(point, base) or ("the interval is too wide" if verdict == "unsettled" else "")
+        settled: Verdict = "unsettled" if reason else verdict
         rows.append(PointComparison(curve, point, other, base, rate_ratio(point, base), settled, reason))
     return rows
 
@@ -155,9 +155,11 @@ def _differ_in_messages_alone(curve: Curve, other: Curve) -> bool:
     return bool(differing) and all(key.startswith(_MESSAGES) for key in differing)
 
 
-def _reason(point: Point, base: Point, *, unstable: bool) -> str:
-    if unstable:
+def _obstacle(point: Point, base: Point) -> str:
+    """The reason for which two points cannot be compared; empty if they can."""
+    if "not stationary" in (point.samples_per_s.basis, base.samples_per_s.basis):
         return "not stationary"
     if min(len(point.runs), len(base.runs)) == 1:
         return "one repeat"
-    return "the interval is too wide"
+    grouped = any(two_groups(each.samples_per_s_by_run) for each in (point, base))
+    return "repeats fall into two groups" if grouped else ""

@@ -58,8 +58,8 @@ _ALL = (
         "equivalent: 1/1.02 < X / X(base) < 1.02",
         "Equivalent: two one-sided t tests on logarithms place the ratio within the margin. Faster, slower: "
         "Welch's t test on logarithms finds a difference. Unsettled: neither, or one repeat, which is not "
-        "tested. The verdicts of one section "
-        "together have a share of false findings of at most 5 %.",
+        "tested. At most 5 % of the differences that a section finds are false on average; a single one of "
+        "them may be.",
         "Schuirmann, J. Pharmacokinetics and Biopharmaceutics 1987; Benjamini and Hochberg, JRSS B 1995",
     ),
     Definition(

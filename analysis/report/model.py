@@ -171,6 +171,15 @@ class ProvenanceItem(ReportPart):
     values: list[str]
 
 
+class RepeatPlan(ReportPart):
+    """Repeats a side that settle a difference in throughput in 80 % of comparisons."""
+
+    spread: float
+    """Standard deviation of the logarithm of a repeat, over all sizes with more than one."""
+    needed: dict[str, int | None]
+    """By difference in percent; null above 100 repeats."""
+
+
 class Report(ReportPart):
     """`report.json`."""
 
@@ -193,6 +202,8 @@ class Report(ReportPart):
     caveats: list[CaveatPart]
     """The gravest first."""
     curves: list[Curve]
+    repeat_plan: RepeatPlan | None
+    """Null without a size with more than one repeat."""
     training_quality: list[TrainingQuality]
     figures: list[FigureSpec]
     sections: list[SectionPart]

@@ -16,6 +16,7 @@ from analysis.report.model import (
     DefinitionPart,
     ExcludedRun,
     FigureSpec,
+    RepeatPlan,
     Report,
     Run,
     SectionPart,
@@ -25,6 +26,7 @@ from analysis.report.run_records import none_if_missing, provenance, run_costs, 
 from analysis.report.section import Figure, RunLink, Section, Table, Value
 from analysis.results.caveats import Caveat
 from analysis.stats.estimates import CONFIDENCE, Estimate
+from analysis.stats.repeats import repeats_needed, spread_of
 from analysis.study import Study
 
 
@@ -47,6 +49,7 @@ def summarize(study: Study, sections: Sequence[Section], generated: str) -> Repo
         definitions=[DefinitionPart(**asdict(each)) for each in DEFINITIONS.values()],
         caveats=[_caveat(study, caveat) for caveat in study.caveats],
         curves=list(curves),
+        repeat_plan=repeat_plan(study),
         training_quality=[row for curve in curves for row in training_quality(curve, included)],
         runs=[Run(**_fields(Run, row)) for row in included.to_dict("records")],
         excluded_runs=[
@@ -68,6 +71,15 @@ def _caveat(study: Study, caveat: Caveat) -> CaveatPart:
         runs=sorted("/".join(Path(path).parts[-2:]) for path in caveat.runs),
         forbids=sorted(caveat.forbids),
     )
+
+
+def repeat_plan(study: Study) -> RepeatPlan | None:
+    """Repeats that differences of 5 % and 2 % need at the spread of these runs."""
+    spread = spread_of([point.samples_per_s_by_run for curve in study.curves for point in curve.points])
+    if spread is None:
+        return None
+    needed = {str(percents): repeats_needed(spread, percents / 100) for percents in (5, 2)}
+    return RepeatPlan(spread=spread, needed=needed)
 
 
 def _figure(study: Study, figure: Figure) -> FigureSpec:

@@ -13,13 +13,13 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from analysis.efficiency import Curve, Point
 from analysis.read.attempts import one_machine_of
 from analysis.read.differences import run_config
 from analysis.read.samples import OTHER_LOAD, busy_shares
+from analysis.stats.repeats import two_groups
 from analysis.units import listed
 
 if TYPE_CHECKING:
@@ -47,12 +47,6 @@ LATE_SHARE = 0.01
 """Emulated passes draw a warning if they end later than planned by more than this share of the step."""
 SKIPPED_SHARE = 0.01
 """Skipped updates draw a warning from this share on. The search for a loss scale skips a few."""
-
-
-GROUPS_APART = 8
-"""Repeats fall into two groups if the gap between them is so many times the range of either group, which
-happens to 2 % of four equal repeats, and above `GROUPS_MARGIN` of the step."""
-GROUPS_MARGIN = 0.03
 _NO_RATIO: frozenset[Subject] = frozenset({"headline", "cost ranking"})
 
 
@@ -383,16 +377,3 @@ def _of_sizes(sizes: _Sizes) -> Iterator[Caveat]:
         rows = [row for point, _ in grouped for row in sizes.runs[point.size]]
         numbers = {"at": sizes.named(point for point, _ in grouped), "means": grouped[-1][1]}
         yield Caveat("two groups", Gravity.GRAVE, _paths(rows), numbers, _NO_RATIO)
-
-
-def two_groups(values: Sequence[float]) -> tuple[float, float] | None:
-    """Means of two groups of repeats, split at the largest gap; None without such groups, or for fewer than
-    four values."""
-    known = np.sort(values)
-    if len(known) < 4:
-        return None
-    split = 1 + int(np.argmax(np.diff(known)))
-    low, high = known[:split], known[split:]
-    gap = high[0] - low[-1]
-    apart = gap > max(GROUPS_APART * np.ptp(low), GROUPS_APART * np.ptp(high), GROUPS_MARGIN * low.mean())
-    return (float(low.mean()), float(high.mean())) if apart and min(len(low), len(high)) > 1 else None

@@ -6,7 +6,9 @@
 - *Unsettled*: neither; more repeats are needed. One repeat on a side always is.
 
 Equivalence goes first: with many repeats, a ratio of 1.001 differs from one and does not matter. Many
-comparisons are corrected together by Benjamini and Hochberg (1995), which bounds the share of false findings.
+comparisons are corrected together by Benjamini and Hochberg (1995): controlled is the share of false findings
+among all findings, not the chance of a single one. The best of k configurations, compared with the others, is
+faster than they by chance; its p values are multiplied by k / 2.
 
     >>> verdicts([compare([200.0, 202.0, 201.0], [100.0, 101.0, 100.5])])
     ['faster']
@@ -56,9 +58,17 @@ def compare(values: ArrayLike, base: ArrayLike, margin: float = EQUIVALENCE_MARG
     )
 
 
-def verdicts(comparisons: Sequence[Comparison], level: float = 1 - CONFIDENCE) -> list[Verdict]:
-    """The verdict on each comparison, with a share of false findings of at most `level` among all of them."""
-    different = benjamini_hochberg([each.p_difference for each in comparisons])
+def verdicts(
+    comparisons: Sequence[Comparison], level: float = 1 - CONFIDENCE, best_of: int = 2
+) -> list[Verdict]:
+    """The verdict on each comparison, with a share of false findings of at most `level` among all of them.
+
+    `best_of`: number of configurations of which the compared one is the best, 2 for one that was not chosen.
+    Of ten equal configurations, the best is called faster than any other in at most 2 % (by simulation;
+    without the correction in 4 to 9 %).
+    """
+    chosen = max(1.0, best_of / 2)
+    different = benjamini_hochberg([min(1.0, chosen * each.p_difference) for each in comparisons])
     equivalent = benjamini_hochberg([each.p_equivalence for each in comparisons])
     return [
         _verdict(each, p_different < level, p_equivalent < level)

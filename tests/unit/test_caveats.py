@@ -14,7 +14,7 @@ from analysis.read.attempts import preflight_columns
 from analysis.read.load import load
 from analysis.report.headline import caveat_text
 from analysis.report.run_records import provenance
-from analysis.results.caveats import Caveat, Gravity, two_groups
+from analysis.results.caveats import Caveat, Gravity
 from analysis.study import Study, make_study
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
@@ -228,9 +228,3 @@ def test_a_run_counts_as_warned_if_any_of_its_starts_was(
         mode = "off" if start == "skipped" else "basic"
         write_json(run.attempt(number).preflight, verdict_record(number, mode, ["n1"], [], {}, problems))
     assert preflight_columns(run)["preflight"] == verdict
-
-
-def test_repeats_in_two_groups_are_told_from_spread() -> None:
-    assert two_groups([40.0, 40.2, 52.0, 52.1]) == pytest.approx((40.1, 52.05))
-    for equal in ([40.0, 41.0, 42.0, 43.5], [40.0, 40.1, 40.2, 52.0], [40.0, 40.0, 40.5, 40.5], [40.0, 52.0]):
-        assert two_groups(equal) is None

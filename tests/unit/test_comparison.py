@@ -231,6 +231,14 @@ def test_a_point_that_is_not_stationary_settles_nothing(tmp_path: Path, side: in
     assert (found.verdict, found.reason) == ("unsettled", "not stationary")
 
 
+def test_repeats_in_two_groups_settle_nothing(tmp_path: Path) -> None:
+    grouped = steady(tmp_path, "grouped", [0.080, 0.0801, 0.104, 0.1041])
+    once = steady(tmp_path, "once", [0.3, 0.301])
+    found = comparison.against(curves_of(grouped), curves_of(once))
+    reasons = {(each.verdict, each.reason) for each in found}
+    assert reasons == {("unsettled", "repeats fall into two groups")}
+
+
 def test_differences_name_config_code_and_environment(tmp_path: Path) -> None:
     new, old = (
         fake_sweep(tmp_path, "new", nodes=(1,)),

@@ -146,6 +146,8 @@ def test_the_files_agree_and_stand_alone(tmp_path: Path) -> None:
     twin = json.loads((out / "report.json").read_text(), parse_constant=pytest.fail)
     report = Report.model_validate(twin)
     assert twin["schema_version"] == 6
+    assert report.repeat_plan is not None
+    assert report.repeat_plan.needed.keys() == {"5", "2"}
     assert str(tmp_path) not in text + (out / "report.md").read_text() + json.dumps(twin)
     for point in report.curves[0].points:
         assert point.efficiency is not None

@@ -101,6 +101,21 @@ def test_many_comparisons_of_equal_configurations_find_no_difference_at_the_stat
     assert false / 200 <= 0.08
 
 
+def best_is_faster(correct: bool) -> float:
+    """Share of sweeps of ten equal configurations of which the best is called faster than another one."""
+    rng, faster = np.random.default_rng(6), 0
+    for _ in range(200):
+        rates = np.exp(rng.normal(0, 0.01, (10, 5)))
+        best = int(np.log(rates).mean(axis=1).argmax())
+        found = [compare(rates[best], each) for each in np.delete(rates, best, axis=0)]
+        faster += "faster" in verdicts(found, best_of=10 if correct else 2)
+    return faster / 200
+
+
+def test_the_best_of_equal_configurations_is_seldom_faster() -> None:
+    assert best_is_faster(correct=True) <= 0.03 < 0.05 < best_is_faster(correct=False)
+
+
 def test_a_comparison_that_could_not_be_made_does_not_count_among_the_others() -> None:
     assert benjamini_hochberg([0.01, float("nan"), 0.04])[::2] == pytest.approx([0.02, 0.04])
     assert np.isnan(benjamini_hochberg([float("nan")])).all()
