@@ -76,20 +76,17 @@ def sources(study: Study, curve: Curve, point: Point) -> list[RunLink]:
     return [RunLink(row["run"], row["path"]) for row in study.runs_of(curve, point)]
 
 
-def point_legend(study: Study) -> list[LegendItem]:
-    """Legend of the lines of runs: sizes of a single curve, else curves."""
-    items: dict[str, LegendItem] = {}
-    for curve, point, colour in coloured_points(study):
-        name = plural(point.size, curve.unit) if len(study.curves) == 1 else curve.label
-        items.setdefault(name, LegendItem(name, colour, True, key=name))
-    return list(items.values())
-
-
-def size_legend(study: Study) -> list[LegendItem]:
-    """Legend of the dashes of `size_dashes`; empty on a single curve, whose colours name the sizes."""
-    if len(study.curves) == 1:
-        return []
-    return [LegendItem(name, "ink", True, dashes) for name, dashes in _dashes_by_size(study).items()]
+def run_legend(study: Study) -> list[LegendItem]:
+    """Legend of `run_lines`."""
+    colours = {
+        plural(point.size, curve.unit) if len(study.curves) == 1 else curve.label: colour
+        for curve, point, colour in coloured_points(study)
+    }
+    dashes = _dashes_by_size(study) if len(study.curves) > 1 else {}
+    return [
+        *(LegendItem(name, colour, True, key=name) for name, colour in colours.items()),
+        *(LegendItem(name, "ink", True, pattern) for name, pattern in dashes.items()),
+    ]
 
 
 def _dashes_by_size(study: Study) -> dict[str, tuple[int, ...]]:

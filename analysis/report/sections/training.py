@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import pandas as pd
 
-from analysis.draw.points import lines
+from analysis.draw.points import Line, lines
 from analysis.draw.style import Axis
-from analysis.report.common import (
-    RUN_COLUMNS,
-    all_points,
-    frame_table,
-    point_legend,
-    run_lines,
-    size_legend,
-)
+from analysis.report.common import RUN_COLUMNS, frame_table, run_legend, run_lines
 from analysis.report.model import TrainingQuality
 from analysis.report.run_records import training_quality
 from analysis.report.section import Column, Figure, Section, Table, Value
@@ -62,34 +56,30 @@ def _skipped(study: Study) -> str:
 
 
 def _table(study: Study, rows: list[TrainingQuality]) -> Table:
-    measures = {
-        "train_loss": Column("train_loss", "training loss", "loss", "loss"),
-        "valid_loss": Column("valid_loss", "validation loss", "loss", "loss"),
-        "bits_per_byte": Column("bits_per_byte", "bits per byte", "loss", "loss"),
-        "unigram_entropy_bits": Column("unigram_entropy_bits", "unigram entropy (bits)", "loss", "loss"),
-        "accuracy": Column("accuracy", "accuracy", "share"),
-    }
-    skipped = {
-        (curve.label, point.size): sum(
-            int(row["skipped_steps"])
-            for row in study.runs_of(curve, point)
-            if not pd.isna(row["skipped_steps"])
-        )
-        for curve, point in all_points(study)
-    }
     columns = [
         Column("runs", "runs"),
         Column("steps", "steps", "count"),
-        *([Column("skipped_steps", "skipped steps", "count")] if any(skipped.values()) else []),
-        *measures.values(),
+        Column("skipped_steps", "skipped steps", "count"),
+        Column("train_loss", "training loss", "loss", "loss"),
+        Column("valid_loss", "validation loss", "loss", "loss"),
+        Column("bits_per_byte", "bits per byte", "loss", "loss"),
+        Column("unigram_entropy_bits", "unigram entropy (bits)", "loss", "loss"),
+        Column("accuracy", "accuracy", "share"),
         Column("repeats", "n", "count"),
     ]
+    skipped = {
+        (curve.label, point.size): int(
+            sum(filter(pd.notna, (row["skipped_steps"] for row in study.runs_of(curve, point))))
+        )
+        for curve in study.curves
+        for point in curve.points
+    }
     values: list[list[Value]] = []
     for row in rows:
         size = plural(row.size, row.unit)
         name = f"{row.curve}, {size}" if len(study.curves) > 1 else size
-        counted = [skipped.get((row.curve, row.size), 0)] if any(skipped.values()) else []
-        values.append([name, row.steps, *counted, *(getattr(row, each) for each in measures), row.repeats])
+        means = [getattr(row, column.name) for column in columns[3:]]
+        values.append([name, row.steps, skipped.get((row.curve, row.size)) or None, *means])
     return Table("training_quality", "Losses at the last validation; means over repeats.", columns, values)
 
 
@@ -100,17 +90,10 @@ def _loss_figure(study: Study) -> Figure | None:
         return None
     low, high = float(losses["loss"].min()), float(losses["loss"].max())
     pad = max(0.05 * (high - low), 0.02 * abs(high))
-    x = Axis("optimizer step", 0.0, float(losses["step"].max()))
-    y = Axis("loss (rings: validation)", max(0.0, low - pad), high + pad)
     is_training = losses["split"] == "train"
     runs = run_lines(study, losses[is_training], "loss")
     runs += run_lines(study, losses[~is_training], "loss", rings=True)
-    drawing = partial(lines, runs, x, y, [*point_legend(study), *size_legend(study)], emulated=study.emulated)
-    alt = f"Loss by optimizer step, from {number(low)} to {number(high)}"
-    return Figure("training", "Loss", drawing, alt, data=lambda: _losses(study))
-
-
-def _losses(study: Study) -> Table:
+    y = Axis("loss (rings: validation)", max(0.0, low - pad), high + pad)
     columns = [
         *RUN_COLUMNS,
         Column("split", "split"),
@@ -118,26 +101,29 @@ def _losses(study: Study) -> Table:
         Column("loss", "loss", "loss", "loss"),
         Column("bits_per_byte", "bits per byte", "loss", "loss"),
     ]
-    return frame_table("losses", "Losses of training and validation by step.", columns, study.losses)
+    caption = "Losses of training and validation by step."
+    data = partial(frame_table, "losses", caption, columns, study.losses)
+    return _figure(study, "training", "Loss", runs, y, f"{number(low)} to {number(high)}", data)
 
 
 def _norm_figure(study: Study) -> Figure | None:
     """On a logarithmic axis; None without norms."""
     norms = study.gradient_norms
-    known = norms["grad_norm"][norms["grad_norm"] > 0]
-    if known.empty:
-        return None
-    low, high = float(known.min()), float(known.max())
-    x = Axis("optimizer step", 0.0, float(norms["step"].max()))
-    y = Axis("gradient norm", 0.8 * low, 1.25 * high, log=True)
     positive = norms.assign(grad_norm=norms["grad_norm"].where(norms["grad_norm"] > 0))
+    low, high = positive["grad_norm"].min(), positive["grad_norm"].max()
+    if pd.isna(low):
+        return None
     runs = run_lines(study, positive, "grad_norm")
-    drawing = partial(lines, runs, x, y, [*point_legend(study), *size_legend(study)], emulated=study.emulated)
-    alt = f"Gradient norm by optimizer step, from {number(low)} to {number(high)}"
-    return Figure("gradient_norm", "Gradient norm", drawing, alt, data=lambda: _norms(study))
-
-
-def _norms(study: Study) -> Table:
+    y = Axis("gradient norm", 0.8 * low, 1.25 * high, log=True)
     columns = [*RUN_COLUMNS, Column("step", "step", "count"), Column("grad_norm", "gradient norm", "number")]
     caption = "Gradient norm by step; empty where it is not finite."
-    return frame_table("gradient_norms", caption, columns, study.gradient_norms)
+    data = partial(frame_table, "gradient_norms", caption, columns, norms)
+    return _figure(study, "gradient_norm", "Gradient norm", runs, y, f"{number(low)} to {number(high)}", data)
+
+
+def _figure(
+    study: Study, name: str, title: str, runs: list[Line], y: Axis, extent: str, data: Callable[[], Table]
+) -> Figure:
+    x = Axis("optimizer step", 0.0, max(max(run.xs) for run in runs))
+    drawing = partial(lines, runs, x, y, run_legend(study), emulated=study.emulated)
+    return Figure(name, title, drawing, f"{title} by optimizer step: {extent}", data=data)

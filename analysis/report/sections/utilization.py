@@ -11,10 +11,9 @@ from analysis.report.common import (
     all_points,
     frame_table,
     over_repeats,
-    point_legend,
+    run_legend,
     run_lines,
     size_columns,
-    size_legend,
     size_values,
     sources,
 )
@@ -71,12 +70,11 @@ def _figure(study: Study, *, on_gpu: bool) -> Figure:
     shown = study.utilization[study.utilization["device"] == ("gpu" if on_gpu else "processors")]
     label = "time with a running kernel" if on_gpu else "busy processors"
     low, high = float(shown["utilization"].min()), float(shown["utilization"].max()) or 1.0
-    form = (lambda value: percent(value, 0)) if on_gpu else number
+    form = (lambda value: percent(value, 0)) if on_gpu else "{:.3g}".format
     x = Axis("optimizer step", 0.0, float(shown["step"].max()))
     y = Axis(label, 0.0, 1.06 * high, form=form)
-    legend = [*point_legend(study), *size_legend(study)]
     runs = run_lines(study, shown, "utilization")
-    drawing = partial(lines, runs, x, y, legend, emulated=study.emulated)
+    drawing = partial(lines, runs, x, y, run_legend(study), emulated=study.emulated)
     alt = f"{label.capitalize()} on rank 0 by step: {form(low)} to {form(high)}"
     return Figure("utilization", "Utilization on rank 0", drawing, alt, data=lambda: _data(study))
 
