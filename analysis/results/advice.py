@@ -14,7 +14,6 @@ import pandas as pd
 
 from analysis.efficiency import Curve, Point, rate_ratio
 from analysis.read.differences import run_config
-from analysis.read.samples import OTHER_LOAD, busy_shares
 from analysis.results.bottlenecks import STRAGGLERS, Bottleneck
 from analysis.results.communication import Communication
 from analysis.results.compute_loss import CauseName, compute_causes
@@ -26,6 +25,11 @@ from analysis.units import times
 
 SMALL_MESSAGE = 2**20
 """Bytes of a message below which its latency is longer than its transfer."""
+DISTURBANCES = {
+    "overlaps": "other runs were at work on their nodes",
+    "other load": "other processes used their processors",
+}
+"""Work of others, by kind of caveat."""
 LATENCY_SHARE = 0.5
 """Share of the measured rate of the links below which latency takes longer than the transfer of bytes."""
 
@@ -67,6 +71,8 @@ class Situation:
     """Bus bandwidth / measured rate of the slowest link."""
     divides_waiting: bool = True
     """Whether waiting and transfer were told apart."""
+    shared_processors: bool = False
+    """Whether ranks outnumber the processors, so that communication waits for them."""
     disturbed: str = ""
     """What else was at work on the nodes."""
     measured: Mapping[str, Sequence[MeasuredValue]] = field(default_factory=dict)
@@ -219,6 +225,8 @@ def topic_of(bottleneck: Bottleneck, at: Situation) -> str:
         phase = causes[0] if causes else "unknown"
     if phase == STRAGGLERS or (culprit and phase in (WAIT, "slow_ranks")):
         return "own work" if at.several_nodes else STRAGGLERS
+    if at.shared_processors and phase in (WAIT, TRANSFER):
+        return "shared_processors"
     if phase == TRANSFER:
         return {"fsdp": "shards", "hsdp": "shards", "pipeline": "bubble"}.get(at.strategy, "gradients")
     return "bubble" if phase == WAIT and at.strategy == "pipeline" else phase
@@ -260,6 +268,10 @@ def situation(study: Study, curve: Curve, point: Point) -> Situation:
     repeats = study.diagnoses(curve, point)
     named = [each for each in repeated_culprits(repeats) if each.kind != "link"]
     config, share = run_config(first), communication.measured_share
+    points = [point, *([curve.base] if curve.base else [])]
+    paths = {row["path"] for each in points for row in study.runs_of(curve, each)}
+    doubts = [each for each in study.caveats if "transfer advice" in each.forbids]
+    kinds = {each.kind for each in doubts if not paths.isdisjoint(each.runs)}
     return Situation(
         strategy=str(first["strategy"]).lower(),
         nodes=point.nodes,
@@ -272,20 +284,10 @@ def situation(study: Study, curve: Curve, point: Point) -> Situation:
         message_bytes=communication.message_bytes,
         rate_share=share.value if share else None,
         divides_waiting=WAIT in point.phases.seconds,
-        disturbed=disturbed(study, curve, point),
+        shared_processors="shared processors" in kinds,
+        disturbed=next((text for kind, text in DISTURBANCES.items() if kind in kinds), ""),
         measured=measured_values(curve, point, study.curves),
     )
-
-
-def disturbed(study: Study, curve: Curve, point: Point) -> str:
-    """Work of others on the nodes of the runs of a point or its base; empty without any."""
-    points = [point, *([curve.base] if curve.base else [])]
-    paths = {str(row["path"]) for each in points for row in study.runs_of(curve, each)}
-    if any(str(run) in paths for overlap in study.overlaps for run in overlap.runs):
-        return "other runs were at work on their nodes"
-    shares = busy_shares(study.included, study.frames.hardware)
-    loaded = study.included.loc[shares >= OTHER_LOAD, "path"]
-    return "other processes used their processors" if paths & {*loaded} else ""
 
 
 def measured_values(curve: Curve, point: Point, curves: Sequence[Curve]) -> dict[str, list[MeasuredValue]]:

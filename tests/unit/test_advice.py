@@ -139,6 +139,8 @@ def test_what_was_measured_as_faster_comes_first() -> None:
         ("shards", TRANSFER, {"strategy": "hsdp"}),
         ("gradients", TRANSFER, {"strategy": "dp"}),
         ("other_s", "other_s", {"culprit": True}),
+        ("shared_processors", TRANSFER, {"shared_processors": True}),
+        ("shared_processors", WAIT, {"shared_processors": True}),
     ],
 )
 def test_the_topic_follows_the_cause_and_the_named_ranks(topic: str, phase: str, keywords: Any) -> None:
