@@ -155,13 +155,12 @@ class SectionPart(ReportPart):
 
 
 class DefinitionPart(ReportPart):
-    """One metric: formula, meaning, source."""
+    """One metric: formula and meaning."""
 
     id: str
     name: str
     formula: str
     text: str
-    source: str
 
 
 class ProvenanceItem(ReportPart):
@@ -214,5 +213,4 @@ class Report(ReportPart):
     """Of all started runs, excluded ones too."""
     overlaps: list[RunOverlap]
     """Longest first."""
-    method: list[str]
     provenance: list[ProvenanceItem]

@@ -31,6 +31,9 @@ _PROVENANCE = {
     "dataset_sha256": "Data (SHA-256)",
     "strategy": "Strategy",
     "threads_per_rank": "Compute threads of a rank",
+    "warmup_steps": "Warm-up steps",
+    "comm_method": "Exposed communication by",
+    "preflight": "Pre-flight",
     "created": "Planned",
     "updated": "Measured",
 }

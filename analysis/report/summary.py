@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from analysis.report import first_screen, method_text
+from analysis.report import first_screen
 from analysis.report.definitions import DEFINITIONS
 from analysis.report.headline import caveat_text, headline, without_curve
 from analysis.report.model import (
@@ -58,7 +58,6 @@ def summarize(study: Study, sections: Sequence[Section], generated: str) -> Repo
         ],
         run_costs=run_costs(table),
         overlaps=run_overlaps(study.overlaps),
-        method=method_text.method(table) if curves else [],
         provenance=provenance(included if len(included) else table),
     )
 

@@ -16,7 +16,6 @@ from analysis.efficiency import scaling_curves
 from analysis.read.frames import load
 from analysis.read.step_records import step_times_s
 from analysis.report import render, scaling_text, write
-from analysis.report.__main__ import main
 from analysis.report.model import Report
 from analysis.report.section import Section
 from analysis.report.sections import build_all
@@ -24,7 +23,6 @@ from analysis.report.summary import summarize
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from disttrain.errors import ConfigError
-from disttrain.records.json_files import read_json
 from disttrain.records.steps import PHASES
 from tests.support.fake_runs import fake_run, fake_sweep
 
@@ -294,17 +292,6 @@ def test_the_line_that_opens_a_folded_table_is_the_first_clause_of_its_caption(t
 
 
 @pytest.mark.usefixtures("empty_pngs")
-def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sweep = fake_sweep(tmp_path, nodes=(1, 2), repeats=1)
-    assert main([str(sweep)]) == 0
-    assert capsys.readouterr().out.strip() == str(sweep / "report" / "report.html")
-    assert read_json(sweep / "report" / "report.json")["sweeps"] == ["default"]
-    assert main([str(sweep), "--base", "7"]) == 2
-    assert (
-        capsys.readouterr().err == "error: base='7' names no finished run and no measured size; sizes: 1, 2\n"
-    )
-
-
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"cannot write the report to .*file/report'"):

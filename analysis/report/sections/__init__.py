@@ -1,60 +1,16 @@
-"""Sections of the report, one module each, in the order of the page."""
+"""Sections of the report: each module with `ORDER`, its place on the page, and `build(study)`."""
 
 from __future__ import annotations
 
-from analysis.report.section import Section
-from analysis.report.sections import (
-    batch_size,
-    bottlenecks,
-    communication,
-    comparison,
-    composition,
-    configurations,
-    cost,
-    distributions,
-    fabric,
-    goodput,
-    memory,
-    pop,
-    reproduction,
-    runs,
-    scaling,
-    stragglers,
-    strategies,
-    targets,
-    traffic,
-    training,
-    utilization,
-    waterfall,
-)
-from analysis.study import Study
+import pkgutil
+from importlib import import_module
 
-ORDER = (
-    targets,
-    scaling,
-    comparison,
-    strategies,
-    configurations,
-    waterfall,
-    composition,
-    bottlenecks,
-    communication,
-    stragglers,
-    distributions,
-    utilization,
-    memory,
-    traffic,
-    fabric,
-    training,
-    batch_size,
-    cost,
-    goodput,
-    pop,
-    runs,
-    reproduction,
-)
+from analysis.report.section import Section
+from analysis.study import Study
 
 
 def build_all(study: Study) -> list[Section]:
-    """All sections that have something to show."""
-    return [section for module in ORDER if (section := module.build(study)) is not None]
+    """All sections that have something to show, in the order of the page."""
+    names = [f"{__name__}.{found.name}" for found in pkgutil.iter_modules(__path__)]
+    modules = sorted(map(import_module, names), key=lambda module: module.ORDER)
+    return [section for module in modules if (section := module.build(study)) is not None]

@@ -13,6 +13,8 @@ from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from analysis.units import number, plural, seconds
 
+ORDER = 170
+
 Sized = dict[int, list[tuple[Curve, Point]]]
 """Points by number of ranks, smallest batch first."""
 

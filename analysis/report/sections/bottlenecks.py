@@ -11,6 +11,8 @@ from analysis.results.advice import Situation, advice, situation
 from analysis.results.bottlenecks import NEEDED, STRAGGLERS, Bottleneck, at_largest
 from analysis.study import Study
 
+ORDER = 80
+
 NAMES = PHASE_NAMES | {STRAGGLERS: "the stragglers' compute and waiting"}
 
 

@@ -15,6 +15,8 @@ from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from disttrain.records.communication import CollectiveSummary
 
+ORDER = 90
+
 _LISTED = 8
 """Collectives listed for each size, longest first; the rest is in the runs' metrics.json."""
 _COLUMNS = (

@@ -15,6 +15,8 @@ from analysis.report.section import Column, Section, Table
 from analysis.study import Study
 from analysis.units import listed, plural
 
+ORDER = 30
+
 
 def build(study: Study) -> Section | None:
     """Ratios of throughput, and differences in config, code and environment; None without another sweep."""

@@ -11,6 +11,8 @@ from analysis.results.waterfall import SHOWN
 from analysis.study import Study
 from disttrain.records.steps import PHASES
 
+ORDER = 70
+
 
 def build(study: Study) -> Section | None:
     """Bars and table of phases; None if no run has them."""

@@ -14,6 +14,8 @@ from analysis.study import Study
 from analysis.units import bounds, number, plural, times
 from disttrain.config.config_tree import config_fields
 
+ORDER = 50
+
 MOST_OTHERS = 8
 """Configurations beside the fastest above which the figure is left out."""
 

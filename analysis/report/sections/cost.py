@@ -25,6 +25,8 @@ from analysis.units import money, number, plural, span
 _DOMINATED = "another point is faster and cheaper, or it is not ranked"
 _TIME_UNITS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"))
 
+ORDER = 180
+
 
 def build(study: Study) -> Section | None:
     """None if no run has started."""

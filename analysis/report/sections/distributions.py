@@ -27,6 +27,8 @@ from analysis.stats.estimates import Estimate, geometric_mean, ratio_of_means
 from analysis.study import Study
 from analysis.units import seconds, time_scale
 
+ORDER = 110
+
 _MOST_ROWS = 12
 """Histograms; of more sizes, the smallest and the largest of each configuration are shown."""
 

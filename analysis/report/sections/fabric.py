@@ -15,6 +15,8 @@ from disttrain.records.fabric import FabricRecord, FabricVerdict, LinkTraffic, N
 from disttrain.records.json_files import read_json_or_none
 from disttrain.records.run_directory import RunDir
 
+ORDER = 150
+
 MOST_LINKS = 64
 """Rows of the table of links, busiest first within a node; the rest is in the run's fabric.json."""
 _LOOPBACK = "gloo over lo"

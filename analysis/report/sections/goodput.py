@@ -15,6 +15,8 @@ from analysis.stats.estimates import ratio_of_means, share_mean
 from analysis.study import Study
 from analysis.units import percent, span
 
+ORDER = 190
+
 NAMES: dict[JobClass, str] = {
     "queue": "queue",
     "start_up": "start-up",

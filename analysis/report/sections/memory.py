@@ -23,6 +23,8 @@ from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from analysis.units import binary_bytes
 
+ORDER = 130
+
 _MIB = 2**20
 
 

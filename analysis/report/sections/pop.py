@@ -19,6 +19,8 @@ from analysis.results.pop import (
 )
 from analysis.study import Study
 
+ORDER = 210
+
 NAMES = {
     EFFICIENCY: "parallel efficiency",
     "persistent_balance": "balance, persistent",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from analysis.report import method_text
 from analysis.report.run_records import provenance
 from analysis.report.section import Column, Section, Table
 from analysis.study import Study
+
+ORDER = 230
 
 
 def build(study: Study) -> Section | None:
@@ -13,13 +14,8 @@ def build(study: Study) -> Section | None:
     if study.runs.empty:
         return None
     items = provenance(study.included if len(study.included) else study.runs)
-    table = Table(
-        "provenance",
-        "Properties of the runs, with all their values.",
-        [Column("property", "property"), Column("value", "value")],
-        [[item.name, "; ".join(item.values)] for item in items],
+    columns = [Column("property", "property"), Column("value", "value")]
+    rows = [[item.name, "; ".join(item.values)] for item in items]
+    return Section(
+        "reproduction", "Reproduction", "", tables=[Table("provenance", "Properties.", columns, rows)]
     )
-    commands = next((item.values for item in items if item.name == "Command"), [])
-    conclusion = f"{len(commands)} commands made these runs." if len(commands) > 1 else ""
-    paragraphs = method_text.method(study.runs) if study.curves else []
-    return Section("reproduction", "Reproduction", conclusion, paragraphs=paragraphs, tables=[table])

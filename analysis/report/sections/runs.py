@@ -11,7 +11,7 @@ from analysis.report.section import Column, RunLink, Section, Table, Value
 from analysis.study import Study
 from analysis.units import plural, span
 
-ORDER = 230
+ORDER = 220
 
 _COLUMNS = (
     Column("run", "run"),

@@ -25,6 +25,8 @@ from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from analysis.units import bounds, number, percent, plural, rate
 
+ORDER = 20
+
 _MANY = 8
 """Ratio of the largest to the smallest size above which axes are logarithmic."""
 

@@ -21,6 +21,8 @@ from analysis.results.waiting import equal_blame
 from analysis.study import RunStragglers, Study
 from analysis.units import listed, seconds
 
+ORDER = 100
+
 _MOST_RANKS = 32
 """Rows of the table of ranks."""
 _LEAST_SCALE = 0.03

@@ -10,6 +10,8 @@ from analysis.report.section import Section
 from analysis.study import Study
 from analysis.units import plural
 
+ORDER = 40
+
 
 def build(study: Study) -> Section | None:
     """Ratios of throughput against DDP; None unless a sweep varies `parallel.strategy`."""

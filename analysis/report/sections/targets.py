@@ -13,6 +13,8 @@ from analysis.targets import TargetResult
 from analysis.units import plural
 from disttrain.errors import ConfigError
 
+ORDER = 10
+
 
 def build(study: Study) -> Section | None:
     """One table for shares and one for throughput; None without targets."""

@@ -12,6 +12,8 @@ from analysis.report.sentences import say
 from analysis.study import Study
 from analysis.units import number
 
+ORDER = 140
+
 _RATES = {
     "nvlink_tx_bytes_per_s": ("NVLink sent", "c0"),
     "nvlink_rx_bytes_per_s": ("NVLink received", "c5"),

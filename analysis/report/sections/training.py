@@ -17,6 +17,8 @@ from analysis.report.sentences import say
 from analysis.study import Study
 from analysis.units import number, plural
 
+ORDER = 160
+
 _NAMED = 5
 """Runs with skipped steps that the section names."""
 

@@ -22,6 +22,8 @@ from analysis.report.sentences import say
 from analysis.study import Study
 from analysis.units import number, percent
 
+ORDER = 120
+
 
 def build(study: Study) -> Section | None:
     """None if no run has samples."""

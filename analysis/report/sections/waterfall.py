@@ -29,6 +29,8 @@ from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from analysis.units import plural, seconds, signed, time_scale
 
+ORDER = 60
+
 STEPS = 1000
 """Steps that device-hours, money and joules count."""
 NAMES = PHASE_NAMES | {PERSISTENT: "persistent waiting", TRANSIENT: "transient waiting"}
