@@ -21,7 +21,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.read.differences import program_of
-from analysis.read.frames import swept_keys
+from analysis.read.run_table import swept_keys
 from analysis.results.phases import Phases, partition
 from analysis.stats.estimates import (
     Estimate,

@@ -6,14 +6,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from analysis.read.attempts import minicluster_of
-from disttrain.records import gpu_hours
-from disttrain.records.json_files import read_json_or_none
-from disttrain.records.run_directory import Attempt, RunDir
+from analysis.read.run import Run
 
 SharedGpus = Literal["same", "different", "unknown"]
 """`different`: no GPU was visible to both runs. `unknown`: one of them recorded none on that node."""
@@ -42,45 +38,32 @@ class Overlap:
     gpus: SharedGpus = "different"
 
 
-def overlaps_of(runs: Iterable[Path]) -> list[Overlap]:
-    """The overlaps of these run directories, longest first."""
-    found = find_overlaps(_intervals_of(runs, with_gpus=False))
-    overlapping = dict.fromkeys(run for each in found for run in each.runs)
-    return find_overlaps(_intervals_of(overlapping, with_gpus=True))
+def overlaps_of(runs: Iterable[Run]) -> list[Overlap]:
+    """The overlaps of these runs, longest first."""
+    runs = list(runs)
+    found = find_overlaps([each for run in runs for each in intervals(run, with_gpus=False)])
+    overlapping = {path for each in found for path in each.runs}
+    chosen = [run for run in runs if run.folder.path in overlapping]
+    return find_overlaps([each for run in chosen for each in intervals(run)])
 
 
-def _intervals_of(runs: Iterable[Path], *, with_gpus: bool) -> list[Interval]:
-    return [interval for run in runs for interval in intervals(RunDir(run), with_gpus=with_gpus)]
-
-
-def intervals(run: RunDir, *, with_gpus: bool = True) -> Iterator[Interval]:
+def intervals(run: Run, *, with_gpus: bool = True) -> Iterator[Interval]:
     """One interval for each attempt and node. The GPUs are in one file for each node, which costs time.
 
-    An attempt without a recorded end lasts until its last progress, or has no duration without progress.
     Attempts without nodes or times in their record are left out.
     """
-    last_progress = gpu_hours.last_progress(run)
-    for record in gpu_hours.attempt_records(run):
-        try:
-            attempt = run.attempt(record["attempt"])
-            start = datetime.fromisoformat(record["started"]).timestamp()
-            end = datetime.fromisoformat(gpu_hours.end_of_attempt(record, last_progress)).timestamp()
-            hosts = list(record["nodes"])
-            if cluster := minicluster_of(attempt):
-                hosts = [f"the machine of mini-cluster {cluster}"] * len(hosts)
-        except (KeyError, TypeError, ValueError):
+    for attempt in run.attempts:
+        if attempt.span is None:
             continue
+        hosts = attempt.record.nodes
+        if cluster := attempt.minicluster:
+            hosts = [f"the machine of mini-cluster {cluster}"] * len(hosts)
         gpus: dict[str, frozenset[str]] = {}
         for node, host in enumerate(hosts):  # several nodes of one run may be one host
-            uuids = _visible_gpus(attempt, node) if with_gpus else frozenset()
+            uuids = attempt.gpus(node) if with_gpus else frozenset()
             gpus[host] = gpus.get(host, frozenset()) | uuids
         for host, uuids in gpus.items():
-            yield Interval(run.path, host, start, end, uuids)
-
-
-def _visible_gpus(attempt: Attempt, node: int) -> frozenset[str]:
-    record = read_json_or_none(attempt.node_record(node)) or {}
-    return frozenset(gpu["uuid"] for gpu in record.get("gpus") or [] if gpu.get("uuid"))
+            yield Interval(run.folder.path, host, *attempt.span, uuids)
 
 
 def find_overlaps(given: Sequence[Interval]) -> list[Overlap]:

@@ -1,7 +1,6 @@
 """Statistics of the measured steps of each run: stationarity, and the spread within the run.
 
-Step records are read to check the recorded warm-up of the trainer; `analysis.truncation` leaves out more. The
-steps of rank 0 stand for the run, because all ranks leave the collectives of a step together.
+The steps of the lowest rank stand for the run, because all ranks leave the collectives of a step together.
 """
 
 from __future__ import annotations
@@ -12,11 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.read.columns import Columns
-from analysis.read.map_runs import map_runs
-from analysis.read.run_records import read_run_steps
+from analysis.read.run_table import runs_of
+from analysis.read.steps import Steps
 from analysis.stats.batch_means import relative_half_width
-from analysis.stats.estimates import Floats
 from analysis.stats.stationarity import Stationarity, stationarity
 
 
@@ -29,8 +26,8 @@ class StepStatistics:
     within_run: float | None
     """Half of the interval of the mean step by the spread between steps, as a share of it; None for few
     steps."""
-    not_truncated: str = ""
-    """The repeat, and its reason, for which a warm-up that is too short stays in the mean."""
+    warmup: int = 0
+    """N of `report --warmup N` that leaves out the longer warm-up that MSER-5 found; 0 without one."""
 
 
 RunStatistics = Mapping[str, StepStatistics]
@@ -38,28 +35,24 @@ RunStatistics = Mapping[str, StepStatistics]
 
 
 def step_statistics(table: pd.DataFrame) -> RunStatistics:
-    """Statistics of the included runs in the table of `analysis.read.load.load`."""
-    included = table[table["included"]]
-    found = map_runs(
-        lambda row: (row["path"], measured_step_s(read_run_steps(row).steps)), included, small_results=True
+    """Statistics of the included runs in a table of `analysis.read.frames`."""
+    runs = runs_of(table[table["included"]])
+    return {run.path: statistics_of(run.steps) for run in runs if run.steps.measured_ranks.size}
+
+
+def statistics_of(steps: Steps) -> StepStatistics:
+    """Statistics of the measured steps of the lowest rank."""
+    step_s, found = steps.series_s, stationarity(steps.series_s)
+    return StepStatistics(
+        step_s.size, found, relative_half_width(step_s), longer_warmup(steps, found.warm_up)
     )
-    return {path: statistics_of(step_s) for path, step_s in found if step_s.size}
 
 
-def statistics_of(step_s: Floats) -> StepStatistics:
-    """Statistics of the durations in seconds of measured steps, in order."""
-    return StepStatistics(step_s.size, stationarity(step_s), relative_half_width(step_s))
-
-
-def measured_step_s(steps: Columns) -> Floats:
-    """Durations in seconds of the measured steps of the lowest rank, in order.
-
-    The steps of an aggregate count as equally long.
-    """
-    if not steps or not steps["measured"].any():
-        return np.empty(0)
-    chosen = steps["measured"] & (steps["rank"] == steps["rank"][steps["measured"]].min())
-    order = np.argsort(steps["step"][chosen])
-    counts = steps["steps"][chosen][order]
-    step_s: Floats = np.repeat(steps["step_s"][chosen][order] / counts, counts)
-    return step_s
+def longer_warmup(steps: Steps, measured: int) -> int:
+    """Steps after a start to leave out, so that these first measured steps of the run are; 0 for none."""
+    if not measured:
+        return 0
+    first = steps.lowest_rank
+    last = int(np.searchsorted(np.cumsum(first.counts), measured))
+    start = steps.step[steps.attempt == first.attempt[last]][0]
+    return int(first.step[last] + first.counts[last] - start)

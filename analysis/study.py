@@ -5,28 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis import utilization
 from analysis.efficiency import Curve, Point, scaling_curves, with_floors
 from analysis.overlaps import Overlap, overlaps_of
-from analysis.read import step_records, training_curves
-from analysis.read.frames import Frames, read_frames
-from analysis.read.link_rates import read_link_rates, unjudged_links
+from analysis.read import frames
+from analysis.read.frames import RunId
+from analysis.read.link_rates import link_rates, unjudged_links
 from analysis.read.price_list import PriceList
-from analysis.read.step_records import RunId
+from analysis.read.run import Run
+from analysis.read.run_table import runs_of
 from analysis.results.caveats import Caveat, Subject, find
 from analysis.results.culprits import Diagnosis, diagnose
 from analysis.results.goodput import JobTime, job_time
 from analysis.results.rank_steps import RankSteps, rank_steps
 from analysis.results.waiting import RunWaiting, run_waiting
 from analysis.step_statistics import RunStatistics, step_statistics
-from analysis.truncation import truncate, truncated_metrics
 from disttrain.records.metrics import Metrics
 
 MOST_SEARCHES = 8
@@ -44,13 +42,12 @@ def make_study(
     table: pd.DataFrame,
     base: str | None = None,
     *,
-    whole_sweeps: bool = False,
     against: Study | None = None,
 ) -> Study:
-    """The study of a table of `analysis.read.load.load`; `base` as for `scaling_curves`."""
-    table, statistics = truncate(table, step_statistics(table))
+    """The study of a table of `analysis.read.frames`; `base` as for `scaling_curves`."""
+    statistics = step_statistics(table)
     curves = scaling_curves(table, base, statistics)
-    return Study(table, curves, whole_sweeps=whole_sweeps, statistics=statistics, against=against)
+    return Study(table, curves, statistics=statistics, against=against)
 
 
 @dataclass(frozen=True)
@@ -58,11 +55,9 @@ class Study:
     """What the sections of a report read; properties are computed once, at first use."""
 
     runs: pd.DataFrame
-    """The table of `analysis.load.load`, one row a run; excluded runs too."""
+    """The table of `analysis.read.frames`, one row a run; excluded runs too."""
     recorded_curves: Sequence[Curve]
     """Of `scaling_curves`, with waiting and transfer as recorded; sections read `curves`."""
-    whole_sweeps: bool = False
-    """Whether `runs` has all runs of its sweeps; cached frames that none of them uses are then deleted."""
     statistics: RunStatistics = field(default_factory=dict)
     """Stationarity and spread of the steps of each run."""
     against: Study | None = None
@@ -74,10 +69,18 @@ class Study:
     samples: float | None = None
     """Samples of the training that costs refer to; None for those of the planned steps of the base."""
 
+    def run(self, path: str) -> Run:
+        """The run of a row of `runs`, by its `path`."""
+        return self._runs[path]
+
     @cached_property
-    def frames(self) -> Frames:
-        """Steps, collectives and hardware samples of all runs."""
-        return read_frames(self.runs, whole_sweeps=self.whole_sweeps)
+    def _runs(self) -> Mapping[str, Run]:
+        return {run.path: run for run in runs_of(self.runs)}
+
+    @cached_property
+    def frames(self) -> frames.Frames:
+        """Steps and hardware samples of all runs."""
+        return frames.frames(self.runs)
 
     @cached_property
     def included(self) -> pd.DataFrame:
@@ -93,7 +96,7 @@ class Study:
     def overlaps(self) -> Sequence[Overlap]:
         """Runs that were at work on one node at the same time, of which one counts in the figures."""
         counted = set(self.included["path"])
-        found = overlaps_of(map(Path, self.runs["path"]))
+        found = overlaps_of(self._runs.values())
         return [each for each in found if not counted.isdisjoint(map(str, each.runs))]
 
     @cached_property
@@ -111,13 +114,9 @@ class Study:
 
     @cached_property
     def metrics(self) -> Mapping[RunId, Metrics]:
-        """`metrics.json` of each included run, without the steps of a longer warm-up (`truncation`)."""
-        found = {}
-        for row in self.included.to_dict("records"):
-            metrics = truncated_metrics(row)
-            if metrics is not None:
-                found[(row["sweep"], row["run"])] = metrics
-        return found
+        """`metrics.json` of each included run, over its measured steps."""
+        runs = runs_of(self.included)
+        return {(run.folder.sweep, run.folder.name): run.metrics for run in runs if run.metrics}
 
     @cached_property
     def sweeps(self) -> list[str]:
@@ -125,32 +124,32 @@ class Study:
 
     @cached_property
     def unreadable(self) -> list[str]:
-        """Messages on records of any rank that cannot be read."""
-        return list(self.frames.problems)
+        """Messages on records that cannot be read."""
+        return [problem for run in self._runs.values() for problem in run.problems]
 
     @cached_property
     def incomplete(self) -> list[str]:
         """Messages on included runs whose ranks lack step records."""
-        return list(self.frames.incomplete)
+        return [f"{run.path}/attempts: {text}" for run in self._runs.values() for text in run.incomplete]
 
     @cached_property
     def step_times_s(self) -> Mapping[RunId, NDArray[np.float64]]:
         """Durations in seconds of the measured steps on rank 0, by run."""
-        return step_records.step_times_s(self.runs)
+        return frames.step_times_s(self.runs)
 
     @cached_property
     def losses(self) -> pd.DataFrame:
-        """Losses by step: the columns of `analysis.read.training_curves.losses`."""
-        return training_curves.losses(self.runs)
+        """Losses by step: the columns of `frames.losses`."""
+        return frames.losses(self.runs)
 
     @cached_property
     def gradient_norms(self) -> pd.DataFrame:
-        return training_curves.gradient_norms(self.runs)
+        return frames.gradient_norms(self.runs)
 
     @cached_property
     def utilization(self) -> pd.DataFrame:
-        """Utilization of rank 0's device by step: the columns of `analysis.utilization.by_step`."""
-        return utilization.by_step(self.runs)
+        """Utilization of rank 0's device by step: the columns of `frames.utilization`."""
+        return frames.utilization(self.runs)
 
     @cached_property
     def curves(self) -> Sequence[Curve]:
@@ -197,10 +196,10 @@ class Study:
         """Stragglers by path of the runs of `waiting`, of at most `MOST_SEARCHES`: of the largest size of the
         leading curve first, then of the largest sizes."""
         paths = list(self.waiting)[:MOST_SEARCHES]
-        unjudged = unjudged_links(paths, self.included, self.frames.hardware)
+        unjudged = unjudged_links(self.included)
         found = {}
         for path, seconds in self._rank_steps(paths):
-            rates, floor_s = read_link_rates(Path(path)), self.waiting[path].floor_s
+            rates, floor_s = link_rates(self.run(path).attempts), self.waiting[path].floor_s
             found[path] = RunStragglers(seconds, diagnose(seconds, floor_s, rates, unjudged.get(path, "")))
         return found
 

@@ -6,7 +6,7 @@ on the wrong side. A figure without an interval between repeats settles nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,11 +15,11 @@ import numpy as np
 import pandas as pd
 
 from analysis.efficiency import Curve, Point, Unit, scaling_curves
-from analysis.read import attempts
 from analysis.read.frames import load
+from analysis.read.run import Run
+from analysis.read.run_table import runs_of
 from analysis.stats.estimates import Estimate, not_stationary, ratio_of_means, share_mean
 from analysis.step_statistics import step_statistics
-from analysis.truncation import truncate, truncated_metrics
 from analysis.units import number, plural
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json
@@ -60,6 +60,7 @@ def check(
     *,
     base: str | None = None,
     only: Collection[Path] | None = None,
+    warmup: int = 0,
     reject_warned: bool = False,
 ) -> list[TargetResult]:
     """Results for all targets of these sweeps; arguments as for `analysis.report.write`.
@@ -67,11 +68,8 @@ def check(
     Raises:
         ConfigError: no sweep has targets, a `sweep.json` cannot be read, or `reject_warned` leaves no run.
     """
-    table = load(sweeps, only=only)
-    if reject_warned:
-        table = attempts.reject_warned(table)
-    table, statistics = truncate(table, step_statistics(table))
-    found = results(table, scaling_curves(table, base, statistics))
+    table = load(sweeps, only=only, warmup=warmup, reject_warned=reject_warned)
+    found = results(table, scaling_curves(table, base, step_statistics(table)))
     if not found:
         names = ", ".join(sorted(table["sweep"].unique()))
         again = "add a section `targets` to the sweep file and sweep again"
@@ -150,15 +148,15 @@ def _result(target: Target, curve: Curve, planned: pd.DataFrame) -> TargetResult
     point = next((point for point in curve.points if point.size == size), None)
     at_most = target.metric in UPPER_BOUNDS
     achieved, reason = None, f"no finished run of {plural(size, curve.unit)}"
-    rows = [] if point is None else planned[planned["run"].isin(point.runs)].to_dict("records")
+    runs = [] if point is None else runs_of(planned[planned["run"].isin(point.runs)])
     if point is not None:
-        achieved, reason = _achieved(target.metric, point, curve, rows)
+        achieved, reason = _achieved(target.metric, point, curve, runs)
     verdict: TargetVerdict = "cannot tell"
     if achieved is not None and not reason:
         verdict, reason = _verdict(achieved, target.value, at_most)
     return TargetResult(
         curve.label, curve.unit, size, target.metric, target.value, at_most, achieved, verdict, reason,
-        curve.emulated, tuple(row["path"] for row in rows),
+        curve.emulated, tuple(run.path for run in runs),
     )  # fmt: skip
 
 
@@ -181,7 +179,7 @@ def _largest_planned(curve: Curve, planned: pd.DataFrame) -> int:
 
 
 def _achieved(
-    metric: TargetMetric, point: Point, curve: Curve, rows: Sequence[Mapping[Hashable, Any]]
+    metric: TargetMetric, point: Point, curve: Curve, runs: Sequence[Run]
 ) -> tuple[Estimate | None, str]:
     """The figure, and the reason for which it settles nothing."""
     if metric == "throughput":
@@ -192,12 +190,12 @@ def _achieved(
         if point.size == curve.base_size:
             return point.efficiency, "this size is the base, whose efficiency is 1 by definition"
         return point.efficiency, ""
-    values = [_share(metric, truncated_metrics(row)) for row in rows]
+    values = [_share(metric, run.metrics) for run in runs]
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
         return None, f"{metric} was not measured in {plural(len(values) - len(known), 'run')}"
     if metric == "communication_share":  # a ratio of two measured times
-        durations = [float(row["step_s"]) for row in rows]
+        durations = [(each.measured_s or 0.0) / each.measured_steps for run in runs if (each := run.metrics)]
         share = ratio_of_means(np.multiply(known, durations), durations)
     else:
         share = share_mean(known)

@@ -1,218 +1,259 @@
-"""What the attempts of a run recorded about their nodes: pre-flight, hosts, machine, network."""
+"""Attempts of a run: times, nodes, links between them, and the checks before the ranks started."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
+from analysis.read.lines import read_struct
 from analysis.units import binary_bytes
-from disttrain.errors import ConfigError
-from disttrain.records.json_files import read_json_or_none
 from disttrain.records.run_directory import Attempt, RunDir
 
-PREFLIGHT_COLUMNS: dict[str, str] = {
-    "preflight": "string",  # passed, warned, refused, skipped; warned if any start had warnings
-    "preflight_warning": "string",  # first problem of that start
-    "preflight_s": "Float64",  # duration on node 0, over all attempts
-    "rejected": "boolean",  # finished and measured, but left out by `reject_warned`
-}
+Machine = Literal["mini-cluster", "local"]
+_MINICLUSTER = re.compile(r"/run/disttrain-([^/]+)/slurm\.conf")
+"""Configuration of a mini-cluster's Slurm, whose nodes are network namespaces of one machine."""
+_RATE = re.compile(r"([\d.]+)\s*Gb/s", re.IGNORECASE)
 
 
-def preflight_columns(run: RunDir) -> dict[str, Any]:
-    """Values of `PREFLIGHT_COLUMNS` by `preflight.json` of all attempts.
+class _Record(msgspec.Struct):
+    """`disttrain.records.attempt.AttemptRecord`, as far as analysis reads it."""
+
+    started: datetime | None = None
+    ended: datetime | None = None
+    nodes: list[str] = []
+    cluster: str | None = None
+
+
+class _Gpu(msgspec.Struct):
+    uuid: str | None = None
+
+
+class _Interface(msgspec.Struct):
+    speed_mbit: float | None = None
+    driver: str | None = None
+
+
+class _Fabric(msgspec.Struct):
+    rate: str | None = None
+    for_compute: bool | None = None
+
+
+class _Node(msgspec.Struct):
+    """`disttrain.records.node.NodeRecord`, as far as analysis reads it."""
+
+    host: str = ""
+    gpus: list[_Gpu] = []
+    interfaces: list[_Interface] = []
+    fabrics: list[_Fabric] = []
+    processor: str | None = None
+    memory_bytes: float | None = None
+    kernel: str | None = None
+    slurm: dict[str, str] = {}
+
+
+class _Problem(msgspec.Struct):
+    message: str = ""
+
+
+class Preflight(msgspec.Struct):
+    """`disttrain.records.preflight.PreflightRecord`, as far as analysis reads it."""
+
+    verdict: str | None = None
+    problems: list[_Problem] = []
+    seconds: float | None = None
+
+
+class _Progress(msgspec.Struct):
+    attempt: int | None = None
+    updated: float | None = None
+
+
+class _Link(msgspec.Struct):
+    source: int
+    target: int
+    bytes_per_s: float
+
+
+class Links(msgspec.Struct):
+    """`links.json`: hosts by node, and rates between them in bytes per second."""
+
+    hosts: list[str]
+    rates: list[_Link]
+
+
+@dataclass(frozen=True)
+class RunAttempt:
+    """One attempt. Files of its nodes are read at first use."""
+
+    files: Attempt
+    record: _Record
+    preflight: Preflight | None
+    progress_s: float | None
+    """Time of its last progress, in seconds since the epoch; None without one."""
+    problems: list[str] = field(compare=False)
+    """Receives messages on records that cannot be read."""
+
+    @property
+    def number(self) -> int:
+        return self.files.number
+
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """Start and end in seconds since the epoch. Without a recorded end, the end is the last progress, or
+        else the start. None without a recorded start."""
+        if self.record.started is None:
+            return None
+        start = self.record.started.timestamp()
+        ended = self.record.ended.timestamp() if self.record.ended else self.progress_s
+        return start, start if ended is None else ended
+
+    @cached_property
+    def node_records(self) -> list[_Node]:
+        """Records of the nodes by node rank, empty ones where they are missing."""
+        names = [path.stem.removeprefix("node-") for path in self.files.path.glob("node-*.json")]
+        numbers = [int(name) for name in names if name.isdigit()]
+        nodes = max([len(self.record.nodes), *(number + 1 for number in numbers)])
+        return [self._node(number) if number in numbers else _Node() for number in range(nodes)]
+
+    def hosts(self, nodes: int) -> list[str]:
+        """Names of the nodes by node rank, by its record or else their own; "" where unknown."""
+        names = self.record.nodes
+        if len(names) < nodes:
+            names = [node.host for node in self.node_records] + [""] * nodes
+        return names[:nodes]
+
+    def gpus(self, node: int) -> frozenset[str]:
+        """UUIDs of the GPUs visible on a node; empty without GPUs, and where they are not recorded."""
+        return frozenset(gpu.uuid for gpu in self._node_at(node).gpus if gpu.uuid)
+
+    @property
+    def minicluster(self) -> str | None:
+        """Name of the mini-cluster that it ran on; None for another cluster, or without a record."""
+        match = _MINICLUSTER.fullmatch(self._node_at(0).slurm.get("SLURM_CONF", ""))
+        return match[1] if match else None
+
+    @property
+    def machine(self) -> Machine | None:
+        """The machine that all its nodes are; None for one node, several machines, or without a record."""
+        if len(self.record.nodes) < 2:
+            return None
+        if self.record.cluster == "local":
+            return "local"
+        return None if self.minicluster is None else "mini-cluster"
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Cluster, and processor, memory and kernel of the first node, as far as they are recorded."""
+        node, cluster = self._node_at(0), self.record.cluster
+        if self.minicluster is not None:
+            cluster = f"Slurm mini-cluster {self.minicluster} on one machine"
+        elif name := node.slurm.get("SLURM_CLUSTER_NAME"):
+            cluster = f"Slurm cluster {name}"
+        memory = None if node.memory_bytes is None else binary_bytes(node.memory_bytes)
+        facts = {
+            "Cluster": cluster,
+            "Processor": node.processor,
+            "Memory of a node": memory,
+            "Kernel": node.kernel,
+        }
+        return {name: value for name, value in facts.items() if value}
+
+    @property
+    def line_rate_bytes_per_s(self) -> float | None:
+        """Rate of the fastest network device on the slowest node, in one direction; None if no driver reports
+        one.
+
+        Adapters for computing count by the rate in their driver's text (`100 Gb/sec (4X EDR)`), other
+        interfaces by their speed. Interfaces without a driver are virtual, and their speed is a constant.
+        """
+        rates = []
+        for node in self.node_records:
+            texts = [each.rate or "" for each in node.fabrics if each.for_compute is not False]
+            speeds = [float(match[1]) * 1e9 / 8 for text in texts if (match := _RATE.search(text))]
+            wired = [each.speed_mbit for each in node.interfaces if each.driver]
+            speeds += [speed * 1e6 / 8 for speed in wired if speed]
+            rates += [max(speeds)] if speeds else []
+        return min(rates, default=None)
+
+    @cached_property
+    def links(self) -> Links | None:
+        """Measured rates between nodes, whose names are those of the attempt's record where they differ."""
+        links = read_struct(self.files.links, Links, self.problems)
+        if links is not None and len(set(self.record.nodes)) == len(links.hosts):
+            links.hosts = self.record.nodes
+        return links
+
+    def _node_at(self, node: int) -> _Node:
+        return self.node_records[node] if node < len(self.node_records) else _Node()
+
+    def _node(self, node: int) -> _Node:
+        return read_struct(self.files.node_record(node), _Node, self.problems) or _Node()
+
+
+def read_attempts(run: RunDir, problems: list[str]) -> tuple[RunAttempt, ...]:
+    """The attempts of a run, oldest first."""
+    progress = read_struct(run.progress, _Progress, problems) or _Progress()
+    return tuple(
+        RunAttempt(
+            files,
+            read_struct(files.record, _Record, problems) or _Record(),
+            read_struct(files.preflight, Preflight, problems),
+            progress.updated if progress.attempt == files.number else None,
+            problems,
+        )
+        for files in run.attempts()
+    )
+
+
+def hosts_of_ranks(
+    attempts: Iterable[RunAttempt], attempt: NDArray[Any], rank: NDArray[Any], ranks_per_node: int | None
+) -> NDArray[np.object_]:
+    """Name of the node of each rank in an attempt, both of shape (records,); empty if unknown."""
+    hosts = np.full(rank.size, "", dtype=object)
+    for each in attempts:
+        rows = attempt == each.number
+        if ranks_per_node and rows.any():
+            node = rank[rows] // ranks_per_node
+            hosts[rows] = np.array(each.hosts(int(node.max()) + 1), dtype=object)[node]
+    return hosts
+
+
+def machine_of(attempts: Sequence[RunAttempt]) -> Machine | None:
+    """`RunAttempt.machine` of the last attempt; None without one."""
+    return attempts[-1].machine if attempts else None
+
+
+def preflight_columns(attempts: Sequence[RunAttempt]) -> dict[str, Any]:
+    """Verdict, first warning and duration of the checks before the ranks started.
 
     The steps of each attempt that started may be in the figures, so one with warnings counts more than later
     ones without. Nothing was trained after a refusal.
     """
-    found = [record for attempt in run.attempts() if (record := read_json_or_none(attempt.preflight))]
-    if not found:
-        return {"rejected": False}
-    started = [record for record in found if record.get("verdict") != "refused"]
-    warned = (record for record in started if record.get("verdict") == "warned")
-    shown = next(warned, (started or found)[-1])
-    problems = shown.get("problems") or []
+    records = [each.preflight for each in attempts if each.preflight is not None]
+    if not records:
+        return {}
+    started = [record for record in records if record.verdict != "refused"]
+    warned = (record for record in started if record.verdict == "warned")
+    shown = next(warned, (started or records)[-1])
     return {
-        "preflight": shown.get("verdict"),
-        "preflight_warning": problems[0].get("message") if problems else None,
-        "preflight_s": sum(float(record.get("seconds") or 0.0) for record in found),
-        "rejected": False,
+        "preflight": shown.verdict,
+        "preflight_warning": shown.problems[0].message if shown.problems else None,
+        "preflight_s": sum(record.seconds or 0.0 for record in records),
     }
 
 
-def reject_warned(table: pd.DataFrame) -> pd.DataFrame:
-    """A table of `load` in which runs whose pre-flight had warnings are left out, with the reason in `note`.
-
-    Runs without a pre-flight stay, as nothing is known against their nodes.
-
-    Raises:
-        ConfigError: no finished run would be left.
-    """
-    warned = table["included"] & (table["preflight"] == "warned").fillna(value=False)
-    if not warned.any():
-        return table
-    if not (table["included"] & ~warned).any():
-        first = table[warned].iloc[0]
-        raise ConfigError(
-            f"no run is left: all finished runs ({int(warned.sum())}) had warnings in their pre-flight, such "
-            f"as {first['sweep']}/{first['run']}: {first['preflight_warning']}",
-            at="--reject-warned",
-        )
-    reasons = "rejected for its pre-flight: " + table["preflight_warning"].fillna("a warning")
-    earlier = table["note"].where(table["note"] == "", "; " + table["note"])
-    return table.assign(
-        included=table["included"] & ~warned,
-        rejected=warned,
-        note=table["note"].mask(warned, reasons + earlier),
-    )
-
-
-class RunHosts:
-    """Names of the nodes of each attempt of a run, as codes for categorical columns.
-
-    The names are those of the attempt's record (Slurm's names of nodes), or else of the nodes' own records.
-    """
-
-    def __init__(self, run: RunDir, ranks_per_node: int | None, by_rank: Sequence[str] = ()) -> None:
-        self._run = run
-        self._ranks_per_node = ranks_per_node
-        self._by_rank = by_rank
-        """Host of each rank in an ingested run."""
-        self._codes = {"": 0}
-        self._of_attempt: dict[tuple[int, int], list[str]] = {}
-
-    @property
-    def names(self) -> list[str]:
-        """The name for each code; the code 0 is an unknown host."""
-        return [*self._codes]
-
-    def of_ranks(self, attempt: NDArray[Any], rank: NDArray[Any]) -> NDArray[np.int32]:
-        """The code of the host of each rank in an attempt; both arrays have the same length."""
-        if len(self._by_rank):
-            return np.array([self._code(name) for name in self._by_rank], dtype=np.int32)[rank]
-        codes = np.zeros(rank.size, dtype=np.int32)
-        if not self._ranks_per_node:
-            return codes
-        node = rank // self._ranks_per_node
-        for number in np.unique(attempt):
-            rows = attempt == number
-            names = self._hosts(int(number), int(node[rows].max()) + 1)
-            codes[rows] = np.array([self._code(name) for name in names], dtype=np.int32)[node[rows]]
-        return codes
-
-    def of_node(self, attempt: int, node: int) -> int:
-        """The code of one node of an attempt."""
-        return self._code(self._hosts(attempt, node + 1)[node])
-
-    def _code(self, name: str) -> int:
-        return self._codes.setdefault(name, len(self._codes))
-
-    def _hosts(self, attempt: int, nodes: int) -> list[str]:
-        key = (attempt, nodes)
-        if key not in self._of_attempt:
-            self._of_attempt[key] = self._read(attempt, nodes)
-        return self._of_attempt[key]
-
-    def _read(self, number: int, nodes: int) -> list[str]:
-        attempt = self._run.attempt(number)
-        listed = (read_json_or_none(attempt.record) or {}).get("nodes")
-        if isinstance(listed, list) and len(listed) >= nodes:
-            return [str(host) for host in listed[:nodes]]
-        records = (read_json_or_none(attempt.node_record(node)) for node in range(nodes))
-        return [str((record or {}).get("host", "")) for record in records]
-
-
-Machine = Literal["mini-cluster", "local"]
-_CONFIG = re.compile(r"/run/disttrain-([^/]+)/slurm\.conf")
-"""Configuration of a mini-cluster's Slurm, whose nodes are network namespaces."""
-
-
-def one_machine(run: RunDir) -> Machine | None:
-    """The machine of the last attempt of a run; None for a run on one node, on several machines, or without
-    a record."""
-    for attempt in run.attempts()[-1:]:
-        record = read_json_or_none(attempt.record) or {}
-        if len(record.get("nodes") or []) < 2:
-            return None
-        if record.get("cluster") == "local":
-            return "local"
-        if minicluster_of(attempt) is not None:
-            return "mini-cluster"
-    return None
-
-
-def minicluster_of(attempt: Attempt) -> str | None:
-    """Name of the mini-cluster that the attempt ran on; None for another cluster, or without a record."""
-    node = read_json_or_none(attempt.node_record(0)) or {}
-    found = _CONFIG.fullmatch(str((node.get("slurm") or {}).get("SLURM_CONF")))
-    return found[1] if found else None
-
-
-def one_machine_of(paths: Sequence[str]) -> list[Machine]:
-    """`one_machine` of each run directory that has it."""
-    found = (one_machine(RunDir(Path(path))) for path in paths)
-    return [each for each in found if each is not None]
-
-
-def node_facts(paths: Iterable[str]) -> dict[str, list[str]]:
-    """Values by property, over the last attempts of these runs; without properties that none records."""
-    found: dict[str, list[str]] = {}
-    for path in paths:
-        for attempt in RunDir(Path(path)).attempts()[-1:]:
-            for name, value in _facts(attempt).items():
-                found.setdefault(name, []).append(value)
-    return {name: sorted(set(values)) for name, values in found.items()}
-
-
-def _facts(attempt: Attempt) -> dict[str, str]:
-    node = read_json_or_none(attempt.node_record(0)) or {}
-    record = read_json_or_none(attempt.record) or {}
-    mini = minicluster_of(attempt)
-    slurm = (node.get("slurm") or {}).get("SLURM_CLUSTER_NAME")
-    cluster = record.get("cluster")
-    if mini is not None:
-        cluster = f"Slurm mini-cluster {mini} on one machine"
-    elif slurm:
-        cluster = f"Slurm cluster {slurm}"
-    memory = node.get("memory_bytes")
-    facts = {
-        "Cluster": cluster,
-        "Processor": node.get("processor"),
-        "Memory of a node": None if memory is None else binary_bytes(memory),
-        "Kernel": node.get("kernel"),
-    }
-    return {name: str(value) for name, value in facts.items() if value}
-
-
-_RATE = re.compile(r"([\d.]+)\s*Gb/s", re.IGNORECASE)
-
-
-def line_rate_bytes_per_s(run: Path) -> float | None:
-    """Rate of the fastest network device, on the slowest node of the last attempt: B/s in one direction.
-
-    Adapters for computing count by the rate in their driver's text (`100 Gb/sec (4X EDR)`), other interfaces
-    by their speed. Older records have no choice of adapters; all of their adapters count. Interfaces without
-    a driver are virtual, and their speed is a constant: 10 Gbit/s of a veth pair. A bond counts as its
-    fastest member. None where no driver reports a rate, and without records of nodes.
-    """
-    rates = []
-    for attempt in RunDir(run).attempts()[-1:]:
-        for path in attempt.path.glob("node-*.json"):
-            record = read_json_or_none(path) if re.fullmatch(r"node-\d+\.json", path.name) else None
-            if record is not None and (rate := _fastest(record)) is not None:
-                rates.append(rate)
-    return min(rates, default=None)
-
-
-def _fastest(record: dict[str, Any]) -> float | None:
-    adapters = [each for each in record.get("fabrics", []) if each.get("for_compute") is not False]
-    texts = [str(each.get("rate") or "") for each in adapters]
-    rates = [float(found[1]) * 1e9 / 8 for text in texts if (found := _RATE.search(text))]
-    speeds = [each.get("speed_mbit") for each in record.get("interfaces", []) if each.get("driver")]
-    rates += [speed * 1e6 / 8 for speed in speeds if speed]
-    return max(rates, default=None)
+def machine_facts(attempts: Iterable[RunAttempt]) -> Mapping[str, list[str]]:
+    """Values of `RunAttempt.facts` by property, over these attempts."""
+    facts: dict[str, set[str]] = {}
+    for attempt in attempts:
+        for name, value in attempt.facts.items():
+            facts.setdefault(name, set()).add(value)
+    return {name: sorted(values) for name, values in facts.items()}

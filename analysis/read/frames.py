@@ -1,24 +1,24 @@
-"""Runs, their steps, collectives and hardware samples as typed frames."""
+"""Runs, their steps, curves and hardware samples as pandas frames, for sections and notebooks."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from analysis.read import attempts, cache
-from analysis.read.collectives import COLLECTIVE_COLUMNS
-from analysis.read.columns import FrameOfRuns
-from analysis.read.load import COLUMNS as COLUMNS
+from analysis.read.attempts import Machine, machine_of
 from analysis.read.load import KnownState as KnownState
-from analysis.read.load import load as load
-from analysis.read.load import swept_keys as swept_keys
-from analysis.read.map_runs import map_runs
-from analysis.read.run_records import read_run
-from analysis.read.samples import HARDWARE_COLUMNS
-from analysis.read.step_columns import SECONDS
+from analysis.read.load import load_runs
+from analysis.read.run import Run
+from analysis.read.run_table import runs_of, table
+from analysis.read.samples import VALUES, other_load, utilization_by_step
+from analysis.read.steps import SECONDS, Floats
+from disttrain.config.dotted_keys import get_key
 
 STEP_COLUMNS: dict[str, str] = {
     "run": "category",  # `path` of the run
@@ -34,67 +34,157 @@ STEP_COLUMNS: dict[str, str] = {
 }
 """Columns of `Frames.steps` and their types. The times are those of `records.steps`."""
 
+HARDWARE_COLUMNS: dict[str, str] = {
+    "run": "category",  # `path` of the run
+    "attempt": "int16",
+    "rank": "int32",  # the first rank that uses the GPU, or the rank of the process
+    "host": "category",  # name of the node; empty if unknown
+    "kind": "category",  # gpu or process
+    "step": "float64",  # step of the final model in which the sample lies; else NaN
+    "time_s": "float64",  # since the epoch
+    **dict.fromkeys(itertools.chain(*VALUES.values()), "float64"),  # NaN where the device does not report it
+}
+"""Columns of `Frames.hardware` and their types. The values are those of `records.hardware`."""
+
+RunId = tuple[str, str]
+"""Sweep and run name."""
+
 
 @dataclass(frozen=True)
 class Frames:
     """Run directories as frames."""
 
     runs: pd.DataFrame
-    """One row a run (`load.COLUMNS`, and the swept keys)."""
+    """One row a run (`COLUMNS`, and the swept keys)."""
     steps: pd.DataFrame
     """One row a rank and step record (`STEP_COLUMNS`), in the order of run, attempt, rank and step."""
-    collectives: pd.DataFrame
-    """One row a rank, profiled step and collective (`COLLECTIVE_COLUMNS`)."""
     hardware: pd.DataFrame
     """One row a sample of a GPU or of a rank's process (`HARDWARE_COLUMNS`)."""
     problems: tuple[str, ...] = ()
     """One line for each record or file that could not be read."""
     incomplete: tuple[str, ...] = ()
-    """One line for each included run whose ranks lack step records (`missing_ranks`)."""
+    """One line for each included run whose ranks lack step records."""
 
 
-def load_frames(
+def load(
     sweeps: Iterable[Path | str],
     states: Mapping[Path, KnownState] | None = None,
     only: Collection[Path] | None = None,
     *,
+    warmup: int = 0,
     reject_warned: bool = False,
-) -> Frames:
-    """Read the runs in these sweeps' folders; arguments and errors are those of `load`.
-
-    `reject_warned`: `included` of runs whose pre-flight had warnings is false (`attempts.reject_warned`).
-    """
-    runs = load(sweeps, states, only)
-    return read_frames(attempts.reject_warned(runs) if reject_warned else runs, whole_sweeps=only is None)
+) -> pd.DataFrame:
+    """The table of the runs in these sweeps' folders; arguments and errors are those of `load_runs`."""
+    return table(load_runs(sweeps, states, only, warmup=warmup, reject_warned=reject_warned))
 
 
-def read_frames(runs: pd.DataFrame, *, whole_sweeps: bool = False) -> Frames:
-    """Frames of the runs of a table of `load`.
+def load_frames(sweeps: Iterable[Path | str], **options: Any) -> Frames:
+    """Frames of the runs in these sweeps' folders; arguments and errors are those of `load`."""
+    return frames(load(sweeps, **options))
 
-    Args:
-        runs: a table of `load`.
-        whole_sweeps: the table has all runs of its sweeps. Cached tables that none of them uses are deleted.
-    """
-    steps, collectives, hardware = map(FrameOfRuns, (STEP_COLUMNS, COLLECTIVE_COLUMNS, HARDWARE_COLUMNS))
-    problems: list[str] = []
-    incomplete: list[str] = []
-    used: set[Path] = set()
-    for found in map_runs(read_run, runs):
-        steps.append(found.steps, found.hosts)
-        collectives.append(found.collectives, found.hosts)
-        hardware.append(found.hardware, found.hosts)
-        problems += found.problems
-        incomplete += found.incomplete
-        used |= {found.cached} if found.cached else set()
-    if whole_sweeps:
-        for sweep in {Path(path).parent for path in runs["path"]}:
-            cache.remove_unused(sweep, used)
-    paths = runs["path"].tolist()
+
+def frames(runs: pd.DataFrame) -> Frames:
+    """Frames of the runs of a table."""
+    found = runs_of(runs)
+    paths = pd.Index([run.path for run in found])
     return Frames(
         runs,
-        steps.frame(paths),
-        collectives.frame(paths),
-        hardware.frame(paths),
-        tuple(problems),
-        tuple(incomplete),
+        _typed([_step_rows(run) for run in found], STEP_COLUMNS, paths),
+        _typed([rows for run in found for rows in _hardware_rows(run)], HARDWARE_COLUMNS, paths),
+        tuple(problem for run in found for problem in run.problems),
+        tuple(f"{run.path}/attempts: {text}" for run in found for text in run.incomplete),
     )
+
+
+def step_times_s(runs: pd.DataFrame) -> dict[RunId, Floats]:
+    """`Run.step_durations_s` of each included run."""
+    return {_names(run): run.step_durations_s for run in _included(runs)}
+
+
+def losses(runs: pd.DataFrame) -> pd.DataFrame:
+    """Loss curves of the included runs: sweep, run, split (train or valid), step, loss, bits_per_byte."""
+    rows = [
+        (*_names(run), split, point.step, point.loss, point.metrics.get("bits_per_byte"))
+        for run in _included(runs)
+        for split, name in (("train", "loss_history"), ("valid", "eval_history"))
+        for point in run.curves[name]
+    ]
+    found = pd.DataFrame(rows, columns=["sweep", "run", "split", "step", "loss", "bits_per_byte"])
+    return found.astype({"loss": "float64", "bits_per_byte": "float64"})
+
+
+def gradient_norms(runs: pd.DataFrame) -> pd.DataFrame:
+    """Gradient norms of the included runs: sweep, run, step, grad_norm (NaN where it is not finite)."""
+    points = ((run, point) for run in _included(runs) for point in run.curves["grad_norm_history"])
+    rows = [(*_names(run), point.step, point.grad_norm) for run, point in points]
+    found = pd.DataFrame(rows, columns=["sweep", "run", "step", "grad_norm"])
+    return found.astype({"grad_norm": "float64"})
+
+
+def utilization(runs: pd.DataFrame) -> pd.DataFrame:
+    """`samples.utilization_by_step` of the included runs: sweep, run, device, step, utilization."""
+    rows = [
+        (*_names(run), device, *values)
+        for run in _included(runs)
+        for device, means in utilization_by_step(run.samples).items()
+        for values in zip(*means, strict=True)
+    ]
+    return pd.DataFrame(rows, columns=["sweep", "run", "device", "step", "utilization"])
+
+
+def busy_shares(runs: pd.DataFrame) -> pd.Series:
+    """Share of the processors of each run on CPUs that other processes kept busy; NaN where it is unknown, as
+    for runs with loader processes, which are no ranks."""
+    loads = [
+        other_load(run.samples["process"])
+        if run.metrics and run.metrics.device == "cpu" and not get_key(run.config, "data.workers")
+        else None
+        for run in runs_of(runs)
+    ]
+    return pd.Series(loads, runs.index, dtype="float64") / runs["cpu_count"].astype("float64")
+
+
+def one_machine_of(runs: pd.DataFrame) -> list[Machine]:
+    """`machine_of` each run that has it."""
+    machines = (machine_of(run.attempts) for run in runs_of(runs))
+    return [machine for machine in machines if machine is not None]
+
+
+def _included(runs: pd.DataFrame) -> list[Run]:
+    return runs_of(runs[runs["included"]])
+
+
+def _names(run: Run) -> RunId:
+    return run.folder.sweep, run.folder.name
+
+
+def _typed(parts: Sequence[dict[str, Any]], dtypes: Mapping[str, str], paths: pd.Index) -> pd.DataFrame:
+    """A frame of columns of single runs; an absent column is NaN."""
+    sizes = [part["rank"].size for part in parts]
+    data: dict[str, Any] = {}
+    for name, dtype in dtypes.items():
+        missing = np.nan if dtype == "float64" else ""
+        columns = [
+            part[name] if isinstance(part.get(name), np.ndarray) else np.full(size, part.get(name, missing))
+            for part, size in zip(parts, sizes, strict=True)
+        ]
+        data[name] = np.concatenate(columns) if columns else []
+        if dtype == "category":
+            data[name] = pd.Categorical(data[name], paths if name == "run" else None)
+    return pd.DataFrame(data).astype(dict(dtypes))
+
+
+def _step_rows(run: Run) -> dict[str, Any]:
+    steps = run.steps
+    names = ("attempt", "rank", "host", "step", "samples", "measured", "kept")
+    columns = {name: getattr(steps, name) for name in names}
+    return {"run": run.path, "steps": steps.counts, **columns, **steps.seconds}
+
+
+def _hardware_rows(run: Run) -> list[dict[str, Any]]:
+    names = ("attempt", "rank", "host", "step")
+    return [
+        {"run": run.path, "kind": kind, **{name: getattr(each, name) for name in names}, **each.values}
+        | {"time_s": each.values["time"]}
+        for kind, each in run.samples.items()
+    ]

@@ -10,11 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pandas as pd
-
 from analysis.draw.style import png
 from analysis.efficiency import scaling_curves
-from analysis.read import attempts
 from analysis.read.frames import KnownState, load
 from analysis.read.price_list import PriceList, read_price_list
 from analysis.report import render
@@ -57,6 +54,7 @@ def check(
     only: Collection[Path] | None = None,
     costs: CostQuestion | None = None,
     against: Path | str | None = None,
+    warmup: int = 0,
     reject_warned: bool = False,
 ) -> None:
     """Raise `ConfigError` for each argument that `write` refuses; write nothing."""
@@ -67,10 +65,10 @@ def check(
         raise _not_written(out, os.strerror(errno.ENOTDIR))
     if not os.access(folder, os.W_OK | os.X_OK):
         raise _not_written(out, os.strerror(errno.EACCES))
-    if base is not None or reject_warned:
-        scaling_curves(_load(sweeps, only=only, reject_warned=reject_warned), base)
-    if against is not None and reject_warned:
-        _load([against], reject_warned=True)
+    if base is not None or warmup or reject_warned:
+        scaling_curves(load(sweeps, only=only, warmup=warmup, reject_warned=reject_warned), base)
+    if against is not None and (warmup or reject_warned):
+        load([against], warmup=warmup, reject_warned=reject_warned)
 
 
 def write(
@@ -83,6 +81,7 @@ def write(
     against: Path | str | None = None,
     tables: Mapping[str, Path] | None = None,
     costs: CostQuestion | None = None,
+    warmup: int = 0,
     reject_warned: bool = False,
 ) -> Path:
     """Write the page, its details, Markdown, JSON and figures into `out`; return the path of the page.
@@ -91,22 +90,22 @@ def write(
         sweeps: folders of sweeps.
         base: size that speed-up and efficiency refer to (`2`, `n2`), or a run of that size; the smallest by
             default.
-        states, only: states of runs, and the runs to include (`analysis.read.load.load`).
+        states, only, warmup, reject_warned: states of runs, and the runs and steps to include
+            (`analysis.read.load.load_runs`).
         against: folder of another sweep to compare with.
         tables: folders for the tables of the report, by kind: `csv`, `parquet`.
         costs: price list, deadline and length of the training whose cost the report gives.
-        reject_warned: leave out runs whose pre-flight had warnings (`analysis.read.attempts.reject_warned`).
 
     Raises:
-        ConfigError: a sweep does not exist, no run matches `base`, `reject_warned` leaves no run, or a folder
-            cannot be written.
+        ConfigError: a sweep does not exist, no run matches `base`, `warmup` or `reject_warned` leaves no run,
+            or a folder cannot be written.
     """
     out = Path(out)
-    table = _load(sweeps, states, only, reject_warned=reject_warned)
+    table = load(sweeps, states, only, warmup=warmup, reject_warned=reject_warned)
     other = None
     if against is not None:
-        other = make_study(_load([against], reject_warned=reject_warned), whole_sweeps=True)
-    study = make_study(table, base, whole_sweeps=only is None, against=other)
+        other = make_study(load([against], warmup=warmup, reject_warned=reject_warned))
+    study = make_study(table, base, against=other)
     study = replace(study, **(costs or CostQuestion()).read())
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -125,17 +124,6 @@ def write(
         except OSError as error:
             raise ConfigError(f"cannot write {str(folder)!r}: {error.strerror}", at=f"--{kind}") from None
     return out / "report.html"
-
-
-def _load(
-    sweeps: Sequence[Path | str],
-    states: Mapping[Path, KnownState] | None = None,
-    only: Collection[Path] | None = None,
-    *,
-    reject_warned: bool,
-) -> pd.DataFrame:
-    table = load(sweeps, states, only)
-    return attempts.reject_warned(table) if reject_warned else table
 
 
 def _draw_pngs(sections: Sequence[Section], out: Path) -> None:

@@ -154,6 +154,8 @@ def _array(values: Sequence[Any], unit: Unit) -> pa.Array:
 
 
 def _all_runs(runs: pd.DataFrame) -> pa.Table:
+    runs = runs.copy(deep=False)
+    runs.attrs = {}  # its records, which Arrow cannot hold
     return pa.Table.from_pandas(runs, preserve_index=False).replace_schema_metadata(None)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from analysis.read.attempts import one_machine_of
-from analysis.read.samples import OTHER_LOAD, busy_shares
+from analysis.read.frames import busy_shares, one_machine_of
+from analysis.read.samples import OTHER_LOAD
 from analysis.report.common import all_points, points_text
 from analysis.study import Study
 from analysis.units import listed, plural
@@ -30,7 +30,7 @@ def _hardware(study: Study) -> str:
 
 def _machines(study: Study) -> str:
     several = study.included[study.included["nodes"] > 1]
-    found = one_machine_of(list(several["path"]))
+    found = one_machine_of(several)
     return "scaling over machines (the nodes are parts of one machine)" if found else ""
 
 
@@ -70,7 +70,7 @@ def _stationary(study: Study) -> str:
 
 def _load(study: Study) -> str:
     included = study.included
-    shares = busy_shares(included, study.frames.hardware)
+    shares = busy_shares(included)
     loaded = int((shares >= OTHER_LOAD).sum())
     if not loaded:
         return ""

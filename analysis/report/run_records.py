@@ -10,7 +10,8 @@ import pandas as pd
 
 from analysis.efficiency import Curve
 from analysis.overlaps import Overlap
-from analysis.read.attempts import node_facts
+from analysis.read.attempts import machine_facts
+from analysis.read.run_table import runs_of
 from analysis.report.model import ProvenanceItem, RunCost, RunOverlap, TrainingQuality
 
 _PROVENANCE = {
@@ -102,7 +103,7 @@ def provenance(runs: pd.DataFrame) -> list[ProvenanceItem]:
             values = [f"{value} with uncommitted changes (see run.json)" for value in values]
         if values:
             items.append(ProvenanceItem(name=name, values=values))
-    machine = node_facts(str(path) for path in runs["path"])
+    machine = machine_facts(attempt for run in runs_of(runs) for attempt in run.attempts[-1:])
     return items + [ProvenanceItem(name=name, values=values) for name, values in machine.items()]
 
 

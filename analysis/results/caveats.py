@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import pandas as pd
 
 from analysis.efficiency import Curve, Point
-from analysis.read.attempts import one_machine_of
 from analysis.read.differences import run_config
-from analysis.read.samples import OTHER_LOAD, busy_shares
+from analysis.read.frames import busy_shares, one_machine_of
+from analysis.read.samples import OTHER_LOAD
 from analysis.stats.repeats import two_groups
 from analysis.units import listed
 
@@ -116,7 +116,6 @@ _ROWS = (
         1 / FEW_STEPS,
     ),
     _Row("skipped updates", lambda runs: runs["skipped_steps"] / runs["steps"], Gravity.NOTE, SKIPPED_SHARE),
-    _Row("longer warm-up", lambda runs: runs["truncated_steps"], Gravity.NOTE),
     _Row("no pre-flight", lambda runs: runs["preflight"] == "skipped", Gravity.NOTE),
     _Row("remark", lambda runs: runs["note"].fillna("") != "", Gravity.NOTE),
     _Row("CPU", lambda runs: (runs["device"] == "cpu") & ~runs["emulated"], Gravity.NOTE),
@@ -125,7 +124,7 @@ _ROWS = (
 
 def _of_runs(study: Study) -> Iterator[Caveat]:
     runs = study.included.assign(
-        busy_share=busy_shares(study.included, study.frames.hardware),
+        busy_share=busy_shares(study.included),
         untested=[
             path in study.statistics and study.statistics[path].stationarity.verdict == "too few steps"
             for path in study.included["path"]
@@ -148,7 +147,7 @@ def _of_runs(study: Study) -> Iterator[Caveat]:
 
 def _one_machine(study: Study) -> Iterator[Caveat]:
     several = study.included[study.included["nodes"] > 1]
-    if one_machine_of(list(several["path"])):
+    if one_machine_of(several):
         numbers = {"nodes": int(several["nodes"].max()), "processors": several["cpu_count"].max()}
         yield Caveat("one machine", Gravity.NOTE, frozenset(several["path"]), numbers)
 
@@ -359,15 +358,11 @@ def _of_sizes(sizes: _Sizes) -> Iterator[Caveat]:
     grouped = []
     moving = [point for point in sizes.curve.points if point.samples_per_s.basis == "not stationary"]
     rows = [row for point in moving for row in sizes.runs[point.size]]
-    verdicts = [(row, sizes.study.statistics[row["path"]].stationarity) for row in rows]
-    changed = [(row, verdict) for row, verdict in verdicts if not verdict.publishable]
+    known = [sizes.study.statistics[row["path"]] for row in rows if row["path"] in sizes.study.statistics]
+    changed = [each for each in known if not each.stationarity.publishable]
     if changed:
-        short = [
-            row["warmup_steps"] + verdict.warm_up
-            for row, verdict in changed
-            if verdict.verdict == "warm-up too short"
-        ]
-        numbers = {"at": sizes.named(moving), "reason": changed[0][1].reason, "warmup": max(short, default=0)}
+        warmup = max(each.warmup for each in changed)
+        numbers = {"at": sizes.named(moving), "reason": changed[0].stationarity.reason, "warmup": warmup}
         yield Caveat("not stationary", Gravity.GRAVE, _paths(rows), numbers, _NO_RATIO)
     for point in sizes.curve.points:
         means = two_groups([point.global_batch_size / rate for rate in point.samples_per_s_by_run])

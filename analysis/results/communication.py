@@ -11,8 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from analysis.efficiency import Curve, Point
-from analysis.read.attempts import line_rate_bytes_per_s
-from analysis.read.link_rates import read_link_rates
+from analysis.read.link_rates import link_rates
 from analysis.results.phases import TRANSFER, WAIT
 from analysis.stats.estimates import Estimate, not_stationary, ratio_of_means, share_mean
 from analysis.study import Study
@@ -73,7 +72,8 @@ class Communication:
     @property
     def line_share(self) -> Estimate | None:
         """Bus bandwidth / rate of the slowest repeat's line; None on one node."""
-        lines = [line_rate_bytes_per_s(path) for path in self.paths.values()] if self.point.nodes > 1 else []
+        runs = [self.study.run(str(path)) for path in self.paths.values()] if self.point.nodes > 1 else []
+        lines = [attempt.line_rate_bytes_per_s for run in runs for attempt in run.attempts[-1:]]
         rate = min((line for line in lines if line is not None), default=None)
         bus = self.bus_bytes_per_s
         return bus.scaled(1 / rate) if bus and rate else None
@@ -82,7 +82,8 @@ class Communication:
     def measured_share(self) -> Estimate | None:
         """Bus bandwidth / rate of the slowest link that the run itself measured before its first step."""
         rates = {
-            run: [link.bytes_per_s for link in read_link_rates(self.paths[run])] for run in self.bus_by_run
+            run: [link.bytes_per_s for link in link_rates(self.study.run(str(self.paths[run])).attempts)]
+            for run in self.bus_by_run
         }
         known = [run for run, links in rates.items() if links]
         return self._ratio([self.bus_by_run[run] for run in known], [min(rates[run]) for run in known])

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         _write_as_given(args, sweeps, against)
         return 0
     folders, only = [args.runs / sweep for sweep in sweeps], _tagged(args.runs, sweeps, args.tags)
-    checked = {"base": args.base, "only": only, "reject_warned": args.reject_warned}
+    checked = {"base": args.base, "only": only, "warmup": args.warmup, "reject_warned": args.reject_warned}
     check_targets(folders, **checked, print_results=False)  # refuses before a file is written
     _write_as_given(args, sweeps, against)
     return check_targets(folders, **checked)
@@ -57,6 +57,7 @@ def _write_as_given(args: argparse.Namespace, sweeps: list[str], against: Path |
         tables={"csv": args.csv, "parquet": args.parquet},
         costs={"prices": args.prices, "deadline": args.deadline, "samples": args.samples},
         as_json=args.json,
+        warmup=args.warmup,
         reject_warned=args.reject_warned,
     )
 
@@ -93,6 +94,7 @@ def write(
     tables: Mapping[str, str | None] | None = None,
     costs: Mapping[str, Any] = _NO_COSTS,
     as_json: bool = False,
+    warmup: int = 0,
     reject_warned: bool = False,
 ) -> Path:
     """Write the report and print its path; the path.
@@ -109,7 +111,7 @@ def write(
         kept = {kind: Path(each or out / kind) for kind, each in (tables or {}).items() if each is not None}
         folders = [root / sweep for sweep in sweeps]
         page, states = _write(
-            folders, out, base, found, only, against, kept, costs, reject_warned=reject_warned
+            folders, out, base, found, only, against, kept, costs, warmup=warmup, reject_warned=reject_warned
         )
     if as_json:
         written = {kind: str(folder) for kind, folder in kept.items()}
@@ -138,8 +140,7 @@ def _write(
     against: Path | None,
     tables: Mapping[str, Path],
     costs: Mapping[str, Any],
-    *,
-    reject_warned: bool,
+    **steps_and_runs: Any,
 ) -> tuple[Path, list[RunState]]:
     """Write the report of the runs `found`, or of those with the paths `only`; its page, and their states."""
     # imports numpy, pandas and matplotlib, which takes seconds: only after the names are checked
@@ -147,7 +148,7 @@ def _write(
 
     question = report.CostQuestion(**costs)
     report.check(  # a bad --base, --out or price list is refused before anything is written
-        folders, out, base=base, only=only, costs=question, against=against, reject_warned=reject_warned
+        folders, out, base=base, only=only, costs=question, against=against, **steps_and_runs
     )
     record_usage(run for folder in folders for run in runs_of(folder.parent, folder.name))
     states = refresh_or_warn(found)
@@ -164,7 +165,7 @@ def _write(
         against=against,
         tables=tables,
         costs=question,
-        reject_warned=reject_warned,
+        **steps_and_runs,
     )
     return page, states
 

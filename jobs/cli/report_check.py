@@ -13,6 +13,7 @@ def check_targets(
     *,
     base: str | None,
     only: Collection[Path] | None,
+    warmup: int = 0,
     reject_warned: bool = False,
     print_results: bool = True,
 ) -> int:
@@ -22,7 +23,7 @@ def check_targets(
     """
     from analysis import targets  # imports numpy and pandas
 
-    found = targets.check(folders, base=base, only=only, reject_warned=reject_warned)
+    found = targets.check(folders, base=base, only=only, warmup=warmup, reject_warned=reject_warned)
     if print_results:
         several = len({result.curve for result in found}) > 1
         for result in found:

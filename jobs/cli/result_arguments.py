@@ -36,6 +36,8 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="output folder (RUNS/SWEEP/report; with --tag report-TAG)"
     )
+    text = "leave out the first N steps after each start, where the recorded warm-up is shorter"
+    parser.add_argument("--warmup", type=int, default=0, metavar="N", help=text)
     text = "leave out runs whose pre-flight had warnings (docs/preflight.md)"
     parser.add_argument("--reject-warned", action="store_true", help=text)
     text = "another sweep to compare with: which is faster, and what differs"

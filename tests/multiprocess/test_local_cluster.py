@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 import submit as submit_py
-from analysis.read.step_records import read_steps
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.config_tree import Config
 from disttrain.config.run_key import config_key
@@ -43,6 +42,7 @@ from tests.support.jobs import (
     wait_for,
     wait_until,
 )
+from tests.support.lineage import read_steps
 
 pytestmark = pytest.mark.multiprocess
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from analysis.read.step_records import read_steps
 from disttrain.checkpoint.integrity import read_manifest
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import Step
+from tests.support.lineage import read_steps
 from tests.support.ranks import Ranks
 from tests.support.stopping import Seen, alone, config, samples_of, train_until
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from analysis import utilization
+from analysis.read.samples import step_at
 from disttrain.config.config_tree import Config
 from disttrain.records.hardware import GpuSample, HostSample
 from disttrain.records.json_files import read_json, read_jsonl
@@ -74,7 +74,8 @@ def test_samples_join_to_the_steps_of_their_rank(three_ranks, tmp_path):
         assert own == sorted(own)
         assert own[0] < steps[-1]["start_s"]  # from about the first step
         assert own[-1] > end - 1e-4  # to a last sample after the last one
-        joined = utilization.step_at(own, steps)
+        columns = [[each[name] for each in steps] for name in ("start_s", "step_s", "step")]
+        joined = step_at(own, *columns, [1] * len(steps))
         inside = [(at, step) for at, step in zip(own, joined, strict=True) if step == step]
         assert inside
         for at, step in inside:

@@ -7,7 +7,7 @@ the same call writes the same bytes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ from disttrain.records.attempt import AttemptRecord, Outcome
 from disttrain.records.base import Record
 from disttrain.records.dataset import DatasetRecord
 from disttrain.records.hardware import HostSample
-from disttrain.records.json_files import write_json, write_text
+from disttrain.records.json_files import read_json, read_jsonl, to_json, write_json, write_text
 from disttrain.records.metrics import EvalPoint, GradNormPoint, Histogram, LossPoint, Metrics, StepTime
 from disttrain.records.planned import RunRecord
 from disttrain.records.provenance import Code, Provenance
@@ -126,6 +126,31 @@ def fake_run(
     if end == "failed":
         _write(run.failed, Outcome(cause="crashed", attempt=0, message=message, ended=WHEN, retryable=True))
     return run
+
+
+def reshape(run: Path, factor: Callable[[int], float]) -> None:
+    """Multiply the recorded seconds of each step on all ranks by `factor(step)`, and its metrics alike."""
+    before_s, after_s = 0.0, 0.0
+    metrics = read_json(run / "metrics.json")
+    for path in (run / "attempts" / "000").glob("steps-*.jsonl"):
+        records = list(read_jsonl(path))
+        for record in records:
+            seconds = {
+                name: value for name, value in record.items() if name.endswith("_s") and value is not None
+            }
+            times = factor(record["step"])
+            record |= {name: value * times for name, value in seconds.items() if name != "start_s"}
+            if not any(first <= record["step"] <= last for first, last in metrics["left_out"] or [(1, 10)]):
+                before_s, after_s = before_s + seconds["step_s"], after_s + record["step_s"]
+        write_text(path, "".join(f"{to_json(record)}\n" for record in records))
+    ratio = after_s / before_s
+    faster = ("samples_per_s", "samples_per_s_per_rank", "tokens_per_s", "model_flops_per_s_per_rank")
+    metrics |= {name: metrics[name] / ratio for name in faster if metrics[name]}
+    metrics["measured_s"] *= ratio
+    metrics["composition"] = {name: value and value * ratio for name, value in metrics["composition"].items()}
+    times = metrics["step_time"]
+    times |= {name: value * ratio for name, value in times.items() if name.endswith("_s")}
+    write_json(run / "metrics.json", metrics)
 
 
 def _write(path: Path, record: Record) -> None:

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 import yaml
 
-from analysis.read.step_records import read_steps
 from disttrain.checkpoint import state_tensors
 from disttrain.checkpoint.folder import committed_paths
 from disttrain.checkpoint.storage import load_tensors, shapes
@@ -24,6 +23,7 @@ from disttrain.records.json_files import read_json, read_json_or_none, read_json
 from disttrain.records.run_directory import Attempt, RunDir
 from jobs.status.run_state import RunState, read_state
 from tests.support.jobs import WITHIN_S, wait_until
+from tests.support.lineage import read_steps
 from tests.support.minicluster import MiniCluster
 
 RANKS = 3

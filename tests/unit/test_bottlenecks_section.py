@@ -92,7 +92,7 @@ def test_the_rest_beside_the_stragglers_stays_in_the_table(tmp_path: Path) -> No
     for repeat in range(2):
         fake_run(tmp_path / "s" / f"n1-r{repeat}", mean_s=0.14, repeat=repeat)
         added = 0.04 + delays(4, STEPS, slow=[1], slow_s=0.05, jitter_s=0.003, seed=repeat)
-        write_run(tmp_path / "s" / f"n4-r{repeat}", added, repeat, with_means=True)
+        write_run(tmp_path / "s" / f"n4-r{repeat}", added, repeat)
     (table,) = section_of(tmp_path / "s", alone=True).tables
     shares = {str(row[1]): row[2].value for row in table.rows}
     step_s, base_s = 0.12 + 0.04 + 0.05 + 0.013 + 0.03, 0.86 * 0.14

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from analysis.read.attempts import preflight_columns
-from analysis.read.load import load
+from analysis.read.attempts import preflight_columns, read_attempts
+from analysis.read.frames import load
 from analysis.report.headline import caveat_text
 from analysis.report.run_records import provenance
 from analysis.results.caveats import Caveat, Gravity
@@ -20,7 +20,7 @@ from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.node.preflight.checks import Problem
 from jobs.node.preflight.verdict import verdict_record
-from tests.support.fake_runs import fake_run, fake_sweep
+from tests.support.fake_runs import fake_run, fake_sweep, reshape
 from tests.support.golden import GOLDEN, golden
 
 SLOW = Problem("links", "the link of node n2 moves 40 MB/s", "look", (), "warning")
@@ -109,11 +109,8 @@ def grouped(root: Path) -> None:
 
 
 def drifting(root: Path) -> None:
-    for path in fake_sweep(root, nodes=(1, 2), all_ranks=True).glob("n2*/attempts/000/steps-*.jsonl"):
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        for number, line in enumerate(lines):
-            line["step_s"] *= 1 + 0.003 * number
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for run in fake_sweep(root, nodes=(1, 2), all_ranks=True).glob("n2*"):
+        reshape(run, lambda step: 1 + 0.003 * step)
 
 
 CASES: dict[str, tuple[Callable[[Path], Any], str, set[str]]] = {
@@ -227,4 +224,4 @@ def test_a_run_counts_as_warned_if_any_of_its_starts_was(
         problems = [dataclasses.replace(SLOW, severity=severity)] if severity else []
         mode = "off" if start == "skipped" else "basic"
         write_json(run.attempt(number).preflight, verdict_record(number, mode, ["n1"], [], {}, problems))
-    assert preflight_columns(run)["preflight"] == verdict
+    assert preflight_columns(read_attempts(run, []))["preflight"] == verdict

@@ -233,7 +233,13 @@ def test_an_emulated_wait_shares_no_processors(tmp_path: Path) -> None:
     for nodes in (2, 4):
         seconds = {"compute_s": 0.05 * nodes, "other_s": 0.01}
         overrides = {"composition": seconds, "oversubscribed": True}
-        run = fake_run(tmp_path / "s" / f"n{nodes}", nodes=nodes, overrides=overrides, hosts=["c00"] * nodes)
+        run = fake_run(
+            tmp_path / "s" / f"n{nodes}",
+            nodes=nodes,
+            mean_s=0.05 * nodes + 0.01,
+            overrides=overrides,
+            hosts=["c00"] * nodes,
+        )
         with_records(run, 0, nodes)
     study = study_of(tmp_path / "s")
     (curve,) = study.curves

@@ -1,4 +1,4 @@
-"""Run directories as frames: typed columns, attempts, hosts, damaged files, the cache."""
+"""Run directories as frames: typed columns, attempts, hosts, damaged files."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.read.collectives import COLLECTIVE_COLUMNS
-from analysis.read.frames import STEP_COLUMNS, Frames, load_frames
-from analysis.read.samples import HARDWARE_COLUMNS
-from analysis.read.step_records import read_steps
+from analysis.read.frames import HARDWARE_COLUMNS, STEP_COLUMNS, Frames, load_frames
 from disttrain.records.json_files import read_json, write_json, write_text
 from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import PHASES
 from tests.support.fake_runs import fake_run, fake_sweep
+from tests.support.lineage import read_steps
 
 
 def write_steps(run: RunDir, attempt: int, rank: int, steps: range, step_s: float = 1.0) -> None:
@@ -62,10 +60,10 @@ def test_steps_repeated_after_a_resume_are_in_the_frame_but_not_kept(tmp_path: P
 
 def test_an_aggregate_is_one_row_with_sums(tmp_path: Path) -> None:
     run = fake_run(tmp_path / "s" / "run")
-    line = {"first": 11, "last": 110, "steps": 100, "start_s": None, "step_s": 50.0, "bins": [[5, 100]]}
+    line = {"first": 11, "last": 110, "steps": 100, "start_s": None, "step_s": 10.0, "bins": [[5, 100]]}
     write_text(run.attempt(0).steps(0), json.dumps(line | {"samples": 800}) + "\n")
     (row,) = frames_of(run).steps.itertuples()
-    assert (row.step, row.steps, row.samples, row.step_s, row.measured) == (11, 100, 800, 50.0, True)
+    assert (row.step, row.steps, row.samples, row.step_s, row.measured) == (11, 100, 800, 10.0, True)
     assert np.isnan(row.start_s)
 
 
@@ -80,68 +78,72 @@ def test_ranks_have_the_host_of_their_node(tmp_path: Path) -> None:
     assert frames_of(run).steps["host"].tolist() == [""] * 4 + ["c09"] * 4
 
 
-def collective(kind: str, bucket: int, duration_s: float, **more: object) -> dict[str, object]:
-    return {
-        "kind": kind, "bucket": bucket, "bytes": 4096, "start_s": 0.1, "duration_s": duration_s,
-        "hidden_s": 0.25 * duration_s, "exposed_s": 0.75 * duration_s, **more,
-    }  # fmt: skip
-
-
-def test_a_collective_of_a_profiled_step_is_a_row(tmp_path: Path) -> None:
-    """Attempt 1 repeats the steps from 5, so the profiled step 7 of attempt 0 is not part of the model."""
-    run = fake_run(tmp_path / "s" / "run", nodes=2, hosts=["c07", "c08"])
-    sharded = collective("all_gather", 1, 0.4, ranks=1, dimension="shard") | {"bytes": None}
-    both = [collective("all_reduce", 0, 0.2), sharded]
-    for rank in (0, 1):
-        for attempt, steps in enumerate([range(1, 8), range(5, 11)]):
-            write_steps(run, attempt, rank, steps)
-            lines = [{"step": step, "collectives": both} for step in (3, 7, 9) if step in steps]
-            write_text(run.attempt(attempt).comm(rank), "".join(f"{json.dumps(line)}\n" for line in lines))
-    write_json(run.attempt(1).record, read_json(run.attempt(0).record))
-    write_json(run.metrics, read_json(run.metrics) | {"attempt": 1})
-    frame = frames_of(run).collectives
-    assert {name: str(frame[name].dtype) for name in frame} == COLLECTIVE_COLUMNS
-    assert len(frame) == 2 * 2 * (2 + 2)
-    assert sorted(set(frame.loc[frame["kept"], "step"])) == [3, 7, 9]
-    assert frame.loc[~frame["kept"], ["attempt", "step"]].drop_duplicates().to_numpy().tolist() == [[0, 7]]
-    first, second = frame.iloc[0], frame.iloc[1]
-    assert (first["kind"], first["bytes"], first["ranks"], first["dimension"]) == (
-        "all_reduce",
-        4096,
-        2,
-        "world",
-    )
-    assert (second["ranks"], second["dimension"], second["exposed_s"]) == (1, "shard", pytest.approx(0.3))
-    assert np.isnan(second["bytes"])
-    assert dict(zip(frame["rank"], frame["host"], strict=True)) == {0: "c07", 1: "c08"}
-
-
-def test_samples_of_gpus_and_processes_are_rows_in_base_units(tmp_path: Path) -> None:
+def test_samples_of_gpus_and_processes_are_rows(tmp_path: Path) -> None:
     run = fake_run(tmp_path / "s" / "run", hosts=["c07"])
-    write_steps(run, 0, 0, range(1, 4))
-    gpu = {
-        "rank": 0,
-        "at_s": 1.5,
-        "time": 1.7e9,
-        "utilization": 0.9,
-        "memory_used_bytes": 2**30,
-        "sm_clock_mhz": 1410,
-    }
-    gpu |= {"power_w": 300.0, "energy_j": None, "throttle": ["power_cap", "sw_thermal"]}
-    write_text(run.attempt(0).gpu_samples(0), json.dumps(gpu) + "\n" + json.dumps(gpu | {"at_s": 9.0}) + "\n")
-    device = {"ranks": [0], "uuid": "GPU-1", "memory_total_bytes": 2**34, "sm_clock_max_mhz": 1980}
-    write_json(run.attempt(0).gpu_devices(0), {"gpus": [device]})
+    write_steps(run, 0, 0, range(1, 111), step_s=0.1)
+    gpu = {"rank": 0, "at_s": 1.05, "time": 1.7e9, "utilization": 0.9, "sm_clock_mhz": 1410, "energy_j": None}
+    lines = [gpu, gpu | {"at_s": 999.0}]
+    write_text(run.attempt(0).gpu_samples(0), "".join(f"{json.dumps(line)}\n" for line in lines))
     frame = frames_of(run).hardware
     assert {name: str(frame[name].dtype) for name in frame} == HARDWARE_COLUMNS
     sample, outside = frame[frame["kind"] == "gpu"].itertuples()
-    assert (sample.host, sample.device, sample.step, sample.clock_hz) == ("c07", "GPU-1", 2, 1410e6)
-    assert (sample.clock_max_hz, sample.memory_total_bytes, sample.throttle) == (
-        1980e6,
-        2**34,
-        "power_cap,sw_thermal",
-    )
+    assert (sample.host, sample.step, sample.time_s, sample.sm_clock_mhz) == ("c07", 2, 1.7e9, 1410)
     assert np.isnan(sample.energy_j)
     assert np.isnan(outside.step)
     process = frame[frame["kind"] == "process"].iloc[1]
-    assert (process["host"], process["memory_bytes"]) == ("c07", 300 * 2**20)
-    assert process["utilization"] == pytest.approx(0.9 + 0.05 * np.sin(1))
+    assert (process["host"], process["rss_bytes"]) == ("c07", 300 * 2**20)
+    assert process["cpu_percent"] == pytest.approx(90 + 5 * np.sin(1))
+
+
+def test_problems_are_listed_with_file_and_line(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "s" / "run")
+    path = run.attempt(0).steps(0)
+    lines = path.read_text().splitlines()
+    lines[3:3] = ["not json", '{"step": "three"}', '{"start_s": 1.0}', "[]"]
+    write_text(path, "\n".join(lines) + '\n{"step": 11')
+    frames = frames_of(run)
+    assert len(frames.steps) == 110
+    places = [problem.removeprefix(str(path)).split(" ")[0] for problem in frames.problems]
+    assert places == [":4", ":5", ":7", ":"]
+    assert frames.problems[-1].endswith(": 1 records without `step` or `step_s`")
+
+
+@pytest.mark.parametrize(
+    ("kept", "expected"),
+    [
+        ([0, 1, 2, 3], ""),
+        ([0, 2], "no step records of ranks 1, 3 of 4"),
+        ([], "no step records of all 4 ranks"),
+        (None, "rank 1 of 4 recorded fewer measured steps than the others (40 of 100)"),
+    ],
+)
+def test_ranks_without_records_are_listed(tmp_path: Path, kept: list[int] | None, expected: str) -> None:
+    run = fake_run(tmp_path / "s" / "run", nodes=4, all_ranks=True)
+    for rank in range(4):
+        path = run.attempt(0).steps(rank)
+        if kept is None and rank == 1:
+            path.write_text("".join(path.read_text().splitlines(keepends=True)[:50]))
+        elif kept is not None and rank not in kept:
+            path.unlink()
+    frames = load_frames([tmp_path / "s"])
+    listed = (f"{run.path}/attempts: {expected}",) if expected else ()
+    assert frames.incomplete == listed
+    assert frames.problems == ()
+
+
+def test_a_damaged_run_is_listed_and_hides_no_other(tmp_path: Path) -> None:
+    fake_run(tmp_path / "s" / "good")
+    bad = fake_run(tmp_path / "s" / "bad")
+    bad.run_json.unlink()
+    bad.metrics.unlink()
+    bad.done.unlink()
+    bad.attempt(0).steps(0).unlink()
+    bad.attempt(0).steps(0).mkdir()
+    frames = load_frames([tmp_path / "s"])
+    assert dict(zip(frames.runs["run"], frames.runs["note"], strict=True)) == {
+        "bad": "no metrics yet; run.json is missing",
+        "good": "",
+    }
+    assert len(frames.steps) == 110
+    (problem,) = frames.problems
+    assert problem == f"{bad.attempt(0).steps(0)} is not a regular file"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from analysis.read.attempts import line_rate_bytes_per_s
+from analysis.read.attempts import read_attempts
 from disttrain.records.json_files import write_json
 from tests.support.fake_runs import fake_run
 
@@ -46,4 +46,5 @@ def test_the_fastest_device_of_the_slowest_node_counts(
     for number, record in enumerate(nodes):
         write_json(run.attempt(0).node_record(number), record)
     write_json(run.attempt(0).node_oom(0), {"kills": 1})
-    assert line_rate_bytes_per_s(run.path) == rate
+    (attempt,) = read_attempts(run, [])
+    assert attempt.line_rate_bytes_per_s == rate

@@ -12,8 +12,10 @@ import pandas as pd
 import pytest
 
 from analysis.efficiency import scaling_curves
-from analysis.read import step_records, training_curves
-from analysis.read.frames import COLUMNS, KnownState, load, swept_keys
+from analysis.read.frames import KnownState, load, losses
+from analysis.read.load import load_runs
+from analysis.read.run_table import COLUMNS, swept_keys
+from analysis.read.steps import choose_measured, read_steps
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, write_json, write_text
 from disttrain.records.run_directory import RunDir
@@ -94,7 +96,7 @@ def test_devices_of_data_parallel_are_the_gpus_of_the_node_or_one_cpu(
 ) -> None:
     fake_run(
         tmp_path / "s" / "run", gpus_per_node=4, axes={"parallel.strategy": "dp"},
-        overrides={"device": device, "world_size": 1},
+        overrides={"device": device, "world_size": 1, "ranks_per_node": 1, "local_batch_size": 32},
     )  # fmt: skip
     assert only_row(tmp_path / "s")["devices"] == devices
 
@@ -134,7 +136,7 @@ def test_step_times_leave_out_warm_up_and_tolerate_a_truncated_line(tmp_path: Pa
     run = fake_run(tmp_path / "s" / "run")
     with open(run.attempt(0).steps(0), "a") as file:
         file.write('{"step": 111, "step_s"')
-    times = step_records.step_times_s(load([tmp_path / "s"]))["s", "run"]
+    times = load_runs([tmp_path / "s"])[0].step_durations_s
     measured_s = read_json(run.metrics)["measured_s"]
     assert times.size == 100
     assert times.sum() == pytest.approx(measured_s)
@@ -147,7 +149,7 @@ def test_step_times_leave_out_a_line_of_warm_up_steps(tmp_path: Path) -> None:
         {"first": 11, "last": 110, "bins": [[0, 99], [9, 1]]},
     ]
     write_text(run.attempt(0).steps(0), "".join(f"{json.dumps(line)}\n" for line in lines))
-    assert step_records.step_times_s(load([tmp_path / "s"]))["s", "run"].size == 100
+    assert load_runs([tmp_path / "s"])[0].step_durations_s.size == 100
 
 
 def write_steps(run: RunDir, attempt: int, first: int, last: int) -> None:
@@ -155,22 +157,25 @@ def write_steps(run: RunDir, attempt: int, first: int, last: int) -> None:
     write_text(run.attempt(attempt).steps(0), "".join(f"{line}\n" for line in lines))
 
 
-def test_steps_over_attempts_are_counted_once(tmp_path: Path) -> None:
-    """Attempt 0 was killed at step 7, 1 went on from 4 and was killed at 5, 2 did the rest from 4 again."""
-    run = RunDir(tmp_path)
-    for attempt, (first, last) in enumerate([(1, 7), (5, 5), (5, 6)]):
-        write_steps(run, attempt, first, last)
+@pytest.mark.parametrize(
+    ("attempts", "last", "expected"),
+    [
+        # 0 was killed at step 7, 1 went on from 4 and was killed at 5, 2 did the rest from 4 again
+        ([(1, 7), (5, 5), (5, 6)], None, {1: 0, 2: 0, 3: 0, 4: 0, 5: 2, 6: 2}),
+        ([(1, 7), (5, 5), (5, 6)], 0, dict.fromkeys(range(1, 8), 0)),
+        ([(1, 9), (1, 3)], None, {1: 1, 2: 1, 3: 1}),  # started anew
+    ],
+)
+def test_steps_over_attempts_are_counted_once(
+    tmp_path: Path, attempts: list[tuple[int, int]], last: int | None, expected: dict[int, int]
+) -> None:
+    run, problems = RunDir(tmp_path), list[str]()
+    for attempt, (first, final) in enumerate(attempts):
+        write_steps(run, attempt, first, final)
     run.attempt(3).path.mkdir()  # ended before its first step
-    found = step_records.read_steps(run, 0)
-    assert {step: attempt for step, (attempt, _) in found.items()} == {1: 0, 2: 0, 3: 0, 4: 0, 5: 2, 6: 2}
-    assert list(step_records.read_steps(run, 0, last_attempt=0)) == [1, 2, 3, 4, 5, 6, 7]
-
-
-def test_a_run_started_anew_keeps_nothing_of_the_attempt_before(tmp_path: Path) -> None:
-    run = RunDir(tmp_path)
-    write_steps(run, 0, 1, 9)
-    write_steps(run, 1, 1, 3)
-    assert {attempt for attempt, _ in step_records.read_steps(run, 0).values()} == {1}
+    steps = choose_measured(read_steps(run.attempts(), problems), last, None, 0)
+    kept = steps.chosen(steps.kept)
+    assert dict(zip(kept.step.tolist(), kept.attempt.tolist(), strict=True)) == expected
 
 
 def test_a_stopped_run_is_not_finished(tmp_path: Path) -> None:
@@ -190,7 +195,7 @@ def test_step_times_fall_back_to_the_histogram(tmp_path: Path, damage: str) -> N
         path.unlink()
     else:
         path.write_text("not json\n" + path.read_text())
-    times = step_records.step_times_s(load([tmp_path / "s"]))["s", "run"]
+    times = load_runs([tmp_path / "s"])[0].step_durations_s
     assert times.size == 100
     assert times.mean() == pytest.approx(0.1, rel=0.1)
 
@@ -200,10 +205,10 @@ def test_losses_keep_a_loss_that_was_not_finite_as_missing(tmp_path: Path) -> No
     metrics = read_json(run.metrics)
     metrics["loss_history"][3]["loss"] = None
     write_json(run.metrics, metrics)
-    losses = training_curves.losses(load([tmp_path / "s"]))
-    train = losses[losses["split"] == "train"]
+    points = losses(load([tmp_path / "s"]))
+    train = points[points["split"] == "train"]
     assert list(train.loc[train["loss"].isna(), "step"]) == [4]
-    assert list(losses.loc[losses["split"] == "valid", "step"]) == [55, 110]
+    assert list(points.loc[points["split"] == "valid", "step"]) == [55, 110]
 
 
 def test_analysis_imports_neither_torch_nor_jobs() -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import overlaps
 from analysis.overlaps import Interval, find_overlaps, intervals, overlaps_of
+from analysis.read.load import load_runs
 from analysis.report import write
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
@@ -84,6 +83,11 @@ def test_a_shared_gpu_on_one_node_outweighs_unknown_ones_on_another(hosts: tuple
     assert [each.gpus for each in find_overlaps(several)] == ["same"]
 
 
+def intervals_of(run: RunDir) -> list[Interval]:
+    (loaded,) = load_runs([run.path.parent])
+    return list(intervals(loaded))
+
+
 def change(run: RunDir, **fields: object) -> None:
     path = run.attempt(0).record
     write_json(path, read_json(path) | fields)
@@ -91,10 +95,10 @@ def change(run: RunDir, **fields: object) -> None:
 
 def test_an_attempt_without_an_end_lasts_until_its_last_progress(tmp_path: Path) -> None:
     run = fake_run(tmp_path / "s" / "a", end="running", hosts=["n"])
-    (interval,) = intervals(run)
+    (interval,) = intervals_of(run)
     assert interval.end == interval.start
     write_json(run.progress, {"attempt": 0, "updated": interval.start + 60})
-    (interval,) = intervals(run)
+    (interval,) = intervals_of(run)
     assert interval.end - interval.start == pytest.approx(60)
 
 
@@ -103,7 +107,7 @@ def test_a_record_without_nodes_or_times_is_left_out(tmp_path: Path) -> None:
     for fields in ({"nodes": None}, {"started": "soon"}, {"ended": 3}):
         before = read_json(run.attempt(0).record)
         change(run, **fields)
-        assert list(intervals(run)) == []
+        assert intervals_of(run) == []
         write_json(run.attempt(0).record, before)
 
 
@@ -113,35 +117,18 @@ def test_gpus_are_read_from_the_nodes_records(tmp_path: Path) -> None:
         for node in range(2):
             uuid = f"GPU-{node if node == 0 else run.name}"
             write_json(run.attempt(0).node_record(node), {"host": "N.site", "gpus": [{"uuid": uuid}]})
-    (overlap,) = overlaps_of(run.path for run in runs)
+    (overlap,) = overlaps_of(load_runs([tmp_path / "s"]))
     assert (overlap.gpus, overlap.seconds) == ("same", 60)
 
 
 def test_the_nodes_of_a_mini_cluster_are_one_machine(tmp_path: Path) -> None:
     runs = [fake_run(tmp_path / "s" / name, hosts=[f"mini-{name}"]) for name in "ab"]
-    assert overlaps_of(run.path for run in runs) == []
+    assert overlaps_of(load_runs([tmp_path / "s"])) == []
     for run in runs:
         slurm = {"SLURM_CONF": "/run/disttrain-mini/slurm.conf"}
         write_json(run.attempt(0).node_record(0), {"host": "h", "slurm": slurm})
-    (overlap,) = overlaps_of(run.path for run in runs)
+    (overlap,) = overlaps_of(load_runs([tmp_path / "s"]))
     assert overlap.hosts == ["the machine of mini-cluster mini"]
-
-
-def test_the_nodes_of_runs_without_an_overlap_are_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs = [fake_run(tmp_path / "s" / name, hosts=[name[0]]) for name in ("a", "a2", "b")]
-    read: list[str] = []
-    original = overlaps.read_json_or_none
-
-    def noted(path: Path) -> dict[str, Any] | None:
-        read.append(path.parents[2].name)
-        return original(path)
-
-    monkeypatch.setattr(overlaps, "read_json_or_none", noted)
-    (overlap,) = overlaps_of(run.path for run in runs)
-    assert [run.name for run in overlap.runs] == ["a", "a2"]
-    assert sorted(read) == ["a", "a2"]
 
 
 @pytest.mark.usefixtures("empty_pngs")

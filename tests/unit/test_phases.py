@@ -91,7 +91,7 @@ def test_equal_shares_have_no_spread_although_their_seconds_have() -> None:
 
 def test_the_floor_of_a_curve_moves_its_compositions_and_the_losses_against_the_base(tmp_path: Path) -> None:
     phases = {"compute_s": 0.07, WAIT: 0.01, TRANSFER: 0.02}
-    (curve,) = scaling_curves(load([fake_sweep(tmp_path, composition=phases)]))
+    (curve,) = scaling_curves(load([fake_sweep(tmp_path, efficiency=1.0, composition=phases)]))
     base, middle, last = curve.points
     changed = with_floors(curve, {base.runs: np.full(3, 0.001), last.runs: np.full(3, 0.004)})
     assert changed.points[1].composition == middle.composition

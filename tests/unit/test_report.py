@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from analysis.efficiency import scaling_curves
-from analysis.read.frames import load
-from analysis.read.step_records import step_times_s
+from analysis.read.frames import load, step_times_s
 from analysis.report import render, scaling_text, write
 from analysis.report.model import Report
 from analysis.report.section import Section

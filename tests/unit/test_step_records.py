@@ -9,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.read.step_records import read_steps
 from disttrain.config.sections.telemetry import TelemetryConfig
 from disttrain.records.json_files import read_jsonl
 from disttrain.records.log_histogram import RESOLUTION, bin_of, durations
@@ -21,6 +20,7 @@ from disttrain.telemetry.comm_split import CommSplit
 from disttrain.telemetry.json_lines import JsonLinesWriter
 from disttrain.telemetry.step_clock import COMM, COMPUTE, CONTROL_SYNC, OPTIMIZER, HostClock
 from disttrain.telemetry.step_records import AGGREGATE_STEPS, StepLog
+from tests.support.lineage import read_steps
 
 ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from analysis.read.link_rates import read_link_rates
+from analysis.read.attempts import read_attempts
+from analysis.read.link_rates import link_rates
 from analysis.results.lateness import lateness
 from analysis.results.links import LinkRate
 from analysis.results.rank_steps import RankSteps, rank_steps
@@ -186,9 +187,12 @@ def test_link_rates_are_those_of_the_newest_attempt_that_measured_them(tmp_path:
     for number in (2, 3):
         write_json(run.attempt(number).record, {"nodes": ["x", "y"]})
     write_json(run.attempt(3).links, {"rates": 5})
-    assert read_link_rates(run.path) == [LinkRate("new0", "new1", 5.0), LinkRate("new1", "new0", 7.0)]
+    assert link_rates(read_attempts(run, [])) == [
+        LinkRate("new0", "new1", 5.0),
+        LinkRate("new1", "new0", 7.0),
+    ]
     write_json(run.attempt(1).record, {"nodes": ["c00", "c01"]})
-    assert read_link_rates(run.path) == [LinkRate("c00", "c01", 5.0), LinkRate("c01", "c00", 7.0)]
+    assert link_rates(read_attempts(run, [])) == [LinkRate("c00", "c01", 5.0), LinkRate("c01", "c00", 7.0)]
     write_json(run.attempt(1).record, {"nodes": ["c00", "c00"]})
-    assert [rate.source for rate in read_link_rates(run.path)] == ["new0", "new1"], "one machine"
-    assert read_link_rates(tmp_path / "none") == []
+    assert [rate.source for rate in link_rates(read_attempts(run, []))] == ["new0", "new1"], "one machine"
+    assert link_rates(read_attempts(RunDir(tmp_path / "none"), [])) == []

@@ -42,9 +42,8 @@ def write_run(
     hosts: Sequence[str] = HOSTS,
     *,
     noise_s: float = 0.0,
-    with_means: bool = False,
 ) -> RunDir:
-    """A run of four ranks with these delays; `with_means`: its metrics have the means of its step records."""
+    """A run of four ranks with these delays; its metrics have the means of its step records."""
     run = fake_run(path, nodes=4, hosts=hosts, steps=STEPS, repeat=repeat)
     write_json(run.attempt(0).record, read_json(run.attempt(0).record) | {"cluster": "slurm"})
     rows = generate(added_s, transfer_s=transfer_s, noise_s=noise_s, seed=repeat)
@@ -56,13 +55,15 @@ def write_run(
         for line in lines:
             line["step"] = int(line["step"])
         write_text(run.attempt(0).steps(int(rank)), "".join(f"{json.dumps(line)}\n" for line in lines))
-    if with_means:
-        measured, metrics = rows[rows["step"] > 10], read_json(run.metrics)
-        step_s = float(measured["step_s"].mean())
-        rate = {"samples_per_s": metrics["global_batch_size"] / step_s}
-        rate |= {"measured_s": step_s * metrics["measured_steps"]}
-        composition = {name: float(measured[name].mean()) for name in PHASES}
-        write_json(run.metrics, metrics | rate | {"composition": composition})
+    measured, metrics = rows[rows["step"] > 10], read_json(run.metrics)
+    step_s = float(measured["step_s"].mean())
+    changed = {
+        "samples_per_s": metrics["global_batch_size"] / step_s,
+        "measured_s": step_s * metrics["measured_steps"],
+        "composition": {name: float(measured[name].mean()) for name in PHASES},
+        "step_time": None,
+    }
+    write_json(run.metrics, metrics | changed)
     return run
 
 
@@ -145,7 +146,7 @@ def test_a_slow_rank_is_named_on_the_first_screen_with_size_and_repeats(tmp_path
 def test_waiting_of_the_ranks_is_that_of_the_phases(tmp_path: Path) -> None:
     fake_run(tmp_path / "s" / "n1", nodes=1, steps=STEPS, mean_s=0.1)
     added = delays(4, STEPS, slow=[2], slow_s=0.002, jitter_s=0.004)
-    write_run(tmp_path / "s" / "n4", added, noise_s=0.002, with_means=True)
+    write_run(tmp_path / "s" / "n4", added, noise_s=0.002)
     study = study_of(tmp_path / "s")
     section = stragglers.build(study)
     assert section is not None

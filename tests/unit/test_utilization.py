@@ -10,14 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import utilization
 from analysis.efficiency import scaling_curves
-from analysis.read.frames import load
+from analysis.read.frames import load, utilization
+from analysis.read.samples import step_at
 from analysis.report.sections import utilization as section_of_utilization
 from analysis.study import Study
 from disttrain.records.json_files import write_text
 from disttrain.records.run_directory import RunDir
 from tests.support.fake_runs import fake_run
+
+
+def step_of(at_s: list[float], records: list[dict]) -> np.ndarray:
+    names = [("start_s", np.nan), ("step_s", np.nan), ("step", np.nan), ("steps", 1)]
+    rows = [[each.get(name, absent) for each in records] for name, absent in names]
+    rows[2] = [each.get("first", step) for each, step in zip(records, rows[2], strict=True)]
+    return step_at(at_s, *np.array(rows, dtype=float))
+
 
 SPAN = st.floats(0.01, 100)
 
@@ -33,18 +41,18 @@ def test_a_sample_belongs_to_the_step_it_fell_in_and_one_in_a_pause_to_none(step
         if pause_s:
             between.append(now + 0.5 * pause_s)
             now += pause_s
-    assert list(utilization.step_at(inside, lines[::-1])) == list(range(7, 7 + len(steps)))
-    assert np.isnan(utilization.step_at([-1.0, *between, now], lines)).all()
+    assert list(step_of(inside, lines[::-1])) == list(range(7, 7 + len(steps)))
+    assert np.isnan(step_of([-1.0, *between, now], lines)).all()
 
 
 def test_a_sample_in_a_line_of_many_steps_is_placed_among_them() -> None:
     before = {"first": 96, "last": 100, "steps": 5, "start_s": None, "step_s": 5.0}  # of an earlier attempt
     window = {"first": 101, "last": 104, "steps": 4, "start_s": 20.0, "step_s": 8.0}
     profiled = {"step": 105, "start_s": 28.0, "step_s": 9.0}
-    found = utilization.step_at([1.0, 20.0, 23.5, 27.99, 28.0, 36.9, 37.0], [before, window, profiled])
+    found = step_of([1.0, 20.0, 23.5, 27.99, 28.0, 36.9, 37.0], [before, window, profiled])
     assert list(found[1:6]) == [101, 102, 104, 105, 105]
     assert np.isnan(found[[0, 6]]).all()
-    assert np.isnan(utilization.step_at([1.0], [before])).all()
+    assert np.isnan(step_of([1.0], [before])).all()
 
 
 def write_lines(path: Path, lines: list[dict]) -> None:
@@ -70,7 +78,7 @@ def test_over_attempts_only_samples_in_steps_that_were_kept_count(tmp_path: Path
         write_lines(made.host_samples(0), samples)
     metrics = json.loads(run.metrics.read_text())
     run.metrics.write_text(json.dumps(metrics | {"attempt": 1}))
-    found = utilization.by_step(load([tmp_path / "s"]))
+    found = utilization(load([tmp_path / "s"]))
     assert set(found["device"]) == {"processors"}
     assert list(found["step"]) == list(range(2, 13))
     assert list(found["utilization"]) == pytest.approx([1.0] * 4 + [3.0] * 7)
@@ -78,7 +86,7 @@ def test_over_attempts_only_samples_in_steps_that_were_kept_count(tmp_path: Path
 
 def sampled(path: Path, steps: int) -> RunDir:
     """A run with one sample in each step of a second; as many processors are busy as the step's number."""
-    run: RunDir = fake_run(path)
+    run: RunDir = fake_run(path, steps=steps, mean_s=1.0)
     attempt = run.attempt(0)
     numbers = range(1, steps + 1)
     write_lines(attempt.steps(0), [{"step": s, "start_s": s - 1, "step_s": 1.0} for s in numbers])
@@ -90,7 +98,7 @@ def sampled(path: Path, steps: int) -> RunDir:
 def test_steps_are_averaged_in_at_most_sixty_segments_of_equal_length(tmp_path: Path) -> None:
     """121 steps make segments of three, of which the last has one."""
     sampled(tmp_path / "s" / "run", 121)
-    found = utilization.by_step(load([tmp_path / "s"]))
+    found = utilization(load([tmp_path / "s"]))
     assert list(found["step"]) == [*range(2, 120, 3), 121]
     assert list(found["utilization"]) == pytest.approx([*range(2, 120, 3), 121])
 
@@ -98,7 +106,7 @@ def test_steps_are_averaged_in_at_most_sixty_segments_of_equal_length(tmp_path: 
 @pytest.mark.parametrize(("steps", "rows"), [(5, 5), (4, 0)])
 def test_a_run_with_few_samples_is_not_drawn(tmp_path: Path, steps: int, rows: int) -> None:
     sampled(tmp_path / "s" / "run", steps)
-    found = utilization.by_step(load([tmp_path / "s"]))
+    found = utilization(load([tmp_path / "s"]))
     assert len(found) == rows
     assert list(found) == ["sweep", "run", "device", "step", "utilization"]
 
@@ -108,18 +116,18 @@ def test_damaged_lines_are_left_out_and_damaged_samples_are_none(tmp_path: Path)
     for path in (run.attempt(0).steps(0), run.attempt(0).host_samples(0)):
         lines = path.read_text().splitlines()
         path.write_text("\n".join([*lines[:8], "{", *lines[8:]]) + "\n")
-    assert list(utilization.by_step(load([tmp_path / "s"]))["step"]) == list(range(1, 10))
+    assert list(utilization(load([tmp_path / "s"]))["step"]) == list(range(1, 10))
     write_lines(run.attempt(0).host_samples(0), [{"rank": 0, "cpu_percent": 100.0}] * 9)
-    assert utilization.by_step(load([tmp_path / "s"])).empty
+    assert utilization(load([tmp_path / "s"])).empty
 
 
 def test_a_long_run_is_thinned_and_one_without_samples_is_left_out(tmp_path: Path) -> None:
     run = fake_run(tmp_path / "s" / "run", steps=1100)
-    found = utilization.by_step(load([tmp_path / "s"]))
+    found = utilization(load([tmp_path / "s"]))
     assert 30 < len(found) <= 60
     assert found["step"].is_monotonic_increasing
     run.attempt(0).host_samples(0).unlink()
-    assert utilization.by_step(load([tmp_path / "s"])).empty
+    assert utilization(load([tmp_path / "s"])).empty
 
 
 def test_sentences_on_utilization_have_the_means_of_the_table(tmp_path: Path) -> None:

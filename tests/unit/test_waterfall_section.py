@@ -109,7 +109,7 @@ def test_waiting_is_persistent_or_transient_and_the_parts_still_sum(tmp_path: Pa
     for repeat in range(2):
         fake_run(tmp_path / "s" / f"n1-r{repeat}", mean_s=0.14, repeat=repeat)
         added = delays(4, STEPS, slow=[1], slow_s=0.05, jitter_s=0.02, seed=repeat)
-        write_run(tmp_path / "s" / f"n4-r{repeat}", added, repeat, with_means=True)
+        write_run(tmp_path / "s" / f"n4-r{repeat}", added, repeat)
     section = waterfall.build(study_of(tmp_path / "s"))
     assert section is not None
     parts = dict(zip(column(section, "part"), column(section, "seconds"), strict=True))

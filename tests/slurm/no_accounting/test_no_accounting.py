@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from analysis.read.step_records import read_steps
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
 from jobs.core.processes import host
@@ -17,6 +16,7 @@ from jobs.status.refresh import refresh
 from jobs.status.run_state import read_runs
 from tests.slurm.test_states import begun
 from tests.support.jobs import SMALL, STANDIN, ended_afterwards, starts, wait_until
+from tests.support.lineage import read_steps
 from tests.support.minicluster import MiniCluster
 from tests.support.requeued import (
     RANKS,

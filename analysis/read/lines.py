@@ -1,0 +1,109 @@
+"""Read records faster than the standard library: JSON Lines as columns of numbers, and single objects."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from disttrain.errors import in_one_line
+from disttrain.records.json_files import read_json, read_record_bytes
+from disttrain.records.regular_file import MAX_LINES_BYTES, IrregularFile, open_regular
+
+Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+Columns = dict[str, NDArray[Any]]
+"""Arrays of one length, by name."""
+T = TypeVar("T")
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; errors are those of `read_json`, which reads what is not strict JSON."""
+    with contextlib.suppress(*_UNREADABLE):
+        value = msgspec.json.decode(read_record_bytes(path))
+        if isinstance(value, dict):
+            return value
+    return read_json(path)
+
+
+def read_struct(path: Path, kind: type[T], problems: list[str]) -> T | None:
+    """The JSON object in a file, as far as `kind` has its fields; None where the file is missing.
+
+    A record of other types has its message appended to `problems`, and counts as missing.
+    """
+    try:
+        return msgspec.json.decode(read_record_bytes(path), type=kind)
+    except (*_UNREADABLE, IrregularFile) as error:
+        problems.append(f"{path} is not such a record: {in_one_line(error)}")
+    except OSError:
+        pass
+    return None
+
+
+def read_columns(path: Path, fields: Mapping[str, Any], problems: list[str]) -> Columns:
+    """The records of a JSON Lines file by field; fields beyond `fields` are left out.
+
+    A truncated last line, left by a killed writer, is left out. Messages on records that cannot be read, each
+    with file and line, are appended to `problems`, and so is a path that is not a regular file.
+
+    Args:
+        path: the file.
+        fields: type of each field: `Int32`, `float`, or another one that msgspec decodes.
+        problems: receives the messages.
+
+    Returns:
+        Arrays of shape (records,): floats with NaN where a record lacks a number, objects for other types.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    try:
+        with open_regular(path, MAX_LINES_BYTES) as file:
+            content = file.read()
+    except IrregularFile as error:
+        problems.append(str(error))
+        content = b""
+    decoder = _decoder(tuple(fields.items()))
+    try:
+        records = decoder.decode_lines(content)
+    except _UNREADABLE:
+        records = _readable_lines(path, content, decoder, problems)
+    rows = zip(*map(msgspec.structs.astuple, records), strict=True) if records else ([] for _ in fields)
+    return {name: _array(values, kind) for (name, kind), values in zip(fields.items(), rows, strict=True)}
+
+
+def _readable_lines(
+    path: Path, content: bytes, decoder: msgspec.json.Decoder[msgspec.Struct], problems: list[str]
+) -> list[msgspec.Struct]:
+    records = []
+    lines = content.split(b"\n")
+    for number, line in enumerate(lines, 1):
+        try:
+            records += decoder.decode_lines(line)
+        except _UNREADABLE as error:
+            if number < len(lines):
+                problems.append(f"{path}:{number} is not such a record: {in_one_line(error)}")
+    return records
+
+
+@cache
+def _decoder(fields: tuple[tuple[str, Any], ...]) -> msgspec.json.Decoder[msgspec.Struct]:
+    optional = [(name, kind | None, None) for name, kind in fields]
+    return msgspec.json.Decoder(msgspec.defstruct("Line", optional, gc=False))
+
+
+def _array(values: Sequence[Any], kind: Any) -> NDArray[Any]:
+    if kind in (Int32, float):
+        if None not in values:
+            return np.fromiter(values, np.float64, len(values))
+        known = values.count(None) < len(values)  # arrays of None alone are slow to make
+        return np.array(values, dtype=np.float64) if known else np.full(len(values), np.nan)
+    array = np.empty(len(values), dtype=object)
+    array[:] = list(values)
+    return array
