@@ -10,6 +10,8 @@ from analysis import units
 from analysis.report.section import RunLink, Unit, Value
 from analysis.stats.estimates import Estimate
 
+_SMALL = 1e-3
+"""Share of the longest duration of a column below which one keeps its own unit."""
 NOTHING = "\N{EN DASH}"
 """A value that was not measured."""
 
@@ -39,8 +41,11 @@ class Cell(NamedTuple):
         return f"{self.text}{separator}{self.interval}{repeats}"
 
 
-def cell(value: Value, unit: Unit) -> Cell:
-    """Format a value in the unit of its column."""
+def cell(value: Value, unit: Unit, largest_s: float = 0.0) -> Cell:
+    """Format a value in the unit of its column.
+
+    `largest_s`: the longest duration of the column, whose unit the others have from a thousandth of it on.
+    """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return Cell(NOTHING)
     if isinstance(value, RunLink):
@@ -49,14 +54,12 @@ def cell(value: Value, unit: Unit) -> Cell:
         return Cell("yes" if value else "no")
     if isinstance(value, str):
         return Cell(value)
-    if isinstance(value, Estimate):
-        return _estimate(value, unit)
-    return Cell(_FORMS[unit](value))
+    if unit == "s":
+        return _duration(value if isinstance(value, Estimate) else Estimate(value, None, None, 0), largest_s)
+    return _estimate(value, unit) if isinstance(value, Estimate) else Cell(_FORMS[unit](value))
 
 
 def _estimate(value: Estimate, unit: Unit) -> Cell:
-    if unit == "s":
-        return _duration(value)
     text = _FORMS[unit](value.value)
     repeats = f"n={value.repeats}"
     if value.low is None or value.high is None:
@@ -71,15 +74,20 @@ def _estimate(value: Estimate, unit: Unit) -> Cell:
     return Cell(text, _marked(bounds, value), repeats)
 
 
-def _duration(value: Estimate) -> Cell:
+def _duration(value: Estimate, largest_s: float) -> Cell:
     """Value and interval in the unit of the longest of them: `0.458 ms [0, 11.4]`."""
-    repeats = f"n={value.repeats}"
-    if value.low is None or value.high is None:
-        return Cell(units.seconds(value.value), units.interval(value), repeats)
-    known = [units.resolved_s(each) for each in (value.value, value.low, value.high)]
-    factor, unit = units.time_scale(max(map(abs, known)))
+    known = [units.resolved_s(each or 0.0) for each in (value.value, value.low, value.high)]
+    longest_s = max(map(abs, known))
+    if not 0 < longest_s < _SMALL * largest_s:
+        longest_s = max(longest_s, largest_s)
+    factor, unit = units.time_scale(longest_s)
     mean, low, high = (units.number(each * factor) for each in known)
-    return Cell(f"{mean} {unit}", _marked(units.bounds(low, high), value), repeats)
+    text, repeats = f"{mean} {unit}", f"n={value.repeats}"
+    if not value.repeats:
+        return Cell(text)
+    if value.low is None or value.high is None:
+        return Cell(text, units.interval(value), repeats)
+    return Cell(text, _marked(units.bounds(low, high), value), repeats)
 
 
 def _marked(bounds: str, value: Estimate) -> str:
@@ -128,7 +136,6 @@ _FORMS: dict[Unit, Callable[[float], str]] = {
     "": lambda value: f"{value}",
     "count": lambda value: f"{value:,.0f}",
     "number": units.number,
-    "s": units.seconds,
     "span": units.span,
     "share": units.percent,
     "points": units.points,

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from analysis.report.cells import Cell, cell
 from analysis.report.definitions import anchor
-from analysis.report.section import Column, RunLink, Table
+from analysis.report.section import Column, RunLink, Table, Value
+from analysis.stats.estimates import Estimate
 
 MOST_ROWS = 100
 """Rows of a table on the page; `report.json` has all."""
@@ -77,7 +78,8 @@ def table_view(table: Table, out: Path | None = None, most_rows: int = MOST_ROWS
     columns: list[list[CellView]] = []
     same: list[str] = []
     for at, column in enumerate(table.columns):
-        views = [_cell(row[at], column, out) for row in table.rows[:most_rows]]
+        values = [row[at] for row in table.rows[:most_rows]]
+        views = [_cell(value, column, out, _largest(values, column)) for value in values]
         texts = {view.cell.line for view in views}
         key = column.key or not at
         if views and all(row[at] in (None, "") for row in table.rows):
@@ -117,11 +119,18 @@ def _without(value: Cell, note: str) -> Cell:
     return value._replace(interval=interval, repeats="")
 
 
-def _cell(value: object, column: Column, out: Path | None) -> CellView:
+def _largest(values: Sequence[Value], column: Column) -> float:
+    """The longest duration of a column in seconds."""
+    numbers = [each.value if isinstance(each, Estimate) else each for each in values]
+    known = [abs(each) for each in numbers if isinstance(each, float)]
+    return max(known, default=0.0) if column.unit == "s" else 0.0
+
+
+def _cell(value: Value, column: Column, out: Path | None, largest_s: float) -> CellView:
     if isinstance(value, RunLink):
         path = Path(value.path)
         return CellView(cell(value, ""), run_href(value, out), f"{path.parent.name}/{path.name}")
-    return CellView(cell(value, column.unit))  # type: ignore[arg-type]
+    return CellView(cell(value, column.unit, largest_s))
 
 
 def run_href(link: RunLink, out: Path | None) -> str:

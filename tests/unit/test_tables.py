@@ -48,3 +48,10 @@ def test_a_table_drops_empty_columns_limits_its_rows_and_folds() -> None:
 def test_a_table_refuses_rows_of_another_length() -> None:
     with pytest.raises(ValueError, match="table t: 1 values for 2 columns"):
         Table("t", "", COLUMNS[:2], [["x"]])
+
+
+def test_durations_of_a_column_have_one_unit_but_for_those_below_a_thousandth() -> None:
+    step = [Column("part", "part"), Column("step_s", "step", "s")]
+    rows = [["a", Estimate(0.0291, 0.028, 0.03, 3)], ["b", 0.000578], ["c", 0.0], ["d", 0.00001]]
+    texts = [cells[1].cell.text for cells in view(*rows, columns=step).rows]
+    assert texts == ["29.1 ms", "0.578 ms", "0 ms", "10.0 µs"]
