@@ -33,8 +33,10 @@ def build(study: Study) -> Section | None:
         for row in rows
         if row.unigram_entropy_bits is not None and row.bits_per_byte is not None
     ]
-    ends = [f"{loss:.3f}" for loss in sorted(row.train_loss for row in rows if row.train_loss is not None)]
-    ends = [*ends[:1], *ends[-1:]]
+    losses = sorted(row.train_loss for row in rows if row.train_loss is not None)
+    if study.included["emulated"].all():
+        losses = []  # emulated models learn nothing
+    ends = [f"{loss:.3f}" for loss in (*losses[:1], *losses[-1:])]
     figures = [_loss_figure(study), _norm_figure(study)]
     return Section(
         "training",
