@@ -13,6 +13,7 @@ from analysis.results.communication import Communication
 from analysis.results.phases import TRANSFER, WAIT
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
+from analysis.units import percent
 from disttrain.records.communication import CollectiveSummary
 
 ORDER = 90
@@ -49,6 +50,8 @@ def build(study: Study) -> Section | None:
     if not any(value for _, means in sizes for value in means.values()):
         return None
     rows = [(each.curve, each.point, [*means.values()]) for each, means in sizes]
+    leading = [means["share"] for each, means in sizes if each.curve is study.leading_curve]
+    shares = [share for share in leading if share]
     caption = "Communication of a step, means over ranks and repeats."
     tables = [size_table(study, "communication", caption, _COLUMNS, rows)]
     if collectives := [row for each in several for row in _collectives(each)]:
@@ -58,6 +61,7 @@ def build(study: Study) -> Section | None:
         "communication",
         "Communication",
         _conclusion(study, sizes),
+        key=percent(shares[-1].value) if shares else "",
         tables=tables,
         figures=_figure(study, sizes),
     )

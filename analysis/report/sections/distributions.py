@@ -64,7 +64,7 @@ def build(study: Study) -> Section | None:
             shown.append(Distribution(name, text, pooled, colour))
     if not rows:
         return None
-    _, tail, place, fewest = max(tails, key=lambda each: each[0])
+    highest, tail, place, fewest = max(tails, key=lambda each: each[0])
     columns = [
         *size_columns(study),
         Column("p50_s", "median", "s", "percentiles"),
@@ -79,6 +79,7 @@ def build(study: Study) -> Section | None:
         "distributions",
         "Distribution of step times",
         say("distributions", tail, place, fewest),
+        key=f"p99 {highest:.2f}\N{MULTIPLICATION SIGN} the median",
         tables=[Table("step_percentiles", caption, columns, rows, links)],
         figures=[_histograms(study, shown[:_MOST_ROWS])],
     )

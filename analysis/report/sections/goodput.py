@@ -62,6 +62,7 @@ def build(study: Study) -> Section | None:
         "goodput",
         "Goodput of the jobs",
         conclusion,
+        key=percent(total["training"] / whole_s),
         tables=_by_size(study),
         figures=[_figure(study, total, whole_s, len(times))],
     )

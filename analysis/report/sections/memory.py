@@ -69,6 +69,7 @@ def build(study: Study) -> Section | None:
         "memory",
         "Memory",
         say("memory", *max(peaks)),
+        key=binary_bytes(max(peaks)[0]),
         tables=[Table("memory", caption, columns, rows, links)],
         figures=[Figure("memory", "Peak memory", drawing, alt, data="memory")],
     )

@@ -18,6 +18,7 @@ from analysis.results.pop import (
     rank_steps,
 )
 from analysis.study import Study
+from analysis.units import percent
 
 ORDER = 210
 
@@ -55,7 +56,9 @@ def build(study: Study) -> Section | None:
     columns = [Column(key, heading, "share", "pop-factors") for key, heading in NAMES.items()]
     table = common.size_table(study, "pop_factors", "Factors of the parallel efficiency.", columns, rows)
     conclusion = say("smallest_factor", name=NAMES[name], value=value, place=place)
-    return Section("pop", "POP factors", conclusion, tables=[table])
+    return Section(
+        "pop", "POP factors", conclusion, key=f"{NAMES[name]} {percent(value.value)}", tables=[table]
+    )
 
 
 def _repeats(study: Study, curve: Curve, point: Point, by_run: dict[str, pd.DataFrame]) -> list[RankSteps]:

@@ -46,7 +46,9 @@ def build(study: Study) -> Section | None:
     conclusion = f"{plural(len(study.included), 'run')} in the figures"
     conclusion += f", {left} left out, with the reason." if left else "."
     table = Table("runs", "Runs.", _COLUMNS, rows)
-    return Section("runs", "Runs", conclusion, tables=[table])
+    return Section(
+        "runs", "Runs", conclusion, key=f"{len(study.included)} of {len(study.runs)}", tables=[table]
+    )
 
 
 def _row(study: Study, row: Mapping[Any, Any], overlaps: list[Overlap]) -> list[Value]:

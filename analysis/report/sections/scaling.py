@@ -53,7 +53,9 @@ def build(study: Study) -> Section | None:
 
 
 def _conclusion(study: Study) -> str:
-    """Range of efficiency beyond the base."""
+    """Range of efficiency beyond the base; empty where the headline states none."""
+    if study.forbidden("headline", study.leading_curve):
+        return ""
     found = [
         (point.efficiency.value, curve, point)
         for curve in study.curves

@@ -27,7 +27,7 @@ from analysis.results.waterfall import (
 )
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
-from analysis.units import plural, seconds, signed, time_scale
+from analysis.units import percent, plural, seconds, signed, time_scale
 
 ORDER = 60
 
@@ -43,12 +43,15 @@ def build(study: Study) -> Section | None:
     if not sizes:
         return None
     shown = leading(sizes)
+    allowed = not study.forbidden("headline", shown.curve)
+    largest = largest_loss(shown)
     cause = compute_cause(study, shown)
     return Section(
         "waterfall",
         "From the ideal to the actual step",
-        loss_sentence(study, shown),
-        paragraphs=[cause] if cause else [],
+        loss_sentence(study, shown) if allowed else "",
+        key=f"{NAMES[largest.name]} {percent(largest.share.value)}" if largest and allowed else "",
+        paragraphs=[cause] if cause and allowed else [],
         tables=[_table(study, sizes), *_peak_table(study, sizes)],
         figures=[_figure(study, shown)],
     )
