@@ -16,7 +16,7 @@ from analysis.efficiency import Curve, Point, rate_ratio
 from analysis.read.differences import run_config
 from analysis.results.bottlenecks import STRAGGLERS, Bottleneck
 from analysis.results.communication import Communication
-from analysis.results.compute_loss import CauseName, compute_causes
+from analysis.results.compute_loss import DISTURBANCES, CauseName, compute_causes, doubts
 from analysis.results.culprits import nodes_of_moving_rank, repeated_culprits
 from analysis.results.phases import TRANSFER, WAIT
 from analysis.stats.estimates import Estimate
@@ -25,11 +25,6 @@ from analysis.units import times
 
 SMALL_MESSAGE = 2**20
 """Bytes of a message below which its latency is longer than its transfer."""
-DISTURBANCES = {
-    "overlaps": "other runs were at work on their nodes",
-    "other load": "other processes used their processors",
-}
-"""Work of others, by kind of caveat."""
 LATENCY_SHARE = 0.5
 """Share of the measured rate of the links below which latency takes longer than the transfer of bytes."""
 
@@ -268,10 +263,7 @@ def situation(study: Study, curve: Curve, point: Point) -> Situation:
     repeats = study.diagnoses(curve, point)
     named = [each for each in repeated_culprits(repeats) if each.kind != "link"]
     config, share = run_config(first), communication.measured_share
-    points = [point, *([curve.base] if curve.base else [])]
-    paths = {row["path"] for each in points for row in study.runs_of(curve, each)}
-    doubts = [each for each in study.caveats if "transfer advice" in each.forbids]
-    kinds = {each.kind for each in doubts if not paths.isdisjoint(each.runs)}
+    kinds = doubts(study, curve, point)
     return Situation(
         strategy=str(first["strategy"]).lower(),
         nodes=point.nodes,

@@ -6,8 +6,9 @@ over ranks) and lower clocks. They are factors of the compute time,
 
     ideal / actual = slow ranks x clocks x rest
 
-and their parts by `analysis.results.log_mean` sum exactly to the loss. The rest has two candidates without a
-size of their own: processors shared by more ranks, and kernels of a smaller local batch. Without a candidate
+and their parts by `analysis.results.log_mean` sum exactly to the loss. The rest has candidates without a
+size of their own: processors shared by more ranks, and kernels of a smaller local batch; other work on the
+nodes stands in their place. Without a candidate
 the cause of the rest is unknown.
 """
 
@@ -28,7 +29,14 @@ from analysis.results.log_mean import additive_parts
 from analysis.results.phases import Floats
 from analysis.study import Study
 
-CauseName = Literal["slow_ranks", "lower_clocks", "shared_processors", "smaller_batch", "unknown"]
+CauseName = Literal[
+    "slow_ranks", "lower_clocks", "other_work", "shared_processors", "smaller_batch", "unknown"
+]
+DISTURBANCES = {
+    "overlaps": "other runs were at work on their nodes",
+    "other load": "other processes used their processors",
+}
+"""Work of others, by kind of caveat."""
 
 SMALL = 0.1
 """Sized causes below this share of the loss are counted in the rest."""
@@ -56,6 +64,8 @@ class ComputeState:
     """Mean compute per step of each rank in seconds, shape (ranks,)."""
     stragglers: Mapping[int, str] = field(default_factory=dict)
     """Ranks that the search for stragglers found, each with the name of its rank or node."""
+    disturbed: str = ""
+    """What else was at work on the nodes: a value of `DISTURBANCES`."""
     clock: float | None = None
     """SM clock as a fraction of its maximum, mean over GPUs."""
 
@@ -119,6 +129,8 @@ def explain(point: ComputeState, base: ComputeState, work: float) -> list[Cause]
 
 def _candidates(point: ComputeState, base: ComputeState) -> dict[CauseName, Mapping[str, Any]]:
     """Causes of the rest, which have no size of their own."""
+    if point.disturbed:
+        return {"other_work": {"text": point.disturbed}}
     candidates: dict[CauseName, Mapping[str, Any]] = {}
     own, before = point.processors_per_rank, base.processors_per_rank
     if own is not None and before is not None:
@@ -178,7 +190,7 @@ def compute_state(study: Study, curve: Curve, point: Point) -> ComputeState:
     clocks = [gpu.sm_clock_ratio_mean for gpu in gpus if gpu is not None and gpu.sm_clock_ratio_mean]
     diagnoses = [study.stragglers[path].diagnosis for path in rows["path"] if path in study.stragglers]
     configs = [run_config(row) for row in study.runs_of(curve, point)]
-    pipeline = bool((rows["strategy"] == "pipeline").any())
+    pipeline, kinds = bool((rows["strategy"] == "pipeline").any()), doubts(study, curve, point)
     return ComputeState(
         compute_s=point.composition["compute_s"] or 0.0,
         ranks=point.world_size,
@@ -190,8 +202,18 @@ def compute_state(study: Study, curve: Curve, point: Point) -> ComputeState:
         oversubscribed=bool((rows["oversubscribed"] == True).any()) and not curve.emulated,  # noqa: E712
         rank_compute_s=None if pipeline else rank_compute_s(steps, point.world_size),
         stragglers=slow_in_compute(diagnoses),
+        disturbed=next((text for kind, text in DISTURBANCES.items() if kind in kinds), ""),
         clock=float(np.mean(clocks)) if clocks else None,
     )
+
+
+def doubts(study: Study, curve: Curve, point: Point) -> set[str]:
+    """Kinds of the caveats on the runs of a point or its base for which their times are not those of a machine
+    that they had alone."""
+    points = [point, *([curve.base] if curve.base else [])]
+    paths = {row["path"] for each in points for row in study.runs_of(curve, each)}
+    known = [each for each in study.caveats if "transfer advice" in each.forbids]
+    return {each.kind for each in known if not paths.isdisjoint(each.runs)}
 
 
 def slow_in_compute(repeats: Sequence[Diagnosis]) -> dict[int, str]:

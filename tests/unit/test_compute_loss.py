@@ -91,6 +91,14 @@ def test_a_smaller_local_batch_is_a_candidate_in_strong_scaling() -> None:
     }
 
 
+def test_other_work_on_the_nodes_is_the_only_candidate() -> None:
+    shared = ComputeState(1.6, 4, 8, hosts=1, processors=2, on_cpu=True, disturbed="other runs")
+    (cause,) = explain(shared, BASE, 1.0)
+    assert list(cause.evidence) == ["other_work"]
+    slow = replace(shared, rank_compute_s=np.array([1.0, 1.0, 1.0, 3.4]), stragglers={3: "rank 3"})
+    assert list(explain(slow, BASE, 1.0)[0].evidence) == ["slow_ranks"]
+
+
 def test_one_slow_rank_of_eight_is_named_with_its_size() -> None:
     ranks = np.array([1.0, 1.0, 1.0, 1.8, 1.0, 1.0, 1.0, 1.0])
     (cause,) = explain(ComputeState(ranks.mean(), 8, 8, rank_compute_s=ranks), ComputeState(1.0, 1, 8), 1.0)
@@ -242,6 +250,7 @@ def test_an_emulated_wait_shares_no_processors(tmp_path: Path) -> None:
         )
         with_records(run, 0, nodes)
     study = study_of(tmp_path / "s")
+    study.__dict__["overlaps"] = []
     (curve,) = study.curves
     (real,) = compute_causes(study, curve, curve.points[-1])
     (emulated,) = compute_causes(study, replace(curve, emulated=True), curve.points[-1])

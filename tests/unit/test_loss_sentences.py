@@ -36,7 +36,10 @@ def compute() -> list[str]:
     clocks = Cause({"lower_clocks": {"clock": 0.66, "before": 0.9}}, 0.1)
     shared = {"shared_processors": {"own": 0.5, "before": 2.0}, "smaller_batch": {"own": 2, "before": 8}}
     unknown, gain = Cause({"unknown": {}}, 0.2), Cause({"unknown": {}}, -0.114)
-    cases = [[slow, clocks, gain], [Cause(shared, 0.2)], [Cause({"shared_processors": {"own": None}}, 0.2)]]
+    other = {"other_work": {"text": "other processes used their processors"}}
+    alone = {"shared_processors": {"own": None}}
+    rest = [Cause(each, 0.2) for each in (shared, alone, other)]
+    cases = [[slow, clocks, gain], *([each] for each in rest)]
     assert say("compute_causes", [unknown]) == say("compute_causes", []) == ""
     return [say("compute_causes", causes) for causes in cases]
 
