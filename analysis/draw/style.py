@@ -9,8 +9,10 @@ from __future__ import annotations
 import functools
 import io
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
 import matplotlib
@@ -35,14 +37,11 @@ _CHARACTER = 8.2
 _LINE = 19.0
 """Height of a row of the legend."""
 
-COLOURS = {
-    **{"bg": "#ffffff", "ink": "#1b1d20", "faint": "#5b6067", "line": "#dfe2e6", "emu": "#7a1fa2"},
-    **{"c0": "#0072b2", "c1": "#d55e00", "c2": "#009e73", "c3": "#b5608f", "c4": "#c98a00", "c5": "#3d9bd0"},
-    **{"c6": "#3a3d42", "q0": "#471164", "q1": "#443983", "q2": "#365d8d", "q3": "#2a788e", "q4": "#21918c"},
-    **{"q5": "#24a37d", "q6": "#3fae63", "q7": "#6bb84a", "wait": "#f0a27a", "other": "#b4b4b4"},
-    **{"hidden": "#9fc9e6", "heat": "#a8320a", "good": "#00795a", "bad": "#b3261e"},
-}
-"""Colour of each variable of `report.css` in light mode; no two are equal."""
+_SHEET = Path(__file__).parents[1] / "report" / "templates" / "report.css"
+COLOURS = dict(
+    re.findall(r"--([\w-]+): (#\w{6});", _SHEET.read_text(encoding="utf-8").partition("@media")[0])
+)
+"""Colour of each variable of the page's style sheet in light mode; no two are equal."""
 CURVES, SIZES = 7, 8
 """Colours `c0` to `c6` of curves, and `q0` (dark) to `q7` (light) of the sizes of one curve."""
 PHASE_COLOURS = {
