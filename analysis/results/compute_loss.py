@@ -208,8 +208,7 @@ def compute_state(study: Study, curve: Curve, point: Point) -> ComputeState:
 
 
 def doubts(study: Study, curve: Curve, point: Point) -> set[str]:
-    """Kinds of the caveats on the runs of a point or its base for which their times are not those of a machine
-    that they had alone."""
+    """Kinds of the caveats that doubt times of the runs of a point or its base: they shared a machine."""
     points = [point, *([curve.base] if curve.base else [])]
     paths = {row["path"] for each in points for row in study.runs_of(curve, each)}
     known = [each for each in study.caveats if "transfer advice" in each.forbids]
