@@ -39,7 +39,7 @@ from disttrain.records.reported import read_reported
 from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import PHASES
 
-OWN_SCRIPT = "a script of its own "
+OWN_SCRIPT = "a script without telemetry"
 _NO_STEP = "--warmup leaves none of"
 _RUN_FILES = ("run.json", "metrics.json", "attempts")
 """A folder with one of them is a run, so that a damaged run is listed."""
@@ -154,7 +154,7 @@ def _run(run: RunDir, known: KnownState | None, warmup: int) -> Run:
         samples=read_samples(attempts, steps, unreadable),
         attempts=attempts,
         usage=_usage(run, record, metrics),
-        reported_samples_per_s=reported.get("samples_per_s"),
+        reported=reported,
         tags=tags,
         user_note=user_note,
         state=state,
@@ -167,7 +167,7 @@ def _run(run: RunDir, known: KnownState | None, warmup: int) -> Run:
 
 def _metrics(
     run: RunDir, config: dict[str, Any]
-) -> tuple[Metrics | None, Mapping[str, list[CurvePoint]], str, dict[str, float]]:
+) -> tuple[Metrics | None, Mapping[str, list[CurvePoint]], str, dict[str, float] | None]:
     """`metrics.json` with the last point of each curve, since validating all takes longer than all the rest;
     the curves; a caveat or problem; and the figures that a script of one's own reports instead."""
     content, note = read_content(run.metrics)
@@ -185,11 +185,10 @@ def _metrics(
     if metrics is not None and (problem := impossible_figure(metrics, config)):
         metrics, note = None, f"metrics.json has an impossible figure: {problem}"
     if metrics is not None or "command" not in config:
-        return metrics, curves, note, {}
+        return metrics, curves, note, None
     if "schema_version" in (read_json_or_none(run.metrics) or {}):
-        return None, curves, note, {}
-    reported = read_reported(run)
-    return None, {}, _reported_note(reported), reported
+        return None, curves, note, None
+    return None, {}, OWN_SCRIPT, read_reported(run)
 
 
 def _steps(
@@ -276,7 +275,7 @@ def _state(run: RunDir, metrics: Metrics | None, problem: str) -> tuple[str, boo
         return state, False, f"{cause}: {outcome.message}" if outcome.message else cause
     if metrics is None:
         if run.done.exists():
-            return "done", False, problem if problem.startswith(OWN_SCRIPT) else f"finished, but {problem}"
+            return "done", False, problem if problem == OWN_SCRIPT else f"finished, but {problem}"
         if run.metrics.exists():
             return "started", False, problem
         return ("started", False, "no metrics yet") if run.attempts() else ("planned", False, "not started")
@@ -294,11 +293,6 @@ def _state(run: RunDir, metrics: Metrics | None, problem: str) -> tuple[str, boo
 def _ended_state(cause: str) -> str:
     """State of a run that ended unfinished: a run that the user ended has not failed."""
     return cause if cause in ENDED_BY_REQUEST else "failed"
-
-
-def _reported_note(reported: Mapping[str, float]) -> str:
-    figures = ", ".join(f"{name}={value:.6g}" for name, value in reported.items())
-    return f"{OWN_SCRIPT}without telemetry, so not measured" + (f"; it reports {figures}" if figures else "")
 
 
 def _annotations(run: RunDir) -> tuple[str | None, str | None]:

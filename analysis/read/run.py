@@ -52,8 +52,8 @@ class Run:
     attempts: tuple[RunAttempt, ...]
     usage: gpu_hours.RunGpuHours | None
     """GPU-hours and queue time of all starts; None where they are not on record."""
-    reported_samples_per_s: float | None
-    """Of a script of one's own without telemetry."""
+    reported: Mapping[str, float] | None
+    """Figures in the `metrics.json` of a script of one's own without telemetry; None for other runs."""
     tags: str | None
     user_note: str | None
     state: str

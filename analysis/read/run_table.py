@@ -95,6 +95,7 @@ COLUMNS: dict[str, str] = {
     "git_commit": "string",
     "git_dirty": "boolean",
     "command": "string",
+    "own_script": "boolean",  # without telemetry: no figures but those of its own metrics.json
     "created": "string",  # UTC, ISO 8601
     "updated": "string",
     "tags": "string",  # of the run and of its sweep, separated by spaces
@@ -142,7 +143,8 @@ def _row(run: Run) -> dict[str, Any]:
     row: dict[str, Any] = {
         "sweep": run.folder.sweep,
         "run": run.folder.name,
-        "samples_per_s": run.reported_samples_per_s,
+        "samples_per_s": (run.reported or {}).get("samples_per_s"),
+        "own_script": run.reported is not None,
         **{
             name: getattr(run, name)
             for name in ("state", "included", "note", "tags", "user_note", "path", "rejected")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 from analysis.efficiency import Curve
-from analysis.read.load import OWN_SCRIPT
 from analysis.report import scaling_text
 from analysis.report.sentences import say
 from analysis.results.caveats import Caveat
@@ -30,7 +29,7 @@ def caveat_text(study: Study, caveat: Caveat) -> str:
 def without_curve(study: Study) -> str:
     """Headline of a report that no run counts in."""
     done = study.runs[study.runs["state"] == "done"]
-    scripts = int(done["note"].fillna("").str.startswith(OWN_SCRIPT).sum())
+    scripts = int(done["own_script"].sum())
     if scripts:
         return f"{plural(scripts, 'run')} finished without step records: nothing is compared"
     states = Counter(study.runs["state"].fillna("unknown"))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 
+from disttrain.records.run_directory import RunDir
 from jobs.cli import submitting
 from jobs.cli.command_output import add_json
 from jobs.cli.formatting import table
@@ -48,7 +50,18 @@ def print_results(root: Path, sweep: str, as_json: bool = False) -> None:
         plain = {name: result.model_dump(mode="json") for name, result in results.items()}
         add_json(page=str(page), comm_bench=plain)
         return
-    for part in comm_bench.tables(results):
-        print(f"\n{part.title}\n{table(part.head, part.rows, right=frozenset(part.head[1:]))}")
-        print(*part.notes, sep="\n")
-    print(f"\nwith a figure: {page}")
+    print(f"\n{results_text(measured)}\n\nwith a figure: {page}")
+
+
+def results_text(runs: Iterable[RunDir]) -> str:
+    """Tables of the finished communication benchmarks among these runs; empty without one."""
+    measured = [run for run in runs if run.comm_bench.exists()]
+    if not measured:
+        return ""
+    # imports matplotlib, which takes seconds
+    from analysis import comm_bench
+
+    return "\n\n".join(
+        "\n".join([part.title, table(part.head, part.rows, right=frozenset(part.head[1:])), *part.notes])
+        for part in comm_bench.tables({run.name: comm_bench.read(run) for run in measured})
+    )

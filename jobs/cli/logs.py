@@ -14,7 +14,7 @@ from pathlib import Path
 
 from disttrain.errors import ConfigError
 from disttrain.records.run_directory import Attempt, RunDir
-from jobs.cli import run_lookup
+from jobs.cli import bench, run_lookup
 from jobs.cli.command_output import add_json, print_json_line, print_warning
 from jobs.cli.log_tail import LogLine, LogTail, MergedTail, log_names, title_of
 from jobs.cli.polling import PolledRuns, refresh_or_warn
@@ -43,6 +43,8 @@ def run(args: argparse.Namespace) -> int:
     if tail is None:
         raise ConfigError(_missing_log_message(found, args, state))
     _print_lines(tail.rest(), args)
+    if not args.json and (results := bench.results_text([found])):
+        print(f"\n{results}")
     add_json([state])
     return 0
 

@@ -11,7 +11,7 @@ from typing import Any
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
-from jobs.cli import run_lookup, sweep_end
+from jobs.cli import bench, run_lookup, sweep_end
 from jobs.cli.command_output import add_json
 from jobs.cli.polling import refresh_or_warn
 from jobs.cli.progress_bar import progress, progress_bar
@@ -119,6 +119,8 @@ def write(
     else:
         if against is not None:
             print(_verdict(read_json(page.with_name("report.json"))))
+        if results := bench.results_text(state.run for state in found):
+            print(f"{results}\n")
         print(f"report of {', '.join(sweeps)}: {page}")
         for folder in kept.values():
             print(f"tables: {folder}")

@@ -13,7 +13,7 @@ from disttrain.records.json_files import read_json_or_none
 from disttrain.records.reported import read_reported
 from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json_or_none
-from jobs.cli import run_lookup, submitting
+from jobs.cli import bench, run_lookup, submitting
 from jobs.cli.command_output import add_json
 from jobs.cli.formatting import duration, number, table
 from jobs.cli.polling import refresh_or_warn
@@ -57,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
         _node_lines(nodes),
         _environment_table(env),
         _results(metrics or {}, read_reported(found)),
+        bench.results_text([found]),
         _files(state),
     ]
     print("\n\n".join(part for part in parts if part))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import submit
-from disttrain.records.json_files import read_json, write_json
+from disttrain.records.json_files import read_json, write_json, write_text
 from disttrain.records.run_directory import RunDir
 from tests.support.comm_bench import result
 from tests.support.verbs import RUNS, ask, ask_json, end, states
@@ -53,6 +53,12 @@ def test_finished_runs_are_printed_and_written(capsys):
     assert Path("runs/comm-bench/report/communication.md").exists()
     found = ask_json(capsys, command)
     assert found["comm_bench"]["n2"]["gradient_bytes"] == 8_000_000
+    write_text(run.attempt(0).node_log(0), "the log\n")
+    for verb in ("report comm-bench", "show comm-bench/n2", "logs comm-bench/n2 --node 0"):
+        assert "n2: collectives (CPU, 2 nodes x 2 ranks" in ask(capsys, verb)
+    sections = {each["id"]: each for each in read_json("runs/comm-bench/report/report.json")["sections"]}
+    assert "scripts" not in sections
+    assert "n2: DDP step" in sections["comm-bench"]["tables"][1]["caption"]
 
 
 def test_a_dry_run_writes_nothing(capsys):

@@ -140,8 +140,16 @@ def test_figures_that_a_script_reports(capsys: pytest.CaptureFixture[str]) -> No
     assert "f1" in shown
     assert "note" not in shown.partition("results")[2].partition("files")[0]
     ask(capsys, "report train")
-    (excluded,) = read_json(RUNS / "train/report/report.json")["excluded_runs"]
-    assert "it reports samples_per_s=12.5, loss=0.5, f1=0.75" in excluded["reason"]
+    report = read_json(RUNS / "train/report/report.json")
+    assert report["excluded_runs"][0]["reason"] == "a script without telemetry"
+    assert "goodput" not in {each["id"] for each in report["sections"]}  # its time has no classes
+    (section,) = [each for each in report["sections"] if each["id"] == "scripts"]
+    (table,) = section["tables"]
+    assert [column["name"] for column in table["columns"]] == [
+        "run", "state", "time_s", "hours", "unit", "reported.samples_per_s", "reported.loss", "reported.f1",
+    ]  # fmt: skip
+    assert "LoopTelemetry" in section["conclusion"]
+    assert "finished without step records" in (RUNS / "train/report/report.md").read_text()
 
 
 def test_the_code_of_a_run_is_that_of_its_script(capsys: pytest.CaptureFixture[str], script: Path) -> None:

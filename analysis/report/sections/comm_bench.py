@@ -1,0 +1,40 @@
+"""Communication benchmarks (`bench comm`): collectives over sizes, DDP steps by form of communication."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from analysis import comm_bench
+from analysis.report.section import Column, Section, Table
+from analysis.study import Study
+from disttrain.records.comm_bench import CommBench
+from disttrain.records.json_files import CorruptFile
+from disttrain.records.run_directory import RunDir
+
+ORDER = 6
+
+
+def build(study: Study) -> Section | None:
+    """None without the result of a benchmark."""
+    results: dict[str, CommBench] = {}
+    for row in study.runs.to_dict("records"):
+        run = RunDir(Path(row["path"]))
+        if run.comm_bench.exists():
+            try:
+                results[run.name] = comm_bench.read(run)
+            except (CorruptFile, ValidationError):
+                continue
+    if not results:
+        return None
+    tables = [
+        Table(
+            f"comm_bench_{number}",
+            f"{part.title}. {'. '.join(part.notes)}.",
+            [Column(name.replace(" ", "_"), name) for name in part.head],
+            [list(row) for row in part.rows],
+        )
+        for number, part in enumerate(comm_bench.tables(results))
+    ]
+    return Section("comm-bench", "Communication benchmark", "", tables=tables)
