@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
-from analysis.efficiency import Curve, Point, rate_ratio
 from analysis.results.caveats import losses_apart
 from analysis.results.claims import WIDE
+from analysis.results.curves import Curve, Point, rate_ratio
 from analysis.stats.estimates import Estimate
 from analysis.stats.repeats import two_groups
 from analysis.stats.verdicts import EQUIVALENCE_MARGIN, Verdict, compare, verdicts
@@ -133,7 +133,7 @@ def _compared(pairs: Sequence[tuple[Curve, Curve]], margin: float, best_of: int 
         for curve, other in pairs
         for point in curve.points
         for base in other.points
-        if (point.nodes, point.devices) == (base.nodes, base.devices)
+        if point.shape == base.shape
         and not (point.world_size == base.world_size == 1 and _differ_in_messages_alone(curve, other))
     ]
     comparisons = [

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.efficiency import Curve, Point, scaling_curves, with_floors
 from analysis.overlaps import Overlap, overlaps_of
 from analysis.read import frames
 from analysis.read.frames import RunId
@@ -21,6 +20,7 @@ from analysis.read.run import Run
 from analysis.read.run_table import runs_of
 from analysis.results.caveats import Caveat, Subject, find
 from analysis.results.culprits import Diagnosis, diagnose
+from analysis.results.curves import Curve, Point, scaling_curves, with_floors
 from analysis.results.goodput import JobTime, job_time
 from analysis.results.rank_steps import RankSteps, rank_steps
 from analysis.results.waiting import RunWaiting, run_waiting

@@ -101,6 +101,7 @@ def expand(
     overrides: Sequence[Override] = (),
     *,
     name: str,
+    shapes: Sequence[Axes] = (),
     grids: Sequence[str] = (),
     existing: ExistingSweep | None = None,
     scale_batch: bool = True,
@@ -112,7 +113,7 @@ def expand(
     ----------
     draft : the sweep file
     overrides : keys of the command line; each replaces the file's axis, a single value also the base value
-    grids : names of the file's grids to expand; empty: all of them
+    shapes, grids : axes of nodes and GPUs in place of the file's; names of the file's grids (empty: all)
     existing : runs of the sweep of this name
     progress : shows the progress of the longest part, the check of all combinations
     scale_batch : whether batch sizes refer to `base_ranks` and are scaled; False: each run's own ranks
@@ -122,15 +123,15 @@ def expand(
     base = draft.copy()
     has_command = any(override.key == "command" for override in overrides) or bool(base.get("command"))
     if has_command:  # a name that only the command uses is no part of the base config
-        overrides = [
-            replace(each, axis=each.axis or command_template.is_free(each.key)) for each in overrides
-        ]
+        is_free = command_template.is_free
+        overrides = [replace(each, axis=each.axis or is_free(each.key)) for each in overrides]
     for override in overrides:
         if not override.axis:
             base.set(override.key, override.values[0], override.origin)
     section, targets = read_section(base), read_targets(base)
-    products = [_with_overrides(axes, overrides) for axes in _chosen_grids(section, grids, base)]
-    origins = _axis_origins(section, base, overrides)
+    chosen = [_with_overrides(axes, overrides) for axes in _chosen_grids(section, grids, base)]
+    products = [axes | shape for axes in chosen for shape in shapes or [{}]]
+    origins = dict.fromkeys((NODES, GPUS), "--gpus") | _axis_origins(section, base, overrides)
     secrets = take_secrets(base, products, origins)
     _check_axes(products, origins)
     has_command = has_command or any("command" in axes for axes in products)
@@ -146,12 +147,11 @@ def expand(
     base_ranks = None
     if scale_batch and not has_command:
         base_ranks = existing.base_ranks or min(config.world_size for _, _, config in checked)
-    resolved = [
-        (point, *with_batch(config, draft, base_ranks, section.scaling)) for point, draft, config in checked
-    ]
+    scaling = section.scaling
+    resolved = [(point, *with_batch(config, each, base_ranks, scaling)) for point, each, config in checked]
     return SweepPlan(
         name,
-        base_config(base, scaling=section.scaling, base_ranks=base_ranks, has_command=has_command),
+        base_config(base, scaling=scaling, base_ranks=base_ranks, has_command=has_command),
         _runs(_filled(resolved, section.repeats, base, origins), existing),
         targets,
         secrets,

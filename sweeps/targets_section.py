@@ -3,7 +3,7 @@
     targets:
       efficiency: 0.85             # at least
       communication_share: 0.15    # at most
-      at: 16                       # nodes, or ranks where the nodes are not varied; default: the largest
+      at: 16 gpus                  # or `2 nodes`, `2x8`; default: the largest
 
 A list of such mappings sets targets at several sizes.
 """
@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from disttrain.config.parsing import Draft
 from disttrain.errors import ConfigError, nearest
-from disttrain.records.planned import SHARES, Target, TargetMetric
+from disttrain.records.planned import SHARES, Target, TargetMetric, parse_size
 
 _METRICS: tuple[TargetMetric, ...] = get_args(TargetMetric)
 
@@ -39,8 +39,8 @@ def _targets(name: str, entry: Any, draft: Draft) -> list[Target]:
             text = f"unknown key '{name}.{key}'{nearest(str(key), allowed)}; allowed: {', '.join(allowed)}"
             raise ConfigError(text, at=draft.at(f"{name}.{key}"))
     at = entry.get("at")
-    if at is not None and (isinstance(at, bool) or not isinstance(at, int) or at < 1):
-        raise _refused(f"{name}.at", at, "must be a number of nodes, or of ranks: 1 or more", draft)
+    if at is not None and (isinstance(at, bool) or parse_size(at) is None):
+        raise _refused(f"{name}.at", at, "must be a size: 16 gpus, 2 nodes or 2x8", draft)
     if not set(_METRICS) & set(entry):
         raise _refused(name, entry, f"sets no target; allowed: {', '.join(_METRICS)}", draft)
     return [

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from analysis.draw.style import png
-from analysis.efficiency import scaling_curves
 from analysis.read.frames import KnownState, load
 from analysis.read.price_list import PriceList, read_price_list
 from analysis.report import render
@@ -20,6 +19,7 @@ from analysis.report.section import Section
 from analysis.report.sections import build_all
 from analysis.report.summary import summarize
 from analysis.results.cost import samples_of, seconds_of
+from analysis.results.curves import scaling_curves
 from analysis.study import make_study
 from disttrain.errors import ConfigError, is_disk_full, message_of
 from disttrain.records.json_files import CorruptFile, read_json, write_bytes, write_json, write_text

@@ -12,8 +12,8 @@ import pandas as pd
 from analysis.draw.bars import Row, Segment, bars, stacked
 from analysis.draw.points import Line
 from analysis.draw.style import DASHES, Axis, LegendItem, curve_colour, size_colour
-from analysis.efficiency import Curve, Point
 from analysis.report.section import Column, Figure, RunLink, Table, Value
+from analysis.results.curves import Curve, Point
 from analysis.stats.estimates import CONFIDENCE, Estimate, not_stationary, share_mean
 from analysis.study import Study
 from analysis.units import percent, plural, seconds, time_scale
@@ -39,9 +39,8 @@ def coloured_points(study: Study) -> list[tuple[Curve, Point, str]]:
 
 
 def point_name(study: Study, curve: Curve, point: Point) -> str:
-    """`4 nodes`, with the label of the curve if there are several."""
-    size = plural(point.size, curve.unit)
-    return size if len(study.curves) == 1 else f"{curve.label}, {size}"
+    """`16 GPUs`, with the label of the curve if there are several."""
+    return curve.name(point) if len(study.curves) == 1 else f"{curve.label}, {curve.name(point)}"
 
 
 def interval_basis(estimates: Iterable[Estimate | None]) -> str:
@@ -61,14 +60,25 @@ def points_text(study: Study, count: int) -> str:
 def size_columns(study: Study) -> list[Column]:
     """Columns that name a point."""
     heads = [Column("curve", "configuration", key=True)] if len(study.curves) > 1 else []
-    units = {curve.unit for curve in study.curves}
-    heading = f"{units.pop()}s" if len(units) == 1 else "nodes or ranks"
-    return [*heads, Column("size", heading, "count", key=True)]
+    shapes = [Column("shape", "nodes x per node", key=True)] if _has_shapes(study) else []
+    return [*heads, Column("size", unit_name(study.curves), "count", key=True), *shapes]
 
 
 def size_values(study: Study, curve: Curve, point: Point) -> list[Value]:
     """Values of `size_columns`."""
-    return [*([curve.label] if len(study.curves) > 1 else []), point.size]
+    shape = [point.shape] if _has_shapes(study) else []
+    return [*([curve.label] if len(study.curves) > 1 else []), point.size, *shape]
+
+
+def unit_name(curves: Iterable[Curve]) -> str:
+    """Heading of a column, or label of an axis, of sizes."""
+    units = {curve.unit for curve in curves}
+    return f"{units.pop()}s" if len(units) == 1 else "GPUs or ranks"
+
+
+def _has_shapes(study: Study) -> bool:
+    """Whether points of one size differ in their shape."""
+    return any(len(curve.line) < len(curve.points) for curve in study.curves)
 
 
 def sources(study: Study, curve: Curve, point: Point) -> list[RunLink]:
@@ -79,7 +89,7 @@ def sources(study: Study, curve: Curve, point: Point) -> list[RunLink]:
 def run_legend(study: Study) -> list[LegendItem]:
     """Legend of `run_lines`."""
     colours = {
-        plural(point.size, curve.unit) if len(study.curves) == 1 else curve.label: colour
+        curve.name(point) if len(study.curves) == 1 else curve.label: colour
         for curve, point, colour in coloured_points(study)
     }
     dashes = _dashes_by_size(study) if len(study.curves) > 1 else {}
@@ -91,8 +101,9 @@ def run_legend(study: Study) -> list[LegendItem]:
 
 def _dashes_by_size(study: Study) -> dict[str, tuple[int, ...]]:
     """Dashes by name of each size, smallest first; the smallest has none."""
-    sizes = sorted({(point.size, curve.unit) for curve, point in all_points(study)})
-    return {plural(*size): DASHES[index % len(DASHES)] for index, size in enumerate(sizes)}
+    sizes = sorted((point.size, curve.name(point)) for curve, point in all_points(study))
+    names = dict.fromkeys(name for _, name in sizes)
+    return {name: DASHES[index % len(DASHES)] for index, name in enumerate(names)}
 
 
 def run_lines(study: Study, frame: pd.DataFrame, column: str, *, rings: bool = False) -> list[Line]:
@@ -110,7 +121,7 @@ def run_lines(study: Study, frame: pd.DataFrame, column: str, *, rings: bool = F
             if (rows := by_run.get((curve.sweep, run))) is not None:
                 rows = rows.iloc[np.unique(np.linspace(0, len(rows) - 1, _MOST_VALUES).astype(int))]
                 title = f"{run}, {point_name(study, curve, point)}"
-                of_size = dashes[plural(point.size, curve.unit)] if len(study.curves) > 1 else ()
+                of_size = dashes[curve.name(point)] if len(study.curves) > 1 else ()
                 values = list(rows["step"]), list(rows[column])
                 lines.append(Line(*values, colour, title, run_key(curve.sweep, run), of_size, rings))
     return lines[:MOST_LINES]
@@ -124,7 +135,7 @@ def grouped_rows(study: Study, rows: Sequence[tuple[Curve, Point, Sequence[Segme
         if len(study.curves) > 1 and curve is not heading:
             found.append(Row(curve.label))
             heading = curve
-        found.append(Row(plural(point.size, curve.unit), segments, text))
+        found.append(Row(curve.name(point), segments, text))
     return found
 
 

@@ -12,7 +12,7 @@ from analysis.report.common import sentence
 from analysis.report.section import Column, Figure, RunLink, Table, Value
 from analysis.stats.estimates import CONFIDENCE
 from analysis.stats.verdicts import EQUIVALENCE_MARGIN, Verdict
-from analysis.units import interval, percent, plural, times
+from analysis.units import interval, percent, times
 
 VERDICTS: tuple[Verdict, ...] = ("faster", "slower", "equivalent", "unsettled")
 
@@ -63,7 +63,7 @@ def table(name: str, caption: str, compared: Sequence[PointComparison], links: L
         [
             each.curve.label + (" (emulated)" if each.curve.emulated and several else ""),
             each.base_curve.label,
-            plural(each.point.size, each.curve.unit),
+            each.curve.name(each.point),
             each.point.samples_per_s,
             each.base.samples_per_s,
             each.ratio,
@@ -86,7 +86,7 @@ def figure(name: str, title: str, compared: Sequence[PointComparison]) -> Figure
     shown = []
     for label, own in pairs.items():
         titles = [
-            f"{label}, {plural(each.point.size, each.curve.unit)}: {times(each.ratio.value)} "
+            f"{label}, {each.curve.name(each.point)}: {times(each.ratio.value)} "
             f"{interval(each.ratio, 1, 2)}, {each.verdict}"
             for each in own
         ]

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from analysis.comparison import fastest
-from analysis.efficiency import Curve
 from analysis.report import limits_text, scaling_text
 from analysis.report.common import sentence
 from analysis.report.headline import headline, scaling_answer, without_curve
 from analysis.report.model import Answer
 from analysis.report.section import Section
 from analysis.report.sections import composition, configurations, stragglers, waterfall
+from analysis.results.curves import Curve
 from analysis.results.waterfall import largest_loss, waterfalls
 from analysis.study import Study
 from analysis.units import short_count

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from analysis.efficiency import Curve
 from analysis.report import scaling_text
 from analysis.report.sentences import say
 from analysis.results.caveats import Caveat
 from analysis.results.claims import claim
+from analysis.results.curves import Curve
 from analysis.study import Study
 from analysis.units import interval, listed, plural
 

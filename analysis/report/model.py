@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from analysis.efficiency import Curve, Unit
 from analysis.overlaps import SharedGpus
+from analysis.results.curves import Curve, Unit
 
 REPORT_SCHEMA_VERSION = 6
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.efficiency import Curve
 from analysis.overlaps import Overlap
 from analysis.read.attempts import machine_facts
 from analysis.read.run_table import runs_of
 from analysis.report.model import ProvenanceItem, RunCost, RunOverlap, TrainingQuality
+from analysis.results.curves import Curve
 
 _PROVENANCE = {
     "tags": "Tags",

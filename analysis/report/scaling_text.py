@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from analysis.draw.style import PHASE_NAMES
-from analysis.efficiency import Curve, Point
+from analysis.results.curves import Curve, Point
 from analysis.stats.estimates import Estimate
 from analysis.units import plural, rate, seconds
 
@@ -51,21 +51,18 @@ def base_line(curve: Curve) -> str:
 def scaling_line(curve: Curve) -> str:
     """Weak or strong scaling, and the batch size that stays the same."""
     point = curve.points[0]
-    per_rank = plural(point.global_batch_size // point.devices, "sample")
+    per_rank = plural(point.global_batch_size // point.size, "sample")
     in_all = plural(point.global_batch_size, "sample")
     return {
-        "weak": f"Weak scaling: {per_rank} per rank and step, so the global batch grows with the ranks.",
-        "strong": f"Strong scaling: {in_all} per step over all ranks, at every size.",
-        "mixed": "Neither weak nor strong: samples per rank and global batch both change with the size; "
-        "efficiency compares throughput per rank.",
-        "one size": f"One size: {in_all} per step over all ranks.",
+        "weak": f"Weak scaling: {per_rank} per {curve.unit} and step; the global batch grows with the size.",
+        "strong": f"Strong scaling: {in_all} per step over all {curve.unit}s, at every size.",
+        "mixed": "Neither weak nor strong: samples per device and global batch both change with the size; "
+        "efficiency compares throughput per device.",
+        "one size": f"One size: {in_all} per step over all {curve.unit}s.",
     }[curve.scaling]
 
 
 def _rates(point: Point, curve: Curve) -> str:
-    of_dp = curve.unit == "rank" and point.devices > point.world_size
-    size = plural(point.size, "GPU" if of_dp else curve.unit)
-    ranks = plural(point.world_size, "rank")
-    shape = f"{size} ({ranks})" if curve.unit == "node" else size
     tokens = f" ({rate(point.tokens_per_s, 'tokens/s')})" if point.tokens_per_s else ""
-    return f"{shape}, {seconds(point.step_s.value)} a step, {rate(point.samples_per_s.value)}{tokens}"
+    step = f"{seconds(point.step_s.value)} a step"
+    return f"{curve.name(point)}, {step}, {rate(point.samples_per_s.value)}{tokens}"

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from analysis.efficiency import Curve, Point, rate_ratio
 from analysis.read.differences import run_config
 from analysis.results.bottlenecks import STRAGGLERS, Bottleneck
 from analysis.results.communication import Communication
 from analysis.results.compute_loss import DISTURBANCES, CauseName, compute_causes, doubts
 from analysis.results.culprits import nodes_of_moving_rank, repeated_culprits
+from analysis.results.curves import Curve, Point, rate_ratio
 from analysis.results.phases import TRANSFER, WAIT
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
@@ -293,6 +293,6 @@ def measured_values(curve: Curve, point: Point, curves: Sequence[Curve]) -> dict
             values.setdefault(keys[0], []).extend(
                 MeasuredValue(str(other.axes[keys[0]]), rate_ratio(each, point))
                 for each in other.points
-                if (each.nodes, each.devices) == (point.nodes, point.devices)
+                if each.shape == point.shape
             )
     return values

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis.efficiency import Curve, Point
 from analysis.results.culprits import repeated_culprits
+from analysis.results.curves import Curve, Point
 from analysis.results.phases import WAIT, Floats, Phases
 from analysis.results.waterfall import waterfall
 from analysis.stats.estimates import Estimate

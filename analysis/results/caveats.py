@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pandas as pd
 
-from analysis.efficiency import Curve, Point
 from analysis.read.differences import run_config
 from analysis.read.frames import busy_shares, one_machine_of
 from analysis.read.samples import OTHER_LOAD
+from analysis.results.curves import Curve, Point
 from analysis.stats.repeats import two_groups
 from analysis.units import listed
 
@@ -224,7 +224,7 @@ def _paths(rows: Iterable[Mapping[str, Any]]) -> frozenset[str]:
 def compared_point(curve: Curve) -> Point | None:
     """The size that the headline compares with the base: the largest, or the smallest if that is the base;
     None without both."""
-    others = [point for point in curve.points if curve.base is not None and point.size != curve.base_size]
+    others = [point for point in curve.points if curve.base is not None and not point.is_base]
     largest = curve.points[-1]
     return largest if largest in others else others[0] if others else None
 
@@ -234,19 +234,19 @@ class _Sizes:
 
     def __init__(self, study: Study, curve: Curve) -> None:
         self.study, self.curve = study, curve
-        self.runs = {point.size: study.runs_of(curve, point) for point in curve.points}
+        self.runs = {point.shape: study.runs_of(curve, point) for point in curve.points}
         base, point = curve.base, compared_point(curve)
         self.pair = () if base is None or point is None else (base, point)
 
     def of_pair(self) -> list[list[dict[str, Any]]]:
         """Runs of both sizes; empty without a pair."""
-        return [self.runs[point.size] for point in self.pair]
+        return [self.runs[point.shape] for point in self.pair]
 
     def values(self, column: str) -> dict[str, list[Point]]:
         """Sizes by the value of a column; those without a value are left out."""
         found: dict[str, list[Point]] = {}
         for point in self.curve.points:
-            known = {str(row[column]) for row in self.runs[point.size] if pd.notna(row[column])} - {""}
+            known = {str(row[column]) for row in self.runs[point.shape] if pd.notna(row[column])} - {""}
             if known:
                 found.setdefault(", ".join(sorted(known)), []).append(point)
         return found
@@ -330,7 +330,7 @@ def _implausible(sizes: _Sizes) -> dict[str, Any]:
     if not sizes.pair or (speedup := sizes.pair[1].speedup) is None:
         return {}
     base, point = sizes.pair
-    most = point.devices / base.devices
+    most = point.size / base.size
     known = speedup.low if speedup.basis == "repeats" else None
     lowest = speedup.value / SPEED_UP_MARGIN if known is None else known
     return {"at": sizes.named([point]), "speedup": speedup.value, "most": most} if lowest > most else {}
@@ -357,7 +357,7 @@ def _of_sizes(sizes: _Sizes) -> Iterator[Caveat]:
     """Sizes whose steps are not stationary, and sizes whose repeats fall into two groups."""
     grouped = []
     moving = [point for point in sizes.curve.points if point.samples_per_s.basis == "not stationary"]
-    rows = [row for point in moving for row in sizes.runs[point.size]]
+    rows = [row for point in moving for row in sizes.runs[point.shape]]
     known = [sizes.study.statistics[row["path"]] for row in rows if row["path"] in sizes.study.statistics]
     changed = [each for each in known if not each.stationarity.publishable]
     if changed:
@@ -369,6 +369,6 @@ def _of_sizes(sizes: _Sizes) -> Iterator[Caveat]:
         if means is not None:
             grouped.append((point, means))
     if grouped:
-        rows = [row for point, _ in grouped for row in sizes.runs[point.size]]
+        rows = [row for point, _ in grouped for row in sizes.runs[point.shape]]
         numbers = {"at": sizes.named(point for point, _ in grouped), "means": grouped[-1][1]}
         yield Caveat("two groups", Gravity.GRAVE, _paths(rows), numbers, _NO_RATIO)

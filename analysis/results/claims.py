@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from analysis.efficiency import Curve, Point
 from analysis.results.caveats import Caveat, compared_point
+from analysis.results.curves import Curve, Point
 from analysis.study import Study
 
 WIDE = 1.5

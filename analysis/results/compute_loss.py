@@ -22,9 +22,9 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from analysis.efficiency import Curve, Point
 from analysis.read.differences import run_config
 from analysis.results.culprits import Diagnosis, repeated_culprits
+from analysis.results.curves import Curve, Point
 from analysis.results.log_mean import additive_parts
 from analysis.results.phases import Floats
 from analysis.study import Study

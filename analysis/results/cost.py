@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from analysis.efficiency import Curve, Point
+from analysis.results.curves import Curve, Point
 from analysis.stats.estimates import Estimate, geometric_mean
 from disttrain.errors import ConfigError
 from disttrain.records.metrics import Metrics
@@ -57,7 +57,7 @@ def size_costs(curve: Curve, samples: float, price_per_hour: float | None = None
     costs = []
     for point in curve.points:
         time_s = point.samples_per_s.inverse(samples)
-        hours = time_s.scaled(point.devices / 3600)
+        hours = time_s.scaled(point.size / 3600)
         money = None if price_per_hour is None else hours.scaled(price_per_hour)
         costs.append(SizeCost(curve, point, time_s, hours, money))
     return costs

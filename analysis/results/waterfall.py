@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis.efficiency import Curve, Point
+from analysis.results.curves import Curve, Point
 from analysis.results.phases import PERSISTENT, TRANSIENT, WAIT, Floats, Phases
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
@@ -176,7 +176,7 @@ def scales(
         watts: mean power of one device; None leaves joules out.
     """
     point, whole = shown.point, shown.whole
-    hours = point.devices * steps / 3600
+    hours = point.size * steps / 3600
     factors = {
         "throughput": point.global_batch_size / whole.ideal_s / whole.actual_s,
         "device_hours": hours,
@@ -184,7 +184,7 @@ def scales(
     if price_per_hour is not None:
         factors["money"] = hours * price_per_hour
     if watts is not None:
-        factors["energy"] = point.devices * steps * watts
+        factors["energy"] = point.size * steps * watts
     return factors
 
 

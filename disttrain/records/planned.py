@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 from disttrain.records.base import Record
@@ -99,9 +100,35 @@ class EnvRecord(Record):
     """Null in older records."""
 
 
-TargetMetric = Literal["efficiency", "gpu_utilization", "mfu", "communication_share", "throughput"]
-SHARES = frozenset({"efficiency", "gpu_utilization", "mfu", "communication_share"})
+TargetMetric = Literal[
+    "efficiency",
+    "gpu_utilization",
+    "memory_utilization",
+    "mfu",
+    "communication_share",
+    "throughput",
+    "throughput_per_gpu",
+]
+SHARES = frozenset({"efficiency", "gpu_utilization", "memory_utilization", "mfu", "communication_share"})
 """Target metrics between 0 and 1."""
+
+
+_SIZES = [
+    re.compile(form.replace("N", "[1-9][0-9]*"), re.IGNORECASE)
+    for form in (
+        "(?P<size>N)( ?(gpu|rank)s?)?",
+        "n(?P<nodes>N)",
+        "(?P<nodes>N) ?nodes?",
+        "(?P<nodes>N) ?x ?(?P<per_node>N)",
+    )
+]
+
+
+def parse_size(text: int | str) -> dict[str, int] | None:
+    """What a size names: `16`, `16 gpus` or `16 ranks` the `size` in devices, `2 nodes` or `n2` the `nodes`,
+    `2x8` the `nodes` and the devices `per_node`; None for another text."""
+    known = next((found for form in _SIZES if (found := form.fullmatch(str(text)))), None)
+    return known and {name: int(value) for name, value in known.groupdict().items()}
 
 
 class Target(Record):
@@ -109,10 +136,11 @@ class Target(Record):
 
     metric: TargetMetric
     """`communication_share` is exposed communication / step time, an upper bound; all others are lower
-    bounds. `gpu_utilization` is the mean that NVML reports, `throughput` is in samples/s."""
+    bounds. `gpu_utilization` is the mean that NVML reports, `memory_utilization` the highest fraction of a
+    device's memory that torch reserved, `throughput` is in samples/s."""
     value: float
-    at: int | None = None
-    """Size in nodes, or in ranks where the sweep does not vary the nodes; null for the largest planned."""
+    at: int | str | None = None
+    """A size of `parse_size`; null for the largest planned."""
 
 
 class SweepRecord(Record):

@@ -203,6 +203,8 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--nodes", nargs="+", metavar="N", help="node counts: an axis")
     parser.add_argument("--gpus-per-node", nargs="+", metavar="N", help="ranks on each node: an axis")
+    text = "numbers of GPUs: an axis that fills a node before the next (--gpus-per-node, or the site profile)"
+    parser.add_argument("--gpus", nargs="+", metavar="N", help=text)
     _add_set(
         parser,
         "KEY=VALUE[,VALUE...]",

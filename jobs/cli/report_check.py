@@ -21,7 +21,7 @@ def check_targets(
 
     Raises `ConfigError` if the sweeps have no targets.
     """
-    from analysis import targets  # imports numpy and pandas
+    from analysis.results import targets  # imports numpy and pandas
 
     found = targets.check(folders, base=base, only=only, warmup=warmup, reject_warned=reject_warned)
     if print_results:

@@ -32,7 +32,7 @@ def add_ingest(parser: argparse.ArgumentParser) -> None:
 def add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sweeps", nargs="*", metavar="SWEEP", help="sweeps of the report (the newest one)")
     add_tag_filter(parser)
-    parser.add_argument("--base", metavar="NAME", help="run or shape that is the baseline of speed-ups")
+    parser.add_argument("--base", metavar="NAME", help="base of speed-ups: a run, 16 gpus, 2 nodes or 2x8")
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="output folder (RUNS/SWEEP/report; with --tag report-TAG)"
     )

@@ -58,6 +58,9 @@ class SiteProfile(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def gpus_per_node(self) -> int | None: ...
+
     def as_dict(self) -> dict[str, Any]:
         """JSON for `run.json`."""
 

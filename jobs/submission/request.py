@@ -25,11 +25,13 @@ from jobs.core.command_code import CommandReader
 from jobs.core.journal import utc_now
 from jobs.status.run_folders import runs_of
 from jobs.status.run_state import RunState
+from jobs.submission.gpu_shapes import gpu_shapes
 from jobs.submission.huggingface_check import check_huggingface
 from sweeps.base_config import first_difference
 from sweeps.expand import (
     GPUS,
     NODES,
+    Axes,
     ExistingSweep,
     Progress,
     SweepPlan,
@@ -84,9 +86,15 @@ def _script_name(command: Sequence[str]) -> str:
 
 
 def sweep_plan(
-    args: argparse.Namespace, states: list[RunState], progress: Progress = without_progress
+    args: argparse.Namespace,
+    states: list[RunState],
+    progress: Progress = without_progress,
+    gpus_of_node: int | None = None,
 ) -> SweepPlan:
-    """The plan of `submit.py sweep`. Raises `ConfigError`; writes nothing."""
+    """The plan of `submit.py sweep`; `gpus_of_node` is that of the site profile, for `--gpus`.
+
+    Raises `ConfigError`; writes nothing.
+    """
     flags = [
         parse_flag(flag, key, words)
         for flag, key, words in (
@@ -107,8 +115,14 @@ def sweep_plan(
     draft = _load(args.file) if args.file else Draft()
     if getattr(args, "command", None):
         draft.set("command", list(args.command), "--")
+    shapes: list[Axes] = []
+    if getattr(args, "gpus", None):
+        of_node = flags[0].values if flags else (gpus_of_node or draft.get(GPUS),)
+        if args.nodes or len(of_node) > 1 or {NODES, GPUS} & {each.key for each in sets}:
+            raise ConfigError("goes with one --gpus-per-node N and with no other nodes or GPUs", at="--gpus")
+        shapes, flags = gpu_shapes(args.gpus, of_node[0]), []
     overrides = [*flags, *sets, *_hook(args)]
-    return _expand(args, draft, overrides, states, grids=args.grid, progress=progress)
+    return _expand(args, draft, overrides, states, shapes, grids=args.grid, progress=progress)
 
 
 def run_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
@@ -201,6 +215,7 @@ def _expand(
     draft: Draft,
     overrides: list[Override],
     states: list[RunState],
+    shapes: Sequence[Axes] = (),
     grids: Sequence[str] = (),
     *,
     scale_batch: bool = True,
@@ -217,6 +232,7 @@ def _expand(
         draft,
         overrides,
         name=name,
+        shapes=shapes,
         grids=grids,
         existing=existing,
         scale_batch=scale_batch,

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from analysis.efficiency import scaling_curves
 from analysis.read.frames import load
 from analysis.results.advice import (
     AIMS,
@@ -23,6 +22,7 @@ from analysis.results.advice import (
     topic_of,
 )
 from analysis.results.bottlenecks import STRAGGLERS, Bottleneck
+from analysis.results.curves import scaling_curves
 from analysis.results.phases import TRANSFER, WAIT
 from analysis.stats.estimates import Estimate
 from disttrain.config.config_tree import config_fields

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from analysis.efficiency import scaling_curves
 from analysis.read.frames import load
 from analysis.report.section import Section
 from analysis.report.sections import bottlenecks
+from analysis.results.curves import scaling_curves
 from analysis.study import Study
 from tests.support.fake_runs import fake_run, fake_sweep
 from tests.support.straggler_records import delays
@@ -54,7 +54,7 @@ def test_runs_at_one_time_on_a_node_are_to_be_measured_alone(tmp_path: Path) -> 
 def test_nothing_is_named_where_nothing_is_significant(tmp_path: Path) -> None:
     section = section_of(fake_sweep(tmp_path, efficiency=1.0, composition={"compute_s": 0.1}))
     assert section.tables == []
-    assert section.conclusion == "Nothing is shown to take more than 1 % of a step at 4 nodes."
+    assert section.conclusion == "Nothing is shown to take more than 1 % of a step at 4 ranks."
 
 
 def test_one_repeat_shows_ceilings_without_judging_them(tmp_path: Path) -> None:

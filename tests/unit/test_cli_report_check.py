@@ -23,7 +23,7 @@ def test_exit_codes_of_met_missed_and_unsettled_targets(capsys: pytest.CaptureFi
     sweep = fake_sweep(RUNS, "a", nodes=(1, 2))
     write_targets(sweep, efficiency=0.7)
     out = ask(capsys, "report a --check", code=0)
-    assert "met: efficiency at 2 nodes is 0.8" in out
+    assert "met: efficiency at 2 ranks is 0.8" in out
     assert (sweep / "report" / "report.html").exists()
     write_targets(sweep, efficiency=0.85)
     assert "cannot tell: efficiency" in ask(capsys, "report a --check", code=3)
@@ -45,4 +45,4 @@ def test_targets_of_the_file_reach_the_report(capsys: pytest.CaptureFixture[str]
     Path("tiny.yaml").write_text(text + "\ntargets: {efficiency: 0.9, at: 2}\n")
     ask(capsys, "sweep tiny.yaml --nodes 1 2")
     assert read_json(RUNS / "tiny" / "sweep.json")["targets"][0]["at"] == 2
-    assert "cannot tell: efficiency at 2 nodes is unknown" in ask(capsys, "report tiny --check", code=3)
+    assert "cannot tell: efficiency at 2 ranks is unknown" in ask(capsys, "report tiny --check", code=3)

@@ -38,6 +38,16 @@ def test_a_sweep_is_submitted_once(capsys: pytest.CaptureFixture[str], cluster: 
     assert len(cluster.submitted) == 3
 
 
+@pytest.mark.parametrize("source", ["flag", "profile", "file"])
+def test_gpus_fill_a_node_before_the_next(capsys: pytest.CaptureFixture[str], source: str) -> None:
+    options = {"flag": " --gpus-per-node 4", "profile": " --cluster slurm --profile ./site.yaml", "file": ""}
+    Path("site.yaml").write_text("gpus_per_node: 4\n")
+    if source == "file":
+        Path("tiny.yaml").write_text(Path("tiny.yaml").read_text() + "resources: {gpus_per_node: 4}\n")
+    out = ask_json(capsys, f"sweep tiny.yaml --gpus 1 2 4 8 16 --dry-run{options[source]}")
+    assert [plan["run"] for plan in out["plans"]] == ["n1-g1", "n1-g2", "n1-g4", "n2-g4", "n4-g4"]
+
+
 def test_completed_runs_are_kept_and_failed_ones_retried(capsys: pytest.CaptureFixture[str]) -> None:
     ask(capsys, "sweep tiny.yaml --nodes 1 2 4")
     for name, cause in (

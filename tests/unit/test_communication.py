@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from analysis.efficiency import scaling_curves
 from analysis.read.frames import load
 from analysis.report.sections import communication
 from analysis.results.communication import Communication, bus_bandwidth
+from analysis.results.curves import scaling_curves
 from analysis.study import Study
 from disttrain.records.communication import CollectiveSummary, CommSummary
 from tests.support.fake_runs import fake_run
@@ -88,7 +88,7 @@ def test_the_section_names_hidden_communication_and_profiled_steps_unlike_the_me
     assert section is not None
     assert "50 % of communication is hidden" in section.conclusion
     assert (
-        "4.0\N{MULTIPLICATION SIGN} its exposed communication on bucket_mb 32, 2 nodes." in section.conclusion
+        "4.0\N{MULTIPLICATION SIGN} its exposed communication on bucket_mb 32, 2 ranks." in section.conclusion
     )
     assert [table.name for table in section.tables] == ["communication", "collectives"]
     assert "line_share" not in [column.name for column in section.tables[0].columns], "no line is known"

@@ -11,13 +11,13 @@ import pytest
 
 from analysis import comparison
 from analysis.comparison import PointComparison
-from analysis.efficiency import Curve, scaling_curves
 from analysis.ingest.write import ingest
 from analysis.read.differences import differences, unrecorded
 from analysis.read.frames import load
 from analysis.report.sections import comparison as comparison_section
 from analysis.report.sections import configurations
 from analysis.report.sections import strategies as strategies_section
+from analysis.results.curves import Curve, scaling_curves
 from analysis.stats.estimates import Estimate, not_stationary
 from analysis.study import Study, make_study
 from disttrain.records.json_files import read_json, write_json
@@ -78,7 +78,7 @@ def test_configurations_are_compared_with_the_fastest_and_one_repeat_settles_not
     section = configurations.build(study_of(sweep))
     assert section is not None
     assert section.conclusion.startswith(
-        "bucket_mb 4 against bucket_mb 32: faster: 2 nodes (1.10"
+        "bucket_mb 4 against bucket_mb 32: faster: 2 ranks (1.10"
     )  # one rank sends no message
     once = fake_sweep(tmp_path, "once", nodes=(1, 2, 4, 8), axes=axes, repeats=1)
     study = make_study(load([once]))
@@ -331,7 +331,7 @@ def test_section_concludes_and_names_the_one_difference(tmp_path: Path) -> None:
     old = steady(tmp_path, "old", [0.1000, 0.1003, 0.0997], overrides={"torch": "2.12.0"})
     section = comparison_section.build(study_of(new, old))
     assert section is not None
-    assert section.conclusion == "Against old: faster: 1 node (1.11×), 2 nodes (1.11×)."  # noqa: RUF001
+    assert section.conclusion == "Against old: faster: 1 rank (1.11×), 2 ranks (1.11×)."  # noqa: RUF001
     assert (
         section.paragraphs[-1] == "One recorded difference from old: torch is 2.13.0 here and 2.12.0 there."
     )
@@ -344,7 +344,7 @@ def test_section_concludes_and_names_the_one_difference(tmp_path: Path) -> None:
 def test_section_of_strategies(tmp_path: Path) -> None:
     section = strategies_section.build(study_of(fake_sweep(tmp_path, nodes=(4,), axes=STRATEGIES)))
     assert section is not None
-    assert section.conclusion == "Against ddp: slower: fsdp on 4 nodes (0.91×)."  # noqa: RUF001
+    assert section.conclusion == "Against ddp: slower: fsdp on 4 ranks (0.91×)."  # noqa: RUF001
     assert strategies_section.build(study_of(fake_sweep(tmp_path, "one"))) is None
 
 

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.efficiency import scaling_curves
 from analysis.read.frames import load
 from analysis.report.sections import pop
 from analysis.results.compute_loss import (
@@ -26,6 +25,7 @@ from analysis.results.compute_loss import (
     slow_in_compute,
 )
 from analysis.results.culprits import Diagnosis, diagnose
+from analysis.results.curves import scaling_curves
 from analysis.results.rank_steps import rank_steps
 from analysis.study import Study
 from disttrain.records.json_files import read_json, write_json, write_text

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.efficiency import Curve, scaling_curves
 from analysis.read.frames import load
 from analysis.read.load import read_metrics
 from analysis.results.cost import (
@@ -21,6 +20,7 @@ from analysis.results.cost import (
     seconds_of,
     size_costs,
 )
+from analysis.results.curves import Curve, scaling_curves
 from analysis.stats.estimates import not_stationary
 from disttrain.errors import ConfigError
 from disttrain.records.hardware import GpuSummary

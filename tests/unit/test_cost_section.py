@@ -35,7 +35,7 @@ def test_the_cheapest_size_within_the_deadline_is_named_with_its_price(tmp_path:
     sweep = fake_sweep(tmp_path, scaling="strong")  # 79.6, 136 and 229 samples/s
     (tmp_path / "prices.yaml").write_text(PRICES)
     section = section_of(sweep, CostQuestion(tmp_path / "prices.yaml", "2.5h", "1e6"))
-    assert section.conclusion.startswith("The cheapest size within 2.50 h is 2 nodes (2.0")
+    assert section.conclusion.startswith("The cheapest size within 2.50 h is 2 ranks (2.0")
     found = columns(section)
     assert f"device-hours, {number(found['money'][1].value)} EUR). The runs used " in section.conclusion
     assert found["meets"] == ["no", "yes", "yes"]
@@ -49,8 +49,8 @@ def test_the_cheapest_size_within_the_deadline_is_named_with_its_price(tmp_path:
 def test_without_prices_there_is_no_money_and_without_deadline_no_verdict(tmp_path: Path) -> None:
     section = section_of(fake_sweep(tmp_path), CostQuestion())
     assert not {"money", "meets", "joules_per_sample"} & columns(section).keys()
-    assert section.conclusion.startswith("Cheapest size for 880 samples: 1 node (")
-    assert "; fastest: 4 nodes (" in section.conclusion
+    assert section.conclusion.startswith("Cheapest size for 880 samples: 1 rank (")
+    assert "; fastest: 4 ranks (" in section.conclusion
 
 
 def test_curves_train_on_one_number_of_samples_and_one_dominates_the_other(tmp_path: Path) -> None:
@@ -113,4 +113,4 @@ def test_the_report_shows_the_costs_and_refuses_before_it_writes(tmp_path: Path)
         check([sweep], out, costs=CostQuestion(prices=tmp_path / "none.yaml"))
     assert not out.exists()
     write([sweep], out, costs=CostQuestion(deadline="1d"))
-    assert "The cheapest size within 24.0 h is 1 node" in (out / "report.md").read_text()
+    assert "The cheapest size within 24.0 h is 1 rank" in (out / "report.md").read_text()

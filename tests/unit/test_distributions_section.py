@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from analysis.efficiency import scaling_curves
 from analysis.read.frames import load
 from analysis.report.section import Figure
 from analysis.report.sections import distributions, utilization
+from analysis.results.curves import scaling_curves
 from analysis.study import Study
 from tests.support.fake_runs import fake_sweep
 
@@ -44,7 +44,7 @@ def test_of_too_many_sizes_the_ends_of_each_configuration_have_a_histogram(
     (figure,) = section.figures
     rows = rows_of(figure)
     assert len(rows) == len(figure.drawn.axes[0].patches) == shown
-    assert (rows[0], rows[-1]) == ("lr 0.001, 1 node", f"lr 0.002, {nodes[-1]} nodes")
+    assert (rows[0], rows[-1]) == ("lr 0.001, 1 rank", f"lr 0.002, {nodes[-1]} ranks")
     assert len(section.tables[0].rows) == 2 * len(nodes)
 
 
@@ -57,7 +57,7 @@ def test_lines_of_several_configurations_have_a_colour_and_dashes_that_the_legen
     drawn = section.figures[0].drawn
     styles = [(line.get_color(), line.is_dashed()) for line in drawn.axes[0].lines]
     assert len(set(styles)) == len(styles) == 4
-    assert {text.get_text() for text in drawn.texts} >= {"1 node", "4 nodes", "lr 0.001", "lr 0.002"}
+    assert {text.get_text() for text in drawn.texts} >= {"1 rank", "4 ranks", "lr 0.001", "lr 0.002"}
     alone = replace(study, recorded_curves=study.curves[:1])
     section = utilization.build(alone)
     assert section is not None

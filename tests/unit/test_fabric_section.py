@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from analysis.efficiency import scaling_curves
 from analysis.read.frames import load
 from analysis.report.section import Section
 from analysis.report.sections import fabric
+from analysis.results.curves import scaling_curves
 from analysis.study import Study
 from disttrain.records.fabric import FabricRecord, NodeFabric
 from disttrain.records.json_files import read_json, write_json
@@ -34,7 +34,7 @@ def test_gloo_is_about_interfaces(tmp_path: Path) -> None:
     found = section_of(tmp_path, "gloo", [node(index, links) for index in range(2)])
     assert found is not None
     assert found.conclusion == (
-        "On 2 nodes: gloo has no log; traffic of the measured steps went over eth0, eth1."
+        "On 2 ranks: gloo has no log; traffic of the measured steps went over eth0, eth1."
     )
     verdicts, traffic = found.tables
     assert [row[1:] for row in verdicts.rows] == [["as expected", "gloo over eth1", 2, 2]]
@@ -52,7 +52,7 @@ def test_the_problem_of_nccl_comes_first(tmp_path: Path) -> None:
     wrong = node(1, [adapter("mlx5_0/1", 0), interface("ens7", 400)], nccl_log("2.19.3-sockets"))
     found = section_of(tmp_path, "nccl", [right, wrong])
     assert found is not None
-    assert found.conclusion.startswith("On 2 nodes: NCCL connects the nodes by TCP sockets over ens7, ens8")
+    assert found.conclusion.startswith("On 2 ranks: NCCL connects the nodes by TCP sockets over ens7, ens8")
     assert any("ens7 carried 100% of the bytes of node1" in text for text in found.paragraphs)
     row = found.tables[0].rows[0]
     assert row[1:] == ["problems", "NET/Socket, NET/IB", 3 / 7, "2.18.5", 8, 9]

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from analysis.efficiency import scaling_curves
 from analysis.read.frames import load
 from analysis.report import first_screen, render
 from analysis.report.section import Section
 from analysis.report.sections import build_all, scaling
 from analysis.report.summary import summarize
+from analysis.results.curves import scaling_curves
 from analysis.study import Study
 from disttrain.records.json_files import read_json, write_json
 from tests.support.fake_runs import fake_run, fake_sweep
@@ -33,12 +33,12 @@ def study_of(sweep: Path) -> Study:
 def test_answers_with_interval_culprit_and_ceiling(tmp_path: Path) -> None:
     scales, time, slow, helps, limits = first_screen.answers(study_of(fake_sweep(tmp_path)), NAMED)
     assert scales.text.startswith("Efficiency [69, 74] % from 3 repeats each.")
-    assert time.text.startswith("At 4 nodes, the largest loss is data transfer: 29.1 ms a step beyond ")
+    assert time.text.startswith("At 4 ranks, the largest loss is data transfer: 29.1 ms a step beyond ")
     assert "c07" not in time.text + slow.text  # of another configuration than this sweep's
     assert helps.text == "At most 5 % more throughput without waiting."
     assert limits.text == (
         "How fast GPUs or their network are (the runs used CPUs), scaling over machines (the nodes are parts "
-        "of one machine) and any efficiency beyond 4 nodes."
+        "of one machine) and any efficiency beyond 4 ranks."
     )
 
 
@@ -58,9 +58,9 @@ def answer(sweep: Path, question: str) -> str:
 
 def test_ranks_without_step_records_are_the_reason_why_none_is_slow(tmp_path: Path) -> None:
     missing = answer(fake_sweep(tmp_path), first_screen.SLOW)
-    assert missing == "On 4 nodes: cannot tell, no step records of ranks 1, 2, 3 of 4."
+    assert missing == "On 4 ranks: cannot tell, no step records of ranks 1, 2, 3 of 4."
     stages = answer(fake_sweep(tmp_path, "stages", strategy="pipeline"), first_screen.SLOW)
-    assert stages == "On 4 nodes: cannot tell, stages of a pipeline have different work."
+    assert stages == "On 4 ranks: cannot tell, stages of a pipeline have different work."
     alone = study_of(fake_sweep(tmp_path, "alone", nodes=[1]))
     assert first_screen.SLOW not in [each.question for each in first_screen.answers(alone, [])]
 
@@ -73,7 +73,7 @@ def test_the_leading_curve_is_searched_for_stragglers_before_the_limit_of_runs(t
     assert len(study.stragglers) == 8
     assert [len(study.diagnoses(curve, curve.points[-1])) for curve in study.curves] == [3, 5]
     (slow,) = [each.text for each in first_screen.answers(study, []) if each.question == first_screen.SLOW]
-    assert slow.startswith("On lr 0.002, 2 nodes: no rank or node is slow; ")
+    assert slow.startswith("On lr 0.002, 2 ranks: no rank or node is slow; ")
 
 
 def test_the_fastest_of_several_configurations_leads(tmp_path: Path) -> None:
@@ -81,11 +81,11 @@ def test_the_fastest_of_several_configurations_leads(tmp_path: Path) -> None:
     study = study_of(sweep)
     assert study.leading_curve.label == "lr 0.001"  # each group is slower than the one before
     assert first_screen.lead(study).startswith(
-        "4 nodes run 2.9\N{MULTIPLICATION SIGN} as fast as 1 (lr 0.001) ["
+        "4 ranks run 2.9\N{MULTIPLICATION SIGN} as fast as 1 (lr 0.001) ["
     )
     first = first_screen.answers(study, [])[0].text
     assert (
-        "At 4 nodes, lr 0.001 has 1.10\N{MULTIPLICATION SIGN} the throughput of lr 0.002 ([1.06, 1.14])."
+        "At 4 ranks, lr 0.001 has 1.10\N{MULTIPLICATION SIGN} the throughput of lr 0.002 ([1.06, 1.14])."
         in first
     )
     assert first.endswith("The fastest of 2 configurations.")
@@ -129,7 +129,7 @@ def test_a_configuration_with_a_larger_size_can_be_faster_at_the_size_of_the_lea
     study = study_of(tmp_path / "s")
     assert study.leading_curve.label == "lr 0.002"
     text = first_screen.answers(study, [])[0].text
-    assert "At 1 node, lr 0.002 has 0.50\N{MULTIPLICATION SIGN} the throughput of lr 0.001 ([" in text
+    assert "At 1 rank, lr 0.002 has 0.50\N{MULTIPLICATION SIGN} the throughput of lr 0.001 ([" in text
     assert "unsettled" not in text
 
 
@@ -142,7 +142,7 @@ def test_a_larger_size_than_that_of_the_others_is_not_the_fastest(tmp_path: Path
     fake_sweep(tmp_path, nodes=(1, 2), axes=[{"optim.lr": 0.001}])
     study = study_of(fake_sweep(tmp_path, nodes=(2, 4), axes=[{"optim.lr": 0.002}]))
     text = f"{first_screen.lead(study)}: {first_screen.answers(study, [])[0].text}"
-    assert text.startswith("4 nodes run 1.7\N{MULTIPLICATION SIGN} as fast as 2 (lr 0.002) [")
+    assert text.startswith("4 ranks run 1.7\N{MULTIPLICATION SIGN} as fast as 2 (lr 0.002) [")
     assert "fastest" not in text
     section = scaling.build(study)
     assert section is not None

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from analysis.efficiency import scaling_curves
 from analysis.read.frames import load
 from analysis.report.sections import goodput, pop, runs
+from analysis.results.curves import scaling_curves
 from analysis.study import Study
 from disttrain.records.json_files import read_jsonl, write_text
 from disttrain.records.run_directory import RunDir

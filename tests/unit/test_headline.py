@@ -113,7 +113,7 @@ def test_headline_of_each_case(tmp_path: Path, case: str) -> None:
 
 def test_losses_within_the_margin_are_the_same_work(tmp_path: Path) -> None:
     other_loss(tmp_path, 1.03)
-    assert first_screen.lead(study_of(tmp_path)).startswith("2 nodes run 1.7")
+    assert first_screen.lead(study_of(tmp_path)).startswith("2 ranks run 1.7")
 
 
 @pytest.mark.parametrize("case", ["other model", "other script"])

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 import submit
-from analysis.efficiency import scaling_curves
 from analysis.read.frames import load, load_frames
 from analysis.report.sections import communication, waterfall
+from analysis.results.curves import scaling_curves
 from analysis.study import Study
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.metrics import Metrics

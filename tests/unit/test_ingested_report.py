@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import submit
-from analysis.efficiency import scaling_curves
 from analysis.read.frames import load
 from analysis.report import first_screen
 from analysis.report.headline import caveat_text
 from analysis.report.sections import bottlenecks, build_all
+from analysis.results.curves import scaling_curves
 from analysis.study import Study, make_study
 from tests.unit.test_ingest import compute_and_transfer, ingest, rows, table
 

@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.efficiency import scaling_curves
 from analysis.read.frames import KnownState, load, losses
 from analysis.read.load import load_runs
 from analysis.read.run_table import COLUMNS, swept_keys
 from analysis.read.steps import choose_measured, read_steps
+from analysis.results.curves import scaling_curves
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, write_json, write_text
 from disttrain.records.run_directory import RunDir

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 import submit
-from analysis.efficiency import scaling_curves
 from analysis.read.frames import load
+from analysis.results.curves import scaling_curves
 from analysis.study import make_study
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, read_jsonl, write_json

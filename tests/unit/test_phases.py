@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import t as student_t
 
-from analysis.efficiency import loss_by_phase, scaling_curves, with_floors
 from analysis.read.frames import load
+from analysis.results.curves import loss_by_phase, scaling_curves, with_floors
 from analysis.results.phases import PERSISTENT, TRANSFER, TRANSIENT, WAIT, Phases, partition
 from disttrain.records.steps import PHASES
 from tests.support.fake_runs import fake_sweep
@@ -102,5 +102,8 @@ def test_the_floor_of_a_curve_moves_its_compositions_and_the_losses_against_the_
         assert sum(after.composition[name] or 0 for name in PHASES) == pytest.approx(after.step_s.value)
     assert changed.points[0].loss_by_phase == base.loss_by_phase
     assert changed.points[2].loss_by_phase == loss_by_phase(changed.points[2], changed.points[0])
-    alone = with_floors(replace(curve, base_size=None), {last.runs: np.full(3, 0.004)})
+    alone = with_floors(
+        replace(curve, points=tuple(replace(point, is_base=False) for point in curve.points)),
+        {last.runs: np.full(3, 0.004)},
+    )
     assert alone.points[2].composition == changed.points[2].composition

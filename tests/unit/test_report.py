@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from analysis.efficiency import scaling_curves
 from analysis.read.frames import load, step_times_s
 from analysis.report import render, scaling_text, write
 from analysis.report.model import Report
 from analysis.report.section import Section
 from analysis.report.sections import build_all
 from analysis.report.summary import summarize
+from analysis.results.curves import scaling_curves
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from disttrain.errors import ConfigError
@@ -218,8 +218,8 @@ def test_figures_of_an_earlier_report_do_not_stay(tmp_path: Path) -> None:
 
 def test_a_base_is_named_with_its_absolute_numbers(tmp_path: Path) -> None:
     made = Made([fake_sweep(tmp_path)], base="2")
-    assert made.report.headline[0].startswith("4 nodes run 1.7\N{MULTIPLICATION SIGN} as fast as 2 [")
-    assert "Base: 2 nodes (2 ranks), 118 ms a step, 136 samples/s" in made.markdown
+    assert made.report.headline[0].startswith("4 ranks run 1.7\N{MULTIPLICATION SIGN} as fast as 2 [")
+    assert "Base: 2 ranks, 118 ms a step, 136 samples/s" in made.markdown
 
 
 def test_one_repeat_says_so(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from analysis.efficiency import scaling_curves
 from analysis.read.frames import load
 from analysis.report import render, write
 from analysis.report.definitions import DEFINITIONS
@@ -25,6 +24,7 @@ from analysis.report.sections import (
     training,
 )
 from analysis.report.summary import summarize
+from analysis.results.curves import scaling_curves
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from disttrain.records.communication import CommSummary
@@ -90,7 +90,7 @@ def test_communication_of_one_rank_is_no_section(tmp_path: Path) -> None:
     assert communication.build(study_of(fake_sweep(tmp_path, nodes=(1,)))) is None
     found = communication.build(study_of(fake_sweep(tmp_path, "several", nodes=(1, 2))))
     assert found is not None
-    assert found.conclusion.startswith("On 2 nodes, exposed communication takes 15.0 % ")
+    assert found.conclusion.startswith("On 2 ranks, exposed communication takes 15.0 % ")
 
 
 def test_bus_bandwidth_stands_beside_the_rate_that_the_run_measured(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_traffic_names_the_busiest_path(tmp_path: Path) -> None:
     edit_metrics(sweep, gpu=gpu | {"nvlink_tx_bytes_per_s": 5e9, "pcie_rx_bytes_per_s": 1e9})
     found = traffic.build(study_of(sweep))
     assert found is not None
-    assert found.conclusion == "The busiest path is NVLink sent on 1 node: 5.00 GB/s for each GPU."
+    assert found.conclusion == "The busiest path is NVLink sent on 1 rank: 5.00 GB/s for each GPU."
 
 
 @pytest.fixture(scope="module")

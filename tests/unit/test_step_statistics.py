@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from analysis import targets
-from analysis.efficiency import Curve, scaling_curves
 from analysis.read.frames import load
 from analysis.report.cells import cell
 from analysis.report.headline import headline
+from analysis.results import targets
+from analysis.results.curves import Curve, scaling_curves
 from analysis.step_statistics import step_statistics
 from analysis.study import make_study
 from disttrain.records.json_files import write_json
@@ -43,7 +43,7 @@ def test_a_size_with_a_drifting_run_keeps_its_value_and_loses_its_interval(tmp_p
         assert estimate is not None
         assert (estimate.basis, estimate.low, estimate.high) == ("not stationary", None, None)
     assert headline(make_study(load([sweep])), after) == (
-        "No statement: at 4 nodes, the step time rises by 59 % from start to end"
+        "No statement: at 4 ranks, the step time rises by 59 % from start to end"
     )
     assert cell(four.efficiency, "share").interval == "not stationary, no interval"
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.efficiency import scaling_curves
 from analysis.read.frames import load
 from analysis.report import first_screen
 from analysis.report.section import Section
 from analysis.report.sections import stragglers
 from analysis.report.sentences import say
 from analysis.results.culprits import Culprit
+from analysis.results.curves import scaling_curves
 from analysis.results.links import SlowLink
 from analysis.results.slow_ranks import Sensitivity
 from analysis.stats.estimates import Estimate
@@ -96,13 +96,13 @@ CASES = {
     },
     "once": {"once": ["rank 1 on c01", "rank 2"], "repeats": 3, "times": 2},
     "nobody": {"limit": Sensitivity(0.0041, 0.061, 0), "links": "judged"},
-    "elsewhere": {"limit": Sensitivity(0.0041, 0.061, 0), "elsewhere": ["node c02 at 2 nodes"]},
+    "elsewhere": {"limit": Sensitivity(0.0041, 0.061, 0), "elsewhere": ["node c02 at 2 ranks"]},
     "no rates": {"limit": Sensitivity(0.0041, 0.061, 0), "links": "not measured"},
     "not sensitive": {"limit": Sensitivity(0.035, 0.061, 240), "links": "the nodes share a machine"},
     "ranks differ": {"limit": Sensitivity(0.035, 0.061, None)},
 }  # fmt: skip
 DEFAULTS = {
-    "place": "4 nodes", "unknown": "", "first": None, "phase": None, "repeats": 1, "times": 1, "nodes": 0,
+    "place": "4 ranks", "unknown": "", "first": None, "phase": None, "repeats": 1, "times": 1, "nodes": 0,
     "further": 0,    "once": [], "limit": None, "links": "", "elsewhere": [],
 }  # fmt: skip
 
@@ -120,7 +120,7 @@ def test_a_slow_rank_is_named_on_the_first_screen_with_size_and_repeats(tmp_path
     study = study_of(tmp_path / "sweep")
     section = stragglers.build(study)
     assert section is not None
-    assert section.conclusion.startswith("On 4 nodes: rank 2 on c02 is slow (")
+    assert section.conclusion.startswith("On 4 ranks: rank 2 on c02 is slow (")
     assert " (2 of 2 repeats): " in section.conclusion
     assert section.conclusion in [each.text for each in first_screen.answers(study, [section])]
     named, ranks = section.tables

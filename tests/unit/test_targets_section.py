@@ -45,9 +45,9 @@ def test_one_mapping_sets_targets_at_one_size() -> None:
 
 
 def test_a_list_sets_targets_at_several_sizes_and_a_missing_size_is_the_largest() -> None:
-    plan = planned("targets:\n- {at: 2, throughput: 800}\n- {mfu: 0.4, gpu_utilization: 0.9}\n")
+    plan = planned("targets:\n- {at: 2 nodes, throughput: 800}\n- {mfu: 0.4, gpu_utilization: 0.9}\n")
     assert plan.targets == (
-        Target(metric="throughput", value=800.0, at=2),
+        Target(metric="throughput", value=800.0, at="2 nodes"),
         Target(metric="gpu_utilization", value=0.9),
         Target(metric="mfu", value=0.4),
     )
@@ -83,7 +83,8 @@ def test_a_target_can_be_set_on_the_command_line() -> None:
         (
             "targets:\n  eficiency: 0.9\n",
             "sweep.yaml:10: unknown key 'targets.eficiency'; did you mean 'efficiency'?; allowed: "
-            "efficiency, gpu_utilization, mfu, communication_share, throughput, at",
+            "efficiency, gpu_utilization, memory_utilization, mfu, communication_share, throughput, "
+            "throughput_per_gpu, at",
         ),
         (
             "targets:\n  efficiency: 85\n",
@@ -93,10 +94,16 @@ def test_a_target_can_be_set_on_the_command_line() -> None:
         ("targets:\n  mfu: 0\n", "sweep.yaml:10: targets.mfu=0 must be a share"),
         ("targets:\n  mfu: 1.01\n", "sweep.yaml:10: targets.mfu=1.01 must be a share"),
         ("targets:\n  throughput: .inf\n", "sweep.yaml:10: targets.throughput=inf must be a number"),
-        ("targets:\n  at: true\n  mfu: 0.3\n", "sweep.yaml:10: targets.at=True must be a number of nodes"),
+        (
+            "targets:\n  at: true\n  mfu: 0.3\n",
+            "sweep.yaml:10: targets.at=True must be a size: 16 gpus, 2 nodes or 2x8",
+        ),
         ("targets:\n  throughput: 0\n", "sweep.yaml:10: targets.throughput=0 must be a number above 0"),
         ("targets:\n  throughput: fast\n", "sweep.yaml:10: targets.throughput='fast' must be a number"),
-        ("targets:\n  at: 0\n  mfu: 0.3\n", "sweep.yaml:10: targets.at=0 must be a number of nodes"),
+        (
+            "targets:\n  at: 0\n  mfu: 0.3\n",
+            "sweep.yaml:10: targets.at=0 must be a size: 16 gpus, 2 nodes or 2x8",
+        ),
         ("targets:\n  at: 4\n", "sweep.yaml:9: targets={'at': 4} sets no target; allowed: efficiency,"),
         ("targets: 0.9\n", "sweep.yaml:9: targets=0.9 must be a mapping; keys: efficiency,"),
         ("targets: [0.9]\n", "sweep.yaml:9: targets.0=0.9 must be a mapping"),

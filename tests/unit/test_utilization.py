@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.efficiency import scaling_curves
 from analysis.read.frames import load, utilization
 from analysis.read.samples import step_at
 from analysis.report.sections import utilization as section_of_utilization
+from analysis.results.curves import scaling_curves
 from analysis.study import Study
 from disttrain.records.json_files import write_text
 from disttrain.records.run_directory import RunDir

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_ind
 
-from analysis.efficiency import scaling_curves
 from analysis.read.frames import load
+from analysis.results.curves import scaling_curves
 from analysis.results.phases import TRANSFER, WAIT, Phases, partition
 from analysis.results.waterfall import (
     NAMED,
@@ -146,7 +146,10 @@ def test_sizes_have_waterfalls_where_their_curve_has_a_base(tmp_path: Path) -> N
         (curve.label, size) for curve in (fast, slow) for size in (2, 4)
     ]
     assert (leading(shown).curve.label, leading(shown).point.size) == (fast.label, 4)
-    study.__dict__["curves"] = [replace(fast, base_size=None), slow]
+    study.__dict__["curves"] = [
+        replace(fast, points=tuple(replace(point, is_base=False) for point in fast.points)),
+        slow,
+    ]
     assert [each.curve.label for each in waterfalls(study)] == [slow.label] * 2
     unmeasured = tuple(replace(point, phases=replace(point.phases, seconds={})) for point in fast.points)
     study.__dict__["curves"] = [replace(fast, points=unmeasured), slow]

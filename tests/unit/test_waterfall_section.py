@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from analysis.efficiency import scaling_curves
 from analysis.read.frames import load
 from analysis.read.price_list import PriceList
 from analysis.report.cells import cell
 from analysis.report.section import Section
 from analysis.report.sections import build_all, waterfall
 from analysis.results.compute_loss import compute_state
+from analysis.results.curves import scaling_curves
 from analysis.results.phases import TRANSFER, WAIT
 from analysis.results.waterfall import SHOWN
 from analysis.stats.estimates import Estimate
@@ -37,7 +37,7 @@ def column(section: Section, name: str) -> list[object]:
 def test_the_rows_of_each_size_sum_without_those_too_small_to_show(tmp_path: Path) -> None:
     section = waterfall.build(study_of(fake_sweep(tmp_path)))
     assert section is not None
-    assert section.conclusion.startswith("At 4 nodes, the largest loss is data transfer: 29.1 ms a step")
+    assert section.conclusion.startswith("At 4 ranks, the largest loss is data transfer: 29.1 ms a step")
     parts, seconds = column(section, "part"), column(section, "seconds")
     shown = ["compute", "waiting for peers", "data transfer", "sum: actual - ideal step"]
     assert parts == shown * 2
@@ -100,7 +100,7 @@ def test_lost_compute_on_shared_processors_is_explained(tmp_path: Path) -> None:
     study = study_of(tmp_path / "sweep")
     section = waterfall.build(study)
     assert section is not None
-    assert section.conclusion.startswith("At 4 nodes, the largest loss is compute")
+    assert section.conclusion.startswith("At 4 ranks, the largest loss is compute")
     assert "shared processors" in section.paragraphs[0]
     assert compute_state(study, study.curves[0], study.curves[0].points[-1]).oversubscribed
 

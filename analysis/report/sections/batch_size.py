@@ -6,9 +6,9 @@ from functools import partial
 
 from analysis.draw.points import Points, points
 from analysis.draw.style import Axis
-from analysis.efficiency import Curve, Point
 from analysis.report.common import all_points, sources
 from analysis.report.section import Column, Figure, Section, Table, Value
+from analysis.results.curves import Curve, Point
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from analysis.units import number, plural, seconds

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from analysis.draw.style import PHASE_NAMES
-from analysis.efficiency import Curve, Point
 from analysis.report import common
 from analysis.report.section import Column, Section, Value
 from analysis.report.sentences import say
 from analysis.results.advice import Situation, advice, situation
 from analysis.results.bottlenecks import NEEDED, STRAGGLERS, Bottleneck, at_largest
+from analysis.results.curves import Curve, Point
 from analysis.study import Study
 
 ORDER = 80

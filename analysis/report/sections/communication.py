@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
-from analysis.efficiency import Curve, Point
 from analysis.report.common import all_points, over_repeats, point_name, size_table, stacked_figure
 from analysis.report.section import Column, Figure, Section, Value
 from analysis.report.sentences import say
 from analysis.results.communication import Communication
+from analysis.results.curves import Curve, Point
 from analysis.results.phases import TRANSFER, WAIT
 from analysis.stats.estimates import Estimate
 from analysis.study import Study

@@ -13,7 +13,7 @@ from analysis.report import comparison_parts
 from analysis.report.common import sources
 from analysis.report.section import Column, Section, Table
 from analysis.study import Study
-from analysis.units import listed, plural
+from analysis.units import listed
 
 ORDER = 30
 
@@ -55,7 +55,7 @@ def build(study: Study) -> Section | None:
 
 
 def _point(each: PointComparison, *, several: bool) -> str:
-    size = plural(each.point.size, each.curve.unit)
+    size = each.curve.name(each.point)
     return f"{each.curve.label}, {size}" if several else size
 
 

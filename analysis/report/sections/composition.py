@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from analysis.draw.style import PHASE_COLOURS, PHASE_NAMES
-from analysis.efficiency import Curve
 from analysis.report.common import all_points, point_name, size_table, stacked_figure
 from analysis.report.section import Column, Section
 from analysis.report.sentences import say
+from analysis.results.curves import Curve
 from analysis.results.waterfall import SHOWN
 from analysis.study import Study
 from disttrain.records.steps import PHASES

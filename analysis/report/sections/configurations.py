@@ -11,7 +11,7 @@ from analysis.report.common import sentence, sources
 from analysis.report.section import Section
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
-from analysis.units import bounds, number, plural, times
+from analysis.units import bounds, number, times
 from disttrain.config.config_tree import config_fields
 
 ORDER = 50
@@ -71,7 +71,7 @@ def nearest(study: Study) -> str:
     if not found:
         return ""
     next_one = min(found, key=lambda each: each.ratio.value)
-    at = f"At {plural(largest.size, next_one.curve.unit)}, {next_one.curve.label}"
+    at = f"At {next_one.curve.name(largest)}, {next_one.curve.label}"
     other, ratio = next_one.base_curve.label, times(next_one.ratio.value)
     verdict = "equivalent" if next_one.verdict == "equivalent" else ""
     if next_one.verdict == "unsettled":
@@ -91,7 +91,7 @@ def _bounds(ratio: Estimate) -> str:
 
 
 def _size(each: PointComparison) -> str:
-    return plural(each.point.size, each.curve.unit)
+    return each.curve.name(each.point)
 
 
 def _point(each: PointComparison) -> str:

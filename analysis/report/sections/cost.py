@@ -20,7 +20,7 @@ from analysis.results.cost import J_PER_KWH, SizeCost, energy_per_sample, pareto
 from analysis.stats.estimates import Estimate
 from analysis.stats.verdicts import EQUIVALENCE_MARGIN
 from analysis.study import Study
-from analysis.units import money, number, plural, span
+from analysis.units import money, number, span
 
 _DOMINATED = "another point is faster and cheaper, or it is not ranked"
 _TIME_UNITS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"))
@@ -221,7 +221,7 @@ def _figure(study: Study, costs: Sequence[SizeCost], best: Sequence[bool | None]
     for curve in study.curves:
         at = [index for index, cost in enumerate(costs) if cost.curve is curve]
         times, values = [costs[index].time_s.value / size_s for index in at], [spent[index] for index in at]
-        sizes = [plural(costs[index].point.size, curve.unit) for index in at]
+        sizes = [curve.name(costs[index].point) for index in at]
         pale = [place for place, index in enumerate(at) if not best[index]]
         texts = [titles[index] for index in at]
         shown.append(Points(curve.label, times, values, texts, texts=sizes, pale=pale))

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from analysis.efficiency import Curve, Point
 from analysis.report import common
 from analysis.report.section import Column, RunLink, Section, Table, Value
+from analysis.results.curves import Curve, Point
 from analysis.study import Study
 from disttrain.records.fabric import FabricRecord, FabricVerdict, LinkTraffic, NodeFabric
 from disttrain.records.json_files import read_json_or_none

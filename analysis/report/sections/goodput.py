@@ -6,10 +6,10 @@ from functools import partial
 
 from analysis.draw.bars import Row, bars, stacked
 from analysis.draw.style import Axis, LegendItem
-from analysis.efficiency import Curve, Point
 from analysis.report.common import all_points, size_table
 from analysis.report.section import Column, Figure, Section, Table, Value
 from analysis.report.sentences import say
+from analysis.results.curves import Curve, Point
 from analysis.results.goodput import CLASSES, JobClass
 from analysis.stats.estimates import ratio_of_means, share_mean
 from analysis.study import Study

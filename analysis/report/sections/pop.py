@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.efficiency import Curve, Point
 from analysis.report import common
 from analysis.report.section import Column, Section, Value
 from analysis.report.sentences import say
+from analysis.results.curves import Curve, Point
 from analysis.results.pop import (
     EFFICIENCY,
     FACTORS,

@@ -8,7 +8,6 @@ from functools import partial
 
 from analysis.draw.points import Guide, Points, points
 from analysis.draw.style import Axis
-from analysis.efficiency import Curve, Point
 from analysis.report import scaling_text
 from analysis.report.common import (
     all_points,
@@ -18,12 +17,14 @@ from analysis.report.common import (
     size_columns,
     size_values,
     sources,
+    unit_name,
 )
 from analysis.report.headline import headline, scaling_answer
 from analysis.report.section import Column, Figure, Section, Table
+from analysis.results.curves import Curve, Point
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
-from analysis.units import bounds, number, percent, plural, rate
+from analysis.units import bounds, number, percent, rate
 
 ORDER = 20
 
@@ -60,7 +61,7 @@ def _conclusion(study: Study) -> str:
         (point.efficiency.value, curve, point)
         for curve in study.curves
         for point in curve.points
-        if point.efficiency is not None and point.size != curve.base_size
+        if point.efficiency is not None and not point.is_base
     ]
     if not found:
         return "One size: there is nothing to compare with."
@@ -87,9 +88,8 @@ def _table(study: Study) -> Table:
     ]
     rows, bases = [], []
     for index, (curve, point) in enumerate(all_points(study)):
-        base = point.size == curve.base_size
-        speedup, efficiency = (1.0, 1.0) if base else (point.speedup, point.efficiency)
-        if base:
+        speedup, efficiency = (1.0, 1.0) if point.is_base else (point.speedup, point.efficiency)
+        if point.is_base:
             bases.append(index)
         rows.append(
             [
@@ -116,7 +116,7 @@ def _table(study: Study) -> Table:
 
 def _different_bases(study: Study) -> str:
     """A caution where the curves have no common size of their bases."""
-    if len({curve.base_size for curve in study.curves}) < 2:
+    if len({curve.base and curve.base.size for curve in study.curves}) < 2:
         return ""
     return " The bases have different sizes, so that efficiencies of different configurations do not compare."
 
@@ -178,7 +178,7 @@ def _efficiency_figure(study: Study, curves: Sequence[Curve]) -> Figure:
 
 def _drawn(curve: Curve, point: Point, efficiency: Estimate) -> Estimate:
     """That of the base is exact."""
-    return replace(efficiency, low=1.0, high=1.0) if point.size == curve.base_size else efficiency
+    return replace(efficiency, low=1.0, high=1.0) if point.is_base else efficiency
 
 
 def _points(curve: Curve, values: Sequence[tuple[Point, Estimate]]) -> Points:
@@ -190,8 +190,7 @@ def _points(curve: Curve, values: Sequence[tuple[Point, Estimate]]) -> Points:
 def _size_axis(curves: Sequence[Curve]) -> Axis:
     """Axis of sizes; logarithmic if the largest is more than 8 times the smallest."""
     sizes = sorted({float(point.size) for curve in curves for point in curve.points})
-    units = {curve.unit for curve in curves}
-    label = f"{units.pop()}s" if len(units) == 1 else "nodes or ranks"
+    label = unit_name(curves)
     if sizes[-1] > _MANY * sizes[0]:
         return Axis(label, sizes[0] / 1.15, sizes[-1] * 1.15, True, sizes, "{:,.0f}".format)
     low = 0.0 if sizes[0] <= 2 else sizes[0] - 0.05 * sizes[-1]
@@ -202,14 +201,12 @@ def _tooltip(curve: Curve, point: Point) -> str:
     x = point.samples_per_s
     interval = "" if x.low is None or x.high is None else f" {bounds(number(x.low), number(x.high))}"
     share = f", efficiency {percent(point.efficiency.value)}" if point.efficiency else ""
-    return f"{curve.label}, {plural(point.size, curve.unit)}: {rate(x.value)}{interval}{share}, n={x.repeats}"
+    return f"{curve.label}, {curve.name(point)}: {rate(x.value)}{interval}{share}, n={x.repeats}"
 
 
 def _in_words(curves: Sequence[Curve], value: Callable[[Point], str]) -> str:
     return "; ".join(
         f"{curve.label}: "
-        + ", ".join(
-            f"{text} on {plural(point.size, curve.unit)}" for point in curve.points if (text := value(point))
-        )
+        + ", ".join(f"{text} on {curve.name(point)}" for point in curve.points if (text := value(point)))
         for curve in curves
     )

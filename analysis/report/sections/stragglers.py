@@ -10,11 +10,11 @@ import numpy as np
 
 from analysis.draw.heat_map import heat_map
 from analysis.draw.style import PHASE_NAMES, Axis
-from analysis.efficiency import Curve, Point
 from analysis.report.common import all_points, of_steps, point_name, size_columns, size_values
 from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
 from analysis.report.sentences import say
 from analysis.results.culprits import Diagnosis, nodes_of_moving_rank, recurrence, repeated_culprits
+from analysis.results.curves import Curve, Point
 from analysis.results.lateness import Lateness, lateness
 from analysis.results.slow_ranks import mean_interval
 from analysis.results.waiting import equal_blame

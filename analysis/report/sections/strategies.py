@@ -8,7 +8,6 @@ from analysis.report import comparison_parts
 from analysis.report.common import sources
 from analysis.report.section import Section
 from analysis.study import Study
-from analysis.units import plural
 
 ORDER = 40
 
@@ -41,7 +40,7 @@ def build(study: Study) -> Section | None:
 
 
 def _point(each: PointComparison) -> str:
-    return f"{_strategy(each.curve.axes)} on {plural(each.point.size, each.curve.unit)}"
+    return f"{_strategy(each.curve.axes)} on {each.curve.name(each.point)}"
 
 
 def _strategy(axes: dict[str, object]) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from analysis import targets
 from analysis.report.common import sentence
 from analysis.report.section import Column, RunLink, Section, Table, Unit
+from analysis.results import targets
+from analysis.results.targets import TargetResult
 from analysis.study import Study
-from analysis.targets import TargetResult
 from analysis.units import plural
 from disttrain.errors import ConfigError
+from disttrain.records.planned import SHARES
 
 ORDER = 10
 
@@ -24,8 +25,8 @@ def build(study: Study) -> Section | None:
         return Section("targets", "Targets", f"The targets are unknown: {error}.")
     if not found:
         return None
-    shares = [result for result in found if result.metric != "throughput"]
-    rates = [result for result in found if result.metric == "throughput"]
+    shares = [result for result in found if result.metric in SHARES]
+    rates = [result for result in found if result.metric not in SHARES]
     tables = [_table(study, shares, "targets", "share")] if shares else []
     tables += [_table(study, rates, "targets_throughput", "samples/s")] if rates else []
     return Section("targets", "Targets", _conclusion(found), tables=tables)
@@ -37,7 +38,7 @@ def _conclusion(found: list[TargetResult]) -> str:
     if counts["met"] == len(found):
         return "The target is met." if len(found) == 1 else f"All {len(found)} targets are met."
     missed = [result for result in found if result.verdict == "missed"]
-    names = [f"{_name(result.metric)} at {plural(result.size, result.unit)}" for result in missed]
+    names = [f"{_name(result.metric)} at {result.at}" for result in missed]
     parts = [f"{counts['met']} of {plural(len(found), 'target')} met."]
     parts += [f"Missed: {', '.join(dict.fromkeys(names))}."] if missed else []
     parts += [f"Not settled by these runs: {counts['cannot tell']}."] if counts["cannot tell"] else []
@@ -58,7 +59,7 @@ def _table(study: Study, found: list[TargetResult], name: str, unit: Unit) -> Ta
     rows = [
         [
             result.curve + (" (emulated)" if result.emulated else ""),
-            plural(result.size, result.unit),
+            result.at,
             _name(result.metric),
             "at most" if result.at_most else "at least",
             result.target,

@@ -7,13 +7,13 @@ from functools import partial
 
 from analysis.draw.bars import Row, Segment, bars
 from analysis.draw.style import PHASE_COLOURS, PHASE_NAMES, Axis
-from analysis.efficiency import Curve, Point
 from analysis.report import common
 from analysis.report.cells import cell
 from analysis.report.section import Column, Figure, Section, Table, Value
 from analysis.report.sentences import say
 from analysis.results.compute_loss import compute_causes
 from analysis.results.cost import mean_watts
+from analysis.results.curves import Curve, Point
 from analysis.results.phases import PERSISTENT, TRANSIENT
 from analysis.results.waterfall import (
     NAMED,
@@ -27,7 +27,7 @@ from analysis.results.waterfall import (
 )
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
-from analysis.units import percent, plural, seconds, signed, time_scale
+from analysis.units import percent, seconds, signed, time_scale
 
 ORDER = 60
 
@@ -59,14 +59,14 @@ def build(study: Study) -> Section | None:
 
 def loss_sentence(study: Study, shown: SizeWaterfall) -> str:
     """Name the largest loss whose interval excludes zero, and the gains beside it; empty without any."""
-    part = largest_loss(shown)
-    if part is None:
+    part, base = largest_loss(shown), shown.curve.base
+    if part is None or base is None:
         return ""
     gains = sorted((each.share.value, each.name) for each in shown.whole.parts if each.share.value <= -NAMED)
     return say(
         "largest_loss",
         place=common.point_name(study, shown.curve, shown.point),
-        base=plural(shown.curve.base_size or 0, shown.curve.unit),
+        base=shown.curve.name(base),
         phase=NAMES[part.name],
         part=part,
         gains=[NAMES[name] for _, name in gains],
@@ -118,7 +118,7 @@ def _peak_table(study: Study, sizes: list[SizeWaterfall]) -> list[Table]:
         point, first = each.point, study.metrics.get((each.curve.sweep, each.point.runs[0]))
         if first is None or not first.model_flops_per_sample or not first.peak_flops:
             continue
-        peak_s = first.model_flops_per_sample * point.global_batch_size / (point.devices * first.peak_flops)
+        peak_s = first.model_flops_per_sample * point.global_batch_size / (point.size * first.peak_flops)
         parts: list[list[Value]] = [
             [_peak_name(name), length_s, length_s / each.whole.actual_s]
             for name, length_s in from_peak(each.parts, peak_s).items()

@@ -115,6 +115,8 @@ class Profile(_Model):
     if nodes come with theirs."""
     gpu_type: Annotated[str, _matches(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", "a type such as h100")] | None = None
     """Type of GPU, as the site's generic resources name it, such as `h100` or `nvidia_h100_80gb_hbm3`."""
+    gpus_per_node: PositiveInt | None = None
+    """GPUs of a node, which `sweep --gpus` fills before the next node."""
     cpus_per_task: PositiveInt | None = None
     """Processors of each node, for sbatch and srun; null: one for each thread and loader process of its
     ranks."""

@@ -150,6 +150,7 @@ def _gpus(
         source = "squeue: the type of most jobs" if asked else "sinfo: the most frequent type"
         lines.append(Line("gpu_type", word(name), f"{source}; GPUs: {listed}"))
         nodes = [node for node in nodes if any(each.type == name for each in node.gpus)]
+    lines.append(Line("gpus_per_node", str(min(node.gpu_count for node in nodes)), "sinfo: GPUs of a node"))
     return lines, nodes
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis.efficiency import as_table, scaling_curves
 from analysis.read.frames import load
+from analysis.results.curves import Curve, scaling_curves
 from analysis.stats.estimates import Estimate
 from disttrain.errors import ConfigError
 from disttrain.records.steps import PHASES
@@ -60,53 +60,88 @@ def test_labels_name_the_section_where_the_key_says_nothing(tmp_path: Path) -> N
     assert [curve.label for curve in curves] == ["model gpt, optim sgd", "model mlp, optim adamw"]
 
 
-def test_ranks_are_the_size_where_nodes_do_not_vary(tmp_path: Path) -> None:
-    (curve,) = scaling_curves(load([fake_sweep(tmp_path, nodes=(1,), gpus_per_node=(1, 2))]))
-    assert (curve.unit, [point.size for point in curve.points]) == ("rank", [1, 2])
+@pytest.mark.parametrize("base", ["2", "2 ranks", "n2", "2 nodes", "2x1", "n2x1-r1"])
+def test_a_base_can_be_named(tmp_path: Path, base: str) -> None:
+    (curve,) = scaling_curves(load([fake_sweep(tmp_path)]), base)
+    assert [point.is_base for point in curve.points] == [False, True, False]
+    assert curve.points[0].efficiency.value > 1
+    assert curve.points[2].speedup.value == pytest.approx(2 * 0.85, rel=0.05)
 
 
-def test_gpus_are_the_size_for_dp_whose_one_rank_has_all_of_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("base", ["3", "two", "3 nodes", "2x2"])
+def test_a_base_that_no_run_has_is_refused(tmp_path: Path, base: str) -> None:
+    with pytest.raises(ConfigError, match=r"sizes: 1 \(1x1\), 2 \(2x1\), 4 \(4x1\)$"):
+        scaling_curves(load([fake_sweep(tmp_path)]), base)
+
+
+def test_without_a_finished_run_no_base_is_known(tmp_path: Path) -> None:
+    fake_run(tmp_path / "failed" / "n1", nodes=1, end="failed")
+    with pytest.raises(ConfigError, match=r"sizes: none: no run has finished$"):
+        scaling_curves(load([tmp_path / "failed"]), "3")
+
+
+def gpu_curve(tmp_path: Path, *shapes: tuple[int, int], base: str | None = None, **fields: object) -> Curve:
+    """The one curve of runs of these shapes (nodes, GPUs of a node), each 5 % slower than the one before."""
+    for index, (nodes, gpus) in enumerate(shapes):
+        fake_run(
+            tmp_path / "s" / f"n{nodes}-g{gpus}",
+            nodes=nodes,
+            gpus_per_node=gpus,
+            axes={"resources.nodes": nodes, "resources.gpus_per_node": gpus},
+            mean_s=0.1 * 1.05**index,
+            overrides={"device": "NVIDIA H100", **fields},
+        )
+    (curve,) = scaling_curves(load([tmp_path / "s"]), base)
+    return curve
+
+
+def test_one_curve_goes_on_over_all_gpus_from_the_first_node_to_several(tmp_path: Path) -> None:
+    curve = gpu_curve(tmp_path, (1, 1), (1, 2), (1, 4), (1, 8), (2, 8), (4, 8))
+    assert (curve.unit, curve.scaling, curve.node_size) == ("GPU", "weak", 8)
+    assert [(point.size, point.shape) for point in curve.points] == [
+        (1, "1x1"), (2, "1x2"), (4, "1x4"), (8, "1x8"), (16, "2x8"), (32, "4x8"),
+    ]  # fmt: skip
+    assert [point.efficiency.value for point in curve.points] == pytest.approx([1.05**-i for i in range(6)])
+    assert curve.name(curve.points[4]) == "16 GPUs"
+    assert gpu_curve(tmp_path / "one", (1, 4), (1, 8)).node_size is None
+
+
+def test_equal_gpus_in_other_shapes_are_points_of_one_size_told_apart(tmp_path: Path) -> None:
+    curve = gpu_curve(tmp_path, (1, 4), (4, 1), (2, 4), (1, 8))
+    assert [curve.name(point) for point in curve.points] == [
+        "4 GPUs (4x1)", "4 GPUs (1x4)", "8 GPUs (2x4)", "8 GPUs (1x8)",
+    ]  # fmt: skip
+    assert [point.shape for point in curve.line] == ["1x4", "1x8"]
+    assert curve.base == curve.points[1]
+    assert curve.points[0].efficiency.value == pytest.approx(1 / 1.05)
+
+
+@pytest.mark.parametrize(("base", "shape"), [("8 gpus", "1x8"), ("2 nodes", "2x8"), ("2x4", "2x4")])
+def test_a_base_of_several_shapes_is_that_with_the_fullest_nodes(tmp_path, base: str, shape: str) -> None:
+    curve = gpu_curve(tmp_path, (1, 8), (2, 4), (2, 8), base=base)
+    assert [point.shape for point in curve.points if point.is_base] == [shape]
+
+
+def test_the_one_rank_of_dp_counts_the_gpus_of_its_node(tmp_path: Path) -> None:
     for gpus, mean_s in ((1, 0.1), (2, 0.06), (4, 0.04)):
         fake_run(
             tmp_path / "s" / f"g{gpus}",
             gpus_per_node=gpus,
             axes={"resources.gpus_per_node": gpus, "parallel.strategy": "dp"},
             mean_s=mean_s,
-            overrides={"world_size": 1, "ranks_per_node": 1, "device": "NVIDIA H100"},
+            overrides={"world_size": 1, "ranks_per_node": 1, "device": "H100", "local_batch_size": 8 * gpus},
         )
     (curve,) = scaling_curves(load([tmp_path / "s"]))
-    assert [(point.size, point.devices, len(point.runs)) for point in curve.points] == [
-        (1, 1, 1),
-        (2, 2, 1),
-        (4, 4, 1),
-    ]
+    assert [(point.size, point.shape) for point in curve.points] == [(1, "1x1"), (2, "1x2"), (4, "1x4")]
     four, one = curve.points[2], curve.points[0]
     assert curve.scaling == "weak"
     assert four.efficiency.value == pytest.approx(four.samples_per_s.value / one.samples_per_s.value / 4)
 
 
-def test_nodes_are_the_size_where_both_vary(tmp_path: Path) -> None:
-    curves = scaling_curves(load([fake_sweep(tmp_path, nodes=(1, 2), gpus_per_node=(1, 2))]))
-    assert [curve.label for curve in curves] == ["gpus_per_node 1", "gpus_per_node 2"]
-    assert [point.world_size for point in curves[1].points] == [2, 4]
-    assert [point.size for point in curves[1].points] == [1, 2]
-    assert curves[1].points[0].efficiency.value == 1
-
-
-@pytest.mark.parametrize("base", ["2", "n2", "n2x1-r1"])
-def test_a_base_can_be_named(tmp_path: Path, base: str) -> None:
-    (curve,) = scaling_curves(load([fake_sweep(tmp_path)]), base)
-    assert curve.base_size == 2
-    assert curve.points[0].efficiency.value > 1
-    assert curve.points[2].speedup.value == pytest.approx(2 * 0.85, rel=0.05)
-
-
-def test_a_base_that_no_run_has_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="sizes: 1, 2, 4"):
-        scaling_curves(load([fake_sweep(tmp_path)]), "3")
-    fake_run(tmp_path / "failed" / "n1", nodes=1, end="failed")
-    with pytest.raises(ConfigError, match=r"sizes: none: no run has finished$"):
-        scaling_curves(load([tmp_path / "failed"]), "3")
+@pytest.mark.parametrize("fields", [{"device": "cpu"}, {"emulated": True}])
+def test_runs_on_cpus_and_emulated_runs_count_ranks(tmp_path: Path, fields: dict[str, object]) -> None:
+    curve = gpu_curve(tmp_path, (1, 2), (2, 2), **fields)
+    assert (curve.unit, [curve.name(point) for point in curve.points]) == ("rank", ["2 ranks", "4 ranks"])
 
 
 def test_a_curve_without_the_base_has_no_efficiency(tmp_path: Path) -> None:
@@ -144,17 +179,6 @@ def test_a_phase_that_no_run_measured_stays_null(tmp_path: Path) -> None:
     assert point.composition["checkpoint_s"] == 0
 
 
-def test_efficiency_counts_ranks_where_ranks_per_node_are_swept(tmp_path: Path) -> None:
-    (by_rank,) = scaling_curves(load([fake_sweep(tmp_path, "a", nodes=(1,), gpus_per_node=(1, 2, 4))]))
-    assert [point.nodes for point in by_rank.points] == [1, 1, 1]
-    assert by_rank.points[2].speedup.value == pytest.approx(4 * 0.85**2, rel=0.05)
-    assert by_rank.points[2].efficiency.value == pytest.approx(0.85**2, rel=0.05)
-    curves = scaling_curves(load([fake_sweep(tmp_path, "b", nodes=(1, 2), gpus_per_node=(1, 4))]))
-    assert [curve.points[1].world_size for curve in curves] == [2, 8]
-    for curve in curves:  # each against its own base, whose ranks per node are the same
-        assert curve.points[1].efficiency.value == pytest.approx(0.85, rel=0.05)
-
-
 def test_unfinished_runs_take_no_part(tmp_path: Path) -> None:
     sweep = fake_sweep(tmp_path, nodes=(1, 2))
     fake_run(sweep / "n4", nodes=4, end="failed")
@@ -179,46 +203,11 @@ def test_a_point_has_its_shape_batch_and_largest_memory(tmp_path: Path) -> None:
     runs = load([fake_sweep(tmp_path, nodes=(2,), gpus_per_node=(2,), repeats=2)])
     runs["peak_memory_bytes"] = [3e9, 5e9]
     ((point,),) = (curve.points for curve in scaling_curves(runs))
-    assert (point.nodes, point.ranks_per_node, point.world_size, point.local_batch_size) == (2, 2, 4, 8)
+    assert (point.shape, point.world_size, point.local_batch_size) == ("2x2", 4, 8)
     assert point.peak_memory_bytes == 5_000_000_000
     runs["peak_memory_bytes"] = None
     ((unknown,),) = (curve.points for curve in scaling_curves(runs))
     assert unknown.peak_memory_bytes is None
-
-
-def test_the_table_has_one_row_a_point(tmp_path: Path) -> None:
-    curves = scaling_curves(load([fake_sweep(tmp_path)]))
-    table = as_table(curves)
-    two = curves[0].points[1]
-    row = table.iloc[1].to_dict()
-    intervals = {}
-    for name in ("samples_per_s", "step_s", "speedup", "efficiency"):
-        estimate = getattr(two, name)
-        intervals |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
-    assert row == {
-        "curve": "default",
-        "emulated": False,
-        "scaling": "weak",
-        "base_size": 1,
-        "nodes": 2,
-        "ranks": 2,
-        "repeats": 3,
-        "global_batch_size": 16,
-        **{name: pytest.approx(value) for name, value in intervals.items()},
-    }
-    assert list(table["nodes"]) == [1, 2, 4]
-
-
-def test_the_table_has_no_number_where_there_is_no_estimate(tmp_path: Path) -> None:
-    alone = as_table(scaling_curves(load([fake_sweep(tmp_path, "one", repeats=1)])))
-    assert alone["efficiency_low"].isna().all()
-    small, large = (fake_sweep(tmp_path, name, nodes=nodes) for name, nodes in (("a", (1, 2)), ("b", (4, 8))))
-    table = as_table(scaling_curves(load([small, large]), "2"))
-    without = table[table["base_size"].isna()]
-    assert list(without["nodes"]) == [4, 8]
-    names = [f"{name}{end}" for name in ("speedup", "efficiency") for end in ("", "_low", "_high")]
-    assert without[names].isna().all(axis=None)
-    assert without["samples_per_s_low"].notna().all()
 
 
 def test_a_point_has_its_tokens_and_accumulation(tmp_path: Path) -> None:

@@ -14,17 +14,17 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from analysis.efficiency import Curve, Point, Unit, scaling_curves
 from analysis.read.frames import load
 from analysis.read.run import Run
 from analysis.read.run_table import runs_of
+from analysis.results.curves import Curve, Point, Unit, scaling_curves
 from analysis.stats.estimates import Estimate, not_stationary, ratio_of_means, share_mean
 from analysis.step_statistics import step_statistics
 from analysis.units import number, plural
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json
 from disttrain.records.metrics import Metrics
-from disttrain.records.planned import Target, TargetMetric
+from disttrain.records.planned import SHARES, Target, TargetMetric, parse_size
 
 TargetVerdict = Literal["met", "missed", "cannot tell"]
 
@@ -41,8 +41,10 @@ class TargetResult:
 
     curve: str
     unit: Unit
-    size: int
-    """Nodes or ranks, as `unit` says."""
+    size: int | None
+    """Devices; null where no run has finished on the number of nodes that the target names."""
+    at: str
+    """The size in words: `16 GPUs`, `2 nodes`."""
     metric: TargetMetric
     target: float
     at_most: bool
@@ -88,11 +90,11 @@ def exit_code(found: Sequence[TargetResult]) -> int:
 
 
 def sentence(result: TargetResult) -> str:
-    """`missed: efficiency at 8 nodes is 0.612 [0.580 to 0.646], target at least 0.850`; ASCII,
+    """`missed: efficiency at 8 GPUs is 0.612 [0.580 to 0.646], target at least 0.850`; ASCII,
     for terminals of any encoding."""
     bound = "at most" if result.at_most else "at least"
-    unit = " samples/s" if result.metric == "throughput" else ""
-    text = f"{result.metric} at {plural(result.size, result.unit)} is {_achieved_text(result)}{unit}"
+    unit = "" if result.metric in SHARES else " samples/s"
+    text = f"{result.metric} at {result.at} is {_achieved_text(result.achieved)}{unit}"
     reason = f" ({result.reason})" if result.reason else ""
     emulated = ", emulated" if result.emulated else ""
     return f"{result.verdict}: {text}, target {bound} {number(result.target)}{unit}{reason}{emulated}"
@@ -105,15 +107,13 @@ def as_json(result: TargetResult) -> dict[str, Any]:
 
 def results(table: pd.DataFrame, curves: Sequence[Curve]) -> list[TargetResult]:
     """Results by target and curve. A target of a sweep without curves has one result: `cannot tell`."""
-    found: list[TargetResult] = []
-    for sweep, folder in _folders(table).items():
-        own = [curve for curve in curves if curve.sweep == sweep]
-        planned = table[table["sweep"] == sweep]
-        for target in read_targets(folder):
-            found += [_result(target, curve, planned) for curve in own] or [
-                _without_curve(target, sweep, planned)
-            ]
-    return found
+    folders = {row.sweep: Path(row.path).parent for row in table[["sweep", "path"]].itertuples()}
+    return [
+        _result(target, sweep, curve, table[table["sweep"] == sweep])
+        for sweep, folder in folders.items()
+        for target in read_targets(folder)
+        for curve in _or_none([curve for curve in curves if curve.sweep == sweep])
+    ]
 
 
 def read_targets(sweep: Path) -> list[Target]:
@@ -131,94 +131,84 @@ def read_targets(sweep: Path) -> list[Target]:
         raise ConfigError(f"cannot read the targets in {sweep / 'sweep.json'}: {reason}") from None
 
 
-def _achieved_text(result: TargetResult) -> str:
-    achieved = result.achieved
+def _or_none(curves: list[Curve]) -> Sequence[Curve | None]:
+    return curves or [None]
+
+
+def _achieved_text(achieved: Estimate | None) -> str:
     if achieved is None or achieved.low is None or achieved.high is None:
         return "unknown" if achieved is None else number(achieved.value)
     return f"{number(achieved.value)} [{number(achieved.low)} to {number(achieved.high)}]"
 
 
-def _folders(table: pd.DataFrame) -> dict[str, Path]:
-    """Folder of each sweep, by name."""
-    return {row.sweep: Path(row.path).parent for row in table[["sweep", "path"]].itertuples()}
-
-
-def _result(target: Target, curve: Curve, planned: pd.DataFrame) -> TargetResult:
-    size = target.at or _largest_planned(curve, planned)
-    point = next((point for point in curve.points if point.size == size), None)
-    at_most = target.metric in UPPER_BOUNDS
-    achieved, reason = None, f"no finished run of {plural(size, curve.unit)}"
-    runs = [] if point is None else runs_of(planned[planned["run"].isin(point.runs)])
-    if point is not None:
-        achieved, reason = _achieved(target.metric, point, curve, runs)
+def _result(target: Target, sweep: str, curve: Curve | None, planned: pd.DataFrame) -> TargetResult:
+    unit: Unit = curve.unit if curve else "rank"
+    size = parse_size(target.at or _largest(curve, planned)) or {}
+    at = plural(size["size"], unit) if "size" in size else str(target.at)
+    achieved, reason = None, "no finished run"
     verdict: TargetVerdict = "cannot tell"
-    if achieved is not None and not reason:
-        verdict, reason = _verdict(achieved, target.value, at_most)
+    runs: list[Run] = []
+    if curve and (point := curve.at(size)):
+        at, size = curve.name(point), {"size": point.size}
+        runs = runs_of(planned[planned["run"].isin(point.runs)])
+        achieved, reason = _achieved(target.metric, point, runs)
+        if achieved is not None and not reason:
+            verdict, reason = _verdict(achieved, target)
+    elif curve:
+        reason += f" of {at}"
     return TargetResult(
-        curve.label, curve.unit, size, target.metric, target.value, at_most, achieved, verdict, reason,
-        curve.emulated, tuple(run.path for run in runs),
+        curve.label if curve else sweep, unit, size.get("size"), at, target.metric, target.value,
+        target.metric in UPPER_BOUNDS, achieved, verdict, reason, bool(curve and curve.emulated),
+        tuple(run.path for run in runs),
     )  # fmt: skip
 
 
-def _without_curve(target: Target, sweep: str, planned: pd.DataFrame) -> TargetResult:
-    largest = planned["nodes"].max()
-    size = target.at or (1 if pd.isna(largest) else int(largest))
-    return TargetResult(
-        sweep, "node", size, target.metric, target.value, target.metric in UPPER_BOUNDS, None, "cannot tell",
-        "no finished run", emulated=False, runs=(),
-    )  # fmt: skip
+def _largest(curve: Curve | None, planned: pd.DataFrame) -> int:
+    """Devices of the curve's largest run, unfinished ones too: targets hold where the sweep was to go."""
+    for key, value in (curve.axes if curve else {}).items():
+        planned = planned[planned[key].isna() if value is None else (planned[key] == value).fillna(False)]
+    return int(max(planned["devices"].max(), 1)) if planned["devices"].notna().any() else 1
 
 
-def _largest_planned(curve: Curve, planned: pd.DataFrame) -> int:
-    """Largest size of the curve's runs, unfinished ones too: targets hold where the sweep was to go."""
-    own = planned
-    for key, value in curve.axes.items():
-        own = own[own[key].isna() if value is None else (own[key] == value).fillna(value=False)]
-    sizes = own["nodes" if curve.unit == "node" else "devices"]
-    return int(max(sizes.max(), curve.points[-1].size))
-
-
-def _achieved(
-    metric: TargetMetric, point: Point, curve: Curve, runs: Sequence[Run]
-) -> tuple[Estimate | None, str]:
+def _achieved(metric: TargetMetric, point: Point, runs: Sequence[Run]) -> tuple[Estimate | None, str]:
     """The figure, and the reason for which it settles nothing."""
     if metric == "throughput":
         return point.samples_per_s, ""
+    if metric == "throughput_per_gpu":
+        return point.samples_per_s.scaled(1 / point.size), ""
     if metric == "efficiency":
         if point.efficiency is None:
             return None, "no finished run of the base size"
-        if point.size == curve.base_size:
-            return point.efficiency, "this size is the base, whose efficiency is 1 by definition"
-        return point.efficiency, ""
-    values = [_share(metric, run.metrics) for run in runs]
-    known = [value for value in values if value is not None]
-    if not known or len(known) < len(values):
-        return None, f"{metric} was not measured in {plural(len(values) - len(known), 'run')}"
+        of_base = "this size is the base, whose efficiency is 1 by definition"
+        return point.efficiency, of_base if point.is_base else ""
+    metrics = [run.metrics for run in runs if run.metrics]
+    known = [value for each in metrics if (value := _share(metric, each)) is not None]
+    if not known or len(known) < len(runs):
+        return None, f"{metric} was not measured in {plural(len(runs) - len(known), 'run')}"
     if metric == "communication_share":  # a ratio of two measured times
-        durations = [(each.measured_s or 0.0) / each.measured_steps for run in runs if (each := run.metrics)]
+        durations = [(each.measured_s or 0.0) / each.measured_steps for each in metrics]
         share = ratio_of_means(np.multiply(known, durations), durations)
     else:
         share = share_mean(known)
     return not_stationary(share) if point.samples_per_s.basis == "not stationary" else share, ""
 
 
-def _share(metric: TargetMetric, metrics: Metrics | None) -> float | None:
-    if metrics is None:
-        return None
-    if metric == "mfu":
-        return metrics.mfu
+def _share(metric: TargetMetric, metrics: Metrics) -> float | None:
+    if metric == "communication_share":
+        percent = metrics.communication_overhead_percent
+        return None if percent is None else percent / 100
     if metric == "gpu_utilization":
         return metrics.gpu.utilization if metrics.gpu else None
-    percent = metrics.communication_overhead_percent
-    return None if percent is None else percent / 100
+    return metrics.mfu if metric == "mfu" else metrics.gpu_memory_utilization
 
 
-def _verdict(achieved: Estimate, target: float, at_most: bool) -> tuple[TargetVerdict, str]:
+def _verdict(achieved: Estimate, target: Target) -> tuple[TargetVerdict, str]:
     if achieved.basis == "not stationary":
         return "cannot tell", "the runs are not stationary"
     if achieved.low is None or achieved.high is None or achieved.basis != "repeats":
         return "cannot tell", "one repeat: no interval between repeats"
-    if achieved.low <= target <= achieved.high and achieved.low < achieved.high:
+    if achieved.low <= target.value <= achieved.high and achieved.low < achieved.high:
         return "cannot tell", "the interval contains the target"
-    beyond = achieved.high <= target if at_most else achieved.low >= target
+    at_most = target.metric in UPPER_BOUNDS
+    beyond = achieved.high <= target.value if at_most else achieved.low >= target.value
     return ("met" if beyond else "missed"), ""

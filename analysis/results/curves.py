@@ -1,12 +1,12 @@
 """Scaling curves: throughput, speed-up and efficiency of groups of runs against a base.
 
-X is the throughput (samples/s), N the number of devices, N0 that of the base. Each rank has one device;
-the one rank of `dp` has all GPUs of its node:
+X is the throughput (samples/s), N the number of devices, N0 that of the base, however they are placed on
+nodes. A device is a GPU, or a rank on CPUs and in emulated runs; the rank of `dp` has all GPUs of its node:
 
     speed-up    S(N) = X(N) / X(N0)
     efficiency  E(N) = S(N) * N0 / N
 
-The formula holds for weak and strong scaling: with b samples per rank and step and step time T = b N / X,
+The formula holds for weak and strong scaling: with b samples per device and step and step time T = b N / X,
 E(N) = w T(N0) / T(N), where w = b(N) / b(N0) is 1 for weak and N0 / N for strong scaling.
 """
 
@@ -32,23 +32,24 @@ from analysis.stats.estimates import (
 from analysis.step_statistics import RunStatistics
 from analysis.units import plural
 from disttrain.errors import ConfigError
+from disttrain.records.planned import parse_size
 from disttrain.records.steps import PHASES
 
 Scaling = Literal["weak", "strong", "mixed", "one size"]
-Unit = Literal["node", "rank"]
+Unit = Literal["GPU", "rank"]
+_SHAPE = {"resources.nodes", "resources.gpus_per_node"}
 
 
 @dataclass(frozen=True)
 class Point:
-    """All repeats of one group at one size."""
+    """All repeats of one group at one size and shape."""
 
     size: int
-    """Nodes or devices, as `Curve.unit` says."""
+    """Devices: GPUs or ranks, as `Curve.unit` says; more than `world_size` for `dp`."""
     nodes: int
-    ranks_per_node: int
+    per_node: int
+    """Devices of a node."""
     world_size: int
-    devices: int
-    """GPUs, or ranks without GPUs; more than `world_size` for `dp`."""
     local_batch_size: int
     accumulation: int
     global_batch_size: int
@@ -63,20 +64,27 @@ class Point:
     composition: dict[str, float | None]
     """Seconds of `step_s` in each phase; null if not measured. The phases sum to `step_s.value`."""
     peak_memory_bytes: int | None
+    is_base: bool = False
+    """Whether speed-up and efficiency of the curve refer to this point."""
     speedup: Estimate | None = None
     """Against the curve's base; null without a base."""
     efficiency: Estimate | None = None
     loss_by_phase: dict[str, float] | None = None
     """Share of the step that each phase takes beyond the base; the shares sum to 1 - efficiency."""
 
+    @property
+    def shape(self) -> str:
+        """`2x8`: nodes and devices of a node."""
+        return f"{self.nodes}x{self.per_node}"
+
     def work_ratio(self, base: Point) -> float:
         """Samples per device and step / those of `base`."""
-        return (self.global_batch_size / self.devices) / (base.global_batch_size / base.devices)
+        return (self.global_batch_size / self.size) / (base.global_batch_size / base.size)
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Runs that differ only in size and repeat."""
+    """Runs that differ only in size, shape and repeat."""
 
     sweep: str
     label: str
@@ -85,11 +93,9 @@ class Curve:
     unit: Unit
     """Unit of `Point.size`."""
     scaling: Scaling
-    """By batch sizes: weak keeps the samples per rank and step, strong keeps the global batch."""
-    base_size: int | None
-    """Size that speed-up and efficiency refer to; null if this curve has no such point."""
+    """By batch sizes: weak keeps the samples per device and step, strong keeps the global batch."""
     points: tuple[Point, ...]
-    """Smallest first."""
+    """Smallest first; of one size, the shape with the fewest nodes is the last."""
     emulated: bool = False
     """Runs whose ranks waited in place of compute or loading; they share no curve with real runs."""
     other_program: str = ""
@@ -97,7 +103,29 @@ class Curve:
 
     @property
     def base(self) -> Point | None:
-        return next((point for point in self.points if point.size == self.base_size), None)
+        return next((point for point in self.points if point.is_base), None)
+
+    @property
+    def line(self) -> list[Point]:
+        """One point a size, that with the fewest nodes; the others stand beside the line."""
+        return list({point.size: point for point in self.points}.values())
+
+    @property
+    def node_size(self) -> int | None:
+        """Devices of a full node, where the curve goes on from one node to several."""
+        size = max(point.per_node for point in self.points)
+        grows = {point.nodes == 1 for point in self.points} == {True, False}
+        return size if grows and size > 1 else None
+
+    def at(self, size: dict[str, int]) -> Point | None:
+        """The point of a size (`disttrain.records.planned.parse_size`), with the fullest nodes."""
+        known = [point for point in self.points if all(getattr(point, k) == v for k, v in size.items())]
+        return max(known, key=lambda point: point.per_node, default=None)
+
+    def name(self, point: Point) -> str:
+        """`16 GPUs`; `16 GPUs (2x8)` beside another shape of this size."""
+        others = [other for other in self.points if other.size == point.size]
+        return plural(point.size, self.unit) + (f" ({point.shape})" if len(others) > 1 else "")
 
 
 def scaling_curves(
@@ -106,34 +134,22 @@ def scaling_curves(
     """Curves of the included runs in the table of `load.load`.
 
     Args:
-        base: the size to compare with, as a size (`2`, `n2`) or a run of that size; each curve's smallest by
-            default.
+        base: the size to compare with (`disttrain.records.planned.parse_size`), or a run of that size; each
+            curve's smallest by default. Of several shapes, that with the most devices a node.
         statistics: of the steps of the runs. A size with a run that is not stationary then has no interval.
 
     Raises:
         ConfigError: no curve has the base.
     """
     included = table[table["included"]]
-    curves: list[Curve] = []
+    curves = []
     for sweep, runs in included.groupby("sweep"):
-        unit: Unit = "node" if runs["nodes"].nunique() > 1 or runs["devices"].nunique() == 1 else "rank"
-        size_keys = {"resources.nodes"} | ({"resources.gpus_per_node"} if unit == "rank" else set())
-        keys = [key for key in swept_keys(table) if key not in size_keys and runs[key].notna().any()]
+        keys = [key for key in swept_keys(table) if key not in _SHAPE and runs[key].notna().any()]
         for (emulated, *values), group in runs.groupby(["emulated", *keys], sort=True, dropna=False):
             axes = {key: _plain(value) for key, value in zip(keys, values, strict=True)}
-            curve = _curve(str(sweep), axes, unit, group, statistics or {})
-            curves.append(replace(curve, emulated=bool(emulated)))
-    wanted = _wanted_size(curves, base)
-    return [_with_base(curve, wanted) for curve in _labelled(curves)]
-
-
-def detect_scaling(points: Sequence[Point]) -> Scaling:
-    """Weak, strong or mixed scaling, by batch sizes."""
-    if len(points) < 2:
-        return "one size"
-    if len({point.global_batch_size // point.devices for point in points}) == 1:
-        return "weak"
-    return "strong" if len({point.global_batch_size for point in points}) == 1 else "mixed"
+            curves.append(_curve(str(sweep), axes, bool(emulated), group, statistics or {}))
+    size = None if base is None else _base_size(curves, base)
+    return [_with_base(curve, size) for curve in _labelled(curves)]
 
 
 def rate_ratio(point: Point, base: Point) -> Estimate:
@@ -146,35 +162,22 @@ def rate_ratio(point: Point, base: Point) -> Estimate:
     return not_stationary(found) if moving else found
 
 
-def as_table(curves: Sequence[Curve]) -> pd.DataFrame:
-    """The numbers of the report's scaling table, one row a point."""
-    rows = []
-    for curve in curves:
-        for point in curve.points:
-            row: dict[str, Any] = {
-                "curve": curve.label,
-                "emulated": curve.emulated,
-                "scaling": curve.scaling,
-                "base_size": curve.base_size,
-            }
-            row |= {"nodes": point.nodes, "ranks": point.world_size, "repeats": len(point.runs)}
-            row |= {"global_batch_size": point.global_batch_size}
-            for name in ("samples_per_s", "step_s", "speedup", "efficiency"):
-                estimate: Estimate | None = getattr(point, name)
-                row[name] = estimate.value if estimate else None
-                row[f"{name}_low"] = estimate.low if estimate else None
-                row[f"{name}_high"] = estimate.high if estimate else None
-            rows.append(row)
-    return pd.DataFrame(rows).convert_dtypes()
-
-
 def _curve(
-    sweep: str, axes: dict[str, Any], unit: Unit, group: pd.DataFrame, statistics: RunStatistics
+    sweep: str, axes: dict[str, Any], emulated: bool, group: pd.DataFrame, statistics: RunStatistics
 ) -> Curve:
-    column = "nodes" if unit == "node" else "devices"
-    points = tuple(_point(int(size), runs, statistics) for size, runs in group.groupby(column, sort=True))
+    points = [_point(runs, statistics) for _, runs in group.groupby(["nodes", "devices"])]
+    points.sort(key=lambda point: (point.size, -point.nodes))
+    unit: Unit = "rank" if emulated or group["device"].isin(["cpu", "unknown"]).any() else "GPU"
     other = _other_program(points, unit, group)
-    return Curve(sweep, sweep, axes, unit, detect_scaling(points), None, points, other_program=other)
+    return Curve(sweep, sweep, axes, unit, _scaling(points), tuple(points), emulated, other)
+
+
+def _scaling(points: Sequence[Point]) -> Scaling:
+    if len({point.size for point in points}) < 2:
+        return "one size"
+    if len({point.global_batch_size // point.size for point in points}) == 1:
+        return "weak"
+    return "strong" if len({point.global_batch_size for point in points}) == 1 else "mixed"
 
 
 def _other_program(points: Sequence[Point], unit: Unit, group: pd.DataFrame) -> str:
@@ -191,7 +194,7 @@ def _other_program(points: Sequence[Point], unit: Unit, group: pd.DataFrame) -> 
     return ""
 
 
-def _point(size: int, runs: pd.DataFrame, statistics: RunStatistics) -> Point:
+def _point(runs: pd.DataFrame, statistics: RunStatistics) -> Point:
     first = runs.iloc[0]
     rates = runs["samples_per_s"].to_numpy(dtype=np.float64)
     rate = geometric_mean(rates)
@@ -207,14 +210,13 @@ def _point(size: int, runs: pd.DataFrame, statistics: RunStatistics) -> Point:
     per_sample = (runs["tokens_per_s"] / runs["samples_per_s"]).mean()
     memory = runs["peak_memory_bytes"].max()
     return Point(
-        size=size,
+        size=int(first["devices"]),
         nodes=int(first["nodes"]),
-        ranks_per_node=int(first["ranks_per_node"]),
+        per_node=int(first["devices"] // first["nodes"]),
         world_size=int(first["world_size"]),
-        devices=int(first["devices"]),
         local_batch_size=int(first["local_batch_size"]),
         accumulation=int(first["accumulation"]),
-        global_batch_size=global_batch,
+        global_batch_size=int(first["global_batch_size"]),
         runs=tuple(runs["run"]),
         samples_per_s=rate,
         samples_per_s_by_run=tuple(float(value) for value in rates),
@@ -226,22 +228,35 @@ def _point(size: int, runs: pd.DataFrame, statistics: RunStatistics) -> Point:
     )
 
 
-def _with_base(curve: Curve, wanted: int | None) -> Curve:
+def _base_size(curves: Sequence[Curve], base: str) -> dict[str, int]:
+    """The size that `base` names."""
+    points = [point for curve in curves for point in curve.points]
+    of_run = next((point for point in points if base in point.runs), None)
+    size = {"nodes": of_run.nodes, "size": of_run.size} if of_run else parse_size(base)
+    if size is None or not any(curve.at(size) for curve in curves):
+        sizes = sorted({(point.size, point.shape) for point in points})
+        known = ", ".join(f"{size} ({shape})" for size, shape in sizes) or "none: no run has finished"
+        raise ConfigError(f"base={base!r} names no finished run and no measured size; sizes: {known}")
+    return size
+
+
+def _with_base(curve: Curve, size: dict[str, int] | None) -> Curve:
     if curve.other_program:
         return curve
-    curve = replace(curve, base_size=curve.points[0].size if wanted is None else wanted)
-    base = curve.base
+    base = curve.at(size or {"size": curve.points[0].size})
     if base is None:
-        return replace(curve, base_size=None)
+        return curve
     return replace(curve, points=tuple(_compared(point, base) for point in curve.points))
 
 
 def _compared(point: Point, base: Point) -> Point:
     if point is base:  # one by definition, with no uncertainty from its own spread
         one = Estimate(1.0, None, None, len(base.runs))
-        return replace(point, speedup=one, efficiency=one, loss_by_phase=dict.fromkeys(PHASES, 0.0))
+        return replace(
+            point, is_base=True, speedup=one, efficiency=one, loss_by_phase=dict.fromkeys(PHASES, 0.0)
+        )
     speedup = rate_ratio(point, base)
-    efficiency = speedup.scaled(base.devices / point.devices)
+    efficiency = speedup.scaled(base.size / point.size)
     return replace(point, speedup=speedup, efficiency=efficiency, loss_by_phase=loss_by_phase(point, base))
 
 
@@ -257,7 +272,7 @@ def with_floors(curve: Curve, floors_s: Mapping[tuple[str, ...], NDArray[np.floa
             phases = point.phases.with_floor(floor_s)
             point = replace(point, phases=phases, composition=phases.composition(PHASES))
         points.append(point)
-    base = next((point for point in points if point.size == curve.base_size), None)
+    base = next((point for point in points if point.is_base), None)
     others = (
         point
         if base is None or point is base or point.loss_by_phase is None
@@ -281,18 +296,6 @@ def loss_by_phase(point: Point, base: Point) -> dict[str, float] | None:
         name: ((point.composition[name] or 0.0) - work * (base.composition[name] or 0.0)) / step_s
         for name in PHASES
     }
-
-
-def _wanted_size(curves: Sequence[Curve], base: str | None) -> int | None:
-    if base is None:
-        return None
-    sizes = sorted({point.size for curve in curves for point in curve.points})
-    named = {run: point.size for curve in curves for point in curve.points for run in point.runs}
-    named |= {text: size for size in sizes for text in (str(size), f"n{size}")}
-    if base not in named:
-        known = ", ".join(str(size) for size in sizes) or "none: no run has finished"
-        raise ConfigError(f"base={base!r} names no finished run and no measured size; sizes: {known}")
-    return named[base]
 
 
 def _labelled(curves: Sequence[Curve]) -> list[Curve]:
