@@ -16,7 +16,7 @@ from analysis.results.caveats import losses_apart
 from analysis.results.claims import WIDE
 from analysis.results.curves import Curve, Point, rate_ratio
 from analysis.stats.estimates import Estimate
-from analysis.stats.repeats import two_groups
+from analysis.stats.repeats import repeats_needed, spread_of, two_groups
 from analysis.stats.verdicts import EQUIVALENCE_MARGIN, Verdict, compare, verdicts
 
 STRATEGY = "parallel.strategy"
@@ -60,6 +60,24 @@ def trained_alike(groups: Sequence[Sequence[Mapping[str, Any]]]) -> bool:
     Final losses are compared at one global batch and number of steps; of other batches they differ rightly.
     """
     return not any(losses_apart(one, other) for one, other in combinations(groups, 2))
+
+
+@dataclass(frozen=True)
+class RepeatPlan:
+    """Repeats a side that settle a difference in throughput in 80 % of comparisons."""
+
+    spread: float
+    """Standard deviation of the logarithm of a repeat, over all sizes with more than one."""
+    needed: Mapping[str, int | None]
+    """By difference in percent; null above 100 repeats."""
+
+
+def repeat_plan(curves: Sequence[Curve]) -> RepeatPlan | None:
+    """The plan for differences of 5 % and 2 %; None without a size with more than one repeat."""
+    spread = spread_of([point.samples_per_s_by_run for curve in curves for point in curve.points])
+    if spread is None:
+        return None
+    return RepeatPlan(spread, {str(effect): repeats_needed(spread, effect / 100) for effect in (5, 2)})
 
 
 def against(

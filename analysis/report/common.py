@@ -16,7 +16,7 @@ from analysis.report.section import Column, Figure, RunLink, Table, Value
 from analysis.results.curves import Curve, Point
 from analysis.stats.estimates import CONFIDENCE, Estimate, not_stationary, share_mean
 from analysis.study import Study
-from analysis.units import percent, plural, seconds, time_scale
+from analysis.units import percent, seconds, time_scale
 
 _MOST_VALUES = 120
 """Points of the line of a run."""
@@ -50,11 +50,6 @@ def interval_basis(estimates: Iterable[Estimate | None]) -> str:
         return f"{percent(CONFIDENCE, 0)} intervals over repeats"
     reasons = {"not stationary" if each.basis == "not stationary" else "one repeat" for each in known}
     return f"no interval: {' or '.join(sorted(reasons))}" if known else "no interval"
-
-
-def points_text(study: Study, count: int) -> str:
-    """A number of points: `3 sizes` of one curve, `8 points` (a configuration at a size) of several."""
-    return plural(count, "size" if len(study.curves) == 1 else "point")
 
 
 def size_columns(study: Study) -> list[Column]:

@@ -1,52 +1,84 @@
-"""Conclusion, table and figure of compared points; for sweeps and for strategies."""
+"""Section of compared points: verdicts, table and figure; for sweeps, strategies and configurations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
-from analysis.comparison import PointComparison
+from analysis.comparison import PointComparison, repeat_plan
 from analysis.draw.points import Guide, Points, points
 from analysis.draw.style import Axis
-from analysis.report.common import sentence
-from analysis.report.section import Column, Figure, RunLink, Table, Value
-from analysis.stats.estimates import CONFIDENCE
+from analysis.report.common import sources
+from analysis.report.section import Column, Figure, Section, Table, Value
+from analysis.report.sentences import say
 from analysis.stats.verdicts import EQUIVALENCE_MARGIN, Verdict
-from analysis.units import interval, percent, times
+from analysis.study import Study
+from analysis.units import interval, times
 
 VERDICTS: tuple[Verdict, ...] = ("faster", "slower", "equivalent", "unsettled")
 
-Links = Callable[[PointComparison], Sequence[RunLink]]
+MOST_NAMED = 3
+"""Groups of verdicts that the conclusion names."""
+
+MOST_PAIRS = 8
+"""Pairs of curves above which the figure is left out."""
+
+Sides = Callable[[PointComparison], tuple[str, str]]
+"""Names of both sides of a comparison."""
 
 
-def conclusion(compared: Sequence[PointComparison], name: Callable[[PointComparison], str]) -> str:
-    """Points by verdict, each with its ratio: `faster at 4 nodes (1.12×); unsettled at 1 node (1.01×)`."""
-    parts = []
-    for verdict in VERDICTS:
-        found = [each for each in compared if each.verdict == verdict]
-        if found:
-            named = ", ".join(f"{name(each)} ({times(each.ratio.value)})" for each in found)
-            parts.append(f"{verdict}: {named}")
-    return "; ".join(parts)
+def labels(each: PointComparison) -> tuple[str, str]:
+    return each.curve.label, each.base_curve.label
 
 
-def verdict_text(compared: Sequence[PointComparison]) -> str:
-    """Definition of the verdicts; without the tests where none could run."""
-    if all(each.reason == "one repeat" for each in compared):
-        return "Unsettled: one repeat, so not tested."
-    return sentence(
-        [
-            f"Equivalent: the ratio of throughputs lies within {percent(EQUIVALENCE_MARGIN, 0)} of 1 (two "
-            "one-sided t tests).",
-            "Faster or slower: the ratio differs from 1 (Welch's t test on logarithms).",
-            "Unsettled: neither; more repeats are needed.",
-            f"All verdicts of this section together have a share of false findings of at most "
-            f"{percent(1 - CONFIDENCE, 0)} (Benjamini and Hochberg).",
-        ]
+def section(
+    name: str,
+    title: str,
+    study: Study,
+    compared: Sequence[PointComparison],
+    *,
+    other: Study | None = None,
+    sides: Sides = labels,
+    paragraphs: Sequence[str] = (),
+    tables: Sequence[Table] = (),
+) -> Section:
+    """A section named `name` on points of `study` against points of `other`, by default of the same study."""
+    plan = repeat_plan(study.curves) if any(each.verdict == "unsettled" for each in compared) else None
+    drawing = figure(name, "Ratio of throughputs", compared)
+    pairs = {(id(each.curve), id(each.base_curve)) for each in compared}
+    return Section(
+        name,
+        title,
+        say("verdicts", verdict_groups(compared, sides), MOST_NAMED),
+        key=times(compared[0].ratio.value) if len(compared) == 1 else "",
+        paragraphs=[text for text in (*paragraphs, say("repeat_plan", plan)) if text],
+        tables=[_table(name, study, other or study, compared, sides), *tables],
+        figures=[drawing] if drawing and len(pairs) <= MOST_PAIRS else [],
     )
 
 
-def table(name: str, caption: str, compared: Sequence[PointComparison], links: Links) -> Table:
+def verdict_groups(compared: Sequence[PointComparison], sides: Sides = labels) -> list[dict[str, Any]]:
+    """Verdicts of one configuration on others at the same sizes, and the extent of their ratios."""
+    sizes: dict[tuple[Verdict, str, str], list[PointComparison]] = {}
+    for each in compared:
+        sizes.setdefault((each.verdict, *sides(each)), []).append(each)
+    groups: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for (verdict, side, base), members in sorted(sizes.items(), key=lambda item: VERDICTS.index(item[0][0])):
+        at = [size_name(each) for each in members]
+        reason = members[0].reason
+        empty = {"verdict": verdict, "side": side, "bases": [], "at": at, "ratios": [], "reason": reason}
+        group = groups.setdefault((verdict, side, reason, *at), empty)
+        group["bases"].append(base)
+        group["ratios"] += [each.ratio for each in members]
+    return list(groups.values())
+
+
+def size_name(each: PointComparison) -> str:
+    return each.curve.name(each.point)
+
+
+def _table(name: str, study: Study, other: Study, compared: Sequence[PointComparison], sides: Sides) -> Table:
     """One row for each pair of points."""
     columns = [
         Column("curve", "configuration"),
@@ -59,21 +91,19 @@ def table(name: str, caption: str, compared: Sequence[PointComparison], links: L
         Column("reason", "reason"),
     ]
     several = len({each.curve.emulated for each in compared}) > 1
-    rows: list[list[Value]] = [
-        [
-            each.curve.label + (" (emulated)" if each.curve.emulated and several else ""),
-            each.base_curve.label,
-            each.curve.name(each.point),
-            each.point.samples_per_s,
-            each.base.samples_per_s,
-            each.ratio,
-            each.verdict,
-            each.reason,
-        ]
+    rows: list[list[Value]] = []
+    for each in compared:
+        side, base = sides(each)
+        rates: list[Value] = [each.point.samples_per_s, each.base.samples_per_s, each.ratio]
+        side += " (emulated)" if each.curve.emulated and several else ""
+        rows.append([side, base, size_name(each), *rates, each.verdict, each.reason])
+    links = [
+        [*sources(study, each.curve, each.point), *sources(other, each.base_curve, each.base)]
         for each in compared
     ]
     emphasized = [index for index, each in enumerate(compared) if each.verdict in ("faster", "slower")]
-    return Table(name, caption, columns, rows, [links(each) for each in compared], emphasized)
+    caption = "Throughput at equal numbers of nodes and ranks; ratios above 1: the first is faster."
+    return Table(name, caption, columns, rows, links, emphasized)
 
 
 def figure(name: str, title: str, compared: Sequence[PointComparison]) -> Figure | None:
@@ -86,7 +116,7 @@ def figure(name: str, title: str, compared: Sequence[PointComparison]) -> Figure
     shown = []
     for label, own in pairs.items():
         titles = [
-            f"{label}, {each.curve.name(each.point)}: {times(each.ratio.value)} "
+            f"{label}, {size_name(each)}: {times(each.ratio.value)} "
             f"{interval(each.ratio, 1, 2)}, {each.verdict}"
             for each in own
         ]

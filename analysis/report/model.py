@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from analysis.comparison import RepeatPlan
 from analysis.overlaps import SharedGpus
 from analysis.results.curves import Curve, Unit
 
@@ -168,15 +169,6 @@ class ProvenanceItem(ReportPart):
 
     name: str
     values: list[str]
-
-
-class RepeatPlan(ReportPart):
-    """Repeats a side that settle a difference in throughput in 80 % of comparisons."""
-
-    spread: float
-    """Standard deviation of the logarithm of a repeat, over all sizes with more than one."""
-    needed: dict[str, int | None]
-    """By difference in percent; null above 100 repeats."""
 
 
 class Report(ReportPart):

@@ -58,6 +58,7 @@ def _macros() -> object:
     )
     environment.filters |= {
         "bytes": binary_bytes,
+        "times": times,
         "cell": lambda value, unit: cell(value, unit).in_text,
         "listed": listed,
         "number": number,

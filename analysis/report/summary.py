@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from analysis.comparison import repeat_plan
 from analysis.report import first_screen
 from analysis.report.definitions import DEFINITIONS
 from analysis.report.headline import caveat_text, headline, without_curve
@@ -16,7 +17,6 @@ from analysis.report.model import (
     DefinitionPart,
     ExcludedRun,
     FigureSpec,
-    RepeatPlan,
     Report,
     Run,
     SectionPart,
@@ -26,7 +26,6 @@ from analysis.report.run_records import none_if_missing, provenance, run_costs, 
 from analysis.report.section import Figure, RunLink, Section, Table, Value
 from analysis.results.caveats import Caveat
 from analysis.stats.estimates import CONFIDENCE, Estimate
-from analysis.stats.repeats import repeats_needed, spread_of
 from analysis.study import Study
 
 
@@ -49,7 +48,7 @@ def summarize(study: Study, sections: Sequence[Section], generated: str) -> Repo
         definitions=[DefinitionPart(**asdict(each)) for each in DEFINITIONS.values()],
         caveats=[_caveat(study, caveat) for caveat in study.caveats],
         curves=list(curves),
-        repeat_plan=repeat_plan(study),
+        repeat_plan=repeat_plan(curves),
         training_quality=[row for curve in curves for row in training_quality(curve, included)],
         runs=[Run(**_fields(Run, row)) for row in included.to_dict("records")],
         excluded_runs=[
@@ -70,15 +69,6 @@ def _caveat(study: Study, caveat: Caveat) -> CaveatPart:
         runs=sorted("/".join(Path(path).parts[-2:]) for path in caveat.runs),
         forbids=sorted(caveat.forbids),
     )
-
-
-def repeat_plan(study: Study) -> RepeatPlan | None:
-    """Repeats that differences of 5 % and 2 % need at the spread of these runs."""
-    spread = spread_of([point.samples_per_s_by_run for curve in study.curves for point in curve.points])
-    if spread is None:
-        return None
-    needed = {str(percents): repeats_needed(spread, percents / 100) for percents in (5, 2)}
-    return RepeatPlan(spread=spread, needed=needed)
 
 
 def _figure(study: Study, figure: Figure) -> FigureSpec:

@@ -212,9 +212,16 @@ def _repeats(study: Study) -> Iterator[Caveat]:
                 "count": len(chosen),
                 "total": len(points),
                 "measured": any(pd.isna(row["ingested"]) for row in rows),
+                "within": max((_within_run(study, row) for row in rows), default=0.0),
             }
             forbids: frozenset[Subject] = frozenset({"cost ranking"} if repeats == 1 else ())
             yield Caveat(kind, gravity, _paths(rows), numbers, forbids)
+
+
+def _within_run(study: Study, row: Mapping[str, Any]) -> float:
+    """Half of the interval of a run's mean by its steps alone, as a share; 0 where it is unknown."""
+    statistics = study.statistics.get(row["path"])
+    return (statistics and statistics.within_run) or 0.0
 
 
 def _paths(rows: Iterable[Mapping[str, Any]]) -> frozenset[str]:

@@ -20,12 +20,12 @@ def test_report_against_another_sweep_has_verdicts_and_differences(
     printed = ask(capsys, "report new --against old", code=0)
     report = read_json(RUNS / "new" / "report" / "report.json")
     section = next(each for each in report["sections"] if each["id"] == "comparison")
-    assert section["conclusion"].startswith("Against old: faster: 1 node (1.25")
+    assert section["conclusion"].startswith("new is faster than old at 1 rank and 2 ranks: 1.2")
     assert printed.splitlines()[0] == section["conclusion"]
     first = report["answers"][0]
     assert (first["question"], first["text"]) == ("Which sweep is faster?", section["conclusion"])
     text = (RUNS / "new" / "report" / "report.html").read_text()
-    assert "torch is 2.13.0 here and 2.12.0 there" in text
+    assert "torch is 2.13.0 in new and 2.12.0 in old" in text
     ask(capsys, "report new --against runs/old", code=0)
 
 

@@ -12,16 +12,18 @@ import pytest
 from analysis import comparison
 from analysis.comparison import PointComparison
 from analysis.ingest.write import ingest
-from analysis.read.differences import differences, unrecorded
+from analysis.read.differences import Difference, differences, unrecorded
 from analysis.read.frames import load
 from analysis.report.sections import comparison as comparison_section
 from analysis.report.sections import configurations
 from analysis.report.sections import strategies as strategies_section
+from analysis.report.sentences import say
 from analysis.results.curves import Curve, scaling_curves
 from analysis.stats.estimates import Estimate, not_stationary
 from analysis.study import Study, make_study
 from disttrain.records.json_files import read_json, write_json
 from tests.support.fake_runs import fake_run, fake_sweep
+from tests.support.golden import golden
 
 STRATEGIES = [{"parallel.strategy": "ddp"}, {"parallel.strategy": "fsdp"}]
 
@@ -77,9 +79,7 @@ def test_configurations_are_compared_with_the_fastest_and_one_repeat_settles_not
     sweep = fake_sweep(tmp_path, nodes=(1, 2), axes=axes)
     section = configurations.build(study_of(sweep))
     assert section is not None
-    assert section.conclusion.startswith(
-        "bucket_mb 4 against bucket_mb 32: faster: 2 ranks (1.10"
-    )  # one rank sends no message
+    assert section.conclusion.startswith("bucket_mb 4 is faster than bucket_mb 32 at 2 ranks: 1.10")
     once = fake_sweep(tmp_path, "once", nodes=(1, 2, 4, 8), axes=axes, repeats=1)
     study = make_study(load([once]))
     section = configurations.build(study)
@@ -289,13 +289,12 @@ def test_what_follows_from_time_run_directory_or_code_hash_is_no_difference(tmp_
     assert (found.name, found.value) == ("PYTHONPATH", ".code/src:.:/home/someone:/opt/other")
 
 
-def test_a_sweep_of_the_same_name_is_named_by_its_folder(tmp_path: Path) -> None:
+def test_sweeps_of_the_same_name_are_named_by_their_folders(tmp_path: Path) -> None:
     new = steady(tmp_path / "runs", "same", [0.0900, 0.0902, 0.0898])
     old = steady(tmp_path / "runs2", "same", [0.1000, 0.1003, 0.0997])
     section = comparison_section.build(study_of(new, old))
     assert section is not None
-    assert section.conclusion.startswith(f"Against {old}: faster")
-    assert section.paragraphs[-1] == f"No difference from {old} is recorded in config, code and environment."
+    assert section.conclusion.startswith(f"{new} is faster than {old} at 1 rank and 2 ranks: ")
 
 
 def test_ingested_sweeps_have_no_record_to_compare(tmp_path: Path) -> None:
@@ -307,15 +306,10 @@ def test_ingested_sweeps_have_no_record_to_compare(tmp_path: Path) -> None:
     rows = load([new]).to_dict("records")
     assert unrecorded(rows) == ["config", "code", "environment"]
     assert unrecorded(load([measured]).to_dict("records")) == []
-    section = comparison_section.build(study_of(new, old))
-    assert section is not None
-    assert section.paragraphs[-1] == (
-        "Whether config, code and environment differ from old is unknown. Not recorded: config, code and "
-        "environment here; config, code and environment of old."
-    )
-    section = comparison_section.build(study_of(measured, old))
-    assert section is not None
-    assert section.paragraphs[-1].endswith("Not recorded: config, code and environment of old.")
+    for ours, gaps in ((new, 2), (measured, 1)):
+        section = comparison_section.build(study_of(ours, old))
+        assert section is not None
+        assert section.paragraphs[0].count("does not record config, code and environment.") == gaps
 
 
 def test_runs_without_their_records_still_compare(tmp_path: Path) -> None:
@@ -331,10 +325,7 @@ def test_section_concludes_and_names_the_one_difference(tmp_path: Path) -> None:
     old = steady(tmp_path, "old", [0.1000, 0.1003, 0.0997], overrides={"torch": "2.12.0"})
     section = comparison_section.build(study_of(new, old))
     assert section is not None
-    assert section.conclusion == "Against old: faster: 1 rank (1.11×), 2 ranks (1.11×)."  # noqa: RUF001
-    assert (
-        section.paragraphs[-1] == "One recorded difference from old: torch is 2.13.0 here and 2.12.0 there."
-    )
+    assert section.paragraphs == ["One recorded difference: torch is 2.13.0 in new and 2.12.0 in old."]
     assert [table.name for table in section.tables] == ["comparison", "differences"]
     assert len(section.tables[0].sources[0]) == 6
     assert section.figures[0].svg.startswith("<svg")
@@ -344,15 +335,37 @@ def test_section_concludes_and_names_the_one_difference(tmp_path: Path) -> None:
 def test_section_of_strategies(tmp_path: Path) -> None:
     section = strategies_section.build(study_of(fake_sweep(tmp_path, nodes=(4,), axes=STRATEGIES)))
     assert section is not None
-    assert section.conclusion == "Against ddp: slower: fsdp on 4 ranks (0.91×)."  # noqa: RUF001
+    assert section.tables[0].rows[0][6] == "slower"
     assert strategies_section.build(study_of(fake_sweep(tmp_path, "one"))) is None
 
 
-def test_swept_options_are_explained_and_no_test_is_named_that_did_not_run(tmp_path: Path) -> None:
+def test_swept_options_are_explained(tmp_path: Path) -> None:
     axes = [{"parallel.ddp.bucket_mb": 4}, {"parallel.ddp.bucket_mb": 32}]
     section = configurations.build(study_of(fake_sweep(tmp_path, nodes=(2,), repeats=1, axes=axes)))
     assert section is not None
-    assert section.paragraphs == [
-        "bucket_mb (parallel.ddp.bucket_mb): Gradient bucket size in MiB. Unsettled: one repeat, so not "
-        "tested."
+    assert section.paragraphs == ["bucket_mb (parallel.ddp.bucket_mb): Gradient bucket size in MiB."]
+
+
+def test_sentences_of_comparisons() -> None:
+    """Each macro with its cases."""
+    ratio, alone = Estimate(1.1, 1.06, 1.14, 3), Estimate(1.2, None, None, 1)
+    group = {"side": "a", "bases": ["b"], "at": ["2 nodes"], "reason": ""}
+    faster = group | {"verdict": "faster", "ratios": [ratio]}
+    several = group | {"verdict": "slower", "bases": ["b", "c"], "at": ["1 node", "2 nodes"]}
+    several |= {"ratios": [Estimate(0.8, 0.7, 0.9, 3), Estimate(0.9, 0.8, 0.95, 3)]}
+    unsettled = group | {"verdict": "unsettled", "ratios": [alone], "reason": "one repeat"}
+    one = Difference("environment", "torch", "2.13.0", "2.12.0")
+    texts = [
+        say("verdicts", [faster, unsettled], 3),
+        say("verdicts", [several, group | {"verdict": "equivalent", "ratios": [ratio]}, faster], 2),
+        say("repeat_plan", comparison.RepeatPlan(0.012, {"5": 3, "2": None})),
+        say("compared_records", [one], [], {}, "new", "old"),
+        say("compared_records", [one, one], [], {"new": [], "old": ["code"]}, "new", "old"),
+        say("compared_records", [], ["config", "code"], {}, "new", "old"),
+        say("compared_records", [], [], {"new": ["config"], "old": ["config"]}, "new", "old"),
+        say("nothing_compared", "old"),
+        say("unmatched", ["a of new", "b of old"]),
+        say("limits", 4, "node", []),
+        say("limits", 8, "rank", ["bucket_mb"]),
     ]
+    golden("comparisons.txt", "\n".join(texts) + "\n")

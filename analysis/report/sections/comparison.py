@@ -8,12 +8,11 @@ from typing import Any
 
 from analysis import comparison
 from analysis.comparison import PointComparison
-from analysis.read.differences import PARTS, Difference, Part, differences, unrecorded
+from analysis.read.differences import PARTS, Difference, differences, unrecorded
 from analysis.report import comparison_parts
-from analysis.report.common import sources
 from analysis.report.section import Column, Section, Table
+from analysis.report.sentences import say
 from analysis.study import Study
-from analysis.units import listed
 
 ORDER = 30
 
@@ -23,47 +22,42 @@ def build(study: Study) -> Section | None:
     other = study.against
     if other is None:
         return None
-    name = _name(study, other)
+    here, there = _names(study, other)
     compared = comparison.against(study.curves, other.curves)
     if not compared:
-        text = f"Nothing to compare with {name}: no finished runs of the same number of nodes and ranks."
-        return Section("comparison", "Comparison", text)
-    several = len({each.curve.label for each in compared}) > 1
-    text = comparison_parts.conclusion(compared, lambda each: _point(each, several=several))
-    alone = [
-        *comparison.unmatched(study.curves, compared),
-        *(f"{label} of {name}" for label in comparison.unmatched(other.curves, compared)),
-    ]
-    paragraphs = [comparison_parts.verdict_text(compared)]
-    paragraphs += [f"Compared with nothing: {', '.join(alone)}."] if alone else []
+        return Section("comparison", "Comparison", say("nothing_compared", there))
+    alone = [_side(label, study, here) for label in comparison.unmatched(study.curves, compared)]
+    alone += [_side(label, other, there) for label in comparison.unmatched(other.curves, compared)]
     runs, base_runs = _runs(study, other, compared)
     found = differences(runs, base_runs)
-    paragraphs += [_difference_text(found, name, unrecorded(runs), unrecorded(base_runs))]
-    figure = comparison_parts.figure("comparison", "Ratio of throughputs", compared)
-    rows = comparison_parts.table(
+    absent = {here: unrecorded(runs), there: unrecorded(base_runs)}
+    known = [part for part in PARTS if not any(part in parts for parts in absent.values())]
+    return comparison_parts.section(
         "comparison",
-        f"Throughput against {name} at equal numbers of nodes and ranks.",
+        "Comparison",
+        study,
         compared,
-        lambda each: [
-            *sources(study, each.curve, each.point),
-            *sources(other, each.base_curve, each.base),
-        ],
+        other=other,
+        sides=lambda each: (
+            _side(each.curve.label, study, here),
+            _side(each.base_curve.label, other, there),
+        ),
+        paragraphs=[say("compared_records", found, known, absent, here, there), say("unmatched", alone)],
+        tables=[_difference_table(found, here, there)] if found else [],
     )
-    tables = [rows, *([_difference_table(found, name)] if found else [])]
-    figures = [figure] if figure else []
-    return Section("comparison", "Comparison", f"Against {name}: {text}.", paragraphs, tables, figures)
 
 
-def _point(each: PointComparison, *, several: bool) -> str:
-    size = each.curve.name(each.point)
-    return f"{each.curve.label}, {size}" if several else size
+def _side(label: str, study: Study, name: str) -> str:
+    """Name of a curve with that of its sweep."""
+    return name if label in study.sweeps else f"{label} of {name}"
 
 
-def _name(study: Study, other: Study) -> str:
-    """Names of the other sweeps; their folders where a name is also that of a sweep of the study."""
+def _names(study: Study, other: Study) -> tuple[str, str]:
+    """Names of the sweeps of both sides; their folders where a name is on both."""
     if not set(study.sweeps) & set(other.sweeps):
-        return ", ".join(other.sweeps)
-    return ", ".join(sorted({str(Path(path).parent) for path in other.runs["path"]}))
+        return ", ".join(study.sweeps), ", ".join(other.sweeps)
+    here, there = (sorted({str(Path(path).parent) for path in each.runs["path"]}) for each in (study, other))
+    return ", ".join(here), ", ".join(there)
 
 
 Rows = list[dict[str, Any]]
@@ -79,34 +73,12 @@ def _runs(study: Study, other: Study, compared: Sequence[PointComparison]) -> tu
     return list(ours.values()), list(theirs.values())
 
 
-def _difference_text(
-    found: Sequence[Difference], name: str, absent: Sequence[Part], base_absent: Sequence[Part]
-) -> str:
-    """Differences, and the parts that one side does not record (`absent` here, `base_absent` there)."""
-    sides = [(listed(absent), "here"), (listed(base_absent), f"of {name}")]
-    gaps = [f"{parts} {side}" for parts, side in sides if parts]
-    gap = f" Not recorded: {'; '.join(gaps)}." if gaps else ""
-    if not found:
-        compared = [part for part in PARTS if part not in {*absent, *base_absent}]
-        if not compared:
-            return f"Whether config, code and environment differ from {name} is unknown.{gap}"
-        return f"No difference from {name} is recorded in {listed(compared)}.{gap}"
-    if len(found) == 1:
-        each = found[0]
-        text = f"One recorded difference from {name}: {each.name} is {each.value} here and {each.base} there."
-        return text + gap
-    return (
-        f"{len(found)} recorded differences from {name}, listed below: this comparison does not separate "
-        f"their effects.{gap}"
-    )
-
-
-def _difference_table(found: Sequence[Difference], name: str) -> Table:
+def _difference_table(found: Sequence[Difference], here: str, there: str) -> Table:
     columns = [
         Column("part", "part"),
         Column("name", "property"),
-        Column("value", "here"),
-        Column("base", f"in {name}"),
+        Column("value", here),
+        Column("base", there),
     ]
     rows = [[each.part, each.name, each.value, each.base] for each in found]
-    return Table("differences", f"Recorded differences from {name}.", columns, rows)
+    return Table("differences", f"Recorded differences from {there}.", columns, rows)
