@@ -210,10 +210,8 @@ class Study:
         return [self.stragglers[path].diagnosis for path in paths if path in self.stragglers]
 
     def _rank_steps(self, paths: Sequence[str]) -> Iterator[tuple[str, RankSteps]]:
-        steps = self.frames.steps
-        rows = {} if steps.empty else steps.groupby("run", observed=True).indices
         for path in paths:
-            seconds = rank_steps(steps.iloc[rows[path]]) if path in rows else None
+            seconds = rank_steps(self.run(path).steps)
             if seconds is not None:
                 yield path, seconds
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
+from analysis.read.steps import Steps
 from analysis.stats.estimates import Floats
 
 _SAME_HOST = 0.9
@@ -28,9 +28,9 @@ class RankSteps:
     The record of several steps counts as their mean, `counts` times.
     """
 
-    steps: NDArray[np.int64]
+    steps: NDArray[np.int32]
     """First step of each column."""
-    counts: NDArray[np.int64]
+    counts: NDArray[np.int32]
     """Number of steps of each column."""
     rank_ids: tuple[int, ...]
     """Rank of each row, ascending."""
@@ -87,33 +87,20 @@ def _rows_of(hosts: Sequence[str]) -> dict[str, list[int]]:
     return found
 
 
-def rank_steps(steps: pd.DataFrame) -> RankSteps | None:
-    """The matrices of one run from its rows of `Frames.steps`; None without two ranks and one common step.
+def rank_steps(steps: Steps) -> RankSteps | None:
+    """The matrices of one run; None without two ranks and one common step.
 
     Steps that a rank did not record, and steps without a measurement, are left out. Where no phase was
     measured, own seconds are the step's seconds minus exposed communication. In steps whose communication
     some rank did not measure, `other_s` contains waiting, so it is no own work there.
     """
-    rows = steps[steps["measured"].to_numpy(dtype=bool)].sort_values(["step", "rank"])
-    ranks = np.unique(rows["rank"].to_numpy())
-    if len(ranks) < 2:
+    cube = steps.cube(("step_s", *OWN_PHASES, *_COMMUNICATION))
+    if cube is None or len(cube.ranks) < 2:
         return None
-    per_step = rows.groupby("step")["rank"].transform("nunique").to_numpy()
-    rows = rows[per_step == len(ranks)].drop_duplicates(["step", "rank"], keep="last")
-    if rows.empty:
-        return None
-    shape = (len(rows) // len(ranks), len(ranks))
-    counts = rows["steps"].to_numpy().reshape(shape)
-
-    def matrix(name: str) -> Floats:
-        if name not in rows:
-            return np.full(shape[::-1], np.nan)
-        return (rows[name].to_numpy(dtype=np.float64).reshape(shape) / counts).T
-
-    phases = {name: matrix(name) for name in OWN_PHASES}
-    phases = {name: seconds for name, seconds in phases.items() if np.isfinite(seconds).any()}
-    step_s, wait_s, transfer_s = (matrix(name) for name in ("step_s", "comm_wait_s", "comm_transfer_s"))
-    known = np.any([np.isfinite(matrix(name)) for name in _COMMUNICATION], axis=0).all(axis=0)
+    of_step = {name: seconds / cube.counts for name, seconds in cube.seconds.items()}
+    phases = {name: of_step[name] for name in OWN_PHASES if np.isfinite(of_step[name]).any()}
+    step_s, wait_s, transfer_s = (of_step[name] for name in ("step_s", "comm_wait_s", "comm_transfer_s"))
+    known = np.any([np.isfinite(of_step[name]) for name in _COMMUNICATION], axis=0).all(axis=0)
     if {"compute_s", "other_s"} <= phases.keys():
         rest_s = phases.pop("other_s")
         if known.any():
@@ -122,15 +109,6 @@ def rank_steps(steps: pd.DataFrame) -> RankSteps | None:
         own_s = np.sum([np.nan_to_num(seconds) for seconds in phases.values()], axis=0)
     else:
         own_s = step_s - np.nan_to_num(wait_s) - np.nan_to_num(transfer_s)
-    hosts = rows["host"].to_numpy(dtype=object) if "host" in rows else np.full(len(rows), "", dtype=object)
     return RankSteps(
-        rows["step"].to_numpy(dtype=np.int64).reshape(shape)[:, 0],
-        counts[:, 0].astype(np.int64),
-        tuple(int(rank) for rank in ranks),
-        hosts.reshape(shape).T,
-        step_s,
-        own_s,
-        wait_s,
-        transfer_s,
-        phases,
+        cube.first, cube.counts, cube.ranks, cube.hosts, step_s, own_s, wait_s, transfer_s, phases
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.read.frames import load_frames
+from analysis.read.load import load_runs
 from analysis.results.culprits import Diagnosis, diagnose
 from analysis.results.rank_steps import rank_steps
 from analysis.results.waiting import run_waiting
@@ -24,7 +24,7 @@ QUICK = {"forward_s": 0.01, "backward_s": 0.02, "optimizer_s": 0.001}
 def diagnosed(ranks: Ranks, folder: Path, steps: int, **model: object) -> Diagnosis:
     sections = {"model": {**QUICK, **model}, "train": {"steps": delays.WARM_UP + steps}}
     ranks.call(delays.train_rank, delays.config(RANKS, **sections), folder / "sweep" / "run")
-    found = rank_steps(load_frames([folder / "sweep"]).steps)
+    found = rank_steps(load_runs([folder / "sweep"])[0].steps)
     assert found is not None
     return diagnose(found, run_waiting(found).floor_s)
 

@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from numpy.typing import NDArray
 
+from analysis.read.steps import SECONDS, Steps
+from analysis.results.rank_steps import RankSteps, rank_steps
+
 BASE_S, TRANSFER_S, OPTIMIZER_S = 0.12, 0.03, 0.01
 MATRICES = arrays(
     np.float64,
@@ -53,6 +56,25 @@ def generate(
         run="runs/made/n1", attempt=0, steps=1, measured=True, kept=True,
         host=[f"c{rank // ranks_per_node:02d}" for rank in rows["rank"]],
     )  # fmt: skip
+
+
+def steps_of(rows: pd.DataFrame) -> Steps:
+    """Rows of one run in the order of attempt and rank as its steps."""
+    rows = rows.sort_values(["attempt", "rank"], kind="stable")
+    none = np.full(len(rows), np.nan)
+    names = {"rank": np.int32, "attempt": np.int16, "step": np.int32, "kept": bool, "measured": bool}
+    return Steps(
+        counts=rows["steps"].to_numpy(np.int32),
+        samples=np.ones(len(rows), dtype=np.int32),
+        seconds={name: rows[name].to_numpy(float) if name in rows else none for name in SECONDS},
+        bins=np.full(len(rows), None, dtype=object),
+        host=rows["host"].to_numpy(object) if "host" in rows else np.full(len(rows), "", dtype=object),
+        **{name: rows[name].to_numpy(kind) for name, kind in names.items()},
+    )
+
+
+def seconds_of(rows: pd.DataFrame) -> RankSteps | None:
+    return rank_steps(steps_of(rows))
 
 
 def delays(

@@ -26,12 +26,11 @@ from analysis.results.compute_loss import (
 )
 from analysis.results.culprits import Diagnosis, diagnose
 from analysis.results.curves import scaling_curves
-from analysis.results.rank_steps import rank_steps
 from analysis.study import Study
 from disttrain.records.json_files import read_json, write_json, write_text
 from disttrain.records.run_directory import RunDir
 from tests.support.fake_runs import fake_run
-from tests.support.straggler_records import delays, generate
+from tests.support.straggler_records import delays, generate, seconds_of
 from tests.unit.test_stragglers_section import STEPS, write_run
 
 BASE = ComputeState(1.0, 1, 8, hosts=1, processors=2, on_cpu=True)
@@ -330,7 +329,7 @@ def repeat_of(seed: int, slow: dict[str, list[int]], slow_s: float = 0.05) -> Di
     rows = generate(delays(8, 60, slow=every, slow_s=slow_s, jitter_s=0.002, seed=seed), ranks_per_node=2)
     for host, ranks in slow.items():
         rows.loc[rows["rank"] // 2 == ranks[0] // 2, "host"] = host
-    found = rank_steps(rows)
+    found = seconds_of(rows)
     assert found is not None
     return diagnose(found, None)
 

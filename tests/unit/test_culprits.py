@@ -16,11 +16,10 @@ from analysis.results.culprits import (
     repeated_culprits,
 )
 from analysis.results.links import LinkRate, find_slow_links, node_name
-from analysis.results.rank_steps import rank_steps
 from analysis.results.slow_ranks import mean_interval
 from analysis.results.waiting import run_waiting
 from analysis.stats.estimates import Estimate
-from tests.support.straggler_records import TRANSFER_S, delays, generate
+from tests.support.straggler_records import TRANSFER_S, delays, generate, seconds_of
 
 USUAL = 125e6
 
@@ -43,7 +42,7 @@ def of_node(node: int, nodes: int, factor: float) -> dict[tuple[int, int], float
 
 
 def diagnosis(rows, links: list[LinkRate] | None = None) -> Diagnosis:
-    found = rank_steps(rows)
+    found = seconds_of(rows)
     assert found is not None
     return diagnose(found, run_waiting(found).floor_s, links or [])
 
@@ -104,7 +103,7 @@ def test_one_slow_link_is_named_and_not_its_rank(nodes):
 
 def test_the_excess_of_a_link_is_of_the_transfer_with_the_floor():
     rows = generate(np.zeros((4, 60)), transfer_s=10 * TRANSFER_S, noise_s=0.01)
-    found = rank_steps(rows)
+    found = seconds_of(rows)
     assert found is not None
     floor_s = run_waiting(found).floor_s
     assert floor_s is not None
@@ -318,7 +317,7 @@ def test_without_phases_the_whole_step_is_longer():
 
 def test_the_cost_of_an_episode_is_saved_if_its_rank_is_as_fast_as_the_median_of_the_others():
     rows = generate(delays(4, 200, slow=[1], slow_s=0.06, jitter_s=0.02, between=(101, 140), seed=1))
-    found = rank_steps(rows)
+    found = seconds_of(rows)
     assert found is not None
     (culprit,) = diagnose(found, None).culprits
     mended = found.own_s.copy()
@@ -340,7 +339,7 @@ def test_a_diagnosis_has_the_state_of_the_search_for_links():
     assert diagnosis(rows, ring(4)).links == "judged"
     assert diagnosis(generate(np.zeros((4, 60)), transfer_s=0.01)).links == ""
     assert diagnosis(rows.assign(comm_wait_s=np.nan)).links == ""
-    seconds = rank_steps(generate(np.zeros((4, 60)), transfer_s=10 * TRANSFER_S))
+    seconds = seconds_of(generate(np.zeros((4, 60)), transfer_s=10 * TRANSFER_S))
     assert seconds is not None
     found = diagnose(seconds, 0.0, ring(4, of_node(2, 4, 0.1)), "the nodes share a machine")
     assert (found.culprits, found.links) == ((), "the nodes share a machine")

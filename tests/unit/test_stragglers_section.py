@@ -241,8 +241,9 @@ def test_nobody_is_slow_only_where_a_slow_rank_would_have_been_found(tmp_path, j
     write_run(tmp_path / "sweep" / "n4", added, transfer_s=10 * TRANSFER_S)
     table = load([tmp_path / "sweep"])
     study = Study(table, scaling_curves(table))
-    steps_frame = study.frames.steps
-    study.__dict__["frames"] = replace(study.frames, steps=steps_frame[steps_frame["step"] <= 10 + steps])
+    (path,) = table["path"]
+    run = table.attrs["runs"][path]
+    table.attrs["runs"][path] = replace(run, steps=run.steps.chosen(run.steps.step <= 10 + steps))
     section = stragglers.build(study)
     assert section is not None
     assert expected in section.conclusion

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from analysis.read.attempts import read_attempts
-from analysis.read.frames import load_frames
 from analysis.read.link_rates import link_rates
+from analysis.read.load import load_runs
 from analysis.results.culprits import diagnose
 from analysis.results.rank_steps import rank_steps
 from analysis.results.waiting import run_waiting
-from disttrain.records.run_directory import RunDir
 from tests.support.injected_delays import assert_about
 from tests.support.minicluster import SUBMIT, MiniCluster
 
@@ -48,11 +46,10 @@ def test_a_slow_node_and_a_slow_link_are_named(plain: MiniCluster, tmp_path: Pat
         path = train_on(plain, tmp_path, f"model.slow_ranks={slow}", f"model.slow_s={LATE_S}")
     finally:
         plain.shape(NODE_OF_SLOW_LINK, LINK_BITS_PER_S)
-    seconds = rank_steps(load_frames([path.parent]).steps)
+    (run,) = load_runs([path.parent])
+    seconds = rank_steps(run.steps)
     assert seconds is not None
-    link, node = diagnose(
-        seconds, run_waiting(seconds).floor_s, link_rates(read_attempts(RunDir(path), []))
-    ).culprits
+    link, node = diagnose(seconds, run_waiting(seconds).floor_s, link_rates(run.attempts)).culprits
     assert (link.kind, link.name) == ("link", f"the link of node {plain.name}-{NODE_OF_SLOW_LINK}")
     assert (node.kind, node.name) == ("node", f"node {plain.name}-{SLOW_NODE}")
     assert node.ranks == tuple(slow)
