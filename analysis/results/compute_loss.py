@@ -6,14 +6,15 @@ over ranks) and lower clocks. They are factors of the compute time,
 
     ideal / actual = slow ranks x clocks x rest
 
-and their parts by `analysis.results.log_mean` sum exactly to the loss. The rest has candidates without a
-size of their own: processors shared by more ranks, and kernels of a smaller local batch; other work on the
-nodes stands in their place. Without a candidate
-the cause of the rest is unknown.
+and the part of a factor f is L ln(1 / f) with the logarithmic mean L = (actual - ideal) / ln(actual / ideal),
+so that the parts sum exactly to the loss (Ang, Energy Policy 33, 2005). The rest has candidates without a
+size: processors shared by more ranks, and kernels of a smaller local batch. Other work on the nodes
+stands in their place; without a candidate the cause of the rest is unknown.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,6 @@ import pandas as pd
 from analysis.read.differences import run_config
 from analysis.results.culprits import Diagnosis, repeated_culprits
 from analysis.results.curves import Curve, Point
-from analysis.results.log_mean import additive_parts
 from analysis.results.phases import Floats
 from analysis.study import Study
 
@@ -110,14 +110,13 @@ def explain(point: ComputeState, base: ComputeState, work: float) -> list[Cause]
         return []
     clocks = point.clock / base.clock if point.clock and base.clock else 1.0
     ranks = _balance(point) / _balance(base)
-    rest = ideal_s / point.compute_s / ranks / clocks
-    parts = additive_parts(ideal_s, {"slow_ranks": ranks, "lower_clocks": clocks, "rest": rest})
+    mean_s = loss_s / math.log1p(loss_s / ideal_s)
+    ranks_s, clocks_s = -mean_s * math.log(ranks), -mean_s * math.log(clocks)
     causes = []
-    if parts["slow_ranks"] >= SMALL * loss_s:
-        causes.append(Cause({"slow_ranks": _slowest(point)}, parts["slow_ranks"]))
-    if parts["lower_clocks"] >= SMALL * loss_s:
-        evidence = {"clock": point.clock, "before": base.clock}
-        causes.append(Cause({"lower_clocks": evidence}, parts["lower_clocks"]))
+    if ranks_s >= SMALL * loss_s:
+        causes.append(Cause({"slow_ranks": _slowest(point)}, ranks_s))
+    if clocks_s >= SMALL * loss_s:
+        causes.append(Cause({"lower_clocks": {"clock": point.clock, "before": base.clock}}, clocks_s))
     rest_s = loss_s - sum(cause.seconds for cause in causes)
     if abs(rest_s) > 1e-9 * loss_s:
         candidates = _candidates(point, base) if rest_s > 0 else {}

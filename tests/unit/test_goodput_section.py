@@ -85,8 +85,5 @@ def test_no_pop_factors_without_the_records_of_all_ranks(tmp_path: Path) -> None
 
 def test_equal_factors_of_several_curves_have_a_smallest(tmp_path: Path) -> None:
     axes = [{"optim.lr": 0.1}, {"optim.lr": 0.2}]
-    study = study_of(fake_sweep(tmp_path, nodes=(2,), axes=axes, repeats=1, all_ranks=True, composition=EVEN))
+    study = study_of(fake_sweep(tmp_path, nodes=(2,), axes=axes, repeats=1, all_ranks=True))
     assert pop.build(study) is not None
-
-
-EVEN = {"compute_s": 0.05, "comm_wait_s": 0.0, "comm_transfer_s": 0.05}
