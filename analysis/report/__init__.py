@@ -15,9 +15,9 @@ from analysis.read.frames import KnownState, load
 from analysis.read.price_list import PriceList, read_price_list
 from analysis.report import render
 from analysis.report.export import write_tables
+from analysis.report.model import document
 from analysis.report.section import Section
 from analysis.report.sections import build_all
-from analysis.report.summary import summarize
 from analysis.results.cost import samples_of, seconds_of
 from analysis.results.curves import scaling_curves
 from analysis.study import make_study
@@ -110,9 +110,9 @@ def write(
     try:
         out.mkdir(parents=True, exist_ok=True)
         sections = build_all(study)
-        report = summarize(study, sections, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+        report = document(study, sections, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
         _draw_pngs(sections, out)
-        write_json(out / "report.json", report.model_dump(mode="json"))
+        write_json(out / "report.json", report)
         write_text(out / "report.md", render.markdown(report, sections))
         write_text(out / "details.html", render.page(report, sections, out, details=True))
         write_text(out / "report.html", render.page(report, sections, out))

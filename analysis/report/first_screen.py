@@ -7,12 +7,12 @@ With another sweep (`report --against`), the verdict of that comparison is the f
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from analysis.comparison import fastest
 from analysis.report import limits_text, scaling_text
 from analysis.report.common import sentence
 from analysis.report.headline import headline, scaling_answer, without_curve
-from analysis.report.model import Answer
 from analysis.report.section import Section
 from analysis.report.sections import composition, configurations, stragglers, waterfall
 from analysis.results.curves import Curve
@@ -26,6 +26,13 @@ TIME = "Where does the time go?"
 SLOW = "Who is slow?"
 HELPS = "What would help most?"
 LIMITS = "What must you not conclude?"
+
+
+class Answer(NamedTuple):
+    """One answer of the first screen, with its question."""
+
+    question: str
+    text: str
 
 
 def lead(study: Study) -> str:

@@ -1,208 +1,133 @@
-"""The content of a report as data, from which the page, the Markdown and the JSON are made."""
+"""`report.json`: the content of a report as plain data, from which the page and the Markdown are made."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+import pandas as pd
+from pydantic import TypeAdapter
 
-from analysis.comparison import RepeatPlan
-from analysis.overlaps import SharedGpus
-from analysis.results.curves import Curve, Unit
+from analysis.comparison import repeat_plan
+from analysis.report import first_screen
+from analysis.report.definitions import DEFINITIONS
+from analysis.report.headline import caveat_text, headline, without_curve
+from analysis.report.run_records import none_if_missing, provenance, run_costs, training_quality
+from analysis.report.section import RunLink, Section, Table, Value
+from analysis.results.curves import Curve
+from analysis.stats.estimates import CONFIDENCE, Estimate
+from analysis.study import Study
 
-REPORT_SCHEMA_VERSION = 6
-
-
-class ReportPart(BaseModel):
-    """Base of the report and its parts; unknown fields are errors."""
-
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
-
-
-class CaveatPart(ReportPart):
-    """What limits the numbers of these runs."""
-
-    kind: str
-    gravity: Literal["grave", "warning", "note"]
-    """A note explains a number, a warning doubts it, a grave one forbids it."""
-    text: str
-    """Empty where the headline says it."""
-    runs: list[str]
-    """`sweep/run`."""
-    forbids: list[str]
-    """Statements that the report does not make on these runs."""
+SCHEMA_VERSION = 6
+_RUN = (
+    "sweep", "run", "emulated", "nodes", "ranks_per_node", "samples_per_s", "step_s", "step_p50_s",
+    "step_p95_s", "step_p99_s", "measured_steps", "peak_memory_bytes",
+)  # fmt: skip
+"""Columns of a run that counts in the figures."""
 
 
-class TrainingQuality(ReportPart):
-    """Losses of the runs of one point at their last validation; means over repeats."""
+def document(study: Study, sections: Sequence[Section], generated: str) -> dict[str, Any]:
+    """The content of `report.json`; `generated` is the time of the report in UTC (ISO 8601).
 
-    curve: str
-    unit: Unit
-    size: int
-    repeats: int
-    steps: int
-    train_loss: float | None
-    valid_loss: float | None
-    bits_per_byte: float | None
-    unigram_entropy_bits: float | None
-    """Bits per byte of a model of byte frequencies alone."""
-    accuracy: float | None
-
-
-class Run(ReportPart):
-    """One run that counts in the figures."""
-
-    sweep: str
-    run: str
-    emulated: bool
-    nodes: int
-    ranks_per_node: int
-    samples_per_s: float
-    step_s: float
-    step_p50_s: float | None
-    step_p95_s: float | None
-    step_p99_s: float | None
-    measured_steps: int
-    peak_memory_bytes: int | None
-
-
-class RunCost(ReportPart):
-    """GPU-hours and queue time of one run over all attempts, finished or not."""
-
-    sweep: str
-    run: str
-    state: str
-    attempts: int
-    hours: float
-    unit: str
-    """`GPU-hours`, or `CPU rank-hours` where ranks had no GPU."""
-    hours_bound: float | None
-    """Most hours that one start may use: its time limit times its devices."""
-    queue_wait_s: float | None
-    """Summed over all starts; null if no submission is on record."""
-    source: str
-    """`sacct`: Slurm's accounting; `timestamps`: the attempts' own times."""
-
-
-class ExcludedRun(ReportPart):
-    """One run that does not count in the figures."""
-
-    sweep: str
-    run: str
-    state: str
-    reason: str
-
-
-class RunOverlap(ReportPart):
-    """Two runs that were at work on one node at the same time; at least one counts in the figures."""
-
-    run: str
-    """`sweep/run`."""
-    other: str
-    hosts: list[str]
-    seconds: float
-    """Time in which both ran on at least one common node."""
-    gpus: SharedGpus
-    """Whether a GPU was visible to both; `unknown` without GPUs, and where they are not recorded."""
+    Caveats have no text where the headline says it. Cells of tables are raw values in the unit of their
+    column; an estimate is an object with value, low, high, repeats and basis.
+    """
+    table, included, plan = study.runs, study.included, repeat_plan(study.curves)
+    properties = provenance(included if len(included) else table)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "title": "Scaling report: " + ", ".join(study.sweeps),
+        "sweeps": study.sweeps,
+        "generated": generated,
+        "confidence": CONFIDENCE,
+        "headline": [headline(study, curve) for curve in study.curves] or [without_curve(study)],
+        "setting": first_screen.setting(study),
+        "lead": first_screen.lead(study),
+        "answers": [answer._asdict() for answer in first_screen.answers(study, sections)],
+        "emulated": study.emulated,
+        "caveats": [
+            {
+                "kind": caveat.kind,
+                "gravity": caveat.gravity.name.lower(),
+                "text": caveat_text(study, caveat),
+                "runs": sorted(map(_name, caveat.runs)),
+                "forbids": sorted(caveat.forbids),
+            }
+            for caveat in study.caveats
+        ],
+        "curves": TypeAdapter(list[Curve]).dump_python(list(study.curves), mode="json"),
+        "repeat_plan": plan and asdict(plan),
+        "training_quality": [
+            row._asdict() for curve in study.curves for row in training_quality(curve, included)
+        ],
+        "figures": [
+            {"file": f"{each.name}.png", "title": each.title, "alt": each.alt, "emulated": study.emulated}
+            for section in sections
+            for each in section.figures
+        ],
+        "sections": [_section(section) for section in sections],
+        "definitions": [asdict(each) for each in DEFINITIONS.values()],
+        "runs": _records(included, _RUN),
+        "excluded_runs": [
+            {"sweep": row["sweep"], "run": row["run"], "state": row["state"], "reason": row["note"]}
+            for row in table[~table["included"]].to_dict("records")
+        ],
+        "run_costs": [row._asdict() for row in run_costs(table)],
+        "overlaps": [
+            {
+                "run": _name(each.runs[0]),
+                "other": _name(each.runs[1]),
+                "hosts": each.hosts,
+                "seconds": each.seconds,
+                "gpus": each.gpus,
+            }
+            for each in study.overlaps
+        ],
+        "provenance": [{"name": name, "values": values} for name, values in properties.items()],
+    }
 
 
-class FigureSpec(ReportPart):
-    """One figure, a file beside the page."""
-
-    file: str
-    title: str
-    alt: str
-    emulated: bool
-    """Whether it shows emulated runs."""
+def _name(run: Path | str) -> str:
+    """`sweep/run` of a run directory."""
+    return "/".join(Path(run).parts[-2:])
 
 
-class Answer(ReportPart):
-    """One sentence of the first screen, with its question."""
-
-    question: str
-    text: str
-
-
-class ColumnPart(ReportPart):
-    """One column of a table."""
-
-    name: str
-    heading: str
-    unit: str
-    """Unit of the raw values; shares are between 0 and 1."""
-    formula_id: str | None
-    """Definition of the metric, in `definitions`."""
+def _records(runs: pd.DataFrame, columns: Sequence[str]) -> list[dict[str, Any]]:
+    return [
+        {name: none_if_missing(row[name]) for name in columns} for row in runs[[*columns]].to_dict("records")
+    ]
 
 
-class TablePart(ReportPart):
-    """A table of the page with raw values; an estimate is an object with value, low, high and repeats."""
-
-    name: str
-    caption: str
-    columns: list[ColumnPart]
-    rows: list[list[Any]]
-    sources: list[list[str]]
-    """Runs that the numbers of each row come from; empty where rows name their run."""
-
-
-class SectionPart(ReportPart):
-    """One section of the page."""
-
-    id: str
-    title: str
-    conclusion: str
-    paragraphs: list[str]
-    tables: list[TablePart]
+def _section(section: Section) -> dict[str, Any]:
+    return {
+        "id": section.id,
+        "title": section.title,
+        "key": section.key,
+        "conclusion": section.conclusion,
+        "paragraphs": list(section.paragraphs),
+        "tables": [_table(each) for each in section.tables],
+    }
 
 
-class DefinitionPart(ReportPart):
-    """One metric: formula and meaning."""
+def _table(table: Table) -> dict[str, Any]:
+    columns = [
+        {"name": each.name, "heading": each.heading, "unit": each.unit, "formula_id": each.formula_id}
+        for each in table.columns
+    ]
+    rows = [[_raw(value) for value in row] for row in table.rows]
+    sources = [[link.name for link in links] for links in table.sources]
+    return {
+        "name": table.name,
+        "caption": table.caption,
+        "columns": columns,
+        "rows": rows,
+        "sources": sources,
+    }
 
-    id: str
-    name: str
-    formula: str
-    text: str
 
-
-class ProvenanceItem(ReportPart):
-    """One property of the runs with all its values."""
-
-    name: str
-    values: list[str]
-
-
-class Report(ReportPart):
-    """`report.json`."""
-
-    schema_version: int = REPORT_SCHEMA_VERSION
-    title: str
-    sweeps: list[str]
-    generated: str
-    """UTC, ISO 8601."""
-    confidence: float
-    headline: list[str]
-    """One sentence a curve."""
-    setting: str
-    """Model size, global batch and steps of the runs in the figures; empty without a curve."""
-    lead: str
-    """The sentence of the curve with the highest throughput."""
-    answers: list[Answer]
-    """The sentences of the first screen."""
-    emulated: bool
-    """Whether a run in the figures is emulated."""
-    caveats: list[CaveatPart]
-    """The gravest first."""
-    curves: list[Curve]
-    repeat_plan: RepeatPlan | None
-    """Null without a size with more than one repeat."""
-    training_quality: list[TrainingQuality]
-    figures: list[FigureSpec]
-    sections: list[SectionPart]
-    definitions: list[DefinitionPart]
-    runs: list[Run]
-    excluded_runs: list[ExcludedRun]
-    run_costs: list[RunCost]
-    """Of all started runs, excluded ones too."""
-    overlaps: list[RunOverlap]
-    """Longest first."""
-    provenance: list[ProvenanceItem]
+def _raw(value: Value) -> Any:
+    if isinstance(value, Estimate):
+        return asdict(value)
+    return value.name if isinstance(value, RunLink) else none_if_missing(value)

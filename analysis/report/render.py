@@ -6,15 +6,15 @@ import base64
 import hashlib
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from analysis.report.model import Report
 from analysis.report.section import Section
 from analysis.report.tables import MOST_ROWS, table_view
 
@@ -33,7 +33,7 @@ DETAILS = ("reproduction",)
 
 
 def page(
-    report: Report, sections: Sequence[Section], out: Path | None = None, *, details: bool = False
+    report: Mapping[str, Any], sections: Sequence[Section], out: Path | None = None, *, details: bool = False
 ) -> str:
     """The HTML page with inline figures, style and script, or its details; it makes no network request.
 
@@ -48,7 +48,7 @@ def page(
 
 
 def _page(
-    report: Report, sections: Sequence[Section], out: Path | None, most_rows: int, details: bool
+    report: Mapping[str, Any], sections: Sequence[Section], out: Path | None, most_rows: int, details: bool
 ) -> str:
     sections = [section for section in sections if (section.id in DETAILS) == details]
     style, script = _template("report.css"), _template("report.js")
@@ -69,7 +69,7 @@ def _page(
     )
 
 
-def markdown(report: Report, sections: Sequence[Section]) -> str:
+def markdown(report: Mapping[str, Any], sections: Sequence[Section]) -> str:
     """The Markdown text; figures are links to files beside it."""
     environment = _environment(autoescape=False)
     environment.filters["cell"] = cell
@@ -95,9 +95,9 @@ def title_of(caption: str) -> str:
     return _CLAUSE_END.split(caption, maxsplit=1)[0]
 
 
-def _labels(report: Report) -> list[str]:
+def _labels(report: Mapping[str, Any]) -> list[str]:
     """Settings in labels of curves (`bucket_mb 4`) that are short enough for one line."""
-    parts = {part for curve in report.curves for part in curve.label.split(", ")}
+    parts = {part for curve in report["curves"] for part in curve["label"].split(", ")}
     return sorted((part for part in parts if " " in part and len(part) <= _UNBROKEN), key=len, reverse=True)
 
 

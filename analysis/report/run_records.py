@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
-from analysis.overlaps import Overlap
 from analysis.read.attempts import machine_facts
 from analysis.read.run_table import runs_of
-from analysis.report.model import ProvenanceItem, RunCost, RunOverlap, TrainingQuality
-from analysis.results.curves import Curve
+from analysis.results.curves import Curve, Unit
 
 _PROVENANCE = {
     "tags": "Tags",
@@ -38,6 +34,40 @@ _PROVENANCE = {
     "created": "Planned",
     "updated": "Measured",
 }
+
+
+class TrainingQuality(NamedTuple):
+    """Losses of the runs of one point at their last validation; means over repeats."""
+
+    curve: str
+    unit: Unit
+    size: int
+    repeats: int
+    steps: int
+    train_loss: float | None
+    valid_loss: float | None
+    bits_per_byte: float | None
+    unigram_entropy_bits: float | None
+    """Bits per byte of a model of byte frequencies alone."""
+    accuracy: float | None
+
+
+class RunCost(NamedTuple):
+    """GPU-hours and queue time of one run over all attempts, finished or not."""
+
+    sweep: str
+    run: str
+    state: str
+    attempts: int
+    hours: float
+    unit: str
+    """`GPU-hours`, or `CPU rank-hours` where ranks had no GPU."""
+    hours_bound: float | None
+    """Most hours that one start may use: its time limit times its devices."""
+    queue_wait_s: float | None
+    """Summed over all starts; None if no submission is on record."""
+    source: str
+    """`sacct`: Slurm's accounting; `timestamps`: the attempts' own times."""
 
 
 def run_costs(runs: pd.DataFrame) -> list[RunCost]:
@@ -69,32 +99,14 @@ def training_quality(curve: Curve, included: pd.DataFrame) -> list[TrainingQuali
     return found
 
 
-def run_overlaps(found: Sequence[Overlap]) -> list[RunOverlap]:
-    """The overlaps as `report.json` has them."""
-    return [
-        RunOverlap(
-            run=_full_name(each.runs[0]),
-            other=_full_name(each.runs[1]),
-            hosts=each.hosts,
-            seconds=each.seconds,
-            gpus=each.gpus,
-        )
-        for each in found
-    ]
-
-
-def _full_name(run: Path) -> str:
-    return f"{run.parent.name}/{run.name}"
-
-
 def _run_cost(row: dict[Any, Any]) -> RunCost:
     names = {"unit": "hours_unit", "source": "usage_source"}
-    return RunCost(**{name: none_if_missing(row[names.get(name, name)]) for name in RunCost.model_fields})
+    return RunCost(**{name: none_if_missing(row[names.get(name, name)]) for name in RunCost._fields})
 
 
-def provenance(runs: pd.DataFrame) -> list[ProvenanceItem]:
-    """Properties of runs with all their values."""
-    items = []
+def provenance(runs: pd.DataFrame) -> dict[str, list[str]]:
+    """Values of the properties of runs, by name."""
+    found = {}
     for column, name in _PROVENANCE.items():
         values = list(dict.fromkeys(str(value) for value in runs[column].dropna().sort_values()))
         if column in ("created", "updated") and len(values) > 2:
@@ -102,9 +114,8 @@ def provenance(runs: pd.DataFrame) -> list[ProvenanceItem]:
         if column == "git_commit" and runs["git_dirty"].fillna(False).any():
             values = [f"{value} with uncommitted changes (see run.json)" for value in values]
         if values:
-            items.append(ProvenanceItem(name=name, values=values))
-    machine = machine_facts(attempt for run in runs_of(runs) for attempt in run.attempts[-1:])
-    return items + [ProvenanceItem(name=name, values=values) for name, values in machine.items()]
+            found[name] = values
+    return {**found, **machine_facts(attempt for run in runs_of(runs) for attempt in run.attempts[-1:])}
 
 
 def none_if_missing(value: Any) -> Any:

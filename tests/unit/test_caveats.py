@@ -202,8 +202,7 @@ def test_nodes_of_a_mini_cluster_are_one_machine(tmp_path: Path) -> None:
     assert "one machine" not in caveats(tmp_path)
     write_json(attempt.node_record(0), {"slurm": {"SLURM_CONF": "/run/disttrain-demo/slurm.conf"}})
     assert caveats(tmp_path)["one machine"].numbers["nodes"] == 2
-    (items,) = [each.values for each in provenance(load([tmp_path / "default"])) if each.name == "Cluster"]
-    assert "Slurm mini-cluster demo on one machine" in items
+    assert "Slurm mini-cluster demo on one machine" in provenance(load([tmp_path / "default"]))["Cluster"]
 
 
 @pytest.mark.parametrize(

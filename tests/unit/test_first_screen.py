@@ -11,9 +11,9 @@ import pytest
 
 from analysis.read.frames import load
 from analysis.report import first_screen, render
+from analysis.report.model import document
 from analysis.report.section import Section
 from analysis.report.sections import build_all, scaling
-from analysis.report.summary import summarize
 from analysis.results.curves import scaling_curves
 from analysis.study import Study
 from disttrain.records.json_files import read_json, write_json
@@ -173,12 +173,12 @@ class Prose(HTMLParser):
 def test_the_page_is_short_and_opens_shorter(tmp_path: Path, changes: dict[str, Any]) -> None:
     study = study_of(fake_sweep(tmp_path, all_ranks=True, **changes))
     sections = build_all(study)
-    report = summarize(study, sections, "2026-01-02T03:04:05Z")
+    report = document(study, sections, "2026-01-02T03:04:05Z")
     page = render.page(report, sections)
     prose = Prose(page)
     assert 150 < prose.unfolded <= 500
     assert prose.all <= 2500
-    assert max(len(answer.text.split()) for answer in report.answers) <= 45
+    assert max(len(answer["text"].split()) for answer in report["answers"]) <= 45
 
 
 def test_without_a_headline_no_efficiency_is_stated(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from analysis.read.frames import load
 from analysis.report import render, write
 from analysis.report.definitions import DEFINITIONS
+from analysis.report.model import document
 from analysis.report.section import Section
 from analysis.report.sections import (
     batch_size,
@@ -23,7 +24,6 @@ from analysis.report.sections import (
     traffic,
     training,
 )
-from analysis.report.summary import summarize
 from analysis.results.curves import scaling_curves
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
@@ -177,7 +177,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     sweep = fake_sweep(root, nodes=(1, 2, 4, 8, 16), repeats=2, axes=axes, emulated=True)
     study = study_of(sweep)
     sections: list[Section] = build_all(study)
-    report = summarize(study, sections, "2026-01-02T03:04:05Z")
+    report = document(study, sections, "2026-01-02T03:04:05Z")
     return render.page(report, sections, sweep / "report"), sweep
 
 
@@ -188,7 +188,7 @@ def test_a_page_of_many_runs_stays_below_a_megabyte(many: tuple[str, Path]) -> N
 def test_tables_are_cut_until_the_page_fits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     study = study_of(fake_sweep(tmp_path, nodes=(1, 2), repeats=8))
     sections = build_all(study)
-    report = summarize(study, sections, "2026-01-02T03:04:05Z")
+    report = document(study, sections, "2026-01-02T03:04:05Z")
     whole = render.page(report, sections)
     monkeypatch.setattr(render, "PAGE_BYTES", len(whole.encode()) - 1)
     cut = render.page(report, sections)

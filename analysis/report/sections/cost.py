@@ -12,8 +12,7 @@ from analysis.draw.points import Points, points
 from analysis.draw.style import Axis
 from analysis.read.differences import run_config
 from analysis.report import common
-from analysis.report.model import RunCost
-from analysis.report.run_records import run_costs
+from analysis.report.run_records import RunCost, run_costs
 from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
 from analysis.report.sentences import say
 from analysis.results.cost import J_PER_KWH, SizeCost, energy_per_sample, pareto, size_costs

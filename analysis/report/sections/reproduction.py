@@ -13,9 +13,9 @@ def build(study: Study) -> Section | None:
     """None without a run."""
     if study.runs.empty:
         return None
-    items = provenance(study.included if len(study.included) else study.runs)
+    properties = provenance(study.included if len(study.included) else study.runs)
     columns = [Column("property", "property"), Column("value", "value")]
-    rows = [[item.name, "; ".join(item.values)] for item in items]
+    rows = [[name, "; ".join(values)] for name, values in properties.items()]
     return Section(
         "reproduction", "Reproduction", "", tables=[Table("provenance", "Properties.", columns, rows)]
     )

@@ -10,8 +10,7 @@ import pandas as pd
 from analysis.draw.points import Line, lines
 from analysis.draw.style import Axis
 from analysis.report.common import RUN_COLUMNS, frame_table, run_legend, run_lines
-from analysis.report.model import TrainingQuality
-from analysis.report.run_records import training_quality
+from analysis.report.run_records import TrainingQuality, training_quality
 from analysis.report.section import Column, Figure, Section, Table, Value
 from analysis.report.sentences import say
 from analysis.study import Study
