@@ -122,24 +122,30 @@ def test_bus_bandwidth_stands_beside_the_rate_that_the_run_measured(tmp_path: Pa
     assert (four.value, four.repeats) == (pytest.approx(60 / ((80 + 120) / 2)), 2)
 
 
-def test_batch_sizes_are_compared_at_one_number_of_ranks(tmp_path: Path) -> None:
+def test_batch_sizes_are_compared_within_a_configuration(tmp_path: Path) -> None:
+    """Twice the batch gives ddp 1.5 times and fsdp 1.7 times its throughput."""
     weak = fake_sweep(tmp_path, "weak", nodes=(1, 2), scaling="strong")
     assert batch_size.build(study_of(weak)) is None
-    for batch, mean_s in ((8, 0.1), (16, 0.15), (32, 0.4)):
-        for repeat in (0, 1):
-            fake_run(
-                tmp_path / "batch" / f"b{batch}-r{repeat}",
-                local_batch_size=batch,
-                mean_s=mean_s * (1 + 0.01 * repeat),
-                repeat=repeat,
-                axes={"resources.nodes": 1, "train.local_batch_size": batch},
-            )
+    for strategy, batch, mean_s in (
+        ("ddp", 8, 0.1), ("ddp", 16, 0.2 / 1.5), ("fsdp", 8, 0.3), ("fsdp", 16, 0.6 / 1.7),
+    ):  # fmt: skip
+        fake_run(
+            tmp_path / "batch" / f"{strategy}-b{batch}",
+            nodes=2,
+            local_batch_size=batch,
+            mean_s=mean_s,
+            axes={"resources.nodes": 2, "parallel.strategy": strategy, "train.local_batch_size": batch},
+        )
     found = batch_size.build(study_of(tmp_path / "batch"))
     assert found is not None
-    assert "with a batch of 16 a rank" in found.conclusion
-    assert [figure.name for figure in found.figures] == ["batch_throughput", "batch_latency"]
-    latency = found.figures[1].drawn.axes[0]
-    assert list(latency.lines[0].get_xdata()) == [8, 16, 32]
+    ratios = {(row[0], row[1]): row[-1] for row in found.tables[0].rows}
+    assert ratios["strategy ddp, 2 ranks", 8] is None
+    assert ratios["strategy ddp, 2 ranks", 16].value == pytest.approx(1.5)
+    assert ratios["strategy fsdp, 2 ranks", 16].value == pytest.approx(1.7)
+    assert "On strategy ddp, 2 ranks, 2 times the batch" in found.conclusion
+    (figure,) = found.figures
+    joined = [list(line.get_xdata()) for line in figure.drawn.axes[0].lines if len(line.get_xdata()) > 1]
+    assert joined == [[8, 16], [8, 16]]
 
 
 def test_skipped_steps_are_counted(tmp_path: Path) -> None:
