@@ -17,6 +17,7 @@ from disttrain.records.json_files import read_json, read_record_bytes
 from disttrain.records.regular_file import MAX_LINES_BYTES, IrregularFile, open_regular
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+Real = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 Columns = dict[str, NDArray[Any]]
 """Arrays of one length, by name."""
 T = TypeVar("T")

@@ -21,8 +21,8 @@ from analysis.read.plausible import (
     impossible_figure,
     impossible_steps,
 )
-from analysis.read.record import read_content, read_record, validated
-from analysis.read.run import CURVES, CurvePoint, Run
+from analysis.read.record import CURVES, read_content, read_record, validated
+from analysis.read.run import CurvePoint, Run
 from analysis.read.samples import read_samples
 from analysis.read.steps import Floats, Steps, choose_measured, read_steps
 from disttrain.config.dotted_keys import get_key

@@ -12,6 +12,8 @@ from analysis.read.plausible import impossible_number
 from disttrain.records.base import SCHEMA_VERSION, Record
 from disttrain.records.json_files import CorruptFile
 
+CURVES = ("loss_history", "grad_norm_history", "eval_history", "communication_computation_history")
+"""Lists of points of metrics.json (`disttrain.records.metrics`)."""
 R = TypeVar("R", bound=Record)
 
 
@@ -22,7 +24,7 @@ def read_record(path: Path, model: type[R]) -> tuple[R | None, str]:
 
 
 def read_content(path: Path) -> tuple[dict[str, Any] | None, str]:
-    """The object in a file, or None with the problem.
+    """The object in a file, or None with the problem; the numbers of curves are not checked.
 
     A higher schema version may give a field another meaning, so such a record is not used.
     """
@@ -38,7 +40,8 @@ def read_content(path: Path) -> tuple[dict[str, Any] | None, str]:
             f"{path.name} has schema version {version}, and this version of disttrain reads at most "
             f"{SCHEMA_VERSION}; write the report with the newer version"
         )
-    if problem := impossible_number(content):
+    numbers = {name: value for name, value in content.items() if name not in CURVES}
+    if problem := impossible_number(numbers):
         return None, f"{path.name} has an impossible figure: {problem}"
     return content, ""
 

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from analysis.read.attempts import RunAttempt
-from analysis.read.lines import Int32
+from analysis.read.lines import Int32, Real
 from analysis.read.samples import Kind, Samples
 from analysis.read.steps import Floats, Steps
 from disttrain.records import gpu_hours
@@ -21,18 +21,15 @@ from disttrain.records.planned import RunRecord
 from disttrain.records.run_directory import RunDir
 
 
-class CurvePoint(msgspec.Struct):
+class CurvePoint(msgspec.Struct, gc=False):
     """A point of one of the curves of metrics.json (`disttrain.records.metrics`)."""
 
     step: Int32
-    loss: float | None = None
-    grad_norm: float | None = None
-    ratio: float | None = None
-    metrics: dict[str, float | None] = {}
-    elapsed_s: float | None = None
-
-
-CURVES = ("loss_history", "grad_norm_history", "eval_history", "communication_computation_history")
+    loss: Real | None = None
+    grad_norm: Real | None = None
+    ratio: Real | None = None
+    metrics: dict[str, Real | None] = {}
+    elapsed_s: Real | None = None
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,7 @@ class Run:
     """`metrics.json` over the chosen measured steps; None where it cannot be used. Of each curve it holds
     the last point alone."""
     curves: Mapping[str, Sequence[CurvePoint]]
-    """By name of `CURVES`."""
+    """By name of `record.CURVES`."""
     steps: Steps
     samples: Mapping[Kind, Samples]
     attempts: tuple[RunAttempt, ...]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.read.frames import load
-from analysis.read.load import read_metrics
+from analysis.read.load import load_runs
 from analysis.results.cost import (
     device_watts,
     energy_per_sample,
@@ -111,7 +111,8 @@ def measured(folder: Path, **gpu: float | None) -> Metrics:
     summary = GpuSummary.model_validate(
         none | {"gpus": 4, "gpus_lost": 0, "samples": 9, "sampled_s": 20.0} | gpu
     )
-    metrics, _ = read_metrics(fake_run(folder / "sweep" / "run").path)
+    fake_run(folder / "sweep" / "run")
+    (metrics,) = (run.metrics for run in load_runs([folder / "sweep"]))
     assert metrics is not None
     return metrics.model_copy(update={"gpu": summary, "samples_per_s": 50.0})
 
