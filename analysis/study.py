@@ -178,13 +178,8 @@ class Study:
     def job_times(self) -> Mapping[str, JobTime]:
         """Time of each started run by path, excluded ones too, in the order of `runs`; without scripts that
         record no steps."""
-        frames = (self.frames.steps, self.frames.hardware)
-        steps, samples = (
-            dict(list(frame[frame["rank"] == 0].groupby("run", observed=True))) for frame in frames
-        )
-        none = [frame.iloc[:0] for frame in frames]
-        paths = self.runs.loc[(self.runs["state"] != "running") & ~self.runs["own_script"], "path"]
-        times = {path: job_time(path, steps.get(path, none[0]), samples.get(path, none[1])) for path in paths}
+        paths = self.runs.loc[self.runs["state"] != "running", "path"]
+        times = {path: job_time(self.run(path)) for path in paths}
         return {path: time for path, time in times.items() if time is not None}
 
     @cached_property

@@ -20,15 +20,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
-import pandas as pd
 
+from analysis.read.run import Run
+from analysis.read.steps import Steps
 from disttrain.records import gpu_hours
-from disttrain.records.json_files import read_json_or_none
-from disttrain.records.run_directory import RunDir
 
 JobClass = Literal["queue", "start_up", "restart", "training", "checkpoint", "rework", "evaluation", "other"]
 CLOCKS_S = 1.0
@@ -87,36 +85,27 @@ def account(start: float, end: float, intervals: Iterable[Interval]) -> dict[Job
     return found
 
 
-def job_time(path: Path | str, steps: pd.DataFrame, hardware: pd.DataFrame) -> JobTime | None:
-    """The time of one run.
+def job_time(run: Run) -> JobTime | None:
+    """The time of one run; None where its starts are not on record.
 
-    Args:
-        path: run directory.
-        steps: its rows in `Frames.steps`; those of rank 0 count.
-        hardware: its rows in `Frames.hardware`, whose two clocks place the steps in time.
-
-    Returns:
-        None where the starts of the run are not on record.
+    The two clocks of its samples place the steps of rank 0 in time.
     """
-    run = RunDir(Path(path))
-    usage = gpu_hours.read(run)
+    usage = run.usage
     if usage is None or not usage.starts:
         return None
     starts = sorted(usage.starts, key=lambda each: each.started)
-    attempts = sorted(gpu_hours.attempt_records(run), key=lambda record: record["started"])
-    intervals = _queues(starts) + _without_attempt(starts, attempts)
-    loops = _loop_starts(hardware)
-    of_rank = steps[steps["rank"] == 0]
+    spans = {each.number: each.span for each in run.attempts if each.span is not None}
+    intervals = _queues(starts) + _without_attempt(starts, [began for began, _ in spans.values()])
+    loops = _loop_starts(run)
+    rank_0 = run.steps.chosen(run.steps.rank == 0)
     began_before = [_epoch(start.started) for start in starts]
-    progress, evaluations = gpu_hours.last_progress(run), _evaluations(run)
+    evaluations = {each.step: each.elapsed_s or 0.0 for each in run.curves.get("eval_history", ())}
     name: JobClass = "start_up"
-    for record in attempts:
-        number, began = record["attempt"], _epoch(record["started"])
-        ended = max(began, _epoch(gpu_hours.end_of_attempt(record, progress)))  # clocks of machines differ
-        own = of_rank[of_rank["attempt"] == number]
+    for number, (began, recorded_end) in sorted(spans.items(), key=lambda item: item[1][0]):
+        ended = max(began, recorded_end)  # clocks of machines differ
         if not began - CLOCKS_S <= loops.get(number, began) <= ended + CLOCKS_S:
             del loops[number]  # a clock was set during the run
-        found = _of_steps(own, evaluations, loops.get(number), ended)
+        found = _of_steps(rank_0.chosen(rank_0.attempt == number), evaluations, loops.get(number), ended)
         begins = max((at for at in began_before if at <= began + CLOCKS_S), default=began)
         intervals.append(Interval(begins, min((each.start for each in found), default=ended), name))
         intervals += found
@@ -124,7 +113,7 @@ def job_time(path: Path | str, steps: pd.DataFrame, hardware: pd.DataFrame) -> J
         name = "restart"
     first = min(_epoch(at) for start in starts for at in (start.submitted, start.started) if at)
     last = max(_epoch(start.ended) for start in starts)
-    placed = set(of_rank["attempt"].unique()) <= loops.keys()
+    placed = set(rank_0.attempt.tolist()) <= loops.keys()
     # Differences of times since 1970 are exact to 0.2 us. Rounded, they print as the same figure elsewhere.
     found_s = {name: round(value, 6) for name, value in account(first, last, intervals).items()}
     return JobTime(found_s, starts[-1].devices, placed)
@@ -142,37 +131,34 @@ def _queues(starts: Sequence[gpu_hours.StartGpuHours]) -> list[Interval]:
 
 
 def _of_steps(
-    rows: pd.DataFrame, evaluations: Mapping[int, float], loop: float | None, ends: float
+    steps: Steps, evaluations: Mapping[int, float], loop: float | None, ends: float
 ) -> list[Interval]:
     """Steps of one attempt and the validations between them, at their positions in time."""
-    rows = rows[rows["start_s"].notna()].sort_values("start_s")
-    if rows.empty:
+    start_s = steps.seconds["start_s"]
+    steps = steps.chosen(np.argsort(start_s)[: np.count_nonzero(~np.isnan(start_s))])
+    if not steps.size:
         return []
-    begins = rows["start_s"].to_numpy()
-    finish = begins + rows["step_s"].to_numpy()
-    saving = rows["checkpoint_s"].fillna(0.0).to_numpy()
+    begins = steps.seconds["start_s"]
+    finish = begins + steps.seconds["step_s"]
+    saving = np.nan_to_num(steps.seconds["checkpoint_s"])
     if loop is None:
         loop = ends - float(finish.max())
-    lasts = (rows["step"] + rows["steps"] - 1).to_numpy()
+    columns = (begins + loop, finish + loop, saving, steps.kept, steps.step + steps.counts - 1)
+    following = [*(begins[1:] + loop).tolist(), ends]
     found = []
-    following = np.append(begins[1:], np.nan)
     for begin, end, save, kept, last, after in zip(
-        begins + loop, finish + loop, saving, rows["kept"], lasts, following + loop, strict=True
+        *(each.tolist() for each in columns), following, strict=True
     ):
         found.append(Interval(begin, end - save if kept else end, "training" if kept else "rework"))
         if kept and save > 0:
             found.append(Interval(end - save, end, "checkpoint"))
-        if int(last) in evaluations:
-            until = ends if np.isnan(after) else after
-            found.append(Interval(end, min(end + evaluations[int(last)], until), "evaluation"))
+        if last in evaluations:
+            found.append(Interval(end, min(end + evaluations[last], after), "evaluation"))
     return found
 
 
-def _without_attempt(
-    starts: Sequence[gpu_hours.StartGpuHours], attempts: Iterable[dict[str, Any]]
-) -> list[Interval]:
+def _without_attempt(starts: Sequence[gpu_hours.StartGpuHours], began: Sequence[float]) -> list[Interval]:
     """Starts of the job that ended before an attempt began."""
-    began = [_epoch(record["started"]) for record in attempts]
     spans = [(_epoch(start.started), _epoch(start.ended)) for start in starts]
     return [
         Interval(s, e, "restart")
@@ -181,17 +167,15 @@ def _without_attempt(
     ]
 
 
-def _evaluations(run: RunDir) -> dict[int, float]:
-    """Duration in seconds of the validation after each step that had one."""
-    metrics = read_json_or_none(run.metrics) or {}
-    return {int(each["step"]): float(each["elapsed_s"]) for each in metrics.get("eval_history") or []}
-
-
-def _loop_starts(hardware: pd.DataFrame) -> dict[int, float]:
-    """Start of rank 0's loop in each attempt, in seconds since the epoch."""
-    of_rank = hardware[hardware["rank"] == 0]
-    starts = (of_rank["time_s"] - of_rank["at_s"]).groupby(of_rank["attempt"]).median()
-    return {int(attempt): float(start) for attempt, start in starts.items() if np.isfinite(start)}
+def _loop_starts(run: Run) -> dict[int, float]:
+    """Start of rank 0's loop in each attempt, in seconds since the epoch: the median over its samples."""
+    parts = [(samples, samples.rank == 0) for samples in run.samples.values()]
+    attempt = np.concatenate([samples.attempt[rows] for samples, rows in parts])
+    start = np.concatenate(
+        [(samples.values["time"] - samples.values["at_s"])[rows] for samples, rows in parts]
+    )
+    known = {int(number): start[(attempt == number) & ~np.isnan(start)] for number in np.unique(attempt)}
+    return {number: float(np.median(starts)) for number, starts in known.items() if starts.size}
 
 
 def _epoch(iso: str) -> float:

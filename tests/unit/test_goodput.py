@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
+import msgspec
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.results.goodput import CLASSES, Interval, JobTime, account, job_time
+from analysis.read.attempts import read_attempts
+from analysis.read.run import CurvePoint
+from analysis.read.samples import Samples
+from analysis.read.steps import SECONDS, Steps
+from analysis.results import goodput
+from analysis.results.goodput import CLASSES, Interval, JobTime, account
 from disttrain.records import gpu_hours
 from disttrain.records.gpu_hours import StartGpuHours, summed
 from disttrain.records.json_files import read_json, write_json
@@ -78,6 +86,37 @@ def resumed_run(folder: Path) -> tuple[RunDir, pd.DataFrame, pd.DataFrame]:
         {"attempt": [0, 1], "rank": 0, "at_s": 5.0, "time_s": [START + 80 + 5, START + 200 + 5]}
     )
     return run, steps, hardware
+
+
+def job_time(path: Path, steps: pd.DataFrame, hardware: pd.DataFrame) -> JobTime | None:
+    """`goodput.job_time` of a run with these steps and samples."""
+    run, size = RunDir(path), len(steps)
+    columns = {name: steps[name].to_numpy() for name in ("attempt", "rank", "step", "kept")}
+    seconds = {
+        name: steps[name].to_numpy(float) if name in steps else np.full(size, np.nan) for name in SECONDS
+    }
+    text, counts = np.full(size, "", dtype=object), steps["steps"].to_numpy()
+    records = Steps(
+        **columns,
+        counts=counts,
+        samples=counts,
+        seconds=seconds,
+        bins=text,
+        host=text,
+        measured=columns["kept"],
+    )
+    values = {"time": hardware["time_s"].to_numpy(float), "at_s": hardware["at_s"].to_numpy(float)}
+    attempt, rank = hardware["attempt"].to_numpy(), hardware["rank"].to_numpy()
+    points = (read_json(run.metrics) if run.metrics.exists() else {}).get("eval_history", [])
+    return goodput.job_time(
+        SimpleNamespace(
+            usage=gpu_hours.read(run),
+            attempts=read_attempts(run, []),
+            steps=records,
+            samples={"process": Samples("process", attempt, rank, attempt, attempt, values)},
+            curves={"eval_history": msgspec.convert(points, list[CurvePoint])},
+        )  # type: ignore[arg-type]
+    )
 
 
 def test_a_resumed_run_is_divided_without_gap(tmp_path: Path) -> None:
