@@ -5,7 +5,8 @@ slow when, together,
 
     its mean deviation exceeds 3.5 robust standard deviations of the other ranks' means (1.4826 MAD),
     its mean exceeds the median of the others by more than 3 %,
-    the same 3 % holds in at least 60 % of the windows of the run, and
+    the same 3 % holds in at least 60 % of the windows of the run,
+    the interval of its mean deviation excludes 0, and
     either it, or its node, is last more often than equal ranks are (binomial test, Benjamini and Hochberg
     1995), and Student's t on as many independent steps as the correlated ones are worth excludes 0,
     or its mean deviation exceeds twelve standard deviations of its jitter: few independent steps show that.
@@ -200,6 +201,7 @@ def _slow(own_s: Floats, nodes: Sequence[NDArray[np.intp]]) -> NDArray[np.bool_]
     spread_s = np.maximum(_spread_of_others(means), _LEAST_SCALE * np.abs(usual))
     stands_out = (means - usual > LARGEST_Z * spread_s) & (means > (1 + LEAST_EXCESS) * usual)
     stands_out &= _windows(own_s) >= LEAST_WINDOWS
+    stands_out[stands_out] = [(mean_interval(row).low or 0.0) > 0 for row in deviation[stands_out]]
     if not stands_out.any():
         return stands_out
     lag_1 = correlation(deviation)
