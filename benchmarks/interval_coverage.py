@@ -2,8 +2,8 @@
 
 Simulated experiments with known truth: step times are an AR(1) process of 3 % variation with 2 % long steps,
 and repeats differ by 1 %. Goals: 95 % intervals over repeats cover in 93 to 97 % of experiments, and within a
-run in 90 % or more; equal configurations are called different in at most 5 %; a stationary run of 200 steps
-or more is refused in at most 2 %; of equal ranks with correlated jitter, one is named in at most 5 % of runs.
+run in 90 % or more; equal configurations are called different in at most 5 %; a stationary run is refused
+in at most 5 %; of equal ranks with correlated jitter, one is named in at most 5 % of runs.
 """
 
 from __future__ import annotations
