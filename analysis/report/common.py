@@ -55,13 +55,13 @@ def interval_basis(estimates: Iterable[Estimate | None]) -> str:
 def size_columns(study: Study) -> list[Column]:
     """Columns that name a point."""
     heads = [Column("curve", "configuration", key=True)] if len(study.curves) > 1 else []
-    shapes = [Column("shape", "nodes x per node", key=True)] if _has_shapes(study) else []
+    shapes = [Column("shape", "nodes x per node", key=True)] if has_shapes(study) else []
     return [*heads, Column("size", unit_name(study.curves), "count", key=True), *shapes]
 
 
 def size_values(study: Study, curve: Curve, point: Point) -> list[Value]:
     """Values of `size_columns`."""
-    shape = [point.shape] if _has_shapes(study) else []
+    shape = [point.shape] if has_shapes(study) else []
     return [*([curve.label] if len(study.curves) > 1 else []), point.size, *shape]
 
 
@@ -71,7 +71,7 @@ def unit_name(curves: Iterable[Curve]) -> str:
     return f"{units.pop()}s" if len(units) == 1 else "GPUs or ranks"
 
 
-def _has_shapes(study: Study) -> bool:
+def has_shapes(study: Study) -> bool:
     """Whether points of one size differ in their shape."""
     return any(len(curve.line) < len(curve.points) for curve in study.curves)
 

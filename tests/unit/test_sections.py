@@ -21,6 +21,7 @@ from analysis.report.sections import (
     build_all,
     communication,
     composition,
+    scaling,
     traffic,
     training,
 )
@@ -296,3 +297,20 @@ def test_tables_in_json_have_raw_values_with_interval_and_repeats(tmp_path: Path
     assert set(efficiency) == {"value", "low", "high", "repeats", "basis"}
     assert 0 < efficiency["low"] < efficiency["value"] < efficiency["high"] < 1
     assert scaling["sources"][1] == ["n2x1-r0", "n2x1-r1", "n2x1-r2"]
+
+
+def test_scaling_marks_the_first_full_node_and_other_shapes_of_a_size(tmp_path: Path) -> None:
+    for nodes, gpus in ((1, 4), (1, 8), (2, 4), (2, 8)):
+        fake_run(
+            tmp_path / "s" / f"n{nodes}-g{gpus}",
+            nodes=nodes,
+            gpus_per_node=gpus,
+            axes={"resources.nodes": nodes, "resources.gpus_per_node": gpus},
+            overrides={"device": "NVIDIA H100"},
+        )
+    section = scaling.build(study_of(tmp_path / "s"))
+    assert section is not None
+    axes = section.figures[0].drawn.axes[0]
+    assert [8, 8] in [list(line.get_xdata()) for line in axes.lines]
+    assert [4, 8, 16] in [list(line.get_xdata()) for line in axes.lines]
+    assert [row[:2] for row in section.tables[0].rows] == [[4, "1x4"], [8, "2x4"], [8, "1x8"], [16, "2x8"]]

@@ -11,6 +11,7 @@ from analysis.draw.style import Axis
 from analysis.report import scaling_text
 from analysis.report.common import (
     all_points,
+    has_shapes,
     interval_basis,
     point_name,
     sentence,
@@ -78,7 +79,7 @@ def _conclusion(study: Study) -> str:
 def _table(study: Study) -> Table:
     columns = [
         *size_columns(study),
-        Column("ranks", "ranks", "count"),
+        *([] if has_shapes(study) else [Column("shape", "nodes x per node")]),
         Column("step_s", "step", "s", "step-time"),
         Column("samples_per_s", "throughput", "samples/s", "throughput"),
         Column("speedup", "speed-up", "ratio", "speed-up"),
@@ -94,7 +95,7 @@ def _table(study: Study) -> Table:
         rows.append(
             [
                 *size_values(study, curve, point),
-                point.world_size,
+                *([] if has_shapes(study) else [point.shape]),
                 point.step_s,
                 point.samples_per_s,
                 speedup,
@@ -147,7 +148,10 @@ def _throughput_figure(study: Study, curves: Sequence[Curve]) -> Figure:
     lowest = max(lowest, min(typical) / 2)
     ends = (0.85 * lowest, 1.15 * highest) if x.log else (0.0, 1.05 * highest)
     y = Axis("throughput (samples/s)", *ends, log=x.log)
-    shown = [_points(curve, [(point, point.samples_per_s) for point in curve.points]) for curve in curves]
+    ideals += _full_nodes(curves, y)
+    shown = [
+        each for c in curves for each in _points(c, [(point, point.samples_per_s) for point in c.points])
+    ]
     alt = "Throughput by size, with the ideal line. " + _in_words(
         curves, lambda point: rate(point.samples_per_s.value)
     )
@@ -157,13 +161,10 @@ def _throughput_figure(study: Study, curves: Sequence[Curve]) -> Figure:
 
 def _efficiency_figure(study: Study, curves: Sequence[Curve]) -> Figure:
     x = _size_axis(curves)
-    shown = [
-        _points(
-            curve,
-            [(point, _drawn(curve, point, value)) for point in curve.points if (value := point.efficiency)],
-        )
-        for curve in curves
-    ]
+    shown: list[Points] = []
+    for curve in curves:
+        known = [(point, point.efficiency) for point in curve.points if point.efficiency]
+        shown += _points(curve, [(point, _drawn(point, value)) for point, value in known])
     values = [value for each in shown for value in each.estimates]
     typical = max([1.0, *(value.value for value in values)])
     highest = min(max([typical, *(value.high or 0.0 for value in values)]), 1.4 * typical)
@@ -172,19 +173,34 @@ def _efficiency_figure(study: Study, curves: Sequence[Curve]) -> Figure:
     alt = "Efficiency by size. " + _in_words(
         curves, lambda point: percent(point.efficiency.value, 0) if point.efficiency else ""
     )
-    drawing = partial(points, shown, x, y, [ideal], emulated=study.emulated)
+    drawing = partial(points, shown, x, y, [ideal, *_full_nodes(curves, y)], emulated=study.emulated)
     return Figure("efficiency", "Efficiency", drawing, alt, data="scaling")
 
 
-def _drawn(curve: Curve, point: Point, efficiency: Estimate) -> Estimate:
+def _drawn(point: Point, efficiency: Estimate) -> Estimate:
     """That of the base is exact."""
     return replace(efficiency, low=1.0, high=1.0) if point.is_base else efficiency
 
 
-def _points(curve: Curve, values: Sequence[tuple[Point, Estimate]]) -> Points:
-    sizes = [float(point.size) for point, _ in values]
-    titles = [_tooltip(curve, point) for point, _ in values]
-    return Points(curve.label, sizes, [value for _, value in values], titles)
+def _points(curve: Curve, values: Sequence[tuple[Point, Estimate]]) -> list[Points]:
+    """The line of a curve, and beside it the other shapes of its sizes."""
+
+    def of(values: Sequence[tuple[Point, Estimate]], label: str, *, joined: bool) -> Points:
+        sizes = [float(point.size) for point, _ in values]
+        titles = [_tooltip(curve, point) for point, _ in values]
+        return Points(label, sizes, [value for _, value in values], titles, joined)
+
+    shapes = {point.shape for point in curve.line}
+    beside = [each for each in values if each[0].shape not in shapes]
+    line = [each for each in values if each[0].shape in shapes]
+    found = [of(line, curve.label, joined=True)]
+    return found + ([of(beside, f"{curve.label}, other shapes", joined=False)] if beside else [])
+
+
+def _full_nodes(curves: Sequence[Curve], y: Axis) -> list[Guide]:
+    """A vertical line where the first node is full."""
+    sizes = sorted({curve.node_size for curve in curves if curve.node_size})
+    return [Guide((size, size), (y.low, y.high), "first node full") for size in sizes]
 
 
 def _size_axis(curves: Sequence[Curve]) -> Axis:
