@@ -178,7 +178,7 @@ class Study:
     def job_times(self) -> Mapping[str, JobTime]:
         """Time of each started run by path, excluded ones too, in the order of `runs`; without scripts that
         record no steps."""
-        paths = self.runs.loc[self.runs["state"] != "running", "path"]
+        paths = self.runs.loc[(self.runs["state"] != "running") & ~self.runs["own_script"], "path"]
         times = {path: job_time(self.run(path)) for path in paths}
         return {path: time for path, time in times.items() if time is not None}
 
