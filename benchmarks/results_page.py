@@ -50,8 +50,8 @@ _UNMEASURED = {
 """Rows for the sizes that are not measured: the run, and its goal, of which runs of `make gpu` are a part."""
 _SCALING_MISSING = """
 Not measured: on up to 8 GPUs of one machine `python -m benchmarks.gpu --limit-s 3600`; on several nodes
-`python submit.py sweep sweeps/production.yaml --nodes 1 2 4 8 --gpus-per-node 8`, and
-`sweeps/large-model.yaml` for FSDP ([sweeps](submitting.md)).
+`python submit.py sweep sweeps/resnet50-ddp.yaml --gpus 1 2 4 8 16 32 64` and
+`python submit.py sweep sweeps/gpt-1.3b-fsdp.yaml --gpus 8 16 32 64`, whose reports have the rows.
 """
 _STRATEGIES = """
 Not measured: `python -m benchmarks.gpu --limit-s 3600` on a node with several GPUs, which trains GPT-2 124M
