@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from analysis.read.frames import load
+from analysis.study import make_study
 from disttrain.records.json_files import read_json
-from tests.support.fake_runs import fake_sweep
+from tests.support.fake_runs import fake_run, fake_sweep
 
 HUGE = 10**400
 
@@ -73,21 +75,56 @@ def test_a_negative_phase_or_figures_that_contradict_each_other_set_their_run_as
     assert note in row["note"]
 
 
-def test_no_corrupt_value_of_a_record_ends_the_reading(tmp_path: Path) -> None:
-    sweep = fake_sweep(tmp_path, nodes=(1, 2), repeats=1)
-    files = sorted(sweep.glob("*/*.json"))
+def test_no_corrupt_value_of_a_record_ends_the_study(tmp_path: Path) -> None:
+    """Records, step records and samples: the other run counts, and no figure of either changes unsaid."""
+    for nodes in (1, 2):
+        fake_run(tmp_path / "s" / f"n{nodes}", nodes=nodes, steps=40, all_ranks=True)
+    names = ["samples_per_s", "step_s", "nodes", "world_size", "global_batch_size"]
+    truth = load([tmp_path / "s"]).set_index("path")[names].astype(float)
+    files = sorted(path for path in (tmp_path / "s").glob("*/**/*.json*"))
     choose = random.Random(2)
     values = [math.nan, math.inf, 0, -1, 1e13, HUGE, "x", None, [], {}, True]
-    for _ in range(150):
+    for _ in range(40):
         path = choose.choice(files)
         text = path.read_text()
-        content = json.loads(text)
-        path.write_text(
-            json.dumps(changed(content, choose.choice([*places(content)]), choose.choice(values)))
-        )
-        runs = load([sweep])
+        lines = text.splitlines() if path.suffix == ".jsonl" else [text]
+        line = choose.randrange(len(lines))
+        content = json.loads(lines[line])
+        lines[line] = json.dumps(changed(content, choose.choice([*places(content)]), choose.choice(values)))
+        path.write_text("\n".join(lines) + "\n")
+        study = make_study(load([tmp_path / "s"]))
+        assert study.caveats is not None
+        assert study.job_times is not None
         path.write_text(text)
-        assert runs.loc[runs["path"] != str(path.parent), "included"].all()
-        kept = runs[runs["included"]]
-        assert kept["samples_per_s"].between(1e-9, 1e12).all()
-        assert (kept["world_size"] >= 1).all()
+        included = study.included.set_index("path")[names].astype(float)
+        assert {run for run in truth.index if not str(path).startswith(run)} <= {*included.index}
+        assert np.allclose(included, truth.loc[included.index], rtol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("change", "note"),
+    [
+        ({"compute_s": 0.5}, "phases do not sum to step_s in step 20 of rank 0"),
+        ({"step_s": -1.0}, "step_s is -1 in step 20 of rank 0"),
+        ({"input_s": 1e13}, "input_s is 1e+13 in step 20 of rank 0"),
+    ],
+)
+def test_impossible_step_records_set_their_run_aside(
+    tmp_path: Path, change: dict[str, float], note: str
+) -> None:
+    run = fake_run(tmp_path / "s" / "run")
+    path = run.attempt(0).steps(0)
+    lines = path.read_text().splitlines()
+    lines[19] = json.dumps(json.loads(lines[19]) | change)
+    path.write_text("\n".join(lines) + "\n")
+    (row,) = load([tmp_path / "s"]).to_dict("records")
+    assert (row["included"], row["note"]) == (False, f"step records are impossible: {note}")
+
+
+def test_step_records_of_another_duration_than_the_metrics_set_their_run_aside(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "s" / "run", mean_s=0.2)
+    other = fake_run(tmp_path / "t" / "run")
+    other.metrics.rename(run.metrics)
+    (row,) = load([tmp_path / "s"]).to_dict("records")
+    assert not row["included"]
+    assert "the mean measured step is 0.2" in row["note"]
