@@ -63,6 +63,7 @@ class Guide:
     xs: tuple[float, float]
     ys: tuple[float, float]
     label: str = "ideal"
+    dashes: tuple[float, float] = (6, 4)
 
 
 @styled
@@ -83,13 +84,14 @@ def points(
     """
     several = len(curves) > 1
     legend = [LegendItem(each.label, curve_colour(at), key=each.label) for at, each in enumerate(curves)]
-    ideal = [LegendItem(label, "faint", True, (6, 4)) for label in dict.fromkeys(g.label for g in guides)]
+    ideal = [LegendItem(*each) for each in dict.fromkeys((g.label, "faint", True, g.dashes) for g in guides)]
     shown = (legend if several else []) + [item for item in ideal if item.label]
     axes = panel(HEIGHT, x, y, shown, emulated=emulated)
     if band:
         axes.axhspan(*band, color=COLOURS["faint"], alpha=0.18, linewidth=0)
     for guide in guides:
-        axes.plot(guide.xs, guide.ys, color=COLOURS["faint"], linewidth=1.2, dashes=(5, 3.3))
+        dashes = [length / 1.2 for length in guide.dashes]
+        axes.plot(guide.xs, guide.ys, color=COLOURS["faint"], linewidth=1.2, dashes=dashes)
     for at, each in enumerate(curves):
         _curve(axes, each, COLOURS[curve_colour(at)], MARKERS[at % len(MARKERS)])
     return figure_of(axes)
