@@ -78,11 +78,6 @@ class Study:
         return {run.path: run for run in runs_of(self.runs)}
 
     @cached_property
-    def frames(self) -> frames.Frames:
-        """Steps and hardware samples of all runs."""
-        return frames.frames(self.runs)
-
-    @cached_property
     def included(self) -> pd.DataFrame:
         """Runs that count in the figures."""
         return self.runs[self.runs["included"]]
@@ -227,11 +222,15 @@ class Study:
         return [row for row in self._rows_of_sweeps.get(curve.sweep, ()) if row["run"] in names]
 
     @cached_property
+    def rows(self) -> Sequence[dict[str, Any]]:
+        """Rows of `runs`. Sections read them for each point of each curve."""
+        return [{str(key): value for key, value in row.items()} for row in self.runs.to_dict("records")]
+
+    @cached_property
     def _rows_of_sweeps(self) -> Mapping[str, list[dict[str, Any]]]:
-        """Rows of `runs` by sweep. Sections read them for each point of each curve."""
         found: dict[str, list[dict[str, Any]]] = {}
-        for row in self.runs.to_dict("records"):
-            found.setdefault(row["sweep"], []).append({str(key): value for key, value in row.items()})
+        for row in self.rows:
+            found.setdefault(row["sweep"], []).append(row)
         return found
 
 

@@ -104,8 +104,9 @@ def step_times_s(runs: pd.DataFrame) -> dict[RunId, Floats]:
 def losses(runs: pd.DataFrame) -> pd.DataFrame:
     """Loss curves of the included runs: sweep, run, split (train or valid), step, loss, bits_per_byte."""
     rows = [
-        (*_names(run), split, point.step, point.loss, point.metrics.get("bits_per_byte"))
+        (*names, split, point.step, point.loss, point.metrics.get("bits_per_byte"))
         for run in _included(runs)
+        for names in [_names(run)]
         for split, name in (("train", "loss_history"), ("valid", "eval_history"))
         for point in run.curves[name]
     ]
@@ -115,8 +116,8 @@ def losses(runs: pd.DataFrame) -> pd.DataFrame:
 
 def gradient_norms(runs: pd.DataFrame) -> pd.DataFrame:
     """Gradient norms of the included runs: sweep, run, step, grad_norm (NaN where it is not finite)."""
-    points = ((run, point) for run in _included(runs) for point in run.curves["grad_norm_history"])
-    rows = [(*_names(run), point.step, point.grad_norm) for run, point in points]
+    points = ((_names(run), run.curves["grad_norm_history"]) for run in _included(runs))
+    rows = [(*names, point.step, point.grad_norm) for names, curve in points for point in curve]
     found = pd.DataFrame(rows, columns=["sweep", "run", "step", "grad_norm"])
     return found.astype({"grad_norm": "float64"})
 
@@ -124,8 +125,9 @@ def gradient_norms(runs: pd.DataFrame) -> pd.DataFrame:
 def utilization(runs: pd.DataFrame) -> pd.DataFrame:
     """`samples.utilization_by_step` of the included runs: sweep, run, device, step, utilization."""
     rows = [
-        (*_names(run), device, *values)
+        (*names, device, *values)
         for run in _included(runs)
+        for names in [_names(run)]
         for device, means in utilization_by_step(run.samples).items()
         for values in zip(*means, strict=True)
     ]

@@ -113,26 +113,6 @@ class Steps:
         steps = self.counts[known].sum()
         return float(self.seconds[name][known].sum() / steps) if steps else None
 
-    def by_rank(self, name: str) -> Floats:
-        """Mean seconds of a measured step of each of `measured_ranks`; records without the figure count 0."""
-        rows = np.searchsorted(self.measured_ranks, self.rank[self.measured])
-        seconds = np.nan_to_num(self.seconds[name][self.measured])
-        means: Floats = np.bincount(rows, seconds) / np.bincount(rows, self.counts[self.measured])
-        return means
-
-    def by_step(self, names: Sequence[str]) -> dict[str, Floats]:
-        """Mean of each measured step over the ranks that have the figure, in order, by name; shape (steps,).
-        A figure that no rank has counts as zero seconds; the steps of an aggregate count as equally long."""
-        steps, first, rows = np.unique(self.step[self.measured], return_index=True, return_inverse=True)
-        counts = self.counts[self.measured]
-        means = {}
-        for name in names:
-            seconds = self.seconds[name][self.measured] / counts
-            ranks = np.bincount(rows, ~np.isnan(seconds), steps.size)
-            sums = np.bincount(rows, np.nan_to_num(seconds), steps.size)
-            means[name] = np.repeat(sums / np.maximum(ranks, 1), counts[first])
-        return means
-
     def cube(self, names: Iterable[str], ranks: Sequence[int] | None = None) -> Cube | None:
         """The measured records that all of these ranks have (all of the run by default); None without one."""
         chosen = self.measured if ranks is None else self.measured & np.isin(self.rank, ranks)

@@ -24,6 +24,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.read.differences import run_config
+from analysis.read.steps import Steps
 from analysis.results.culprits import Diagnosis, repeated_culprits
 from analysis.results.curves import Curve, Point
 from analysis.results.phases import Floats
@@ -182,9 +183,8 @@ def compute_state(study: Study, curve: Curve, point: Point) -> ComputeState:
     Ranks of a pipeline have different work, so their seconds do not compare and are left out.
     """
     rows = pd.DataFrame(study.runs_of(curve, point))
-    steps = study.frames.steps
-    steps = steps[steps["measured"] & steps["run"].isin(rows["path"])]
-    hosts = [_hosts(steps[steps["run"] == path], point.world_size) for path in rows["path"]]
+    steps = [study.run(path).steps for path in rows["path"]]
+    hosts = [_hosts(each, point.world_size) for each in steps]
     gpus = [metrics.gpu for run in point.runs if (metrics := study.metrics.get((curve.sweep, run)))]
     clocks = [gpu.sm_clock_ratio_mean for gpu in gpus if gpu is not None and gpu.sm_clock_ratio_mean]
     diagnoses = [study.stragglers[path].diagnosis for path in rows["path"] if path in study.stragglers]
@@ -229,19 +229,23 @@ def slow_in_compute(repeats: Sequence[Diagnosis]) -> dict[int, str]:
     return slow
 
 
-def rank_compute_s(steps: pd.DataFrame, ranks: int) -> Floats | None:
+def rank_compute_s(repeats: Sequence[Steps], ranks: int) -> Floats | None:
     """Mean compute per step of each rank over measured steps of all repeats, in seconds; shape (ranks,).
 
     None unless all ranks have records.
     """
-    sums = steps.groupby("rank")[["compute_s", "steps"]].sum()
-    if len(sums) != ranks or not (sums["steps"] > 0).all():
+    measured = [each.chosen(each.measured) for each in repeats]
+    rank = np.concatenate([each.rank for each in measured])
+    seconds = np.nan_to_num(np.concatenate([each.seconds["compute_s"] for each in measured]))
+    counts = np.bincount(rank, np.concatenate([each.counts for each in measured]), ranks)
+    if counts.size != ranks or not (counts > 0).all():
         return None
-    return (sums["compute_s"] / sums["steps"]).to_numpy(dtype=np.float64)
+    means: Floats = np.bincount(rank, seconds, ranks) / counts
+    return means
 
 
-def _hosts(steps: pd.DataFrame, ranks: int) -> int:
+def _hosts(steps: Steps, ranks: int) -> int:
     """Hosts of one attempt of a run, the most of all attempts; 0 unless the hosts of all ranks are known."""
-    attempts = steps.assign(host=steps["host"].astype(str)).groupby("attempt")
-    known = [len(set(rows["host"])) for _, rows in attempts if rows["rank"].nunique() == ranks]
-    return 0 if (steps["host"] == "").any() else max(known, default=0)
+    attempts = [steps.measured & (steps.attempt == number) for number in np.unique(steps.attempt)]
+    known = [set(steps.host[rows]) for rows in attempts if np.unique(steps.rank[rows]).size == ranks]
+    return 0 if (steps.host[steps.measured] == "").any() else max(map(len, known), default=0)

@@ -28,8 +28,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-import pandas as pd
+import numpy as np
 
+from analysis.read.steps import Steps
 from analysis.results.waiting import straggler_loss
 from analysis.stats.estimates import Estimate, Floats, geometric_mean, ratio
 
@@ -37,10 +38,11 @@ FACTORS = ("persistent_balance", "transient_balance", "host", "transfer")
 """Factors of the parallel efficiency, in the order of the formula."""
 SCALING = "computation_scaling"
 EFFICIENCY = "parallel_efficiency"
+_HOST = ("input_s", "checkpoint_s", "other_s")
 
 
 @dataclass(frozen=True)
-class RankSteps:
+class UsefulTime:
     """Times of all ranks of a run over the same records, in seconds."""
 
     useful_s: Floats
@@ -58,36 +60,24 @@ class RankSteps:
         return float(self.useful_s.mean(axis=0).sum()) / self.steps
 
 
-def rank_steps(steps: pd.DataFrame) -> RankSteps | None:
-    """The measured steps of one run that all its ranks recorded.
-
-    Args:
-        steps: rows of one run in `Frames.steps`.
-
-    Returns:
-        None without such steps, or where waiting and transfer were not measured.
-    """
-    rows = steps[steps["measured"]]
-    if rows.empty or (rows["rank"].nunique() > 1 and rows["comm_exposed_s"].isna().all()):
-        return None
-    if rows["compute_s"].isna().all():
+def useful_time(steps: Steps) -> UsefulTime | None:
+    """The measured steps that all ranks recorded; None without one, or where waiting and transfer were not
+    measured."""
+    cube = steps.cube(("step_s", "compute_s", "optimizer_s", *_HOST))
+    exposed_s, ranks = steps.seconds["comm_exposed_s"][steps.measured], steps.measured_ranks.size
+    if cube is None or (ranks > 1 and np.isnan(exposed_s).all()):
         return None
     # Ingested runs may lack a phase; its time is then part of another one.
-    useful = rows["compute_s"] + rows["optimizer_s"].fillna(0.0)
-    host = rows[["input_s", "checkpoint_s", "other_s"]].sum(axis="columns")
-    table = pd.DataFrame(
-        {"useful": useful, "host": host, "whole": rows["step_s"], "steps": rows["steps"]}
-    ).assign(rank=rows["rank"], step=rows["step"])
-    wide = table.pivot_table(index="rank", columns="step")
-    complete = wide["useful"].columns[wide["useful"].notna().all(axis=0)]
-    if complete.empty:
+    useful = cube.seconds["compute_s"] + np.nan_to_num(cube.seconds["optimizer_s"])
+    host = np.sum([np.nan_to_num(cube.seconds[name]) for name in _HOST], axis=0)
+    whole = np.isfinite(useful).all(axis=0)
+    if not whole.any():
         return None
-    parts = {name: wide[name][complete].to_numpy() for name in ("useful", "host", "whole")}
-    count = int(wide["steps"][complete].iloc[0].sum())
-    return RankSteps(parts["useful"], parts["host"], parts["whole"].mean(axis=0), count)
+    step_s = cube.seconds["step_s"][:, whole].mean(axis=0)
+    return UsefulTime(useful[:, whole], host[:, whole], step_s, int(cube.counts[whole].sum()))
 
 
-def factors(run: RankSteps) -> dict[str, float]:
+def factors(run: UsefulTime) -> dict[str, float]:
     """The factors of `FACTORS`, after their product `parallel_efficiency`.
 
     Of aggregated records the transient balance counts only differences that outlast an aggregate. Of equal
@@ -111,7 +101,7 @@ def factors(run: RankSteps) -> dict[str, float]:
     return {EFFICIENCY: chain[0] / chain[-1], **dict(zip(FACTORS, values, strict=True))}
 
 
-def over_repeats(runs: Sequence[RankSteps]) -> dict[str, Estimate]:
+def over_repeats(runs: Sequence[UsefulTime]) -> dict[str, Estimate]:
     """`factors` as geometric means over repeats, whose products stay products; no interval exceeds 1, as no
     factor does but by errors of measurement."""
     values = [factors(run) for run in runs]
@@ -122,7 +112,7 @@ def over_repeats(runs: Sequence[RankSteps]) -> dict[str, Estimate]:
     }
 
 
-def computation_scaling(runs: Sequence[RankSteps], base: Sequence[RankSteps], work: float) -> Estimate:
+def computation_scaling(runs: Sequence[UsefulTime], base: Sequence[UsefulTime], work: float) -> Estimate:
     """Useful time of a step that the base predicts / useful time of the runs.
 
     Args:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -196,10 +195,19 @@ def _threshold(count: int) -> float:
     return float(t_quantile(count - 2, 1 - LEVEL / len(_shapes(count)[0])))
 
 
+def _medians(series: Floats, count: int) -> Floats:
+    """Of the blocks of `np.array_split`, of which the first may be longer by one."""
+    size, longer = divmod(series.size, count)
+    parts = np.split(series, [longer * (size + 1)])
+    shapes = ((longer, size + 1), (count - longer, size))
+    medians = [np.median(part.reshape(shape), axis=1) for part, shape in zip(parts, shapes, strict=True)]
+    return np.concatenate(medians)
+
+
 def _plain_changes(series: Floats) -> Floats:
     """The change of each step by changes that are plain in twelve blocks."""
     parts = np.array_split(series, 12)
-    blocks, sizes = np.array([np.median(part) for part in parts]), [part.size for part in parts]
+    blocks, sizes = _medians(series, 12), [part.size for part in parts]
     changes = np.zeros(12)
     for _ in range(3):
         fit = _fit(blocks - changes)
@@ -211,7 +219,7 @@ def _plain_changes(series: Floats) -> Floats:
 def _change(series: Floats, count: int) -> tuple[Change | None, float]:
     """The largest change of the series in so many blocks, if there is one; and the spread of blocks."""
     edges = np.cumsum([0, *(block.size for block in np.array_split(series, count))])
-    blocks = np.array([np.median(series[a:b]) for a, b in pairwise(edges)])
+    blocks = _medians(series, count)
     fit, usual, threshold = _fit(blocks), float(np.median(series)), _threshold(count)
     if fit.t > threshold and abs(fit.change) > MARGIN * usual:
         parts = _shapes(count)[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.read.frames import load
+from analysis.read.steps import Steps
 from analysis.report.sections import pop
 from analysis.results.compute_loss import (
     ComputeState,
@@ -30,7 +32,7 @@ from analysis.study import Study
 from disttrain.records.json_files import read_json, write_json, write_text
 from disttrain.records.run_directory import RunDir
 from tests.support.fake_runs import fake_run
-from tests.support.straggler_records import delays, generate, seconds_of
+from tests.support.straggler_records import delays, generate, seconds_of, steps_of
 from tests.unit.test_stragglers_section import STEPS, write_run
 
 BASE = ComputeState(1.0, 1, 8, hosts=1, processors=2, on_cpu=True)
@@ -201,6 +203,11 @@ def state_of(study: Study) -> ComputeState:
     return compute_state(study, study.curves[0], study.curves[0].points[-1])
 
 
+def with_steps(study: Study, change: Callable[[Steps], Steps]) -> None:
+    runs = study._runs.values()
+    study.__dict__["_runs"] = {run.path: replace(run, steps=change(run.steps)) for run in runs}
+
+
 def with_records(run: RunDir, attempt: int, ranks: int) -> None:
     source = run.attempt(attempt).steps(0).read_text()
     for rank in range(1, ranks):
@@ -213,9 +220,12 @@ def test_hosts_are_those_of_all_ranks_of_one_attempt(tmp_path: Path) -> None:
     with_records(run, 0, 2)
     study = study_of(tmp_path / "s")
     assert state_of(study).hosts == 2
-    resumed = study.frames.steps.assign(attempt=1, host=study.frames.steps["host"].astype(str) + "b")
-    both = study.frames.steps.assign(host=study.frames.steps["host"].astype(str))
-    study.__dict__["frames"] = replace(study.frames, steps=pd.concat([both, resumed]))
+    first = study.run(str(run.path)).steps
+    twice = np.r_[: first.size, : first.size]
+    resumed = np.arange(twice.size) >= first.size
+    both = first.chosen(twice)
+    both = replace(both, attempt=resumed.astype(np.int16), host=both.host + np.where(resumed, "b", ""))
+    with_steps(study, lambda _: both)
     assert state_of(study).hosts == 2
 
 
@@ -290,10 +300,13 @@ def test_the_state_of_a_size_has_the_measured_steps_of_its_own_runs(tmp_path: Pa
     for nodes in (1, 2):
         fake_run(tmp_path / "s" / f"n{nodes}", nodes=nodes)
     study = study_of(tmp_path / "s")
-    steps = study.frames.steps
-    steps = steps.assign(compute_s=np.where(steps["measured"], steps["steps"] * 0.05, 9.0))
-    assert not steps["measured"].all()
-    study.__dict__["frames"] = replace(study.frames, steps=steps)
+
+    def slow_warmup(steps: Steps) -> Steps:
+        assert not steps.measured.all()
+        compute_s = np.where(steps.measured, steps.counts * 0.05, 9.0)
+        return replace(steps, seconds={**steps.seconds, "compute_s": compute_s})
+
+    with_steps(study, slow_warmup)
     (curve,) = study.curves
     point = curve.points[0]
     state = compute_state(study, curve, point)
@@ -301,7 +314,7 @@ def test_the_state_of_a_size_has_the_measured_steps_of_its_own_runs(tmp_path: Pa
     assert state.rank_compute_s == pytest.approx([0.05])
     unmeasured = replace(point, composition=point.composition | {"compute_s": None})
     assert compute_state(study, curve, unmeasured).compute_s == 0.0
-    study.__dict__["frames"] = replace(study.frames, steps=steps[~steps["measured"]])
+    with_steps(study, lambda steps: steps.chosen(~steps.measured))
     state = compute_state(study, curve, point)
     assert (state.hosts, state.rank_compute_s) == (None, None)
 
@@ -310,17 +323,18 @@ def test_a_rank_without_a_known_host_hides_the_number_of_hosts(tmp_path: Path) -
     fake_run(tmp_path / "s" / "n1", hosts=["c00"])
     study = study_of(tmp_path / "s")
     assert state_of(study).hosts == 1
-    study.__dict__["frames"] = replace(study.frames, steps=study.frames.steps.assign(host=""))
+    with_steps(study, lambda steps: replace(steps, host=np.full(steps.size, "", dtype=object)))
     assert state_of(study).hosts is None
 
 
 def test_compute_of_a_rank_is_that_of_a_step_and_needs_all_ranks() -> None:
-    steps = pd.DataFrame({"rank": [0, 0, 1], "compute_s": [0.2, 0.6, 0.3], "steps": [1, 3, 1]})
-    found = rank_compute_s(steps, 2)
+    rows = {"rank": [0, 0, 1], "compute_s": [0.2, 0.6, 0.3], "steps": [1, 3, 1]}
+    steps = pd.DataFrame(rows).assign(attempt=0, step=[1, 2, 1], kept=True, measured=True)
+    found = rank_compute_s([steps_of(steps)], 2)
     assert found is not None
     assert list(found) == pytest.approx([0.2, 0.3])
-    assert rank_compute_s(steps, 3) is None
-    assert rank_compute_s(steps.assign(steps=[1, 3, 0]), 2) is None
+    assert rank_compute_s([steps_of(steps)], 3) is None
+    assert rank_compute_s([steps_of(steps.assign(steps=[1, 3, 0]))], 2) is None
 
 
 def repeat_of(seed: int, slow: dict[str, list[int]], slow_s: float = 0.05) -> Diagnosis:

@@ -19,7 +19,7 @@ ORDER = 6
 def build(study: Study) -> Section | None:
     """None without the result of a benchmark."""
     results: dict[str, CommBench] = {}
-    for row in study.runs.to_dict("records"):
+    for row in study.rows:
         run = RunDir(Path(row["path"]))
         if run.comm_bench.exists():
             try:

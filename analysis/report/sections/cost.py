@@ -166,9 +166,7 @@ def _usage(study: Study, used: Sequence[RunCost]) -> str:
 
 def _runs_with_idle_gpus(study: Study, used: Sequence[RunCost]) -> Iterator[RunCost]:
     """Runs whose jobs held GPUs while their ranks ran on processors."""
-    rows = {
-        (row["sweep"], row["run"]): row for row in study.runs.to_dict("records") if row["device"] == "cpu"
-    }
+    rows = {(row["sweep"], row["run"]): row for row in study.rows if row["device"] == "cpu"}
     for run in used:
         row = rows.get((run.sweep, run.run))
         if run.unit == "GPU-hours" and row is not None and run_config(row).get("resources.gpus_per_node"):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pandas as pd
-
 from analysis.report import common
 from analysis.report.section import Column, Section, Value
 from analysis.report.sentences import say
@@ -12,10 +10,10 @@ from analysis.results.pop import (
     EFFICIENCY,
     FACTORS,
     SCALING,
-    RankSteps,
+    UsefulTime,
     computation_scaling,
     over_repeats,
-    rank_steps,
+    useful_time,
 )
 from analysis.study import Study
 from analysis.units import percent
@@ -34,16 +32,14 @@ NAMES = {
 
 def build(study: Study) -> Section | None:
     """None if no size has the step records of all its ranks."""
-    steps = study.frames.steps
-    by_run = dict(list(steps[steps["measured"]].groupby("run", observed=True)))
     rows: list[tuple[Curve, Point, list[Value]]] = []
     lowest = []
     for curve, point in common.all_points(study):
-        runs = _repeats(study, curve, point, by_run)
+        runs = _repeats(study, curve, point)
         if not runs:
             continue
         base = curve.base
-        before = _repeats(study, curve, base, by_run) if base is not None and base is not point else []
+        before = _repeats(study, curve, base) if base is not None and base is not point else []
         factors = {name: common.of_steps(point, value) for name, value in over_repeats(runs).items()}
         scaling = base and before and computation_scaling(runs, before, point.work_ratio(base))
         rows.append((curve, point, [*factors.values(), common.of_steps(point, scaling) if scaling else None]))
@@ -61,13 +57,12 @@ def build(study: Study) -> Section | None:
     )
 
 
-def _repeats(study: Study, curve: Curve, point: Point, by_run: dict[str, pd.DataFrame]) -> list[RankSteps]:
-    """Rank steps of the repeats of a point; empty if one of them has none, or for stages of a pipeline, whose
+def _repeats(study: Study, curve: Curve, point: Point) -> list[UsefulTime]:
+    """Times of the repeats of a point; empty if one of them has none, or for stages of a pipeline, whose
     work differs."""
     runs = []
     for row in study.runs_of(curve, point):
-        steps = by_run.get(row["path"])
-        run = None if steps is None or row["strategy"] == "pipeline" else rank_steps(steps)
+        run = None if row["strategy"] == "pipeline" else useful_time(study.run(row["path"]).steps)
         if run is None or len(run.useful_s) != point.world_size:
             return []
         runs.append(run)

@@ -41,7 +41,7 @@ def build(study: Study) -> Section | None:
     for overlap in study.overlaps:
         for run in overlap.runs:
             overlaps.setdefault(str(run), []).append(overlap)
-    rows = [_row(study, row, overlaps.get(row["path"], [])) for row in study.runs.to_dict("records")]
+    rows = [_row(study, row, overlaps.get(row["path"], [])) for row in study.rows]
     left = len(study.runs) - len(study.included)
     conclusion = f"{plural(len(study.included), 'run')} in the figures"
     conclusion += f", {left} left out, with the reason." if left else "."
