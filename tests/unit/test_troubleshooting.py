@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+SENTENCES = ROOT / "analysis" / "report" / "templates" / "sentences.j2"
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
 OTHERS = ("PyTorch", "shell", "show")
 """Sources of messages that are not in a string of this project; `show` prints names of phases."""
@@ -42,6 +43,9 @@ def patterns() -> Iterator[re.Pattern[str]]:
                 continue
             if sum(len(part) for part in parts if part) >= LEAST:
                 yield re.compile("".join(".+" if part is None else re.escape(part) for part in parts))
+    for text in re.split(r"{[{%#].*?[%#}]}", SENTENCES.read_text()):
+        if len(text.strip()) >= LEAST:
+            yield re.compile(re.escape(text.strip().rstrip(".")))
 
 
 PATTERNS = list(patterns())
