@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.results import targets
 from analysis.read.frames import load
 from analysis.read.load import load_runs
 from analysis.read.run import Run
 from analysis.read.steps import Steps, choose_measured
+from analysis.results import targets
 from analysis.step_statistics import step_statistics
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, read_jsonl, write_json, write_text
