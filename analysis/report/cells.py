@@ -75,11 +75,11 @@ def _estimate(value: Estimate, unit: Unit) -> Cell:
 
 
 def _duration(value: Estimate, largest_s: float) -> Cell:
-    """Value and interval in the unit of the longest of them: `0.458 ms [0, 11.4]`."""
+    """Value and interval in the unit of their column, or else of their longest: `0.458 ms [0, 11.4]`."""
     known = [units.resolved_s(each or 0.0) for each in (value.value, value.low, value.high)]
     longest_s = max(map(abs, known))
-    if not 0 < longest_s < _SMALL * largest_s:
-        longest_s = max(longest_s, largest_s)
+    if largest_s and not 0 < abs(known[0]) < _SMALL * largest_s:
+        longest_s = largest_s
     factor, unit = units.time_scale(longest_s)
     mean, low, high = (units.number(each * factor) for each in known)
     text, repeats = f"{mean} {unit}", f"n={value.repeats}"

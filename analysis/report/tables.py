@@ -77,15 +77,16 @@ def table_view(table: Table, out: Path | None = None, most_rows: int = MOST_ROWS
     heads: list[Head] = []
     columns: list[list[CellView]] = []
     same: list[str] = []
-    for at, column in enumerate(table.columns):
-        values = [row[at] for row in table.rows[:most_rows]]
-        views = [_cell(value, column, out, _largest(values, column)) for value in values]
-        texts = {view.cell.line for view in views}
-        key = column.key or not at
-        if views and all(row[at] in (None, "") for row in table.rows):
+    shown = [_views(table, at, out, most_rows) for at in range(len(table.columns))]
+    folds = [_is_one_text(table, at, views) for at, views in enumerate(shown)]
+    keys = [column.key or not at for at, column in enumerate(table.columns)]
+    # A table whose columns all have one text keeps them: names of rows alone are no table.
+    folds_any = any(views and not (key or fold) for views, key, fold in zip(shown, keys, folds, strict=True))
+    for column, views, key, fold in zip(table.columns, shown, keys, folds, strict=True):
+        if table.rows and not views:
             continue
-        if len(views) >= _LEAST_ROWS and len(texts) == 1 and not key and column.name not in ALWAYS:
-            same.append(f"{column.heading} {texts.pop()}")
+        if folds_any and fold and not key:
+            same.append(f"{column.heading} {views[0].cell.line.removesuffix('.')}")
             continue
         address = f"details.html#{anchor(column.formula_id)}" if column.formula_id else ""
         heads.append(Head(column.heading, bool(column.unit), address, key))
@@ -100,6 +101,19 @@ def table_view(table: Table, out: Path | None = None, most_rows: int = MOST_ROWS
     rows = [list(row) for row in zip(*columns, strict=True)]
     left_out = max(0, len(table.rows) - most_rows)
     return TableView(" ".join(filter(None, words)), heads, rows, left_out, frozenset(table.emphasized))
+
+
+def _views(table: Table, at: int, out: Path | None, most_rows: int) -> list[CellView]:
+    """Cells of a column; none where no row has a value."""
+    if all(row[at] in (None, "") for row in table.rows):
+        return []
+    column, values = table.columns[at], [row[at] for row in table.rows[:most_rows]]
+    return [_cell(value, column, out, _largest(values, column)) for value in values]
+
+
+def _is_one_text(table: Table, at: int, views: Sequence[CellView]) -> bool:
+    one = len({view.cell.line for view in views}) == 1
+    return len(views) >= _LEAST_ROWS and one and table.columns[at].name not in ALWAYS
 
 
 def _shared_repeats(columns: list[list[CellView]]) -> tuple[str, list[list[CellView]]]:

@@ -33,6 +33,15 @@ def test_columns_of_one_text_are_named_once_but_keys_and_results_stay() -> None:
     assert [head.text for head in view(*rows, columns=columns).heads] == ["size", "ratio"]
     assert view(*rows, columns=columns).words == "Caption. The same in all 3 rows: checkpoint 0 µs."
     assert len(view(*rows[:2], columns=columns).heads) == 3
+    advice = [COLUMNS[0], Column("step_s", "step", "s"), Column("advice", "to try")]
+    words = view(*([i, 1.0 + i, "Measure again."] for i in range(3)), columns=advice).words
+    assert words == "Caption. The same in all 3 rows: to try Measure again."
+
+
+def test_a_table_whose_columns_all_have_one_text_keeps_them() -> None:
+    shown = view(*([size, ONE, TWO] for size in range(3)))
+    assert [head.text for head in shown.heads] == ["size", "a", "b"]
+    assert shown.words == "Caption."
 
 
 def test_a_table_drops_empty_columns_limits_its_rows_and_folds() -> None:
@@ -55,3 +64,5 @@ def test_durations_of_a_column_have_one_unit_but_for_those_below_a_thousandth() 
     rows = [["a", Estimate(0.0291, 0.028, 0.03, 3)], ["b", 0.000578], ["c", 0.0], ["d", 0.00001]]
     texts = [cells[1].cell.text for cells in view(*rows, columns=step).rows]
     assert texts == ["29.1 ms", "0.578 ms", "0 ms", "10.0 µs"]
+    wide = view(["a", 0.0632], ["b", Estimate(0.112, 0.0121, 1.03, 2)], columns=step)
+    assert wide.rows[1][1].cell.line == "112 ms [12.1, 1\N{NARROW NO-BREAK SPACE}030]"

@@ -70,6 +70,8 @@ def _conclusion(study: Study) -> str:
     if len(found) == 1:
         return f"Efficiency is {percent(low, 0)} on {point_name(study, curve, point)}."
     high, best_curve, best = max(found, key=lambda each: each[0])
+    if percent(low, 0) == percent(high, 0):
+        return f"Efficiency is {percent(low, 0)} on all {len(found)} sizes beyond the base."
     return (
         f"Efficiency lies between {percent(low, 0)} ({point_name(study, curve, point)}) and "
         f"{percent(high, 0)} ({point_name(study, best_curve, best)})."
