@@ -20,9 +20,9 @@ from analysis.stats.repeats import repeats_needed, spread_of, two_groups
 from analysis.stats.verdicts import EQUIVALENCE_MARGIN, Verdict, compare, verdicts
 
 STRATEGY = "parallel.strategy"
-
-BASE_STRATEGIES = ("ddp", "dp", "single")
-"""Strategies that others are compared with, the first that the sweep has."""
+PRECISION = "precision.dtype"
+_BASES = ("ddp", "dp", "single", "fp32", "tf32")
+"""Strategies and precisions that others are compared with, the first that the sweep has."""
 
 
 _MESSAGES = ("parallel.ddp.", "parallel.gradient_communication.")
@@ -103,17 +103,19 @@ def unmatched(curves: Sequence[Curve], compared: Sequence[PointComparison]) -> l
     return [curve.label for curve in curves if id(curve) not in known]
 
 
-def strategies(curves: Sequence[Curve], margin: float = EQUIVALENCE_MARGIN) -> list[PointComparison]:
-    """Curves of one sweep that differ in the strategy alone, against the curve of the base strategy."""
+def options(
+    curves: Sequence[Curve], key: str = STRATEGY, margin: float = EQUIVALENCE_MARGIN
+) -> list[PointComparison]:
+    """Curves of one sweep that differ in one option alone, against the curve of its base value."""
     groups: dict[tuple[Any, ...], list[Curve]] = {}
     for curve in curves:
-        if curve.axes.get(STRATEGY) is not None:
-            rest = tuple(sorted((key, str(value)) for key, value in curve.axes.items() if key != STRATEGY))
+        if curve.axes.get(key) is not None:
+            rest = tuple(sorted((name, str(value)) for name, value in curve.axes.items() if name != key))
             groups.setdefault((curve.sweep, curve.emulated, rest), []).append(curve)
     pairs = []
     for group in groups.values():
-        names = [str(curve.axes[STRATEGY]) for curve in group]
-        base = next((name for name in BASE_STRATEGIES if name in names), names[0])
+        names = [str(curve.axes[key]) for curve in group]
+        base = next((name for name in _BASES if name in names), names[0])
         reference = group[names.index(base)]
         pairs += [(curve, reference) for curve in group if curve is not reference]
     return _compared(pairs, margin)
@@ -124,7 +126,7 @@ def configurations(
 ) -> list[PointComparison]:
     """Points of `lead`, the fastest curve, against points of the same shape of the others of its sweep.
 
-    Curves that differ in the strategy alone are left out: `strategies` compares them.
+    Curves that differ in the strategy alone are left out: `options` compares them.
     """
     others = [each for each in curves if each.sweep == lead.sweep and each.emulated == lead.emulated]
     keys = [key for key in lead.axes if key != STRATEGY]

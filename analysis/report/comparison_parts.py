@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from analysis.comparison import PointComparison, repeat_plan
+from analysis.comparison import PointComparison, options, repeat_plan
 from analysis.draw.points import Guide, Points, points
 from analysis.draw.style import Axis
-from analysis.report.common import sources
+from analysis.report.common import all_points, over_repeats, size_table, sources, unit_name
+from analysis.report.run_records import none_if_missing
 from analysis.report.section import Column, Figure, Section, Table, Value
 from analysis.report.sentences import say
+from analysis.results.curves import Curve, Point
 from analysis.stats.verdicts import EQUIVALENCE_MARGIN, Verdict
 from analysis.study import Study
 from analysis.units import interval, times
@@ -106,6 +108,34 @@ def _table(name: str, study: Study, other: Study, compared: Sequence[PointCompar
     return Table(name, caption, columns, rows, links, emphasized)
 
 
+def option_tables(study: Study, name: str, key: str) -> list[Table]:
+    """Throughput, memory, loss and speed-up of each value of a swept option; none where it is not swept."""
+    compared = options(study.curves, key)
+    if not compared:
+        return []
+    bases = " or ".join(dict.fromkeys(str(each.base_curve.axes[key]) for each in compared))
+    ratios: dict[int, Value] = {id(each.base): 1.0 for each in compared}
+    ratios |= {id(each.point): each.ratio for each in compared}
+    columns = [
+        Column("samples_per_s", "throughput", "samples/s", "throughput"),
+        Column("speedup", f"speed-up over {bases}", "ratio", "throughput-ratio"),
+        Column("peak_bytes", "memory", "B", "peak-memory"),
+        Column("train_loss", "training loss", "loss", "loss"),
+        Column("valid_loss", "validation loss", "loss", "loss"),
+    ]
+    rows: list[tuple[Curve, Point, list[Value]]] = []
+    for curve, point in all_points(study):
+        if id(point) in ratios:
+            runs = [] if curve.emulated else study.runs_of(curve, point)  # emulated models learn nothing
+            losses = [
+                over_repeats(point, [none_if_missing(run[name]) for run in runs])
+                for name in ("train_loss", "valid_loss")
+            ]
+            memory = point.peak_memory_bytes
+            rows.append((curve, point, [point.samples_per_s, ratios[id(point)], memory, *losses]))
+    return [size_table(study, name, "Each value of the option, by size; memory of a rank.", columns, rows)]
+
+
 def figure(name: str, title: str, compared: Sequence[PointComparison]) -> Figure | None:
     """Ratio of throughputs by size with the margin of equivalence; None without a pair."""
     if not compared:
@@ -120,12 +150,19 @@ def figure(name: str, title: str, compared: Sequence[PointComparison]) -> Figure
             f"{interval(each.ratio, 1, 2)}, {each.verdict}"
             for each in own
         ]
-        sizes = [float(each.point.world_size) for each in own]
+        sizes = [float(each.point.size) for each in own]
         shown.append(Points(label, sizes, [each.ratio for each in own], titles, joined=False))
-    sizes = sorted({float(each.point.world_size) for each in compared})
+    sizes = sorted({float(each.point.size) for each in compared})
     low = min([1 / 1.1, *(_bound(each, 0.5) for each in compared)])
     high = max([1.1, *(_bound(each, 2.0) for each in compared)])
-    x = Axis("ranks", sizes[0] / 1.3, sizes[-1] * 1.3, True, sizes, "{:,.0f}".format)
+    x = Axis(
+        unit_name(each.curve for each in compared),
+        sizes[0] / 1.3,
+        sizes[-1] * 1.3,
+        True,
+        sizes,
+        "{:,.0f}".format,
+    )
     y = Axis("ratio of throughputs", 0.98 * low, 1.02 * high, form=times)
     drawing = partial(
         points,

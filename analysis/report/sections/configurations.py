@@ -19,7 +19,12 @@ def build(study: Study) -> Section | None:
     if not compared:
         return None
     return comparison_parts.section(
-        "configurations", "Configurations", study, compared, paragraphs=_meanings(study)
+        "configurations",
+        "Configurations",
+        study,
+        compared,
+        paragraphs=_meanings(study),
+        tables=comparison_parts.option_tables(study, "precision_sizes", comparison.PRECISION),
     )
 
 

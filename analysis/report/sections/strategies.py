@@ -12,5 +12,8 @@ ORDER = 40
 
 def build(study: Study) -> Section | None:
     """Ratios of throughput against DDP; None unless a sweep varies `parallel.strategy`."""
-    compared = comparison.strategies(study.curves)
-    return comparison_parts.section("strategies", "Strategies", study, compared) if compared else None
+    compared = comparison.options(study.curves)
+    if not compared:
+        return None
+    tables = comparison_parts.option_tables(study, "strategy_sizes", comparison.STRATEGY)
+    return comparison_parts.section("strategies", "Strategies", study, compared, tables=tables)
