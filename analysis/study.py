@@ -142,6 +142,11 @@ class Study:
         return frames.gradient_norms(self.runs)
 
     @cached_property
+    def communication_ratios(self) -> pd.DataFrame:
+        """Exposed communication / compute by step: the columns of `frames.communication_ratios`."""
+        return frames.communication_ratios(self.runs)
+
+    @cached_property
     def utilization(self) -> pd.DataFrame:
         """Utilization of rank 0's device by step: the columns of `frames.utilization`."""
         return frames.utilization(self.runs)

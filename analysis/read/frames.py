@@ -102,24 +102,33 @@ def step_times_s(runs: pd.DataFrame) -> dict[RunId, Floats]:
 
 
 def losses(runs: pd.DataFrame) -> pd.DataFrame:
-    """Loss curves of the included runs: sweep, run, split (train or valid), step, loss, bits_per_byte."""
+    """Of the included runs: sweep, run, split (train or valid), step, loss, bits_per_byte, accuracy."""
+    metrics = ("bits_per_byte", "accuracy")
     rows = [
-        (*names, split, point.step, point.loss, point.metrics.get("bits_per_byte"))
+        (*names, split, point.step, point.loss, *map(point.metrics.get, metrics))
         for run in _included(runs)
         for names in [_names(run)]
         for split, name in (("train", "loss_history"), ("valid", "eval_history"))
         for point in run.curves[name]
     ]
-    found = pd.DataFrame(rows, columns=["sweep", "run", "split", "step", "loss", "bits_per_byte"])
-    return found.astype({"loss": "float64", "bits_per_byte": "float64"})
+    found = pd.DataFrame(rows, columns=["sweep", "run", "split", "step", "loss", *metrics])
+    return found.astype(dict.fromkeys(("loss", *metrics), "float64"))
 
 
 def gradient_norms(runs: pd.DataFrame) -> pd.DataFrame:
     """Gradient norms of the included runs: sweep, run, step, grad_norm (NaN where it is not finite)."""
-    points = ((_names(run), run.curves["grad_norm_history"]) for run in _included(runs))
-    rows = [(*names, point.step, point.grad_norm) for names, curve in points for point in curve]
-    found = pd.DataFrame(rows, columns=["sweep", "run", "step", "grad_norm"])
-    return found.astype({"grad_norm": "float64"})
+    return _by_step(runs, "grad_norm_history", "grad_norm")
+
+
+def communication_ratios(runs: pd.DataFrame) -> pd.DataFrame:
+    """Exposed communication / compute on rank 0 in the included runs: sweep, run, step, ratio."""
+    return _by_step(runs, "communication_computation_history", "ratio")
+
+
+def _by_step(runs: pd.DataFrame, curve: str, value: str) -> pd.DataFrame:
+    curves = ((_names(run), run.curves[curve]) for run in _included(runs))
+    rows = [(*names, point.step, getattr(point, value)) for names, points in curves for point in points]
+    return pd.DataFrame(rows, columns=["sweep", "run", "step", value]).astype({value: "float64"})
 
 
 def utilization(runs: pd.DataFrame) -> pd.DataFrame:

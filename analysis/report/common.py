@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.draw.bars import Row, Segment, bars, stacked
-from analysis.draw.points import Line
+from analysis.draw.points import Line, lines
 from analysis.draw.style import DASHES, Axis, LegendItem, curve_colour, size_colour
 from analysis.report.section import Column, Figure, RunLink, Table, Value
 from analysis.results.curves import Curve, Point
@@ -120,6 +120,15 @@ def run_lines(study: Study, frame: pd.DataFrame, column: str, *, rings: bool = F
                 values = list(rows["step"]), list(rows[column])
                 lines.append(Line(*values, colour, title, run_key(curve.sweep, run), of_size, rings))
     return lines[:MOST_LINES]
+
+
+def step_figure(
+    study: Study, name: str, title: str, runs: list[Line], y: Axis, extent: str, data: Callable[[], Table]
+) -> Figure:
+    """Lines of runs by optimizer step; `extent` is the range of their values in words."""
+    x = Axis("optimizer step", 0.0, max(max(run.xs) for run in runs))
+    drawing = partial(lines, runs, x, y, run_legend(study), emulated=study.emulated)
+    return Figure(name, title, drawing, f"{title} by optimizer step: {extent}", data=data)
 
 
 def grouped_rows(study: Study, rows: Sequence[tuple[Curve, Point, Sequence[Segment], str]]) -> list[Row]:

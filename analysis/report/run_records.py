@@ -42,6 +42,7 @@ class TrainingQuality(NamedTuple):
     curve: str
     unit: Unit
     size: int
+    shape: str
     repeats: int
     steps: int
     train_loss: float | None
@@ -91,6 +92,7 @@ def training_quality(curve: Curve, included: pd.DataFrame) -> list[TrainingQuali
                         curve=curve.label,
                         unit=curve.unit,
                         size=point.size,
+                        shape=point.shape,
                         repeats=len(runs),
                         steps=int(steps),
                         **means,

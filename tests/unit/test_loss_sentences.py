@@ -64,4 +64,5 @@ def communication() -> list[str]:
         say("communication", **shown, **both, hidden=SHARE, messages=[4]),
         say("communication", **shown, **both, hidden=Estimate(0, None, None, 1), messages=[1, 1]),
         say("communication", **shown | {"unlike": (4.0, "2 nodes")}, **both, hidden=None, messages=[]),
+        say("communication_longest", place="4 nodes"),
     ]

@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from statistics import fmean
 
-from analysis.report.common import all_points, over_repeats, point_name, size_table, stacked_figure
+from analysis.draw.style import Axis
+from analysis.report.common import (
+    RUN_COLUMNS,
+    all_points,
+    frame_table,
+    over_repeats,
+    point_name,
+    run_lines,
+    size_table,
+    stacked_figure,
+    step_figure,
+)
 from analysis.report.section import Column, Figure, Section, Value
 from analysis.report.sentences import say
 from analysis.results.communication import Communication
@@ -13,7 +25,7 @@ from analysis.results.curves import Curve, Point
 from analysis.results.phases import TRANSFER, WAIT
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
-from analysis.units import percent
+from analysis.units import number, percent
 from disttrain.records.communication import CollectiveSummary
 
 ORDER = 90
@@ -62,8 +74,9 @@ def build(study: Study) -> Section | None:
         "Communication",
         _conclusion(study, sizes),
         key=percent(shares[-1].value) if shares else "",
+        paragraphs=[text for text in [_longest(study)] if text],
         tables=tables,
-        figures=_figure(study, sizes),
+        figures=[*_figure(study, sizes), *_ratio_figure(study)],
     )
 
 
@@ -115,6 +128,36 @@ def _conclusion(study: Study, sizes: Sequence[tuple[Communication, _Means]]) -> 
         messages=[summary.count for summary in each.summaries.values()],
         unlike=max(unlike, default=None),
     )
+
+
+def _longest(study: Study) -> str:
+    """The size of the leading curve from which on communication takes longer than each other phase."""
+    curve, first = study.leading_curve, None
+    for point in reversed(curve.line):
+        parts = {name: float(point.phases.array(name).sum()) for name in point.phases.seconds}
+        communication = parts.pop(WAIT, 0.0) + parts.pop(TRANSFER, 0.0)
+        if communication <= max(parts.values(), default=0.0):
+            break
+        first = point
+    return say("communication_longest", point_name(study, curve, first)) if first else ""
+
+
+def _ratio_figure(study: Study) -> list[Figure]:
+    """Exposed communication / compute by step; empty where no run recorded it."""
+    known = study.communication_ratios.dropna(subset=["ratio"])
+    if known.empty:
+        return []
+    high = float(known["ratio"].max())
+    title, columns = (
+        "Communication / compute on rank 0",
+        [*RUN_COLUMNS, Column("step", "step", "count"), Column("ratio", "communication / compute", "number")],
+    )
+    data = partial(frame_table, "communication_ratios", f"{title} by step.", columns, known)
+    y = Axis("communication / compute", 0.0, 1.05 * high or 1.0)
+    extent = f"{number(float(known['ratio'].min()))} to {number(high)}"
+    return [
+        step_figure(study, "communication_ratios", title, run_lines(study, known, "ratio"), y, extent, data)
+    ]
 
 
 def _figure(study: Study, sizes: Sequence[tuple[Communication, _Means]]) -> list[Figure]:

@@ -1,20 +1,18 @@
-"""Training: loss and gradient norm by step, and what the runs reached."""
+"""Training: loss, and accuracy or gradient norm, by step, and what the runs reached."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import pandas as pd
 
-from analysis.draw.points import Line, lines
 from analysis.draw.style import Axis
-from analysis.report.common import RUN_COLUMNS, frame_table, run_legend, run_lines
+from analysis.report.common import RUN_COLUMNS, all_points, frame_table, point_name, run_lines, step_figure
 from analysis.report.run_records import TrainingQuality, training_quality
 from analysis.report.section import Column, Figure, Section, Table, Value
 from analysis.report.sentences import say
 from analysis.study import Study
-from analysis.units import number, plural
+from analysis.units import number, percent
 
 ORDER = 160
 
@@ -36,7 +34,7 @@ def build(study: Study) -> Section | None:
     if study.included["emulated"].all():
         losses = []  # emulated models learn nothing
     ends = [f"{loss:.3f}" for loss in (*losses[:1], *losses[-1:])]
-    figures = [_loss_figure(study), _norm_figure(study)]
+    figures = [_loss_figure(study), _accuracy_figure(study) or _norm_figure(study)]
     return Section(
         "training",
         "Training quality",
@@ -70,19 +68,13 @@ def _table(study: Study, rows: list[TrainingQuality]) -> Table:
         Column("accuracy", "accuracy", "share"),
         Column("repeats", "n", "count"),
     ]
-    skipped = {
-        (curve.label, point.size): int(
-            sum(filter(pd.notna, (row["skipped_steps"] for row in study.runs_of(curve, point))))
-        )
-        for curve in study.curves
-        for point in curve.points
-    }
+    points = {(curve.label, point.shape): (curve, point) for curve, point in all_points(study)}
     values: list[list[Value]] = []
     for row in rows:
-        size = plural(row.size, row.unit)
-        name = f"{row.curve}, {size}" if len(study.curves) > 1 else size
+        at = points[row.curve, row.shape]
+        skipped = sum(run["skipped_steps"] for run in study.runs_of(*at) if pd.notna(run["skipped_steps"]))
         means = [getattr(row, column.name) for column in columns[3:]]
-        values.append([name, row.steps, skipped.get((row.curve, row.size)) or None, *means])
+        values.append([point_name(study, *at), row.steps, int(skipped) or None, *means])
     return Table("training_quality", "Losses at the last validation; means over repeats.", columns, values)
 
 
@@ -97,16 +89,34 @@ def _loss_figure(study: Study) -> Figure | None:
     runs = run_lines(study, losses[is_training], "loss")
     runs += run_lines(study, losses[~is_training], "loss", rings=True)
     y = Axis("loss (rings: validation)", max(0.0, low - pad), high + pad)
+    return step_figure(
+        study, "training", "Loss", runs, y, f"{number(low)} to {number(high)}", partial(_losses, study)
+    )
+
+
+def _losses(study: Study) -> Table:
     columns = [
         *RUN_COLUMNS,
         Column("split", "split"),
         Column("step", "step", "count"),
         Column("loss", "loss", "loss", "loss"),
         Column("bits_per_byte", "bits per byte", "loss", "loss"),
+        Column("accuracy", "accuracy", "share"),
     ]
-    caption = "Losses of training and validation by step."
-    data = partial(frame_table, "losses", caption, columns, study.losses)
-    return _figure(study, "training", "Loss", runs, y, f"{number(low)} to {number(high)}", data)
+    return frame_table("losses", "Losses of training and validation by step.", columns, study.losses)
+
+
+def _accuracy_figure(study: Study) -> Figure | None:
+    """Of the validation; None without one."""
+    known = study.losses.dropna(subset=["accuracy"])
+    if known.empty:
+        return None
+    low, high = float(known["accuracy"].min()), float(known["accuracy"].max())
+    y = Axis("accuracy", max(0.0, low - 0.05), min(1.0, high + 0.05), form=lambda value: percent(value, 0))
+    runs = run_lines(study, known, "accuracy", rings=True)
+    return step_figure(
+        study, "accuracy", "Accuracy", runs, y, f"{percent(low)} to {percent(high)}", partial(_losses, study)
+    )
 
 
 def _norm_figure(study: Study) -> Figure | None:
@@ -121,12 +131,6 @@ def _norm_figure(study: Study) -> Figure | None:
     columns = [*RUN_COLUMNS, Column("step", "step", "count"), Column("grad_norm", "gradient norm", "number")]
     caption = "Gradient norm by step; empty where it is not finite."
     data = partial(frame_table, "gradient_norms", caption, columns, norms)
-    return _figure(study, "gradient_norm", "Gradient norm", runs, y, f"{number(low)} to {number(high)}", data)
-
-
-def _figure(
-    study: Study, name: str, title: str, runs: list[Line], y: Axis, extent: str, data: Callable[[], Table]
-) -> Figure:
-    x = Axis("optimizer step", 0.0, max(max(run.xs) for run in runs))
-    drawing = partial(lines, runs, x, y, run_legend(study), emulated=study.emulated)
-    return Figure(name, title, drawing, f"{title} by optimizer step: {extent}", data=data)
+    return step_figure(
+        study, "gradient_norm", "Gradient norm", runs, y, f"{number(low)} to {number(high)}", data
+    )
