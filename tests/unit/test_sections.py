@@ -8,6 +8,7 @@ import json
 import re
 from base64 import b64encode
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -21,7 +22,9 @@ from analysis.report.sections import (
     build_all,
     communication,
     composition,
+    configurations,
     scaling,
+    strategies,
     traffic,
     training,
 )
@@ -53,6 +56,12 @@ def default(tmp_path_factory: pytest.TempPathFactory) -> list[Section]:
 def edit_metrics(sweep: Path, **fields: object) -> None:
     for path in sweep.glob("*/metrics.json"):
         write_json(path, read_json(path) | fields)
+
+
+def gpu_summary(**values: float) -> dict[str, object]:
+    """A summary of one GPU that measured these values alone."""
+    counts = {"gpus": 1, "gpus_lost": 0, "samples": 9, "sampled_s": 1.0}
+    return dict.fromkeys(set(GpuSummary.model_fields) - {"schema_version"}) | counts | values
 
 
 def test_every_section_has_a_caption_for_each_table_and_at_most_two_figures(default: list[Section]) -> None:
@@ -164,13 +173,7 @@ def test_skipped_steps_are_counted(tmp_path: Path) -> None:
 def test_traffic_names_the_busiest_path(tmp_path: Path) -> None:
     sweep = fake_sweep(tmp_path, nodes=(1, 2), repeats=1)
     assert traffic.build(study_of(sweep)) is None
-    gpu = dict.fromkeys(set(GpuSummary.model_fields) - {"schema_version"}) | {
-        "gpus": 1,
-        "gpus_lost": 0,
-        "samples": 9,
-        "sampled_s": 1.0,
-    }
-    edit_metrics(sweep, gpu=gpu | {"nvlink_tx_bytes_per_s": 5e9, "pcie_rx_bytes_per_s": 1e9})
+    edit_metrics(sweep, gpu=gpu_summary(nvlink_tx_bytes_per_s=5e9, pcie_rx_bytes_per_s=1e9))
     found = traffic.build(study_of(sweep))
     assert found is not None
     assert found.conclusion == "The busiest path is NVLink sent on 1 rank: 5.00 GB/s for each GPU."
@@ -314,3 +317,84 @@ def test_scaling_marks_the_first_full_node_and_other_shapes_of_a_size(tmp_path: 
     assert [8, 8] in [list(line.get_xdata()) for line in axes.lines]
     assert [4, 8, 16] in [list(line.get_xdata()) for line in axes.lines]
     assert [row[:2] for row in section.tables[0].rows] == [[4, "1x4"], [8, "2x4"], [8, "1x8"], [16, "2x8"]]
+
+
+def test_details_of_scaling_have_what_publications_print(tmp_path: Path) -> None:
+    gpu = gpu_summary(utilization=0.5)
+    sweep = fake_sweep(tmp_path, nodes=(1, 2), device="NVIDIA H100", gpu=gpu)
+    section = scaling.build(study_of(sweep))
+    assert section is not None
+    opened, details = section.tables
+    assert [column.heading for column in opened.columns][:2] == ["GPUs", "nodes x per node"]
+    assert len(opened.columns) < 8  # one more links to the runs
+    names = [column.name for column in details.columns]
+    assert "messages" not in names  # no run profiled a step
+    row = dict(zip(names, details.rows[1], strict=True))
+    rates = [
+        row[name]
+        for name in ("samples_per_s", "samples_per_s_each", "communication_share", "gpu_utilization")
+    ]
+    assert [rate.value for rate in rates] == pytest.approx([136, 68, 0.15, 0.5], rel=0.01)
+    lines = section.figures[1].drawn.axes[0].lines
+    assert [0.5, 0.5] in [list(line.get_ydata()) for line in lines], "utilization beside efficiency"
+    assert row["tokens_per_s"] == pytest.approx(128 * row["samples_per_s"].value)
+    assert (row["ideal"], row["peak_bytes"]) == (2, 302 * 2**20)
+    assert row["speedup"].value / 2 == pytest.approx(row["efficiency"].value)
+
+
+def test_communication_over_steps_and_the_size_from_which_it_is_longest(tmp_path: Path) -> None:
+    history = [{"step": step, "ratio": step / 100} for step in (11, 50, 110)]
+    sweep = fake_sweep(tmp_path, nodes=(1, 8, 16), repeats=1, communication_computation_history=history)
+    section = communication.build(study_of(sweep))
+    assert section is not None
+    assert section.paragraphs == [
+        "From 16 ranks on, exposed communication takes longer than any other phase."
+    ]
+    axes = section.figures[1].drawn.axes[0]
+    assert [list(line.get_ydata()) for line in axes.lines] == [[0.11, 0.5, 1.1]] * 3
+    small = communication.build(study_of(fake_sweep(tmp_path, "small", nodes=(1, 2), repeats=1)))
+    assert small is not None
+    assert (small.paragraphs, len(small.figures)) == ([], 1)
+
+
+def test_accuracy_over_steps_stands_beside_the_loss(tmp_path: Path) -> None:
+    history = [
+        {"step": step, "loss": 1.0, "metrics": {"accuracy": accuracy}, "samples": 9, "elapsed_s": 0.1}
+        for step, accuracy in ((50, 0.25), (110, 0.75))
+    ]
+    for nodes, gpus, skipped in ((1, 4, 1), (2, 2, 2)):
+        fake_run(
+            tmp_path / "s" / f"n{nodes}",
+            nodes=nodes,
+            gpus_per_node=gpus,
+            axes={"resources.nodes": nodes, "resources.gpus_per_node": gpus},
+            overrides={"eval_history": history, "skipped_steps": skipped},
+        )
+    section = training.build(study_of(tmp_path / "s"))
+    assert section is not None
+    lines = section.figures[1].drawn.axes[0].lines
+    assert [list(line.get_ydata()) for line in lines] == [[0.25, 0.75]] * 2
+    rows = {row[0]: row[2] for row in section.tables[0].rows}
+    assert rows == {"4 ranks (2x2)": 2, "4 ranks (1x4)": 1}, "shapes of one size are told apart"
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "values"),
+    [
+        (strategies, "parallel.strategy", ("ddp", "fsdp")),
+        (configurations, "precision.dtype", ("fp32", "bf16")),
+    ],
+)
+def test_swept_options_have_throughput_memory_loss_and_speed_up(
+    tmp_path: Path, section: ModuleType, key: str, values: tuple[str, str]
+) -> None:
+    sweep = fake_sweep(tmp_path, nodes=(2,), axes=[{key: value} for value in values])
+    table = section.build(study_of(sweep)).tables[1]
+    names = [column.name for column in table.columns]
+    assert f"speed-up over {values[0]}" in [column.heading for column in table.columns]
+    rows = {row[0].split()[1]: dict(zip(names, row, strict=True)) for row in table.rows}
+    base, other = (rows[value] for value in values)
+    assert base["speedup"] == 1
+    assert other["speedup"].value == pytest.approx(1 / 1.1, rel=0.01)
+    assert other["peak_bytes"] == 302 * 2**20
+    assert other["train_loss"].value == pytest.approx(1.635, abs=0.001)

@@ -13,16 +13,20 @@ from analysis.report.common import (
     all_points,
     has_shapes,
     interval_basis,
+    over_repeats,
     point_name,
     sentence,
     size_columns,
+    size_table,
     size_values,
     sources,
     unit_name,
 )
 from analysis.report.headline import headline, scaling_answer
-from analysis.report.section import Column, Figure, Section, Table
+from analysis.report.section import Column, Figure, Section, Table, Value
+from analysis.results.communication import Communication
 from analysis.results.curves import Curve, Point
+from analysis.results.phases import TRANSFER, WAIT
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from analysis.units import bounds, number, percent, rate
@@ -49,7 +53,7 @@ def build(study: Study) -> Section | None:
         "Scaling",
         _conclusion(study),
         paragraphs=texts,
-        tables=[_table(study)],
+        tables=[_table(study), _details(study)],
         figures=_figures(study),
     )
 
@@ -86,12 +90,9 @@ def _table(study: Study) -> Table:
         Column("samples_per_s", "throughput", "samples/s", "throughput"),
         Column("speedup", "speed-up", "ratio", "speed-up"),
         Column("efficiency", "efficiency", "share", "efficiency"),
-        Column("global_batch_size", "global batch", "count"),
-        Column("repeats", "repeats", "count"),
     ]
     rows, bases = [], []
     for index, (curve, point) in enumerate(all_points(study)):
-        speedup, efficiency = (1.0, 1.0) if point.is_base else (point.speedup, point.efficiency)
         if point.is_base:
             bases.append(index)
         rows.append(
@@ -100,10 +101,7 @@ def _table(study: Study) -> Table:
                 *([] if has_shapes(study) else [point.shape]),
                 point.step_s,
                 point.samples_per_s,
-                speedup,
-                efficiency,
-                point.global_batch_size,
-                len(point.runs),
+                *_ratios(point),
             ]
         )
     return Table(
@@ -115,6 +113,59 @@ def _table(study: Study) -> Table:
         [sources(study, curve, point) for curve, point in all_points(study)],
         bases,
     )
+
+
+def _ratios(point: Point) -> tuple[Value, Value]:
+    """Speed-up and efficiency; those of the base are exact."""
+    return (1.0, 1.0) if point.is_base else (point.speedup, point.efficiency)
+
+
+def _details(study: Study) -> Table:
+    """What publications print of each size."""
+    unit = unit_name(study.curves).removesuffix("s")
+    columns = [
+        *([] if has_shapes(study) else [Column("shape", "nodes x per node")]),
+        Column("samples_per_s", "throughput", "samples/s", "throughput"),
+        Column("tokens_per_s", "tokens", "tokens/s", "throughput"),
+        Column("samples_per_s_each", f"throughput per {unit}", "samples/s", "throughput"),
+        Column("step_s", "step", "s", "step-time"),
+        Column("speedup", "speed-up", "ratio", "speed-up"),
+        Column("ideal", "ideal", "ratio", "speed-up"),
+        Column("efficiency", "efficiency", "share", "efficiency"),
+        Column("communication_share", "communication", "share", "communication-share"),
+        Column("messages", "messages a step", "number"),
+        Column("peak_bytes", f"memory a {unit}", "B", "peak-memory"),
+        Column("gpu_utilization", "GPU busy", "share", "utilization"),
+        Column("global_batch_size", "global batch", "count"),
+        Column("repeats", "repeats", "count"),
+    ]
+    rows: list[tuple[Curve, Point, list[Value]]] = []
+    for curve, point in all_points(study):
+        speedup, efficiency = _ratios(point)
+        values: list[Value] = [
+            *([] if has_shapes(study) else [point.shape]),
+            point.samples_per_s,
+            point.tokens_per_s,
+            point.samples_per_s.scaled(1 / point.size),
+            point.step_s,
+            speedup,
+            point.size / curve.base.size if curve.base else None,
+            efficiency,
+            point.phases.share(WAIT, TRANSFER),
+            Communication(study, curve, point).mean("count"),
+            point.peak_memory_bytes,
+            _busy(study, curve, point),
+            point.global_batch_size,
+            len(point.runs),
+        ]
+        rows.append((curve, point, values))
+    return size_table(study, "scaling_details", "Each size in detail.", columns, rows)
+
+
+def _busy(study: Study, curve: Curve, point: Point) -> Estimate | None:
+    """Share of the time in which a kernel ran; None on processors."""
+    metrics = [study.metrics[curve.sweep, run].gpu for run in point.runs]
+    return over_repeats(point, [each.utilization for each in metrics if each])
 
 
 def _different_bases(study: Study) -> str:
@@ -167,16 +218,33 @@ def _efficiency_figure(study: Study, curves: Sequence[Curve]) -> Figure:
     for curve in curves:
         known = [(point, point.efficiency) for point in curve.points if point.efficiency]
         shown += _points(curve, [(point, _drawn(point, value)) for point, value in known])
+    busy = [each for curve in curves for each in _utilization(study, curve)]
+    shown += busy
     values = [value for each in shown for value in each.estimates]
     typical = max([1.0, *(value.value for value in values)])
     highest = min(max([typical, *(value.high or 0.0 for value in values)]), 1.4 * typical)
-    y = Axis("efficiency", 0.0, 1.06 * highest, form=lambda value: percent(value, 0))
+    y = Axis(
+        "efficiency, GPU busy" if busy else "efficiency",
+        0.0,
+        1.06 * highest,
+        form=lambda value: percent(value, 0),
+    )
     ideal = Guide((x.low, x.high), (1.0, 1.0))
     alt = "Efficiency by size. " + _in_words(
         curves, lambda point: percent(point.efficiency.value, 0) if point.efficiency else ""
     )
     drawing = partial(points, shown, x, y, [ideal, *_full_nodes(curves, y)], emulated=study.emulated)
-    return Figure("efficiency", "Efficiency", drawing, alt, data="scaling")
+    title = "Efficiency and utilization" if busy else "Efficiency"
+    return Figure("efficiency", title, drawing, alt, data="scaling_details")
+
+
+def _utilization(study: Study, curve: Curve) -> list[Points]:
+    """Beside the efficiency; empty where none was measured."""
+    known = [(point, share) for point in curve.points if (share := _busy(study, curve, point))]
+    label = f"{curve.label}, GPU busy"
+    titles = [f"{label}, {curve.name(point)}: {percent(share.value)}" for point, share in known]
+    sizes, shares = [float(point.size) for point, _ in known], [share for _, share in known]
+    return [Points(label, sizes, shares, titles, joined=False)] if known else []
 
 
 def _drawn(point: Point, efficiency: Estimate) -> Estimate:
