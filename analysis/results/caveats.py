@@ -189,14 +189,15 @@ def _records(study: Study) -> Iterator[Caveat]:
 
 
 def _left_out(study: Study) -> Iterator[Caveat]:
-    """Runs that count in no figure, by state; a warning where the user or a check left out finished ones."""
+    """Runs that count in no figure; a warning where finished or failed ones are among them."""
     for runs in [study.runs] + ([study.against.runs] if study.against else []):
         left = runs[~runs["included"]]
         finished = left[left["state"] == "done"]
         if not left.empty:
             example = (left if finished.empty else finished).iloc[0].to_dict()
             numbers = {"count": len(left), "finished": len(finished), "total": len(runs), "example": example}
-            gravity = Gravity.NOTE if finished.empty else Gravity.WARNING
+            doubtful = left["state"].isin(["done", "failed"]).any()
+            gravity = Gravity.WARNING if doubtful else Gravity.NOTE
             yield Caveat("left out", gravity, frozenset(left["path"]), numbers)
 
 

@@ -74,10 +74,11 @@ class Phases:
         return self.share_of(self.array(*names)) if self._measures(*names) else None
 
     def share_of(self, seconds: ArrayLike) -> Estimate:
-        """Sum of `seconds`, of shape (repeats,), / sum of `step_s`."""
+        """Sum of `seconds`, of shape (repeats,), / sum of `step_s`; the interval ends at 1."""
         values = np.asarray(seconds, dtype=np.float64)
         share = float(values.mean() / np.mean(self.step_s))
-        return self.interval(share, self.linearized(values, share))
+        estimate = self.interval(share, self.linearized(values, share))
+        return estimate if estimate.high is None else replace(estimate, high=min(1.0, estimate.high))
 
     def linearized(self, seconds: Floats, share: float) -> Floats:
         """Deviations that vary as the ratio of `seconds` to the step does (delta method)."""

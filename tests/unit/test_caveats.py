@@ -131,7 +131,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], str, set[str]]] = {
     "overlaps": (overlapping, "grave", {"headline", "cost ranking", "transfer advice"}),
     "unreadable records": (damaged, "warning", {"nobody is slow"}),
     "missing records": (without_a_rank, "warning", {"nobody is slow"}),
-    "left out": (failed, "note", set()),
+    "left out": (failed, "warning", set()),
 }
 
 

@@ -78,6 +78,12 @@ def test_one_repeat_has_no_interval() -> None:
         assert (estimate.low, estimate.high, estimate.repeats) == (None, None, 1)
 
 
+def test_no_share_is_above_the_whole_step() -> None:
+    share = partition([1.0, 1.0], {"compute_s": [0.4, 0.0], WAIT: [0.6, 1.0]}).share(WAIT)
+    assert share is not None
+    assert (share.value, share.high) == (0.8, 1.0)
+
+
 def test_equal_shares_have_no_spread_although_their_seconds_have() -> None:
     phases = partition([1.0, 2.0], {"compute_s": [0.75, 1.5], WAIT: [0.25, 0.5]})
     share, seconds = phases.share(WAIT), phases.mean_s(WAIT)

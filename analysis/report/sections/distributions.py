@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -54,9 +55,10 @@ def build(study: Study) -> Section | None:
         size = size_values(study, curve, point)
         rows.append([*size, p50, p95, p99, longest, variation, pooled.size])
         links.append(sources(study, curve, point))
-        ratio = of_steps(
-            point, geometric_mean([np.percentile(times, 99) / np.median(times) for times in repeats])
-        )
+        ratios = [np.percentile(times, 99) / np.median(times) for times in repeats]
+        ratio = of_steps(point, geometric_mean(ratios))
+        if ratio.low is not None:
+            ratio = replace(ratio, low=max(1.0, ratio.low))  # a percentile above the median
         name, fewest = point_name(study, curve, point), min(times.size for times in repeats)
         tails.append((ratio.value, cell(ratio, "ratio").in_text, name, fewest))
         if len(all_points(study)) <= _MOST_ROWS or point in (curve.points[0], curve.points[-1]):
