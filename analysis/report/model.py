@@ -107,6 +107,7 @@ def _section(section: Section) -> dict[str, Any]:
         "key": section.key,
         "conclusion": section.conclusion,
         "paragraphs": list(section.paragraphs),
+        "code": section.code,
         "tables": [_table(each) for each in section.tables],
     }
 

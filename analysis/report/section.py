@@ -80,6 +80,8 @@ class Table:
     """Runs that the numbers of each row come from, one entry for each row; linked in a last column."""
     emphasized: Sequence[int] = ()
     """Indices of rows that stand out: the base, the row of a verdict."""
+    most_rows: int | None = None
+    """Rows on the page, if fewer than of other tables."""
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -123,5 +125,7 @@ class Section:
     key: str = field(default="", kw_only=True)
     """Key figure beside the title: `58 %`."""
     paragraphs: Sequence[str] = ()
+    code: str = ""
+    """Lines to copy, below the text."""
     tables: Sequence[Table] = ()
     figures: Sequence[Figure] = ()

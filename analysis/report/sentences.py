@@ -76,6 +76,11 @@ def _macros() -> object:
         "upper_first": lambda text: text[:1].upper() + text[1:],
         "x": _x,
         "x_bounds": _x_bounds,
+        "percent_interval": lambda estimate: (
+            percent(estimate.value)
+            if estimate.low is None
+            else f"{percent(estimate.value)} {interval(estimate, 100, 1)}"
+        ),
         "percent_bounds": lambda estimate: f"{interval(estimate, 100, 0)} %",
     }
     return environment.get_template("sentences.j2").module

@@ -77,7 +77,8 @@ def table_view(table: Table, out: Path | None = None, most_rows: int = MOST_ROWS
     heads: list[Head] = []
     columns: list[list[CellView]] = []
     same: list[str] = []
-    shown = [_views(table, at, out, most_rows) for at in range(len(table.columns))]
+    most_rows = min(most_rows, table.most_rows or most_rows)
+    shown = [_views(table, at, out) for at in range(len(table.columns))]
     folds = [_is_one_text(table, at, views) for at, views in enumerate(shown)]
     keys = [column.key or not at for at, column in enumerate(table.columns)]
     # A table whose columns all have one text keeps them: names of rows alone are no table.
@@ -90,7 +91,7 @@ def table_view(table: Table, out: Path | None = None, most_rows: int = MOST_ROWS
             continue
         address = f"details.html#{anchor(column.formula_id)}" if column.formula_id else ""
         heads.append(Head(column.heading, bool(column.unit), address, key))
-        columns.append(views)
+        columns.append(views[:most_rows])
     note, columns = _shared_repeats(columns)
     if table.sources and out is not None:
         heads.append(Head("runs"))
@@ -103,11 +104,11 @@ def table_view(table: Table, out: Path | None = None, most_rows: int = MOST_ROWS
     return TableView(" ".join(filter(None, words)), heads, rows, left_out, frozenset(table.emphasized))
 
 
-def _views(table: Table, at: int, out: Path | None, most_rows: int) -> list[CellView]:
+def _views(table: Table, at: int, out: Path | None) -> list[CellView]:
     """Cells of a column; none where no row has a value."""
     if all(row[at] in (None, "") for row in table.rows):
         return []
-    column, values = table.columns[at], [row[at] for row in table.rows[:most_rows]]
+    column, values = table.columns[at], [row[at] for row in table.rows]
     return [_cell(value, column, out, _largest(values, column)) for value in values]
 
 

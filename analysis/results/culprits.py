@@ -18,6 +18,7 @@ from analysis.results.links import LinkRate, SlowLink, find_slow_links, node_nam
 from analysis.results.rank_steps import RankSteps
 from analysis.results.slow_ranks import (
     Sensitivity,
+    last_shares,
     mean_interval,
     median_of_others,
     sensitivity,
@@ -25,7 +26,7 @@ from analysis.results.slow_ranks import (
     slow_ranks,
 )
 from analysis.results.waiting import equal_blame
-from analysis.stats.estimates import Estimate, Floats
+from analysis.stats.estimates import Estimate, Floats, ratio_of_means, share_mean
 
 LEAST_COST = 0.01
 """Smallest cost that is named, as a fraction of the step."""
@@ -125,6 +126,28 @@ def recurrence(culprit: Culprit, repeats: Sequence[Diagnosis]) -> tuple[int, int
     by_part = (any(other.part == culprit.part for other in repeat.culprits) for repeat in repeats)
     by_rank = (any(_same_rank(other, culprit) for other in repeat.culprits) for repeat in repeats)
     return sum(by_part), sum(by_rank)
+
+
+def in_each_repeat(culprit: Culprit, repeats: Sequence[Diagnosis]) -> list[Culprit]:
+    """The culprit in the repeats that name it, one a repeat: by its part, or by its rank where that is slow
+    in more repeats. Of several on its node, the one of its name comes first, then the costliest."""
+    by_part, by_rank = recurrence(culprit, repeats)
+    same = [
+        [each for each in repeat.culprits
+         if (_same_rank(each, culprit) if by_rank > by_part else each.part == culprit.part)]
+        for repeat in repeats
+    ]  # fmt: skip
+    return [min(each, key=lambda other: (other.name != culprit.name, -other.cost_s)) for each in same if each]
+
+
+def mean_excess_s(culprits: Sequence[Culprit]) -> Estimate:
+    """Mean excess of one culprit, one of each repeat, with the interval over repeats."""
+    return share_mean([each.excess_s.value for each in culprits])
+
+
+def mean_share(culprits: Sequence[Culprit]) -> Estimate:
+    """Mean cost of one culprit, one of each repeat, as a share of the mean step."""
+    return ratio_of_means([each.cost_s for each in culprits], [each.step_s for each in culprits])
 
 
 def nodes_of_moving_rank(culprit: Culprit, repeats: Sequence[Diagnosis]) -> list[str]:
@@ -247,7 +270,7 @@ def _culprit(
         int(seconds.steps[first]),
         int(seconds.steps[last] + seconds.counts[last] - 1),
         int(seconds.counts[part].sum()),
-        float(np.isin(own_s.argmax(axis=0), ranks).mean()),
+        float(last_shares(own_s)[ranks].sum()),
         other_nodes=others,
     )
 

@@ -65,6 +65,12 @@ def median_of_others(values: Floats) -> Floats:
     return np.asarray(sum(np.where(order <= at, ordered[at + 1], ordered[at]) for at in middle) / 2)
 
 
+def last_shares(own_s: Floats) -> Floats:
+    """Share of the steps in which each rank is last, of shape (ranks,); ranks that tie share their step."""
+    last = own_s == own_s.max(axis=0)
+    return np.asarray((last / last.sum(axis=0)).mean(axis=1))
+
+
 def mean_interval(series_s: Floats) -> Estimate:
     """Mean of the steps of one run with a 95 % interval by batch means: Student's t over at most ten means of
     consecutive steps. The mean may be negative. Fewer than four steps have no interval."""

@@ -148,7 +148,10 @@ def test_figures_that_a_script_reports(capsys: pytest.CaptureFixture[str]) -> No
     assert [column["name"] for column in table["columns"]] == [
         "run", "state", "time_s", "hours", "unit", "reported.samples_per_s", "reported.loss", "reported.f1",
     ]  # fmt: skip
-    assert "LoopTelemetry" in section["conclusion"]
+    page, text = ((RUNS / f"train/report/report.{kind}").read_text() for kind in ("html", "md"))
+    assert f"<code>{section['code']}</code></pre>" in page
+    assert f"\n```python\n{section['code']}\n```\n" in text
+    assert "\n    for batch in telemetry.steps(loader):" in section["code"]
     assert "finished without step records" in (RUNS / "train/report/report.md").read_text()
 
 

@@ -80,6 +80,27 @@ def test_one_repeat_is_not_ranked(tmp_path: Path) -> None:
     assert "pareto" not in columns(section)
 
 
+@pytest.mark.parametrize(("mean_s", "ranked"), [(0.1, False), (10.0, True)])
+def test_nothing_is_cheapest_or_fastest_while_a_rival_that_is_not_settled_may_be(
+    tmp_path: Path, mean_s: float, ranked: bool
+) -> None:
+    """The bounds of the rival lie a factor of two apart, about the best or far above it."""
+    sweep = fake_sweep(tmp_path, nodes=(1, 2), axes=[{"optim.fused": True}], scaling="strong")
+    for repeat, factor in enumerate((0.8, 1.0, 1.2)):
+        fake_run(
+            sweep / f"rival-r{repeat}",
+            nodes=2,
+            repeat=repeat,
+            mean_s=factor * mean_s,
+            axes={"resources.nodes": 2, "optim.fused": False},
+        )
+    section = section_of(sweep, CostQuestion(samples="1000"))
+    reason = "fused False, 2 ranks may be cheaper or faster, and is not settled."
+    assert section.conclusion.startswith(f"Sizes are not ranked by cost: {reason}") is not ranked
+    assert section.conclusion.startswith("Cheapest size") is ranked
+    assert (True in columns(section).get("pareto", [])) is ranked
+
+
 def test_configurations_that_trained_differently_are_not_ranked(tmp_path: Path) -> None:
     sweep = fake_sweep(tmp_path, axes=[{"optim.fused": True}, {"optim.fused": False}], scaling="strong")
     study = make_study(load([sweep]))

@@ -12,9 +12,11 @@ import pytest
 
 from analysis.read.frames import load
 from analysis.report import first_screen
+from analysis.report.cells import cell
 from analysis.report.section import Section
 from analysis.report.sections import stragglers
 from analysis.report.sentences import say
+from analysis.report.tables import table_view
 from analysis.results.culprits import Culprit
 from analysis.results.curves import scaling_curves
 from analysis.results.links import SlowLink
@@ -44,7 +46,7 @@ def write_run(
     noise_s: float = 0.0,
 ) -> RunDir:
     """A run of four ranks with these delays; its metrics have the means of its step records."""
-    run = fake_run(path, nodes=4, hosts=hosts, steps=STEPS, repeat=repeat)
+    run = fake_run(path, nodes=len(hosts), hosts=hosts, steps=STEPS, repeat=repeat)
     write_json(run.attempt(0).record, read_json(run.attempt(0).record) | {"cluster": "slurm"})
     rows = generate(added_s, transfer_s=transfer_s, noise_s=noise_s, seed=repeat)
     for rank, own in rows.groupby("rank"):
@@ -84,10 +86,10 @@ RANK = Culprit(
 )  # fmt: skip
 CASES = {
     "unknown": {"unknown": "no step records of ranks 1, 2, 3 of 4"},
-    "rank": {"first": RANK, "phase": "compute"},
+    "rank": {"first": RANK, "phase": "compute", "excess_s": Estimate(0.05, None, None, 1)},
     "for a while, on other nodes": {
         "first": replace(RANK, persistent=False), "phase": "compute", "repeats": 3,
-        "times": 2, "nodes": 2, "further": 1,
+        "times": 2, "nodes": 2, "further": 1, "share": Estimate(0.2, 0.18, 0.22, 2),
     },
     "half": {"first": replace(RANK, name="c02, c03", other_nodes="c00, c01"), "phase": "compute"},
     "link": {
@@ -102,8 +104,10 @@ CASES = {
     "ranks differ": {"limit": Sensitivity(0.035, 0.061, None)},
 }  # fmt: skip
 DEFAULTS = {
-    "place": "4 ranks", "unknown": "", "first": None, "phase": None, "repeats": 1, "times": 1, "nodes": 0,
-    "further": 0,    "once": [], "limit": None, "links": "", "elsewhere": [],
+    "place": "4 ranks", "unknown": "", "first": None, "phase": None,
+    "excess_s": Estimate(0.05, 0.049, 0.0512, 3), "share": Estimate(0.2, None, None, 1),
+    "repeats": 1, "times": 1, "nodes": 0,
+    "further": 0, "once": [], "limit": None, "links": "", "elsewhere": [],
 }  # fmt: skip
 
 
@@ -124,13 +128,18 @@ def test_a_slow_rank_is_named_on_the_first_screen_with_size_and_repeats(tmp_path
     assert " (2 of 2 repeats): " in section.conclusion
     assert section.conclusion in [each.text for each in first_screen.answers(study, [section])]
     named, ranks = section.tables
-    assert [row[1] for row in named.rows] == ["rank 2 on c02"] * 2
-    for row in named.rows:
-        excess, share, _, last = row[3:]
-        assert excess.basis == "within run"
-        assert excess.low < 0.05 < excess.high
-        assert 0.1 < share < 0.5
-        assert last == 1.0
+    (row,) = named.rows
+    excess, share, _, last = row[3:]
+    culprits = [each.culprits[0] for each in study.diagnoses(study.curves[0], study.curves[0].points[-1])]
+    assert (row[1], excess.repeats, excess.basis, share.repeats) == ("rank 2 on c02", 2, "repeats", 2)
+    assert excess.value == pytest.approx(np.mean([each.excess_s.value for each in culprits]))
+    assert excess.low < 0.05 < excess.high
+    whole_s = sum(each.step_s for each in culprits)
+    assert share.value == pytest.approx(sum(each.cost_s for each in culprits) / whole_s)
+    assert f"{1000 * excess.value:.1f} ms [" in section.conclusion
+    assert f"cost: {cell(share, 'share').line.removesuffix(', n=2')} of the step" in section.conclusion
+    assert last == 1.0
+    assert [[link.name for link in links] for links in named.sources] == [["n4-r0", "n4-r1"]]
     assert [row[0] for row in ranks.rows[:1]] == [2]
     rank, host, own, wait, last, of_all, of_node = ranks.rows[0]
     assert (rank, host, last) == (2, "c02", 1.0)
@@ -141,6 +150,14 @@ def test_a_slow_rank_is_named_on_the_first_screen_with_size_and_repeats(tmp_path
     assert sum(row[5] for row in ranks.rows) == pytest.approx(1)
     (figure,) = section.figures
     assert "rank 2 on c02: mean excess" in figure.svg
+
+
+def test_equal_ranks_share_the_last_place_and_the_page_shows_eight(tmp_path: Path) -> None:
+    write_run(tmp_path / "s" / "n10", np.zeros((10, STEPS)), hosts=[f"c{node:02}" for node in range(10)])
+    ranks = section_of(tmp_path / "s").tables[-1]
+    assert [row[4] for row in ranks.rows] == pytest.approx([0.1] * 10)
+    view = table_view(ranks)
+    assert (len(view.rows), view.left_out) == (8, 2)
 
 
 def test_waiting_of_the_ranks_is_that_of_the_phases(tmp_path: Path) -> None:

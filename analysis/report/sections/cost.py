@@ -75,15 +75,35 @@ def _spent(cost: SizeCost, costs: Sequence[SizeCost]) -> Estimate:
     return cost.money if cost.money and all(each.money for each in costs) else cost.device_hours
 
 
+def _unsettled(costs: Sequence[SizeCost], *, emulated: bool) -> list[SizeCost]:
+    return [cost for cost in costs if cost.curve.emulated is emulated and not is_settled(cost.point)]
+
+
+def _may_reach(other: Estimate, best: Estimate) -> bool:
+    """Whether a quantity that is not settled may be as small as the best: it may be without an interval."""
+    return other.low is None or other.low <= best.value
+
+
 def _pareto(study: Study, costs: Sequence[SizeCost]) -> list[bool | None]:
-    """Whether no ranked size is faster and cheaper; None for sizes that are not ranked."""
+    """Whether no size is faster and cheaper; None for sizes that are not ranked, and where one that is not
+    settled may be."""
     best: dict[int, bool] = {}
     for emulated in (False, True):
         ranked = _ranked(study, costs, emulated=emulated)
         marks = pareto(
             [(cost.time_s.value, _spent(cost, costs).value) for cost in ranked], EQUIVALENCE_MARGIN
         )
-        best |= {id(cost): mark for cost, mark in zip(ranked, marks, strict=True)}
+        left_out = _unsettled(costs, emulated=emulated)
+        best |= {
+            id(cost): mark
+            for cost, mark in zip(ranked, marks, strict=True)
+            if not mark
+            or not any(
+                _may_reach(other.time_s, cost.time_s)
+                and _may_reach(_spent(other, costs), _spent(cost, costs))
+                for other in left_out
+            )
+        }
     return [best.get(id(cost)) for cost in costs]
 
 
@@ -96,6 +116,16 @@ def _training(study: Study, costs: Sequence[SizeCost], samples: float | None, *,
     settled = sum(is_settled(cost.point) for cost in kind)
     deadline_s = study.deadline_s
     in_time = ranked if deadline_s is None else [cost for cost in ranked if cost.meets(deadline_s) == "yes"]
+    cheapest = min(in_time, key=lambda cost: _spent(cost, costs).value, default=None)
+    fastest = min(in_time, key=lambda cost: cost.time_s.value, default=None)
+    rivals = [
+        common.point_name(study, cost.curve, cost.point)
+        for cost in _unsettled(costs, emulated=emulated)
+        if cheapest and fastest
+        if deadline_s is None or cost.meets(deadline_s) != "no"
+        if _may_reach(_spent(cost, costs), _spent(cheapest, costs))
+        or (deadline_s is None and _may_reach(cost.time_s, fastest.time_s))
+    ]
     return say(
         "training_cost",
         kind="" if len(kind) == len(costs) else "emulated " if emulated else "real ",
@@ -103,8 +133,9 @@ def _training(study: Study, costs: Sequence[SizeCost], samples: float | None, *,
         reason="" if ranked else "their runs trained differently" if settled else "too few repeats",
         deadline_s=deadline_s,
         sizes=len(kind),
-        cheapest=min(in_time, key=lambda cost: _spent(cost, costs).value, default=None),
-        fastest=min(in_time, key=lambda cost: cost.time_s.value, default=None),
+        rivals=rivals,
+        cheapest=cheapest,
+        fastest=fastest,
         name=lambda cost: common.point_name(study, cost.curve, cost.point),
         currency=study.prices.currency,
     )

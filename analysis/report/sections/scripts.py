@@ -9,6 +9,10 @@ from analysis.study import Study
 
 ORDER = 4
 _MOST_FIGURES = 8
+_CODE = """\
+from disttrain.telemetry.loop import LoopTelemetry
+with LoopTelemetry(None, model, optimizer, steps=..., samples_per_step=...) as telemetry:
+    for batch in telemetry.steps(loader):"""
 
 
 def build(study: Study) -> Section | None:
@@ -35,4 +39,6 @@ def build(study: Study) -> Section | None:
         *(Column(f"reported.{figure}", figure, "number") for figure in figures),
     ]
     table = Table("scripts", "Scripts without telemetry, and figures of their metrics.json.", columns, rows)
-    return Section("scripts", "Runs without step records", say("scripts", len(rows)), tables=[table])
+    return Section(
+        "scripts", "Runs without step records", say("scripts", len(rows)), tables=[table], code=_CODE
+    )

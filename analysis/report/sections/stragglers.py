@@ -13,18 +13,26 @@ from analysis.draw.style import PHASE_NAMES, Axis
 from analysis.report.common import all_points, of_steps, point_name, size_columns, size_values
 from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
 from analysis.report.sentences import say
-from analysis.results.culprits import Diagnosis, nodes_of_moving_rank, recurrence, repeated_culprits
+from analysis.results.culprits import (
+    Culprit,
+    Diagnosis,
+    in_each_repeat,
+    mean_excess_s,
+    mean_share,
+    nodes_of_moving_rank,
+    repeated_culprits,
+)
 from analysis.results.curves import Curve, Point
 from analysis.results.lateness import Lateness, lateness
-from analysis.results.slow_ranks import mean_interval
+from analysis.results.slow_ranks import last_shares, mean_interval
 from analysis.results.waiting import equal_blame
 from analysis.study import RunStragglers, Study
 from analysis.units import listed, seconds
 
 ORDER = 100
 
-_MOST_RANKS = 32
-"""Rows of the table of ranks."""
+_MOST_RANKS = 8
+"""Rows of the table of ranks on the page."""
 _LEAST_SCALE = 0.03
 """Strongest colour of the heat map, at least: as a fraction of a rank's own seconds."""
 
@@ -60,6 +68,7 @@ def answer(study: Study, curve: Curve, point: Point) -> str:
     repeats = study.diagnoses(curve, point)
     culprits = repeated_culprits(repeats)
     first = culprits[0] if culprits else None
+    named = in_each_repeat(first, repeats) if first else []
     once = [repeat.culprits[0].name for repeat in repeats if repeat.culprits]
     nodes = {culprit: nodes_of_moving_rank(culprit, repeats) for culprit in culprits}
     limits = [repeat.sensitivity for repeat in repeats if repeat.sensitivity]
@@ -74,9 +83,11 @@ def answer(study: Study, curve: Curve, point: Point) -> str:
         place=point_name(study, curve, point),
         unknown=unknown,
         first=first,
+        excess_s=mean_excess_s(named) if named else None,
+        share=mean_share(named) if named else None,
         phase=first and PHASE_NAMES.get(first.phase, "work"),
         repeats=len(repeats),
-        times=max(recurrence(first, repeats)) if first else len(once),
+        times=len(named) or len(once),
         nodes=len(nodes[first]) if first else 0,
         further=max(0, len({each.ranks if nodes[each] else each.part for each in culprits}) - 1),
         once=list(dict.fromkeys(once)),
@@ -122,22 +133,32 @@ def _leading(examined: list[Examined]) -> Examined:
 
 
 def _culprits(study: Study, examined: list[Examined]) -> Table:
+    """Each part of each point once, its numbers means over the repeats that name it."""
     rows: list[list[Value]] = []
     links = []
-    for curve, point, path, run in examined:
-        for culprit in run.diagnosis.culprits:
+    for curve, point in all_points(study):
+        runs = [(path, run.diagnosis) for _, at, path, run in examined if at is point]
+        for named in _by_part([diagnosis for _, diagnosis in runs]):
+            first = named[0]
+            last = [each.last_share for each in named if each.last_share is not None]
             rows.append(
                 [
                     *size_values(study, curve, point),
-                    culprit.name,
-                    culprit.phase.removeprefix("comm_").removesuffix("_s"),
-                    of_steps(point, culprit.excess_s),
-                    culprit.share,
-                    f"{culprit.first_step} to {culprit.last_step}",
-                    culprit.last_share,
+                    first.name,
+                    first.phase.removeprefix("comm_").removesuffix("_s"),
+                    of_steps(point, mean_excess_s(named)),
+                    mean_share(named),
+                    f"{min(each.first_step for each in named)} to {max(each.last_step for each in named)}",
+                    float(np.mean(last)) if last else None,
                 ]
             )
-            links.append([RunLink(Path(path).name, path)])
+            links.append(
+                [
+                    RunLink(Path(path).name, path)
+                    for path, diagnosis in runs
+                    if any(each in named for each in diagnosis.culprits)
+                ]
+            )
     columns = [
         *size_columns(study),
         Column("name", "slow"),
@@ -150,6 +171,19 @@ def _culprits(study: Study, examined: list[Examined]) -> Table:
     return Table("stragglers", "Slow ranks, nodes and links.", columns, rows, links)
 
 
+def _by_part(repeats: Sequence[Diagnosis]) -> list[list[Culprit]]:
+    """All culprits, those of one part or moving rank together, the costliest first."""
+    every = sorted((each for repeat in repeats for each in repeat.culprits), key=lambda each: -each.cost_s)
+    groups: list[list[Culprit]] = []
+    known: set[int] = set()
+    for culprit in every:
+        if id(culprit) not in known:
+            same = [each for each in in_each_repeat(culprit, repeats) if id(each) not in known]
+            groups.append([culprit, *(each for each in same if each is not culprit)])
+            known |= {id(each) for each in groups[-1]}
+    return groups
+
+
 def _ranks(study: Study, leading: Examined) -> Table:
     """Own work and synchronisation by rank of one run, largest charges first."""
     _, point, path, run = leading
@@ -157,18 +191,18 @@ def _ranks(study: Study, leading: Examined) -> Table:
     blame = equal_blame(own_s).mean(axis=1)
     whole = float(blame.sum()) or 1.0
     of_node = {host: float(blame[ranks].sum()) for host, ranks in run.seconds.nodes.items()}
-    last = own_s.argmax(axis=0)
+    last = last_shares(own_s)
     rows: list[list[Value]] = [
         [
             run.seconds.rank_ids[rank],
             hosts[rank],
             of_steps(point, mean_interval(own_s[rank])),
             None if floor_s is None else max(0.0, float(run.seconds.wait_s[rank].mean()) - floor_s),
-            float((last == rank).mean()),
+            float(last[rank]),
             float(blame[rank]) / whole,
             of_node[hosts[rank]] / whole if hosts[rank] else None,
         ]
-        for rank in np.argsort(-blame, kind="stable")[:_MOST_RANKS].tolist()
+        for rank in np.argsort(-blame, kind="stable").tolist()
     ]
     columns = [
         Column("rank", "rank", "count"),
@@ -180,7 +214,8 @@ def _ranks(study: Study, leading: Examined) -> Table:
         Column("node_share", "its node's", "share", "blame"),
     ]
     link = RunLink(Path(path).name, path)
-    return Table("ranks", f"Ranks of run {link.name}.", columns, rows, [[link]] * len(rows))
+    sources = [[link]] * len(rows)
+    return Table("ranks", f"Ranks of run {link.name}.", columns, rows, sources, most_rows=_MOST_RANKS)
 
 
 def _figure(leading: Examined, *, emulated: bool) -> Figure:
