@@ -88,9 +88,10 @@ def _contradiction(metrics: Metrics, config: dict[str, Any]) -> str:
         return f"nodes is {metrics.nodes}, and that of run.json {get_key(config, 'resources.nodes')}"
     if metrics.world_size != metrics.nodes * metrics.ranks_per_node:
         return f"world_size is {metrics.world_size}, and nodes x ranks_per_node another number"
-    of_ranks = metrics.local_batch_size * metrics.accumulation * metrics.world_size
-    if abs(of_ranks - metrics.global_batch_size) >= metrics.world_size:
-        return f"global_batch_size is {metrics.global_batch_size}, and that of all ranks another number"
+    of_replica, world_size = metrics.local_batch_size * metrics.accumulation, metrics.world_size
+    # the stages of a pipeline share a replica; the batch of a training loop of the user is rounded
+    if not of_replica - world_size < metrics.global_batch_size < (of_replica + 1) * world_size:
+        return f"global_batch_size is {metrics.global_batch_size}, and {of_replica} that of a replica"
     if not metrics.measured_s or not metrics.measured_steps:
         return ""
     step_s = metrics.measured_s / metrics.measured_steps

@@ -75,6 +75,17 @@ def test_a_negative_phase_or_figures_that_contradict_each_other_set_their_run_as
     assert note in row["note"]
 
 
+@pytest.mark.parametrize(("batch", "included"), [(8, True), (16, True), (32, True), (4, False), (64, False)])
+def test_the_stages_of_a_pipeline_share_the_batch_of_a_replica(
+    tmp_path: Path, batch: int, included: bool
+) -> None:
+    """Four ranks with a local batch of 8: one, two or four replicas."""
+    metrics = {"strategy": "pipeline", "global_batch_size": batch, "samples_per_s": 10 * batch}
+    fake_run(tmp_path / "s" / "n4", nodes=4, overrides=metrics)
+    (row,) = load([tmp_path / "s"]).to_dict("records")
+    assert row["included"] == included
+
+
 def test_no_corrupt_value_of_a_record_ends_the_study(tmp_path: Path) -> None:
     """Records, step records and samples: the other run counts, and no figure of either changes unsaid."""
     for nodes in (1, 2):
