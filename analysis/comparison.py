@@ -138,7 +138,7 @@ def fastest(lead: Curve, curves: Sequence[Curve], margin: float = EQUIVALENCE_MA
     """Whether the largest size of `lead` is faster than that size of every other curve, by the verdicts."""
     largest = replace(lead, points=lead.points[-1:])
     others = [curve for curve in curves if curve is not lead and curve.emulated == lead.emulated]
-    compared = _compared([(largest, other) for other in others], margin)
+    compared = _compared([(largest, other) for other in others], margin, best_of=len(others) + 1)
     return len(compared) == len(curves) - 1 and all(each.verdict == "faster" for each in compared)
 
 

@@ -14,6 +14,7 @@ from analysis.comparison import PointComparison
 from analysis.ingest.write import ingest
 from analysis.read.differences import Difference, differences, unrecorded
 from analysis.read.frames import load
+from analysis.read.load import load_runs
 from analysis.report.sections import comparison as comparison_section
 from analysis.report.sections import configurations
 from analysis.report.sections import strategies as strategies_section
@@ -200,6 +201,17 @@ def test_the_fastest_is_faster_than_every_other_curve_at_its_largest_size(tmp_pa
     assert not comparison.fastest(first, [first, replace(second, emulated=True), third])
 
 
+def test_the_fastest_is_corrected_for_having_been_chosen(tmp_path: Path) -> None:
+    (curve,) = curves_of(fake_sweep(tmp_path, nodes=(2,)))
+
+    def of(*rates: float) -> Curve:
+        return replace(curve, points=(replace(curve.points[0], samples_per_s_by_run=rates),))
+
+    lead, others = of(1.019, 1.024, 1.029), [of(0.99, 1.0, 1.01) for _ in range(4)]
+    assert comparison.fastest(lead, [lead, others[0]], margin=0.001)
+    assert not comparison.fastest(lead, [lead, *others], margin=0.001), "one of five"
+
+
 def test_points_are_ranked_where_they_are_settled_and_trained_alike(tmp_path: Path) -> None:
     (curve,) = curves_of(fake_sweep(tmp_path, nodes=(1, 2)))
     assert all(map(comparison.is_settled, curve.points))
@@ -252,7 +264,7 @@ def test_differences_name_config_code_and_environment(tmp_path: Path) -> None:
         write_json(run / "run.json", record)
         variable = {"value": "eth0", "reason": "", "source": "site"}
         write_json(run / "env.json", {"schema_version": 1, "variables": {"NCCL_SOCKET_IFNAME": variable}})
-    ours, theirs = (load([sweep]).to_dict("records") for sweep in (new, old))
+    ours, theirs = (load_runs([sweep]) for sweep in (new, old))
     found = {(each.part, each.name): (each.value, each.base) for each in differences(ours, theirs)}
     lr = str(read_json(old / "n1x1-r0" / "run.json")["config"]["optim"]["lr"])
     assert found == {
@@ -279,13 +291,13 @@ def test_what_follows_from_time_run_directory_or_code_hash_is_no_difference(tmp_
                 name: {"value": each, "reason": "", "source": "derived"} for name, each in values.items()
             }
             write_json(run / "env.json", {"schema_version": 1, "variables": variables})
-    ours, theirs = (load([sweep]).to_dict("records") for sweep in sweeps)
+    ours, theirs = (load_runs([sweep]) for sweep in sweeps)
     assert differences(ours, theirs) == []
     for run in sweeps[0].iterdir():
         record = read_json(run / "env.json")
         record["variables"]["PYTHONPATH"]["value"] += ":/opt/other"
         write_json(run / "env.json", record)
-    (found,) = differences(ours, theirs)
+    (found,) = differences(load_runs([sweeps[0]]), theirs)
     assert (found.name, found.value) == ("PYTHONPATH", ".code/src:.:/home/someone:/opt/other")
 
 
@@ -303,9 +315,8 @@ def test_ingested_sweeps_have_no_record_to_compare(tmp_path: Path) -> None:
         (tmp_path / f"{name}.csv").write_text("run,rank,step,step_s\n" + steps)
         ingest(tmp_path / f"{name}.csv", tmp_path, global_batch_size=8, warmup_steps=5)
     new, old, measured = tmp_path / "new", tmp_path / "old", steady(tmp_path, "measured", [0.1, 0.1003])
-    rows = load([new]).to_dict("records")
-    assert unrecorded(rows) == ["config", "code", "environment"]
-    assert unrecorded(load([measured]).to_dict("records")) == []
+    assert unrecorded(load_runs([new])) == ["config", "code", "environment"]
+    assert unrecorded(load_runs([measured])) == []
     for ours, gaps in ((new, 2), (measured, 1)):
         section = comparison_section.build(study_of(ours, old))
         assert section is not None
@@ -314,10 +325,14 @@ def test_ingested_sweeps_have_no_record_to_compare(tmp_path: Path) -> None:
 
 def test_runs_without_their_records_still_compare(tmp_path: Path) -> None:
     sweep = fake_sweep(tmp_path, nodes=(1,))
-    rows = load([sweep]).to_dict("records")
+    intact = load_runs([sweep])
     for run in sweep.iterdir():
         (run / "run.json").write_text("{")
-    assert all(each.value == "\N{EN DASH}" for each in differences(rows, []) if each.part == "config")
+    found = differences(load_runs([sweep]), intact)
+    assert {(each.name, each.value) for each in found} == {
+        ("Python", "\N{EN DASH}"),
+        ("host of the submission", "\N{EN DASH}"),
+    }
 
 
 def test_section_concludes_and_names_the_one_difference(tmp_path: Path) -> None:
