@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from analysis.comparison import PointComparison, options, repeat_plan
+from analysis.comparison import PointComparison, options
 from analysis.draw.points import Guide, Points, points
 from analysis.draw.style import Axis
 from analysis.report.common import all_points, over_repeats, size_table, sources, unit_name
@@ -46,7 +46,6 @@ def section(
     tables: Sequence[Table] = (),
 ) -> Section:
     """A section named `name` on points of `study` against points of `other`, by default of the same study."""
-    plan = repeat_plan(study.curves) if any(each.verdict == "unsettled" for each in compared) else None
     drawing = figure(name, "Ratio of throughputs", compared)
     pairs = {(id(each.curve), id(each.base_curve)) for each in compared}
     return Section(
@@ -54,7 +53,7 @@ def section(
         title,
         say("verdicts", verdict_groups(compared, sides), MOST_NAMED),
         key=times(compared[0].ratio.value) if len(compared) == 1 else "",
-        paragraphs=[text for text in (*paragraphs, say("repeat_plan", plan)) if text],
+        paragraphs=[text for text in paragraphs if text],
         tables=[_table(name, study, other or study, compared, sides), *tables],
         figures=[drawing] if drawing and len(pairs) <= MOST_PAIRS else [],
     )

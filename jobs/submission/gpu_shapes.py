@@ -18,7 +18,7 @@ def gpu_shapes(words: Iterable[str], of_node: Any) -> list[Axes]:
     numbers = parse_flag("--gpus", "gpus", words).values
     if type(of_node) is not int or of_node < 1:
         hint = "give --gpus-per-node N, or gpus_per_node in the site profile or the sweep file"
-        raise ConfigError(f"GPUs of a node: {of_node!r}; {hint}", at="--gpus")
+        raise ConfigError(f"the GPUs of a node are not known; {hint}", at="--gpus")
     for number in numbers:
         if type(number) is not int or number < 1 or (number > of_node and number % of_node):
             allowed = f"allowed are 1 to {of_node} and multiples of {of_node}, the GPUs of a node"

@@ -50,7 +50,7 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     [
         ("1 12 --gpus-per-node 8", "12 fills no whole nodes; allowed are 1 to 8 and multiples of 8, the GPUs of a node"),
         ("0 --gpus-per-node 8", "0 fills no whole nodes; allowed are 1 to 8 and multiples of 8, the GPUs of a node"),
-        ("1 2", "GPUs of a node: None; give --gpus-per-node N, or gpus_per_node in the site profile or the sweep file"),
+        ("1 2", "the GPUs of a node are not known; give --gpus-per-node N, or gpus_per_node in the site profile or the sweep file"),
         ("1 2 --nodes 2 --gpus-per-node 8", "goes with one --gpus-per-node N and with no other nodes or GPUs"),
         ("1 2 --gpus-per-node 4 8", "goes with one --gpus-per-node N and with no other nodes or GPUs"),
         ("1 --gpus-per-node 4 --set resources.nodes=2", "goes with one --gpus-per-node N and with no other nodes or GPUs"),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from analysis.comparison import repeat_plan
 from analysis.draw.points import Guide, Points, points
 from analysis.draw.style import Axis
 from analysis.report import scaling_text
@@ -24,6 +25,7 @@ from analysis.report.common import (
 )
 from analysis.report.headline import headline, scaling_answer
 from analysis.report.section import Column, Figure, Section, Table, Value
+from analysis.report.sentences import say
 from analysis.results.communication import Communication
 from analysis.results.curves import Curve, Point
 from analysis.results.phases import TRANSFER, WAIT
@@ -52,7 +54,7 @@ def build(study: Study) -> Section | None:
         "scaling",
         "Scaling",
         _conclusion(study),
-        paragraphs=texts,
+        paragraphs=[*texts, *([say("repeat_plan", plan)] if (plan := repeat_plan(study.curves)) else [])],
         tables=[_table(study), _details(study)],
         figures=_figures(study),
     )
