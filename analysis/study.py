@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from analysis.overlaps import Overlap, overlaps_of
 from analysis.read import frames
 from analysis.read.frames import RunId
-from analysis.read.link_rates import link_rates, unjudged_links
 from analysis.read.price_list import PriceList
 from analysis.read.run import Run
 from analysis.read.run_table import runs_of
@@ -22,6 +21,7 @@ from analysis.results.caveats import Caveat, Subject, find
 from analysis.results.culprits import Diagnosis, diagnose
 from analysis.results.curves import Curve, Point, scaling_curves, with_floors
 from analysis.results.goodput import JobTime, job_time
+from analysis.results.links import link_rates, unjudged_links
 from analysis.results.rank_steps import RankSteps, rank_steps
 from analysis.results.waiting import RunWaiting, run_waiting
 from analysis.step_statistics import RunStatistics, step_statistics
@@ -102,10 +102,11 @@ class Study:
     def forbidden(self, subject: Subject, curve: Curve | None = None, *points: Point) -> Caveat | None:
         """The gravest caveat that forbids a statement: on these points of a curve, on all of its points, or
         without a curve on any run. None where the statement is allowed."""
-        chosen = None if curve is None else (points or curve.points)
-        paths = {row["path"] for point in chosen or () for row in self.runs_of(curve, point)}  # type: ignore
         known = (each for each in self.caveats if subject in each.forbids)
-        return next((each for each in known if chosen is None or not paths.isdisjoint(each.runs)), None)
+        if curve is None:
+            return next(known, None)
+        paths = {row["path"] for point in points or curve.points for row in self.runs_of(curve, point)}
+        return next((each for each in known if not paths.isdisjoint(each.runs)), None)
 
     @cached_property
     def metrics(self) -> Mapping[RunId, Metrics]:

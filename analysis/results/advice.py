@@ -262,7 +262,7 @@ def situation(study: Study, curve: Curve, point: Point) -> Situation:
     first, communication = study.runs_of(curve, point)[0], Communication(study, curve, point)
     repeats = study.diagnoses(curve, point)
     named = [each for each in repeated_culprits(repeats) if each.kind != "link"]
-    config, share = run_config(first), communication.measured_share
+    config, share = run_config(study.run(first["path"])), communication.measured_share
     kinds = doubts(study, curve, point)
     return Situation(
         strategy=str(first["strategy"]).lower(),

@@ -17,6 +17,7 @@ import pandas as pd
 
 from analysis.read.differences import run_config
 from analysis.read.frames import busy_shares, one_machine_of
+from analysis.read.run import Run
 from analysis.read.samples import OTHER_LOAD
 from analysis.results.curves import Curve, Point
 from analysis.stats.repeats import two_groups
@@ -306,7 +307,7 @@ def _mixed_runs(sizes: _Sizes) -> dict[str, Any]:
 def _other_loss(sizes: _Sizes) -> dict[str, Any]:
     """Final losses of an exact training, which other numbers of ranks reproduce."""
     runs = sizes.of_pair()
-    if not runs or not all(map(_is_exact, [*runs[0], *runs[1]])):
+    if not runs or not all(_is_exact(sizes.study.run(row["path"])) for row in [*runs[0], *runs[1]]):
         return {}
     means = losses_apart(*runs)
     return {"at": sizes.named(sizes.pair), "means": means} if means else {}
@@ -326,9 +327,9 @@ def losses_apart(
     return means if apart else None
 
 
-def _is_exact(row: Mapping[str, Any]) -> bool:
+def _is_exact(run: Run) -> bool:
     """Whether the number of ranks changes the losses by rounding alone."""
-    config = run_config(row)
+    config = run_config(run)
     schemes = config.get("parallel.gradient_communication.scheme")
     return config.get("model.kind") in ("gpt", "mlp") and schemes in (None, "none")
 

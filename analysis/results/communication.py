@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from analysis.read.link_rates import link_rates
 from analysis.results.curves import Curve, Point
+from analysis.results.links import link_rates
 from analysis.results.phases import TRANSFER, WAIT
 from analysis.stats.estimates import Estimate, not_stationary, ratio_of_means, share_mean
 from analysis.study import Study

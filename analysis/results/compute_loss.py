@@ -188,7 +188,7 @@ def compute_state(study: Study, curve: Curve, point: Point) -> ComputeState:
     gpus = [metrics.gpu for run in point.runs if (metrics := study.metrics.get((curve.sweep, run)))]
     clocks = [gpu.sm_clock_ratio_mean for gpu in gpus if gpu is not None and gpu.sm_clock_ratio_mean]
     diagnoses = [study.stragglers[path].diagnosis for path in rows["path"] if path in study.stragglers]
-    configs = [run_config(row) for row in study.runs_of(curve, point)]
+    configs = [run_config(study.run(path)) for path in rows["path"]]
     pipeline, kinds = bool((rows["strategy"] == "pipeline").any()), doubts(study, curve, point)
     return ComputeState(
         compute_s=point.composition["compute_s"] or 0.0,

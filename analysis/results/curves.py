@@ -21,7 +21,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.read.differences import program_of
-from analysis.read.run_table import swept_keys
+from analysis.read.run_table import runs_of, swept_keys
 from analysis.results.phases import Phases, partition
 from analysis.stats.estimates import (
     Estimate,
@@ -131,7 +131,7 @@ class Curve:
 def scaling_curves(
     table: pd.DataFrame, base: str | None = None, statistics: RunStatistics | None = None
 ) -> list[Curve]:
-    """Curves of the included runs in the table of `load.load`.
+    """Curves of the included runs in a table of `analysis.read.frames.load`.
 
     Args:
         base: the size to compare with (`disttrain.records.planned.parse_size`), or a run of that size; each
@@ -183,9 +183,9 @@ def _scaling(points: Sequence[Point]) -> Scaling:
 def _other_program(points: Sequence[Point], unit: Unit, group: pd.DataFrame) -> str:
     """The first two sizes whose runs differ in command, model, data or dtype, and in which; else empty."""
     programs: dict[str, dict[int, Any]] = {}
-    rows = {row["run"]: row for row in group.to_dict("records")}
+    runs = {run.folder.name: run for run in runs_of(group)}
     for point in points:
-        for name, value in (item for run in point.runs for item in program_of(rows[run]).items()):
+        for name, value in (item for run in point.runs for item in program_of(runs[run]).items()):
             programs.setdefault(name, {}).setdefault(point.size, value)
             first, known = next(iter(programs[name].items()))
             if value != known:

@@ -11,6 +11,12 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
+
+from analysis.read.attempts import RunAttempt, machine_of
+from analysis.read.frames import busy_shares
+from analysis.read.run_table import runs_of
+from analysis.read.samples import OTHER_LOAD
 
 SLOW = 0.5
 """A direction is slow below this fraction of the usual rate."""
@@ -49,6 +55,26 @@ class SlowLink(NamedTuple):
         if len(self.directions) == 1:
             return f"the link from {first} to {second}"
         return f"the link between {first} and {second}"
+
+
+def link_rates(attempts: Sequence[RunAttempt]) -> list[LinkRate]:
+    """Rates between the nodes of a run (`links.json`), of the newest attempt that has them; empty without
+    any."""
+    links = next((each.links for each in reversed(attempts) if each.links), None)
+    if links is None:
+        return []
+    hosts = links.hosts
+    return [LinkRate(hosts[rate.source], hosts[rate.target], rate.bytes_per_s) for rate in links.rates]
+
+
+def unjudged_links(runs: pd.DataFrame) -> dict[str, str]:
+    """Reasons not to judge measured rates of links, by path of a run of a table: the rates are those of a
+    loaded machine rather than of its links."""
+    loaded = runs.loc[busy_shares(runs) >= OTHER_LOAD, "path"]
+    shared = [run.path for run in runs_of(runs) if machine_of(run.attempts)]
+    return dict.fromkeys(loaded, "other processes used the processors") | dict.fromkeys(
+        shared, "the nodes share a machine"
+    )
 
 
 def node_name(host: str) -> str:

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 
 from analysis.read.attempts import read_attempts
-from analysis.read.link_rates import link_rates
 from analysis.results.lateness import lateness
-from analysis.results.links import LinkRate
+from analysis.results.links import LinkRate, link_rates
 from analysis.results.rank_steps import RankSteps
 from analysis.results.waiting import equal_blame, noise_floor_s, run_waiting, straggler_loss
 from disttrain.records.json_files import write_json

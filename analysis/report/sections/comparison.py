@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from analysis import comparison
 from analysis.comparison import PointComparison
 from analysis.read.differences import PARTS, Difference, differences, unrecorded
+from analysis.read.run import Run
 from analysis.report import comparison_parts
 from analysis.report.section import Column, Section, Table
 from analysis.report.sentences import say
@@ -60,17 +60,11 @@ def _names(study: Study, other: Study) -> tuple[str, str]:
     return ", ".join(here), ", ".join(there)
 
 
-Rows = list[dict[str, Any]]
-
-
-def _runs(study: Study, other: Study, compared: Sequence[PointComparison]) -> tuple[Rows, Rows]:
+def _runs(study: Study, other: Study, compared: Sequence[PointComparison]) -> tuple[list[Run], list[Run]]:
     """Runs of the compared points, of the study and of the other one."""
-    ours: dict[str, dict[str, Any]] = {}
-    theirs: dict[str, dict[str, Any]] = {}
-    for each in compared:
-        ours |= {row["path"]: row for row in study.runs_of(each.curve, each.point)}
-        theirs |= {row["path"]: row for row in other.runs_of(each.base_curve, each.base)}
-    return list(ours.values()), list(theirs.values())
+    ours = [row["path"] for each in compared for row in study.runs_of(each.curve, each.point)]
+    theirs = [row["path"] for each in compared for row in other.runs_of(each.base_curve, each.base)]
+    return [*map(study.run, dict.fromkeys(ours))], [*map(other.run, dict.fromkeys(theirs))]
 
 
 def _difference_table(found: Sequence[Difference], here: str, there: str) -> Table:

@@ -10,7 +10,6 @@ import pandas as pd
 from analysis.comparison import is_settled, trained_alike
 from analysis.draw.points import Points, points
 from analysis.draw.style import Axis
-from analysis.read.differences import run_config
 from analysis.report import common
 from analysis.report.run_records import RunCost, run_costs
 from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
@@ -20,6 +19,7 @@ from analysis.stats.estimates import Estimate
 from analysis.stats.verdicts import EQUIVALENCE_MARGIN
 from analysis.study import Study
 from analysis.units import money, number, span
+from disttrain.config.dotted_keys import get_key
 
 _DOMINATED = "another point is faster and cheaper, or it is not ranked"
 _TIME_UNITS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"))
@@ -200,7 +200,8 @@ def _runs_with_idle_gpus(study: Study, used: Sequence[RunCost]) -> Iterator[RunC
     rows = {(row["sweep"], row["run"]): row for row in study.rows if row["device"] == "cpu"}
     for run in used:
         row = rows.get((run.sweep, run.run))
-        if run.unit == "GPU-hours" and row is not None and run_config(row).get("resources.gpus_per_node"):
+        held = row and get_key(study.run(row["path"]).config, "resources.gpus_per_node")
+        if run.unit == "GPU-hours" and held:
             yield run
 
 

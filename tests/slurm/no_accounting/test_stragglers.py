@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from analysis.read.link_rates import link_rates
 from analysis.read.load import load_runs
 from analysis.results.culprits import diagnose
+from analysis.results.links import link_rates
 from analysis.results.rank_steps import rank_steps
 from analysis.results.waiting import run_waiting
 from tests.support.injected_delays import assert_about
