@@ -64,8 +64,7 @@ def test_a_sweep_is_done_and_its_report_has_gpu_hours(slurm: MiniCluster, tmp_pa
     assert all(row["hours"] > 0 for row in report["run_costs"])
     assert all(row["source"] == "sacct" for row in report["run_costs"])
     page = (tmp_path / "runs" / "small" / "report" / "report.md").read_text()
-    assert "GPU-hours, of" in page
-    assert "by Slurm's accounting." in page
+    assert "GPU-hours" in page
     assert "2 runs: 2 done" in slurm.submit(*sweep, cwd=tmp_path)
 
 
