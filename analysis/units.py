@@ -1,117 +1,161 @@
-"""Text of numbers in pages and figures: three significant digits and a unit."""
+"""Text of numbers in pages and figures: each unit has its scales and its digits in one table."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 from analysis.stats.estimates import Estimate
 
-RESOLUTION_S = 1e-12
-"""Shorter durations are rounding errors of sums, and are printed as 0."""
-RESOLUTION_MONEY = 1e-6
-"""Smaller amounts of money are printed as 0."""
-THIN_SPACE = "\N{NARROW NO-BREAK SPACE}"
-_TIME = ((1.0, "s", 1.0), (1e-3, "ms", 1e3), (0.0, "µs", 1e6))
+Unit = Literal[
+    "",  # text
+    "count",  # a whole number
+    "number",  # a number without unit
+    "s",  # seconds; a column has one scale
+    "span",  # seconds, up to hours
+    "share",  # 0 to 1, shown in percent
+    "points",  # a difference of shares, shown in percentage points
+    "ratio",  # shown as 2.87×
+    "samples/s",
+    "tokens/s",
+    "B",
+    "B/s",
+    "FLOP/s",
+    "h",
+    "loss",
+    "J",
+    "J/sample",
+    "W",
+    "g",
+    "Hz",
+    "°C",
+    "currency",  # money in the currency of the price list
+    "magnitude",  # a large number
+]
+NOTHING = "\N{EN DASH}"
+"""A value that was not measured."""
+_RESOLUTION = 1e-6
+"""Smaller numbers, after their scale, are printed as 0: rounding errors of sums."""
+_SMALL = 1e-3
+"""Share of the largest value of a column below which one keeps its own scale."""
+_THIN_SPACE = "\N{NARROW NO-BREAK SPACE}"
 
 
-def time_scale(largest_s: float) -> tuple[float, str]:
-    """Factor and unit for durations up to `largest_s` seconds."""
-    return next((factor, unit) for floor, unit, factor in _TIME if largest_s >= floor)
+class _Form(NamedTuple):
+    scales: Sequence[tuple[float, str]]
+    """Size and text of units, largest first."""
+    digits: int | None = None
+    """After the point; three significant ones without it."""
 
 
-def number(value: float) -> str:
-    """Three significant digits, thousands grouped: `0.412`, `77.6`, `12,400`."""
-    rounded = float(f"{value:.3g}")
-    if rounded == 0:
-        return "0"
-    if abs(rounded) >= 1000:
-        return f"{rounded:,.0f}"
-    return f"{rounded:#.3g}".rstrip(".")
+def _decimal(unit: str) -> _Form:
+    prefixes = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+    return _Form([(size, f" {prefix}{unit}") for size, prefix in prefixes])
 
 
-def money(value: float) -> str:
-    """An amount in three significant digits without an exponent: `0.168`, `0.0000213`, `12,400`; `0`."""
-    if abs(value) < RESOLUTION_MONEY:
-        return "0"
-    rounded = float(f"{value:.3g}")
-    if abs(rounded) >= 1e-4:
-        return number(rounded)
-    return f"{rounded:.{2 - math.floor(math.log10(abs(rounded)))}f}"
+_SECONDS = ((1.0, " s"), (1e-3, " ms"), (1e-6, " µs"))
+_FORMS: dict[Unit, _Form] = {
+    "count": _Form([(1.0, "")], 0),
+    "number": _Form([(1.0, "")]),
+    "currency": _Form([(1.0, "")]),
+    "loss": _Form([(1.0, "")], 4),
+    "s": _Form(_SECONDS),
+    "span": _Form([(3600.0, " h"), (60.0, " min"), *_SECONDS]),
+    "share": _Form([(0.01, " %")], 1),
+    "points": _Form([(0.01, " pp")], 1),
+    "ratio": _Form([(1.0, "\N{MULTIPLICATION SIGN}")], 2),
+    "B": _Form([(2.0**30, " GiB"), (2.0**20, " MiB"), (2.0**10, " KiB"), (1.0, " B")]),
+    "g": _Form([(1e3, " kg"), (1.0, " g"), (1e-3, " mg"), (1e-6, " µg")]),
+    "B/s": _decimal("B/s"),
+    "FLOP/s": _decimal("FLOP/s"),
+    "Hz": _decimal("Hz"),
+    "magnitude": _decimal(""),
+    "samples/s": _Form([(1.0, " samples/s")]),
+    "tokens/s": _Form([(1.0, " tokens/s")]),
+    "h": _Form([(1.0, " h")]),
+    "J": _Form([(1.0, " J")]),
+    "J/sample": _Form([(1.0, " J/sample")]),
+    "W": _Form([(1.0, " W")]),
+    "°C": _Form([(1.0, " °C")]),
+}
 
 
-def mass_scale(value_g: float) -> tuple[float, str]:
-    """Factor and unit for a mass in grams: kg, g, mg or µg."""
-    scales = ((1e3, 1e-3, "kg"), (1.0, 1.0, "g"), (1e-3, 1e3, "mg"))
-    return next(((factor, unit) for floor, factor, unit in scales if abs(value_g) >= floor), (1e6, "µg"))
+class Cell(NamedTuple):
+    """Text of one value; `interval` and `repeats` are empty for values that are no estimates."""
+
+    text: str
+    interval: str = ""
+    """`[70.2, 76.1]`, or why there is none."""
+    repeats: str = ""
+
+    @property
+    def in_text(self) -> str:
+        """Within a sentence: `91.3 % ([90.1, 92.4], n=3)`."""
+        return f"{self.text} ({self.interval}, {self.repeats})" if self.interval else self.text
+
+    @property
+    def line(self) -> str:
+        """All on one line: `91.3 % [90.1, 92.4], n=3`."""
+        known = ", ".join(filter(None, (self.interval, self.repeats)))
+        separator = " " if known.startswith("[") else ", " if known else ""
+        return f"{self.text}{separator}{known}"
 
 
-def grams(value_g: float) -> str:
-    """`1.20 kg`, `41.2 g`, `0.310 µg`; `0 g`."""
-    if value_g == 0:
-        return "0 g"
-    factor, unit = mass_scale(value_g)
-    return f"{number(value_g * factor)} {unit}"
+def scale(unit: Unit, largest: float) -> tuple[float, str]:
+    """Size and text of the unit for numbers up to `largest`: 0.001 and ` ms`."""
+    scales = _FORMS[unit].scales
+    return next((each for each in scales if (abs(largest) or 1.0) >= each[0]), scales[-1])
 
 
-def resolved_s(value: float) -> float:
-    """The duration in seconds; 0 where it is shorter than `RESOLUTION_S`."""
-    return value if abs(value) >= RESOLUTION_S else 0.0
+def cell(value: Any, unit: Unit, largest: float = 0.0, digits: int | None = None) -> Cell:
+    """Format a value in its unit.
+
+    Args:
+        largest: the largest number of a column, whose scale the others have from a thousandth of it on.
+        digits: after the point, in place of those of the unit.
+    """
+    if value is None or value != value:
+        return Cell(NOTHING)
+    if isinstance(value, bool):
+        return Cell("yes" if value else "no")
+    if isinstance(value, str) or not unit:
+        return Cell(str(value))
+    estimate = value if isinstance(value, Estimate) else Estimate(value, None, None, 0)
+    numbers = [each for each in (estimate.value, estimate.low, estimate.high) if each is not None]
+    own = 0 < abs(numbers[0]) < _SMALL * largest
+    size, suffix = scale(unit, (0 if own else largest) or max(map(abs, numbers)))
+    places = _FORMS[unit].digits if digits is None else digits
+    first, *bounds = (_digits(each / size, places) for each in numbers)
+    text = f"{'+' if unit == 'points' and float(first) > 0 else ''}{first}{suffix}"
+    if not estimate.repeats:
+        return Cell(text)
+    reasons = {"not stationary": "not stationary, no interval", "maximum": "maximum"}
+    interval = reasons.get(estimate.basis, "no interval")
+    if bounds:
+        interval = f"[{', '.join(each.replace(',', _THIN_SPACE) for each in bounds)}]"
+        interval += " within the run" if estimate.basis == "within run" else ""
+    return Cell(text, interval, f"n={estimate.repeats}")
 
 
-def seconds(value: float) -> str:
-    """`1.20 s`, `41.2 ms`, `310 µs`."""
-    value = resolved_s(value)
-    factor, unit = time_scale(abs(value))
-    return f"{number(value * factor)} {unit}"
-
-
-def span(value_s: float) -> str:
-    """Durations up to hours: `120 ms`, `42.0 s`, `3.10 min`, `26.0 h`; `0 s`."""
-    if 0 < value_s < 1:
-        return seconds(value_s)
-    for name, size_s in (("h", 3600), ("min", 60)):
-        if value_s >= size_s:
-            return f"{number(value_s / size_s)} {name}"
-    return f"{number(value_s)} s"
-
-
-def rate(value: float, unit: str = "samples/s") -> str:
-    return f"{number(value)} {unit}"
+def text(value: float, unit: Unit, digits: int | None = None) -> str:
+    return cell(value, unit, digits=digits).text
 
 
 def percent(value: float, digits: int = 1) -> str:
     """A share between 0 and 1 as `73.1 %`."""
-    return f"{fixed(100 * value, digits)} %"
+    return text(value, "share", digits)
 
 
-def points(share: float) -> str:
-    """A share of gain or loss in percentage points, with its sign: `+2.1 pp`, `-0.3 pp`; `0.0 pp`."""
-    return f"{signed(100 * share)} pp"
+number, seconds, span, times, money, binary_bytes = (
+    partial(text, unit=unit) for unit in ("number", "s", "span", "ratio", "currency", "B")
+)
 
 
-def signed(value: float, digits: int = 1) -> str:
-    """A number with its sign; one that is rounded to zero has none: `+2.1`, `-0.3`, `0.0`."""
-    text = fixed(value, digits)
-    return f"+{text}" if float(text) > 0 else text
-
-
-def fixed(value: float, digits: int = 1) -> str:
-    """A number with `digits` after the point; one that is rounded to zero has no sign."""
-    return f"{value:z.{digits}f}"
-
-
-def times(value: float, digits: int = 2) -> str:
-    """A ratio as `2.87×`."""
-    return f"{value:.{digits}f}\N{MULTIPLICATION SIGN}"
-
-
-def binary_bytes(value: float) -> str:
-    """`1.20 GiB`, `310 MiB`."""
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if value >= size:
-            return f"{number(value / size)} {unit}"
-    return f"{value:.0f} B"
+def short_count(value: float) -> str:
+    """A whole number below a million in full: `16,384`, `4.20 M`, `7.00 G`."""
+    return text(value, "magnitude" if value >= 1e6 else "count")
 
 
 def listed(names: Sequence[str]) -> str:
@@ -119,34 +163,13 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def short_count(value: int) -> str:
-    """A whole number below a million in full, else with three digits: `16`, `4.20 M`, `7.00 G`."""
-    for name, factor in (("G", 1e9), ("M", 1e6)):
-        if value >= factor:
-            return f"{number(value / factor)} {name}"
-    return count(value)
-
-
-def count(value: int) -> str:
-    return f"{value:,}"
-
-
 def plural(value: int, noun: str) -> str:
-    return f"{value:,} {noun}" if value == 1 else f"{value:,} {noun}s"
+    return f"{value:,} {noun}{'' if value == 1 else 's'}"
 
 
-def interval(estimate: Estimate, factor: float = 1.0, digits: int = 1) -> str:
-    """`[70.2, 76.1]`, marked if it does not contain the spread between repeats; or the reason for none."""
-    if estimate.basis == "not stationary":
-        return "not stationary, no interval"
-    if estimate.basis == "maximum":
-        return "maximum"
-    if estimate.low is None or estimate.high is None:
-        return "n=1, no interval" if estimate.repeats == 1 else "no interval"
-    found = bounds(fixed(estimate.low * factor, digits), fixed(estimate.high * factor, digits))
-    return f"{found} within the run" if estimate.basis == "within run" else found
-
-
-def bounds(low: str, high: str) -> str:
-    """An interval: `[70.2, 76.1]`. Its comma separates the bounds alone; a narrow space groups thousands."""
-    return f"[{', '.join(each.replace(',', THIN_SPACE) for each in (low, high))}]"
+def _digits(value: float, digits: int | None) -> str:
+    """Grouped thousands; one that is rounded to zero has no sign."""
+    if digits is not None:
+        return f"{value:z,.{digits}f}"
+    rounded = float(f"{value:.3g}") if abs(value) >= _RESOLUTION else 0.0
+    return f"{rounded:,.{max(0, 2 - math.floor(math.log10(abs(rounded))))}f}" if rounded else "0"

@@ -20,7 +20,7 @@ from analysis.draw.style import (
     panel,
     styled,
 )
-from analysis.stats.estimates import Estimate
+from analysis.stats.estimates import Estimate, Floats
 
 HEIGHT = 220.0
 """Of the plot, without the margins."""
@@ -46,8 +46,8 @@ class Points:
 class Line:
     """Values by step of one run; a value that is not finite leaves a gap."""
 
-    xs: Sequence[float]
-    ys: Sequence[float]
+    xs: Sequence[float] | Floats
+    ys: Sequence[float] | Floats
     colour: str
     title: str
     key: str

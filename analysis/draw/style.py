@@ -10,7 +10,7 @@ import functools
 import io
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
@@ -104,6 +104,25 @@ class Axis:
     """Positions of ticks; round numbers by default."""
     form: Callable[[float], str] = "{:,.6g}".format
     """Text of a tick."""
+
+
+def size_axis(label: str, sizes: Iterable[float]) -> Axis:
+    """Ticks at each size; logarithmic if the largest is more than 8 times the smallest."""
+    ticks = sorted({float(size) for size in sizes})
+    low, high = ticks[0], ticks[-1]
+    log, pad = high > 8 * low, 0.06 * (high - low) or 0.3 * low
+    ends = (low / 1.15, high * 1.15) if log else (low - pad, high + pad)
+    return Axis(label, *ends, log, ticks, "{:,.0f}".format)
+
+
+def value_axis(
+    label: str, low: float, high: float, *, log: bool = False, form: Callable[[float], str] = "{:,.6g}".format
+) -> Axis:
+    """Around values; from 0 where the lowest is below half of the highest."""
+    if log:
+        return Axis(label, 0.85 * low, 1.15 * high, True)
+    pad = 0.06 * (high - low or abs(high) or 1.0)
+    return Axis(label, min(0.0, low) if low < high / 2 else low - pad, high + pad, form=form)
 
 
 @dataclass(frozen=True)

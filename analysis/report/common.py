@@ -1,27 +1,40 @@
-"""Parts that several sections share: names of points, their colours, links to their runs."""
+"""Parts that several sections share: names and colours of points, tables and figures by size and by step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any
+from functools import partial, reduce
+from typing import Any, TypeVar
 
 import numpy as np
-import pandas as pd
 
-from analysis.draw.bars import Row, Segment, bars, stacked
-from analysis.draw.points import Line, lines
-from analysis.draw.style import DASHES, Axis, LegendItem, curve_colour, size_colour
+from analysis.draw.bars import Row, bars, stacked
+from analysis.draw.points import Line, Points, lines, points
+from analysis.draw.style import DASHES, Axis, LegendItem, curve_colour, size_colour, value_axis
+from analysis.read.run import Run
 from analysis.report.section import Column, Figure, RunLink, Table, Value
 from analysis.results.curves import Curve, Point
 from analysis.stats.estimates import CONFIDENCE, Estimate, not_stationary, share_mean
 from analysis.study import Study
-from analysis.units import percent, seconds, time_scale
+from analysis.units import Unit, percent, scale, text
+
+T = TypeVar("T")
+Rows = Sequence[Sequence[Any]]
 
 _MOST_VALUES = 120
 """Points of the line of a run."""
-MOST_LINES = 60
+_MOST_LINES = 60
 """Runs of a figure with one line for each; of more, the first repeat of each size is drawn."""
+
+
+def kept(*parts: T | None) -> list[T]:
+    """Tables, figures or sentences without None and empty ones."""
+    return [part for part in parts if part]
+
+
+def sentence(parts: Iterable[str]) -> str:
+    """Non-empty parts, separated by spaces."""
+    return " ".join(kept(*parts))
 
 
 def all_points(study: Study) -> list[tuple[Curve, Point]]:
@@ -76,158 +89,14 @@ def has_shapes(study: Study) -> bool:
     return any(len(curve.line) < len(curve.points) for curve in study.curves)
 
 
+def runs_at(study: Study, curve: Curve, point: Point) -> list[Run]:
+    """The repeats of a point."""
+    return [study.run(row["path"]) for row in study.runs_of(curve, point)]
+
+
 def sources(study: Study, curve: Curve, point: Point) -> list[RunLink]:
     """The repeats of a point."""
-    return [RunLink(row["run"], row["path"]) for row in study.runs_of(curve, point)]
-
-
-def run_legend(study: Study) -> list[LegendItem]:
-    """Legend of `run_lines`."""
-    colours = {
-        curve.name(point) if len(study.curves) == 1 else curve.label: colour
-        for curve, point, colour in coloured_points(study)
-    }
-    dashes = _dashes_by_size(study) if len(study.curves) > 1 else {}
-    return [
-        *(LegendItem(name, colour, True, key=name) for name, colour in colours.items()),
-        *(LegendItem(name, "ink", True, pattern) for name, pattern in dashes.items()),
-    ]
-
-
-def _dashes_by_size(study: Study) -> dict[str, tuple[int, ...]]:
-    """Dashes by name of each size, smallest first; the smallest has none."""
-    sizes = sorted((point.size, curve.name(point)) for curve, point in all_points(study))
-    names = dict.fromkeys(name for _, name in sizes)
-    return {name: DASHES[index % len(DASHES)] for index, name in enumerate(names)}
-
-
-def run_lines(study: Study, frame: pd.DataFrame, column: str, *, rings: bool = False) -> list[Line]:
-    """The values of `column` by `step`: a line for each run, or for the first of each size of many.
-
-    The colour names the size of a single curve; of several, the colour names the curve and the dashes the
-    size.
-    """
-    by_run = {key: rows for key, rows in frame.groupby(["sweep", "run"])}
-    first_only = len(by_run) > MOST_LINES
-    dashes = _dashes_by_size(study)
-    lines = []
-    for curve, point, colour in coloured_points(study):
-        for run in point.runs[: 1 if first_only else None]:
-            if (rows := by_run.get((curve.sweep, run))) is not None:
-                rows = rows.iloc[np.unique(np.linspace(0, len(rows) - 1, _MOST_VALUES).astype(int))]
-                title = f"{run}, {point_name(study, curve, point)}"
-                of_size = dashes[curve.name(point)] if len(study.curves) > 1 else ()
-                values = list(rows["step"]), list(rows[column])
-                lines.append(Line(*values, colour, title, run_key(curve.sweep, run), of_size, rings))
-    return lines[:MOST_LINES]
-
-
-def step_figure(
-    study: Study, name: str, title: str, runs: list[Line], y: Axis, extent: str, data: Callable[[], Table]
-) -> Figure:
-    """Lines of runs by optimizer step; `extent` is the range of their values in words."""
-    x = Axis("optimizer step", 0.0, max(max(run.xs) for run in runs))
-    drawing = partial(lines, runs, x, y, run_legend(study), emulated=study.emulated)
-    return Figure(name, title, drawing, f"{title} by optimizer step: {extent}", data=data)
-
-
-def grouped_rows(study: Study, rows: Sequence[tuple[Curve, Point, Sequence[Segment], str]]) -> list[Row]:
-    """Rows of bars named by size; of several curves, under a heading for each."""
-    found: list[Row] = []
-    heading: Curve | None = None
-    for curve, point, segments, text in rows:
-        if len(study.curves) > 1 and curve is not heading:
-            found.append(Row(curve.label))
-            heading = curve
-        found.append(Row(curve.name(point), segments, text))
-    return found
-
-
-def stacked_figure(
-    study: Study,
-    name: str,
-    title: str,
-    axis: str,
-    kinds: Mapping[str, tuple[str, str]],
-    rows: Sequence[tuple[Curve, Point, Mapping[str, float]]],
-) -> Figure:
-    """Stacked bars of seconds by size, the data of the table `name`.
-
-    Args:
-        axis: what is measured, without the unit.
-        kinds: label and colour by name of a part, in the order of the bar.
-        rows: seconds of each part at each point.
-    """
-    longest = max(sum(parts.values()) for *_, parts in rows)
-    factor, unit = time_scale(longest)
-    lines = []
-    for curve, point, parts in rows:
-        place, whole_s = point_name(study, curve, point), sum(parts.values())
-        segments = [
-            (
-                length_s * factor,
-                kinds[kind][1],
-                f"{place}: {kinds[kind][0]} {seconds(length_s)} ({percent(length_s / (whole_s or 1))})",
-            )
-            for kind, length_s in parts.items()
-        ]
-        lines.append((curve, point, stacked(segments), seconds(whole_s)))
-    drawing = partial(
-        bars,
-        grouped_rows(study, lines),
-        Axis(f"{axis} ({unit})", 0.0, longest * factor),
-        [LegendItem(*each) for each in kinds.values()],
-        emulated=study.emulated,
-    )
-    alt = "; ".join(segment.title for *_, segments, _ in lines for segment in segments)
-    return Figure(name, title, drawing, alt, data=name)
-
-
-def size_table(
-    study: Study,
-    name: str,
-    caption: str,
-    columns: Sequence[Column],
-    rows: Iterable[tuple[Curve, Point, Sequence[Value]]],
-) -> Table:
-    """A table whose rows begin with the size of a point; columns without a value are left out."""
-    lines = [*rows]
-    kept = [at for at in range(len(columns)) if any(values[at] is not None for *_, values in lines)]
-    return Table(
-        name,
-        caption,
-        [*size_columns(study), *(columns[at] for at in kept)],
-        [[*size_values(study, curve, point), *(row[at] for at in kept)] for curve, point, row in lines],
-        [sources(study, curve, point) for curve, point, _ in lines],
-    )
-
-
-def frame_table(name: str, caption: str, columns: Sequence[Column], frame: pd.DataFrame) -> Table:
-    """A table of the columns of a frame that have these names; missing numbers are None."""
-    chosen = frame[[column.name for column in columns]].astype(object)
-    rows = chosen.where(chosen.notna(), None).to_numpy().tolist()
-    return Table(name, caption, columns, rows)
-
-
-RUN_COLUMNS = (Column("sweep", "sweep"), Column("run", "run"))
-"""Columns that name a run in the data of a figure."""
-
-
-def is_measured(row: Mapping[Any, Any]) -> bool:
-    """Whether this program measured the run of a row, not another program (`ingest`)."""
-    return bool(pd.isna(row["ingested"]))
-
-
-def repeat_advice(rows: Iterable[Mapping[Any, Any]]) -> str:
-    """The end of a sentence on these runs, which have one repeat."""
-    if any(is_measured(row) for row in rows):
-        return "run all at least 3 times (--repeats 3)"
-    return "add two launches of the same configuration to the table, each with its own run and repeat"
-
-
-def run_key(sweep: str, run: str) -> str:
-    """Key by which all marks of a run are highlighted together."""
-    return f"{sweep}/{run}"
+    return [RunLink(run.folder.name, run.path) for run in runs_at(study, curve, point)]
 
 
 def over_repeats(point: Point, values: Iterable[float | None]) -> Estimate | None:
@@ -244,6 +113,168 @@ def of_steps(point: Point, estimate: Estimate) -> Estimate:
     return not_stationary(estimate) if point.samples_per_s.basis == "not stationary" else estimate
 
 
-def sentence(parts: Sequence[str]) -> str:
-    """Non-empty parts, separated by spaces."""
-    return " ".join(part for part in parts if part)
+def metric(path: str) -> Callable[[Any], Estimate | None]:
+    """Getter of a column: mean over the repeats of a figure of `metrics.json`, as `gpu.power_mean_w`."""
+
+    def mean(point: Any) -> Estimate | None:
+        parts = path.split(".")
+        return over_repeats(
+            point, [reduce(lambda at, name: at and getattr(at, name), parts, run) for run in point.metrics]
+        )
+
+    return mean
+
+
+def point_table(
+    study: Study,
+    name: str,
+    caption: str,
+    columns: Sequence[Column],
+    items: Iterable[tuple[Curve, Point, Any]] | None = None,
+) -> Table | None:
+    """A row for each of `items`, by default for each point of `study`; see `analysis.report.section`."""
+    rows = []
+    for curve, point, item in items or ((curve, point, point) for curve, point in all_points(study)):
+        values = [column.get(item) if column.get else None for column in columns]
+        if any(value is not None for value in values):
+            rows.append((curve, point, values))
+    return size_table(study, name, caption, columns, rows) if rows else None
+
+
+def size_table(
+    study: Study,
+    name: str,
+    caption: str,
+    columns: Sequence[Column],
+    rows: Iterable[tuple[Curve, Point, Sequence[Value]]],
+) -> Table:
+    """A table whose rows begin with the size of a point; columns without a value are left out."""
+    lines = [*rows]
+    known = [at for at in range(len(columns)) if any(values[at] is not None for *_, values in lines)]
+    return Table(
+        name,
+        caption,
+        [*size_columns(study), *(columns[at] for at in known)],
+        [[*size_values(study, curve, point), *(row[at] for at in known)] for curve, point, row in lines],
+        [sources(study, curve, point) for curve, point, _ in lines],
+    )
+
+
+def stacked_figure(
+    study: Study,
+    name: str,
+    title: str,
+    axis: str,
+    unit: Unit,
+    kinds: Mapping[str, tuple[str, str]],
+    rows: Sequence[tuple[Curve, Point, Mapping[str, float]]],
+) -> Figure:
+    """Bars by size, of one part or several after one another; the numbers are those of the table `name`.
+
+    Args:
+        axis: what is measured, without the unit.
+        kinds: label and colour by name of a part, in the order of the bar.
+        rows: each part at each point.
+    """
+    longest = max(sum(parts.values()) for *_, parts in rows)
+    size, suffix = scale(unit, longest)
+    drawn: list[Row] = []
+    heading: Curve | None = None
+    for curve, point, parts in rows:
+        if len(study.curves) > 1 and curve is not heading:
+            drawn.append(Row(curve.label))
+            heading = curve
+        place = point_name(study, curve, point)
+        segments = stacked(
+            [
+                (value / size, kinds[kind][1], f"{place}: {kinds[kind][0]} {text(value, unit)}")
+                for kind, value in parts.items()
+            ]
+        )
+        drawn.append(Row(curve.name(point), segments, text(sum(parts.values()), unit)))
+    x = Axis(f"{axis} ({suffix.strip()})", 0.0, longest / size)
+    legend = [LegendItem(*each) for each in kinds.values()] if len(kinds) > 1 else []
+    alt = "; ".join(segment.title for row in drawn for segment in row.segments)
+    return Figure(name, title, partial(bars, drawn, x, legend, emulated=study.emulated), alt, data=name)
+
+
+def points_figure(
+    study: Study, name: str, title: str, curves: Sequence[Points], x: Axis, y: Axis, data: str, **options: Any
+) -> Figure:
+    """Points of curves; `options` are those of `analysis.draw.points.points`."""
+    alt = "; ".join(text for curve in curves for text in curve.titles)
+    drawing = partial(points, curves, x, y, emulated=study.emulated, **options)
+    return Figure(name, title, drawing, alt, data=data)
+
+
+def step_figure(
+    study: Study,
+    name: str,
+    title: str,
+    columns: Sequence[Column],
+    rows_of: Callable[[Run], Rows],
+    *,
+    rings: Callable[[Sequence[Any]], bool] = lambda row: False,
+    log: bool = False,
+) -> Figure | None:
+    """A line for each run by optimizer step, with its table `NAME_by_step`; None without values.
+
+    Of many runs, the first repeat of each size is drawn. The colour names the size of a single curve; of
+    several, the colour names the curve and the dashes the size.
+
+    Args:
+        columns: of the table: the step, the value that is drawn, and others.
+        rows_of: values of the columns in one run.
+        rings: whether a row is drawn as a ring in place of a point of the line.
+    """
+    repeats = None if sum(len(point.runs) for _, point in all_points(study)) <= _MOST_LINES else 1
+    runs = [
+        (curve, point, colour, run, rows)
+        for curve, point, colour in coloured_points(study)
+        for run in runs_at(study, curve, point)[:repeats]
+        if (rows := rows_of(run))
+    ]
+    several, dashes = len(study.curves) > 1, _dashes_by_size(study)
+    drawn = []
+    for curve, point, colour, run, rows in runs[:_MOST_LINES]:
+        label = f"{run.folder.name}, {point_name(study, curve, point)}"
+        of_size, key = dashes[curve.name(point)] if several else (), f"{curve.sweep}/{run.folder.name}"
+        for ringed in (False, True):
+            part = np.array([row[:2] for row in rows if rings(row) == ringed], float).reshape(-1, 2)
+            if len(part):
+                part = part[np.unique(np.linspace(0, len(part) - 1, _MOST_VALUES, dtype=int))]
+            steps, values = part.T
+            values = np.where(values > (0 if log else -np.inf), values, np.nan)
+            if not np.isnan(values).all():
+                drawn.append(Line(steps, values, colour, label, key, of_size, ringed))
+    if not drawn:
+        return None
+    every, value = np.concatenate([line.ys for line in drawn]), columns[1]
+    low, high = float(np.nanmin(every)), float(np.nanmax(every))
+    names = {curve.label if several else curve.name(point): colour for curve, point, colour, *_ in runs}
+    legend = [LegendItem(label, colour, True, key=label) for label, colour in names.items()]
+    legend += [LegendItem(label, "ink", True, pattern) for label, pattern in dashes.items() if several]
+    form = partial(percent, digits=0) if value.unit == "share" else "{:,.6g}".format
+    x = Axis("optimizer step", 0.0, max(line.xs[-1] for line in drawn))
+    y = value_axis(value.heading, low, high, log=log, form=form)
+    return Figure(
+        name,
+        title,
+        partial(lines, drawn, x, y, legend, emulated=study.emulated),
+        f"{title} by optimizer step: {text(low, value.unit)} to {text(high, value.unit)}",
+        data=partial(run_table, f"{name}_by_step", f"{title} by step.", columns, [each[3:] for each in runs]),
+    )
+
+
+def run_table(name: str, caption: str, columns: Sequence[Column], runs: Iterable[tuple[Run, Rows]]) -> Table:
+    """Rows of runs, which begin with the sweep and the run."""
+    names = [Column("sweep", "sweep"), Column("run", "run")]
+    rows = [[run.folder.sweep, run.folder.name, *row] for run, rows in runs for row in rows]
+    return Table(name, caption, [*names, *columns], rows)
+
+
+def _dashes_by_size(study: Study) -> dict[str, tuple[int, ...]]:
+    """Dashes by name of each size, smallest first; the smallest has none."""
+    sizes = sorted((point.size, curve.name(point)) for curve, point in all_points(study))
+    names = dict.fromkeys(name for _, name in sizes)
+    return {name: DASHES[index % len(DASHES)] for index, name in enumerate(names)}

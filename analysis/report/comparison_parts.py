@@ -16,7 +16,7 @@ from analysis.report.sentences import say
 from analysis.results.curves import Curve, Point
 from analysis.stats.verdicts import EQUIVALENCE_MARGIN, Verdict
 from analysis.study import Study
-from analysis.units import interval, times
+from analysis.units import cell, times
 
 VERDICTS: tuple[Verdict, ...] = ("faster", "slower", "equivalent", "unsettled")
 
@@ -145,9 +145,7 @@ def figure(name: str, title: str, compared: Sequence[PointComparison]) -> Figure
     shown = []
     for label, own in pairs.items():
         titles = [
-            f"{label}, {size_name(each)}: {times(each.ratio.value)} "
-            f"{interval(each.ratio, 1, 2)}, {each.verdict}"
-            for each in own
+            f"{label}, {size_name(each)}: {cell(each.ratio, 'ratio').line}, {each.verdict}" for each in own
         ]
         sizes = [float(each.point.size) for each in own]
         shown.append(Points(label, sizes, [each.ratio for each in own], titles, joined=False))

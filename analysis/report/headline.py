@@ -10,7 +10,7 @@ from analysis.results.caveats import Caveat
 from analysis.results.claims import claim
 from analysis.results.curves import Curve
 from analysis.study import Study
-from analysis.units import interval, listed, plural
+from analysis.units import cell, listed, plural
 
 
 def headline(study: Study, curve: Curve) -> str:
@@ -48,5 +48,5 @@ def scaling_answer(study: Study, curve: Curve) -> str:
     each = f"{counts[0]} repeats each" if len(counts) == 1 else f"{counts[0]} and {counts[1]} repeats"
     efficiency = found.point.efficiency
     assert efficiency is not None
-    text = f"Efficiency {interval(efficiency, 100, 0)} % from {each}."
+    text = f"Efficiency {cell(efficiency, 'share', digits=0).interval} % from {each}."
     return f"{text} {scaling_text.net_by_phase(found.point)}".rstrip()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from analysis.draw.style import PHASE_NAMES
 from analysis.results.curves import Curve, Point
 from analysis.stats.estimates import Estimate
-from analysis.units import plural, rate, seconds
+from analysis.units import plural, seconds, text
 
 
 def net_by_phase(point: Point) -> str:
@@ -63,6 +63,6 @@ def scaling_line(curve: Curve) -> str:
 
 
 def _rates(point: Point, curve: Curve) -> str:
-    tokens = f" ({rate(point.tokens_per_s, 'tokens/s')})" if point.tokens_per_s else ""
+    tokens = f" ({text(point.tokens_per_s, 'tokens/s')})" if point.tokens_per_s else ""
     step = f"{seconds(point.step_s.value)} a step"
-    return f"{curve.name(point)}, {step}, {rate(point.samples_per_s.value)}{tokens}"
+    return f"{curve.name(point)}, {step}, {text(point.samples_per_s.value, 'samples/s')}{tokens}"

@@ -2,7 +2,21 @@
 
 The HTML page and its Markdown, JSON, CSV and Parquet twins are all made from sections. Values stay numbers
 until they are rendered: a row holds raw values in the unit of its column or an `Estimate`, and
-`analysis.report.cells` formats them.
+`analysis.units.cell` formats them.
+
+Parts that save a section most of its lines, in `analysis.report.common`:
+
+* `point_table(study, name, caption, columns)`: a row a point, whose values are those of `Column.get`. Columns
+  and rows without a value are left out, and a table without rows is None. Getters take the point;
+  `metric("gpu.power_mean_w")` is the mean of a figure of `metrics.json` over its repeats. Where values need
+  more than the point, give `items`: the curve, the point, and what the getters take, for each row.
+* `stacked_figure(study, name, title, axis, unit, kinds, rows)`: bars by size, of one part or of several.
+* `step_figure(study, name, title, columns, rows_of)`: a line a run by optimizer step, with its data.
+* `kept(...)`: the tables, figures and sentences that there are, without None and empty texts.
+
+    columns = [Column("power_w", "power of a GPU", "W", get=metric("gpu.power_mean_w"))]
+    table = point_table(study, "power", "Means over the ranks and the repeats.", columns)
+    return Section("power", "Power", "", tables=kept(table)) if table else None
 """
 
 from __future__ import annotations
@@ -10,37 +24,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure as Drawing
 
 from analysis.draw import svg
 from analysis.stats.estimates import Estimate
-
-Unit = Literal[
-    "",  # text
-    "count",  # a whole number
-    "number",  # a number without unit, three significant digits
-    "s",  # seconds, shown as s, ms or µs
-    "span",  # seconds, shown as s, min or h
-    "share",  # 0 to 1, shown in percent
-    "points",  # a difference of shares, shown in percentage points
-    "ratio",  # shown as 2.87×
-    "samples/s",
-    "tokens/s",
-    "B",
-    "B/s",
-    "FLOP/s",
-    "h",
-    "loss",  # four digits after the point
-    "J",
-    "J/sample",
-    "W",
-    "g",  # shown as kg, g, mg or µg
-    "Hz",
-    "°C",
-    "currency",  # money in the currency of the price list
-]
+from analysis.units import Unit as Unit
 
 
 @dataclass(frozen=True)
@@ -50,6 +41,14 @@ class RunLink:
     name: str
     path: str
     """Path of the run directory, as in the column `path` of the runs."""
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def key(self) -> str:
+        """`sweep/run`, by which all marks of a run are highlighted together."""
+        return "/".join(Path(self.path).parts[-2:])
 
 
 Value = str | int | float | bool | Estimate | RunLink | None
@@ -66,6 +65,13 @@ class Column:
     """Metric of `analysis.report.definitions`, which the heading links to."""
     key: bool = False
     """Whether the column names its row, together with the first one."""
+    get: Callable[[Any], Value] | None = None
+    """Value of a point, in a table of `common.point_table`."""
+
+    @property
+    def style(self) -> str:
+        """CSS classes."""
+        return f"{'' if self.unit else 'text'} {'key' if self.key else ''}".strip()
 
 
 @dataclass(frozen=True)

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from analysis.report.cells import cell
+from analysis import units
 from analysis.stats.estimates import Estimate
-from analysis.units import (
-    binary_bytes,
-    bounds,
-    interval,
-    listed,
-    money,
-    number,
-    percent,
-    plural,
-    rate,
-    seconds,
-    span,
-    time_scale,
-    times,
-)
 
 
 def say(macro: str, /, *values: Any, **named: Any) -> str:
@@ -30,26 +16,15 @@ def say(macro: str, /, *values: Any, **named: Any) -> str:
     return " ".join(getattr(_MACROS, macro)(*values, **named).split())
 
 
-def _x(value: float) -> str:
-    return times(value, 1)
-
-
-def _x_bounds(estimate: Estimate) -> str:
-    return bounds(_x(estimate.low or 0.0), _x(estimate.high or 0.0))
-
-
-def _seconds_bounds(estimate: Estimate) -> str:
-    """`8.17 ms [6.91, 9.42]`."""
-    if estimate.low is None or estimate.high is None:
-        return seconds(estimate.value)
-    factor, unit = time_scale(abs(estimate.value))
-    value, low, high = (number(each * factor) for each in (estimate.value, estimate.low, estimate.high))
-    return f"{value} {unit} {bounds(low, high)}"
+def _with_bounds(estimate: Estimate, unit: units.Unit) -> str:
+    """`8.17 ms [6.91, 9.42]`; without the reason where there is no interval."""
+    value = units.cell(estimate, unit)
+    return value.text if estimate.low is None else f"{value.text} {value.interval}"
 
 
 def _of_all(count: int, total: int, noun: str) -> str:
     """`all runs`, `3 of 9 runs`."""
-    return f"all {noun}s" if count == total else f"{count} of {plural(total, noun)}"
+    return f"all {noun}s" if count == total else f"{count} of {units.plural(total, noun)}"
 
 
 def _macros() -> object:
@@ -57,31 +32,23 @@ def _macros() -> object:
         loader=PackageLoader("analysis.report"), undefined=StrictUndefined, trim_blocks=True, autoescape=False
     )
     environment.filters |= {
-        "bytes": binary_bytes,
-        "times": times,
-        "cell": lambda value, unit: cell(value, unit).in_text,
-        "listed": listed,
-        "number": number,
-        "plural": plural,
-        "percent": percent,
-        "rate": rate,
-        "money": money,
-        "span": span,
-        "seconds": seconds,
-        "seconds_bounds": _seconds_bounds,
-        "nodes": lambda counts: (
-            f"{listed([str(each) for each in counts])} node{'' if counts == [1] else 's'}"
-        ),
+        "bytes": units.binary_bytes,
+        "text": units.text,
+        "times": units.times,
+        "x": partial(units.times, digits=1),
+        "cell": lambda value, unit: units.cell(value, unit).in_text,
+        "bounds": lambda estimate, unit, digits: units.cell(estimate, unit, digits=digits).interval,
+        "with_bounds": _with_bounds,
+        "listed": units.listed,
+        "number": units.number,
+        "plural": units.plural,
+        "percent": units.percent,
+        "money": units.money,
+        "span": units.span,
+        "seconds": units.seconds,
+        "nodes": lambda counts: f"{units.listed(list(map(str, counts)))} node{'' if counts == [1] else 's'}",
         "of_all": _of_all,
         "upper_first": lambda text: text[:1].upper() + text[1:],
-        "x": _x,
-        "x_bounds": _x_bounds,
-        "percent_interval": lambda estimate: (
-            percent(estimate.value)
-            if estimate.low is None
-            else f"{percent(estimate.value)} {interval(estimate, 100, 1)}"
-        ),
-        "percent_bounds": lambda estimate: f"{interval(estimate, 100, 0)} %",
     }
     return environment.get_template("sentences.j2").module
 

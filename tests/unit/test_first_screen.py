@@ -90,7 +90,7 @@ def test_the_fastest_of_several_configurations_leads(tmp_path: Path) -> None:
     assert "fastest" not in text
     assert text.endswith(", one repeat.")
     assert "the best lr (two values do not locate it)" in first_screen.answers(alone, [])[-1].text
-    assert "(n=1, no interval)" in first_screen.answers(alone, [])[1].text
+    assert "(no interval, n=1)" in first_screen.answers(alone, [])[1].text
 
 
 def test_a_configuration_with_a_larger_size_can_be_faster_at_the_size_of_the_leading_one(

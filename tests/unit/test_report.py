@@ -221,7 +221,7 @@ def test_a_base_is_named_with_its_absolute_numbers(tmp_path: Path) -> None:
 
 def test_one_repeat_says_so(tmp_path: Path) -> None:
     made = Made([fake_sweep(tmp_path, repeats=1)])
-    assert "n=1, no interval" in made.markdown
+    assert "no interval, n=1" in made.markdown
     assert "one repeat" in [caveat["kind"] for caveat in made.report["caveats"]]
 
 

@@ -195,17 +195,6 @@ def test_a_page_of_many_runs_stays_below_a_megabyte(many: tuple[str, Path]) -> N
     assert len(many[0].encode()) < PAGE_BYTES
 
 
-def test_tables_are_cut_until_the_page_fits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    study = study_of(fake_sweep(tmp_path, nodes=(1, 2), repeats=8))
-    sections = build_all(study)
-    report = document(study, sections, "2026-01-02T03:04:05Z")
-    whole = render.page(report, sections)
-    monkeypatch.setattr(render, "PAGE_BYTES", len(whole.encode()) - 1)
-    cut = render.page(report, sections)
-    assert len(cut) < len(whole)
-    assert "6 more rows are in report.json." in cut
-
-
 def test_emulated_results_are_marked_at_each_figure_and_table(many: tuple[str, Path]) -> None:
     page, _ = many
     marks = page.count('class="tag">emulated')

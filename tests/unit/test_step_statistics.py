@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from analysis.read.frames import load
-from analysis.report.cells import cell
 from analysis.report.headline import headline
 from analysis.results import targets
 from analysis.results.curves import Curve, scaling_curves
 from analysis.step_statistics import step_statistics
 from analysis.study import make_study
+from analysis.units import cell
 from disttrain.records.json_files import write_json
 from tests.support.fake_runs import fake_run, fake_sweep, reshape
 

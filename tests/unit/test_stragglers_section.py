@@ -12,7 +12,6 @@ import pytest
 
 from analysis.read.frames import load
 from analysis.report import first_screen
-from analysis.report.cells import cell
 from analysis.report.section import Section
 from analysis.report.sections import stragglers
 from analysis.report.sentences import say
@@ -23,6 +22,7 @@ from analysis.results.links import SlowLink
 from analysis.results.slow_ranks import Sensitivity
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
+from analysis.units import cell
 from disttrain.records.json_files import read_json, write_json, write_text
 from disttrain.records.links import LinkRates, NodePairRate
 from disttrain.records.run_directory import RunDir

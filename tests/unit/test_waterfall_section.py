@@ -9,7 +9,6 @@ import pytest
 
 from analysis.read.frames import load
 from analysis.read.price_list import PriceList
-from analysis.report.cells import cell
 from analysis.report.section import Section
 from analysis.report.sections import build_all, waterfall
 from analysis.results.compute_loss import compute_state
@@ -18,6 +17,7 @@ from analysis.results.phases import TRANSFER, WAIT
 from analysis.results.waterfall import SHOWN
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
+from analysis.units import cell
 from tests.support.fake_runs import fake_run, fake_sweep
 from tests.support.straggler_records import delays
 from tests.unit.test_stragglers_section import STEPS, write_run

@@ -7,13 +7,12 @@ from functools import partial
 
 from analysis.draw.points import Points, points
 from analysis.draw.style import Axis
-from analysis.report.cells import cell
 from analysis.report.common import sources
 from analysis.report.section import Column, Figure, Section, Table, Value
 from analysis.report.sentences import say
 from analysis.results.curves import Curve, Point, rate_ratio
 from analysis.study import Study
-from analysis.units import number
+from analysis.units import cell, number
 
 ORDER = 170
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from statistics import fmean
 
-from analysis.draw.style import Axis
 from analysis.report.common import (
-    RUN_COLUMNS,
     all_points,
-    frame_table,
+    kept,
     over_repeats,
     point_name,
-    run_lines,
     size_table,
     stacked_figure,
     step_figure,
@@ -25,7 +21,7 @@ from analysis.results.curves import Curve, Point
 from analysis.results.phases import TRANSFER, WAIT
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
-from analysis.units import number, percent
+from analysis.units import percent
 from disttrain.records.communication import CollectiveSummary
 
 ORDER = 90
@@ -74,9 +70,9 @@ def build(study: Study) -> Section | None:
         "Communication",
         _conclusion(study, sizes),
         key=percent(shares[-1].value) if shares else "",
-        paragraphs=[text for text in [_longest(study)] if text],
+        paragraphs=kept(_longest(study)),
         tables=tables,
-        figures=[*_figure(study, sizes), *_ratio_figure(study)],
+        figures=kept(*_figure(study, sizes), _ratio_figure(study)),
     )
 
 
@@ -142,22 +138,16 @@ def _longest(study: Study) -> str:
     return say("communication_longest", point_name(study, curve, first)) if first else ""
 
 
-def _ratio_figure(study: Study) -> list[Figure]:
-    """Exposed communication / compute by step; empty where no run recorded it."""
-    known = study.communication_ratios.dropna(subset=["ratio"])
-    if known.empty:
-        return []
-    high = float(known["ratio"].max())
-    title, columns = (
+def _ratio_figure(study: Study) -> Figure | None:
+    """Exposed communication / compute by step."""
+    columns = [Column("step", "step", "count"), Column("ratio", "communication / compute", "number")]
+    return step_figure(
+        study,
+        "communication_ratio",
         "Communication / compute on rank 0",
-        [*RUN_COLUMNS, Column("step", "step", "count"), Column("ratio", "communication / compute", "number")],
+        columns,
+        lambda run: [(point.step, point.ratio) for point in run.curves["communication_computation_history"]],
     )
-    data = partial(frame_table, "communication_ratios", f"{title} by step.", columns, known)
-    y = Axis("communication / compute", 0.0, 1.05 * high or 1.0)
-    extent = f"{number(float(known['ratio'].min()))} to {number(high)}"
-    return [
-        step_figure(study, "communication_ratios", title, run_lines(study, known, "ratio"), y, extent, data)
-    ]
 
 
 def _figure(study: Study, sizes: Sequence[tuple[Communication, _Means]]) -> list[Figure]:
@@ -171,4 +161,4 @@ def _figure(study: Study, sizes: Sequence[tuple[Communication, _Means]]) -> list
         return []
     title = "Hidden and exposed communication" if "hidden_s" in shown else "Exposed communication"
     kinds = {name: (headings[name], _COLOURS[name]) for name in shown}
-    return [stacked_figure(study, "communication", title, "communication in a step", kinds, rows)]
+    return [stacked_figure(study, "communication", title, "communication in a step", "s", kinds, rows)]

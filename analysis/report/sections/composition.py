@@ -35,6 +35,7 @@ def build(study: Study) -> Section | None:
         "composition",
         "Step time by phase",
         "mean time of a step",
+        "s",
         {name: (PHASE_NAMES[name], PHASE_COLOURS[name]) for name in shown},
         [(curve, point, {name: point.composition[name] or 0.0 for name in shown}) for curve, point in points],
     )

@@ -6,18 +6,16 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-import pandas as pd
 
 from analysis.draw.distributions import Distribution, histograms
 from analysis.draw.style import Axis
-from analysis.report.cells import cell
 from analysis.report.common import (
-    RUN_COLUMNS,
     all_points,
     coloured_points,
-    frame_table,
     of_steps,
     point_name,
+    run_table,
+    runs_at,
     size_columns,
     size_values,
     sources,
@@ -26,7 +24,7 @@ from analysis.report.section import Column, Figure, RunLink, Section, Table, Val
 from analysis.report.sentences import say
 from analysis.stats.estimates import Estimate, geometric_mean, ratio_of_means
 from analysis.study import Study
-from analysis.units import seconds, time_scale
+from analysis.units import cell, scale, seconds
 
 ORDER = 110
 
@@ -93,10 +91,10 @@ def _histograms(study: Study, shown: list[Distribution]) -> Figure:
         1.25 * max(np.percentile(each.values, 99) for each in shown),
         1.02 * max(each.values.max() for each in shown),
     )
-    factor, unit = time_scale(high)
+    size, unit = scale("s", high)
     low = 0.95 * min(each.values.min() for each in shown)
-    x = Axis(f"duration of a step ({unit})", low * factor, high * factor)
-    rows = [each._replace(values=each.values * factor) for each in shown]
+    x = Axis(f"duration of a step ({unit.strip()})", low / size, high / size)
+    rows = [each._replace(values=each.values / size) for each in shown]
     alt = "; ".join(f"{each.name}: {each.text}" for each in shown)
     drawing = partial(histograms, rows, x, emulated=study.emulated)
     return Figure("latency", "Step times", drawing, alt, data=lambda: _data(study))
@@ -104,13 +102,10 @@ def _histograms(study: Study, shown: list[Distribution]) -> Figure:
 
 def _data(study: Study) -> Table:
     """Durations of all measured steps."""
-    frames = [
-        pd.DataFrame({"sweep": sweep, "run": run, "number": np.arange(1, len(times) + 1), "step_s": times})
-        for (sweep, run), times in study.step_times_s.items()
-    ]
     columns = [
-        *RUN_COLUMNS,
         Column("number", "number among the measured steps", "count"),
         Column("step_s", "duration", "s"),
     ]
-    return frame_table("step_times", "Durations of the measured steps of rank 0.", columns, pd.concat(frames))
+    runs = (run for curve, point in all_points(study) for run in runs_at(study, curve, point))
+    rows = ((run, list(enumerate(run.step_durations_s.tolist(), 1))) for run in runs)
+    return run_table("step_times", "Durations of the measured steps of rank 0.", columns, rows)

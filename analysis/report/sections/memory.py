@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pandas as pd
 
-from analysis.draw.bars import Segment, bars
-from analysis.draw.style import Axis, curve_colour
 from analysis.report.common import (
     all_points,
-    grouped_rows,
     over_repeats,
     point_name,
     size_columns,
     size_values,
     sources,
+    stacked_figure,
 )
-from analysis.report.section import Column, Figure, Section, Table, Value
+from analysis.report.section import Column, Section, Table, Value
 from analysis.report.sentences import say
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from analysis.units import binary_bytes
 
 ORDER = 130
-
-_MIB = 2**20
 
 
 def build(study: Study) -> Section | None:
@@ -34,7 +28,6 @@ def build(study: Study) -> Section | None:
     if not points:
         return None
     rows: list[list[Value]] = []
-    drawn = []
     for curve, point in points:
         metrics = [found for run in point.runs if (found := study.metrics.get((curve.sweep, run)))]
         peaks = [row["peak_memory_bytes"] for row in study.runs_of(curve, point)]
@@ -49,9 +42,6 @@ def build(study: Study) -> Section | None:
                 over_repeats(point, [each.gpu_memory_utilization or None for each in metrics]),
             ]
         )
-        name, text = point_name(study, curve, point), binary_bytes(highest)
-        colour = curve_colour(study.curves.index(curve))
-        drawn.append((curve, point, [Segment(0, highest / _MIB, colour, f"{name}: {text}")], text))
     columns = [
         *size_columns(study),
         Column("peak_bytes", "highest peak", "B", "peak-memory"),
@@ -62,14 +52,14 @@ def build(study: Study) -> Section | None:
     caption = "Peak memory of one rank: highest of all ranks and repeats."
     links = [sources(study, curve, point) for curve, point in points]
     peaks = [(point.peak_memory_bytes or 0, point_name(study, curve, point)) for curve, point in points]
-    x = Axis("peak memory of a rank (MiB)", 0.0, max(peaks)[0] / _MIB)
-    drawing = partial(bars, grouped_rows(study, drawn), x, emulated=study.emulated)
-    alt = "; ".join(f"{name}: {binary_bytes(peak)}" for peak, name in peaks)
+    bars = [(curve, point, {"peak": float(point.peak_memory_bytes or 0)}) for curve, point in points]
+    kinds = {"peak": ("peak memory", "c0")}
+    figure = stacked_figure(study, "memory", "Peak memory", "peak memory of a rank", "B", kinds, bars)
     return Section(
         "memory",
         "Memory",
         say("memory", *max(peaks)),
         key=binary_bytes(max(peaks)[0]),
         tables=[Table("memory", caption, columns, rows, links)],
-        figures=[Figure("memory", "Peak memory", drawing, alt, data="memory")],
+        figures=[figure],
     )

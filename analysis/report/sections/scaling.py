@@ -31,7 +31,7 @@ from analysis.results.curves import Curve, Point
 from analysis.results.phases import TRANSFER, WAIT
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
-from analysis.units import bounds, number, percent, rate
+from analysis.units import cell, percent, text
 
 ORDER = 20
 
@@ -208,7 +208,7 @@ def _throughput_figure(study: Study, curves: Sequence[Curve]) -> Figure:
         each for c in curves for each in _points(c, [(point, point.samples_per_s) for point in c.points])
     ]
     alt = "Throughput by size, with the ideal line. " + _in_words(
-        curves, lambda point: rate(point.samples_per_s.value)
+        curves, lambda point: text(point.samples_per_s.value, "samples/s")
     )
     drawing = partial(points, shown, x, y, ideals, emulated=study.emulated)
     return Figure("scaling", "Throughput", drawing, alt, data="scaling")
@@ -286,10 +286,8 @@ def _size_axis(curves: Sequence[Curve]) -> Axis:
 
 
 def _tooltip(curve: Curve, point: Point) -> str:
-    x = point.samples_per_s
-    interval = "" if x.low is None or x.high is None else f" {bounds(number(x.low), number(x.high))}"
     share = f", efficiency {percent(point.efficiency.value)}" if point.efficiency else ""
-    return f"{curve.label}, {curve.name(point)}: {rate(x.value)}{interval}{share}, n={x.repeats}"
+    return f"{curve.label}, {curve.name(point)}: {cell(point.samples_per_s, 'samples/s').line}{share}"
 
 
 def _in_words(curves: Sequence[Curve], value: Callable[[Point], str]) -> str:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
+from typing import Any
 
 import pandas as pd
 
-from analysis.draw.style import Axis
-from analysis.report.common import RUN_COLUMNS, all_points, frame_table, point_name, run_lines, step_figure
+from analysis.read.run import Run
+from analysis.report.common import all_points, kept, point_name, step_figure
 from analysis.report.run_records import TrainingQuality, training_quality
 from analysis.report.section import Column, Figure, Section, Table, Value
 from analysis.report.sentences import say
 from analysis.study import Study
-from analysis.units import number, percent
 
 ORDER = 160
 
@@ -23,8 +22,6 @@ _NAMED = 5
 def build(study: Study) -> Section | None:
     """None if no run has losses."""
     rows = [row for curve in study.curves for row in training_quality(curve, study.included)]
-    if study.losses.empty and not rows:
-        return None
     gains = [
         row.unigram_entropy_bits - row.bits_per_byte
         for row in rows
@@ -34,14 +31,16 @@ def build(study: Study) -> Section | None:
     if study.included["emulated"].all():
         losses = []  # emulated models learn nothing
     ends = [f"{loss:.3f}" for loss in (*losses[:1], *losses[-1:])]
-    figures = [_loss_figure(study), _accuracy_figure(study) or _norm_figure(study)]
+    figures = kept(_loss_figure(study), _accuracy_figure(study) or _norm_figure(study))
+    if not figures and not rows:
+        return None
     return Section(
         "training",
         "Training quality",
         say("training", min(gains, default=None), " to ".join(dict.fromkeys(ends))),
-        paragraphs=[text for text in [_skipped(study)] if text],
+        paragraphs=kept(_skipped(study)),
         tables=[_table(study, rows)] if rows else [],
-        figures=[figure for figure in figures if figure],
+        figures=figures,
     )
 
 
@@ -79,58 +78,44 @@ def _table(study: Study, rows: list[TrainingQuality]) -> Table:
 
 
 def _loss_figure(study: Study) -> Figure | None:
-    """Lines of training, rings of validation; None without losses."""
-    losses = study.losses.dropna(subset=["loss"])
-    if losses.empty:
-        return None
-    low, high = float(losses["loss"].min()), float(losses["loss"].max())
-    pad = max(0.05 * (high - low), 0.02 * abs(high))
-    is_training = losses["split"] == "train"
-    runs = run_lines(study, losses[is_training], "loss")
-    runs += run_lines(study, losses[~is_training], "loss", rings=True)
-    y = Axis("loss (rings: validation)", max(0.0, low - pad), high + pad)
-    return step_figure(
-        study, "training", "Loss", runs, y, f"{number(low)} to {number(high)}", partial(_losses, study)
-    )
-
-
-def _losses(study: Study) -> Table:
+    """Lines of training, rings of validation."""
     columns = [
-        *RUN_COLUMNS,
-        Column("split", "split"),
         Column("step", "step", "count"),
-        Column("loss", "loss", "loss", "loss"),
+        Column("loss", "loss (rings: validation)", "loss", "loss"),
         Column("bits_per_byte", "bits per byte", "loss", "loss"),
-        Column("accuracy", "accuracy", "share"),
+        Column("split", "split"),
     ]
-    return frame_table("losses", "Losses of training and validation by step.", columns, study.losses)
+
+    def rows(run: Run) -> list[tuple[Any, ...]]:
+        curves = {"train": run.curves["loss_history"], "valid": run.curves["eval_history"]}
+        return [
+            (point.step, point.loss, point.metrics.get("bits_per_byte"), split)
+            for split, curve in curves.items()
+            for point in curve
+        ]
+
+    return step_figure(study, "training", "Loss", columns, rows, rings=lambda row: row[-1] == "valid")
 
 
 def _accuracy_figure(study: Study) -> Figure | None:
-    """Of the validation; None without one."""
-    known = study.losses.dropna(subset=["accuracy"])
-    if known.empty:
-        return None
-    low, high = float(known["accuracy"].min()), float(known["accuracy"].max())
-    y = Axis("accuracy", max(0.0, low - 0.05), min(1.0, high + 0.05), form=lambda value: percent(value, 0))
-    runs = run_lines(study, known, "accuracy", rings=True)
+    columns = [Column("step", "step", "count"), Column("accuracy", "accuracy of the validation", "share")]
     return step_figure(
-        study, "accuracy", "Accuracy", runs, y, f"{percent(low)} to {percent(high)}", partial(_losses, study)
+        study,
+        "accuracy",
+        "Accuracy",
+        columns,
+        lambda run: [(point.step, point.metrics.get("accuracy")) for point in run.curves["eval_history"]],
+        rings=lambda row: True,
     )
 
 
 def _norm_figure(study: Study) -> Figure | None:
-    """On a logarithmic axis; None without norms."""
-    norms = study.gradient_norms
-    positive = norms.assign(grad_norm=norms["grad_norm"].where(norms["grad_norm"] > 0))
-    low, high = positive["grad_norm"].min(), positive["grad_norm"].max()
-    if pd.isna(low):
-        return None
-    runs = run_lines(study, positive, "grad_norm")
-    y = Axis("gradient norm", 0.8 * low, 1.25 * high, log=True)
-    columns = [*RUN_COLUMNS, Column("step", "step", "count"), Column("grad_norm", "gradient norm", "number")]
-    caption = "Gradient norm by step; empty where it is not finite."
-    data = partial(frame_table, "gradient_norms", caption, columns, norms)
+    columns = [Column("step", "step", "count"), Column("grad_norm", "gradient norm", "number")]
     return step_figure(
-        study, "gradient_norm", "Gradient norm", runs, y, f"{number(low)} to {number(high)}", data
+        study,
+        "gradient_norm",
+        "Gradient norm",
+        columns,
+        lambda run: [(point.step, point.grad_norm) for point in run.curves["grad_norm_history"]],
+        log=True,
     )

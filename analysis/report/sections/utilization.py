@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from analysis.draw.points import lines
-from analysis.draw.style import Axis
+from analysis.read.samples import Device, utilization_by_step
 from analysis.report.common import (
-    RUN_COLUMNS,
     all_points,
-    frame_table,
+    kept,
     over_repeats,
-    run_legend,
-    run_lines,
     size_columns,
     size_values,
     sources,
+    step_figure,
 )
 from analysis.report.section import Column, Figure, Section, Table
 from analysis.report.sentences import say
@@ -46,7 +41,8 @@ def build(study: Study) -> Section | None:
             links.append(sources(study, curve, point))
             value = values[0 if on_gpu else -1]
             busy += [] if value is None else [value.value]
-    if study.utilization.empty and not rows:
+    figure = _figure(study, on_gpu=on_gpu)
+    if figure is None and not rows:
         return None
     ends = [percent(end(busy), 0) if on_gpu else number(end(busy)) for end in (min, max) if busy]
     extent = " to ".join(dict.fromkeys(ends))
@@ -64,32 +60,22 @@ def build(study: Study) -> Section | None:
         "Utilization",
         say("utilization", on_gpu, extent) if busy else "",
         tables=[Table("utilization", caption, columns, rows, links)] if rows else [],
-        figures=[] if study.utilization.empty else [_figure(study, on_gpu=on_gpu)],
+        figures=kept(figure),
     )
 
 
-def _figure(study: Study, *, on_gpu: bool) -> Figure:
-    shown = study.utilization[study.utilization["device"] == ("gpu" if on_gpu else "processors")]
-    label = "time with a running kernel" if on_gpu else "busy processors"
-    low, high = float(shown["utilization"].min()), float(shown["utilization"].max()) or 1.0
-    form = (lambda value: percent(value, 0)) if on_gpu else "{:.3g}".format
-    x = Axis("optimizer step", 0.0, float(shown["step"].max()))
-    y = Axis(label, 0.0, 1.06 * high, form=form)
-    runs = run_lines(study, shown, "utilization")
-    drawing = partial(lines, runs, x, y, run_legend(study), emulated=study.emulated)
-    alt = f"{label.capitalize()} on rank 0 by step: {form(low)} to {form(high)}"
-    return Figure("utilization", "Utilization on rank 0", drawing, alt, data=lambda: _data(study))
-
-
-def _data(study: Study) -> Table:
+def _figure(study: Study, *, on_gpu: bool) -> Figure | None:
+    device: Device = "gpu" if on_gpu else "processors"
+    heading = "time with a running kernel" if on_gpu else "busy processors"
     columns = [
-        *RUN_COLUMNS,
-        Column("device", "device"),
         Column("step", "step", "number"),
-        Column("utilization", "utilization", "number", "utilization"),
+        Column("utilization", heading, "share" if on_gpu else "number", "utilization"),
     ]
-    caption = (
-        "Utilization of rank 0 by segment of steps, and the mean step of the segment: the share of time with "
-        "a running kernel of a GPU, or the number of busy processors."
+    none: tuple[list[float], list[float]] = ([], [])
+    return step_figure(
+        study,
+        "utilization",
+        "Utilization on rank 0",
+        columns,
+        lambda run: list(zip(*utilization_by_step(run.samples).get(device, none), strict=True)),
     )
-    return frame_table("utilization_by_step", caption, columns, study.utilization)

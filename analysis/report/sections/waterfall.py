@@ -8,7 +8,6 @@ from functools import partial
 from analysis.draw.bars import Row, Segment, bars
 from analysis.draw.style import PHASE_COLOURS, PHASE_NAMES, Axis
 from analysis.report import common
-from analysis.report.cells import cell
 from analysis.report.section import Column, Figure, Section, Table, Value
 from analysis.report.sentences import say
 from analysis.results.compute_loss import compute_causes
@@ -27,7 +26,7 @@ from analysis.results.waterfall import (
 )
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
-from analysis.units import percent, seconds, signed, time_scale
+from analysis.units import cell, percent, scale, seconds, text
 
 ORDER = 60
 
@@ -146,7 +145,8 @@ def _peak_name(name: str) -> str:
 
 def _figure(study: Study, shown: SizeWaterfall) -> Figure:
     found, place = shown.parts, common.point_name(study, shown.curve, shown.point)
-    factor, unit = time_scale(max(found.actual_s, found.ideal_s))
+    size, unit = scale("s", max(found.actual_s, found.ideal_s))
+    factor = 1 / size
     ideal = Segment(0.0, found.ideal_s * factor, "faint", "ideal step")
     rows = [Row("ideal step", [ideal], seconds(found.ideal_s))]
     at_s, highest_s = found.ideal_s, max(found.ideal_s, found.actual_s)
@@ -155,9 +155,8 @@ def _figure(study: Study, shown: SizeWaterfall) -> Figure:
         colour = _COLOURS.get(part.name, _COLOURS["other_s"])
         title = f"{NAMES[part.name]} {cell(part.share, 'share').in_text}"
         interval = _moved(part.seconds, at_s, factor)
-        text = f"{signed(100 * part.share.value)} %"
         segment = Segment(at_s * factor, end_s * factor, colour, title, interval)
-        rows.append(Row(NAMES[part.name], [segment], text))
+        rows.append(Row(NAMES[part.name], [segment], text(part.share.value, "points")))
         highest_s = max(highest_s, end_s, (interval.high or 0.0) / factor)
         at_s = end_s
     actual = Segment(0.0, found.actual_s * factor, "faint", "actual step")
@@ -167,7 +166,7 @@ def _figure(study: Study, shown: SizeWaterfall) -> Figure:
         f"Waterfall at {place}: ideal step {seconds(found.ideal_s)}, {', '.join(lost)}, "
         f"actual step {seconds(found.actual_s)}"
     )
-    x = Axis(f"time of a step at {place} ({unit})", 0.0, highest_s * factor)
+    x = Axis(f"time of a step at {place} ({unit.strip()})", 0.0, highest_s * factor)
     drawing = partial(bars, rows, x, emulated=study.emulated)
     return Figure("waterfall", "From the ideal to the actual step", drawing, description, data="waterfall")
 
