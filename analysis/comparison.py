@@ -54,12 +54,12 @@ def is_settled(point: Point) -> bool:
     return rate.low is not None and rate.high is not None and rate.high <= WIDE * rate.low
 
 
-def trained_alike(groups: Sequence[Sequence[Mapping[str, Any]]]) -> bool:
-    """Whether no two of these points, each the rows of `Study.runs_of`, trained differently.
+def trained_alike(points: Sequence[Point]) -> bool:
+    """Whether no two of these points trained differently.
 
     Final losses are compared at one global batch and number of steps; of other batches they differ rightly.
     """
-    return not any(losses_apart(one, other) for one, other in combinations(groups, 2))
+    return not any(losses_apart(one, other) for one, other in combinations(points, 2))
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,12 @@ The steps of the lowest rank stand for the run, because all ranks leave the coll
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
-from analysis.read.run_table import runs_of
+from analysis.read.run import Run
 from analysis.read.steps import Steps
 from analysis.stats.batch_means import relative_half_width
 from analysis.stats.stationarity import Stationarity, stationarity
@@ -34,10 +33,11 @@ RunStatistics = Mapping[str, StepStatistics]
 """By `path` of the run; a run without readable step records has none."""
 
 
-def step_statistics(table: pd.DataFrame) -> RunStatistics:
-    """Statistics of the included runs in a table of `analysis.read.frames`."""
-    runs = runs_of(table[table["included"]])
-    return {run.path: statistics_of(run.steps) for run in runs if run.steps.measured_ranks.size}
+def step_statistics(runs: Iterable[Run]) -> RunStatistics:
+    """Statistics of the runs that are included."""
+    return {
+        run.path: statistics_of(run.steps) for run in runs if run.included and run.steps.measured_ranks.size
+    }
 
 
 def statistics_of(steps: Steps) -> StepStatistics:

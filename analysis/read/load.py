@@ -6,6 +6,7 @@ run without a readable `run.json`, because its swept values are unknown, and one
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from analysis.read.attempts import RunAttempt, hosts_of_ranks, preflight_columns, read_attempts
+from analysis.read.attempts import RunAttempt, hosts_of_ranks, read_attempts
 from analysis.read.plausible import (
     MOST,
     impossible_config,
@@ -103,6 +104,7 @@ def load_runs(
         if short:
             most = max(metrics.steps for metrics in short)
             raise ConfigError(f"{warmup} leaves no step: the longest run has {most}", at="--warmup")
+    runs.sort(key=lambda run: (run.sweep, run.shape is None, math.prod(run.shape or ()), run.name))
     return _without_warned(runs) if reject_warned else runs
 
 
@@ -321,9 +323,9 @@ def _usage(run: RunDir, record: RunRecord | None, metrics: Metrics | None) -> gp
 def _without_warned(runs: Sequence[Run]) -> list[Run]:
     """The runs in which those with warnings in their pre-flight do not count."""
     warnings = {
-        run.path: shown.get("preflight_warning") or "a warning"
+        run.path: run.preflight.get("preflight_warning") or "a warning"
         for run in runs
-        if run.included and (shown := preflight_columns(run.attempts)).get("preflight") == "warned"
+        if run.included and run.preflight.get("preflight") == "warned"
     }
     if warnings and not any(run.included and run.path not in warnings for run in runs):
         first = next(run for run in runs if run.path in warnings)

@@ -10,10 +10,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from analysis.read.attempts import RunAttempt
+from analysis.read.attempts import RunAttempt, preflight_columns
 from analysis.read.lines import Int32, Real
-from analysis.read.samples import Kind, Samples
+from analysis.read.samples import Kind, Samples, other_load
 from analysis.read.steps import Floats, Steps
+from disttrain.config.dotted_keys import get_key
+from disttrain.config.ranks import gpus_per_rank
 from disttrain.records import gpu_hours
 from disttrain.records.json_files import read_json_or_none
 from disttrain.records.metrics import Metrics
@@ -32,7 +34,7 @@ class CurvePoint(msgspec.Struct, gc=False):
     elapsed_s: Real | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Run:
     """Everything that one run recorded, and whether it counts."""
 
@@ -69,6 +71,92 @@ class Run:
     @property
     def path(self) -> str:
         return str(self.folder.path)
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def sweep(self) -> str:
+        return self.folder.sweep
+
+    @cached_property
+    def shape(self) -> tuple[int, int] | None:
+        """Nodes, and ranks of a node; planned ones without metrics, None where neither is known."""
+        if self.metrics is not None:
+            return self.metrics.nodes, self.metrics.ranks_per_node
+        nodes, gpus = (get_key(self.config, f"resources.{name}") for name in ("nodes", "gpus_per_node"))
+        ranks = gpus and gpus // gpus_per_rank(self.config)
+        return (nodes, ranks) if nodes and ranks else None
+
+    @property
+    def devices(self) -> int | None:
+        """GPUs, or processors in their place: ranks, or the GPUs of a node for `dp`."""
+        if self.shape is None:
+            return None
+        on_cpu = self.metrics is not None and self.metrics.device == "cpu"
+        return self.shape[0] * self.shape[1] * (1 if on_cpu else gpus_per_rank(self.config))
+
+    @cached_property
+    def busy_share(self) -> float | None:
+        """Share of the processors of a run on CPUs that other processes kept busy; None where it is unknown,
+        as with loader processes, which are no ranks."""
+        metrics = self.metrics
+        if (
+            metrics is None
+            or metrics.device != "cpu"
+            or not metrics.cpu_count
+            or get_key(self.config, "data.workers")
+        ):
+            return None
+        load = other_load(self.samples["process"])
+        return None if load is None else load / metrics.cpu_count
+
+    @property
+    def emulated(self) -> bool:
+        return bool(self.metrics and self.metrics.emulated)
+
+    @property
+    def ingested(self) -> str | None:
+        """The table of step times of another program that the run was made of."""
+        return self.record.ingested.source if self.record and self.record.ingested else None
+
+    @property
+    def code_hash(self) -> str | None:
+        """Of the training program."""
+        source = self.record and self.record.provenance
+        return (source.command or source.code).hash if source else None
+
+    @property
+    def hours_bound(self) -> float | None:
+        """Most GPU-hours that one start may use: its time limit times its devices."""
+        needed = ("resources.nodes", "resources.gpus_per_node", "job.time_limit_min")
+        if self.record is None or any(get_key(self.config, key) is None for key in needed):
+            return None
+        planned = {"config": self.config, "cluster": self.record.cluster}
+        device = self.metrics.device if self.metrics else None
+        return gpu_hours.bound_hours(
+            planned, self.usage.unit if self.usage else gpu_hours.unit_of(planned, device)
+        )
+
+    @cached_property
+    def preflight(self) -> dict[str, Any]:
+        """`preflight_columns` of all attempts."""
+        return preflight_columns(self.attempts)
+
+    @cached_property
+    def final(self) -> dict[str, float | None]:
+        """Losses at the end of the training: `train_loss`, and of the last validation `valid_loss` and other
+        metrics by their names."""
+        if self.metrics is None:
+            return {}
+        last: dict[str, float | None] = {}
+        if self.metrics.loss_history:
+            last["train_loss"] = self.metrics.loss_history[-1].loss
+        if self.metrics.eval_history:
+            valid = self.metrics.eval_history[-1]
+            last |= {**valid.metrics, "valid_loss": valid.loss}
+        return last
 
     @property
     def config(self) -> dict[str, Any]:

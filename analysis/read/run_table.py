@@ -1,27 +1,20 @@
 """The table of runs: one row a run, with the keys that its sweep varies.
 
-It carries its `Run`s: `runs_of` returns them. Swept keys are columns under their dotted names
-(`parallel.strategy`).
+Swept keys are columns under their dotted names (`parallel.strategy`).
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from analysis.read.attempts import preflight_columns
+from analysis.read.axes import swept_values
 from analysis.read.load import left_out
 from analysis.read.run import Run
-from disttrain.config.config_tree import config_fields
-from disttrain.config.dotted_keys import flat_values, get_key
-from disttrain.config.ranks import gpus_per_rank
-from disttrain.config.sections.base import is_excluded_from_key
-from disttrain.records import gpu_hours
+from disttrain.config.dotted_keys import get_key
 from disttrain.records.metrics import Metrics
 from disttrain.records.planned import RunRecord
 from disttrain.records.steps import PHASES
@@ -105,38 +98,29 @@ COLUMNS: dict[str, str] = {
 """Fixed columns of the table of runs and their types; swept keys follow."""
 
 _SAME_IN_METRICS = set(COLUMNS) & set(Metrics.model_fields) - {"sweep", "dataset", "left_out"}
-_SHAPE = ("resources.nodes", "resources.gpus_per_node")
-_NOT_IN_KEY = {key for key, field in config_fields() if is_excluded_from_key(field)}
-_RUNS = "runs"
-
-
-class _Runs(dict[str, Run]):
-    """Runs by path, as an attribute of a table. pandas copies attributes with each selection."""
-
-    def __deepcopy__(self, memo: object) -> _Runs:
-        return self
 
 
 def table(runs: Sequence[Run]) -> pd.DataFrame:
     """One row a run (`COLUMNS`, and the keys that a sweep varies), by sweep, size and name."""
-    axes = {run.path: _axes(run.record) for run in runs}
-    keys = sorted({key for each in axes.values() for key in each} | _implied_axes(runs))
-    rows = [_row(run) | _axis_values(keys, axes[run.path], run.config) for run in runs]
-    rows.sort(key=lambda row: (row["sweep"], row.get("world_size") or np.inf, row["run"]))
+    axes = {
+        path: {_column(key): value for key, value in of_run.items()}
+        for path, of_run in swept_values(runs).items()
+    }
+    keys = sorted({key for of_run in axes.values() for key in of_run})
+    rows = [_row(run) | axes[run.path] for run in runs]
     found = pd.DataFrame(rows, columns=[*COLUMNS, *keys]).astype(COLUMNS)
     found[keys] = found[keys].convert_dtypes()
-    found.attrs[_RUNS] = _Runs((run.path, run) for run in runs)
     return found
-
-
-def runs_of(runs: pd.DataFrame) -> list[Run]:
-    """The runs of the rows of a table."""
-    return [runs.attrs[_RUNS][path] for path in runs["path"]]
 
 
 def swept_keys(runs: pd.DataFrame) -> list[str]:
     """The axis columns of a table: keys that at least one sweep varies."""
     return [column for column in runs.columns if column not in COLUMNS]
+
+
+def _column(key: str) -> str:
+    """Column of a swept key; `axes.NAME` where another column has that name."""
+    return f"axes.{key}" if key in COLUMNS else key
 
 
 def _row(run: Run) -> dict[str, Any]:
@@ -147,28 +131,33 @@ def _row(run: Run) -> dict[str, Any]:
         "own_script": run.reported is not None,
         **{
             name: getattr(run, name)
-            for name in ("state", "included", "note", "tags", "user_note", "path", "rejected")
+            for name in (
+                "state",
+                "included",
+                "note",
+                "tags",
+                "user_note",
+                "path",
+                "rejected",
+                "devices",
+                "ingested",
+            )
         },
         **_planned(run.record),
         **_measured(run),
+        **{name: value for name, value in run.final.items() if name in COLUMNS},
+        **_shape(run),
         **_cost(run),
-        **preflight_columns(run.attempts),
+        **run.preflight,
     }
-    if row.get("world_size"):
-        row["devices"] = row["world_size"] * (1 if row.get("device") == "cpu" else gpus_per_rank(run.config))
     return row
 
 
-def _axes(record: RunRecord | None) -> dict[str, Any]:
-    """Swept keys with their values.
-
-    A `command` is `script`, since the column `command` is that of `submit.py`. The axis of a script that has
-    the name of another column is `axes.NAME`.
-    """
-    if record is None:
+def _shape(run: Run) -> dict[str, int]:
+    if run.shape is None:
         return {}
-    names = {key: f"axes.{key}" for key in record.axes if key in COLUMNS} | {"command": "script"}
-    return {names.get(key, key): value for key, value in record.axes.items()}
+    nodes, ranks = run.shape
+    return {"nodes": nodes, "ranks_per_node": ranks, "world_size": nodes * ranks}
 
 
 def _planned(record: RunRecord | None) -> dict[str, Any]:
@@ -177,13 +166,8 @@ def _planned(record: RunRecord | None) -> dict[str, Any]:
         return {}
     source, config = record.provenance, record.config
     code = source.command or source.code
-    nodes, gpus = get_key(config, "resources.nodes"), get_key(config, "resources.gpus_per_node")
-    ranks = gpus and gpus // gpus_per_rank(config)
     return {
         "repeat": record.repeat,
-        "nodes": nodes,
-        "ranks_per_node": ranks,
-        "world_size": nodes * ranks if nodes and ranks else None,
         "model": get_key(config, "model.kind"),
         "dataset": get_key(config, "data.kind"),
         "threads_per_rank": get_key(config, "resources.threads_per_rank"),
@@ -196,7 +180,6 @@ def _planned(record: RunRecord | None) -> dict[str, Any]:
         "git_dirty": code.git_dirty,
         "command": " ".join(source.argv),
         "created": source.created,
-        "ingested": record.ingested.source if record.ingested else None,
     }
 
 
@@ -222,47 +205,13 @@ def _measured(run: Run) -> dict[str, Any]:
         row |= {
             f"step_{name}": getattr(metrics.step_time, name) for name in ("p50_s", "p95_s", "p99_s", "max_s")
         }
-    if metrics.loss_history:
-        row["train_loss"] = metrics.loss_history[-1].loss
-    if metrics.eval_history:
-        last = metrics.eval_history[-1]
-        row["valid_loss"] = last.loss
-        row |= {name: last.metrics.get(name) for name in ("bits_per_byte", "accuracy")}
     return row
 
 
 def _cost(run: Run) -> dict[str, Any]:
     """Hours and queue time of all attempts, and the hours that the time limit allows for one."""
-    usage, record, device = run.usage, run.record, run.metrics.device if run.metrics else None
-    row: dict[str, Any] = {"attempts": run.starts}
-    if usage is not None:
+    row: dict[str, Any] = {"attempts": run.starts, "hours_bound": run.hours_bound}
+    if usage := run.usage:
         row |= {"hours": usage.hours, "hours_unit": usage.unit}
         row |= {"queue_wait_s": usage.queue_wait_s, "usage_source": usage.source}
-    needed = (*_SHAPE, "job.time_limit_min")
-    if record is not None and all(get_key(record.config, key) is not None for key in needed):
-        planned = {"config": record.config, "cluster": record.cluster}
-        unit = usage.unit if usage else gpu_hours.unit_of(planned, device)
-        row["hours_bound"] = gpu_hours.bound_hours(planned, unit)
     return row
-
-
-def _implied_axes(runs: Sequence[Run]) -> set[str]:
-    """Keys in which runs without declared axes (started by hand) of one shape differ.
-
-    Repeats differ only in keys excluded from the run key; other differences were varied on purpose and must
-    not be averaged over.
-    """
-    flat = [flat_values(run.config) for run in runs if run.record and not run.record.axes]
-    implied = set()
-    for one, other in itertools.combinations(flat, 2):
-        if all(one.get(key) == other.get(key) for key in _SHAPE):
-            implied |= {key for key in one.keys() | other.keys() if one.get(key) != other.get(key)}
-    if "train.local_batch_size" in implied:
-        implied.discard("train.global_batch_size")  # follows from it and the shape
-    return implied - _NOT_IN_KEY
-
-
-def _axis_values(axes: list[str], own: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
-    """The run's value of each swept key, from its config if its own sweep did not vary the key."""
-    values = {key: own.get(key, get_key(config, key)) for key in axes}
-    return {k: json.dumps(v) if isinstance(v, list | dict) else v for k, v in values.items()}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from analysis.draw.style import png
-from analysis.read.frames import KnownState, load
+from analysis.read.load import KnownState, load_runs
 from analysis.read.price_list import PriceList, read_price_list
 from analysis.report import render
 from analysis.report.export import write_tables
@@ -66,9 +66,9 @@ def check(
     if not os.access(folder, os.W_OK | os.X_OK):
         raise _not_written(out, os.strerror(errno.EACCES))
     if base is not None or warmup or reject_warned:
-        scaling_curves(load(sweeps, only=only, warmup=warmup, reject_warned=reject_warned), base)
+        scaling_curves(load_runs(sweeps, only=only, warmup=warmup, reject_warned=reject_warned), base)
     if against is not None and (warmup or reject_warned):
-        load([against], warmup=warmup, reject_warned=reject_warned)
+        load_runs([against], warmup=warmup, reject_warned=reject_warned)
 
 
 def write(
@@ -101,11 +101,11 @@ def write(
             or a folder cannot be written.
     """
     out = Path(out)
-    table = load(sweeps, states, only, warmup=warmup, reject_warned=reject_warned)
+    runs = load_runs(sweeps, states, only, warmup=warmup, reject_warned=reject_warned)
     other = None
     if against is not None:
-        other = make_study(load([against], warmup=warmup, reject_warned=reject_warned))
-    study = make_study(table, base, against=other)
+        other = make_study(load_runs([against], warmup=warmup, reject_warned=reject_warned))
+    study = make_study(runs, base, against=other)
     study = replace(study, **(costs or CostQuestion()).read())
     try:
         out.mkdir(parents=True, exist_ok=True)

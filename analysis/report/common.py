@@ -89,14 +89,9 @@ def has_shapes(study: Study) -> bool:
     return any(len(curve.line) < len(curve.points) for curve in study.curves)
 
 
-def runs_at(study: Study, curve: Curve, point: Point) -> list[Run]:
+def sources(point: Point) -> list[RunLink]:
     """The repeats of a point."""
-    return [study.run(row["path"]) for row in study.runs_of(curve, point)]
-
-
-def sources(study: Study, curve: Curve, point: Point) -> list[RunLink]:
-    """The repeats of a point."""
-    return [RunLink(run.folder.name, run.path) for run in runs_at(study, curve, point)]
+    return [RunLink(run.name, run.path) for run in point.runs]
 
 
 def over_repeats(point: Point, values: Iterable[float | None]) -> Estimate | None:
@@ -156,7 +151,7 @@ def size_table(
         caption,
         [*size_columns(study), *(columns[at] for at in known)],
         [[*size_values(study, curve, point), *(row[at] for at in known)] for curve, point, row in lines],
-        [sources(study, curve, point) for curve, point, _ in lines],
+        [sources(point) for _, point, _ in lines],
     )
 
 
@@ -231,14 +226,14 @@ def step_figure(
     runs = [
         (curve, point, colour, run, rows)
         for curve, point, colour in coloured_points(study)
-        for run in runs_at(study, curve, point)[:repeats]
+        for run in point.runs[:repeats]
         if (rows := rows_of(run))
     ]
     several, dashes = len(study.curves) > 1, _dashes_by_size(study)
     drawn = []
     for curve, point, colour, run, rows in runs[:_MOST_LINES]:
-        label = f"{run.folder.name}, {point_name(study, curve, point)}"
-        of_size, key = dashes[curve.name(point)] if several else (), f"{curve.sweep}/{run.folder.name}"
+        label = f"{run.name}, {point_name(study, curve, point)}"
+        of_size, key = dashes[curve.name(point)] if several else (), f"{curve.sweep}/{run.name}"
         for ringed in (False, True):
             part = np.array([row[:2] for row in rows if rings(row) == ringed], float).reshape(-1, 2)
             if len(part):
@@ -269,7 +264,7 @@ def step_figure(
 def run_table(name: str, caption: str, columns: Sequence[Column], runs: Iterable[tuple[Run, Rows]]) -> Table:
     """Rows of runs, which begin with the sweep and the run."""
     names = [Column("sweep", "sweep"), Column("run", "run")]
-    rows = [[run.folder.sweep, run.folder.name, *row] for run, rows in runs for row in rows]
+    rows = [[run.sweep, run.name, *row] for run, rows in runs for row in rows]
     return Table(name, caption, [*names, *columns], rows)
 
 

@@ -10,7 +10,6 @@ from analysis.comparison import PointComparison, options
 from analysis.draw.points import Guide, Points, points
 from analysis.draw.style import Axis
 from analysis.report.common import all_points, over_repeats, size_table, sources, unit_name
-from analysis.report.run_records import none_if_missing
 from analysis.report.section import Column, Figure, Section, Table, Value
 from analysis.report.sentences import say
 from analysis.results.curves import Curve, Point
@@ -98,10 +97,7 @@ def _table(name: str, study: Study, other: Study, compared: Sequence[PointCompar
         rates: list[Value] = [each.point.samples_per_s, each.base.samples_per_s, each.ratio]
         side += " (emulated)" if each.curve.emulated and several else ""
         rows.append([side, base, size_name(each), *rates, each.verdict, each.reason])
-    links = [
-        [*sources(study, each.curve, each.point), *sources(other, each.base_curve, each.base)]
-        for each in compared
-    ]
+    links = [[*sources(each.point), *sources(each.base)] for each in compared]
     emphasized = [index for index, each in enumerate(compared) if each.verdict in ("faster", "slower")]
     caption = "Throughput at equal numbers of nodes and ranks; ratios above 1: the first is faster."
     return Table(name, caption, columns, rows, links, emphasized)
@@ -125,9 +121,9 @@ def option_tables(study: Study, name: str, key: str) -> list[Table]:
     rows: list[tuple[Curve, Point, list[Value]]] = []
     for curve, point in all_points(study):
         if id(point) in ratios:
-            runs = [] if curve.emulated else study.runs_of(curve, point)  # emulated models learn nothing
+            runs = () if curve.emulated else point.runs  # emulated models learn nothing
             losses = [
-                over_repeats(point, [none_if_missing(run[name]) for run in runs])
+                over_repeats(point, [run.final.get(name) for run in runs])
                 for name in ("train_loss", "valid_loss")
             ]
             memory = point.peak_memory_bytes

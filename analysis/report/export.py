@@ -9,10 +9,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 from pyarrow import parquet
 
+from analysis.read.run_table import table
 from analysis.report.section import Column, RunLink, Section, Table, Unit
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
@@ -49,11 +49,13 @@ def write_tables(study: Study, sections: Sequence[Section], folder: Path, kind: 
     Raises:
         OSError: a file cannot be written.
     """
-    marks = {"emulated": study.emulated, "ingested": bool(study.included["ingested"].notna().any())}
+    marks = {"emulated": study.emulated, "ingested": any(run.ingested for run in study.included)}
     tables, figures = exported(sections)
     earlier = read_json_or_none(folder / INDEX) or {}
     written = {name: arrow_table(table, marks) for name, table in tables.items()}
-    written[ALL_RUNS] = _all_runs(study.runs)
+    written[ALL_RUNS] = pa.Table.from_pandas(table(study.runs), preserve_index=False).replace_schema_metadata(
+        None
+    )
     files = {name: f"{name}.{kind}" for name in written}
     for name, content in written.items():
         write_bytes(folder / files[name], _WRITERS[kind](content), durable=False)
@@ -151,12 +153,6 @@ def _array(values: Sequence[Any], unit: Unit) -> pa.Array:
     if kinds <= {int, float} and (kinds or unit):
         return pa.array([None if value is None else float(value) for value in values], pa.float64())
     return pa.array([None if value is None else str(value) for value in values], pa.string())
-
-
-def _all_runs(runs: pd.DataFrame) -> pa.Table:
-    runs = runs.copy(deep=False)
-    runs.attrs = {}  # its records, which Arrow cannot hold
-    return pa.Table.from_pandas(runs, preserve_index=False).replace_schema_metadata(None)
 
 
 def _described(table: Table | None) -> list[dict[str, str | None]]:

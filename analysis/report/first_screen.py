@@ -49,9 +49,9 @@ def setting(study: Study) -> str:
     parts = {"parameters": " parameters", "global_batch_size": " samples a step", "steps": " steps"}
     found = []
     for column, unit in parts.items():
-        known = study.included[column].dropna()
-        if not known.empty:
-            low, high = (short_count(int(value)) for value in (known.min(), known.max()))
+        known = [value for run in study.included if (value := getattr(run.metrics, column)) is not None]
+        if known:
+            low, high = short_count(min(known)), short_count(max(known))
             found.append(f"{low if low == high else f'{low} to {high}'}{unit}")
     return " \N{MIDDLE DOT} ".join(found)
 

@@ -28,13 +28,12 @@ def caveat_text(study: Study, caveat: Caveat) -> str:
 
 def without_curve(study: Study) -> str:
     """Headline of a report that no run counts in."""
-    done = study.runs[study.runs["state"] == "done"]
-    scripts = int(done["own_script"].sum())
+    scripts = sum(run.state == "done" and run.reported is not None for run in study.runs)
     if scripts:
         return f"{plural(scripts, 'run')} finished without step records: nothing is compared"
-    states = Counter(study.runs["state"].fillna("unknown"))
-    failed = study.runs.loc[study.runs["state"] == "failed", "note"].fillna("")
-    why = f" ({', '.join(sorted({note.partition(':')[0] for note in failed}))})"
+    states = Counter(run.state for run in study.runs)
+    failed = {run.note.partition(":")[0] for run in study.runs if run.state == "failed"}
+    why = f" ({', '.join(sorted(failed))})"
     counts = [f"{count} {state}{why if state == 'failed' else ''}" for state, count in sorted(states.items())]
     return f"No measured run: {listed(counts)}"
 

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-from pydantic import TypeAdapter
+import numpy as np
 
 from analysis.comparison import repeat_plan
+from analysis.read.run import Run
 from analysis.report import first_screen
 from analysis.report.definitions import DEFINITIONS
 from analysis.report.headline import caveat_text, headline, without_curve
-from analysis.report.run_records import none_if_missing, provenance, run_costs, training_quality
-from analysis.report.section import RunLink, Section, Table, Value
-from analysis.results.curves import Curve
-from analysis.stats.estimates import CONFIDENCE, Estimate
+from analysis.report.run_records import provenance, run_costs, run_figures, training_quality
+from analysis.report.section import RunLink, Section, Table
+from analysis.stats.estimates import CONFIDENCE
 from analysis.study import Study
 
 SCHEMA_VERSION = 6
-_RUN = (
-    "sweep", "run", "emulated", "nodes", "ranks_per_node", "samples_per_s", "step_s", "step_p50_s",
-    "step_p95_s", "step_p99_s", "measured_steps", "peak_memory_bytes",
-)  # fmt: skip
-"""Columns of a run that counts in the figures."""
 
 
 def document(study: Study, sections: Sequence[Section], generated: str) -> dict[str, Any]:
@@ -34,8 +28,7 @@ def document(study: Study, sections: Sequence[Section], generated: str) -> dict[
     Caveats have no text where the headline says it. Cells of tables are raw values in the unit of their
     column; an estimate is an object with value, low, high, repeats and basis.
     """
-    table, included, plan = study.runs, study.included, repeat_plan(study.curves)
-    properties = provenance(included if len(included) else table)
+    plan, properties = repeat_plan(study.curves), provenance(study.included or study.runs)
     return {
         "schema_version": SCHEMA_VERSION,
         "title": "Scaling report: " + ", ".join(study.sweeps),
@@ -57,11 +50,9 @@ def document(study: Study, sections: Sequence[Section], generated: str) -> dict[
             }
             for caveat in study.caveats
         ],
-        "curves": TypeAdapter(list[Curve]).dump_python(list(study.curves), mode="json"),
+        "curves": plain(study.curves),
         "repeat_plan": plan and asdict(plan),
-        "training_quality": [
-            row._asdict() for curve in study.curves for row in training_quality(curve, included)
-        ],
+        "training_quality": [row._asdict() for curve in study.curves for row in training_quality(curve)],
         "figures": [
             {"file": f"{each.name}.png", "title": each.title, "alt": each.alt, "emulated": study.emulated}
             for section in sections
@@ -69,12 +60,13 @@ def document(study: Study, sections: Sequence[Section], generated: str) -> dict[
         ],
         "sections": [_section(section) for section in sections],
         "definitions": [asdict(each) for each in DEFINITIONS.values()],
-        "runs": _records(included, _RUN),
+        "runs": [{"sweep": run.sweep, "run": run.name, **run_figures(run)} for run in study.included],
         "excluded_runs": [
-            {"sweep": row["sweep"], "run": row["run"], "state": row["state"], "reason": row["note"]}
-            for row in table[~table["included"]].to_dict("records")
+            {"sweep": run.sweep, "run": run.name, "state": run.state, "reason": run.note}
+            for run in study.runs
+            if not run.included
         ],
-        "run_costs": [row._asdict() for row in run_costs(table)],
+        "run_costs": [row._asdict() for row in run_costs(study.runs)],
         "overlaps": [
             {
                 "run": _name(each.runs[0]),
@@ -94,10 +86,17 @@ def _name(run: Path | str) -> str:
     return "/".join(Path(run).parts[-2:])
 
 
-def _records(runs: pd.DataFrame, columns: Sequence[str]) -> list[dict[str, Any]]:
-    return [
-        {name: none_if_missing(row[name]) for name in columns} for row in runs[[*columns]].to_dict("records")
-    ]
+def plain(value: Any) -> Any:
+    """A value as JSON has it: a dataclass is an object, and a run its name."""
+    if isinstance(value, Run | RunLink):
+        return value.name
+    if is_dataclass(value):
+        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return [plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _section(section: Section) -> dict[str, Any]:
@@ -117,7 +116,7 @@ def _table(table: Table) -> dict[str, Any]:
         {"name": each.name, "heading": each.heading, "unit": each.unit, "formula_id": each.formula_id}
         for each in table.columns
     ]
-    rows = [[_raw(value) for value in row] for row in table.rows]
+    rows = [plain(row) for row in table.rows]
     sources = [[link.name for link in links] for links in table.sources]
     return {
         "name": table.name,
@@ -126,9 +125,3 @@ def _table(table: Table) -> dict[str, Any]:
         "rows": rows,
         "sources": sources,
     }
-
-
-def _raw(value: Value) -> Any:
-    if isinstance(value, Estimate):
-        return asdict(value)
-    return value.name if isinstance(value, RunLink) else none_if_missing(value)

@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import pandas as pd
-
 from analysis.read.differences import run_config
 from analysis.results.bottlenecks import STRAGGLERS, Bottleneck
 from analysis.results.communication import Communication
@@ -259,16 +257,16 @@ def _is_meant(row: Option, value: str, at: Situation) -> bool:
 
 def situation(study: Study, curve: Curve, point: Point) -> Situation:
     """What the records of a point say on its bottlenecks."""
-    first, communication = study.runs_of(curve, point)[0], Communication(study, curve, point)
-    repeats = study.diagnoses(curve, point)
+    first, communication = point.runs[0], Communication(curve, point)
+    repeats = study.diagnoses(point)
     named = [each for each in repeated_culprits(repeats) if each.kind != "link"]
-    config, share = run_config(study.run(first["path"])), communication.measured_share
+    config, share = run_config(first), communication.measured_share
     kinds = doubts(study, curve, point)
     return Situation(
-        strategy=str(first["strategy"]).lower(),
+        strategy=str(point.metrics[0].strategy).lower(),
         nodes=point.nodes,
         config=config,
-        own_program="command" not in config and bool(pd.isna(first["ingested"])),
+        own_program="command" not in config and first.ingested is None,
         causes=[name for cause in compute_causes(study, curve, point) for name in cause.evidence],
         culprit=bool(named),
         several_nodes=bool(named and nodes_of_moving_rank(named[0], repeats)),

@@ -101,7 +101,7 @@ def straggler_seconds(study: Study, curve: Curve, point: Point) -> dict[str, Flo
     Phases are means over ranks: of the cost, the share of the slow ranks among all ranks is in their longer
     phase, the rest in the waiting of the others.
     """
-    diagnoses = study.diagnoses(curve, point)
+    diagnoses = study.diagnoses(point)
     names = {each.name for each in repeated_culprits(diagnoses) if each.kind != "link"}
     step_s = point.phases.step_s
     if not names or len(diagnoses) != len(step_s):

@@ -7,21 +7,22 @@ A row of `_ROWS` scores runs, a test of `_OF_CURVE` compares the sizes of a curv
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import pandas as pd
+import numpy as np
 
+from analysis.read.attempts import machine_of
 from analysis.read.differences import run_config
-from analysis.read.frames import busy_shares, one_machine_of
 from analysis.read.run import Run
 from analysis.read.samples import OTHER_LOAD
 from analysis.results.curves import Curve, Point
 from analysis.stats.repeats import two_groups
 from analysis.units import listed
+from disttrain.config.dotted_keys import get_key
+from disttrain.records.metrics import Metrics
 
 if TYPE_CHECKING:
     from analysis.study import Study
@@ -29,14 +30,16 @@ if TYPE_CHECKING:
 Subject = Literal["headline", "curve", "transfer advice", "nobody is slow", "cost ranking"]
 """Statements of the report that a caveat can forbid."""
 
-ALIKE = {
-    "threads_per_rank": "compute threads of a rank (OMP_NUM_THREADS)",
-    "device": "devices",
-    "torch": "versions of torch",
-    "warmup_steps": "warm-up steps",
-    "code_hash": "hashes of the code",
+ALIKE: Mapping[str, Callable[[Run], Any]] = {
+    "compute threads of a rank (OMP_NUM_THREADS)": lambda run: get_key(
+        run.config, "resources.threads_per_rank"
+    ),
+    "devices": lambda run: run.metrics and run.metrics.device,
+    "versions of torch": lambda run: run.metrics and run.metrics.torch,
+    "warm-up steps": lambda run: run.metrics and run.metrics.warmup_steps,
+    "hashes of the code": lambda run: run.code_hash,
 }
-"""Columns that are equal in runs whose speeds are compared, and their names in a sentence."""
+"""Properties that are equal in runs whose speeds are compared, by their names in a sentence."""
 SPEED_UP_MARGIN = 1.05
 """A speed-up without an interval over repeats is implausible above the number of devices times this."""
 LOSS_MARGIN = 0.05
@@ -74,7 +77,7 @@ class Caveat:
 
 def find(study: Study) -> tuple[Caveat, ...]:
     """Caveats of a study, the gravest first; none without a finished run."""
-    if study.included.empty:
+    if not study.included:
         return ()
     found = [*_of_runs(study), *_one_machine(study), *_overlaps(study), *_records(study), *_left_out(study)]
     found += _repeats(study)
@@ -84,90 +87,87 @@ def find(study: Study) -> tuple[Caveat, ...]:
     return tuple(sorted(found, key=lambda caveat: -caveat.gravity))
 
 
+Score = float | bool | None
+
+
 class _Row(NamedTuple):
     """A caveat on the runs with a score above 0; the run with the highest score is its example."""
 
     kind: str
-    score: Callable[[pd.DataFrame], pd.Series]
+    score: Callable[[Run, Metrics], Score]
     gravity: Gravity = Gravity.WARNING
     warns_from: float = math.inf
     """Highest score from which a note becomes a warning."""
     forbids: tuple[Subject, ...] = ()
 
 
-def _above(values: pd.Series, bound: float) -> pd.Series:
-    return values.where(values > bound)
+def _above(value: float | None, bound: float) -> float:
+    return value if value is not None and value > bound else 0.0
+
+
+def _late_share(metrics: Metrics) -> float:
+    return (metrics.emulation_late_s or 0.0) * metrics.measured_steps / (metrics.measured_s or math.inf)
 
 
 _ROWS = (
-    _Row("emulated", lambda runs: runs["emulated"], Gravity.GRAVE),
-    _Row("ingested", lambda runs: runs["ingested"].notna()),
+    _Row("emulated", lambda run, of: of.emulated, Gravity.GRAVE),
+    _Row("ingested", lambda run, of: run.ingested is not None),
     _Row(
-        "shared processors",
-        lambda runs: runs["oversubscribed"] * runs["world_size"],
-        forbids=("transfer advice",),
+        "shared processors", lambda run, of: of.oversubscribed * of.world_size, forbids=("transfer advice",)
     ),
-    _Row("other load", lambda runs: _above(runs["busy_share"], OTHER_LOAD), forbids=("transfer advice",)),
-    _Row("late emulation", lambda runs: _above(runs["emulation_late_s"] / runs["step_s"], LATE_SHARE)),
-    _Row("pre-flight", lambda runs: runs["preflight"] == "warned"),
-    _Row(
-        "few steps",
-        lambda runs: runs["untested"] / runs["measured_steps"],
-        Gravity.NOTE,
-        1 / FEW_STEPS,
-    ),
-    _Row("skipped updates", lambda runs: runs["skipped_steps"] / runs["steps"], Gravity.NOTE, SKIPPED_SHARE),
-    _Row("no pre-flight", lambda runs: runs["preflight"] == "skipped", Gravity.NOTE),
-    _Row("remark", lambda runs: runs["note"].fillna("") != "", Gravity.NOTE),
-    _Row("CPU", lambda runs: (runs["device"] == "cpu") & ~runs["emulated"], Gravity.NOTE),
+    _Row("other load", lambda run, of: _above(run.busy_share, OTHER_LOAD), forbids=("transfer advice",)),
+    _Row("late emulation", lambda run, of: _above(_late_share(of), LATE_SHARE)),
+    _Row("pre-flight", lambda run, of: run.preflight.get("preflight") == "warned"),
+    _Row("skipped updates", lambda run, of: of.skipped_steps / of.steps, Gravity.NOTE, SKIPPED_SHARE),
+    _Row("no pre-flight", lambda run, of: run.preflight.get("preflight") == "skipped", Gravity.NOTE),
+    _Row("remark", lambda run, of: bool(run.note), Gravity.NOTE),
+    _Row("CPU", lambda run, of: of.device == "cpu" and not of.emulated, Gravity.NOTE),
 )
 
 
 def _of_runs(study: Study) -> Iterator[Caveat]:
-    runs = study.included.assign(
-        busy_share=busy_shares(study.included),
-        untested=[
-            path in study.statistics and study.statistics[path].stationarity.verdict == "too few steps"
-            for path in study.included["path"]
-        ],
+    untested = {
+        path for path, each in study.statistics.items() if each.stationarity.verdict == "too few steps"
+    }
+    few = _Row(
+        "few steps", lambda run, of: (run.path in untested) / of.measured_steps, Gravity.NOTE, 1 / FEW_STEPS
     )
-    for row in _ROWS:
-        scores = row.score(runs).astype("Float64").fillna(0.0)
-        if (highest := float(scores.max())) <= 0:
+    for row in (*_ROWS, few):
+        scores = [(float(row.score(run, run.metrics) or 0.0), run) for run in study.included if run.metrics]
+        found = [(score, run) for score, run in scores if score > 0]
+        if not found:
             continue
-        chosen = runs[scores > 0]
-        numbers = {
-            "count": len(chosen),
-            "total": len(runs),
-            "example": runs.loc[scores.idxmax()].to_dict(),
-            "highest": highest,
-        }
+        highest, example = max(found, key=lambda each: each[0])
+        numbers = {"count": len(found), "total": len(scores), "example": example, "highest": highest}
         gravity = Gravity.WARNING if highest >= row.warns_from else row.gravity
-        yield Caveat(row.kind, gravity, frozenset(chosen["path"]), numbers, frozenset(row.forbids))
+        yield Caveat(row.kind, gravity, _paths(run for _, run in found), numbers, frozenset(row.forbids))
 
 
 def _one_machine(study: Study) -> Iterator[Caveat]:
-    several = study.included[study.included["nodes"] > 1]
-    if one_machine_of(several):
-        numbers = {"nodes": int(several["nodes"].max()), "processors": several["cpu_count"].max()}
-        yield Caveat("one machine", Gravity.NOTE, frozenset(several["path"]), numbers)
+    several = [run for run in study.included if run.metrics and run.metrics.nodes > 1]
+    if any(machine_of(run.attempts) for run in several):
+        shown = [run.metrics for run in several if run.metrics]
+        nodes = max(each.nodes for each in shown)
+        numbers = {"nodes": nodes, "processors": max(each.cpu_count or 0 for each in shown)}
+        yield Caveat("one machine", Gravity.NOTE, _paths(several), numbers)
 
 
 def _overlaps(study: Study) -> Iterator[Caveat]:
     """Runs at the same time on one node. They forbid a headline of two sizes of which one had it alone."""
-    overlaps, included = study.overlaps, study.included
+    overlaps = study.overlaps
     if not overlaps:
         return
     paths = frozenset(str(path) for overlap in overlaps for path in overlap.runs)
-    shared = included["path"].isin(paths)
-    alone = sorted(set(included["nodes"]) - set(included.loc[shared, "nodes"]))
-    pairs = [[_paths(rows) for rows in _Sizes(study, curve).of_pair()] for curve in study.curves]
+    nodes = {shared: set[int]() for shared in (True, False)}
+    for run in study.included:
+        nodes[run.path in paths].add(run.metrics.nodes if run.metrics else 0)
+    pairs = [[point.paths for point in _Sizes(study, curve).pair] for curve in study.curves]
     unlike = [runs for pair in pairs if len({paths.isdisjoint(runs) for runs in pair}) > 1 for runs in pair]
     numbers = {
         "longest": overlaps[0],
         "pairs": len(overlaps),
-        "shared": sorted(set(included.loc[shared, "nodes"])),
-        "alone": alone,
+        "shared": sorted(nodes[True]),
+        "alone": sorted(nodes[False] - nodes[True]),
         "same_gpu": any(overlap.gpus == "same" for overlap in overlaps),
     }
     forbids: set[Subject] = {"transfer advice"}
@@ -180,54 +180,54 @@ def _overlaps(study: Study) -> Iterator[Caveat]:
 
 def _records(study: Study) -> Iterator[Caveat]:
     """Step records that cannot be read, or that a rank lacks."""
-    kinds = {"unreadable records": study.unreadable, "missing records": study.incomplete}
-    for kind, messages in kinds.items():
-        if messages:
-            runs = [path for path in study.included["path"] if any(f"{path}/" in text for text in messages)]
-            root = Path(runs[0]).parents[1] if runs else ""
-            numbers = {"count": len(messages), "first": messages[0].removeprefix(f"{root}/")}
-            yield Caveat(kind, Gravity.WARNING, frozenset(runs), numbers, frozenset({"nobody is slow"}))
+    for kind, lines in (
+        ("unreadable records", lambda run: run.problems),
+        ("missing records", lambda run: [f"{run.path}/attempts: {text}" for text in run.incomplete]),
+    ):
+        found = [(run, lines(run)) for run in study.included if lines(run)]
+        if found:
+            run, texts = found[0]
+            first = texts[0].removeprefix(f"{run.folder.path.parents[1]}/")
+            numbers = {"count": sum(len(texts) for _, texts in found), "first": first}
+            runs = _paths(run for run, _ in found)
+            yield Caveat(kind, Gravity.WARNING, runs, numbers, frozenset({"nobody is slow"}))
 
 
 def _left_out(study: Study) -> Iterator[Caveat]:
     """Runs that count in no figure; a warning where finished or failed ones are among them."""
     for runs in [study.runs] + ([study.against.runs] if study.against else []):
-        left = runs[~runs["included"]]
-        finished = left[left["state"] == "done"]
-        if not left.empty:
-            example = (left if finished.empty else finished).iloc[0].to_dict()
-            numbers = {"count": len(left), "finished": len(finished), "total": len(runs), "example": example}
-            doubtful = left["state"].isin(["done", "failed"]).any()
-            gravity = Gravity.WARNING if doubtful else Gravity.NOTE
-            yield Caveat("left out", gravity, frozenset(left["path"]), numbers)
+        left = [run for run in runs if not run.included]
+        finished = [run for run in left if run.state == "done"]
+        if left:
+            numbers = {
+                "count": len(left),
+                "finished": len(finished),
+                "total": len(runs),
+                "example": (finished or left)[0],
+            }
+            doubtful = any(run.state in ("done", "failed") for run in left)
+            yield Caveat("left out", Gravity.WARNING if doubtful else Gravity.NOTE, _paths(left), numbers)
 
 
 def _repeats(study: Study) -> Iterator[Caveat]:
     """Sizes with one repeat, and with two."""
-    points = [(curve, point) for curve in study.curves for point in curve.points]
-    few = [("one repeat", Gravity.WARNING), ("two repeats", Gravity.NOTE)]
-    for repeats, (kind, gravity) in enumerate(few, 1):
-        chosen = [each for each in points if len(each[1].runs) == repeats]
-        rows = [row for curve, point in chosen for row in study.runs_of(curve, point)]
-        if rows:
+    points = [point for curve in study.curves for point in curve.points]
+    for repeats, kind, gravity in ((1, "one repeat", Gravity.WARNING), (2, "two repeats", Gravity.NOTE)):
+        runs = [run for point in points if len(point.runs) == repeats for run in point.runs]
+        if runs:
+            known = (study.statistics.get(run.path) for run in runs)
             numbers = {
-                "count": len(chosen),
+                "count": len(runs) // repeats,
                 "total": len(points),
-                "measured": any(pd.isna(row["ingested"]) for row in rows),
-                "within": max((_within_run(study, row) for row in rows), default=0.0),
+                "measured": any(run.ingested is None for run in runs),
+                "within": max((each.within_run or 0.0 for each in known if each), default=0.0),
             }
             forbids: frozenset[Subject] = frozenset({"cost ranking"} if repeats == 1 else ())
-            yield Caveat(kind, gravity, _paths(rows), numbers, forbids)
+            yield Caveat(kind, gravity, _paths(runs), numbers, forbids)
 
 
-def _within_run(study: Study, row: Mapping[str, Any]) -> float:
-    """Half of the interval of a run's mean by its steps alone, as a share; 0 where it is unknown."""
-    statistics = study.statistics.get(row["path"])
-    return (statistics and statistics.within_run) or 0.0
-
-
-def _paths(rows: Iterable[Mapping[str, Any]]) -> frozenset[str]:
-    return frozenset(str(row["path"]) for row in rows)
+def _paths(runs: Iterable[Run]) -> frozenset[str]:
+    return frozenset(run.path for run in runs)
 
 
 def compared_point(curve: Curve) -> Point | None:
@@ -243,19 +243,14 @@ class _Sizes:
 
     def __init__(self, study: Study, curve: Curve) -> None:
         self.study, self.curve = study, curve
-        self.runs = {point.shape: study.runs_of(curve, point) for point in curve.points}
         base, point = curve.base, compared_point(curve)
         self.pair = () if base is None or point is None else (base, point)
 
-    def of_pair(self) -> list[list[dict[str, Any]]]:
-        """Runs of both sizes; empty without a pair."""
-        return [self.runs[point.shape] for point in self.pair]
-
-    def values(self, column: str) -> dict[str, list[Point]]:
-        """Sizes by the value of a column; those without a value are left out."""
+    def values(self, read: Callable[[Run], Any]) -> dict[str, list[Point]]:
+        """Sizes by the value of a property of their runs; those without a value are left out."""
         found: dict[str, list[Point]] = {}
         for point in self.curve.points:
-            known = {str(row[column]) for row in self.runs[point.shape] if pd.notna(row[column])} - {""}
+            known = {str(value) for run in point.runs if (value := read(run)) is not None} - {""}
             if known:
                 found.setdefault(", ".join(sorted(known)), []).append(point)
         return found
@@ -268,21 +263,21 @@ class _Sizes:
 
 def _differing(sizes: _Sizes) -> dict[str, dict[str, str]]:
     """Values, with the sizes that have them, of properties in which the runs of a curve differ."""
-    columns = dict(ALIKE)
-    processors = {
-        row["cpu_count"] / row["ranks_per_node"]
-        for runs in sizes.runs.values()
-        for row in runs
-        if pd.notna(row["cpu_count"])
-    }
-    if len(processors) > 1:  # a node with more ranks has more processors
-        columns["cpu_count"] = "processors"
-    values = {noun: sizes.values(column) for column, noun in columns.items()}
+    values = {noun: sizes.values(read) for noun, read in ALIKE.items()}
+    if len({_processors_per_rank(run) for point in sizes.curve.points for run in point.runs} - {None}) > 1:
+        values["processors"] = sizes.values(lambda run: run.metrics and run.metrics.cpu_count)
     return {
         noun: {value: sizes.named(points) for value, points in found.items()}
         for noun, found in values.items()
         if len(found) > 1
     }
+
+
+def _processors_per_rank(run: Run) -> float | None:
+    """A node with more ranks has more processors."""
+    return (
+        run.metrics.cpu_count / run.metrics.ranks_per_node if run.metrics and run.metrics.cpu_count else None
+    )
 
 
 def _other_program(sizes: _Sizes) -> dict[str, Any]:
@@ -291,8 +286,8 @@ def _other_program(sizes: _Sizes) -> dict[str, Any]:
 
 def _unlike_runs(sizes: _Sizes) -> dict[str, Any]:
     """Both sizes of the headline differ."""
-    for column in ALIKE:
-        for points in sizes.values(column).values():
+    for read in ALIKE.values():
+        for points in sizes.values(read).values():
             if sum(point in points for point in sizes.pair) == 1:
                 return {"differing": _differing(sizes)}
     return {}
@@ -306,23 +301,22 @@ def _mixed_runs(sizes: _Sizes) -> dict[str, Any]:
 
 def _other_loss(sizes: _Sizes) -> dict[str, Any]:
     """Final losses of an exact training, which other numbers of ranks reproduce."""
-    runs = sizes.of_pair()
-    if not runs or not all(_is_exact(sizes.study.run(row["path"])) for row in [*runs[0], *runs[1]]):
+    if not sizes.pair or not all(_is_exact(run) for point in sizes.pair for run in point.runs):
         return {}
-    means = losses_apart(*runs)
+    means = losses_apart(*sizes.pair)
     return {"at": sizes.named(sizes.pair), "means": means} if means else {}
 
 
-def losses_apart(
-    base: Sequence[Mapping[str, Any]], point: Sequence[Mapping[str, Any]]
-) -> tuple[float, float] | None:
-    """Means of the final losses of two groups of runs if they differ at one global batch and number of
-    steps."""
-    if len({(row["global_batch_size"], row["steps"]) for row in (*base, *point)}) > 1:
+def losses_apart(base: Point, point: Point) -> tuple[float, float] | None:
+    """Means of the final losses of two points if they differ at one global batch and number of steps."""
+    if len({(each.global_batch_size, each.steps) for each in (*base.metrics, *point.metrics)}) > 1:
         return None
-    losses = [pd.Series([row["valid_loss"] for row in rows], dtype=float) for rows in (base, point)]
-    means = float(losses[0].mean()), float(losses[1].mean())
-    spread = max(0.0 if len(each) < 2 else float(each.std()) for each in losses)
+    losses = [[run.final.get("valid_loss") for run in each.runs] for each in (base, point)]
+    known = [np.array([loss for loss in each if loss is not None]) for each in losses]
+    if not all(each.size for each in known):
+        return None
+    means = float(known[0].mean()), float(known[1].mean())
+    spread = max(0.0 if each.size < 2 else float(each.std(ddof=1)) for each in known)
     apart = abs(means[0] - means[1]) > max(LOSS_MARGIN * min(map(abs, means)), LOSS_SPREADS * spread)
     return means if apart else None
 
@@ -355,7 +349,7 @@ _OF_CURVE: tuple[tuple[str, Callable[[_Sizes], dict[str, Any]], Gravity, frozens
 
 
 def _of_curve(sizes: _Sizes) -> Iterator[Caveat]:
-    runs = _paths(row for rows in sizes.runs.values() for row in rows)
+    runs = _paths(run for point in sizes.curve.points for run in point.runs)
     label = sizes.curve.label if len(sizes.study.curves) > 1 else ""
     for kind, test, gravity, forbids in _OF_CURVE:
         if numbers := test(sizes):
@@ -366,18 +360,18 @@ def _of_sizes(sizes: _Sizes) -> Iterator[Caveat]:
     """Sizes whose steps are not stationary, and sizes whose repeats fall into two groups."""
     grouped = []
     moving = [point for point in sizes.curve.points if point.samples_per_s.basis == "not stationary"]
-    rows = [row for point in moving for row in sizes.runs[point.shape]]
-    known = [sizes.study.statistics[row["path"]] for row in rows if row["path"] in sizes.study.statistics]
+    runs = [run for point in moving for run in point.runs]
+    known = [sizes.study.statistics[run.path] for run in runs if run.path in sizes.study.statistics]
     changed = [each for each in known if not each.stationarity.publishable]
     if changed:
         warmup = max(each.warmup for each in changed)
         numbers = {"at": sizes.named(moving), "reason": changed[0].stationarity.reason, "warmup": warmup}
-        yield Caveat("not stationary", Gravity.GRAVE, _paths(rows), numbers, _NO_RATIO)
+        yield Caveat("not stationary", Gravity.GRAVE, _paths(runs), numbers, _NO_RATIO)
     for point in sizes.curve.points:
         means = two_groups([point.global_batch_size / rate for rate in point.samples_per_s_by_run])
         if means is not None:
             grouped.append((point, means))
     if grouped:
-        rows = [row for point, _ in grouped for row in sizes.runs[point.shape]]
+        runs = [run for point, _ in grouped for run in point.runs]
         numbers = {"at": sizes.named(point for point, _ in grouped), "means": grouped[-1][1]}
-        yield Caveat("two groups", Gravity.GRAVE, _paths(rows), numbers, _NO_RATIO)
+        yield Caveat("two groups", Gravity.GRAVE, _paths(runs), numbers, _NO_RATIO)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
+from analysis.read.run import Run
 from analysis.results.curves import Curve, Point
 from analysis.results.links import link_rates
 from analysis.results.phases import TRANSFER, WAIT
 from analysis.stats.estimates import Estimate, not_stationary, ratio_of_means, share_mean
-from analysis.study import Study
 from disttrain.records.communication import CommSummary
 
 NOTHING_HIDDEN = 0.02
@@ -27,22 +26,16 @@ REPRESENTATIVE = 1.25
 class Communication:
     """Of the repeats of one point that profiled steps; None where no run measured a figure."""
 
-    study: Study
     curve: Curve
     point: Point
 
     @cached_property
-    def summaries(self) -> dict[str, CommSummary]:
+    def summaries(self) -> dict[Run, CommSummary]:
         """Profiled steps by run."""
-        metrics = {run: self.study.metrics.get((self.curve.sweep, run)) for run in self.point.runs}
-        return {run: each.comm for run, each in metrics.items() if each is not None and each.comm is not None}
+        return {run: run.metrics.comm for run in self.point.runs if run.metrics and run.metrics.comm}
 
     @cached_property
-    def paths(self) -> dict[str, Path]:
-        return {row["run"]: Path(row["path"]) for row in self.study.runs_of(self.curve, self.point)}
-
-    @cached_property
-    def bus_by_run(self) -> dict[str, float]:
+    def bus_by_run(self) -> dict[Run, float]:
         """Bus bandwidth in bytes/s of each run that knows it.
 
         The recorded transfer has no noise floor of waiting: it is that of the rank that waited for nobody.
@@ -72,7 +65,7 @@ class Communication:
     @property
     def line_share(self) -> Estimate | None:
         """Bus bandwidth / rate of the slowest repeat's line; None on one node."""
-        runs = [self.study.run(str(path)) for path in self.paths.values()] if self.point.nodes > 1 else []
+        runs = self.point.runs if self.point.nodes > 1 else ()
         lines = [attempt.line_rate_bytes_per_s for run in runs for attempt in run.attempts[-1:]]
         rate = min((line for line in lines if line is not None), default=None)
         bus = self.bus_bytes_per_s
@@ -81,10 +74,7 @@ class Communication:
     @cached_property
     def measured_share(self) -> Estimate | None:
         """Bus bandwidth / rate of the slowest link that the run itself measured before its first step."""
-        rates = {
-            run: [link.bytes_per_s for link in link_rates(self.study.run(str(self.paths[run])).attempts)]
-            for run in self.bus_by_run
-        }
+        rates = {run: [link.bytes_per_s for link in link_rates(run.attempts)] for run in self.bus_by_run}
         known = [run for run, links in rates.items() if links]
         return self._ratio([self.bus_by_run[run] for run in known], [min(rates[run]) for run in known])
 

@@ -21,14 +21,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 
-from analysis.read.differences import run_config
 from analysis.read.steps import Steps
 from analysis.results.culprits import Diagnosis, repeated_culprits
 from analysis.results.curves import Curve, Point
 from analysis.results.phases import Floats
 from analysis.study import Study
+from disttrain.config.dotted_keys import get_key
 
 CauseName = Literal[
     "slow_ranks", "lower_clocks", "other_work", "shared_processors", "smaller_batch", "unknown"
@@ -182,25 +181,24 @@ def compute_state(study: Study, curve: Curve, point: Point) -> ComputeState:
 
     Ranks of a pipeline have different work, so their seconds do not compare and are left out.
     """
-    rows = pd.DataFrame(study.runs_of(curve, point))
-    steps = [study.run(path).steps for path in rows["path"]]
+    steps, metrics = [run.steps for run in point.runs], point.metrics
     hosts = [_hosts(each, point.world_size) for each in steps]
-    gpus = [metrics.gpu for run in point.runs if (metrics := study.metrics.get((curve.sweep, run)))]
-    clocks = [gpu.sm_clock_ratio_mean for gpu in gpus if gpu is not None and gpu.sm_clock_ratio_mean]
-    diagnoses = [study.stragglers[path].diagnosis for path in rows["path"] if path in study.stragglers]
-    configs = [run_config(study.run(path)) for path in rows["path"]]
-    pipeline, kinds = bool((rows["strategy"] == "pipeline").any()), doubts(study, curve, point)
+    clocks = [each.gpu.sm_clock_ratio_mean for each in metrics if each.gpu and each.gpu.sm_clock_ratio_mean]
+    processors = [each.cpu_count for each in metrics if each.cpu_count is not None]
+    threads = [get_key(run.config, "resources.threads_per_rank") or 1 for run in point.runs]
+    pipeline = any(each.strategy == "pipeline" for each in metrics)
+    kinds = doubts(study, curve, point)
     return ComputeState(
         compute_s=point.composition["compute_s"] or 0.0,
         ranks=point.world_size,
         local_batch_size=point.local_batch_size,
         hosts=max(hosts) if all(hosts) else None,
-        processors=None if rows["cpu_count"].isna().all() else int(rows["cpu_count"].min()),
-        threads=max(int(config.get("resources.threads_per_rank") or 1) for config in configs),
-        on_cpu=bool((rows["device"] == "cpu").all()) and not curve.emulated,
-        oversubscribed=bool((rows["oversubscribed"] == True).any()) and not curve.emulated,  # noqa: E712
+        processors=min(processors, default=None),
+        threads=max(threads),
+        on_cpu=all(each.device == "cpu" for each in metrics) and not curve.emulated,
+        oversubscribed=any(each.oversubscribed for each in metrics) and not curve.emulated,
         rank_compute_s=None if pipeline else rank_compute_s(steps, point.world_size),
-        stragglers=slow_in_compute(diagnoses),
+        stragglers=slow_in_compute(study.diagnoses(point)),
         disturbed=next((text for kind, text in DISTURBANCES.items() if kind in kinds), ""),
         clock=float(np.mean(clocks)) if clocks else None,
     )
@@ -209,7 +207,7 @@ def compute_state(study: Study, curve: Curve, point: Point) -> ComputeState:
 def doubts(study: Study, curve: Curve, point: Point) -> set[str]:
     """Kinds of the caveats that doubt times of the runs of a point or its base: they shared a machine."""
     points = [point, *([curve.base] if curve.base else [])]
-    paths = {row["path"] for each in points for row in study.runs_of(curve, each)}
+    paths = frozenset().union(*(each.paths for each in points))
     known = [each for each in study.caveats if "transfer advice" in each.forbids]
     return {each.kind for each in known if not paths.isdisjoint(each.runs)}
 

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
 
+from analysis.read.axes import swept_values
 from analysis.read.differences import program_of
-from analysis.read.run_table import runs_of, swept_keys
+from analysis.read.run import Run
 from analysis.results.phases import Phases, partition
 from analysis.stats.estimates import (
     Estimate,
@@ -32,6 +32,7 @@ from analysis.stats.estimates import (
 from analysis.step_statistics import RunStatistics
 from analysis.units import plural
 from disttrain.errors import ConfigError
+from disttrain.records.metrics import Metrics
 from disttrain.records.planned import parse_size
 from disttrain.records.steps import PHASES
 
@@ -53,8 +54,8 @@ class Point:
     local_batch_size: int
     accumulation: int
     global_batch_size: int
-    runs: tuple[str, ...]
-    """Run names, one for each repeat."""
+    runs: tuple[Run, ...]
+    """One for each repeat."""
     samples_per_s: Estimate
     """Geometric mean over repeats of each run's ratio of sums."""
     samples_per_s_by_run: tuple[float, ...]
@@ -71,6 +72,16 @@ class Point:
     efficiency: Estimate | None = None
     loss_by_phase: dict[str, float] | None = None
     """Share of the step that each phase takes beyond the base; the shares sum to 1 - efficiency."""
+
+    @property
+    def metrics(self) -> list[Metrics]:
+        """Of each repeat."""
+        return [run.metrics for run in self.runs if run.metrics]
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """Of the runs."""
+        return frozenset(run.path for run in self.runs)
 
     @property
     def shape(self) -> str:
@@ -129,9 +140,9 @@ class Curve:
 
 
 def scaling_curves(
-    table: pd.DataFrame, base: str | None = None, statistics: RunStatistics | None = None
+    runs: Sequence[Run], base: str | None = None, statistics: RunStatistics | None = None
 ) -> list[Curve]:
-    """Curves of the included runs in a table of `analysis.read.frames.load`.
+    """Curves of the runs that are included.
 
     Args:
         base: the size to compare with (`disttrain.records.planned.parse_size`), or a run of that size; each
@@ -141,15 +152,28 @@ def scaling_curves(
     Raises:
         ConfigError: no curve has the base.
     """
-    included = table[table["included"]]
+    values = swept_values(runs)
+    by_sweep: dict[str, list[Run]] = {}
+    for run in runs:
+        if run.included:
+            by_sweep.setdefault(run.sweep, []).append(run)
     curves = []
-    for sweep, runs in included.groupby("sweep"):
-        keys = [key for key in swept_keys(table) if key not in _SHAPE and runs[key].notna().any()]
-        for (emulated, *values), group in runs.groupby(["emulated", *keys], sort=True, dropna=False):
-            axes = {key: _plain(value) for key, value in zip(keys, values, strict=True)}
-            curves.append(_curve(str(sweep), axes, bool(emulated), group, statistics or {}))
+    for sweep, of_sweep in sorted(by_sweep.items()):
+        axes = [values[run.path] for run in of_sweep]
+        keys = [key for key in axes[0] if key not in _SHAPE and any(each[key] is not None for each in axes)]
+        groups: dict[tuple[Any, ...], list[Run]] = {}
+        for run, each in zip(of_sweep, axes, strict=True):
+            groups.setdefault((run.emulated, *(each[key] for key in keys)), []).append(run)
+        for emulated, *of_group in sorted(groups, key=lambda group: [*map(_sortable, group)]):
+            group = groups[emulated, *of_group]
+            curves.append(_curve(sweep, dict(zip(keys, of_group, strict=True)), group, statistics or {}))
     size = None if base is None else _base_size(curves, base)
     return [_with_base(curve, size) for curve in _labelled(curves)]
+
+
+def _sortable(value: Any) -> tuple[bool, bool, Any]:
+    """Numbers before texts, and no value last."""
+    return value is None, isinstance(value, str), 0 if value is None else value
 
 
 def rate_ratio(point: Point, base: Point) -> Estimate:
@@ -162,13 +186,16 @@ def rate_ratio(point: Point, base: Point) -> Estimate:
     return not_stationary(found) if moving else found
 
 
-def _curve(
-    sweep: str, axes: dict[str, Any], emulated: bool, group: pd.DataFrame, statistics: RunStatistics
-) -> Curve:
-    points = [_point(runs, statistics) for _, runs in group.groupby(["nodes", "devices"])]
-    points.sort(key=lambda point: (point.size, -point.nodes))
-    unit: Unit = "rank" if emulated or group["device"].isin(["cpu", "unknown"]).any() else "GPU"
-    other = _other_program(points, unit, group)
+def _curve(sweep: str, axes: dict[str, Any], runs: Sequence[Run], statistics: RunStatistics) -> Curve:
+    by_size: dict[tuple[int, int], list[Run]] = {}
+    for run in runs:
+        if run.metrics and run.devices:
+            by_size.setdefault((run.devices, -run.metrics.nodes), []).append(run)
+    points = [_point(by_size[size], statistics) for size in sorted(by_size)]
+    emulated = runs[0].emulated
+    no_gpu = any(metrics.device in ("cpu", "unknown") for point in points for metrics in point.metrics)
+    unit: Unit = "rank" if emulated or no_gpu else "GPU"
+    other = _other_program(points, unit)
     return Curve(sweep, sweep, axes, unit, _scaling(points), tuple(points), emulated, other)
 
 
@@ -180,12 +207,11 @@ def _scaling(points: Sequence[Point]) -> Scaling:
     return "strong" if len({point.global_batch_size for point in points}) == 1 else "mixed"
 
 
-def _other_program(points: Sequence[Point], unit: Unit, group: pd.DataFrame) -> str:
+def _other_program(points: Sequence[Point], unit: Unit) -> str:
     """The first two sizes whose runs differ in command, model, data or dtype, and in which; else empty."""
     programs: dict[str, dict[int, Any]] = {}
-    runs = {run.folder.name: run for run in runs_of(group)}
     for point in points:
-        for name, value in (item for run in point.runs for item in program_of(runs[run]).items()):
+        for name, value in (item for run in point.runs for item in program_of(run).items()):
             programs.setdefault(name, {}).setdefault(point.size, value)
             first, known = next(iter(programs[name].items()))
             if value != known:
@@ -194,44 +220,46 @@ def _other_program(points: Sequence[Point], unit: Unit, group: pd.DataFrame) -> 
     return ""
 
 
-def _point(runs: pd.DataFrame, statistics: RunStatistics) -> Point:
-    first = runs.iloc[0]
-    rates = runs["samples_per_s"].to_numpy(dtype=np.float64)
+def _point(runs: Sequence[Run], statistics: RunStatistics) -> Point:
+    repeats = [run.metrics for run in runs if run.metrics]
+    first, devices = repeats[0], runs[0].devices or 0
+    rates = np.array([each.samples_per_s for each in repeats], dtype=np.float64)
     rate = geometric_mean(rates)
-    if not all(statistics[path].stationarity.publishable for path in runs["path"] if path in statistics):
+    if not all(statistics[run.path].stationarity.publishable for run in runs if run.path in statistics):
         rate = not_stationary(rate)
-    global_batch = int(first["global_batch_size"])
-    stationary = rate.basis != "not stationary"
     phases = partition(
-        global_batch / rates,
-        {name: runs[name].to_numpy(np.float64, na_value=np.nan) for name in PHASES},
-        stationary=stationary,
+        first.global_batch_size / rates,
+        {name: np.array([each.composition.get(name) for each in repeats], dtype=float) for name in PHASES},
+        stationary=rate.basis != "not stationary",
     )
-    per_sample = (runs["tokens_per_s"] / runs["samples_per_s"]).mean()
-    memory = runs["peak_memory_bytes"].max()
+    tokens = [
+        each.tokens_per_s / each.samples_per_s for each in repeats if each.tokens_per_s and each.samples_per_s
+    ]
     return Point(
-        size=int(first["devices"]),
-        nodes=int(first["nodes"]),
-        per_node=int(first["devices"] // first["nodes"]),
-        world_size=int(first["world_size"]),
-        local_batch_size=int(first["local_batch_size"]),
-        accumulation=int(first["accumulation"]),
-        global_batch_size=int(first["global_batch_size"]),
-        runs=tuple(runs["run"]),
+        size=devices,
+        nodes=first.nodes,
+        per_node=devices // first.nodes,
+        world_size=first.world_size,
+        local_batch_size=first.local_batch_size,
+        accumulation=first.accumulation,
+        global_batch_size=first.global_batch_size,
+        runs=tuple(runs),
         samples_per_s=rate,
-        samples_per_s_by_run=tuple(float(value) for value in rates),
-        step_s=rate.inverse(global_batch),
-        tokens_per_s=None if pd.isna(per_sample) else float(per_sample) * rate.value,
+        samples_per_s_by_run=tuple(rates.tolist()),
+        step_s=rate.inverse(first.global_batch_size),
+        tokens_per_s=fmean(tokens) * rate.value if tokens else None,
         phases=phases,
         composition=phases.composition(PHASES),
-        peak_memory_bytes=None if pd.isna(memory) else int(memory),
+        peak_memory_bytes=max(
+            (each.peak_memory_bytes for each in repeats if each.peak_memory_bytes), default=None
+        ),
     )
 
 
 def _base_size(curves: Sequence[Curve], base: str) -> dict[str, int]:
     """The size that `base` names."""
     points = [point for curve in curves for point in curve.points]
-    of_run = next((point for point in points if base in point.runs), None)
+    of_run = next((point for point in points if base in {run.name for run in point.runs}), None)
     size = {"nodes": of_run.nodes, "size": of_run.size} if of_run else parse_size(base)
     if size is None or not any(curve.at(size) for curve in curves):
         sizes = sorted({(point.size, point.shape) for point in points})
@@ -260,16 +288,18 @@ def _compared(point: Point, base: Point) -> Point:
     return replace(point, speedup=speedup, efficiency=efficiency, loss_by_phase=loss_by_phase(point, base))
 
 
-def with_floors(curve: Curve, floors_s: Mapping[tuple[str, ...], NDArray[np.float64]]) -> Curve:
+def with_floors(curve: Curve, floors_s: Mapping[str, float | None]) -> Curve:
     """The curve with the noise floor of waiting as transfer in the phases of its points.
 
     Args:
-        floors_s: by `Point.runs`, seconds of each repeat; points that are missing stay as they are.
+        floors_s: seconds of a run, by `path`; zero in repeats where it is unknown. Points where it is unknown
+            in all stay as they are.
     """
     points = []
     for point in curve.points:
-        if (floor_s := floors_s.get(point.runs)) is not None:
-            phases = point.phases.with_floor(floor_s)
+        known = [floors_s.get(run.path) for run in point.runs]
+        if any(floor is not None for floor in known):
+            phases = point.phases.with_floor(np.array([floor or 0.0 for floor in known]))
             point = replace(point, phases=phases, composition=phases.composition(PHASES))
         points.append(point)
     base = next((point for point in points if point.is_base), None)
@@ -319,9 +349,3 @@ def _short_key(key: str) -> str:
     """`strategy` for `parallel.strategy`, but `model` for `model.kind` and `model.name`."""
     section, _, leaf = key.rpartition(".")
     return section if leaf in ("kind", "name") else leaf
-
-
-def _plain(value: Any) -> Any:
-    if pd.isna(value):
-        return None
-    return value.item() if isinstance(value, np.generic) else value

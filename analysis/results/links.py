@@ -11,11 +11,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from analysis.read.attempts import RunAttempt, machine_of
-from analysis.read.frames import busy_shares
-from analysis.read.run_table import runs_of
+from analysis.read.run import Run
 from analysis.read.samples import OTHER_LOAD
 
 SLOW = 0.5
@@ -67,14 +65,12 @@ def link_rates(attempts: Sequence[RunAttempt]) -> list[LinkRate]:
     return [LinkRate(hosts[rate.source], hosts[rate.target], rate.bytes_per_s) for rate in links.rates]
 
 
-def unjudged_links(runs: pd.DataFrame) -> dict[str, str]:
-    """Reasons not to judge measured rates of links, by path of a run of a table: the rates are those of a
-    loaded machine rather than of its links."""
-    loaded = runs.loc[busy_shares(runs) >= OTHER_LOAD, "path"]
-    shared = [run.path for run in runs_of(runs) if machine_of(run.attempts)]
-    return dict.fromkeys(loaded, "other processes used the processors") | dict.fromkeys(
-        shared, "the nodes share a machine"
-    )
+def unjudged_links(run: Run) -> str:
+    """Reason not to judge measured rates of links: they are those of a loaded machine rather than of its
+    links. Empty without one."""
+    if machine_of(run.attempts):
+        return "the nodes share a machine"
+    return "other processes used the processors" if (run.busy_share or 0.0) >= OTHER_LOAD else ""
 
 
 def node_name(host: str) -> str:

@@ -6,17 +6,16 @@ on the wrong side. A figure without an interval between repeats settles nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 
-from analysis.read.frames import load
+from analysis.read.axes import swept_values
+from analysis.read.load import load_runs
 from analysis.read.run import Run
-from analysis.read.run_table import runs_of
 from analysis.results.curves import Curve, Point, Unit, scaling_curves
 from analysis.stats.estimates import Estimate, not_stationary, ratio_of_means, share_mean
 from analysis.step_statistics import step_statistics
@@ -70,12 +69,12 @@ def check(
     Raises:
         ConfigError: no sweep has targets, a `sweep.json` cannot be read, or `reject_warned` leaves no run.
     """
-    table = load(sweeps, only=only, warmup=warmup, reject_warned=reject_warned)
-    found = results(table, scaling_curves(table, base, step_statistics(table)))
+    runs = load_runs(sweeps, only=only, warmup=warmup, reject_warned=reject_warned)
+    found = results(runs, scaling_curves(runs, base, step_statistics(runs)))
     if not found:
-        names = ", ".join(sorted(table["sweep"].unique()))
+        names = ", ".join(sorted({run.sweep for run in runs}))
         again = "add a section `targets` to the sweep file and sweep again"
-        if table["ingested"].notna().all():
+        if all(run.ingested for run in runs):
             again = "ingest the table under another --sweep, with --targets FILE"
         raise ConfigError(f"no targets in {names}: {again}")
     return found
@@ -105,11 +104,16 @@ def as_json(result: TargetResult) -> dict[str, Any]:
     return asdict(result)
 
 
-def results(table: pd.DataFrame, curves: Sequence[Curve]) -> list[TargetResult]:
+def results(runs: Sequence[Run], curves: Sequence[Curve]) -> list[TargetResult]:
     """Results by target and curve. A target of a sweep without curves has one result: `cannot tell`."""
-    folders = {row.sweep: Path(row.path).parent for row in table[["sweep", "path"]].itertuples()}
+    folders, values = {run.sweep: run.folder.path.parent for run in runs}, swept_values(runs)
+
+    def planned(sweep: str, axes: Mapping[str, Any]) -> list[Run]:
+        of_sweep = (run for run in runs if run.sweep == sweep)
+        return [run for run in of_sweep if all(values[run.path][key] == axes[key] for key in axes)]
+
     return [
-        _result(target, sweep, curve, table[table["sweep"] == sweep])
+        _result(target, sweep, curve, planned(sweep, curve.axes if curve else {}))
         for sweep, folder in folders.items()
         for target in read_targets(folder)
         for curve in _or_none([curve for curve in curves if curve.sweep == sweep])
@@ -141,16 +145,16 @@ def _achieved_text(achieved: Estimate | None) -> str:
     return f"{number(achieved.value)} [{number(achieved.low)} to {number(achieved.high)}]"
 
 
-def _result(target: Target, sweep: str, curve: Curve | None, planned: pd.DataFrame) -> TargetResult:
+def _result(target: Target, sweep: str, curve: Curve | None, planned: Sequence[Run]) -> TargetResult:
     unit: Unit = curve.unit if curve else "rank"
-    size = parse_size(target.at or _largest(curve, planned)) or {}
+    size = parse_size(target.at or _largest(planned)) or {}
     at = plural(size["size"], unit) if "size" in size else str(target.at)
     achieved, reason = None, "no finished run"
     verdict: TargetVerdict = "cannot tell"
-    runs: list[Run] = []
+    runs: Sequence[Run] = ()
     if curve and (point := curve.at(size)):
         at, size = curve.name(point), {"size": point.size}
-        runs = runs_of(planned[planned["run"].isin(point.runs)])
+        runs = point.runs
         achieved, reason = _achieved(target.metric, point, runs)
         if achieved is not None and not reason:
             verdict, reason = _verdict(achieved, target)
@@ -163,11 +167,9 @@ def _result(target: Target, sweep: str, curve: Curve | None, planned: pd.DataFra
     )  # fmt: skip
 
 
-def _largest(curve: Curve | None, planned: pd.DataFrame) -> int:
-    """Devices of the curve's largest run, unfinished ones too: targets hold where the sweep was to go."""
-    for key, value in (curve.axes if curve else {}).items():
-        planned = planned[planned[key].isna() if value is None else (planned[key] == value).fillna(False)]
-    return int(max(planned["devices"].max(), 1)) if planned["devices"].notna().any() else 1
+def _largest(planned: Sequence[Run]) -> int:
+    """Devices of the largest run, unfinished ones too: targets hold where the sweep was to go."""
+    return max((run.devices or 1 for run in planned), default=1)
 
 
 def _achieved(metric: TargetMetric, point: Point, runs: Sequence[Run]) -> tuple[Estimate | None, str]:

@@ -124,24 +124,23 @@ def size_waterfall(study: Study, curve: Curve, point: Point, base: Point) -> Siz
     """The waterfall of one point, with waiting divided where the records of both sizes show late ranks."""
     work = point.work_ratio(base)
     whole = waterfall(point.phases, base.phases, work)
-    divided = [divided_waiting(study, curve, each) for each in (point, base)]
+    divided = [divided_waiting(study, each) for each in (point, base)]
     phases, before = divided
     parts = whole if phases is None or before is None else waterfall(phases, before, work)
     return SizeWaterfall(curve, point, parts, whole)
 
 
-def divided_waiting(study: Study, curve: Curve, point: Point) -> Phases | None:
+def divided_waiting(study: Study, point: Point) -> Phases | None:
     """The phases with waiting as a persistent and a transient part; None where it cannot be divided."""
-    shares = _persistent_shares(study, curve, point)
+    shares = _persistent_shares(study, point)
     return None if shares is None else point.phases.with_divided_waiting(shares)
 
 
-def _persistent_shares(study: Study, curve: Curve, point: Point) -> Floats | None:
+def _persistent_shares(study: Study, point: Point) -> Floats | None:
     """Share of each repeat's waiting that is persistent; None where the ranks' records show no late rank."""
     if point.world_size == 1:
         return np.zeros(len(point.runs))
-    paths = {row["run"]: str(row["path"]) for row in study.runs_of(curve, point)}
-    known = [study.waiting.get(paths[run]) for run in point.runs]
+    known = [study.waiting.get(run.path) for run in point.runs]
     losses = [run.loss for run in known if run is not None]
     if (
         WAIT not in point.phases.seconds

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from analysis.read.run import Run
 from disttrain.config.batch_plan import scale_batch
 from disttrain.config.config_tree import Config
 from disttrain.config.dotted_keys import get_key
@@ -361,3 +363,8 @@ def _composition(records: list[Step]) -> dict[str, float | None]:
         values = [value for record in records if (value := getattr(record, name)) is not None]
         found[name] = math.fsum(values) / len(records) if values else None
     return found
+
+
+def with_metrics(runs: Sequence[Run], **fields: Any) -> list[Run]:
+    """These runs with other values in their metrics."""
+    return [replace(run, metrics=run.metrics and run.metrics.model_copy(update=fields)) for run in runs]

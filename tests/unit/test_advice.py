@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from analysis.read.frames import load
+from analysis.read.load import load_runs
 from analysis.results.advice import (
     AIMS,
     LESS,
@@ -169,7 +169,7 @@ def test_measured_values_are_those_of_one_other_option_at_the_same_size(tmp_path
         {BUCKET: 1, rate: 0.1},
     ]
     sweeps = [fake_sweep(tmp_path, "one", axes=axes, nodes=(1, 2)), fake_sweep(tmp_path, "two", nodes=(1, 2))]
-    curves = scaling_curves(load(sweeps))
+    curves = scaling_curves(load_runs(sweeps))
     curve = next(each for each in curves if each.axes.get(BUCKET) == 4 and each.axes.get(rate) == 0.5)
     point = curve.points[1]
     values = measured_values(curve, point, curves)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.read.frames import load
+from analysis.read.load import load_runs
 from analysis.report.section import Section
 from analysis.report.sections import bottlenecks
 from analysis.results.curves import scaling_curves
@@ -18,7 +18,7 @@ from tests.unit.test_stragglers_section import HOSTS, STEPS, write_run
 
 def section_of(sweep: Path, *, alone: bool = False) -> Section:
     """The section; `alone`: of runs that did not overlap in time."""
-    table = load([sweep])
+    table = load_runs([sweep])
     study = Study(table, scaling_curves(table))
     if alone:
         study.__dict__["overlaps"] = []

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from analysis.read.attempts import preflight_columns, read_attempts
-from analysis.read.frames import load
+from analysis.read.load import load_runs
 from analysis.report.headline import caveat_text
 from analysis.report.run_records import provenance
 from analysis.results.caveats import Caveat, Gravity
@@ -27,7 +27,7 @@ SLOW = Problem("links", "the link of node n2 moves 40 MB/s", "look", (), "warnin
 
 
 def study_of(root: Path) -> Study:
-    return make_study(load(sorted(root.iterdir())))
+    return make_study(load_runs(sorted(root.iterdir())))
 
 
 def caveats(root: Path) -> dict[str, Caveat]:
@@ -202,7 +202,9 @@ def test_nodes_of_a_mini_cluster_are_one_machine(tmp_path: Path) -> None:
     assert "one machine" not in caveats(tmp_path)
     write_json(attempt.node_record(0), {"slurm": {"SLURM_CONF": "/run/disttrain-demo/slurm.conf"}})
     assert caveats(tmp_path)["one machine"].numbers["nodes"] == 2
-    assert "Slurm mini-cluster demo on one machine" in provenance(load([tmp_path / "default"]))["Cluster"]
+    assert (
+        "Slurm mini-cluster demo on one machine" in provenance(load_runs([tmp_path / "default"]))["Cluster"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.read.frames import load
+from analysis.read.load import load_runs
 from analysis.report.sections import communication
 from analysis.results.communication import Communication, bus_bandwidth
 from analysis.results.curves import scaling_curves
@@ -69,12 +69,12 @@ def study(tmp_path: Path) -> Study:
             overrides={"comm": comm.model_dump(mode="json"), "composition": composition},
             axes={"resources.nodes": 2, "parallel.ddp.bucket_mb": bucket_mb},
         )
-    table = load([tmp_path / "s"])
+    table = load_runs([tmp_path / "s"])
     return Study(table, scaling_curves(table))
 
 
 def test_figures_join_profiled_steps_with_all_steps(study: Study) -> None:
-    small, large = (Communication(study, curve, curve.points[0]) for curve in study.curves)
+    small, large = (Communication(curve, curve.points[0]) for curve in study.curves)
     assert small.bus_bytes_per_s.value == pytest.approx(BYTES / 0.04)
     assert large.bus_bytes_per_s.value == pytest.approx(BYTES / TRANSFER_S, rel=0.02)
     assert (small.hidden_share.value, large.hidden_share.value) == (0.5, 0.0)

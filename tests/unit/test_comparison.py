@@ -13,7 +13,6 @@ from analysis import comparison
 from analysis.comparison import PointComparison
 from analysis.ingest.write import ingest
 from analysis.read.differences import Difference, differences, unrecorded
-from analysis.read.frames import load
 from analysis.read.load import load_runs
 from analysis.report.sections import comparison as comparison_section
 from analysis.report.sections import configurations
@@ -23,19 +22,19 @@ from analysis.results.curves import Curve, scaling_curves
 from analysis.stats.estimates import Estimate, not_stationary
 from analysis.study import Study, make_study
 from disttrain.records.json_files import read_json, write_json
-from tests.support.fake_runs import fake_run, fake_sweep
+from tests.support.fake_runs import fake_run, fake_sweep, with_metrics
 from tests.support.golden import golden
 
 STRATEGIES = [{"parallel.strategy": "ddp"}, {"parallel.strategy": "fsdp"}]
 
 
 def curves_of(sweep: Path) -> list[Curve]:
-    return scaling_curves(load([sweep]))
+    return scaling_curves(load_runs([sweep]))
 
 
 def study_of(sweep: Path, against: Path | None = None) -> Study:
     other = None if against is None else study_of(against)
-    table = load([sweep])
+    table = load_runs([sweep])
     return Study(table, scaling_curves(table), against=other)
 
 
@@ -82,7 +81,7 @@ def test_configurations_are_compared_with_the_fastest_and_one_repeat_settles_not
     assert section is not None
     assert section.conclusion.startswith("bucket_mb 4 is faster than bucket_mb 32 at 2 ranks: 1.10")
     once = fake_sweep(tmp_path, "once", nodes=(1, 2, 4, 8), axes=axes, repeats=1)
-    study = make_study(load([once]))
+    study = make_study(load_runs([once]))
     section = configurations.build(study)
     assert section is not None
     for row in section.tables[0].rows:
@@ -219,10 +218,15 @@ def test_points_are_ranked_where_they_are_settled_and_trained_alike(tmp_path: Pa
     assert not comparison.is_settled(point)
     for rate in (not_stationary(point.samples_per_s), Estimate(80.0, None, None, 1)):
         assert not comparison.is_settled(replace(point, samples_per_s=rate))
-    rows = [{"global_batch_size": 8, "steps": 5, "valid_loss": loss} for loss in (2.0, 2.01, 2.2)]
-    larger = {**rows[2], "global_batch_size": 16}
-    assert comparison.trained_alike([rows[:1], rows[1:2], [larger]])
-    assert not comparison.trained_alike([rows[:1], rows[1:2], rows[2:]])
+    (run, *_) = point.runs
+    ended = [replace(run) for _ in range(3)]
+    for each, loss in zip(ended, (2.0, 2.01, 2.2), strict=True):
+        each.final["valid_loss"] = loss
+    points = [replace(point, runs=(each,)) for each in ended]
+    larger = with_metrics(ended[2:], global_batch_size=16)
+    larger[0].final["valid_loss"] = 2.2
+    assert comparison.trained_alike([*points[:2], replace(point, runs=tuple(larger))])
+    assert not comparison.trained_alike(points)
 
 
 def test_unmatched_curves_are_those_without_a_compared_point(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.read.frames import load
+from analysis.read.load import load_runs
 from analysis.read.steps import Steps
 from analysis.report.sections import pop
 from analysis.results.compute_loss import (
@@ -31,7 +31,7 @@ from analysis.results.curves import scaling_curves
 from analysis.study import Study
 from disttrain.records.json_files import read_json, write_json, write_text
 from disttrain.records.run_directory import RunDir
-from tests.support.fake_runs import fake_run
+from tests.support.fake_runs import fake_run, with_metrics
 from tests.support.straggler_records import delays, generate, seconds_of, steps_of
 from tests.unit.test_stragglers_section import STEPS, write_run
 
@@ -195,7 +195,7 @@ def test_causes_sum_to_the_loss(
 
 
 def study_of(sweep: Path) -> Study:
-    runs = load([sweep])
+    runs = load_runs([sweep])
     return Study(runs, scaling_curves(runs))
 
 
@@ -203,9 +203,9 @@ def state_of(study: Study) -> ComputeState:
     return compute_state(study, study.curves[0], study.curves[0].points[-1])
 
 
-def with_steps(study: Study, change: Callable[[Steps], Steps]) -> None:
-    runs = study._runs.values()
-    study.__dict__["_runs"] = {run.path: replace(run, steps=change(run.steps)) for run in runs}
+def with_steps(study: Study, change: Callable[[Steps], Steps]) -> Study:
+    runs = [replace(run, steps=change(run.steps)) for run in study.runs]
+    return Study(runs, scaling_curves(runs))
 
 
 def with_records(run: RunDir, attempt: int, ranks: int) -> None:
@@ -220,13 +220,12 @@ def test_hosts_are_those_of_all_ranks_of_one_attempt(tmp_path: Path) -> None:
     with_records(run, 0, 2)
     study = study_of(tmp_path / "s")
     assert state_of(study).hosts == 2
-    first = study.run(str(run.path)).steps
+    first = study.runs[0].steps
     twice = np.r_[: first.size, : first.size]
     resumed = np.arange(twice.size) >= first.size
     both = first.chosen(twice)
     both = replace(both, attempt=resumed.astype(np.int16), host=both.host + np.where(resumed, "b", ""))
-    with_steps(study, lambda _: both)
-    assert state_of(study).hosts == 2
+    assert state_of(with_steps(study, lambda _: both)).hosts == 2
 
 
 @pytest.mark.parametrize(("strategy", "named"), [("ddp", {1: "rank 1 on c01"}), ("pipeline", {})])
@@ -235,11 +234,8 @@ def test_a_straggler_is_named_but_for_stages_of_a_pipeline(
 ) -> None:
     fake_run(tmp_path / "s" / "n1", mean_s=0.15, overrides={"strategy": strategy})
     write_run(tmp_path / "s" / "n4", delays(4, STEPS, slow=[1], slow_s=0.05))
-    study = study_of(tmp_path / "s")
-    study.runs["strategy"] = strategy
-    study.__dict__["metrics"] = {
-        key: found.model_copy(update={"strategy": strategy}) for key, found in study.metrics.items()
-    }
+    runs = with_metrics(load_runs([tmp_path / "s"]), strategy=strategy)
+    study = Study(runs, scaling_curves(runs))
     state = state_of(study)
     assert state.stragglers == named
     assert (state.rank_compute_s is None) == (strategy == "pipeline")
@@ -274,24 +270,18 @@ def test_the_state_has_processors_threads_and_clocks_of_the_records(tmp_path: Pa
     record = read_json(run.run_json)
     resources = record["config"]["resources"] | {"threads_per_rank": 3}
     write_json(run.run_json, record | {"config": record["config"] | {"resources": resources}})
-    study = study_of(tmp_path / "s")
-    study.runs["cpu_count"], study.runs["device"], study.runs["oversubscribed"] = 16, "cpu", None
+    runs = load_runs([tmp_path / "s"])
     gpu = SimpleNamespace(sm_clock_ratio_mean=0.8)
-    study.__dict__["metrics"] = {
-        key: found.model_copy(update={"gpu": gpu}) for key, found in study.metrics.items()
-    }
-    state = state_of(study)
+    runs = with_metrics(runs, cpu_count=16, device="cpu", oversubscribed=False, gpu=gpu)
+    state = state_of(Study(runs, scaling_curves(runs)))
     assert (state.processors, state.threads, state.clock) == (16, 3, 0.8)
     assert (state.on_cpu, state.oversubscribed) == (True, False)
     resources.pop("threads_per_rank")
     write_json(run.run_json, record | {"config": record["config"] | {"resources": resources}})
-    other = study_of(tmp_path / "s")
-    other.runs["cpu_count"], other.runs["device"], other.runs["oversubscribed"] = (
-        np.nan,
-        "NVIDIA H100",
-        np.nan,
+    runs = with_metrics(
+        load_runs([tmp_path / "s"]), cpu_count=None, device="NVIDIA H100", oversubscribed=False
     )
-    state = state_of(other)
+    state = state_of(Study(runs, scaling_curves(runs)))
     assert (state.processors, state.threads, state.clock, state.on_cpu) == (None, 1, None, False)
     assert not state.oversubscribed
 
@@ -306,7 +296,7 @@ def test_the_state_of_a_size_has_the_measured_steps_of_its_own_runs(tmp_path: Pa
         compute_s = np.where(steps.measured, steps.counts * 0.05, 9.0)
         return replace(steps, seconds={**steps.seconds, "compute_s": compute_s})
 
-    with_steps(study, slow_warmup)
+    study = with_steps(study, slow_warmup)
     (curve,) = study.curves
     point = curve.points[0]
     state = compute_state(study, curve, point)
@@ -314,8 +304,7 @@ def test_the_state_of_a_size_has_the_measured_steps_of_its_own_runs(tmp_path: Pa
     assert state.rank_compute_s == pytest.approx([0.05])
     unmeasured = replace(point, composition=point.composition | {"compute_s": None})
     assert compute_state(study, curve, unmeasured).compute_s == 0.0
-    with_steps(study, lambda steps: steps.chosen(~steps.measured))
-    state = compute_state(study, curve, point)
+    state = state_of(with_steps(study, lambda steps: steps.chosen(~steps.measured)))
     assert (state.hosts, state.rank_compute_s) == (None, None)
 
 
@@ -323,8 +312,8 @@ def test_a_rank_without_a_known_host_hides_the_number_of_hosts(tmp_path: Path) -
     fake_run(tmp_path / "s" / "n1", hosts=["c00"])
     study = study_of(tmp_path / "s")
     assert state_of(study).hosts == 1
-    with_steps(study, lambda steps: replace(steps, host=np.full(steps.size, "", dtype=object)))
-    assert state_of(study).hosts is None
+    unknown = with_steps(study, lambda steps: replace(steps, host=np.full(steps.size, "", dtype=object)))
+    assert state_of(unknown).hosts is None
 
 
 def test_compute_of_a_rank_is_that_of_a_step_and_needs_all_ranks() -> None:

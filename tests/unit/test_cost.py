@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.read.frames import load
 from analysis.read.load import load_runs
 from analysis.results.cost import (
     device_watts,
@@ -44,7 +43,7 @@ def test_the_pareto_set_dominates_the_rest(points: list[tuple[int, int]]) -> Non
 def curve(tmp_path: Path) -> Curve:
     """1, 2 and 4 nodes of 2 GPUs, 0.85 efficiency a doubling."""
     sweep = fake_sweep(tmp_path, gpus_per_node=(2,), scaling="strong")
-    (found,) = scaling_curves(load([sweep]))
+    (found,) = scaling_curves(load_runs([sweep]))
     return found
 
 

@@ -5,22 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
-from analysis.read.frames import load
+from analysis.read.load import load_runs
 from analysis.report import CostQuestion, check, write
 from analysis.report.sections import cost
 from analysis.study import make_study
 from analysis.units import number
 from disttrain.errors import ConfigError
-from tests.support.fake_runs import fake_run, fake_sweep
+from tests.support.fake_runs import fake_run, fake_sweep, with_metrics
 
 PRICES = "currency: EUR\ndevice_hour:\n  cpu: 10\n"
 
 
 def section_of(sweep: Path, question: CostQuestion):
-    section = cost.build(replace(make_study(load([sweep])), **question.read()))
+    section = cost.build(replace(make_study(load_runs([sweep])), **question.read()))
     assert section is not None
     return section
 
@@ -103,24 +102,23 @@ def test_nothing_is_cheapest_or_fastest_while_a_rival_that_is_not_settled_may_be
 
 def test_configurations_that_trained_differently_are_not_ranked(tmp_path: Path) -> None:
     sweep = fake_sweep(tmp_path, axes=[{"optim.fused": True}, {"optim.fused": False}], scaling="strong")
-    study = make_study(load([sweep]))
-    slower = study.runs["run"].isin([run for point in study.curves[0].points for run in point.runs])
-    losses = study.runs["valid_loss"].where(~slower, 2 * study.runs["valid_loss"])
-    section = cost.build(replace(study, runs=study.runs.assign(valid_loss=losses)))
+    study = make_study(load_runs([sweep]))
+    for run in (run for point in study.curves[0].points for run in point.runs):
+        run.final["valid_loss"] = 2 * (run.final["valid_loss"] or 1.0)
+    section = cost.build(study)
     assert section is not None
     assert section.conclusion.startswith("Sizes are not ranked by cost: their runs trained differently.")
     assert "pareto" not in columns(section)
 
 
 def test_gpus_that_a_job_held_for_ranks_on_processors_are_named(tmp_path: Path) -> None:
-    table = load([fake_sweep(tmp_path, nodes=(1, 2), repeats=1)])
-    study = make_study(table.assign(hours_unit="GPU-hours", device="cpu"))
-    for device, runs in (
-        ("cpu", "2 runs"),
-        (pd.array(["cpu", None], dtype="string"), "1 run"),
-        ("NVIDIA H100", ""),
-    ):
-        section = cost.build(replace(study, runs=study.runs.assign(device=device)))
+    known = load_runs([fake_sweep(tmp_path, nodes=(1, 2), repeats=1)])
+    known = [
+        replace(run, usage=run.usage and run.usage.model_copy(update={"unit": "GPU-hours"})) for run in known
+    ]
+    for devices, runs in ((("cpu", "cpu"), "2 runs"), (("cpu", "H100"), "1 run"), (("H100", "H100"), "")):
+        shown = [with_metrics([run], device=device)[0] for run, device in zip(known, devices, strict=True)]
+        section = cost.build(make_study(shown))
         assert section is not None
         assert (f"{runs} held GPUs" in section.conclusion) if runs else ("held" not in section.conclusion)
 

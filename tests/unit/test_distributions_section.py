@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.read.frames import load
+from analysis.read.load import load_runs
 from analysis.report.section import Figure
 from analysis.report.sections import distributions, utilization
 from analysis.results.curves import scaling_curves
@@ -18,7 +18,7 @@ CONFIGURATIONS = [{"optim.lr": lr / 1000} for lr in (1, 2)]
 
 
 def study_of(sweep: Path) -> Study:
-    table = load([sweep])
+    table = load_runs([sweep])
     return Study(table, scaling_curves(table))
 
 

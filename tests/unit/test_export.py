@@ -10,7 +10,7 @@ from matplotlib.figure import Figure as Drawing
 
 import submit
 from analysis.read.frames import load
-from analysis.read.run_table import runs_of
+from analysis.read.load import load_runs
 from analysis.report.export import column_name, exported, write_tables
 from analysis.report.section import Column, Figure, RunLink, Section, Table
 from analysis.report.sections import build_all
@@ -45,7 +45,7 @@ def test_each_table_of_the_page_is_a_file_with_its_numbers(tmp_path: Path, kind:
 
 
 def test_every_table_and_every_figure_of_the_page_has_a_file_with_its_numbers(tmp_path: Path) -> None:
-    study = make_study(load([fake_sweep(tmp_path / "runs", nodes=(1, 2), repeats=2, all_ranks=True)]))
+    study = make_study(load_runs([fake_sweep(tmp_path / "runs", nodes=(1, 2), repeats=2, all_ranks=True)]))
     sections = build_all(study)
     write_tables(study, sections, tmp_path / "csv", "csv")
     index = read_json(tmp_path / "csv" / "tables.json")["tables"]
@@ -57,15 +57,13 @@ def test_every_table_and_every_figure_of_the_page_has_a_file_with_its_numbers(tm
     assert all(len(frame) for frame in frames.values())
     steps = frames["step_times"].groupby("run")["step_s"]
     assert steps.size().tolist() == [100] * 4
-    by_run = {run: times for (_, run), times in study.step_times_s.items()}
+    by_run = {run.name: run.step_durations_s for run in study.runs}
     assert all(series.tolist() == pytest.approx(by_run[run]) for run, series in steps)
     curves = {"training": "loss_history", "gradient_norm": "grad_norm_history"}
     for figure, column in (("training", "loss"), ("gradient_norm", "grad_norm")):
-        recorded = [
-            getattr(each, column) for run in runs_of(study.runs) for each in run.curves[curves[figure]]
-        ]
+        recorded = [getattr(each, column) for run in study.runs for each in run.curves[curves[figure]]]
         assert set(recorded) <= set(frames[f"{figure}_by_step"][column])
-    assert set(frames["utilization_by_step"]["run"]) == set(study.included["run"])
+    assert set(frames["utilization_by_step"]["run"]) == {run.name for run in study.included}
     assert set(frames["lateness"]["first_rank"]) == {0, 1}
 
 
@@ -88,7 +86,7 @@ def test_a_figure_without_its_numbers_is_refused(tmp_path: Path) -> None:
 
 
 def test_estimates_runs_and_units_are_columns_of_one_type(tmp_path: Path) -> None:
-    study = Study(load([fake_sweep(tmp_path, nodes=(1,), repeats=1, emulated=True)]), [])
+    study = Study(load_runs([fake_sweep(tmp_path, nodes=(1,), repeats=1, emulated=True)]), [])
     columns = [
         Column("run", "run"),
         Column("throughput", "throughput", "samples/s"),
@@ -121,7 +119,7 @@ def test_estimates_runs_and_units_are_columns_of_one_type(tmp_path: Path) -> Non
 
 
 def test_files_of_an_earlier_report_are_deleted_and_other_files_stay(tmp_path: Path) -> None:
-    study = Study(load([fake_sweep(tmp_path, nodes=(1,), repeats=1)]), [])
+    study = Study(load_runs([fake_sweep(tmp_path, nodes=(1,), repeats=1)]), [])
     section = Section("s", "S", "", tables=[Table("old", "", [Column("n", "n", "count")], [[1]])])
     folder = tmp_path / "tables"
     write_tables(study, [section], folder, "csv")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from analysis.read.frames import load
+from analysis.read.load import load_runs
 from analysis.report.section import Section
 from analysis.report.sections import fabric
 from analysis.results.curves import scaling_curves
@@ -25,7 +25,7 @@ def section_of(root: Path, backend: str, nodes: list[NodeFabric]) -> Section | N
         write_json(path, read_json(path) | {"backend": backend, "fabric": verdict.model_dump(mode="json")})
         record = FabricRecord(attempt=0, backend=backend, verdict=verdict, nodes=nodes)
         write_json(RunDir(path.parent).attempt(0).fabric, record.model_dump(mode="json"))
-    table = load([sweep])
+    table = load_runs([sweep])
     return fabric.build(Study(table, scaling_curves(table)))
 
 
@@ -68,7 +68,7 @@ def test_figures_are_those_of_the_repeat_with_the_worst_verdict(tmp_path: Path) 
     write_json(path, read_json(path) | {"fabric": verdict.model_dump(mode="json")})
     record = FabricRecord(attempt=0, backend="gloo", verdict=verdict, nodes=wrong)
     write_json(RunDir(path.parent).attempt(0).fabric, record.model_dump(mode="json"))
-    table = load([tmp_path / "default"])
+    table = load_runs([tmp_path / "default"])
     found = fabric.build(Study(table, scaling_curves(table)))
     assert found is not None
     verdicts, traffic = found.tables
@@ -78,7 +78,7 @@ def test_figures_are_those_of_the_repeat_with_the_worst_verdict(tmp_path: Path) 
 
 def test_runs_without_a_network_have_no_section(tmp_path: Path) -> None:
     assert section_of(tmp_path / "loopback", "gloo", [node(0, [interface("lo", 5, expected=True)])]) is None
-    table = load([fake_sweep(tmp_path / "old")])
+    table = load_runs([fake_sweep(tmp_path / "old")])
     assert fabric.build(Study(table, scaling_curves(table))) is None
 
 
@@ -87,7 +87,7 @@ def test_a_missing_record_leaves_the_verdict(tmp_path: Path) -> None:
     assert section_of(tmp_path, "gloo", nodes) is not None
     for path in tmp_path.glob("*/*/attempts/*/fabric.json"):
         path.unlink()
-    table = load([tmp_path / "default"])
+    table = load_runs([tmp_path / "default"])
     found = fabric.build(Study(table, scaling_curves(table)))
     assert found is not None
     assert len(found.tables) == 1

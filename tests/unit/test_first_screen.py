@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from analysis.read.frames import load
+from analysis.read.load import load_runs
 from analysis.report import first_screen, render
 from analysis.report.model import document
 from analysis.report.section import Section
@@ -26,7 +26,7 @@ NAMED = [
 
 
 def study_of(sweep: Path) -> Study:
-    table = load([sweep])
+    table = load_runs([sweep])
     return Study(table, scaling_curves(table))
 
 
@@ -68,7 +68,7 @@ def test_the_leading_curve_is_searched_for_stragglers_before_the_limit_of_runs(t
     study = study_of(sweep)
     assert study.leading_curve is study.curves[-1]
     assert len(study.stragglers) == 8
-    assert [len(study.diagnoses(curve, curve.points[-1])) for curve in study.curves] == [3, 5]
+    assert [len(study.diagnoses(curve.points[-1])) for curve in study.curves] == [3, 5]
     (slow,) = [each.text for each in first_screen.answers(study, []) if each.question == first_screen.SLOW]
     assert slow.startswith("On lr 0.002, 2 ranks: no rank or node is slow; ")
 

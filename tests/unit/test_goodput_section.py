@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.read.frames import load
+from analysis.read.load import load_runs
 from analysis.report.sections import goodput, pop, runs
 from analysis.results.curves import scaling_curves
 from analysis.study import Study
@@ -17,7 +17,7 @@ from tests.support.fake_runs import fake_sweep
 
 
 def study_of(sweep: Path) -> Study:
-    table = load([sweep])
+    table = load_runs([sweep])
     return Study(table, scaling_curves(table))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from analysis.read.frames import load
+from analysis.read.load import load_runs
 from analysis.report import first_screen
 from analysis.report.sections import scaling
 from analysis.study import Study, make_study
@@ -99,7 +99,7 @@ CASES: dict[str, Callable[[Path], Any]] = {
 
 
 def study_of(root: Path) -> Study:
-    return make_study(load(sorted(root.iterdir())))
+    return make_study(load_runs(sorted(root.iterdir())))
 
 
 @pytest.mark.parametrize("case", CASES)

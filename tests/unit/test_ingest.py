@@ -10,6 +10,7 @@ import pytest
 
 import submit
 from analysis.read.frames import load, load_frames
+from analysis.read.load import load_runs
 from analysis.report.sections import communication, waterfall
 from analysis.results.curves import scaling_curves
 from analysis.study import Study
@@ -216,7 +217,7 @@ def efficiencies(sweep: Path) -> dict[str, list[tuple[int, int, float]]]:
             for point in curve.points
             if point.efficiency
         ]
-        for curve in scaling_curves(load([sweep]))
+        for curve in scaling_curves(load_runs([sweep]))
     }
 
 
@@ -301,7 +302,7 @@ def test_a_step_in_milliseconds_beside_phases_in_seconds_is_a_warning(
 def test_phases_that_no_run_has_are_absent_from_sections(tmp_path: Path) -> None:
     """An absent phase is not a phase of zero seconds."""
     assert ingest(compute_and_transfer(tmp_path / "other.csv", 0.4, 0.02)) == 0
-    runs = load([tmp_path / "runs" / "other"])
+    runs = load_runs([tmp_path / "runs" / "other"])
     study = Study(runs, scaling_curves(runs))
     losses, messages = waterfall.build(study), communication.build(study)
     assert losses is not None

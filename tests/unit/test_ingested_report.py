@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import submit
-from analysis.read.frames import load
+from analysis.read.load import load_runs
 from analysis.report import first_screen
 from analysis.report.headline import caveat_text
 from analysis.report.sections import bottlenecks, build_all
@@ -30,7 +30,7 @@ def whole_steps(path: Path, columns: str = "") -> Path:
 
 
 def answers(sweep: Path) -> dict[str, str]:
-    runs = load([sweep])
+    runs = load_runs([sweep])
     study = Study(runs, scaling_curves(runs))
     return {each.question: each.text for each in first_screen.answers(study, build_all(study))}
 
@@ -54,7 +54,7 @@ def test_ranks_are_compared_by_compute_or_without_waiting(tmp_path: Path, column
 
 def test_sentences_on_another_program_name_no_option_of_this_one(tmp_path: Path) -> None:
     assert ingest(compute_and_transfer(tmp_path / "other.csv", 0.3, 0.1)) == 0
-    runs = load([tmp_path / "runs" / "other"])
+    runs = load_runs([tmp_path / "runs" / "other"])
     study = make_study(runs)
     section = bottlenecks.build(study)
     assert section is not None

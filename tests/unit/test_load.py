@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.read.frames import KnownState, load, losses
-from analysis.read.load import load_runs
+from analysis.read.frames import load
+from analysis.read.load import KnownState, load_runs
 from analysis.read.run_table import COLUMNS, swept_keys
 from analysis.read.steps import choose_measured, read_steps
 from analysis.results.curves import scaling_curves
@@ -115,8 +115,8 @@ def test_a_run_without_run_json_is_left_out_and_makes_no_curve(
     row = table.set_index("run").loc["n1x1-4-r0"]
     assert (row["state"], row["included"], row["note"]) == ("done", False, note)
     known = {run.path: KnownState("corrupt", "run.json is not valid JSON", 0)}
-    assert list(load([sweep], known)["note"]) == ["", "", "run.json is not valid JSON", ""]
-    assert [curve.label for curve in scaling_curves(table)] == ["bucket_mb 4", "bucket_mb 32"]
+    assert list(load([sweep], states=known)["note"]) == ["", "", "run.json is not valid JSON", ""]
+    assert [curve.label for curve in scaling_curves(load_runs([sweep]))] == ["bucket_mb 4", "bucket_mb 32"]
 
 
 def test_a_run_that_is_all_warm_up_is_left_out(tmp_path: Path) -> None:
@@ -205,10 +205,9 @@ def test_losses_keep_a_loss_that_was_not_finite_as_missing(tmp_path: Path) -> No
     metrics = read_json(run.metrics)
     metrics["loss_history"][3]["loss"] = None
     write_json(run.metrics, metrics)
-    points = losses(load([tmp_path / "s"]))
-    train = points[points["split"] == "train"]
-    assert list(train.loc[train["loss"].isna(), "step"]) == [4]
-    assert list(points.loc[points["split"] == "valid", "step"]) == [55, 110]
+    (loaded,) = load_runs([tmp_path / "s"])
+    assert [each.step for each in loaded.curves["loss_history"] if each.loss is None] == [4]
+    assert [each.step for each in loaded.curves["eval_history"]] == [55, 110]
 
 
 def test_analysis_imports_neither_torch_nor_jobs() -> None:

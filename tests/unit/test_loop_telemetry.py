@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import submit
 from analysis.read.frames import load
+from analysis.read.load import load_runs
 from analysis.results.curves import scaling_curves
 from analysis.study import make_study
 from disttrain.errors import ConfigError
@@ -172,12 +173,13 @@ def test_a_loop_that_makes_other_steps_than_announced_is_reported_and_compared(
     for verb in (["status"], ["show", "mine/a"]):
         assert submit.main([*verb, "--runs", str(tmp_path)]) == 0
         assert note in capsys.readouterr().out
-    table = load([tmp_path / "mine"])
-    assert list(table["included"]) == [True, True]
-    assert list(table["note"]) == [note, ""]
-    [curve] = scaling_curves(table)
-    assert curve.points[0].runs == ("a", "b"), "one series: announced steps are no configuration"
-    assert [each.runs for each in make_study(table).caveats if each.kind == "remark"] == [{str(run.path)}]
+    runs = load_runs([tmp_path / "mine"])
+    assert [(each.included, each.note) for each in runs] == [(True, note), (True, "")]
+    [curve] = scaling_curves(runs)
+    assert [each.name for each in curve.points[0].runs] == ["a", "b"], (
+        "one series: announced steps are no configuration"
+    )
+    assert [each.runs for each in make_study(runs).caveats if each.kind == "remark"] == [{str(run.path)}]
 
 
 def test_a_loop_that_continues_counts_from_its_resumed_step(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_a_longer_warm_up_is_proposed_and_left_out_only_as_asked(tmp_path: Path)
     sweep = fake_sweep(tmp_path, nodes=(2,), repeats=1, all_ranks=True, communication_overhead_percent=10.0)
     run = sweep / "n2x1-r0"
     reshape(run, slow_start)
-    table = load([sweep])
+    table = load_runs([sweep])
     (statistics,) = step_statistics(table).values()
     assert (statistics.measured_steps, statistics.warmup) == (100, 40)
     recorded = warmed(sweep, 0).metrics
@@ -49,7 +49,7 @@ def test_a_longer_warm_up_is_proposed_and_left_out_only_as_asked(tmp_path: Path)
     assert metrics.step_time.p95_s == pytest.approx(np.percentile(later_s, 95))
     exposed_s = sum(each["comm_exposed_s"] for each in later)
     assert metrics.communication_overhead_percent == pytest.approx(100 * exposed_s / later_s.sum())
-    (changed,) = step_statistics(load([sweep], warmup=40)).values()
+    (changed,) = step_statistics(load_runs([sweep], warmup=40)).values()
     assert (changed.measured_steps, changed.stationarity.verdict, changed.warmup) == (70, "stationary", 0)
 
 
@@ -60,7 +60,7 @@ def test_the_proposed_warm_up_counts_the_profiled_steps_in_it(tmp_path: Path) ->
     metrics = read_json(run / "metrics.json")
     write_json(run / "metrics.json", metrics | {"measured_s": 0.9 * metrics["measured_s"]})
     reshape(run, lambda step: 2.0 if step <= 50 else 1.0)
-    (statistics,) = step_statistics(load([sweep])).values()
+    (statistics,) = step_statistics(load_runs([sweep])).values()
     assert statistics.warmup == 50
 
 

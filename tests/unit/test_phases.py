@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import t as student_t
 
-from analysis.read.frames import load
+from analysis.read.load import load_runs
 from analysis.results.curves import loss_by_phase, scaling_curves, with_floors
 from analysis.results.phases import PERSISTENT, TRANSFER, TRANSIENT, WAIT, Phases, partition
 from disttrain.records.steps import PHASES
@@ -97,9 +97,9 @@ def test_equal_shares_have_no_spread_although_their_seconds_have() -> None:
 
 def test_the_floor_of_a_curve_moves_its_compositions_and_the_losses_against_the_base(tmp_path: Path) -> None:
     phases = {"compute_s": 0.07, WAIT: 0.01, TRANSFER: 0.02}
-    (curve,) = scaling_curves(load([fake_sweep(tmp_path, efficiency=1.0, composition=phases)]))
+    (curve,) = scaling_curves(load_runs([fake_sweep(tmp_path, efficiency=1.0, composition=phases)]))
     base, middle, last = curve.points
-    changed = with_floors(curve, {base.runs: np.full(3, 0.001), last.runs: np.full(3, 0.004)})
+    changed = with_floors(curve, dict.fromkeys(base.paths, 0.001) | dict.fromkeys(last.paths, 0.004))
     assert changed.points[1].composition == middle.composition
     for before, after in ((base, changed.points[0]), (last, changed.points[2])):
         moved = before.composition[WAIT] - after.composition[WAIT]
@@ -110,6 +110,6 @@ def test_the_floor_of_a_curve_moves_its_compositions_and_the_losses_against_the_
     assert changed.points[2].loss_by_phase == loss_by_phase(changed.points[2], changed.points[0])
     alone = with_floors(
         replace(curve, points=tuple(replace(point, is_base=False) for point in curve.points)),
-        {last.runs: np.full(3, 0.004)},
+        dict.fromkeys(last.paths, 0.004),
     )
     assert alone.points[2].composition == changed.points[2].composition

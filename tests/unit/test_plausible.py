@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from analysis.read.frames import load
+from analysis.read.load import load_runs
+from analysis.read.run_table import table
 from analysis.study import make_study
 from disttrain.records.json_files import read_json
 from tests.support.fake_runs import fake_run, fake_sweep
@@ -103,11 +105,11 @@ def test_no_corrupt_value_of_a_record_ends_the_study(tmp_path: Path) -> None:
         content = json.loads(lines[line])
         lines[line] = json.dumps(changed(content, choose.choice([*places(content)]), choose.choice(values)))
         path.write_text("\n".join(lines) + "\n")
-        study = make_study(load([tmp_path / "s"]))
+        study = make_study(load_runs([tmp_path / "s"]))
         assert study.caveats is not None
         assert study.job_times is not None
         path.write_text(text)
-        included = study.included.set_index("path")[names].astype(float)
+        included = table(study.included).set_index("path")[names].astype(float)
         assert {run for run in truth.index if not str(path).startswith(run)} <= {*included.index}
         assert np.allclose(included, truth.loc[included.index], rtol=0.1)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from analysis.read.frames import load, step_times_s
+from analysis.read.load import load_runs
 from analysis.report import render, scaling_text, write
 from analysis.report.model import document
 from analysis.report.section import Section
@@ -97,7 +97,7 @@ class Made:
 
 
 def study_of(sweeps: Sequence[Path], base: str | None = None) -> Study:
-    table = load(sweeps)
+    table = load_runs(sweeps)
     return Study(table, scaling_curves(table, base))
 
 
@@ -189,8 +189,7 @@ def test_unreadable_step_records_are_named_and_the_others_are_used(tmp_path: Pat
     write([sweep], tmp_path / "out")
     place = f"{steps.relative_to(tmp_path)}:{len(lines) - 1}"
     assert place in Page((tmp_path / "out" / "report.html").read_text()).text
-    times = step_times_s(load([sweep]))
-    counts = {run: len(found) for (_, run), found in times.items()}
+    counts = {run.name: run.step_durations_s.size for run in load_runs([sweep])}
     assert counts == {"n1x1-r0": 99, "n2x1-r0": 100}
 
 
@@ -246,7 +245,7 @@ def test_one_repeat_says_so(tmp_path: Path) -> None:
 def test_losses_stand_beside_gains_and_only_where_settled(
     tmp_path: Path, efficiency: Estimate, loss_by_phase: dict[str, float], expected: str
 ) -> None:
-    (curve,) = scaling_curves(load([fake_sweep(tmp_path, repeats=1)]))
+    (curve,) = scaling_curves(load_runs([fake_sweep(tmp_path, repeats=1)]))
     losses = dict.fromkeys(PHASES, 0.0) | loss_by_phase
     point = replace(curve.points[-1], efficiency=efficiency, loss_by_phase=losses)
     assert scaling_text.net_by_phase(point) == expected

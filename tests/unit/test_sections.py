@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from analysis.read.frames import load
+from analysis.read.load import load_runs
 from analysis.report import render, write
 from analysis.report.definitions import DEFINITIONS
 from analysis.report.model import document
@@ -43,7 +43,7 @@ SCRIPT_BYTES = 15_000
 
 
 def study_of(*sweeps: Path) -> Study:
-    table = load(sweeps)
+    table = load_runs(sweeps)
     return Study(table, scaling_curves(table))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.read.frames import load
+from analysis.read.load import load_runs
 from analysis.report import first_screen
 from analysis.report.section import Section
 from analysis.report.sections import stragglers
@@ -70,7 +70,7 @@ def write_run(
 
 
 def study_of(sweep: Path) -> Study:
-    runs = load([sweep])
+    runs = load_runs([sweep])
     return Study(runs, scaling_curves(runs))
 
 
@@ -130,7 +130,7 @@ def test_a_slow_rank_is_named_on_the_first_screen_with_size_and_repeats(tmp_path
     named, ranks = section.tables
     (row,) = named.rows
     excess, share, _, last = row[3:]
-    culprits = [each.culprits[0] for each in study.diagnoses(study.curves[0], study.curves[0].points[-1])]
+    culprits = [each.culprits[0] for each in study.diagnoses(study.curves[0].points[-1])]
     assert (row[1], excess.repeats, excess.basis, share.repeats) == ("rank 2 on c02", 2, "repeats", 2)
     assert excess.value == pytest.approx(np.mean([each.excess_s.value for each in culprits]))
     assert excess.low < 0.05 < excess.high
@@ -256,11 +256,9 @@ def test_links_between_busy_processors_have_no_verdict(tmp_path, busy_percent, j
 def test_nobody_is_slow_only_where_a_slow_rank_would_have_been_found(tmp_path, jitter_s, steps, expected):
     added = delays(4, STEPS, jitter_s=jitter_s)
     write_run(tmp_path / "sweep" / "n4", added, transfer_s=10 * TRANSFER_S)
-    table = load([tmp_path / "sweep"])
-    study = Study(table, scaling_curves(table))
-    (path,) = table["path"]
-    run = table.attrs["runs"][path]
-    table.attrs["runs"][path] = replace(run, steps=run.steps.chosen(run.steps.step <= 10 + steps))
+    (run,) = load_runs([tmp_path / "sweep"])
+    runs = [replace(run, steps=run.steps.chosen(run.steps.step <= 10 + steps))]
+    study = Study(runs, scaling_curves(runs))
     section = stragglers.build(study)
     assert section is not None
     assert expected in section.conclusion

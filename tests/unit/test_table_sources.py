@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from analysis.read.frames import load
+from analysis.read.load import load_runs
 from analysis.report.sections import communication, waterfall
 from analysis.study import Study, make_study
 from disttrain.records.communication import CollectiveSummary, CommSummary
@@ -20,7 +20,7 @@ def links_of(tables, name: str) -> list[list[str]]:
 
 
 def study_of(sweep: Path) -> Study:
-    return make_study(load([sweep]))
+    return make_study(load_runs([sweep]))
 
 
 def test_collectives_link_the_repeats_of_their_size(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from analysis.ingest.write import ingest
-from analysis.read.frames import load
+from analysis.read.load import load_runs
 from analysis.report.section import Section
 from analysis.report.sections import targets as targets_section
 from analysis.results import targets
@@ -69,7 +69,7 @@ def test_one_repeat_cannot_tell(tmp_path: Path) -> None:
 @pytest.mark.parametrize("metric", ["throughput", "mfu", "communication_share"])
 def test_runs_that_are_not_stationary_cannot_tell(tmp_path: Path, metric: str) -> None:
     overrides = {"communication_overhead_percent": 28.0, "mfu": 0.4}
-    table = load([sweep_with(tmp_path, [{"metric": metric, "value": 0.1}], **overrides)])
+    table = load_runs([sweep_with(tmp_path, [{"metric": metric, "value": 0.1}], **overrides)])
     (curve,) = scaling_curves(table)
     drifting = [replace(point, samples_per_s=not_stationary(point.samples_per_s)) for point in curve.points]
     (result,) = targets.results(table, [replace(curve, points=drifting)])
@@ -106,7 +106,7 @@ def test_a_curve_without_the_base_cannot_tell_its_efficiency(tmp_path: Path) -> 
 def test_an_interval_meets_a_target_that_it_does_not_contain(
     tmp_path: Path, low: float | None, high: float | None, verdict: str, reason: str
 ) -> None:
-    table = load([sweep_with(tmp_path, [{"metric": "throughput", "value": 200}], nodes=(1,))])
+    table = load_runs([sweep_with(tmp_path, [{"metric": "throughput", "value": 200}], nodes=(1,))])
     (curve,) = scaling_curves(table)
     (point,) = curve.points
     achieved = replace(point.samples_per_s, low=low, high=high)
@@ -209,7 +209,7 @@ def test_exit_codes_put_a_missed_target_first(tmp_path: Path) -> None:
 def test_sentences_have_value_interval_target_and_reason(tmp_path: Path) -> None:
     wanted = [{"metric": "efficiency", "value": 0.8}, {"metric": "gpu_utilization", "value": 0.9, "at": 2}]
     sweep = sweep_with(tmp_path, [*wanted, {"metric": "throughput", "value": 200.0}])
-    table = load([sweep])
+    table = load_runs([sweep])
     missed, unknown, met = map(targets.sentence, targets.results(table, scaling_curves(table)))
     assert missed.startswith("missed: efficiency at 4 ranks is 0.7")
     assert missed.endswith("], target at least 0.800")
@@ -298,7 +298,7 @@ def test_only_these_runs_are_checked(tmp_path: Path) -> None:
 
 
 def section_of(sweep: Path) -> Section | None:
-    table = load([sweep])
+    table = load_runs([sweep])
     return targets_section.build(Study(table, scaling_curves(table)))
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.read.frames import load, utilization
-from analysis.read.samples import step_at
+from analysis.read.load import load_runs
+from analysis.read.samples import step_at, utilization_by_step
 from analysis.report.sections import utilization as section_of_utilization
 from analysis.results.curves import scaling_curves
 from analysis.study import Study
@@ -78,10 +78,17 @@ def test_over_attempts_only_samples_in_steps_that_were_kept_count(tmp_path: Path
         write_lines(made.host_samples(0), samples)
     metrics = json.loads(run.metrics.read_text())
     run.metrics.write_text(json.dumps(metrics | {"attempt": 1}))
-    found = utilization(load([tmp_path / "s"]))
-    assert set(found["device"]) == {"processors"}
-    assert list(found["step"]) == list(range(2, 13))
-    assert list(found["utilization"]) == pytest.approx([1.0] * 4 + [3.0] * 7)
+    found = utilization(tmp_path / "s")
+    assert found == {"processors": (list(range(2, 13)), pytest.approx([1.0] * 4 + [3.0] * 7))}
+
+
+def utilization(sweep: Path) -> dict[str, tuple[list[float], list[float]]]:
+    """Steps and utilization of the one run of a sweep, by kind of device."""
+    (run,) = load_runs([sweep])
+    return {
+        device: (steps.tolist(), values.tolist())
+        for device, (steps, values) in utilization_by_step(run.samples).items()
+    }
 
 
 def sampled(path: Path, steps: int) -> RunDir:
@@ -98,17 +105,14 @@ def sampled(path: Path, steps: int) -> RunDir:
 def test_steps_are_averaged_in_at_most_sixty_segments_of_equal_length(tmp_path: Path) -> None:
     """121 steps make segments of three, of which the last has one."""
     sampled(tmp_path / "s" / "run", 121)
-    found = utilization(load([tmp_path / "s"]))
-    assert list(found["step"]) == [*range(2, 120, 3), 121]
-    assert list(found["utilization"]) == pytest.approx([*range(2, 120, 3), 121])
+    found = utilization(tmp_path / "s")
+    assert found["processors"] == ([*range(2, 120, 3), 121], pytest.approx([*range(2, 120, 3), 121]))
 
 
-@pytest.mark.parametrize(("steps", "rows"), [(5, 5), (4, 0)])
-def test_a_run_with_few_samples_is_not_drawn(tmp_path: Path, steps: int, rows: int) -> None:
+@pytest.mark.parametrize(("steps", "drawn"), [(5, True), (4, False)])
+def test_a_run_with_few_samples_is_not_drawn(tmp_path: Path, steps: int, drawn: bool) -> None:
     sampled(tmp_path / "s" / "run", steps)
-    found = utilization(load([tmp_path / "s"]))
-    assert len(found) == rows
-    assert list(found) == ["sweep", "run", "device", "step", "utilization"]
+    assert bool(utilization(tmp_path / "s")) is drawn
 
 
 def test_damaged_lines_are_left_out_and_damaged_samples_are_none(tmp_path: Path) -> None:
@@ -116,18 +120,19 @@ def test_damaged_lines_are_left_out_and_damaged_samples_are_none(tmp_path: Path)
     for path in (run.attempt(0).steps(0), run.attempt(0).host_samples(0)):
         lines = path.read_text().splitlines()
         path.write_text("\n".join([*lines[:8], "{", *lines[8:]]) + "\n")
-    assert list(utilization(load([tmp_path / "s"]))["step"]) == list(range(1, 10))
+    assert utilization(tmp_path / "s")["processors"][0] == list(range(1, 10))
     write_lines(run.attempt(0).host_samples(0), [{"rank": 0, "cpu_percent": 100.0}] * 9)
-    assert utilization(load([tmp_path / "s"])).empty
+    assert not utilization(tmp_path / "s")
 
 
 def test_a_long_run_is_thinned_and_one_without_samples_is_left_out(tmp_path: Path) -> None:
     run = fake_run(tmp_path / "s" / "run", steps=1100)
-    found = utilization(load([tmp_path / "s"]))
-    assert 30 < len(found) <= 60
-    assert found["step"].is_monotonic_increasing
+    found = utilization(tmp_path / "s")
+    steps, _ = found["processors"]
+    assert 30 < len(steps) <= 60
+    assert steps == sorted(steps)
     run.attempt(0).host_samples(0).unlink()
-    assert utilization(load([tmp_path / "s"])).empty
+    assert not utilization(tmp_path / "s")
 
 
 def test_sentences_on_utilization_have_the_means_of_the_table(tmp_path: Path) -> None:
@@ -136,7 +141,7 @@ def test_sentences_on_utilization_have_the_means_of_the_table(tmp_path: Path) ->
         process = {"ranks": nodes, "samples": 9, "cpu_percent": 37.2 * nodes, "rss_peak_bytes": 1}
         process |= {"threads_max": 4, "host_memory_used_peak": 0.2}
         fake_run(tmp_path / "s" / f"n{nodes}", nodes=nodes, overrides={"processes": process})
-    table = load([tmp_path / "s"])
+    table = load_runs([tmp_path / "s"])
     section = section_of_utilization.build(Study(table, scaling_curves(table)))
     assert section is not None
     assert [row[-1].value for row in section.tables[0].rows] == pytest.approx([0.372, 0.744])

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_ind
 
-from analysis.read.frames import load
+from analysis.read.load import load_runs
 from analysis.results.curves import scaling_curves
 from analysis.results.phases import TRANSFER, WAIT, Phases, partition
 from analysis.results.waterfall import (
@@ -78,7 +78,7 @@ def test_a_phase_without_a_part_in_the_base_has_one_interval_everywhere() -> Non
 
 
 def test_the_waterfall_of_runs_agrees_with_the_losses_of_the_curve(tmp_path: Path) -> None:
-    (curve,) = scaling_curves(load([fake_sweep(tmp_path, scaling="strong")]))
+    (curve,) = scaling_curves(load_runs([fake_sweep(tmp_path, scaling="strong")]))
     base = curve.points[0]
     for point in curve.points[1:]:
         shown = waterfall(point.phases, base.phases, point.work_ratio(base))
@@ -132,7 +132,7 @@ def test_intervals_cover_the_true_share() -> None:
 
 
 def study_of(sweep: Path) -> Study:
-    table = load([sweep])
+    table = load_runs([sweep])
     return Study(table, scaling_curves(table))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from analysis.read.frames import load
+from analysis.read.load import load_runs
 from analysis.read.price_list import PriceList
 from analysis.report.section import Section
 from analysis.report.sections import build_all, waterfall
@@ -24,7 +24,7 @@ from tests.unit.test_stragglers_section import STEPS, write_run
 
 
 def study_of(sweep: Path, prices: PriceList | None = None) -> Study:
-    table = load([sweep])
+    table = load_runs([sweep])
     return Study(table, scaling_curves(table), prices=prices or PriceList())
 
 

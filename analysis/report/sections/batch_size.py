@@ -46,7 +46,7 @@ def build(study: Study) -> Section | None:
         Column("step_s", "step", "s", "step-time"),
         Column("ratio", "of the smallest batch", "ratio", "throughput-ratio"),
     ]
-    links = [sources(study, curve, point) for sizes in shown.values() for curve, point in sizes]
+    links = [sources(point) for sizes in shown.values() for curve, point in sizes]
     caption = "Throughput by batch size, compared within a configuration."
     table = Table("batch_size", caption, columns, rows, links)
     name, best = max(shown.items(), key=lambda each: max(_per_device(point) for _, point in each[1]))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from pydantic import ValidationError
 
 from analysis import comm_bench
@@ -11,7 +9,6 @@ from analysis.report.section import Column, Section, Table
 from analysis.study import Study
 from disttrain.records.comm_bench import CommBench
 from disttrain.records.json_files import CorruptFile
-from disttrain.records.run_directory import RunDir
 
 ORDER = 6
 
@@ -19,8 +16,7 @@ ORDER = 6
 def build(study: Study) -> Section | None:
     """None without the result of a benchmark."""
     results: dict[str, CommBench] = {}
-    for row in study.rows:
-        run = RunDir(Path(row["path"]))
+    for run in (run.folder for run in study.runs):
         if run.comm_bench.exists():
             try:
                 results[run.name] = comm_bench.read(run)

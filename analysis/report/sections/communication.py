@@ -53,7 +53,7 @@ _Means = dict[str, Estimate | None]
 
 def build(study: Study) -> Section | None:
     """None if no run communicates."""
-    several = [Communication(study, *at) for at in all_points(study) if at[1].world_size > 1]
+    several = [Communication(*at) for at in all_points(study) if at[1].world_size > 1]
     sizes = [(each, _means(each)) for each in several]
     if not any(value for _, means in sizes for value in means.values()):
         return None

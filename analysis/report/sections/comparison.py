@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from analysis import comparison
-from analysis.comparison import PointComparison
 from analysis.read.differences import PARTS, Difference, differences, unrecorded
-from analysis.read.run import Run
 from analysis.report import comparison_parts
 from analysis.report.section import Column, Section, Table
 from analysis.report.sentences import say
@@ -28,7 +25,8 @@ def build(study: Study) -> Section | None:
         return Section("comparison", "Comparison", say("nothing_compared", there))
     alone = [_side(label, study, here) for label in comparison.unmatched(study.curves, compared)]
     alone += [_side(label, other, there) for label in comparison.unmatched(other.curves, compared)]
-    runs, base_runs = _runs(study, other, compared)
+    runs = [*dict.fromkeys(run for each in compared for run in each.point.runs)]
+    base_runs = [*dict.fromkeys(run for each in compared for run in each.base.runs)]
     found = differences(runs, base_runs)
     absent = {here: unrecorded(runs), there: unrecorded(base_runs)}
     known = [part for part in PARTS if not any(part in parts for parts in absent.values())]
@@ -56,15 +54,8 @@ def _names(study: Study, other: Study) -> tuple[str, str]:
     """Names of the sweeps of both sides; their folders where a name is on both."""
     if not set(study.sweeps) & set(other.sweeps):
         return ", ".join(study.sweeps), ", ".join(other.sweeps)
-    here, there = (sorted({str(Path(path).parent) for path in each.runs["path"]}) for each in (study, other))
+    here, there = (sorted({str(run.folder.path.parent) for run in each.runs}) for each in (study, other))
     return ", ".join(here), ", ".join(there)
-
-
-def _runs(study: Study, other: Study, compared: Sequence[PointComparison]) -> tuple[list[Run], list[Run]]:
-    """Runs of the compared points, of the study and of the other one."""
-    ours = [row["path"] for each in compared for row in study.runs_of(each.curve, each.point)]
-    theirs = [row["path"] for each in compared for row in other.runs_of(each.base_curve, each.base)]
-    return [*map(study.run, dict.fromkeys(ours))], [*map(other.run, dict.fromkeys(theirs))]
 
 
 def _difference_table(found: Sequence[Difference], here: str, there: str) -> Table:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-
-import pandas as pd
 
 from analysis.comparison import is_settled, trained_alike
 from analysis.draw.points import Points, points
@@ -49,7 +47,7 @@ def training_costs(study: Study, samples: float) -> list[SizeCost]:
     """Costs of training on `samples` samples at the sizes of all curves."""
     costs: list[SizeCost] = []
     for curve in study.curves:
-        price = study.prices.price_of(study.runs_of(curve, curve.points[0])[0]["device"])
+        price = study.prices.price_of(curve.points[0].metrics[0].device)
         costs += size_costs(curve, samples, price)
     return costs
 
@@ -59,15 +57,14 @@ def _samples(study: Study) -> float | None:
     first curve that has them, times its global batch."""
     if study.samples or not study.curves:
         return study.samples if study.curves else None
-    bases = ((curve, curve.base or curve.points[0]) for curve in study.curves)
-    planned = ((study.runs_of(curve, base)[0]["steps_total"], base) for curve, base in bases)
-    return next((float(steps) * base.global_batch_size for steps, base in planned if pd.notna(steps)), None)
+    bases = (curve.base or curve.points[0] for curve in study.curves)
+    return next((float(base.metrics[0].steps_total * base.global_batch_size) for base in bases), None)
 
 
 def _ranked(study: Study, costs: Sequence[SizeCost], *, emulated: bool) -> list[SizeCost]:
     """The settled sizes, real or emulated ones; none where they trained differently."""
     kind = [cost for cost in costs if cost.curve.emulated is emulated and is_settled(cost.point)]
-    return kind if trained_alike([study.runs_of(cost.curve, cost.point) for cost in kind]) else []
+    return kind if trained_alike([cost.point for cost in kind]) else []
 
 
 def _spent(cost: SizeCost, costs: Sequence[SizeCost]) -> Estimate:
@@ -164,16 +161,13 @@ def _costs(study: Study, costs: Sequence[SizeCost], best: Sequence[bool | None])
         "One training at the measured throughput: its steps alone.",
         [columns[at] for at in kept],
         [[row[at] for at in kept] for row in rows],
-        [common.sources(study, cost.curve, cost.point) for cost in costs],
+        [common.sources(cost.point) for cost in costs],
     )
 
 
 def _energy(study: Study, cost: SizeCost) -> tuple[Estimate | None, Estimate | None]:
     """Joules and grams of CO2 per sample."""
-    sweep = cost.curve.sweep
-    energy = energy_per_sample(
-        [study.metrics[sweep, run] for run in cost.point.runs if (sweep, run) in study.metrics]
-    )
+    energy = energy_per_sample(cost.point.metrics)
     grid = study.prices.grid_g_per_kwh
     return energy, None if energy is None or grid is None else energy.scaled(grid / J_PER_KWH)
 
@@ -191,22 +185,24 @@ def _usage(study: Study, used: Sequence[RunCost]) -> str:
         sums=sums,
         attempts=sum(row.attempts for row in used),
         queue_s=sum(waits) if waits else None,
-        idle=len(list(_runs_with_idle_gpus(study, used))),
+        idle=_with_idle_gpus(study),
     )
 
 
-def _runs_with_idle_gpus(study: Study, used: Sequence[RunCost]) -> Iterator[RunCost]:
-    """Runs whose jobs held GPUs while their ranks ran on processors."""
-    rows = {(row["sweep"], row["run"]): row for row in study.rows if row["device"] == "cpu"}
-    for run in used:
-        row = rows.get((run.sweep, run.run))
-        held = row and get_key(study.run(row["path"]).config, "resources.gpus_per_node")
-        if run.unit == "GPU-hours" and held:
-            yield run
+def _with_idle_gpus(study: Study) -> int:
+    """Number of runs whose jobs held GPUs while their ranks ran on processors."""
+    return sum(
+        run.metrics is not None
+        and run.metrics.device == "cpu"
+        and run.usage is not None
+        and run.usage.unit == "GPU-hours"
+        and bool(get_key(run.config, "resources.gpus_per_node"))
+        for run in study.runs
+    )
 
 
 def _used(study: Study, used: Sequence[RunCost]) -> Table:
-    paths = {(row.sweep, row.run): row.path for row in study.runs.itertuples()}
+    paths = {(run.sweep, run.name): run.path for run in study.runs}
     rows: list[list[Value]] = [
         [
             RunLink(

@@ -15,7 +15,6 @@ from analysis.report.common import (
     of_steps,
     point_name,
     run_table,
-    runs_at,
     size_columns,
     size_values,
     sources,
@@ -39,8 +38,7 @@ def build(study: Study) -> Section | None:
     tails: list[tuple[float, str, str, int]] = []
     shown: list[Distribution] = []
     for curve, point, colour in coloured_points(study):
-        runs = [study.step_times_s.get((curve.sweep, run)) for run in point.runs]
-        repeats = [times for times in runs if times is not None and times.size]
+        repeats = [times for run in point.runs if (times := run.step_durations_s).size]
         if not repeats:
             continue
         pooled = np.concatenate(repeats)
@@ -52,7 +50,7 @@ def build(study: Study) -> Section | None:
         variation = of_steps(point, ratio_of_means(list(map(np.std, repeats)), list(map(np.mean, repeats))))
         size = size_values(study, curve, point)
         rows.append([*size, p50, p95, p99, longest, variation, pooled.size])
-        links.append(sources(study, curve, point))
+        links.append(sources(point))
         ratios = [np.percentile(times, 99) / np.median(times) for times in repeats]
         ratio = of_steps(point, geometric_mean(ratios))
         if ratio.low is not None:
@@ -106,6 +104,6 @@ def _data(study: Study) -> Table:
         Column("number", "number among the measured steps", "count"),
         Column("step_s", "duration", "s"),
     ]
-    runs = (run for curve, point in all_points(study) for run in runs_at(study, curve, point))
+    runs = (run for _, point in all_points(study) for run in point.runs)
     rows = ((run, list(enumerate(run.step_durations_s.tolist(), 1))) for run in runs)
     return run_table("step_times", "Durations of the measured steps of rank 0.", columns, rows)

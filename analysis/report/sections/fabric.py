@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 from pydantic import ValidationError
@@ -69,12 +68,10 @@ def build(study: Study) -> Section | None:
 def _worst(study: Study, curve: Curve, point: Point) -> _Network | None:
     """The repeat of a point with the worst verdict, the first of several."""
     networks = []
-    for run in common.sources(study, curve, point):
-        metrics = study.metrics.get((curve.sweep, run.name))
-        verdict = metrics.fabric if metrics else None
-        if metrics is not None and verdict is not None and verdict.transport != _LOOPBACK:
-            nodes = _nodes(RunDir(Path(run.path)), metrics.attempt)
-            networks.append(_Network(curve, point, run, verdict, nodes))
+    for run, metrics in zip(point.runs, point.metrics, strict=True):
+        if (verdict := metrics.fabric) is not None and verdict.transport != _LOOPBACK:
+            nodes = _nodes(run.folder, metrics.attempt)
+            networks.append(_Network(curve, point, RunLink(run.name, run.path), verdict, nodes))
     return min(networks, key=lambda each: [*_VERDICTS].index(each.verdict.verdict), default=None)
 
 

@@ -73,8 +73,7 @@ def _by_size(study: Study) -> list[Table]:
     present = [name for name in CLASSES if any(time.seconds[name] for time in study.job_times.values())]
     rows: list[tuple[Curve, Point, list[Value]]] = []
     for curve, point in all_points(study):
-        paths = [row["path"] for row in study.runs_of(curve, point)]
-        if times := [study.job_times[path] for path in paths if path in study.job_times]:
+        if times := [study.job_times[run.path] for run in point.runs if run.path in study.job_times]:
             whole_s = [time.whole_s for time in times]
             goodput = ratio_of_means([time.seconds["training"] for time in times], whole_s)
             means = [share_mean([time.seconds[name] for time in times]) for name in present]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pandas as pd
-
 from analysis.report.common import (
     all_points,
     over_repeats,
@@ -29,9 +27,8 @@ def build(study: Study) -> Section | None:
         return None
     rows: list[list[Value]] = []
     for curve, point in points:
-        metrics = [found for run in point.runs if (found := study.metrics.get((curve.sweep, run)))]
-        peaks = [row["peak_memory_bytes"] for row in study.runs_of(curve, point)]
-        known = [float(peak) for peak in peaks if not pd.isna(peak)]
+        metrics = point.metrics
+        known = [float(each.peak_memory_bytes) for each in metrics if each.peak_memory_bytes is not None]
         highest = float(point.peak_memory_bytes or 0)
         rows.append(
             [
@@ -50,7 +47,7 @@ def build(study: Study) -> Section | None:
         Column("device_share", "share of the device", "share", "peak-memory"),
     ]
     caption = "Peak memory of one rank: highest of all ranks and repeats."
-    links = [sources(study, curve, point) for curve, point in points]
+    links = [sources(point) for curve, point in points]
     peaks = [(point.peak_memory_bytes or 0, point_name(study, curve, point)) for curve, point in points]
     bars = [(curve, point, {"peak": float(point.peak_memory_bytes or 0)}) for curve, point in points]
     kinds = {"peak": ("peak memory", "c0")}

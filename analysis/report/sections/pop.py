@@ -35,11 +35,11 @@ def build(study: Study) -> Section | None:
     rows: list[tuple[Curve, Point, list[Value]]] = []
     lowest = []
     for curve, point in common.all_points(study):
-        runs = _repeats(study, curve, point)
+        runs = _repeats(point)
         if not runs:
             continue
         base = curve.base
-        before = _repeats(study, curve, base) if base is not None and base is not point else []
+        before = _repeats(base) if base is not None and base is not point else []
         factors = {name: common.of_steps(point, value) for name, value in over_repeats(runs).items()}
         scaling = base and before and computation_scaling(runs, before, point.work_ratio(base))
         rows.append((curve, point, [*factors.values(), common.of_steps(point, scaling) if scaling else None]))
@@ -57,13 +57,13 @@ def build(study: Study) -> Section | None:
     )
 
 
-def _repeats(study: Study, curve: Curve, point: Point) -> list[UsefulTime]:
+def _repeats(point: Point) -> list[UsefulTime]:
     """Times of the repeats of a point; empty if one of them has none, or for stages of a pipeline, whose
     work differs."""
     runs = []
-    for row in study.runs_of(curve, point):
-        run = None if row["strategy"] == "pipeline" else useful_time(study.run(row["path"]).steps)
-        if run is None or len(run.useful_s) != point.world_size:
+    for run, metrics in zip(point.runs, point.metrics, strict=True):
+        time = None if metrics.strategy == "pipeline" else useful_time(run.steps)
+        if time is None or len(time.useful_s) != point.world_size:
             return []
-        runs.append(run)
+        runs.append(time)
     return runs

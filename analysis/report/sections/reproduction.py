@@ -11,9 +11,9 @@ ORDER = 230
 
 def build(study: Study) -> Section | None:
     """None without a run."""
-    if study.runs.empty:
+    if not study.runs:
         return None
-    properties = provenance(study.included if len(study.included) else study.runs)
+    properties = provenance(study.included or study.runs)
     columns = [Column("property", "property"), Column("value", "value")]
     rows = [[name, "; ".join(values)] for name, values in properties.items()]
     return Section(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from analysis.overlaps import Overlap
-from analysis.report.run_records import none_if_missing
+from analysis.read.run import Run
+from analysis.report.run_records import run_figures
 from analysis.report.section import Column, RunLink, Section, Table, Value
 from analysis.study import Study
 from analysis.units import plural, span
@@ -35,13 +33,13 @@ _COLUMNS = (
 
 def build(study: Study) -> Section | None:
     """None without a run."""
-    if study.runs.empty:
+    if not study.runs:
         return None
     overlaps: dict[str, list[Overlap]] = {}
     for overlap in study.overlaps:
         for run in overlap.runs:
             overlaps.setdefault(str(run), []).append(overlap)
-    rows = [_row(study, row, overlaps.get(row["path"], [])) for row in study.rows]
+    rows = [_row(study, run, overlaps.get(run.path, [])) for run in study.runs]
     left = len(study.runs) - len(study.included)
     conclusion = f"{plural(len(study.included), 'run')} in the figures"
     conclusion += f", {left} left out, with the reason." if left else "."
@@ -51,16 +49,18 @@ def build(study: Study) -> Section | None:
     )
 
 
-def _row(study: Study, row: Mapping[Any, Any], overlaps: list[Overlap]) -> list[Value]:
-    name = row["run"] if len(study.sweeps) == 1 else f"{row['sweep']}/{row['run']}"
-    values = {column.name: none_if_missing(row.get(column.name)) for column in _COLUMNS}
-    if not row["included"]:
-        values = {column: value for column, value in values.items() if column in ("state", "nodes", "note")}
-    elif statistics := study.statistics.get(row["path"]):
-        values["stationarity"] = statistics.stationarity.verdict
-    if time := study.job_times.get(row["path"]):
+def _row(study: Study, run: Run, overlaps: list[Overlap]) -> list[Value]:
+    values: dict[str, Value] = {"state": run.state, "note": run.note}
+    if run.shape:
+        values["nodes"] = run.shape[0]
+    if run.included:
+        values |= run_figures(run)
+        if statistics := study.statistics.get(run.path):
+            values["stationarity"] = statistics.stationarity.verdict
+    if time := study.job_times.get(run.path):
         values |= {"goodput": time.goodput, "whole_s": time.whole_s}
-    values |= {"run": RunLink(name, row["path"]), "overlap": _beside(row["path"], overlaps)}
+    name = run.name if len(study.sweeps) == 1 else f"{run.sweep}/{run.name}"
+    values |= {"run": RunLink(name, run.path), "overlap": _beside(run.path, overlaps)}
     return [values.get(column.name) for column in _COLUMNS]
 
 

@@ -112,7 +112,7 @@ def _table(study: Study) -> Table:
         f"base is in bold.{_different_bases(study)}",
         columns,
         rows,
-        [sources(study, curve, point) for curve, point in all_points(study)],
+        [sources(point) for curve, point in all_points(study)],
         bases,
     )
 
@@ -154,9 +154,9 @@ def _details(study: Study) -> Table:
             point.size / curve.base.size if curve.base else None,
             efficiency,
             point.phases.share(WAIT, TRANSFER),
-            Communication(study, curve, point).mean("count"),
+            Communication(curve, point).mean("count"),
             point.peak_memory_bytes,
-            _busy(study, curve, point),
+            _busy(point),
             point.global_batch_size,
             len(point.runs),
         ]
@@ -164,10 +164,9 @@ def _details(study: Study) -> Table:
     return size_table(study, "scaling_details", "Each size in detail.", columns, rows)
 
 
-def _busy(study: Study, curve: Curve, point: Point) -> Estimate | None:
+def _busy(point: Point) -> Estimate | None:
     """Share of the time in which a kernel ran; None on processors."""
-    metrics = [study.metrics[curve.sweep, run].gpu for run in point.runs]
-    return over_repeats(point, [each.utilization for each in metrics if each])
+    return over_repeats(point, [each.gpu.utilization for each in point.metrics if each.gpu])
 
 
 def _different_bases(study: Study) -> str:
@@ -242,7 +241,7 @@ def _efficiency_figure(study: Study, curves: Sequence[Curve]) -> Figure:
 
 def _utilization(study: Study, curve: Curve) -> list[Points]:
     """Beside the efficiency; empty where none was measured."""
-    known = [(point, share) for point in curve.points if (share := _busy(study, curve, point))]
+    known = [(point, share) for point in curve.points if (share := _busy(point))]
     label = f"{curve.label}, GPU busy"
     titles = [f"{label}, {curve.name(point)}: {percent(share.value)}" for point, share in known]
     sizes, shares = [float(point.size) for point, _ in known], [share for _, share in known]

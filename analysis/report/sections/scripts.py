@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from analysis.read.run_table import runs_of
 from analysis.report.section import Column, RunLink, Section, Table, Value
 from analysis.report.sentences import say
 from analysis.study import Study
@@ -17,15 +16,13 @@ with LoopTelemetry(None, model, optimizer, steps=..., samples_per_step=...) as t
 
 def build(study: Study) -> Section | None:
     """None without such a run; communication benchmarks have a section of their own."""
-    scripts = [
-        run for run in runs_of(study.runs) if run.reported is not None and not run.folder.comm_bench.exists()
-    ]
+    scripts = [run for run in study.runs if run.reported is not None and not run.folder.comm_bench.exists()]
     if not scripts:
         return None
     figures = list(dict.fromkeys(name for run in scripts for name in run.reported or {}))[:_MOST_FIGURES]
     rows: list[list[Value]] = []
     for run in scripts:
-        name = run.folder.name if len(study.sweeps) == 1 else f"{run.folder.sweep}/{run.folder.name}"
+        name = run.name if len(study.sweeps) == 1 else f"{run.sweep}/{run.name}"
         used = run.usage
         spent = [sum(start.elapsed_s for start in used.starts), used.hours, used.unit] if used else [None] * 3
         reported = [(run.reported or {}).get(figure) for figure in figures]

@@ -44,7 +44,7 @@ def build(study: Study) -> Section | None:
     examined = [
         (curve, point, path, study.stragglers[path])
         for curve, point in all_points(study)
-        for path in (str(row["path"]) for row in study.runs_of(curve, point))
+        for path in (run.path for run in point.runs)
         if path in study.stragglers
     ]
     if not examined:
@@ -65,7 +65,7 @@ def answer(study: Study, curve: Curve, point: Point) -> str:
     or the reason why this is unknown; empty for one rank."""
     if point.world_size == 1:
         return ""
-    repeats = study.diagnoses(curve, point)
+    repeats = study.diagnoses(point)
     culprits = repeated_culprits(repeats)
     first = culprits[0] if culprits else None
     named = in_each_repeat(first, repeats) if first else []
@@ -73,7 +73,7 @@ def answer(study: Study, curve: Curve, point: Point) -> str:
     nodes = {culprit: nodes_of_moving_rank(culprit, repeats) for culprit in culprits}
     limits = [repeat.sensitivity for repeat in repeats if repeat.sensitivity]
     limit = max(limits, key=lambda limit: limit.share, default=None)
-    unknown = "" if repeats else _why_not_examined(study, curve, point)
+    unknown = "" if repeats else _why_not_examined(point)
     if len(limits) < len(repeats):
         unknown = "each step contains its waiting: compute_s, or comm_wait_s and comm_transfer_s, are needed"
     elif limit and np.isinf(limit.share):
@@ -111,16 +111,14 @@ def _elsewhere(study: Study, point: Point) -> list[str]:
     return [
         f"{culprits[0].name} at {point_name(study, curve, other)}"
         for curve, other in all_points(study)
-        if other is not point and (culprits := repeated_culprits(study.diagnoses(curve, other)))
+        if other is not point and (culprits := repeated_culprits(study.diagnoses(other)))
     ]
 
 
-def _why_not_examined(study: Study, curve: Curve, point: Point) -> str:
-    rows = study.runs_of(curve, point)
-    if all(row["strategy"] == "pipeline" for row in rows):
+def _why_not_examined(point: Point) -> str:
+    if all(each.strategy == "pipeline" for each in point.metrics):
         return "stages of a pipeline have different work"
-    paths = tuple(f"{row['path']}/attempts: " for row in rows)
-    lacking = [text.split(": ", 1)[1] for text in study.incomplete if text.startswith(paths)]
+    lacking = [text for run in point.runs for text in run.incomplete]
     return lacking[0] if lacking else "the ranks have no measured step in common"
 
 

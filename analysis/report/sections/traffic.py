@@ -26,8 +26,7 @@ def build(study: Study) -> Section | None:
     """None if no GPU reported traffic."""
     rows, rates = [], []
     for curve, point in all_points(study):
-        metrics = [study.metrics.get((curve.sweep, run)) for run in point.runs]
-        gpus = [each.gpu for each in metrics if each is not None and each.gpu is not None]
+        gpus = [each.gpu for each in point.metrics if each.gpu is not None]
         values = [over_repeats(point, [getattr(each, name) for each in gpus]) for name in _RATES]
         if any(values):
             rows.append((curve, point, values))

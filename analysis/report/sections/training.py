@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pandas as pd
-
 from analysis.read.run import Run
 from analysis.report.common import all_points, kept, point_name, step_figure
 from analysis.report.run_records import TrainingQuality, training_quality
@@ -21,14 +19,14 @@ _NAMED = 5
 
 def build(study: Study) -> Section | None:
     """None if no run has losses."""
-    rows = [row for curve in study.curves for row in training_quality(curve, study.included)]
+    rows = [row for curve in study.curves for row in training_quality(curve)]
     gains = [
         row.unigram_entropy_bits - row.bits_per_byte
         for row in rows
         if row.unigram_entropy_bits is not None and row.bits_per_byte is not None
     ]
     losses = sorted(row.train_loss for row in rows if row.train_loss is not None)
-    if study.included["emulated"].all():
+    if all(run.emulated for run in study.included):
         losses = []  # emulated models learn nothing
     ends = [f"{loss:.3f}" for loss in (*losses[:1], *losses[-1:])]
     figures = kept(_loss_figure(study), _accuracy_figure(study) or _norm_figure(study))
@@ -46,13 +44,14 @@ def build(study: Study) -> Section | None:
 
 def _skipped(study: Study) -> str:
     """Runs with skipped steps, most first."""
-    rows = study.included[study.included["skipped_steps"].fillna(0) > 0]
-    rows = rows.sort_values("skipped_steps", ascending=False, kind="stable")
+    found = [(run.metrics.skipped_steps, run, run.metrics.steps) for run in study.included if run.metrics]
+    found = sorted((each for each in found if each[0]), key=lambda each: -each[0])
     runs = [
-        f"{f'{row.sweep}/' if len(study.sweeps) > 1 else ''}{row.run} ({row.skipped_steps} of {row.steps})"
-        for row in rows.itertuples()
+        f"{f'{run.sweep}/' if len(study.sweeps) > 1 else ''}{run.name} ({skipped} of {steps})"
+        for skipped, run, steps in found
     ]
-    return say("skipped_steps", int(rows["skipped_steps"].sum()), runs[:_NAMED], max(0, len(runs) - _NAMED))
+    total = sum(skipped for skipped, *_ in found)
+    return say("skipped_steps", total, runs[:_NAMED], max(0, len(runs) - _NAMED))
 
 
 def _table(study: Study, rows: list[TrainingQuality]) -> Table:
@@ -71,9 +70,9 @@ def _table(study: Study, rows: list[TrainingQuality]) -> Table:
     values: list[list[Value]] = []
     for row in rows:
         at = points[row.curve, row.shape]
-        skipped = sum(run["skipped_steps"] for run in study.runs_of(*at) if pd.notna(run["skipped_steps"]))
+        skipped = sum(each.skipped_steps for each in at[1].metrics)
         means = [getattr(row, column.name) for column in columns[3:]]
-        values.append([point_name(study, *at), row.steps, int(skipped) or None, *means])
+        values.append([point_name(study, *at), row.steps, skipped or None, *means])
     return Table("training_quality", "Losses at the last validation; means over repeats.", columns, values)
 
 

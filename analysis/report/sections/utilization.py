@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from analysis.read.samples import Device, utilization_by_step
-from analysis.report.common import (
-    all_points,
-    kept,
-    over_repeats,
-    size_columns,
-    size_values,
-    sources,
-    step_figure,
-)
-from analysis.report.section import Column, Figure, Section, Table
+from analysis.report.common import all_points, kept, metric, point_table, step_figure
+from analysis.report.section import Column, Figure, Section
 from analysis.report.sentences import say
+from analysis.results.curves import Point
+from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from analysis.units import number, percent
 
@@ -22,46 +16,29 @@ ORDER = 120
 
 def build(study: Study) -> Section | None:
     """None if no run has samples."""
-    on_gpu = bool((study.utilization["device"] == "gpu").any())
-    rows, links, busy = [], [], []
-    for curve, point in all_points(study):
-        metrics = [found for run in point.runs if (found := study.metrics.get((curve.sweep, run)))]
-        gpus = [each.gpu for each in metrics if each.gpu is not None]
-        processes = [each.processes for each in metrics if each.processes is not None]
-        loads = [None if each.cpu_percent is None else each.cpu_percent / 100 for each in processes]
-        values = [
-            over_repeats(point, [each.utilization for each in gpus]),
-            over_repeats(point, [each.power_mean_w for each in gpus]),
-            over_repeats(point, [each.sm_clock_ratio_mean for each in gpus]),
-            over_repeats(point, [each.mfu for each in metrics]),
-            over_repeats(point, loads),
-        ]
-        if any(value is not None for value in values):
-            rows.append([*size_values(study, curve, point), *values])
-            links.append(sources(study, curve, point))
-            value = values[0 if on_gpu else -1]
-            busy += [] if value is None else [value.value]
-    figure = _figure(study, on_gpu=on_gpu)
-    if figure is None and not rows:
-        return None
-    ends = [percent(end(busy), 0) if on_gpu else number(end(busy)) for end in (min, max) if busy]
-    extent = " to ".join(dict.fromkeys(ends))
+    on_gpu = any(each.gpu for _, point in all_points(study) for each in point.metrics)
     columns = [
-        *size_columns(study),
-        Column("gpu_utilization", "GPU busy", "share", "utilization"),
-        Column("power_w", "power of a GPU", "W"),
-        Column("sm_clock_ratio", "clock of maximum", "share"),
-        Column("mfu", "MFU", "share", "mfu"),
-        Column("processors", "busy processors per rank", "number", "utilization"),
+        Column("gpu_utilization", "GPU busy", "share", "utilization", get=metric("gpu.utilization")),
+        Column("power_w", "power of a GPU", "W", get=metric("gpu.power_mean_w")),
+        Column("sm_clock_ratio", "clock of maximum", "share", get=metric("gpu.sm_clock_ratio_mean")),
+        Column("mfu", "MFU", "share", "mfu", get=metric("mfu")),
+        Column("processors", "busy processors per rank", "number", "utilization", get=_processors),
     ]
     caption = "Means over the ranks, the measured steps and the repeats."
-    return Section(
-        "utilization",
-        "Utilization",
-        say("utilization", on_gpu, extent) if busy else "",
-        tables=[Table("utilization", caption, columns, rows, links)] if rows else [],
-        figures=kept(figure),
-    )
+    tables = kept(point_table(study, "utilization", caption, columns))
+    figures = kept(_figure(study, on_gpu=on_gpu))
+    if not figures and not tables:
+        return None
+    busy = metric("gpu.utilization") if on_gpu else _processors
+    known = [value.value for _, point in all_points(study) if (value := busy(point))]
+    ends = [percent(end(known), 0) if on_gpu else number(end(known)) for end in (min, max) if known]
+    text = say("utilization", on_gpu, " to ".join(dict.fromkeys(ends))) if known else ""
+    return Section("utilization", "Utilization", text, tables=tables, figures=figures)
+
+
+def _processors(point: Point) -> Estimate | None:
+    percents = metric("processes.cpu_percent")(point)
+    return percents and percents.scaled(1 / 100)
 
 
 def _figure(study: Study, *, on_gpu: bool) -> Figure | None:

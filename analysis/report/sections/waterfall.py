@@ -94,9 +94,8 @@ def _table(study: Study, sizes: list[SizeWaterfall]) -> Table:
     ]
     rows: list[tuple[Curve, Point, list[Value]]] = []
     for each in sizes:
-        runs = study.runs_of(each.curve, each.point)
-        watts = mean_watts([study.metrics.get((row["sweep"], row["run"])) for row in runs])
-        factors = scales(each, STEPS, study.prices.price_of(runs[0]["device"]), watts)
+        metrics = each.point.metrics
+        factors = scales(each, STEPS, study.prices.price_of(metrics[0].device), mean_watts(metrics))
         lost_s = each.whole.actual_s - each.whole.ideal_s
         lines: list[tuple[str, Value, Value, float]] = [
             (NAMES[part.name], part.seconds, part.share, part.seconds.value) for part in each.parts.shown
@@ -114,8 +113,8 @@ def _peak_table(study: Study, sizes: list[SizeWaterfall]) -> list[Table]:
     """Parts from peak FLOP/s, where the FLOPs of the model and the peak of the device are known."""
     rows: list[tuple[Curve, Point, list[Value]]] = []
     for each in sizes:
-        point, first = each.point, study.metrics.get((each.curve.sweep, each.point.runs[0]))
-        if first is None or not first.model_flops_per_sample or not first.peak_flops:
+        point, first = each.point, each.point.metrics[0]
+        if not first.model_flops_per_sample or not first.peak_flops:
             continue
         peak_s = first.model_flops_per_sample * point.global_batch_size / (point.size * first.peak_flops)
         parts: list[list[Value]] = [
