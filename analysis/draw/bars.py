@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from matplotlib.figure import Figure
 
-from analysis.draw.points import has_interval
-from analysis.draw.style import COLOURS, WIDTH, Axis, LegendItem, figure_of, mark, panel, styled, text_width
+from analysis.draw.style import (
+    COLOURS,
+    WIDTH,
+    Axis,
+    LegendItem,
+    errors,
+    mark,
+    panel,
+    styled,
+    text_width,
+)
 from analysis.stats.estimates import Estimate
 
 _ROW = 27.0
@@ -38,10 +46,8 @@ class Row:
 
     @property
     def end(self) -> float:
-        ends = [
-            (each.start, each.end, (each.estimate and each.estimate.high) or 0.0) for each in self.segments
-        ]
-        return max(map(max, ends), default=0.0)
+        ends = [(each.end, each.start, each.estimate and each.estimate.high) for each in self.segments]
+        return max((end or 0.0 for of_segment in ends for end in of_segment), default=0.0)
 
 
 def stacked(parts: Sequence[tuple[float, str, str]]) -> list[Segment]:
@@ -60,24 +66,20 @@ def bars(rows: Sequence[Row], x: Axis, legend: Sequence[LegendItem] = (), *, emu
     names = [row.name if row.segments else "" for row in rows]
     left = min(max(52.0, *map(text_width, names)) + 8, WIDTH * 0.4)
     width = WIDTH - left - 14
-    for row in rows:
-        room = max(width - text_width(row.text) - 8, width / 2)
-        x = replace(x, high=max(x.high, row.end * width / room))
+    ends = [row.end * width / max(width - text_width(row.text) - 8, width / 2) for row in rows]
     y = Axis("", len(rows) - 0.5, -0.5, ticks=range(len(rows)), form=lambda at: names[round(at)])
-    axes = panel(_ROW * len(rows), x, y, legend, left=left, emulated=emulated)
+    whole = replace(x, high=max([x.high, *ends]))
+    figure, axes = panel(_ROW * len(rows), whole, y, legend, left=left, emulated=emulated)
     axes.grid(visible=False, axis="y")
     axes.grid(axis="x")
     axes.axvline(0, color=COLOURS["faint"], linewidth=1)
-    style: dict[str, Any] = {"height": 0.7, "edgecolor": COLOURS["bg"], "linewidth": 0.6}
     for at, row in enumerate(rows):
         for each in row.segments:
-            (bar,) = axes.barh(
-                at, each.end - each.start, left=each.start, color=COLOURS[each.colour], **style
-            )
+            style = {"color": COLOURS[each.colour], "edgecolor": COLOURS["bg"], "linewidth": 0.6}
+            (bar,) = axes.barh(at, each.end - each.start, 0.7, each.start, **style)
             mark(bar, each.title)
-            if each.estimate and has_interval(each.estimate):
-                ends = [each.estimate.low or 0.0, each.estimate.high or 0.0]
-                axes.plot(ends, [at, at], "|-", color=COLOURS["ink"], linewidth=1.5, markersize=8)
+            if each.estimate:
+                axes.errorbar(each.end, at, xerr=errors(each.estimate), fmt="none", ecolor=COLOURS["ink"])
         text, place = (row.text, (row.end, at)) if row.segments else (row.name, (x.low, at))
         axes.annotate(text, place, (5, 0), textcoords="offset points", va="center")
-    return figure_of(axes)
+    return figure

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from analysis.draw.style import COLOURS, Axis, figure_of, mark, panel, styled
+from analysis.draw.style import COLOURS, Axis, mark, panel, styled
 from analysis.stats.estimates import Floats
 
 _BINS = 48
@@ -30,7 +30,7 @@ class Distribution(NamedTuple):
 @styled
 def histograms(rows: Sequence[Distribution], x: Axis, *, emulated: bool) -> Figure:
     """A histogram for each row; the last bar also counts values beyond the axis."""
-    axes = panel(_ROW * len(rows), x, Axis("", len(rows), 0, ticks=()), left=8.0, emulated=emulated)
+    figure, axes = panel(_ROW * len(rows), x, Axis("", len(rows), 0, ticks=()), left=8.0, emulated=emulated)
     axes.grid(visible=False)
     edges = np.linspace(x.low, x.high, _BINS + 1)
     ends = axes.get_yaxis_transform()
@@ -42,4 +42,4 @@ def histograms(rows: Sequence[Distribution], x: Axis, *, emulated: bool) -> Figu
         axes.axhline(at + 1, color=COLOURS["faint"], linewidth=1)
         axes.text(0, at + 0.28, row.name, transform=ends, weight="bold")
         axes.text(1, at + 0.28, row.text, transform=ends, ha="right", color=COLOURS["faint"])
-    return figure_of(axes)
+    return figure

@@ -10,7 +10,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from numpy.typing import NDArray
 
-from analysis.draw.style import COLOURS, Axis, LegendItem, figure_of, mark, panel, styled, text_width
+from analysis.draw.style import COLOURS, Axis, LegendItem, mark, panel, styled, text_width
 from analysis.stats.estimates import Floats
 
 _LEVELS = 9
@@ -41,7 +41,7 @@ def heat_map(
     thickness = max(6.0, min(18.0, 420.0 / len(rows)))
     legend = [LegendItem(f"{strongest[1]} or more", "heat")]
     left = max(map(text_width, rows)) + 14
-    axes = panel(thickness * len(rows), x, y, legend, left=left, emulated=emulated)
+    figure, axes = panel(thickness * len(rows), x, y, legend, left=left, emulated=emulated)
     axes.grid(visible=False)
     with np.errstate(invalid="ignore"):  # NaN has no level
         levels = np.clip(np.floor(values / strongest[0] * _LEVELS), 0, _LEVELS - 1)
@@ -52,7 +52,7 @@ def heat_map(
         axes.add_patch(cells)
     for at, title in enumerate(titles):
         mark(axes.axhspan(at - 0.5, at + 0.5, color=COLOURS["bg"], alpha=0), title)
-    return figure_of(axes)
+    return figure
 
 
 def _cells(chosen: NDArray[np.bool_], edges: Floats) -> Path:

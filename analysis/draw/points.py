@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.transforms import ScaledTranslation
 
 from analysis.draw.style import (
     COLOURS,
     MARKERS,
     Axis,
     LegendItem,
+    Linestyle,
     curve_colour,
-    figure_of,
-    linestyle,
+    errors,
     mark,
     panel,
     styled,
@@ -24,6 +25,8 @@ from analysis.stats.estimates import Estimate, Floats
 
 HEIGHT = 220.0
 """Of the plot, without the margins."""
+_BESIDE = 5 / 72
+"""Inches between the points of two curves at one place."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Line:
     colour: str
     title: str
     key: str
-    dashes: Sequence[float] = ()
+    line: Linestyle = "-"
     rings: bool = False
     """Rings in place of a line."""
 
@@ -63,7 +66,14 @@ class Guide:
     xs: tuple[float, float]
     ys: tuple[float, float]
     label: str = "ideal"
-    dashes: tuple[float, float] = (6, 4)
+    line: Linestyle = "--"
+
+
+def extent(estimates: Sequence[Estimate]) -> tuple[float, float]:
+    """The range of estimates, with their intervals as far as these do not dwarf them."""
+    low, high = min(each.value for each in estimates), max(each.value for each in estimates)
+    lows, highs = ([end for each in estimates if (end := getattr(each, name))] for name in ("low", "high"))
+    return max(low / 2, min([low, *lows])), min(1.5 * high, max([high, *highs]))
 
 
 @styled
@@ -76,69 +86,46 @@ def points(
     band: tuple[float, float] | None = None,
     emulated: bool,
 ) -> Figure:
-    """Points of each curve; a point without an interval is hollow, and an interval that
-    leaves the vertical axis ends in an arrow.
+    """Points of each curve with their intervals; a point without one is hollow, and those of several curves
+    stand beside each other.
 
     Args:
         band: range of the vertical axis with a pale ground.
     """
-    several = len(curves) > 1
     legend = [LegendItem(each.label, curve_colour(at), key=each.label) for at, each in enumerate(curves)]
-    ideal = [LegendItem(*each) for each in dict.fromkeys((g.label, "faint", True, g.dashes) for g in guides)]
-    shown = (legend if several else []) + [item for item in ideal if item.label]
-    axes = panel(HEIGHT, x, y, shown, emulated=emulated)
+    ideal = {guide.label: LegendItem(guide.label, "faint", guide.line) for guide in guides}
+    figure, axes = panel(
+        HEIGHT, x, y, [*(legend if len(curves) > 1 else []), *ideal.values()], emulated=emulated
+    )
     if band:
         axes.axhspan(*band, color=COLOURS["faint"], alpha=0.18, linewidth=0)
     for guide in guides:
-        dashes = [length / 1.2 for length in guide.dashes]
-        axes.plot(guide.xs, guide.ys, color=COLOURS["faint"], linewidth=1.2, dashes=dashes)
-    for at, each in enumerate(curves):
-        _curve(axes, each, COLOURS[curve_colour(at)], MARKERS[at % len(MARKERS)])
-    return figure_of(axes)
+        axes.plot(guide.xs, guide.ys, color=COLOURS["faint"], linewidth=1.2, linestyle=guide.line)
+    for at, curve in enumerate(curves):
+        colour, marker = COLOURS[curve_colour(at)], MARKERS[at % len(MARKERS)]
+        beside = ScaledTranslation(_BESIDE * (at - (len(curves) - 1) / 2), 0, figure.dpi_scale_trans)
+        place: dict[str, Any] = {"color": colour, "transform": axes.transData + beside}
+        if curve.joined:
+            (line,) = axes.plot(curve.xs, [each.value for each in curve.estimates], alpha=0.4, **place)
+            mark(line, key=curve.label)
+        for index, (one, estimate) in enumerate(zip(curve.xs, curve.estimates, strict=True)):
+            bar = errors(estimate)
+            place |= {"mfc": colour if bar else COLOURS["bg"], "alpha": 0.4 if index in curve.pale else None}
+            point, _, _ = axes.errorbar(one, estimate.value, bar, fmt=marker, markersize=7, **place)
+            mark(point, curve.titles[index], curve.label)
+            if curve.texts:
+                at_point, above = (one, estimate.value), (0, 7)
+                axes.annotate(curve.texts[index], at_point, above, textcoords="offset points", ha="center")
+    return figure
 
 
 @styled
 def lines(runs: Sequence[Line], x: Axis, y: Axis, legend: Sequence[LegendItem], *, emulated: bool) -> Figure:
     """A line for each run."""
-    axes = panel(HEIGHT, x, y, legend, emulated=emulated)
-    for each in runs:
-        colour = COLOURS[each.colour]
-        if each.rings:
-            (artist,) = axes.plot(each.xs, each.ys, "o", color=colour, mfc=COLOURS["bg"], markersize=6)
-        else:
-            style = {"linewidth": 1.3, "linestyle": linestyle(each.dashes)}
-            (artist,) = axes.plot(each.xs, each.ys, color=colour, **style)
-        mark(artist, each.title, each.key)
-    return figure_of(axes)
-
-
-def has_interval(estimate: Estimate) -> bool:
-    return estimate.low is not None and estimate.high is not None
-
-
-def _curve(axes: Axes, curve: Points, colour: str, marker: str) -> None:
-    values = [each.value for each in curve.estimates]
-    if curve.joined:
-        (line,) = axes.plot(curve.xs, values, color=colour, alpha=0.4)
-        mark(line, key=curve.label)
-    for at, (x, estimate, title) in enumerate(zip(curve.xs, curve.estimates, curve.titles, strict=True)):
-        alpha = 0.4 if at in curve.pale else None
-        known = has_interval(estimate)
-        if known:
-            _interval(axes, x, estimate, colour, alpha)
-        fill = colour if known else COLOURS["bg"]
-        (point,) = axes.plot(x, estimate.value, marker, color=colour, mfc=fill, markersize=7, alpha=alpha)
-        mark(point, title, curve.label)
-        if curve.texts:
-            axes.annotate(
-                curve.texts[at], (x, estimate.value), (0, 7), textcoords="offset points", ha="center"
-            )
-
-
-def _interval(axes: Axes, x: float, estimate: Estimate, colour: str, alpha: float | None) -> None:
-    bottom, top = axes.get_ylim()
-    low, high = estimate.low or bottom, estimate.high or top
-    axes.plot([x, x], [max(low, bottom), min(high, top)], color=colour, alpha=alpha)
-    for end, limit, beyond, arrow in ((low, bottom, low < bottom, "v"), (high, top, high > top, "^")):
-        cap = arrow if beyond else "_"
-        axes.plot(x, limit if beyond else end, cap, color=colour, markersize=8, alpha=alpha, clip_on=False)
+    figure, axes = panel(HEIGHT, x, y, legend, emulated=emulated)
+    for run in runs:
+        rings = {"marker": "o", "linestyle": "", "mfc": COLOURS["bg"], "markersize": 6}
+        style = rings if run.rings else {"linewidth": 1.3, "linestyle": run.line}
+        (artist,) = axes.plot(run.xs, run.ys, color=COLOURS[run.colour], **style)
+        mark(artist, run.title, run.key)
+    return figure

@@ -6,26 +6,23 @@ global state and need no display.
 
 from __future__ import annotations
 
-import functools
 import io
-import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal
 
 import matplotlib
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
-from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
-from matplotlib.transforms import Affine2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-P = ParamSpec("P")
-R = TypeVar("R")
+from analysis.stats.estimates import Estimate
 
 WIDTH = 480.0
 """Of every figure, so that all texts have one size."""
@@ -34,6 +31,7 @@ PNG_DPI = 172
 _TEXT = 12.5
 _CHARACTER = 8.2
 """Mean width of a character."""
+_MOST_TICKS = 12
 _LINE = 19.0
 """Height of a row of the legend."""
 
@@ -63,8 +61,11 @@ PHASE_NAMES = {
     "other_s": "other",
 }
 MARKERS = ("o", "s", "D", "^", "v", "P", "X")
-DASHES = ((), (6, 4), (2, 3), (10, 3, 2, 3), (14, 4), (6, 3, 2, 3, 2, 3), (4, 2), (10, 3, 10, 3, 2, 3))
-"""Lengths of dashes and gaps of lines of one colour, which differ in size; none for an unbroken line."""
+Linestyle = Literal["-", "--", ":", "-."] | tuple[float, Sequence[float]]
+DASHES: tuple[Linestyle, ...] = (
+    "-", "--", ":", "-.", (0, (8, 2)), (0, (4, 2, 1, 2, 1, 2)), (0, (2, 1)), (0, (8, 2, 1, 2, 1, 2)),
+)  # fmt: skip
+"""Of lines of one colour, which differ in size."""
 
 STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
@@ -87,6 +88,18 @@ STYLE: dict[Any, Any] = {
     "ytick.labelsize": 12,
     "ytick.major.size": 0,
     "lines.linewidth": 2,
+    "errorbar.capsize": 4,
+    "axes.titlesize": _TEXT,
+    "axes.titlepad": 8,
+    "legend.loc": "upper left",
+    "legend.frameon": False,
+    "legend.fontsize": _TEXT,
+    "legend.borderpad": 0.2,
+    "legend.borderaxespad": 0,
+    "legend.handlelength": 1.8,
+    "legend.handletextpad": 0.5,
+    "legend.columnspacing": 1,
+    "legend.labelspacing": 0.4,
     "svg.fonttype": "none",
 }
 
@@ -107,12 +120,12 @@ class Axis:
 
 
 def size_axis(label: str, sizes: Iterable[float]) -> Axis:
-    """Ticks at each size; logarithmic if the largest is more than 8 times the smallest."""
+    """Ticks at sizes, of many at some; logarithmic if the largest is more than 8 times the smallest."""
     ticks = sorted({float(size) for size in sizes})
     low, high = ticks[0], ticks[-1]
     log, pad = high > 8 * low, 0.06 * (high - low) or 0.3 * low
     ends = (low / 1.15, high * 1.15) if log else (low - pad, high + pad)
-    return Axis(label, *ends, log, ticks, "{:,.0f}".format)
+    return Axis(label, *ends, log, ticks[:: -(-len(ticks) // _MOST_TICKS)], "{:,.0f}".format)
 
 
 def value_axis(
@@ -131,9 +144,8 @@ class LegendItem:
 
     label: str
     colour: str
-    line: bool = False
+    line: Linestyle | None = None
     """A line in place of a box."""
-    dashes: Sequence[float] = ()
     key: str | None = None
     """Key of the marks that the entry highlights."""
 
@@ -148,16 +160,8 @@ def size_colour(index: int, sizes: int) -> str:
     return f"q{round(index * (SIZES - 1) / max(sizes - 1, 1))}"
 
 
-def styled(function: Callable[P, R]) -> Callable[P, R]:
-    """Run a function with the style of all figures."""
-
-    @functools.wraps(function)
-    def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        with matplotlib.rc_context(STYLE):
-            return function(*args, **kwargs)
-
-    return run
-
+styled = matplotlib.rc_context(STYLE)
+"""Decorator of functions that draw."""
 
 MARK = "\N{INVISIBLE SEPARATOR}"
 
@@ -169,50 +173,43 @@ def mark(artist: Artist, title: str = "", key: str | None = None) -> None:
 
 def panel(
     height: float, x: Axis, y: Axis, legend: Sequence[LegendItem] = (), *, left: float = 58.0, emulated: bool
-) -> Axes:
-    """Axes of `height` in a new figure; legend and label of the vertical axis stand above them."""
-    rows = _legend_rows(legend, WIDTH - (80.0 if emulated else 0.0))
-    head = max(_LINE * len(rows), _LINE * emulated) + (27.0 if y.label else 6.0)
+) -> tuple[Figure, Axes]:
+    """A figure with axes of `height`; legend and label of the vertical axis stand above them."""
+    columns = max(1, int(WIDTH // max([text_width(item.label) + 40 for item in legend], default=WIDTH)))
+    head = _LINE * -(-len(legend) // columns) + (27.0 if y.label or emulated else 6.0)
     foot = 42.0 if x.label else 24.0
     whole = head + height + foot
     figure = Figure((WIDTH / 72, whole / 72))
-    box = (left / WIDTH, foot / whole, 1 - (left + 14.0) / WIDTH, height / whole)
-    axes = figure.add_axes(box)
-    _set(axes, "x", x)
-    _set(axes, "y", y)
-    axes.set_xlabel(x.label)
-    points = Affine2D().scale(1 / 72) + figure.dpi_scale_trans
-    figure.text(2, whole - head + 12, y.label, color=COLOURS["faint"], transform=points)
-    for index, row in enumerate(rows):
-        at_y = whole - 13 - _LINE * index
-        for at, item in row:
-            colour = COLOURS[item.colour]
-            swatch: Artist
-            if item.line:
-                ends = [at, at + 28], [at_y + 4] * 2
-                swatch = Line2D(*ends, color=colour, linestyle=linestyle(item.dashes))
-            else:
-                swatch = Rectangle((at, at_y - 1), 12, 11, color=colour)
-            swatch.set_transform(points)
-            mark(figure.add_artist(swatch), key=item.key)
-            label = figure.text(at + (34 if item.line else 18), at_y, item.label, transform=points)
-            mark(label, key=item.key)
-    if emulated:
-        place: dict[str, Any] = {"transform": points, "ha": "right", "weight": "bold"}
-        figure.text(WIDTH - 2, whole - 13, "emulated", color=COLOURS["emu"], **place)
-    return axes
+    axes = figure.add_axes((left / WIDTH, foot / whole, 1 - (left + 14.0) / WIDTH, height / whole))
+    axes.set(xlim=(x.low, x.high), ylim=(y.low, y.high), xlabel=x.label)
+    for axis, domain in ((axes.xaxis, x), (axes.yaxis, y)):
+        if domain.log:
+            base = 2 if domain.high <= 2**10 * domain.low else 10
+            (axes.set_xscale if domain is x else axes.set_yscale)("log", base=base)
+        if domain.ticks is not None:
+            axis.set_major_locator(FixedLocator(domain.ticks))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(FuncFormatter(partial(_tick, domain.form)))
+    axes.set_title(y.label, loc="left", color=COLOURS["faint"])
+    axes.set_title("emulated" if emulated else "", loc="right", color=COLOURS["emu"], weight="bold")
+    handles = [
+        Patch(color=COLOURS[item.colour])
+        if item.line is None
+        else Line2D([], [], color=COLOURS[item.colour], linestyle=item.line)
+        for item in legend
+    ]
+    entries = figure.legend(handles, [item.label for item in legend], ncols=columns)
+    for item, *artists in zip(legend, entries.legend_handles, entries.get_texts(), strict=True):
+        for artist in filter(None, artists):
+            mark(artist, key=item.key)
+    return figure, axes
 
 
-def figure_of(axes: Axes) -> Figure:
-    """The figure that has these axes."""
-    figure = axes.figure
-    assert isinstance(figure, Figure)
-    return figure
-
-
-def linestyle(dashes: Sequence[float]) -> Any:
-    """Dashes in points, as matplotlib wants them for lines of the common width."""
-    return (0, tuple(length / 2 for length in dashes)) if dashes else "-"
+def errors(estimate: Estimate) -> list[list[float]] | None:
+    """Lengths of an error bar below and above the value; None without an interval."""
+    if estimate.low is None or estimate.high is None:
+        return None
+    return [[max(0.0, estimate.value - estimate.low)], [max(0.0, estimate.high - estimate.value)]]
 
 
 def text_width(text: str) -> float:
@@ -228,43 +225,5 @@ def png(figure: Figure) -> bytes:
     return image.getvalue()
 
 
-def _set(axes: Axes, name: Literal["x", "y"], domain: Axis) -> None:
-    """Domain, scale and ticks of one axis."""
-    axis = axes.xaxis if name == "x" else axes.yaxis
-    axes.set(**{f"{name}lim": (domain.low, domain.high)})
-    if domain.log:
-        base = 2 if domain.high <= 2**10 * domain.low else 10
-        getattr(axes, f"set_{name}scale")("log", base=base)
-        axis.set_major_locator(LogLocator(base=base, numticks=7))
-    if domain.ticks is not None:
-        axis.set_major_locator(FixedLocator(_apart(domain) if name == "x" else domain.ticks))
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(lambda value, _: domain.form(value))
-
-
-def _apart(domain: Axis) -> list[float]:
-    """Ticks without those whose texts would touch the one before."""
-    kept: list[float] = []
-    end = -math.inf
-    scale = math.log if domain.log else float
-    for tick in domain.ticks or ():
-        share = (scale(tick) - scale(domain.low)) / (scale(domain.high) - scale(domain.low))
-        half = text_width(domain.form(tick)) / 2
-        if share * WIDTH - half > end:
-            kept.append(tick)
-            end = share * WIDTH + half
-    return kept
-
-
-def _legend_rows(legend: Sequence[LegendItem], width: float) -> list[list[tuple[float, LegendItem]]]:
-    """Entries with the position of each, in as many rows as they need."""
-    rows: list[list[tuple[float, LegendItem]]] = []
-    at = 0.0
-    for item in legend:
-        needed = (34 if item.line else 18) + text_width(item.label) + 12
-        if not rows or at + needed > width:
-            rows.append([])
-            at = 2.0
-        rows[-1].append((at, item))
-        at += needed
-    return rows
+def _tick(form: Callable[[float], str], value: float, _: Any) -> str:
+    return form(value)

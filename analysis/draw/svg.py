@@ -25,15 +25,13 @@ _CONTROL = dict.fromkeys((*range(9), *range(11, 32)))
 
 
 def inline(figure: Figure, name: str, title: str, description: str) -> str:
-    """The `<svg>` of a figure; `name` is unique in the page, and screen readers read the texts."""
+    """The `<svg>` of a figure; `name` is unique in the page. Screen readers read the texts."""
     text = io.StringIO()
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):  # ids differ between figures
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
     root = ElementTree.fromstring(text.getvalue().translate(_CONTROL))
     svg = Element("svg", {"viewBox": root.attrib["viewBox"], "role": "img"})
-    svg.set("aria-labelledby", f"{name}-title {name}-desc")
-    for tag, content in (("title", title), ("desc", description)):
-        ElementTree.SubElement(svg, tag, id=f"{name}-{tag}").text = content
+    svg.set("aria-label", f"{title}. {description}".translate(_CONTROL))
     for group in (child for child in root if child.tag.endswith("}g")):
         svg.append(group)
         for element in list(group.iter()):

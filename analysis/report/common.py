@@ -10,7 +10,7 @@ import numpy as np
 
 from analysis.draw.bars import Row, bars, stacked
 from analysis.draw.points import Line, Points, lines, points
-from analysis.draw.style import DASHES, Axis, LegendItem, curve_colour, size_colour, value_axis
+from analysis.draw.style import DASHES, Axis, LegendItem, Linestyle, curve_colour, size_colour, value_axis
 from analysis.read.run import Run
 from analysis.report.section import Column, Figure, RunLink, Table, Value
 from analysis.results.curves import Curve, Point
@@ -233,7 +233,7 @@ def step_figure(
     drawn = []
     for curve, point, colour, run, rows in runs[:_MOST_LINES]:
         label = f"{run.name}, {point_name(study, curve, point)}"
-        of_size, key = dashes[curve.name(point)] if several else (), f"{curve.sweep}/{run.name}"
+        of_size, key = dashes[curve.name(point)] if several else "-", f"{curve.sweep}/{run.name}"
         for ringed in (False, True):
             part = np.array([row[:2] for row in rows if rings(row) == ringed], float).reshape(-1, 2)
             if len(part):
@@ -247,8 +247,8 @@ def step_figure(
     every, value = np.concatenate([line.ys for line in drawn]), columns[1]
     low, high = float(np.nanmin(every)), float(np.nanmax(every))
     names = {curve.label if several else curve.name(point): colour for curve, point, colour, *_ in runs}
-    legend = [LegendItem(label, colour, True, key=label) for label, colour in names.items()]
-    legend += [LegendItem(label, "ink", True, pattern) for label, pattern in dashes.items() if several]
+    legend = [LegendItem(label, colour, "-", label) for label, colour in names.items()]
+    legend += [LegendItem(label, "ink", pattern) for label, pattern in dashes.items() if several]
     form = partial(percent, digits=0) if value.unit == "share" else "{:,.6g}".format
     x = Axis("optimizer step", 0.0, max(line.xs[-1] for line in drawn))
     y = value_axis(value.heading, low, high, log=log, form=form)
@@ -268,7 +268,7 @@ def run_table(name: str, caption: str, columns: Sequence[Column], runs: Iterable
     return Table(name, caption, [*names, *columns], rows)
 
 
-def _dashes_by_size(study: Study) -> dict[str, tuple[int, ...]]:
+def _dashes_by_size(study: Study) -> dict[str, Linestyle]:
     """Dashes by name of each size, smallest first; the smallest has none."""
     sizes = sorted((point.size, curve.name(point)) for curve, point in all_points(study))
     names = dict.fromkeys(name for _, name in sizes)

@@ -57,7 +57,12 @@ def test_lines_of_several_configurations_have_a_colour_and_dashes_that_the_legen
     drawn = section.figures[0].drawn
     styles = [(line.get_color(), line.is_dashed()) for line in drawn.axes[0].lines]
     assert len(set(styles)) == len(styles) == 4
-    assert {text.get_text() for text in drawn.texts} >= {"1 rank", "4 ranks", "lr 0.001", "lr 0.002"}
+    assert {text.get_text() for text in drawn.legends[0].get_texts()} == {
+        "1 rank",
+        "4 ranks",
+        "lr 0.001",
+        "lr 0.002",
+    }
     alone = replace(study, recorded_curves=study.curves[:1])
     section = utilization.build(alone)
     assert section is not None

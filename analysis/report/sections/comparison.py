@@ -35,7 +35,6 @@ def build(study: Study) -> Section | None:
         "Comparison",
         study,
         compared,
-        other=other,
         sides=lambda each: (
             _side(each.curve.label, study, here),
             _side(each.base_curve.label, other, there),

@@ -271,7 +271,7 @@ def _points(curve: Curve, values: Sequence[tuple[Point, Estimate]]) -> list[Poin
 def _full_nodes(curves: Sequence[Curve], y: Axis) -> list[Guide]:
     """A vertical line where the first node is full."""
     sizes = sorted({curve.node_size for curve in curves if curve.node_size})
-    return [Guide((size, size), (y.low, y.high), "first node full", (1.5, 4)) for size in sizes]
+    return [Guide((size, size), (y.low, y.high), "first node full", ":") for size in sizes]
 
 
 def _size_axis(curves: Sequence[Curve]) -> Axis:
