@@ -1,6 +1,6 @@
 """Caveats: what limits the numbers of a study, each found once, with the statements that it forbids.
 
-A row of `_ROWS` scores runs, a test of `_OF_CURVE` compares the sizes of a curve. The macro `caveat` of
+A row of `_ROWS` scores runs; `_of_curve` compares the sizes of a curve. The macro `caveat` of
 `analysis/report/templates/sentences.j2` has the words of each kind.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -79,26 +79,20 @@ def find(study: Study) -> tuple[Caveat, ...]:
     """Caveats of a study, the gravest first; none without a finished run."""
     if not study.included:
         return ()
-    found = [*_of_runs(study), *_one_machine(study), *_overlaps(study), *_records(study), *_left_out(study)]
-    found += _repeats(study)
-    for curve in study.curves:
-        sizes = _Sizes(study, curve)
-        found += [*_of_sizes(sizes), *_of_curve(sizes)]
+    found = [*_of_runs(study), *_overlaps(study), *_left_out(study), *_repeats(study)]
+    found += [caveat for curve in study.curves for caveat in _of_curve(study, curve)]
     return tuple(sorted(found, key=lambda caveat: -caveat.gravity))
-
-
-Score = float | bool | None
 
 
 class _Row(NamedTuple):
     """A caveat on the runs with a score above 0; the run with the highest score is its example."""
 
     kind: str
-    score: Callable[[Run, Metrics], Score]
+    score: Callable[[Run, Metrics], float | None]
     gravity: Gravity = Gravity.WARNING
     warns_from: float = math.inf
     """Highest score from which a note becomes a warning."""
-    forbids: tuple[Subject, ...] = ()
+    forbids: Subject | None = None
 
 
 def _above(value: float | None, bound: float) -> float:
@@ -112,44 +106,36 @@ def _late_share(metrics: Metrics) -> float:
 _ROWS = (
     _Row("emulated", lambda run, of: of.emulated, Gravity.GRAVE),
     _Row("ingested", lambda run, of: run.ingested is not None),
-    _Row(
-        "shared processors", lambda run, of: of.oversubscribed * of.world_size, forbids=("transfer advice",)
-    ),
-    _Row("other load", lambda run, of: _above(run.busy_share, OTHER_LOAD), forbids=("transfer advice",)),
+    _Row("shared processors", lambda run, of: of.oversubscribed * of.world_size, forbids="transfer advice"),
+    _Row("other load", lambda run, of: _above(run.busy_share, OTHER_LOAD), forbids="transfer advice"),
     _Row("late emulation", lambda run, of: _above(_late_share(of), LATE_SHARE)),
     _Row("pre-flight", lambda run, of: run.preflight.get("preflight") == "warned"),
+    _Row("unreadable records", lambda run, of: len(run.problems), forbids="nobody is slow"),
+    _Row("missing records", lambda run, of: len(run.incomplete), forbids="nobody is slow"),
     _Row("skipped updates", lambda run, of: of.skipped_steps / of.steps, Gravity.NOTE, SKIPPED_SHARE),
     _Row("no pre-flight", lambda run, of: run.preflight.get("preflight") == "skipped", Gravity.NOTE),
     _Row("remark", lambda run, of: bool(run.note), Gravity.NOTE),
     _Row("CPU", lambda run, of: of.device == "cpu" and not of.emulated, Gravity.NOTE),
+    _Row("one machine", lambda run, of: _above(of.nodes * bool(machine_of(run.attempts)), 1), Gravity.NOTE),
 )
 
 
 def _of_runs(study: Study) -> Iterator[Caveat]:
-    untested = {
-        path for path, each in study.statistics.items() if each.stationarity.verdict == "too few steps"
-    }
-    few = _Row(
-        "few steps", lambda run, of: (run.path in untested) / of.measured_steps, Gravity.NOTE, 1 / FEW_STEPS
-    )
-    for row in (*_ROWS, few):
-        scores = [(float(row.score(run, run.metrics) or 0.0), run) for run in study.included if run.metrics]
+    def untested(run: Run, metrics: Metrics) -> float:
+        known = study.statistics.get(run.path)
+        return (
+            known is not None and known.stationarity.verdict == "too few steps" and 1 / metrics.measured_steps
+        )
+
+    for row in (*_ROWS, _Row("few steps", untested, Gravity.NOTE, 1 / FEW_STEPS)):
+        scores = [(row.score(run, run.metrics) or 0.0, run) for run in study.included if run.metrics]
         found = [(score, run) for score, run in scores if score > 0]
-        if not found:
-            continue
-        highest, example = max(found, key=lambda each: each[0])
-        numbers = {"count": len(found), "total": len(scores), "example": example, "highest": highest}
-        gravity = Gravity.WARNING if highest >= row.warns_from else row.gravity
-        yield Caveat(row.kind, gravity, _paths(run for _, run in found), numbers, frozenset(row.forbids))
-
-
-def _one_machine(study: Study) -> Iterator[Caveat]:
-    several = [run for run in study.included if run.metrics and run.metrics.nodes > 1]
-    if any(machine_of(run.attempts) for run in several):
-        shown = [run.metrics for run in several if run.metrics]
-        nodes = max(each.nodes for each in shown)
-        numbers = {"nodes": nodes, "processors": max(each.cpu_count or 0 for each in shown)}
-        yield Caveat("one machine", Gravity.NOTE, _paths(several), numbers)
+        if found:
+            highest, example = max(found, key=lambda each: each[0])
+            numbers = {"count": len(found), "total": len(scores), "example": example, "highest": highest}
+            gravity = Gravity.WARNING if highest >= row.warns_from else row.gravity
+            forbids = frozenset({row.forbids} if row.forbids else ())
+            yield Caveat(row.kind, gravity, _paths(run for _, run in found), numbers, forbids)
 
 
 def _overlaps(study: Study) -> Iterator[Caveat]:
@@ -158,39 +144,23 @@ def _overlaps(study: Study) -> Iterator[Caveat]:
     if not overlaps:
         return
     paths = frozenset(str(path) for overlap in overlaps for path in overlap.runs)
-    nodes = {shared: set[int]() for shared in (True, False)}
-    for run in study.included:
-        nodes[run.path in paths].add(run.metrics.nodes if run.metrics else 0)
-    pairs = [[point.paths for point in _Sizes(study, curve).pair] for curve in study.curves]
-    unlike = [runs for pair in pairs if len({paths.isdisjoint(runs) for runs in pair}) > 1 for runs in pair]
+    shared, alone = (
+        {run.metrics.nodes for run in study.included if run.metrics and (run.path in paths) is beside}
+        for beside in (True, False)
+    )
+    unlike: frozenset[str] = frozenset()
+    for base, point in filter(None, map(compared_sizes, study.curves)):
+        if paths.isdisjoint(base.paths) != paths.isdisjoint(point.paths):
+            unlike |= base.paths | point.paths
     numbers = {
         "longest": overlaps[0],
         "pairs": len(overlaps),
-        "shared": sorted(nodes[True]),
-        "alone": sorted(nodes[False] - nodes[True]),
+        "shared": sorted(shared),
+        "alone": sorted(alone - shared),
         "same_gpu": any(overlap.gpus == "same" for overlap in overlaps),
     }
-    forbids: set[Subject] = {"transfer advice"}
-    if unlike:
-        forbids |= _NO_RATIO
-        paths = paths.union(*unlike)
-    gravity = Gravity.GRAVE if unlike else Gravity.WARNING
-    yield Caveat("overlaps", gravity, paths, numbers, frozenset(forbids))
-
-
-def _records(study: Study) -> Iterator[Caveat]:
-    """Step records that cannot be read, or that a rank lacks."""
-    for kind, lines in (
-        ("unreadable records", lambda run: run.problems),
-        ("missing records", lambda run: [f"{run.path}/attempts: {text}" for text in run.incomplete]),
-    ):
-        found = [(run, lines(run)) for run in study.included if lines(run)]
-        if found:
-            run, texts = found[0]
-            first = texts[0].removeprefix(f"{run.folder.path.parents[1]}/")
-            numbers = {"count": sum(len(texts) for _, texts in found), "first": first}
-            runs = _paths(run for run, _ in found)
-            yield Caveat(kind, Gravity.WARNING, runs, numbers, frozenset({"nobody is slow"}))
+    forbids: frozenset[Subject] = frozenset[Subject](("transfer advice",)).union(_NO_RATIO if unlike else ())
+    yield Caveat("overlaps", Gravity.GRAVE if unlike else Gravity.WARNING, paths | unlike, numbers, forbids)
 
 
 def _left_out(study: Study) -> Iterator[Caveat]:
@@ -199,20 +169,20 @@ def _left_out(study: Study) -> Iterator[Caveat]:
         left = [run for run in runs if not run.included]
         finished = [run for run in left if run.state == "done"]
         if left:
-            numbers = {
-                "count": len(left),
-                "finished": len(finished),
-                "total": len(runs),
-                "example": (finished or left)[0],
-            }
+            numbers = {"count": len(left), "finished": len(finished), "total": len(runs)}
             doubtful = any(run.state in ("done", "failed") for run in left)
-            yield Caveat("left out", Gravity.WARNING if doubtful else Gravity.NOTE, _paths(left), numbers)
+            gravity = Gravity.WARNING if doubtful else Gravity.NOTE
+            yield Caveat("left out", gravity, _paths(left), {**numbers, "example": (finished or left)[0]})
 
 
 def _repeats(study: Study) -> Iterator[Caveat]:
     """Sizes with one repeat, and with two."""
     points = [point for curve in study.curves for point in curve.points]
-    for repeats, kind, gravity in ((1, "one repeat", Gravity.WARNING), (2, "two repeats", Gravity.NOTE)):
+    once: frozenset[Subject] = frozenset({"cost ranking"})
+    for repeats, kind, gravity, forbids in (
+        (1, "one repeat", Gravity.WARNING, once),
+        (2, "two repeats", Gravity.NOTE, frozenset[Subject]()),
+    ):
         runs = [run for point in points if len(point.runs) == repeats for run in point.runs]
         if runs:
             known = (study.statistics.get(run.path) for run in runs)
@@ -222,7 +192,6 @@ def _repeats(study: Study) -> Iterator[Caveat]:
                 "measured": any(run.ingested is None for run in runs),
                 "within": max((each.within_run or 0.0 for each in known if each), default=0.0),
             }
-            forbids: frozenset[Subject] = frozenset({"cost ranking"} if repeats == 1 else ())
             yield Caveat(kind, gravity, _paths(runs), numbers, forbids)
 
 
@@ -230,47 +199,83 @@ def _paths(runs: Iterable[Run]) -> frozenset[str]:
     return frozenset(run.path for run in runs)
 
 
-def compared_point(curve: Curve) -> Point | None:
-    """The size that the headline compares with the base: the largest, or the smallest if that is the base;
-    None without both."""
-    others = [point for point in curve.points if curve.base is not None and not point.is_base]
-    largest = curve.points[-1]
-    return largest if largest in others else others[0] if others else None
+def compared_sizes(curve: Curve) -> tuple[Point, Point] | None:
+    """The base and the size that the headline compares with it: the largest, or the smallest if that is the
+    base; None without both."""
+    others = [point for point in curve.points if not point.is_base]
+    if curve.base is None or not others:
+        return None
+    return curve.base, others[0] if curve.points[-1].is_base else others[-1]
 
 
-class _Sizes:
-    """A curve with the runs of its sizes, and the two sizes that its headline compares."""
+def _of_curve(study: Study, curve: Curve) -> Iterator[Caveat]:
+    """Limits of the comparison of its sizes."""
+    pair, label = compared_sizes(curve), curve.label if len(study.curves) > 1 else ""
 
-    def __init__(self, study: Study, curve: Curve) -> None:
-        self.study, self.curve = study, curve
-        base, point = curve.base, compared_point(curve)
-        self.pair = () if base is None or point is None else (base, point)
+    def grave(kind: str, points: Iterable[Point] = curve.points, **numbers: Any) -> Caveat:
+        runs = _paths(run for point in points for run in point.runs)
+        also: set[Subject] = {"curve"} if kind == "other program" else set()
+        return Caveat(kind, Gravity.GRAVE, runs, {"curve": label, **numbers}, _NO_RATIO | also)
 
-    def values(self, read: Callable[[Run], Any]) -> dict[str, list[Point]]:
-        """Sizes by the value of a property of their runs; those without a value are left out."""
-        found: dict[str, list[Point]] = {}
-        for point in self.curve.points:
+    if curve.other_program:
+        yield grave("other program", reason=curve.other_program)
+    differing = _differing(curve)
+    named = {
+        noun: {value: _named(curve, points) for value, points in values.items()}
+        for noun, values in differing.items()
+    }
+    sides = [points for noun in ALIKE for points in differing.get(noun, {}).values()]
+    if pair and any((pair[0] in points) != (pair[1] in points) for points in sides):
+        yield grave("unlike runs", differing=named)
+    elif named and not curve.other_program:
+        yield replace(grave("mixed runs", differing=named), gravity=Gravity.WARNING, forbids=frozenset())
+    if (
+        pair
+        and all(_is_exact(run) for point in pair for run in point.runs)
+        and (means := losses_apart(*pair))
+    ):
+        yield grave("other loss", at=_named(curve, pair), means=means)
+    if pair and (speedup := pair[1].speedup):
+        most = pair[1].size / pair[0].size
+        known = speedup.low if speedup.basis == "repeats" else None
+        if (speedup.value / SPEED_UP_MARGIN if known is None else known) > most:
+            yield grave("implausible", at=_named(curve, pair[1:]), speedup=speedup.value, most=most)
+    moving = [point for point in curve.points if point.samples_per_s.basis == "not stationary"]
+    tests = [study.statistics[path] for point in moving for path in point.paths if path in study.statistics]
+    if changed := [each for each in tests if not each.stationarity.publishable]:
+        numbers = {"reason": changed[0].stationarity.reason, "warmup": max(each.warmup for each in changed)}
+        yield grave("not stationary", moving, at=_named(curve, moving), **numbers)
+    known_means = (
+        (point, two_groups([1 / rate for rate in point.samples_per_s_by_run])) for point in curve.points
+    )
+    if grouped := [(point, means) for point, means in known_means if means]:
+        points, (last, means) = [point for point, _ in grouped], grouped[-1]
+        means_s = [last.global_batch_size * mean for mean in means]
+        yield grave("two groups", points, at=_named(curve, points), means=means_s)
+
+
+def _differing(curve: Curve) -> dict[str, dict[str, list[Point]]]:
+    """Points by value of each property in which the runs of a curve differ; unknown values are left out."""
+    found = {}
+    properties = {**ALIKE, "processors": lambda run: run.metrics and run.metrics.cpu_count}
+    runs = [run for point in curve.points for run in point.runs]
+    if len({_processors_per_rank(run) for run in runs} - {None}) < 2:
+        del properties["processors"]
+    for noun, read in properties.items():
+        values: dict[str, list[Point]] = {}
+        for point in curve.points:
             known = {str(value) for run in point.runs if (value := read(run)) is not None} - {""}
             if known:
-                found.setdefault(", ".join(sorted(known)), []).append(point)
-        return found
-
-    def named(self, points: Iterable[Point]) -> str:
-        """`1 node`, `2 and 4 nodes`."""
-        counts = listed([str(point.size) for point in points])
-        return f"{counts} {self.curve.unit}{'' if counts == '1' else 's'}"
+                values.setdefault(", ".join(sorted(known)), []).append(point)
+        if len(values) > 1:
+            found[noun] = values
+    return found
 
 
-def _differing(sizes: _Sizes) -> dict[str, dict[str, str]]:
-    """Values, with the sizes that have them, of properties in which the runs of a curve differ."""
-    values = {noun: sizes.values(read) for noun, read in ALIKE.items()}
-    if len({_processors_per_rank(run) for point in sizes.curve.points for run in point.runs} - {None}) > 1:
-        values["processors"] = sizes.values(lambda run: run.metrics and run.metrics.cpu_count)
-    return {
-        noun: {value: sizes.named(points) for value, points in found.items()}
-        for noun, found in values.items()
-        if len(found) > 1
-    }
+def _named(curve: Curve, points: Iterable[Point]) -> str:
+    """`1 node`, `2 and 4 nodes`."""
+    counts = listed([str(point.size) for point in points])
+    return f"{counts} {curve.unit}{'' if counts == '1' else 's'}"
 
 
 def _processors_per_rank(run: Run) -> float | None:
@@ -278,33 +283,6 @@ def _processors_per_rank(run: Run) -> float | None:
     return (
         run.metrics.cpu_count / run.metrics.ranks_per_node if run.metrics and run.metrics.cpu_count else None
     )
-
-
-def _other_program(sizes: _Sizes) -> dict[str, Any]:
-    return {"reason": sizes.curve.other_program} if sizes.curve.other_program else {}
-
-
-def _unlike_runs(sizes: _Sizes) -> dict[str, Any]:
-    """Both sizes of the headline differ."""
-    for read in ALIKE.values():
-        for points in sizes.values(read).values():
-            if sum(point in points for point in sizes.pair) == 1:
-                return {"differing": _differing(sizes)}
-    return {}
-
-
-def _mixed_runs(sizes: _Sizes) -> dict[str, Any]:
-    """Other sizes differ, or the processors."""
-    found = {} if sizes.curve.other_program or _unlike_runs(sizes) else _differing(sizes)
-    return {"differing": found} if found else {}
-
-
-def _other_loss(sizes: _Sizes) -> dict[str, Any]:
-    """Final losses of an exact training, which other numbers of ranks reproduce."""
-    if not sizes.pair or not all(_is_exact(run) for point in sizes.pair for run in point.runs):
-        return {}
-    means = losses_apart(*sizes.pair)
-    return {"at": sizes.named(sizes.pair), "means": means} if means else {}
 
 
 def losses_apart(base: Point, point: Point) -> tuple[float, float] | None:
@@ -326,52 +304,3 @@ def _is_exact(run: Run) -> bool:
     config = run_config(run)
     schemes = config.get("parallel.gradient_communication.scheme")
     return config.get("model.kind") in ("gpt", "mlp") and schemes in (None, "none")
-
-
-def _implausible(sizes: _Sizes) -> dict[str, Any]:
-    """The speed-up lies beyond the number of devices."""
-    if not sizes.pair or (speedup := sizes.pair[1].speedup) is None:
-        return {}
-    base, point = sizes.pair
-    most = point.size / base.size
-    known = speedup.low if speedup.basis == "repeats" else None
-    lowest = speedup.value / SPEED_UP_MARGIN if known is None else known
-    return {"at": sizes.named([point]), "speedup": speedup.value, "most": most} if lowest > most else {}
-
-
-_OF_CURVE: tuple[tuple[str, Callable[[_Sizes], dict[str, Any]], Gravity, frozenset[Subject]], ...] = (
-    ("other program", _other_program, Gravity.GRAVE, _NO_RATIO | {"curve"}),
-    ("unlike runs", _unlike_runs, Gravity.GRAVE, _NO_RATIO),
-    ("other loss", _other_loss, Gravity.GRAVE, _NO_RATIO),
-    ("implausible", _implausible, Gravity.GRAVE, _NO_RATIO),
-    ("mixed runs", _mixed_runs, Gravity.WARNING, frozenset()),
-)
-
-
-def _of_curve(sizes: _Sizes) -> Iterator[Caveat]:
-    runs = _paths(run for point in sizes.curve.points for run in point.runs)
-    label = sizes.curve.label if len(sizes.study.curves) > 1 else ""
-    for kind, test, gravity, forbids in _OF_CURVE:
-        if numbers := test(sizes):
-            yield Caveat(kind, gravity, runs, {"curve": label, **numbers}, forbids)
-
-
-def _of_sizes(sizes: _Sizes) -> Iterator[Caveat]:
-    """Sizes whose steps are not stationary, and sizes whose repeats fall into two groups."""
-    grouped = []
-    moving = [point for point in sizes.curve.points if point.samples_per_s.basis == "not stationary"]
-    runs = [run for point in moving for run in point.runs]
-    known = [sizes.study.statistics[run.path] for run in runs if run.path in sizes.study.statistics]
-    changed = [each for each in known if not each.stationarity.publishable]
-    if changed:
-        warmup = max(each.warmup for each in changed)
-        numbers = {"at": sizes.named(moving), "reason": changed[0].stationarity.reason, "warmup": warmup}
-        yield Caveat("not stationary", Gravity.GRAVE, _paths(runs), numbers, _NO_RATIO)
-    for point in sizes.curve.points:
-        means = two_groups([point.global_batch_size / rate for rate in point.samples_per_s_by_run])
-        if means is not None:
-            grouped.append((point, means))
-    if grouped:
-        runs = [run for point, _ in grouped for run in point.runs]
-        numbers = {"at": sizes.named(point for point, _ in grouped), "means": grouped[-1][1]}
-        yield Caveat("two groups", Gravity.GRAVE, _paths(runs), numbers, _NO_RATIO)

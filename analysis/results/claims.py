@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from analysis.results.caveats import Caveat, compared_point
+from analysis.results.caveats import Caveat, compared_sizes
 from analysis.results.curves import Curve, Point
 from analysis.study import Study
 
@@ -32,7 +32,8 @@ class Claim:
 
 def claim(study: Study, curve: Curve) -> Claim:
     """The first case that holds for the largest size of a curve."""
-    base, point = curve.base, compared_point(curve)
+    pair = compared_sizes(curve)
+    base, point = pair or (curve.base, None)
     compared = [each for each in (base, point) if each is not None]
     if caveat := study.forbidden("headline", curve, *compared):
         return Claim("forbidden", curve, base, point, caveat)

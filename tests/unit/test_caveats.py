@@ -201,7 +201,7 @@ def test_nodes_of_a_mini_cluster_are_one_machine(tmp_path: Path) -> None:
     write_json(attempt.record, read_json(attempt.record) | {"cluster": "slurm"})
     assert "one machine" not in caveats(tmp_path)
     write_json(attempt.node_record(0), {"slurm": {"SLURM_CONF": "/run/disttrain-demo/slurm.conf"}})
-    assert caveats(tmp_path)["one machine"].numbers["nodes"] == 2
+    assert caveats(tmp_path)["one machine"].numbers["example"].metrics.nodes == 2
     assert (
         "Slurm mini-cluster demo on one machine" in provenance(load_runs([tmp_path / "default"]))["Cluster"]
     )
