@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +13,7 @@ from analysis.read.run import Run
 
 SharedGpus = Literal["same", "different", "unknown"]
 """`different`: no GPU was visible to both runs. `unknown`: one of them recorded none on that node."""
+_WORST_LAST: Sequence[SharedGpus] = ("different", "unknown", "same")
 
 
 @dataclass(frozen=True)
@@ -27,15 +28,15 @@ class Interval:
     """UUIDs of the visible GPUs; empty without GPUs, and where they are not recorded."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Overlap:
     """Two runs and the nodes on which their attempts overlapped in time."""
 
     runs: tuple[Path, Path]
-    hosts: list[str] = field(default_factory=list)
-    seconds: float = 0.0
+    hosts: Sequence[str]
+    seconds: float
     """Time in which both ran on at least one common node."""
-    gpus: SharedGpus = "different"
+    gpus: SharedGpus
 
 
 def overlaps_of(runs: Iterable[Run]) -> list[Overlap]:
@@ -53,46 +54,37 @@ def intervals(run: Run, *, with_gpus: bool = True) -> Iterator[Interval]:
     Attempts without nodes or times in their record are left out.
     """
     for attempt in run.attempts:
-        if attempt.span is None:
-            continue
-        hosts = attempt.record.nodes
-        if cluster := attempt.minicluster:
-            hosts = [f"the machine of mini-cluster {cluster}"] * len(hosts)
-        gpus: dict[str, frozenset[str]] = {}
-        for node, host in enumerate(hosts):  # several nodes of one run may be one host
-            uuids = attempt.gpus(node) if with_gpus else frozenset()
-            gpus[host] = gpus.get(host, frozenset()) | uuids
-        for host, uuids in gpus.items():
-            yield Interval(run.folder.path, host, *attempt.span, uuids)
+        if attempt.span is not None:
+            machine = attempt.minicluster and f"the machine of mini-cluster {attempt.minicluster}"
+            for node, host in enumerate(attempt.record.nodes):
+                uuids = attempt.gpus(node) if with_gpus else frozenset()
+                yield Interval(run.folder.path, machine or host, *attempt.span, uuids)
 
 
-def find_overlaps(given: Sequence[Interval]) -> list[Overlap]:
+def find_overlaps(given: Iterable[Interval]) -> list[Overlap]:
     """The overlaps of different runs, longest first. Intervals that touch do not overlap."""
-    common: dict[tuple[Path, Path], list[tuple[float, float]]] = {}
-    found: dict[tuple[Path, Path], Overlap] = {}
-    by_host = sorted(given, key=lambda each: (each.host, each.start, each.end, each.run))
-    for host, members in itertools.groupby(by_host, key=lambda each: each.host):
-        for one, other in _pairs(members):
-            pair = (min(one.run, other.run), max(one.run, other.run))
-            overlap = found.setdefault(pair, Overlap(pair))
-            if host not in overlap.hosts:
-                overlap.hosts.append(host)
-            overlap.gpus = _worse(overlap.gpus, _shared(one, other))
-            common.setdefault(pair, []).append((other.start, min(one.end, other.end)))
-    for pair, times in common.items():
-        found[pair].seconds = _length_of_union(times)
-    return sorted(found.values(), key=lambda each: (-each.seconds, each.runs))
-
-
-def _pairs(members: Iterable[Interval]) -> Iterator[tuple[Interval, Interval]]:
-    """Overlapping intervals of different runs, the earlier one first; `members` are sorted by start."""
-    active: list[Interval] = []
-    for each in members:
-        if each.end <= each.start:
-            continue
-        active = [earlier for earlier in active if earlier.end > each.start]
-        yield from ((earlier, each) for earlier in active if earlier.run != each.run)
-        active.append(each)
+    common: dict[tuple[Path, Path], list[tuple[float, float, str, SharedGpus]]] = {}
+    ordered = sorted(
+        (each for each in given if each.start < each.end), key=lambda each: (each.host, each.start)
+    )
+    for at, one in enumerate(ordered):
+        for other in itertools.islice(ordered, at + 1, None):
+            if other.host != one.host or other.start >= one.end:
+                break
+            if other.run != one.run:
+                pair = (min(one.run, other.run), max(one.run, other.run))
+                part = (other.start, min(one.end, other.end), one.host, _shared(one, other))
+                common.setdefault(pair, []).append(part)
+    found = [
+        Overlap(
+            pair,
+            list(dict.fromkeys(host for *_, host, _ in parts)),
+            _length_of_union(parts),
+            max((gpus for *_, gpus in parts), key=_WORST_LAST.index),
+        )
+        for pair, parts in common.items()
+    ]
+    return sorted(found, key=lambda each: (-each.seconds, each.runs))
 
 
 def _shared(one: Interval, other: Interval) -> SharedGpus:
@@ -101,14 +93,9 @@ def _shared(one: Interval, other: Interval) -> SharedGpus:
     return "same" if one.gpus & other.gpus else "different"
 
 
-def _worse(one: SharedGpus, other: SharedGpus) -> SharedGpus:
-    order: tuple[SharedGpus, ...] = ("different", "unknown", "same")
-    return max(one, other, key=order.index)
-
-
-def _length_of_union(times: Sequence[tuple[float, float]]) -> float:
+def _length_of_union(parts: Iterable[tuple[float, float, str, SharedGpus]]) -> float:
     length, until = 0.0, float("-inf")
-    for start, end in sorted(times):
+    for start, end, *_ in sorted(parts):
         length += max(0.0, end - max(start, until))
         until = max(until, end)
     return length
