@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.read.lines import read_struct
+from analysis.read.steps import Steps
 from analysis.units import binary_bytes
 from disttrain.records.run_directory import Attempt, RunDir
 
@@ -214,15 +215,18 @@ def read_attempts(run: RunDir, problems: list[str]) -> tuple[RunAttempt, ...]:
 
 
 def hosts_of_ranks(
-    attempts: Iterable[RunAttempt], attempt: NDArray[Any], rank: NDArray[Any], ranks_per_node: int | None
+    attempts: Iterable[RunAttempt], steps: Steps, ranks_per_node: int, by_rank: Sequence[str]
 ) -> NDArray[np.object_]:
-    """Name of the node of each rank in an attempt, both of shape (records,); empty if unknown."""
-    hosts = np.full(rank.size, "", dtype=object)
+    """Name of the node of each step record, empty if unknown; `by_rank` are the names where they are known by
+    rank."""
+    hosts = np.full(steps.size, "", dtype=object)
     for each in attempts:
-        rows = attempt == each.number
-        if ranks_per_node and rows.any():
-            node = rank[rows] // ranks_per_node
-            hosts[rows] = np.array(each.hosts(int(node.max()) + 1), dtype=object)[node]
+        rows = steps.attempt == each.number
+        if rows.any() and (by_rank or ranks_per_node):
+            node = steps.rank[rows] // (1 if by_rank else ranks_per_node)
+            nodes = int(node.max()) + 1
+            names = [*by_rank, *[""] * nodes] if by_rank else each.hosts(nodes)
+            hosts[rows] = np.array(names, dtype=object)[node]
     return hosts
 
 

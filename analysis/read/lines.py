@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -13,24 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from disttrain.errors import in_one_line
-from disttrain.records.json_files import read_json, read_record_bytes
+from disttrain.records.json_files import read_record_bytes
 from disttrain.records.regular_file import MAX_LINES_BYTES, IrregularFile, open_regular
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Real = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
+_NUMBERS = (Int32, float)
 Columns = dict[str, NDArray[Any]]
 """Arrays of one length, by name."""
 T = TypeVar("T")
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; errors are those of `read_json`, which reads what is not strict JSON."""
-    with contextlib.suppress(*_UNREADABLE):
-        value = msgspec.json.decode(read_record_bytes(path))
-        if isinstance(value, dict):
-            return value
-    return read_json(path)
 
 
 def read_struct(path: Path, kind: type[T], problems: list[str]) -> T | None:
@@ -40,10 +31,10 @@ def read_struct(path: Path, kind: type[T], problems: list[str]) -> T | None:
     """
     try:
         return msgspec.json.decode(read_record_bytes(path), type=kind)
-    except (*_UNREADABLE, IrregularFile) as error:
-        problems.append(f"{path} is not such a record: {in_one_line(error)}")
-    except OSError:
+    except FileNotFoundError:
         pass
+    except (*_UNREADABLE, OSError) as error:
+        problems.append(f"{path} cannot be read: {in_one_line(error)}")
     return None
 
 
@@ -95,16 +86,19 @@ def _readable_lines(
 
 @cache
 def _decoder(fields: tuple[tuple[str, Any], ...]) -> msgspec.json.Decoder[msgspec.Struct]:
-    optional = [(name, kind | None, None) for name, kind in fields]
+    optional = [(name, kind | None, np.nan if kind in _NUMBERS else None) for name, kind in fields]
     return msgspec.json.Decoder(msgspec.defstruct("Line", optional, gc=False))
 
 
 def _array(values: Sequence[Any], kind: Any) -> NDArray[Any]:
-    if kind in (Int32, float):
-        if None not in values:
-            return np.fromiter(values, np.float64, len(values))
-        known = values.count(None) < len(values)  # arrays of None alone are slow to make
-        return np.array(values, dtype=np.float64) if known else np.full(len(values), np.nan)
-    array = np.empty(len(values), dtype=object)
-    array[:] = list(values)
-    return array
+    if kind in _NUMBERS:
+        return np.array(values, dtype=np.float64)
+    return np.fromiter(values, object, len(values))
+
+
+def stacked(parts: Sequence[Columns], types: Mapping[str, Any]) -> Columns:
+    """The records of all parts, in arrays of these types."""
+    return {
+        name: np.concatenate([np.empty(0, kind), *(part[name] for part in parts)]).astype(kind, copy=False)
+        for name, kind in types.items()
+    }

@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from analysis.read.attempts import RunAttempt, hosts_of_ranks, read_attempts
+from analysis.read.attempts import RunAttempt, hosts_of_ranks, preflight_columns, read_attempts
 from analysis.read.plausible import (
     MOST,
     impossible_config,
     impossible_figure,
     impossible_steps,
 )
-from analysis.read.record import CURVES, read_content, read_record, validated
+from analysis.read.record import read_content, read_record, validated
 from analysis.read.run import CurvePoint, Run
 from analysis.read.samples import read_samples
 from analysis.read.steps import Floats, Steps, choose_measured, read_steps
@@ -56,6 +56,8 @@ _RATES = (
     "mfu",
 )
 """Fields of `Metrics` that are proportional to the throughput."""
+CURVES = ("loss_history", "grad_norm_history", "eval_history", "communication_computation_history")
+"""Lists of points of metrics.json."""
 _BINS = 20
 _PERCENTILES = {"min_s": 0, "p50_s": 50, "p95_s": 95, "p99_s": 99, "max_s": 100}
 
@@ -94,18 +96,24 @@ def load_runs(
         raise ConfigError(f"{warmup} is not 0 or greater", at="--warmup")
     folders = dict.fromkeys(Path(sweep).resolve() for sweep in sweeps)
     runs = [
-        _run(RunDir(run), (states or {}).get(run), warmup)
+        _run(RunDir(run), (states or {}).get(run), warmup, reject_warned=reject_warned)
         for folder in folders
         for run in run_folders(folder)
         if only is None or run in only
     ]
-    if warmup and not any(run.included for run in runs):
-        short = [run.metrics for run in runs if run.metrics and _NO_STEP in run.note]
+    if not any(run.included for run in runs):
+        short = [run.metrics.steps for run in runs if run.metrics and _NO_STEP in run.note]
         if short:
-            most = max(metrics.steps for metrics in short)
-            raise ConfigError(f"{warmup} leaves no step: the longest run has {most}", at="--warmup")
-    runs.sort(key=lambda run: (run.sweep, run.shape is None, math.prod(run.shape or ()), run.name))
-    return _without_warned(runs) if reject_warned else runs
+            raise ConfigError(f"{warmup} leaves no step: the longest run has {max(short)}", at="--warmup")
+        rejected = [run for run in runs if run.rejected]
+        if rejected:
+            first = rejected[0]
+            raise ConfigError(
+                f"no run is left of {len(rejected)} finished ones, such as "
+                f"{first.sweep}/{first.name}: {first.note}",
+                at="--reject-warned",
+            )
+    return sorted(runs, key=lambda run: (run.sweep, run.shape is None, math.prod(run.shape or ()), run.name))
 
 
 def run_folders(sweep: Path) -> list[Path]:
@@ -118,7 +126,7 @@ def run_folders(sweep: Path) -> list[Path]:
     return runs
 
 
-def _run(run: RunDir, known: KnownState | None, warmup: int) -> Run:
+def _run(run: RunDir, known: KnownState | None, warmup: int, *, reject_warned: bool) -> Run:
     unreadable: list[str] = []
     record, run_note = read_record(run.run_json, RunRecord)
     if record is not None and (problem := impossible_config(record.config)):
@@ -128,23 +136,26 @@ def _run(run: RunDir, known: KnownState | None, warmup: int) -> Run:
     attempts = read_attempts(run, unreadable)
     steps = _steps(read_steps([each.files for each in attempts], unreadable), record, metrics, attempts)
     state, included, note = _state(run, metrics, metrics_note)
-    reasons = [note, run_note if record else "", metrics_note if metrics else ""]
+    preflight = preflight_columns(attempts)
+    rejected, reason = False, ""
     if problem := impossible_steps(steps, metrics if included else None):
-        reasons.insert(0, f"step records are impossible: {problem}")
+        reason = f"step records are impossible: {problem}"
         steps = steps.chosen(np.zeros(steps.size, dtype=np.bool_))
-    if record and record.ingested and record.ingested.incomplete_steps:
-        reasons.append(f"lacks rows of some ranks in {record.ingested.incomplete_steps} steps, left out")
-    if warmup and included and metrics is not None and not problem:
+    elif included and metrics is not None and warmup:
         steps, remeasured = _remeasured(metrics, steps, warmup)
         if remeasured is None:
-            reasons.insert(0, f"{_NO_STEP} its {metrics.measured_steps} measured steps")
-        included, metrics = remeasured is not None, remeasured or metrics
-    included = included and record is not None and not problem
-    if known is not None:
-        state = known.state
-        if known.reason and not included and not run.failed.exists():
-            reasons.insert(0, known.reason)
-    if record is None and not any(run.run_json.name in each for each in reasons):
+            reason = f"{_NO_STEP} its {metrics.measured_steps} measured steps"
+        metrics = remeasured or metrics
+    included = included and record is not None and not reason
+    if included and reject_warned and preflight.get("preflight") == "warned":
+        included, rejected = False, True
+        reason = f"rejected for its pre-flight: {preflight['preflight_warning'] or 'a warning'}"
+    elif known is not None and not included and not run.failed.exists():
+        reason = known.reason or reason
+    reasons = [reason, note]
+    if record is not None and record.ingested is not None and (lacking := record.ingested.incomplete_steps):
+        reasons.append(f"lacks rows of some ranks in {lacking} steps, left out")
+    if run.run_json.name not in reason:
         reasons.append(run_note)
     tags, user_note = _annotations(run)
     return Run(
@@ -159,19 +170,20 @@ def _run(run: RunDir, known: KnownState | None, warmup: int) -> Run:
         reported=reported,
         tags=tags,
         user_note=user_note,
-        state=state,
+        state=state if known is None else known.state,
         included=included,
         note="; ".join(filter(None, reasons)),
         starts=len(attempts) if known is None else known.attempts,
         problems=unreadable,
+        rejected=rejected,
     )
 
 
 def _metrics(
     run: RunDir, config: dict[str, Any]
 ) -> tuple[Metrics | None, Mapping[str, list[CurvePoint]], str, dict[str, float] | None]:
-    """`metrics.json` with the last point of each curve, since validating all takes longer than all the rest;
-    the curves; a caveat or problem; and the figures that a script of one's own reports instead."""
+    """`metrics.json` without its curves, since validating them takes longer than all the rest; the curves; a
+    problem; and the figures that a script of one's own reports instead."""
     content, note = read_content(run.metrics)
     metrics, curves = None, dict[str, list[CurvePoint]]()
     if content is not None:
@@ -180,16 +192,11 @@ def _metrics(
         except msgspec.ValidationError as error:
             note = f"metrics.json does not fit its schema: a curve: {error}"
         else:
-            last = {name: content[name][-1:] for name in CURVES if content.get(name)}
-            if isinstance(ranges := content.get("left_out"), list):
-                last["left_out"] = [tuple(each) if isinstance(each, list) else each for each in ranges]
-            metrics, note = validated(run.metrics.name, content | last, Metrics)
+            metrics, note = validated(run.metrics.name, content | {name: [] for name in CURVES}, Metrics)
     if metrics is not None and (problem := impossible_figure(metrics, config)):
         metrics, note = None, f"metrics.json has an impossible figure: {problem}"
-    if metrics is not None or "command" not in config:
+    if metrics or "command" not in config or "schema_version" in (read_json_or_none(run.metrics) or {}):
         return metrics, curves, note, None
-    if "schema_version" in (read_json_or_none(run.metrics) or {}):
-        return None, curves, note, None
     return None, {}, OWN_SCRIPT, read_reported(run)
 
 
@@ -199,23 +206,14 @@ def _steps(
     """The steps with their hosts, and the recorded choice of measured ones; without metrics, all after the
     configured warm-up of each attempt."""
     config = record.config if record else {}
+    by_rank = record.ingested.hosts if record and record.ingested else []
     if metrics is None:
-        steps = choose_measured(steps, None, None, get_key(config, "telemetry.warmup_steps") or 0)
-        per_node = get_key(config, "resources.gpus_per_node")
-        per_node = per_node and per_node // gpus_per_rank(config)
+        steps = choose_measured(steps, None, (), get_key(config, "telemetry.warmup_steps") or 0)
+        per_node = (get_key(config, "resources.gpus_per_node") or 0) // gpus_per_rank(config)
     else:
-        steps = choose_measured(steps, metrics.attempt, left_out(metrics), 0)
+        steps = choose_measured(steps, metrics.attempt, metrics.left_out, 0)
         per_node = metrics.ranks_per_node
-    if record is not None and record.ingested is not None and record.ingested.hosts:
-        names = np.array(record.ingested.hosts, dtype=object)
-        known = steps.rank < names.size
-        return replace(steps, host=np.where(known, names[np.where(known, steps.rank, 0)], ""))
-    return replace(steps, host=hosts_of_ranks(attempts, steps.attempt, steps.rank, per_node))
-
-
-def left_out(metrics: Metrics) -> list[tuple[int, int]]:
-    """First and last step of each range that the figures exclude."""
-    return metrics.left_out or [(1, metrics.warmup_steps)]
+    return replace(steps, host=hosts_of_ranks(attempts, steps, per_node, by_rank))
 
 
 def _remeasured(metrics: Metrics, before: Steps, warmup: int) -> tuple[Steps, Metrics | None]:
@@ -224,33 +222,31 @@ def _remeasured(metrics: Metrics, before: Steps, warmup: int) -> tuple[Steps, Me
     Rates are proportional to the throughput of the records. Hardware samples and profiled collectives stay
     those of all recorded measured steps.
     """
-    after = choose_measured(before, metrics.attempt, left_out(metrics), warmup)
+    after = choose_measured(before, metrics.attempt, metrics.left_out, warmup)
     measured_steps = int(after.lowest_rank.counts.sum())
     if not measured_steps or not metrics.measured_s:
         return after, None
     if after.measured.sum() == before.measured.sum():
         return after, metrics
-    ratio_s = after.total("step_s") / before.total("step_s")
     count = "samples" if before.total("samples") else "counts"
-    factor = after.total(count) / before.total(count) / ratio_s
+    time, work = (after.total(name) / before.total(name) for name in ("step_s", count))
     rates = {name: getattr(metrics, name) for name in _RATES}
-    values: dict[str, Any] = {name: value * factor for name, value in rates.items() if value is not None}
     phases = {name: after.mean_s(name) for name in PHASES}
-    measured_s = metrics.measured_s * ratio_s
+    measured_s = metrics.measured_s * time
     exposed_s = (phases["comm_wait_s"] or 0.0) + (phases["comm_transfer_s"] or 0.0)
-    if metrics.communication_overhead_percent is not None:
-        values["communication_overhead_percent"] = 100 * exposed_s * measured_steps / measured_s
-    if metrics.communication_computation_ratio is not None and phases["compute_s"]:
-        values["communication_computation_ratio"] = exposed_s / phases["compute_s"]
-    values |= {
-        "warmup_steps": metrics.warmup_steps + metrics.measured_steps - measured_steps,
-        "left_out": [*left_out(metrics), (1, int(after.lowest_rank.step[0]) - 1)],
-        "measured_steps": measured_steps,
-        "measured_s": measured_s,
-        "composition": phases,
-        "step_time": step_time(after.durations_s),
-    }
-    return after, metrics.model_copy(update=values)
+    overhead = metrics.communication_overhead_percent
+    return after, metrics.model_copy(
+        update={name: rate * work / time for name, rate in rates.items() if rate is not None}
+        | {
+            "warmup_steps": metrics.warmup_steps + metrics.measured_steps - measured_steps,
+            "left_out": [*metrics.left_out, (1, int(after.lowest_rank.step[0]) - 1)],
+            "measured_steps": measured_steps,
+            "measured_s": measured_s,
+            "composition": phases,
+            "communication_overhead_percent": overhead and 100 * exposed_s * measured_steps / measured_s,
+            "step_time": step_time(after.durations_s),
+        }
+    )
 
 
 def step_time(durations_s: Floats) -> StepTime | None:
@@ -271,10 +267,8 @@ def _state(run: RunDir, metrics: Metrics | None, problem: str) -> tuple[str, boo
     """State, whether the run counts in the figures, and the reason if it does not."""
     if run.failed.exists():
         outcome, _ = read_record(run.failed, Outcome)
-        if outcome is None:
-            return "failed", False, "failed"
-        state, cause = _ended_state(outcome.cause), outcome.cause.replace("_", " ")
-        return state, False, f"{cause}: {outcome.message}" if outcome.message else cause
+        cause, message = (outcome.cause, outcome.message) if outcome else ("failed", None)
+        return _ended(cause), False, cause.replace("_", " ") + (f": {message}" if message else "")
     if metrics is None:
         if run.done.exists():
             return "done", False, problem if problem == OWN_SCRIPT else f"finished, but {problem}"
@@ -286,13 +280,13 @@ def _state(run: RunDir, metrics: Metrics | None, problem: str) -> tuple[str, boo
             return "done", False, f"no measured steps: all {metrics.steps} were warm-up"
         return "done", True, unplanned_steps(metrics.steps, metrics.steps_total) or ""
     progress = f"step {metrics.steps} of {metrics.steps_total}"
-    if metrics.status in ("failed", "stopped"):
-        cause = metrics.stop_cause or metrics.status
-        return _ended_state(cause), False, f"{cause} at {progress}"
-    return "running", False, f"not finished: {progress} at the last update, {metrics.updated}"
+    if metrics.status == "running":
+        return "running", False, f"not finished: {progress} at the last update, {metrics.updated}"
+    cause = metrics.stop_cause or metrics.status
+    return _ended(cause), False, f"{cause} at {progress}"
 
 
-def _ended_state(cause: str) -> str:
+def _ended(cause: str) -> str:
     """State of a run that ended unfinished: a run that the user ended has not failed."""
     return cause if cause in ENDED_BY_REQUEST else "failed"
 
@@ -318,30 +312,3 @@ def _usage(run: RunDir, record: RunRecord | None, metrics: Metrics | None) -> gp
     except (TypeError, ValueError):  # no times, or with and without a time zone
         return None
     return usage
-
-
-def _without_warned(runs: Sequence[Run]) -> list[Run]:
-    """The runs in which those with warnings in their pre-flight do not count."""
-    warnings = {
-        run.path: run.preflight.get("preflight_warning") or "a warning"
-        for run in runs
-        if run.included and run.preflight.get("preflight") == "warned"
-    }
-    if warnings and not any(run.included and run.path not in warnings for run in runs):
-        first = next(run for run in runs if run.path in warnings)
-        raise ConfigError(
-            f"no run is left: all finished runs ({len(warnings)}) had warnings in their pre-flight, such as "
-            f"{first.folder.sweep}/{first.folder.name}: {warnings[first.path]}",
-            at="--reject-warned",
-        )
-    return [
-        replace(
-            run,
-            included=False,
-            rejected=True,
-            note="; ".join(filter(None, [f"rejected for its pre-flight: {warnings[run.path]}", run.note])),
-        )
-        if run.path in warnings
-        else run
-        for run in runs
-    ]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
-from analysis.read.steps import SECONDS, Steps
+from analysis.read.steps import Steps
 from disttrain.config.dotted_keys import get_key
 from disttrain.records.metrics import Metrics
 from disttrain.records.steps import PHASES
@@ -16,15 +15,24 @@ from disttrain.records.steps import PHASES
 MOST = 1e12
 """Seconds, steps, ranks or samples per second above which a figure is an error."""
 _MOST_WHOLE = 2**63 - 1
-_COUNTS = ("world_size", "nodes", "ranks_per_node", "local_batch_size", "accumulation", "global_batch_size")
-_POSITIVE = ("samples_per_s", "samples_per_s_per_rank", "tokens_per_s", "measured_s")
+_SMALLEST = 1e-12
+_LEAST = {
+    **dict.fromkeys(("world_size", "nodes", "ranks_per_node"), 1),
+    **dict.fromkeys(("local_batch_size", "accumulation", "global_batch_size"), 1),
+    **dict.fromkeys(("samples_per_s", "samples_per_s_per_rank", "tokens_per_s", "measured_s"), _SMALLEST),
+}
+"""Least value of a figure; 0 for others."""
 _LARGE_UNITS = ("bytes", "flops", "parameters")
 """Parts of the names of figures that may be larger."""
-_CONFIG = {
-    **dict.fromkeys(("resources.nodes", "resources.gpus_per_node", "resources.threads_per_rank"), 1),
-    **dict.fromkeys(("train.steps", "telemetry.warmup_steps"), 0),
+_COUNT = Annotated[int, msgspec.Meta(ge=1, le=int(MOST))]
+_WHOLE = Annotated[int, msgspec.Meta(ge=0, le=int(MOST))]
+_CONFIG: dict[str, Any] = {
+    **dict.fromkeys(("resources.nodes", "resources.gpus_per_node", "resources.threads_per_rank"), _COUNT),
+    **dict.fromkeys(("train.steps", "telemetry.warmup_steps"), _WHOLE),
+    **dict.fromkeys(("model.kind", "data.kind"), str),
+    "job.time_limit_min": float,
 }
-"""Least value of the whole numbers of a configuration that the table of runs holds."""
+"""Types of the values of a configuration that are used."""
 _PERCENTILES = ("min_s", "p50_s", "p95_s", "p99_s", "max_s")
 _SAME = 1.1
 """Ratio of two records of one quantity above which one is wrong: ranks differ a little, and are rounded."""
@@ -34,52 +42,27 @@ _SUM = 0.01
 """Share of a step by which its phases may miss it, beyond rounding to microseconds."""
 
 
-def impossible_number(content: Any, name: str = "") -> str:
-    """The first number of a JSON value that is not finite or beyond 64 bits, with its field; else empty."""
-    if isinstance(content, dict | list):
-        items = content.items() if isinstance(content, dict) else enumerate(content)
-        texts = (impossible_number(value, f"{name}.{key}" if name else str(key)) for key, value in items)
-        return next(filter(None, texts), "")
-    if isinstance(content, float) and not math.isfinite(content):
-        return f"{name} is {content}"
-    if isinstance(content, int) and abs(content) > _MOST_WHOLE:
-        return f"{name} is beyond 64 bits"
-    return ""
-
-
 def impossible_config(config: dict[str, Any]) -> str:
     """The first value of a recorded configuration that no run can have, with its key; else empty."""
-    for key, least in _CONFIG.items():
-        value = get_key(config, key)
-        if value is not None and (type(value) is not int or not least <= value <= MOST):
-            return f"{key} is {value!r}"
-    limit_min = get_key(config, "job.time_limit_min")
-    if not isinstance(limit_min, int | float | None) or isinstance(limit_min, bool):
-        return f"job.time_limit_min is {limit_min!r}"
-    kinds = (key for key in ("model.kind", "data.kind") if not isinstance(get_key(config, key), str | None))
-    return next((f"{key} is {get_key(config, key)!r}" for key in kinds), "")
+    for key, kind in _CONFIG.items():
+        try:
+            msgspec.convert(get_key(config, key), kind | None)
+        except msgspec.ValidationError:
+            return f"{key} is {get_key(config, key)!r}"
+    return ""
 
 
 def impossible_figure(metrics: Metrics, config: dict[str, Any]) -> str:
     """The first figure of `metrics.json` that no run can have, or that contradicts another one or `run.json`;
     else empty."""
-    for name, value, least, most in _figures(metrics):
-        if value is not None and not least <= value <= most:
-            return f"{name} is {value:.6g}"
-        if value == 0 and name in _POSITIVE and metrics.measured_steps:
-            return f"{name} is 0"
-    return _contradiction(metrics, config)
-
-
-def _figures(metrics: Metrics) -> Iterator[tuple[str, float | None, float, float]]:
-    """Field, value, least and largest value."""
-    for name, value in metrics:
+    figures = dict(metrics) | {f"composition.{name}": value for name, value in metrics.composition.items()}
+    figures |= {f"step_time.{name}": value for name, value in metrics.step_time or ()}
+    for name, value in figures.items():
         if isinstance(value, int | float):
-            large = any(part in name for part in _LARGE_UNITS)
-            yield name, value, int(name in _COUNTS), _MOST_WHOLE if large else MOST
-    yield from ((f"composition.{name}", value, 0, MOST) for name, value in metrics.composition.items())
-    for name in ("mean_s", "std_s", *_PERCENTILES) if metrics.step_time else ():
-        yield f"step_time.{name}", getattr(metrics.step_time, name), 0, MOST
+            most = _MOST_WHOLE if any(part in name for part in _LARGE_UNITS) else MOST
+            if not _LEAST.get(name, 0) <= value <= most:
+                return f"{name} is {value:.6g}"
+    return _contradiction(metrics, config)
 
 
 def _contradiction(metrics: Metrics, config: dict[str, Any]) -> str:
@@ -119,19 +102,17 @@ def impossible_steps(steps: Steps, metrics: Metrics | None) -> str:
     Seconds and counts are checked, phases sum to their step, and the measured steps are as many and as long
     as those of `metrics.json`.
     """
-    whole = {"step": (steps.step, 0), "steps": (steps.counts, 1), "samples": (steps.samples, 0)}
-    for name, (values, least) in (whole | {name: (steps.seconds[name], 0) for name in SECONDS}).items():
-        bad = np.flatnonzero((values < least) | (values > MOST))
-        if bad.size:
-            return f"{name} is {values[bad[0]]:.6g}{_place(steps, bad[0])}"
+    columns = {"step": steps.step, "steps": steps.counts, "samples": steps.samples, **steps.seconds}
+    values = np.array([*columns.values()], dtype=np.float64)
+    least = np.array([{"steps": 1, "step_s": _SMALLEST}.get(name, 0) for name in columns])
+    for column, row in np.argwhere((values < least[:, None]) | (values > MOST))[:1]:
+        return f"{[*columns][column]} is {values[column, row]:.6g}{_place(steps, row)}"
     step_s = steps.seconds["step_s"]
-    if (bad := np.flatnonzero(step_s == 0)).size:
-        return f"step_s is 0{_place(steps, bad[0])}"
     phases = np.array([steps.seconds[name] for name in PHASES])
     known = ~np.isnan(phases).all(axis=0)
     missed = np.abs(np.nansum(phases, axis=0) - step_s) > _SUM * step_s + 1e-5 * steps.counts
-    if (bad := np.flatnonzero(known & missed)).size:
-        return f"phases do not sum to step_s{_place(steps, bad[0])}"
+    for row in np.flatnonzero(known & missed)[:1]:
+        return f"phases do not sum to step_s{_place(steps, row)}"
     return "" if metrics is None else _other_steps(steps, metrics)
 
 

@@ -42,10 +42,9 @@ class Run:
     record: RunRecord | None
     """`run.json`; None where it cannot be used."""
     metrics: Metrics | None
-    """`metrics.json` over the chosen measured steps; None where it cannot be used. Of each curve it holds
-    the last point alone."""
+    """`metrics.json` over the chosen measured steps, without its curves; None where it cannot be used."""
     curves: Mapping[str, Sequence[CurvePoint]]
-    """By name of `record.CURVES`."""
+    """By name of `load.CURVES`."""
     steps: Steps
     samples: Mapping[Kind, Samples]
     attempts: tuple[RunAttempt, ...]
@@ -150,13 +149,10 @@ class Run:
         metrics by their names."""
         if self.metrics is None:
             return {}
-        last: dict[str, float | None] = {}
-        if self.metrics.loss_history:
-            last["train_loss"] = self.metrics.loss_history[-1].loss
-        if self.metrics.eval_history:
-            valid = self.metrics.eval_history[-1]
-            last |= {**valid.metrics, "valid_loss": valid.loss}
-        return last
+        train, valid = (
+            (self.curves[name] or [CurvePoint(0)])[-1] for name in ("loss_history", "eval_history")
+        )
+        return {**valid.metrics, "train_loss": train.loss, "valid_loss": valid.loss}
 
     @property
     def config(self) -> dict[str, Any]:
@@ -186,4 +182,4 @@ class Run:
         """Texts on ranks that lack step records, of a run that counts."""
         if not self.included or self.metrics is None:
             return []
-        return self.steps.missing_ranks(self.metrics.world_size, self.metrics.attempt)
+        return self.steps.missing_records(self.metrics.world_size, self.metrics.measured_steps)

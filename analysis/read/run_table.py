@@ -12,7 +12,6 @@ from typing import Any
 import pandas as pd
 
 from analysis.read.axes import swept_values
-from analysis.read.load import left_out
 from analysis.read.run import Run
 from disttrain.config.dotted_keys import get_key
 from disttrain.records.metrics import Metrics
@@ -190,7 +189,7 @@ def _measured(run: Run) -> dict[str, Any]:
         return {}
     row = {name: getattr(metrics, name) for name in _SAME_IN_METRICS}
     row["last_attempt"] = metrics.attempt
-    row["left_out"] = json.dumps(left_out(metrics))
+    row["left_out"] = json.dumps(metrics.left_out)
     if metrics.dataset is not None:
         row |= {
             "dataset": metrics.dataset.name,

@@ -11,15 +11,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.read.lines import Columns, Int32, read_columns
+from analysis.read.lines import Columns, Int32, read_columns, stacked
 from disttrain.records.log_histogram import durations
 from disttrain.records.run_directory import Attempt
 from disttrain.records.steps import PHASES
 
 Floats = NDArray[np.float64]
 SECONDS = ("start_s", "step_s", *PHASES, "comm_exposed_s")
-_FIELDS = {**dict.fromkeys(("step", "first", "steps", "samples"), Int32), **dict.fromkeys(SECONDS, float)}
-_BINS = {"bins": list[tuple[int, int]]}
+_FIELDS = {
+    **dict.fromkeys(("step", "first", "steps", "samples"), Int32),
+    "bins": list[tuple[int, int]],
+    **dict.fromkeys(SECONDS, float),
+}
+_TYPES: dict[str, Any] = {
+    "attempt": np.int16,
+    **dict.fromkeys(("rank", "step", "counts", "samples"), np.int32),
+    "bins": object,
+    **dict.fromkeys(SECONDS, np.float64),
+}
 _NEVER = np.iinfo(np.int64).max
 _NAMED = 8
 """Ranks that a message names."""
@@ -57,7 +66,7 @@ class Steps:
     seconds: Mapping[str, Floats]
     """By name of `SECONDS` (`disttrain.records.steps`): sums for aggregates; NaN where not measured."""
     bins: NDArray[np.object_]
-    """Histogram of an aggregate of rank 0; None for other records."""
+    """Histogram of an aggregate; None for other records."""
     host: NDArray[np.object_]
     """Name of the node; empty if unknown."""
     kept: NDArray[np.bool_]
@@ -96,11 +105,11 @@ class Steps:
 
     @property
     def durations_s(self) -> Floats:
-        """Durations of the measured steps of rank 0, of an aggregate from its histogram; in no order."""
-        of_rank = self.measured & (self.rank == 0)
-        single = self.seconds["step_s"][of_rank & (self.bins == None)]  # noqa: E711 - by element
-        aggregates = [durations(bins) for bins in self.bins[of_rank] if bins]
-        return np.concatenate([single, *aggregates])
+        """Durations of the measured steps of the lowest rank, of an aggregate from its histogram; in no
+        order."""
+        first = self.lowest_rank
+        single = first.seconds["step_s"][first.bins == None]  # noqa: E711 - by element
+        return np.concatenate([single, *(durations(bins) for bins in first.bins if bins)])
 
     def total(self, name: str) -> float:
         """Sum over the measured records of all ranks, of `samples`, `counts` or a figure of `SECONDS`."""
@@ -131,23 +140,18 @@ class Steps:
         ranks = tuple(int(each) for each in ids)
         return Cube(self.step[rows[0]], self.counts[rows[0]], ranks, self.host[rows], seconds)
 
-    def missing_ranks(self, world_size: int, last_attempt: int) -> list[str]:
-        """Texts on ranks whose records of the last attempt are missing, or hold fewer measured steps than the
-        others'."""
-        last = self.attempt == last_attempt
-        present = np.bincount(self.rank[last], minlength=world_size)[:world_size] > 0
-        rows = last & self.measured
-        steps = np.bincount(self.rank[rows], self.counts[rows], minlength=world_size)[:world_size]
-        most = int(steps.max(initial=0))
-        texts = []
-        if not present.all():
-            texts.append(f"no step records of {_ranks(np.flatnonzero(~present), world_size)}")
-        short = np.flatnonzero(present & (steps < most))
-        if short.size:
-            fewest = int(steps[short].min())
-            named = _ranks(short, world_size)
-            texts.append(f"{named} recorded fewer measured steps than the others ({fewest:,} of {most:,})")
-        return texts
+    def missing_records(self, world_size: int, measured_steps: int) -> list[str]:
+        """A text on the ranks that recorded fewer than these measured steps; empty without one."""
+        rank, counts = self.rank[self.measured], self.counts[self.measured]
+        steps = np.bincount(rank, counts, minlength=world_size)[:world_size]
+        short = np.flatnonzero(steps < measured_steps)
+        if not short.size:
+            return []
+        ranks = ", ".join(map(str, short[:_NAMED])) + (", ..." if short.size > _NAMED else "")
+        return [
+            f"rank{'s' if short.size > 1 else ''} {ranks} of {world_size} recorded {int(steps.min()):,} of "
+            f"{measured_steps:,} measured steps"
+        ]
 
 
 def read_steps(attempts: Iterable[Attempt], problems: list[str]) -> Steps:
@@ -160,8 +164,7 @@ def read_steps(attempts: Iterable[Attempt], problems: list[str]) -> Steps:
         for attempt in attempts
         for rank, path in files_by_number(attempt.path, "steps-")
     ]
-    parts = [part for part in parts if part["step"].size] or [_columns(0, 0, {})]
-    rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    rows = stacked(parts, _TYPES)
     seconds = {name: rows.pop(name) for name in SECONDS}
     nothing = np.zeros(rows["step"].size, dtype=np.bool_)
     host = np.full(nothing.size, "", dtype=object)
@@ -175,7 +178,7 @@ def files_by_number(folder: Path, prefix: str) -> list[tuple[int, Path]]:
 
 
 def choose_measured(
-    steps: Steps, last_attempt: int | None, left_out: Sequence[Sequence[int]] | None, warmup: int
+    steps: Steps, last_attempt: int | None, left_out: Sequence[tuple[int, int]], warmup: int
 ) -> Steps:
     """The steps with `kept` and `measured`: the only place where steps are left out.
 
@@ -186,63 +189,36 @@ def choose_measured(
     Args:
         steps: of `read_steps`.
         last_attempt: the attempt that wrote metrics.json; None without that file.
-        left_out: first and last step of each range that metrics.json excludes; None without that file.
+        left_out: first and last step of each range that metrics.json excludes.
         warmup: first steps after each start to leave out as well.
     """
-    kept = steps.step < _lineage_ends(steps, last_attempt)
+    kept = np.zeros(steps.size, dtype=np.bool_)
+    _, rank = np.unique(steps.rank, return_inverse=True)
+    begun = np.full(steps.size, _NEVER)  # by rank, the first step of newer attempts
+    for number in np.unique(steps.attempt)[::-1]:
+        if last_attempt is None or number <= last_attempt:
+            rows = np.flatnonzero(steps.attempt == number)
+            kept[rows] = steps.step[rows] < begun[rank[rows]]
+            np.minimum.at(begun, rank[rows], steps.step[rows])
     _, starts = np.unique(steps.attempt, return_index=True)
-    ranges = [*(left_out or ()), *((steps.step[at], steps.step[at] + warmup - 1) for at in starts)]
+    ranges = [*left_out, *((steps.step[at], steps.step[at] + warmup - 1) for at in starts)]
     measured = kept.copy()
     for first, last in ranges:
         measured &= (steps.step < first) | (steps.step > last)
     return replace(steps, kept=kept, measured=measured)
 
 
-def _lineage_ends(steps: Steps, last_attempt: int | None) -> NDArray[np.int64]:
-    """For each record, the first step of the newer attempts of its rank; 0 in attempts after the last."""
-    ends = np.zeros(steps.size, dtype=np.int64)
-    change = (np.diff(steps.attempt) != 0) | (np.diff(steps.rank) != 0)
-    bounds = np.r_[0, np.flatnonzero(change) + 1, steps.size]
-    begun: dict[int, int] = {}
-    for start, end in zip(bounds[-2::-1], bounds[:0:-1], strict=True):
-        if start == end or (last_attempt is not None and steps.attempt[start] > last_attempt):
-            continue
-        rank, first = int(steps.rank[start]), int(steps.step[start])
-        ends[start:end] = begun.get(rank, _NEVER)
-        begun[rank] = min(first, begun.get(rank, first))
-    return ends
-
-
 def _read_file(attempt: int, rank: int, path: Path, problems: list[str]) -> Columns:
-    records = read_columns(path, _FIELDS | (_BINS if rank == 0 else {}), problems)
+    records = read_columns(path, _FIELDS, problems)
     step = np.where(np.isnan(records["first"]), records["step"], records["first"])
-    whole = ~np.isnan(step) & ~np.isnan(records["step_s"])
+    whole = ~np.isnan(step + records["step_s"])
     if not whole.all():
         problems.append(f"{path}: {np.count_nonzero(~whole)} records without `step` or `step_s`")
-    records = {name: values[whole] for name, values in (records | {"step": step}).items()}
-    return _columns(attempt, rank, records)
-
-
-def _columns(attempt: int, rank: int, records: Columns) -> Columns:
-    size = records["step"].size if records else 0
-    empty = np.empty(size)
-    counts = {"steps": 1, "samples": 0}
-    whole = {name: np.nan_to_num(records.get(name, empty), nan=absent) for name, absent in counts.items()}
-    return {
-        "attempt": np.full(size, attempt, dtype=np.int16),
-        "rank": np.full(size, rank, dtype=np.int32),
-        "step": records.get("step", empty).astype(np.int32),
-        "counts": whole["steps"].astype(np.int32),
-        "samples": whole["samples"].astype(np.int32),
-        "bins": records.get("bins", np.full(size, None, dtype=object)),
-        **{name: records.get(name, empty) for name in SECONDS},
+    records |= {
+        "attempt": np.full(step.size, attempt),
+        "rank": np.full(step.size, rank),
+        "step": step,
+        "counts": np.nan_to_num(records["steps"], nan=1),
+        "samples": np.nan_to_num(records["samples"]),
     }
-
-
-def _ranks(ranks: NDArray[Any], world_size: int) -> str:
-    """`rank 3`, `ranks 1, 2 of 4`, `all 4 ranks`."""
-    if len(ranks) == world_size:
-        return "its rank" if world_size == 1 else f"all {world_size} ranks"
-    named = ", ".join(str(rank) for rank in ranks[:_NAMED])
-    more = f" and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else ""
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {named}{more} of {world_size}"
+    return {name: records[name][whole] for name in _TYPES}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
-
-from pydantic import model_validator
+from typing import Literal
 
 from disttrain.records.base import Record
 from disttrain.records.batch_fit import BatchFit
@@ -57,10 +55,6 @@ class GradNormPoint(Record):
 class RatioPoint(Record):
     step: int
     ratio: float | None
-
-
-FORMER_FIELDS = frozenset({"comm_check", "calibration_passes"})
-"""Fields that earlier versions wrote; readers drop them."""
 
 
 class Metrics(Record):
@@ -214,10 +208,3 @@ class Metrics(Record):
     loss_history: list[LossPoint]
     """Thinned evenly to at most 1,000 points; the first and the last point are always kept."""
     eval_history: list[EvalPoint]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_former_fields(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        return {name: value for name, value in data.items() if name not in FORMER_FIELDS}

@@ -142,7 +142,7 @@ def reshape(run: Path, factor: Callable[[int], float]) -> None:
             }
             times = factor(record["step"])
             record |= {name: value * times for name, value in seconds.items() if name != "start_s"}
-            if not any(first <= record["step"] <= last for first, last in metrics["left_out"] or [(1, 10)]):
+            if not any(first <= record["step"] <= last for first, last in metrics["left_out"]):
                 before_s, after_s = before_s + seconds["step_s"], after_s + record["step_s"]
         write_text(path, "".join(f"{to_json(record)}\n" for record in records))
     ratio = after_s / before_s
@@ -316,6 +316,7 @@ def _metrics(
         global_batch_size=local * accumulation * world,
         seconds_total=math.fsum(record.step_s for record in records) + 1.0,
         warmup_steps=warmup,
+        left_out=[(1, warmup)],
         measured_steps=len(measured),
         measured_s=measured_s,
         samples_per_s=samples_per_s,

@@ -69,8 +69,8 @@ def test_a_report_without_any_run_left_is_refused_and_nothing_is_written(
     for names in ("a", "b --against a"):
         assert submit.main(["report", *names.split(), "--reject-warned"]) == 2
         assert capsys.readouterr().err == (
-            "error: --reject-warned: no run is left: all finished runs (3) had warnings in their pre-flight, "
-            "such as a/n1x1-r0: the link of node n2 moves 40 MB/s\n"
+            "error: --reject-warned: no run is left of 3 finished ones, such as a/n1x1-r0: "
+            "rejected for its pre-flight: the link of node n2 moves 40 MB/s\n"
         )
     assert not (sweep / "report").exists()
     assert not (other / "report").exists()

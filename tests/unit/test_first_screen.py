@@ -55,7 +55,7 @@ def answer(sweep: Path, question: str) -> str:
 
 def test_ranks_without_step_records_are_the_reason_why_none_is_slow(tmp_path: Path) -> None:
     missing = answer(fake_sweep(tmp_path), first_screen.SLOW)
-    assert missing == "On 4 ranks: cannot tell, no step records of ranks 1, 2, 3 of 4."
+    assert missing == "On 4 ranks: cannot tell, ranks 1, 2, 3 of 4 recorded 0 of 100 measured steps."
     stages = answer(fake_sweep(tmp_path, "stages", strategy="pipeline"), first_screen.SLOW)
     assert stages == "On 4 ranks: cannot tell, stages of a pipeline have different work."
     alone = study_of(fake_sweep(tmp_path, "alone", nodes=[1]))

@@ -112,9 +112,9 @@ def test_problems_are_listed_with_file_and_line(tmp_path: Path) -> None:
     ("kept", "expected"),
     [
         ([0, 1, 2, 3], ""),
-        ([0, 2], "no step records of ranks 1, 3 of 4"),
-        ([], "no step records of all 4 ranks"),
-        (None, "rank 1 of 4 recorded fewer measured steps than the others (40 of 100)"),
+        ([0, 2], "ranks 1, 3 of 4 recorded 0 of 100 measured steps"),
+        ([], "ranks 0, 1, 2, 3 of 4 recorded 0 of 100 measured steps"),
+        (None, "rank 1 of 4 recorded 40 of 100 measured steps"),
     ],
 )
 def test_ranks_without_records_are_listed(tmp_path: Path, kept: list[int] | None, expected: str) -> None:

@@ -113,7 +113,7 @@ def job_time(path: Path, steps: pd.DataFrame, hardware: pd.DataFrame) -> JobTime
             usage=gpu_hours.read(run),
             attempts=read_attempts(run, []),
             steps=records,
-            samples={"process": Samples("process", attempt, rank, attempt, attempt, values)},
+            samples={"process": Samples(attempt, rank, attempt, attempt, values)},
             curves={"eval_history": msgspec.convert(points, list[CurvePoint])},
         )  # type: ignore[arg-type]
     )

@@ -1,4 +1,4 @@
-"""JSON Lines as columns, and single objects: exact, and a damaged record costs no other."""
+"""JSON Lines as columns: exact, and a damaged record costs no other."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analysis.read.lines import Int32, read_columns, read_object
-from disttrain.records.json_files import CorruptFile
+from analysis.read.lines import Int32, read_columns
 
 FIELDS = {"step": Int32, "step_s": float, "wait_s": float}
 
@@ -61,15 +60,3 @@ def test_a_damaged_record_is_listed_and_costs_no_other(tmp_path: Path, line: str
     problems: list[str] = []
     assert read_columns(path, FIELDS, problems)["step"][[0, -1]].tolist() == [1, 2]
     assert [problem.startswith(f"{path}:2 ") for problem in problems] == [True] * listed
-
-
-def test_an_object_is_read_as_the_standard_library_reads_it(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    path.write_text('{"a": [1, 2.5, null, true], "b": {"c": "\\u00e9"}}')
-    assert read_object(path) == json.loads(path.read_text())
-    path.write_text('{"a": NaN}')
-    assert np.isnan(read_object(path)["a"])
-    for damage in (b"[1]", b'{"a": ', b"", b'{"a":"\xff"}', b'{"a":' + b"[" * 100_000):
-        path.write_bytes(damage)
-        with pytest.raises(CorruptFile):
-            read_object(path)

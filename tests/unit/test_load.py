@@ -87,7 +87,7 @@ def test_bad_metrics_make_a_row_with_a_note(tmp_path: Path, text: str | None, no
         run.metrics.write_bytes(text.encode(errors="surrogateescape"))
     row = only_row(tmp_path / "s")
     assert not row["included"]
-    assert row["note"] == note
+    assert row["note"].startswith(note)
 
 
 @pytest.mark.parametrize(("device", "devices"), [("NVIDIA H100", 4), ("cpu", 1)])
@@ -113,7 +113,7 @@ def test_a_run_without_run_json_is_left_out_and_makes_no_curve(
         run.run_json.write_text(text)
     table = load([sweep])
     row = table.set_index("run").loc["n1x1-4-r0"]
-    assert (row["state"], row["included"], row["note"]) == ("done", False, note)
+    assert (row["state"], row["included"], row["note"].startswith(note)) == ("done", False, True)
     known = {run.path: KnownState("corrupt", "run.json is not valid JSON", 0)}
     assert list(load([sweep], states=known)["note"]) == ["", "", "run.json is not valid JSON", ""]
     assert [curve.label for curve in scaling_curves(load_runs([sweep]))] == ["bucket_mb 4", "bucket_mb 32"]
@@ -173,7 +173,7 @@ def test_steps_over_attempts_are_counted_once(
     for attempt, (first, final) in enumerate(attempts):
         write_steps(run, attempt, first, final)
     run.attempt(3).path.mkdir()  # ended before its first step
-    steps = choose_measured(read_steps(run.attempts(), problems), last, None, 0)
+    steps = choose_measured(read_steps(run.attempts(), problems), last, (), 0)
     kept = steps.chosen(steps.kept)
     assert dict(zip(kept.step.tolist(), kept.attempt.tolist(), strict=True)) == expected
 
@@ -244,7 +244,7 @@ def test_an_axis_of_a_script_with_the_name_of_a_column_has_a_column_of_its_own(t
     ]
 
 
-def test_unknown_fields_are_a_caveat(tmp_path: Path) -> None:
+def test_unknown_fields_are_not_read(tmp_path: Path) -> None:
     run = fake_run(tmp_path / "s" / "run")
     metrics = read_json(run.metrics)
     metrics["step_time"]["skew"] = 0.5
@@ -252,7 +252,7 @@ def test_unknown_fields_are_a_caveat(tmp_path: Path) -> None:
     row = only_row(tmp_path / "s")
     assert row["included"]
     assert row["samples_per_s"] == metrics["samples_per_s"]
-    assert row["note"] == "metrics.json has fields that this version does not read: step_time.skew, future"
+    assert row["note"] == ""
 
 
 @pytest.mark.parametrize("command", [None, "python train.py"])

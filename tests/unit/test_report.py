@@ -175,7 +175,7 @@ def test_excluded_runs_are_named_with_the_reason(tmp_path: Path) -> None:
     report = report_of([sweep])
     assert {(row["run"], row["reason"]) for row in report["excluded_runs"]} == {
         ("gone", "crashed: rank 2: killed"),
-        ("torn", "finished, but metrics.json cannot be read"),
+        ("torn", "finished, but metrics.json cannot be read: DecodeError: Input data was truncated"),
     }
     assert len(report["runs"]) == 9
 

@@ -85,7 +85,7 @@ RANK = Culprit(
     0.2, True, 11, 110, 100, 0.98,
 )  # fmt: skip
 CASES = {
-    "unknown": {"unknown": "no step records of ranks 1, 2, 3 of 4"},
+    "unknown": {"unknown": "ranks 1, 2, 3 of 4 recorded 0 of 100 measured steps"},
     "rank": {"first": RANK, "phase": "compute", "excess_s": Estimate(0.05, None, None, 1)},
     "for a while, on other nodes": {
         "first": replace(RANK, persistent=False), "phase": "compute", "repeats": 3,

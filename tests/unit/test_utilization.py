@@ -86,7 +86,7 @@ def utilization(sweep: Path) -> dict[str, tuple[list[float], list[float]]]:
     """Steps and utilization of the one run of a sweep, by kind of device."""
     (run,) = load_runs([sweep])
     return {
-        device: (steps.tolist(), values.tolist())
+        device: (steps, values)
         for device, (steps, values) in utilization_by_step(run.samples).items()
     }
 
