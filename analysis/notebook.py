@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from IPython.display import Markdown, display
 
-from analysis.report.export import arrow_table
+from analysis.report.export import frame
 from analysis.report.section import Section
 
 
@@ -15,4 +15,4 @@ def show(*sections: Section | None) -> None:
         for figure in section.figures:
             display(Markdown(f"*{figure.title}*"), figure.drawn)
         for table in section.tables:
-            display(Markdown(table.caption), arrow_table(table).to_pandas())
+            display(Markdown(table.caption), frame(table))

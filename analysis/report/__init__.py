@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,13 +16,14 @@ from analysis.report.export import write_tables
 from analysis.report.model import document
 from analysis.report.section import Section
 from analysis.report.sections import build_all
+from analysis.results import targets
 from analysis.results.cost import samples_of, seconds_of
-from analysis.results.curves import scaling_curves
+from analysis.results.targets import TargetResult
 from analysis.study import make_study
 from disttrain.errors import ConfigError, is_disk_full, message_of
 from disttrain.records.json_files import CorruptFile, read_json, write_bytes, write_json, write_text
 
-__all__ = ["CostQuestion", "KnownState", "check", "write"]
+__all__ = ["CostQuestion", "KnownState", "Written", "write"]
 
 
 class CostQuestion(NamedTuple):
@@ -46,29 +45,11 @@ class CostQuestion(NamedTuple):
         }
 
 
-def check(
-    sweeps: Sequence[Path | str],
-    out: Path | str,
-    *,
-    base: str | None = None,
-    only: Collection[Path] | None = None,
-    costs: CostQuestion | None = None,
-    against: Path | str | None = None,
-    warmup: int = 0,
-    reject_warned: bool = False,
-) -> None:
-    """Raise `ConfigError` for each argument that `write` refuses; write nothing."""
-    (costs or CostQuestion()).read()
-    whole = Path(out).absolute()
-    folder = next(folder for folder in (whole, *whole.parents) if os.path.exists(folder))
-    if not folder.is_dir():
-        raise _not_written(out, os.strerror(errno.ENOTDIR))
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise _not_written(out, os.strerror(errno.EACCES))
-    if base is not None or warmup or reject_warned:
-        scaling_curves(load_runs(sweeps, only=only, warmup=warmup, reject_warned=reject_warned), base)
-    if against is not None and (warmup or reject_warned):
-        load_runs([against], warmup=warmup, reject_warned=reject_warned)
+class Written(NamedTuple):
+    """What `write` made."""
+
+    page: Path
+    targets: list[TargetResult]
 
 
 def write(
@@ -83,8 +64,9 @@ def write(
     costs: CostQuestion | None = None,
     warmup: int = 0,
     reject_warned: bool = False,
-) -> Path:
-    """Write the page, its details, Markdown, JSON and figures into `out`; return the path of the page.
+    check: bool = False,
+) -> Written:
+    """Write the page, its details, Markdown, JSON and figures into `out`.
 
     Args:
         sweeps: folders of sweeps.
@@ -95,18 +77,20 @@ def write(
         against: folder of another sweep to compare with.
         tables: folders for the tables of the report, by kind: `csv`, `parquet`.
         costs: price list, deadline and length of the training whose cost the report gives.
+        check: whether the sweeps must have targets.
 
     Raises:
-        ConfigError: a sweep does not exist, no run matches `base`, `warmup` or `reject_warned` leaves no run,
-            or a folder cannot be written.
+        ConfigError: a sweep or target does not exist, no run matches `base`, `warmup` or `reject_warned`
+            leaves no run, or a folder cannot be written.
     """
-    out = Path(out)
+    out, question = Path(out), (costs or CostQuestion()).read()
     runs = load_runs(sweeps, states, only, warmup=warmup, reject_warned=reject_warned)
     other = None
     if against is not None:
         other = make_study(load_runs([against], warmup=warmup, reject_warned=reject_warned))
     study = make_study(runs, base, against=other)
-    study = replace(study, **(costs or CostQuestion()).read())
+    study = replace(study, **question)
+    found = targets.required(study.runs, study.curves) if check else []
     try:
         out.mkdir(parents=True, exist_ok=True)
         sections = build_all(study)
@@ -123,7 +107,7 @@ def write(
             write_tables(study, sections, folder, kind)
         except OSError as error:
             raise ConfigError(f"cannot write {str(folder)!r}: {error.strerror}", at=f"--{kind}") from None
-    return out / "report.html"
+    return Written(out / "report.html", found)
 
 
 def _draw_pngs(sections: Sequence[Section], out: Path) -> None:

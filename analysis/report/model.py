@@ -4,22 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from analysis.comparison import repeat_plan
 from analysis.read.run import Run
 from analysis.report import first_screen
-from analysis.report.definitions import DEFINITIONS
 from analysis.report.headline import caveat_text, headline, without_curve
 from analysis.report.run_records import provenance, run_costs, run_figures, training_quality
-from analysis.report.section import RunLink, Section, Table
+from analysis.report.section import RunLink, Section
 from analysis.stats.estimates import CONFIDENCE
 from analysis.study import Study
 
 SCHEMA_VERSION = 6
+_LEFT_OUT = ("figures", "get")
+"""Fields of sections and columns that are no data."""
+_YAML = files("analysis.report").joinpath("templates", "definitions.yaml").read_text(encoding="utf-8")
+DEFINITIONS: dict[str, dict[str, str]] = {
+    name: dict(zip(("name", "formula", "text"), parts, strict=True))
+    for name, parts in yaml.safe_load(_YAML).items()
+}
+"""Definitions of metrics by id, in the order of the page of details, where columns link to them."""
 
 
 def document(study: Study, sections: Sequence[Section], generated: str) -> dict[str, Any]:
@@ -58,8 +67,8 @@ def document(study: Study, sections: Sequence[Section], generated: str) -> dict[
             for section in sections
             for each in section.figures
         ],
-        "sections": [_section(section) for section in sections],
-        "definitions": [asdict(each) for each in DEFINITIONS.values()],
+        "sections": plain(sections),
+        "definitions": [{"id": id, **each} for id, each in DEFINITIONS.items()],
         "runs": [{"sweep": run.sweep, "run": run.name, **run_figures(run)} for run in study.included],
         "excluded_runs": [
             {"sweep": run.sweep, "run": run.name, "state": run.state, "reason": run.note}
@@ -91,37 +100,10 @@ def plain(value: Any) -> Any:
     if isinstance(value, Run | RunLink):
         return value.name
     if is_dataclass(value):
-        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+        names = (each.name for each in fields(value) if each.name not in _LEFT_OUT)
+        return {name: plain(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return {str(name): plain(each) for name, each in value.items()}
     if isinstance(value, np.ndarray):
         return value.tolist()
     return [plain(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-def _section(section: Section) -> dict[str, Any]:
-    return {
-        "id": section.id,
-        "title": section.title,
-        "key": section.key,
-        "conclusion": section.conclusion,
-        "paragraphs": list(section.paragraphs),
-        "code": section.code,
-        "tables": [_table(each) for each in section.tables],
-    }
-
-
-def _table(table: Table) -> dict[str, Any]:
-    columns = [
-        {"name": each.name, "heading": each.heading, "unit": each.unit, "formula_id": each.formula_id}
-        for each in table.columns
-    ]
-    rows = [plain(row) for row in table.rows]
-    sources = [[link.name for link in links] for links in table.sources]
-    return {
-        "name": table.name,
-        "caption": table.caption,
-        "columns": columns,
-        "rows": rows,
-        "sources": sources,
-    }

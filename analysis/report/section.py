@@ -62,7 +62,7 @@ class Column:
     heading: str
     unit: Unit = ""
     formula_id: str | None = None
-    """Metric of `analysis.report.definitions`, which the heading links to."""
+    """Metric of `templates/definitions.yaml`, which the heading links to."""
     key: bool = False
     """Whether the column names its row, together with the first one."""
     get: Callable[[Any], Value] | None = None

@@ -6,7 +6,7 @@ on the wrong side. A figure without an interval between repeats settles nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,11 +14,9 @@ from typing import Any, Literal
 import numpy as np
 
 from analysis.read.axes import swept_values
-from analysis.read.load import load_runs
 from analysis.read.run import Run
-from analysis.results.curves import Curve, Point, Unit, scaling_curves
+from analysis.results.curves import Curve, Point, Unit
 from analysis.stats.estimates import Estimate, not_stationary, ratio_of_means, share_mean
-from analysis.step_statistics import step_statistics
 from analysis.units import number, plural
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json
@@ -56,21 +54,9 @@ class TargetResult:
     """Paths of the repeats."""
 
 
-def check(
-    sweeps: Sequence[Path | str],
-    *,
-    base: str | None = None,
-    only: Collection[Path] | None = None,
-    warmup: int = 0,
-    reject_warned: bool = False,
-) -> list[TargetResult]:
-    """Results for all targets of these sweeps; arguments as for `analysis.report.write`.
-
-    Raises:
-        ConfigError: no sweep has targets, a `sweep.json` cannot be read, or `reject_warned` leaves no run.
-    """
-    runs = load_runs(sweeps, only=only, warmup=warmup, reject_warned=reject_warned)
-    found = results(runs, scaling_curves(runs, base, step_statistics(runs)))
+def required(runs: Sequence[Run], curves: Sequence[Curve]) -> list[TargetResult]:
+    """`results`; `ConfigError` without a target."""
+    found = results(runs, curves)
     if not found:
         names = ", ".join(sorted({run.sweep for run in runs}))
         again = "add a section `targets` to the sweep file and sweep again"

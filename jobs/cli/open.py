@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
         renew = f"submit.py report {sweep}{runs_flag(args.runs)}"
         print(f"report of {sweep}, written {written}: {page}; `{renew}` renews it")
     else:
-        page = report.write(args.runs, [sweep])
+        page = report.write(args.runs, [sweep]).page
     if web_page.has_display(os.environ) and args.port is None and webbrowser.open(page.absolute().as_uri()):
         return 0
     _serve(page, port)

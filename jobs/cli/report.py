@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json
@@ -15,12 +15,15 @@ from jobs.cli import bench, run_lookup, sweep_end
 from jobs.cli.command_output import add_json
 from jobs.cli.polling import refresh_or_warn
 from jobs.cli.progress_bar import progress, progress_bar
-from jobs.cli.report_check import check_targets
 from jobs.cli.selection import with_tags
 from jobs.cli.status_table import state_note
 from jobs.status.gpu_hours import record_usage
 from jobs.status.run_folders import runs_of
 from jobs.status.run_state import RunState, read_runs
+
+if TYPE_CHECKING:
+    from analysis.report import Written
+    from analysis.results.targets import TargetResult
 
 _NO_COSTS: Mapping[str, Any] = MappingProxyType({})
 
@@ -35,18 +38,12 @@ def run(args: argparse.Namespace) -> int:
     sweeps = sweeps or [newest_sweep(args.runs)]
     against = None if args.against is None else _other_sweep(args.runs, args.against, sweeps)
     if args.sweep_end is not None:
-        return sweep_end.run_report_job(args, lambda: _write_as_given(args, sweeps, against))
-    if not args.check:
-        _write_as_given(args, sweeps, against)
-        return 0
-    folders, only = [args.runs / sweep for sweep in sweeps], _tagged(args.runs, sweeps, args.tags)
-    checked = {"base": args.base, "only": only, "warmup": args.warmup, "reject_warned": args.reject_warned}
-    check_targets(folders, **checked, print_results=False)  # refuses before a file is written
-    _write_as_given(args, sweeps, against)
-    return check_targets(folders, **checked)
+        return sweep_end.run_report_job(args, lambda: _write_as_given(args, sweeps, against).page)
+    written = _write_as_given(args, sweeps, against)
+    return _print_targets(written.targets) if args.check else 0
 
 
-def _write_as_given(args: argparse.Namespace, sweeps: list[str], against: Path | None) -> Path:
+def _write_as_given(args: argparse.Namespace, sweeps: list[str], against: Path | None) -> Written:
     return write(
         args.runs,
         sweeps,
@@ -59,7 +56,19 @@ def _write_as_given(args: argparse.Namespace, sweeps: list[str], against: Path |
         as_json=args.json,
         warmup=args.warmup,
         reject_warned=args.reject_warned,
+        check=args.check,
     )
+
+
+def _print_targets(found: Sequence[TargetResult]) -> int:
+    """Print one line for each target; 0 if all are met, 1 if one is missed, 3 if the runs cannot tell."""
+    from analysis.results import targets  # imports numpy
+
+    several = len({result.curve for result in found}) > 1
+    for result in found:
+        print(f"{result.curve}: {targets.sentence(result)}" if several else targets.sentence(result))
+    add_json(targets=[targets.as_json(result) for result in found])
+    return targets.exit_code(found)
 
 
 def _refuse_sweep_as_folder(args: argparse.Namespace) -> None:
@@ -94,28 +103,42 @@ def write(
     tables: Mapping[str, str | None] | None = None,
     costs: Mapping[str, Any] = _NO_COSTS,
     as_json: bool = False,
-    warmup: int = 0,
-    reject_warned: bool = False,
-) -> Path:
-    """Write the report and print its path; the path.
+    **options: Any,
+) -> Written:
+    """Write the report and print its path.
 
     `tables` are folders for the tables by kind (`csv`, `parquet`): None for none, "" for one beside the page.
-    `costs` are fields of `analysis.report.CostQuestion`.
+    `costs` are fields of `analysis.report.CostQuestion`, `options` further arguments of its `write`.
     """
     if len(sweeps) > 1 and out is None:
         raise ConfigError("--out is needed for a report on several sweeps: the folder to write it to")
+    # imports numpy, pandas and matplotlib, which takes seconds: only after the names are checked
+    from analysis import report
+
     out = out or root / sweeps[0] / "-".join(["report", *tags]).replace("/", "-")
     with progress_bar("writing the report"):
         found = [state for sweep in sweeps for state in read_runs(root, sweep)]
-        only = _tagged(root, sweeps, tags)
         kept = {kind: Path(each or out / kind) for kind, each in (tables or {}).items() if each is not None}
-        folders = [root / sweep for sweep in sweeps]
-        page, states = _write(
-            folders, out, base, found, only, against, kept, costs, warmup=warmup, reject_warned=reject_warned
+        record_usage(state.run for state in found)
+        states = refresh_or_warn(found)
+        written = report.write(
+            [root / sweep for sweep in sweeps],
+            out,
+            base=base,
+            states={
+                _resolved(state): report.KnownState(state.displayed_state, state_note(state), state.attempts)
+                for state in states
+            },
+            only=_tagged(root, sweeps, tags),
+            against=against,
+            tables=kept,
+            costs=report.CostQuestion(**costs),
+            **options,
         )
+    page = written.page
     if as_json:
-        written = {kind: str(folder) for kind, folder in kept.items()}
-        add_json(states, page=str(page), report=read_json(page.with_name("report.json")), **written)
+        folders = {kind: str(folder) for kind, folder in kept.items()}
+        add_json(states, page=str(page), report=read_json(page.with_name("report.json")), **folders)
     else:
         if against is not None:
             print(_verdict(read_json(page.with_name("report.json"))))
@@ -124,52 +147,13 @@ def write(
         print(f"report of {', '.join(sweeps)}: {page}")
         for folder in kept.values():
             print(f"tables: {folder}")
-    return page
+    return written
 
 
 def _verdict(report: Mapping[str, Any]) -> str:
     """Conclusion of the comparison with another sweep."""
     found = (section["conclusion"] for section in report["sections"] if section["id"] == "comparison")
     return str(next(found, "Nothing to compare: no finished run."))
-
-
-def _write(
-    folders: list[Path],
-    out: Path,
-    base: str | None,
-    found: list[RunState],
-    only: set[Path] | None,
-    against: Path | None,
-    tables: Mapping[str, Path],
-    costs: Mapping[str, Any],
-    **steps_and_runs: Any,
-) -> tuple[Path, list[RunState]]:
-    """Write the report of the runs `found`, or of those with the paths `only`; its page, and their states."""
-    # imports numpy, pandas and matplotlib, which takes seconds: only after the names are checked
-    from analysis import report
-
-    question = report.CostQuestion(**costs)
-    report.check(  # a bad --base, --out or price list is refused before anything is written
-        folders, out, base=base, only=only, costs=question, against=against, **steps_and_runs
-    )
-    record_usage(run for folder in folders for run in runs_of(folder.parent, folder.name))
-    states = refresh_or_warn(found)
-    known = {
-        _resolved(state): report.KnownState(state.displayed_state, state_note(state), state.attempts)
-        for state in states
-    }
-    page = report.write(
-        folders,
-        out,
-        base=base,
-        states=known,
-        only=only,
-        against=against,
-        tables=tables,
-        costs=question,
-        **steps_and_runs,
-    )
-    return page, states
 
 
 def _tagged(root: Path, sweeps: Sequence[str], tags: Sequence[str]) -> set[Path] | None:

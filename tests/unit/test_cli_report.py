@@ -30,17 +30,16 @@ OUTCOME = {
 def test_the_report_is_of_the_newest_sweep(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import analysis.report
+    from analysis.report import Written
 
     asked: list[tuple[list[Path], Path, str | None]] = []
 
-    def write(sweeps: list[Path], out: Path, *, base: str | None = None, **_: object) -> Path:
+    def write(sweeps: list[Path], out: Path, *, base: str | None = None, **_: object) -> Written:
         asked.append((sweeps, out, base))
         write_json(out / "report.json", {"title": "t"})
-        return out / "report.html"
+        return Written(out / "report.html", [])
 
-    monkeypatch.setattr(analysis.report, "write", write)
-    monkeypatch.setattr(analysis.report, "check", lambda *_, **__: None)
+    monkeypatch.setattr("analysis.report.write", write)
     for when, sweep in enumerate(("b", "c", "a")):
         run = make_run(RUNS, f"{sweep}/n1")
         for path in (run.run_json, journal.entry(run, 0).path("intent")):
@@ -79,12 +78,9 @@ def test_cancelled_runs_are_cancelled_in_the_report(
     assert excluded["queued"]["reason"].startswith("cancelled before it started; not started")
 
 
-def test_a_report_with_a_bad_argument_writes_nothing(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report_with_a_bad_argument_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     make_run(RUNS, "a/n1")
     Path("file").write_text("")
-    monkeypatch.setattr(report, "record_usage", lambda runs: pytest.fail("usage.json is written"))
     for flags, why in (("--base 7", "base='7' names no"), ("--out file/here", "cannot write the report to")):
         assert submit.main(["report", *flags.split()]) == 2
         assert capsys.readouterr().err.startswith(f"error: {why}")

@@ -47,7 +47,7 @@ def test_rejected_runs_are_in_no_figure_and_listed_with_the_reason(
     assert reason in caveat["text"]
     with (sweep / "report" / "csv" / "all_runs.csv").open() as file:
         rejected = {row["run"]: row["rejected"] for row in csv.DictReader(file)}
-    assert {run for run, value in rejected.items() if value == "true"} == {"n2x1-r1"}
+    assert {run for run, value in rejected.items() if value == "True"} == {"n2x1-r1"}
     assert reason in (sweep / "report" / "csv" / "runs.csv").read_text()
     runs = load_frames([sweep], reject_warned=True).runs
     assert runs[~runs["included"]]["run"].tolist() == ["n2x1-r1"]

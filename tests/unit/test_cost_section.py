@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from analysis.read.load import load_runs
-from analysis.report import CostQuestion, check, write
+from analysis.report import CostQuestion, write
 from analysis.report.sections import cost
 from analysis.study import make_study
 from analysis.units import number
@@ -127,9 +127,9 @@ def test_gpus_that_a_job_held_for_ranks_on_processors_are_named(tmp_path: Path) 
 def test_the_report_shows_the_costs_and_refuses_before_it_writes(tmp_path: Path) -> None:
     sweep, out = fake_sweep(tmp_path), tmp_path / "out"
     with pytest.raises(ConfigError, match=r"--deadline='soon': a time above 0 with its unit"):
-        check([sweep], out, costs=CostQuestion(deadline="soon"))
+        write([sweep], out, costs=CostQuestion(deadline="soon"))
     with pytest.raises(ConfigError, match=r"cannot read config .*none.yaml"):
-        check([sweep], out, costs=CostQuestion(prices=tmp_path / "none.yaml"))
+        write([sweep], out, costs=CostQuestion(prices=tmp_path / "none.yaml"))
     assert not out.exists()
     write([sweep], out, costs=CostQuestion(deadline="1d"))
     assert "The cheapest size within 24.0 h is 1 rank" in (out / "report.md").read_text()

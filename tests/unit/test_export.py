@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure as Drawing
 
 import submit
 from analysis.read.frames import load
 from analysis.read.load import load_runs
-from analysis.report.export import column_name, exported, write_tables
-from analysis.report.section import Column, Figure, RunLink, Section, Table
+from analysis.report.export import write_tables
+from analysis.report.section import Column, RunLink, Section, Table
 from analysis.report.sections import build_all
 from analysis.stats.estimates import Estimate
 from analysis.study import Study, make_study
@@ -67,24 +66,6 @@ def test_every_table_and_every_figure_of_the_page_has_a_file_with_its_numbers(tm
     assert set(frames["lateness"]["first_rank"]) == {0, 1}
 
 
-def test_a_figure_without_its_numbers_is_refused(tmp_path: Path) -> None:
-    columns, rows = [Column("value", "value", "number")], [[1.0]]
-    table = Table("t", "Caption.", columns, rows)
-    other = Table("t", "Caption.", columns, [[2.0]])
-
-    def section(data: object) -> list[Section]:
-        figure = Figure("f", "Title", Drawing, "A line", data=data)  # type: ignore[arg-type]
-        return [Section("s", "S", "", tables=[table], figures=[figure])]
-
-    assert exported(section("t"))[1] == exported(section(lambda: table))[1] == {"t": ["f"]}
-    with pytest.raises(ValueError, match="figure f: section s has no table 'u'"):
-        exported(section("u"))
-    with pytest.raises(ValueError, match="figure f: another table is called 't'"):
-        exported(section(lambda: other))
-    with pytest.raises(TypeError, match="data"):
-        Figure("f", "Title", Drawing, "A line")  # type: ignore[call-arg]
-
-
 def test_estimates_runs_and_units_are_columns_of_one_type(tmp_path: Path) -> None:
     study = Study(load_runs([fake_sweep(tmp_path, nodes=(1,), repeats=1, emulated=True)]), [])
     columns = [
@@ -104,15 +85,14 @@ def test_estimates_runs_and_units_are_columns_of_one_type(tmp_path: Path) -> Non
         frame = reader(tmp_path / kind / f"t.{kind}")
         assert list(frame) == [
             "run", "run_path",
-            "throughput_samples_per_s", "throughput_samples_per_s_low", "throughput_samples_per_s_high",
-            "throughput_samples_per_s_repeats", "throughput_samples_per_s_basis",
-            "peak_bytes", "ok", "bound", "emulated",
+            "throughput", "throughput_low", "throughput_high", "throughput_repeats", "throughput_basis",
+            "peak", "ok", "bound", "emulated",
         ]  # fmt: skip
         first, second = frame.to_dict("records")
-        assert (first["run"], first["run_path"], first["peak_bytes"]) == ("a", "runs/s/a", 2**40)
-        assert (first["throughput_samples_per_s"], first["throughput_samples_per_s_high"]) == (2.5, 3.0)
-        assert pd.isna(second["throughput_samples_per_s"])
-        assert pd.isna(second["peak_bytes"])
+        assert (first["run"], first["run_path"], first["peak"]) == ("a", "runs/s/a", 2**40)
+        assert (first["throughput"], first["throughput_high"]) == (2.5, 3.0)
+        assert pd.isna(second["throughput"])
+        assert pd.isna(second["peak"])
         assert frame["ok"].tolist() == [True, False]
         assert frame["bound"].astype(str).tolist() == ["none", "0.5"]
         assert frame["emulated"].all()
@@ -134,21 +114,3 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest
     (tmp_path / "file").write_text("")
     assert submit.main(["report", "--runs", str(tmp_path / "runs"), "--csv", str(tmp_path / "file")]) == 2
     assert f"error: --csv: cannot write '{tmp_path / 'file'}'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("name", "unit", "expected"),
-    [
-        ("step_s", "s", "step_s"),
-        ("seconds", "s", "seconds"),
-        ("step", "s", "step_s"),
-        ("queue", "span", "queue_s"),
-        ("bus_bytes_per_s", "B/s", "bus_bytes_per_s"),
-        ("bytes", "B", "bytes"),
-        ("samples_per_s", "samples/s", "samples_per_s"),
-        ("device_hours", "h", "device_hours"),
-        ("efficiency", "share", "efficiency"),
-    ],
-)
-def test_a_column_name_states_its_unit_once(name: str, unit: str, expected: str) -> None:
-    assert column_name(Column(name, "", unit)) == expected

@@ -12,7 +12,6 @@ from analysis.read.frames import load
 from analysis.read.load import load_runs
 from analysis.read.run import Run
 from analysis.read.steps import Steps, choose_measured
-from analysis.results import targets
 from analysis.step_statistics import step_statistics
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, read_jsonl, write_json, write_text
@@ -80,9 +79,8 @@ def test_a_run_without_a_later_step_is_left_out_and_named(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("warmup", "text"), [(110, "110 leaves no step: the longest"), (-1, "0 or greater")])
 def test_a_warm_up_that_leaves_no_step_is_refused(tmp_path: Path, warmup: int, text: str) -> None:
     sweep = fake_sweep(tmp_path)
-    write_json(sweep / "sweep.json", {"targets": [{"metric": "throughput", "value": 1.0}]})
     with pytest.raises(ConfigError, match=text):
-        targets.check([sweep], warmup=warmup)
+        load([sweep], warmup=warmup)
 
 
 def test_an_aggregate_is_left_out_as_a_whole(tmp_path: Path) -> None:

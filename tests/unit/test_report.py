@@ -119,7 +119,7 @@ def test_markdown_as_it_was_approved(tmp_path: Path) -> None:
 
 def test_the_files_agree_and_stand_alone(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    page = write([fake_sweep(tmp_path)], out)
+    page = write([fake_sweep(tmp_path)], out).page
     assert page == out / "report.html"
     assert {entry.name for entry in out.iterdir()} == {
         "report.html",
@@ -154,7 +154,7 @@ def test_the_files_agree_and_stand_alone(tmp_path: Path) -> None:
 def test_what_runs_say_stays_text(tmp_path: Path) -> None:
     sweep = fake_sweep(tmp_path, "<b>sweep", nodes=(1, 2), repeats=1, comm_method=SCRIPT, model=SCRIPT)
     fake_run(sweep / "<i>run", nodes=2, end="failed", message=f"{SCRIPT} | ![x](y)")
-    page = write([sweep], tmp_path / "out")
+    page = write([sweep], tmp_path / "out").page
     parsed = Page(page.read_text())
     assert parsed.tags.count("script") == 1  # its own
     assert "i" not in parsed.tags
@@ -195,7 +195,7 @@ def test_unreadable_step_records_are_named_and_the_others_are_used(tmp_path: Pat
 
 def test_nothing_finished_still_makes_a_report(tmp_path: Path) -> None:
     fake_run(tmp_path / "s" / "n1", end="planned")
-    page = write([tmp_path / "s"], tmp_path / "out")
+    page = write([tmp_path / "s"], tmp_path / "out").page
     assert "No measured run: 1 " in Page(page.read_text()).text
     assert not list((tmp_path / "out").glob("*.png"))
 

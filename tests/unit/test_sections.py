@@ -14,8 +14,7 @@ import pytest
 
 from analysis.read.load import load_runs
 from analysis.report import render, write
-from analysis.report.definitions import DEFINITIONS
-from analysis.report.model import document
+from analysis.report.model import DEFINITIONS, document
 from analysis.report.section import Section
 from analysis.report.sections import (
     batch_size,

@@ -15,6 +15,7 @@ from analysis.report.sections import targets as targets_section
 from analysis.results import targets
 from analysis.results.curves import scaling_curves
 from analysis.stats.estimates import Estimate, not_stationary
+from analysis.step_statistics import step_statistics
 from analysis.study import Study
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, write_json
@@ -27,8 +28,13 @@ def sweep_with(tmp_path: Path, wanted: list[dict[str, Any]], **options: Any) -> 
     return sweep
 
 
+def check(sweeps: list[Path], base: str | None = None, **options: Any) -> list[targets.TargetResult]:
+    runs = load_runs(sweeps, **options)
+    return targets.required(runs, scaling_curves(runs, base, step_statistics(runs)))
+
+
 def verdict_of(sweep: Path) -> tuple[str, str]:
-    (result,) = targets.check([sweep])
+    (result,) = check([sweep])
     return result.verdict, result.reason
 
 
@@ -49,7 +55,7 @@ def verdict_of(sweep: Path) -> tuple[str, str]:
 def test_the_interval_decides(tmp_path: Path, metric: str, value: float, verdict: str) -> None:
     overrides = {"communication_overhead_percent": 28.0, "mfu": 0.4}
     sweep = sweep_with(tmp_path, [{"metric": metric, "value": value}], **overrides)
-    (result,) = targets.check([sweep])
+    (result,) = check([sweep])
     assert (result.verdict, result.size, result.unit) == (verdict, 4, "rank")
     assert result.achieved is not None
     assert len(result.runs) == 3
@@ -57,7 +63,7 @@ def test_the_interval_decides(tmp_path: Path, metric: str, value: float, verdict
 
 def test_a_target_holds_at_its_size(tmp_path: Path) -> None:
     sweep = sweep_with(tmp_path, [{"metric": "efficiency", "value": 0.8, "at": 2}])
-    (result,) = targets.check([sweep])
+    (result,) = check([sweep])
     assert (result.verdict, result.size) == ("met", 2)
 
 
@@ -86,7 +92,7 @@ def test_a_curve_without_the_base_cannot_tell_its_efficiency(tmp_path: Path) -> 
     wanted = [{"metric": "efficiency", "value": 0.5}]
     sweep = sweep_with(tmp_path, wanted, axes=[{"optim.lr": 0.1}])
     fake_sweep(tmp_path, nodes=(2, 4), axes=[{"optim.lr": 0.2}])
-    found = {each.curve: each.reason for each in targets.check([sweep], base="1")}
+    found = {each.curve: each.reason for each in check([sweep], base="1")}
     assert found["lr 0.2"] == "no finished run of the base size"
 
 
@@ -121,7 +127,7 @@ def test_each_curve_has_the_largest_size_that_was_planned_for_it(tmp_path: Path)
     for lr, nodes in ((0.1, 4), (0.2, 8)):
         planned = {"resources.nodes": nodes, "optim.lr": lr}
         fake_run(sweep / f"{lr}-{nodes}", nodes=nodes, axes=planned, end="failed", message="crashed")
-    sizes = {each.curve: each.size for each in targets.check([sweep])}
+    sizes = {each.curve: each.size for each in check([sweep])}
     assert sorted(sizes.values()) == [2, 4, 8]
     assert (sizes["lr 0.1"], sizes["lr 0.2"]) == (4, 8)
 
@@ -131,7 +137,7 @@ def test_sizes_of_one_node_are_ranks(tmp_path: Path) -> None:
     sweep = sweep_with(tmp_path, wanted, nodes=(1,), gpus_per_node=(1, 2))
     planned = {"resources.nodes": 1, "resources.gpus_per_node": 4}
     fake_run(sweep / "n1x4", gpus_per_node=4, axes=planned, end="failed", message="crashed")
-    (result,) = targets.check([sweep])
+    (result,) = check([sweep])
     assert (result.unit, result.size, result.reason) == ("rank", 4, "no finished run of 4 ranks")
 
 
@@ -152,7 +158,7 @@ def test_communication_is_a_share_of_all_seconds_and_other_shares_are_means(tmp_
         fake_run(tmp_path / "s" / f"r{repeat}", repeat=repeat, mean_s=step_s, overrides=overrides)
     wanted = [{"metric": name, "value": 0.2} for name in ("communication_share", "mfu")]
     write_json(tmp_path / "s" / "sweep.json", {"targets": wanted})
-    communication, mfu = (each.achieved for each in targets.check([tmp_path / "s"]))
+    communication, mfu = (each.achieved for each in check([tmp_path / "s"]))
     assert communication is not None
     assert communication.value == pytest.approx(0.4, rel=0.01)
     assert mfu is not None
@@ -174,13 +180,13 @@ def test_a_sweep_without_finished_runs_cannot_tell(tmp_path: Path) -> None:
     fake_run(tmp_path / "s" / "n2x1-r0", nodes=2, end="running")
     write_json(tmp_path / "s" / "sweep.json", {"targets": [{"metric": "mfu", "value": 0.5}]})
     assert verdict_of(tmp_path / "s") == ("cannot tell", "no finished run")
-    assert targets.exit_code(targets.check([tmp_path / "s"])) == 3
+    assert targets.exit_code(check([tmp_path / "s"])) == 3
 
 
 def test_every_curve_has_its_own_result(tmp_path: Path) -> None:
     axes = [{"optim.fused": True}, {"optim.fused": False}]
     sweep = sweep_with(tmp_path, [{"metric": "throughput", "value": 270, "at": 4}], axes=axes, step_s=0.08)
-    found = targets.check([sweep])
+    found = check([sweep])
     assert {result.curve: result.verdict for result in found} == {
         "fused True": "met",
         "fused False": "missed",
@@ -191,14 +197,14 @@ def test_every_curve_has_its_own_result(tmp_path: Path) -> None:
 def test_two_sweeps_have_their_own_targets(tmp_path: Path) -> None:
     one = sweep_with(tmp_path, [{"metric": "efficiency", "value": 0.6}], name="one")
     other = sweep_with(tmp_path, [{"metric": "efficiency", "value": 0.95}], name="other")
-    found = {result.curve: result.verdict for result in targets.check([one, other])}
+    found = {result.curve: result.verdict for result in check([one, other])}
     assert found == {"one": "met", "other": "missed"}
 
 
 def test_exit_codes_put_a_missed_target_first(tmp_path: Path) -> None:
     def code(*values: float) -> int:
         sweep = sweep_with(tmp_path, [{"metric": "efficiency", "value": value} for value in values])
-        return targets.exit_code(targets.check([sweep]))
+        return targets.exit_code(check([sweep]))
 
     assert code(0.6) == 0
     assert code(0.6, 0.9) == 1
@@ -223,7 +229,7 @@ def test_sentences_have_value_interval_target_and_reason(tmp_path: Path) -> None
 
 def test_a_sentence_is_ascii_and_groups_all_thousands_by_commas(tmp_path: Path) -> None:
     sweep = sweep_with(tmp_path, [{"metric": "throughput", "value": 1000.0}])
-    (result,) = targets.check([sweep])
+    (result,) = check([sweep])
     large = replace(result, achieved=Estimate(1230.0, 1200.0, 1260.0, 3, "repeats"))
     assert " is 1,230 [1,200 to 1,260] samples/s, target at least 1,000" in targets.sentence(large)
     assert targets.sentence(large).isascii()
@@ -232,7 +238,7 @@ def test_a_sentence_is_ascii_and_groups_all_thousands_by_commas(tmp_path: Path) 
 def test_sentences_say_which_bound_and_which_runs_are_emulated(tmp_path: Path) -> None:
     wanted = [{"metric": "communication_share", "value": 0.4}]
     sweep = sweep_with(tmp_path, wanted, emulated=True, communication_overhead_percent=28.0)
-    (result,) = targets.check([sweep])
+    (result,) = check([sweep])
     assert targets.sentence(result).startswith("met: communication_share at 4 ranks is 0.280")
     assert targets.sentence(result).endswith(", target at most 0.400, emulated")
     assert targets.as_json(result)["achieved"]["value"] == pytest.approx(0.28)
@@ -248,7 +254,7 @@ def test_a_target_without_a_curve_has_the_size_that_was_planned(
     for nodes in planned:
         fake_run(tmp_path / "s" / f"n{nodes}", nodes=nodes, end="running")
     write_json(tmp_path / "s" / "sweep.json", {"targets": [{"metric": metric, "value": 0.5, "at": at}]})
-    assert targets.check([tmp_path / "s"]) == [
+    assert check([tmp_path / "s"]) == [
         targets.TargetResult(
             "s",
             "rank",
@@ -269,31 +275,31 @@ def test_a_target_without_a_curve_has_the_size_that_was_planned(
 def test_no_targets_and_corrupt_targets_are_refused(tmp_path: Path) -> None:
     sweep = fake_sweep(tmp_path)
     with pytest.raises(ConfigError, match="no targets in default: add a section `targets`"):
-        targets.check([sweep])
+        check([sweep])
     for content in ("{", "[]", '{"targets": [{"metric": "speed", "value": 1}]}'):
         (sweep / "sweep.json").write_text(content)
         with pytest.raises(ConfigError, match=r"cannot read the targets in .*sweep.json"):
-            targets.check([sweep])
+            check([sweep])
 
 
 def test_messages_without_targets_say_what_is_wrong_and_what_to_do(tmp_path: Path) -> None:
     sweep, other = fake_sweep(tmp_path, "s", nodes=(1,)), fake_sweep(tmp_path, "a", nodes=(1,))
     (sweep / "sweep.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"^no targets in a, s: add a section"):
-        targets.check([sweep, other])
+        check([sweep, other])
     (sweep / "sweep.json").write_text('{"targets": [{"metric": "mfu", "value": 1}, {"metric": "speed"}]}')
     with pytest.raises(ConfigError, match=r"s/sweep\.json: .*validation error.* for Target$"):
-        targets.check([sweep])
+        check([sweep])
     steps = "".join(f"r,0,{step},{0.1 + step % 3 / 1000}\n" for step in range(1, 60))
     (tmp_path / "table.csv").write_text("run,rank,step,step_s\n" + steps)
     ingest(tmp_path / "table.csv", tmp_path, global_batch_size=8, warmup_steps=5)
     with pytest.raises(ConfigError, match=r"ingest the table under another --sweep, with --targets FILE$"):
-        targets.check([tmp_path / "table"])
+        check([tmp_path / "table"])
 
 
 def test_only_these_runs_are_checked(tmp_path: Path) -> None:
     sweep = sweep_with(tmp_path, [{"metric": "throughput", "value": 1}], nodes=(1,))
-    (result,) = targets.check([sweep], only={sweep / "n1x1-r0", sweep / "n1x1-r1"})
+    (result,) = check([sweep], only={sweep / "n1x1-r0", sweep / "n1x1-r1"})
     assert [Path(run).name for run in result.runs] == ["n1x1-r0", "n1x1-r1"]
 
 

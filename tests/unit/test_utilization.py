@@ -85,10 +85,7 @@ def test_over_attempts_only_samples_in_steps_that_were_kept_count(tmp_path: Path
 def utilization(sweep: Path) -> dict[str, tuple[list[float], list[float]]]:
     """Steps and utilization of the one run of a sweep, by kind of device."""
     (run,) = load_runs([sweep])
-    return {
-        device: (steps, values)
-        for device, (steps, values) in utilization_by_step(run.samples).items()
-    }
+    return {device: (steps, values) for device, (steps, values) in utilization_by_step(run.samples).items()}
 
 
 def sampled(path: Path, steps: int) -> RunDir:
