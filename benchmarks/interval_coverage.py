@@ -17,8 +17,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from analysis.results.episodes import find_episodes
-from analysis.results.slow_ranks import slow_ranks
+from analysis.results.slow_ranks import find_episodes, slow_ranks
 from analysis.stats.batch_means import relative_half_width
 from analysis.stats.estimates import geometric_mean
 from analysis.stats.stationarity import stationarity

@@ -1,8 +1,8 @@
 """The rank, node or link that costs a run most, with its size in seconds, or nobody.
 
-Three kinds of evidence, each with its own test: a rank, all ranks of a node or half of the nodes slower than
-the others in most of the run (`slow_ranks`), or for a while (`episodes`), and a slow link (`links`) under
-transfer that is long on every rank alike. Jitter that hits all ranks equally names nobody.
+Two kinds of evidence, each with its own test: a rank, all ranks of a node or half of the nodes slower than
+the others in most of the run or for a while (`slow_ranks`), and a slow link (`links`) under transfer that is
+long on every rank alike. Jitter that hits all ranks equally names nobody.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Literal
 
 import numpy as np
 
-from analysis.results.episodes import find_episodes
 from analysis.results.links import LinkRate, SlowLink, find_slow_links, node_name
 from analysis.results.rank_steps import RankSteps
 from analysis.results.slow_ranks import (
     Sensitivity,
+    find_episodes,
     last_shares,
-    mean_interval,
     median_of_others,
     sensitivity,
     slow_half,
     slow_ranks,
 )
 from analysis.results.waiting import equal_blame
+from analysis.stats.batch_means import mean_interval
 from analysis.stats.estimates import Estimate, Floats, ratio_of_means, share_mean
 
 LEAST_COST = 0.01
@@ -171,7 +171,7 @@ def repeated_culprits(repeats: Sequence[Diagnosis]) -> list[Culprit]:
 
 
 def _slow_ranks(seconds: RankSteps, step_s: float) -> list[Culprit]:
-    persistent = slow_ranks(seconds.own_s, seconds.nodes)
+    persistent = slow_ranks(seconds.own_s)
     half = [] if persistent else slow_half(seconds.own_s, seconds.nodes)
     persistent = persistent or half
     slow = dict.fromkeys(persistent, (0, seconds.own_s.shape[1] - 1))

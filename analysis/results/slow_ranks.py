@@ -1,15 +1,13 @@
-"""Ranks that are slower than the others in most of a run, and the smallest excess that the search finds.
+"""Ranks that are slower than the others, throughout a run or for a while, and the smallest excess that the
+search finds.
 
-The deviation of a rank is its own seconds minus the median of the other ranks' in the same step. A rank is
-slow when, together,
+The deviation of a rank is its own seconds minus the median of the other ranks' in the same step; its mean is
+the excess. A rank is slow throughout when, together, its excess
 
-    its mean deviation exceeds 3.5 robust standard deviations of the other ranks' means (1.4826 MAD),
-    its mean exceeds the median of the others by more than 3 %,
-    the same 3 % holds in at least 60 % of the windows of the run,
-    the interval of its mean deviation excludes 0, and
-    either it, or its node, is last more often than equal ranks are (binomial test, Benjamini and Hochberg
-    1995), and Student's t on as many independent steps as the correlated ones are worth excludes 0,
-    or its mean deviation exceeds twelve standard deviations of its jitter: few independent steps show that.
+    exceeds 3.5 robust standard deviations of the other ranks' means (1.4826 MAD),
+    exceeds 3 % of their median, in at least 60 % of the windows of the run too, and
+    exceeds chance: Student's t on as many independent steps as the correlated ones are worth,
+    or twelve standard deviations of its jitter, which few independent steps cannot show.
 
 The rule with median and MAD is Iglewicz and Hoaglin's modified z-score (1993). Leaving the rank itself out
 makes the rule hold for two and three ranks, where the rank would be half of its own reference.
@@ -27,33 +25,35 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import bdtrc, bdtrik, stdtrit
+from scipy.special import stdtrit
 
-from analysis.stats.estimates import CONFIDENCE, Estimate, Floats, ratio_bounds
-from analysis.stats.verdicts import benjamini_hochberg
+from analysis.stats.batch_means import LEAST_STEPS, lag_1
+from analysis.stats.estimates import Floats, ratio
 
 LARGEST_Z = 3.5
 LEAST_EXCESS = 0.03
 """Excess over the median of the others, as a fraction."""
 LEAST_WINDOWS = 0.6
 WINDOWS = 10
-LEAST_STEPS = 4
-FALSE_DISCOVERIES = 0.05
 FALSE_ALARMS = 0.01
 """Probability that any of equal ranks exceeds the others by Student's t."""
 FAR = 12.0
 """Standard deviations of the jitter that equal ranks do not differ by, however correlated their steps are."""
+HALF_LEVEL = 0.1
+"""Level of the test of two halves, divided by their ranks: by simulation, 1 to 2 % of equal halves differ."""
 HALF_GAP = 3.0
 """Smallest gap between two halves of the nodes, in ranges within a half."""
 TARGET_EXCESS = 0.1
 """Excess that a search has to find before it may state that no rank is slow, as a fraction of own work."""
+LEAST_EPISODE = 5
+"""Steps of an episode, at least."""
+EPISODES_BY_CHANCE = 0.05
+"""Bound of the share of runs of equal ranks in which a segment exceeds chance; by simulation below 3 %."""
 _FOUND = 0.84
 """Standard normal quantile of 80 %: an excess this many standard errors above its limit is found in 80 %."""
 _IN_WINDOWS = 1.5
 """The same for a limit that 60 % of ten windows have to exceed."""
 _MOST_STEPS = 1_000_000
-_LEAST_SCALE = 1e-3
-"""Smallest robust standard deviation, as a fraction of the median: equal ranks have none."""
 
 
 def median_of_others(values: Floats) -> Floats:
@@ -71,18 +71,6 @@ def last_shares(own_s: Floats) -> Floats:
     return np.asarray((last / last.sum(axis=0)).mean(axis=1))
 
 
-def mean_interval(series_s: Floats) -> Estimate:
-    """Mean of the steps of one run with a 95 % interval by batch means: Student's t over at most ten means of
-    consecutive steps. The mean may be negative. Fewer than four steps have no interval."""
-    value, steps = float(np.mean(series_s)), len(series_s)
-    if steps < LEAST_STEPS:
-        return Estimate(value, None, None, 1)
-    batches = min(10, steps // 2, max(5, steps // 4))
-    means = np.array([part.mean() for part in np.array_split(series_s, batches)])
-    half = float(stdtrit(batches - 1, 0.5 + CONFIDENCE / 2) * means.std(ddof=1) / np.sqrt(batches))
-    return Estimate(value, value - half, value + half, 1, "within run")
-
-
 def correlation(series_s: Floats) -> float:
     """Autocorrelation at lag 1 of each row, median over the rows; from 0 to 0.98.
 
@@ -90,61 +78,95 @@ def correlation(series_s: Floats) -> float:
     estimate from n steps about their own mean is too small by (1 + 4 r) / n (Kendall 1954), which is added.
     """
     steps = series_s.shape[1]
-    centred = series_s - series_s.mean(axis=1, keepdims=True)
-    total = (centred**2).sum(axis=1)
-    lagged = (centred[:, 1:] * centred[:, :-1]).sum(axis=1)
-    median = float(np.median(lagged / np.maximum(total, np.finfo(float).tiny)))
+    median = float(np.median(lag_1(series_s)))
     return float(np.clip((median + 1 / steps) / (1 - min(4 / steps, 0.5)), 0.0, 0.98))
 
 
-def slow_ranks(own_s: Floats, nodes: Mapping[str, Sequence[int]] | None = None) -> list[int]:
-    """All slow ranks of own seconds. `nodes`: the ranks of each node.
+def slow_ranks(own_s: Floats) -> list[int]:
+    """All ranks that are slow throughout.
 
-    The slowest is found first and left out of the next search, because only one rank of a step is last. At
-    least half of the ranks stay: a majority is the reference.
+    Slow ranks are left out of the next search, because they widen the spread of the others. At least half of
+    the ranks stay: a majority is the reference.
     """
-    if own_s.shape[1] < LEAST_STEPS:
-        return []
     left = np.arange(len(own_s))
-    while len(left) >= 2:
-        of_nodes = [np.flatnonzero(np.isin(left, ranks)) for ranks in (nodes or {}).values()]
-        slow = _slow(own_s[left], [ranks for ranks in of_nodes if len(ranks)])
-        if not slow.any():
-            break
+    while len(left) >= 2 and own_s.shape[1] >= LEAST_STEPS and (slow := _slow(own_s[left])).any():
         left = left[~slow]
     return sorted(set(range(len(own_s))) - set(left.tolist())) if 2 * len(left) >= len(own_s) else []
 
 
 def slow_half(own_s: Floats, nodes: Mapping[str, Sequence[int]]) -> list[int]:
-    """Ranks of the slower half of the nodes; empty where no half is slow.
+    """Ranks of the slower half of the nodes; empty where no half is slow. `nodes`: the ranks of each node.
 
     The slower half by the means of its nodes is slow when the halves, each as the mean of its ranks in every
     step, pass the rule for two ranks; the gap between the nodes of both halves exceeds three times the range
-    of the nodes within a half; and Welch's t test of the ranks' means (on logarithms) has p below 1 %, over
-    the number of halvings. Of two ranks a half, that test has two degrees of freedom: there, the gap between
-    the ranks has to exceed three times their range. An odd number of nodes has no halves, and nodes of one
-    rank are left to `slow_ranks`.
+    of the nodes within a half; and Welch's t test of the ranks' means (on logarithms) has p below 10 %, over
+    the number of halvings and of ranks in a half. An odd number of nodes has no halves, and nodes of one rank
+    are left to `slow_ranks`.
     """
     if len(nodes) % 2 or min(map(len, nodes.values()), default=0) < 2:
         return []
-    means = own_s.mean(axis=1)
+    means, half = own_s.mean(axis=1), len(nodes) // 2
     order = sorted(nodes.values(), key=lambda ranks: float(means[ranks].mean()))
-    half = len(order) // 2
-    fast, slow = (np.concatenate(part).astype(int) for part in (order[:half], order[half:]))
     of_nodes = np.array([means[ranks].mean() for ranks in order])
-    if len(slow) > len(fast) or not _apart(of_nodes[:half], of_nodes[half:]):
-        return []
-    if len(slow) == 2:
-        differ = _apart(means[fast], means[slow])
-    else:
-        confidence = 1 - FALSE_ALARMS / (comb(len(order), half) / 2)
-        differ = bool(ratio_bounds(means[slow], means[fast], confidence).low > 1)
+    gap, within = of_nodes[half] - of_nodes[half - 1], (np.ptp(of_nodes[:half]), np.ptp(of_nodes[half:]))
+    fast, slow = (np.concatenate(part).astype(int) for part in (order[:half], order[half:]))
+    low = ratio(means[slow], means[fast], 1 - HALF_LEVEL / (comb(len(order), half) / 2 * slow.size)).low
     halves = np.stack([own_s[fast].mean(axis=0), own_s[slow].mean(axis=0)])
+    differ = low is not None and low > 1 and gap > HALF_GAP * max(within)
     return sorted(slow.tolist()) if differ and slow_ranks(halves) == [1] else []
 
 
-def _apart(fast: Floats, slow: Floats) -> bool:
-    return bool(slow.min() - fast.max() > HALF_GAP * max(np.ptp(fast), np.ptp(slow)))
+class Episode(NamedTuple):
+    """A rank is slow in the columns `first` to `last` of its matrix."""
+
+    rank: int
+    first: int
+    last: int
+
+
+def find_episodes(own_s: Floats) -> list[Episode]:
+    """Segments of at least five steps in which a rank is slow: one a rank, in runs of 20 steps or more.
+
+    The deviation of a rank minus its mean, so that a rank that is slow throughout has none, is cut to its
+    segment with the largest sum. The sums of equal ranks are those of a Brownian bridge: of n independent
+    steps with the standard deviation s, they exceed x s sqrt(n) with a probability below
+    (8 x^2 - 2) exp(-2 x^2) (Kuiper 1960); x is about 2, and the first factor 30. Correlated steps count as
+    the independent ones that they are worth. Where a segment exceeds chance, its ends are where the deviation
+    crosses half of its level; then 60 % of its steps and its mean have to exceed 3 % of the median.
+    """
+    ranks, steps = own_s.shape
+    if steps < 4 * LEAST_EPISODE:
+        return []
+    deviation = own_s - median_of_others(own_s)
+    centred = deviation - deviation.mean(axis=1, keepdims=True)
+    segments = _largest_segments(centred)
+    sums = np.where(segments, centred, 0.0).sum(axis=1, keepdims=True)
+    inside = np.maximum(segments.sum(axis=1, keepdims=True), 1)
+    levels = np.where(segments, sums / inside, -sums / np.maximum(steps - inside, 1))
+    independent = _independent(steps, correlation(centred - levels))  # the change of level is no correlation
+    chance_s = (
+        (np.log(30 * ranks / EPISODES_BY_CHANCE) / 2 / independent) ** 0.5 * steps * centred.std(axis=1)
+    )
+    half_s = np.where(segments, deviation, 0.0).sum(axis=1, keepdims=True) / inside / 2
+    segments = _largest_segments(deviation - half_s)
+    least_s = LEAST_EXCESS * float(np.median(own_s))
+    episodes = []
+    for rank in np.flatnonzero(sums[:, 0] > chance_s).tolist():
+        columns = np.flatnonzero(segments[rank])
+        slow_s = deviation[rank, columns]
+        if columns.size >= LEAST_EPISODE and slow_s.mean() > least_s < np.quantile(slow_s, 1 - LEAST_WINDOWS):
+            episodes.append(Episode(rank, int(columns[0]), int(columns[-1])))
+    return episodes
+
+
+def _largest_segments(values: Floats) -> NDArray[np.bool_]:
+    """The consecutive values of each row with the largest sum (maximum subarray, Kadane); none where all are
+    negative."""
+    total = np.pad(np.cumsum(values, axis=1), ((0, 0), (1, 0)))
+    least, at = np.minimum.accumulate(total, axis=1), np.arange(total.shape[1])
+    end = np.argmax(total - least, axis=1)[:, None]
+    first = np.take_along_axis(np.maximum.accumulate(np.where(total == least, at, 0), axis=1), end, axis=1)
+    return np.asarray((at[:-1] >= first) & (at[:-1] < end))
 
 
 class Sensitivity(NamedTuple):
@@ -170,50 +192,55 @@ class Sensitivity(NamedTuple):
 def sensitivity(own_s: Floats, steps_per_column: float = 1.0) -> Sensitivity:
     """Sensitivity of `slow_ranks` on own seconds, from the limits of its rule at this jitter."""
     (ranks, steps), usual = own_s.shape, float(np.median(own_s))
-    deviation = own_s - median_of_others(own_s)
-    lag_1, deviates_s = correlation(deviation), float(deviation.std(axis=1).max())
-    far_s = float(_jitter_s(deviation, lag_1).max())
-    equal_s = np.sort(own_s - own_s.mean(axis=1, keepdims=True), axis=0)
-    until_last_s = np.sort((np.where(equal_s == equal_s[-1], equal_s[-2], equal_s[-1]) - equal_s).ravel())
-    spread_s = float(np.median(_spread_of_others(own_s.mean(axis=1))))
-    by_chance_s = (1 + 3 / ranks**0.5) * deviates_s / _independent(steps, lag_1) ** 0.5
-    level_s = max(0.0, spread_s**2 - by_chance_s**2) ** 0.5
-
-    def excess_s(steps: int) -> float:
-        counted = _independent(steps, lag_1)
-        error_s = deviates_s / counted**0.5
-        chance_s = deviates_s * _chance(ranks, steps, lag_1) + _FOUND * error_s
-        often = (np.ceil(bdtrik(1 - FALSE_DISCOVERIES / ranks, counted, 1 / ranks)) + 1) / counted
-        often += _FOUND * (max(0.0, often * (1 - often)) / counted) ** 0.5
-        last_s = until_last_s[int(often * (until_last_s.size - 1))] if often <= 1 else np.inf
-        between_s = LARGEST_Z * (level_s**2 + error_s**2 * (ranks > 2)) ** 0.5
-        in_windows_s = LEAST_EXCESS * usual + _IN_WINDOWS * error_s
-        return max(min(far_s, max(chance_s, last_s)), between_s + _FOUND * error_s, in_windows_s)
-
     if steps < LEAST_STEPS or not usual:
         return Sensitivity(np.inf, usual, None)
+    jitter = _jitter(own_s - median_of_others(own_s))
+    deviates_s, far_s = float(jitter.deviates_s.max()), float(jitter.far_s.max())
+    by_chance_s = (1 + 3 / ranks**0.5) * deviates_s / _independent(steps, jitter.lag_1) ** 0.5
+    spread_s = float(np.median(_spread_of_others(own_s.mean(axis=1))))
+    level_s = max(0.0, spread_s**2 - by_chance_s**2) ** 0.5
+
+    def excess_s(count: int) -> float:
+        error_s = deviates_s / _independent(count, jitter.lag_1) ** 0.5
+        chance_s = deviates_s * _chance(ranks, count, jitter.lag_1) + _FOUND * error_s
+        between_s = LARGEST_Z * np.hypot(level_s, error_s * (ranks > 2)) + _FOUND * error_s
+        return float(max(min(far_s, chance_s), between_s, LEAST_EXCESS * usual + _IN_WINDOWS * error_s))
+
     limit_s = TARGET_EXCESS * usual
     enough = bisect_left(range(_MOST_STEPS), True, lo=steps, key=lambda count: excess_s(count) <= limit_s)
     more = None if enough == _MOST_STEPS else round((enough - steps) * steps_per_column)
     return Sensitivity(excess_s(steps), usual, more)
 
 
-def _slow(own_s: Floats, nodes: Sequence[NDArray[np.intp]]) -> NDArray[np.bool_]:
+def _slow(own_s: Floats) -> NDArray[np.bool_]:
     """Whether each rank is slow by the rule of this module."""
     ranks, steps = own_s.shape
-    deviation = own_s - median_of_others(own_s)
-    means, excess_s = own_s.mean(axis=1), deviation.mean(axis=1)
-    usual = median_of_others(means[:, None])[:, 0]
-    spread_s = np.maximum(_spread_of_others(means), _LEAST_SCALE * np.abs(usual))
-    stands_out = (means - usual > LARGEST_Z * spread_s) & (means > (1 + LEAST_EXCESS) * usual)
-    stands_out &= _windows(own_s) >= LEAST_WINDOWS
-    stands_out[stands_out] = [(mean_interval(row).low or 0.0) > 0 for row in deviation[stands_out]]
-    if not stands_out.any():
-        return stands_out
-    lag_1 = correlation(deviation)
-    beyond_chance = excess_s > deviation.std(axis=1) * _chance(ranks, steps, lag_1)
-    last = _often_last(own_s, nodes, _independent(steps, lag_1))
-    return np.asarray(stands_out & (beyond_chance & last | (excess_s > _jitter_s(deviation, lag_1))))
+    deviation, means = own_s - median_of_others(own_s), own_s.mean(axis=1)
+    jitter = _jitter(deviation)
+    chance_s = np.minimum(jitter.deviates_s * _chance(ranks, steps, jitter.lag_1), jitter.far_s)
+    excess_s = np.minimum(deviation.mean(axis=1), means - median_of_others(means[:, None])[:, 0])
+    parts = np.array_split(own_s, min(WINDOWS, steps), axis=1)
+    windows_s = np.stack([means, *(part.mean(axis=1) for part in parts)], axis=1)
+    above = windows_s > (1 + LEAST_EXCESS) * median_of_others(windows_s)
+    limit_s = np.maximum(LARGEST_Z * _spread_of_others(means), chance_s)
+    return np.asarray((excess_s > limit_s) & above[:, 0] & (above[:, 1:].mean(axis=1) >= LEAST_WINDOWS))
+
+
+class _Jitter(NamedTuple):
+    """Jitter of ranks: correlation between steps, and by rank its standard deviation and `FAR` times that."""
+
+    lag_1: float
+    deviates_s: Floats
+    far_s: Floats
+
+
+def _jitter(deviation: Floats) -> _Jitter:
+    """A short series varies less than its process. For `far_s`, the standard deviation s is therefore at
+    least that of first-order autoregression with the same mean square of the change between steps,
+    2 s^2 (1 - r)."""
+    lag_1, deviates_s = correlation(deviation), deviation.std(axis=1)
+    change_s = np.sqrt((np.diff(deviation) ** 2).mean(axis=1) / (2 * (1 - lag_1)))
+    return _Jitter(lag_1, deviates_s, FAR * np.maximum(deviates_s, change_s))
 
 
 def _independent(steps: int, lag_1: float) -> int:
@@ -235,43 +262,7 @@ def _chance(ranks: int, steps: int, lag_1: float) -> float:
     return float(-stdtrit(tested - 1, FALSE_ALARMS / ranks) / (tested - 1) ** 0.5)
 
 
-def _jitter_s(deviation: Floats, lag_1: float) -> Floats:
-    """`FAR` standard deviations of each rank's jitter.
-
-    A short series varies less than its process. The standard deviation s is therefore at least that of
-    first-order autoregression with the same mean square of the change between steps, 2 s^2 (1 - r).
-    """
-    change_s = np.sqrt((np.diff(deviation) ** 2).mean(axis=1)) if deviation.shape[1] > 1 else 0.0
-    return np.asarray(FAR * np.maximum(deviation.std(axis=1), change_s / np.sqrt(2 * (1 - lag_1))))
-
-
 def _spread_of_others(means: Floats) -> Floats:
     """For each rank, 1.4826 x median absolute deviation of the other ranks' means."""
-    others = [np.delete(means, rank) for rank in range(len(means))]
-    return np.array([1.4826 * np.median(np.abs(values - np.median(values))) for values in others])
-
-
-def _windows(own_s: Floats) -> Floats:
-    """Share of the windows in which each rank exceeds the others by more than 3 %."""
-    parts = np.array_split(own_s, min(WINDOWS, own_s.shape[1]), axis=1)
-    means = np.stack([part.mean(axis=1) for part in parts], axis=1)
-    return np.asarray((means > (1 + LEAST_EXCESS) * median_of_others(means)).mean(axis=1))
-
-
-def _often_last(own_s: Floats, nodes: Sequence[NDArray[np.intp]], counted: int) -> NDArray[np.bool_]:
-    """Whether each rank, or the slowest rank of its node, is last more often than by chance: the ranks of a
-    slow node share the last place."""
-    often = _late(own_s, counted)
-    if len(nodes) > 1:
-        slowest = np.stack([own_s[ranks].max(axis=0) for ranks in nodes])
-        for ranks, late in zip(nodes, _late(slowest, counted), strict=True):
-            often[ranks] |= late
-    return often
-
-
-def _late(arrival_s: Floats, counted: int) -> NDArray[np.bool_]:
-    """Binomial test of the share of steps in which each row alone is last, on `counted` independent steps."""
-    last = arrival_s == arrival_s.max(axis=0)
-    share = (last & (last.sum(axis=0) == 1)).mean(axis=1)
-    p = bdtrc(np.ceil(share * counted) - 1, counted, 1 / len(arrival_s))
-    return np.array(benjamini_hochberg(p)) < FALSE_DISCOVERIES
+    others = np.array([np.delete(means, rank) for rank in range(len(means))])
+    return np.asarray(1.4826 * np.median(np.abs(others - np.median(others, axis=1, keepdims=True)), axis=1))

@@ -1,4 +1,4 @@
-"""Spread of the mean within one run, by batch means: between steps, not between repeats.
+"""Mean of the steps of one run with an interval by batch means: between steps, not between repeats.
 
 Consecutive steps are correlated, so the standard error of pooled steps is too small. Means of long batches
 are nearly independent; Student's t on them covers. The spread between repeats is not in it: where repeats
@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from analysis.stats.estimates import Floats, t_quantile
+from analysis.stats.estimates import Estimate, Floats, t_quantile
 
 BATCHES = 10
 
@@ -23,6 +23,9 @@ LONG_BATCHES = 5
 
 MIN_STEPS = 30
 """Fewer steps give too small a variance: their batches of one or two steps are correlated."""
+
+LEAST_STEPS = 4
+"""Fewer steps have no interval at all."""
 
 MAX_LAG_1 = 0.2
 """Lag-1 autocorrelation of batch means above which batches have double length."""
@@ -36,20 +39,31 @@ def relative_half_width(values: ArrayLike) -> float | None:
     series = np.asarray(values, dtype=np.float64)
     if series.size < MIN_STEPS:
         return None
-    means = _means(series, BATCHES)
-    if lag_1(means) > MAX_LAG_1:
-        means = _means(series, LONG_BATCHES)
-    error = means.std(ddof=1) / np.sqrt(means.size)
-    return float(t_quantile(means.size - 1) * error / series.mean())
+    correlated = lag_1(_means(series, BATCHES)) > MAX_LAG_1
+    return _half_width(_means(series, LONG_BATCHES if correlated else BATCHES)) / float(series.mean())
 
 
-def lag_1(values: ArrayLike) -> float:
-    """Autocorrelation at lag 1; 0 for constant values."""
+def mean_interval(series: Floats) -> Estimate:
+    """Mean of the steps of one run with a 95 % interval, over at most ten batches. The mean may be negative.
+    Fewer than four steps have no interval."""
+    value, steps = float(series.mean()), series.size
+    if steps < LEAST_STEPS:
+        return Estimate(value, None, None, 1)
+    half = _half_width(_means(series, min(BATCHES, steps // 2, max(LONG_BATCHES, steps // 4))))
+    return Estimate(value, value - half, value + half, 1, "within run")
+
+
+def lag_1(values: ArrayLike) -> Floats:
+    """Autocorrelation at lag 1 over the last axis; 0 for constant values."""
     series = np.asarray(values, dtype=np.float64)
-    centred = series - series.mean()
-    total = float(centred @ centred)
-    return float(centred[1:] @ centred[:-1]) / total if total else 0.0
+    centred = series - series.mean(axis=-1, keepdims=True)
+    lagged = (centred[..., 1:] * centred[..., :-1]).sum(axis=-1)
+    return np.asarray(lagged / np.maximum((centred**2).sum(axis=-1), np.finfo(float).tiny))
 
 
 def _means(series: Floats, batches: int) -> Floats:
     return np.array([part.mean() for part in np.array_split(series, batches)])
+
+
+def _half_width(means: Floats) -> float:
+    return float(t_quantile(means.size - 1) * means.std(ddof=1) / np.sqrt(means.size))

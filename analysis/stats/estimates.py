@@ -13,6 +13,7 @@ logarithms, because rates and durations are positive and are compared by ratios.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -33,12 +34,12 @@ repeats."""
 
 
 class LogMoments(NamedTuple):
-    """An estimated logarithm."""
+    """Estimated logarithms of one or several series."""
 
-    centre: float
-    variance: float
+    centre: Floats
+    variance: Floats
     """Variance of `centre`; NaN if unknown."""
-    freedom: float
+    freedom: Floats
     """Degrees of freedom of `variance`."""
 
 
@@ -53,27 +54,21 @@ class Estimate:
     """Number of repeats; of a ratio, the smaller of its two numbers."""
     basis: Basis = "repeats"
 
+    def mapped(self, function: Callable[[float], float]) -> Estimate:
+        """The estimate of a monotonic function of the quantity."""
+        low, high = sorted(function(bound) for bound in (self.low, self.high) if bound is not None) or (
+            None,
+            None,
+        )
+        return replace(self, value=function(self.value), low=low, high=high)
+
     def scaled(self, factor: float) -> Estimate:
         """The estimate of `factor` times the quantity."""
-        low, high = self.low, self.high
-        return Estimate(
-            self.value * factor,
-            None if low is None else low * factor,
-            None if high is None else high * factor,
-            self.repeats,
-            self.basis,
-        )
+        return self.mapped(lambda value: value * factor)
 
     def inverse(self, numerator: float = 1.0) -> Estimate:
         """The estimate of `numerator` divided by the quantity; the bounds swap."""
-        low, high = self.low, self.high
-        return Estimate(
-            numerator / self.value,
-            None if high is None else numerator / high,
-            None if low is None else numerator / low,
-            self.repeats,
-            self.basis,
-        )
+        return self.mapped(lambda value: numerator / value)
 
 
 def t_quantile(freedom: ArrayLike, confidence: float = CONFIDENCE) -> Floats:
@@ -90,28 +85,49 @@ class Bounds(NamedTuple):
     high: Floats
 
 
-def mean_bounds(values: ArrayLike, confidence: float = CONFIDENCE) -> Bounds:
-    """Geometric mean over the last axis (repeats) with a t interval on the logarithms."""
-    centre, variance, repeats = _log_moments(values)
-    return _bounds(centre, variance, np.broadcast_to(np.float64(repeats - 1), centre.shape), confidence)
+def log_moments(values: ArrayLike) -> LogMoments:
+    """Means of logarithms over the last axis (repeats), with the variances of these means."""
+    logs = np.log(np.asarray(values, dtype=np.float64))
+    repeats = logs.shape[-1]
+    centre = logs.mean(axis=-1)
+    variance = logs.var(axis=-1, ddof=1) / repeats if repeats > 1 else np.full_like(centre, np.nan)
+    return LogMoments(centre, variance, np.asarray(repeats - 1.0))
 
 
-def ratio_bounds(values: ArrayLike, base: ArrayLike, confidence: float = CONFIDENCE) -> Bounds:
-    """Ratio of two geometric means over the last axis, as a difference of logarithms.
+def difference(moments: LogMoments, base: LogMoments) -> LogMoments:
+    """Logarithms of the ratios of two independent quantities.
 
-    Both sides are independent and may differ in number and spread: degrees of freedom by Welch (1947).
+    Both sides may differ in the number and spread of their repeats: degrees of freedom by Welch (1947).
     """
-    centre, variance, repeats = _log_moments(values)
-    base_centre, base_variance, base_repeats = _log_moments(base)
-    total = variance + base_variance
-    with np.errstate(invalid="ignore"):
-        freedom = total**2 / (variance**2 / (repeats - 1) + base_variance**2 / (base_repeats - 1))
-    return _bounds(centre - base_centre, total, freedom, confidence)
+    total = moments.variance + base.variance
+    with np.errstate(invalid="ignore"):  # no spread on both sides: 0 / 0
+        freedom = total**2 / sum(each.variance**2 / each.freedom for each in (moments, base))
+    return LogMoments(moments.centre - base.centre, total, freedom)
+
+
+def bounds(moments: LogMoments, confidence: float = CONFIDENCE) -> Bounds:
+    """The quantities with these logarithms, by Student's t."""
+    centre, variance, freedom = moments
+    # no spread: degrees of freedom are 0/0, the width is zero
+    half = np.where(variance == 0, 0.0, t_quantile(freedom, confidence) * np.sqrt(variance))
+    return Bounds(np.exp(centre), np.exp(centre - half), np.exp(centre + half))
+
+
+def from_moments(moments: LogMoments, repeats: int, confidence: float = CONFIDENCE) -> Estimate:
+    """`bounds` of one quantity."""
+    value, low, high = map(float, bounds(moments, confidence))
+    return Estimate(value, None, None, repeats) if np.isnan(low) else Estimate(value, low, high, repeats)
 
 
 def geometric_mean(values: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
-    """`mean_bounds` of one series."""
-    return _estimate(mean_bounds(values, confidence), np.size(values))
+    """Geometric mean over repeats."""
+    return from_moments(log_moments(values), np.size(values), confidence)
+
+
+def ratio(values: ArrayLike, base: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
+    """Ratio of two geometric means over repeats."""
+    moments = difference(log_moments(values), log_moments(base))
+    return from_moments(moments, min(np.size(values), np.size(base)), confidence)
 
 
 def share_mean(values: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
@@ -119,13 +135,7 @@ def share_mean(values: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
 
     The interval ends at 0.
     """
-    shares = np.asarray(values, dtype=np.float64)
-    centre = float(shares.mean())
-    if shares.size == 1:
-        return Estimate(centre, None, None, 1)
-    half = float(t_quantile(shares.size - 1, confidence) * shares.std(ddof=1))
-    half /= float(np.sqrt(shares.size))
-    return Estimate(centre, max(0.0, centre - half), centre + half, shares.size)
+    return ratio_of_means(values, np.ones(np.shape(values)), confidence)
 
 
 def ratio_of_means(values: ArrayLike, base: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
@@ -133,62 +143,15 @@ def ratio_of_means(values: ArrayLike, base: ArrayLike, confidence: float = CONFI
 
     Student's t on the linearized ratio (delta method). The interval ends at 0.
     """
-    upper, lower = (np.asarray(each, dtype=np.float64) for each in (values, base))
-    found = float(upper.mean() / lower.mean())
+    upper, lower = (np.asarray(side, dtype=np.float64) for side in (values, base))
+    mean = float(upper.mean() / lower.mean())
     if upper.size == 1:
-        return Estimate(found, None, None, 1)
-    spread = float(((upper - found * lower) / lower.mean()).std(ddof=1))
-    half = float(t_quantile(upper.size - 1, confidence)) * spread / float(np.sqrt(upper.size))
-    return Estimate(found, max(0.0, found - half), found + half, upper.size)
-
-
-def ratio(values: ArrayLike, base: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
-    """`ratio_bounds` of one pair of series."""
-    return _estimate(ratio_bounds(values, base, confidence), min(np.size(values), np.size(base)))
-
-
-def log_moments(values: ArrayLike) -> LogMoments:
-    """Mean of the logarithms of one series of repeats, with the variance of that mean."""
-    centre, variance, repeats = _log_moments(values)
-    return LogMoments(float(centre), float(variance), repeats - 1.0)
-
-
-def difference(moments: LogMoments, base: LogMoments) -> LogMoments:
-    """Logarithm of the ratio of two independent quantities; degrees of freedom by Welch (1947)."""
-    total = moments.variance + base.variance
-    parts = [each.variance**2 / each.freedom for each in (moments, base) if each.variance > 0]
-    freedom = total**2 / sum(parts) if parts else np.nan
-    return LogMoments(moments.centre - base.centre, total, float(freedom))
-
-
-def from_moments(moments: LogMoments, repeats: int, confidence: float = CONFIDENCE) -> Estimate:
-    """The estimate of the quantity with this logarithm."""
-    centre, variance, freedom = (np.asarray(value) for value in moments)
-    return _estimate(_bounds(centre, variance, freedom, confidence), repeats)
+        return Estimate(mean, None, None, 1)
+    spread = ((upper - mean * lower) / lower.mean()).std(ddof=1)
+    half = float(t_quantile(upper.size - 1, confidence) * spread / np.sqrt(upper.size))
+    return Estimate(mean, max(0.0, mean - half), mean + half, upper.size)
 
 
 def not_stationary(estimate: Estimate) -> Estimate:
     """The estimate without its interval, which would be that of a mean of different states."""
     return replace(estimate, low=None, high=None, basis="not stationary")
-
-
-def _log_moments(values: ArrayLike) -> tuple[Floats, Floats, int]:
-    """Mean of the logarithms, variance of that mean (NaN for one repeat), number of repeats."""
-    logs = np.log(np.asarray(values, dtype=np.float64))
-    repeats = logs.shape[-1]
-    centre = logs.mean(axis=-1)
-    variance = logs.var(axis=-1, ddof=1) / repeats if repeats > 1 else np.full_like(centre, np.nan)
-    return centre, variance, repeats
-
-
-def _bounds(centre: Floats, variance: Floats, freedom: Floats, confidence: float) -> Bounds:
-    half = t_quantile(freedom, confidence) * np.sqrt(variance)
-    half = np.where(variance == 0, 0.0, half)  # no spread: degrees of freedom are 0/0, the width is zero
-    return Bounds(np.exp(centre), np.exp(centre - half), np.exp(centre + half))
-
-
-def _estimate(bounds: Bounds, repeats: int) -> Estimate:
-    value, low, high = (float(bound) for bound in bounds)
-    if np.isnan(low):
-        return Estimate(value, None, None, repeats)
-    return Estimate(value, low, high, repeats)

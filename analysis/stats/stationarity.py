@@ -20,8 +20,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
-from scipy.special import nctdtrinc, ndtri
+from numpy.typing import ArrayLike, NDArray
 
 from analysis.stats.batch_means import lag_1
 from analysis.stats.estimates import Floats, t_quantile
@@ -50,10 +49,6 @@ for first-order autoregressions up to a correlation of 0.8."""
 PLAIN = 5.5
 """t of a change of twelve blocks that is removed, up to three times, before the correlation is estimated."""
 
-POWER = 0.9
-"""Nominal share of the smallest changes that are detected: by simulation at least 80 % with the correlation
-of steps estimated."""
-
 
 class Change(NamedTuple):
     """A change of the duration of a part of the steps against all others, or from start to end."""
@@ -76,10 +71,6 @@ class Stationarity:
     """Of a run that is not stationary or has too short a warm-up."""
     warm_up: int = 0
     """Measured steps that a longer warm-up would have to leave out, beyond the recorded one."""
-    jump: float | None = None
-    """Smallest jump amid such steps that is detected in 80 %, as a share of the step; None for too few."""
-    drift: float | None = None
-    """The same of a drift from the first step to the last."""
 
     @property
     def publishable(self) -> bool:
@@ -107,17 +98,13 @@ def stationarity(step_s: ArrayLike) -> Stationarity:
     count = series.size // length
     if count < MIN_BLOCKS:
         return Stationarity("too few steps")
-    change, spread = _change(series, count)
-    error = 2 * spread / np.sqrt(count) / float(np.median(series))
-    errors = float(nctdtrinc(count - 2, 1 - POWER, _threshold(count)))
-    jump = float(max(errors * error, MARGIN + ndtri(POWER) * error))
-    drift = float(np.sqrt(3)) * jump
+    change = _change(series, count)
     if change is None:
-        return Stationarity("stationary", None, 0, jump, drift)
+        return Stationarity("stationary")
     drop = 0 if change.is_drift or change.first else mser5(series)
     if drop and stationarity(series[drop:]).publishable:
-        return Stationarity("warm-up too short", change, drop, jump, drift)
-    return Stationarity("not stationary", change, 0, jump, drift)
+        return Stationarity("warm-up too short", change, drop)
+    return Stationarity("not stationary", change)
 
 
 def block_length(series: Floats) -> int:
@@ -131,7 +118,7 @@ def block_length(series: Floats) -> int:
     left = series - _plain_changes(series)
     left = left - np.median(left)
     bound = 3 * 1.4826 * float(np.median(np.abs(left)))  # three standard deviations of normal steps
-    found = lag_1(np.clip(left, -bound, bound))
+    found = float(lag_1(np.clip(left, -bound, bound)))
     correlation = min(max(found + 2 * (1 + 4 * found) / series.size, 0.0), 0.98)
     record = series.size // (1 + int(np.count_nonzero(np.diff(series))))
     independent = 1.0 if record == series.size else max((1 + correlation) / (1 - correlation), record)
@@ -154,87 +141,78 @@ def mser5(values: ArrayLike) -> int:
     return BATCH * int(np.argmin(statistic[: count // 2 + 1]))
 
 
-class _Fit(NamedTuple):
-    """The change of blocks with the largest t."""
+class _Shapes(NamedTuple):
+    """Changes by one of so many blocks: jumps, and the drift as the last one."""
 
-    t: float
-    change: float
-    at: int
-    """Index in `_shapes`."""
-    spread: float
-    """Standard deviation of the blocks without the change."""
+    centred: Floats
+    """Shape (changes, blocks), with mean 0."""
+    squares: Floats
+    """Sums of squares of `centred`."""
+    parts: list[tuple[int, int]]
+    """First and end of each jump."""
 
 
 @lru_cache(maxsize=32)
-def _shapes(count: int) -> tuple[Floats, list[tuple[int, int]]]:
-    """Changes by one of so many blocks, shape (changes, count), the drift last; first and end of a jump."""
+def _shapes(count: int) -> _Shapes:
     parts = [
         (first, end)
         for first in range(count)
         for end in range(first + 1, count)  # the last blocks are the complement of the first ones
     ]
     at = np.arange(count)
-    jumps = [((at >= first) & (at < end)).astype(np.float64) for first, end in parts]
-    return np.array([*jumps, at / (count - 1)]), parts
+    shapes = np.array([*((at >= first) & (at < end) for first, end in parts), at / (count - 1)])
+    centred = shapes - shapes.mean(axis=1, keepdims=True)
+    return _Shapes(centred, (centred**2).sum(axis=1), parts)
 
 
-def _fit(blocks: Floats) -> _Fit:
-    shapes, _ = _shapes(blocks.size)
-    shapes = shapes - shapes.mean(axis=1, keepdims=True)
-    squares = (shapes**2).sum(axis=1)
-    changes = shapes @ blocks / squares
+def _fit(blocks: Floats) -> tuple[float, float, int]:
+    """The change of blocks with the largest t: this t, its size, and its index in `_shapes`."""
+    centred, squares, _ = _shapes(blocks.size)
+    changes = centred @ blocks / squares
     total = float(((blocks - blocks.mean()) ** 2).sum())
     left = np.maximum(total - squares * changes**2, 1e-20 * total) / (blocks.size - 2)
     t = np.abs(changes) * np.sqrt(squares / left) if total else np.zeros(squares.size)
     best = int(np.argmax(t))
-    return _Fit(float(t[best]), float(changes[best]), best, float(np.sqrt(left[best])))
+    return float(t[best]), float(changes[best]), best
 
 
-def _threshold(count: int) -> float:
-    """t above which the largest one of so many blocks is a change."""
-    return float(t_quantile(count - 2, 1 - LEVEL / len(_shapes(count)[0])))
-
-
-def _medians(series: Floats, count: int) -> Floats:
-    """Of the blocks of `np.array_split`, of which the first may be longer by one."""
-    size, longer = divmod(series.size, count)
-    parts = np.split(series, [longer * (size + 1)])
-    shapes = ((longer, size + 1), (count - longer, size))
-    medians = [np.median(part.reshape(shape), axis=1) for part, shape in zip(parts, shapes, strict=True)]
-    return np.concatenate(medians)
+def _blocks(series: Floats, count: int) -> tuple[Floats, NDArray[np.intp]]:
+    """Medians of so many blocks, and their numbers of steps, as `np.array_split` cuts them."""
+    sizes = series.size // count + (np.arange(count) < series.size % count)
+    ordered = series[np.lexsort((series, np.repeat(np.arange(count), sizes)))]
+    before = np.cumsum(sizes) - sizes
+    return (ordered[before + (sizes - 1) // 2] + ordered[before + sizes // 2]) / 2, sizes
 
 
 def _plain_changes(series: Floats) -> Floats:
-    """The change of each step by changes that are plain in twelve blocks."""
-    parts = np.array_split(series, 12)
-    blocks, sizes = _medians(series, 12), [part.size for part in parts]
+    """The change of each step, but for a constant, by changes that are plain in twelve blocks."""
+    blocks, sizes = _blocks(series, 12)
     changes = np.zeros(12)
     for _ in range(3):
-        fit = _fit(blocks - changes)
-        if fit.t >= PLAIN:
-            changes += fit.change * _shapes(12)[0][fit.at]
+        t, change, at = _fit(blocks - changes)
+        if t >= PLAIN:
+            changes += change * _shapes(12).centred[at]
     return np.repeat(changes, sizes)
 
 
-def _change(series: Floats, count: int) -> tuple[Change | None, float]:
-    """The largest change of the series in so many blocks, if there is one; and the spread of blocks."""
-    edges = np.cumsum([0, *(block.size for block in np.array_split(series, count))])
-    blocks = _medians(series, count)
-    fit, usual, threshold = _fit(blocks), float(np.median(series)), _threshold(count)
-    if fit.t > threshold and abs(fit.change) > MARGIN * usual:
-        parts = _shapes(count)[1]
-        if fit.at == len(parts):
-            return Change(True, fit.change / usual, 0, series.size), fit.spread
-        first, end = (int(edges[each]) for each in parts[fit.at])
-        if first or end <= series.size // 2:
-            return Change(False, fit.change / usual, first, end), fit.spread
-        return Change(False, -fit.change / usual, end, series.size), fit.spread
+def _change(series: Floats, count: int) -> Change | None:
+    """The largest change of the series in so many blocks, if there is one."""
+    steps, usual, parts = series.size, float(np.median(series)), _shapes(count).parts
+    threshold = float(t_quantile(count - 2, 1 - LEVEL / (len(parts) + 1)))  # the drift
+    blocks, sizes = _blocks(series, count)
+    t, change, at = _fit(blocks)
+    if t > threshold and abs(change) > MARGIN * usual:
+        if at == len(parts):
+            return Change(True, change / usual, 0, steps)
+        first, end = (int(sizes[:block].sum()) for block in parts[at])
+        if first or end <= steps // 2:
+            return Change(False, change / usual, first, end)
+        return Change(False, -change / usual, end, steps)
     spread = float(blocks.std(ddof=1))
     head = BATCH
-    while head < series.size // count:
+    while head < steps // count:
         change = float(np.median(series[:head])) - usual
-        error = spread * np.sqrt(series.size / count / head)
-        if abs(change) > max(threshold * error, MARGIN * usual):
-            return Change(False, change / usual, 0, head), spread
+        if abs(change) > max(threshold * spread * np.sqrt(steps / count / head), MARGIN * usual):
+            return Change(False, change / usual, 0, head)
         head *= 2
-    return None, spread
+    return None

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import stdtr
 
-from analysis.stats.estimates import CONFIDENCE, Estimate, LogMoments, difference, from_moments, log_moments
+from analysis.stats.estimates import CONFIDENCE, Estimate, difference, from_moments, log_moments
 
 Verdict = Literal["faster", "slower", "equivalent", "unsettled"]
 
@@ -48,14 +48,14 @@ class Comparison:
 def compare(values: ArrayLike, base: ArrayLike, margin: float = EQUIVALENCE_MARGIN) -> Comparison:
     """Compare the throughputs of repeats with those of the base's repeats; both in samples/s."""
     moments = difference(log_moments(values), log_moments(base))
-    bound = float(np.log1p(margin))
-    upper = _tail(moments, moments.centre - bound)  # the ratio is not below the upper bound
-    lower = _tail(moments, -moments.centre - bound)
-    return Comparison(
-        from_moments(moments, min(np.size(values), np.size(base))),
-        min(1.0, 2 * _tail(moments, -abs(moments.centre))),
-        max(upper, lower),
-    )
+    centre, bound = moments.centre, np.log1p(margin)
+    # the ratio is not one, not below the upper bound, not above the lower bound
+    distances = np.array([-np.abs(centre), centre - bound, -centre - bound])
+    spread = moments.variance != 0  # true of NaN
+    tails = stdtr(moments.freedom, distances / np.sqrt(moments.variance)) if spread else distances >= 0
+    different, *outside = map(float, tails)
+    repeats = min(np.size(values), np.size(base))
+    return Comparison(from_moments(moments, repeats), min(1.0, 2 * different), max(outside))
 
 
 def verdicts(
@@ -71,8 +71,12 @@ def verdicts(
     different = benjamini_hochberg([min(1.0, chosen * each.p_difference) for each in comparisons])
     equivalent = benjamini_hochberg([each.p_equivalence for each in comparisons])
     return [
-        _verdict(each, p_different < level, p_equivalent < level)
-        for each, p_different, p_equivalent in zip(comparisons, different, equivalent, strict=True)
+        "equivalent"
+        if same < level
+        else ("faster" if each.ratio.value > 1 else "slower")
+        if p < level
+        else "unsettled"
+        for each, p, same in zip(comparisons, different, equivalent, strict=True)
     ]
 
 
@@ -83,18 +87,3 @@ def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
     scaled = values[order] * order.size / np.arange(1, order.size + 1)
     values[order] = np.minimum(1.0, np.minimum.accumulate(scaled[::-1])[::-1])
     return [float(value) for value in values]
-
-
-def _verdict(comparison: Comparison, different: bool, equivalent: bool) -> Verdict:
-    if equivalent:
-        return "equivalent"
-    if different:
-        return "faster" if comparison.ratio.value > 1 else "slower"
-    return "unsettled"
-
-
-def _tail(moments: LogMoments, distance: float) -> float:
-    """Probability of a t value below `distance` / standard error; NaN without a variance."""
-    if moments.variance == 0:
-        return 0.0 if distance < 0 else 1.0
-    return float(stdtr(moments.freedom, distance / np.sqrt(moments.variance)))

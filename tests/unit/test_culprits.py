@@ -16,8 +16,8 @@ from analysis.results.culprits import (
     repeated_culprits,
 )
 from analysis.results.links import LinkRate, find_slow_links, node_name
-from analysis.results.slow_ranks import mean_interval
 from analysis.results.waiting import run_waiting
+from analysis.stats.batch_means import mean_interval
 from analysis.stats.estimates import Estimate
 from tests.support.straggler_records import TRANSFER_S, delays, generate, seconds_of
 

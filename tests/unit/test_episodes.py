@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analysis.results.episodes import find_episodes
+from analysis.results.slow_ranks import find_episodes
 from tests.support.straggler_records import delays
 
 
@@ -70,7 +70,5 @@ def test_two_ranks_that_are_slow_for_different_times_are_two_episodes(ends):
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_segment_without_a_slow_step_is_no_episode():
-    """The level of the segment with the largest sum is below zero here, so that nothing is left of it."""
-    random = np.random.default_rng([83, 2, 20])
-    assert find_episodes(0.12 + 0.006 * random.standard_normal((2, 20)).cumsum(axis=1)) == []
+def test_a_fast_rank_that_is_less_fast_for_a_while_has_no_episode():
+    assert find_episodes(own(200, (6, 0, 199, -0.5), (6, 50, 99, 0.3))) == []

@@ -52,7 +52,7 @@ def test_a_stationary_series_is_seldom_refused(count: int, lag_1: float) -> None
 def test_few_independent_steps_settle_nothing_and_are_published() -> None:
     assert shares(60, 0.9)["too few steps"] >= 70
     found = stationarity(np.linspace(1, 2, 39))
-    assert (found.verdict, found.publishable, found.jump) == ("too few steps", True, None)
+    assert (found.verdict, found.publishable) == ("too few steps", True)
 
 
 @pytest.mark.parametrize(
@@ -72,11 +72,9 @@ def test_a_change_is_found(verdict: str, profile: Callable[[Floats], Floats]) ->
     assert shares(200, 0.5, profile)[verdict] >= 90
 
 
-def test_changes_of_the_stated_size_are_found_in_four_of_five_runs() -> None:
-    rng = np.random.default_rng(1)
-    known = [stationarity(autocorrelated(rng, 200, 0.5)) for _ in range(50)]
-    jump, drift = (float(np.median([getattr(each, name) for each in known])) for name in ("jump", "drift"))
-    for profile in (lambda at: np.where(at > 0.5, 1 + jump, 1), lambda at: 1 + drift * at):
+def test_small_changes_are_found_in_four_of_five_runs() -> None:
+    """Steps that vary by 3 %: a jump of 4.7 % or a drift of 8.2 %."""
+    for profile in (lambda at: np.where(at > 0.5, 1.047, 1), lambda at: 1 + 0.082 * at):
         assert 78 <= SIMULATIONS - shares(200, 0.5, profile)["stationary"] <= 97
 
 

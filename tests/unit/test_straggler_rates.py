@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analysis.results.episodes import find_episodes
-from analysis.results.slow_ranks import mean_interval, sensitivity, slow_ranks
+from analysis.results.slow_ranks import find_episodes, sensitivity, slow_ranks
+from analysis.stats.batch_means import mean_interval
 from tests.support.step_series import ar1
 from tests.support.straggler_records import delays
 

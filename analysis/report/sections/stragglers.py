@@ -24,8 +24,9 @@ from analysis.results.culprits import (
 )
 from analysis.results.curves import Curve, Point
 from analysis.results.lateness import Lateness, lateness
-from analysis.results.slow_ranks import last_shares, mean_interval
+from analysis.results.slow_ranks import last_shares
 from analysis.results.waiting import equal_blame
+from analysis.stats.batch_means import mean_interval
 from analysis.study import RunStragglers, Study
 from analysis.units import listed, seconds
 
