@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from analysis.read.lines import read_struct
-from analysis.read.steps import Steps
 from analysis.units import binary_bytes
 from disttrain.records.run_directory import Attempt, RunDir
 
-Machine = Literal["mini-cluster", "local"]
 _MINICLUSTER = re.compile(r"/run/disttrain-([^/]+)/slurm\.conf")
 """Configuration of a mini-cluster's Slurm, whose nodes are network namespaces of one machine."""
 _RATE = re.compile(r"([\d.]+)\s*Gb/s", re.IGNORECASE)
@@ -58,6 +56,18 @@ class _Node(msgspec.Struct):
     memory_bytes: float | None = None
     kernel: str | None = None
     slurm: dict[str, str] = {}
+
+    @property
+    def line_rate_bytes_per_s(self) -> float | None:
+        """Rate of its fastest network device.
+
+        Adapters for computing count by the rate in their driver's text (`100 Gb/sec (4X EDR)`), other
+        interfaces by their speed. Interfaces without a driver are virtual, and their speed is a constant.
+        """
+        texts = [each.rate or "" for each in self.fabrics if each.for_compute is not False]
+        rates = [float(match[1]) * 1e9 / 8 for text in texts if (match := _RATE.search(text))]
+        rates += [(each.speed_mbit or 0) * 1e6 / 8 for each in self.interfaces if each.driver]
+        return max(rates, default=0) or None
 
 
 class _Problem(msgspec.Struct):
@@ -117,12 +127,23 @@ class RunAttempt:
         return start, start if ended is None else ended
 
     @cached_property
+    def _names(self) -> list[str]:
+        return os.listdir(self.files.path)
+
+    def numbered(self, pattern: str) -> list[tuple[int, Path]]:
+        """The files of ranks or nodes by number, for a pattern such as `steps-*.jsonl`."""
+        prefix, suffix = pattern.split("*")
+        middle = slice(len(prefix), -len(suffix))
+        names = (name for name in self._names if name.startswith(prefix) and name.endswith(suffix))
+        return sorted((int(name[middle]), self.files.path / name) for name in names if name[middle].isdigit())
+
+    @cached_property
     def node_records(self) -> list[_Node]:
         """Records of the nodes by node rank, empty ones where they are missing."""
-        names = [path.stem.removeprefix("node-") for path in self.files.path.glob("node-*.json")]
-        numbers = [int(name) for name in names if name.isdigit()]
-        nodes = max([len(self.record.nodes), *(number + 1 for number in numbers)])
-        return [self._node(number) if number in numbers else _Node() for number in range(nodes)]
+        files = dict(self.numbered("node-*.json"))
+        nodes = max([len(self.record.nodes), *(number + 1 for number in files)])
+        found = {node: read_struct(path, _Node, self.problems) for node, path in files.items()}
+        return [found.get(node) or _Node() for node in range(nodes)]
 
     def hosts(self, nodes: int) -> list[str]:
         """Names of the nodes by node rank, by its record or else their own; "" where unknown."""
@@ -142,13 +163,9 @@ class RunAttempt:
         return match[1] if match else None
 
     @property
-    def machine(self) -> Machine | None:
-        """The machine that all its nodes are; None for one node, several machines, or without a record."""
-        if len(self.record.nodes) < 2:
-            return None
-        if self.record.cluster == "local":
-            return "local"
-        return None if self.minicluster is None else "mini-cluster"
+    def one_machine(self) -> bool:
+        """Whether its nodes are several parts of one machine."""
+        return len(self.record.nodes) > 1 and (self.record.cluster == "local" or self.minicluster is not None)
 
     @property
     def facts(self) -> dict[str, str]:
@@ -158,11 +175,10 @@ class RunAttempt:
             cluster = f"Slurm mini-cluster {self.minicluster} on one machine"
         elif name := node.slurm.get("SLURM_CLUSTER_NAME"):
             cluster = f"Slurm cluster {name}"
-        memory = None if node.memory_bytes is None else binary_bytes(node.memory_bytes)
         facts = {
             "Cluster": cluster,
             "Processor": node.processor,
-            "Memory of a node": memory,
+            "Memory of a node": node.memory_bytes and binary_bytes(node.memory_bytes),
             "Kernel": node.kernel,
         }
         return {name: value for name, value in facts.items() if value}
@@ -170,19 +186,9 @@ class RunAttempt:
     @property
     def line_rate_bytes_per_s(self) -> float | None:
         """Rate of the fastest network device on the slowest node, in one direction; None if no driver reports
-        one.
-
-        Adapters for computing count by the rate in their driver's text (`100 Gb/sec (4X EDR)`), other
-        interfaces by their speed. Interfaces without a driver are virtual, and their speed is a constant.
-        """
-        rates = []
-        for node in self.node_records:
-            texts = [each.rate or "" for each in node.fabrics if each.for_compute is not False]
-            speeds = [float(match[1]) * 1e9 / 8 for text in texts if (match := _RATE.search(text))]
-            wired = [each.speed_mbit for each in node.interfaces if each.driver]
-            speeds += [speed * 1e6 / 8 for speed in wired if speed]
-            rates += [max(speeds)] if speeds else []
-        return min(rates, default=None)
+        one."""
+        rates = (node.line_rate_bytes_per_s for node in self.node_records)
+        return min(filter(None, rates), default=None)
 
     @cached_property
     def links(self) -> Links | None:
@@ -194,9 +200,6 @@ class RunAttempt:
 
     def _node_at(self, node: int) -> _Node:
         return self.node_records[node] if node < len(self.node_records) else _Node()
-
-    def _node(self, node: int) -> _Node:
-        return read_struct(self.files.node_record(node), _Node, self.problems) or _Node()
 
 
 def read_attempts(run: RunDir, problems: list[str]) -> tuple[RunAttempt, ...]:
@@ -212,27 +215,6 @@ def read_attempts(run: RunDir, problems: list[str]) -> tuple[RunAttempt, ...]:
         )
         for files in run.attempts()
     )
-
-
-def hosts_of_ranks(
-    attempts: Iterable[RunAttempt], steps: Steps, ranks_per_node: int, by_rank: Sequence[str]
-) -> NDArray[np.object_]:
-    """Name of the node of each step record, empty if unknown; `by_rank` are the names where they are known by
-    rank."""
-    hosts = np.full(steps.size, "", dtype=object)
-    for each in attempts:
-        rows = steps.attempt == each.number
-        if rows.any() and (by_rank or ranks_per_node):
-            node = steps.rank[rows] // (1 if by_rank else ranks_per_node)
-            nodes = int(node.max()) + 1
-            names = [*by_rank, *[""] * nodes] if by_rank else each.hosts(nodes)
-            hosts[rows] = np.array(names, dtype=object)[node]
-    return hosts
-
-
-def machine_of(attempts: Sequence[RunAttempt]) -> Machine | None:
-    """`RunAttempt.machine` of the last attempt; None without one."""
-    return attempts[-1].machine if attempts else None
 
 
 def preflight_columns(attempts: Sequence[RunAttempt]) -> dict[str, Any]:

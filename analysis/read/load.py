@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from analysis.read.attempts import RunAttempt, hosts_of_ranks, preflight_columns, read_attempts
+from analysis.read.attempts import RunAttempt, preflight_columns, read_attempts
 from analysis.read.plausible import (
     MOST,
     impossible_config,
@@ -134,7 +134,7 @@ def _run(run: RunDir, known: KnownState | None, warmup: int, *, reject_warned: b
     config = record.config if record else {}
     metrics, curves, metrics_note, reported = _metrics(run, config)
     attempts = read_attempts(run, unreadable)
-    steps = _steps(read_steps([each.files for each in attempts], unreadable), record, metrics, attempts)
+    steps = _steps(read_steps(attempts, unreadable), record, metrics, attempts)
     state, included, note = _state(run, metrics, metrics_note)
     preflight = preflight_columns(attempts)
     rejected, reason = False, ""
@@ -206,14 +206,21 @@ def _steps(
     """The steps with their hosts, and the recorded choice of measured ones; without metrics, all after the
     configured warm-up of each attempt."""
     config = record.config if record else {}
-    by_rank = record.ingested.hosts if record and record.ingested else []
     if metrics is None:
         steps = choose_measured(steps, None, (), get_key(config, "telemetry.warmup_steps") or 0)
         per_node = (get_key(config, "resources.gpus_per_node") or 0) // gpus_per_rank(config)
     else:
         steps = choose_measured(steps, metrics.attempt, metrics.left_out, 0)
         per_node = metrics.ranks_per_node
-    return replace(steps, host=hosts_of_ranks(attempts, steps, per_node, by_rank))
+    by_rank = record.ingested.hosts if record and record.ingested else []
+    host = np.full(steps.size, "", dtype=object)
+    for attempt in attempts:
+        rows = steps.attempt == attempt.number
+        if rows.any() and (by_rank or per_node):
+            node = steps.rank[rows] // (1 if by_rank else per_node)
+            nodes = int(node.max()) + 1
+            host[rows] = np.array(by_rank or attempt.hosts(nodes), dtype=object)[node]
+    return replace(steps, host=host)
 
 
 def _remeasured(metrics: Metrics, before: Steps, warmup: int) -> tuple[Steps, Metrics | None]:

@@ -112,6 +112,11 @@ class Run:
         return None if load is None else load / metrics.cpu_count
 
     @property
+    def one_machine(self) -> bool:
+        """Whether its nodes are several parts of one machine."""
+        return any(attempt.one_machine for attempt in self.attempts[-1:])
+
+    @property
     def emulated(self) -> bool:
         return bool(self.metrics and self.metrics.emulated)
 

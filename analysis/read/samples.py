@@ -11,15 +11,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from analysis.read.attempts import RunAttempt
 from analysis.read.lines import Int32, read_columns, stacked
-from analysis.read.steps import Floats, Steps, files_by_number
+from analysis.read.steps import Floats, Steps
 from disttrain.records.base import Record
 from disttrain.records.hardware import GpuSample, HostSample
 
 Kind = Literal["gpu", "process"]
 Device = Literal["gpu", "processors"]
 _RECORDS: dict[Kind, tuple[str, type[Record]]] = {
-    "gpu": ("gpu-node", GpuSample),
-    "process": ("host-node", HostSample),
+    "gpu": ("gpu-node*.jsonl", GpuSample),
+    "process": ("host-node*.jsonl", HostSample),
 }
 VALUES: dict[Kind, list[str]] = {
     kind: [
@@ -66,7 +66,7 @@ def read_samples(attempts: Sequence[RunAttempt], steps: Steps, problems: list[st
 def _read_kind(kind: Kind, attempts: Sequence[RunAttempt], steps: Steps, problems: list[str]) -> Samples:
     fields, parts = {"rank": Int32, **dict.fromkeys(VALUES[kind], float)}, []
     for attempt in attempts:
-        for node, path in files_by_number(attempt.files.path, _RECORDS[kind][0]):
+        for node, path in attempt.numbered(_RECORDS[kind][0]):
             part = read_columns(path, fields, problems)
             size, host = part["rank"].size, attempt.hosts(node + 1)[node]
             part["rank"] = np.nan_to_num(part["rank"])
@@ -80,7 +80,7 @@ def _read_kind(kind: Kind, attempts: Sequence[RunAttempt], steps: Steps, problem
 
 def _steps_of(attempt: NDArray[np.int16], rank: NDArray[np.int32], at_s: Floats, steps: Steps) -> Floats:
     found = np.full(rank.size, np.nan)
-    for number, of_rank in np.unique([attempt, rank], axis=1).T:
+    for number, of_rank in {*zip(attempt.tolist(), rank.tolist(), strict=True)}:
         rows = (attempt == number) & (rank == of_rank)
         own = np.flatnonzero(steps.kept & (steps.attempt == number) & (steps.rank == of_rank))
         records = (steps.seconds["start_s"], steps.seconds["step_s"], steps.step, steps.counts)

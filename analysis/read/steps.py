@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from analysis.read.attempts import RunAttempt
 from analysis.read.lines import Columns, Int32, read_columns, stacked
 from disttrain.records.log_histogram import durations
-from disttrain.records.run_directory import Attempt
 from disttrain.records.steps import PHASES
 
 Floats = NDArray[np.float64]
@@ -154,7 +154,7 @@ class Steps:
         ]
 
 
-def read_steps(attempts: Iterable[Attempt], problems: list[str]) -> Steps:
+def read_steps(attempts: Iterable[RunAttempt], problems: list[str]) -> Steps:
     """The step records of these attempts; none are `measured` yet, and none has a host.
 
     Messages on records that cannot be read are appended to `problems`.
@@ -162,19 +162,13 @@ def read_steps(attempts: Iterable[Attempt], problems: list[str]) -> Steps:
     parts = [
         _read_file(attempt.number, rank, path, problems)
         for attempt in attempts
-        for rank, path in files_by_number(attempt.path, "steps-")
+        for rank, path in attempt.numbered("steps-*.jsonl")
     ]
     rows = stacked(parts, _TYPES)
     seconds = {name: rows.pop(name) for name in SECONDS}
     nothing = np.zeros(rows["step"].size, dtype=np.bool_)
     host = np.full(nothing.size, "", dtype=object)
     return Steps(seconds=seconds, host=host, kept=nothing, measured=nothing, **rows)
-
-
-def files_by_number(folder: Path, prefix: str) -> list[tuple[int, Path]]:
-    """The JSON Lines files of ranks or nodes, `PREFIXnumber.jsonl`, by number."""
-    files = ((path.stem.removeprefix(prefix), path) for path in folder.glob(f"{prefix}*.jsonl"))
-    return sorted((int(number), path) for number, path in files if number.isdigit())
 
 
 def choose_measured(
@@ -218,7 +212,7 @@ def _read_file(attempt: int, rank: int, path: Path, problems: list[str]) -> Colu
         "attempt": np.full(step.size, attempt),
         "rank": np.full(step.size, rank),
         "step": step,
-        "counts": np.nan_to_num(records["steps"], nan=1),
-        "samples": np.nan_to_num(records["samples"]),
+        "counts": np.where(np.isnan(records["steps"]), 1, records["steps"]),
+        "samples": np.where(np.isnan(records["samples"]), 0, records["samples"]),
     }
     return {name: records[name][whole] for name in _TYPES}

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from analysis.read.attempts import machine_of
 from analysis.read.differences import run_config
 from analysis.read.run import Run
 from analysis.read.samples import OTHER_LOAD
@@ -116,7 +115,7 @@ _ROWS = (
     _Row("no pre-flight", lambda run, of: run.preflight.get("preflight") == "skipped", Gravity.NOTE),
     _Row("remark", lambda run, of: bool(run.note), Gravity.NOTE),
     _Row("CPU", lambda run, of: of.device == "cpu" and not of.emulated, Gravity.NOTE),
-    _Row("one machine", lambda run, of: _above(of.nodes * bool(machine_of(run.attempts)), 1), Gravity.NOTE),
+    _Row("one machine", lambda run, of: _above(of.nodes * run.one_machine, 1), Gravity.NOTE),
 )
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from analysis.read.attempts import RunAttempt, machine_of
+from analysis.read.attempts import RunAttempt
 from analysis.read.run import Run
 from analysis.read.samples import OTHER_LOAD
 
@@ -68,7 +68,7 @@ def link_rates(attempts: Sequence[RunAttempt]) -> list[LinkRate]:
 def unjudged_links(run: Run) -> str:
     """Reason not to judge measured rates of links: they are those of a loaded machine rather than of its
     links. Empty without one."""
-    if machine_of(run.attempts):
+    if run.one_machine:
         return "the nodes share a machine"
     return "other processes used the processors" if (run.busy_share or 0.0) >= OTHER_LOAD else ""
 

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.read.attempts import read_attempts
 from analysis.read.frames import load
 from analysis.read.load import KnownState, load_runs
 from analysis.read.run_table import COLUMNS, swept_keys
@@ -173,7 +174,7 @@ def test_steps_over_attempts_are_counted_once(
     for attempt, (first, final) in enumerate(attempts):
         write_steps(run, attempt, first, final)
     run.attempt(3).path.mkdir()  # ended before its first step
-    steps = choose_measured(read_steps(run.attempts(), problems), last, (), 0)
+    steps = choose_measured(read_steps(read_attempts(run, problems), problems), last, (), 0)
     kept = steps.chosen(steps.kept)
     assert dict(zip(kept.step.tolist(), kept.attempt.tolist(), strict=True)) == expected
 
