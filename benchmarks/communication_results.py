@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from analysis.comm_bench import size_text
 from benchmarks import quoted
 from benchmarks.comm_bench import largest_messages
 from benchmarks.results_text import NONE, Records, command_lines, prose, records_of
@@ -79,7 +78,7 @@ def _cluster_text(found: dict[str, Any], result: dict[str, Any]) -> str:
     link = f"links of {found['link_mbit']:g} Mbit/s" if found["link_mbit"] else "links of unknown rate"
     alone = ", all on one machine" if result["one_machine"] else ""
     rates = ", ".join(
-        f"{each.kind.replace('_', '-')} {each.bus_bytes_per_s / 1e6:.3g} MB/s at {size_text(each.bytes)}"
+        f"{each.kind.replace('_', '-')} {each.bus_bytes_per_s / 1e6:.3g} MB/s at {each.bytes / 2**20:g} MiB"
         for each in largest_messages(CommBench.model_validate(result))
     )
     return (

@@ -133,7 +133,7 @@ def value_axis(
 ) -> Axis:
     """Around values; from 0 where the lowest is below half of the highest."""
     if log:
-        return Axis(label, 0.85 * low, 1.15 * high, True)
+        return Axis(label, 0.85 * low, 1.15 * high, True, form=form)
     pad = 0.06 * (high - low or abs(high) or 1.0)
     return Axis(label, min(0.0, low) if low < high / 2 else low - pad, high + pad, form=form)
 

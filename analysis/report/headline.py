@@ -28,6 +28,9 @@ def caveat_text(study: Study, caveat: Caveat) -> str:
 
 def without_curve(study: Study) -> str:
     """Headline of a report that no run counts in."""
+    benchmarks = sum(run.folder.comm_bench.exists() for run in study.runs)
+    if benchmarks:
+        return f"Communication benchmark of {plural(benchmarks, 'run')}"
     scripts = sum(run.state == "done" and run.reported is not None for run in study.runs)
     if scripts:
         return f"{plural(scripts, 'run')} finished without step records: nothing is compared"

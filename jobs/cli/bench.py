@@ -6,8 +6,10 @@ import argparse
 from collections.abc import Iterable
 from pathlib import Path
 
+from disttrain.records.comm_bench import CommBench
+from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
-from jobs.cli import submitting
+from jobs.cli import report, submitting
 from jobs.cli.command_output import add_json
 from jobs.cli.formatting import table
 from jobs.status.run_folders import runs_of
@@ -37,31 +39,29 @@ def with_command(args: argparse.Namespace) -> argparse.Namespace:
 
 
 def print_results(root: Path, sweep: str, as_json: bool = False) -> None:
-    """Print the tables of the sweep's finished runs, and write them with their figure below `report/`."""
-    measured = [run for run in runs_of(root, sweep) if run.comm_bench.exists()]
-    if not measured:
+    """Print the tables of the sweep's finished runs, and write its report."""
+    results = _results(runs_of(root, sweep))
+    if not results:
         return
-    # imports matplotlib, which takes seconds
-    from analysis import comm_bench
-
-    results = {run.name: comm_bench.read(run) for run in measured}
-    page = comm_bench.write(results, root / sweep / "report")
+    report.write(root, [sweep], as_json=as_json)
     if as_json:
-        plain = {name: result.model_dump(mode="json") for name, result in results.items()}
-        add_json(page=str(page), comm_bench=plain)
-        return
-    print(f"\n{results_text(measured)}\n\nwith a figure: {page}")
+        add_json(comm_bench={name: result.model_dump(mode="json") for name, result in results.items()})
 
 
 def results_text(runs: Iterable[RunDir]) -> str:
     """Tables of the finished communication benchmarks among these runs; empty without one."""
-    measured = [run for run in runs if run.comm_bench.exists()]
-    if not measured:
+    results = _results(runs)
+    if not results:
         return ""
     # imports matplotlib, which takes seconds
-    from analysis import comm_bench
+    from analysis.report.sections import comm_bench
 
     return "\n\n".join(
-        "\n".join([part.title, table(part.head, part.rows, right=frozenset(part.head[1:])), *part.notes])
-        for part in comm_bench.tables({run.name: comm_bench.read(run) for run in measured})
+        f"{caption}\n{table(head, rows, right=frozenset(head[1:]))}"
+        for caption, head, rows in comm_bench.printed(results)
     )
+
+
+def _results(runs: Iterable[RunDir]) -> dict[str, CommBench]:
+    measured = [run for run in runs if run.comm_bench.exists()]
+    return {run.name: CommBench.model_validate(read_json(run.comm_bench)) for run in measured}

@@ -50,7 +50,7 @@ def test_finished_runs_are_printed_and_written(capsys):
     out = ask(capsys, command)
     assert "n2: collectives (CPU, 2 nodes x 2 ranks" in out
     assert "hierarchical not measured: 1 x 2 ranks" in " ".join(out.split())
-    assert Path("runs/comm-bench/report/communication.md").exists()
+    assert Path("runs/comm-bench/report/comm_bench.png").exists()
     found = ask_json(capsys, command)
     assert found["comm_bench"]["n2"]["gradient_bytes"] == 8_000_000
     write_text(run.attempt(0).node_log(0), "the log\n")

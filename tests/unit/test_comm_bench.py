@@ -2,45 +2,45 @@
 
 from __future__ import annotations
 
-from analysis import comm_bench
+from analysis.report.sections.comm_bench import printed
 from disttrain.comm_bench.ddp_steps import FORMS, paired_differences, why_not_measured
+from disttrain.records.comm_bench import CommBench
 from tests.support.comm_bench import result
 
+X = "\N{MULTIPLICATION SIGN}"
 
-def rows(table: comm_bench.Table) -> dict[str, dict[str, str]]:
-    return {row[0]: dict(zip(table.head, row, strict=True)) for row in table.rows}
+
+def steps(found: CommBench) -> dict[str, dict[str, str]]:
+    _, head, rows = printed({"n2": found})[1]
+    return {row[0]: dict(zip(head, row, strict=True)) for row in rows}
 
 
 def test_the_conditions_are_stated():
-    title = comm_bench.tables({"n2": result()})[0].title
+    (title, *_), _ = printed({"n2": result()})
     assert "CPU, 2 nodes x 2 ranks, all on one machine" in title
     assert "gloo" in title
-    title = comm_bench.tables({"n2": result(device="NVIDIA H100", backend="nccl", nccl="2.27")})[0].title
+    (title, *_), _ = printed({"n2": result(device="NVIDIA H100", backend="nccl", nccl="2.27")})
     assert "GPU NVIDIA H100" in title
     assert "NCCL 2.27" in title
 
 
-def test_steps_have_time_bytes_and_speed_up():
-    steps = rows(comm_bench.tables({"n2": result()})[1])
-    topk = steps["topk"]
-    assert (topk["step ms"], topk["exposed ms"], topk["MB/step"], topk["speed-up"]) == (
-        "20",
-        "10",
-        "0.16",
-        "2.50x",
-    )
-    assert topk["95 % of it"] == "2.40 to 2.60"
-    assert (topk["GB/s"], topk["by exposed"]) == ("0.8", "4x")
-    assert steps["hierarchical"]["step ms"] == comm_bench.NONE
+def test_collectives_and_steps_have_their_time_bytes_and_speed_up():
+    assert printed({"n2": result()})[0][2] == [["all-reduce", "1.00 MiB", "10.0 ms [9.00, 12.0]", "150 MB/s"]]
+    found = steps(result())
+    assert found["topk"] == {
+        "form": "topk", "step": "20.0 ms [18.0, 24.0]", "exposed": "10.0 ms [8.00, 11.0]", "sent": "156 KiB",
+        "speed-up": f"2.50{X} [2.40, 2.60]", "gradients / exposed": "800 MB/s", "by exposed": f"4.00{X}",
+        "options": "",
+    }  # fmt: skip
+    assert found["hierarchical"]["step"] == "\N{EN DASH}"
 
 
 def test_exposed_time_that_may_be_zero_gives_no_bandwidth_and_no_ratio():
     found = result()
     unclear = found.steps[1].model_copy(update={"exposed_low_s": -0.001})
-    found = found.model_copy(update={"steps": [found.steps[0], unclear]})
-    topk = rows(comm_bench.tables({"n2": found})[1])["topk"]
-    assert (topk["exposed ms"], topk["95 % of exposed"]) == ("10", "-1 to 11")
-    assert (topk["GB/s"], topk["by exposed"]) == (comm_bench.NONE, comm_bench.NONE)
+    topk = steps(found.model_copy(update={"steps": [found.steps[0], unclear]}))["topk"]
+    assert topk["exposed"] == "10.0 ms [-1.00, 11.0]"
+    assert topk["gradients / exposed"] == "\N{EN DASH}"
 
 
 def test_exposed_time_is_paired_by_round():
@@ -49,17 +49,7 @@ def test_exposed_time_is_paired_by_round():
 
 
 def test_a_form_without_a_measurement_has_its_reason():
-    notes = comm_bench.tables({"n2": result()})[1].notes
-    assert "hierarchical not measured: 1 x 2 ranks" in notes
-
-
-def test_the_page_has_all_tables_and_the_figure(tmp_path):
-    page = comm_bench.write({"n2": result(), "n4": result(nodes=4)}, tmp_path / "report").read_text()
-    assert page.count("\n## ") == 4
-    assert "| all-reduce | 1 MiB | 10 | 9 to 12 | 150 |" in page
-    image = (tmp_path / "report" / "communication.svg").read_text()
-    assert "communication.svg" in page
-    assert image.count("<svg") == 1
+    assert "hierarchical not measured: 1 x 2 ranks" in printed({"n2": result()})[1][0]
 
 
 def test_one_rank_a_node_has_no_hierarchy():
