@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from analysis.comparison import fastest
-from analysis.report import limits_text, scaling_text
 from analysis.report.common import sentence
 from analysis.report.headline import headline, scaling_answer, without_curve
 from analysis.report.section import Section
 from analysis.report.sections import composition, configurations, stragglers, waterfall
+from analysis.report.sentences import say
 from analysis.results.curves import Curve
 from analysis.results.waterfall import largest_loss, waterfalls
 from analysis.study import Study
@@ -72,7 +72,7 @@ def answers(study: Study, sections: Sequence[Section]) -> list[Answer]:
         TIME: _time(study, study.leading_curve),
         SLOW: stragglers.answer(study, study.leading_curve, study.leading_curve.points[-1]),
         HELPS: conclusions.get("bottlenecks", ""),
-        LIMITS: limits_text.limits(study),
+        LIMITS: _limits(study),
     }
     return [Answer(question=question, text=text) for question, text in found.items() if text]
 
@@ -90,7 +90,22 @@ def _time(study: Study, curve: Curve) -> str:
 def _scales(study: Study, curve: Curve) -> str:
     """What stands behind the headline, and the next configuration."""
     if study.forbidden("headline", curve):
-        return scaling_text.base_line(curve)
+        return say("base_line", curve)
     many = len(study.curves)
     others = f"The fastest of {many} configurations." if many > 1 and fastest(curve, study.curves) else ""
     return sentence([scaling_answer(study, curve), configurations.nearest(study), others])
+
+
+def _limits(study: Study) -> str:
+    """Sizes beyond the largest, and swept numbers of which two values do not locate the best."""
+    lead = study.leading_curve
+    size, unit = max((curve.points[-1].size, curve.unit) for curve in study.curves)
+    values = {
+        key: {curve.axes.get(key) for curve in study.curves if curve.sweep == lead.sweep} for key in lead.axes
+    }
+    few = [
+        key.rpartition(".")[2]
+        for key, tried in values.items()
+        if len(tried) == 2 and all(type(value) in (int, float) for value in tried)
+    ]
+    return say("limits", size, unit, few)

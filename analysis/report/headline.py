@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from analysis.report import scaling_text
 from analysis.report.sentences import say
 from analysis.results.caveats import Caveat
 from analysis.results.claims import claim
 from analysis.results.curves import Curve
 from analysis.study import Study
-from analysis.units import cell, listed, plural
+from analysis.units import listed, plural
 
 
 def headline(study: Study, curve: Curve) -> str:
@@ -18,6 +17,11 @@ def headline(study: Study, curve: Curve) -> str:
     name = f" ({curve.label})" if len(study.curves) > 1 else ""
     text = say("headline", claim(study, curve), name)
     return f"Emulated: {text}" if curve.emulated else text
+
+
+def scaling_answer(study: Study, curve: Curve) -> str:
+    """The interval of a settled efficiency with the phases that it lost to; else the base."""
+    return say("scaling_answer", claim(study, curve))
 
 
 def caveat_text(study: Study, caveat: Caveat) -> str:
@@ -28,27 +32,12 @@ def caveat_text(study: Study, caveat: Caveat) -> str:
 
 def without_curve(study: Study) -> str:
     """Headline of a report that no run counts in."""
-    benchmarks = sum(run.folder.comm_bench.exists() for run in study.runs)
-    if benchmarks:
+    if benchmarks := sum(run.folder.comm_bench.exists() for run in study.runs):
         return f"Communication benchmark of {plural(benchmarks, 'run')}"
-    scripts = sum(run.state == "done" and run.reported is not None for run in study.runs)
-    if scripts:
+    if scripts := sum(run.state == "done" and run.reported is not None for run in study.runs):
         return f"{plural(scripts, 'run')} finished without step records: nothing is compared"
     states = Counter(run.state for run in study.runs)
     failed = {run.note.partition(":")[0] for run in study.runs if run.state == "failed"}
     why = f" ({', '.join(sorted(failed))})"
     counts = [f"{count} {state}{why if state == 'failed' else ''}" for state, count in sorted(states.items())]
     return f"No measured run: {listed(counts)}"
-
-
-def scaling_answer(study: Study, curve: Curve) -> str:
-    """The interval of a settled efficiency with the phases that it lost to; else the base."""
-    found = claim(study, curve)
-    if found.case != "settled" or found.base is None or found.point is None:
-        return scaling_text.base_line(curve)
-    counts = list(dict.fromkeys([len(found.base.runs), len(found.point.runs)]))
-    each = f"{counts[0]} repeats each" if len(counts) == 1 else f"{counts[0]} and {counts[1]} repeats"
-    efficiency = found.point.efficiency
-    assert efficiency is not None
-    text = f"Efficiency {cell(efficiency, 'share', digits=0).interval} % from {each}."
-    return f"{text} {scaling_text.net_by_phase(found.point)}".rstrip()

@@ -8,6 +8,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from analysis import units
+from analysis.draw.style import PHASE_NAMES
 from analysis.stats.estimates import Estimate
 
 
@@ -50,6 +51,7 @@ def _macros() -> object:
         "of_all": _of_all,
         "upper_first": lambda text: text[:1].upper() + text[1:],
     }
+    environment.globals["PHASE_NAMES"] = PHASE_NAMES
     return environment.get_template("sentences.j2").module
 
 

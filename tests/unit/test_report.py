@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from analysis.read.load import load_runs
-from analysis.report import render, scaling_text, write
+from analysis.report import render, write
 from analysis.report.model import document
 from analysis.report.section import Section
 from analysis.report.sections import build_all
+from analysis.report.sentences import say
 from analysis.results.curves import scaling_curves
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
@@ -230,7 +231,7 @@ def test_one_repeat_says_so(tmp_path: Path) -> None:
         (
             Estimate(0.954, 0.92, 0.98, 3),
             {"comm_transfer_s": 0.3, "compute_s": -0.2, "optimizer_s": -0.05, "input_s": 0.004},
-            "Net loss of 5 percentage points: data transfer costs 30, compute saves 20, optimizer saves 5.",
+            "Net loss of 5 percentage points: data transfer costs 30, optimizer saves 5, compute saves 20.",
         ),
         (
             Estimate(1.05, 1.02, 1.08, 3),
@@ -248,7 +249,7 @@ def test_losses_stand_beside_gains_and_only_where_settled(
     (curve,) = scaling_curves(load_runs([fake_sweep(tmp_path, repeats=1)]))
     losses = dict.fromkeys(PHASES, 0.0) | loss_by_phase
     point = replace(curve.points[-1], efficiency=efficiency, loss_by_phase=losses)
-    assert scaling_text.net_by_phase(point) == expected
+    assert say("net_by_phase", point) == expected
 
 
 def test_emulated_runs_are_marked_at_each_figure_and_table(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from functools import partial
 from analysis.comparison import repeat_plan
 from analysis.draw.points import Guide, Points, points
 from analysis.draw.style import Axis
-from analysis.report import scaling_text
 from analysis.report.common import (
     all_points,
     has_shapes,
@@ -46,7 +45,7 @@ def build(study: Study) -> Section | None:
     many = len(study.curves)
     texts = []
     for curve in study.curves:
-        parts = [scaling_text.base_line(curve), scaling_text.scaling_line(curve)]
+        parts = [say("base_line", curve), say("scaling_line", curve)]
         if many > 1:  # of a single curve, the first screen has them
             parts = [f"{headline(study, curve)}.", scaling_answer(study, curve), parts[-1]]
         texts.append(sentence(parts))
