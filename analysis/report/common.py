@@ -14,7 +14,7 @@ from analysis.draw.style import DASHES, Axis, LegendItem, Linestyle, curve_colou
 from analysis.read.run import Run
 from analysis.report.section import Column, Figure, RunLink, Table, Value
 from analysis.results.curves import Curve, Point
-from analysis.stats.estimates import CONFIDENCE, Estimate, not_stationary, share_mean
+from analysis.stats.estimates import Estimate, not_stationary, share_mean
 from analysis.study import Study
 from analysis.units import Unit, percent, scale, text
 
@@ -54,15 +54,6 @@ def coloured_points(study: Study) -> list[tuple[Curve, Point, str]]:
 def point_name(study: Study, curve: Curve, point: Point) -> str:
     """`16 GPUs`, with the label of the curve if there are several."""
     return curve.name(point) if len(study.curves) == 1 else f"{curve.label}, {curve.name(point)}"
-
-
-def interval_basis(estimates: Iterable[Estimate | None]) -> str:
-    """Intervals that these estimates have, as the end of `with ...`: `95 % intervals over repeats`."""
-    known = [each for each in estimates if each is not None]
-    if any(each.low is not None for each in known):
-        return f"{percent(CONFIDENCE, 0)} intervals over repeats"
-    reasons = {"not stationary" if each.basis == "not stationary" else "one repeat" for each in known}
-    return f"no interval: {' or '.join(sorted(reasons))}" if known else "no interval"
 
 
 def size_columns(study: Study) -> list[Column]:
@@ -130,7 +121,7 @@ def point_table(
     """A row for each of `items`, by default for each point of `study`; see `analysis.report.section`."""
     rows = []
     for curve, point, item in items or ((curve, point, point) for curve, point in all_points(study)):
-        values = [column.get(item) if column.get else None for column in columns]
+        values = [column.get(item) if column.get else getattr(item, column.name) for column in columns]
         if any(value is not None for value in values):
             rows.append((curve, point, values))
     return size_table(study, name, caption, columns, rows) if rows else None

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from analysis.comparison import PointComparison, options
 from analysis.draw.points import Guide, Points, extent
 from analysis.draw.style import size_axis, value_axis
-from analysis.report.common import all_points, kept, over_repeats, points_figure, size_table, unit_name
+from analysis.report.common import all_points, kept, over_repeats, point_table, points_figure, unit_name
 from analysis.report.section import Column, Figure, Section, Table, Value
 from analysis.report.sentences import say
-from analysis.results.curves import Curve, Point
+from analysis.results.curves import Point
+from analysis.stats.estimates import Estimate
 from analysis.stats.verdicts import EQUIVALENCE_MARGIN, Verdict
 from analysis.study import Study
 from analysis.units import cell, times
@@ -105,23 +107,24 @@ def option_tables(study: Study, name: str, key: str) -> list[Table]:
     ratios: dict[int, Value] = {id(each.base): 1.0 for each in compared}
     ratios |= {id(each.point): each.ratio for each in compared}
     columns = [
-        Column("samples_per_s", "throughput", "samples/s", "throughput"),
-        Column("speedup", f"speed-up over {bases}", "ratio", "throughput-ratio"),
-        Column("peak_bytes", "memory", "B", "peak-memory"),
-        Column("train_loss", "training loss", "loss", "loss"),
-        Column("valid_loss", "validation loss", "loss", "loss"),
+        Column(
+            "samples_per_s", "throughput", "samples/s", "throughput", get=lambda point: point.samples_per_s
+        ),
+        Column(
+            "speedup", f"speed-up over {bases}", "ratio", "throughput-ratio", get=lambda at: ratios[id(at)]
+        ),
+        Column("peak_memory_bytes", "memory", "B", "peak-memory"),
+        Column("train_loss", "training loss", "loss", "loss", get=partial(_loss, "train_loss")),
+        Column("valid_loss", "validation loss", "loss", "loss", get=partial(_loss, "valid_loss")),
     ]
-    rows: list[tuple[Curve, Point, list[Value]]] = []
-    for curve, point in all_points(study):
-        if id(point) in ratios:
-            runs = () if curve.emulated else point.runs  # emulated models learn nothing
-            losses = [
-                over_repeats(point, [run.final.get(name) for run in runs])
-                for name in ("train_loss", "valid_loss")
-            ]
-            memory = point.peak_memory_bytes
-            rows.append((curve, point, [point.samples_per_s, ratios[id(point)], memory, *losses]))
-    return [size_table(study, name, "Each value of the option, by size; memory of a rank.", columns, rows)]
+    points = [(curve, point, point) for curve, point in all_points(study) if id(point) in ratios]
+    caption = "Each value of the option, by size; memory of a rank."
+    return kept(point_table(study, name, caption, columns, points))
+
+
+def _loss(name: str, point: Point) -> Estimate | None:
+    """At the end of the training; emulated models learn nothing."""
+    return over_repeats(point, [run.final.get(name) for run in point.runs if not run.emulated])
 
 
 def _figure(study: Study, name: str, compared: Sequence[PointComparison]) -> Figure | None:

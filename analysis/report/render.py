@@ -22,7 +22,6 @@ from analysis.report.tables import table_view
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|s|ms|µs|ps|MiB|GiB|KiB|B|nodes?|ranks?|rows|samples/s|tokens/s)\b|%)")
 
 _OPTION = re.compile(r"(?<!\S)\(?--[a-z][\w-]*(?: (?:[A-Z]+|\d+)\b)?")
-_CLAUSE_END = re.compile(r"[.:;](?: |$)")
 DETAILS = ("reproduction",)
 """Sections that stand in `details.html`, beside the definitions."""
 
@@ -39,7 +38,6 @@ def page(
     style, script = _template("report.css"), _template("report.js")
     environment = _environment(autoescape=True)
     environment.filters["keep"] = unbroken
-    environment.filters["title_of"] = title_of
     environment.filters["run_href"] = lambda link: run_href(link, out or Path())
     environment.globals["table_view"] = table_view
     policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; img-src data:"
@@ -72,11 +70,6 @@ def unbroken(text: str) -> Markup:
     """Text as HTML without line breaks within a number and its unit, or an option."""
     found = escape(_UNIT.sub("\N{NO-BREAK SPACE}", str(text)))
     return Markup(_OPTION.sub(r'<span class="option">\g<0></span>', str(found)))
-
-
-def title_of(caption: str) -> str:
-    """The caption up to its first full stop, colon or semicolon: the line that opens a folded table."""
-    return _CLAUSE_END.split(caption, maxsplit=1)[0]
 
 
 def cell(value: object) -> str:

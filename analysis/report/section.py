@@ -6,11 +6,14 @@ until they are rendered: a row holds raw values in the unit of its column or an 
 
 Parts that save a section most of its lines, in `analysis.report.common`:
 
-* `point_table(study, name, caption, columns)`: a row a point, whose values are those of `Column.get`. Columns
-  and rows without a value are left out, and a table without rows is None. Getters take the point;
-  `metric("gpu.power_mean_w")` is the mean of a figure of `metrics.json` over its repeats. Where values need
-  more than the point, give `items`: the curve, the point, and what the getters take, for each row.
+* `point_table(study, name, caption, columns)`: a row a point, whose values are those of `Column.get`, or
+  the attributes with the names of the columns. Columns and rows without a value are left out, and a table
+  without rows is None. Getters take the point; `metric("gpu.power_mean_w")` is the mean of a figure of
+  `metrics.json` over its repeats. Where values need more than the point, give `items`: the curve, the point,
+  and what the getters take, for each row.
 * `stacked_figure(study, name, title, axis, unit, kinds, rows)`: bars by size, of one part or of several.
+* `points_figure(study, name, title, curves, x, y, data)`: estimates over an axis, whose domains are those of
+  `analysis.draw.style.size_axis` and `value_axis`, of the `extent` of the estimates (`analysis.draw.points`).
 * `step_figure(study, name, title, columns, rows_of)`: a line a run by optimizer step, with its data.
 * `kept(...)`: the tables, figures and sentences that there are, without None and empty texts.
 
@@ -66,7 +69,7 @@ class Column:
     key: bool = False
     """Whether the column names its row, together with the first one."""
     get: Callable[[Any], Value] | None = None
-    """Value of a point, in a table of `common.point_table`."""
+    """Value of a point, in a table of `common.point_table`; without it, its attribute `name`."""
 
     @property
     def style(self) -> str:

@@ -384,5 +384,5 @@ def test_swept_options_have_throughput_memory_loss_and_speed_up(
     base, other = (rows[value] for value in values)
     assert base["speedup"] == 1
     assert other["speedup"].value == pytest.approx(1 / 1.1, rel=0.01)
-    assert other["peak_bytes"] == 302 * 2**20
+    assert other["peak_memory_bytes"] == 302 * 2**20
     assert other["train_loss"].value == pytest.approx(1.635, abs=0.001)

@@ -12,7 +12,6 @@ from analysis.draw.style import Axis
 from analysis.report.common import (
     all_points,
     has_shapes,
-    interval_basis,
     over_repeats,
     point_name,
     sentence,
@@ -107,8 +106,7 @@ def _table(study: Study) -> Table:
         )
     return Table(
         "scaling",
-        f"Scaling by size, with {interval_basis(point.samples_per_s for _, point in all_points(study))}. The "
-        f"base is in bold.{_different_bases(study)}",
+        f"Scaling by size. Intervals are 95 % over repeats; the base is in bold.{_different_bases(study)}",
         columns,
         rows,
         [sources(point) for curve, point in all_points(study)],
