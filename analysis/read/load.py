@@ -6,7 +6,6 @@ run without a readable `run.json`, because its swept values are unknown, and one
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -113,7 +112,9 @@ def load_runs(
                 f"{first.sweep}/{first.name}: {first.note}",
                 at="--reject-warned",
             )
-    return sorted(runs, key=lambda run: (run.sweep, run.shape is None, math.prod(run.shape or ()), run.name))
+    return sorted(
+        runs, key=lambda run: (run.sweep, run.shape is None, run.shape and run.shape.world_size, run.name)
+    )
 
 
 def run_folders(sweep: Path) -> list[Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -32,6 +32,17 @@ class CurvePoint(msgspec.Struct, gc=False):
     ratio: Real | None = None
     metrics: dict[str, Real | None] = {}
     elapsed_s: Real | None = None
+
+
+class Shape(NamedTuple):
+    """Nodes and ranks of a run."""
+
+    nodes: int
+    ranks_per_node: int
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.ranks_per_node
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,13 +91,13 @@ class Run:
         return self.folder.sweep
 
     @cached_property
-    def shape(self) -> tuple[int, int] | None:
-        """Nodes, and ranks of a node; planned ones without metrics, None where neither is known."""
+    def shape(self) -> Shape | None:
+        """The planned one without metrics; None where neither is known."""
         if self.metrics is not None:
-            return self.metrics.nodes, self.metrics.ranks_per_node
+            return Shape(self.metrics.nodes, self.metrics.ranks_per_node)
         nodes, gpus = (get_key(self.config, f"resources.{name}") for name in ("nodes", "gpus_per_node"))
         ranks = gpus and gpus // gpus_per_rank(self.config)
-        return (nodes, ranks) if nodes and ranks else None
+        return Shape(nodes, ranks) if nodes and ranks else None
 
     @property
     def devices(self) -> int | None:
@@ -94,7 +105,7 @@ class Run:
         if self.shape is None:
             return None
         on_cpu = self.metrics is not None and self.metrics.device == "cpu"
-        return self.shape[0] * self.shape[1] * (1 if on_cpu else gpus_per_rank(self.config))
+        return self.shape.world_size * (1 if on_cpu else gpus_per_rank(self.config))
 
     @cached_property
     def busy_share(self) -> float | None:

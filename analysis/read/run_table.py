@@ -6,16 +6,13 @@ Swept keys are columns under their dotted names (`parallel.strategy`).
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from analysis.read.axes import swept_values
 from analysis.read.run import Run
-from disttrain.config.dotted_keys import get_key
-from disttrain.records.metrics import Metrics
-from disttrain.records.planned import RunRecord
 from disttrain.records.steps import PHASES
 
 COLUMNS: dict[str, str] = {
@@ -96,7 +93,37 @@ COLUMNS: dict[str, str] = {
 }
 """Fixed columns of the table of runs and their types; swept keys follow."""
 
-_SAME_IN_METRICS = set(COLUMNS) & set(Metrics.model_fields) - {"sweep", "dataset", "left_out"}
+_SOURCES = {
+    **{name: name for name in ("sweep", "state", "included", "note", "devices", "ingested", "hours_bound")},
+    **{name: name for name in ("rejected", "code_hash", "tags", "user_note", "path")},
+    **{name: f"shape.{name}" for name in ("nodes", "ranks_per_node", "world_size")},
+    **{name: f"record.provenance.{name}" for name in ("python", "host", "created")},
+    **{
+        name: f"record.provenance.command.{name} record.provenance.code.{name}"
+        for name in ("git_commit", "git_dirty")
+    },
+    **{name: f"metrics.composition.{name}" for name in PHASES},
+    **{f"step_{name}": f"metrics.step_time.{name}" for name in ("p50_s", "p95_s", "p99_s", "max_s")},
+    **{f"dataset_{name}": f"metrics.dataset.{name}" for name in ("version", "sha256")},
+    **{name: f"final.{name}" for name in ("train_loss", "valid_loss", "bits_per_byte", "accuracy")},
+    **{name: f"preflight.{name}" for name in ("preflight", "preflight_warning", "preflight_s")},
+    "run": "name",
+    "repeat": "record.repeat",
+    "model": "metrics.model config.model.kind",
+    "dataset": "metrics.dataset.name config.data.kind",
+    "threads_per_rank": "config.resources.threads_per_rank",
+    "steps_total": "metrics.steps_total config.train.steps",
+    "warmup_steps": "metrics.warmup_steps config.telemetry.warmup_steps",
+    "last_attempt": "metrics.attempt",
+    "samples_per_s": "metrics.samples_per_s reported.samples_per_s",
+    "unigram_entropy_bits": "metrics.dataset.unigram_entropy_bits",
+    "attempts": "starts",
+    "hours": "usage.hours",
+    "hours_unit": "usage.unit",
+    "queue_wait_s": "usage.queue_wait_s",
+    "usage_source": "usage.source",
+}
+"""Places of a column in a `Run`, the first one that is known counts; `metrics.NAME` for others."""
 
 
 def table(runs: Sequence[Run]) -> pd.DataFrame:
@@ -123,94 +150,22 @@ def _column(key: str) -> str:
 
 
 def _row(run: Run) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "sweep": run.folder.sweep,
-        "run": run.folder.name,
-        "samples_per_s": (run.reported or {}).get("samples_per_s"),
+    row = {}
+    for name in COLUMNS:
+        values = (_at(run, path) for path in _SOURCES.get(name, f"metrics.{name}").split())
+        row[name] = next((value for value in values if value is not None), None)
+    row |= {
         "own_script": run.reported is not None,
-        **{
-            name: getattr(run, name)
-            for name in (
-                "state",
-                "included",
-                "note",
-                "tags",
-                "user_note",
-                "path",
-                "rejected",
-                "devices",
-                "ingested",
-            )
-        },
-        **_planned(run.record),
-        **_measured(run),
-        **{name: value for name, value in run.final.items() if name in COLUMNS},
-        **_shape(run),
-        **_cost(run),
-        **run.preflight,
+        "left_out": row["left_out"] and json.dumps(row["left_out"]),
     }
+    if run.record:
+        row["command"] = " ".join(run.record.provenance.argv)
+    if run.metrics and run.metrics.measured_s:
+        row["step_s"] = run.metrics.measured_s / run.metrics.measured_steps
     return row
 
 
-def _shape(run: Run) -> dict[str, int]:
-    if run.shape is None:
-        return {}
-    nodes, ranks = run.shape
-    return {"nodes": nodes, "ranks_per_node": ranks, "world_size": nodes * ranks}
-
-
-def _planned(record: RunRecord | None) -> dict[str, Any]:
-    """Columns from `run.json`; those from metrics override them."""
-    if record is None:
-        return {}
-    source, config = record.provenance, record.config
-    code = source.command or source.code
-    return {
-        "repeat": record.repeat,
-        "model": get_key(config, "model.kind"),
-        "dataset": get_key(config, "data.kind"),
-        "threads_per_rank": get_key(config, "resources.threads_per_rank"),
-        "steps_total": get_key(config, "train.steps"),
-        "warmup_steps": get_key(config, "telemetry.warmup_steps"),
-        "python": source.python,
-        "host": source.host,
-        "code_hash": code.hash,
-        "git_commit": code.git_commit,
-        "git_dirty": code.git_dirty,
-        "command": " ".join(source.argv),
-        "created": source.created,
-    }
-
-
-def _measured(run: Run) -> dict[str, Any]:
-    """Columns from `metrics.json`."""
-    metrics = run.metrics
-    if metrics is None:
-        return {}
-    row = {name: getattr(metrics, name) for name in _SAME_IN_METRICS}
-    row["last_attempt"] = metrics.attempt
-    row["left_out"] = json.dumps(metrics.left_out)
-    if metrics.dataset is not None:
-        row |= {
-            "dataset": metrics.dataset.name,
-            "dataset_version": metrics.dataset.version,
-            "dataset_sha256": metrics.dataset.sha256,
-            "unigram_entropy_bits": metrics.dataset.unigram_entropy_bits,
-        }
-    row |= {name: metrics.composition.get(name) for name in PHASES}
-    if metrics.measured_s and metrics.measured_steps:
-        row["step_s"] = metrics.measured_s / metrics.measured_steps
-    if metrics.step_time:
-        row |= {
-            f"step_{name}": getattr(metrics.step_time, name) for name in ("p50_s", "p95_s", "p99_s", "max_s")
-        }
-    return row
-
-
-def _cost(run: Run) -> dict[str, Any]:
-    """Hours and queue time of all attempts, and the hours that the time limit allows for one."""
-    row: dict[str, Any] = {"attempts": run.starts, "hours_bound": run.hours_bound}
-    if usage := run.usage:
-        row |= {"hours": usage.hours, "hours_unit": usage.unit}
-        row |= {"queue_wait_s": usage.queue_wait_s, "usage_source": usage.source}
-    return row
+def _at(value: Any, path: str) -> Any:
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+    return value
