@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial, reduce
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,12 +14,16 @@ from analysis.draw.style import DASHES, Axis, LegendItem, Linestyle, curve_colou
 from analysis.read.run import Run
 from analysis.report.section import Column, Figure, RunLink, Table, Value
 from analysis.results.curves import Curve, Point
-from analysis.stats.estimates import Estimate, not_stationary, share_mean
+from analysis.results.curves import metric as metric
+from analysis.results.curves import of_steps as of_steps
+from analysis.results.curves import over_repeats as over_repeats
 from analysis.study import Study
-from analysis.units import Unit, percent, scale, text
+from analysis.units import percent, scale, text
 
 T = TypeVar("T")
 Rows = Sequence[Sequence[Any]]
+Items = Sequence[tuple[Curve, Point, Any]]
+"""What the getters of columns take, with its point."""
 
 _MOST_VALUES = 120
 """Points of the line of a run."""
@@ -85,46 +89,20 @@ def sources(point: Point) -> list[RunLink]:
     return [RunLink(run.name, run.path) for run in point.runs]
 
 
-def over_repeats(point: Point, values: Iterable[float | None]) -> Estimate | None:
-    """Mean of a quantity of at least 0 over the repeats that measured it; None without any.
-
-    There is no interval where steps of the point are not stationary.
-    """
-    known = [value for value in values if value is not None]
-    return of_steps(point, share_mean(known)) if known else None
-
-
-def of_steps(point: Point, estimate: Estimate) -> Estimate:
-    """The estimate, without its interval where steps of the point are not stationary."""
-    return not_stationary(estimate) if point.samples_per_s.basis == "not stationary" else estimate
-
-
-def metric(path: str) -> Callable[[Any], Estimate | None]:
-    """Getter of a column: mean over the repeats of a figure of `metrics.json`, as `gpu.power_mean_w`."""
-
-    def mean(point: Any) -> Estimate | None:
-        parts = path.split(".")
-        return over_repeats(
-            point, [reduce(lambda at, name: at and getattr(at, name), parts, run) for run in point.metrics]
-        )
-
-    return mean
-
-
 def point_table(
-    study: Study,
-    name: str,
-    caption: str,
-    columns: Sequence[Column],
-    items: Iterable[tuple[Curve, Point, Any]] | None = None,
+    study: Study, name: str, caption: str, columns: Sequence[Column], items: Items | None = None
 ) -> Table | None:
     """A row for each of `items`, by default for each point of `study`; see `analysis.report.section`."""
     rows = []
-    for curve, point, item in items or ((curve, point, point) for curve, point in all_points(study)):
-        values = [column.get(item) if column.get else getattr(item, column.name) for column in columns]
+    for curve, point, item in _items(study, items):
+        values = [column.of(item) for column in columns]
         if any(value is not None for value in values):
             rows.append((curve, point, values))
     return size_table(study, name, caption, columns, rows) if rows else None
+
+
+def _items(study: Study, items: Items | None) -> Items:
+    return [(*at, at[1]) for at in all_points(study)] if items is None else items
 
 
 def size_table(
@@ -147,39 +125,41 @@ def size_table(
 
 
 def stacked_figure(
-    study: Study,
-    name: str,
-    title: str,
-    axis: str,
-    unit: Unit,
-    kinds: Mapping[str, tuple[str, str]],
-    rows: Sequence[tuple[Curve, Point, Mapping[str, float]]],
-) -> Figure:
-    """Bars by size, of one part or several after one another; the numbers are those of the table `name`.
+    study: Study, name: str, title: str, axis: str, columns: Sequence[Column], items: Items | None = None
+) -> Figure | None:
+    """Bars by size, of the columns that have a colour after one another; None without values.
 
     Args:
+        name: also of the table that has the columns.
         axis: what is measured, without the unit.
-        kinds: label and colour by name of a part, in the order of the bar.
-        rows: each part at each point.
+        items: as for `point_table`.
     """
-    longest = max(sum(parts.values()) for *_, parts in rows)
+    parts, rows = [column for column in columns if column.colour], []
+    for curve, point, item in _items(study, items):
+        known = {part: mean.value for part in parts if (mean := part.of(item)) and mean.value}
+        if known:
+            rows.append((curve, point, known))
+    if not rows:
+        return None
+    unit, longest = parts[0].unit, max(sum(known.values()) for *_, known in rows)
     size, suffix = scale(unit, longest)
     drawn: list[Row] = []
     heading: Curve | None = None
-    for curve, point, parts in rows:
+    for curve, point, known in rows:
         if len(study.curves) > 1 and curve is not heading:
             drawn.append(Row(curve.label))
             heading = curve
         place = point_name(study, curve, point)
         segments = stacked(
             [
-                (value / size, kinds[kind][1], f"{place}: {kinds[kind][0]} {text(value, unit)}")
-                for kind, value in parts.items()
+                (value / size, part.colour, f"{place}: {part.heading} {text(value, unit)}")
+                for part, value in known.items()
             ]
         )
-        drawn.append(Row(curve.name(point), segments, text(sum(parts.values()), unit)))
+        drawn.append(Row(curve.name(point), segments, text(sum(known.values()), unit)))
     x = Axis(f"{axis} ({suffix.strip()})", 0.0, longest / size)
-    legend = [LegendItem(*each) for each in kinds.values()] if len(kinds) > 1 else []
+    shown = [part for part in parts if any(part in known for *_, known in rows)]
+    legend = [LegendItem(part.heading, part.colour) for part in shown] if len(shown) > 1 else []
     alt = "; ".join(segment.title for row in drawn for segment in row.segments)
     return Figure(name, title, partial(bars, drawn, x, legend, emulated=study.emulated), alt, data=name)
 

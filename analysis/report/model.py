@@ -21,7 +21,7 @@ from analysis.stats.estimates import CONFIDENCE
 from analysis.study import Study
 
 SCHEMA_VERSION = 6
-_LEFT_OUT = ("figures", "get")
+_LEFT_OUT = ("figures", "get", "colour")
 """Fields of sections and columns that are no data."""
 _YAML = files("analysis.report").joinpath("templates", "definitions.yaml").read_text(encoding="utf-8")
 DEFINITIONS: dict[str, dict[str, str]] = {

@@ -6,12 +6,11 @@ until they are rendered: a row holds raw values in the unit of its column or an 
 
 Parts that save a section most of its lines, in `analysis.report.common`:
 
-* `point_table(study, name, caption, columns)`: a row a point, whose values are those of `Column.get`, or
-  the attributes with the names of the columns. Columns and rows without a value are left out, and a table
-  without rows is None. Getters take the point; `metric("gpu.power_mean_w")` is the mean of a figure of
-  `metrics.json` over its repeats. Where values need more than the point, give `items`: the curve, the point,
-  and what the getters take, for each row.
-* `stacked_figure(study, name, title, axis, unit, kinds, rows)`: bars by size, of one part or of several.
+* `point_table(study, name, caption, columns)`: a row a point, whose values are those of `Column.of`. Columns
+  and rows without a value are left out, and a table without rows is None. Getters take the point;
+  `metric("gpu.power_mean_w")` is the mean of a figure of `metrics.json` over its repeats. Where values need
+  more than the point, give `items`: the curve, the point, and what the getters take, for each row.
+* `stacked_figure(study, name, title, axis, columns)`: bars by size of the columns that have a colour.
 * `points_figure(study, name, title, curves, x, y, data)`: estimates over an axis, whose domains are those of
   `analysis.draw.style.size_axis` and `value_axis`, of the `extent` of the estimates (`analysis.draw.points`).
 * `step_figure(study, name, title, columns, rows_of)`: a line a run by optimizer step, with its data.
@@ -27,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,13 @@ class Column:
     key: bool = False
     """Whether the column names its row, together with the first one."""
     get: Callable[[Any], Value] | None = None
-    """Value of a point, in a table of `common.point_table`; without it, its attribute `name`."""
+    """Value of the item of a row; None for its attribute with the name of the column."""
+    colour: str = ""
+    """Of its part of the bars of `common.stacked_figure`."""
+
+    def of(self, item: Any) -> Any:
+        """Value in the row of an item."""
+        return (self.get or attrgetter(self.name))(item)
 
     @property
     def style(self) -> str:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from analysis.read.differences import run_config
+from analysis.results import communication
 from analysis.results.bottlenecks import STRAGGLERS, Bottleneck
-from analysis.results.communication import Communication
 from analysis.results.compute_loss import DISTURBANCES, CauseName, compute_causes, doubts
 from analysis.results.culprits import nodes_of_moving_rank, repeated_culprits
 from analysis.results.curves import Curve, Point, rate_ratio
@@ -257,10 +257,11 @@ def _is_meant(row: Option, value: str, at: Situation) -> bool:
 
 def situation(study: Study, curve: Curve, point: Point) -> Situation:
     """What the records of a point say on its bottlenecks."""
-    first, communication = point.runs[0], Communication(curve, point)
+    first, profiled = point.runs[0], communication.profiled(point)
     repeats = study.diagnoses(point)
     named = [each for each in repeated_culprits(repeats) if each.kind != "link"]
-    config, share = run_config(first), communication.measured_share
+    config, share = run_config(first), communication.measured_share(point)
+    size = communication.message_bytes(point)
     kinds = doubts(study, curve, point)
     return Situation(
         strategy=str(point.metrics[0].strategy).lower(),
@@ -270,8 +271,8 @@ def situation(study: Study, curve: Curve, point: Point) -> Situation:
         causes=[name for cause in compute_causes(study, curve, point) for name in cause.evidence],
         culprit=bool(named),
         several_nodes=bool(named and nodes_of_moving_rank(named[0], repeats)),
-        messages=max((each.count for each in communication.summaries.values()), default=None),
-        message_bytes=communication.message_bytes,
+        messages=max((each.count for each in profiled), default=None),
+        message_bytes=size.value if size else None,
         rate_share=share.value if share else None,
         divides_waiting=WAIT in point.phases.seconds,
         shared_processors="shared processors" in kinds,

@@ -12,8 +12,9 @@ E(N) = w T(N0) / T(N), where w = b(N) / b(N0) is 1 for weak and N0 / N for stron
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from statistics import fmean
 from typing import Any, Literal
 
@@ -23,12 +24,7 @@ from analysis.read.axes import swept_values
 from analysis.read.differences import program_of
 from analysis.read.run import Run
 from analysis.results.phases import Phases, partition
-from analysis.stats.estimates import (
-    Estimate,
-    geometric_mean,
-    not_stationary,
-    ratio,
-)
+from analysis.stats.estimates import Estimate, geometric_mean, not_stationary, ratio, share_mean
 from analysis.step_statistics import RunStatistics
 from analysis.units import plural
 from disttrain.errors import ConfigError
@@ -137,6 +133,35 @@ class Curve:
         """`16 GPUs`; `16 GPUs (2x8)` beside another shape of this size."""
         others = [other for other in self.points if other.size == point.size]
         return plural(point.size, self.unit) + (f" ({point.shape})" if len(others) > 1 else "")
+
+
+def measured(point: Point, path: str) -> list[Any]:
+    """A figure of `metrics.json` in each repeat, as `gpu.power_mean_w`; None where it was not measured."""
+    return [reduce(lambda at, name: at and getattr(at, name), path.split("."), run) for run in point.metrics]
+
+
+def metric(path: str) -> Callable[[Any], Estimate | None]:
+    """The function of a point that gives the mean of `measured`."""
+    return lambda point: over_repeats(point, measured(point, path))
+
+
+def phase_s(*names: str) -> Callable[[Any], Estimate | None]:
+    """The function of a point that gives the seconds of a step in these phases together."""
+    return lambda point: point.phases.mean_s(*names)
+
+
+def over_repeats(point: Point, values: Iterable[float | None]) -> Estimate | None:
+    """Mean of a quantity of at least 0 over the repeats that measured it; None without any.
+
+    There is no interval where steps of the point are not stationary.
+    """
+    known = [value for value in values if value is not None]
+    return of_steps(point, share_mean(known)) if known else None
+
+
+def of_steps(point: Point, estimate: Estimate) -> Estimate:
+    """The estimate, without its interval where steps of the point are not stationary."""
+    return not_stationary(estimate) if point.samples_per_s.basis == "not stationary" else estimate
 
 
 def scaling_curves(

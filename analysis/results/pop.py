@@ -31,6 +31,7 @@ from itertools import pairwise
 import numpy as np
 
 from analysis.read.steps import Steps
+from analysis.results.curves import Point, of_steps
 from analysis.results.waiting import straggler_loss
 from analysis.stats.estimates import Estimate, Floats, geometric_mean, ratio
 
@@ -61,17 +62,16 @@ class UsefulTime:
 
 
 def useful_time(steps: Steps) -> UsefulTime | None:
-    """The measured steps that all ranks recorded; None without one, or where waiting and transfer were not
-    measured."""
-    cube = steps.cube(("step_s", "compute_s", "optimizer_s", *_HOST))
-    exposed_s, ranks = steps.seconds["comm_exposed_s"][steps.measured], steps.measured_ranks.size
-    if cube is None or (ranks > 1 and np.isnan(exposed_s).all()):
+    """The measured steps that all ranks recorded; None without one, without useful time, or where waiting and
+    transfer were not measured."""
+    cube = steps.cube(("step_s", "compute_s", "optimizer_s", "comm_exposed_s", *_HOST))
+    if cube is None or (len(cube.ranks) > 1 and np.isnan(cube.seconds["comm_exposed_s"]).all()):
         return None
     # Ingested runs may lack a phase; its time is then part of another one.
     useful = cube.seconds["compute_s"] + np.nan_to_num(cube.seconds["optimizer_s"])
     host = np.sum([np.nan_to_num(cube.seconds[name]) for name in _HOST], axis=0)
     whole = np.isfinite(useful).all(axis=0)
-    if not whole.any():
+    if not useful[:, whole].any():
         return None
     step_s = cube.seconds["step_s"][:, whole].mean(axis=0)
     return UsefulTime(useful[:, whole], host[:, whole], step_s, int(cube.counts[whole].sum()))
@@ -82,14 +82,9 @@ def factors(run: UsefulTime) -> dict[str, float]:
 
     Of aggregated records the transient balance counts only differences that outlast an aggregate. Of equal
     ranks one has the largest mean by chance, so the slowest rank counts without this bias.
-
-    Raises:
-        ValueError: no rank has useful time.
     """
     useful = run.useful_s
     mean_s = float(useful.mean(axis=0).sum())
-    if mean_s <= 0:
-        raise ValueError("no rank has useful time")
     chain = [
         mean_s,
         mean_s + straggler_loss(useful).persistent_s * useful.shape[1],
@@ -120,3 +115,19 @@ def computation_scaling(runs: Sequence[UsefulTime], base: Sequence[UsefulTime], 
     """
     own_s, base_s = ([each.useful_per_step_s for each in side] for side in (runs, base))
     return ratio(base_s, own_s).scaled(work)
+
+
+def point_factors(point: Point, base: Point | None) -> dict[str, Estimate]:
+    """`over_repeats` of a point, with its computation scaling against another base; empty where a repeat has
+    no time of all ranks, and for stages of a pipeline, whose work differs."""
+    runs, before = _repeats(point), _repeats(base) if base and base is not point else []
+    found = over_repeats(runs) if runs else {}
+    if base and runs and before:
+        found[SCALING] = computation_scaling(runs, before, point.work_ratio(base))
+    return {name: of_steps(point, value) for name, value in found.items()}
+
+
+def _repeats(point: Point) -> list[UsefulTime]:
+    times = [useful_time(run.steps) for run in point.runs]
+    known = [time for time in times if time and len(time.useful_s) == point.world_size]
+    return known if len(known) == len(times) and point.metrics[0].strategy != "pipeline" else []

@@ -124,12 +124,6 @@ def test_a_step_is_the_mean_over_ranks_of_all_phases_that_were_measured() -> Non
     assert alone.step_s.tolist() == [3.0]
 
 
-def test_factors_need_useful_time() -> None:
-    idle = UsefulTime(np.zeros((2, 3)), np.ones((2, 3)), np.ones(3), 3)
-    with pytest.raises(ValueError, match=r"^no rank has useful time$"):
-        factors(idle)
-
-
 def test_repeats_have_intervals_that_end_at_one_and_one_run_has_none() -> None:
     rng = np.random.default_rng(0)
     several = []

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
+from itertools import takewhile
+from operator import attrgetter
 from statistics import fmean
+from typing import Any, NamedTuple
 
 from analysis.report.common import (
     all_points,
     kept,
+    metric,
     over_repeats,
     point_name,
-    size_table,
+    point_table,
     stacked_figure,
     step_figure,
 )
-from analysis.report.section import Column, Figure, Section, Value
+from analysis.report.section import Column, Section
 from analysis.report.sentences import say
-from analysis.results.communication import Communication
-from analysis.results.curves import Curve, Point
+from analysis.results import communication
+from analysis.results.curves import Point, phase_s
 from analysis.results.phases import TRANSFER, WAIT
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
@@ -28,137 +32,131 @@ ORDER = 90
 
 _LISTED = 8
 """Collectives listed for each size, longest first; the rest is in the runs' metrics.json."""
+_EXPOSED, _HIDDEN, _BUS = "exposed-communication", "hidden-communication", "bus-bandwidth"
 _COLUMNS = (
-    Column("share", "share of step", "share", "communication-share"),
-    Column("wait_s", "waiting for peers", "s", "exposed-communication"),
-    Column("transfer_s", "data transfer", "s", "exposed-communication"),
-    Column("hidden_s", "hidden", "s", "hidden-communication"),
-    Column("bytes", "payload per rank", "B"),
-    Column("bus_bytes_per_s", "bus bandwidth", "B/s", "bus-bandwidth"),
-    Column("line_share", "of line rate", "share", "line-share"),
-    Column("measured_share", "of measured rate", "share", "measured-share"),
+    Column("share", "share of step", "share", "communication-share", get=communication.exposed_share),
+    Column("wait_s", "waiting for peers", "s", _EXPOSED, get=phase_s(WAIT), colour="wait"),
+    Column("transfer_s", "data transfer", "s", _EXPOSED, get=phase_s(TRANSFER), colour="c1"),
+    Column("hidden_s", "hidden", "s", _HIDDEN, get=metric("comm.hidden_s"), colour="hidden"),
+    Column("bytes", "payload per rank", "B", get=metric("comm.bytes")),
+    Column("bus_bytes_per_s", "bus bandwidth", "B/s", _BUS, get=communication.mean_bus_rate),
+    Column("line_share", "of line rate", "share", "line-share", get=communication.line_share),
+    Column("measured_share", "of measured rate", "share", "measured-share", get=communication.measured_share),
 )
+
+
+class _Collective(NamedTuple):
+    """One collective of a step in the repeats of a point."""
+
+    point: Point
+    collective: str
+    repeats: list[CollectiveSummary]
+
+    @property
+    def bytes(self) -> int | None:
+        return self.repeats[0].bytes
+
+
+def _mean(name: str) -> Callable[[Any], Estimate | None]:
+    return lambda each: over_repeats(each.point, map(attrgetter(name), each.repeats))
+
+
 _COLLECTIVE_COLUMNS = (
     Column("collective", "collective"),
-    Column("bytes", "bytes", "B"),
-    Column("total_s", "duration", "s"),
-    Column("hidden_s", "hidden", "s", "hidden-communication"),
-    Column("exposed_s", "exposed", "s", "exposed-communication"),
-    Column("bus_bytes_per_s", "bus bandwidth", "B/s", "bus-bandwidth"),
+    Column("bytes", "bytes", "B", get=attrgetter("bytes")),
+    Column("total_s", "duration", "s", get=_mean("total_s")),
+    Column("hidden_s", "hidden", "s", _HIDDEN, get=_mean("hidden_s")),
+    Column("exposed_s", "exposed", "s", _EXPOSED, get=_mean("exposed_s")),
+    Column("bus_bytes_per_s", "bus bandwidth", "B/s", _BUS, get=_mean("bus_bytes_per_s")),
 )
-_COLOURS = {"wait_s": "wait", "transfer_s": "c1", "hidden_s": "hidden"}
-"""Segments of a bar by column."""
-_Means = dict[str, Estimate | None]
 
 
 def build(study: Study) -> Section | None:
     """None if no run communicates."""
-    several = [Communication(*at) for at in all_points(study) if at[1].world_size > 1]
-    sizes = [(each, _means(each)) for each in several]
-    if not any(value for _, means in sizes for value in means.values()):
+    points = [(curve, point, point) for curve, point in all_points(study) if point.world_size > 1]
+    collectives = [(*at[:2], each) for at in points for each in _collectives(at[1])]
+    tables = kept(
+        point_table(
+            study,
+            "communication",
+            "Communication of a step, means over ranks and repeats.",
+            _COLUMNS,
+            points,
+        ),
+        point_table(
+            study,
+            "collectives",
+            f"Collectives of profiled steps, the {_LISTED} longest of each size.",
+            _COLLECTIVE_COLUMNS,
+            collectives,
+        ),
+    )
+    if not tables:
         return None
-    rows = [(each.curve, each.point, [*means.values()]) for each, means in sizes]
-    leading = [means["share"] for each, means in sizes if each.curve is study.leading_curve]
-    shares = [share for share in leading if share]
-    caption = "Communication of a step, means over ranks and repeats."
-    tables = [size_table(study, "communication", caption, _COLUMNS, rows)]
-    if collectives := [row for each in several for row in _collectives(each)]:
-        caption = f"Collectives of profiled steps, the {_LISTED} longest of each size."
-        tables.append(size_table(study, "collectives", caption, _COLLECTIVE_COLUMNS, collectives))
+    share = communication.exposed_share(study.leading_curve.points[-1])
     return Section(
         "communication",
         "Communication",
-        _conclusion(study, sizes),
-        key=percent(shares[-1].value) if shares else "",
+        _conclusion(study),
+        key=percent(share.value) if share else "",
         paragraphs=kept(_longest(study)),
         tables=tables,
-        figures=kept(*_figure(study, sizes), _ratio_figure(study)),
+        figures=kept(
+            stacked_figure(
+                study, "communication", "Communication", "communication in a step", _COLUMNS, points
+            ),
+            step_figure(
+                study,
+                "communication_ratio",
+                "Communication / compute on rank 0",
+                [Column("step", "step", "count"), Column("ratio", "communication / compute", "number")],
+                lambda run: [(at.step, at.ratio) for at in run.curves["communication_computation_history"]],
+            ),
+        ),
     )
 
 
-def _means(each: Communication) -> _Means:
-    """Values of `_COLUMNS`."""
-    phases = each.point.phases
-    return {
-        "share": phases.share(WAIT, TRANSFER),
-        "wait_s": phases.mean_s(WAIT),
-        "transfer_s": phases.mean_s(TRANSFER),
-        "hidden_s": each.mean("hidden_s"),
-        "bytes": each.mean("bytes"),
-        "bus_bytes_per_s": each.bus_bytes_per_s,
-        "line_share": each.line_share,
-        "measured_share": each.measured_share,
-    }
-
-
-def _collectives(each: Communication) -> Iterator[tuple[Curve, Point, list[Value]]]:
-    """Rows of `_COLLECTIVE_COLUMNS`, the longest first."""
+def _collectives(point: Point) -> list[_Collective]:
+    """The longest first."""
     by_name: dict[str, list[CollectiveSummary]] = {}
-    for one in (one for summary in each.summaries.values() for one in summary.collectives):
+    for one in (one for steps in communication.profiled(point) for one in steps.collectives):
         group = "" if one.dimension == "world" else f" ({one.dimension})"
         by_name.setdefault(f"{one.kind} {one.bucket}{group}", []).append(one)
-    longest = sorted(by_name, key=lambda name: -fmean(one.total_s for one in by_name[name]))
-    for name in longest[:_LISTED]:
-        repeats = by_name[name]
-        means = [
-            over_repeats(each.point, [getattr(one, column.name) for one in repeats])
-            for column in _COLLECTIVE_COLUMNS[2:]
-        ]
-        yield each.curve, each.point, [name, repeats[0].bytes, *means]
+    every = [_Collective(point, name, repeats) for name, repeats in by_name.items()]
+    return sorted(every, key=lambda each: -fmean(one.total_s for one in each.repeats))[:_LISTED]
 
 
-def _conclusion(study: Study, sizes: Sequence[tuple[Communication, _Means]]) -> str:
-    """Share of the step and hidden share at the largest measured size, first that of the leading curve."""
-    known = [at for at in sizes if at[1]["share"]]
-    if not known:
+def _conclusion(study: Study) -> str:
+    """Share of the step and hidden share at the largest size of the leading curve."""
+    curve = study.leading_curve
+    point = curve.points[-1]
+    share = communication.exposed_share(point)
+    if share is None:
         return ""
-    names = {id(each): point_name(study, each.curve, each.point) for each, _ in known}
-    lead = [at for at in known if at[0].curve is study.leading_curve]
-    each, means = (lead or known)[-1]
-    unlike = [(ratio, names[id(at)]) for at, _ in known if (ratio := at.unlike_the_mean)]
+    unlike = [
+        (ratio, point_name(study, *at))
+        for at in all_points(study)
+        if (ratio := communication.unlike_the_mean(at[1]))
+    ]
     return say(
         "communication",
-        place=names[id(each)],
-        **{name: means[name] for name in ("share", "wait_s", "transfer_s")},
-        hidden=each.hidden_share,
-        messages=[summary.count for summary in each.summaries.values()],
+        place=point_name(study, curve, point),
+        share=share,
+        wait_s=point.phases.mean_s(WAIT),
+        transfer_s=point.phases.mean_s(TRANSFER),
+        hidden=communication.hidden_share(point),
+        messages=[steps.count for steps in communication.profiled(point)],
         unlike=max(unlike, default=None),
     )
 
 
 def _longest(study: Study) -> str:
     """The size of the leading curve from which on communication takes longer than each other phase."""
-    curve, first = study.leading_curve, None
-    for point in reversed(curve.line):
-        parts = {name: float(point.phases.array(name).sum()) for name in point.phases.seconds}
-        communication = parts.pop(WAIT, 0.0) + parts.pop(TRANSFER, 0.0)
-        if communication <= max(parts.values(), default=0.0):
-            break
-        first = point
-    return say("communication_longest", point_name(study, curve, first)) if first else ""
+    curve = study.leading_curve
+    points = [*takewhile(_is_longest, reversed(curve.line))]
+    return say("communication_longest", point_name(study, curve, points[-1])) if points else ""
 
 
-def _ratio_figure(study: Study) -> Figure | None:
-    """Exposed communication / compute by step."""
-    columns = [Column("step", "step", "count"), Column("ratio", "communication / compute", "number")]
-    return step_figure(
-        study,
-        "communication_ratio",
-        "Communication / compute on rank 0",
-        columns,
-        lambda run: [(point.step, point.ratio) for point in run.curves["communication_computation_history"]],
-    )
-
-
-def _figure(study: Study, sizes: Sequence[tuple[Communication, _Means]]) -> list[Figure]:
-    headings = {column.name: column.heading for column in _COLUMNS}
-    shown = [name for name in _COLOURS if any(means[name] for _, means in sizes)]
-    rows = [
-        (each.curve, each.point, {name: value.value if (value := means[name]) else 0.0 for name in shown})
-        for each, means in sizes
-    ]
-    if not any(sum(parts.values()) for *_, parts in rows):
-        return []
-    title = "Hidden and exposed communication" if "hidden_s" in shown else "Exposed communication"
-    kinds = {name: (headings[name], _COLOURS[name]) for name in shown}
-    return [stacked_figure(study, "communication", title, "communication in a step", "s", kinds, rows)]
+def _is_longest(point: Point) -> bool:
+    seconds = {name: value or 0.0 for name, value in point.composition.items()}
+    return seconds.pop(WAIT) + seconds.pop(TRANSFER) > max(seconds.values())

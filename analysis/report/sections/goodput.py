@@ -2,105 +2,84 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from typing import Any
 
-from analysis.draw.bars import Row, bars, stacked
-from analysis.draw.style import Axis, LegendItem
-from analysis.report.common import all_points, size_table
-from analysis.report.section import Column, Figure, Section, Table, Value
+from analysis.report.common import all_points, kept, point_table, stacked_figure
+from analysis.report.section import Column, Section
 from analysis.report.sentences import say
-from analysis.results.curves import Curve, Point
-from analysis.results.goodput import CLASSES, JobClass
-from analysis.stats.estimates import ratio_of_means, share_mean
+from analysis.results.goodput import JobClass
+from analysis.stats.estimates import Estimate, ratio_of_means, share_mean
 from analysis.study import Study
-from analysis.units import percent, span
+from analysis.units import percent
 
 ORDER = 190
 
-NAMES: dict[JobClass, str] = {
-    "queue": "queue",
-    "start_up": "start-up",
-    "restart": "restart",
-    "training": "training",
-    "checkpoint": "checkpoint",
-    "rework": "repeated work",
-    "evaluation": "validation",
-    "other": "other",
+_CLASSES: dict[JobClass, tuple[str, str]] = {
+    "queue": ("queue", "faint"),
+    "start_up": ("start-up", "c4"),
+    "restart": ("restart", "c6"),
+    "training": ("training", "c0"),
+    "checkpoint": ("checkpoint", "c3"),
+    "rework": ("repeated work", "c1"),
+    "evaluation": ("validation", "c5"),
+    "other": ("other", "other"),
 }
-CLASS_COLOURS: dict[JobClass, str] = {
-    "queue": "faint",
-    "start_up": "c4",
-    "restart": "c6",
-    "training": "c0",
-    "checkpoint": "c3",
-    "rework": "c1",
-    "evaluation": "c5",
-    "other": "other",
-}
-"""Colour of each class."""
+"""Name and colour of each class."""
 
 
 def build(study: Study) -> Section | None:
     """None if the starts of no run are on record."""
-    times = [*study.job_times.values()]
-    total = {name: sum(time.seconds[name] for time in times) for name in CLASSES}
+    times = study.job_times
+    total = {name: sum(time.seconds[name] for time in times.values()) for name in _CLASSES}
     whole_s = sum(total.values())
     if not whole_s:
         return None
-    held_s = sum(sum(time.device_seconds.values()) for time in times)
-    trained_s = sum(time.device_seconds["training"] for time in times)
-    worst = max((name for name in CLASSES if name != "training"), key=lambda name: total[name])
+    devices = [(time.devices, time.whole_s - time.seconds["queue"], time) for time in times.values()]
+    held_s = sum(count * seconds for count, seconds, _ in devices)
+    trained_s = sum(count * time.seconds["training"] for count, _, time in devices)
+    worst = max(total.keys() - {"training"}, key=total.__getitem__)
     conclusion = say(
         "goodput",
         share=total["training"] / whole_s,
         held=trained_s / held_s if held_s else 0.0,
-        worst=NAMES[worst],
+        worst=_CLASSES[worst][0],
         worst_share=total[worst] / whole_s,
-        unplaced=sum(not time.placed for time in times),
+        unplaced=sum(not time.placed for time in times.values()),
     )
+    columns = [
+        Column("goodput", "goodput", "share", "goodput", get=_goodput),
+        Column("whole_s", "all time", "span", get=_mean_s(*_CLASSES)),
+        *(
+            Column(f"{name}_s", label, "span", "goodput", get=_mean_s(name), colour=colour)
+            for name, (label, colour) in _CLASSES.items()
+        ),
+    ]
+    items = [
+        (curve, point, known)
+        for curve, point in all_points(study)
+        if (known := [times[run.path] for run in point.runs if run.path in times])
+    ]
+    title, caption = "Goodput of the jobs", "Time of a finished run by size, means over repeats."
     return Section(
         "goodput",
-        "Goodput of the jobs",
+        title,
         conclusion,
         key=percent(total["training"] / whole_s),
-        tables=_by_size(study),
-        figures=[_figure(study, total, whole_s, len(times))],
+        tables=kept(point_table(study, "goodput", caption, columns, items)),
+        figures=kept(stacked_figure(study, "goodput", title, "time of a run", columns, items)),
     )
 
 
-def _by_size(study: Study) -> list[Table]:
-    """Means over the repeats of each size; no table without a finished run."""
-    present = [name for name in CLASSES if any(time.seconds[name] for time in study.job_times.values())]
-    rows: list[tuple[Curve, Point, list[Value]]] = []
-    for curve, point in all_points(study):
-        if times := [study.job_times[run.path] for run in point.runs if run.path in study.job_times]:
-            whole_s = [time.whole_s for time in times]
-            goodput = ratio_of_means([time.seconds["training"] for time in times], whole_s)
-            means = [share_mean([time.seconds[name] for time in times]) for name in present]
-            rows.append((curve, point, [goodput, share_mean(whole_s), *means]))
-    columns = [
-        Column("goodput", "goodput", "share", "goodput"),
-        Column("whole_s", "all time", "span"),
-        *(Column(f"{name}_s", NAMES[name], "span", "goodput") for name in present),
-    ]
-    caption = "Time of a finished run by size, means over repeats."
-    return [size_table(study, "goodput", caption, columns, rows)] if rows else []
+def _mean_s(*names: JobClass) -> Callable[[Any], Estimate | None]:
+    """Mean over repeats of the time in these classes; None without any."""
+
+    def mean(times: Any) -> Estimate | None:
+        seconds = [sum(time.seconds[name] for name in names) for time in times]
+        return share_mean(seconds) if any(seconds) else None
+
+    return mean
 
 
-def _figure(study: Study, total: dict[JobClass, float], whole_s: float, runs: int) -> Figure:
-    present = [name for name in CLASSES if total[name] > 0]
-    parts = [
-        (100 * total[name] / whole_s, CLASS_COLOURS[name], f"{NAMES[name]} {span(total[name])}")
-        for name in present
-    ]
-    description = "Share of all time of the runs: " + ", ".join(
-        f"{NAMES[name]} {percent(total[name] / whole_s)}" for name in present
-    )
-    drawing = partial(
-        bars,
-        [Row("all runs", stacked(parts), span(whole_s))],
-        Axis("share of all time (%)", 0.0, 100.0, ticks=[0, 25, 50, 75, 100]),
-        [LegendItem(NAMES[name], CLASS_COLOURS[name]) for name in present],
-        emulated=study.emulated,
-    )
-    return Figure("goodput", "Goodput of the jobs", drawing, description, data="goodput")
+def _goodput(times: Any) -> Estimate:
+    return ratio_of_means([time.seconds["training"] for time in times], [time.whole_s for time in times])

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from analysis.report.common import (
-    all_points,
-    over_repeats,
-    point_name,
-    size_columns,
-    size_values,
-    sources,
-    stacked_figure,
-)
-from analysis.report.section import Column, Section, Table, Value
+from analysis.report.common import all_points, kept, metric, point_name, point_table, stacked_figure
+from analysis.report.section import Column, Section
 from analysis.report.sentences import say
+from analysis.results.curves import Point
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from analysis.units import binary_bytes
@@ -22,41 +15,36 @@ ORDER = 130
 
 def build(study: Study) -> Section | None:
     """None if no run measured memory."""
-    points = [(curve, point) for curve, point in all_points(study) if point.peak_memory_bytes]
-    if not points:
-        return None
-    rows: list[list[Value]] = []
-    for curve, point in points:
-        metrics = point.metrics
-        known = [float(each.peak_memory_bytes) for each in metrics if each.peak_memory_bytes is not None]
-        highest = float(point.peak_memory_bytes or 0)
-        rows.append(
-            [
-                *size_values(study, curve, point),
-                Estimate(highest, None, None, len(known), "maximum"),
-                over_repeats(point, known) if len(known) > 1 else None,
-                over_repeats(point, [each.peak_reserved_memory_bytes or None for each in metrics]),
-                over_repeats(point, [each.gpu_memory_utilization or None for each in metrics]),
-            ]
-        )
+    mean, reserved = metric("peak_memory_bytes"), metric("peak_reserved_memory_bytes")
     columns = [
-        *size_columns(study),
-        Column("peak_bytes", "highest peak", "B", "peak-memory"),
-        Column("mean_peak_bytes", "mean peak", "B", "peak-memory"),
-        Column("reserved_bytes", "reserved by the allocator", "B", "peak-memory"),
-        Column("device_share", "share of the device", "share", "peak-memory"),
+        Column("peak_bytes", "highest peak", "B", "peak-memory", get=_highest, colour="c0"),
+        Column("mean_peak_bytes", "mean peak", "B", "peak-memory", get=mean),
+        Column("reserved_bytes", "reserved by the allocator", "B", "peak-memory", get=reserved),
+        Column(
+            "device_share",
+            "share of the device",
+            "share",
+            "peak-memory",
+            get=metric("gpu_memory_utilization"),
+        ),
     ]
     caption = "Peak memory of one rank: highest of all ranks and repeats."
-    links = [sources(point) for curve, point in points]
-    peaks = [(point.peak_memory_bytes or 0, point_name(study, curve, point)) for curve, point in points]
-    bars = [(curve, point, {"peak": float(point.peak_memory_bytes or 0)}) for curve, point in points]
-    kinds = {"peak": ("peak memory", "c0")}
-    figure = stacked_figure(study, "memory", "Peak memory", "peak memory of a rank", "B", kinds, bars)
+    peaks = [
+        (each.peak_memory_bytes or 0, point_name(study, curve, each)) for curve, each in all_points(study)
+    ]
+    peak, place = max(peaks, default=(0, ""))
+    if not peak:
+        return None
     return Section(
         "memory",
         "Memory",
-        say("memory", *max(peaks)),
-        key=binary_bytes(max(peaks)[0]),
-        tables=[Table("memory", caption, columns, rows, links)],
-        figures=[figure],
+        say("memory", peak, place),
+        key=binary_bytes(peak),
+        tables=kept(point_table(study, "memory", caption, columns)),
+        figures=kept(stacked_figure(study, "memory", "Peak memory", "peak memory of a rank", columns)),
     )
+
+
+def _highest(point: Point) -> Estimate | None:
+    peak = point.peak_memory_bytes
+    return Estimate(peak, None, None, len(point.runs), "maximum") if peak else None

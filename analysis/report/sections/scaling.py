@@ -12,6 +12,7 @@ from analysis.draw.style import Axis
 from analysis.report.common import (
     all_points,
     has_shapes,
+    metric,
     over_repeats,
     point_name,
     sentence,
@@ -24,7 +25,6 @@ from analysis.report.common import (
 from analysis.report.headline import headline, scaling_answer
 from analysis.report.section import Column, Figure, Section, Table, Value
 from analysis.report.sentences import say
-from analysis.results.communication import Communication
 from analysis.results.curves import Curve, Point
 from analysis.results.phases import TRANSFER, WAIT
 from analysis.stats.estimates import Estimate
@@ -151,7 +151,7 @@ def _details(study: Study) -> Table:
             point.size / curve.base.size if curve.base else None,
             efficiency,
             point.phases.share(WAIT, TRANSFER),
-            Communication(curve, point).mean("count"),
+            metric("comm.count")(point),
             point.peak_memory_bytes,
             _busy(point),
             point.global_batch_size,
