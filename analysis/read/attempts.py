@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -139,9 +139,9 @@ class RunAttempt:
 
     @cached_property
     def node_records(self) -> list[_Node]:
-        """Records of the nodes by node rank, empty ones where they are missing."""
+        """Records of the nodes by node rank, empty ones where they are missing; at least one."""
         files = dict(self.numbered("node-*.json"))
-        nodes = max([len(self.record.nodes), *(number + 1 for number in files)])
+        nodes = max([1, len(self.record.nodes), *(number + 1 for number in files)])
         found = {node: read_struct(path, _Node, self.problems) for node, path in files.items()}
         return [found.get(node) or _Node() for node in range(nodes)]
 
@@ -154,12 +154,12 @@ class RunAttempt:
 
     def gpus(self, node: int) -> frozenset[str]:
         """UUIDs of the GPUs visible on a node; empty without GPUs, and where they are not recorded."""
-        return frozenset(gpu.uuid for gpu in self._node_at(node).gpus if gpu.uuid)
+        return frozenset(gpu.uuid for gpu in self.node_records[node].gpus if gpu.uuid)
 
     @property
     def minicluster(self) -> str | None:
         """Name of the mini-cluster that it ran on; None for another cluster, or without a record."""
-        match = _MINICLUSTER.fullmatch(self._node_at(0).slurm.get("SLURM_CONF", ""))
+        match = _MINICLUSTER.fullmatch(self.node_records[0].slurm.get("SLURM_CONF", ""))
         return match[1] if match else None
 
     @property
@@ -168,20 +168,20 @@ class RunAttempt:
         return len(self.record.nodes) > 1 and (self.record.cluster == "local" or self.minicluster is not None)
 
     @property
-    def facts(self) -> dict[str, str]:
-        """Cluster, and processor, memory and kernel of the first node, as far as they are recorded."""
-        node, cluster = self._node_at(0), self.record.cluster
+    def facts(self) -> dict[str, str | None]:
+        """Cluster, and processor, memory and kernel of the first node; None where they are not recorded."""
+        node, cluster = self.node_records[0], self.record.cluster
         if self.minicluster is not None:
             cluster = f"Slurm mini-cluster {self.minicluster} on one machine"
         elif name := node.slurm.get("SLURM_CLUSTER_NAME"):
             cluster = f"Slurm cluster {name}"
-        facts = {
+        memory = binary_bytes(node.memory_bytes) if node.memory_bytes else None
+        return {
             "Cluster": cluster,
             "Processor": node.processor,
-            "Memory of a node": node.memory_bytes and binary_bytes(node.memory_bytes),
+            "Memory of a node": memory,
             "Kernel": node.kernel,
         }
-        return {name: value for name, value in facts.items() if value}
 
     @property
     def line_rate_bytes_per_s(self) -> float | None:
@@ -197,9 +197,6 @@ class RunAttempt:
         if links is not None and len(set(self.record.nodes)) == len(links.hosts):
             links.hosts = self.record.nodes
         return links
-
-    def _node_at(self, node: int) -> _Node:
-        return self.node_records[node] if node < len(self.node_records) else _Node()
 
 
 def read_attempts(run: RunDir, problems: list[str]) -> tuple[RunAttempt, ...]:
@@ -236,10 +233,9 @@ def preflight_columns(attempts: Sequence[RunAttempt]) -> dict[str, Any]:
     }
 
 
-def machine_facts(attempts: Iterable[RunAttempt]) -> Mapping[str, list[str]]:
+def machine_facts(attempts: Iterable[RunAttempt]) -> dict[str, list[str]]:
     """Values of `RunAttempt.facts` by property, over these attempts."""
-    facts: dict[str, set[str]] = {}
-    for attempt in attempts:
-        for name, value in attempt.facts.items():
-            facts.setdefault(name, set()).add(value)
-    return {name: sorted(values) for name, values in facts.items()}
+    facts: dict[str, list[str]] = {}
+    for name, value in sorted({item for attempt in attempts for item in attempt.facts.items() if item[1]}):
+        facts.setdefault(name, []).append(str(value))
+    return facts

@@ -15,12 +15,7 @@ import msgspec
 import numpy as np
 
 from analysis.read.attempts import RunAttempt, preflight_columns, read_attempts
-from analysis.read.plausible import (
-    MOST,
-    impossible_config,
-    impossible_figure,
-    impossible_steps,
-)
+from analysis.read.plausible import impossible_config, impossible_figure, impossible_steps
 from analysis.read.record import read_content, read_record, validated
 from analysis.read.run import CurvePoint, Run
 from analysis.read.samples import read_samples
@@ -159,6 +154,7 @@ def _run(run: RunDir, known: KnownState | None, warmup: int, *, reject_warned: b
     if run.run_json.name not in reason:
         reasons.append(run_note)
     tags, user_note = _annotations(run)
+    planned = {"config": config, "cluster": record.cluster} if record else None
     return Run(
         folder=run,
         record=record,
@@ -167,7 +163,7 @@ def _run(run: RunDir, known: KnownState | None, warmup: int, *, reject_warned: b
         steps=steps,
         samples=read_samples(attempts, steps, unreadable),
         attempts=attempts,
-        usage=_usage(run, record, metrics),
+        usage=gpu_hours.read(run, planned, metrics.device if metrics else None),
         reported=reported,
         tags=tags,
         user_note=user_note,
@@ -306,17 +302,3 @@ def _annotations(run: RunDir) -> tuple[str | None, str | None]:
         for folder in (run.path, run.path.parent)
     )
     return " ".join(sorted({*own.tags, *of_sweep.tags})) or None, own.note or of_sweep.note
-
-
-def _usage(run: RunDir, record: RunRecord | None, metrics: Metrics | None) -> gpu_hours.RunGpuHours | None:
-    planned = {"config": record.config, "cluster": record.cluster} if record else None
-    usage = gpu_hours.read(run, planned, metrics.device if metrics else None)
-    if usage is None or not 0 <= usage.hours <= MOST:
-        return None
-    try:
-        for start in usage.starts:
-            gpu_hours.seconds_between(start.started, start.ended)
-            gpu_hours.seconds_between(start.submitted or start.started, start.ended)
-    except (TypeError, ValueError):  # no times, or with and without a time zone
-        return None
-    return usage

@@ -101,8 +101,8 @@ def impossible_steps(steps: Steps, metrics: Metrics | None) -> str:
     """The first figure of the step records that no step has, or that the metrics of a finished run
     contradict; else empty.
 
-    Seconds and counts are checked, phases sum to their step, and the measured steps are as many and as long
-    as those of `metrics.json`.
+    Seconds and counts are checked, phases sum to their step, and the measured steps are as long as those of
+    `metrics.json`.
     """
     columns = {"step": steps.step, "steps": steps.counts, "samples": steps.samples, **steps.seconds}
     values = np.array([*columns.values()], dtype=np.float64)
@@ -115,25 +115,14 @@ def impossible_steps(steps: Steps, metrics: Metrics | None) -> str:
     missed = np.abs(np.nansum(phases, axis=0) - step_s) > _SUM * step_s + 1e-5 * steps.counts
     for row in np.flatnonzero(known & missed)[:1]:
         return f"phases do not sum to step_s{_place(steps, row)}"
-    return "" if metrics is None else _other_steps(steps, metrics)
+    recorded, mean_s = steps.lowest_rank.counts.sum(), steps.mean_s("step_s")
+    if metrics is None or mean_s is None or not metrics.measured_s or 2 * recorded < metrics.measured_steps:
+        return ""
+    expected_s = metrics.measured_s / metrics.measured_steps
+    if expected_s / _SAME <= mean_s <= expected_s * _SAME:
+        return ""
+    return f"the mean measured step is {mean_s:.6g} s, and that of metrics.json {expected_s:.6g} s"
 
 
 def _place(steps: Steps, row: int) -> str:
     return f" in step {steps.step[row]} of rank {steps.rank[row]}"
-
-
-def _other_steps(steps: Steps, metrics: Metrics) -> str:
-    """Measured steps of another number than in `metrics.json`, where all steps are recorded, or of another
-    duration."""
-    first = steps.lowest_rank
-    recorded = int(first.counts.sum())
-    kept = int(steps.counts[steps.kept & (steps.rank == steps.rank.min(initial=0))].sum())
-    if recorded != metrics.measured_steps and kept >= metrics.steps:
-        return f"{recorded} steps are measured, and those of metrics.json {metrics.measured_steps}"
-    mean_s = steps.mean_s("step_s")
-    if mean_s is None or not metrics.measured_s or 2 * recorded < metrics.measured_steps:
-        return ""
-    step_s = metrics.measured_s / metrics.measured_steps
-    if step_s / _SAME <= mean_s <= step_s * _SAME:
-        return ""
-    return f"the mean measured step is {mean_s:.6g} s, and that of metrics.json {step_s:.6g} s"

@@ -11,26 +11,25 @@ Nothing is assumed: a device without a price costs nothing that the report could
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from disttrain.config.parsing import load
 from disttrain.errors import ConfigError, nearest
 
-_KEYS = ("currency", "device_hour", "grid_g_per_kwh")
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-@dataclass(frozen=True)
-class PriceList:
+class PriceList(BaseModel):
     """Prices and carbon intensity; empty where the user gave none."""
 
-    currency: str | None = None
-    device_hour: Mapping[str, float] = field(default_factory=dict)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    currency: Annotated[str, StringConstraints(pattern=r"\S")] | None = None
+    device_hour: dict[str, Amount] = {}
     """Price of one device for one hour, by a part of its name."""
-    grid_g_per_kwh: float | None = None
+    grid_g_per_kwh: Amount | None = None
 
     def price_of(self, device: str | None) -> float | None:
         """Price per hour of a device with this recorded name; the longest matching entry counts."""
@@ -45,28 +44,15 @@ def read_price_list(path: Path | str) -> PriceList:
         ConfigError: the file cannot be read, or a key or value is not allowed; one line with file and line.
     """
     draft = load(path)
-
-    def refuse(key: str, problem: str) -> ConfigError:
-        return ConfigError(problem, at=draft.origin.get(key, str(path)))
-
-    for key in draft.data:
-        if key not in _KEYS:
-            hint = nearest(str(key), _KEYS)
-            raise refuse(str(key), f"unknown key {key!r} in a price list{hint}; keys: {', '.join(_KEYS)}")
-    currency, prices = draft.data.get("currency"), draft.data.get("device_hour") or {}
-    if not isinstance(prices, dict):
-        raise refuse("device_hour", f"device_hour={prices!r}: a mapping from a device's name to its price")
-    for name, price in prices.items():
-        if not isinstance(name, str) or not _is_amount(price):
-            at = f"device_hour.{name}"
-            raise refuse(at, f"{at}={price!r}: the price of one device for one hour, at least 0")
-    if prices and not (isinstance(currency, str) and currency.strip()):
-        raise refuse("currency", f"currency={currency!r}: the currency of the prices, such as EUR")
-    grid = draft.data.get("grid_g_per_kwh")
-    if grid is not None and not _is_amount(grid):
-        raise refuse("grid_g_per_kwh", f"grid_g_per_kwh={grid!r}: grams of CO2 per kWh, at least 0")
-    return PriceList(currency if prices else None, prices, grid)
-
-
-def _is_amount(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+    try:
+        prices = PriceList.model_validate(draft.data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        hint = nearest(key, PriceList.model_fields) if first["type"] == "extra_forbidden" else ""
+        raise ConfigError(
+            f"{key}={first['input']!r}: {first['msg']}{hint}", at=draft.origin.get(key, str(path))
+        ) from None
+    if prices.device_hour and prices.currency is None:
+        raise ConfigError("no `currency` of the prices, such as EUR", at=str(path))
+    return prices

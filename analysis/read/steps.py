@@ -122,23 +122,17 @@ class Steps:
         steps = self.counts[known].sum()
         return float(self.seconds[name][known].sum() / steps) if steps else None
 
-    def cube(self, names: Iterable[str], ranks: Sequence[int] | None = None) -> Cube | None:
-        """The measured records that all of these ranks have (all of the run by default); None without one."""
-        chosen = self.measured if ranks is None else self.measured & np.isin(self.rank, ranks)
-        rows = np.flatnonzero(chosen)
-        rows = rows[np.lexsort((self.attempt[rows], self.rank[rows], self.step[rows]))]
-        step, rank = self.step[rows], self.rank[rows]
-        last = np.r_[(step[1:] != step[:-1]) | (rank[1:] != rank[:-1]), True][: rows.size]
-        rows, step, rank = rows[last], step[last], rank[last]
-        ids = np.unique(rank)
-        _, inverse, times = np.unique(step, return_inverse=True, return_counts=True)
-        rows = rows[times[inverse] == ids.size]
+    def cube(self, names: Iterable[str]) -> Cube | None:
+        """The measured records that all ranks of the run have; None without one."""
+        rows = np.flatnonzero(self.measured)
+        rows = rows[np.lexsort((self.rank[rows], self.step[rows]))]
+        ranks = self.measured_ranks
+        _, inverse, times = np.unique(self.step[rows], return_inverse=True, return_counts=True)
+        rows = rows[times[inverse] == ranks.size].reshape(-1, max(ranks.size, 1)).T
         if not rows.size:
             return None
-        rows = rows.reshape(-1, ids.size).T
         seconds = {name: self.seconds[name][rows] for name in names}
-        ranks = tuple(int(each) for each in ids)
-        return Cube(self.step[rows[0]], self.counts[rows[0]], ranks, self.host[rows], seconds)
+        return Cube(self.step[rows[0]], self.counts[rows[0]], tuple(ranks.tolist()), self.host[rows], seconds)
 
     def missing_records(self, world_size: int, measured_steps: int) -> list[str]:
         """A text on the ranks that recorded fewer than these measured steps; empty without one."""

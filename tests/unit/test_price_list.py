@@ -32,20 +32,22 @@ def test_a_price_is_found_by_the_longest_part_of_the_name(tmp_path: Path) -> Non
 
 def test_nothing_is_assumed(tmp_path: Path) -> None:
     assert read_price_list(written(tmp_path, "grid_g_per_kwh: 50")) == PriceList(grid_g_per_kwh=50)
-    assert read_price_list(written(tmp_path, "currency: EUR")) == PriceList(), "a currency of no price"
+    assert read_price_list(written(tmp_path, "currency: EUR")) == PriceList(currency="EUR")
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("currenzy: EUR", r"prices.yaml:1: unknown key 'currenzy'.*did you mean 'currency'"),
-        ("price: 1", r"'price' in a price list; keys: currency, device_hour, grid_g_per_kwh$"),
-        ("device_hour:\n  cpu: 1", r"prices.yaml: currency=None: the currency"),
-        ("currency: 3\ndevice_hour:\n  cpu: 1", r"prices.yaml:1: currency=3: the currency"),
-        ("currency: EUR\ndevice_hour:\n  cpu: .inf", r"prices.yaml:3: device_hour.cpu=inf: the price"),
-        ("currency: EUR\ndevice_hour:\n  cpu: -1", r"prices.yaml:3: device_hour.cpu=-1: the price"),
-        ("currency: EUR\ndevice_hour: 3", r"prices.yaml:2: device_hour=3: a mapping"),
-        ("grid_g_per_kwh: high", r"prices.yaml:1: grid_g_per_kwh='high'"),
+        ("currenzy: EUR", r"prices.yaml:1: currenzy='EUR': Extra inputs.*did you mean 'currency'"),
+        ("device_hour:\n  cpu: 1", r"prices.yaml: no `currency` of the prices"),
+        ("currency: 3\ndevice_hour:\n  cpu: 1", r"prices.yaml:1: currency=3: Input should be a valid string"),
+        ("currency: EUR\ndevice_hour:\n  cpu: .inf", r"prices.yaml:3: device_hour.cpu=inf: .* finite"),
+        ("currency: EUR\ndevice_hour:\n  cpu: -1", r"prices.yaml:3: device_hour.cpu=-1: .* or equal to 0"),
+        (
+            "currency: EUR\ndevice_hour: 3",
+            r"prices.yaml:2: device_hour=3: Input should be a valid dictionary",
+        ),
+        ("grid_g_per_kwh: high", r"prices.yaml:1: grid_g_per_kwh='high': Input should be a valid number"),
     ],
 )
 def test_a_wrong_entry_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:

@@ -38,14 +38,6 @@ def test_matrices_have_a_row_for_each_rank_and_a_column_for_each_step():
     assert found.host_steps.tolist() == [[f"c{rank:02d}"] * 4 for rank in range(3)]
 
 
-def test_of_a_step_that_was_recorded_twice_the_later_record_counts():
-    rows = rows_of()
-    again = rows[rows["step"] == 2].assign(step_s=7.0)
-    found = read(pd.concat([rows, again]))
-    assert found.step_s[:, 1].tolist() == [7.0, 7.0]
-    assert found.step_s.shape == (2, 4)
-
-
 def test_without_a_common_step_or_a_second_rank_there_is_nothing_to_compare():
     rows = rows_of()
     apart = rows[(rows["rank"] == 0) == (rows["step"] <= 2)]
