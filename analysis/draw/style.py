@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import matplotlib
+from matplotlib import rc_params_from_file
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -28,17 +29,15 @@ WIDTH = 480.0
 """Of every figure, so that all texts have one size."""
 PNG_DPI = 172
 """Slightly more than twice the resolution of the page."""
-_TEXT = 12.5
 _CHARACTER = 8.2
 """Mean width of a character."""
 _MOST_TICKS = 12
 _LINE = 19.0
 """Height of a row of the legend."""
 
-_SHEET = Path(__file__).parents[1] / "report" / "templates" / "report.css"
-COLOURS = dict(
-    re.findall(r"--([\w-]+): (#\w{6});", _SHEET.read_text(encoding="utf-8").partition("@media")[0])
-)
+_TEMPLATES = Path(__file__).parents[1] / "report" / "templates"
+_SHEET = (_TEMPLATES / "report.css").read_text(encoding="utf-8")
+COLOURS = dict(re.findall(r"--([\w-]+): (#\w{6});", _SHEET.partition("@media")[0]))
 """Colour of each variable of the page's style sheet in light mode; no two are equal."""
 CURVES, SIZES = 7, 8
 """Colours `c0` to `c6` of curves, and `q0` (dark) to `q7` (light) of the sizes of one curve."""
@@ -68,39 +67,10 @@ DASHES: tuple[Linestyle, ...] = (
 """Of lines of one colour, which differ in size."""
 
 STYLE: dict[Any, Any] = {
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
-    "font.size": _TEXT,
+    **rc_params_from_file(_TEMPLATES / "figure.mplstyle", use_default_template=False),
     "text.color": COLOURS["ink"],
-    "text.parse_math": False,  # names of runs may have dollar signs
-    "axes.labelcolor": COLOURS["faint"],
-    "axes.edgecolor": COLOURS["faint"],
-    "axes.spines.left": False,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
     "grid.color": COLOURS["line"],
-    "xtick.color": COLOURS["faint"],
-    "ytick.color": COLOURS["faint"],
-    "xtick.labelsize": 12,
-    "ytick.labelsize": 12,
-    "ytick.major.size": 0,
-    "lines.linewidth": 2,
-    "errorbar.capsize": 4,
-    "axes.titlesize": _TEXT,
-    "axes.titlepad": 8,
-    "legend.loc": "upper left",
-    "legend.frameon": False,
-    "legend.fontsize": _TEXT,
-    "legend.borderpad": 0.2,
-    "legend.borderaxespad": 0,
-    "legend.handlelength": 1.8,
-    "legend.handletextpad": 0.5,
-    "legend.columnspacing": 1,
-    "legend.labelspacing": 0.4,
-    "svg.fonttype": "none",
+    **dict.fromkeys(("axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), COLOURS["faint"]),
 }
 
 
@@ -175,7 +145,7 @@ def panel(
     height: float, x: Axis, y: Axis, legend: Sequence[LegendItem] = (), *, left: float = 58.0, emulated: bool
 ) -> tuple[Figure, Axes]:
     """A figure with axes of `height`; legend and label of the vertical axis stand above them."""
-    columns = max(1, int(WIDTH // max([text_width(item.label) + 40 for item in legend], default=WIDTH)))
+    columns = max(1, int(WIDTH // max([text_width(item.label) + 46 for item in legend], default=WIDTH)))
     head = _LINE * -(-len(legend) // columns) + (27.0 if y.label or emulated else 6.0)
     foot = 42.0 if x.label else 24.0
     whole = head + height + foot

@@ -107,9 +107,7 @@ def option_tables(study: Study, name: str, key: str) -> list[Table]:
     ratios: dict[int, Value] = {id(each.base): 1.0 for each in compared}
     ratios |= {id(each.point): each.ratio for each in compared}
     columns = [
-        Column(
-            "samples_per_s", "throughput", "samples/s", "throughput", get=lambda point: point.samples_per_s
-        ),
+        Column("samples_per_s", "throughput", "samples/s", "throughput"),
         Column(
             "speedup", f"speed-up over {bases}", "ratio", "throughput-ratio", get=lambda at: ratios[id(at)]
         ),
