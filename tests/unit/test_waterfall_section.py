@@ -77,7 +77,7 @@ def test_money_needs_a_price(tmp_path: Path) -> None:
     sweep = fake_sweep(tmp_path)
     with pytest.raises(ValueError, match="money"):
         column(waterfall.build(study_of(sweep)), "money")
-    priced = waterfall.build(study_of(sweep, PriceList("EUR", {"cpu": 0.5})))
+    priced = waterfall.build(study_of(sweep, PriceList(currency="EUR", device_hour={"cpu": 0.5})))
     money, hours = column(priced, "money"), column(priced, "device_hours")
     assert money == pytest.approx([0.5 * float(value) for value in hours])
 
