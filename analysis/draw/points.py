@@ -37,8 +37,6 @@ class Points:
     xs: Sequence[float]
     estimates: Sequence[Estimate]
     titles: Sequence[str]
-    joined: bool = True
-    """By a pale line that guides the eye."""
     texts: Sequence[str] = ()
     """Beside the points."""
     pale: Collection[int] = ()
@@ -87,7 +85,7 @@ def points(
     emulated: bool,
 ) -> Figure:
     """Points of each curve with their intervals; a point without one is hollow, and those of several curves
-    stand beside each other.
+    stand beside each other. A pale line that guides the eye joins them, of several at one place the last.
 
     Args:
         band: range of the vertical axis with a pale ground.
@@ -105,9 +103,9 @@ def points(
         colour, marker = COLOURS[curve_colour(at)], MARKERS[at % len(MARKERS)]
         beside = ScaledTranslation(_BESIDE * (at - (len(curves) - 1) / 2), 0, figure.dpi_scale_trans)
         place: dict[str, Any] = {"color": colour, "transform": axes.transData + beside}
-        if curve.joined:
-            (line,) = axes.plot(curve.xs, [each.value for each in curve.estimates], alpha=0.4, **place)
-            mark(line, key=curve.label)
+        joined = dict(zip(curve.xs, [each.value for each in curve.estimates], strict=True))
+        (line,) = axes.plot([*joined], [*joined.values()], alpha=0.4, **place)
+        mark(line, key=curve.label)
         for index, (one, estimate) in enumerate(zip(curve.xs, curve.estimates, strict=True)):
             bar = errors(estimate)
             place |= {"mfc": colour if bar else COLOURS["bg"], "alpha": 0.4 if index in curve.pale else None}

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from analysis.draw.bars import Row, bars, stacked
-from analysis.draw.points import Line, Points, lines, points
+from analysis.draw.points import Line, Points, extent, lines, points
 from analysis.draw.style import DASHES, Axis, LegendItem, Linestyle, curve_colour, size_colour, value_axis
 from analysis.read.run import Run
 from analysis.report.section import Column, Figure, RunLink, Table, Value
@@ -17,8 +17,9 @@ from analysis.results.curves import Curve, Point
 from analysis.results.curves import metric as metric
 from analysis.results.curves import of_steps as of_steps
 from analysis.results.curves import over_repeats as over_repeats
+from analysis.stats.estimates import Estimate
 from analysis.study import Study
-from analysis.units import percent, scale, text
+from analysis.units import Unit, cell, percent, scale, text
 
 T = TypeVar("T")
 Rows = Sequence[Sequence[Any]]
@@ -162,6 +163,32 @@ def stacked_figure(
     legend = [LegendItem(part.heading, part.colour) for part in shown] if len(shown) > 1 else []
     alt = "; ".join(segment.title for row in drawn for segment in row.segments)
     return Figure(name, title, partial(bars, drawn, x, legend, emulated=study.emulated), alt, data=name)
+
+
+def labelled_points(
+    label: str, unit: Unit, items: Iterable[tuple[str, float, Estimate | None]], **options: Any
+) -> Points:
+    """Points with tooltips.
+
+    Args:
+        items: the name of each point, its place on the horizontal axis and its estimate.
+        options: of `Points`.
+    """
+    known = [(name, x, estimate) for name, x, estimate in items if estimate]
+    titles = [f"{label}, {name}: {cell(estimate, unit).line}" for name, _, estimate in known]
+    return Points(label, [x for _, x, _ in known], [estimate for *_, estimate in known], titles, **options)
+
+
+def estimate_axis(
+    label: str,
+    curves: Iterable[Points],
+    *levels: float,
+    log: bool = False,
+    form: Callable[[float], str] = "{:,.6g}".format,
+) -> Axis:
+    """Around levels and estimates, with their intervals as far as these do not dwarf them."""
+    ends = [*levels, *extent([estimate for curve in curves for estimate in curve.estimates])]
+    return value_axis(label, min(ends), max(ends), log=log, form=form)
 
 
 def points_figure(

@@ -11,8 +11,8 @@ Parts that save a section most of its lines, in `analysis.report.common`:
   `metric("gpu.power_mean_w")` is the mean of a figure of `metrics.json` over its repeats. Where values need
   more than the point, give `items`: the curve, the point, and what the getters take, for each row.
 * `stacked_figure(study, name, title, axis, columns)`: bars by size of the columns that have a colour.
-* `points_figure(study, name, title, curves, x, y, data)`: estimates over an axis, whose domains are those of
-  `analysis.draw.style.size_axis` and `value_axis`, of the `extent` of the estimates (`analysis.draw.points`).
+* `points_figure(study, name, title, curves, x, y, data)`: estimates over an axis; the curves are those of
+  `labelled_points`, with tooltips, and the axes of `analysis.draw.style.size_axis` and of `estimate_axis`.
 * `step_figure(study, name, title, columns, rows_of)`: a line a run by optimizer step, with its data.
 * `kept(...)`: the tables, figures and sentences that there are, without None and empty texts.
 

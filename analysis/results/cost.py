@@ -15,12 +15,16 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Literal
 
+from analysis.results.caveats import losses_apart
+from analysis.results.claims import WIDE
 from analysis.results.curves import Curve, Point
 from analysis.stats.estimates import Estimate, geometric_mean
+from analysis.stats.verdicts import EQUIVALENCE_MARGIN
 from disttrain.errors import ConfigError
 from disttrain.records.metrics import Metrics
 
@@ -39,6 +43,20 @@ class SizeCost:
     device_hours: Estimate
     money: Estimate | None
     """In the currency of the price list; None without a price."""
+    spent: Estimate
+    """Money where each size has a price, else device-hours."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether the size may be ranked: its time has an interval over repeats, unlike that of one repeat or
+        of steps that are not stationary, whose bounds differ by less than a factor of 1.5."""
+        low, high = self.time_s.low, self.time_s.high
+        return low is not None and high is not None and high <= WIDE * low
+
+    def least(self, name: str) -> float:
+        """A quantity that is settled, else the least that it may be."""
+        estimate = getattr(self, name)
+        return estimate.value if self.settled else estimate.low or 0.0
 
     def meets(self, deadline_s: float) -> Meets:
         """Whether the training ends within the deadline; unknown where the deadline lies in the interval, and
@@ -48,31 +66,52 @@ class SizeCost:
             return "cannot tell"
         return "yes" if high <= deadline_s else "no" if low > deadline_s else "cannot tell"
 
+    def may_meet(self, deadline_s: float) -> bool:
+        """Whether it ends within the deadline; of a size that is not settled, whether it may."""
+        return self.meets(deadline_s) == "yes" or (not self.settled and self.meets(deadline_s) != "no")
 
-def size_costs(curve: Curve, samples: float, price_per_hour: float | None = None) -> list[SizeCost]:
-    """Cost of training on `samples` samples at each size of the curve, smallest first.
+    def may_beat(self, other: SizeCost) -> bool:
+        """Whether it is faster or cheaper than a settled size by more than the margin, and neither slower nor
+        dearer; of a size that is not settled, whether it may be."""
+        ratios = [self.least(name) / other.least(name) for name in ("time_s", "spent")]
+        return max(ratios) <= 1 + EQUIVALENCE_MARGIN and min(ratios) < 1 / (1 + EQUIVALENCE_MARGIN)
 
-    `price_per_hour`: of one device; None without a price.
+
+def size_costs(
+    curves: Sequence[Curve], samples: float, price_of: Callable[[str | None], float | None]
+) -> list[SizeCost]:
+    """Cost of training on `samples` samples at each size of the curves, smallest first.
+
+    `price_of`: price of an hour of a device by its name; None without one.
     """
+    prices = [price_of(curve.points[0].metrics[0].device) for curve in curves]
     costs = []
-    for point in curve.points:
-        time_s = point.samples_per_s.inverse(samples)
-        hours = time_s.scaled(point.size / 3600)
-        money = None if price_per_hour is None else hours.scaled(price_per_hour)
-        costs.append(SizeCost(curve, point, time_s, hours, money))
+    for curve, price in zip(curves, prices, strict=True):
+        for point in curve.points:
+            time_s = point.samples_per_s.inverse(samples)
+            hours = time_s.scaled(point.size / 3600)
+            money = None if price is None else hours.scaled(price)
+            spent = hours if money is None or None in prices else money
+            costs.append(SizeCost(curve, point, time_s, hours, money, spent))
     return costs
 
 
-def pareto(points: Sequence[tuple[float, float]], margin: float = 0.0) -> list[bool]:
-    """Whether no other point is smaller in one coordinate and not larger in the other.
+def trained_alike(costs: Sequence[SizeCost]) -> bool:
+    """Whether no two of the settled sizes trained differently.
 
-    `margin` is a fraction: smaller differences are none.
+    Final losses are compared at one global batch and number of steps; of other batches they differ rightly.
     """
-    least, most = 1 / (1 + margin), 1 + margin
-    return [
-        not any(a <= most * x and b <= most * y and (a < least * x or b < least * y) for a, b in points)
-        for x, y in points
-    ]
+    pairs = combinations([cost.point for cost in costs if cost.settled], 2)
+    return not any(losses_apart(*pair) for pair in pairs)
+
+
+def is_optimal(cost: SizeCost, costs: Sequence[SizeCost]) -> bool | None:
+    """Whether no size is faster and cheaper; None for one that is not ranked, and where one that is not
+    settled may be."""
+    if not cost.settled or not trained_alike(costs):
+        return None
+    better = [other.settled for other in costs if other.may_beat(cost)]
+    return False if any(better) else None if better else True
 
 
 def device_watts(metrics: Metrics | None) -> float | None:

@@ -193,7 +193,7 @@ def scaling_curves(
             group = groups[emulated, *of_group]
             curves.append(_curve(sweep, dict(zip(keys, of_group, strict=True)), group, statistics or {}))
     size = None if base is None else _base_size(curves, base)
-    return [_with_base(curve, size) for curve in _labelled(curves)]
+    return [_with_base(curve, size) for curve in labelled(curves)]
 
 
 def _sortable(value: Any) -> tuple[bool, bool, Any]:
@@ -304,7 +304,7 @@ def _with_base(curve: Curve, size: dict[str, int] | None) -> Curve:
 
 def _compared(point: Point, base: Point) -> Point:
     if point is base:  # one by definition, with no uncertainty from its own spread
-        one = Estimate(1.0, None, None, len(base.runs))
+        one = Estimate(1.0, 1.0, 1.0, 0)
         return replace(
             point, is_base=True, speedup=one, efficiency=one, loss_by_phase=dict.fromkeys(PHASES, 0.0)
         )
@@ -353,7 +353,7 @@ def loss_by_phase(point: Point, base: Point) -> dict[str, float] | None:
     }
 
 
-def _labelled(curves: Sequence[Curve]) -> list[Curve]:
+def labelled(curves: Sequence[Curve]) -> list[Curve]:
     """Label each curve by the keys in which the curves differ."""
     keys = sorted({key for curve in curves for key in curve.axes})
     differing = [key for key in keys if len({str(curve.axes.get(key)) for curve in curves}) > 1]

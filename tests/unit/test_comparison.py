@@ -16,13 +16,12 @@ from analysis.read.differences import Difference, differences, unrecorded
 from analysis.read.load import load_runs
 from analysis.report.sections import comparison as comparison_section
 from analysis.report.sections import configurations
-from analysis.report.sections import strategies as strategies_section
 from analysis.report.sentences import say
 from analysis.results.curves import Curve, scaling_curves
 from analysis.stats.estimates import Estimate, not_stationary
 from analysis.study import Study, make_study
 from disttrain.records.json_files import read_json, write_json
-from tests.support.fake_runs import fake_run, fake_sweep, with_metrics
+from tests.support.fake_runs import fake_run, fake_sweep
 from tests.support.golden import golden
 
 STRATEGIES = [{"parallel.strategy": "ddp"}, {"parallel.strategy": "fsdp"}]
@@ -79,7 +78,7 @@ def test_configurations_are_compared_with_the_fastest_and_one_repeat_settles_not
     sweep = fake_sweep(tmp_path, nodes=(1, 2), axes=axes)
     section = configurations.build(study_of(sweep))
     assert section is not None
-    assert section.conclusion.startswith("bucket_mb 4 is faster than bucket_mb 32 at 2 ranks: 1.10")
+    assert "bucket_mb 4 is faster than bucket_mb 32 at 1 rank and 2 ranks: 1.10" in section.conclusion
     once = fake_sweep(tmp_path, "once", nodes=(1, 2, 4, 8), axes=axes, repeats=1)
     study = make_study(load_runs([once]))
     section = configurations.build(study)
@@ -89,8 +88,7 @@ def test_configurations_are_compared_with_the_fastest_and_one_repeat_settles_not
         assert isinstance(ratio, Estimate)
         assert (ratio.value, ratio.low) == (pytest.approx(1.1, rel=0.05), None)
         assert (verdict, reason) == ("unsettled", "one repeat")
-    strategies = fake_sweep(tmp_path, "strategies", nodes=(1, 2), axes=STRATEGIES)
-    assert configurations.build(study_of(strategies)) is None  # the section of strategies has them
+    assert configurations.build(study_of(fake_sweep(tmp_path, "one"))) is None
 
 
 def test_curves_match_by_their_common_axes_and_points_by_shape(tmp_path: Path) -> None:
@@ -118,33 +116,6 @@ def test_curves_with_other_values_match_only_where_one_side_has_a_single_curve(t
     assert [each.curve.label for each in comparison.against(new, old[:1])] == ["lr 0.1", "lr 0.2"]
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs", "compared"),
-    [
-        ({"parallel.ddp.bucket_mb": 4}, {"parallel.ddp.bucket_mb": 32}, False),
-        ({"parallel.ddp.bucket_mb": 4}, {}, False),
-        ({}, {"parallel.gradient_communication.format": "bf16"}, False),
-        (
-            {"optim.lr": 0.1, "parallel.ddp.bucket_mb": 4},
-            {"optim.lr": 0.1, "parallel.ddp.bucket_mb": 32},
-            False,
-        ),
-        (
-            {"optim.lr": 0.1, "parallel.ddp.bucket_mb": 4},
-            {"optim.lr": 0.2, "parallel.ddp.bucket_mb": 32},
-            True,
-        ),
-        ({"optim.lr": 0.1}, {"optim.lr": 0.1}, True),
-    ],
-)
-def test_one_rank_is_not_compared_by_options_of_messages_alone(
-    tmp_path: Path, ours: dict[str, Any], theirs: dict[str, Any], compared: bool
-) -> None:
-    (curve,) = curves_of(fake_sweep(tmp_path, nodes=(1,)))
-    found = comparison.against([replace(curve, axes=ours)], [replace(curve, axes=theirs)])
-    assert len(found) == compared
-
-
 def test_an_emulated_curve_is_never_compared_with_a_real_one(tmp_path: Path) -> None:
     real = fake_sweep(tmp_path, "real")
     emulated = fake_sweep(tmp_path, "emulated", emulated=True)
@@ -156,18 +127,18 @@ def test_an_emulated_curve_is_never_compared_with_a_real_one(tmp_path: Path) -> 
 
 def test_strategies_of_one_sweep_are_compared_with_ddp(tmp_path: Path) -> None:
     axes = [{"parallel.strategy": name} for name in ("fsdp", "ddp")]
-    found = comparison.options(curves_of(fake_sweep(tmp_path, nodes=(2, 4), axes=axes)))
+    found = comparison.options(curves_of(fake_sweep(tmp_path, nodes=(2, 4), axes=axes)), comparison.STRATEGY)
     assert [each[:3] for each in verdicts(found)] == [
         ("strategy fsdp", "strategy ddp", 2),
         ("strategy fsdp", "strategy ddp", 4),
     ]
     assert {each.verdict for each in found} == {"faster"}
-    assert comparison.options(curves_of(fake_sweep(tmp_path, "none"))) == []
+    assert comparison.options(curves_of(fake_sweep(tmp_path, "none")), comparison.STRATEGY) == []
 
 
 def test_without_ddp_the_first_strategy_is_the_base(tmp_path: Path) -> None:
     axes = [{"parallel.strategy": name} for name in ("fsdp", "hsdp")]
-    (found,) = comparison.options(curves_of(fake_sweep(tmp_path, nodes=(2,), axes=axes)))
+    (found,) = comparison.options(curves_of(fake_sweep(tmp_path, nodes=(2,), axes=axes)), comparison.STRATEGY)
     assert (found.curve.label, found.base_curve.label) == ("strategy hsdp", "strategy fsdp")
 
 
@@ -181,59 +152,22 @@ def test_configurations_are_those_of_the_sweep_that_are_as_real_as_the_lead(tmp_
 
 def test_strategies_are_compared_only_where_all_else_is_equal(tmp_path: Path) -> None:
     axes = [{"parallel.strategy": name, "train.seed": seed} for name in ("ddp", "fsdp") for seed in (0, 1)]
-    found = comparison.options(curves_of(fake_sweep(tmp_path, nodes=(2,), axes=axes)))
+    found = comparison.options(curves_of(fake_sweep(tmp_path, nodes=(2,), axes=axes)), comparison.STRATEGY)
     assert [(each.curve.axes["train.seed"], each.base_curve.axes["train.seed"]) for each in found] == [
         (0, 0),
         (1, 1),
     ]
 
 
-def test_the_fastest_is_faster_than_every_other_curve_at_its_largest_size(tmp_path: Path) -> None:
-    axes = [{"optim.lr": lr} for lr in (0.001, 0.002, 0.003)]
-    curves = curves_of(fake_sweep(tmp_path, axes=axes))
-    first, second, third = curves
-    assert [comparison.fastest(curve, curves) for curve in curves] == [True, False, False]
-    assert comparison.fastest(second, [second, third])
-    assert not comparison.fastest(first, curves, margin=0.5)
-    smaller = replace(second, points=second.points[:-1])
-    assert not comparison.fastest(first, [first, smaller, third]), "a curve without this size"
-    assert not comparison.fastest(first, [first, replace(second, emulated=True), third])
-
-
-def test_the_fastest_is_corrected_for_having_been_chosen(tmp_path: Path) -> None:
+def test_the_best_of_many_is_corrected_for_having_been_chosen(tmp_path: Path) -> None:
     (curve,) = curves_of(fake_sweep(tmp_path, nodes=(2,)))
 
     def of(*rates: float) -> Curve:
         return replace(curve, points=(replace(curve.points[0], samples_per_s_by_run=rates),))
 
-    lead, others = of(1.019, 1.024, 1.029), [of(0.99, 1.0, 1.01) for _ in range(4)]
-    assert comparison.fastest(lead, [lead, others[0]], margin=0.001)
-    assert not comparison.fastest(lead, [lead, *others], margin=0.001), "one of five"
-
-
-def test_points_are_ranked_where_they_are_settled_and_trained_alike(tmp_path: Path) -> None:
-    (curve,) = curves_of(fake_sweep(tmp_path, nodes=(1, 2)))
-    assert all(map(comparison.is_settled, curve.points))
-    (point,) = curves_of(steady(tmp_path, "wide", [0.1, 0.15]))[0].points[:1]
-    assert not comparison.is_settled(point)
-    for rate in (not_stationary(point.samples_per_s), Estimate(80.0, None, None, 1)):
-        assert not comparison.is_settled(replace(point, samples_per_s=rate))
-    (run, *_) = point.runs
-    ended = [replace(run) for _ in range(3)]
-    for each, loss in zip(ended, (2.0, 2.01, 2.2), strict=True):
-        each.final["valid_loss"] = loss
-    points = [replace(point, runs=(each,)) for each in ended]
-    larger = with_metrics(ended[2:], global_batch_size=16)
-    larger[0].final["valid_loss"] = 2.2
-    assert comparison.trained_alike([*points[:2], replace(point, runs=tuple(larger))])
-    assert not comparison.trained_alike(points)
-
-
-def test_unmatched_curves_are_those_without_a_compared_point(tmp_path: Path) -> None:
-    axes = [{"optim.lr": lr} for lr in (0.001, 0.002, 0.003)]
-    first, second, third = curves_of(fake_sweep(tmp_path, nodes=(1,), axes=axes))
-    compared = comparison.against([first], [second])
-    assert comparison.unmatched([first, second, third], compared) == [third.label]
+    lead, rest = of(1.019, 1.024, 1.029), [of(0.99, 1.0, 1.01) for _ in range(4)]
+    for others, verdict in ((rest[:1], "faster"), (rest, "unsettled")):
+        assert {each.verdict for each in comparison.configurations(lead, [lead, *others])} == {verdict}
 
 
 @pytest.mark.parametrize("side", [0, 1])
@@ -350,32 +284,28 @@ def test_section_concludes_and_names_the_one_difference(tmp_path: Path) -> None:
     assert comparison_section.build(study_of(new)) is None
 
 
-def test_section_of_strategies(tmp_path: Path) -> None:
-    section = strategies_section.build(study_of(fake_sweep(tmp_path, nodes=(4,), axes=STRATEGIES)))
-    assert section is not None
-    assert section.tables[0].rows[0][6] == "slower"
-    assert strategies_section.build(study_of(fake_sweep(tmp_path, "one"))) is None
-
-
 def test_swept_options_are_explained(tmp_path: Path) -> None:
     axes = [{"parallel.ddp.bucket_mb": 4}, {"parallel.ddp.bucket_mb": 32}]
     section = configurations.build(study_of(fake_sweep(tmp_path, nodes=(2,), repeats=1, axes=axes)))
     assert section is not None
-    assert section.paragraphs == ["bucket_mb (parallel.ddp.bucket_mb): Gradient bucket size in MiB."]
+    (text,) = section.paragraphs
+    assert text.startswith("parallel.ddp.bucket_mb: Gradient bucket size in MiB")
 
 
 def test_sentences_of_comparisons() -> None:
     """Each macro with its cases."""
     ratio, alone = Estimate(1.1, 1.06, 1.14, 3), Estimate(1.2, None, None, 1)
-    group = {"side": "a", "base": "b", "at": ["2 nodes"], "reason": ""}
-    faster = group | {"verdict": "faster", "ratios": [ratio]}
-    several = group | {"verdict": "slower", "at": ["1 node", "2 nodes"]}
-    several |= {"ratios": [Estimate(0.8, 0.7, 0.9, 3), Estimate(0.9, 0.8, 0.95, 3)]}
-    unsettled = group | {"verdict": "unsettled", "ratios": [alone], "reason": "one repeat"}
+    faster, unsettled = ("faster", "a", "b", ""), ("unsettled", "a", "b", "one repeat")
+    slower, equivalent = ("slower", "a", "b", ""), ("equivalent", "a", "b", "")
+    at_2, alone_at_2 = {"size": "2 nodes", "ratio": ratio}, {"size": "2 nodes", "ratio": alone}
+    several = [
+        {"size": "1 node", "ratio": Estimate(0.8, 0.7, 0.9, 3)},
+        {"size": "2 nodes", "ratio": Estimate(0.9, 0.8, 0.95, 3)},
+    ]
     one = Difference("environment", "torch", "2.13.0", "2.12.0")
     texts = [
-        say("verdicts", [faster, unsettled], 3),
-        say("verdicts", [several, group | {"verdict": "equivalent", "ratios": [ratio]}, faster], 2),
+        say("verdicts", [(faster, [at_2]), (unsettled, [alone_at_2])], 3),
+        say("verdicts", [(slower, several), (equivalent, [at_2]), (faster, [at_2])], 2),
         say("repeat_plan", comparison.RepeatPlan(0.012, {"5": 3, "2": None})),
         say("compared_records", [one], [], {}, "new", "old"),
         say("compared_records", [one, one], [], {"new": [], "old": ["code"]}, "new", "old"),
@@ -383,7 +313,7 @@ def test_sentences_of_comparisons() -> None:
         say("compared_records", [], [], {"new": ["config"], "old": ["config"]}, "new", "old"),
         say("nothing_compared", "old"),
         say("unmatched", ["a of new", "b of old"]),
-        say("limits", 4, "node", []),
-        say("limits", 8, "rank", ["bucket_mb"]),
+        say("limits", "4 nodes", []),
+        say("limits", "8 ranks", ["bucket_mb"]),
     ]
     golden("comparisons.txt", "\n".join(texts) + "\n")

@@ -6,37 +6,25 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from analysis.read.load import load_runs
 from analysis.results.cost import (
+    SizeCost,
     device_watts,
     energy_per_sample,
+    is_optimal,
     mean_watts,
-    pareto,
     samples_of,
     seconds_of,
     size_costs,
+    trained_alike,
 )
 from analysis.results.curves import Curve, scaling_curves
-from analysis.stats.estimates import not_stationary
+from analysis.stats.estimates import Estimate, not_stationary
 from disttrain.errors import ConfigError
 from disttrain.records.hardware import GpuSummary
 from disttrain.records.metrics import Metrics
-from tests.support.fake_runs import fake_run, fake_sweep
-
-pairs = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1)
-
-
-@given(pairs)
-def test_the_pareto_set_dominates_the_rest(points: list[tuple[int, int]]) -> None:
-    best = [point for point, good in zip(points, pareto(points), strict=True) if good]
-    assert best
-    for x, y in points:
-        assert any(a <= x and b <= y for a, b in best)
-    for x, y in best:
-        assert not any((a < x and b <= y) or (a <= x and b < y) for a, b in points)
+from tests.support.fake_runs import fake_run, fake_sweep, with_metrics
 
 
 @pytest.fixture
@@ -48,16 +36,16 @@ def curve(tmp_path: Path) -> Curve:
 
 
 def test_time_hours_and_money_follow_from_the_throughput(curve: Curve) -> None:
-    costs = size_costs(curve, 1e6, price_per_hour=3.0)
+    costs = size_costs([curve], 1e6, lambda _: 3.0)
     for cost, point, devices in zip(costs, curve.points, (2, 4, 8), strict=True):
         assert cost.time_s.value == pytest.approx(1e6 / point.samples_per_s.value)
         assert cost.device_hours.value == pytest.approx(devices * cost.time_s.value / 3600)
         assert cost.money.value == pytest.approx(3 * cost.device_hours.value)
-    assert size_costs(curve, 1e6)[0].money is None
+    assert size_costs([curve], 1e6, lambda _: None)[0].money is None
 
 
 def test_a_deadline_is_met_for_certain_or_not_or_unknown(curve: Curve) -> None:
-    two = size_costs(curve, 1e6)[1]
+    two = size_costs([curve], 1e6, lambda _: None)[1]
     assert [two.meets(at) for at in (two.time_s.high, two.time_s.value, two.time_s.low * 0.99)] == [
         "yes", "cannot tell", "no",
     ]  # fmt: skip
@@ -93,16 +81,47 @@ def test_samples_are_a_number_above_zero(text: str) -> None:
     assert str(refused.value) == message
 
 
-def test_a_point_worse_within_the_margin_alone_dominates() -> None:
-    points = [(100.0, 1.0), (100.1, 0.5)]
-    assert pareto(points) == [True, True]
-    assert pareto(points, 0.02) == [False, True]
+def costs_of(curve: Curve, *points: tuple[float, float]) -> list[SizeCost]:
+    """Settled sizes that take so many seconds and spend so much."""
+    each = size_costs([curve], 1e6, lambda _: None)[0]
+    exact = [[Estimate(value, value, value, 3) for value in point] for point in points]
+    return [replace(each, time_s=time_s, spent=spent) for time_s, spent in exact]
 
 
-def test_differences_within_the_margin_dominate_nothing() -> None:
-    points = [(100.0, 10.0), (100.5, 10.05), (150.0, 12.0)]
-    assert pareto(points) == [True, False, False]
-    assert pareto(points, 0.02) == [True, True, False]
+@pytest.mark.parametrize(
+    ("points", "optimal"),
+    [
+        ([(100.0, 1.0), (100.1, 0.5)], [False, True]),  # worse within the margin alone
+        ([(100.0, 10.0), (100.5, 10.05), (150.0, 12.0)], [True, True, False]),
+        ([(10.0, 1.0), (5.0, 2.0)], [True, True]),
+    ],
+)
+def test_differences_within_the_margin_dominate_nothing(
+    curve: Curve, points: list[tuple[float, float]], optimal: list[bool]
+) -> None:
+    costs = costs_of(curve, *points)
+    assert [is_optimal(cost, costs) for cost in costs] == optimal
+
+
+def test_what_is_not_settled_is_not_ranked_and_may_be_better(curve: Curve) -> None:
+    (best,) = costs_of(curve, (10.0, 1.0))
+    wide, slow = (replace(best, time_s=Estimate(at, at / 2, 2 * at, 3)) for at in (12.0, 80.0))
+    once = replace(best, time_s=Estimate(80.0, None, None, 1), spent=Estimate(9.0, None, None, 1))
+    assert [cost.settled for cost in (best, wide, slow, once)] == [True, False, False, False]
+    assert [is_optimal(best, [best, other]) for other in (wide, slow, once)] == [None, True, None]
+    assert is_optimal(wide, [best, wide]) is None
+
+
+def test_sizes_that_trained_differently_are_not_alike(curve: Curve) -> None:
+    (cost,) = costs_of(curve, (10.0, 1.0))
+    ended = [replace(cost.point.runs[0]) for _ in range(3)]
+    for run, loss in zip(ended, (2.0, 2.01, 2.2), strict=True):
+        run.final["valid_loss"] = loss
+    costs = [replace(cost, point=replace(cost.point, runs=(each,))) for each in ended]
+    (larger,) = with_metrics(ended[2:], global_batch_size=64)
+    larger.final["valid_loss"] = 2.2
+    assert trained_alike([*costs[:2], replace(cost, point=replace(cost.point, runs=(larger,)))])
+    assert not trained_alike(costs)
 
 
 def measured(folder: Path, **gpu: float | None) -> Metrics:

@@ -74,7 +74,7 @@ def test_emulated_and_real_runs_do_not_dominate_each_other(tmp_path: Path) -> No
 
 def test_one_repeat_is_not_ranked(tmp_path: Path) -> None:
     section = section_of(fake_sweep(tmp_path, repeats=1), CostQuestion(deadline="1d"))
-    assert section.conclusion.startswith("Sizes are not ranked by cost: too few repeats.")
+    assert section.conclusion.startswith("Sizes are not ranked by cost: the throughput of 1 rank, which ")
     assert columns(section)["meets"] == ["cannot tell"] * 3
     assert "pareto" not in columns(section)
 
@@ -94,7 +94,7 @@ def test_nothing_is_cheapest_or_fastest_while_a_rival_that_is_not_settled_may_be
             axes={"resources.nodes": 2, "optim.fused": False},
         )
     section = section_of(sweep, CostQuestion(samples="1000"))
-    reason = "fused False, 2 ranks may be cheaper or faster, and is not settled."
+    reason = "the throughput of fused False, 2 ranks, which may be cheapest or fastest, is not settled."
     assert section.conclusion.startswith(f"Sizes are not ranked by cost: {reason}") is not ranked
     assert section.conclusion.startswith("Cheapest size") is ranked
     assert (True in columns(section).get("pareto", [])) is ranked

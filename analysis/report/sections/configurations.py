@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from analysis import comparison
-from analysis.comparison import PointComparison
-from analysis.report import comparison_parts
-from analysis.report.section import Section
-from analysis.report.sentences import say
+from dataclasses import replace
+from functools import partial
+
+from analysis.comparison import PRECISION, STRATEGY, PointComparison, configurations, options
+from analysis.report.common import all_points, kept, over_repeats, point_table
+from analysis.report.section import Column, Section, Table
+from analysis.report.sections.comparison import compared_section
+from analysis.results.curves import Point
+from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from disttrain.config.config_tree import config_fields
 
@@ -14,39 +18,50 @@ ORDER = 50
 
 
 def build(study: Study) -> Section | None:
-    """Ratios of throughput; None unless a sweep has configurations that differ in more than the strategy."""
-    compared = _compared(study)
+    """Verdicts, and each value of the strategy and the precision; None unless a sweep has configurations."""
+    compared = of_lead(study)
     if not compared:
         return None
-    return comparison_parts.section(
-        "configurations",
-        "Configurations",
-        study,
-        compared,
-        paragraphs=_meanings(study),
-        tables=comparison_parts.option_tables(study, "precision_sizes", comparison.PRECISION),
-    )
+    section = compared_section("configurations", "Configurations", study, compared)
+    swept = {
+        key
+        for curve in study.curves
+        for key, value in curve.axes.items()
+        if value != study.leading_curve.axes.get(key)
+    }
+    meanings = [f"{key}: {field.description}" for key, field in config_fields() if key in swept]
+    tables = [_values(study, "strategy_sizes", STRATEGY), _values(study, "precision_sizes", PRECISION)]
+    return replace(section, paragraphs=meanings, tables=[*section.tables, *kept(*tables)])
 
 
-def nearest(study: Study) -> str:
-    """Ratio of the leading configuration to the next one at its largest size; empty without another."""
-    largest = study.leading_curve.points[-1]
-    others = [each for each in _compared(study) if each.point is largest]
-    nearest_one = min(others, key=lambda each: each.ratio.value, default=None)
-    return say("verdicts", comparison_parts.verdict_groups([nearest_one]), 1) if nearest_one else ""
+def of_lead(study: Study) -> list[PointComparison]:
+    """The leading configuration against the others, by size."""
+    return configurations(study.leading_curve, study.curves) if study.curves else []
 
 
-def _meanings(study: Study) -> list[str]:
-    """What the swept options set, by the names that label the configurations."""
-    known = {key: field.description or "" for key, field in config_fields()}
-    lead = study.leading_curve
-    found = []
-    for key, value in lead.axes.items():
-        name, meaning = key.rpartition(".")[2], known.get(key, "").partition(".")[0].partition(";")[0]
-        if meaning and f"{name} {value}" in lead.label:
-            found.append(f"{name} ({key}): {' '.join(meaning.split())}.")
-    return found
+def _values(study: Study, name: str, key: str) -> Table | None:
+    """Throughput, memory, loss and speed-up of each value of a swept option; None where it is not swept."""
+    compared = options(study.curves, key)
+    ratios: dict[int, float | Estimate] = {id(each.base): 1.0 for each in compared}
+    ratios |= {id(each.point): each.ratio for each in compared}
+    bases = " or ".join(dict.fromkeys(str(each.base_curve.axes[key]) for each in compared))
+    columns = [
+        Column("samples_per_s", "throughput", "samples/s", "throughput"),
+        Column(
+            "speedup",
+            f"speed-up over {bases}",
+            "ratio",
+            "throughput-ratio",
+            get=lambda point: ratios[id(point)],
+        ),
+        Column("peak_memory_bytes", "memory", "B", "peak-memory"),
+        Column("train_loss", "training loss", "loss", "loss", get=partial(_loss, name="train_loss")),
+        Column("valid_loss", "validation loss", "loss", "loss", get=partial(_loss, name="valid_loss")),
+    ]
+    items = [(curve, point, point) for curve, point in all_points(study) if id(point) in ratios]
+    return point_table(study, name, "Each value of the option, by size; memory of a rank.", columns, items)
 
 
-def _compared(study: Study) -> list[PointComparison]:
-    return comparison.configurations(study.leading_curve, study.curves) if study.curves else []
+def _loss(point: Point, name: str) -> Estimate | None:
+    """Emulated models learn nothing."""
+    return over_repeats(point, [run.final.get(name) for run in point.runs if not run.emulated])
