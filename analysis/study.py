@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
 
 from analysis.overlaps import Overlap, overlaps_of
 from analysis.read.price_list import PriceList
@@ -16,18 +15,10 @@ from analysis.results.curves import Curve, Point, scaling_curves, with_floors
 from analysis.results.goodput import JobTime, job_time
 from analysis.results.links import link_rates, unjudged_links
 from analysis.results.rank_steps import RankSteps, rank_steps
-from analysis.results.waiting import RunWaiting, run_waiting
 from analysis.step_statistics import RunStatistics, step_statistics
 
 MOST_SEARCHES = 8
 """Runs that are searched for stragglers: those that a page can show."""
-
-
-class RunStragglers(NamedTuple):
-    """One run: the seconds of its ranks and what they show."""
-
-    seconds: RankSteps
-    diagnosis: Diagnosis
 
 
 def make_study(
@@ -97,14 +88,24 @@ class Study:
     @cached_property
     def curves(self) -> Sequence[Curve]:
         """The curves with the noise floor of waiting as transfer (`analysis.results.phases`)."""
-        floors_s = {path: waiting.floor_s for path, waiting in self.waiting.items()}
+        floors_s = {path: seconds.floor_s for path, seconds in self.rank_steps.items()}
         return [with_floors(curve, floors_s) for curve in self.recorded_curves]
 
     @cached_property
-    def waiting(self) -> Mapping[str, RunWaiting]:
-        """Loss to stragglers and noise floor of the curves' runs by path; without runs of one rank, without
-        common steps, and of a pipeline, whose ranks have different work."""
-        return {run.path: run_waiting(seconds) for run, seconds in self._rank_steps}
+    def rank_steps(self) -> Mapping[str, RankSteps]:
+        """Seconds of ranks of the curves' runs by path: of the largest size of the leading curve first, then
+        of the largest sizes. Without runs of one rank, without common steps, and of a pipeline, whose ranks
+        have different work."""
+        points = [point for curve in self.recorded_curves for point in curve.points]
+        first = _leading(self.recorded_curves).points[-1] if points else None
+        points.sort(key=lambda point: (point is not first, -point.size))
+        runs = (run for point in points for run in point.runs)
+        steps = {
+            run.path: rank_steps(run.steps)
+            for run in runs
+            if run.metrics and run.metrics.strategy != "pipeline"
+        }
+        return {path: seconds for path, seconds in steps.items() if seconds is not None}
 
     @cached_property
     def job_times(self) -> Mapping[str, JobTime]:
@@ -120,32 +121,17 @@ class Study:
         return _leading(self.curves)
 
     @cached_property
-    def stragglers(self) -> Mapping[str, RunStragglers]:
-        """Stragglers by path of the runs of `waiting`, of at most `MOST_SEARCHES`: of the largest size of the
-        leading curve first, then of the largest sizes."""
-        found = {}
-        for run, seconds in self._rank_steps[:MOST_SEARCHES]:
-            rates, floor_s = link_rates(run.attempts), self.waiting[run.path].floor_s
-            diagnosis = diagnose(seconds, floor_s, rates, unjudged_links(run))
-            found[run.path] = RunStragglers(seconds, diagnosis)
-        return found
+    def stragglers(self) -> Mapping[str, Diagnosis]:
+        """Stragglers by path of the first `MOST_SEARCHES` runs of `rank_steps`."""
+        runs = {run.path: run for run in self.runs}
+        return {
+            path: diagnose(seconds, link_rates(runs[path].attempts), unjudged_links(runs[path]))
+            for path, seconds in [*self.rank_steps.items()][:MOST_SEARCHES]
+        }
 
     def diagnoses(self, point: Point) -> list[Diagnosis]:
         """Of the repeats of one point that were searched for stragglers."""
-        return [self.stragglers[run.path].diagnosis for run in point.runs if run.path in self.stragglers]
-
-    @cached_property
-    def _rank_steps(self) -> list[tuple[Run, RankSteps]]:
-        """Of the curves' runs whose ranks have the same work: those of the largest size of the leading curve
-        first, then of the largest sizes."""
-        points = [point for curve in self.recorded_curves for point in curve.points]
-        first = _leading(self.recorded_curves).points[-1] if points else None
-        points.sort(key=lambda point: (point is not first, -point.size))
-        runs = (run for point in points for run in point.runs)
-        steps = (
-            (run, rank_steps(run.steps)) for run in runs if run.metrics and run.metrics.strategy != "pipeline"
-        )
-        return [(run, seconds) for run, seconds in steps if seconds is not None]
+        return [self.stragglers[run.path] for run in point.runs if run.path in self.stragglers]
 
 
 def _leading(curves: Sequence[Curve]) -> Curve:

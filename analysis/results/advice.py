@@ -14,7 +14,7 @@ from analysis.read.differences import run_config
 from analysis.results import communication
 from analysis.results.bottlenecks import STRAGGLERS, Bottleneck
 from analysis.results.compute_loss import DISTURBANCES, CauseName, compute_causes, doubts
-from analysis.results.culprits import nodes_of_moving_rank, repeated_culprits
+from analysis.results.culprits import recurring
 from analysis.results.curves import Curve, Point, rate_ratio
 from analysis.results.phases import TRANSFER, WAIT
 from analysis.stats.estimates import Estimate
@@ -258,8 +258,7 @@ def _is_meant(row: Option, value: str, at: Situation) -> bool:
 def situation(study: Study, curve: Curve, point: Point) -> Situation:
     """What the records of a point say on its bottlenecks."""
     first, profiled = point.runs[0], communication.profiled(point)
-    repeats = study.diagnoses(point)
-    named = [each for each in repeated_culprits(repeats) if each.kind != "link"]
+    named = [part for part in recurring(study.diagnoses(point)) if part.first.ranks]
     config, share = run_config(first), communication.measured_share(point)
     size = communication.message_bytes(point)
     kinds = doubts(study, curve, point)
@@ -270,7 +269,7 @@ def situation(study: Study, curve: Curve, point: Point) -> Situation:
         own_program="command" not in config and first.ingested is None,
         causes=[name for cause in compute_causes(study, curve, point) for name in cause.evidence],
         culprit=bool(named),
-        several_nodes=bool(named and nodes_of_moving_rank(named[0], repeats)),
+        several_nodes=bool(named and named[0].nodes > 1),
         messages=max((each.count for each in profiled), default=None),
         message_bytes=size.value if size else None,
         rate_share=share.value if share else None,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis.results.culprits import repeated_culprits
+from analysis.results.culprits import recurring
 from analysis.results.curves import Curve, Point
 from analysis.results.phases import WAIT, Floats, Phases
 from analysis.results.waterfall import waterfall
@@ -102,7 +102,7 @@ def straggler_seconds(study: Study, curve: Curve, point: Point) -> dict[str, Flo
     phase, the rest in the waiting of the others.
     """
     diagnoses = study.diagnoses(point)
-    names = {each.name for each in repeated_culprits(diagnoses) if each.kind != "link"}
+    names = {each.name for part in recurring(diagnoses) for each in part.culprits if each.ranks}
     step_s = point.phases.step_s
     if not names or len(diagnoses) != len(step_s):
         return None

@@ -76,9 +76,7 @@ def line_share(point: Point) -> Estimate | None:
 
 def measured_share(point: Point) -> Estimate | None:
     """Bus bandwidth / rate of the slowest link that a run itself measured before its first step."""
-    return _share(
-        point, lambda run: min((link.bytes_per_s for link in link_rates(run.attempts)), default=None)
-    )
+    return _share(point, lambda run: min(link_rates(run.attempts).values(), default=None))
 
 
 def _share(point: Point, rate_of: Callable[[Run], float | None]) -> Estimate | None:

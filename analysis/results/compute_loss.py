@@ -23,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 
 from analysis.read.steps import Steps
-from analysis.results.culprits import Diagnosis, repeated_culprits
+from analysis.results.culprits import Diagnosis, recurring
 from analysis.results.curves import Curve, Point
 from analysis.results.phases import Floats
 from analysis.study import Study
@@ -218,7 +218,7 @@ def slow_in_compute(repeats: Sequence[Diagnosis]) -> dict[int, str]:
     Seconds of compute are means by rank over the repeats, so a slow node that has other ranks in each repeat
     is left out. A rank that is slow on several nodes has its number as name.
     """
-    culprits = [each for each in repeated_culprits(repeats) if each.phase == "compute_s"]
+    culprits = [each for part in recurring(repeats) for each in part.culprits if each.phase == "compute_s"]
     times = Counter(rank for each in culprits for rank in each.ranks)
     slow: dict[int, str] = {}
     for rank in (rank for rank, count in times.items() if 2 * count > len(repeats)):

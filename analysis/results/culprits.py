@@ -7,14 +7,13 @@ long on every rank alike. Jitter that hits all ranks equally names nobody.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
-from analysis.results.links import LinkRate, SlowLink, find_slow_links, node_name
-from analysis.results.rank_steps import RankSteps
+from analysis.results.links import LinkRates, SlowLink, find_slow_link, node_name
+from analysis.results.rank_steps import RankSteps, equal_blame
 from analysis.results.slow_ranks import (
     Sensitivity,
     find_episodes,
@@ -24,7 +23,6 @@ from analysis.results.slow_ranks import (
     slow_half,
     slow_ranks,
 )
-from analysis.results.waiting import equal_blame
 from analysis.stats.batch_means import mean_interval
 from analysis.stats.estimates import Estimate, Floats, ratio_of_means, share_mean
 
@@ -33,16 +31,11 @@ LEAST_COST = 0.01
 LONG_TRANSFER = 0.1
 """Fraction of the step from which unexplained transfer is pointed out."""
 
-Kind = Literal["rank", "node", "nodes", "link"]
-Columns = tuple[int, int]
-"""First and last column of matrices (ranks, steps)."""
-
 
 @dataclass(frozen=True)
 class Culprit:
     """A part of the machine that makes all ranks slower. Seconds per step."""
 
-    kind: Kind
     name: str
     """As `rank 3 on c04`, `node c04`, `c03, c04`, `the link of node c04`."""
     host: str
@@ -62,8 +55,6 @@ class Culprit:
     persistent: bool
     first_step: int
     last_step: int
-    steps: int
-    """Number of recorded steps in this range."""
     last_share: float | None = None
     """Share of these steps in which one of the ranks arrives last; None for a link."""
     link: SlowLink | None = None
@@ -95,183 +86,173 @@ class Diagnosis:
     measured rates were left out, or empty."""
 
 
-def diagnose(
-    seconds: RankSteps, floor_s: float | None, links: Sequence[LinkRate] = (), unjudged: str = ""
-) -> Diagnosis:
+def diagnose(seconds: RankSteps, rates: LinkRates | None = None, unjudged: str = "") -> Diagnosis:
     """Find the culprits of one run.
 
     Args:
         seconds: of its ranks.
-        floor_s: noise floor of waiting (`waiting.noise_floor_s`); None where communication was not measured.
-        links: rates between its nodes, if measured.
+        rates: between its nodes, if measured.
         unjudged: reason to leave these rates out; empty without one.
     """
-    step_s = float(seconds.step_s.mean())
-    transfer_s = None if floor_s is None else seconds.transfer_s.mean(axis=0) + floor_s
-    culprits = _slow_ranks(seconds, step_s)
-    if links and not unjudged and transfer_s is not None:
-        culprits += _slow_links(seconds, links, transfer_s, step_s)
-    state = unjudged or "judged" if links else ""
-    if not links and transfer_s is not None and transfer_s.mean() > LONG_TRANSFER * step_s:
-        state = "not measured"
+    step_s, culprits = float(seconds.seconds["step_s"].mean()), _slow_parts(seconds)
+    state = unjudged or "judged" if rates else ""
+    if seconds.floor_s is not None:
+        transfer_s = seconds.seconds["comm_transfer_s"].mean(axis=0) + seconds.floor_s
+        link = None if unjudged else find_slow_link(rates or {})
+        if link:
+            culprits.append(_slow_link(seconds, link, transfer_s))
+        if not rates and transfer_s.mean() > LONG_TRANSFER * step_s:
+            state = "not measured"
+    costly = [culprit for culprit in culprits if culprit.share >= LEAST_COST]
     return Diagnosis(
-        tuple(sorted(culprits, key=lambda culprit: -culprit.cost_s)),
+        tuple(sorted(costly, key=lambda culprit: -culprit.cost_s)),
         sensitivity(seconds.own_s, float(seconds.counts.mean())) if seconds.separates_waiting else None,
         state,
     )
 
 
-def recurrence(culprit: Culprit, repeats: Sequence[Diagnosis]) -> tuple[int, int]:
-    """Numbers of repeats in which its part is slow, and in which its rank is, on any node."""
-    by_part = (any(other.part == culprit.part for other in repeat.culprits) for repeat in repeats)
-    by_rank = (any(_same_rank(other, culprit) for other in repeat.culprits) for repeat in repeats)
-    return sum(by_part), sum(by_rank)
+@dataclass(frozen=True)
+class Recurrence:
+    """A culprit in the repeats that name it: by its part, or by its rank where that is slow in more
+    repeats."""
 
+    culprits: tuple[Culprit, ...]
+    """One of each of these repeats, the costliest first."""
+    repeats: int
+    """All repeats."""
+    nodes: int
+    """Number of nodes on which a rank is slow that is slow in more repeats than its node; else 0."""
 
-def in_each_repeat(culprit: Culprit, repeats: Sequence[Diagnosis]) -> list[Culprit]:
-    """The culprit in the repeats that name it, one a repeat: by its part, or by its rank where that is slow
-    in more repeats. Of several on its node, the one of its name comes first, then the costliest."""
-    by_part, by_rank = recurrence(culprit, repeats)
-    same = [
-        [each for each in repeat.culprits
-         if (_same_rank(each, culprit) if by_rank > by_part else each.part == culprit.part)]
-        for repeat in repeats
-    ]  # fmt: skip
-    return [min(each, key=lambda other: (other.name != culprit.name, -other.cost_s)) for each in same if each]
+    @property
+    def first(self) -> Culprit:
+        return self.culprits[0]
 
-
-def mean_excess_s(culprits: Sequence[Culprit]) -> Estimate:
-    """Mean excess of one culprit, one of each repeat, with the interval over repeats."""
-    return share_mean([each.excess_s.value for each in culprits])
-
-
-def mean_share(culprits: Sequence[Culprit]) -> Estimate:
-    """Mean cost of one culprit, one of each repeat, as a share of the mean step."""
-    return ratio_of_means([each.cost_s for each in culprits], [each.step_s for each in culprits])
-
-
-def nodes_of_moving_rank(culprit: Culprit, repeats: Sequence[Diagnosis]) -> list[str]:
-    """Nodes on which a rank is slow that is slow in more repeats than its node; empty otherwise."""
-    by_part, by_rank = recurrence(culprit, repeats)
-    every = (other for repeat in repeats for other in repeat.culprits)
-    nodes = sorted({other.host for other in every if _same_rank(other, culprit) and other.host})
-    return nodes if by_rank > by_part and len(nodes) > 1 else []
-
-
-def _same_rank(one: Culprit, other: Culprit) -> bool:
-    return one.kind == other.kind == "rank" and one.ranks == other.ranks
-
-
-def repeated_culprits(repeats: Sequence[Diagnosis]) -> list[Culprit]:
-    """Culprits of all repeats whose part or rank is slow in at least half of the repeats, highest cost
-    first."""
-    every = [culprit for repeat in repeats for culprit in repeat.culprits]
-    often = [culprit for culprit in every if 2 * max(recurrence(culprit, repeats)) >= len(repeats)]
-    return sorted(often, key=lambda culprit: -culprit.cost_s)
-
-
-def _slow_ranks(seconds: RankSteps, step_s: float) -> list[Culprit]:
-    persistent = slow_ranks(seconds.own_s)
-    half = [] if persistent else slow_half(seconds.own_s, seconds.nodes)
-    persistent = persistent or half
-    slow = dict.fromkeys(persistent, (0, seconds.own_s.shape[1] - 1))
-    for episode in find_episodes(seconds.own_s):
-        slow.setdefault(episode.rank, (episode.first, episode.last))
-    costs_s = _costs_s(seconds, slow)
-    groups = _by_node(seconds, slow, persistent)
-    if len({seconds.hosts[rank] for rank in half}) > 1:
-        groups = [("nodes", half), *(group for group in groups if group[1][0] not in half)]
-    culprits = [
-        _culprit(
-            seconds, kind, ranks, _union(slow, ranks), sum(costs_s[rank] for rank in ranks), step_s,
-            persistent=ranks[0] in persistent,
+    @property
+    def steps(self) -> str:
+        """First and last step of all."""
+        first, last = (
+            min(each.first_step for each in self.culprits),
+            max(each.last_step for each in self.culprits),
         )
-        for kind, ranks in groups
-    ]  # fmt: skip
-    return [culprit for culprit in culprits if culprit.share >= LEAST_COST]
+        return f"{first} to {last}"
+
+    @property
+    def last_share(self) -> float | None:
+        """Mean share of the steps in which it is last; None for a link."""
+        known = [each.last_share for each in self.culprits if each.last_share is not None]
+        return sum(known) / len(known) if known else None
+
+    @property
+    def excess_s(self) -> Estimate:
+        """Mean over these repeats."""
+        return share_mean([each.excess_s.value for each in self.culprits])
+
+    @property
+    def share(self) -> Estimate:
+        """Mean cost as a share of the mean step."""
+        return ratio_of_means(
+            [each.cost_s for each in self.culprits], [each.step_s for each in self.culprits]
+        )
 
 
-def _costs_s(seconds: RankSteps, slow: dict[int, Columns]) -> dict[int, float]:
+def recurring(repeats: Sequence[Diagnosis], least: float = 0.5) -> list[Recurrence]:
+    """The culprits that at least this share of the repeats name, each once, the costliest first."""
+    left = [list(repeat.culprits) for repeat in repeats]
+    parts = []
+    while every := [culprit for culprits in left for culprit in culprits]:
+        first = max(every, key=lambda culprit: culprit.cost_s)
+        of_part = [[each for each in culprits if each.part == first.part] for culprits in left]
+        of_rank = [
+            [each for each in culprits if each.ranks == first.ranks and len(each.ranks) == 1]
+            for culprits in left
+        ]
+        moves = sum(map(bool, of_rank)) > sum(map(bool, of_part))
+        # of several on its node, the one of its name, then the costliest
+        named = [
+            min(same, key=lambda each: (each.name != first.name, -each.cost_s))
+            for same in (of_rank if moves else of_part)
+            if same
+        ]
+        nodes = len({each.host for each in named} - {""}) if moves else 0
+        named.sort(key=lambda each: -each.cost_s)
+        if len(named) >= least * len(repeats):
+            parts.append(Recurrence(tuple(named), len(repeats), nodes))
+        left = [[each for each in culprits if each not in named] for culprits in left]
+    return parts
+
+
+def _slow_parts(seconds: RankSteps) -> list[Culprit]:
+    """Slow ranks: half of the nodes, all ranks of a node that are slow at the same time, and single ones."""
+    own_s, whole = seconds.own_s, slice(0, seconds.own_s.shape[1])
+    throughout = slow_ranks(own_s)
+    half = [] if throughout else slow_half(own_s, seconds.nodes)
+    ranges = find_episodes(own_s) | dict.fromkeys(throughout or half, whole)
+    costs_s = _costs_s(own_s, ranges)
+    culprits, left = [], set(ranges)
+    for rank in ranges:
+        if rank not in left:
+            continue
+        hosts = seconds.hosts_in(ranges[rank])
+        ranks = [row for row, host in enumerate(hosts) if host and host == hosts[rank]]
+        together = len(ranks) > 1 and left.issuperset(ranks) and _overlap([ranges[row] for row in ranks])
+        if rank in half and len(half) > len(ranks):
+            ranks = half
+        elif not together:
+            ranks = [rank]
+        left -= set(ranks)
+        columns = _union([ranges[row] for row in ranks])
+        nodes, cost_s = sorted({hosts[row] for row in ranks}), sum(costs_s[row] for row in ranks)
+        culprits.append(_culprit(seconds, ranks, nodes, columns, cost_s, columns == whole))
+    return culprits
+
+
+def _costs_s(own_s: Floats, ranges: Mapping[int, slice]) -> dict[int, float]:
     """Seconds per step that all these ranks cost together, divided among them by their blame."""
-    if not slow:
-        return {}
-    blame, usual = equal_blame(seconds.own_s), median_of_others(seconds.own_s)
-    mended, charged = seconds.own_s.copy(), {}
-    for rank, (first, last) in slow.items():
-        part = slice(first, last + 1)
-        mended[rank, part] = np.minimum(mended[rank, part], usual[rank, part])
-        charged[rank] = float(blame[rank, part].sum())
-    saved = float((seconds.own_s.max(axis=0) - mended.max(axis=0)).mean())
+    blame, usual, mended = equal_blame(own_s), median_of_others(own_s), own_s.copy()
+    for rank, columns in ranges.items():
+        mended[rank, columns] = np.minimum(own_s, usual)[rank, columns]
+    charged = {rank: float(blame[rank, columns].sum()) for rank, columns in ranges.items()}
+    saved = float((own_s.max(axis=0) - mended.max(axis=0)).mean())
     whole = sum(charged.values()) or 1.0
     return {rank: saved * charge / whole for rank, charge in charged.items()}
 
 
-def _by_node(
-    seconds: RankSteps, slow: dict[int, Columns], persistent: Collection[int]
-) -> list[tuple[Kind, list[int]]]:
-    """Slow ranks grouped: all of a node with several ranks at the same time, and single ones."""
-    groups: list[tuple[Kind, list[int]]] = []
-    left = dict(slow)
-    for ranks in (ranks for part in set(slow.values()) for ranks in seconds.nodes_between(*part).values()):
-        if len(ranks) < 2 or not left.keys() >= set(ranks):
-            continue
-        on_one_node = seconds.hosts_between(*_union(slow, ranks))[ranks[0]]
-        if on_one_node and (set(persistent).issuperset(ranks) or _overlap([slow[rank] for rank in ranks])):
-            groups.append(("node", ranks))
-            left = {rank: part for rank, part in left.items() if rank not in ranks}
-    return groups + [("rank", [rank]) for rank in left]
+def _union(ranges: Sequence[slice]) -> slice:
+    return slice(min(each.start for each in ranges), max(each.stop for each in ranges))
 
 
-def _union(slow: dict[int, Columns], ranks: Sequence[int]) -> Columns:
-    return min(slow[rank][0] for rank in ranks), max(slow[rank][1] for rank in ranks)
-
-
-def _overlap(parts: Sequence[Columns]) -> bool:
+def _overlap(ranges: Sequence[slice]) -> bool:
     """Whether these ranges of columns share at least half of their union."""
-    firsts, lasts = zip(*parts, strict=True)
-    return 2 * (min(lasts) - max(firsts) + 1) >= max(lasts) - min(firsts) + 1
+    union, shared = _union(ranges), min(each.stop for each in ranges) - max(each.start for each in ranges)
+    return bool(2 * shared >= union.stop - union.start)
 
 
 def _culprit(
-    seconds: RankSteps,
-    kind: Kind,
-    ranks: list[int],
-    columns: Columns,
-    cost_s: float,
-    step_s: float,
-    *,
-    persistent: bool,
+    seconds: RankSteps, ranks: list[int], nodes: list[str], columns: slice, cost_s: float, persistent: bool
 ) -> Culprit:
-    first, last = columns
-    part = slice(first, last + 1)
-    own_s = seconds.own_s[:, part]
+    """Ranks of these nodes that are slow in these columns."""
+    own_s, host = seconds.own_s[:, columns], nodes[0] if len(nodes) == 1 else ""
     longer = {
-        name: float(_above_others(phase_s[:, part], ranks).mean())
+        name: float(_above_others(phase_s[:, columns], ranks).mean())
         for name, phase_s in seconds.phases_s.items()
     }
-    host = seconds.hosts_between(first, last)[ranks[0]]
-    name, others = f"rank {seconds.rank_ids[ranks[0]]}" + (f" on {host}" if host else ""), ""
-    if kind == "node":
-        name = node_name(host)
-    elif kind == "nodes":
-        slow = {seconds.hosts[rank] for rank in ranks}
-        name, others = (", ".join(sorted(nodes)) for nodes in (slow, seconds.nodes.keys() - slow))
-        host = ""
+    if len(ranks) == 1:
+        name = f"rank {seconds.ranks[ranks[0]]}" + (f" on {host}" if host else "")
+    else:
+        name = node_name(host) if host else ", ".join(nodes)
     return Culprit(
-        kind,
         name,
         host,
-        tuple(seconds.rank_ids[rank] for rank in ranks),
-        max(longer, key=longer.__getitem__) if longer else "step_s",
+        tuple(seconds.ranks[rank] for rank in ranks),
+        max(longer, key=longer.__getitem__, default="step_s"),
         mean_interval(_above_others(own_s, ranks)),
         cost_s,
-        step_s,
+        float(seconds.seconds["step_s"].mean()),
         persistent,
-        int(seconds.steps[first]),
-        int(seconds.steps[last] + seconds.counts[last] - 1),
-        int(seconds.counts[part].sum()),
+        int(seconds.first[columns][0]),
+        int(seconds.last[columns][-1]),
         float(last_shares(own_s)[ranks].sum()),
-        other_nodes=others,
+        other_nodes="" if len(nodes) == 1 else ", ".join(sorted(seconds.nodes.keys() - nodes)),
     )
 
 
@@ -280,36 +261,16 @@ def _above_others(seconds: Floats, ranks: list[int]) -> Floats:
     return np.asarray(seconds[ranks].mean(axis=0) - np.median(np.delete(seconds, ranks, axis=0), axis=0))
 
 
-def _slow_links(
-    seconds: RankSteps, links: Sequence[LinkRate], transfer_s: Floats, step_s: float
-) -> list[Culprit]:
-    """The slowest link. A collective is as slow as its slowest link: that one is charged.
+def _slow_link(seconds: RankSteps, link: SlowLink, transfer_s: Floats) -> Culprit:
+    """The slowest link: a collective is as slow as that one.
 
     At the usual rate R instead of r, transfer would take r / R of its time. Only exposed transfer after the
     arrival of the last rank is on record, as the minimum over ranks. Transfer under compute, and during the
     wait for a late rank, also takes longer on the slow link, so the excess is a lower bound of the link's own
     delay.
     """
-    steps = (
-        int(seconds.steps[0]),
-        int(seconds.steps[-1] + seconds.counts[-1] - 1),
-        int(seconds.counts.sum()),
+    excess = mean_interval(transfer_s * (1 - link.bytes_per_s / link.usual_bytes_per_s))
+    step_s, steps = float(seconds.seconds["step_s"].mean()), (int(seconds.first[0]), int(seconds.last[-1]))
+    return Culprit(
+        link.name, "", (), "comm_transfer_s", excess, excess.value, step_s, True, *steps, link=link
     )
-    return [
-        Culprit(
-            "link",
-            link.name,
-            "",
-            (),
-            "comm_transfer_s",
-            excess,
-            excess.value,
-            step_s,
-            True,
-            *steps,
-            link=link,
-        )
-        for link in find_slow_links(links)[:1]
-        if (excess := mean_interval(transfer_s * (1 - link.bytes_per_s / link.usual_bytes_per_s))).value
-        >= LEAST_COST * step_s
-    ]

@@ -1,7 +1,7 @@
 """Phases of the mean step of one size, one value a repeat, and their intervals over repeats.
 
 Transfer is recorded as a minimum over ranks, so that measurement noise shows as waiting
-(`analysis.results.waiting`). This noise floor counts as transfer everywhere: recorded waiting is
+(`analysis.results.rank_steps`). This noise floor counts as transfer everywhere: recorded waiting is
 waiting plus `Phases.floor_s`, and exposed communication, their sum, stays.
 """
 
@@ -114,7 +114,7 @@ class Phases:
 
         Args:
             persistent: share of the waiting of each repeat that is persistent
-                (`analysis.results.waiting`), shape (repeats,).
+                (`analysis.results.rank_steps`), shape (repeats,).
         """
         wait_s = self.array(WAIT)
         parts = self._with({PERSISTENT: persistent * wait_s, TRANSIENT: (1 - persistent) * wait_s})

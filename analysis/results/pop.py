@@ -9,7 +9,7 @@ checkpoint, other), T[s] the step. Sums run over steps s, means over ranks r:
     transfer            TransE = sum_s max_r (U + H) / sum_s T
     parallel efficiency PE     = mean_r sum_s U / sum_s T = LB_per LB_tra HostE TransE
 
-P is max_r sum_s U - mean_r sum_s U without the bias of the maximum (`analysis.results.waiting`), as in
+P is max_r sum_s U - mean_r sum_s U without the bias of the maximum (`analysis.results.rank_steps`), as in
 the section of stragglers.
 
 With one synchronization a step the classical serialization factor is 1. Against the base at N0, with
@@ -32,7 +32,7 @@ import numpy as np
 
 from analysis.read.steps import Steps
 from analysis.results.curves import Point, of_steps
-from analysis.results.waiting import straggler_loss
+from analysis.results.rank_steps import straggler_loss
 from analysis.stats.estimates import Estimate, Floats, geometric_mean, ratio
 
 FACTORS = ("persistent_balance", "transient_balance", "host", "transfer")

@@ -116,16 +116,9 @@ def slow_half(own_s: Floats, nodes: Mapping[str, Sequence[int]]) -> list[int]:
     return sorted(slow.tolist()) if differ and slow_ranks(halves) == [1] else []
 
 
-class Episode(NamedTuple):
-    """A rank is slow in the columns `first` to `last` of its matrix."""
-
-    rank: int
-    first: int
-    last: int
-
-
-def find_episodes(own_s: Floats) -> list[Episode]:
-    """Segments of at least five steps in which a rank is slow: one a rank, in runs of 20 steps or more.
+def find_episodes(own_s: Floats) -> dict[int, slice]:
+    """Columns of at least five steps in which a rank is slow, by rank: one segment a rank, in runs of 20
+    steps or more.
 
     The deviation of a rank minus its mean, so that a rank that is slow throughout has none, is cut to its
     segment with the largest sum. The sums of equal ranks are those of a Brownian bridge: of n independent
@@ -136,9 +129,10 @@ def find_episodes(own_s: Floats) -> list[Episode]:
     """
     ranks, steps = own_s.shape
     if steps < 4 * LEAST_EPISODE:
-        return []
+        return {}
     deviation = own_s - median_of_others(own_s)
-    centred = deviation - deviation.mean(axis=1, keepdims=True)
+    means_s = deviation.mean(axis=1, keepdims=True)
+    centred = deviation - means_s
     segments = _largest_segments(centred)
     sums = np.where(segments, centred, 0.0).sum(axis=1, keepdims=True)
     inside = np.maximum(segments.sum(axis=1, keepdims=True), 1)
@@ -147,15 +141,14 @@ def find_episodes(own_s: Floats) -> list[Episode]:
     chance_s = (
         (np.log(30 * ranks / EPISODES_BY_CHANCE) / 2 / independent) ** 0.5 * steps * centred.std(axis=1)
     )
-    half_s = np.where(segments, deviation, 0.0).sum(axis=1, keepdims=True) / inside / 2
-    segments = _largest_segments(deviation - half_s)
+    segments = _largest_segments(deviation - (means_s + sums / inside) / 2)
     least_s = LEAST_EXCESS * float(np.median(own_s))
-    episodes = []
+    episodes = {}
     for rank in np.flatnonzero(sums[:, 0] > chance_s).tolist():
         columns = np.flatnonzero(segments[rank])
         slow_s = deviation[rank, columns]
         if columns.size >= LEAST_EPISODE and slow_s.mean() > least_s < np.quantile(slow_s, 1 - LEAST_WINDOWS):
-            episodes.append(Episode(rank, int(columns[0]), int(columns[-1])))
+            episodes[rank] = slice(int(columns[0]), int(columns[-1]) + 1)
     return episodes
 
 

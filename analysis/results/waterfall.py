@@ -140,13 +140,9 @@ def _persistent_shares(study: Study, point: Point) -> Floats | None:
     """Share of each repeat's waiting that is persistent; None where the ranks' records show no late rank."""
     if point.world_size == 1:
         return np.zeros(len(point.runs))
-    known = [study.waiting.get(run.path) for run in point.runs]
-    losses = [run.loss for run in known if run is not None]
-    if (
-        WAIT not in point.phases.seconds
-        or len(losses) < len(known)
-        or any(loss.total_s <= 0 for loss in losses)
-    ):
+    losses = [study.rank_steps[run.path].loss for run in point.runs if run.path in study.rank_steps]
+    known = WAIT in point.phases.seconds and len(losses) == len(point.runs)
+    if not known or any(loss.total_s <= 0 for loss in losses):
         return None
     return np.array([loss.persistent_s / loss.total_s for loss in losses])
 

@@ -10,7 +10,6 @@ import pytest
 from analysis.read.load import load_runs
 from analysis.results.culprits import Diagnosis, diagnose
 from analysis.results.rank_steps import rank_steps
-from analysis.results.waiting import run_waiting
 from disttrain.telemetry import link_probe
 from tests.support import injected_delays as delays
 from tests.support.ranks import Ranks
@@ -26,13 +25,13 @@ def diagnosed(ranks: Ranks, folder: Path, steps: int, **model: object) -> Diagno
     ranks.call(delays.train_rank, delays.config(RANKS, **sections), folder / "sweep" / "run")
     found = rank_steps(load_runs([folder / "sweep"])[0].steps)
     assert found is not None
-    return diagnose(found, run_waiting(found).floor_s)
+    return diagnose(found)
 
 
 def test_one_slow_rank_is_named_with_its_size(four_ranks, tmp_path):
     found = diagnosed(four_ranks, tmp_path, 30, slow_ranks=[LATE_RANK], slow_s=LATE_S, jitter_s=0.002)
     (culprit,) = found.culprits
-    assert (culprit.kind, culprit.ranks, culprit.phase) == ("rank", (LATE_RANK,), "compute_s")
+    assert (culprit.ranks, culprit.phase) == ((LATE_RANK,), "compute_s")
     assert culprit.persistent
     delays.assert_about(culprit.excess_s.value, LATE_S, "excess")
     delays.assert_about(culprit.cost_s, LATE_S, "cost")

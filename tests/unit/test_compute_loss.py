@@ -334,7 +334,7 @@ def repeat_of(seed: int, slow: dict[str, list[int]], slow_s: float = 0.05) -> Di
         rows.loc[rows["rank"] // 2 == ranks[0] // 2, "host"] = host
     found = seconds_of(rows)
     assert found is not None
-    return diagnose(found, None)
+    return diagnose(found)
 
 
 def test_all_ranks_of_a_slow_node_are_one_culprit_of_the_size_of_their_delay() -> None:

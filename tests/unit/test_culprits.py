@@ -9,14 +9,10 @@ import pytest
 from analysis.results.culprits import (
     Culprit,
     Diagnosis,
-    Kind,
     diagnose,
-    nodes_of_moving_rank,
-    recurrence,
-    repeated_culprits,
+    recurring,
 )
-from analysis.results.links import LinkRate, find_slow_links, node_name
-from analysis.results.waiting import run_waiting
+from analysis.results.links import LinkRates, find_slow_link, node_name
 from analysis.stats.batch_means import mean_interval
 from analysis.stats.estimates import Estimate
 from tests.support.straggler_records import TRANSFER_S, delays, generate, seconds_of
@@ -24,15 +20,15 @@ from tests.support.straggler_records import TRANSFER_S, delays, generate, second
 USUAL = 125e6
 
 
-def ring(nodes: int, slow: dict[tuple[int, int], float] | None = None) -> list[LinkRate]:
+def ring(nodes: int, slow: dict[tuple[int, int], float] | None = None) -> LinkRates:
     """Rates between neighbours in both directions; `slow`: factors of single directions."""
     pairs = {(node, (node + 1) % nodes) for node in range(nodes)}
     directions = sorted(pairs | {(b, a) for a, b in pairs})
     random = np.random.default_rng(0)
-    return [
-        LinkRate(f"c{a:02d}", f"c{b:02d}", USUAL * (slow or {}).get((a, b), 1.0) * random.uniform(0.9, 1.1))
+    return {
+        (f"c{a:02d}", f"c{b:02d}"): USUAL * (slow or {}).get((a, b), 1.0) * random.uniform(0.9, 1.1)
         for a, b in directions
-    ]
+    }
 
 
 def of_node(node: int, nodes: int, factor: float) -> dict[tuple[int, int], float]:
@@ -41,13 +37,13 @@ def of_node(node: int, nodes: int, factor: float) -> dict[tuple[int, int], float
     return {pair: factor for other in near for pair in ((node, other), (other, node))}
 
 
-def diagnosis(rows, links: list[LinkRate] | None = None) -> Diagnosis:
+def diagnosis(rows, links: LinkRates | None = None) -> Diagnosis:
     found = seconds_of(rows)
     assert found is not None
-    return diagnose(found, run_waiting(found).floor_s, links or [])
+    return diagnose(found, links)
 
 
-def only(rows, links: list[LinkRate] | None = None) -> Culprit:
+def only(rows, links: LinkRates | None = None) -> Culprit:
     (culprit,) = diagnosis(rows, links).culprits
     return culprit
 
@@ -63,19 +59,19 @@ def assert_within(culprit: Culprit, seconds: float) -> None:
 @pytest.mark.parametrize("phase", ["compute_s", "input_s", "other_s"])
 def test_one_slow_rank(ranks, phase):
     culprit = only(generate(delays(ranks, 60, slow=[1], slow_s=0.05, jitter_s=0.004), phase=phase))
-    assert (culprit.kind, culprit.name, culprit.phase) == ("rank", "rank 1 on c01", phase)
+    assert (culprit.name, culprit.phase) == ("rank 1 on c01", phase)
     assert culprit.persistent
     assert_within(culprit, 0.05)
     assert culprit.cost_s == pytest.approx(0.05, rel=0.25)  # jitter of the others hides a part
     assert culprit.last_share == pytest.approx(1.0, abs=0.01)
-    assert (culprit.first_step, culprit.last_step, culprit.steps) == (1, 60, 60)
+    assert (culprit.first_step, culprit.last_step) == (1, 60)
 
 
 @pytest.mark.parametrize("nodes", [2, 4, 16])
 def test_one_slow_node(nodes):
     rows = generate(delays(4 * nodes, 60, slow=[4, 5, 6, 7], slow_s=0.05, jitter_s=0.004), ranks_per_node=4)
     culprit = only(rows)
-    assert (culprit.kind, culprit.name, culprit.ranks) == ("node", "node c01", (4, 5, 6, 7))
+    assert (culprit.name, culprit.ranks) == ("node c01", (4, 5, 6, 7))
     assert_within(culprit, 0.05)
 
 
@@ -94,24 +90,24 @@ def test_one_slow_link_is_named_and_not_its_rank(nodes):
     """The rank computes as fast as any, and transfer takes ten times as long on all."""
     rows = generate(delays(nodes, 60, jitter_s=0.004), transfer_s=10 * TRANSFER_S)
     culprit = only(rows, ring(nodes, of_node(2, nodes, 0.1)))
-    assert (culprit.kind, culprit.name, culprit.ranks) == ("link", "the link of node c02", ())
+    assert (culprit.name, culprit.ranks) == ("the link of node c02", ())
     assert culprit.excess_s.value == pytest.approx(9 * TRANSFER_S, rel=0.05)
     assert culprit.phase == "comm_transfer_s"
     assert (culprit.host, culprit.persistent, culprit.last_share) == ("", True, None)
-    assert culprit.link in find_slow_links(ring(nodes, of_node(2, nodes, 0.1)))
+    assert culprit.link == find_slow_link(ring(nodes, of_node(2, nodes, 0.1)))
 
 
 def test_the_excess_of_a_link_is_of_the_transfer_with_the_floor():
     rows = generate(np.zeros((4, 60)), transfer_s=10 * TRANSFER_S, noise_s=0.01)
     found = seconds_of(rows)
     assert found is not None
-    floor_s = run_waiting(found).floor_s
+    floor_s = found.floor_s
     assert floor_s is not None
     assert floor_s > 0.005
     culprit = only(rows, ring(4, of_node(2, 4, 0.1)))
     assert culprit.link is not None
     share = 1 - culprit.link.bytes_per_s / culprit.link.usual_bytes_per_s
-    expected = mean_interval(share * (found.transfer_s[0] + floor_s))
+    expected = mean_interval(share * (found.seconds["comm_transfer_s"][0] + floor_s))
     assert (culprit.excess_s.value, culprit.excess_s.low) == pytest.approx((expected.value, expected.low))
     assert culprit.cost_s == pytest.approx(expected.value)
 
@@ -227,64 +223,62 @@ def test_records_without_communication_still_name_a_slow_rank():
     ],
 )
 def test_the_slow_direction_of_a_link(nodes, slow, name):
-    (link,) = find_slow_links(ring(nodes, slow))
+    link = find_slow_link(ring(nodes, slow))
+    assert link is not None
     assert link.name == name
     assert link.bytes_per_s == pytest.approx(0.1 * USUAL, rel=0.1)
 
 
 def test_a_host_that_is_called_node_is_not_doubled():
     assert (node_name("node2"), node_name("c02")) == ("node2", "node c02")
-    (found,) = find_slow_links([LinkRate("node1", "node2", 1e6), LinkRate("node2", "node1", 1e9)])
+    found = find_slow_link({("node1", "node2"): 1e6, ("node2", "node1"): 1e9})
+    assert found is not None
     assert found.name == "the link from node1 to node2"
 
 
 def test_no_link_is_slow_where_rates_differ_little_or_both_of_two_are_equally_slow():
-    assert find_slow_links(ring(8)) == []
-    assert find_slow_links(ring(2, of_node(1, 2, 0.1))) == []
-    assert find_slow_links([]) == []
+    assert find_slow_link(ring(8)) is None
+    assert find_slow_link(ring(2, of_node(1, 2, 0.1))) is None
+    assert find_slow_link({}) is None
 
 
-def made(
-    host: str, *ranks: int, kind: Kind = "rank", name: str = "", cost_s: float = 0.05, step_s: float = 0.2
-) -> Culprit:
+def made(host: str, *ranks: int, name: str = "", cost_s: float = 0.05) -> Culprit:
     excess = Estimate(cost_s, None, None, 1)
-    shown = name or f"rank {ranks[0]}"
-    return Culprit(kind, shown, host, ranks, "compute_s", excess, cost_s, step_s, True, 1, 60, 60)
+    return Culprit(name or f"rank {ranks[0]}", host, ranks, "compute_s", excess, cost_s, 0.2, True, 1, 60)
 
 
-def repeat_with(*culprits: Culprit) -> Diagnosis:
-    return Diagnosis(culprits, None, "")
+def repeats_with(*culprits: Culprit | tuple[Culprit, ...]) -> list[Diagnosis]:
+    named = (each if isinstance(each, tuple) else (each,) for each in culprits)
+    return [Diagnosis(each, None, "") for each in named]
 
 
-def test_a_culprit_recurs_by_its_node_and_by_its_rank():
-    first, moved, alone = made("c01", 1), made("c02", 1), made("c09", 2)
-    node = made("c01", 1, 3, kind="node", name="node c01")
-    repeats = [repeat_with(alone, first), repeat_with(moved), repeat_with(node), repeat_with()]
-    assert recurrence(first, repeats) == (2, 2)
-    assert recurrence(moved, repeats) == (1, 2)
-    assert recurrence(node, repeats) == (2, 0)
-    links = [made("", kind="link", name=f"the link of node c0{node}") for node in (1, 2)]
-    assert recurrence(links[0], [repeat_with(each) for each in links]) == (1, 0)
-    assert (first.part, first.share, links[0].part) == ("c01", 0.25, "the link of node c01")
+def test_a_culprit_recurs_by_its_node_or_by_its_rank_where_that_is_slow_in_more_repeats():
+    first, moved, alone = made("c01", 1, cost_s=0.4), made("c02", 1, cost_s=0.3), made("c09", 2)
+    node = made("c01", 1, 3, name="node c01", cost_s=0.2)
+    by_node = recurring(repeats_with((alone, first), node, ()), 0.0)
+    assert [(each.culprits, each.nodes) for each in by_node] == [((first, node), 0), ((alone,), 0)]
+    by_rank = recurring(repeats_with((moved, alone), first, first, moved), 0.0)
+    assert [(len(each.culprits), each.nodes) for each in by_rank] == [(4, 2), (1, 0)]
+    assert by_rank[0].excess_s.value == pytest.approx(0.35)
+    assert by_rank[0].share.value == pytest.approx(0.35 / 0.2)
+    links = [made("", name=f"the link of node c0{node}") for node in (1, 2)]
+    assert [each.culprits for each in recurring(repeats_with(*links))] == [(link,) for link in links]
+    assert (first.part, alone.share, links[0].part) == ("c01", 0.25, "the link of node c01")
 
 
-def test_a_rank_moves_if_it_is_slow_on_more_nodes_than_its_own():
-    first, moved, nowhere = made("c01", 1), made("c02", 1), made("", 1)
-    node = made("c01", 1, 3, kind="node", name="node c01")
-    other = made("c09", 2)
-    assert nodes_of_moving_rank(first, [repeat_with(each, other) for each in (moved, first)]) == [
-        "c01",
-        "c02",
+def test_of_two_ranks_of_a_node_each_is_a_culprit_of_its_own():
+    one, two = made("c01", 1, cost_s=0.2), made("c01", 2)
+    assert [each.culprits for each in recurring(repeats_with((one, two), (one, two)))] == [
+        (one, one),
+        (two, two),
     ]
-    assert nodes_of_moving_rank(first, [repeat_with(each) for each in (first, moved, node)]) == []
-    assert nodes_of_moving_rank(first, [repeat_with(each) for each in (first, nowhere)]) == []
 
 
 def test_culprits_of_half_of_the_repeats_are_listed_by_their_cost():
     often, costly, once = made("c01", 1), made("c01", 1, cost_s=0.1), made("c02", 2, cost_s=0.3)
-    four = [repeat_with(often), repeat_with(once), repeat_with(), repeat_with(costly)]
-    assert repeated_culprits(four) == [costly, often]
-    assert repeated_culprits(four[:3]) == []
+    four = repeats_with(often, once, (), costly)
+    assert [each.culprits for each in recurring(four)] == [(costly, often)]
+    assert recurring(four[:3]) == []
 
 
 @pytest.mark.parametrize(("last", "first", "kind"), [(110, 71, "node"), (105, 76, "node"), (105, 77, "rank")])
@@ -293,9 +287,8 @@ def test_ranks_of_a_node_that_are_slow_at_about_the_same_time_are_the_node(last,
     added = delays(8, 200, slow=[2], slow_s=0.06, jitter_s=0.001, between=(61, last))
     added += delays(8, 200, slow=[3], slow_s=0.06, between=(first, 120))
     found = diagnosis(generate(added, ranks_per_node=2)).culprits
-    ranges = {(each.kind, each.first_step, each.last_step, each.steps) for each in found}
-    apart = {("rank", 61, last, last - 60), ("rank", first, 120, 121 - first)}
-    assert ranges == ({("node", 61, 120, 60)} if kind == "node" else apart)
+    ranges = {(each.name.split()[0], each.first_step, each.last_step) for each in found}
+    assert ranges == ({("node", 61, 120)} if kind == "node" else {("rank", 61, last), ("rank", first, 120)})
 
 
 def test_the_range_of_a_culprit_ends_with_the_last_step_of_its_last_record():
@@ -304,9 +297,9 @@ def test_the_range_of_a_culprit_ends_with_the_last_step_of_its_last_record():
     rows[seconds] *= 5
     rows["steps"], rows["step"] = 5, 5 * rows["step"] - 4
     culprit = only(rows)
-    assert (culprit.first_step, culprit.last_step, culprit.steps) == (1, 300, 300)
+    assert (culprit.first_step, culprit.last_step) == (1, 300)
     link = only(rows.assign(compute_s=rows["compute_s"].median()), ring(4, of_node(2, 4, 0.01)))
-    assert (link.kind, link.first_step, link.last_step, link.steps) == ("link", 1, 300, 300)
+    assert (link.ranks, link.first_step, link.last_step) == ((), 1, 300)
 
 
 def test_without_phases_the_whole_step_is_longer():
@@ -319,7 +312,7 @@ def test_the_cost_of_an_episode_is_saved_if_its_rank_is_as_fast_as_the_median_of
     rows = generate(delays(4, 200, slow=[1], slow_s=0.06, jitter_s=0.02, between=(101, 140), seed=1))
     found = seconds_of(rows)
     assert found is not None
-    (culprit,) = diagnose(found, None).culprits
+    (culprit,) = diagnose(found).culprits
     mended = found.own_s.copy()
     part = slice(culprit.first_step - 1, culprit.last_step)
     usual = np.median(np.delete(mended, 1, axis=0), axis=0)
@@ -341,7 +334,7 @@ def test_a_diagnosis_has_the_state_of_the_search_for_links():
     assert diagnosis(rows.assign(comm_wait_s=np.nan)).links == ""
     seconds = seconds_of(generate(np.zeros((4, 60)), transfer_s=10 * TRANSFER_S))
     assert seconds is not None
-    found = diagnose(seconds, 0.0, ring(4, of_node(2, 4, 0.1)), "the nodes share a machine")
+    found = diagnose(seconds, ring(4, of_node(2, 4, 0.1)), "the nodes share a machine")
     assert (found.culprits, found.links) == ((), "the nodes share a machine")
 
 
@@ -356,14 +349,13 @@ def test_the_usual_rate_is_one_that_was_measured_and_half_of_it_is_not_slow():
     """In a ring of three, one slow link slows 4 of 6 directions."""
     nodes = ("c00", "c01", "c02")
     pairs = [(a, b) for a in nodes for b in nodes if a != b]
-    for factor, names in ((0.45, ["the link of node c01"]), (0.5, [])):
-        rates = [LinkRate(a, b, factor * USUAL if "c01" in (a, b) else USUAL) for a, b in pairs]
-        assert [link.name for link in find_slow_links(rates)] == names
+    for factor, name in ((0.45, "the link of node c01"), (0.5, None)):
+        rates = {pair: factor * USUAL if "c01" in pair else USUAL for pair in pairs}
+        link = find_slow_link(rates)
+        assert (link and link.name) == name
 
 
-def test_slow_links_are_the_fewest_nodes_and_the_slowest_comes_first():
-    found = find_slow_links(ring(4, {(1, 0): 0.4, (1, 2): 0.4, (2, 1): 0.1}))
-    assert [link.name for link in found] == [
-        "the link from node c02 to node c01",
-        "sending on the link of node c01",
-    ]
+def test_of_several_slow_links_the_slowest_is_named():
+    link = find_slow_link(ring(8, of_node(1, 8, 0.4) | {(5, 6): 0.1}))
+    assert link is not None
+    assert link.name == "the link from node c05 to node c06"

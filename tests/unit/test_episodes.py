@@ -20,27 +20,26 @@ def own(steps: int, *slow: tuple[int, int, int, float]) -> np.ndarray:
 @pytest.mark.parametrize(("first", "last"), [(0, 29), (80, 119), (170, 199)])
 def test_the_steps_of_an_episode(first, last):
     own_s = own(200, (6, first, last, 0.5))
-    (found,) = find_episodes(own_s)
-    assert (found.rank, found.first, found.last) == (6, first, last)
+    assert find_episodes(own_s) == {6: slice(first, last + 1)}
 
 
 def test_an_episode_ends_half_way_between_the_two_levels():
-    (found,) = find_episodes(own(200, (1, 80, 119, 0.5), (1, 79, 79, 0.2), (1, 120, 120, 0.3)))
-    assert (found.first, found.last) == (80, 120)
+    own_s = own(200, (1, 80, 119, 0.5), (1, 79, 79, 0.2), (1, 120, 120, 0.3))
+    assert find_episodes(own_s) == {1: slice(80, 121)}
 
 
 @pytest.mark.parametrize(
     ("last_s", "expected"),
     [
-        ([11.0] * 2, []),  # 38 steps are below half of the mean, and two are no episode
-        ([4.6] * 5, [(115, 119)]),
+        ([11.0] * 2, {}),  # 38 steps are below half of the mean, and two are no episode
+        ([4.6] * 5, {1: slice(115, 120)}),
     ],
 )
 def test_a_few_much_slower_steps_end_an_episode(last_s, expected):
     first_slow = 120 - len(last_s)
     own_s = own(200, (1, 80, first_slow - 1, 0.5))
     own_s[1, first_slow:120] += last_s
-    assert [(each.first, each.last) for each in find_episodes(own_s)] == expected
+    assert find_episodes(own_s) == expected
 
 
 @pytest.mark.parametrize(("steps", "count"), [(19, 0), (24, 1)])
@@ -53,22 +52,18 @@ def test_an_episode_is_three_percent_above_the_median(more_s, count):
     assert len(find_episodes(own(200, (1, 90, 129, more_s)))) == count
 
 
-def test_steps_of_a_long_run_are_averaged_in_groups():
-    """Of 1000 steps, five are one group."""
-    (found,) = find_episodes(own(1000, (3, 400, 599, 0.2)))
-    assert (found.rank, found.first, found.last) == (3, 400, 599)
+def test_the_steps_of_an_episode_of_a_long_run():
+    assert find_episodes(own(1000, (3, 400, 599, 0.2))) == {3: slice(400, 600)}
 
 
 @pytest.mark.parametrize("ends", [(80, 150), (60, 150)])
 def test_two_ranks_that_are_slow_for_different_times_are_two_episodes(ends):
-    """The long segment of one rank, in random order, is no measure of chance for the shorter one."""
     own_s = 0.1 + delays(8, 200, jitter_s=0.0005)
     for rank, end in zip((2, 3), ends, strict=True):
         own_s[rank, 50:end] += 0.02
-    found = {each.rank: (each.first, each.last) for each in find_episodes(own_s)}
-    assert found == {rank: (50, end - 1) for rank, end in zip((2, 3), ends, strict=True)}
+    assert find_episodes(own_s) == {rank: slice(50, end) for rank, end in zip((2, 3), ends, strict=True)}
 
 
 @pytest.mark.filterwarnings("error")
 def test_a_fast_rank_that_is_less_fast_for_a_while_has_no_episode():
-    assert find_episodes(own(200, (6, 0, 199, -0.5), (6, 50, 99, 0.3))) == []
+    assert find_episodes(own(200, (6, 0, 199, -0.5), (6, 50, 99, 0.3))) == {}

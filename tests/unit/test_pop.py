@@ -20,7 +20,7 @@ from analysis.results.pop import (
     over_repeats,
     useful_time,
 )
-from analysis.results.waiting import straggler_loss
+from analysis.results.rank_steps import straggler_loss
 from analysis.stats.estimates import Estimate
 from tests.support.step_series import ar1
 from tests.support.straggler_records import steps_of

@@ -29,13 +29,13 @@ def rows_of(ranks: int = 2, steps: int = 4) -> pd.DataFrame:
 def test_matrices_have_a_row_for_each_rank_and_a_column_for_each_step():
     rows = rows_of(3)
     found = read(rows.sample(frac=1, random_state=0))
-    assert (found.rank_ids, found.steps.tolist(), found.ranks) == ((0, 1, 2), [1, 2, 3, 4], 3)
-    assert found.step_s == pytest.approx(rows["step_s"].to_numpy().reshape(3, 4))
-    assert found.wait_s == pytest.approx(rows["comm_wait_s"].to_numpy().reshape(3, 4))
-    assert found.transfer_s == pytest.approx(rows["comm_transfer_s"].to_numpy().reshape(3, 4))
+    assert (found.ranks, found.first.tolist()) == ((0, 1, 2), [1, 2, 3, 4])
+    assert found.seconds["step_s"] == pytest.approx(rows["step_s"].to_numpy().reshape(3, 4))
+    assert found.seconds["comm_wait_s"] == pytest.approx(rows["comm_wait_s"].to_numpy().reshape(3, 4))
+    assert found.seconds["comm_transfer_s"] == pytest.approx(rows["comm_transfer_s"].to_numpy().reshape(3, 4))
     assert list(found.phases_s) == PHASES
     assert found.own_s == pytest.approx(sum(found.phases_s.values()))
-    assert found.host_steps.tolist() == [[f"c{rank:02d}"] * 4 for rank in range(3)]
+    assert found.hosts.tolist() == [[f"c{rank:02d}"] * 4 for rank in range(3)]
 
 
 def test_without_a_common_step_or_a_second_rank_there_is_nothing_to_compare():
@@ -44,24 +44,26 @@ def test_without_a_common_step_or_a_second_rank_there_is_nothing_to_compare():
     assert seconds_of(apart) is None
     assert seconds_of(rows[rows["rank"] == 1]) is None
     assert seconds_of(rows.assign(measured=False)) is None
-    assert read(rows[(rows["step"] == 3) | (rows["rank"] == 0)]).steps.tolist() == [3]
+    assert read(rows[(rows["step"] == 3) | (rows["rank"] == 0)]).first.tolist() == [3]
 
 
 def test_own_seconds_without_phases_are_the_step_without_communication():
     rows = rows_of()
     found = read(rows.drop(columns=PHASES))
     assert found.phases_s == {}
-    assert found.own_s == pytest.approx(found.step_s - found.wait_s - found.transfer_s)
+    assert found.own_s == pytest.approx(
+        found.seconds["step_s"] - found.seconds["comm_wait_s"] - found.seconds["comm_transfer_s"]
+    )
     assert found.separates_waiting
     for name in ("comm_wait_s", "comm_transfer_s"):
         partly = read(rows.drop(columns=[*PHASES, name]))
-        other = partly.transfer_s if name == "comm_wait_s" else partly.wait_s
-        assert partly.own_s == pytest.approx(partly.step_s - other)
+        other = partly.seconds["comm_transfer_s"] if name == "comm_wait_s" else partly.seconds["comm_wait_s"]
+        assert partly.own_s == pytest.approx(partly.seconds["step_s"] - other)
         assert partly.separates_waiting
     unknown = read(rows.drop(columns=[*PHASES, *COMMUNICATION]))
-    assert np.isnan(unknown.wait_s).all()
-    assert unknown.wait_s.shape == (2, 4)
-    assert unknown.own_s == pytest.approx(unknown.step_s)
+    assert np.isnan(unknown.seconds["comm_wait_s"]).all()
+    assert unknown.seconds["comm_wait_s"].shape == (2, 4)
+    assert unknown.own_s == pytest.approx(unknown.seconds["step_s"])
     assert not unknown.separates_waiting
 
 
@@ -93,23 +95,24 @@ def test_a_rank_is_on_the_node_of_nine_tenths_of_its_steps(moved, hosts):
     rows = rows_of(steps=10)
     rows.loc[(rows["rank"] == 1) & (rows["step"] <= moved), "host"] = "d01"
     found = read(rows)
-    assert found.hosts == hosts
+    assert tuple(found.hosts_in()) == hosts
     assert found.nodes == {host: [rank] for rank, host in enumerate(hosts) if host}
-    assert found.hosts_between(0, moved - 1) == ("c00", "d01")
-    assert found.nodes_between(moved, 9) == {"c00": [0], "c01": [1]}
+    assert found.hosts_in(slice(0, moved)) == ["c00", "d01"]
+    assert found.hosts_in(slice(moved, 10)) == ["c00", "c01"]
 
 
 def test_ranks_of_one_node_are_its_rows_and_without_hosts_there_are_no_nodes():
     rows = generate(np.zeros((4, 3)), ranks_per_node=2)
     assert read(rows).nodes == {"c00": [0, 1], "c01": [2, 3]}
     unknown = read(rows.drop(columns="host"))
-    assert (unknown.hosts, unknown.nodes) == (("",) * 4, {})
+    assert (unknown.hosts_in(), unknown.nodes) == ([""] * 4, {})
 
 
 def test_compute_or_communication_separates_the_own_work_from_waiting():
     found = read(rows_of())
-    assert replace(found, own_s=found.step_s).separates_waiting
-    assert not replace(found, own_s=found.step_s, phases_s={}).separates_waiting
+    step_s = found.seconds["step_s"]
+    assert replace(found, own_s=step_s).separates_waiting
+    assert not replace(found, own_s=step_s, seconds={"step_s": step_s}).separates_waiting
 
 
 def test_steps_that_a_rank_did_not_record_are_left_out():
@@ -117,7 +120,7 @@ def test_steps_that_a_rank_did_not_record_are_left_out():
     rows = rows[~((rows["rank"] == 1) & (rows["step"] > 15))]
     rows.loc[rows["step"] <= 2, "measured"] = False
     found = read(rows)
-    assert found.steps.tolist() == list(range(3, 16))
+    assert found.first.tolist() == list(range(3, 16))
     assert found.nodes == {"c00": [0], "c01": [1], "c02": [2]}
     assert seconds_of(rows[rows["rank"] == 0]) is None
 

@@ -178,7 +178,7 @@ def culprit_of(nodes: int, ranks: int) -> Culprit:
     added = 0.13 * (own_seconds(2, nodes, ranks, 0.1) - 1)
     seconds = seconds_of(generate(np.maximum(added, -0.9 * BASE_S), ranks_per_node=ranks))
     assert seconds is not None
-    (culprit,) = diagnose(seconds, None).culprits
+    (culprit,) = diagnose(seconds).culprits
     assert culprit.excess_s.value == pytest.approx(0.013, rel=0.25)
     assert culprit.ranks == tuple(range(nodes * ranks // 2, nodes * ranks))
     return culprit
@@ -191,4 +191,4 @@ def test_one_of_two_nodes_is_named():
 def test_half_of_four_nodes_is_named_against_the_other_half():
     culprit = culprit_of(4, 4)
     assert culprit.part == "c02, c03"
-    assert (culprit.kind, culprit.other_nodes) == ("nodes", "c00, c01")
+    assert (culprit.host, culprit.other_nodes) == ("", "c00, c01")

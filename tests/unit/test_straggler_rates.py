@@ -105,7 +105,7 @@ def test_a_slow_rank_and_an_episode_are_found_in_correlated_jitter():
     throughout[3] += 0.03
     for_a_while[3, 60:120] += 0.05
     assert slow_ranks(throughout) == [3]
-    assert [episode.rank for episode in find_episodes(for_a_while)] == [3]
+    assert [*find_episodes(for_a_while)] == [3]
 
 
 def test_an_interval_of_correlated_steps_covers():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +9,8 @@ import pytest
 from hypothesis import given
 
 from analysis.read.attempts import read_attempts
-from analysis.results.lateness import lateness
-from analysis.results.links import LinkRate, link_rates
-from analysis.results.rank_steps import RankSteps
-from analysis.results.waiting import equal_blame, noise_floor_s, run_waiting, straggler_loss
+from analysis.results.links import link_rates
+from analysis.results.rank_steps import RankSteps, equal_blame, noise_floor_s, straggler_loss
 from disttrain.records.json_files import write_json
 from disttrain.records.links import LinkRates, NodePairRate
 from disttrain.records.run_directory import RunDir
@@ -28,9 +25,8 @@ def read(rows) -> RankSteps:
 
 def corrected_s(seconds: RankSteps) -> float:
     """Mean waiting without its floor."""
-    floor_s = run_waiting(seconds).floor_s
-    assert floor_s is not None
-    return float(seconds.wait_s.mean()) - floor_s
+    assert seconds.floor_s is not None
+    return float(seconds.seconds["comm_wait_s"].mean()) - seconds.floor_s
 
 
 def biased_persistent_s(own_s) -> float:
@@ -42,7 +38,7 @@ def test_the_parts_of_the_loss_sum_to_the_loss_and_are_not_negative(own_s):
     loss = straggler_loss(own_s)
     lost_s = (own_s.max(axis=0) - own_s.mean(axis=0)).mean()
     assert loss.total_s == pytest.approx(lost_s, abs=1e-9)
-    assert min(loss) >= -1e-9
+    assert -1e-9 <= loss.persistent_s <= loss.total_s
 
 
 @given(MATRICES)
@@ -72,18 +68,18 @@ def test_a_rank_that_is_always_slow_is_persistent_loss():
     own_s = 1 + delays(8, 50, slow=[3], slow_s=0.2, jitter_s=0.01)
     loss = straggler_loss(own_s)
     assert loss.persistent_s == pytest.approx(0.2 * 7 / 8, rel=0.05)
-    assert loss.transient_s < 0.02
+    assert loss.total_s - loss.persistent_s < 0.02
 
 
 def test_of_one_step_the_loss_is_persistent():
-    assert straggler_loss(np.array([[1.0], [3.0]])) == (1.0, 0.0)
+    assert straggler_loss(np.array([[1.0], [3.0]])) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize("ranks", [2, 8, 64, 512])
 def test_waiting_from_noise_alone_is_the_floor_at_any_number_of_ranks(ranks):
     """Nobody waits: recorded waiting grows with the ranks, and the floor takes it away."""
     found = read(generate(np.zeros((ranks, 100)), noise_s=0.001))
-    recorded_s = found.wait_s.mean()
+    recorded_s = found.seconds["comm_wait_s"].mean()
     expected = {2: 0.564, 8: 1.424, 64: 2.377, 512: 3.04}[ranks]  # E[max] of so many standard normal values
     assert recorded_s == pytest.approx(0.001 * expected, rel=0.1)
     assert abs(corrected_s(found)) < 0.00008
@@ -102,13 +98,12 @@ def test_the_floor_of_skewed_noise_is_that_of_its_smallest_values():
     exposed_s = 0.1 + 0.001 * np.random.default_rng(5).exponential(size=(64, 400))
     own_s = np.ones_like(exposed_s)
     assert noise_floor_s(own_s, exposed_s) == pytest.approx(0.001 * (1 - 1 / 64), rel=0.2)
-    assert noise_floor_s(own_s[:1], exposed_s[:1]) == 0.0
 
 
 def test_the_floor_is_unknown_where_some_communication_was_not_measured():
     rows = generate(delays(4, 60, jitter_s=0.004))
     rows.loc[3, "comm_wait_s"] = np.nan
-    assert run_waiting(read(rows)).floor_s is None
+    assert read(rows).floor_s is None
 
 
 @pytest.mark.parametrize("ranks", [2, 8, 16, 64])
@@ -152,26 +147,6 @@ def test_symmetric_heavy_tails_give_no_systematic_error(ranks):
     assert abs(np.mean(errors)) < 0.1
 
 
-def test_the_lateness_of_many_ranks_and_steps_keeps_one_slow_rank_visible():
-    found = read(generate(delays(200, 300, slow=[77], slow_s=0.05)))
-    made = lateness(found, rows=50, columns=60)
-    assert made.excess_s.shape == (50, 60)
-    (row,) = [index for index, (first, last) in enumerate(made.ranks) if first <= 77 <= last]
-    assert made.excess_s[row] == pytest.approx(np.full(60, 0.05), rel=0.01)
-    assert np.delete(made.excess_s, row, axis=0).max() < 0.001
-    assert made.steps == [(first, first + 4) for first in range(1, 300, 5)]
-    assert made.ranks == [(first, first + 3) for first in range(0, 200, 4)]
-
-
-def test_a_column_of_the_lateness_weights_records_by_their_steps():
-    found = read(generate(delays(2, 4, slow=[1], slow_s=0.04, between=(4, 4))))
-    weighted = replace(found, counts=np.array([1, 1, 1, 5]))
-    made = lateness(weighted, columns=2)
-    assert made.excess_s[1] == pytest.approx([0.0, 0.04 * 5 / 6], abs=1e-6)
-    assert made.steps == [(1, 2), (3, 8)]
-    assert (made.ranks, lateness(found).steps) == ([(0, 0), (1, 1)], [(step, step) for step in range(1, 5)])
-
-
 def test_link_rates_are_those_of_the_newest_attempt_that_measured_them(tmp_path: Path):
     run = RunDir(tmp_path / "run")
     rates = [
@@ -186,12 +161,9 @@ def test_link_rates_are_those_of_the_newest_attempt_that_measured_them(tmp_path:
     for number in (2, 3):
         write_json(run.attempt(number).record, {"nodes": ["x", "y"]})
     write_json(run.attempt(3).links, {"rates": 5})
-    assert link_rates(read_attempts(run, [])) == [
-        LinkRate("new0", "new1", 5.0),
-        LinkRate("new1", "new0", 7.0),
-    ]
+    assert link_rates(read_attempts(run, [])) == {("new0", "new1"): 5.0, ("new1", "new0"): 7.0}
     write_json(run.attempt(1).record, {"nodes": ["c00", "c01"]})
-    assert link_rates(read_attempts(run, [])) == [LinkRate("c00", "c01", 5.0), LinkRate("c01", "c00", 7.0)]
+    assert link_rates(read_attempts(run, [])) == {("c00", "c01"): 5.0, ("c01", "c00"): 7.0}
     write_json(run.attempt(1).record, {"nodes": ["c00", "c00"]})
-    assert [rate.source for rate in link_rates(read_attempts(run, []))] == ["new0", "new1"], "one machine"
-    assert link_rates(read_attempts(RunDir(tmp_path / "none"), [])) == []
+    assert [*link_rates(read_attempts(run, []))] == [("new1", "new0"), ("new0", "new1")], "one machine"
+    assert link_rates(read_attempts(RunDir(tmp_path / "none"), [])) == {}

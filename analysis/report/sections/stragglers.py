@@ -4,30 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
 from analysis.draw.heat_map import heat_map
 from analysis.draw.style import PHASE_NAMES, Axis
-from analysis.report.common import all_points, of_steps, point_name, size_columns, size_values
-from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
+from analysis.read.run import Run
+from analysis.report.common import all_points, kept, of_steps, point_name, point_table
+from analysis.report.section import Column, Figure, RunLink, Section, Table
 from analysis.report.sentences import say
-from analysis.results.culprits import (
-    Culprit,
-    Diagnosis,
-    in_each_repeat,
-    mean_excess_s,
-    mean_share,
-    nodes_of_moving_rank,
-    repeated_culprits,
-)
+from analysis.results.culprits import Diagnosis, recurring
 from analysis.results.curves import Curve, Point
-from analysis.results.lateness import Lateness, lateness
-from analysis.results.slow_ranks import last_shares
-from analysis.results.waiting import equal_blame
+from analysis.results.rank_steps import equal_blame
+from analysis.results.slow_ranks import last_shares, median_of_others
 from analysis.stats.batch_means import mean_interval
-from analysis.study import RunStragglers, Study
+from analysis.study import Study
 from analysis.units import listed, seconds
 
 ORDER = 100
@@ -36,28 +27,42 @@ _MOST_RANKS = 8
 """Rows of the table of ranks on the page."""
 _LEAST_SCALE = 0.03
 """Strongest colour of the heat map, at least: as a fraction of a rank's own seconds."""
+_MOST_CELLS = (64, 120)
+"""Rows and columns of the heat map, at most."""
 
-Examined = tuple[Curve, Point, str, RunStragglers]
+_PARTS = (
+    Column("name", "slow", get=lambda part: part.first.name),
+    Column("phase", "phase", get=lambda part: part.first.phase.removeprefix("comm_").removesuffix("_s")),
+    Column("excess_s", "excess", "s", "straggler-excess"),
+    Column("share", "cost, of the step", "share", "straggler-cost"),
+    Column("steps", "steps"),
+    Column("last_share", "last in", "share", "late-share"),
+)
+"""Of a `Recurrence`."""
 
 
 def build(study: Study) -> Section | None:
     """None where no run has step records of several ranks."""
-    examined = [
-        (curve, point, path, study.stragglers[path])
-        for curve, point in all_points(study)
-        for path in (run.path for run in point.runs)
-        if path in study.stragglers
-    ]
-    if not examined:
+    points, stragglers = all_points(study), study.stragglers
+    runs = {run.path: (curve, point, run) for curve, point in points for run in point.runs}
+    if not stragglers:
         return None
-    leading = _leading(examined)
-    culprits = _culprits(study, examined)
+    leading = max(  # of the runs with most ranks, the one with the largest cost
+        stragglers,
+        key=lambda path: (
+            len(study.rank_steps[path].ranks),
+            sum(culprit.cost_s for culprit in stragglers[path].culprits),
+        ),
+    )
+    curve, point, run = runs[leading]
+    parts = [(*at, part) for at in points for part in recurring(study.diagnoses(at[1]), 0.0)]
+    named = point_table(study, "stragglers", "Slow ranks, nodes and links.", _PARTS, parts) if parts else None
     return Section(
         "stragglers",
         "Stragglers",
-        answer(study, *leading[:2]),
-        tables=[*([culprits] if culprits.rows else []), _ranks(study, leading)],
-        figures=[_figure(leading, emulated=study.emulated)],
+        answer(study, curve, point),
+        tables=kept(named, _ranks(study, point, run)),
+        figures=[_figure(study, run)],
     )
 
 
@@ -67,11 +72,8 @@ def answer(study: Study, curve: Curve, point: Point) -> str:
     if point.world_size == 1:
         return ""
     repeats = study.diagnoses(point)
-    culprits = repeated_culprits(repeats)
-    first = culprits[0] if culprits else None
-    named = in_each_repeat(first, repeats) if first else []
+    parts = recurring(repeats)
     once = [repeat.culprits[0].name for repeat in repeats if repeat.culprits]
-    nodes = {culprit: nodes_of_moving_rank(culprit, repeats) for culprit in culprits}
     limits = [repeat.sensitivity for repeat in repeats if repeat.sensitivity]
     limit = max(limits, key=lambda limit: limit.share, default=None)
     unknown = "" if repeats else _why_not_examined(point)
@@ -83,37 +85,25 @@ def answer(study: Study, curve: Curve, point: Point) -> str:
         "slow",
         place=point_name(study, curve, point),
         unknown=unknown,
-        first=first,
-        excess_s=mean_excess_s(named) if named else None,
-        share=mean_share(named) if named else None,
-        phase=first and PHASE_NAMES.get(first.phase, "work"),
+        parts=parts,
+        phase=PHASE_NAMES.get(parts[0].first.phase, "work") if parts else "",
         repeats=len(repeats),
-        times=len(named) or len(once),
-        nodes=len(nodes[first]) if first else 0,
-        further=max(0, len({each.ranks if nodes[each] else each.part for each in culprits}) - 1),
-        once=list(dict.fromkeys(once)),
+        once=once,
         limit=limit,
         links=_links(repeats),
-        elsewhere=_elsewhere(study, point),
+        elsewhere=[
+            f"{there[0].first.name} at {point_name(study, *other)}"
+            for other in all_points(study)
+            if other[1] is not point and (there := recurring(study.diagnoses(other[1])))
+        ],
     )
 
 
 def _links(repeats: Sequence[Diagnosis]) -> str:
     """`Diagnosis.links` of repeats: reasons not to judge first, `judged` if all are."""
     states = {repeat.links for repeat in repeats}
-    reasons = sorted(states - {"", "judged", "not measured"})
-    if reasons or "not measured" in states:
-        return listed(reasons) or "not measured"
-    return "judged" if states == {"judged"} else ""
-
-
-def _elsewhere(study: Study, point: Point) -> list[str]:
-    """Ranks, nodes and links that are named at other points."""
-    return [
-        f"{culprits[0].name} at {point_name(study, curve, other)}"
-        for curve, other in all_points(study)
-        if other is not point and (culprits := repeated_culprits(study.diagnoses(other)))
-    ]
+    reasons = listed(sorted(states - {"", "judged", "not measured"}))
+    return reasons or next((state for state in ("not measured", "", "judged") if state in states), "")
 
 
 def _why_not_examined(point: Point) -> str:
@@ -123,142 +113,69 @@ def _why_not_examined(point: Point) -> str:
     return lacking[0] if lacking else "the ranks have no measured step in common"
 
 
-def _leading(examined: list[Examined]) -> Examined:
-    """Of the runs with most ranks, the one with the largest cost."""
-    return max(
-        examined,
-        key=lambda each: (each[3].seconds.ranks, sum(one.cost_s for one in each[3].diagnosis.culprits)),
-    )
-
-
-def _culprits(study: Study, examined: list[Examined]) -> Table:
-    """Each part of each point once, its numbers means over the repeats that name it."""
-    rows: list[list[Value]] = []
-    links = []
-    for curve, point in all_points(study):
-        runs = [(path, run.diagnosis) for _, at, path, run in examined if at is point]
-        for named in _by_part([diagnosis for _, diagnosis in runs]):
-            first = named[0]
-            last = [each.last_share for each in named if each.last_share is not None]
-            rows.append(
-                [
-                    *size_values(study, curve, point),
-                    first.name,
-                    first.phase.removeprefix("comm_").removesuffix("_s"),
-                    of_steps(point, mean_excess_s(named)),
-                    mean_share(named),
-                    f"{min(each.first_step for each in named)} to {max(each.last_step for each in named)}",
-                    float(np.mean(last)) if last else None,
-                ]
-            )
-            links.append(
-                [
-                    RunLink(Path(path).name, path)
-                    for path, diagnosis in runs
-                    if any(each in named for each in diagnosis.culprits)
-                ]
-            )
-    columns = [
-        *size_columns(study),
-        Column("name", "slow"),
-        Column("phase", "phase"),
-        Column("excess_s", "excess", "s", "straggler-excess"),
-        Column("share", "cost, of the step", "share", "straggler-cost"),
-        Column("steps", "steps"),
-        Column("last_share", "last in", "share", "late-share"),
-    ]
-    return Table("stragglers", "Slow ranks, nodes and links.", columns, rows, links)
-
-
-def _by_part(repeats: Sequence[Diagnosis]) -> list[list[Culprit]]:
-    """All culprits, those of one part or moving rank together, the costliest first."""
-    every = sorted((each for repeat in repeats for each in repeat.culprits), key=lambda each: -each.cost_s)
-    groups: list[list[Culprit]] = []
-    known: set[int] = set()
-    for culprit in every:
-        if id(culprit) not in known:
-            same = [each for each in in_each_repeat(culprit, repeats) if id(each) not in known]
-            groups.append([culprit, *(each for each in same if each is not culprit)])
-            known |= {id(each) for each in groups[-1]}
-    return groups
-
-
-def _ranks(study: Study, leading: Examined) -> Table:
+def _ranks(study: Study, point: Point, run: Run) -> Table:
     """Own work and synchronisation by rank of one run, largest charges first."""
-    _, point, path, run = leading
-    own_s, hosts, floor_s = run.seconds.own_s, run.seconds.hosts, study.waiting[path].floor_s
+    of_run = study.rank_steps[run.path]
+    own_s, hosts, floor_s = of_run.own_s, np.array(of_run.hosts_in()), of_run.floor_s
     blame = equal_blame(own_s).mean(axis=1)
-    whole = float(blame.sum()) or 1.0
-    of_node = {host: float(blame[ranks].sum()) for host, ranks in run.seconds.nodes.items()}
-    last = last_shares(own_s)
-    rows: list[list[Value]] = [
-        [
-            run.seconds.rank_ids[rank],
-            hosts[rank],
-            of_steps(point, mean_interval(own_s[rank])),
-            None if floor_s is None else max(0.0, float(run.seconds.wait_s[rank].mean()) - floor_s),
-            float(last[rank]),
-            float(blame[rank]) / whole,
-            of_node[hosts[rank]] / whole if hosts[rank] else None,
-        ]
-        for rank in np.argsort(-blame, kind="stable").tolist()
-    ]
-    columns = [
-        Column("rank", "rank", "count"),
-        Column("host", "node"),
-        Column("own_s", "own work", "s"),
-        Column("wait_s", "waiting", "s", "exposed-communication"),
-        Column("last_share", "last in", "share", "late-share"),
-        Column("blame_share", "of all waiting", "share", "blame"),
-        Column("node_share", "its node's", "share", "blame"),
-    ]
-    link = RunLink(Path(path).name, path)
-    sources = [[link]] * len(rows)
-    return Table("ranks", f"Ranks of run {link.name}.", columns, rows, sources, most_rows=_MOST_RANKS)
+    blame /= blame.sum() or 1.0
+    wait_s = [None] * len(own_s)
+    if floor_s is not None:
+        wait_s = np.maximum(of_run.seconds["comm_wait_s"].mean(axis=1) - floor_s, 0.0).tolist()
+    columns = {
+        Column("rank", "rank", "count"): of_run.ranks,
+        Column("host", "node"): hosts.tolist(),
+        Column("own_s", "own work", "s"): [of_steps(point, mean_interval(row)) for row in own_s],
+        Column("wait_s", "waiting", "s", "exposed-communication"): wait_s,
+        Column("last_share", "last in", "share", "late-share"): last_shares(own_s).tolist(),
+        Column("blame_share", "of all waiting", "share", "blame"): blame.tolist(),
+        Column("node_share", "its node's", "share", "blame"): [
+            float(blame[hosts == host].sum()) if host else None for host in hosts
+        ],
+    }
+    rows = [[values[rank] for values in columns.values()] for rank in np.argsort(-blame, kind="stable")]
+    sources = [[RunLink(run.name, run.path)]] * len(rows)
+    caption = f"Ranks of run {run.name}."
+    return Table("ranks", caption, [*columns], rows, sources, most_rows=_MOST_RANKS)
 
 
-def _figure(leading: Examined, *, emulated: bool) -> Figure:
-    _, _, path, run = leading
-    made = lateness(run.seconds)
-    typical_s = float(np.median(run.seconds.own_s))
-    high_s = max(float(np.quantile(made.excess_s, 0.995)), _LEAST_SCALE * typical_s)
-    hosts = dict(zip(run.seconds.rank_ids, run.seconds.hosts, strict=True))
-    names = [str(first) if first == last else f"{first} to {last}" for first, last in made.ranks]
+def _figure(study: Study, run: Run) -> Figure:
+    """Own work above the median of the other ranks: a row of several ranks shows the slowest, so that one
+    slow rank of many stays visible; a column of several steps shows their mean."""
+    of_run = study.rank_steps[run.path]
+    excess_s, counts, hosts = of_run.own_s - median_of_others(of_run.own_s), of_run.counts, of_run.hosts_in()
+    rows, columns = (
+        [(part[0], part[-1]) for part in np.array_split(np.arange(size), min(size, most))]
+        for size, most in zip(excess_s.shape, _MOST_CELLS, strict=True)
+    )
+    row_starts, column_starts = ([first for first, _ in parts] for parts in (rows, columns))
+    sums_s = np.add.reduceat(excess_s * counts, column_starts, axis=1)
+    cells_s = np.maximum.reduceat(sums_s / np.add.reduceat(counts, column_starts), row_starts)
+    ranks = [(of_run.ranks[first], of_run.ranks[last]) for first, last in rows]
+    steps = [(int(of_run.first[first]), int(of_run.last[last])) for first, last in columns]
+    high_s = max(float(np.quantile(cells_s, 0.995)), _LEAST_SCALE * float(np.median(of_run.own_s)))
+    names = [str(first) if first == last else f"{first} to {last}" for first, last in ranks]
     titles = [
-        f"rank {name}{f' on {hosts[first]}' if hosts[first] else ''}: mean excess "
-        f"{seconds(float(row.mean()))}"
-        for name, (first, _), row in zip(names, made.ranks, made.excess_s, strict=True)
+        f"rank {name}" + (f" on {hosts[first]}" if hosts[first] else "")
+        for name, first in zip(names, row_starts, strict=True)
     ]
-    x = Axis("step", made.steps[0][0], made.steps[-1][1])
-    drawing = partial(
-        heat_map,
-        made.excess_s,
-        names,
-        x,
-        (high_s, seconds(high_s)),
-        titles=titles,
-        emulated=emulated,
-    )
+    x, strongest = Axis("step", steps[0][0], steps[-1][1]), (high_s, seconds(high_s))
     alt = (
-        f"Run {Path(path).name}: own work of each rank above the median of the others, by step; strongest "
-        f"colour: {seconds(high_s)} or more."
+        f"Run {run.name}: own work of each rank above the median of the others, by step; strongest colour: "
+        f"{strongest[1]} or more."
     )
-    return Figure("stragglers", "Lateness by rank and step", drawing, alt, data=lambda: _cells(path, made))
-
-
-def _cells(path: str, made: Lateness) -> Table:
-    """The cells of the heat map, row by row."""
-    columns = [
-        Column("run", "run"),
-        Column("first_rank", "first rank", "count"),
-        Column("last_rank", "last rank", "count"),
-        Column("first_step", "first step", "count"),
-        Column("last_step", "last step", "count"),
-        Column("excess_s", "excess", "s", "straggler-excess"),
+    names_of_cells = ("first_rank", "last_rank", "first_step", "last_step")
+    heads = [Column(head, head.replace("_", " "), "count") for head in names_of_cells]
+    heads.append(Column("excess_s", "excess", "s", "straggler-excess"))
+    cells = [
+        [*at, *when, cell_s]
+        for at, row_s in zip(ranks, cells_s.tolist(), strict=True)
+        for when, cell_s in zip(steps, row_s, strict=True)
     ]
-    rows: list[list[Value]] = [
-        [RunLink(Path(path).name, path), *ranks, *steps, float(excess)]
-        for ranks, row in zip(made.ranks, made.excess_s, strict=True)
-        for steps, excess in zip(made.steps, row, strict=True)
-    ]
-    return Table("lateness", "Lateness by rank and step.", columns, rows)
+    return Figure(
+        "stragglers",
+        "Lateness by rank and step",
+        partial(heat_map, cells_s, names, x, strongest, titles=titles, emulated=study.emulated),
+        alt,
+        data=lambda: Table("lateness", f"Lateness by rank and step of run {run.name}.", heads, cells),
+    )
