@@ -10,6 +10,7 @@ Parts that save a section most of its lines, in `analysis.report.common`:
   and rows without a value are left out, and a table without rows is None. Getters take the point;
   `metric("gpu.power_mean_w")` is the mean of a figure of `metrics.json` over its repeats. Where values need
   more than the point, give `items`: the curve, the point, and what the getters take, for each row.
+* `item_table(name, caption, columns, items)` (of this module): the same for items that are no points.
 * `stacked_figure(study, name, title, axis, columns)`: bars by size of the columns that have a colour.
 * `points_figure(study, name, title, curves, x, y, data)`: estimates over an axis; the curves are those of
   `labelled_points`, with tooltips, and the axes of `analysis.draw.style.size_axis` and of `estimate_axis`.
@@ -23,7 +24,7 @@ Parts that save a section most of its lines, in `analysis.report.common`:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
@@ -98,12 +99,14 @@ class Table:
     most_rows: int | None = None
     """Rows on the page, if fewer than of other tables."""
 
-    def __post_init__(self) -> None:
-        for row in self.rows:
-            if len(row) != len(self.columns):
-                raise ValueError(f"table {self.name}: {len(row)} values for {len(self.columns)} columns")
-        if self.sources and len(self.sources) != len(self.rows):
-            raise ValueError(f"table {self.name}: {len(self.sources)} sources, {len(self.rows)} rows")
+
+def item_table(
+    name: str, caption: str, columns: Sequence[Column], items: Iterable[Any], **fields: Any
+) -> Table:
+    """A row for each item, with the values of `Column.of`; `fields` are further ones of the table."""
+    return Table(
+        name, caption, columns, [[column.of(item) for column in columns] for item in items], **fields
+    )
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from analysis.report.section import Column, Table
 from analysis.report.tables import TableView, table_view
 from analysis.stats.estimates import Estimate
@@ -51,11 +49,6 @@ def test_a_table_drops_empty_columns_limits_its_rows_and_folds() -> None:
     assert (len(shown.rows), shown.left_out) == (100, 200)
     assert shown.folded
     assert not view([1, ONE, TWO]).folded
-
-
-def test_a_table_refuses_rows_of_another_length() -> None:
-    with pytest.raises(ValueError, match="table t: 1 values for 2 columns"):
-        Table("t", "", COLUMNS[:2], [["x"]])
 
 
 def test_durations_of_a_column_have_one_unit_but_for_those_below_a_thousandth() -> None:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 from pydantic import ValidationError
 
-from analysis.draw.points import Points, extent
-from analysis.draw.style import size_axis, value_axis
-from analysis.report.common import points_figure
-from analysis.report.section import Column, Figure, Section, Table, Value
+from analysis.draw.style import size_axis
+from analysis.report.common import estimate_axis, labelled_points, points_figure
+from analysis.report.section import Column, Figure, Section, Table, item_table
+from analysis.report.sentences import say
 from analysis.report.tables import table_view
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from analysis.units import binary_bytes, text
-from disttrain.records.comm_bench import CommBench, Timing
+from disttrain.records.comm_bench import CommBench, StepTiming, Timing
 from disttrain.records.json_files import CorruptFile, read_json
 
 ORDER = 6
@@ -26,11 +27,8 @@ def build(study: Study) -> Section | None:
     """None without the result of a benchmark."""
     results: dict[str, CommBench] = {}
     for run in study.runs:
-        if run.folder.comm_bench.exists():
-            try:
-                results[run.name] = CommBench.model_validate(read_json(run.folder.comm_bench))
-            except (CorruptFile, ValidationError):
-                continue
+        with suppress(FileNotFoundError, CorruptFile, ValidationError):
+            results[run.name] = CommBench.model_validate(read_json(run.folder.comm_bench))
     if not results:
         return None
     figures = [_figure(study, results)]
@@ -52,77 +50,53 @@ def printed(results: Mapping[str, CommBench]) -> list[tuple[str, list[str], list
 
 def _tables(results: Mapping[str, CommBench]) -> list[Table]:
     """The collectives and the steps of each run."""
-    parts = [
-        part for run, result in results.items() for part in (_collectives(run, result), _steps(run, result))
+    return [
+        replace(part, name=f"{part.name}_{at}")
+        for at, (run, result) in enumerate(results.items())
+        for part in (_collectives(run, result), _steps(run, result))
     ]
-    return [replace(part, name=f"{part.name}_{at // 2}") for at, part in enumerate(parts)]
-
-
-def _conditions(result: CommBench) -> str:
-    """Device, shape and software of a result."""
-    device = "CPU" if result.device == "cpu" else f"GPU {result.device}"
-    alone = ", all on one machine" if result.one_machine and result.nodes > 1 else ""
-    nccl = f", NCCL {result.nccl}" if result.backend == "nccl" else ""
-    return (
-        f"{device}, {result.nodes} nodes x {result.ranks_per_node} ranks{alone}, "
-        f"{result.cpu_count} processors, {result.backend}{nccl}, torch {result.torch}"
-    )
 
 
 def _collectives(run: str, result: CommBench) -> Table:
     columns = [
-        Column("collective", "collective"),
+        Column("collective", "collective", get=lambda each: each.kind.replace("_", "-")),
         Column("bytes", "size", "B", key=True),
-        Column("latency_s", "latency", "s"),
+        Column("latency_s", "latency", "s", get=lambda each: _estimate(each.time)),
         Column("bus_bytes_per_s", "bus bandwidth", "B/s", "bus-bandwidth"),
     ]
-    rows: list[list[Value]] = [
-        [each.kind.replace("_", "-"), each.bytes, _estimate(each.time), each.bus_bytes_per_s]
-        for each in result.collectives
-    ]
-    caption = f"{run}: collectives ({_conditions(result)}). The latency is that of the last rank to arrive."
-    return Table("comm_bench_collectives", caption, columns, rows)
+    caption = say("comm_collectives", run, result)
+    return item_table("comm_bench_collectives", caption, columns, result.collectives)
 
 
 def _steps(run: str, result: CommBench) -> Table:
+    def median(value: float | None, low: float | None, high: float | None) -> Estimate | None:
+        return None if value is None else Estimate(value, low, high, result.compute.repeats)
+
+    def rate(step: StepTiming) -> float | None:  # a time whose interval includes 0 is no divisor
+        known = step.exposed_s and step.exposed_low_s and step.exposed_low_s > 0
+        return result.gradient_bytes / step.exposed_s if step.exposed_s and known else None
+
     columns = [
-        Column("form", "form"),
+        Column("name", "form"),
         Column("options", "options"),
-        Column("step_s", "step", "s"),
-        Column("exposed_s", "exposed", "s"),
+        Column("step_s", "step", "s", get=lambda each: each.step and _estimate(each.step)),
+        Column(
+            "exposed_s",
+            "exposed",
+            "s",
+            get=lambda each: median(each.exposed_s, each.exposed_low_s, each.exposed_high_s),
+        ),
         Column("bytes", "sent", "B"),
-        Column("ratio", "speed-up", "ratio"),
-        Column("bytes_per_s", "gradients / exposed", "B/s"),
-        Column("exposed_ratio", "by exposed", "ratio"),
+        Column(
+            "ratio",
+            "speed-up",
+            "ratio",
+            get=lambda each: median(each.speed_up, each.speed_up_low, each.speed_up_high),
+        ),
+        Column("bytes_per_s", "gradients / exposed", "B/s", get=rate),
     ]
-    # a time whose interval includes 0 is no divisor
-    known = {each.name: each.exposed_s for each in result.steps if (each.exposed_low_s or 0.0) > 0}
-    rows: list[list[Value]] = []
-    for each in result.steps:
-        base_s, exposed_s, repeats = known.get("baseline"), known.get(each.name), result.compute.repeats
-        low_s, high_s = each.exposed_low_s, each.exposed_high_s
-        low, high = each.speed_up_low, each.speed_up_high
-        rows.append(
-            [
-                each.name,
-                each.options,
-                _estimate(each.step) if each.step else None,
-                None if each.exposed_s is None else Estimate(each.exposed_s, low_s, high_s, repeats),
-                each.bytes,
-                None if each.speed_up is None else Estimate(each.speed_up, low, high, repeats),
-                result.gradient_bytes / exposed_s if exposed_s else None,
-                base_s / exposed_s if base_s and exposed_s else None,
-            ]
-        )
-    caption = [
-        f"{run}: DDP step ({_conditions(result)}). {result.layers} layers {result.width} x {result.width}, "
-        f"{result.rows} samples a rank, gradients of {binary_bytes(result.gradient_bytes)}; without "
-        f"communication {text(result.compute.median_s, 's')} a step. Exposed: the step less that; sent: "
-        "handed to collectives by rank 0. Medians of rounds; a speed-up whose interval includes 1 shows no "
-        "difference.",
-        *(f"{each.name} not measured: {each.reason}." for each in result.steps if each.reason),
-    ]
-    return Table("comm_bench_steps", " ".join(caption), columns, rows)
+    caption = say("comm_steps", run, result)
+    return item_table("comm_bench_steps", caption, columns, result.steps)
 
 
 def _estimate(time: Timing) -> Estimate:
@@ -134,17 +108,17 @@ def _figure(study: Study, results: Mapping[str, CommBench]) -> Figure:
     shown = []
     for run, result in results.items():
         for kind in dict.fromkeys(each.kind for each in result.collectives):
-            timed = [each for each in result.collectives if each.kind == kind]
             rates = [
-                _estimate(each.time).inverse(each.bus_bytes_per_s * each.time.median_s) for each in timed
+                (
+                    binary_bytes(each.bytes),
+                    float(each.bytes),
+                    _estimate(each.time).inverse(each.bus_bytes_per_s * each.time.median_s),
+                )
+                for each in result.collectives
+                if each.kind == kind
             ]
-            label = f"{run} {kind.replace('_', '-')}"
-            titles = [
-                f"{label}, {binary_bytes(each.bytes)}: {text(each.bus_bytes_per_s, 'B/s')}" for each in timed
-            ]
-            shown.append(Points(label, [float(each.bytes) for each in timed], rates, titles))
-    rates = [rate for each in shown for rate in each.estimates]
+            shown.append(labelled_points(f"{run} {kind.replace('_', '-')}", "B/s", rates))
     x = replace(size_axis("message", [size for each in shown for size in each.xs]), form=binary_bytes)
-    y = value_axis("bus bandwidth", *extent(rates), log=True, form=partial(text, unit="B/s"))
+    y = estimate_axis("bus bandwidth", shown, log=True, form=partial(text, unit="B/s"))
     data = "comm_bench_collectives_0"
     return points_figure(study, "comm_bench", "Bus bandwidth by size of the message", shown, x, y, data)
