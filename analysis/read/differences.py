@@ -48,15 +48,15 @@ def differences(runs: Sequence[Run], base_runs: Sequence[Run]) -> list[Differenc
     the start, the run directory or the code hash. A run without `run.json` or `env.json` has no values of
     that file. Of a part that one side does not record at all, only properties that both sides have count.
     """
-    found: list[Difference] = []
+    found = []
     for part, read in _READERS.items():
-        values, others = [read(run) for run in runs], [read(run) for run in base_runs]
-        names = [{key for each in side for key in each} for side in (values, others)]
-        partly = part in unrecorded(runs) or part in unrecorded(base_runs)
-        for name in sorted(names[0] & names[1] if partly else names[0] | names[1]):
-            ours, theirs = _shown(values, name), _shown(others, name)
-            if ours != theirs:
-                found.append(Difference(part, name, ours, theirs))
+        sides = [[read(run) for run in side] for side in (runs, base_runs)]
+        names, others = ({name for values in side for name in values} for side in sides)
+        partly = any(part in unrecorded(side) for side in (runs, base_runs))
+        for name in sorted(names & others if partly else names | others):
+            value, base = (_shown(side, name) for side in sides)
+            if value != base:
+                found.append(Difference(part, name, value, base))
     return found
 
 
@@ -65,14 +65,14 @@ def unrecorded(runs: Sequence[Run]) -> list[Part]:
     return [
         part
         for part, read in _READERS.items()
-        if not any(read(run) and not (part == "config" and _is_ingested(run)) for run in runs)
+        if not any(read(run) and not (part == "config" and run.ingested) for run in runs)
     ]
 
 
 def run_config(run: Run) -> dict[str, Any]:
     """Values of a run by dotted key, without those that change neither results nor speed."""
     flat = flat_values(run.config)
-    return _of_table(run, {key: value for key, value in flat.items() if key not in _NOT_COMPARED})
+    return _known({key: value for key, value in flat.items() if key not in _NOT_COMPARED})
 
 
 def program_of(run: Run) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def _code(run: Run) -> dict[str, Any]:
 
 def _environment(run: Run) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    if run.record is not None and not _is_ingested(run):  # there, they are those of `submit.py ingest`
+    if run.record is not None and not run.ingested:  # there, they are those of `submit.py ingest`
         source = run.record.provenance
         found = {"Python": source.python, "host of the submission": source.host}
     if (metrics := run.metrics) is not None:
@@ -113,7 +113,7 @@ def _environment(run: Run) -> dict[str, Any]:
     variables = {name: value for name, value in run.environment.items() if name not in _OF_ONE_START}
     if isinstance(path := variables.get(_SEARCH_PATH), str):
         variables[_SEARCH_PATH] = _CODE_COPY.sub(".code", path)
-    return _of_table(run, _known(found)) | variables
+    return _known(found) | variables
 
 
 _READERS: Mapping[Part, Callable[[Run], dict[str, Any]]] = {
@@ -123,19 +123,8 @@ _READERS: Mapping[Part, Callable[[Run], dict[str, Any]]] = {
 }
 
 
-def _of_table(run: Run, values: dict[str, Any]) -> dict[str, Any]:
-    """The values; of an ingested run those that its table has."""
-    if not _is_ingested(run):
-        return values
-    return {name: value for name, value in values.items() if value != _UNKNOWN}
-
-
-def _is_ingested(run: Run) -> bool:
-    return run.record is not None and run.record.ingested is not None
-
-
 def _known(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
+    return {name: value for name, value in values.items() if value not in (None, _UNKNOWN)}
 
 
 def _shown(rows: Iterable[Mapping[str, Any]], name: str) -> str:
