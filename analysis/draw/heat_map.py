@@ -6,9 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.patches import PathPatch
-from matplotlib.path import Path
-from numpy.typing import NDArray
 
 from analysis.draw.style import COLOURS, Axis, LegendItem, mark, panel, styled, text_width
 from analysis.stats.estimates import Floats
@@ -46,19 +43,13 @@ def heat_map(
     with np.errstate(invalid="ignore"):  # NaN has no level
         levels = np.clip(np.floor(values / strongest[0] * _LEVELS), 0, _LEVELS - 1)
     edges = np.linspace(x.low, x.high, values.shape[1] + 1)
-    for level in range(_LEVELS):
-        cells = PathPatch(_cells(levels == level, edges), fill=False, color=COLOURS["heat"], capstyle="butt")
+    for level in range(_LEVELS):  # a line along each run of neighbouring cells of a row
+        changes = np.diff(np.pad(levels == level, ((0, 0), (1, 1))).astype(np.int8))
+        ranks, starts = np.nonzero(changes == 1)
+        _, ends = np.nonzero(changes == -1)
+        xs = np.stack([edges[starts], edges[ends], np.full(len(ranks), np.nan)], axis=1)
+        (cells,) = axes.plot(xs.ravel(), np.repeat(ranks, 3), color=COLOURS["heat"], solid_capstyle="butt")
         cells.set(alpha=(level + 0.5) / _LEVELS, linewidth=0.94 * thickness)
-        axes.add_patch(cells)
     for at, title in enumerate(titles):
         mark(axes.axhspan(at - 0.5, at + 0.5, color=COLOURS["bg"], alpha=0), title)
     return figure
-
-
-def _cells(chosen: NDArray[np.bool_], edges: Floats) -> Path:
-    """A line along each run of neighbouring chosen cells of a row."""
-    steps = np.diff(np.pad(chosen.astype(np.int8), ((0, 0), (1, 1))))
-    rows, starts = np.nonzero(steps == 1)
-    _, ends = np.nonzero(steps == -1)
-    vertices = np.stack([edges[starts], rows, edges[ends], rows], axis=1).reshape(-1, 2)
-    return Path(vertices, np.tile([Path.MOVETO, Path.LINETO], len(rows)))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.results.links import LinkRates, SlowLink, find_slow_link, node_name
+from analysis.results.links import LOADED, SHARED_MACHINE, LinkRates, SlowLink, find_slow_link, node_name
 from analysis.results.rank_steps import RankSteps, equal_blame
 from analysis.results.slow_ranks import (
     Sensitivity,
@@ -30,6 +30,11 @@ LEAST_COST = 0.01
 """Smallest cost that is named, as a fraction of the step."""
 LONG_TRANSFER = 0.1
 """Fraction of the step from which unexplained transfer is pointed out."""
+
+
+LINK_STATES = ("judged", "", "not measured", LOADED, SHARED_MACHINE)
+"""Of the search for slow links, the state that says most of several repeats last; `not measured` under long
+transfer, else empty."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +87,7 @@ class Diagnosis:
     """Excess that the search for slow ranks finds; None where the ranks cannot be compared, because their own
     work is not known without waiting."""
     links: str
-    """State of the search for slow links: `judged`, `not measured` under long transfer, the reason for which
-    measured rates were left out, or empty."""
+    """One of `LINK_STATES`."""
 
 
 def diagnose(seconds: RankSteps, rates: LinkRates | None = None, unjudged: str = "") -> Diagnosis:

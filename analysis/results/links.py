@@ -21,6 +21,9 @@ SLOW = 0.5
 _USUAL = 0.75
 """Quantile of the rates that is usual: in a ring of three nodes, one slow link slows 4 of 6 directions."""
 
+SHARED_MACHINE, LOADED = "the nodes share a machine", "other processes used the processors"
+"""Reasons not to judge rates of links: they are those of a loaded machine."""
+
 LinkRates = Mapping[tuple[str, str], float]
 """Bytes per second from one node to another."""
 
@@ -45,11 +48,10 @@ def link_rates(attempts: Sequence[RunAttempt]) -> LinkRates:
 
 
 def unjudged_links(run: Run) -> str:
-    """Reason not to judge measured rates of links: they are those of a loaded machine rather than of its
-    links. Empty without one."""
+    """Reason not to judge measured rates of links; empty without one."""
     if run.one_machine:
-        return "the nodes share a machine"
-    return "other processes used the processors" if (run.busy_share or 0.0) >= OTHER_LOAD else ""
+        return SHARED_MACHINE
+    return LOADED if (run.busy_share or 0.0) >= OTHER_LOAD else ""
 
 
 def node_name(host: str) -> str:

@@ -77,14 +77,6 @@ def t_quantile(freedom: ArrayLike, confidence: float = CONFIDENCE) -> Floats:
     return half
 
 
-class Bounds(NamedTuple):
-    """Point estimates and interval bounds, one per series; NaN without an interval."""
-
-    value: Floats
-    low: Floats
-    high: Floats
-
-
 def log_moments(values: ArrayLike) -> LogMoments:
     """Means of logarithms over the last axis (repeats), with the variances of these means."""
     logs = np.log(np.asarray(values, dtype=np.float64))
@@ -105,12 +97,13 @@ def difference(moments: LogMoments, base: LogMoments) -> LogMoments:
     return LogMoments(moments.centre - base.centre, total, freedom)
 
 
-def bounds(moments: LogMoments, confidence: float = CONFIDENCE) -> Bounds:
-    """The quantities with these logarithms, by Student's t."""
+def bounds(moments: LogMoments, confidence: float = CONFIDENCE) -> tuple[Floats, Floats, Floats]:
+    """The quantities with these logarithms, and by Student's t the lower and upper bounds of their intervals;
+    NaN without an interval."""
     centre, variance, freedom = moments
     # no spread: degrees of freedom are 0/0, the width is zero
     half = np.where(variance == 0, 0.0, t_quantile(freedom, confidence) * np.sqrt(variance))
-    return Bounds(np.exp(centre), np.exp(centre - half), np.exp(centre + half))
+    return np.exp(centre), np.exp(centre - half), np.exp(centre + half)
 
 
 def from_moments(moments: LogMoments, repeats: int, confidence: float = CONFIDENCE) -> Estimate:

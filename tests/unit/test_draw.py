@@ -139,9 +139,9 @@ def test_the_heat_map_has_the_strongest_colour_where_a_value_is_high_and_none_wi
     figure = heat_map(
         values, names, Axis("step", 0, 3), (1.0, "1 s"), titles=["rank 0", "rank 1"], emulated=False
     )
-    pale, *_, strong = (patch for patch in figure.axes[0].patches if not patch.get_fill())
+    pale, *_, strong = figure.axes[0].lines
     assert pale.get_alpha() < strong.get_alpha()  # type: ignore[operator]
-    ends = [np.asarray(patch.get_path().vertices).tolist() for patch in (pale, strong)]
+    ends = [line.get_xydata()[[0, 1, 3, 4]].tolist() for line in (pale, strong)]  # type: ignore[index]
     assert ends == [[[0, 0], [2, 0], [1, 1], [2, 1]], [[2, 0], [3, 0], [2, 1], [3, 1]]]
     drawn = svg.inline(figure, "stragglers", "", "")
     assert all(f"<title>rank {rank}</title>" in drawn for rank in names)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -13,13 +12,13 @@ from analysis.read.run import Run
 from analysis.report.common import all_points, kept, of_steps, point_name, point_table
 from analysis.report.section import Column, Figure, RunLink, Section, Table
 from analysis.report.sentences import say
-from analysis.results.culprits import Diagnosis, recurring
+from analysis.results.culprits import LINK_STATES, recurring
 from analysis.results.curves import Curve, Point
 from analysis.results.rank_steps import equal_blame
 from analysis.results.slow_ranks import last_shares, median_of_others
 from analysis.stats.batch_means import mean_interval
 from analysis.study import Study
-from analysis.units import listed, seconds
+from analysis.units import seconds
 
 ORDER = 100
 
@@ -90,20 +89,13 @@ def answer(study: Study, curve: Curve, point: Point) -> str:
         repeats=len(repeats),
         once=once,
         limit=limit,
-        links=_links(repeats),
+        links=max((repeat.links for repeat in repeats), key=LINK_STATES.index, default=""),
         elsewhere=[
             f"{there[0].first.name} at {point_name(study, *other)}"
             for other in all_points(study)
             if other[1] is not point and (there := recurring(study.diagnoses(other[1])))
         ],
     )
-
-
-def _links(repeats: Sequence[Diagnosis]) -> str:
-    """`Diagnosis.links` of repeats: reasons not to judge first, `judged` if all are."""
-    states = {repeat.links for repeat in repeats}
-    reasons = listed(sorted(states - {"", "judged", "not measured"}))
-    return reasons or next((state for state in ("not measured", "", "judged") if state in states), "")
 
 
 def _why_not_examined(point: Point) -> str:
