@@ -7,7 +7,7 @@ chance.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +18,8 @@ from analysis.stats.verdicts import Verdict, compare, verdicts
 
 STRATEGY = "parallel.strategy"
 PRECISION = "precision.dtype"
-_BASES = ("ddp", "dp", "single", "fp32", "tf32")
-"""Strategies and precisions that others are compared with, the first that the sweep has."""
+_BASES = {"ddp": 0, "dp": 1, "single": 2, "fp32": 3, "tf32": 4}
+"""Strategies and precisions that others are compared with: the lowest that the sweep has, else its first."""
 
 
 @dataclass(frozen=True)
@@ -41,22 +41,14 @@ class PointComparison:
         return self.curve.name(self.point)
 
 
-@dataclass(frozen=True)
-class RepeatPlan:
-    """Repeats a side that settle a difference in throughput in 80 % of comparisons."""
-
-    spread: float
-    """Standard deviation of the logarithm of a repeat, over all sizes with more than one."""
-    needed: Mapping[str, int | None]
-    """By difference in percent; null above 100 repeats."""
-
-
-def repeat_plan(curves: Sequence[Curve]) -> RepeatPlan | None:
-    """The plan for differences of 5 % and 2 %; None without a size with more than one repeat."""
+def repeat_plan(curves: Sequence[Curve]) -> dict[str, Any] | None:
+    """Repeats a side that settle differences of 5 % and 2 % in throughput in 80 % of comparisons, null above
+    100, by the standard deviation of the logarithm of a repeat; None without a size with more than one."""
     spread = spread_of([point.samples_per_s_by_run for curve in curves for point in curve.points])
     if spread is None:
         return None
-    return RepeatPlan(spread, {str(effect): repeats_needed(spread, effect / 100) for effect in (5, 2)})
+    needed = {str(effect): repeats_needed(spread, effect / 100) for effect in (5, 2)}
+    return {"spread": spread, "needed": needed}
 
 
 def against(curves: Sequence[Curve], others: Sequence[Curve]) -> list[PointComparison]:
@@ -76,16 +68,13 @@ def against(curves: Sequence[Curve], others: Sequence[Curve]) -> list[PointCompa
 
 def options(curves: Sequence[Curve], key: str) -> list[PointComparison]:
     """Curves of one sweep that differ in one option alone, against the curve of its base value."""
-    groups: dict[tuple[Any, ...], list[Curve]] = {}
-    for curve in curves:
-        if curve.axes.get(key) is not None:
-            rest = tuple(sorted((name, str(value)) for name, value in curve.axes.items() if name != key))
-            groups.setdefault((curve.sweep, curve.emulated, rest), []).append(curve)
+    rest = [(curve.sweep, curve.emulated, curve.axes | {key: None}) for curve in curves]
     pairs = []
-    for group in groups.values():
-        names = [curve.axes[key] for curve in group]
-        base = group[names.index(next((name for name in _BASES if name in names), names[0]))]
-        pairs += [(curve, base) for curve in group if curve is not base]
+    for curve, own in zip(curves, rest, strict=True):
+        alike = [each for each, other in zip(curves, rest, strict=True) if other == own]
+        base = min(alike, key=lambda each: _BASES.get(str(each.axes.get(key)), len(_BASES)))
+        if curve is not base:
+            pairs.append((curve, base))
     return _compared(pairs)
 
 

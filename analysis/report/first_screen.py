@@ -1,19 +1,20 @@
-"""The first screen: sentences that answer how it scales, where the time goes, who is slow, what would help
-most, and what does not follow.
+"""Headline and first screen: sentences that answer how it scales, where the time goes, who is slow, what
+would help most, and what does not follow.
 
 With another sweep (`report --against`), the verdict of that comparison is the first.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from analysis.report.common import sentence
-from analysis.report.headline import headline, without_curve
 from analysis.report.section import Section
 from analysis.report.sections import comparison, composition, configurations, stragglers
 from analysis.report.sentences import say
+from analysis.results.caveats import Caveat
 from analysis.results.claims import claim
 from analysis.results.curves import Curve
 from analysis.study import Study
@@ -32,6 +33,26 @@ class Answer(NamedTuple):
 
     question: str
     text: str
+
+
+def headline(study: Study, curve: Curve) -> str:
+    """What the runs of a curve settle, as one sentence without its full stop."""
+    return say("headline", claim(study, curve), f" ({curve.label})" if len(study.curves) > 1 else "")
+
+
+def caveat_text(study: Study, caveat: Caveat) -> str:
+    """Sentences of a caveat; without its reason, and maybe empty, where the headline of the page says it."""
+    said = bool(study.curves) and claim(study, study.leading_curve).caveat is caveat
+    return say("caveat", caveat.kind, caveat.numbers, said)
+
+
+def without_curve(study: Study) -> str:
+    """Headline of a report that no run counts in."""
+    benchmarks = sum(run.folder.comm_bench.exists() for run in study.runs)
+    scripts = sum(run.state == "done" and run.reported is not None for run in study.runs)
+    states = Counter(run.state for run in study.runs)
+    failed = {run.note.partition(":")[0] for run in study.runs if run.state == "failed"}
+    return say("no_curve", benchmarks, scripts, states, failed)
 
 
 def lead(study: Study) -> str:
@@ -60,12 +81,11 @@ def answers(study: Study, sections: Sequence[Section]) -> list[Answer]:
     if not study.curves:
         return []
     curve = study.leading_curve
-    said = {section.id: sentence([section.conclusion, *section.paragraphs]) for section in sections}
     conclusions = {section.id: section.conclusion for section in sections}
     found = {
         AGAINST: conclusions.get("comparison"),
         SCALES: _scales(study, curve),
-        TIME: said.get("waterfall") or composition.longest_phase(study, curve),
+        TIME: conclusions.get("waterfall") or composition.longest_phase(study, curve),
         SLOW: stragglers.answer(study, curve, curve.points[-1]),
         HELPS: conclusions.get("bottlenecks"),
         LIMITS: _limits(study),

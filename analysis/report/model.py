@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ import yaml
 from analysis.comparison import repeat_plan
 from analysis.read.run import Run
 from analysis.report import first_screen
-from analysis.report.headline import caveat_text, headline, without_curve
 from analysis.report.run_records import provenance, run_costs, run_figures, training_quality
 from analysis.report.section import RunLink, Section
 from analysis.stats.estimates import CONFIDENCE
@@ -37,6 +36,7 @@ def document(study: Study, sections: Sequence[Section], generated: str) -> dict[
     Caveats have no text where the headline says it. Cells of tables are raw values in the unit of their
     column; an estimate is an object with value, low, high, repeats and basis.
     """
+    lead = first_screen.lead(study)
     plan, properties = repeat_plan(study.curves), provenance(study.included or study.runs)
     return {
         "schema_version": SCHEMA_VERSION,
@@ -44,23 +44,23 @@ def document(study: Study, sections: Sequence[Section], generated: str) -> dict[
         "sweeps": study.sweeps,
         "generated": generated,
         "confidence": CONFIDENCE,
-        "headline": [headline(study, curve) for curve in study.curves] or [without_curve(study)],
+        "headline": [first_screen.headline(study, curve) for curve in study.curves] or [lead],
         "setting": first_screen.setting(study),
-        "lead": first_screen.lead(study),
+        "lead": lead,
         "answers": [answer._asdict() for answer in first_screen.answers(study, sections)],
         "emulated": study.emulated,
         "caveats": [
             {
                 "kind": caveat.kind,
                 "gravity": caveat.gravity.name.lower(),
-                "text": caveat_text(study, caveat),
+                "text": first_screen.caveat_text(study, caveat),
                 "runs": sorted(map(_name, caveat.runs)),
                 "forbids": sorted(caveat.forbids),
             }
             for caveat in study.caveats
         ],
         "curves": plain(study.curves),
-        "repeat_plan": plan and asdict(plan),
+        "repeat_plan": plan,
         "training_quality": [row._asdict() for curve in study.curves for row in training_quality(curve)],
         "figures": [
             {"file": f"{each.name}.png", "title": each.title, "alt": each.alt, "emulated": study.emulated}

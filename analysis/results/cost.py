@@ -15,11 +15,13 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from statistics import fmean
 from typing import Literal
 
+from analysis.read.price_list import PriceList
 from analysis.results.caveats import losses_apart
 from analysis.results.claims import WIDE
 from analysis.results.curves import Curve, Point
@@ -45,54 +47,51 @@ class SizeCost:
     """In the currency of the price list; None without a price."""
     spent: Estimate
     """Money where each size has a price, else device-hours."""
+    joules_per_sample: Estimate | None
+    grams_per_sample: Estimate | None
 
     @property
     def settled(self) -> bool:
         """Whether the size may be ranked: its time has an interval over repeats, unlike that of one repeat or
         of steps that are not stationary, whose bounds differ by less than a factor of 1.5."""
-        low, high = self.time_s.low, self.time_s.high
-        return low is not None and high is not None and high <= WIDE * low
+        return self.time_s.high is not None and self.time_s.high <= WIDE * self.least("time_s")
 
     def least(self, name: str) -> float:
+        """The least that a quantity may be."""
+        return getattr(self, name).low or 0.0
+
+    def rank(self, name: str) -> float:
         """A quantity that is settled, else the least that it may be."""
-        estimate = getattr(self, name)
-        return estimate.value if self.settled else estimate.low or 0.0
+        return getattr(self, name).value if self.settled else self.least(name)
 
     def meets(self, deadline_s: float) -> Meets:
         """Whether the training ends within the deadline; unknown where the deadline lies in the interval, and
         without an interval."""
-        low, high = self.time_s.low, self.time_s.high
-        if low is None or high is None:
-            return "cannot tell"
-        return "yes" if high <= deadline_s else "no" if low > deadline_s else "cannot tell"
-
-    def may_meet(self, deadline_s: float) -> bool:
-        """Whether it ends within the deadline; of a size that is not settled, whether it may."""
-        return self.meets(deadline_s) == "yes" or (not self.settled and self.meets(deadline_s) != "no")
+        if (self.time_s.high or math.inf) <= deadline_s:
+            return "yes"
+        return "no" if self.least("time_s") > deadline_s else "cannot tell"
 
     def may_beat(self, other: SizeCost) -> bool:
         """Whether it is faster or cheaper than a settled size by more than the margin, and neither slower nor
         dearer; of a size that is not settled, whether it may be."""
-        ratios = [self.least(name) / other.least(name) for name in ("time_s", "spent")]
-        return max(ratios) <= 1 + EQUIVALENCE_MARGIN and min(ratios) < 1 / (1 + EQUIVALENCE_MARGIN)
+        pairs = [(self.rank(name), other.rank(name)) for name in ("time_s", "spent")]
+        most = 1 + EQUIVALENCE_MARGIN
+        return all(own <= most * its for own, its in pairs) and any(most * own < its for own, its in pairs)
 
 
-def size_costs(
-    curves: Sequence[Curve], samples: float, price_of: Callable[[str | None], float | None]
-) -> list[SizeCost]:
-    """Cost of training on `samples` samples at each size of the curves, smallest first.
-
-    `price_of`: price of an hour of a device by its name; None without one.
-    """
-    prices = [price_of(curve.points[0].metrics[0].device) for curve in curves]
+def size_costs(curves: Sequence[Curve], samples: float, prices: PriceList) -> list[SizeCost]:
+    """Cost of training on `samples` samples at each size of the curves, smallest first."""
+    hourly = [prices.price_of(curve.points[0].metrics[0].device) for curve in curves]
     costs = []
-    for curve, price in zip(curves, prices, strict=True):
+    for curve, price in zip(curves, hourly, strict=True):
         for point in curve.points:
             time_s = point.samples_per_s.inverse(samples)
             hours = time_s.scaled(point.size / 3600)
             money = None if price is None else hours.scaled(price)
-            spent = hours if money is None or None in prices else money
-            costs.append(SizeCost(curve, point, time_s, hours, money, spent))
+            spent = hours if money is None or None in hourly else money
+            joules, grid = energy_per_sample(point.metrics), prices.grid_g_per_kwh
+            grams = joules.scaled(grid / J_PER_KWH) if joules and grid is not None else None
+            costs.append(SizeCost(curve, point, time_s, hours, money, spent, joules, grams))
     return costs
 
 
@@ -114,21 +113,19 @@ def is_optimal(cost: SizeCost, costs: Sequence[SizeCost]) -> bool | None:
     return False if any(better) else None if better else True
 
 
-def device_watts(metrics: Metrics | None) -> float | None:
+def device_watts(metrics: Metrics) -> float | None:
     """Power of one GPU over the measured steps of one run, by the energy counters where they exist, else the
     mean of the power samples; None where it was not measured."""
-    gpu = None if metrics is None else metrics.gpu
-    if gpu is None:
-        return None
-    if gpu.energy_j is not None and gpu.sampled_s > 0:
+    gpu = metrics.gpu
+    if gpu and gpu.energy_j is not None and gpu.sampled_s > 0:
         return gpu.energy_j / gpu.sampled_s / gpu.gpus
-    return gpu.power_mean_w
+    return gpu.power_mean_w if gpu else None
 
 
-def mean_watts(runs: Sequence[Metrics | None]) -> float | None:
+def mean_watts(runs: Sequence[Metrics]) -> float | None:
     """Mean power of one GPU over repeats; None if a repeat has none."""
     powers = [watts for metrics in runs if (watts := device_watts(metrics)) is not None]
-    return sum(powers) / len(powers) if powers and len(powers) == len(runs) else None
+    return fmean(powers) if powers and len(powers) == len(runs) else None
 
 
 def energy_per_sample(runs: Sequence[Metrics]) -> Estimate | None:

@@ -306,7 +306,7 @@ def test_sentences_of_comparisons() -> None:
     texts = [
         say("verdicts", [(faster, [at_2]), (unsettled, [alone_at_2])], 3),
         say("verdicts", [(slower, several), (equivalent, [at_2]), (faster, [at_2])], 2),
-        say("repeat_plan", comparison.RepeatPlan(0.012, {"5": 3, "2": None})),
+        say("repeat_plan", {"spread": 0.012, "needed": {"5": 3, "2": None}}),
         say("compared_records", [one], [], {}, "new", "old"),
         say("compared_records", [one, one], [], {"new": [], "old": ["code"]}, "new", "old"),
         say("compared_records", [], ["config", "code"], {}, "new", "old"),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from analysis.read.load import load_runs
+from analysis.read.price_list import PriceList
 from analysis.results.cost import (
     SizeCost,
     device_watts,
@@ -36,16 +37,16 @@ def curve(tmp_path: Path) -> Curve:
 
 
 def test_time_hours_and_money_follow_from_the_throughput(curve: Curve) -> None:
-    costs = size_costs([curve], 1e6, lambda _: 3.0)
+    costs = size_costs([curve], 1e6, PriceList(currency="EUR", device_hour={"cpu": 3.0}))
     for cost, point, devices in zip(costs, curve.points, (2, 4, 8), strict=True):
         assert cost.time_s.value == pytest.approx(1e6 / point.samples_per_s.value)
         assert cost.device_hours.value == pytest.approx(devices * cost.time_s.value / 3600)
         assert cost.money.value == pytest.approx(3 * cost.device_hours.value)
-    assert size_costs([curve], 1e6, lambda _: None)[0].money is None
+    assert size_costs([curve], 1e6, PriceList())[0].money is None
 
 
 def test_a_deadline_is_met_for_certain_or_not_or_unknown(curve: Curve) -> None:
-    two = size_costs([curve], 1e6, lambda _: None)[1]
+    two = size_costs([curve], 1e6, PriceList())[1]
     assert [two.meets(at) for at in (two.time_s.high, two.time_s.value, two.time_s.low * 0.99)] == [
         "yes", "cannot tell", "no",
     ]  # fmt: skip
@@ -83,7 +84,7 @@ def test_samples_are_a_number_above_zero(text: str) -> None:
 
 def costs_of(curve: Curve, *points: tuple[float, float]) -> list[SizeCost]:
     """Settled sizes that take so many seconds and spend so much."""
-    each = size_costs([curve], 1e6, lambda _: None)[0]
+    each = size_costs([curve], 1e6, PriceList())[0]
     exact = [[Estimate(value, value, value, 3) for value in point] for point in points]
     return [replace(each, time_s=time_s, spent=spent) for time_s, spent in exact]
 
@@ -162,15 +163,14 @@ def test_energy_per_sample_needs_gpus_and_throughput(tmp_path: Path) -> None:
 def test_power_is_that_of_one_gpu(tmp_path: Path) -> None:
     assert device_watts(measured(tmp_path, power_mean_w=300.0)) == pytest.approx(300)
     assert device_watts(measured(tmp_path, energy_j=20_000.0)) == pytest.approx(20_000 / 20 / 4)
-    for none in (None, measured(tmp_path), measured(tmp_path).model_copy(update={"gpu": None})):
+    for none in (measured(tmp_path), measured(tmp_path).model_copy(update={"gpu": None})):
         assert device_watts(none) is None
 
 
 def test_mean_power_needs_the_power_of_each_repeat(tmp_path: Path) -> None:
     low, high = measured(tmp_path, power_mean_w=200.0), measured(tmp_path, power_mean_w=300.0)
     assert mean_watts([low, high]) == pytest.approx(250)
-    assert mean_watts([low, None]) is None
-    assert mean_watts([measured(tmp_path)]) is None
+    assert mean_watts([low, measured(tmp_path)]) is None
     assert mean_watts([]) is None
 
 

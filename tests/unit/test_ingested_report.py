@@ -9,7 +9,7 @@ import pytest
 import submit
 from analysis.read.load import load_runs
 from analysis.report import first_screen
-from analysis.report.headline import caveat_text
+from analysis.report.first_screen import caveat_text
 from analysis.report.sections import bottlenecks, build_all
 from analysis.results.curves import scaling_curves
 from analysis.study import Study, make_study

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from analysis.read.load import load_runs
-from analysis.report.headline import headline
+from analysis.report.first_screen import headline
 from analysis.report.model import plain
 from analysis.results import targets
 from analysis.results.curves import Curve, scaling_curves

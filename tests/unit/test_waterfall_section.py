@@ -102,7 +102,7 @@ def test_lost_compute_on_shared_processors_is_explained(tmp_path: Path) -> None:
     section = waterfall.build(study)
     assert section is not None
     assert section.conclusion.startswith("At 4 ranks, the largest loss is compute")
-    assert "shared processors" in section.paragraphs[0]
+    assert "shared processors" in section.conclusion
     assert compute_state(study, study.curves[0], study.curves[0].points[-1]).oversubscribed
 
 

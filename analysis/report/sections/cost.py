@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 from analysis.draw.style import value_axis
 from analysis.report.common import (
@@ -20,14 +19,11 @@ from analysis.report.run_records import RunCost, run_costs
 from analysis.report.section import Column, Figure, RunLink, Section, Table
 from analysis.report.sentences import say
 from analysis.results.cost import (
-    J_PER_KWH,
     SizeCost,
-    energy_per_sample,
     is_optimal,
     size_costs,
     trained_alike,
 )
-from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from analysis.units import Unit, scale, span
 
@@ -37,7 +33,7 @@ ORDER = 180
 def build(study: Study) -> Section | None:
     """None if no run has started."""
     samples, used = _samples(study), run_costs(study.runs)
-    costs = size_costs(study.curves, samples, study.prices.price_of)
+    costs = size_costs(study.curves, samples, study.prices)
     if not used and not costs:
         return None
     kinds = [[cost for cost in costs if cost.curve.emulated is emulated] for emulated in (False, True)]
@@ -70,12 +66,21 @@ def _samples(study: Study) -> float:
 
 
 def _training(study: Study, costs: Sequence[SizeCost], samples: float, *, several: bool) -> str:
-    """Cheapest and fastest size, or the cheapest within the deadline, of real or of emulated runs."""
-    in_time = [cost for cost in costs if cost.may_meet(study.deadline_s or math.inf)]
+    """Cheapest and fastest size, or the cheapest within the deadline, of real or of emulated runs; of sizes
+    that are not settled, those that may be."""
+    deadline_s = study.deadline_s or math.inf
+    in_time = [
+        cost
+        for cost in costs
+        if cost.meets(deadline_s) == "yes" or (not cost.settled and cost.meets(deadline_s) != "no")
+    ]
+    cheapest, fastest = (
+        min(in_time, key=lambda cost: cost.rank(name), default=None) for name in ("spent", "time_s")
+    )
     return say(
         "training_cost",
-        cheapest=min(in_time, key=lambda cost: cost.least("spent"), default=None),
-        fastest=min(in_time, key=lambda cost: cost.least("time_s"), default=None),
+        cheapest,
+        fastest,
         kind=("emulated " if costs[0].curve.emulated else "real ") if several else "",
         alike=trained_alike(costs),
         sizes=len(costs),
@@ -87,31 +92,20 @@ def _training(study: Study, costs: Sequence[SizeCost], samples: float, *, severa
 
 
 def _costs(study: Study, costs: Sequence[SizeCost], optimal: Mapping[int, bool | None]) -> Table | None:
-    deadline_s, grid = study.deadline_s, study.prices.grid_g_per_kwh
-
-    def energy(cost: SizeCost, scale: float | None = 1.0) -> Estimate | None:
-        joules = energy_per_sample(cost.point.metrics)
-        return joules.scaled(scale) if joules and scale else None
-
     columns = [
         Column("time_s", "time", "span", "training-cost"),
         Column("device_hours", "device-hours", "h", "training-cost"),
         Column("money", study.prices.currency or "money", "currency", "training-cost"),
-        Column("joules_per_sample", "GPU energy", "J/sample", "energy", get=energy),
-        Column(
-            "grams_per_sample",
-            "CO2 / sample",
-            "g",
-            "energy",
-            get=partial(energy, scale=grid and grid / J_PER_KWH),
-        ),
+        Column("joules_per_sample", "GPU energy", "J/sample", "energy"),
+        Column("grams_per_sample", "CO2 / sample", "g", "energy"),
         Column("pareto", "Pareto-optimal", get=lambda cost: optimal[id(cost)]),
-        Column("meets", "within the deadline", get=lambda cost: deadline_s and cost.meets(deadline_s)),
+        Column(
+            "meets", "within the deadline", get=lambda cost: study.deadline_s and cost.meets(study.deadline_s)
+        ),
     ]
     caption = "One training at the measured throughput: its steps alone."
-    return point_table(
-        study, "training_cost", caption, columns, [(cost.curve, cost.point, cost) for cost in costs]
-    )
+    items = [(cost.curve, cost.point, cost) for cost in costs]
+    return point_table(study, "training_cost", caption, columns, items)
 
 
 def _used(study: Study, used: Sequence[RunCost]) -> Table | None:

@@ -22,7 +22,7 @@ from analysis.report.common import (
     sentence,
     unit_name,
 )
-from analysis.report.headline import headline
+from analysis.report.first_screen import headline
 from analysis.report.section import Column, Figure, Section, Table
 from analysis.report.sentences import say
 from analysis.results.curves import Curve, Point

@@ -44,13 +44,12 @@ def build(study: Study) -> Section | None:
     shown = leading(sizes)
     allowed = not study.forbidden("headline", shown.curve)
     largest = largest_loss(shown)
-    cause = compute_cause(study, shown)
+    conclusion = common.sentence([loss_sentence(study, shown), compute_cause(study, shown)])
     return Section(
         "waterfall",
         "From the ideal to the actual step",
-        loss_sentence(study, shown) if allowed else "",
+        conclusion if allowed else "",
         key=f"{NAMES[largest.name]} {percent(largest.share.value)}" if largest and allowed else "",
-        paragraphs=[cause] if cause and allowed else [],
         tables=[_table(study, sizes), *_peak_table(study, sizes)],
         figures=[_figure(study, shown)],
     )
