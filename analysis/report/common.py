@@ -10,9 +10,9 @@ import numpy as np
 
 from analysis.draw.bars import Row, bars, stacked
 from analysis.draw.points import Line, Points, extent, lines, points
-from analysis.draw.style import DASHES, Axis, LegendItem, Linestyle, curve_colour, size_colour, value_axis
+from analysis.draw.style import DASHES, Axis, LegendItem, curve_colour, size_colour, value_axis
 from analysis.read.run import Run
-from analysis.report.section import Column, Figure, RunLink, Table, Value
+from analysis.report.section import Column, Figure, RunLink, Table
 from analysis.results.curves import Curve, Point
 from analysis.results.curves import metric as metric
 from analysis.results.curves import of_steps as of_steps
@@ -62,16 +62,12 @@ def point_name(study: Study, curve: Curve, point: Point) -> str:
 
 
 def size_columns(study: Study) -> list[Column]:
-    """Columns that name a point."""
-    heads = [Column("curve", "configuration", key=True)] if len(study.curves) > 1 else []
-    shapes = [Column("shape", "nodes x per node", key=True)] if has_shapes(study) else []
-    return [*heads, Column("size", unit_name(study.curves), "count", key=True), *shapes]
-
-
-def size_values(study: Study, curve: Curve, point: Point) -> list[Value]:
-    """Values of `size_columns`."""
-    shape = [point.shape] if has_shapes(study) else []
-    return [*([curve.label] if len(study.curves) > 1 else []), point.size, *shape]
+    """Columns that name a point; their getters take its curve and the point."""
+    curve = Column("curve", "configuration", key=True, get=lambda at: at[0].label)
+    size = Column("size", unit_name(study.curves), "count", key=True, get=lambda at: at[1].size)
+    shape = Column("shape", "nodes x per node", key=True, get=lambda at: at[1].shape)
+    columns = [curve, size] if len(study.curves) > 1 else [size]
+    return [*columns, shape] if has_shapes(study) else columns
 
 
 def unit_name(curves: Iterable[Curve]) -> str:
@@ -94,11 +90,9 @@ def point_table(
     study: Study, name: str, caption: str, columns: Sequence[Column], items: Items | None = None
 ) -> Table | None:
     """A row for each of `items`, by default for each point of `study`; see `analysis.report.section`."""
-    rows = []
-    for curve, point, item in _items(study, items):
-        values = [column.of(item) for column in columns]
-        if any(value is not None for value in values):
-            rows.append((curve, point, values))
+    every = _items(study, items)
+    rows = [(curve, point, [column.of(item) for column in columns]) for curve, point, item in every]
+    rows = [row for row in rows if any(value is not None for value in row[-1])]
     return size_table(study, name, caption, columns, rows) if rows else None
 
 
@@ -106,23 +100,13 @@ def _items(study: Study, items: Items | None) -> Items:
     return [(*at, at[1]) for at in all_points(study)] if items is None else items
 
 
-def size_table(
-    study: Study,
-    name: str,
-    caption: str,
-    columns: Sequence[Column],
-    rows: Iterable[tuple[Curve, Point, Sequence[Value]]],
-) -> Table:
+def size_table(study: Study, name: str, caption: str, columns: Sequence[Column], rows: Items) -> Table:
     """A table whose rows begin with the size of a point; columns without a value are left out."""
-    lines = [*rows]
-    known = [at for at in range(len(columns)) if any(values[at] is not None for *_, values in lines)]
-    return Table(
-        name,
-        caption,
-        [*size_columns(study), *(columns[at] for at in known)],
-        [[*size_values(study, curve, point), *(row[at] for at in known)] for curve, point, row in lines],
-        [sources(point) for _, point, _ in lines],
-    )
+    sizes = size_columns(study)
+    known = [at for at, _ in enumerate(columns) if any(row[2][at] is not None for row in rows)]
+    lines = [[*(column.of(row) for column in sizes), *(row[2][at] for at in known)] for row in rows]
+    shown = [*sizes, *(columns[at] for at in known)]
+    return Table(name, caption, shown, lines, [sources(point) for _, point, _ in rows])
 
 
 def stacked_figure(
@@ -227,33 +211,35 @@ def step_figure(
         for run in point.runs[:repeats]
         if (rows := rows_of(run))
     ]
-    several, dashes = len(study.curves) > 1, _dashes_by_size(study)
-    drawn = []
+    several, sizes = len(study.curves) > 1, sorted({point.size for _, point in all_points(study)})
+    drawn, legend = [], {}
     for curve, point, colour, run, rows in runs[:_MOST_LINES]:
-        label = f"{run.name}, {point_name(study, curve, point)}"
-        of_size, key = dashes[curve.name(point)] if several else "-", f"{curve.sweep}/{run.name}"
+        size, key = curve.name(point), f"{curve.sweep}/{run.name}"
+        dashes = DASHES[sizes.index(point.size) % len(DASHES)] if several else "-"
+        label = curve.label if several else size
+        legend[label] = LegendItem(label, colour, "-", label)
+        legend |= {size: LegendItem(size, "ink", dashes)} if several else {}
         for ringed in (False, True):
             part = np.array([row[:2] for row in rows if rings(row) == ringed], float).reshape(-1, 2)
             if len(part):
                 part = part[np.unique(np.linspace(0, len(part) - 1, _MOST_VALUES, dtype=int))]
             steps, values = part.T
             values = np.where(values > (0 if log else -np.inf), values, np.nan)
+            title = f"{run.name}, {point_name(study, curve, point)}"
             if not np.isnan(values).all():
-                drawn.append(Line(steps, values, colour, label, key, of_size, ringed))
+                drawn.append(Line(steps, values, colour, title, key, dashes, ringed))
     if not drawn:
         return None
     every, value = np.concatenate([line.ys for line in drawn]), columns[1]
     low, high = float(np.nanmin(every)), float(np.nanmax(every))
-    names = {curve.label if several else curve.name(point): colour for curve, point, colour, *_ in runs}
-    legend = [LegendItem(label, colour, "-", label) for label, colour in names.items()]
-    legend += [LegendItem(label, "ink", pattern) for label, pattern in dashes.items() if several]
+    entries = sorted(legend.values(), key=lambda item: item.colour == "ink")
     form = partial(percent, digits=0) if value.unit == "share" else "{:,.6g}".format
     x = Axis("optimizer step", 0.0, max(line.xs[-1] for line in drawn))
     y = value_axis(value.heading, low, high, log=log, form=form)
     return Figure(
         name,
         title,
-        partial(lines, drawn, x, y, legend, emulated=study.emulated),
+        partial(lines, drawn, x, y, entries, emulated=study.emulated),
         f"{title} by optimizer step: {text(low, value.unit)} to {text(high, value.unit)}",
         data=partial(run_table, f"{name}_by_step", f"{title} by step.", columns, [each[3:] for each in runs]),
     )
@@ -264,10 +250,3 @@ def run_table(name: str, caption: str, columns: Sequence[Column], runs: Iterable
     names = [Column("sweep", "sweep"), Column("run", "run")]
     rows = [[run.sweep, run.name, *row] for run, rows in runs for row in rows]
     return Table(name, caption, [*names, *columns], rows)
-
-
-def _dashes_by_size(study: Study) -> dict[str, Linestyle]:
-    """Dashes by name of each size, smallest first; the smallest has none."""
-    sizes = sorted((point.size, curve.name(point)) for curve, point in all_points(study))
-    names = dict.fromkeys(name for _, name in sizes)
-    return {name: DASHES[index % len(DASHES)] for index, name in enumerate(names)}

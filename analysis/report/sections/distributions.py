@@ -16,7 +16,6 @@ from analysis.report.common import (
     point_name,
     run_table,
     size_columns,
-    size_values,
     sources,
 )
 from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
@@ -48,7 +47,7 @@ def build(study: Study) -> Section | None:
         )
         longest = Estimate(float(pooled.max()), None, None, len(repeats), "maximum")
         variation = of_steps(point, ratio_of_means(list(map(np.std, repeats)), list(map(np.mean, repeats))))
-        size = size_values(study, curve, point)
+        size = [column.of((curve, point)) for column in size_columns(study)]
         rows.append([*size, p50, p95, p99, longest, variation, pooled.size])
         links.append(sources(point))
         ratios = [np.percentile(times, 99) / np.median(times) for times in repeats]
