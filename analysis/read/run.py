@@ -23,6 +23,13 @@ from disttrain.records.planned import RunRecord
 from disttrain.records.run_directory import RunDir
 
 
+def value_at(item: Any, path: str) -> Any:
+    """The attribute or the key of a mapping at a dotted path; None without it."""
+    for name in path.split("."):
+        item = item.get(name) if isinstance(item, Mapping) else getattr(item, name, None)
+    return item
+
+
 class CurvePoint(msgspec.Struct, gc=False):
     """A point of one of the curves of metrics.json (`disttrain.records.metrics`)."""
 

@@ -6,13 +6,13 @@ Swept keys are columns under their dotted names (`parallel.strategy`).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
 from analysis.read.axes import swept_values
-from analysis.read.run import Run
+from analysis.read.run import Run, value_at
 from disttrain.records.steps import PHASES
 
 
@@ -77,7 +77,7 @@ def table(runs: Sequence[Run]) -> pd.DataFrame:
         for path, of_run in swept_values(runs).items()
     }
     keys = sorted({key for of_run in axes.values() for key in of_run})
-    rows = [_row(run) | axes[run.path] for run in runs]
+    rows = [row(run) | axes[run.path] for run in runs]
     return pd.DataFrame(rows, columns=[*COLUMNS, *keys]).convert_dtypes()
 
 
@@ -91,22 +91,17 @@ def _column(key: str) -> str:
     return f"axes.{key}" if key in COLUMNS else key
 
 
-def _row(run: Run) -> dict[str, Any]:
-    row: dict[str, Any] = {}
+def row(run: Run) -> dict[str, Any]:
+    """Values of `COLUMNS` of one run; None where unknown."""
+    values: dict[str, Any] = {}
     for name, places in COLUMNS.items():
-        values = (_at(run, place) for place in places.split())
-        row[name] = next((value for value in values if value is not None), None)
-    row |= {
+        known = (value_at(run, place) for place in places.split())
+        values[name] = next((value for value in known if value is not None), None)
+    values |= {
         "own_script": run.reported is not None,
-        "command": row["command"] and " ".join(row["command"]),
-        "left_out": row["left_out"] and json.dumps(row["left_out"]),
+        "command": values["command"] and " ".join(values["command"]),
+        "left_out": values["left_out"] and json.dumps(values["left_out"]),
     }
     if run.metrics and run.metrics.measured_s:
-        row["step_s"] = run.metrics.measured_s / run.metrics.measured_steps
-    return row
-
-
-def _at(value: Any, path: str) -> Any:
-    for name in path.split("."):
-        value = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
-    return value
+        values["step_s"] = run.metrics.measured_s / run.metrics.measured_steps
+    return values

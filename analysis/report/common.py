@@ -245,6 +245,11 @@ def step_figure(
     )
 
 
+def run_link(study: Study, run: Run) -> RunLink:
+    """The run, with its sweep where there are several."""
+    return RunLink(run.name if len(study.sweeps) == 1 else f"{run.sweep}/{run.name}", run.path)
+
+
 def run_table(name: str, caption: str, columns: Sequence[Column], runs: Iterable[tuple[Run, Rows]]) -> Table:
     """Rows of runs, which begin with the sweep and the run."""
     names = [Column("sweep", "sweep"), Column("run", "run")]

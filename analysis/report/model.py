@@ -14,8 +14,11 @@ import yaml
 from analysis.comparison import repeat_plan
 from analysis.read.run import Run
 from analysis.report import first_screen
-from analysis.report.run_records import provenance, run_costs, run_figures, training_quality
+from analysis.report.run_records import run_costs
 from analysis.report.section import RunLink, Section
+from analysis.report.sections.reproduction import provenance
+from analysis.report.sections.runs import run_figures
+from analysis.report.sections.training import training_quality
 from analysis.stats.estimates import CONFIDENCE
 from analysis.study import Study
 
@@ -61,7 +64,7 @@ def document(study: Study, sections: Sequence[Section], generated: str) -> dict[
         ],
         "curves": plain(study.curves),
         "repeat_plan": plan,
-        "training_quality": [row._asdict() for curve in study.curves for row in training_quality(curve)],
+        "training_quality": training_quality(study),
         "figures": [
             {"file": f"{each.name}.png", "title": each.title, "alt": each.alt, "emulated": study.emulated}
             for section in sections

@@ -27,13 +27,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure as Drawing
 
 from analysis.draw import svg
+from analysis.read.run import value_at
 from analysis.stats.estimates import Estimate
 from analysis.units import Unit as Unit
 
@@ -69,14 +69,15 @@ class Column:
     """Metric of `templates/definitions.yaml`, which the heading links to."""
     key: bool = False
     """Whether the column names its row, together with the first one."""
-    get: Callable[[Any], Value] | None = None
-    """Value of the item of a row; None for its attribute with the name of the column."""
+    get: Callable[[Any], Value] | str = ""
+    """Value of the item of a row, or its place in the item (`analysis.read.run.value_at`); by default the
+    name of the column."""
     colour: str = ""
     """Of its part of the bars of `common.stacked_figure`."""
 
     def of(self, item: Any) -> Any:
         """Value in the row of an item."""
-        return (self.get or attrgetter(self.name))(item)
+        return self.get(item) if callable(self.get) else value_at(item, self.get or self.name)
 
     @property
     def style(self) -> str:
@@ -98,6 +99,9 @@ class Table:
     """Indices of rows that stand out: the base, the row of a verdict."""
     most_rows: int | None = None
     """Rows on the page, if fewer than of other tables."""
+
+    def __bool__(self) -> bool:
+        return bool(self.rows)
 
 
 def item_table(

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from statistics import fmean
 from typing import Any, Literal
 
@@ -22,7 +21,7 @@ import numpy as np
 
 from analysis.read.axes import swept_values
 from analysis.read.differences import program_of
-from analysis.read.run import Run
+from analysis.read.run import Run, value_at
 from analysis.results.phases import Phases, partition
 from analysis.stats.estimates import Estimate, geometric_mean, not_stationary, ratio, share_mean
 from analysis.step_statistics import RunStatistics
@@ -137,7 +136,7 @@ class Curve:
 
 def measured(point: Point, path: str) -> list[Any]:
     """A figure of `metrics.json` in each repeat, as `gpu.power_mean_w`; None where it was not measured."""
-    return [reduce(lambda at, name: at and getattr(at, name), path.split("."), run) for run in point.metrics]
+    return [value_at(metrics, path) for metrics in point.metrics]
 
 
 def metric(path: str) -> Callable[[Any], Estimate | None]:

@@ -13,7 +13,7 @@ import pytest
 from analysis.read.attempts import preflight_columns, read_attempts
 from analysis.read.load import load_runs
 from analysis.report.first_screen import caveat_text
-from analysis.report.run_records import provenance
+from analysis.report.sections.reproduction import provenance
 from analysis.results.caveats import Caveat, Gravity
 from analysis.study import Study, make_study
 from disttrain.records.json_files import read_json, write_json

@@ -2,20 +2,63 @@
 
 from __future__ import annotations
 
-from analysis.report.run_records import provenance
-from analysis.report.section import Column, Section, Table
+from collections.abc import Sequence
+
+from analysis.read.attempts import machine_facts
+from analysis.read.run import Run
+from analysis.read.run_table import row
+from analysis.report.common import kept
+from analysis.report.section import Column, Section, item_table
 from analysis.study import Study
 
 ORDER = 230
 
+_PROVENANCE = {
+    "tags": "Tags",
+    "user_note": "Note",
+    "code_hash": "Code (hash)",
+    "git_commit": "Commit",
+    "command": "Command",
+    "host": "Host",
+    "device": "Device",
+    "backend": "Backend",
+    "torch": "torch",
+    "python": "Python",
+    "model": "Model",
+    "parameters": "Parameters",
+    "dataset": "Data",
+    "dataset_version": "Data version",
+    "dataset_sha256": "Data (SHA-256)",
+    "strategy": "Strategy",
+    "threads_per_rank": "Compute threads of a rank",
+    "warmup_steps": "Warm-up steps",
+    "comm_method": "Exposed communication by",
+    "preflight": "Pre-flight",
+    "created": "Planned",
+    "updated": "Measured",
+}
+
+
+def provenance(runs: Sequence[Run]) -> dict[str, list[str]]:
+    """Values of the properties of runs, by name."""
+    rows, properties = [*map(row, runs)], {}
+    for column, name in _PROVENANCE.items():
+        values = [str(value) for value in sorted({run[column] for run in rows if run[column] is not None})]
+        if column in ("created", "updated") and len(values) > 2:
+            values = [f"{values[0]} to {values[-1]}"]
+        if column == "git_commit" and any(run["git_dirty"] for run in rows):
+            values = [f"{value} with uncommitted changes (see run.json)" for value in values]
+        if values:
+            properties[name] = values
+    return {**properties, **machine_facts(attempt for run in runs for attempt in run.attempts[-1:])}
+
 
 def build(study: Study) -> Section | None:
     """None without a run."""
-    if not study.runs:
-        return None
     properties = provenance(study.included or study.runs)
-    columns = [Column("property", "property"), Column("value", "value")]
-    rows = [[name, "; ".join(values)] for name, values in properties.items()]
-    return Section(
-        "reproduction", "Reproduction", "", tables=[Table("provenance", "Properties.", columns, rows)]
-    )
+    columns = [
+        Column("property", "property", get=lambda item: item[0]),
+        Column("value", "value", get=lambda item: "; ".join(item[1])),
+    ]
+    tables = kept(item_table("provenance", "Properties.", columns, properties.items()))
+    return Section("reproduction", "Reproduction", "", tables=tables) if tables else None

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from analysis.overlaps import Overlap
+from typing import Any
+
 from analysis.read.run import Run
-from analysis.report.run_records import run_figures
-from analysis.report.section import Column, RunLink, Section, Table, Value
+from analysis.read.run_table import row
+from analysis.report.common import run_link
+from analysis.report.section import Column, Section, item_table
 from analysis.study import Study
 from analysis.units import plural, span
 
 ORDER = 220
 
-_COLUMNS = (
-    Column("run", "run"),
-    Column("state", "state"),
+_FIGURES = (
     Column("nodes", "nodes", "count"),
     Column("ranks_per_node", "ranks per node", "count"),
     Column("samples_per_s", "throughput", "samples/s", "throughput"),
@@ -22,52 +22,50 @@ _COLUMNS = (
     Column("step_p95_s", "p95", "s", "percentiles"),
     Column("step_p99_s", "p99", "s", "percentiles"),
     Column("measured_steps", "measured steps", "count"),
-    Column("stationarity", "steps are", "", "stationarity"),
     Column("peak_memory_bytes", "peak memory", "B", "peak-memory"),
-    Column("goodput", "goodput", "share", "goodput"),
-    Column("whole_s", "all time", "span"),
-    Column("overlap", "at the same time"),
-    Column("note", "note"),
 )
+
+
+def run_figures(run: Run) -> dict[str, Any]:
+    """Figures of a run that counts."""
+    values = row(run)
+    return {name: values[name] for name in ("emulated", *(column.name for column in _FIGURES))}
 
 
 def build(study: Study) -> Section | None:
     """None without a run."""
-    if not study.runs:
-        return None
-    overlaps: dict[str, list[Overlap]] = {}
-    for overlap in study.overlaps:
-        for run in overlap.runs:
-            overlaps.setdefault(str(run), []).append(overlap)
-    rows = [_row(study, run, overlaps.get(run.path, [])) for run in study.runs]
-    left = len(study.runs) - len(study.included)
-    conclusion = f"{plural(len(study.included), 'run')} in the figures"
-    conclusion += f", {left} left out, with the reason." if left else "."
-    table = Table("runs", "Runs.", _COLUMNS, rows)
-    return Section(
-        "runs", "Runs", conclusion, key=f"{len(study.included)} of {len(study.runs)}", tables=[table]
+    beside: dict[str, str] = {}
+    for each in study.overlaps:  # the longest first
+        for run, other in (each.runs, each.runs[::-1]):
+            beside.setdefault(str(run), f"{other.name}, {span(each.seconds)} on {each.hosts[0]}")
+    columns = [
+        Column("run", "run"),
+        Column("state", "state", get="of.state"),
+        *_FIGURES,
+        Column("stationarity", "steps are", "", "stationarity", get="steps.stationarity.verdict"),
+        Column("goodput", "goodput", "share", "goodput", get="time.goodput"),
+        Column("whole_s", "all time", "span", get="time.whole_s"),
+        Column("overlap", "at the same time"),
+        Column("note", "note", get="of.note"),
+    ]
+    items = [
+        {
+            "run": run_link(study, run),
+            "of": run,
+            "steps": study.statistics.get(run.path),
+            "time": study.job_times.get(run.path),
+            "overlap": beside.get(run.path),
+            **(run_figures(run) if run.included else {"nodes": run.shape and run.shape[0]}),
+        }
+        for run in study.runs
+    ]
+    counted, left = len(study.included), len(study.runs) - len(study.included)
+    conclusion = (
+        f"{plural(counted, 'run')} in the figures{f', {left} left out, with the reason' if left else ''}."
     )
-
-
-def _row(study: Study, run: Run, overlaps: list[Overlap]) -> list[Value]:
-    values: dict[str, Value] = {"state": run.state, "note": run.note}
-    if run.shape:
-        values["nodes"] = run.shape[0]
-    if run.included:
-        values |= run_figures(run)
-        if statistics := study.statistics.get(run.path):
-            values["stationarity"] = statistics.stationarity.verdict
-    if time := study.job_times.get(run.path):
-        values |= {"goodput": time.goodput, "whole_s": time.whole_s}
-    name = run.name if len(study.sweeps) == 1 else f"{run.sweep}/{run.name}"
-    values |= {"run": RunLink(name, run.path), "overlap": _beside(run.path, overlaps)}
-    return [values.get(column.name) for column in _COLUMNS]
-
-
-def _beside(path: str, overlaps: list[Overlap]) -> str | None:
-    """The run of the longest overlap with a run, where and how long, and how many more there are."""
-    if not overlaps:
-        return None
-    other = next(run.name for run in overlaps[0].runs if str(run) != path)
-    more = f" and {len(overlaps) - 1} more" if len(overlaps) > 1 else ""
-    return f"{other}, {span(overlaps[0].seconds)} on {overlaps[0].hosts[0]}{more}"
+    table = item_table("runs", "Runs.", columns, items)
+    return (
+        Section("runs", "Runs", conclusion, key=f"{counted} of {len(items)}", tables=[table])
+        if table
+        else None
+    )

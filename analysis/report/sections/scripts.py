@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from analysis.report.section import Column, RunLink, Section, Table, Value
+from functools import partial
+
+from analysis.read.run import Run
+from analysis.report.common import run_link
+from analysis.report.section import Column, Section, item_table
 from analysis.report.sentences import say
 from analysis.study import Study
 
@@ -16,26 +20,21 @@ with LoopTelemetry(None, model, optimizer, steps=..., samples_per_step=...) as t
 
 def build(study: Study) -> Section | None:
     """None without such a run; communication benchmarks have a section of their own."""
-    scripts = [run for run in study.runs if run.reported is not None and not run.folder.comm_bench.exists()]
-    if not scripts:
-        return None
-    figures = list(dict.fromkeys(name for run in scripts for name in run.reported or {}))[:_MOST_FIGURES]
-    rows: list[list[Value]] = []
-    for run in scripts:
-        name = run.name if len(study.sweeps) == 1 else f"{run.sweep}/{run.name}"
-        used = run.usage
-        spent = [sum(start.elapsed_s for start in used.starts), used.hours, used.unit] if used else [None] * 3
-        reported = [(run.reported or {}).get(figure) for figure in figures]
-        rows.append([RunLink(name, run.path), run.state, *spent, *reported])
+    runs = [run for run in study.runs if run.reported is not None and not run.folder.comm_bench.exists()]
+    figures = list(dict.fromkeys(name for run in runs for name in run.reported or {}))[:_MOST_FIGURES]
     columns = [
-        Column("run", "run"),
+        Column("run", "run", get=partial(run_link, study)),
         Column("state", "state"),
-        Column("time_s", "time", "span"),
-        Column("hours", "used", "h", "device-hours"),
-        Column("unit", "unit"),
-        *(Column(f"reported.{figure}", figure, "number") for figure in figures),
+        Column("time_s", "time", "span", get=_elapsed_s),
+        Column("hours", "used", "h", "device-hours", get="usage.hours"),
+        Column("unit", "unit", get="usage.unit"),
+        *(Column(f"reported.{name}", name, "number") for name in figures),
     ]
-    table = Table("scripts", "Scripts without telemetry, and figures of their metrics.json.", columns, rows)
-    return Section(
-        "scripts", "Runs without step records", say("scripts", len(rows)), tables=[table], code=_CODE
-    )
+    caption = "Scripts without telemetry, and figures of their metrics.json."
+    table = item_table("scripts", caption, columns, runs)
+    title, text = "Runs without step records", say("scripts", len(runs))
+    return Section("scripts", title, text, tables=[table], code=_CODE) if table else None
+
+
+def _elapsed_s(run: Run) -> float | None:
+    return sum(start.elapsed_s for start in run.usage.starts) if run.usage else None

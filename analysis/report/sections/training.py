@@ -2,119 +2,119 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from statistics import fmean
 from typing import Any
 
-from analysis.read.run import Run
+from analysis.read.run_table import row
 from analysis.report.common import all_points, kept, point_name, step_figure
-from analysis.report.run_records import TrainingQuality, training_quality
-from analysis.report.section import Column, Figure, Section, Table, Value
+from analysis.report.section import Column, Section, item_table
 from analysis.report.sentences import say
 from analysis.study import Study
 
 ORDER = 160
 
-_NAMED = 5
-"""Runs with skipped steps that the section names."""
+_STEP = Column("step", "step", "count")
+_MEANS = (
+    Column("train_loss", "training loss", "loss", "loss"),
+    Column("valid_loss", "validation loss", "loss", "loss"),
+    Column("bits_per_byte", "bits per byte", "loss", "loss"),
+    Column("unigram_entropy_bits", "unigram entropy (bits)", "loss", "loss"),
+    Column("accuracy", "accuracy", "share"),
+)
+
+
+def training_quality(study: Study) -> list[dict[str, Any]]:
+    """Losses of the runs of each point at their last validation; means over repeats.
+
+    Losses after other numbers of steps do not compare: they are apart.
+    """
+    found = []
+    for curve, point in all_points(study):
+        by_steps: dict[int, list[dict[str, Any]]] = {}
+        for run in map(row, point.runs):
+            by_steps.setdefault(run["steps"], []).append(run)
+        for steps, runs in sorted(by_steps.items()):
+            means = {column.name: _mean(run[column.name] for run in runs) for column in _MEANS}
+            if any(value is not None for value in means.values()):
+                found.append(
+                    {
+                        "runs": point_name(study, curve, point),
+                        "curve": curve.label,
+                        "unit": curve.unit,
+                        "size": point.size,
+                        "shape": point.shape,
+                        "repeats": len(runs),
+                        "steps": steps,
+                        "skipped_steps": sum(run["skipped_steps"] for run in runs) or None,
+                        **means,
+                    }
+                )
+    return found
 
 
 def build(study: Study) -> Section | None:
     """None if no run has losses."""
-    rows = [row for curve in study.curves for row in training_quality(curve)]
-    gains = [
-        row.unigram_entropy_bits - row.bits_per_byte
-        for row in rows
-        if row.unigram_entropy_bits is not None and row.bits_per_byte is not None
-    ]
-    losses = sorted(row.train_loss for row in rows if row.train_loss is not None)
-    if all(run.emulated for run in study.included):
-        losses = []  # emulated models learn nothing
-    ends = [f"{loss:.3f}" for loss in (*losses[:1], *losses[-1:])]
-    figures = kept(_loss_figure(study), _accuracy_figure(study) or _norm_figure(study))
+    rows = training_quality(study)
+    figures = kept(
+        step_figure(
+            study,
+            "training",
+            "Loss",
+            [
+                _STEP,
+                Column("loss", "loss (rings: validation)", "loss", "loss"),
+                Column("bits_per_byte", "bits per byte", "loss", "loss"),
+                Column("split", "split"),
+            ],
+            lambda run: [
+                (at.step, at.loss, at.metrics.get("bits_per_byte"), split)
+                for split, curve in (("train", "loss_history"), ("valid", "eval_history"))
+                for at in run.curves[curve]
+            ],
+            rings=lambda row: row[-1] == "valid",
+        ),
+        step_figure(
+            study,
+            "accuracy",
+            "Accuracy",
+            [_STEP, Column("accuracy", "accuracy of the validation", "share")],
+            lambda run: [(at.step, at.metrics.get("accuracy")) for at in run.curves["eval_history"]],
+            rings=lambda row: True,
+        )
+        or step_figure(
+            study,
+            "gradient_norm",
+            "Gradient norm",
+            [_STEP, Column("grad_norm", "gradient norm", "number")],
+            lambda run: [(at.step, at.grad_norm) for at in run.curves["grad_norm_history"]],
+            log=True,
+        ),
+    )
     if not figures and not rows:
         return None
-    return Section(
-        "training",
-        "Training quality",
-        say("training", min(gains, default=None), " to ".join(dict.fromkeys(ends))),
-        paragraphs=kept(_skipped(study)),
-        tables=[_table(study, rows)] if rows else [],
-        figures=figures,
-    )
-
-
-def _skipped(study: Study) -> str:
-    """Runs with skipped steps, most first."""
-    found = [(run.metrics.skipped_steps, run, run.metrics.steps) for run in study.included if run.metrics]
-    found = sorted((each for each in found if each[0]), key=lambda each: -each[0])
-    runs = [
-        f"{f'{run.sweep}/' if len(study.sweeps) > 1 else ''}{run.name} ({skipped} of {steps})"
-        for skipped, run, steps in found
+    gains = [
+        run["unigram_entropy_bits"] - run["bits_per_byte"]
+        for run in rows
+        if run["unigram_entropy_bits"] and run["bits_per_byte"]
     ]
-    total = sum(skipped for skipped, *_ in found)
-    return say("skipped_steps", total, runs[:_NAMED], max(0, len(runs) - _NAMED))
-
-
-def _table(study: Study, rows: list[TrainingQuality]) -> Table:
     columns = [
         Column("runs", "runs"),
         Column("steps", "steps", "count"),
         Column("skipped_steps", "skipped steps", "count"),
-        Column("train_loss", "training loss", "loss", "loss"),
-        Column("valid_loss", "validation loss", "loss", "loss"),
-        Column("bits_per_byte", "bits per byte", "loss", "loss"),
-        Column("unigram_entropy_bits", "unigram entropy (bits)", "loss", "loss"),
-        Column("accuracy", "accuracy", "share"),
+        *_MEANS,
         Column("repeats", "n", "count"),
     ]
-    points = {(curve.label, point.shape): (curve, point) for curve, point in all_points(study)}
-    values: list[list[Value]] = []
-    for row in rows:
-        at = points[row.curve, row.shape]
-        skipped = sum(each.skipped_steps for each in at[1].metrics)
-        means = [getattr(row, column.name) for column in columns[3:]]
-        values.append([point_name(study, *at), row.steps, skipped or None, *means])
-    return Table("training_quality", "Losses at the last validation; means over repeats.", columns, values)
-
-
-def _loss_figure(study: Study) -> Figure | None:
-    """Lines of training, rings of validation."""
-    columns = [
-        Column("step", "step", "count"),
-        Column("loss", "loss (rings: validation)", "loss", "loss"),
-        Column("bits_per_byte", "bits per byte", "loss", "loss"),
-        Column("split", "split"),
-    ]
-
-    def rows(run: Run) -> list[tuple[Any, ...]]:
-        curves = {"train": run.curves["loss_history"], "valid": run.curves["eval_history"]}
-        return [
-            (point.step, point.loss, point.metrics.get("bits_per_byte"), split)
-            for split, curve in curves.items()
-            for point in curve
-        ]
-
-    return step_figure(study, "training", "Loss", columns, rows, rings=lambda row: row[-1] == "valid")
-
-
-def _accuracy_figure(study: Study) -> Figure | None:
-    columns = [Column("step", "step", "count"), Column("accuracy", "accuracy of the validation", "share")]
-    return step_figure(
-        study,
-        "accuracy",
-        "Accuracy",
-        columns,
-        lambda run: [(point.step, point.metrics.get("accuracy")) for point in run.curves["eval_history"]],
-        rings=lambda row: True,
+    caption = "Losses at the last validation; means over repeats."
+    return Section(
+        "training",
+        "Training quality",
+        say("training", min(gains)) if gains else "",
+        tables=kept(item_table("training_quality", caption, columns, rows)),
+        figures=figures,
     )
 
 
-def _norm_figure(study: Study) -> Figure | None:
-    columns = [Column("step", "step", "count"), Column("grad_norm", "gradient norm", "number")]
-    return step_figure(
-        study,
-        "gradient_norm",
-        "Gradient norm",
-        columns,
-        lambda run: [(point.step, point.grad_norm) for point in run.curves["grad_norm_history"]],
-        log=True,
-    )
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
