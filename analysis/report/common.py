@@ -225,9 +225,9 @@ def step_figure(
                 part = part[np.unique(np.linspace(0, len(part) - 1, _MOST_VALUES, dtype=int))]
             steps, values = part.T
             values = np.where(values > (0 if log else -np.inf), values, np.nan)
-            title = f"{run.name}, {point_name(study, curve, point)}"
+            tooltip = f"{run.name}, {point_name(study, curve, point)}"
             if not np.isnan(values).all():
-                drawn.append(Line(steps, values, colour, title, key, dashes, ringed))
+                drawn.append(Line(steps, values, colour, tooltip, key, dashes, ringed))
     if not drawn:
         return None
     every, value = np.concatenate([line.ys for line in drawn]), columns[1]
