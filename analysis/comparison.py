@@ -13,8 +13,7 @@ from typing import Any
 
 from analysis.results.curves import Curve, Point, rate_ratio
 from analysis.stats.estimates import Estimate
-from analysis.stats.repeats import repeats_needed, spread_of, two_groups
-from analysis.stats.verdicts import Verdict, compare, verdicts
+from analysis.stats.verdicts import Verdict, compare, repeats_needed, spread_of, two_groups, verdicts
 
 STRATEGY = "parallel.strategy"
 PRECISION = "precision.dtype"

@@ -53,8 +53,7 @@ class Bottleneck:
     @property
     def ceiling(self) -> Estimate:
         """Largest gain in throughput from its removal, as a share of the throughput."""
-        low, high = (None if bound is None else _gain(bound) for bound in (self.share.low, self.share.high))
-        return replace(self.share, value=_gain(self.share.value), low=low, high=high)
+        return self.share.mapped(_gain)
 
 
 def bottlenecks(

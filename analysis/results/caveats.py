@@ -18,7 +18,7 @@ from analysis.read.differences import run_config
 from analysis.read.run import Run
 from analysis.read.samples import OTHER_LOAD
 from analysis.results.curves import Curve, Point
-from analysis.stats.repeats import two_groups
+from analysis.stats.verdicts import two_groups
 from analysis.units import listed
 from disttrain.config.dotted_keys import get_key
 from disttrain.records.metrics import Metrics

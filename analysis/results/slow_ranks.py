@@ -187,17 +187,17 @@ def sensitivity(own_s: Floats, steps_per_column: float = 1.0) -> Sensitivity:
     (ranks, steps), usual = own_s.shape, float(np.median(own_s))
     if steps < LEAST_STEPS or not usual:
         return Sensitivity(np.inf, usual, None)
-    jitter = _jitter(own_s - median_of_others(own_s))
-    deviates_s, far_s = float(jitter.deviates_s.max()), float(jitter.far_s.max())
-    by_chance_s = (1 + 3 / ranks**0.5) * deviates_s / _independent(steps, jitter.lag_1) ** 0.5
+    lag_1, of_ranks_s, far_s = _jitter(own_s - median_of_others(own_s))
+    deviates_s = float(of_ranks_s.max())
+    by_chance_s = (1 + 3 / ranks**0.5) * deviates_s / _independent(steps, lag_1) ** 0.5
     spread_s = float(np.median(_spread_of_others(own_s.mean(axis=1))))
     level_s = max(0.0, spread_s**2 - by_chance_s**2) ** 0.5
 
     def excess_s(count: int) -> float:
-        error_s = deviates_s / _independent(count, jitter.lag_1) ** 0.5
-        chance_s = deviates_s * _chance(ranks, count, jitter.lag_1) + _FOUND * error_s
+        error_s = deviates_s / _independent(count, lag_1) ** 0.5
+        chance_s = deviates_s * _chance(ranks, count, lag_1) + _FOUND * error_s
         between_s = LARGEST_Z * np.hypot(level_s, error_s * (ranks > 2)) + _FOUND * error_s
-        return float(max(min(far_s, chance_s), between_s, LEAST_EXCESS * usual + _IN_WINDOWS * error_s))
+        return float(max(min(far_s.max(), chance_s), between_s, LEAST_EXCESS * usual + _IN_WINDOWS * error_s))
 
     limit_s = TARGET_EXCESS * usual
     enough = bisect_left(range(_MOST_STEPS), True, lo=steps, key=lambda count: excess_s(count) <= limit_s)
@@ -209,8 +209,8 @@ def _slow(own_s: Floats) -> NDArray[np.bool_]:
     """Whether each rank is slow by the rule of this module."""
     ranks, steps = own_s.shape
     deviation, means = own_s - median_of_others(own_s), own_s.mean(axis=1)
-    jitter = _jitter(deviation)
-    chance_s = np.minimum(jitter.deviates_s * _chance(ranks, steps, jitter.lag_1), jitter.far_s)
+    lag_1, deviates_s, far_s = _jitter(deviation)
+    chance_s = np.minimum(deviates_s * _chance(ranks, steps, lag_1), far_s)
     excess_s = np.minimum(deviation.mean(axis=1), means - median_of_others(means[:, None])[:, 0])
     parts = np.array_split(own_s, min(WINDOWS, steps), axis=1)
     windows_s = np.stack([means, *(part.mean(axis=1) for part in parts)], axis=1)
@@ -219,21 +219,15 @@ def _slow(own_s: Floats) -> NDArray[np.bool_]:
     return np.asarray((excess_s > limit_s) & above[:, 0] & (above[:, 1:].mean(axis=1) >= LEAST_WINDOWS))
 
 
-class _Jitter(NamedTuple):
-    """Jitter of ranks: correlation between steps, and by rank its standard deviation and `FAR` times that."""
+def _jitter(deviation: Floats) -> tuple[float, Floats, Floats]:
+    """Jitter of ranks: correlation between steps, and by rank its standard deviation and `FAR` times that.
 
-    lag_1: float
-    deviates_s: Floats
-    far_s: Floats
-
-
-def _jitter(deviation: Floats) -> _Jitter:
-    """A short series varies less than its process. For `far_s`, the standard deviation s is therefore at
+    A short series varies less than its process. For `far_s`, the standard deviation s is therefore at
     least that of first-order autoregression with the same mean square of the change between steps,
     2 s^2 (1 - r)."""
     lag_1, deviates_s = correlation(deviation), deviation.std(axis=1)
     change_s = np.sqrt((np.diff(deviation) ** 2).mean(axis=1) / (2 * (1 - lag_1)))
-    return _Jitter(lag_1, deviates_s, FAR * np.maximum(deviates_s, change_s))
+    return lag_1, deviates_s, FAR * np.maximum(deviates_s, change_s)
 
 
 def _independent(steps: int, lag_1: float) -> int:

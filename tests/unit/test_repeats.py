@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analysis.stats.repeats import repeats_needed, spread_of, two_groups
-from analysis.stats.verdicts import compare
+from analysis.stats.verdicts import compare, repeats_needed, spread_of, two_groups
 
 
 def test_the_spread_is_pooled_over_groups_of_repeats() -> None:

@@ -17,7 +17,7 @@ from analysis.report.section import Section
 from analysis.report.sections import stragglers
 from analysis.report.sentences import say
 from analysis.report.tables import table_view
-from analysis.results.culprits import Culprit, Recurrence
+from analysis.results.culprits import Culprit, Diagnosis, Recurrence
 from analysis.results.curves import scaling_curves
 from analysis.results.links import SlowLink
 from analysis.results.slow_ranks import Sensitivity
@@ -97,8 +97,13 @@ def part(count: int = 1, repeats: int = 1, nodes: int = 0, **changes: Any) -> Re
     return Recurrence(tuple(named), repeats, nodes)
 
 
+def limits(*sensitivity: Any) -> dict[str, Any]:
+    return {"repeats": [Diagnosis((), Sensitivity(*sensitivity), "")]}
+
+
 CASES = {
-    "unknown": {"unknown": "ranks 1, 2, 3 of 4 recorded 0 of 100 measured steps"},
+    "unknown": {"repeats": [], "lacking": "ranks 1, 2, 3 of 4 recorded 0 of 100 measured steps"},
+    "waiting unknown": {},
     "rank": {"parts": [part()], "phase": "compute"},
     "for a while, on other nodes": {
         "parts": [part(2, 3, 2, persistent=False), part()], "phase": "compute",
@@ -108,15 +113,16 @@ CASES = {
         "parts": [part(name="the link of node c01", link=SlowLink("", 12e6, 120e6))],
         "phase": "transfer",
     },
-    "once": {"once": ["rank 1 on c01", "rank 2"], "repeats": 3},
-    "nobody": {"limit": Sensitivity(0.0041, 0.061, 0), "links": "judged"},
-    "elsewhere": {"limit": Sensitivity(0.0041, 0.061, 0), "elsewhere": ["node c02 at 2 ranks"]},
-    "no rates": {"limit": Sensitivity(0.0041, 0.061, 0), "links": "not measured"},
-    "not sensitive": {"limit": Sensitivity(0.035, 0.061, 240), "links": "the nodes share a machine"},
-    "ranks differ": {"limit": Sensitivity(0.035, 0.061, None)},
+    "once": {"repeats": [Diagnosis((RANK,), None, ""), *[Diagnosis((), None, "")] * 2]},
+    "nobody": {**limits(0.0041, 0.061, 0), "links": "judged"},
+    "elsewhere": {**limits(0.0041, 0.061, 0), "elsewhere": ["node c02 at 2 ranks"]},
+    "no rates": {**limits(0.0041, 0.061, 0), "links": "not measured"},
+    "few steps": limits(np.inf, 0.061, None),
+    "not sensitive": {**limits(0.035, 0.061, 240), "links": "the nodes share a machine"},
+    "ranks differ": limits(0.035, 0.061, None),
 }  # fmt: skip
 DEFAULTS = {
-    "place": "4 ranks", "unknown": "", "parts": [], "phase": "", "repeats": 1, "once": [], "limit": None,
+    "place": "4 ranks", "repeats": [Diagnosis((), None, "")], "parts": [], "phase": "", "lacking": "",
     "links": "", "elsewhere": [],
 }  # fmt: skip
 

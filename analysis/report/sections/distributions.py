@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -51,9 +50,8 @@ def build(study: Study) -> Section | None:
         rows.append([*size, p50, p95, p99, longest, variation, pooled.size])
         links.append(sources(point))
         ratios = [np.percentile(times, 99) / np.median(times) for times in repeats]
-        ratio = of_steps(point, geometric_mean(ratios))
-        if ratio.low is not None:
-            ratio = replace(ratio, low=max(1.0, ratio.low))  # a percentile above the median
+        # the percentile is above the median
+        ratio = of_steps(point, geometric_mean(ratios)).mapped(partial(max, 1.0))
         name, fewest = point_name(study, curve, point), min(times.size for times in repeats)
         tails.append((ratio.value, cell(ratio, "ratio").in_text, name, fewest))
         if len(all_points(study)) <= _MOST_ROWS or point in (curve.points[0], curve.points[-1]):

@@ -72,23 +72,13 @@ def answer(study: Study, curve: Curve, point: Point) -> str:
         return ""
     repeats = study.diagnoses(point)
     parts = recurring(repeats)
-    once = [repeat.culprits[0].name for repeat in repeats if repeat.culprits]
-    limits = [repeat.sensitivity for repeat in repeats if repeat.sensitivity]
-    limit = max(limits, key=lambda limit: limit.share, default=None)
-    unknown = "" if repeats else _why_not_examined(point)
-    if len(limits) < len(repeats):
-        unknown = "each step contains its waiting: compute_s, or comm_wait_s and comm_transfer_s, are needed"
-    elif limit and np.isinf(limit.share):
-        unknown = "too few steps"
     return say(
         "slow",
         place=point_name(study, curve, point),
-        unknown=unknown,
+        repeats=repeats,
         parts=parts,
         phase=PHASE_NAMES.get(parts[0].first.phase, "work") if parts else "",
-        repeats=len(repeats),
-        once=once,
-        limit=limit,
+        lacking=_lacking(point),
         links=max((repeat.links for repeat in repeats), key=LINK_STATES.index, default=""),
         elsewhere=[
             f"{there[0].first.name} at {point_name(study, *other)}"
@@ -98,11 +88,12 @@ def answer(study: Study, curve: Curve, point: Point) -> str:
     )
 
 
-def _why_not_examined(point: Point) -> str:
+def _lacking(point: Point) -> str:
+    """Reason why the ranks of a point are not compared."""
     if all(each.strategy == "pipeline" for each in point.metrics):
         return "stages of a pipeline have different work"
-    lacking = [text for run in point.runs for text in run.incomplete]
-    return lacking[0] if lacking else "the ranks have no measured step in common"
+    texts = (text for run in point.runs for text in run.incomplete)
+    return next(texts, "the ranks have no measured step in common")
 
 
 def _ranks(study: Study, point: Point, run: Run) -> Table:
@@ -137,32 +128,31 @@ def _figure(study: Study, run: Run) -> Figure:
     of_run = study.rank_steps[run.path]
     excess_s, counts, hosts = of_run.own_s - median_of_others(of_run.own_s), of_run.counts, of_run.hosts_in()
     rows, columns = (
-        [(part[0], part[-1]) for part in np.array_split(np.arange(size), min(size, most))]
+        np.unique(np.linspace(0, size, most, endpoint=False, dtype=int))
         for size, most in zip(excess_s.shape, _MOST_CELLS, strict=True)
     )
-    row_starts, column_starts = ([first for first, _ in parts] for parts in (rows, columns))
-    sums_s = np.add.reduceat(excess_s * counts, column_starts, axis=1)
-    cells_s = np.maximum.reduceat(sums_s / np.add.reduceat(counts, column_starts), row_starts)
-    ranks = [(of_run.ranks[first], of_run.ranks[last]) for first, last in rows]
-    steps = [(int(of_run.first[first]), int(of_run.last[last])) for first, last in columns]
+    sums_s = np.add.reduceat(excess_s * counts, columns, axis=1)
+    cells_s = np.maximum.reduceat(sums_s / np.add.reduceat(counts, columns), rows)
     high_s = max(float(np.quantile(cells_s, 0.995)), _LEAST_SCALE * float(np.median(of_run.own_s)))
-    names = [str(first) if first == last else f"{first} to {last}" for first, last in ranks]
-    titles = [
-        f"rank {name}" + (f" on {hosts[first]}" if hosts[first] else "")
-        for name, first in zip(names, row_starts, strict=True)
-    ]
-    x, strongest = Axis("step", steps[0][0], steps[-1][1]), (high_s, seconds(high_s))
+    strongest = (high_s, seconds(high_s))
+    ids = [of_run.ranks[at:end] for at, end in zip(rows, [*rows[1:], None], strict=True)]
+    names = [str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]} to {ranks[-1]}" for ranks in ids]
+    places = [f" on {hosts[at]}" if hosts[at] else "" for at in rows]
+    titles = [f"rank {name}{place}" for name, place in zip(names, places, strict=True)]
+    x = Axis("step", float(of_run.first[0]), float(of_run.last[-1]))
     alt = (
         f"Run {run.name}: own work of each rank above the median of the others, by step; strongest colour: "
         f"{strongest[1]} or more."
     )
-    names_of_cells = ("first_rank", "last_rank", "first_step", "last_step")
-    heads = [Column(head, head.replace("_", " "), "count") for head in names_of_cells]
-    heads.append(Column("excess_s", "excess", "s", "straggler-excess"))
+    heads = [
+        Column("first_rank", "from rank", "count"),
+        Column("first_step", "from step", "count"),
+        Column("excess_s", "excess", "s", "straggler-excess"),
+    ]
     cells = [
-        [*at, *when, cell_s]
-        for at, row_s in zip(ranks, cells_s.tolist(), strict=True)
-        for when, cell_s in zip(steps, row_s, strict=True)
+        [ranks[0], int(step), excess]
+        for ranks, row_s in zip(ids, cells_s.tolist(), strict=True)
+        for step, excess in zip(of_run.first[columns], row_s, strict=True)
     ]
     return Figure(
         "stragglers",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 from analysis.draw.bars import Row, Segment, bars
@@ -171,5 +170,4 @@ def _figure(study: Study, shown: SizeWaterfall) -> Figure:
 
 def _moved(part_s: Estimate, at_s: float, factor: float) -> Estimate:
     """The estimate of the end of a bar that starts at `at_s`."""
-    low, high = (None if each is None else (at_s + each) * factor for each in (part_s.low, part_s.high))
-    return replace(part_s, value=(at_s + part_s.value) * factor, low=low, high=high)
+    return part_s.mapped(lambda seconds: (at_s + seconds) * factor)
