@@ -32,7 +32,7 @@ class Segment:
     colour: str
     title: str
     estimate: Estimate | None = None
-    """Of the end of the segment, where its interval is drawn."""
+    """Of the length of the segment, whose interval is drawn."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Row:
 
     @property
     def end(self) -> float:
-        ends = [(each.end, each.start, each.estimate and each.estimate.high) for each in self.segments]
-        return max((end or 0.0 for of_segment in ends for end in of_segment), default=0.0)
+        highs = [each.start + ((each.estimate and each.estimate.high) or 0.0) for each in self.segments]
+        return max([*highs, *(each.end for each in self.segments)], default=0.0)
 
 
 def stacked(parts: Sequence[tuple[float, str, str]]) -> list[Segment]:

@@ -16,9 +16,9 @@ import numpy as np
 
 from analysis.results.culprits import recurring
 from analysis.results.curves import Curve, Point
-from analysis.results.phases import WAIT, Floats, Phases
-from analysis.results.waterfall import waterfall
-from analysis.stats.estimates import Estimate
+from analysis.results.phases import WAIT, Phases
+from analysis.results.waterfall import losses
+from analysis.stats.estimates import Estimate, Floats
 from analysis.study import Study
 
 MATERIAL = 0.01
@@ -42,13 +42,8 @@ class Bottleneck:
     """Whether the stragglers' part of the phase is left out."""
 
     @property
-    def judged(self) -> bool:
-        """Whether the share has an interval over repeats."""
-        return self.share.basis == "repeats" and self.share.low is not None
-
-    @property
     def significant(self) -> bool:
-        return self.judged and (self.share.low or 0.0) > MATERIAL
+        return self.share.low is not None and self.share.low > MATERIAL
 
     @property
     def ceiling(self) -> Estimate:
@@ -68,16 +63,16 @@ def bottlenecks(
             each of shape (repeats,). They are one part; the phases count with the rest of their seconds.
     """
     costs = straggler_s or {}
-    seconds = {name: tuple(point.array(name) - costs.get(name, 0.0)) for name in point.seconds}
-    rest = replace(point, seconds=seconds)
-    shares = {name: rest.share(name) for name in seconds if name not in NEEDED}
+    rest = replace(point, seconds={name: each - costs.get(name, 0.0) for name, each in point.seconds.items()})
+    shares = {name: point.time(each).share for name, each in rest.seconds.items() if name not in NEEDED}
     if base is not None:
-        shares |= {part.name: part.share for part in waterfall(rest, base, work).parts if part.name in NEEDED}
+        shares |= {part.name: part.share for part in losses(rest, base, work) if part.name in NEEDED}
     if costs:
-        shares[STRAGGLERS] = point.share_of(np.sum(list(costs.values()), axis=0))
-    known = {name: share for name, share in shares.items() if share is not None and share.value >= MATERIAL}
-    parts = [Bottleneck(name, share, rest=name in costs) for name, share in known.items()]
-    return sorted(parts, key=lambda each: -each.share.value)
+        shares[STRAGGLERS] = point.time(sum(costs.values(), start=0 * point.step_s)).share
+    parts = [Bottleneck(name, share, rest=name in costs) for name, share in shares.items()]
+    return sorted(
+        (each for each in parts if each.share.value >= MATERIAL), key=lambda each: -each.share.value
+    )
 
 
 def at_largest(study: Study, curve: Curve) -> list[Bottleneck] | None:
@@ -90,11 +85,11 @@ def at_largest(study: Study, curve: Curve) -> list[Bottleneck] | None:
         return None
     before = base.phases if base is not None and base is not point and base.phases.known else None
     work = point.work_ratio(base) if base is not None else 1.0
-    parts = bottlenecks(point.phases, before, work, straggler_seconds(study, curve, point))
-    return [each for each in parts if each.significant or not each.judged]
+    parts = bottlenecks(point.phases, before, work, straggler_seconds(study, point))
+    return [each for each in parts if each.significant or each.share.low is None]
 
 
-def straggler_seconds(study: Study, curve: Curve, point: Point) -> dict[str, Floats] | None:
+def straggler_seconds(study: Study, point: Point) -> dict[str, Floats] | None:
     """Seconds of a step that named ranks and nodes cost in each repeat, by phase; None without any.
 
     Phases are means over ranks: of the cost, the share of the slow ranks among all ranks is in their longer

@@ -44,7 +44,8 @@ def bus_rates(point: Point) -> dict[Run, float]:
 
     The recorded transfer has no noise floor of waiting: it is that of the rank that waited for nobody.
     """
-    transfer_s = point.phases.array(TRANSFER) - (point.phases.floor_s or 0.0)
+    floor_s = point.phases.floor_s
+    transfer_s = point.phases.array(TRANSFER) - (0.0 if floor_s is None else floor_s)
     steps = zip(point.runs, point.metrics, transfer_s.tolist(), strict=True)
     rates = {run: bus_bandwidth(each.comm, seconds) for run, each, seconds in steps if each.comm}
     return {run: rate for run, rate in rates.items() if rate is not None}

@@ -7,31 +7,35 @@ waiting plus `Phases.floor_s`, and exposed communication, their sum, stays.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy.special import stdtrit
+from numpy.typing import ArrayLike
 
-from analysis.stats.estimates import CONFIDENCE, Estimate, not_stationary
+from analysis.stats.estimates import Estimate, Floats, t_quantile
 
-Floats = NDArray[np.float64]
 WAIT, TRANSFER = "comm_wait_s", "comm_transfer_s"
-PERSISTENT, TRANSIENT = "persistent_wait_s", "transient_wait_s"
-"""Parts of `WAIT` after `Phases.with_divided_waiting`."""
 
 
-@dataclass(frozen=True)
+class Time(NamedTuple):
+    """Part of the mean step."""
+
+    seconds: Estimate
+    share: Estimate
+    """`seconds` / mean step; the interval ends at 1."""
+
+
+@dataclass(frozen=True, eq=False)
 class Phases:
     """The mean step of each repeat in seconds, and its division into the measured phases."""
 
-    step_s: tuple[float, ...]
-    """One value a repeat, as all others."""
-    seconds: dict[str, tuple[float, ...]]
+    step_s: Floats
+    """One value a repeat, as in all other arrays."""
+    seconds: Mapping[str, Floats]
     """By measured phase; they sum to `step_s`."""
-    floor_s: tuple[float, ...] | None = None
+    floor_s: Floats | None = None
     """Recorded waiting that counts as transfer; null where it is unknown."""
     stationary: bool = True
     """Whether the steps of all repeats are stationary; otherwise no mean has an interval."""
@@ -39,12 +43,7 @@ class Phases:
     @property
     def known(self) -> bool:
         """Whether the runs recorded a phase; `other_s` alone is the whole step."""
-        return any(any(seconds) for name, seconds in self.seconds.items() if name != "other_s")
-
-    @property
-    def longest(self) -> str | None:
-        """The phase that takes most of a step; None without measured phases."""
-        return max(self.seconds, key=lambda name: sum(self.seconds[name])) if self.known else None
+        return any(seconds.any() for name, seconds in self.seconds.items() if name != "other_s")
 
     @property
     def mean_step_s(self) -> float:
@@ -52,103 +51,84 @@ class Phases:
         return float(np.exp(np.mean(np.log(self.step_s))))
 
     def array(self, *names: str) -> Floats:
-        """Seconds in these phases together, shape (repeats,); zero where a phase was not measured."""
-        zero = np.zeros(len(self.step_s))
-        return sum((np.array(self.seconds[name]) for name in names if name in self.seconds), start=zero)
+        """Seconds in these phases together; zero where a phase was not measured."""
+        return sum((self.seconds[name] for name in names if name in self.seconds), start=0 * self.step_s)
 
-    def scaled(self, *names: str) -> Floats:
-        """Like `array`, in seconds of `mean_step_s`: the means of all phases sum to it."""
-        return self.array(*names) * self.mean_step_s / np.mean(self.step_s)
+    def scaled(self, seconds: Floats) -> Floats:
+        """Seconds of repeats, in seconds of `mean_step_s`: the means of all phases sum to it."""
+        return seconds * self.mean_step_s / np.mean(self.step_s)
+
+    def time(self, seconds: Floats, ideal_s: ArrayLike = 0.0) -> Time:
+        """Mean of `seconds`, one value a repeat, beyond a prediction.
+
+        Args:
+            ideal_s: predicted seconds by each repeat of the base.
+        """
+        ideal, step_s = np.atleast_1d(ideal_s), self.mean_step_s
+        scaled, least_s = self.scaled(seconds), 0.0 - float(np.mean(ideal))
+        beyond_s = float(scaled.mean()) + least_s
+        share = beyond_s / step_s
+        # varies as the ratio of `seconds` to the step does (delta method)
+        linear = (seconds - share * self.step_s) / np.mean(self.step_s)
+        return Time(
+            self._estimate(beyond_s, scaled, ideal, least_s, np.inf),
+            self._estimate(share, linear, ideal / step_s, least_s / step_s, 1.0),
+        )
 
     def mean_s(self, *names: str) -> Estimate | None:
         """Seconds of `mean_step_s` in these phases together; None where none of them was measured."""
-        return self.mean_of(self.array(*names)) if self._measures(*names) else None
-
-    def mean_of(self, seconds: ArrayLike) -> Estimate:
-        """Seconds of `mean_step_s` that have the share of `seconds`, of shape (repeats,), in the steps."""
-        scaled = np.asarray(seconds) * self.mean_step_s / np.mean(self.step_s)
-        return self.interval(float(scaled.mean()), scaled)
+        return self.time(self.array(*names)).seconds if self._measures(*names) else None
 
     def share(self, *names: str) -> Estimate | None:
         """Share of the step in these phases together; None where none of them was measured."""
-        return self.share_of(self.array(*names)) if self._measures(*names) else None
-
-    def share_of(self, seconds: ArrayLike) -> Estimate:
-        """Sum of `seconds`, of shape (repeats,), / sum of `step_s`; the interval ends at 1."""
-        values = np.asarray(seconds, dtype=np.float64)
-        share = float(values.mean() / np.mean(self.step_s))
-        estimate = self.interval(share, self.linearized(values, share))
-        return estimate if estimate.high is None else replace(estimate, high=min(1.0, estimate.high))
-
-    def linearized(self, seconds: Floats, share: float) -> Floats:
-        """Deviations that vary as the ratio of `seconds` to the step does (delta method)."""
-        return (seconds - share * np.array(self.step_s)) / np.mean(self.step_s)
-
-    def interval(self, value: float, own: Floats, base: Floats | None = None, least: float = 0.0) -> Estimate:
-        """`value`, at least `least`, with the t interval of mean(own) - mean(base) over repeats.
-
-        Degrees of freedom are Welch's (1947). One repeat has no interval.
-        """
-        sides = [own] if base is None or not base.any() else [own, base]
-        repeats = min(map(len, sides))
-        estimate = Estimate(value, None, None, repeats)
-        if repeats > 1:
-            half = _half_width([(float(np.var(side, ddof=1)) / len(side), len(side) - 1) for side in sides])
-            estimate = Estimate(value, max(least, value - half), value + half, repeats)
-        return estimate if self.stationary else not_stationary(estimate)
+        return self.time(self.array(*names)).share if self._measures(*names) else None
 
     def composition(self, phases: tuple[str, ...]) -> dict[str, float | None]:
         """Seconds of `mean_step_s` in each of these phases; None where one was not measured."""
-        means = {name: self.mean_s(name) for name in phases}
-        return {name: None if mean is None else mean.value for name, mean in means.items()}
+        return {
+            name: float(self.scaled(self.seconds[name]).mean()) if name in self.seconds else None
+            for name in phases
+        }
 
     def with_floor(self, floor_s: ArrayLike) -> Phases:
-        """The phases with the noise floor of waiting, of shape (repeats,), as transfer."""
+        """The phases with the noise floor of waiting, one value a repeat, as transfer."""
         if WAIT not in self.seconds:
             return self
-        moved = np.minimum(self.array(WAIT), floor_s)
-        return replace(self._with({WAIT: -moved, TRANSFER: moved}), floor_s=tuple(moved.tolist()))
-
-    def with_divided_waiting(self, persistent: Floats) -> Phases:
-        """The phases with waiting as two: for ranks that are always slow, and for ranks late in turn.
-
-        Args:
-            persistent: share of the waiting of each repeat that is persistent
-                (`analysis.results.rank_steps`), shape (repeats,).
-        """
-        wait_s = self.array(WAIT)
-        parts = self._with({PERSISTENT: persistent * wait_s, TRANSIENT: (1 - persistent) * wait_s})
-        return replace(parts, seconds={name: each for name, each in parts.seconds.items() if name != WAIT})
-
-    def _with(self, added_s: Mapping[str, Floats]) -> Phases:
-        changed = {name: tuple((self.array(name) + each).tolist()) for name, each in added_s.items()}
-        return replace(self, seconds=self.seconds | changed)
+        moved = np.minimum(self.seconds[WAIT], floor_s)
+        changed = {WAIT: self.seconds[WAIT] - moved, TRANSFER: self.array(TRANSFER) + moved}
+        return replace(self, seconds={**self.seconds, **changed}, floor_s=moved)
 
     def _measures(self, *names: str) -> bool:
         return any(name in self.seconds for name in names)
+
+    def _estimate(self, value: float, own: Floats, base: Floats, least: float, most: float) -> Estimate:
+        """`value` with the t interval of mean(own) - mean(base) over repeats, within these limits.
+
+        Degrees of freedom are Welch's (1947). One repeat has no interval.
+        """
+        sides = [own, base] if base.any() else [own]
+        repeats = np.array([len(side) for side in sides])
+        count = int(repeats.min())
+        if count == 1 or not self.stationary:
+            return Estimate(value, None, None, count, "repeats" if self.stationary else "not stationary")
+        variances = np.array([np.var(side, ddof=1) for side in sides]) / repeats
+        parts = variances / (variances.sum() or 1.0)  # tiny squares would be 0
+        freedom = 1 / (np.sum(parts**2 / (repeats - 1)) or 1.0)
+        half = float(t_quantile(freedom) * np.sqrt(variances.sum()))
+        low, high = np.clip([value - half, value + half], least, most).tolist()
+        return Estimate(value, low, high, count)
 
 
 def partition(step_s: ArrayLike, recorded: Mapping[str, ArrayLike], *, stationary: bool = True) -> Phases:
     """The phases of steps, scaled so that they sum to the steps; those without a number were not measured.
 
     Args:
-        step_s: mean step of each repeat in seconds, shape (repeats,).
-        recorded: seconds by phase, each of shape (repeats,); NaN in a repeat that did not measure it.
+        step_s: mean step of each repeat in seconds.
+        recorded: seconds by phase, one value a repeat; NaN in a repeat that did not measure it.
     """
     steps = np.asarray(step_s, dtype=np.float64)
     values = {name: np.asarray(seconds, dtype=np.float64) for name, seconds in recorded.items()}
     measured = {name: np.nan_to_num(each) for name, each in values.items() if not np.isnan(each).all()}
-    whole_s = np.sum([*measured.values()], axis=0) if measured else np.zeros(len(steps))
-    scale = np.divide(steps, whole_s, out=np.zeros(len(steps)), where=whole_s > 0)
-    seconds = {name: tuple((scale * each).tolist()) for name, each in measured.items()}
-    return Phases(tuple(steps.tolist()), seconds, stationary=stationary)
-
-
-def _half_width(moments: list[tuple[float, int]]) -> float:
-    """Of the t interval of a sum of means with these variances and degrees of freedom."""
-    total = sum(variance for variance, _ in moments)
-    if total == 0:
-        return 0.0
-    shares = [(variance / total, freedom) for variance, freedom in moments]  # tiny squares would be 0
-    freedom = 1 / sum(share**2 / freedom for share, freedom in shares)
-    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * math.sqrt(total)
+    whole_s = sum(measured.values(), start=0 * steps)
+    scale = np.divide(steps, whole_s, out=0 * steps, where=whole_s > 0)
+    return Phases(steps, {name: scale * each for name, each in measured.items()}, stationary=stationary)

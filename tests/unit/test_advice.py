@@ -4,156 +4,156 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from analysis.read.load import load_runs
-from analysis.results.advice import (
-    AIMS,
-    LESS,
-    MORE,
-    OPTIONS,
-    MeasuredValue,
-    Option,
-    Situation,
-    advice,
-    measured_values,
-    topic_of,
-)
+from analysis.results.advice import TOPICS, Option, Situation, Topic, advice, measured_values, situation
 from analysis.results.bottlenecks import STRAGGLERS, Bottleneck
 from analysis.results.curves import scaling_curves
 from analysis.results.phases import TRANSFER, WAIT
 from analysis.stats.estimates import Estimate
+from analysis.study import Study
 from disttrain.config.config_tree import config_fields
 from disttrain.records.steps import PHASES
-from tests.support.fake_runs import fake_sweep
+from tests.support.fake_runs import fake_sweep, with_metrics
 
-BUCKET, SCHEME = "parallel.ddp.bucket_mb", "parallel.gradient_communication.scheme"
-MIB = 2**20
-ONE_LARGE = Situation(strategy="ddp", messages=1, message_bytes=25 * MIB, config={BUCKET: 25})
-MANY_SMALL = replace(ONE_LARGE, messages=40, message_bytes=MIB - 1)
-
-
-def of(phase: str, at: Situation, *, rest: bool = False, most: int | None = None) -> str:
-    return advice(Bottleneck(phase, Estimate(0.2, 0.1, 0.3, 3), rest), at, most=most)
+BUCKET = "parallel.ddp.bucket_mb"
+SHARE = Estimate(0.2, 0.1, 0.3, 3)
+ROWS = [(topic, option) for topic in TOPICS for option in topic.options]
 
 
-def allowed(topic: str, option: Option) -> tuple[str, Situation]:
-    """A phase and a situation in which an option is advised."""
-    phase = {"gradients": TRANSFER, "shards": TRANSFER, "bubble": TRANSFER}.get(topic, topic)
-    strategy = {"shards": "fsdp", "bubble": "pipeline"}.get(topic, "ddp")
-    small = option.key == BUCKET and option.values == MORE
-    at = replace(MANY_SMALL if small else ONE_LARGE, strategy=strategy)
-    if phase in ("shared_processors", "smaller_batch", "unknown"):
-        return "compute_s", replace(at, causes=[phase])
-    return phase, at
+def of(phase: str, *facts: str, rest: bool = False, most: int | None = None, **keywords: Any) -> str:
+    at = Situation(frozenset(facts), **{"config": {"a": 1}, **keywords})
+    return advice(Bottleneck(phase, SHARE, rest), at, most=most)
 
 
-ROWS = [(topic, option) for topic, options in OPTIONS.items() for option in options]
+def of_row(topic: Topic, option: Option, **keywords: Any) -> str:
+    """Advice where the topic and the option hold."""
+    cause = topic.phases[-1]
+    facts = {*topic.facts, *option.facts}
+    if cause in (*PHASES, STRAGGLERS):
+        return of(cause, *facts, **keywords)
+    return of("compute_s", *facts, causes=[cause], **keywords)
 
 
-@pytest.mark.parametrize(("topic", "option"), ROWS, ids=[f"{topic}-{row.setting}" for topic, row in ROWS])
-def test_each_option_is_named_unless_it_is_set_or_measured_as_no_faster(topic: str, option: Option) -> None:
-    phase, at = allowed(topic, option)
-    other = replace(at, own_program=False)
-    assert option.setting in of(phase, other)
-    assert option.key in of(phase, at)
-    for value in option.values if option.values not in (MORE, LESS) else ():
-        tried = {option.key: [MeasuredValue(value.capitalize(), Estimate(1.1, 0.98, 1.2, 3))]}
-        assert f"={value}" not in of(phase, replace(at, measured=tried))
-        assert f"={value}" not in of(phase, replace(at, config={option.key: value}))
-    if option.values in (MORE, LESS):
-        value = "1000" if option.values == MORE else "0.001"
-        tried = {option.key: [MeasuredValue(value, Estimate(0.99, None, None, 1))]}
-        known = replace(other, config={option.key: 1}, measured=tried)
-        assert option.setting not in of(phase, known)
-
-
-def forbidding(rule: str) -> dict[str, Any]:
-    return {
-        "latency_dominates": {"message_bytes": MIB - 1.0},
-        "bandwidth_dominates": {"message_bytes": float(MIB)},
-        "not_several_messages": {"messages": 1},
-        "not_one_message": {"messages": 2},
-        "one_rank_a_node": {"config": {"resources.gpus_per_node": 1}},
-    }[rule]
-
-
-RULES = [(topic, option, rule) for topic, option in ROWS for rule in option.unless]
-
-
-@pytest.mark.parametrize(
-    ("topic", "option", "rule"), RULES, ids=[f"{row.setting}-{rule.__name__}" for _, row, rule in RULES]
-)
-def test_each_rule_forbids_its_option(topic: str, option: Option, rule: Any) -> None:
-    phase, at = allowed(topic, option)
-    other = replace(at, own_program=False)
-    assert option.setting in of(phase, other)
-    assert option.setting not in of(phase, replace(other, **forbidding(rule.__name__)))
-
-
-def test_latency_is_also_a_low_share_of_the_measured_rate_of_the_links() -> None:
-    assert "a smaller" in of(TRANSFER, ONE_LARGE)
-    assert "a smaller" not in of(TRANSFER, replace(ONE_LARGE, rate_share=0.49))
-    assert "a smaller" in of(TRANSFER, replace(ONE_LARGE, rate_share=0.5))
-    assert of(TRANSFER, MANY_SMALL, most=1) == f"Communicate less: a larger {BUCKET} for fewer messages."
+@pytest.mark.parametrize(("topic", "option"), ROWS, ids=[f"{row.key}-{row.action}" for _, row in ROWS])
+def test_each_option_is_named_unless_it_is_set_or_measured_as_no_faster(topic: Topic, option: Option) -> None:
+    assert of_row(topic, option).startswith(topic.aim)
+    assert f"{option.action} ({option.key}" in of_row(topic, option)
+    other = of_row(topic, option, config={})
+    assert option.action in other
+    assert option.key not in other, "another program has no such option"
+    for value in option.to:
+        tried = {option.key: {value.capitalize(): Estimate(1.1, 0.98, 1.2, 3)}}
+        for keywords in ({"measured": tried}, {"config": {option.key: value}}):
+            assert value not in of_row(topic, option, **keywords).partition(option.key)[2].partition(")")[0]
+    if not option.to:
+        tried = {option.key: {"1000": Estimate(0.99, None, None, 1)}}
+        assert option.action not in of_row(topic, option, measured=tried)
+    for fact in option.facts:
+        assert option.action not in of(topic.phases[0], *({*topic.facts, *option.facts} - {fact}))
 
 
 def test_nothing_is_advised_on_transfer_where_waiting_was_not_told_apart() -> None:
-    for strategy in ("ddp", "fsdp"):
-        assert of(TRANSFER, replace(ONE_LARGE, strategy=strategy)) != ""
-        assert of(TRANSFER, replace(ONE_LARGE, strategy=strategy, divides_waiting=False)) == ""
-
-
-def test_other_work_on_the_nodes_is_the_reason_named_first() -> None:
-    at = replace(ONE_LARGE, disturbed="other runs were at work on their nodes")
-    for phase in (*PHASES, STRAGGLERS):
-        assert of(phase, at) == "Measure these sizes alone first: other runs were at work on their nodes."
-
-
-def test_what_was_measured_as_faster_comes_first() -> None:
-    fast, slow = (
-        MeasuredValue(*each)
-        for each in (("4", Estimate(1.2, 1.1, 1.3, 3)), ("1", Estimate(0.8, 0.7, 0.9, 3)))
-    )
-    line = of(TRANSFER, replace(MANY_SMALL, measured={BUCKET: [slow, fast]}), most=1)
-    assert (
-        line == f"Communicate less: {BUCKET}=4 (measured here: 1.20\N{MULTIPLICATION SIGN} the throughput)."
-    )
-    assert fast.faster
-    assert not slow.faster
-    assert not MeasuredValue("2", Estimate(1.2, 0.9, 1.5, 3)).faster
+    for facts in ((), ("sharded",)):
+        assert of(TRANSFER, "waiting is known", *facts) != ""
+        assert of(TRANSFER, *facts) == ""
 
 
 @pytest.mark.parametrize(
-    ("topic", "phase", "keywords"),
+    ("fact", "work"), [("overlaps", "other runs were"), ("other load", "other processes")]
+)
+def test_other_work_on_the_nodes_is_the_reason_named_first(fact: str, work: str) -> None:
+    for phase in (*PHASES, STRAGGLERS):
+        line = of(phase, fact, "waiting is known", "slow rank")
+        assert line.startswith(f"Measure these sizes alone first: {work}")
+
+
+def test_what_was_measured_as_faster_comes_first() -> None:
+    measured = {
+        BUCKET: {
+            "1": Estimate(0.8, 0.7, 0.9, 3),
+            "2": Estimate(1.2, 0.9, 1.5, 3),
+            "4": Estimate(1.2, 1.1, 1.3, 3),
+            "8": Estimate(1.3, 1.1, 1.5, 3),
+        }
+    }
+    facts = ("waiting is known", "several messages", "latency")
+    times = "\N{MULTIPLICATION SIGN} the throughput)"
+    lines = f"{BUCKET}=8 (measured here: 1.30{times}; or {BUCKET}=4 (measured here: 1.20{times}"
+    assert of(TRANSFER, *facts, measured=measured, most=2) == f"Communicate less: {lines}."
+    assert of(TRANSFER, *facts, most=1) == f"Communicate less: larger buckets for fewer messages ({BUCKET})."
+
+
+@pytest.mark.parametrize(
+    ("line", "phase", "facts", "causes"),
     [
-        (STRAGGLERS, "compute_s", {"causes": ["slow_ranks"], "culprit": True}),
-        ("slow_ranks", "compute_s", {"causes": ["slow_ranks"]}),
-        ("lower_clocks", "compute_s", {"causes": ["lower_clocks"]}),
-        ("unknown", "compute_s", {"culprit": True}),
-        ("own work", WAIT, {"culprit": True, "several_nodes": True}),
-        (STRAGGLERS, WAIT, {"culprit": True}),
-        ("bubble", WAIT, {"strategy": "pipeline"}),
-        ("shards", TRANSFER, {"strategy": "hsdp"}),
-        ("gradients", TRANSFER, {"strategy": "dp"}),
-        ("other_s", "other_s", {"culprit": True}),
-        ("shared_processors", TRANSFER, {"shared_processors": True}),
-        ("shared_processors", WAIT, {"shared_processors": True}),
+        ("Leave the slow rank's node out", "compute_s", {"slow rank"}, ["slow ranks"]),
+        ("Leave the slow rank's node out", WAIT, {"slow rank"}, []),
+        ("Compare the slow rank's data", WAIT, {"slow rank", "slow on several nodes"}, []),
+        ("Look for the reason of the lower clocks", "compute_s", {}, ["lower clocks"]),
+        ("Record a trace", "compute_s", {"slow rank"}, []),
+        ("Make the bubble", WAIT, {"pipeline"}, []),
+        ("Make the bubble", TRANSFER, {"pipeline"}, []),
+        ("Gather less", TRANSFER, {"sharded", "waiting is known"}, []),
+        ("Communicate less", TRANSFER, {"waiting is known"}, []),
+        ("Reduce work on the host", "other_s", {"slow rank"}, []),
+        ("Give each rank processors", TRANSFER, {"shared processors"}, []),
+        ("Give each rank processors", WAIT, {"shared processors"}, []),
     ],
 )
-def test_the_topic_follows_the_cause_and_the_named_ranks(topic: str, phase: str, keywords: Any) -> None:
-    part = Bottleneck(phase, Estimate(0.2, 0.1, 0.3, 3))
-    assert topic_of(part, Situation(**keywords)) == topic
-    assert advice(part, Situation(**keywords)).startswith(AIMS[topic])
+def test_the_row_follows_the_cause_and_the_named_ranks(
+    line: str, phase: str, facts: Any, causes: Any
+) -> None:
+    assert of(phase, *facts, causes=causes).startswith(line)
 
 
 def test_the_rest_of_a_phase_is_not_advised_for_the_stragglers() -> None:
-    at = Situation(causes=["slow_ranks", "smaller_batch"], culprit=True)
-    assert "slow rank" in of(WAIT, at)
-    assert "slow rank" not in of(WAIT, at, rest=True)
-    assert of("compute_s", at, rest=True).startswith(AIMS["smaller_batch"])
+    for phase, causes in ((WAIT, []), ("compute_s", ["slow ranks", "smaller batch"])):
+        assert "slow rank" in of(phase, "slow rank", causes=causes)
+        assert "larger batch" in of(phase, "slow rank", causes=causes, rest=True)
+
+
+def profiled(count: int, size: float, share: float | None = None) -> dict[str, Any]:
+    return {
+        "message_bytes": Estimate(size, None, None, 1),
+        "measured_share": None if share is None else Estimate(share, None, None, 1),
+        "profiled": [SimpleNamespace(count=count)],
+    }
+
+
+@pytest.mark.parametrize(
+    ("metrics", "communication", "facts"),
+    [
+        ({}, {}, {"bandwidth"}),
+        ({"strategy": "hsdp"}, {}, {"bandwidth", "sharded"}),
+        ({"strategy": "pipeline"}, {}, {"bandwidth", "pipeline"}),
+        ({"oversubscribed": True}, {}, {"bandwidth", "shared processors"}),
+        ({}, profiled(1, 2**20, 0.5), {"bandwidth", "one message"}),
+        ({}, profiled(1, 2**20, 0.49), {"latency", "one message"}),
+        ({}, profiled(40, 2**20 - 1), {"latency", "several messages"}),
+    ],
+)
+def test_facts_are_those_of_the_records(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    metrics: dict[str, Any],
+    communication: dict[str, Any],
+    facts: set[str],
+) -> None:
+    for name, value in communication.items():
+        monkeypatch.setattr(f"analysis.results.advice.{name}", lambda point, value=value: value)
+    sweep = fake_sweep(tmp_path, nodes=(1, 2), gpus_per_node=(2,), repeats=1)
+    runs = with_metrics(load_runs([sweep]), **metrics)
+    study = Study(runs, scaling_curves(runs))
+    study.__dict__["overlaps"] = []
+    (curve,) = study.curves
+    small, large = (situation(study, curve, point).facts for point in curve.points)
+    assert small == facts | {"waiting is known"}
+    assert large == facts | {"waiting is known", "several ranks a node"}
 
 
 def test_options_exist_in_the_config() -> None:
@@ -173,11 +173,8 @@ def test_measured_values_are_those_of_one_other_option_at_the_same_size(tmp_path
     curve = next(each for each in curves if each.axes.get(BUCKET) == 4 and each.axes.get(rate) == 0.5)
     point = curve.points[1]
     values = measured_values(curve, point, curves)
-    assert {key: [each.value for each in found] for key, found in values.items()} == {
-        BUCKET: ["1"],
-        rate: ["0.1"],
-    }
-    assert values[BUCKET][0].ratio.value == pytest.approx(1.1)
+    assert {key: [*found] for key, found in values.items()} == {BUCKET: ["1"], rate: ["0.1"]}
+    assert values[BUCKET]["1"].value == pytest.approx(1.1)
     emulated = [replace(each, emulated=each is not curve) for each in curves]
     assert measured_values(emulated[curves.index(curve)], point, [*emulated, curve]) == {}
     lacking = replace(curve, axes={BUCKET: 4})

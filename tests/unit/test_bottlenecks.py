@@ -54,7 +54,7 @@ def test_only_compute_beyond_the_base_counts() -> None:
 
 def test_nothing_is_significant_in_one_repeat_or_in_noise() -> None:
     (single,) = bottlenecks(times(repeats=1, input_s=0.3), None)
-    assert (single.significant, single.judged, single.ceiling.low) == (False, False, None)
+    assert (single.significant, single.ceiling.low) == (False, None)
     (noisy,) = bottlenecks(alone(np.array([0.0, 0.01, 0.4])), None)
     assert not noisy.significant
     assert noisy.ceiling.low == 0

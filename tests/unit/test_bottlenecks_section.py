@@ -31,7 +31,7 @@ def test_significant_parts_are_listed_by_their_ceiling(tmp_path: Path) -> None:
     section = section_of(fake_sweep(tmp_path))
     (table,) = section.tables
     assert [row[1] for row in table.rows] == ["data transfer", "waiting for peers", "input", "other"]
-    assert section.conclusion.startswith("Communicate less: parallel.gradient_communication.scheme=")
+    assert section.conclusion.startswith("Communicate less: compressed gradients (parallel.gradient_")
 
 
 def test_options_follow_what_the_sweep_measured_of_them(tmp_path: Path) -> None:

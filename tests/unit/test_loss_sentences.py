@@ -19,9 +19,9 @@ def test_each_sentence_of_losses() -> None:
 
 def waterfall() -> list[str]:
     size = {"place": "4 nodes", "base": "1 node", "phase": "data transfer"}
-    none: dict[str, object] = {"gains": [], "saved": 0, "efficiency": Estimate(0.8, 0.7, 0.9, 3)}
-    gain = {"gains": ["compute", "input"], "saved": 0.111, "efficiency": Estimate(1.02, 0.99, 1.05, 3)}
-    settled = {"gains": ["compute"], "saved": 0.3, "efficiency": Estimate(0.9, 0.85, 0.95, 3)}
+    none: dict[str, object] = {"gains": [], "efficiency": Estimate(0.8, 0.7, 0.9, 3)}
+    gain = {"gains": [(-0.1, "compute"), (-0.011, "input")], "efficiency": Estimate(1.02, 0.99, 1.05, 3)}
+    settled = {"gains": [(-0.3, "compute")], "efficiency": Estimate(0.9, 0.85, 0.95, 3)}
     parts = [Part("comm_transfer_s", SECONDS, share) for share in (SHARE, ONE, not_stationary(SHARE))]
     return [
         *(say("largest_loss", **size, part=part, **none) for part in parts),
@@ -32,13 +32,14 @@ def waterfall() -> list[str]:
 
 
 def compute() -> list[str]:
-    slow = Cause({"slow_ranks": {"name": "node c01", "beyond": 1.22, "others": ["rank 1", "rank 4"]}}, 0.289)
-    clocks = Cause({"lower_clocks": {"clock": 0.66, "before": 0.9}}, 0.1)
-    shared = {"shared_processors": {"own": 0.5, "before": 2.0}, "smaller_batch": {"own": 2, "before": 8}}
+    slow = Cause(
+        {"slow ranks": {"name": "node c01", "excess_s": 0.122, "others": ["rank 1", "rank 4"]}}, 0.289
+    )
+    clocks = Cause({"lower clocks": {"clock": 0.66, "before": 0.9}}, 0.1)
+    shared = {"shared processors": {}, "smaller batch": {"own": 2, "before": 8}}
     unknown, gain = Cause({"unknown": {}}, 0.2), Cause({"unknown": {}}, -0.114)
-    other = {"other_work": {"text": "other processes used their processors"}}
-    alone = {"shared_processors": {"own": None}}
-    rest = [Cause(each, 0.2) for each in (shared, alone, other)]
+    other, runs, alone = {"other load": {}}, {"overlaps": {}}, {"shared processors": {}}
+    rest = [Cause(each, 0.2) for each in (shared, alone, other, runs)]
     cases = [[slow, clocks, gain], *([each] for each in rest)]
     assert say("compute_causes", [unknown]) == say("compute_causes", []) == ""
     return [say("compute_causes", causes) for causes in cases]

@@ -13,7 +13,7 @@ from scipy.stats import t as student_t
 
 from analysis.read.load import load_runs
 from analysis.results.curves import loss_by_phase, scaling_curves, with_floors
-from analysis.results.phases import PERSISTENT, TRANSFER, TRANSIENT, WAIT, Phases, partition
+from analysis.results.phases import TRANSFER, WAIT, Phases, partition
 from disttrain.records.steps import PHASES
 from tests.support.fake_runs import fake_sweep
 
@@ -37,21 +37,14 @@ def test_the_floor_becomes_transfer_and_the_step_still_adds_up(repeats: list[tup
     assert phases.array(*phases.seconds) == pytest.approx(phases.step_s)
 
 
-def test_waiting_is_divided_by_its_persistent_share() -> None:
-    divided = communicating([0.5, 0.25]).with_divided_waiting(np.array([0.5, 0.2]))
-    assert divided.array(PERSISTENT) == pytest.approx([0.25, 0.05])
-    assert divided.array(TRANSIENT) == pytest.approx([0.25, 0.2])
-    assert WAIT not in divided.seconds
-
-
 def test_phases_without_a_number_were_not_measured_and_the_others_sum_to_the_step() -> None:
     nan = float("nan")
     phases = partition([2.0, 4.0], {"compute_s": [0.5, 2.0], "other_s": [0.5, nan], WAIT: [nan, nan]})
-    assert phases.seconds == {"compute_s": (1.0, 4.0), "other_s": (1.0, 0.0)}
+    seconds = {name: each.tolist() for name, each in phases.seconds.items()}
+    assert seconds == {"compute_s": [1.0, 4.0], "other_s": [1.0, 0.0]}
     assert (phases.mean_s(WAIT), phases.share(WAIT)) == (None, None)
-    assert (phases.known, phases.longest) == (True, "compute_s")
-    whole = partition([2.0], {"compute_s": [0.0], "other_s": [2.0]})
-    assert (whole.known, whole.longest) == (False, None)
+    assert phases.known
+    assert not partition([2.0], {"compute_s": [0.0], "other_s": [2.0]}).known
     assert not partition([2.0], {"compute_s": [nan]}).known
 
 
@@ -103,7 +96,7 @@ def test_the_floor_of_a_curve_moves_its_compositions_and_the_losses_against_the_
     assert changed.points[1].composition == middle.composition
     for before, after in ((base, changed.points[0]), (last, changed.points[2])):
         moved = before.composition[WAIT] - after.composition[WAIT]
-        assert moved == pytest.approx(after.phases.mean_of(after.phases.floor_s).value)
+        assert moved == pytest.approx(after.phases.time(after.phases.floor_s).seconds.value)
         assert after.composition[TRANSFER] == pytest.approx(before.composition[TRANSFER] + moved)
         assert sum(after.composition[name] or 0 for name in PHASES) == pytest.approx(after.step_s.value)
     assert changed.points[0].loss_by_phase == base.loss_by_phase

@@ -19,11 +19,9 @@ from analysis.results.waterfall import (
     NAMED,
     ORDER,
     Part,
-    from_peak,
+    Waterfall,
     largest_loss,
-    leading,
-    scales,
-    waterfall,
+    losses,
     waterfalls,
 )
 from analysis.stats.estimates import Estimate
@@ -41,37 +39,33 @@ def sizes(draw: st.DrawFn) -> Phases:
     return partition(np.sum([*seconds.values()], axis=0), seconds)
 
 
-@given(sizes(), sizes(), st.floats(0.1, 4), st.floats(0, 100))
-def test_parts_sum_to_the_loss_and_those_from_the_peak_to_the_step(
-    point: Phases, base: Phases, work: float, peak_s: float
-) -> None:
-    shown = waterfall(point, base, work)
-    assert shown.ideal_s == pytest.approx(work * base.mean_step_s)
-    scale_s = max(shown.actual_s, shown.ideal_s, peak_s)
-    lost_s = math.fsum(part.seconds.value for part in shown.parts)
-    assert lost_s == pytest.approx(shown.actual_s - shown.ideal_s, abs=1e-12 * scale_s)
-    shares = math.fsum(part.share.value for part in shown.parts)
-    assert shares == pytest.approx(1 - shown.efficiency, abs=1e-11 * scale_s / shown.actual_s)
-    bars = from_peak(shown, peak_s)
-    assert math.fsum(bars.values()) == pytest.approx(shown.actual_s, abs=1e-11 * scale_s)
-    assert bars["peak"] == peak_s
+@given(sizes(), sizes(), st.floats(0.1, 4))
+def test_parts_sum_to_the_loss(point: Phases, base: Phases, work: float) -> None:
+    parts, actual_s, ideal_s = losses(point, base, work), point.mean_step_s, work * base.mean_step_s
+    scale_s = max(actual_s, ideal_s)
+    assert math.fsum(part.ideal_s for part in parts) == pytest.approx(ideal_s)
+    lost_s = math.fsum(part.seconds.value for part in parts)
+    assert lost_s == pytest.approx(actual_s - ideal_s, abs=1e-12 * scale_s)
+    shares = math.fsum(part.share.value for part in parts)
+    assert shares == pytest.approx(1 - ideal_s / actual_s, abs=1e-11 * scale_s / actual_s)
 
 
 def test_a_gain_is_negative_and_small_parts_are_not_shown() -> None:
     base = partition([1.0] * 2, {"compute_s": [0.8] * 2, "other_s": [0.2] * 2})
     point = partition([1.0] * 2, {"compute_s": [0.5] * 2, "other_s": [0.499] * 2, WAIT: [0.001] * 2})
-    shown = waterfall(point, base, 1.0)
-    assert [part.name for part in shown.parts] == [name for name in ORDER if name in point.seconds]
-    assert [part.seconds.value for part in shown.parts] == pytest.approx([-0.3, 0.001, 0.299])
+    parts = losses(point, base, 1.0)
+    assert [part.name for part in parts] == [name for name in ORDER if name in point.seconds]
+    assert [part.seconds.value for part in parts] == pytest.approx([-0.3, 0.001, 0.299])
     less = partition([1.0] * 2, {"compute_s": [0.5] * 2, "other_s": [0.4991] * 2, WAIT: [0.0009] * 2})
-    assert [part.name for part in waterfall(less, base, 1.0).shown] == ["compute_s", "other_s"]
+    shown = Waterfall(None, None, losses(less, base, 1.0), ()).shown
+    assert [part.name for part in shown] == ["compute_s", "other_s"]
 
 
 def test_a_phase_without_a_part_in_the_base_has_one_interval_everywhere() -> None:
     """The loss of a phase that one rank does not have is the phase itself."""
     point = partition([1.0, 1.1, 1.3], {"compute_s": [0.9, 0.9, 1.0], TRANSFER: [0.1, 0.2, 0.3]})
     for recorded in ({"compute_s": [0.9]}, {"compute_s": [0.9], TRANSFER: [0]}):
-        parts = waterfall(point, partition([0.9], recorded), 1.0).parts
+        parts = losses(point, partition([0.9], recorded), 1.0)
         (part,) = (part for part in parts if part.name == TRANSFER)
         for one, other in ((part.share, point.share(TRANSFER)), (part.seconds, point.mean_s(TRANSFER))):
             assert (one.value, one.low, one.high) == pytest.approx((other.value, other.low, other.high))
@@ -81,22 +75,9 @@ def test_the_waterfall_of_runs_agrees_with_the_losses_of_the_curve(tmp_path: Pat
     (curve,) = scaling_curves(load_runs([fake_sweep(tmp_path, scaling="strong")]))
     base = curve.points[0]
     for point in curve.points[1:]:
-        shown = waterfall(point.phases, base.phases, point.work_ratio(base))
-        assert shown.efficiency == pytest.approx(point.efficiency.value)
-        for part in shown.parts:
+        for part in losses(point.phases, base.phases, point.work_ratio(base)):
             assert part.share.value == pytest.approx(point.loss_by_phase[part.name], abs=1e-9)
             assert part.share.low <= part.share.value <= part.share.high
-
-
-def test_units_and_those_that_need_a_price_or_power(tmp_path: Path) -> None:
-    sweep = fake_sweep(tmp_path, nodes=(1, 2))
-    shown = leading(waterfalls(study_of(sweep)))
-    lost = 1 / shown.whole.ideal_s - 1 / shown.whole.actual_s
-    factors = scales(shown, 1800, price_per_hour=2.0, watts=300.0)
-    lost_s = shown.whole.actual_s - shown.whole.ideal_s
-    assert factors.pop("throughput") * lost_s == pytest.approx(16 * lost)
-    assert factors == {"device_hours": 1.0, "money": 2.0, "energy": 1_080_000.0}
-    assert list(scales(shown)) == ["throughput", "device_hours"]
 
 
 def test_intervals_are_welchs_and_those_of_shares_linearize_the_ratio() -> None:
@@ -104,17 +85,17 @@ def test_intervals_are_welchs_and_those_of_shares_linearize_the_ratio() -> None:
     wait, before = rng.uniform(0.2, 0.3, 2), rng.uniform(0.05, 0.1, 3)
     point = partition(step := rng.uniform(1.5, 2, 2), {WAIT: wait, "compute_s": step - wait})
     base = partition(step := rng.uniform(0.7, 0.8, 3), {WAIT: before, "compute_s": step - before})
-    shown = waterfall(point, base, 2.0)
-    part = next(part for part in shown.parts if part.name == WAIT)
-    own, others = point.scaled(WAIT), 2 * base.scaled(WAIT)
+    part = next(part for part in losses(point, base, 2.0) if part.name == WAIT)
+    own, others = point.scaled(point.array(WAIT)), 2 * base.scaled(base.array(WAIT))
+    of_step = others / point.mean_step_s
     linear = (point.array(WAIT) - part.share.value * np.array(point.step_s)) / np.mean(point.step_s)
-    for estimate, one, other in ((part.seconds, own, others), (part.share, linear, others / shown.actual_s)):
+    for estimate, one, other in ((part.seconds, own, others), (part.share, linear, of_step)):
         interval = ttest_ind(one, other, equal_var=False).confidence_interval(0.95)
         half = (interval.high - interval.low) / 2
         assert estimate.high - estimate.value == pytest.approx(half)
         assert (estimate.repeats, estimate.basis) == (2, "repeats")
-    moving = waterfall(point, replace(base, stationary=False), 2.0)
-    assert all(part.share.low is None for part in moving.parts)
+    moving = losses(point, replace(base, stationary=False), 2.0)
+    assert all(part.share.low is None for part in moving)
 
 
 def test_intervals_cover_the_true_share() -> None:
@@ -125,8 +106,8 @@ def test_intervals_cover_the_true_share() -> None:
         compute, before = (1.0 * (1 + 0.02 * generator.standard_normal(3)) for _ in range(2))
         wait = 0.2 * (1 + 0.1 * generator.standard_normal(3))
         base, point = partition(before, {"compute_s": before}), {"compute_s": compute, WAIT: wait}
-        shown = waterfall(partition(compute + wait, point), base, 1.0)
-        share = next(part.share for part in shown.parts if part.name == WAIT)
+        parts = losses(partition(compute + wait, point), base, 1.0)
+        share = next(part.share for part in parts if part.name == WAIT)
         covered += share.low <= truth <= share.high
     assert 0.93 <= covered / count <= 0.985
 
@@ -137,7 +118,6 @@ def study_of(sweep: Path) -> Study:
 
 
 def test_sizes_have_waterfalls_where_their_curve_has_a_base(tmp_path: Path) -> None:
-    """The curve with the smaller buckets is faster, and the size of the leading curve is its largest."""
     axes = [{"parallel.ddp.bucket_mb": 4}, {"parallel.ddp.bucket_mb": 32}]
     study = study_of(fake_sweep(tmp_path, axes=axes))
     fast, slow = study.curves
@@ -145,7 +125,6 @@ def test_sizes_have_waterfalls_where_their_curve_has_a_base(tmp_path: Path) -> N
     assert [(each.curve.label, each.point.size) for each in shown] == [
         (curve.label, size) for curve in (fast, slow) for size in (2, 4)
     ]
-    assert (leading(shown).curve.label, leading(shown).point.size) == (fast.label, 4)
     study.__dict__["curves"] = [
         replace(fast, points=tuple(replace(point, is_base=False) for point in fast.points)),
         slow,
@@ -174,5 +153,5 @@ def test_the_largest_loss_is_settled_and_large_enough(
         Part(str(number), Estimate(0.1, None, None, 1), Estimate(value, low, low and 0.5, 3))
         for number, (value, low) in enumerate(shares)
     )
-    loss = largest_loss(replace(shown, whole=replace(shown.whole, parts=parts)))
+    loss = largest_loss(replace(shown, whole=parts))
     assert (loss.name if loss else None) == (None if named is None else str(named))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,14 +13,13 @@ from analysis.read.load import load_runs
 from analysis.read.price_list import PriceList
 from analysis.report.section import Section
 from analysis.report.sections import build_all, waterfall
-from analysis.results.compute_loss import compute_state
 from analysis.results.curves import scaling_curves
 from analysis.results.phases import TRANSFER, WAIT
 from analysis.results.waterfall import SHOWN
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from analysis.units import cell
-from tests.support.fake_runs import fake_run, fake_sweep
+from tests.support.fake_runs import fake_run, fake_sweep, with_metrics
 from tests.support.straggler_records import delays
 from tests.unit.test_stragglers_section import STEPS, write_run
 
@@ -73,13 +74,36 @@ def same(one: Any, other: Any) -> bool:
     return [one.value, one.low, one.high] == pytest.approx([other.value, other.low, other.high])
 
 
-def test_money_needs_a_price(tmp_path: Path) -> None:
-    sweep = fake_sweep(tmp_path)
-    with pytest.raises(ValueError, match="money"):
-        column(waterfall.build(study_of(sweep)), "money")
-    priced = waterfall.build(study_of(sweep, PriceList(currency="EUR", device_hour={"cpu": 0.5})))
-    money, hours = column(priced, "money"), column(priced, "device_hours")
-    assert money == pytest.approx([0.5 * float(value) for value in hours])
+def test_units_and_those_that_need_a_price_or_power(tmp_path: Path) -> None:
+    sweep = fake_sweep(tmp_path, nodes=(1, 2))
+    for name in ("money", "energy"):
+        with pytest.raises(ValueError, match=name):
+            column(waterfall.build(study_of(sweep)), name)
+    study = study_of(sweep, PriceList(currency="EUR", device_hour={"cpu": 0.5}))
+    runs = with_metrics(
+        study.runs, gpu=SimpleNamespace(energy_j=None, power_mean_w=300.0, sm_clock_ratio_mean=None)
+    )
+    section = waterfall.build(replace(study, runs=runs, recorded_curves=scaling_curves(runs)))
+    lost_s, hours, money, joules = (
+        float(column(section, name)[-1]) for name in ("seconds", "device_hours", "money", "energy")
+    )
+    assert hours == pytest.approx(2 * 1000 * lost_s / 3600)
+    assert money == pytest.approx(0.5 * hours)
+    assert joules == pytest.approx(300 * 3600 * hours)
+    base, point = study.curves[0].points
+    rate = 2 * base.samples_per_s.value - point.samples_per_s.value
+    assert column(section, "throughput")[-1] == pytest.approx(rate)
+
+
+def test_parts_from_the_peak_sum_to_the_step(tmp_path: Path) -> None:
+    study = study_of(fake_sweep(tmp_path, model_flops_per_sample=10**10, peak_flops=1e13))
+    _, table = waterfall.build(study).tables
+    names, lengths_s, shares = zip(*(row[1:] for row in table.rows if row[0] == 4), strict=True)
+    assert names[:2] == ("model FLOPs at the device's peak", "compute beyond the peak, at the base")
+    assert lengths_s[0] == pytest.approx(8 * 10**10 / 1e13)
+    step_s = study.curves[0].points[-1].step_s.value
+    assert sum(lengths_s) == pytest.approx(step_s, abs=3 * SHOWN * step_s)
+    assert shares == pytest.approx([length_s / step_s for length_s in lengths_s])
 
 
 def test_lost_compute_on_shared_processors_is_explained(tmp_path: Path) -> None:
@@ -103,7 +127,6 @@ def test_lost_compute_on_shared_processors_is_explained(tmp_path: Path) -> None:
     assert section is not None
     assert section.conclusion.startswith("At 4 ranks, the largest loss is compute")
     assert "shared processors" in section.conclusion
-    assert compute_state(study, study.curves[0], study.curves[0].points[-1]).oversubscribed
 
 
 def test_waiting_is_persistent_or_transient_and_the_parts_still_sum(tmp_path: Path) -> None:

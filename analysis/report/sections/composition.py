@@ -44,9 +44,8 @@ def build(study: Study) -> Section | None:
 def longest_phase(study: Study, curve: Curve) -> str:
     """Name the longest phase of a step at the largest size; empty without measured phases."""
     largest = curve.points[-1]
-    name = largest.phases.longest
-    share = largest.phases.share(name) if name else None
-    if name is None or share is None:
+    if not largest.phases.known:
         return ""
-    place = point_name(study, curve, largest)
-    return say("longest_phase", place=place, phase=PHASE_NAMES[name], share=share.value)
+    name, seconds = max(largest.composition.items(), key=lambda item: item[1] or 0.0)
+    share = (seconds or 0.0) / largest.step_s.value
+    return say("longest_phase", point_name(study, curve, largest), PHASE_NAMES[name], share)
