@@ -311,7 +311,7 @@ def test_phases_that_no_run_has_are_absent_from_sections(tmp_path: Path) -> None
     assert {"data transfer"} <= shown
     assert not shown & {"input", "waiting for peers", "optimizer", "checkpoint"}
     (figure,) = messages.figures
-    assert figure.title == "Exposed communication"
+    assert figure.title == "Communication"
     assert "data transfer" in figure.alt
     assert "waiting for peers" not in figure.alt
     assert "hidden" not in figure.alt
