@@ -14,7 +14,11 @@ from typing import Any
 import msgspec
 
 from analysis.read.lines import read_struct
+from analysis.read.record import R, read_record
 from analysis.units import binary_bytes
+from disttrain.records.links import LinkRates
+from disttrain.records.node import NodeRecord
+from disttrain.records.preflight import Preflight
 from disttrain.records.run_directory import Attempt, RunDir
 
 _MINICLUSTER = re.compile(r"/run/disttrain-([^/]+)/slurm\.conf")
@@ -31,73 +35,9 @@ class _Record(msgspec.Struct):
     cluster: str | None = None
 
 
-class _Gpu(msgspec.Struct):
-    uuid: str | None = None
-
-
-class _Interface(msgspec.Struct):
-    speed_mbit: float | None = None
-    driver: str | None = None
-
-
-class _Fabric(msgspec.Struct):
-    rate: str | None = None
-    for_compute: bool | None = None
-
-
-class _Node(msgspec.Struct):
-    """`disttrain.records.node.NodeRecord`, as far as analysis reads it."""
-
-    host: str = ""
-    gpus: list[_Gpu] = []
-    interfaces: list[_Interface] = []
-    fabrics: list[_Fabric] = []
-    processor: str | None = None
-    memory_bytes: float | None = None
-    kernel: str | None = None
-    slurm: dict[str, str] = {}
-
-    @property
-    def line_rate_bytes_per_s(self) -> float | None:
-        """Rate of its fastest network device.
-
-        Adapters for computing count by the rate in their driver's text (`100 Gb/sec (4X EDR)`), other
-        interfaces by their speed. Interfaces without a driver are virtual, and their speed is a constant.
-        """
-        texts = [each.rate or "" for each in self.fabrics if each.for_compute is not False]
-        rates = [float(match[1]) * 1e9 / 8 for text in texts if (match := _RATE.search(text))]
-        rates += [(each.speed_mbit or 0) * 1e6 / 8 for each in self.interfaces if each.driver]
-        return max(rates, default=0) or None
-
-
-class _Problem(msgspec.Struct):
-    message: str = ""
-
-
-class Preflight(msgspec.Struct):
-    """`disttrain.records.preflight.PreflightRecord`, as far as analysis reads it."""
-
-    verdict: str | None = None
-    problems: list[_Problem] = []
-    seconds: float | None = None
-
-
 class _Progress(msgspec.Struct):
     attempt: int | None = None
     updated: float | None = None
-
-
-class _Link(msgspec.Struct):
-    source: int
-    target: int
-    bytes_per_s: float
-
-
-class Links(msgspec.Struct):
-    """`links.json`: hosts by node, and rates between them in bytes per second."""
-
-    hosts: list[str]
-    rates: list[_Link]
 
 
 @dataclass(frozen=True)
@@ -138,12 +78,12 @@ class RunAttempt:
         return sorted((int(name[middle]), self.files.path / name) for name in names if name[middle].isdigit())
 
     @cached_property
-    def node_records(self) -> list[_Node]:
+    def node_records(self) -> list[NodeRecord]:
         """Records of the nodes by node rank, empty ones where they are missing; at least one."""
         files = dict(self.numbered("node-*.json"))
         nodes = max([1, len(self.record.nodes), *(number + 1 for number in files)])
-        found = {node: read_struct(path, _Node, self.problems) for node, path in files.items()}
-        return [found.get(node) or _Node() for node in range(nodes)]
+        found = {node: _read(path, NodeRecord, self.problems) for node, path in files.items()}
+        return [found.get(node) or NodeRecord(node=node, host="", taken="") for node in range(nodes)]
 
     def hosts(self, nodes: int) -> list[str]:
         """Names of the nodes by node rank, by its record or else their own; "" where unknown."""
@@ -154,7 +94,7 @@ class RunAttempt:
 
     def gpus(self, node: int) -> frozenset[str]:
         """UUIDs of the GPUs visible on a node; empty without GPUs, and where they are not recorded."""
-        return frozenset(gpu.uuid for gpu in self.node_records[node].gpus if gpu.uuid)
+        return frozenset(gpu.uuid for gpu in self.node_records[node].gpus)
 
     @property
     def minicluster(self) -> str | None:
@@ -186,17 +126,35 @@ class RunAttempt:
     @property
     def line_rate_bytes_per_s(self) -> float | None:
         """Rate of the fastest network device on the slowest node, in one direction; None if no driver reports
-        one."""
-        rates = (node.line_rate_bytes_per_s for node in self.node_records)
+        one.
+
+        Adapters for computing count by the rate in their driver's text (`100 Gb/sec (4X EDR)`), other
+        interfaces by their speed. Interfaces without a driver are virtual, and their speed is a constant.
+        """
+        rates = []
+        for node in self.node_records:
+            texts = [each.rate or "" for each in node.fabrics if each.for_compute is not False]
+            gbit = [float(match[1]) for text in texts if (match := _RATE.search(text))]
+            gbit += [(each.speed_mbit or 0) / 1e3 for each in node.interfaces if each.driver]
+            rates.append(max(gbit, default=0) * 1e9 / 8)
         return min(filter(None, rates), default=None)
 
     @cached_property
-    def links(self) -> Links | None:
+    def links(self) -> LinkRates | None:
         """Measured rates between nodes, whose names are those of the attempt's record where they differ."""
-        links = read_struct(self.files.links, Links, self.problems)
+        links = _read(self.files.links, LinkRates, self.problems)
         if links is not None and len(set(self.record.nodes)) == len(links.hosts):
             links.hosts = self.record.nodes
         return links
+
+
+def _read(path: Path, model: type[R], problems: list[str]) -> R | None:
+    """A record; None where it is missing, or cannot be used, which `problems` then tells."""
+    if not path.exists():
+        return None
+    record, problem = read_record(path, model)
+    problems += [f"{path.parent}/{problem}"] if problem else []
+    return record
 
 
 def read_attempts(run: RunDir, problems: list[str]) -> tuple[RunAttempt, ...]:
@@ -206,7 +164,7 @@ def read_attempts(run: RunDir, problems: list[str]) -> tuple[RunAttempt, ...]:
         RunAttempt(
             files,
             read_struct(files.record, _Record, problems) or _Record(),
-            read_struct(files.preflight, Preflight, problems),
+            _read(files.preflight, Preflight, problems),
             progress.updated if progress.attempt == files.number else None,
             problems,
         )
@@ -229,7 +187,7 @@ def preflight_columns(attempts: Sequence[RunAttempt]) -> dict[str, Any]:
     return {
         "preflight": shown.verdict,
         "preflight_warning": shown.problems[0].message if shown.problems else None,
-        "preflight_s": sum(record.seconds or 0.0 for record in records),
+        "preflight_s": sum(record.seconds for record in records),
     }
 
 

@@ -31,6 +31,8 @@ from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import PHASES, Step
 
 WHEN = "2026-01-02T03:04:05Z"
+NODE = {"node": 0, "host": "c01", "taken": WHEN}
+"""The fields that a record of a node must have."""
 End = Literal["done", "failed", "running", "planned"]
 
 

@@ -20,7 +20,7 @@ from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.node.preflight.checks import Problem
 from jobs.node.preflight.verdict import verdict_record
-from tests.support.fake_runs import fake_run, fake_sweep, reshape
+from tests.support.fake_runs import NODE, fake_run, fake_sweep, reshape
 from tests.support.golden import GOLDEN, golden
 
 SLOW = Problem("links", "the link of node n2 moves 40 MB/s", "look", (), "warning")
@@ -200,7 +200,7 @@ def test_nodes_of_a_mini_cluster_are_one_machine(tmp_path: Path) -> None:
     attempt = RunDir(fake_sweep(tmp_path, nodes=(1, 2), repeats=1) / "n2x1-r0").attempt(0)
     write_json(attempt.record, read_json(attempt.record) | {"cluster": "slurm"})
     assert "one machine" not in caveats(tmp_path)
-    write_json(attempt.node_record(0), {"slurm": {"SLURM_CONF": "/run/disttrain-demo/slurm.conf"}})
+    write_json(attempt.node_record(0), NODE | {"slurm": {"SLURM_CONF": "/run/disttrain-demo/slurm.conf"}})
     assert caveats(tmp_path)["one machine"].numbers["example"].metrics.nodes == 2
     assert (
         "Slurm mini-cluster demo on one machine" in provenance(load_runs([tmp_path / "default"]))["Cluster"]

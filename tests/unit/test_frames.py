@@ -12,7 +12,7 @@ from analysis.read.frames import Frames, load_frames
 from disttrain.records.json_files import read_json, write_json, write_text
 from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import PHASES
-from tests.support.fake_runs import fake_run, fake_sweep
+from tests.support.fake_runs import NODE, fake_run, fake_sweep
 from tests.support.lineage import read_steps
 
 
@@ -75,7 +75,7 @@ def test_ranks_have_the_host_of_their_node(tmp_path: Path) -> None:
     frame = frames_of(run).steps
     assert dict(zip(frame["rank"], frame["host"], strict=True)) == {0: "c07", 1: "c07", 2: "c08", 3: "c08"}
     run.attempt(0).record.unlink()
-    write_json(run.attempt(0).node_record(1), {"host": "c09"})
+    write_json(run.attempt(0).node_record(1), NODE | {"host": "c09"})
     assert frames_of(run).steps["host"].tolist() == [""] * 4 + ["c09"] * 4
 
 

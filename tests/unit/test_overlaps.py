@@ -14,7 +14,7 @@ from analysis.read.load import load_runs
 from analysis.report import write
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
-from tests.support.fake_runs import fake_run
+from tests.support.fake_runs import NODE, fake_run
 
 moments = st.integers(0, 12)
 some_intervals = st.lists(
@@ -116,7 +116,10 @@ def test_gpus_are_read_from_the_nodes_records(tmp_path: Path) -> None:
     for run in runs:
         for node in range(2):
             uuid = f"GPU-{node if node == 0 else run.name}"
-            write_json(run.attempt(0).node_record(node), {"host": "N.site", "gpus": [{"uuid": uuid}]})
+            write_json(
+                run.attempt(0).node_record(node),
+                NODE | {"gpus": [{"name": "H100", "memory_bytes": 1, "pci_id": "0", "uuid": uuid}]},
+            )
     (overlap,) = overlaps_of(load_runs([tmp_path / "s"]))
     assert (overlap.gpus, overlap.seconds) == ("same", 60)
 
@@ -126,7 +129,7 @@ def test_the_nodes_of_a_mini_cluster_are_one_machine(tmp_path: Path) -> None:
     assert overlaps_of(load_runs([tmp_path / "s"])) == []
     for run in runs:
         slurm = {"SLURM_CONF": "/run/disttrain-mini/slurm.conf"}
-        write_json(run.attempt(0).node_record(0), {"host": "h", "slurm": slurm})
+        write_json(run.attempt(0).node_record(0), NODE | {"slurm": slurm})
     (overlap,) = overlaps_of(load_runs([tmp_path / "s"]))
     assert overlap.hosts == ["the machine of mini-cluster mini"]
 

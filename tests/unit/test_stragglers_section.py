@@ -28,7 +28,7 @@ from disttrain.records.json_files import read_json, write_json, write_text
 from disttrain.records.links import LinkRates, NodePairRate
 from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import PHASES
-from tests.support.fake_runs import fake_run
+from tests.support.fake_runs import NODE, fake_run
 from tests.support.golden import golden
 from tests.support.straggler_records import TRANSFER_S, delays, generate
 
@@ -244,7 +244,7 @@ def test_links_of_nodes_that_share_a_machine_have_no_verdict(tmp_path, cluster):
     write_json(attempt.record, read_json(attempt.record) | {"cluster": cluster})
     if cluster == "slurm":
         slurm = {"SLURM_CONF": "/run/disttrain-demo/slurm.conf"}
-        write_json(attempt.node_record(0), {"slurm": slurm})
+        write_json(attempt.node_record(0), NODE | {"slurm": slurm})
     text = section_of(tmp_path / "sweep").conclusion
     assert "no rank or node is slow; " in text
     assert text.endswith("No verdict on links: the nodes share a machine.")
