@@ -94,11 +94,10 @@ class Stationarity:
 def stationarity(step_s: ArrayLike) -> Stationarity:
     """Whether the durations of the measured steps of a run, in order, are stationary."""
     series = np.asarray(step_s, dtype=np.float64)
-    length = block_length(series) if series.size >= MIN_STEPS else MIN_STEPS
-    count = series.size // length
+    count = series.size // block_length(series) if series.size >= MIN_STEPS else 0
     if count < MIN_BLOCKS:
         return Stationarity("too few steps")
-    change = _change(series, count)
+    change = _change(series / np.median(series), count)
     if change is None:
         return Stationarity("stationary")
     drop = 0 if change.is_drift or change.first else mser5(series)
@@ -149,20 +148,17 @@ class _Shapes(NamedTuple):
     squares: Floats
     """Sums of squares of `centred`."""
     parts: list[tuple[int, int]]
-    """First and end of each jump."""
+    """First and end of each change."""
 
 
 @lru_cache(maxsize=32)
 def _shapes(count: int) -> _Shapes:
-    parts = [
-        (first, end)
-        for first in range(count)
-        for end in range(first + 1, count)  # the last blocks are the complement of the first ones
-    ]
+    # the last blocks are the complement of the first ones
+    parts = [(first, end) for first in range(count) for end in range(first + 1, count)]
     at = np.arange(count)
     shapes = np.array([*((at >= first) & (at < end) for first, end in parts), at / (count - 1)])
     centred = shapes - shapes.mean(axis=1, keepdims=True)
-    return _Shapes(centred, (centred**2).sum(axis=1), parts)
+    return _Shapes(centred, (centred**2).sum(axis=1), [*parts, (0, count)])
 
 
 def _fit(blocks: Floats) -> tuple[float, float, int]:
@@ -196,23 +192,21 @@ def _plain_changes(series: Floats) -> Floats:
 
 
 def _change(series: Floats, count: int) -> Change | None:
-    """The largest change of the series in so many blocks, if there is one."""
-    steps, usual, parts = series.size, float(np.median(series)), _shapes(count).parts
-    threshold = float(t_quantile(count - 2, 1 - LEVEL / (len(parts) + 1)))  # the drift
+    """The largest change in so many blocks of a series with the median 1, if there is one."""
+    steps, parts = series.size, _shapes(count).parts
+    threshold = float(t_quantile(count - 2, 1 - LEVEL / len(parts)))
     blocks, sizes = _blocks(series, count)
     t, change, at = _fit(blocks)
-    if t > threshold and abs(change) > MARGIN * usual:
-        if at == len(parts):
-            return Change(True, change / usual, 0, steps)
+    if t > threshold and abs(change) > MARGIN:
         first, end = (int(sizes[:block].sum()) for block in parts[at])
-        if first or end <= steps // 2:
-            return Change(False, change / usual, first, end)
-        return Change(False, -change / usual, end, steps)
+        if not first and steps // 2 < end < steps:  # the shorter part is the changed one
+            return Change(False, -change, end, steps)
+        return Change(end - first == steps, change, first, end)
     spread = float(blocks.std(ddof=1))
     head = BATCH
     while head < steps // count:
-        change = float(np.median(series[:head])) - usual
-        if abs(change) > max(threshold * spread * np.sqrt(steps / count / head), MARGIN * usual):
-            return Change(False, change / usual, 0, head)
+        change = float(np.median(series[:head])) - 1
+        if abs(change) > max(threshold * spread * np.sqrt(steps / count / head), MARGIN):
+            return Change(False, change, 0, head)
         head *= 2
     return None
