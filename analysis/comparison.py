@@ -15,8 +15,6 @@ from analysis.results.curves import Curve, Point, rate_ratio
 from analysis.stats.estimates import Estimate
 from analysis.stats.verdicts import Verdict, compare, repeats_needed, spread_of, two_groups, verdicts
 
-STRATEGY = "parallel.strategy"
-PRECISION = "precision.dtype"
 _BASES = {"ddp": 0, "dp": 1, "single": 2, "fp32": 3, "tf32": 4}
 """Strategies and precisions that others are compared with: the lowest that the sweep has, else its first."""
 

@@ -178,7 +178,8 @@ def estimate_axis(
 def points_figure(
     study: Study, name: str, title: str, curves: Sequence[Points], x: Axis, y: Axis, data: str, **options: Any
 ) -> Figure:
-    """Points of curves; `options` are those of `analysis.draw.points.points`."""
+    """Points of the curves that have some; `options` are those of `analysis.draw.points.points`."""
+    curves = [curve for curve in curves if curve.xs]
     alt = "; ".join(text for curve in curves for text in curve.titles)
     drawing = partial(points, curves, x, y, emulated=study.emulated, **options)
     return Figure(name, title, drawing, alt, data=data)

@@ -10,9 +10,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from analysis.comparison import configurations
 from analysis.report.common import sentence
 from analysis.report.section import Section
-from analysis.report.sections import comparison, composition, configurations, stragglers
+from analysis.report.sections import composition, stragglers
+from analysis.report.sections.comparison import verdict_text
 from analysis.report.sentences import say
 from analysis.results.caveats import Caveat
 from analysis.results.claims import claim
@@ -37,7 +39,7 @@ class Answer(NamedTuple):
 
 def headline(study: Study, curve: Curve) -> str:
     """What the runs of a curve settle, as one sentence without its full stop."""
-    return say("headline", claim(study, curve), f" ({curve.label})" if len(study.curves) > 1 else "")
+    return say("headline", claim(study, curve), len(study.curves) > 1)
 
 
 def caveat_text(study: Study, caveat: Caveat) -> str:
@@ -46,18 +48,15 @@ def caveat_text(study: Study, caveat: Caveat) -> str:
     return say("caveat", caveat.kind, caveat.numbers, said)
 
 
-def without_curve(study: Study) -> str:
-    """Headline of a report that no run counts in."""
+def lead(study: Study) -> str:
+    """Headline of the page."""
+    if study.curves:
+        return headline(study, study.leading_curve)
     benchmarks = sum(run.folder.comm_bench.exists() for run in study.runs)
     scripts = sum(run.state == "done" and run.reported is not None for run in study.runs)
     states = Counter(run.state for run in study.runs)
     failed = {run.note.partition(":")[0] for run in study.runs if run.state == "failed"}
     return say("no_curve", benchmarks, scripts, states, failed)
-
-
-def lead(study: Study) -> str:
-    """Headline of the page."""
-    return headline(study, study.leading_curve) if study.curves else without_curve(study)
 
 
 def setting(study: Study) -> str:
@@ -96,13 +95,13 @@ def answers(study: Study, sections: Sequence[Section]) -> list[Answer]:
 def _scales(study: Study, curve: Curve) -> str:
     """What stands behind the headline, and the next configuration at the largest size."""
     settled = claim(study, curve)
-    others = [each for each in configurations.of_lead(study) if each.point is curve.points[-1]]
+    others = [each for each in configurations(curve, study.curves) if each.point is curve.points[-1]]
     if settled.case == "forbidden" or not others:
         return say("scaling_answer", settled)
     nearest = min(others, key=lambda each: each.ratio.value)
     is_fastest = len(others) == len(study.curves) - 1 and all(each.verdict == "faster" for each in others)
     fastest = f"The fastest of {len(study.curves)} configurations." if is_fastest else ""
-    return sentence([say("scaling_answer", settled), comparison.verdict_text([nearest], 1), fastest])
+    return sentence([say("scaling_answer", settled), verdict_text([nearest]), fastest])
 
 
 def _limits(study: Study) -> str:

@@ -14,8 +14,8 @@ import yaml
 from analysis.comparison import repeat_plan
 from analysis.read.run import Run
 from analysis.report import first_screen
-from analysis.report.run_records import run_costs
 from analysis.report.section import RunLink, Section
+from analysis.report.sections import cost
 from analysis.report.sections.reproduction import provenance
 from analysis.report.sections.runs import run_figures
 from analysis.report.sections.training import training_quality
@@ -78,7 +78,11 @@ def document(study: Study, sections: Sequence[Section], generated: str) -> dict[
             for run in study.runs
             if not run.included
         ],
-        "run_costs": [row._asdict() for row in run_costs(study.runs)],
+        "run_costs": [
+            {"sweep": run.sweep, "run": run.name, **{column.name: column.of(run) for column in cost.USED}}
+            for run in study.runs
+            if run.usage
+        ],
         "overlaps": [
             {
                 "run": _name(each.runs[0]),

@@ -127,18 +127,18 @@ def test_an_emulated_curve_is_never_compared_with_a_real_one(tmp_path: Path) -> 
 
 def test_strategies_of_one_sweep_are_compared_with_ddp(tmp_path: Path) -> None:
     axes = [{"parallel.strategy": name} for name in ("fsdp", "ddp")]
-    found = comparison.options(curves_of(fake_sweep(tmp_path, nodes=(2, 4), axes=axes)), comparison.STRATEGY)
+    found = comparison.options(curves_of(fake_sweep(tmp_path, nodes=(2, 4), axes=axes)), "parallel.strategy")
     assert [each[:3] for each in verdicts(found)] == [
         ("strategy fsdp", "strategy ddp", 2),
         ("strategy fsdp", "strategy ddp", 4),
     ]
     assert {each.verdict for each in found} == {"faster"}
-    assert comparison.options(curves_of(fake_sweep(tmp_path, "none")), comparison.STRATEGY) == []
+    assert comparison.options(curves_of(fake_sweep(tmp_path, "none")), "parallel.strategy") == []
 
 
 def test_without_ddp_the_first_strategy_is_the_base(tmp_path: Path) -> None:
     axes = [{"parallel.strategy": name} for name in ("fsdp", "hsdp")]
-    (found,) = comparison.options(curves_of(fake_sweep(tmp_path, nodes=(2,), axes=axes)), comparison.STRATEGY)
+    (found,) = comparison.options(curves_of(fake_sweep(tmp_path, nodes=(2,), axes=axes)), "parallel.strategy")
     assert (found.curve.label, found.base_curve.label) == ("strategy hsdp", "strategy fsdp")
 
 
@@ -152,7 +152,7 @@ def test_configurations_are_those_of_the_sweep_that_are_as_real_as_the_lead(tmp_
 
 def test_strategies_are_compared_only_where_all_else_is_equal(tmp_path: Path) -> None:
     axes = [{"parallel.strategy": name, "train.seed": seed} for name in ("ddp", "fsdp") for seed in (0, 1)]
-    found = comparison.options(curves_of(fake_sweep(tmp_path, nodes=(2,), axes=axes)), comparison.STRATEGY)
+    found = comparison.options(curves_of(fake_sweep(tmp_path, nodes=(2,), axes=axes)), "parallel.strategy")
     assert [(each.curve.axes["train.seed"], each.base_curve.axes["train.seed"]) for each in found] == [
         (0, 0),
         (1, 1),

@@ -68,7 +68,7 @@ def test_emulated_and_real_runs_do_not_dominate_each_other(tmp_path: Path) -> No
             fake_run(name, nodes=nodes, repeat=repeat, mean_s=mean_s, overrides={"emulated": True})
     section = section_of(sweep, CostQuestion())
     assert columns(section)["pareto"] == [True, True, True, True]
-    assert section.conclusion.startswith("Cheapest real size for ")
+    assert section.conclusion.startswith("Cheapest size for ")
     assert "Cheapest emulated size for " in section.conclusion
 
 

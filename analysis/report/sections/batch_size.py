@@ -5,15 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from analysis.draw.style import size_axis
-from analysis.report.common import estimate_axis, kept, labelled_points, point_table, points_figure
+from analysis.report.common import (
+    all_points,
+    estimate_axis,
+    kept,
+    labelled_points,
+    point_table,
+    points_figure,
+)
 from analysis.report.section import Column, Section
 from analysis.report.sentences import say
-from analysis.results.curves import Curve, Point, labelled, rate_ratio
+from analysis.results.curves import Point, labelled, rate_ratio
 from analysis.study import Study
 
 ORDER = 170
 
-_BATCH = {"train.local_batch_size", "train.global_batch_size"}
+_BATCH = ("train.local_batch_size", "train.global_batch_size")
 
 
 def build(study: Study) -> Section | None:
@@ -21,7 +28,7 @@ def build(study: Study) -> Section | None:
     groups = _by_configuration(study)
     if not groups:
         return None
-    smallest = {id(point): group[0][1] for group in groups.values() for _, point in group}
+    ratios = {id(point): rate_ratio(point, first) for first, *others in groups.values() for point in others}
     columns = [
         Column("local_batch_size", "batch of a rank", "count", key=True),
         Column("global_batch_size", "global batch", "count"),
@@ -32,33 +39,25 @@ def build(study: Study) -> Section | None:
             "of the smallest batch",
             "ratio",
             "throughput-ratio",
-            get=lambda point: (
-                None if point is smallest[id(point)] else rate_ratio(point, smallest[id(point)])
-            ),
+            get=lambda point: ratios.get(id(point)),
         ),
     ]
     caption = "Throughput by batch size, compared within a configuration."
-    items = [(curve, point, point) for group in groups.values() for curve, point in group]
+    curve_of = {id(point): curve for curve, point in all_points(study)}
+    items = [(curve_of[id(point)], point, point) for group in groups.values() for point in group]
     series = [
         labelled_points(
             name,
             "samples/s",
-            [
-                (f"batch {each.local_batch_size}", each.local_batch_size, each.samples_per_s)
-                for _, each in group
-            ],
+            [(f"batch {each.local_batch_size}", each.local_batch_size, each.samples_per_s) for each in group],
         )
         for name, group in groups.items()
     ]
     x = size_axis("batch size of a rank", [x for each in series for x in each.xs])
     y = estimate_axis("throughput (samples/s)", series, 0.0)
     title = "Throughput by batch size"
-    rates = {
-        name: max(point.samples_per_s.value / point.size for _, point in group)
-        for name, group in groups.items()
-    }
-    best = max(rates, key=rates.__getitem__)
-    small, large = groups[best][0][1], groups[best][-1][1]
+    best = max(groups, key=lambda name: max(point.samples_per_s.value / point.size for point in groups[name]))
+    small, *_, large = groups[best]
     return Section(
         "batch-size",
         "Batch size",
@@ -68,20 +67,18 @@ def build(study: Study) -> Section | None:
     )
 
 
-def _by_configuration(study: Study) -> dict[str, list[tuple[Curve, Point]]]:
+def _by_configuration(study: Study) -> dict[str, list[Point]]:
     """Points of several batches of a rank, smallest first, by configuration without its batch and size."""
-    groups: dict[str, list[tuple[Curve, Point]]] = {}
-    without = [
-        replace(curve, axes={key: value for key, value in curve.axes.items() if key not in _BATCH})
-        for curve in study.curves
-    ]
+    groups: dict[str, list[Point]] = {}
+    without = [replace(curve, axes=curve.axes | dict.fromkeys(_BATCH)) for curve in study.curves]
     for curve, name in zip(study.curves, labelled(without), strict=True):
         for point in curve.points:
-            groups.setdefault(f"{name.label}, {curve.name(point)}", []).append((curve, point))
-    for group in groups.values():
-        group.sort(key=lambda each: each[1].local_batch_size)
+            groups.setdefault(f"{name.label}, {curve.name(point)}", []).append(point)
+    ordered = {
+        name: sorted(group, key=lambda point: point.local_batch_size) for name, group in groups.items()
+    }
     return {
         name: group
-        for name, group in groups.items()
-        if group[0][1].local_batch_size < group[-1][1].local_batch_size
+        for name, group in ordered.items()
+        if group[0].local_batch_size < group[-1].local_batch_size
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 from operator import attrgetter
 
 from analysis.comparison import PointComparison, against
@@ -21,14 +22,11 @@ from analysis.report.common import (
 from analysis.report.section import Column, Section, Table
 from analysis.report.sentences import say
 from analysis.results.curves import Curve
-from analysis.stats.estimates import Estimate
-from analysis.stats.verdicts import EQUIVALENCE_MARGIN, Verdict
+from analysis.stats.verdicts import EQUIVALENCE_MARGIN
 from analysis.study import Study
 from analysis.units import times
 
 ORDER = 30
-
-VERDICTS: tuple[Verdict, ...] = ("faster", "slower", "equivalent", "unsettled")
 
 MOST_PAIRS = 8
 """Pairs of curves above which the figure is left out."""
@@ -46,8 +44,8 @@ def build(study: Study) -> Section | None:
         return Section("comparison", "Comparison", say("nothing_compared", there))
     known = {each.curve.label for each in compared} | {each.base_curve.label for each in compared}
     alone = [curve.label for curve in (*ours, *theirs) if curve.label not in known]
-    runs = [*dict.fromkeys(run for each in compared for run in each.point.runs)]
-    base_runs = [*dict.fromkeys(run for each in compared for run in each.base.runs)]
+    runs = [run for each in compared for run in each.point.runs]
+    base_runs = [run for each in compared for run in each.base.runs]
     found = differences(runs, base_runs)
     absent = {here: unrecorded(runs), there: unrecorded(base_runs)}
     recorded = [part for part in PARTS if part not in (*absent[here], *absent[there])]
@@ -89,11 +87,10 @@ def compared_section(name: str, title: str, study: Study, compared: Sequence[Poi
     ]
     caption = "Throughput at equal numbers of nodes and ranks; ratios above 1: the first is faster."
     items = [(each.curve, each.point, each) for each in compared]
-    pairs: dict[str, list[tuple[str, float, Estimate]]] = {}
-    for each in compared:
-        pair = pairs.setdefault(f"{each.curve.label} / {each.base_curve.label}", [])
-        pair.append((each.size, each.point.size, each.ratio))
-    ratios = [labelled_points(label, "ratio", points) for label, points in pairs.items()]
+    ratios = [
+        labelled_points(" / ".join(pair), "ratio", [(each.size, each.point.size, each.ratio) for each in own])
+        for pair, own in groupby(compared, key=lambda each: (each.curve.label, each.base_curve.label))
+    ]
     x = size_axis(unit_name(each.curve for each in compared), (each.point.size for each in compared))
     figure = points_figure(
         study,
@@ -109,20 +106,20 @@ def compared_section(name: str, title: str, study: Study, compared: Sequence[Poi
     return Section(
         name,
         title,
-        verdict_text(compared, 3),
+        verdict_text(compared),
         key=times(compared[0].ratio.value) if len(compared) == 1 else "",
         tables=kept(point_table(study, name, caption, columns, items)),
-        figures=[figure] if len(pairs) <= MOST_PAIRS else [],
+        figures=[figure] if len(ratios) <= MOST_PAIRS else [],
     )
 
 
-def verdict_text(compared: Sequence[PointComparison], most: int) -> str:
+def verdict_text(compared: Sequence[PointComparison]) -> str:
     """Verdicts on pairs of configurations, at all sizes with this verdict; the settled ones first."""
     groups: dict[tuple[str, ...], list[PointComparison]] = {}
-    for each in sorted(compared, key=lambda each: VERDICTS.index(each.verdict)):
+    for each in sorted(compared, key=lambda each: each.verdict == "unsettled"):
         pair = each.verdict, each.curve.label, each.base_curve.label, each.reason
         groups.setdefault(pair, []).append(each)
-    return say("verdicts", [*groups.items()], most)
+    return say("verdicts", [*groups.items()], 3)
 
 
 def _named(study: Study, name: str) -> list[Curve]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from analysis.comparison import PRECISION, STRATEGY, PointComparison, configurations, options
+from analysis.comparison import configurations, options
 from analysis.report.common import all_points, kept, over_repeats, point_table
 from analysis.report.section import Column, Section, Table
 from analysis.report.sections.comparison import compared_section
@@ -19,24 +19,15 @@ ORDER = 50
 
 def build(study: Study) -> Section | None:
     """Verdicts, and each value of the strategy and the precision; None unless a sweep has configurations."""
-    compared = of_lead(study)
+    compared = configurations(study.leading_curve, study.curves) if study.curves else []
     if not compared:
         return None
     section = compared_section("configurations", "Configurations", study, compared)
-    swept = {
-        key
-        for curve in study.curves
-        for key, value in curve.axes.items()
-        if value != study.leading_curve.axes.get(key)
-    }
+    swept = study.leading_curve.axes
     meanings = [f"{key}: {field.description}" for key, field in config_fields() if key in swept]
-    tables = [_values(study, "strategy_sizes", STRATEGY), _values(study, "precision_sizes", PRECISION)]
-    return replace(section, paragraphs=meanings, tables=[*section.tables, *kept(*tables)])
-
-
-def of_lead(study: Study) -> list[PointComparison]:
-    """The leading configuration against the others, by size."""
-    return configurations(study.leading_curve, study.curves) if study.curves else []
+    strategies = _values(study, "strategy_sizes", "parallel.strategy")
+    precisions = _values(study, "precision_sizes", "precision.dtype")
+    return replace(section, paragraphs=meanings, tables=kept(*section.tables, strategies, precisions))
 
 
 def _values(study: Study, name: str, key: str) -> Table | None:

@@ -4,91 +4,76 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 
 from analysis.draw.style import value_axis
 from analysis.report.common import (
     estimate_axis,
     kept,
     labelled_points,
-    point_name,
     point_table,
     points_figure,
     sentence,
 )
-from analysis.report.run_records import RunCost, run_costs
 from analysis.report.section import Column, Figure, RunLink, Section, Table
 from analysis.report.sentences import say
-from analysis.results.cost import (
-    SizeCost,
-    is_optimal,
-    size_costs,
-    trained_alike,
-)
+from analysis.results.cost import SizeCost, is_optimal, size_costs, trained_alike
 from analysis.study import Study
 from analysis.units import Unit, scale, span
 
 ORDER = 180
 
+USED = [
+    Column("state", "state"),
+    Column("attempts", "attempts", "count", get=attrgetter("starts")),
+    Column("hours", "used", "h", "device-hours", get=attrgetter("usage.hours")),
+    Column("unit", "unit", get=attrgetter("usage.unit")),
+    Column("hours_bound", "limit per start", "h", "device-hours"),
+    Column("queue_wait_s", "queue time", "span", get=attrgetter("usage.queue_wait_s")),
+    Column("source", "source", get=attrgetter("usage.source")),
+]
+"""Use of a run over all attempts, finished or not."""
+
 
 def build(study: Study) -> Section | None:
     """None if no run has started."""
-    samples, used = _samples(study), run_costs(study.runs)
+    used = [run for run in study.runs if run.usage]
+    bases = [curve.base or curve.points[0] for curve in study.curves]
+    planned = [float(base.metrics[0].steps_total * base.global_batch_size) for base in bases]
+    samples = study.samples or next(iter(planned), 0.0)
     costs = size_costs(study.curves, samples, study.prices)
     if not used and not costs:
         return None
     kinds = [[cost for cost in costs if cost.curve.emulated is emulated] for emulated in (False, True)]
     optimal = {id(cost): is_optimal(cost, kind) for kind in kinds for cost in kind}
-    training = [_training(study, kind, samples, several=all(kinds)) for kind in kinds if kind]
-    idle = [
-        run
-        for run in study.runs
-        if run.metrics
-        and run.metrics.device == "cpu"
-        and run.usage
-        and run.usage.unit == "GPU-hours"
-        and run.usage.hours
-    ]
+    training = [_training(study, kind, samples) for kind in kinds if kind]
+    several = len(study.sweeps) > 1
+    links = [RunLink(f"{run.sweep}/{run.name}" if several else run.name, run.path) for run in used]
+    rows = [[link, *(column.of(run) for column in USED)] for link, run in zip(links, used, strict=True)]
+    caption = "Use of each started run over all attempts, finished or not."
+    table = Table("run_costs", caption, [Column("run", "run"), *USED], rows)
     return Section(
         "cost",
         "Cost",
-        sentence([*training, say("usage", used, len(idle))]),
-        tables=kept(_costs(study, costs, optimal), _used(study, used)),
+        sentence([*training, say("usage", used)]),
+        tables=kept(_costs(study, costs, optimal), table if used else None),
         figures=[_figure(study, costs, optimal)] if costs else [],
     )
 
 
-def _samples(study: Study) -> float:
-    """Samples of the training, the same for all curves: as given, or the planned steps of the first base,
-    times its global batch."""
-    bases = [curve.base or curve.points[0] for curve in study.curves]
-    planned = [float(base.metrics[0].steps_total * base.global_batch_size) for base in bases]
-    return study.samples or next(iter(planned), 0.0)
-
-
-def _training(study: Study, costs: Sequence[SizeCost], samples: float, *, several: bool) -> str:
+def _training(study: Study, costs: Sequence[SizeCost], samples: float) -> str:
     """Cheapest and fastest size, or the cheapest within the deadline, of real or of emulated runs; of sizes
     that are not settled, those that may be."""
-    deadline_s = study.deadline_s or math.inf
+    meets = [cost.meets(study.deadline_s or math.inf) for cost in costs]
     in_time = [
         cost
-        for cost in costs
-        if cost.meets(deadline_s) == "yes" or (not cost.settled and cost.meets(deadline_s) != "no")
+        for cost, answer in zip(costs, meets, strict=True)
+        if answer == "yes" or (answer == "cannot tell" and not cost.settled)
     ]
-    cheapest, fastest = (
-        min(in_time, key=lambda cost: cost.rank(name), default=None) for name in ("spent", "time_s")
-    )
-    return say(
-        "training_cost",
-        cheapest,
-        fastest,
-        kind=("emulated " if costs[0].curve.emulated else "real ") if several else "",
-        alike=trained_alike(costs),
-        sizes=len(costs),
-        samples=samples,
-        deadline_s=study.deadline_s,
-        name=lambda cost: point_name(study, cost.curve, cost.point),
-        currency=study.prices.currency,
-    )
+    first = {
+        name: min(in_time, key=lambda cost: cost.rank(name), default=None) for name in ("spent", "time_s")
+    }
+    return say("training_cost", study, costs, samples, trained_alike(costs), first["spent"], first["time_s"])
 
 
 def _costs(study: Study, costs: Sequence[SizeCost], optimal: Mapping[int, bool | None]) -> Table | None:
@@ -106,26 +91,6 @@ def _costs(study: Study, costs: Sequence[SizeCost], optimal: Mapping[int, bool |
     caption = "One training at the measured throughput: its steps alone."
     items = [(cost.curve, cost.point, cost) for cost in costs]
     return point_table(study, "training_cost", caption, columns, items)
-
-
-def _used(study: Study, used: Sequence[RunCost]) -> Table | None:
-    columns = [
-        Column("run", "run"),
-        Column("state", "state"),
-        Column("attempts", "attempts", "count"),
-        Column("hours", "used", "h", "device-hours"),
-        Column("unit", "unit"),
-        Column("hours_bound", "limit per start", "h", "device-hours"),
-        Column("queue_wait_s", "queue time", "span"),
-        Column("source", "source"),
-    ]
-    runs = [run for run in study.runs if run.usage]
-    rows = [
-        [RunLink(run.name if len(study.sweeps) == 1 else f"{run.sweep}/{run.name}", run.path), *cost[2:]]
-        for run, cost in zip(runs, used, strict=True)
-    ]
-    caption = "Use of each started run over all attempts, finished or not."
-    return Table("run_costs", caption, columns, rows) if rows else None
 
 
 def _figure(study: Study, costs: Sequence[SizeCost], optimal: Mapping[int, bool | None]) -> Figure:

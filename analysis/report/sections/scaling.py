@@ -19,12 +19,11 @@ from analysis.report.common import (
     metric,
     point_table,
     points_figure,
-    sentence,
     unit_name,
 )
-from analysis.report.first_screen import headline
 from analysis.report.section import Column, Figure, Section, Table
 from analysis.report.sentences import say
+from analysis.results.claims import claim
 from analysis.results.curves import Curve, Point
 from analysis.results.phases import TRANSFER, WAIT
 from analysis.stats.estimates import Estimate
@@ -41,12 +40,9 @@ def build(study: Study) -> Section | None:
     """Tables of all curves, and figures of throughput and efficiency; None without a finished run."""
     if not study.curves:
         return None
-    texts = []
-    for curve in study.curves:
-        title = f"{headline(study, curve)}." if len(study.curves) > 1 else ""
-        texts.append(sentence([title, say("base_line", curve), say("scaling_line", curve)]))
-    plan = repeat_plan(study.curves)
-    texts = kept(*texts, say("repeat_plan", plan))
+    several = len(study.curves) > 1
+    texts = [say("scaling_curve", claim(study, curve), several) for curve in study.curves]
+    texts = kept(*texts, say("repeat_plan", repeat_plan(study.curves)))
     return Section("scaling", "Scaling", "", paragraphs=texts, tables=_tables(study), figures=_figures(study))
 
 
@@ -82,7 +78,6 @@ def _tables(study: Study) -> list[Table]:
         Column("peak_memory_bytes", f"memory a {unit}", "B", "peak-memory"),
         Column("gpu_utilization", "GPU busy", "share", "utilization", get=metric("gpu.utilization")),
         Column("global_batch_size", "global batch", "count"),
-        Column("repeats", "repeats", "count", get=lambda point: len(point.runs)),
     ]
     several = len({curve.base and curve.base.size for curve in study.curves}) > 1
     first, *others = kept(
@@ -107,7 +102,7 @@ def _figures(study: Study) -> list[Figure]:
     full_nodes = [Guide((size, size), (0.0, _HIGH), "first node full", ":") for size in full]
     ideals = []
     for curve in curves:
-        if curve.base and len(curve.points) > 1:
+        if curve.base:
             ends = curve.points[0].size, curve.points[-1].size
             rate = curve.base.samples_per_s.value / curve.base.size
             ideals.append(Guide(ends, (ends[0] * rate, ends[1] * rate)))
@@ -118,25 +113,21 @@ def _figures(study: Study) -> list[Figure]:
     guides = [*ideals, *full_nodes]
     figures = [points_figure(study, "scaling", "Throughput", rates, x, y, "scaling", guides=guides)]
     if ideals:
-        busy = _series(curves, "share", metric("gpu.utilization"), ", GPU busy")
-        shares = [*_series(curves, "share", attrgetter("efficiency")), *busy]
-        label = "efficiency, GPU busy" if busy else "efficiency"
-        y = estimate_axis(label, shares, 0.0, 1.0, form=partial(percent, digits=0))
+        shares = _series(curves, "share", attrgetter("efficiency"))
+        shares += _series(curves, "share", metric("gpu.utilization"), ", GPU busy")
+        y = estimate_axis("efficiency", shares, 0.0, 1.0, form=partial(percent, digits=0))
         guides = [Guide((x.low, x.high), (1.0, 1.0)), *full_nodes]
-        title = "Efficiency and utilization" if busy else "Efficiency"
         data = "scaling_details"
-        figures.append(points_figure(study, "efficiency", title, shares, x, y, data, guides=guides))
+        figures.append(points_figure(study, "efficiency", "Efficiency", shares, x, y, data, guides=guides))
     return figures
 
 
 def _series(
     curves: Sequence[Curve], unit: Unit, get: Callable[[Point], Estimate | None], name: str = ""
 ) -> list[Points]:
-    """Estimates of each curve, without those that were not measured."""
-    found = [
+    return [
         labelled_points(
             f"{curve.label}{name}", unit, [(curve.name(each), each.size, get(each)) for each in curve.points]
         )
         for curve in curves
     ]
-    return [each for each in found if each.estimates]
