@@ -1,6 +1,7 @@
-"""Statistics of the measured steps of each run: stationarity, and the spread within the run.
+"""Statistics of the measured steps of each run: stationarity, spread within the run, seconds of its ranks.
 
-The steps of the lowest rank stand for the run, because all ranks leave the collectives of a step together.
+Stationarity and spread are those of the lowest rank, because all ranks leave the collectives of a step
+together.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import numpy as np
 
 from analysis.read.run import Run
 from analysis.read.steps import Steps
+from analysis.results.rank_steps import RankSteps, rank_steps
 from analysis.stats.batch_means import relative_half_width
 from analysis.stats.stationarity import Stationarity, stationarity
 
@@ -27,6 +29,8 @@ class StepStatistics:
     steps."""
     warmup: int = 0
     """N of `report --warmup N` that leaves out the longer warm-up that MSER-5 found; 0 without one."""
+    ranks: RankSteps | None = None
+    """None for one rank, without common steps, and in a pipeline, whose ranks have different work."""
 
 
 RunStatistics = Mapping[str, StepStatistics]
@@ -35,16 +39,19 @@ RunStatistics = Mapping[str, StepStatistics]
 
 def step_statistics(runs: Iterable[Run]) -> RunStatistics:
     """Statistics of the runs that are included."""
-    return {
-        run.path: statistics_of(run.steps) for run in runs if run.included and run.steps.measured_ranks.size
-    }
+    return {run.path: _statistics(run) for run in runs if run.included and run.steps.measured_ranks.size}
 
 
-def statistics_of(steps: Steps) -> StepStatistics:
-    """Statistics of the measured steps of the lowest rank."""
-    step_s, found = steps.series_s, stationarity(steps.series_s)
+def _statistics(run: Run) -> StepStatistics:
+    step_s, found = run.steps.series_s, stationarity(run.steps.series_s)
+    is_pipeline = run.metrics is not None and run.metrics.strategy == "pipeline"
+    seconds = None if is_pipeline else rank_steps(run.steps)
     return StepStatistics(
-        step_s.size, found, relative_half_width(step_s), longer_warmup(steps, found.warm_up)
+        step_s.size,
+        found,
+        relative_half_width(step_s),
+        longer_warmup(run.steps, found.warm_up),
+        seconds,
     )
 
 

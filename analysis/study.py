@@ -1,4 +1,4 @@
-"""All data of one report: the table of runs, its scaling curves, and what is read on demand."""
+"""All data of one report: the runs, their scaling curves, and what follows from them on demand."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from analysis.read.price_list import PriceList
 from analysis.read.run import Run
 from analysis.results.caveats import Caveat, Subject, find
 from analysis.results.culprits import Diagnosis, diagnose
-from analysis.results.curves import Curve, Point, scaling_curves, with_floors
+from analysis.results.curves import Curve, Point, scaling_curves
 from analysis.results.goodput import JobTime, job_time
 from analysis.results.links import link_rates, unjudged_links
-from analysis.results.rank_steps import RankSteps, rank_steps
+from analysis.results.rank_steps import RankSteps
 from analysis.step_statistics import RunStatistics, step_statistics
 
 MOST_SEARCHES = 8
@@ -29,7 +29,7 @@ def make_study(
 ) -> Study:
     """The study of runs of `analysis.read.load`; `base` as for `scaling_curves`."""
     statistics = step_statistics(runs)
-    return Study(runs, scaling_curves(runs, base, statistics), statistics=statistics, against=against)
+    return Study(runs, scaling_curves(runs, base, statistics), statistics, against)
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,8 @@ class Study:
 
     runs: Sequence[Run]
     """Excluded runs too."""
-    recorded_curves: Sequence[Curve]
-    """Of `scaling_curves`, with waiting and transfer as recorded; sections read `curves`."""
-    statistics: RunStatistics = field(default_factory=dict)
+    curves: Sequence[Curve]
+    statistics: RunStatistics
     """Stationarity and spread of the steps of each run."""
     against: Study | None = None
     """Another sweep to compare with."""
@@ -86,26 +85,15 @@ class Study:
         return sorted({run.sweep for run in self.runs})
 
     @cached_property
-    def curves(self) -> Sequence[Curve]:
-        """The curves with the noise floor of waiting as transfer (`analysis.results.phases`)."""
-        floors_s = {path: seconds.floor_s for path, seconds in self.rank_steps.items()}
-        return [with_floors(curve, floors_s) for curve in self.recorded_curves]
-
-    @cached_property
     def rank_steps(self) -> Mapping[str, RankSteps]:
-        """Seconds of ranks of the curves' runs by path: of the largest size of the leading curve first, then
-        of the largest sizes. Without runs of one rank, without common steps, and of a pipeline, whose ranks
-        have different work."""
-        points = [point for curve in self.recorded_curves for point in curve.points]
-        first = _leading(self.recorded_curves).points[-1] if points else None
-        points.sort(key=lambda point: (point is not first, -point.size))
-        runs = (run for point in points for run in point.runs)
-        steps = {
-            run.path: rank_steps(run.steps)
-            for run in runs
-            if run.metrics and run.metrics.strategy != "pipeline"
-        }
-        return {path: seconds for path, seconds in steps.items() if seconds is not None}
+        """`StepStatistics.ranks` by path of the curves' runs that have it: of the largest size of the leading
+        curve first, then of the largest sizes."""
+        points = [point for curve in self.curves for point in curve.points]
+        points.sort(key=lambda point: (point is not self.leading_curve.points[-1], -point.size))
+        known = (
+            (path, self.statistics.get(path)) for point in points for path in (run.path for run in point.runs)
+        )
+        return {path: each.ranks for path, each in known if each and each.ranks}
 
     @cached_property
     def job_times(self) -> Mapping[str, JobTime]:
@@ -118,7 +106,7 @@ class Study:
     @cached_property
     def leading_curve(self) -> Curve:
         """The curve with the highest throughput at its largest size."""
-        return _leading(self.curves)
+        return max(self.curves, key=lambda curve: curve.points[-1].samples_per_s.value)
 
     @cached_property
     def stragglers(self) -> Mapping[str, Diagnosis]:
@@ -132,7 +120,3 @@ class Study:
     def diagnoses(self, point: Point) -> list[Diagnosis]:
         """Of the repeats of one point that were searched for stragglers."""
         return [self.stragglers[run.path] for run in point.runs if run.path in self.stragglers]
-
-
-def _leading(curves: Sequence[Curve]) -> Curve:
-    return max(curves, key=lambda curve: curve.points[-1].samples_per_s.value)

@@ -12,7 +12,7 @@ E(N) = w T(N0) / T(N), where w = b(N) / b(N0) is 1 for weak and N0 / N for stron
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Literal
@@ -171,7 +171,8 @@ def scaling_curves(
     Args:
         base: the size to compare with (`disttrain.records.planned.parse_size`), or a run of that size; each
             curve's smallest by default. Of several shapes, that with the most devices a node.
-        statistics: of the steps of the runs. A size with a run that is not stationary then has no interval.
+        statistics: of the steps of the runs. A size with a run that is not stationary then has no interval,
+            and the noise floor of waiting is transfer (`analysis.results.phases`).
 
     Raises:
         ConfigError: no curve has the base.
@@ -249,13 +250,17 @@ def _point(runs: Sequence[Run], statistics: RunStatistics) -> Point:
     first, devices = repeats[0], runs[0].devices or 0
     rates = np.array([each.samples_per_s for each in repeats], dtype=np.float64)
     rate = geometric_mean(rates)
-    if not all(statistics[run.path].stationarity.publishable for run in runs if run.path in statistics):
+    paths = [run.path for run in runs]
+    if not all(statistics[path].stationarity.publishable for path in paths if path in statistics):
         rate = not_stationary(rate)
     phases = partition(
         first.global_batch_size / rates,
         {name: np.array([each.composition.get(name) for each in repeats], dtype=float) for name in PHASES},
         stationary=rate.basis != "not stationary",
     )
+    known = [each and each.ranks and each.ranks.floor_s for each in map(statistics.get, paths)]
+    if any(floor_s is not None for floor_s in known):
+        phases = phases.with_floor([floor_s or 0.0 for floor_s in known])
     tokens = [
         each.tokens_per_s / each.samples_per_s for each in repeats if each.tokens_per_s and each.samples_per_s
     ]
@@ -310,30 +315,6 @@ def _compared(point: Point, base: Point) -> Point:
     speedup = rate_ratio(point, base)
     efficiency = speedup.scaled(base.size / point.size)
     return replace(point, speedup=speedup, efficiency=efficiency, loss_by_phase=loss_by_phase(point, base))
-
-
-def with_floors(curve: Curve, floors_s: Mapping[str, float | None]) -> Curve:
-    """The curve with the noise floor of waiting as transfer in the phases of its points.
-
-    Args:
-        floors_s: seconds of a run, by `path`; zero in repeats where it is unknown. Points where it is unknown
-            in all stay as they are.
-    """
-    points = []
-    for point in curve.points:
-        known = [floors_s.get(run.path) for run in point.runs]
-        if any(floor is not None for floor in known):
-            phases = point.phases.with_floor(np.array([floor or 0.0 for floor in known]))
-            point = replace(point, phases=phases, composition=phases.composition(PHASES))
-        points.append(point)
-    base = next((point for point in points if point.is_base), None)
-    others = (
-        point
-        if base is None or point is base or point.loss_by_phase is None
-        else replace(point, loss_by_phase=loss_by_phase(point, base))
-        for point in points
-    )
-    return replace(curve, points=tuple(others))
 
 
 def loss_by_phase(point: Point, base: Point) -> dict[str, float] | None:

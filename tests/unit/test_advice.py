@@ -15,7 +15,7 @@ from analysis.results.bottlenecks import STRAGGLERS, Bottleneck
 from analysis.results.curves import scaling_curves
 from analysis.results.phases import TRANSFER, WAIT
 from analysis.stats.estimates import Estimate
-from analysis.study import Study
+from analysis.study import make_study
 from disttrain.config.config_tree import config_fields
 from disttrain.records.steps import PHASES
 from tests.support.fake_runs import fake_sweep, with_metrics
@@ -148,7 +148,7 @@ def test_facts_are_those_of_the_records(
         monkeypatch.setattr(f"analysis.results.advice.{name}", lambda point, value=value: value)
     sweep = fake_sweep(tmp_path, nodes=(1, 2), gpus_per_node=(2,), repeats=1)
     runs = with_metrics(load_runs([sweep]), **metrics)
-    study = Study(runs, scaling_curves(runs))
+    study = make_study(runs)
     study.__dict__["overlaps"] = []
     (curve,) = study.curves
     small, large = (situation(study, curve, point).facts for point in curve.points)

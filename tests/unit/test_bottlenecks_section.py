@@ -9,8 +9,7 @@ import pytest
 from analysis.read.load import load_runs
 from analysis.report.section import Section
 from analysis.report.sections import bottlenecks
-from analysis.results.curves import scaling_curves
-from analysis.study import Study
+from analysis.study import make_study
 from tests.support.fake_runs import fake_run, fake_sweep
 from tests.support.straggler_records import delays
 from tests.unit.test_stragglers_section import HOSTS, STEPS, write_run
@@ -19,7 +18,7 @@ from tests.unit.test_stragglers_section import HOSTS, STEPS, write_run
 def section_of(sweep: Path, *, alone: bool = False) -> Section:
     """The section; `alone`: of runs that did not overlap in time."""
     table = load_runs([sweep])
-    study = Study(table, scaling_curves(table))
+    study = make_study(table)
     if alone:
         study.__dict__["overlaps"] = []
     section = bottlenecks.build(study)

@@ -13,6 +13,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 import submit
+from analysis.report import Written
 from disttrain.records.json_files import write_json
 from jobs.cli import command_output, documents, status
 from jobs.minicluster import discovery, lifecycle
@@ -66,12 +67,11 @@ def every_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     Path("times.csv").write_text("step,rank,step_s,samples\n1,0,0.5,8\n")
     write_json(measured(tmp_path).attempt(0).layers, LAYERS.model_dump(mode="json"))
 
-    def write(sweeps: list[Path], out: Path, **_: object) -> Path:
+    def write(sweeps: list[Path], out: Path, **_: object) -> Written:
         write_json(out / "report.json", {"title": "t"})
-        return out / "report.html"
+        return Written(out / "report.html", [])
 
     monkeypatch.setattr(analysis.report, "write", write)
-    monkeypatch.setattr(analysis.report, "check", lambda *_, **__: None)
     cluster = Cluster("mini", "left over", ClusterFolder(tmp_path / "mini"), ClusterSpec(), Subnet(0))
     monkeypatch.setattr(lifecycle, "up", lambda spec: cluster)
     monkeypatch.setattr(lifecycle, "down", lambda name: None)

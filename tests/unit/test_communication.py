@@ -10,8 +10,7 @@ from analysis.read.load import load_runs
 from analysis.report.sections import communication
 from analysis.results import communication as results
 from analysis.results.communication import bus_bandwidth
-from analysis.results.curves import scaling_curves
-from analysis.study import Study
+from analysis.study import Study, make_study
 from disttrain.records.communication import CollectiveSummary, CommSummary
 from tests.support.fake_runs import fake_run
 
@@ -71,7 +70,7 @@ def study(tmp_path: Path) -> Study:
             axes={"resources.nodes": 2, "parallel.ddp.bucket_mb": bucket_mb},
         )
     table = load_runs([tmp_path / "s"])
-    return Study(table, scaling_curves(table))
+    return make_study(table)
 
 
 def test_figures_join_profiled_steps_with_all_steps(study: Study) -> None:

@@ -34,7 +34,7 @@ def curves_of(sweep: Path) -> list[Curve]:
 def study_of(sweep: Path, against: Path | None = None) -> Study:
     other = None if against is None else study_of(against)
     table = load_runs([sweep])
-    return Study(table, scaling_curves(table), against=other)
+    return make_study(table, against=other)
 
 
 def steady(root: Path, name: str, step_s: Sequence[float], **options: Any) -> Path:

@@ -14,9 +14,8 @@ from analysis.report.sections import pop
 from analysis.results.caveats import Caveat, Gravity
 from analysis.results.compute_loss import Cause, compute_causes
 from analysis.results.culprits import Culprit, Diagnosis, diagnose
-from analysis.results.curves import scaling_curves
 from analysis.stats.estimates import Estimate
-from analysis.study import Study
+from analysis.study import make_study
 from tests.support.fake_runs import fake_run, with_metrics
 from tests.support.straggler_records import delays, generate, seconds_of
 from tests.unit.test_stragglers_section import STEPS, write_run
@@ -73,7 +72,7 @@ def test_a_straggler_is_named_but_for_stages_of_a_pipeline(
     fake_run(tmp_path / "s" / "n1", mean_s=0.15, overrides={"strategy": strategy})
     write_run(tmp_path / "s" / "n4", delays(4, STEPS, slow=[1], slow_s=0.05))
     runs = with_metrics(load_runs([tmp_path / "s"]), strategy=strategy)
-    study = Study(runs, scaling_curves(runs))
+    study = make_study(runs)
     study.__dict__["overlaps"] = []
     (curve,) = study.curves
     first, *_ = compute_causes(study, curve, curve.points[-1])

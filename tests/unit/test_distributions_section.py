@@ -10,8 +10,7 @@ import pytest
 from analysis.read.load import load_runs
 from analysis.report.section import Figure
 from analysis.report.sections import distributions, utilization
-from analysis.results.curves import scaling_curves
-from analysis.study import Study
+from analysis.study import Study, make_study
 from tests.support.fake_runs import fake_sweep
 
 CONFIGURATIONS = [{"optim.lr": lr / 1000} for lr in (1, 2)]
@@ -19,7 +18,7 @@ CONFIGURATIONS = [{"optim.lr": lr / 1000} for lr in (1, 2)]
 
 def study_of(sweep: Path) -> Study:
     table = load_runs([sweep])
-    return Study(table, scaling_curves(table))
+    return make_study(table)
 
 
 def rows_of(figure: Figure) -> list[str]:
@@ -63,7 +62,7 @@ def test_lines_of_several_configurations_have_a_colour_and_dashes_that_the_legen
         "lr 0.001",
         "lr 0.002",
     }
-    alone = replace(study, recorded_curves=study.curves[:1])
+    alone = replace(study, curves=study.curves[:1])
     section = utilization.build(alone)
     assert section is not None
     drawn = section.figures[0].drawn

@@ -67,7 +67,7 @@ def test_every_table_and_every_figure_of_the_page_has_a_file_with_its_numbers(tm
 
 
 def test_estimates_runs_and_units_are_columns_of_one_type(tmp_path: Path) -> None:
-    study = Study(load_runs([fake_sweep(tmp_path, nodes=(1,), repeats=1, emulated=True)]), [])
+    study = Study(load_runs([fake_sweep(tmp_path, nodes=(1,), repeats=1, emulated=True)]), [], {})
     columns = [
         Column("run", "run"),
         Column("throughput", "throughput", "samples/s"),
@@ -99,7 +99,7 @@ def test_estimates_runs_and_units_are_columns_of_one_type(tmp_path: Path) -> Non
 
 
 def test_files_of_an_earlier_report_are_deleted_and_other_files_stay(tmp_path: Path) -> None:
-    study = Study(load_runs([fake_sweep(tmp_path, nodes=(1,), repeats=1)]), [])
+    study = Study(load_runs([fake_sweep(tmp_path, nodes=(1,), repeats=1)]), [], {})
     section = Section("s", "S", "", tables=[Table("old", "", [Column("n", "n", "count")], [[1]])])
     folder = tmp_path / "tables"
     write_tables(study, [section], folder, "csv")

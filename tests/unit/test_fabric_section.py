@@ -7,8 +7,7 @@ from pathlib import Path
 from analysis.read.load import load_runs
 from analysis.report.section import Section
 from analysis.report.sections import fabric
-from analysis.results.curves import scaling_curves
-from analysis.study import Study
+from analysis.study import make_study
 from disttrain.records.fabric import FabricRecord, NodeFabric
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
@@ -26,7 +25,7 @@ def section_of(root: Path, backend: str, nodes: list[NodeFabric]) -> Section | N
         record = FabricRecord(attempt=0, backend=backend, verdict=verdict, nodes=nodes)
         write_json(RunDir(path.parent).attempt(0).fabric, record.model_dump(mode="json"))
     table = load_runs([sweep])
-    return fabric.build(Study(table, scaling_curves(table)))
+    return fabric.build(make_study(table))
 
 
 def test_gloo_is_about_interfaces(tmp_path: Path) -> None:
@@ -69,7 +68,7 @@ def test_figures_are_those_of_the_repeat_with_the_worst_verdict(tmp_path: Path) 
     record = FabricRecord(attempt=0, backend="gloo", verdict=verdict, nodes=wrong)
     write_json(RunDir(path.parent).attempt(0).fabric, record.model_dump(mode="json"))
     table = load_runs([tmp_path / "default"])
-    found = fabric.build(Study(table, scaling_curves(table)))
+    found = fabric.build(make_study(table))
     assert found is not None
     verdicts, traffic = found.tables
     assert verdicts.rows[0][-2:] == [0, 2]
@@ -79,7 +78,7 @@ def test_figures_are_those_of_the_repeat_with_the_worst_verdict(tmp_path: Path) 
 def test_runs_without_a_network_have_no_section(tmp_path: Path) -> None:
     assert section_of(tmp_path / "loopback", "gloo", [node(0, [interface("lo", 5, expected=True)])]) is None
     table = load_runs([fake_sweep(tmp_path / "old")])
-    assert fabric.build(Study(table, scaling_curves(table))) is None
+    assert fabric.build(make_study(table)) is None
 
 
 def test_a_missing_record_leaves_the_verdict(tmp_path: Path) -> None:
@@ -88,6 +87,6 @@ def test_a_missing_record_leaves_the_verdict(tmp_path: Path) -> None:
     for path in tmp_path.glob("*/*/attempts/*/fabric.json"):
         path.unlink()
     table = load_runs([tmp_path / "default"])
-    found = fabric.build(Study(table, scaling_curves(table)))
+    found = fabric.build(make_study(table))
     assert found is not None
     assert len(found.tables) == 1

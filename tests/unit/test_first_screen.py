@@ -14,8 +14,7 @@ from analysis.report import first_screen, render
 from analysis.report.model import document
 from analysis.report.section import Section
 from analysis.report.sections import build_all, scaling
-from analysis.results.curves import scaling_curves
-from analysis.study import Study
+from analysis.study import Study, make_study
 from disttrain.records.json_files import read_json, write_json
 from tests.support.fake_runs import fake_run, fake_sweep
 
@@ -27,7 +26,7 @@ NAMED = [
 
 def study_of(sweep: Path) -> Study:
     table = load_runs([sweep])
-    return Study(table, scaling_curves(table))
+    return make_study(table)
 
 
 def test_answers_with_interval_culprit_and_ceiling(tmp_path: Path) -> None:

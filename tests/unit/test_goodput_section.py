@@ -8,8 +8,7 @@ import pytest
 
 from analysis.read.load import load_runs
 from analysis.report.sections import goodput, pop, runs
-from analysis.results.curves import scaling_curves
-from analysis.study import Study
+from analysis.study import Study, make_study
 from disttrain.records.json_files import read_jsonl, write_text
 from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import Step
@@ -18,7 +17,7 @@ from tests.support.fake_runs import fake_sweep
 
 def study_of(sweep: Path) -> Study:
     table = load_runs([sweep])
-    return Study(table, scaling_curves(table))
+    return make_study(table)
 
 
 def with_all_ranks(sweep: Path, slow: float) -> None:

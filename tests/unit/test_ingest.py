@@ -13,7 +13,7 @@ from analysis.read.frames import load, load_frames
 from analysis.read.load import load_runs
 from analysis.report.sections import communication, waterfall
 from analysis.results.curves import scaling_curves
-from analysis.study import Study
+from analysis.study import make_study
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.metrics import Metrics
 from disttrain.records.planned import RunRecord
@@ -303,7 +303,7 @@ def test_phases_that_no_run_has_are_absent_from_sections(tmp_path: Path) -> None
     """An absent phase is not a phase of zero seconds."""
     assert ingest(compute_and_transfer(tmp_path / "other.csv", 0.4, 0.02)) == 0
     runs = load_runs([tmp_path / "runs" / "other"])
-    study = Study(runs, scaling_curves(runs))
+    study = make_study(runs)
     losses, messages = waterfall.build(study), communication.build(study)
     assert losses is not None
     assert messages is not None

@@ -11,8 +11,7 @@ from analysis.read.load import load_runs
 from analysis.report import first_screen
 from analysis.report.first_screen import caveat_text
 from analysis.report.sections import bottlenecks, build_all
-from analysis.results.curves import scaling_curves
-from analysis.study import Study, make_study
+from analysis.study import make_study
 from tests.unit.test_ingest import compute_and_transfer, ingest, rows, table
 
 
@@ -31,7 +30,7 @@ def whole_steps(path: Path, columns: str = "") -> Path:
 
 def answers(sweep: Path) -> dict[str, str]:
     runs = load_runs([sweep])
-    study = Study(runs, scaling_curves(runs))
+    study = make_study(runs)
     return {each.question: each.text for each in first_screen.answers(study, build_all(study))}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 from scipy.stats import t as student_t
 
 from analysis.read.load import load_runs
-from analysis.results.curves import loss_by_phase, scaling_curves, with_floors
+from analysis.results.curves import loss_by_phase, scaling_curves
 from analysis.results.phases import TRANSFER, WAIT, Phases, partition
+from analysis.step_statistics import step_statistics
 from disttrain.records.steps import PHASES
 from tests.support.fake_runs import fake_sweep
 
@@ -90,9 +92,12 @@ def test_equal_shares_have_no_spread_although_their_seconds_have() -> None:
 
 def test_the_floor_of_a_curve_moves_its_compositions_and_the_losses_against_the_base(tmp_path: Path) -> None:
     phases = {"compute_s": 0.07, WAIT: 0.01, TRANSFER: 0.02}
-    (curve,) = scaling_curves(load_runs([fake_sweep(tmp_path, efficiency=1.0, composition=phases)]))
+    runs = load_runs([fake_sweep(tmp_path, efficiency=1.0, composition=phases)])
+    (curve,), known = scaling_curves(runs), step_statistics(runs)
     base, middle, last = curve.points
-    changed = with_floors(curve, dict.fromkeys(base.paths, 0.001) | dict.fromkeys(last.paths, 0.004))
+    floors_s = dict.fromkeys(base.paths, 0.001) | dict.fromkeys(last.paths, 0.004)
+    floored = {path: replace(known[path], ranks=SimpleNamespace(floor_s=s)) for path, s in floors_s.items()}
+    (changed,) = scaling_curves(runs, None, known | floored)
     assert changed.points[1].composition == middle.composition
     for before, after in ((base, changed.points[0]), (last, changed.points[2])):
         moved = before.composition[WAIT] - after.composition[WAIT]
@@ -101,8 +106,3 @@ def test_the_floor_of_a_curve_moves_its_compositions_and_the_losses_against_the_
         assert sum(after.composition[name] or 0 for name in PHASES) == pytest.approx(after.step_s.value)
     assert changed.points[0].loss_by_phase == base.loss_by_phase
     assert changed.points[2].loss_by_phase == loss_by_phase(changed.points[2], changed.points[0])
-    alone = with_floors(
-        replace(curve, points=tuple(replace(point, is_base=False) for point in curve.points)),
-        dict.fromkeys(last.paths, 0.004),
-    )
-    assert alone.points[2].composition == changed.points[2].composition

@@ -21,7 +21,7 @@ from analysis.report.sections import build_all
 from analysis.report.sentences import say
 from analysis.results.curves import scaling_curves
 from analysis.stats.estimates import Estimate
-from analysis.study import Study
+from analysis.study import Study, make_study
 from disttrain.errors import ConfigError
 from disttrain.records.steps import PHASES
 from tests.support.fake_runs import fake_run, fake_sweep
@@ -99,7 +99,7 @@ class Made:
 
 def study_of(sweeps: Sequence[Path], base: str | None = None) -> Study:
     table = load_runs(sweeps)
-    return Study(table, scaling_curves(table, base))
+    return make_study(table, base)
 
 
 def report_of(sweeps: Sequence[Path]) -> dict[str, Any]:

@@ -25,9 +25,8 @@ from analysis.report.sections import (
     training,
     utilization,
 )
-from analysis.results.curves import scaling_curves
 from analysis.stats.estimates import Estimate
-from analysis.study import Study
+from analysis.study import Study, make_study
 from disttrain.records.communication import CommSummary
 from disttrain.records.hardware import GpuSummary
 from disttrain.records.json_files import read_json, write_json
@@ -41,7 +40,7 @@ SCRIPT_BYTES = 15_000
 
 def study_of(*sweeps: Path) -> Study:
     table = load_runs(sweeps)
-    return Study(table, scaling_curves(table))
+    return make_study(table)
 
 
 @pytest.fixture(scope="module")

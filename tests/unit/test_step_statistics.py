@@ -25,12 +25,17 @@ def curve_of(sweep: Path) -> Curve:
     return curve
 
 
+def targets_of(sweep: Path) -> list[targets.TargetResult]:
+    study = make_study(load_runs([sweep]))
+    return targets.required(study.runs, study.curves)
+
+
 def test_generated_runs_are_stationary_and_their_figures_unchanged(tmp_path: Path) -> None:
     table = load_runs([fake_sweep(tmp_path)])
     statistics = step_statistics(table)
     assert {each.stationarity.verdict for each in statistics.values()} == {"stationary"}
     assert {each.measured_steps for each in statistics.values()} == {100}
-    assert scaling_curves(table, None, statistics) == scaling_curves(table)
+    assert plain(scaling_curves(table, None, statistics)) == plain(scaling_curves(table))
 
 
 def test_a_size_with_a_drifting_run_keeps_its_value_and_loses_its_interval(tmp_path: Path) -> None:
@@ -70,9 +75,9 @@ def test_few_steps_are_published_and_said(tmp_path: Path) -> None:
 def test_neither_settles_a_target(tmp_path: Path) -> None:
     sweep = fake_sweep(tmp_path, repeats=3)
     write_json(sweep / "sweep.json", {"targets": [{"metric": "throughput", "value": 1.0}]})
-    assert [each.verdict for each in targets.check([sweep])] == ["met"]
+    assert [each.verdict for each in targets_of(sweep)] == ["met"]
     reshape(sweep / "n4x1-r1", drifting)
-    (result,) = targets.check([sweep])
+    (result,) = targets_of(sweep)
     assert (result.verdict, result.reason) == ("cannot tell", "the runs are not stationary")
 
 

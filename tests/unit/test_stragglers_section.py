@@ -18,11 +18,10 @@ from analysis.report.sections import stragglers
 from analysis.report.sentences import say
 from analysis.report.tables import table_view
 from analysis.results.culprits import Culprit, Diagnosis, Recurrence
-from analysis.results.curves import scaling_curves
 from analysis.results.links import SlowLink
 from analysis.results.slow_ranks import Sensitivity
 from analysis.stats.estimates import Estimate
-from analysis.study import Study
+from analysis.study import Study, make_study
 from analysis.units import cell
 from disttrain.records.json_files import read_json, write_json, write_text
 from disttrain.records.links import LinkRates, NodePairRate
@@ -72,7 +71,7 @@ def write_run(
 
 def study_of(sweep: Path) -> Study:
     runs = load_runs([sweep])
-    return Study(runs, scaling_curves(runs))
+    return make_study(runs)
 
 
 def section_of(sweep: Path) -> Section:
@@ -274,7 +273,7 @@ def test_nobody_is_slow_only_where_a_slow_rank_would_have_been_found(tmp_path, j
     write_run(tmp_path / "sweep" / "n4", added, transfer_s=10 * TRANSFER_S)
     (run,) = load_runs([tmp_path / "sweep"])
     runs = [replace(run, steps=run.steps.chosen(run.steps.step <= 10 + steps))]
-    study = Study(runs, scaling_curves(runs))
+    study = make_study(runs)
     section = stragglers.build(study)
     assert section is not None
     assert expected in section.conclusion

@@ -16,7 +16,7 @@ from analysis.results import targets
 from analysis.results.curves import scaling_curves
 from analysis.stats.estimates import Estimate, not_stationary
 from analysis.step_statistics import step_statistics
-from analysis.study import Study
+from analysis.study import make_study
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, write_json
 from tests.support.fake_runs import WHEN, fake_run, fake_sweep
@@ -305,7 +305,7 @@ def test_only_these_runs_are_checked(tmp_path: Path) -> None:
 
 def section_of(sweep: Path) -> Section | None:
     table = load_runs([sweep])
-    return targets_section.build(Study(table, scaling_curves(table)))
+    return targets_section.build(make_study(table))
 
 
 def test_section_has_a_row_for_each_target_and_concludes(tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from analysis.read.load import load_runs
 from analysis.read.samples import step_at, utilization_by_step
 from analysis.report.sections import utilization as section_of_utilization
-from analysis.results.curves import scaling_curves
-from analysis.study import Study
+from analysis.study import make_study
 from disttrain.records.json_files import write_text
 from disttrain.records.run_directory import RunDir
 from tests.support.fake_runs import fake_run
@@ -139,7 +138,7 @@ def test_sentences_on_utilization_have_the_means_of_the_table(tmp_path: Path) ->
         process |= {"threads_max": 4, "host_memory_used_peak": 0.2}
         fake_run(tmp_path / "s" / f"n{nodes}", nodes=nodes, overrides={"processes": process})
     table = load_runs([tmp_path / "s"])
-    section = section_of_utilization.build(Study(table, scaling_curves(table)))
+    section = section_of_utilization.build(make_study(table))
     assert section is not None
     assert [row[-1].value for row in section.tables[0].rows] == pytest.approx([0.372, 0.744])
     assert section.conclusion.startswith("The process of a rank kept 0.372 to 0.744 processors busy")

@@ -25,7 +25,7 @@ from analysis.results.waterfall import (
     waterfalls,
 )
 from analysis.stats.estimates import Estimate
-from analysis.study import Study
+from analysis.study import Study, make_study
 from disttrain.records.steps import PHASES
 from tests.support.fake_runs import fake_sweep
 
@@ -114,7 +114,7 @@ def test_intervals_cover_the_true_share() -> None:
 
 def study_of(sweep: Path) -> Study:
     table = load_runs([sweep])
-    return Study(table, scaling_curves(table))
+    return make_study(table)
 
 
 def test_sizes_have_waterfalls_where_their_curve_has_a_base(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from analysis.results.curves import scaling_curves
 from analysis.results.phases import TRANSFER, WAIT
 from analysis.results.waterfall import SHOWN
 from analysis.stats.estimates import Estimate
-from analysis.study import Study
+from analysis.study import Study, make_study
 from analysis.units import cell
 from tests.support.fake_runs import fake_run, fake_sweep, with_metrics
 from tests.support.straggler_records import delays
@@ -26,7 +26,7 @@ from tests.unit.test_stragglers_section import STEPS, write_run
 
 def study_of(sweep: Path, prices: PriceList | None = None) -> Study:
     table = load_runs([sweep])
-    return Study(table, scaling_curves(table), prices=prices or PriceList())
+    return replace(make_study(table), prices=prices or PriceList())
 
 
 def column(section: Section, name: str) -> list[object]:
@@ -83,7 +83,7 @@ def test_units_and_those_that_need_a_price_or_power(tmp_path: Path) -> None:
     runs = with_metrics(
         study.runs, gpu=SimpleNamespace(energy_j=None, power_mean_w=300.0, sm_clock_ratio_mean=None)
     )
-    section = waterfall.build(replace(study, runs=runs, recorded_curves=scaling_curves(runs)))
+    section = waterfall.build(replace(study, runs=runs, curves=scaling_curves(runs)))
     lost_s, hours, money, joules = (
         float(column(section, name)[-1]) for name in ("seconds", "device_hours", "money", "energy")
     )
