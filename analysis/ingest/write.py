@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import platform
-import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -220,8 +218,8 @@ def _run_record(run: TableRun, *, batch_axis: bool) -> RunRecord:
         cluster=None,
         provenance=Provenance(
             created=origin.ingested,
-            host=socket.gethostname(),
-            python=platform.python_version(),
+            host="unknown",
+            python="unknown",
             packages={},
             code=Code(hash=None),
             argv=sys.argv,

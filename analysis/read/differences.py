@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from analysis.read.run import Run
+from analysis.read.run_table import row
 from disttrain.config import stop_time
 from disttrain.config.config_tree import config_fields
 from disttrain.config.dotted_keys import flat_values
@@ -27,6 +28,17 @@ _OF_ONE_START = {*stop_time.VARIABLES, RUN_DIR, ATTEMPT, CHECKPOINT_DIR, SAVED, 
 _SEARCH_PATH = "PYTHONPATH"
 _CODE_COPY = re.compile(r"[^:]*/\.code/[^/:]+")
 """Folder of a copy of the code. Its name holds the code hash, which is compared by itself."""
+_CODE = {"code_hash": "hash", "git_commit": "commit", "git_dirty": "uncommitted changes"}
+_ENVIRONMENT = {
+    "python": "Python",
+    "host": "host of the submission",
+    "torch": "torch",
+    "device": "device",
+    "backend": "backend",
+    "cpu_count": "processors",
+    "dataset_sha256": "data (SHA-256)",
+}
+"""Properties by their columns in the table of runs."""
 _UNKNOWN = "unknown"
 """Value in an ingested run of a property that the table does not have."""
 
@@ -90,35 +102,21 @@ def program_of(run: Run) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value}
 
 
-def _code(run: Run) -> dict[str, Any]:
-    if run.record is None:
-        return {}
-    code = run.record.provenance.command or run.record.provenance.code
-    return _known({"hash": code.hash, "commit": code.git_commit, "uncommitted changes": code.git_dirty})
+def _properties(run: Run, columns: Mapping[str, str]) -> dict[str, Any]:
+    values = row(run)
+    return _known({name: values[column] for column, name in columns.items()})
 
 
 def _environment(run: Run) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if run.record is not None and not run.ingested:  # there, they are those of `submit.py ingest`
-        source = run.record.provenance
-        found = {"Python": source.python, "host of the submission": source.host}
-    if (metrics := run.metrics) is not None:
-        found |= {
-            "torch": metrics.torch,
-            "device": metrics.device,
-            "backend": metrics.backend,
-            "processors": metrics.cpu_count,
-            "data (SHA-256)": metrics.dataset and metrics.dataset.sha256,
-        }
     variables = {name: value for name, value in run.environment.items() if name not in _OF_ONE_START}
     if isinstance(path := variables.get(_SEARCH_PATH), str):
         variables[_SEARCH_PATH] = _CODE_COPY.sub(".code", path)
-    return _known(found) | variables
+    return _properties(run, _ENVIRONMENT) | variables
 
 
 _READERS: Mapping[Part, Callable[[Run], dict[str, Any]]] = {
     "config": run_config,
-    "code": _code,
+    "code": lambda run: _properties(run, _CODE),
     "environment": _environment,
 }
 
