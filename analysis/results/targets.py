@@ -6,8 +6,10 @@ on the wrong side. A figure without an interval between repeats settles nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,21 +17,33 @@ import numpy as np
 
 from analysis.read.axes import swept_values
 from analysis.read.run import Run
-from analysis.results.curves import Curve, Point, Unit
-from analysis.stats.estimates import Estimate, not_stationary, ratio_of_means, share_mean
-from analysis.units import number, plural
+from analysis.results.curves import Curve, Point, Unit, measured, of_steps, over_repeats
+from analysis.stats.estimates import Estimate, ratio_of_means
+from analysis.units import plural
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json
-from disttrain.records.metrics import Metrics
-from disttrain.records.planned import SHARES, Target, TargetMetric, parse_size
+from disttrain.records.planned import Target, TargetMetric, parse_size
 
 TargetVerdict = Literal["met", "missed", "cannot tell"]
 
-EXIT_CODES: dict[TargetVerdict, int] = {"met": 0, "missed": 1, "cannot tell": 3}
-"""Exit code of `report --check`; a missed target goes before one that the runs cannot settle."""
+EXIT_CODES: dict[TargetVerdict, int] = {"missed": 1, "cannot tell": 3, "met": 0}
+"""Exit code of `report --check`; of several verdicts the first one counts."""
 
 UPPER_BOUNDS = frozenset({"communication_share"})
 """Metrics whose target is the most that is allowed; all others have lower bounds."""
+
+_OF_POINT: dict[TargetMetric, Callable[[Point], Estimate | None]] = {
+    "throughput": attrgetter("samples_per_s"),
+    "throughput_per_gpu": lambda point: point.samples_per_s.scaled(1 / point.size),
+    "efficiency": attrgetter("efficiency"),
+}
+_MEASURED: dict[TargetMetric, str] = {
+    "communication_share": "communication_overhead_percent",
+    "gpu_utilization": "gpu.utilization",
+    "mfu": "mfu",
+    "memory_utilization": "gpu_memory_utilization",
+}
+"""Figures of `metrics.json`, which each repeat needs."""
 
 
 @dataclass(frozen=True)
@@ -69,20 +83,7 @@ def required(runs: Sequence[Run], curves: Sequence[Curve]) -> list[TargetResult]
 def exit_code(found: Sequence[TargetResult]) -> int:
     """0: all targets are met; 1: one is missed; 3: the runs cannot tell."""
     verdicts = {result.verdict for result in found}
-    if "missed" in verdicts:
-        return EXIT_CODES["missed"]
-    return EXIT_CODES["cannot tell" if "cannot tell" in verdicts or not found else "met"]
-
-
-def sentence(result: TargetResult) -> str:
-    """`missed: efficiency at 8 GPUs is 0.612 [0.580 to 0.646], target at least 0.850`; ASCII,
-    for terminals of any encoding."""
-    bound = "at most" if result.at_most else "at least"
-    unit = "" if result.metric in SHARES else " samples/s"
-    text = f"{result.metric} at {result.at} is {_achieved_text(result.achieved)}{unit}"
-    reason = f" ({result.reason})" if result.reason else ""
-    emulated = ", emulated" if result.emulated else ""
-    return f"{result.verdict}: {text}, target {bound} {number(result.target)}{unit}{reason}{emulated}"
+    return next(code for verdict, code in EXIT_CODES.items() if verdict in verdicts)
 
 
 def as_json(result: TargetResult) -> dict[str, Any]:
@@ -93,17 +94,15 @@ def as_json(result: TargetResult) -> dict[str, Any]:
 def results(runs: Sequence[Run], curves: Sequence[Curve]) -> list[TargetResult]:
     """Results by target and curve. A target of a sweep without curves has one result: `cannot tell`."""
     folders, values = {run.sweep: run.folder.path.parent for run in runs}, swept_values(runs)
-
-    def planned(sweep: str, axes: Mapping[str, Any]) -> list[Run]:
-        of_sweep = (run for run in runs if run.sweep == sweep)
-        return [run for run in of_sweep if all(values[run.path][key] == axes[key] for key in axes)]
-
-    return [
-        _result(target, sweep, curve, planned(sweep, curve.axes if curve else {}))
-        for sweep, folder in folders.items()
-        for target in read_targets(folder)
-        for curve in _or_none([curve for curve in curves if curve.sweep == sweep])
-    ]
+    found = []
+    for sweep, folder in folders.items():
+        known: list[Curve | None] = [curve for curve in curves if curve.sweep == sweep]
+        for target, curve in product(read_targets(folder), known or [None]):
+            axes = (curve.axes if curve else {}).items()
+            planned = (run for run in runs if run.sweep == sweep and values[run.path].items() >= axes)
+            largest = max(run.devices or 1 for run in planned)  # where the sweep was to go
+            found.append(_result(target, sweep, curve, largest))
+    return found
 
 
 def read_targets(sweep: Path) -> list[Target]:
@@ -121,73 +120,40 @@ def read_targets(sweep: Path) -> list[Target]:
         raise ConfigError(f"cannot read the targets in {sweep / 'sweep.json'}: {reason}") from None
 
 
-def _or_none(curves: list[Curve]) -> Sequence[Curve | None]:
-    return curves or [None]
-
-
-def _achieved_text(achieved: Estimate | None) -> str:
-    if achieved is None or achieved.low is None or achieved.high is None:
-        return "unknown" if achieved is None else number(achieved.value)
-    return f"{number(achieved.value)} [{number(achieved.low)} to {number(achieved.high)}]"
-
-
-def _result(target: Target, sweep: str, curve: Curve | None, planned: Sequence[Run]) -> TargetResult:
+def _result(target: Target, sweep: str, curve: Curve | None, largest: int) -> TargetResult:
     unit: Unit = curve.unit if curve else "rank"
-    size = parse_size(target.at or _largest(planned)) or {}
+    size = parse_size(target.at or largest) or {}
     at = plural(size["size"], unit) if "size" in size else str(target.at)
-    achieved, reason = None, "no finished run"
-    verdict: TargetVerdict = "cannot tell"
-    runs: Sequence[Run] = ()
-    if curve and (point := curve.at(size)):
+    point = curve.at(size) if curve else None
+    achieved, reason = None, f"no finished run{f' of {at}' if curve else ''}"
+    if curve and point:
         at, size = curve.name(point), {"size": point.size}
-        runs = point.runs
-        achieved, reason = _achieved(target.metric, point, runs)
-        if achieved is not None and not reason:
-            verdict, reason = _verdict(achieved, target)
-    elif curve:
-        reason += f" of {at}"
+        achieved, reason = _achieved(target.metric, point)
+    verdict: TargetVerdict = "cannot tell"
+    if achieved and not reason:
+        verdict, reason = _verdict(achieved, target)
     return TargetResult(
         curve.label if curve else sweep, unit, size.get("size"), at, target.metric, target.value,
         target.metric in UPPER_BOUNDS, achieved, verdict, reason, bool(curve and curve.emulated),
-        tuple(run.path for run in runs),
+        tuple(run.path for run in point.runs) if point else (),
     )  # fmt: skip
 
 
-def _largest(planned: Sequence[Run]) -> int:
-    """Devices of the largest run, unfinished ones too: targets hold where the sweep was to go."""
-    return max((run.devices or 1 for run in planned), default=1)
-
-
-def _achieved(metric: TargetMetric, point: Point, runs: Sequence[Run]) -> tuple[Estimate | None, str]:
+def _achieved(metric: TargetMetric, point: Point) -> tuple[Estimate | None, str]:
     """The figure, and the reason for which it settles nothing."""
-    if metric == "throughput":
-        return point.samples_per_s, ""
-    if metric == "throughput_per_gpu":
-        return point.samples_per_s.scaled(1 / point.size), ""
-    if metric == "efficiency":
-        if point.efficiency is None:
+    if metric in _OF_POINT:
+        achieved = _OF_POINT[metric](point)
+        if achieved is None:
             return None, "no finished run of the base size"
-        of_base = "this size is the base, whose efficiency is 1 by definition"
-        return point.efficiency, of_base if point.is_base else ""
-    metrics = [run.metrics for run in runs if run.metrics]
-    known = [value for each in metrics if (value := _share(metric, each)) is not None]
-    if not known or len(known) < len(runs):
-        return None, f"{metric} was not measured in {plural(len(runs) - len(known), 'run')}"
+        base = metric == "efficiency" and point.is_base
+        return achieved, "this size is the base, whose efficiency is 1 by definition" if base else ""
+    known = measured(point, _MEASURED[metric])
+    if None in known:
+        return None, f"{metric} was not measured in {plural(known.count(None), 'run')}"
     if metric == "communication_share":  # a ratio of two measured times
-        durations = [(each.measured_s or 0.0) / each.measured_steps for each in metrics]
-        share = ratio_of_means(np.multiply(known, durations), durations)
-    else:
-        share = share_mean(known)
-    return not_stationary(share) if point.samples_per_s.basis == "not stationary" else share, ""
-
-
-def _share(metric: TargetMetric, metrics: Metrics) -> float | None:
-    if metric == "communication_share":
-        percent = metrics.communication_overhead_percent
-        return None if percent is None else percent / 100
-    if metric == "gpu_utilization":
-        return metrics.gpu.utilization if metrics.gpu else None
-    return metrics.mfu if metric == "mfu" else metrics.gpu_memory_utilization
+        exposed_s = np.multiply(known, point.phases.step_s) / 100
+        return of_steps(point, ratio_of_means(exposed_s, point.phases.step_s)), ""
+    return over_repeats(point, known), ""
 
 
 def _verdict(achieved: Estimate, target: Target) -> tuple[TargetVerdict, str]:

@@ -62,11 +62,12 @@ def _write_as_given(args: argparse.Namespace, sweeps: list[str], against: Path |
 
 def _print_targets(found: Sequence[TargetResult]) -> int:
     """Print one line for each target; 0 if all are met, 1 if one is missed, 3 if the runs cannot tell."""
-    from analysis.results import targets  # imports numpy
+    from analysis.report.sections.targets import sentence  # imports numpy
+    from analysis.results import targets
 
     several = len({result.curve for result in found}) > 1
     for result in found:
-        print(f"{result.curve}: {targets.sentence(result)}" if several else targets.sentence(result))
+        print(f"{result.curve}: {sentence(result)}" if several else sentence(result))
     add_json(targets=[targets.as_json(result) for result in found])
     return targets.exit_code(found)
 

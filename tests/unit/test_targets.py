@@ -216,7 +216,7 @@ def test_sentences_have_value_interval_target_and_reason(tmp_path: Path) -> None
     wanted = [{"metric": "efficiency", "value": 0.8}, {"metric": "gpu_utilization", "value": 0.9, "at": 2}]
     sweep = sweep_with(tmp_path, [*wanted, {"metric": "throughput", "value": 200.0}])
     table = load_runs([sweep])
-    missed, unknown, met = map(targets.sentence, targets.results(table, scaling_curves(table)))
+    missed, unknown, met = map(targets_section.sentence, targets.results(table, scaling_curves(table)))
     assert missed.startswith("missed: efficiency at 4 ranks is 0.7")
     assert missed.endswith("], target at least 0.800")
     assert unknown == (
@@ -231,16 +231,16 @@ def test_a_sentence_is_ascii_and_groups_all_thousands_by_commas(tmp_path: Path) 
     sweep = sweep_with(tmp_path, [{"metric": "throughput", "value": 1000.0}])
     (result,) = check([sweep])
     large = replace(result, achieved=Estimate(1230.0, 1200.0, 1260.0, 3, "repeats"))
-    assert " is 1,230 [1,200 to 1,260] samples/s, target at least 1,000" in targets.sentence(large)
-    assert targets.sentence(large).isascii()
+    assert " is 1,230 [1,200 to 1,260] samples/s, target at least 1,000" in targets_section.sentence(large)
+    assert targets_section.sentence(large).isascii()
 
 
 def test_sentences_say_which_bound_and_which_runs_are_emulated(tmp_path: Path) -> None:
     wanted = [{"metric": "communication_share", "value": 0.4}]
     sweep = sweep_with(tmp_path, wanted, emulated=True, communication_overhead_percent=28.0)
     (result,) = check([sweep])
-    assert targets.sentence(result).startswith("met: communication_share at 4 ranks is 0.280")
-    assert targets.sentence(result).endswith(", target at most 0.400, emulated")
+    assert targets_section.sentence(result).startswith("met: communication_share at 4 ranks is 0.280")
+    assert targets_section.sentence(result).endswith(", target at most 0.400, emulated")
     assert targets.as_json(result)["achieved"]["value"] == pytest.approx(0.28)
 
 

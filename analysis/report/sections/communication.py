@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import takewhile
-from operator import attrgetter
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 from analysis.report.common import (
     all_points,
@@ -23,7 +21,6 @@ from analysis.report.sentences import say
 from analysis.results import communication
 from analysis.results.curves import Point, phase_s
 from analysis.results.phases import TRANSFER, WAIT
-from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from analysis.units import percent
 from disttrain.records.communication import CollectiveSummary
@@ -45,29 +42,13 @@ _COLUMNS = (
 )
 
 
-class _Collective(NamedTuple):
-    """One collective of a step in the repeats of a point."""
-
-    point: Point
-    collective: str
-    repeats: list[CollectiveSummary]
-
-    @property
-    def bytes(self) -> int | None:
-        return self.repeats[0].bytes
-
-
-def _mean(name: str) -> Callable[[Any], Estimate | None]:
-    return lambda each: over_repeats(each.point, map(attrgetter(name), each.repeats))
-
-
 _COLLECTIVE_COLUMNS = (
     Column("collective", "collective"),
-    Column("bytes", "bytes", "B", get=attrgetter("bytes")),
-    Column("total_s", "duration", "s", get=_mean("total_s")),
-    Column("hidden_s", "hidden", "s", _HIDDEN, get=_mean("hidden_s")),
-    Column("exposed_s", "exposed", "s", _EXPOSED, get=_mean("exposed_s")),
-    Column("bus_bytes_per_s", "bus bandwidth", "B/s", _BUS, get=_mean("bus_bytes_per_s")),
+    Column("bytes", "bytes", "B"),
+    Column("total_s", "duration", "s"),
+    Column("hidden_s", "hidden", "s", _HIDDEN),
+    Column("exposed_s", "exposed", "s", _EXPOSED),
+    Column("bus_bytes_per_s", "bus bandwidth", "B/s", _BUS),
 )
 
 
@@ -116,14 +97,19 @@ def build(study: Study) -> Section | None:
     )
 
 
-def _collectives(point: Point) -> list[_Collective]:
-    """The longest first."""
+def _collectives(point: Point) -> list[dict[str, Any]]:
+    """Values of `_COLLECTIVE_COLUMNS`, the longest collectives first."""
     by_name: dict[str, list[CollectiveSummary]] = {}
     for one in (one for steps in communication.profiled(point) for one in steps.collectives):
         group = "" if one.dimension == "world" else f" ({one.dimension})"
         by_name.setdefault(f"{one.kind} {one.bucket}{group}", []).append(one)
-    every = [_Collective(point, name, repeats) for name, repeats in by_name.items()]
-    return sorted(every, key=lambda each: -fmean(one.total_s for one in each.repeats))[:_LISTED]
+    longest = sorted(by_name.items(), key=lambda item: -fmean(one.total_s for one in item[1]))
+    means = [column.name for column in _COLLECTIVE_COLUMNS[2:]]
+    return [
+        {"collective": name, "bytes": repeats[0].bytes}
+        | {field: over_repeats(point, [getattr(one, field) for one in repeats]) for field in means}
+        for name, repeats in longest[:_LISTED]
+    ]
 
 
 def _conclusion(study: Study) -> str:

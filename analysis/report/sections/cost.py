@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
+from functools import partial
 
 from analysis.draw.style import value_axis
 from analysis.report.common import (
@@ -13,9 +13,10 @@ from analysis.report.common import (
     labelled_points,
     point_table,
     points_figure,
+    run_link,
     sentence,
 )
-from analysis.report.section import Column, Figure, RunLink, Section, Table
+from analysis.report.section import Column, Figure, Section, Table, item_table
 from analysis.report.sentences import say
 from analysis.results.cost import SizeCost, is_optimal, size_costs, trained_alike
 from analysis.study import Study
@@ -25,12 +26,12 @@ ORDER = 180
 
 USED = [
     Column("state", "state"),
-    Column("attempts", "attempts", "count", get=attrgetter("starts")),
-    Column("hours", "used", "h", "device-hours", get=attrgetter("usage.hours")),
-    Column("unit", "unit", get=attrgetter("usage.unit")),
+    Column("attempts", "attempts", "count", get="starts"),
+    Column("hours", "used", "h", "device-hours", get="usage.hours"),
+    Column("unit", "unit", get="usage.unit"),
     Column("hours_bound", "limit per start", "h", "device-hours"),
-    Column("queue_wait_s", "queue time", "span", get=attrgetter("usage.queue_wait_s")),
-    Column("source", "source", get=attrgetter("usage.source")),
+    Column("queue_wait_s", "queue time", "span", get="usage.queue_wait_s"),
+    Column("source", "source", get="usage.source"),
 ]
 """Use of a run over all attempts, finished or not."""
 
@@ -47,16 +48,13 @@ def build(study: Study) -> Section | None:
     kinds = [[cost for cost in costs if cost.curve.emulated is emulated] for emulated in (False, True)]
     optimal = {id(cost): is_optimal(cost, kind) for kind in kinds for cost in kind}
     training = [_training(study, kind, samples) for kind in kinds if kind]
-    several = len(study.sweeps) > 1
-    links = [RunLink(f"{run.sweep}/{run.name}" if several else run.name, run.path) for run in used]
-    rows = [[link, *(column.of(run) for column in USED)] for link, run in zip(links, used, strict=True)]
+    columns = [Column("run", "run", get=partial(run_link, study)), *USED]
     caption = "Use of each started run over all attempts, finished or not."
-    table = Table("run_costs", caption, [Column("run", "run"), *USED], rows)
     return Section(
         "cost",
         "Cost",
         sentence([*training, say("usage", used)]),
-        tables=kept(_costs(study, costs, optimal), table if used else None),
+        tables=kept(_costs(study, costs, optimal), item_table("run_costs", caption, columns, used)),
         figures=[_figure(study, costs, optimal)] if costs else [],
     )
 

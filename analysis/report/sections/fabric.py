@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 from pydantic import ValidationError
 
-from analysis.report import common
-from analysis.report.section import Column, RunLink, Section, Table, Value
-from analysis.results.curves import Curve, Point
+from analysis.read.run import Run
+from analysis.report.common import all_points, kept, point_name, point_table, run_link
+from analysis.report.section import Column, Section, item_table
 from analysis.study import Study
-from disttrain.records.fabric import FabricRecord, FabricVerdict, LinkTraffic, NodeFabric
+from disttrain.records.fabric import FabricRecord, LinkTraffic, NodeFabric
 from disttrain.records.json_files import read_json_or_none
-from disttrain.records.run_directory import RunDir
 
 ORDER = 150
 
@@ -22,126 +22,104 @@ _LOOPBACK = "gloo over lo"
 """Transport of nodes that are one machine: no network is used."""
 _VERDICTS = {"problems": "problems", "unproven": "unproven", "as_expected": "as expected"}
 """Texts by verdict, worst first."""
-_EVIDENT = ("problems", "as_expected", "unproven")
-"""Verdicts in the order in which they decide: the worst with evidence first."""
-
-
-class _Network(NamedTuple):
-    """Of one point, the repeat with the worst verdict."""
-
-    curve: Curve
-    point: Point
-    run: RunLink
-    verdict: FabricVerdict
-    nodes: list[NodeFabric]
-    """Of `fabric.json`; empty without one."""
-
-    @property
-    def links(self) -> list[tuple[NodeFabric, LinkTraffic]]:
-        """Links of all nodes with traffic, or that should have some."""
-        links = [(node, link) for node in self.nodes for link in node.links]
-        return [(node, link) for node, link in links if _bytes(link) or link.expected]
+_COLUMNS = (
+    Column("verdict", "verdict"),
+    Column("transport", "transport", get="judged.transport"),
+    Column("gpudirect", "channels with GPUDirect", "share"),
+    Column("nccl", "NCCL"),
+    Column("links_used", "expected interfaces with traffic", "count"),
+    Column("links_expected", "expected interfaces", "count"),
+)
+_LINK_COLUMNS = (
+    Column("node", "node"),
+    Column("link", "link", get="of.name"),
+    Column("kind", "kind", get="of.kind"),
+    Column("expected", "expected", get="of.expected"),
+    Column("sent", "sent", "B", get="of.sent_bytes"),
+    Column("received", "received", "B", get="of.received_bytes"),
+    Column("share", "share of the node's bytes", "share", "link-share"),
+    Column("rate", "mean rate sent", "B/s"),
+    Column("line_rate_share", "share of the line rate", "share"),
+)
 
 
 def build(study: Study) -> Section | None:
     """None if no run used a network, or none was recorded."""
-    networks = [
-        network for curve, point in common.all_points(study) if (network := _worst(study, curve, point))
-    ]
-    if not networks:
+    items, findings = [], dict[str, dict[str, None]]()
+    for curve, point in all_points(study):
+        repeats = [network for run in point.runs if (network := _network(run))]
+        if repeats:
+            worst = min(repeats, key=_rank)
+            items.append((curve, point, worst))
+            for finding in worst["judged"].findings:
+                findings.setdefault(finding.message, {})[point_name(study, curve, point)] = None
+    if not items:
         return None
-    shown = min(networks, key=lambda each: (_EVIDENT.index(each.verdict.verdict), -each.point.size))
-    findings: dict[str, list[str]] = {}
-    for each in networks:
-        for finding in each.verdict.findings:
-            findings.setdefault(finding.message, []).append(common.point_name(study, each.curve, each.point))
-    where = common.point_name(study, shown.curve, shown.point)
+    curve, point, shown = min(items, key=lambda item: (_rank(item[2]), -item[1].size))
+    place, run = point_name(study, curve, point), run_link(study, shown["run"])
+    links = [*_links(shown["nodes"])][:MOST_LINKS]
+    caption = f"Traffic of links in measured steps on {place}, headers of the protocols included."
     return Section(
         "fabric",
         "Network",
-        f"On {where}: {shown.verdict.conclusion}",
-        paragraphs=[f"{text} ({', '.join(dict.fromkeys(names))})." for text, names in findings.items()],
-        tables=[_verdicts(study, networks), *([_links(where, shown)] if shown.links else [])],
+        f"On {place}: {shown['judged'].conclusion}",
+        paragraphs=[f"{text} ({', '.join(names)})." for text, names in findings.items()],
+        tables=kept(
+            point_table(study, "fabric", "Network of the repeat with the worst verdict.", _COLUMNS, items),
+            item_table("fabric_links", caption, _LINK_COLUMNS, links, sources=[[run]] * len(links)),
+        ),
     )
 
 
-def _worst(study: Study, curve: Curve, point: Point) -> _Network | None:
-    """The repeat of a point with the worst verdict, the first of several."""
-    networks = []
-    for run, metrics in zip(point.runs, point.metrics, strict=True):
-        if (verdict := metrics.fabric) is not None and verdict.transport != _LOOPBACK:
-            nodes = _nodes(run.folder, metrics.attempt)
-            networks.append(_Network(curve, point, RunLink(run.name, run.path), verdict, nodes))
-    return min(networks, key=lambda each: [*_VERDICTS].index(each.verdict.verdict), default=None)
-
-
-def _nodes(run: RunDir, attempt: int) -> list[NodeFabric]:
+def _network(run: Run) -> dict[str, Any] | None:
+    """Values of `_COLUMNS`, with the run, its `fabric.json` and the verdict; None without a network."""
+    metrics = run.metrics
+    if metrics is None or metrics.fabric is None or metrics.fabric.transport == _LOOPBACK:
+        return None
+    record = read_json_or_none(run.folder.attempt(metrics.attempt).fabric)
     try:
-        return FabricRecord.model_validate(read_json_or_none(run.attempt(attempt).fabric)).nodes
+        nodes = FabricRecord.model_validate(record).nodes
     except ValidationError:  # also of no file
-        return []
+        nodes = []
+    logs = [node.nccl for node in nodes if node.nccl]
+    channels = sum(log.network_channels for log in logs)
+    expected = [_bytes(link) for node in nodes for link in node.links if link.expected]
+    return {
+        "run": run,
+        "judged": metrics.fabric,
+        "nodes": nodes,
+        "verdict": _VERDICTS[metrics.fabric.verdict],
+        "gpudirect": _ratio(sum(log.gpudirect_channels for log in logs), channels),
+        "nccl": next((log.version for log in logs if log.version), None),
+        "links_used": sum(map(bool, expected)) if nodes else None,
+        "links_expected": len(expected) if nodes else None,
+    }
 
 
-def _verdicts(study: Study, networks: list[_Network]) -> Table:
-    rows: list[tuple[Curve, Point, list[Value]]] = []
-    for each in networks:
-        logs = [node.nccl for node in each.nodes if node.nccl is not None]
-        channels = sum(log.network_channels for log in logs)
-        expected = [link for _, link in each.links if link.expected]
-        values: list[Value] = [
-            _VERDICTS[each.verdict.verdict],
-            each.verdict.transport,
-            sum(log.gpudirect_channels for log in logs) / channels if channels else None,
-            next((log.version for log in logs if log.version), None),
-            sum(map(bool, map(_bytes, expected))) if each.nodes else None,
-            len(expected) if each.nodes else None,
-        ]
-        rows.append((each.curve, each.point, values))
-    columns = [
-        Column("verdict", "verdict"),
-        Column("transport", "transport"),
-        Column("gpudirect", "channels with GPUDirect", "share"),
-        Column("nccl", "NCCL"),
-        Column("links_used", "expected interfaces with traffic", "count"),
-        Column("links_expected", "expected interfaces", "count"),
-    ]
-    return common.size_table(study, "fabric", "Network of the repeat with the worst verdict.", columns, rows)
+def _rank(network: dict[str, Any]) -> int:
+    """0 for the worst verdict."""
+    return [*_VERDICTS.values()].index(network["verdict"])
 
 
-def _links(where: str, shown: _Network) -> Table:
-    """Traffic of each link of a run, busiest first within a node."""
-    rows: list[list[Value]] = []
-    order = {node.host: at for at, node in enumerate(shown.nodes)}
-    for node, link in sorted(shown.links, key=lambda at: (order[at[0].host], -_bytes(at[1]), at[1].name)):
-        total = sum(_bytes(other) for other in node.links if other.kind == link.kind)
-        rate, line = link.sent_bytes / link.seconds if link.seconds else None, link.line_rate_bytes_per_s
-        rows.append(
-            [
-                node.host,
-                link.name,
-                link.kind,
-                link.expected,
-                link.sent_bytes,
-                link.received_bytes,
-                _bytes(link) / total if total else None,
-                rate,
-                rate / line if rate is not None and line else None,
-            ]
-        )
-    columns = [
-        Column("node", "node"),
-        Column("link", "link"),
-        Column("kind", "kind"),
-        Column("expected", "expected"),
-        Column("sent", "sent", "B"),
-        Column("received", "received", "B"),
-        Column("share", "share of the node's bytes", "share", "link-share"),
-        Column("rate", "mean rate sent", "B/s"),
-        Column("line_rate_share", "share of the line rate", "share"),
-    ]
-    caption = f"Traffic of links in measured steps on {where}, headers of the protocols included."
-    return Table("fabric_links", caption, columns, rows[:MOST_LINKS], [[shown.run]] * len(rows[:MOST_LINKS]))
+def _links(nodes: list[NodeFabric]) -> Iterator[dict[str, Any]]:
+    """Values of `_LINK_COLUMNS` of links with traffic, or that should have some; the busiest first."""
+    for node in nodes:
+        for link in sorted(node.links, key=lambda link: (-_bytes(link), link.name)):
+            total = sum(_bytes(each) for each in node.links if each.kind == link.kind)
+            rate = _ratio(link.sent_bytes, link.seconds)
+            if _bytes(link) or link.expected:
+                yield {
+                    "node": node.host,
+                    "of": link,
+                    "share": _ratio(_bytes(link), total),
+                    "rate": rate,
+                    "line_rate_share": _ratio(rate, link.line_rate_bytes_per_s),
+                }
 
 
 def _bytes(link: LinkTraffic) -> int:
     return link.sent_bytes + link.received_bytes
+
+
+def _ratio(value: float | None, base: float | None) -> float | None:
+    return value / base if value is not None and base else None

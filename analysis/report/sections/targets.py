@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.report.common import sentence
-from analysis.report.section import Column, RunLink, Section, Table, Unit
+from analysis.report.common import kept
+from analysis.report.section import Column, RunLink, Section, Table, Unit, item_table
+from analysis.report.sentences import say
 from analysis.results import targets
 from analysis.results.targets import TargetResult
 from analysis.study import Study
-from analysis.units import plural
 from disttrain.errors import ConfigError
 from disttrain.records.planned import SHARES
 
 ORDER = 10
+
+_NAMES = {"gpu_utilization": "GPU utilization", "mfu": "MFU", "communication_share": "exposed communication"}
 
 
 def build(study: Study) -> Section | None:
@@ -23,65 +26,45 @@ def build(study: Study) -> Section | None:
         found = targets.results(study.runs, study.curves)
     except ConfigError as error:
         return Section("targets", "Targets", f"The targets are unknown: {error}.")
-    if not found:
-        return None
     shares = [result for result in found if result.metric in SHARES]
     rates = [result for result in found if result.metric not in SHARES]
-    tables = [_table(study, shares, "targets", "share")] if shares else []
-    tables += [_table(study, rates, "targets_throughput", "samples/s")] if rates else []
-    return Section("targets", "Targets", _conclusion(found), tables=tables)
-
-
-def _conclusion(found: list[TargetResult]) -> str:
-    """Number of targets by verdict; the missed ones by name."""
+    tables = kept(_table("targets", "share", shares), _table("targets_throughput", "samples/s", rates))
     counts = Counter(result.verdict for result in found)
-    if counts["met"] == len(found):
-        return "The target is met." if len(found) == 1 else f"All {len(found)} targets are met."
-    missed = [result for result in found if result.verdict == "missed"]
-    names = [f"{_name(result.metric)} at {result.at}" for result in missed]
-    parts = [f"{counts['met']} of {plural(len(found), 'target')} met."]
-    parts += [f"Missed: {', '.join(dict.fromkeys(names))}."] if missed else []
-    parts += [f"Not settled by these runs: {counts['cannot tell']}."] if counts["cannot tell"] else []
-    return sentence(parts)
+    missed = [f"{_name(result)} at {result.at}" for result in found if result.verdict == "missed"]
+    conclusion = say("targets", len(found), counts, [*dict.fromkeys(missed)])
+    return Section("targets", "Targets", conclusion, tables=tables) if tables else None
 
 
-def _table(study: Study, found: list[TargetResult], name: str, unit: Unit) -> Table:
+def sentence(result: TargetResult) -> str:
+    """`missed: efficiency at 8 GPUs is 0.612 [0.580 to 0.646], target at least 0.850`; ASCII,
+    for terminals of any encoding."""
+    return say("target", result, "" if result.metric in SHARES else " samples/s")
+
+
+def _table(name: str, unit: Unit, found: Sequence[TargetResult]) -> Table | None:
     columns = [
-        Column("curve", "configuration"),
-        Column("size", "size"),
-        Column("metric", "figure"),
-        Column("bound", "bound"),
+        Column("curve", "configuration", get=_curve),
+        Column("size", "size", get="at"),
+        Column("metric", "figure", get=_name),
+        Column("bound", "bound", get=lambda each: "at most" if each.at_most else "at least"),
         Column("target", "target", unit),
         Column("achieved", "achieved", unit),
         Column("verdict", "verdict"),
         Column("reason", "reason"),
     ]
-    rows = [
-        [
-            result.curve + (" (emulated)" if result.emulated else ""),
-            result.at,
-            _name(result.metric),
-            "at most" if result.at_most else "at least",
-            result.target,
-            result.achieved,
-            result.verdict,
-            result.reason,
-        ]
-        for result in found
-    ]
-    return Table(
+    return item_table(
         name,
         "Targets of the sweep file. A target is met or missed if the whole interval is on one side of it.",
         columns,
-        rows,
-        [[RunLink(Path(path).name, path) for path in result.runs] for result in found],
-        [index for index, result in enumerate(found) if result.verdict == "missed"],
+        found,
+        sources=[[RunLink(Path(path).name, path) for path in result.runs] for result in found],
+        emphasized=[index for index, result in enumerate(found) if result.verdict == "missed"],
     )
 
 
-def _name(metric: str) -> str:
-    return {
-        "gpu_utilization": "GPU utilization",
-        "mfu": "MFU",
-        "communication_share": "exposed communication",
-    }.get(metric, metric)
+def _name(result: TargetResult) -> str:
+    return _NAMES.get(result.metric, result.metric)
+
+
+def _curve(result: TargetResult) -> str:
+    return result.curve + (" (emulated)" if result.emulated else "")
