@@ -96,17 +96,14 @@ def _compared(pairs: Sequence[tuple[Curve, Curve]], best_of: int = 2) -> list[Po
     ratios = [compare(point.samples_per_s_by_run, base.samples_per_s_by_run) for _, point, _, base in found]
     rows = []
     for (curve, point, other, base), verdict in zip(found, verdicts(ratios, best_of=best_of), strict=True):
-        reason = _obstacle(point, base) or ("the interval is too wide" if verdict == "unsettled" else "")
+        sides = point, base
+        reasons = {
+            "not stationary": any(each.samples_per_s.basis == "not stationary" for each in sides),
+            "one repeat": any(len(each.runs) == 1 for each in sides),
+            "repeats fall into two groups": any(two_groups(each.samples_per_s_by_run) for each in sides),
+            "the interval is too wide": verdict == "unsettled",
+        }
+        reason = next((name for name, holds in reasons.items() if holds), "")
         settled: Verdict = "unsettled" if reason else verdict
         rows.append(PointComparison(curve, point, other, base, rate_ratio(point, base), settled, reason))
     return rows
-
-
-def _obstacle(point: Point, base: Point) -> str:
-    """The reason for which two points cannot be compared; empty if they can."""
-    if "not stationary" in (point.samples_per_s.basis, base.samples_per_s.basis):
-        return "not stationary"
-    if min(len(point.runs), len(base.runs)) == 1:
-        return "one repeat"
-    grouped = any(two_groups(each.samples_per_s_by_run) for each in (point, base))
-    return "repeats fall into two groups" if grouped else ""
