@@ -85,6 +85,9 @@ class Run:
     rejected: bool = False
     """Finished and measured, but left out for the warnings of its pre-flight."""
 
+    def __str__(self) -> str:
+        return self.folder.name
+
     @property
     def path(self) -> str:
         return str(self.folder.path)

@@ -12,7 +12,7 @@ from analysis.draw.bars import Row, bars, stacked
 from analysis.draw.points import Line, Points, extent, lines, points
 from analysis.draw.style import DASHES, Axis, LegendItem, curve_colour, size_colour, value_axis
 from analysis.read.run import Run
-from analysis.report.section import Column, Figure, RunLink, Table
+from analysis.report.section import Column, Figure, Table
 from analysis.results.curves import Curve, Point
 from analysis.results.curves import metric as metric
 from analysis.results.curves import of_steps as of_steps
@@ -81,11 +81,6 @@ def has_shapes(study: Study) -> bool:
     return any(len(curve.line) < len(curve.points) for curve in study.curves)
 
 
-def sources(point: Point) -> list[RunLink]:
-    """The repeats of a point."""
-    return [RunLink(run.name, run.path) for run in point.runs]
-
-
 def point_table(
     study: Study, name: str, caption: str, columns: Sequence[Column], items: Items | None = None
 ) -> Table | None:
@@ -106,7 +101,7 @@ def size_table(study: Study, name: str, caption: str, columns: Sequence[Column],
     known = [at for at, _ in enumerate(columns) if any(row[2][at] is not None for row in rows)]
     lines = [[*(column.of(row) for column in sizes), *(row[2][at] for at in known)] for row in rows]
     shown = [*sizes, *(columns[at] for at in known)]
-    return Table(name, caption, shown, lines, [sources(point) for _, point, _ in rows])
+    return Table(name, caption, shown, lines, [point.runs for _, point, _ in rows])
 
 
 def stacked_figure(
@@ -246,9 +241,10 @@ def step_figure(
     )
 
 
-def run_link(study: Study, run: Run) -> RunLink:
-    """The run, with its sweep where there are several."""
-    return RunLink(run.name if len(study.sweeps) == 1 else f"{run.sweep}/{run.name}", run.path)
+def run_columns(study: Study) -> list[Column]:
+    """Columns that name a run; of several sweeps, also its sweep."""
+    run = Column("run", "run", get=lambda run: run)
+    return [run, Column("sweep", "sweep", key=True)] if len(study.sweeps) > 1 else [run]
 
 
 def run_table(name: str, caption: str, columns: Sequence[Column], runs: Iterable[tuple[Run, Rows]]) -> Table:

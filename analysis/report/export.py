@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 
 from analysis.read import run_table
-from analysis.report.section import RunLink, Section, Table
+from analysis.read.run import Run
+from analysis.report.section import Section, Table
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from disttrain.records.json_files import read_json_or_none, write_bytes, write_json
@@ -74,7 +75,7 @@ def frame(table: Table) -> pd.DataFrame:
         values = [row[at] for row in table.rows]
         plain = [value.value if isinstance(value, Estimate) else value for value in values]
         columns[column.name] = _typed(plain, number=column.unit not in ("", "count"))
-        for kind, parts in ((RunLink, ("path",)), (Estimate, ("low", "high", "repeats", "basis"))):
+        for kind, parts in ((Run, ("path",)), (Estimate, ("low", "high", "repeats", "basis"))):
             for part in parts if any(isinstance(value, kind) for value in values) else ():
                 columns[f"{column.name}_{part}"] = _typed([getattr(value, part, None) for value in values])
     if table.sources:

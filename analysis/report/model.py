@@ -14,7 +14,7 @@ import yaml
 from analysis.comparison import repeat_plan
 from analysis.read.run import Run
 from analysis.report import first_screen
-from analysis.report.section import RunLink, Section
+from analysis.report.section import Section
 from analysis.report.sections import cost
 from analysis.report.sections.reproduction import provenance
 from analysis.report.sections.runs import run_figures
@@ -104,7 +104,7 @@ def _name(run: Path | str) -> str:
 
 def plain(value: Any) -> Any:
     """A value as JSON has it: a dataclass is an object, and a run its name."""
-    if isinstance(value, Run | RunLink):
+    if isinstance(value, Run):
         return value.name
     if is_dataclass(value):
         names = (each.name for each in fields(value) if each.name not in _LEFT_OUT)

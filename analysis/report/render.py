@@ -16,7 +16,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from analysis.report.section import RunLink, Section
+from analysis.read.run import Run
+from analysis.report.section import Section
 from analysis.report.tables import table_view
 
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|s|ms|µs|ps|MiB|GiB|KiB|B|nodes?|ranks?|rows|samples/s|tokens/s)\b|%)")
@@ -38,7 +39,7 @@ def page(
     style, script = _template("report.css"), _template("report.js")
     environment = _environment(autoescape=True)
     environment.filters["keep"] = unbroken
-    environment.filters["run_href"] = lambda link: run_href(link, out or Path())
+    environment.filters["run_href"] = lambda run: run_href(run, out or Path())
     environment.globals["table_view"] = table_view
     policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; img-src data:"
     return environment.get_template("report.html.j2").render(
@@ -60,9 +61,9 @@ def markdown(report: Mapping[str, Any], sections: Sequence[Section]) -> str:
     return environment.get_template("report.md.j2").render(report=report, sections=sections)
 
 
-def run_href(link: RunLink, out: Path) -> str:
+def run_href(run: Run, out: Path) -> str:
     """Address of a run's `metrics.json`, or of its `run.json` without one, relative to `out`."""
-    files = [Path(link.path).absolute() / name for name in ("metrics.json", "run.json")]
+    files = [Path(run.path).absolute() / name for name in ("metrics.json", "run.json")]
     return os.path.relpath(files[0] if files[0].exists() else files[1], out.absolute())
 
 

@@ -27,35 +27,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure as Drawing
 
 from analysis.draw import svg
-from analysis.read.run import value_at
+from analysis.read.run import Run, value_at
 from analysis.stats.estimates import Estimate
 from analysis.units import Unit as Unit
 
-
-@dataclass(frozen=True)
-class RunLink:
-    """A run as a table's value; the page links its folder's `metrics.json`, or `run.json` without one."""
-
-    name: str
-    path: str
-    """Path of the run directory, as in the column `path` of the runs."""
-
-    def __str__(self) -> str:
-        return self.name
-
-    @property
-    def key(self) -> str:
-        """`sweep/run`, by which all marks of a run are highlighted together."""
-        return "/".join(Path(self.path).parts[-2:])
-
-
-Value = str | int | float | bool | Estimate | RunLink | None
+Value = str | int | float | bool | Estimate | Run | None
+"""A run is shown by its name, with a link to its `metrics.json`, or `run.json` without one."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +75,7 @@ class Table:
     caption: str
     columns: Sequence[Column]
     rows: Sequence[Sequence[Value]]
-    sources: Sequence[Sequence[RunLink]] = ()
+    sources: Sequence[Sequence[Run]] = ()
     """Runs that the numbers of each row come from, one entry for each row; linked in a last column."""
     emphasized: Sequence[int] = ()
     """Indices of rows that stand out: the base, the row of a verdict."""

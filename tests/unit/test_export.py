@@ -11,7 +11,7 @@ import submit
 from analysis.read.frames import load
 from analysis.read.load import load_runs
 from analysis.report.export import write_tables
-from analysis.report.section import Column, RunLink, Section, Table
+from analysis.report.section import Column, Section, Table
 from analysis.report.sections import build_all
 from analysis.stats.estimates import Estimate
 from analysis.study import Study, make_study
@@ -67,7 +67,7 @@ def test_every_table_and_every_figure_of_the_page_has_a_file_with_its_numbers(tm
 
 
 def test_estimates_runs_and_units_are_columns_of_one_type(tmp_path: Path) -> None:
-    study = Study(load_runs([fake_sweep(tmp_path, nodes=(1,), repeats=1, emulated=True)]), [], {})
+    study = Study(load_runs([fake_sweep(tmp_path, nodes=(1,), repeats=2, emulated=True)]), [], {})
     columns = [
         Column("run", "run"),
         Column("throughput", "throughput", "samples/s"),
@@ -76,8 +76,8 @@ def test_estimates_runs_and_units_are_columns_of_one_type(tmp_path: Path) -> Non
         Column("bound", "bound"),
     ]
     rows = [
-        [RunLink("a", "runs/s/a"), Estimate(2.5, 2.0, 3.0, 4), 2**40, True, "none"],
-        [RunLink("b", "runs/s/b"), None, None, False, 0.5],
+        [study.runs[0], Estimate(2.5, 2.0, 3.0, 4), 2**40, True, "none"],
+        [study.runs[1], None, None, False, 0.5],
     ]
     section = Section("s", "S", "", tables=[Table("t", "Caption.", columns, rows)])
     for kind, reader in READERS.items():
@@ -89,7 +89,7 @@ def test_estimates_runs_and_units_are_columns_of_one_type(tmp_path: Path) -> Non
             "peak", "ok", "bound", "emulated",
         ]  # fmt: skip
         first, second = frame.to_dict("records")
-        assert (first["run"], first["run_path"], first["peak"]) == ("a", "runs/s/a", 2**40)
+        assert (first["run"], first["run_path"], first["peak"]) == ("n1x1-r0", study.runs[0].path, 2**40)
         assert (first["throughput"], first["throughput_high"]) == (2.5, 3.0)
         assert pd.isna(second["throughput"])
         assert pd.isna(second["peak"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from analysis import units
-from analysis.report.section import RunLink
 from analysis.stats.estimates import Estimate
 from analysis.units import Cell, cell
 
@@ -86,7 +85,6 @@ def test_large_counts_are_short(value: int, text: str) -> None:
         (0.00398, "g", "3.98 mg"),
         (0.0, "g", "0 g"),
         (1234.0, "g", "1.23 kg"),
-        (RunLink("n1-r0", "/x/n1-r0"), "", "n1-r0"),
     ],
 )
 def test_values_have_their_unit(value, unit, text):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 from analysis.draw.style import value_axis
 from analysis.report.common import (
@@ -13,7 +12,7 @@ from analysis.report.common import (
     labelled_points,
     point_table,
     points_figure,
-    run_link,
+    run_columns,
     sentence,
 )
 from analysis.report.section import Column, Figure, Section, Table, item_table
@@ -48,7 +47,7 @@ def build(study: Study) -> Section | None:
     kinds = [[cost for cost in costs if cost.curve.emulated is emulated] for emulated in (False, True)]
     optimal = {id(cost): is_optimal(cost, kind) for kind in kinds for cost in kind}
     training = [_training(study, kind, samples) for kind in kinds if kind]
-    columns = [Column("run", "run", get=partial(run_link, study)), *USED]
+    columns = [*run_columns(study), *USED]
     caption = "Use of each started run over all attempts, finished or not."
     return Section(
         "cost",

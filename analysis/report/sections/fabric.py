@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from analysis.read.run import Run
-from analysis.report.common import all_points, kept, point_name, point_table, run_link
+from analysis.report.common import all_points, kept, point_name, point_table
 from analysis.report.section import Column, Section, item_table
 from analysis.study import Study
 from disttrain.records.fabric import FabricRecord, LinkTraffic, NodeFabric
@@ -56,7 +56,7 @@ def build(study: Study) -> Section | None:
     if not items:
         return None
     curve, point, shown = min(items, key=lambda item: (_rank(item[2]), -item[1].size))
-    place, run = point_name(study, curve, point), run_link(study, shown["run"])
+    place, run = point_name(study, curve, point), shown["run"]
     links = [*_links(shown["nodes"])][:MOST_LINKS]
     caption = f"Traffic of links in measured steps on {place}, headers of the protocols included."
     return Section(

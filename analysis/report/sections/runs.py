@@ -6,7 +6,6 @@ from typing import Any
 
 from analysis.read.run import Run
 from analysis.read.run_table import row
-from analysis.report.common import run_link
 from analysis.report.section import Column, Section, item_table
 from analysis.study import Study
 from analysis.units import plural, span
@@ -40,6 +39,7 @@ def build(study: Study) -> Section | None:
             beside.setdefault(str(run), f"{other.name}, {span(each.seconds)} on {each.hosts[0]}")
     columns = [
         Column("run", "run"),
+        *([Column("sweep", "sweep", key=True)] if len(study.sweeps) > 1 else []),
         Column("state", "state", get="of.state"),
         *_FIGURES,
         Column("stationarity", "steps are", "", "stationarity", get="steps.stationarity.verdict"),
@@ -50,7 +50,8 @@ def build(study: Study) -> Section | None:
     ]
     items = [
         {
-            "run": run_link(study, run),
+            "run": run,
+            "sweep": run.sweep,
             "of": run,
             "steps": study.statistics.get(run.path),
             "time": study.job_times.get(run.path),

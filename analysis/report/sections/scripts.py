@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from analysis.read.run import Run
-from analysis.report.common import run_link
+from analysis.report.common import run_columns
 from analysis.report.section import Column, Section, item_table
 from analysis.report.sentences import say
 from analysis.study import Study
@@ -23,7 +21,7 @@ def build(study: Study) -> Section | None:
     runs = [run for run in study.runs if run.reported is not None and not run.folder.comm_bench.exists()]
     figures = list(dict.fromkeys(name for run in runs for name in run.reported or {}))[:_MOST_FIGURES]
     columns = [
-        Column("run", "run", get=partial(run_link, study)),
+        *run_columns(study),
         Column("state", "state"),
         Column("time_s", "time", "span", get=_elapsed_s),
         Column("hours", "used", "h", "device-hours", get="usage.hours"),

@@ -10,7 +10,7 @@ from analysis.draw.heat_map import heat_map
 from analysis.draw.style import PHASE_NAMES, Axis
 from analysis.read.run import Run
 from analysis.report.common import all_points, kept, of_steps, point_name, point_table
-from analysis.report.section import Column, Figure, RunLink, Section, Table
+from analysis.report.section import Column, Figure, Section, Table
 from analysis.report.sentences import say
 from analysis.results.culprits import LINK_STATES, recurring
 from analysis.results.curves import Curve, Point
@@ -117,7 +117,7 @@ def _ranks(study: Study, point: Point, run: Run) -> Table:
         ],
     }
     rows = [[values[rank] for values in columns.values()] for rank in np.argsort(-blame, kind="stable")]
-    sources = [[RunLink(run.name, run.path)]] * len(rows)
+    sources = [[run]] * len(rows)
     caption = f"Ranks of run {run.name}."
     return Table("ranks", caption, [*columns], rows, sources, most_rows=_MOST_RANKS)
 

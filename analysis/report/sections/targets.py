@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 from analysis.report.common import kept
-from analysis.report.section import Column, RunLink, Section, Table, Unit, item_table
+from analysis.report.section import Column, Section, Table, Unit, item_table
 from analysis.report.sentences import say
 from analysis.results import targets
 from analysis.results.targets import TargetResult
@@ -28,7 +27,9 @@ def build(study: Study) -> Section | None:
         return Section("targets", "Targets", f"The targets are unknown: {error}.")
     shares = [result for result in found if result.metric in SHARES]
     rates = [result for result in found if result.metric not in SHARES]
-    tables = kept(_table("targets", "share", shares), _table("targets_throughput", "samples/s", rates))
+    tables = kept(
+        _table(study, "targets", "share", shares), _table(study, "targets_throughput", "samples/s", rates)
+    )
     counts = Counter(result.verdict for result in found)
     missed = [f"{_name(result)} at {result.at}" for result in found if result.verdict == "missed"]
     conclusion = say("targets", len(found), counts, [*dict.fromkeys(missed)])
@@ -41,7 +42,7 @@ def sentence(result: TargetResult) -> str:
     return say("target", result, "" if result.metric in SHARES else " samples/s")
 
 
-def _table(name: str, unit: Unit, found: Sequence[TargetResult]) -> Table | None:
+def _table(study: Study, name: str, unit: Unit, found: Sequence[TargetResult]) -> Table | None:
     columns = [
         Column("curve", "configuration", get=_curve),
         Column("size", "size", get="at"),
@@ -57,7 +58,7 @@ def _table(name: str, unit: Unit, found: Sequence[TargetResult]) -> Table | None
         "Targets of the sweep file. A target is met or missed if the whole interval is on one side of it.",
         columns,
         found,
-        sources=[[RunLink(Path(path).name, path) for path in result.runs] for result in found],
+        sources=[[run for run in study.runs if run.path in result.runs] for result in found],
         emphasized=[index for index, result in enumerate(found) if result.verdict == "missed"],
     )
 
