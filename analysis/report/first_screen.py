@@ -13,7 +13,7 @@ from typing import NamedTuple
 from analysis.comparison import configurations
 from analysis.report.common import sentence
 from analysis.report.section import Section
-from analysis.report.sections import composition, stragglers
+from analysis.report.sections import stragglers
 from analysis.report.sections.comparison import verdict_text
 from analysis.report.sentences import say
 from analysis.results.caveats import Caveat
@@ -84,7 +84,7 @@ def answers(study: Study, sections: Sequence[Section]) -> list[Answer]:
     found = {
         AGAINST: conclusions.get("comparison"),
         SCALES: _scales(study, curve),
-        TIME: conclusions.get("waterfall") or composition.longest_phase(study, curve),
+        TIME: conclusions.get("waterfall") or conclusions.get("composition"),
         SLOW: stragglers.answer(study, curve, curve.points[-1]),
         HELPS: conclusions.get("bottlenecks"),
         LIMITS: _limits(study),

@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from analysis.results.culprits import recurring
 from analysis.results.curves import Curve, Point
 from analysis.results.phases import WAIT, Phases
@@ -48,7 +46,7 @@ class Bottleneck:
     @property
     def ceiling(self) -> Estimate:
         """Largest gain in throughput from its removal, as a share of the throughput."""
-        return self.share.mapped(_gain)
+        return self.share.mapped(lambda share: 1 / (1 - min(max(share, 0.0), _MOST)) - 1)
 
 
 def bottlenecks(
@@ -69,10 +67,8 @@ def bottlenecks(
         shares |= {part.name: part.share for part in losses(rest, base, work) if part.name in NEEDED}
     if costs:
         shares[STRAGGLERS] = point.time(sum(costs.values(), start=0 * point.step_s)).share
-    parts = [Bottleneck(name, share, rest=name in costs) for name, share in shares.items()]
-    return sorted(
-        (each for each in parts if each.share.value >= MATERIAL), key=lambda each: -each.share.value
-    )
+    parts = [Bottleneck(*item, rest=item[0] in costs) for item in shares.items() if item[1].value >= MATERIAL]
+    return sorted(parts, key=lambda each: -each.share.value)
 
 
 def at_largest(study: Study, curve: Curve) -> list[Bottleneck] | None:
@@ -83,8 +79,7 @@ def at_largest(study: Study, curve: Curve) -> list[Bottleneck] | None:
     point, base = curve.points[-1], curve.base
     if not point.phases.known:
         return None
-    before = base.phases if base is not None and base is not point and base.phases.known else None
-    work = point.work_ratio(base) if base is not None else 1.0
+    before, work = (base.phases, point.work_ratio(base)) if base and base.phases.known else (None, 1.0)
     parts = bottlenecks(point.phases, before, work, straggler_seconds(study, point))
     return [each for each in parts if each.significant or each.share.low is None]
 
@@ -100,16 +95,11 @@ def straggler_seconds(study: Study, point: Point) -> dict[str, Floats] | None:
     step_s = point.phases.step_s
     if not names or len(diagnoses) != len(step_s):
         return None
-    costs = {WAIT: np.zeros(len(step_s))}
+    costs = {WAIT: 0 * step_s}
     for repeat, diagnosis in enumerate(diagnoses):
         for culprit in (each for each in diagnosis.culprits if each.name in names):
             cost_s = step_s[repeat] * culprit.share
             own_s = cost_s * len(culprit.ranks) / point.world_size
-            costs.setdefault(culprit.phase, np.zeros(len(step_s)))[repeat] += own_s
+            costs.setdefault(culprit.phase, 0 * step_s)[repeat] += own_s
             costs[WAIT][repeat] += cost_s - own_s
     return costs
-
-
-def _gain(share: float) -> float:
-    bounded = min(max(share, 0.0), _MOST)
-    return bounded / (1 - bounded)

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any, Literal
 
 from analysis.results.culprits import recurring
-from analysis.results.curves import Curve, Point
+from analysis.results.curves import Curve, Point, metric
+from analysis.results.waterfall import NAMED
 from analysis.study import Study
 
 CauseName = Literal[
@@ -49,11 +49,11 @@ def compute_causes(study: Study, curve: Curve, point: Point) -> list[Cause]:
     work, compute_s = point.work_ratio(base), point.composition["compute_s"] or 0.0
     ideal_s = work * (base.composition["compute_s"] or 0.0)
     loss_s = compute_s - ideal_s
-    if loss_s <= 0 or ideal_s <= 0:
+    if ideal_s <= 0 or loss_s < NAMED * point.step_s.value:
         return []
     slow, slow_s = _slow_ranks(study, point)
-    clock, before = _clock(point), _clock(base)
-    lower = 1 - clock / before if clock and before else 0.0
+    clock, before = (metric("gpu.sm_clock_ratio_mean")(each) for each in (point, base))
+    lower = 1 - clock.value / before.value if clock and before and before.value else 0.0
     sized = [
         Cause({"slow ranks": slow}, slow_s - work * _slow_ranks(study, base)[1]),
         Cause({"lower clocks": {"clock": clock, "before": before}}, lower * (compute_s - slow_s)),
@@ -94,16 +94,6 @@ def _slow_ranks(study: Study, point: Point) -> tuple[dict[str, Any], float]:
     name, *others = (part.first.name for part in slow)
     evidence = {"name": name, "excess_s": slow[0].excess_s.value, "others": others}
     return evidence, all_s / point.world_size / slow[0].repeats
-
-
-def _clock(point: Point) -> float | None:
-    """SM clock as a fraction of its maximum, mean over GPUs and repeats."""
-    clocks = [
-        metrics.gpu.sm_clock_ratio_mean
-        for metrics in point.metrics
-        if metrics.gpu and metrics.gpu.sm_clock_ratio_mean
-    ]
-    return fmean(clocks) if clocks else None
 
 
 def doubts_of(study: Study, *points: Point | None) -> set[str]:

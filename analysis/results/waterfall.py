@@ -60,6 +60,7 @@ class Waterfall:
 
     curve: Curve
     point: Point
+    base: Point
     parts: tuple[Part, ...]
     """With persistent and transient waiting where they can be told apart."""
     whole: tuple[Part, ...]
@@ -109,7 +110,7 @@ def _waterfall(study: Study, curve: Curve, point: Point, base: Point) -> Waterfa
     whole = losses(point.phases, base.phases, work)
     phases, before = (_divided_waiting(study, each) for each in (point, base))
     parts = whole if phases is None or before is None else losses(phases, before, work)
-    return Waterfall(curve, point, parts, whole)
+    return Waterfall(curve, point, base, parts, whole)
 
 
 def _divided_waiting(study: Study, point: Point) -> Phases | None:

@@ -34,6 +34,8 @@ def size(
     """A point with these records."""
     gpu = SimpleNamespace(sm_clock_ratio_mean=clock)
     return SimpleNamespace(
+        step_s=Estimate(compute_s, None, None, 1),
+        samples_per_s=Estimate(1.0, None, None, 1),
         composition={"compute_s": compute_s},
         world_size=ranks,
         local_batch_size=batch,

@@ -13,7 +13,7 @@ from analysis.read.load import load_runs
 from analysis.report import first_screen, render
 from analysis.report.model import document
 from analysis.report.section import Section
-from analysis.report.sections import build_all, scaling
+from analysis.report.sections import build_all, composition, scaling
 from analysis.study import Study, make_study
 from disttrain.records.json_files import read_json, write_json
 from tests.support.fake_runs import fake_run, fake_sweep
@@ -40,7 +40,9 @@ def test_answers_with_interval_culprit_and_ceiling(tmp_path: Path) -> None:
 
 
 def test_nothing_significant_promises_nothing(tmp_path: Path) -> None:
-    found = first_screen.answers(study_of(fake_sweep(tmp_path)), [])
+    study = study_of(fake_sweep(tmp_path))
+    found = first_screen.answers(study, [composition.build(study)])
+    assert found[1].text == "On 4 ranks, the longest phase is compute: 62 % of the step."
     assert [each.question for each in found] == [
         first_screen.SCALES,
         first_screen.TIME,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 from analysis.report.sentences import say
 from analysis.results.bottlenecks import Bottleneck
 from analysis.results.compute_loss import Cause
-from analysis.results.waterfall import Part
+from analysis.results.waterfall import Part, Waterfall
 from analysis.stats.estimates import Estimate, not_stationary
 from tests.support.golden import golden
 
@@ -18,15 +21,22 @@ def test_each_sentence_of_losses() -> None:
 
 
 def waterfall() -> list[str]:
-    size = {"place": "4 nodes", "base": "1 node", "phase": "data transfer"}
-    none: dict[str, object] = {"gains": [], "efficiency": Estimate(0.8, 0.7, 0.9, 3)}
-    gain = {"gains": [(-0.1, "compute"), (-0.011, "input")], "efficiency": Estimate(1.02, 0.99, 1.05, 3)}
-    settled = {"gains": [(-0.3, "compute")], "efficiency": Estimate(0.9, 0.85, 0.95, 3)}
+    names = {"comm_transfer_s": "data transfer"}
     parts = [Part("comm_transfer_s", SECONDS, share) for share in (SHARE, ONE, not_stationary(SHARE))]
+    curve: Any = SimpleNamespace(name=lambda base: "1 node")
+
+    def text(part: Part | None, efficiency: Estimate, *gains: tuple[float, str]) -> str:
+        point: Any = SimpleNamespace(efficiency=efficiency)
+        return say("losses", "4 nodes", Waterfall(curve, point, point, (), ()), part, names, gains, [])
+
+    gain = text(parts[0], Estimate(1.02, 0.99, 1.05, 3), (-0.1, "compute"), (-0.011, "input"))
+    settled = text(parts[0], Estimate(0.9, 0.85, 0.95, 3), (-0.3, "compute"))
+    assert text(None, SHARE) == ""
     return [
-        *(say("largest_loss", **size, part=part, **none) for part in parts),
-        *(say("largest_loss", **size, part=parts[0], **gains) for gains in (gain, settled)),
-        say("longest_phase", place="4 nodes", phase="compute", share=0.62),
+        *(text(part, Estimate(0.8, 0.7, 0.9, 3)) for part in parts),
+        gain,
+        settled,
+        say("longest_phase", place="4 nodes", phase="compute", share=Estimate(0.62, None, None, 1)),
         say("smallest_factor", name="transfer", value=SHARE, place="4 nodes"),
     ]
 
@@ -35,7 +45,9 @@ def compute() -> list[str]:
     slow = Cause(
         {"slow ranks": {"name": "node c01", "excess_s": 0.122, "others": ["rank 1", "rank 4"]}}, 0.289
     )
-    clocks = Cause({"lower clocks": {"clock": 0.66, "before": 0.9}}, 0.1)
+    clocks = Cause(
+        {"lower clocks": {"clock": Estimate(0.66, 0.6, 0.7, 3), "before": Estimate(0.9, 0.9, 0.9, 3)}}, 0.1
+    )
     shared = {"shared processors": {}, "smaller batch": {"own": 2, "before": 8}}
     unknown, gain = Cause({"unknown": {}}, 0.2), Cause({"unknown": {}}, -0.114)
     other, runs, alone = {"other load": {}}, {"overlaps": {}}, {"shared processors": {}}
@@ -46,15 +58,9 @@ def compute() -> list[str]:
 
 
 def bottlenecks() -> list[str]:
-    place = {"place": "4 nodes", "name": "compute"}
-    actions = [("Update faster: optim.fused=true.", True), ("", False)]
-    return [
-        say("bottleneck", **place, part=None, beyond=False, action=""),
-        *(
-            say("bottleneck", **place, part=Bottleneck("compute_s", SHARE), beyond=beyond, action=action)
-            for action, beyond in actions
-        ),
-    ]
+    part = Bottleneck("compute_s", SHARE)
+    first = [(part, "compute", True, "Update faster: a fused optimizer kernel (optim.fused=true).")]
+    return [say("bottleneck", "4 nodes", parts) for parts in ([], first, [(part, "compute", False, "")])]
 
 
 def communication() -> list[str]:

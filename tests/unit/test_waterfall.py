@@ -57,7 +57,7 @@ def test_a_gain_is_negative_and_small_parts_are_not_shown() -> None:
     assert [part.name for part in parts] == [name for name in ORDER if name in point.seconds]
     assert [part.seconds.value for part in parts] == pytest.approx([-0.3, 0.001, 0.299])
     less = partition([1.0] * 2, {"compute_s": [0.5] * 2, "other_s": [0.4991] * 2, WAIT: [0.0009] * 2})
-    shown = Waterfall(None, None, losses(less, base, 1.0), ()).shown
+    shown = Waterfall(None, None, None, losses(less, base, 1.0), ()).shown
     assert [part.name for part in shown] == ["compute_s", "other_s"]
 
 

@@ -6,7 +6,7 @@ from functools import partial
 
 from analysis.draw.bars import Row, Segment, bars
 from analysis.draw.style import PHASE_COLOURS, PHASE_NAMES, Axis
-from analysis.report.common import kept, point_name, sentence, size_table
+from analysis.report.common import kept, point_name, size_table
 from analysis.report.section import Column, Figure, Section, Table, Value
 from analysis.report.sentences import say
 from analysis.results.compute_loss import compute_causes
@@ -37,41 +37,16 @@ def build(study: Study) -> Section | None:
     if not sizes:
         return None
     shown = next((each for each in reversed(sizes) if each.curve is study.leading_curve), sizes[-1])
-    allowed = not study.forbidden("headline", shown.curve)
-    largest = largest_loss(shown)
-    conclusion = sentence([loss_sentence(study, shown), compute_cause(study, shown)])
-    return Section(
-        "waterfall",
-        "From the ideal to the actual step",
-        conclusion if allowed else "",
-        key=f"{NAMES[largest.name]} {percent(largest.share.value)}" if largest and allowed else "",
-        tables=kept(_table(study, sizes), _peak_table(study, sizes)),
-        figures=[_figure(study, shown)],
-    )
-
-
-def loss_sentence(study: Study, shown: Waterfall) -> str:
-    """Name the largest loss whose interval excludes zero, and the gains beside it; empty without any."""
-    largest, base = largest_loss(shown), shown.curve.base
-    if largest is None or base is None:
-        return ""
-    return say(
-        "largest_loss",
-        place=point_name(study, shown.curve, shown.point),
-        base=shown.curve.name(base),
-        phase=NAMES[largest.name],
-        part=largest,
-        gains=sorted(
-            (part.share.value, NAMES[part.name]) for part in shown.whole if part.share.value <= -NAMED
-        ),
-        efficiency=shown.point.efficiency,
-    )
-
-
-def compute_cause(study: Study, shown: Waterfall) -> str:
-    """Causes of lost compute time, if compute loses at least `NAMED` of the step; empty otherwise."""
-    lost = any(part.name == "compute_s" and part.share.value >= NAMED for part in shown.whole)
-    return say("compute_causes", compute_causes(study, shown.curve, shown.point)) if lost else ""
+    largest, text, key = largest_loss(shown), "", ""
+    if not study.forbidden("headline", shown.curve):
+        gains = [(part.share.value, NAMES[part.name]) for part in shown.whole if part.share.value <= -NAMED]
+        causes = compute_causes(study, shown.curve, shown.point)
+        place = point_name(study, shown.curve, shown.point)
+        text = say("losses", place, shown, largest, NAMES, sorted(gains), causes)
+        key = f"{NAMES[largest.name]} {percent(largest.share.value)}" if largest else ""
+    tables = kept(_table(study, sizes), _peak_table(study, sizes))
+    title = "From the ideal to the actual step"
+    return Section("waterfall", title, text, key=key, tables=tables, figures=[_figure(study, shown)])
 
 
 def _table(study: Study, sizes: list[Waterfall]) -> Table:
