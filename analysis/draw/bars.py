@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import mul
 
 from matplotlib.figure import Figure
 
@@ -44,21 +45,6 @@ class Row:
     text: str = ""
     """Value after the bar."""
 
-    @property
-    def end(self) -> float:
-        highs = [each.start + ((each.estimate and each.estimate.high) or 0.0) for each in self.segments]
-        return max([*highs, *(each.end for each in self.segments)], default=0.0)
-
-
-def stacked(parts: Sequence[tuple[float, str, str]]) -> list[Segment]:
-    """Segments one after the other, from (length, colour, title); lengths of zero are left out."""
-    segments, at = [], 0.0
-    for length, colour, title in parts:
-        if length > 0:
-            segments.append(Segment(at, at + length, colour, title))
-            at += length
-    return segments
-
 
 @styled
 def bars(rows: Sequence[Row], x: Axis, legend: Sequence[LegendItem] = (), *, emulated: bool) -> Figure:
@@ -66,9 +52,10 @@ def bars(rows: Sequence[Row], x: Axis, legend: Sequence[LegendItem] = (), *, emu
     names = [row.name if row.segments else "" for row in rows]
     left = min(max(52.0, *map(text_width, names)) + 8, WIDTH * 0.4)
     width = WIDTH - left - 14
-    ends = [row.end * width / max(width - text_width(row.text) - 8, width / 2) for row in rows]
+    ends = [max((max(each.start, each.end) for each in row.segments), default=0.0) for row in rows]
+    room = [width / max(width - text_width(row.text) - 8, width / 2) for row in rows]
     y = Axis("", len(rows) - 0.5, -0.5, ticks=range(len(rows)), form=lambda at: names[round(at)])
-    whole = replace(x, high=max([x.high, *ends]))
+    whole = replace(x, high=max([x.high, *map(mul, ends, room)]))
     figure, axes = panel(_ROW * len(rows), whole, y, legend, left=left, emulated=emulated)
     axes.grid(visible=False, axis="y")
     axes.grid(axis="x")
@@ -80,6 +67,6 @@ def bars(rows: Sequence[Row], x: Axis, legend: Sequence[LegendItem] = (), *, emu
             mark(bar, each.title)
             if each.estimate:
                 axes.errorbar(each.end, at, xerr=errors(each.estimate), fmt="none", ecolor=COLOURS["ink"])
-        text, place = (row.text, (row.end, at)) if row.segments else (row.name, (x.low, at))
+        text, place = (row.text, (ends[at], at)) if row.segments else (row.name, (x.low, at))
         axes.annotate(text, place, (5, 0), textcoords="offset points", va="center")
     return figure

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from analysis.draw.bars import Row, bars, stacked
+from analysis.draw.bars import Row, Segment, bars
 from analysis.draw.points import Line, Points, extent, lines, points
 from analysis.draw.style import DASHES, Axis, LegendItem, curve_colour, size_colour, value_axis
 from analysis.read.run import Run
@@ -84,24 +84,26 @@ def has_shapes(study: Study) -> bool:
 def point_table(
     study: Study, name: str, caption: str, columns: Sequence[Column], items: Items | None = None
 ) -> Table | None:
-    """A row for each of `items`, by default for each point of `study`; see `analysis.report.section`."""
-    every = _items(study, items)
-    rows = [(curve, point, [column.of(item) for column in columns]) for curve, point, item in every]
-    rows = [row for row in rows if any(value is not None for value in row[-1])]
-    return size_table(study, name, caption, columns, rows) if rows else None
+    """A row for each of `items`, by default for each point of `study`; see `analysis.report.section`.
 
-
-def _items(study: Study, items: Items | None) -> Items:
-    return [(*at, at[1]) for at in all_points(study)] if items is None else items
-
-
-def size_table(study: Study, name: str, caption: str, columns: Sequence[Column], rows: Items) -> Table:
-    """A table whose rows begin with the size of a point; columns without a value are left out."""
+    An item may also be the list of its values. Columns without a value are left out.
+    """
+    rows = []
+    for curve, point, item in _items(study, items):
+        values = item if isinstance(item, list) else [column.of(item) for column in columns]
+        if any(value is not None for value in values):
+            rows.append((curve, point, values))
+    if not rows:
+        return None
     sizes = size_columns(study)
     known = [at for at, _ in enumerate(columns) if any(row[2][at] is not None for row in rows)]
     lines = [[*(column.of(row) for column in sizes), *(row[2][at] for at in known)] for row in rows]
     shown = [*sizes, *(columns[at] for at in known)]
     return Table(name, caption, shown, lines, [point.runs for _, point, _ in rows])
+
+
+def _items(study: Study, items: Items | None) -> Items:
+    return [(*at, at[1]) for at in all_points(study)] if items is None else items
 
 
 def stacked_figure(
@@ -129,13 +131,10 @@ def stacked_figure(
         if len(study.curves) > 1 and curve is not heading:
             drawn.append(Row(curve.label))
             heading = curve
-        place = point_name(study, curve, point)
-        segments = stacked(
-            [
-                (value / size, part.colour, f"{place}: {part.heading} {text(value, unit)}")
-                for part, value in known.items()
-            ]
-        )
+        segments, end = [], 0.0
+        for part, value in known.items():
+            label = f"{point_name(study, curve, point)}: {part.heading} {text(value, unit)}"
+            segments.append(Segment(end, end := end + value / size, part.colour, label))
         drawn.append(Row(curve.name(point), segments, text(sum(known.values()), unit)))
     x = Axis(f"{axis} ({suffix.strip()})", 0.0, longest / size)
     shown = [part for part in parts if any(part in known for *_, known in rows)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from analysis.draw.style import PHASE_NAMES
-from analysis.report.common import point_name, size_table
+from analysis.report.common import kept, point_name, point_table
 from analysis.report.section import Column, Section, Value
 from analysis.report.sentences import say
 from analysis.results.advice import advice, situation
@@ -38,7 +38,7 @@ def build(study: Study) -> Section | None:
         Column("advice", "to try"),
     ]
     caption = "Gain in throughput if all of the part vanished."
-    tables = [size_table(study, "bottlenecks", caption, columns, rows)] if rows else []
+    tables = kept(point_table(study, "bottlenecks", caption, columns, rows))
     return Section("bottlenecks", "Bottlenecks", text, tables=tables)
 
 

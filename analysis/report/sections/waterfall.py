@@ -6,7 +6,7 @@ from functools import partial
 
 from analysis.draw.bars import Row, Segment, bars
 from analysis.draw.style import PHASE_COLOURS, PHASE_NAMES, Axis
-from analysis.report.common import kept, point_name, size_table
+from analysis.report.common import kept, point_name, point_table
 from analysis.report.section import Column, Figure, Section, Table, Value
 from analysis.report.sentences import say
 from analysis.results.compute_loss import compute_causes
@@ -49,7 +49,7 @@ def build(study: Study) -> Section | None:
     return Section("waterfall", title, text, key=key, tables=tables, figures=[_figure(study, shown)])
 
 
-def _table(study: Study, sizes: list[Waterfall]) -> Table:
+def _table(study: Study, sizes: list[Waterfall]) -> Table | None:
     columns = [
         Column("part", "part"),
         Column("seconds", "per step", "s", "waterfall"),
@@ -69,7 +69,7 @@ def _table(study: Study, sizes: list[Waterfall]) -> Table:
         for *values, value_s in lines:
             rows.append((each.curve, each.point, [*values, *(unit and unit * value_s for unit in units)]))
     caption = "Time of each phase beyond the prediction of the base."
-    return size_table(study, "waterfall", caption, columns, rows)
+    return point_table(study, "waterfall", caption, columns, rows)
 
 
 def _units(study: Study, shown: Waterfall) -> list[float | None]:
@@ -104,7 +104,7 @@ def _peak_table(study: Study, sizes: list[Waterfall]) -> Table | None:
         shares = [(name, length_s, length_s / each.actual_s) for name, length_s in lines]
         rows += [(each.curve, point, [*line]) for line in shares if abs(line[-1]) >= SHOWN]
     caption = "The same step from the peak FLOP/s of the device, whose share is the MFU."
-    return size_table(study, "waterfall_from_peak", caption, columns, rows) if rows else None
+    return point_table(study, "waterfall_from_peak", caption, columns, rows)
 
 
 def _figure(study: Study, shown: Waterfall) -> Figure:
