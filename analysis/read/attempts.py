@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-from analysis.read.lines import read_struct
+from analysis.read.lines import Columns, read_columns, read_struct
 from analysis.read.record import R, read_record
 from analysis.units import binary_bytes
 from disttrain.records.links import LinkRates
@@ -170,6 +172,35 @@ def read_attempts(run: RunDir, problems: list[str]) -> tuple[RunAttempt, ...]:
         )
         for files in run.attempts()
     )
+
+
+def read_records(
+    attempts: Iterable[RunAttempt], pattern: str, fields: Mapping[str, Any], problems: list[str]
+) -> Columns:
+    """The records of JSON Lines files as `read_columns` has them, in the order of `attempt`, `number` of the
+    rank or node of the file, and line."""
+    parts = []
+    for attempt in attempts:
+        for number, path in attempt.numbered(pattern):
+            part = read_columns(path, fields, problems)
+            size = min(map(len, part.values()))
+            parts.append(part | {"attempt": np.full(size, attempt.number), "number": np.full(size, number)})
+    return {
+        name: np.concatenate([np.empty(0), *(part[name] for part in parts)])
+        for name in (*fields, "attempt", "number")
+    }
+
+
+def host_names(
+    attempts: Iterable[RunAttempt], attempt: NDArray[Any], node: NDArray[Any]
+) -> NDArray[np.object_]:
+    """Name of each node in an attempt, both of shape (records,); empty if unknown."""
+    hosts = np.full(node.size, "", dtype=object)
+    for each in attempts:
+        rows = attempt == each.number
+        if rows.any():
+            hosts[rows] = np.array(each.hosts(int(node[rows].max()) + 1), dtype=object)[node[rows]]
+    return hosts
 
 
 def preflight_columns(attempts: Sequence[RunAttempt]) -> dict[str, Any]:

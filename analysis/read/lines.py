@@ -94,11 +94,3 @@ def _array(values: Sequence[Any], kind: Any) -> NDArray[Any]:
     if kind in _NUMBERS:
         return np.array(values, dtype=np.float64)
     return np.fromiter(values, object, len(values))
-
-
-def stacked(parts: Sequence[Columns], types: Mapping[str, Any]) -> Columns:
-    """The records of all parts, in arrays of these types."""
-    return {
-        name: np.concatenate([np.empty(0, kind), *(part[name] for part in parts)]).astype(kind, copy=False)
-        for name, kind in types.items()
-    }

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from analysis.read.attempts import RunAttempt, preflight_columns, read_attempts
+from analysis.read.attempts import RunAttempt, host_names, preflight_columns, read_attempts
 from analysis.read.plausible import impossible_config, impossible_figure, impossible_steps
 from analysis.read.record import read_content, read_record, validated
 from analysis.read.run import CurvePoint, Run
@@ -216,13 +216,10 @@ def _steps(
         steps = choose_measured(steps, metrics.attempt, metrics.left_out, 0)
         per_node = metrics.ranks_per_node
     by_rank = record.ingested.hosts if record and record.ingested else []
-    host = np.full(steps.size, "", dtype=object)
-    for attempt in attempts:
-        rows = steps.attempt == attempt.number
-        if rows.any() and (by_rank or per_node):
-            node = steps.rank[rows] // (1 if by_rank else per_node)
-            nodes = int(node.max()) + 1
-            host[rows] = np.array(by_rank or attempt.hosts(nodes), dtype=object)[node]
+    if by_rank:
+        host = np.array(by_rank, dtype=object)[steps.rank]
+    else:
+        host = host_names(attempts if per_node else (), steps.attempt, steps.rank // max(1, per_node))
     return replace(steps, host=host)
 
 

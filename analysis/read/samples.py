@@ -9,8 +9,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from analysis.read.attempts import RunAttempt
-from analysis.read.lines import Int32, read_columns, stacked
+from analysis.read.attempts import RunAttempt, host_names, read_records
+from analysis.read.lines import Int32
 from analysis.read.steps import Floats, Steps
 from disttrain.records.base import Record
 from disttrain.records.hardware import GpuSample, HostSample
@@ -41,14 +41,13 @@ _UTILIZATION: dict[Device, tuple[Kind, str, float]] = {
     "processors": ("process", "cpu_percent", 0.01),
 }
 """Kind, field, and factor from the field to utilization."""
-_TYPES = {"attempt": np.int16, "rank": np.int32, "host": object}
 
 
 @dataclass(frozen=True)
 class Samples:
     """Samples of one kind in one run, in the order of attempt, node and line; arrays of shape (samples,)."""
 
-    attempt: NDArray[np.int16]
+    attempt: NDArray[np.int32]
     rank: NDArray[np.int32]
     """The first rank that uses the GPU, or the rank of the process."""
     host: NDArray[np.object_]
@@ -64,21 +63,15 @@ def read_samples(attempts: Sequence[RunAttempt], steps: Steps, problems: list[st
 
 
 def _read_kind(kind: Kind, attempts: Sequence[RunAttempt], steps: Steps, problems: list[str]) -> Samples:
-    fields, parts = {"rank": Int32, **dict.fromkeys(VALUES[kind], float)}, []
-    for attempt in attempts:
-        for node, path in attempt.numbered(_RECORDS[kind][0]):
-            part = read_columns(path, fields, problems)
-            size, host = part["rank"].size, attempt.hosts(node + 1)[node]
-            part["rank"] = np.nan_to_num(part["rank"])
-            part |= {"attempt": np.full(size, attempt.number), "host": np.full(size, host, dtype=object)}
-            parts.append(part)
-    values = stacked(parts, _TYPES | dict.fromkeys(VALUES[kind], np.float64))
-    columns = {name: values.pop(name) for name in _TYPES}
-    step = _steps_of(columns["attempt"], columns["rank"], values["at_s"], steps)
-    return Samples(**columns, step=step, values=values)
+    fields = {"rank": Int32, **dict.fromkeys(VALUES[kind], float)}
+    values = read_records(attempts, _RECORDS[kind][0], fields, problems)
+    attempt, node = (values.pop(name).astype(np.int32) for name in ("attempt", "number"))
+    rank = np.nan_to_num(values.pop("rank")).astype(np.int32)
+    step = _steps_of(attempt, rank, values["at_s"], steps)
+    return Samples(attempt, rank, host_names(attempts, attempt, node), step, values)
 
 
-def _steps_of(attempt: NDArray[np.int16], rank: NDArray[np.int32], at_s: Floats, steps: Steps) -> Floats:
+def _steps_of(attempt: NDArray[np.int32], rank: NDArray[np.int32], at_s: Floats, steps: Steps) -> Floats:
     found = np.full(rank.size, np.nan)
     for number, of_rank in {*zip(attempt.tolist(), rank.tolist(), strict=True)}:
         rows = (attempt == number) & (rank == of_rank)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.read.attempts import RunAttempt
-from analysis.read.lines import Columns, Int32, read_columns, stacked
+from analysis.read.attempts import RunAttempt, read_records
+from analysis.read.lines import Int32
 from disttrain.records.log_histogram import durations
 from disttrain.records.steps import PHASES
 
@@ -22,12 +21,6 @@ _FIELDS = {
     **dict.fromkeys(("step", "first", "steps", "samples"), Int32),
     "bins": list[tuple[int, int]],
     **dict.fromkeys(SECONDS, float),
-}
-_TYPES: dict[str, Any] = {
-    "attempt": np.int16,
-    **dict.fromkeys(("rank", "step", "counts", "samples"), np.int32),
-    "bins": object,
-    **dict.fromkeys(SECONDS, np.float64),
 }
 _NEVER = np.iinfo(np.int64).max
 _NAMED = 8
@@ -148,21 +141,30 @@ class Steps:
         ]
 
 
-def read_steps(attempts: Iterable[RunAttempt], problems: list[str]) -> Steps:
+def read_steps(attempts: Sequence[RunAttempt], problems: list[str]) -> Steps:
     """The step records of these attempts; none are `measured` yet, and none has a host.
 
     Messages on records that cannot be read are appended to `problems`.
     """
-    parts = [
-        _read_file(attempt.number, rank, path, problems)
-        for attempt in attempts
-        for rank, path in attempt.numbered("steps-*.jsonl")
-    ]
-    rows = stacked(parts, _TYPES)
-    seconds = {name: rows.pop(name) for name in SECONDS}
-    nothing = np.zeros(rows["step"].size, dtype=np.bool_)
-    host = np.full(nothing.size, "", dtype=object)
-    return Steps(seconds=seconds, host=host, kept=nothing, measured=nothing, **rows)
+    records = read_records(attempts, "steps-*.jsonl", _FIELDS, problems)
+    records["step"] = np.where(np.isnan(records["first"]), records["step"], records["first"])
+    whole = ~np.isnan(records["step"] + records["step_s"])
+    if lacking := np.count_nonzero(~whole):
+        problems.append(f"{attempts[0].files.path.parent}: {lacking} records without `step` or `step_s`")
+    records = {name: values[whole] for name, values in records.items()}
+    nothing = np.zeros(records["step"].size, dtype=np.bool_)
+    return Steps(
+        attempt=records["attempt"].astype(np.int16),
+        rank=records["number"].astype(np.int32),
+        step=records["step"].astype(np.int32),
+        counts=np.nan_to_num(records["steps"], nan=1).astype(np.int32),
+        samples=np.nan_to_num(records["samples"]).astype(np.int32),
+        seconds={name: records[name] for name in SECONDS},
+        bins=records["bins"],
+        host=np.full(nothing.size, "", dtype=object),
+        kept=nothing,
+        measured=nothing,
+    )
 
 
 def choose_measured(
@@ -194,19 +196,3 @@ def choose_measured(
     for first, last in ranges:
         measured &= (steps.step < first) | (steps.step > last)
     return replace(steps, kept=kept, measured=measured)
-
-
-def _read_file(attempt: int, rank: int, path: Path, problems: list[str]) -> Columns:
-    records = read_columns(path, _FIELDS, problems)
-    step = np.where(np.isnan(records["first"]), records["step"], records["first"])
-    whole = ~np.isnan(step + records["step_s"])
-    if not whole.all():
-        problems.append(f"{path}: {np.count_nonzero(~whole)} records without `step` or `step_s`")
-    records |= {
-        "attempt": np.full(step.size, attempt),
-        "rank": np.full(step.size, rank),
-        "step": step,
-        "counts": np.where(np.isnan(records["steps"]), 1, records["steps"]),
-        "samples": np.where(np.isnan(records["samples"]), 0, records["samples"]),
-    }
-    return {name: records[name][whole] for name in _TYPES}

@@ -104,8 +104,8 @@ def test_problems_are_listed_with_file_and_line(tmp_path: Path) -> None:
     frames = frames_of(run)
     assert len(frames.steps) == 110
     places = [problem.removeprefix(str(path)).split(" ")[0] for problem in frames.problems]
-    assert places == [":4", ":5", ":7", ":"]
-    assert frames.problems[-1].endswith(": 1 records without `step` or `step_s`")
+    assert places[:3] == [":4", ":5", ":7"]
+    assert frames.problems[3] == f"{path.parents[1]}: 1 records without `step` or `step_s`"
 
 
 @pytest.mark.parametrize(
