@@ -60,7 +60,7 @@ class TableRun:
 
     @property
     def steps(self) -> list[int]:
-        return [int(step) for step in np.unique(self.rows["step"])]
+        return np.unique(self.rows["step"]).astype(int).tolist()
 
 
 def ingest(
@@ -127,8 +127,7 @@ def _table_run(
     """The run of these rows; reasons to doubt them are appended to `warnings`."""
     name = f"{folder.sweep}/{folder.name}"
     where = f"{path}, run {name}"
-    first = table[[*PER_RUN]].bfill().iloc[0].astype(object)
-    facts = first.where(first.notna(), None).to_dict()
+    facts = {column: next(iter(table[column].dropna()), None) for column in PER_RUN}
     ranks = table["rank"].astype(int)
     hosts = table["host"].groupby(ranks).first()
     world_size = int(facts["world_size"] or ranks.max() + 1)

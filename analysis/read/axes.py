@@ -40,11 +40,16 @@ def _implied(runs: Sequence[Run]) -> set[str]:
     Repeats differ only in keys excluded from the run key; other differences were varied on purpose and must
     not be averaged over.
     """
-    flat = [flat_values(run.config) for run in runs if run.record and not run.record.axes]
+    flat = [compared_values(run) for run in runs if run.record and not run.record.axes]
     implied = set()
     for one, other in itertools.combinations(flat, 2):
         if all(one.get(key) == other.get(key) for key in _SHAPE):
             implied |= {key for key in one.keys() | other.keys() if one.get(key) != other.get(key)}
     if "train.local_batch_size" in implied:
         implied.discard("train.global_batch_size")  # follows from it and the shape
-    return implied - _NOT_IN_KEY
+    return implied
+
+
+def compared_values(run: Run) -> dict[str, Any]:
+    """Values of the config of a run by dotted key, without those that change neither results nor speed."""
+    return {key: value for key, value in flat_values(run.config).items() if key not in _NOT_IN_KEY}

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from analysis.read.axes import compared_values
 from analysis.read.run import Run
 from analysis.read.run_table import row
 from disttrain.config import stop_time
-from disttrain.config.config_tree import config_fields
-from disttrain.config.dotted_keys import flat_values
-from disttrain.config.sections.base import is_excluded_from_key
 from disttrain.records.heartbeat import SCRIPT_TIMEOUT_VARIABLE
 from disttrain.records.run_directory import ATTEMPT, CHECKPOINT_DIR, RUN_DIR, SAVED
 
@@ -22,7 +20,6 @@ PARTS: tuple[Part, ...] = get_args(Part)
 
 ABSENT = "\N{EN DASH}"
 
-_NOT_COMPARED = {key for key, field in config_fields() if is_excluded_from_key(field)}
 _OF_ONE_START = {*stop_time.VARIABLES, RUN_DIR, ATTEMPT, CHECKPOINT_DIR, SAVED, SCRIPT_TIMEOUT_VARIABLE}
 """Variables that follow from the time of a start, from the run directory, and from a limit on hangs."""
 _SEARCH_PATH = "PYTHONPATH"
@@ -83,8 +80,7 @@ def unrecorded(runs: Sequence[Run]) -> list[Part]:
 
 def run_config(run: Run) -> dict[str, Any]:
     """Values of a run by dotted key, without those that change neither results nor speed."""
-    flat = flat_values(run.config)
-    return _known({key: value for key, value in flat.items() if key not in _NOT_COMPARED})
+    return _known(compared_values(run))
 
 
 def program_of(run: Run) -> dict[str, Any]:
