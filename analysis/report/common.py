@@ -84,13 +84,10 @@ def has_shapes(study: Study) -> bool:
 def point_table(
     study: Study, name: str, caption: str, columns: Sequence[Column], items: Items | None = None
 ) -> Table | None:
-    """A row for each of `items`, by default for each point of `study`; see `analysis.report.section`.
-
-    An item may also be the list of its values. Columns without a value are left out.
-    """
+    """A row for each of `items`, by default for each point of `study`; see `analysis.report.section`."""
     rows = []
     for curve, point, item in _items(study, items):
-        values = item if isinstance(item, list) else [column.of(item) for column in columns]
+        values = [column.of(item) for column in columns]
         if any(value is not None for value in values):
             rows.append((curve, point, values))
     if not rows:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from analysis.draw.style import PHASE_NAMES
 from analysis.report.common import kept, point_name, point_table
-from analysis.report.section import Column, Section, Value
+from analysis.report.section import Column, Section
 from analysis.report.sentences import say
 from analysis.results.advice import advice, situation
 from analysis.results.bottlenecks import NEEDED, STRAGGLERS, Bottleneck, at_largest
-from analysis.results.curves import Curve, Point
 from analysis.study import Study
 
 ORDER = 80
@@ -18,24 +17,24 @@ NAMES = PHASE_NAMES | {STRAGGLERS: "the stragglers' compute and waiting"}
 
 def build(study: Study) -> Section | None:
     """None without measured phases."""
-    rows: list[tuple[Curve, Point, list[Value]]] = []
+    rows = []
     text = ""
     for curve in study.curves:
         parts, point = at_largest(study, curve), curve.points[-1]
         if parts is None:
             continue
         at = situation(study, curve, point)
-        rows += [(curve, point, [_name(part), part.share, part.ceiling, advice(part, at)]) for part in parts]
+        rows += [(curve, point, (part, at)) for part in parts]
         if curve is study.leading_curve:
             named = [(part, _name(part), part.phase in NEEDED, advice(part, at, most=1)) for part in parts]
             text = say("bottleneck", point_name(study, curve, point), named)
     if not rows and not text:
         return None
     columns = [
-        Column("part", "part"),
-        Column("share", "of the step", "share"),
-        Column("ceiling", "gain at most", "share", "gain-ceiling"),
-        Column("advice", "to try"),
+        Column("part", "part", get=lambda row: _name(row[0])),
+        Column("share", "of the step", "share", get=lambda row: row[0].share),
+        Column("ceiling", "gain at most", "share", "gain-ceiling", get=lambda row: row[0].ceiling),
+        Column("advice", "to try", get=lambda row: advice(*row)),
     ]
     caption = "Gain in throughput if all of the part vanished."
     tables = kept(point_table(study, "bottlenecks", caption, columns, rows))

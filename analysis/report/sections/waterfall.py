@@ -11,7 +11,6 @@ from analysis.report.section import Column, Figure, Section, Table, Value
 from analysis.report.sentences import say
 from analysis.results.compute_loss import compute_causes
 from analysis.results.cost import mean_watts
-from analysis.results.curves import Curve, Point
 from analysis.results.waterfall import (
     NAMED,
     PERSISTENT,
@@ -59,26 +58,32 @@ def _table(study: Study, sizes: list[Waterfall]) -> Table | None:
         Column("money", f"{study.prices.currency or 'money'} / {STEPS:,} steps", "currency", "waterfall"),
         Column("energy", f"energy / {STEPS:,} steps", "J", "waterfall"),
     ]
-    rows: list[tuple[Curve, Point, list[Value]]] = []
+    rows = []
     for each in sizes:
         units, lost_s = _units(study, each), each.actual_s - each.ideal_s
         lines: list[tuple[str, Value, Value, float]] = [
             (NAMES[part.name], part.seconds, part.share, part.seconds.value) for part in each.shown
         ]
         lines.append(("sum: actual - ideal step", lost_s, lost_s / each.actual_s, lost_s))
-        for *values, value_s in lines:
-            rows.append((each.curve, each.point, [*values, *(unit and unit * value_s for unit in units)]))
+        for part, length, share, value_s in lines:
+            lost = {name: unit and unit * value_s for name, unit in units.items()}
+            rows.append((each.curve, each.point, {"part": part, "seconds": length, "share": share, **lost}))
     caption = "Time of each phase beyond the prediction of the base."
     return point_table(study, "waterfall", caption, columns, rows)
 
 
-def _units(study: Study, shown: Waterfall) -> list[float | None]:
+def _units(study: Study, shown: Waterfall) -> dict[str, float | None]:
     """Throughput, device-hours, money and joules that a second of a step costs."""
     point = shown.point
     throughput = point.global_batch_size / shown.ideal_s / shown.actual_s
     device_s, watts = point.size * STEPS, mean_watts(point.metrics)
     price = study.prices.price_of(point.metrics[0].device)
-    return [throughput, device_s / 3600, price and price * device_s / 3600, watts and watts * device_s]
+    return {
+        "throughput": throughput,
+        "device_hours": device_s / 3600,
+        "money": price and price * device_s / 3600,
+        "energy": watts and watts * device_s,
+    }
 
 
 def _peak_table(study: Study, sizes: list[Waterfall]) -> Table | None:
@@ -88,7 +93,7 @@ def _peak_table(study: Study, sizes: list[Waterfall]) -> Table | None:
         Column("seconds", "per step", "s"),
         Column("share", "of the step", "share", "mfu"),
     ]
-    rows: list[tuple[Curve, Point, list[Value]]] = []
+    rows = []
     for each in sizes:
         point, first = each.point, each.point.metrics[0]
         if not first.model_flops_per_sample or not first.peak_flops:
@@ -101,8 +106,11 @@ def _peak_table(study: Study, sizes: list[Waterfall]) -> Table | None:
             *((f"{NAMES[name]}, at the base", length_s) for name, length_s in ideal_s.items()),
             *((f"{NAMES[part.name]}, by scaling", part.seconds.value) for part in each.parts),
         ]
-        shares = [(name, length_s, length_s / each.actual_s) for name, length_s in lines]
-        rows += [(each.curve, point, [*line]) for line in shares if abs(line[-1]) >= SHOWN]
+        rows += [
+            (each.curve, point, {"part": part, "seconds": length_s, "share": length_s / each.actual_s})
+            for part, length_s in lines
+            if abs(length_s) >= SHOWN * each.actual_s
+        ]
     caption = "The same step from the peak FLOP/s of the device, whose share is the MFU."
     return point_table(study, "waterfall_from_peak", caption, columns, rows)
 
