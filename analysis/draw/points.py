@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,17 +30,18 @@ _BESIDE = 5 / 72
 
 
 @dataclass(frozen=True)
-class Points:
-    """Estimates of one curve; the tooltip of each is in `titles`."""
+class Dot:
+    """An estimate of one curve."""
 
-    label: str
-    xs: Sequence[float]
-    estimates: Sequence[Estimate]
-    titles: Sequence[str]
-    texts: Sequence[str] = ()
-    """Beside the points."""
-    pale: Collection[int] = ()
-    """Indices of points that stand back."""
+    curve: str
+    x: float
+    estimate: Estimate
+    title: str
+    """Tooltip."""
+    text: str = ""
+    """Above the point."""
+    pale: bool = False
+    """Whether the point stands back."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def extent(estimates: Sequence[Estimate]) -> tuple[float, float]:
 
 @styled
 def points(
-    curves: Sequence[Points],
+    dots: Sequence[Dot],
     x: Axis,
     y: Axis,
     guides: Sequence[Guide] = (),
@@ -84,13 +85,16 @@ def points(
     band: tuple[float, float] | None = None,
     emulated: bool,
 ) -> Figure:
-    """Points of each curve with their intervals; a point without one is hollow, and those of several curves
-    stand beside each other. A pale line that guides the eye joins them, of several at one place the last.
+    """Points of curves with their intervals; a point without one is hollow, and those of several curves stand
+    beside each other. A pale line that guides the eye joins them, of several at one place the last.
 
     Args:
         band: range of the vertical axis with a pale ground.
     """
-    legend = [LegendItem(each.label, curve_colour(at), key=each.label) for at, each in enumerate(curves)]
+    curves: dict[str, list[Dot]] = {}
+    for dot in dots:
+        curves.setdefault(dot.curve, []).append(dot)
+    legend = [LegendItem(label, curve_colour(at), key=label) for at, label in enumerate(curves)]
     ideal = {guide.label: LegendItem(guide.label, "faint", guide.line) for guide in guides}
     figure, axes = panel(
         HEIGHT, x, y, [*(legend if len(curves) > 1 else []), *ideal.values()], emulated=emulated
@@ -99,21 +103,21 @@ def points(
         axes.axhspan(*band, color=COLOURS["faint"], alpha=0.18, linewidth=0)
     for guide in guides:
         axes.plot(guide.xs, guide.ys, color=COLOURS["faint"], linewidth=1.2, linestyle=guide.line)
-    for at, curve in enumerate(curves):
+    for at, (label, own) in enumerate(curves.items()):
         colour, marker = COLOURS[curve_colour(at)], MARKERS[at % len(MARKERS)]
         beside = ScaledTranslation(_BESIDE * (at - (len(curves) - 1) / 2), 0, figure.dpi_scale_trans)
         place: dict[str, Any] = {"color": colour, "transform": axes.transData + beside}
-        joined = dict(zip(curve.xs, [each.value for each in curve.estimates], strict=True))
+        joined = {dot.x: dot.estimate.value for dot in own}
         (line,) = axes.plot([*joined], [*joined.values()], alpha=0.4, **place)
-        mark(line, key=curve.label)
-        for index, (one, estimate) in enumerate(zip(curve.xs, curve.estimates, strict=True)):
-            bar = errors(estimate)
-            place |= {"mfc": colour if bar else COLOURS["bg"], "alpha": 0.4 if index in curve.pale else None}
-            point, _, _ = axes.errorbar(one, estimate.value, bar, fmt=marker, markersize=7, **place)
-            mark(point, curve.titles[index], curve.label)
-            if curve.texts:
-                at_point, above = (one, estimate.value), (0, 7)
-                axes.annotate(curve.texts[index], at_point, above, textcoords="offset points", ha="center")
+        mark(line, key=label)
+        for dot in own:
+            bar = errors(dot.estimate)
+            place |= {"mfc": colour if bar else COLOURS["bg"], "alpha": 0.4 if dot.pale else None}
+            point, _, _ = axes.errorbar(dot.x, dot.estimate.value, bar, fmt=marker, markersize=7, **place)
+            mark(point, dot.title, label)
+            if dot.text:
+                over = (dot.x, dot.estimate.value), (0, 7)
+                axes.annotate(dot.text, *over, textcoords="offset points", ha="center")
     return figure
 
 

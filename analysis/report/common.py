@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from analysis.draw.bars import Row, Segment, bars
-from analysis.draw.points import Line, Points, extent, lines, points
+from analysis.draw.points import Dot, Line, extent, lines, points
 from analysis.draw.style import DASHES, Axis, LegendItem, curve_colour, size_colour, value_axis
 from analysis.read.run import Run
 from analysis.report.section import Column, Figure, Table
@@ -17,9 +17,8 @@ from analysis.results.curves import Curve, Point
 from analysis.results.curves import metric as metric
 from analysis.results.curves import of_steps as of_steps
 from analysis.results.curves import over_repeats as over_repeats
-from analysis.stats.estimates import Estimate
 from analysis.study import Study
-from analysis.units import Unit, cell, percent, scale, text
+from analysis.units import Unit, cell, scale, text
 
 T = TypeVar("T")
 Rows = Sequence[Sequence[Any]]
@@ -140,40 +139,44 @@ def stacked_figure(
     return Figure(name, title, partial(bars, drawn, x, legend, emulated=study.emulated), alt, data=name)
 
 
-def labelled_points(
-    label: str, unit: Unit, items: Iterable[tuple[str, float, Estimate | None]], **options: Any
-) -> Points:
-    """Points with tooltips.
+def points_figure(
+    study: Study,
+    name: str,
+    title: str,
+    rows: Iterable[Sequence[Any]],
+    unit: Unit,
+    x: Axis,
+    heading: str,
+    data: str,
+    *,
+    levels: Iterable[float] = (),
+    log: bool = False,
+    **options: Any,
+) -> Figure:
+    """Estimates with tooltips; the vertical axis has them and `levels`, and intervals that do not dwarf them.
 
     Args:
-        items: the name of each point, its place on the horizontal axis and its estimate.
-        options: of `Points`.
+        rows: curve, name and place on the horizontal axis of each point, its estimate, which may be None, and
+            maybe the text and whether it is pale of `analysis.draw.points.Dot`.
+        heading: of the vertical axis.
+        options: guides and band of `analysis.draw.points.points`.
     """
-    known = [(name, x, estimate) for name, x, estimate in items if estimate]
-    titles = [f"{label}, {name}: {cell(estimate, unit).line}" for name, _, estimate in known]
-    return Points(label, [x for _, x, _ in known], [estimate for *_, estimate in known], titles, **options)
+    dots = [
+        Dot(curve, at, estimate, f"{curve}, {place}: {cell(estimate, unit).line}", *style)
+        for curve, place, at, estimate, *style in rows
+        if estimate
+    ]
+    ends = [*levels, *extent([dot.estimate for dot in dots])]
+    y = value_axis(heading, min(ends), max(ends), log=log, form=_form(unit))
+    drawing = partial(points, dots, x, y, emulated=study.emulated, **options)
+    return Figure(name, title, drawing, "; ".join(dot.title for dot in dots), data=data)
 
 
-def estimate_axis(
-    label: str,
-    curves: Iterable[Points],
-    *levels: float,
-    log: bool = False,
-    form: Callable[[float], str] = "{:,.6g}".format,
-) -> Axis:
-    """Around levels and estimates, with their intervals as far as these do not dwarf them."""
-    ends = [*levels, *extent([estimate for curve in curves for estimate in curve.estimates])]
-    return value_axis(label, min(ends), max(ends), log=log, form=form)
-
-
-def points_figure(
-    study: Study, name: str, title: str, curves: Sequence[Points], x: Axis, y: Axis, data: str, **options: Any
-) -> Figure:
-    """Points of the curves that have some; `options` are those of `analysis.draw.points.points`."""
-    curves = [curve for curve in curves if curve.xs]
-    alt = "; ".join(text for curve in curves for text in curve.titles)
-    drawing = partial(points, curves, x, y, emulated=study.emulated, **options)
-    return Figure(name, title, drawing, alt, data=data)
+def _form(unit: Unit) -> Callable[[float], str]:
+    """Texts of the ticks of an axis, whose heading has the unit of other values."""
+    if unit in ("ratio", "B/s", "share"):
+        return partial(text, unit=unit, digits=0 if unit == "share" else None)
+    return "{:,.6g}".format
 
 
 def step_figure(
@@ -225,9 +228,8 @@ def step_figure(
     every, value = np.concatenate([line.ys for line in drawn]), columns[1]
     low, high = float(np.nanmin(every)), float(np.nanmax(every))
     entries = sorted(legend.values(), key=lambda item: item.colour == "ink")
-    form = partial(percent, digits=0) if value.unit == "share" else "{:,.6g}".format
     x = Axis("optimizer step", 0.0, max(line.xs[-1] for line in drawn))
-    y = value_axis(value.heading, low, high, log=log, form=form)
+    y = value_axis(value.heading, low, high, log=log, form=_form(value.unit))
     return Figure(
         name,
         title,

@@ -12,8 +12,8 @@ Parts that save a section most of its lines, in `analysis.report.common`:
   more than the point, give `items`: the curve, the point, and what the getters take, for each row.
 * `item_table(name, caption, columns, items)` (of this module): the same for items that are no points.
 * `stacked_figure(study, name, title, axis, columns)`: bars by size of the columns that have a colour.
-* `points_figure(study, name, title, curves, x, y, data)`: estimates over an axis; the curves are those of
-  `labelled_points`, with tooltips, and the axes of `analysis.draw.style.size_axis` and of `estimate_axis`.
+* `points_figure(study, name, title, rows, unit, x, heading, data)`: estimates over an axis, as that of
+  `analysis.draw.style.size_axis`, by curve.
 * `step_figure(study, name, title, columns, rows_of)`: a line a run by optimizer step, with its data.
 * `kept(...)`: the tables, figures and sentences that there are, without None and empty texts.
 

@@ -17,7 +17,7 @@ from analysis.draw import svg
 from analysis.draw.bars import Row, Segment, bars
 from analysis.draw.distributions import Distribution, histograms
 from analysis.draw.heat_map import heat_map
-from analysis.draw.points import Guide, Line, Points, lines, points
+from analysis.draw.points import Dot, Guide, Line, lines, points
 from analysis.draw.style import (
     COLOURS,
     PHASE_COLOURS,
@@ -37,11 +37,10 @@ HOSTILE = '<script>&"$x$_\x07'
 
 
 def throughput(estimates: Sequence[Estimate], label: str = "ddp", high: float = 400.0) -> Figure:
-    titles = [f"{label}: {each.value:g}" for each in estimates]
-    shown = Points(label, [1, 2, 4][: len(estimates)], estimates, titles)
-    other = Points("other", [1], [Estimate(50.0, 49.0, 51.0, 3)], ["other"])
+    shown = [Dot(label, 2**at, each, f"{label}: {each.value:g}") for at, each in enumerate(estimates)]
+    other = Dot("other", 1, Estimate(50.0, 49.0, 51.0, 3), "other")
     y = Axis("samples/s", 0.0, high)
-    return points([shown, other], SIZES, y, [Guide((1, 4), (100, 400))], emulated=False)
+    return points([*shown, other], SIZES, y, [Guide((1, 4), (100, 400))], emulated=False)
 
 
 def marks(figure: Figure, marker: str) -> list[tuple[float, float]]:

@@ -7,9 +7,7 @@ from dataclasses import replace
 from analysis.draw.style import size_axis
 from analysis.report.common import (
     all_points,
-    estimate_axis,
     kept,
-    labelled_points,
     point_table,
     points_figure,
 )
@@ -45,17 +43,16 @@ def build(study: Study) -> Section | None:
     caption = "Throughput by batch size, compared within a configuration."
     curve_of = {id(point): curve for curve, point in all_points(study)}
     items = [(curve_of[id(point)], point, point) for group in groups.values() for point in group]
-    series = [
-        labelled_points(
-            name,
-            "samples/s",
-            [(f"batch {each.local_batch_size}", each.local_batch_size, each.samples_per_s) for each in group],
-        )
+    rows = [
+        (name, f"batch {point.local_batch_size}", point.local_batch_size, point.samples_per_s)
         for name, group in groups.items()
+        for point in group
     ]
-    x = size_axis("batch size of a rank", [x for each in series for x in each.xs])
-    y = estimate_axis("throughput (samples/s)", series, 0.0)
-    title = "Throughput by batch size"
+    x = size_axis("batch size of a rank", [at for _, _, at, _ in rows])
+    title, heading = "Throughput by batch size", "throughput (samples/s)"
+    figure = points_figure(
+        study, "batch_throughput", title, rows, "samples/s", x, heading, "batch_size", levels=[0.0]
+    )
     best = max(groups, key=lambda name: max(point.samples_per_s.value / point.size for point in groups[name]))
     small, *_, large = groups[best]
     return Section(
@@ -63,7 +60,7 @@ def build(study: Study) -> Section | None:
         "Batch size",
         say("batch_size", best, small.local_batch_size, large.local_batch_size, rate_ratio(large, small)),
         tables=kept(point_table(study, "batch_size", caption, columns, items)),
-        figures=[points_figure(study, "batch_throughput", title, series, x, y, "batch_size")],
+        figures=[figure],
     )
 
 

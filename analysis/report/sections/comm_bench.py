@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 
 from pydantic import ValidationError
 
 from analysis.draw.style import size_axis
-from analysis.report.common import estimate_axis, labelled_points, points_figure
+from analysis.report.common import points_figure
 from analysis.report.section import Column, Figure, Section, Table, item_table
 from analysis.report.sentences import say
 from analysis.report.tables import table_view
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
-from analysis.units import binary_bytes, text
+from analysis.units import binary_bytes
 from disttrain.records.comm_bench import CommBench, StepTiming, Timing
 from disttrain.records.json_files import CorruptFile, read_json
 
@@ -105,20 +104,16 @@ def _estimate(time: Timing) -> Estimate:
 
 def _figure(study: Study, results: Mapping[str, CommBench]) -> Figure:
     """Bus bandwidth by size of the message, a line for each collective of a run."""
-    shown = []
-    for run, result in results.items():
-        for kind in dict.fromkeys(each.kind for each in result.collectives):
-            rates = [
-                (
-                    binary_bytes(each.bytes),
-                    float(each.bytes),
-                    _estimate(each.time).inverse(each.bus_bytes_per_s * each.time.median_s),
-                )
-                for each in result.collectives
-                if each.kind == kind
-            ]
-            shown.append(labelled_points(f"{run} {kind.replace('_', '-')}", "B/s", rates))
-    x = replace(size_axis("message", [size for each in shown for size in each.xs]), form=binary_bytes)
-    y = estimate_axis("bus bandwidth", shown, log=True, form=partial(text, unit="B/s"))
-    data = "comm_bench_collectives_0"
-    return points_figure(study, "comm_bench", "Bus bandwidth by size of the message", shown, x, y, data)
+    rows = [
+        (
+            f"{run} {each.kind.replace('_', '-')}",
+            binary_bytes(each.bytes),
+            float(each.bytes),
+            _estimate(each.time).inverse(each.bus_bytes_per_s * each.time.median_s),
+        )
+        for run, result in results.items()
+        for each in result.collectives
+    ]
+    x = replace(size_axis("message", [size for _, _, size, _ in rows]), form=binary_bytes)
+    title, data = "Bus bandwidth by size of the message", "comm_bench_collectives_0"
+    return points_figure(study, "comm_bench", title, rows, "B/s", x, "bus bandwidth", data, log=True)

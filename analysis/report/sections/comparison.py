@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import groupby
 from operator import attrgetter
 
 from analysis.comparison import PointComparison, against
@@ -12,9 +11,7 @@ from analysis.draw.points import Guide
 from analysis.draw.style import size_axis
 from analysis.read.differences import PARTS, differences, unrecorded
 from analysis.report.common import (
-    estimate_axis,
     kept,
-    labelled_points,
     point_table,
     points_figure,
     unit_name,
@@ -87,19 +84,22 @@ def compared_section(name: str, title: str, study: Study, compared: Sequence[Poi
     ]
     caption = "Throughput at equal numbers of nodes and ranks; ratios above 1: the first is faster."
     items = [(each.curve, each.point, each) for each in compared]
-    ratios = [
-        labelled_points(" / ".join(pair), "ratio", [(each.size, each.point.size, each.ratio) for each in own])
-        for pair, own in groupby(compared, key=lambda each: (each.curve.label, each.base_curve.label))
+    rows = [
+        (f"{each.curve.label} / {each.base_curve.label}", each.size, each.point.size, each.ratio)
+        for each in compared
     ]
-    x = size_axis(unit_name(each.curve for each in compared), (each.point.size for each in compared))
+    x = size_axis(unit_name(each.curve for each in compared), [each.point.size for each in compared])
+    heading = "ratio of throughputs"
     figure = points_figure(
         study,
         name,
-        "Ratio of throughputs",
-        ratios,
+        heading.capitalize(),
+        rows,
+        "ratio",
         x,
-        estimate_axis("ratio of throughputs", ratios, 1 / 1.1, 1.1, form=times),
+        heading,
         name,
+        levels=(1 / 1.1, 1.1),
         guides=[Guide((x.low, x.high), (1.0, 1.0), "equal")],
         band=(1 / (1 + EQUIVALENCE_MARGIN), 1 + EQUIVALENCE_MARGIN),
     )
@@ -109,7 +109,7 @@ def compared_section(name: str, title: str, study: Study, compared: Sequence[Poi
         verdict_text(compared),
         key=times(compared[0].ratio.value) if len(compared) == 1 else "",
         tables=kept(point_table(study, name, caption, columns, items)),
-        figures=[figure] if len(ratios) <= MOST_PAIRS else [],
+        figures=[figure] if len({pair for pair, *_ in rows}) <= MOST_PAIRS else [],
     )
 
 

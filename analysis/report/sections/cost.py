@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from analysis.draw.style import value_axis
 from analysis.report.common import (
-    estimate_axis,
     kept,
-    labelled_points,
     point_table,
     points_figure,
     run_columns,
@@ -93,21 +91,13 @@ def _costs(study: Study, costs: Sequence[SizeCost], optimal: Mapping[int, bool |
 def _figure(study: Study, costs: Sequence[SizeCost], optimal: Mapping[int, bool | None]) -> Figure:
     size_s, suffix = scale("span", max(cost.time_s.value for cost in costs))
     unit: Unit = "currency" if costs[0].spent is costs[0].money else "h"
-    series = []
-    for curve in study.curves:
-        own = [cost for cost in costs if cost.curve is curve]
-        names = [curve.name(cost.point) for cost in own]
-        points = [
-            (f"{name}, {span(cost.time_s.value)}", cost.time_s.value / size_s, cost.spent)
-            for name, cost in zip(names, own, strict=True)
-        ]
-        pale = [at for at, cost in enumerate(own) if not optimal[id(cost)]]
-        series.append(labelled_points(curve.label, unit, points, texts=names, pale=pale))
-    x = value_axis(
-        f"time of the training ({suffix.strip()})", 0.0, max(x for each in series for x in each.xs)
-    )
-    y = estimate_axis(
-        f"cost ({study.prices.currency})" if unit == "currency" else "device-hours", series, 0.0
-    )
+    rows = []
+    for cost in costs:
+        size, time_s = cost.curve.name(cost.point), cost.time_s.value
+        place = f"{size}, {span(time_s)}"
+        rows.append((cost.curve.label, place, time_s / size_s, cost.spent, size, not optimal[id(cost)]))
+    x = value_axis(f"time of the training ({suffix.strip()})", 0.0, max(at for _, _, at, *_ in rows))
+    heading = f"cost ({study.prices.currency})" if unit == "currency" else "device-hours"
     title = "Cost against time, pale where not Pareto-optimal"
-    return points_figure(study, "training_cost", title, series, x, y, "training_cost")
+    name = "training_cost"
+    return points_figure(study, name, title, rows, unit, x, heading, name, levels=[0.0])

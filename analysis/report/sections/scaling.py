@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from operator import attrgetter
 
 from analysis.comparison import repeat_plan
-from analysis.draw.points import Guide, Points
+from analysis.draw.points import Guide
 from analysis.draw.style import size_axis
 from analysis.report.common import (
     all_points,
-    estimate_axis,
     has_shapes,
     kept,
-    labelled_points,
     metric,
     point_table,
     points_figure,
@@ -24,11 +19,9 @@ from analysis.report.common import (
 from analysis.report.section import Column, Figure, Section, Table
 from analysis.report.sentences import say
 from analysis.results.claims import claim
-from analysis.results.curves import Curve, Point
+from analysis.results.curves import Point
 from analysis.results.phases import TRANSFER, WAIT
-from analysis.stats.estimates import Estimate
 from analysis.study import Study
-from analysis.units import Unit, percent
 
 ORDER = 20
 
@@ -106,28 +99,36 @@ def _figures(study: Study) -> list[Figure]:
             ends = curve.points[0].size, curve.points[-1].size
             rate = curve.base.samples_per_s.value / curve.base.size
             ideals.append(Guide(ends, (ends[0] * rate, ends[1] * rate)))
-    rates = _series(curves, "samples/s", attrgetter("samples_per_s"))
-    y = estimate_axis(
-        "throughput (samples/s)", rates, *(end for guide in ideals for end in guide.ys), log=x.log
+    places = [(curve, curve.name(point), point) for curve in curves for point in curve.points]
+    rates = [(curve.label, name, point.size, point.samples_per_s) for curve, name, point in places]
+    throughput = points_figure(
+        study,
+        "scaling",
+        "Throughput",
+        rates,
+        "samples/s",
+        x,
+        "throughput (samples/s)",
+        "scaling",
+        levels=[end for guide in ideals for end in guide.ys],
+        log=x.log,
+        guides=[*ideals, *full_nodes],
     )
-    guides = [*ideals, *full_nodes]
-    figures = [points_figure(study, "scaling", "Throughput", rates, x, y, "scaling", guides=guides)]
-    if ideals:
-        shares = _series(curves, "share", attrgetter("efficiency"))
-        shares += _series(curves, "share", metric("gpu.utilization"), ", GPU busy")
-        y = estimate_axis("efficiency", shares, 0.0, 1.0, form=partial(percent, digits=0))
-        guides = [Guide((x.low, x.high), (1.0, 1.0)), *full_nodes]
-        data = "scaling_details"
-        figures.append(points_figure(study, "efficiency", "Efficiency", shares, x, y, data, guides=guides))
-    return figures
-
-
-def _series(
-    curves: Sequence[Curve], unit: Unit, get: Callable[[Point], Estimate | None], name: str = ""
-) -> list[Points]:
-    return [
-        labelled_points(
-            f"{curve.label}{name}", unit, [(curve.name(each), each.size, get(each)) for each in curve.points]
-        )
-        for curve in curves
-    ]
+    if not ideals:
+        return [throughput]
+    busy = metric("gpu.utilization")
+    shares = [(curve.label, name, point.size, point.efficiency) for curve, name, point in places]
+    shares += [(f"{curve.label}, GPU busy", name, point.size, busy(point)) for curve, name, point in places]
+    efficiency = points_figure(
+        study,
+        "efficiency",
+        "Efficiency",
+        shares,
+        "share",
+        x,
+        "efficiency",
+        "scaling_details",
+        levels=(0.0, 1.0),
+        guides=[Guide((x.low, x.high), (1.0, 1.0)), *full_nodes],
+    )
+    return [throughput, efficiency]
