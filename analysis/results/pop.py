@@ -24,9 +24,7 @@ synchronization.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import replace
 
 import numpy as np
 
@@ -42,92 +40,70 @@ EFFICIENCY = "parallel_efficiency"
 _HOST = ("input_s", "checkpoint_s", "other_s")
 
 
-@dataclass(frozen=True)
-class UsefulTime:
-    """Times of all ranks of a run over the same records, in seconds."""
-
-    useful_s: Floats
-    """Shape (ranks, records)."""
-    host_s: Floats
-    """Shape (ranks, records)."""
-    step_s: Floats
-    """Mean over ranks, shape (records,)."""
-    steps: int
-    """Steps in the records: more than records where records are aggregates."""
-
-    @property
-    def useful_per_step_s(self) -> float:
-        """Mean over ranks and steps."""
-        return float(self.useful_s.mean(axis=0).sum()) / self.steps
-
-
-def useful_time(steps: Steps) -> UsefulTime | None:
-    """The measured steps that all ranks recorded; None without one, without useful time, or where waiting and
-    transfer were not measured."""
-    cube = steps.cube(("step_s", "compute_s", "optimizer_s", "comm_exposed_s", *_HOST))
-    if cube is None or (len(cube.ranks) > 1 and np.isnan(cube.seconds["comm_exposed_s"]).all()):
-        return None
-    # Ingested runs may lack a phase; its time is then part of another one.
-    useful = cube.seconds["compute_s"] + np.nan_to_num(cube.seconds["optimizer_s"])
-    host = np.sum([np.nan_to_num(cube.seconds[name]) for name in _HOST], axis=0)
-    whole = np.isfinite(useful).all(axis=0)
-    if not useful[:, whole].any():
-        return None
-    step_s = cube.seconds["step_s"][:, whole].mean(axis=0)
-    return UsefulTime(useful[:, whole], host[:, whole], step_s, int(cube.counts[whole].sum()))
-
-
-def factors(run: UsefulTime) -> dict[str, float]:
-    """The factors of `FACTORS`, after their product `parallel_efficiency`.
+def chain(useful_s: Floats, host_s: Floats, step_s: Floats) -> Floats:
+    """The sums over steps of which each factor is the ratio of two neighbours, from mean U to T, shape (5,).
 
     Of aggregated records the transient balance counts only differences that outlast an aggregate. Of equal
     ranks one has the largest mean by chance, so the slowest rank counts without this bias.
+
+    Args:
+        useful_s, host_s: U and H, shape (ranks, records).
+        step_s: T, shape (records,).
     """
-    useful = run.useful_s
-    mean_s = float(useful.mean(axis=0).sum())
-    chain = [
-        mean_s,
-        mean_s + straggler_loss(useful).persistent_s * useful.shape[1],
-        float(useful.max(axis=0).sum()),
-        float((useful + run.host_s).max(axis=0).sum()),
-        float(run.step_s.sum()),
-    ]
-    values = [above / below for above, below in pairwise(chain)]
-    return {EFFICIENCY: chain[0] / chain[-1], **dict(zip(FACTORS, values, strict=True))}
+    mean_s = useful_s.mean(axis=0).sum()
+    persistent_s = straggler_loss(useful_s).persistent_s * len(step_s)
+    slowest, with_host = (seconds.max(axis=0).sum() for seconds in (useful_s, useful_s + host_s))
+    return np.array([mean_s, mean_s + persistent_s, slowest, with_host, step_s.sum()])
 
 
-def over_repeats(runs: Sequence[UsefulTime]) -> dict[str, Estimate]:
-    """`factors` as geometric means over repeats, whose products stay products; no interval exceeds 1, as no
-    factor does but by errors of measurement."""
-    values = [factors(run) for run in runs]
-    means = {name: geometric_mean([each[name] for each in values]) for name in (EFFICIENCY, *FACTORS)}
+def step_chain(steps: Steps, ranks: int) -> Floats | None:
+    """`chain` for a step, of the measured steps that all ranks recorded; None without one of all `ranks`,
+    without useful time, or where waiting and transfer were not measured."""
+    cube = steps.cube(("step_s", "compute_s", "optimizer_s", "comm_exposed_s", *_HOST))
+    if cube is None or len(cube.ranks) < ranks:
+        return None
+    if ranks > 1 and np.isnan(cube.seconds["comm_exposed_s"]).all():
+        return None
+    # Ingested runs may lack a phase; its time is then part of another one.
+    useful_s = cube.seconds["compute_s"] + np.nan_to_num(cube.seconds["optimizer_s"])
+    host_s = np.sum([np.nan_to_num(cube.seconds[name]) for name in _HOST], axis=0)
+    whole = np.isfinite(useful_s).all(axis=0)
+    if not useful_s[:, whole].any():
+        return None
+    sums = chain(useful_s[:, whole], host_s[:, whole], cube.seconds["step_s"][:, whole].mean(axis=0))
+    return sums / cube.counts[whole].sum()
+
+
+def factors(chains: Floats) -> dict[str, Estimate]:
+    """The factors of `FACTORS`, after their product `parallel_efficiency`.
+
+    Geometric means over repeats keep the products. No interval exceeds 1, as no factor does but by errors of
+    measurement.
+
+    Args:
+        chains: of shape (repeats, 5).
+    """
+    ratios = [chains[:, 0] / chains[:, -1], *(chains[:, :-1] / chains[:, 1:]).T]
+    means = dict(zip((EFFICIENCY, *FACTORS), map(geometric_mean, ratios), strict=True))
     return {
         name: mean if mean.high is None else replace(mean, high=max(mean.value, min(mean.high, 1.0)))
         for name, mean in means.items()
     }
 
 
-def computation_scaling(runs: Sequence[UsefulTime], base: Sequence[UsefulTime], work: float) -> Estimate:
-    """Useful time of a step that the base predicts / useful time of the runs.
-
-    Args:
-        work: samples per device and step at N / those at N0.
-    """
-    own_s, base_s = ([each.useful_per_step_s for each in side] for side in (runs, base))
-    return ratio(base_s, own_s).scaled(work)
-
-
 def point_factors(point: Point, base: Point | None) -> dict[str, Estimate]:
-    """`over_repeats` of a point, with its computation scaling against another base; empty where a repeat has
-    no time of all ranks, and for stages of a pipeline, whose work differs."""
-    runs, before = _repeats(point), _repeats(base) if base and base is not point else []
-    found = over_repeats(runs) if runs else {}
-    if base and runs and before:
-        found[SCALING] = computation_scaling(runs, before, point.work_ratio(base))
+    """`factors` of a point, with its computation scaling against another base; empty where a repeat has no
+    records of all ranks, and for stages of a pipeline, whose work differs."""
+    chains = _chains(point)
+    if not chains.size:
+        return {}
+    found = factors(chains)
+    if base and base is not point and (before := _chains(base)).size:
+        found[SCALING] = ratio(before[:, 0], chains[:, 0]).scaled(point.work_ratio(base))
     return {name: of_steps(point, value) for name, value in found.items()}
 
 
-def _repeats(point: Point) -> list[UsefulTime]:
-    times = [useful_time(run.steps) for run in point.runs]
-    known = [time for time in times if time and len(time.useful_s) == point.world_size]
-    return known if len(known) == len(times) and point.metrics[0].strategy != "pipeline" else []
+def _chains(point: Point) -> Floats:
+    chains = [step_chain(run.steps, point.world_size) for run in point.runs]
+    known = [each for each in chains if each is not None and point.metrics[0].strategy != "pipeline"]
+    return np.array(known if len(known) == len(chains) else [])

@@ -19,8 +19,9 @@ from analysis.report.common import (
 from analysis.report.section import Column, Section
 from analysis.report.sentences import say
 from analysis.results import communication
-from analysis.results.curves import Point, phase_s
+from analysis.results.curves import Curve, Point, phase_s
 from analysis.results.phases import TRANSFER, WAIT
+from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from analysis.units import percent
 from disttrain.records.communication import CollectiveSummary
@@ -74,11 +75,12 @@ def build(study: Study) -> Section | None:
     )
     if not tables:
         return None
-    share = communication.exposed_share(study.leading_curve.points[-1])
+    curve = study.leading_curve
+    share = communication.exposed_share(curve.points[-1])
     return Section(
         "communication",
         "Communication",
-        _conclusion(study),
+        _conclusion(study, share, curve, curve.points[-1]) if share else "",
         key=percent(share.value) if share else "",
         paragraphs=kept(_longest(study)),
         tables=tables,
@@ -112,27 +114,17 @@ def _collectives(point: Point) -> list[dict[str, Any]]:
     ]
 
 
-def _conclusion(study: Study) -> str:
-    """Share of the step and hidden share at the largest size of the leading curve."""
-    curve = study.leading_curve
-    point = curve.points[-1]
-    share = communication.exposed_share(point)
-    if share is None:
-        return ""
-    unlike = [
-        (ratio, point_name(study, *at))
-        for at in all_points(study)
-        if (ratio := communication.unlike_the_mean(at[1]))
-    ]
+def _conclusion(study: Study, share: Estimate, curve: Curve, point: Point) -> str:
+    """Share of the step and hidden share at a size, and the size whose profiled steps are least like all."""
+    ratios = ((communication.unlike_the_mean(at[1]), point_name(study, *at)) for at in all_points(study))
     return say(
         "communication",
-        place=point_name(study, curve, point),
-        share=share,
-        wait_s=point.phases.mean_s(WAIT),
-        transfer_s=point.phases.mean_s(TRANSFER),
-        hidden=communication.hidden_share(point),
-        messages=[steps.count for steps in communication.profiled(point)],
-        unlike=max(unlike, default=None),
+        point_name(study, curve, point),
+        share,
+        point.phases,
+        communication.hidden_share(point),
+        [steps.count for steps in communication.profiled(point)],
+        max((at for at in ratios if at[0]), default=None),
     )
 
 
