@@ -1,8 +1,8 @@
 """Ranks that are slower than the others, throughout a run or for a while, and the smallest excess that the
 search finds.
 
-The deviation of a rank is its own seconds minus the median of the other ranks' in the same step; its mean is
-the excess. A rank is slow throughout when, together, its excess
+The deviation of a rank is its own seconds minus the median of the other ranks' in the same step. A rank is
+slow throughout when, together, its mean own seconds, above the median of the other ranks' means,
 
     exceeds 3.5 robust standard deviations of the other ranks' means (1.4826 MAD),
     exceeds 3 % of their median, in at least 60 % of the windows of the run too, and
@@ -208,15 +208,15 @@ def sensitivity(own_s: Floats, steps_per_column: float = 1.0) -> Sensitivity:
 def _slow(own_s: Floats) -> NDArray[np.bool_]:
     """Whether each rank is slow by the rule of this module."""
     ranks, steps = own_s.shape
-    deviation, means = own_s - median_of_others(own_s), own_s.mean(axis=1)
-    lag_1, deviates_s, far_s = _jitter(deviation)
+    lag_1, deviates_s, far_s = _jitter(own_s - median_of_others(own_s))
     chance_s = np.minimum(deviates_s * _chance(ranks, steps, lag_1), far_s)
-    excess_s = np.minimum(deviation.mean(axis=1), means - median_of_others(means[:, None])[:, 0])
-    parts = np.array_split(own_s, min(WINDOWS, steps), axis=1)
-    windows_s = np.stack([means, *(part.mean(axis=1) for part in parts)], axis=1)
-    above = windows_s > (1 + LEAST_EXCESS) * median_of_others(windows_s)
-    limit_s = np.maximum(LARGEST_Z * _spread_of_others(means), chance_s)
-    return np.asarray((excess_s > limit_s) & above[:, 0] & (above[:, 1:].mean(axis=1) >= LEAST_WINDOWS))
+    parts = [own_s, *np.array_split(own_s, min(WINDOWS, steps), axis=1)]
+    means_s = np.stack([part.mean(axis=1) for part in parts], axis=1)
+    usual_s = median_of_others(means_s)
+    above = means_s > (1 + LEAST_EXCESS) * usual_s
+    limit_s = np.maximum(LARGEST_Z * _spread_of_others(means_s[:, 0]), chance_s)
+    in_windows = above[:, 1:].mean(axis=1) >= LEAST_WINDOWS
+    return np.asarray(((means_s - usual_s)[:, 0] > limit_s) & above[:, 0] & in_windows)
 
 
 def _jitter(deviation: Floats) -> tuple[float, Floats, Floats]:
