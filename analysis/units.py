@@ -72,13 +72,6 @@ _FORMS: dict[Unit, _Form] = {
     "FLOP/s": _decimal("FLOP/s"),
     "Hz": _decimal("Hz"),
     "magnitude": _decimal(""),
-    "samples/s": _Form([(1.0, " samples/s")]),
-    "tokens/s": _Form([(1.0, " tokens/s")]),
-    "h": _Form([(1.0, " h")]),
-    "J": _Form([(1.0, " J")]),
-    "J/sample": _Form([(1.0, " J/sample")]),
-    "W": _Form([(1.0, " W")]),
-    "°C": _Form([(1.0, " °C")]),
 }
 
 
@@ -103,9 +96,13 @@ class Cell(NamedTuple):
         return f"{self.text}{separator}{known}"
 
 
+def _form(unit: Unit) -> _Form:
+    return _FORMS.get(unit) or _Form([(1.0, f" {unit}")])
+
+
 def scale(unit: Unit, largest: float) -> tuple[float, str]:
     """Size and text of the unit for numbers up to `largest`: 0.001 and ` ms`."""
-    scales = _FORMS[unit].scales
+    scales = _form(unit).scales
     return next((each for each in scales if (abs(largest) or 1.0) >= each[0]), scales[-1])
 
 
@@ -126,7 +123,7 @@ def cell(value: Any, unit: Unit, largest: float = 0.0, digits: int | None = None
     numbers = [each for each in (estimate.value, estimate.low, estimate.high) if each is not None]
     own = 0 < abs(numbers[0]) < _SMALL * largest
     size, suffix = scale(unit, (0 if own else largest) or max(map(abs, numbers)))
-    places = _FORMS[unit].digits if digits is None else digits
+    places = _form(unit).digits if digits is None else digits
     first, *bounds = (_digits(each / size, places) for each in numbers)
     text = f"{'+' if unit == 'points' and float(first) > 0 else ''}{first}{suffix}"
     if not estimate.repeats:

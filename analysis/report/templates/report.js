@@ -7,58 +7,38 @@
   tip.setAttribute("role", "tooltip");
   document.body.append(tip);
   for (const title of document.querySelectorAll("svg title")) {
-    const mark = title.parentNode;
-    if (mark.nodeName === "svg") continue;
-    mark.dataset.t = title.textContent;
+    title.parentNode.dataset.t = title.textContent;
     title.remove();
   }
-  const byKey = new Map();
-  for (const mark of document.querySelectorAll("[data-k]")) {
-    const found = byKey.get(mark.dataset.k) || [];
-    found.push(mark);
-    byKey.set(mark.dataset.k, found);
-  }
-  let lit = null;
-  let pinned = null;
+  let lit = null, pinned = null;
   const light = (key) => {
     if (key === lit) return;
-    const set = (name, on) => {
-      for (const mark of byKey.get(name) || []) {
-        mark.classList.toggle("on", on);
-        const figure = mark.closest("svg");
-        if (figure) figure.classList.toggle("lit", on);
-      }
-    };
-    if (lit !== null) set(lit, false);
-    if (key !== null) set(key, true);
     lit = key;
+    for (const mark of document.querySelectorAll("[data-k]")) mark.classList.toggle("on", mark.dataset.k === key);
+    for (const figure of document.querySelectorAll("svg")) figure.classList.toggle("lit", !!figure.querySelector(".on"));
   };
-  const keyOf = (target) => {
-    const mark = target instanceof Element && target.closest("[data-k]");
-    return mark ? mark.dataset.k : null;
+  const data = (event, name) => {
+    const mark = event.target instanceof Element && event.target.closest(`[data-${name}]`);
+    return mark ? mark.dataset[name] : null;
   };
   document.addEventListener("pointermove", (event) => {
-    const mark = event.target instanceof Element && event.target.closest("[data-t]");
-    tip.hidden = !mark;
-    if (mark) {
-      tip.textContent = mark.dataset.t;
-      const box = tip.getBoundingClientRect();
-      tip.style.left = Math.max(4, Math.min(event.clientX + 14, innerWidth - box.width - 4)) + "px";
-      tip.style.top = (event.clientY + 18 + box.height > innerHeight ? event.clientY - box.height - 10 : event.clientY + 18) + "px";
-    }
-    light(pinned !== null ? pinned : keyOf(event.target));
+    const text = data(event, "t"), below = event.clientY + 18;
+    tip.hidden = text === null;
+    tip.textContent = text;
+    const box = tip.getBoundingClientRect();
+    tip.style.left = Math.max(4, Math.min(event.clientX + 14, innerWidth - box.width - 4)) + "px";
+    tip.style.top = (below + box.height > innerHeight ? event.clientY - box.height - 10 : below) + "px";
+    light(pinned !== null ? pinned : data(event, "k"));
   });
   document.addEventListener("click", (event) => {
     if (event.target instanceof Element && event.target.closest("a")) return;
-    const key = keyOf(event.target);
-    pinned = key === pinned ? null : key;
-    light(pinned);
+    const key = data(event, "k");
+    light((pinned = key === pinned ? null : key));
   });
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;
-    pinned = null;
     tip.hidden = true;
-    light(null);
+    light((pinned = null));
   });
   addEventListener("beforeprint", () => {
     for (const fold of document.querySelectorAll("details")) fold.open = true;
