@@ -16,7 +16,7 @@ import msgspec
 from analysis.read.differences import run_config
 from analysis.results.bottlenecks import Bottleneck
 from analysis.results.communication import measured_share, message_bytes, profiled
-from analysis.results.compute_loss import CauseName, compute_causes, doubts_of
+from analysis.results.compute_loss import compute_causes, doubts_of
 from analysis.results.culprits import recurring
 from analysis.results.curves import Curve, Point, rate_ratio
 from analysis.results.phases import WAIT
@@ -59,7 +59,7 @@ class Situation:
     facts: frozenset[str] = frozenset()
     config: Mapping[str, Any] = field(default_factory=dict)
     """Values of the runs by dotted key; empty for another program."""
-    causes: Sequence[CauseName] = ()
+    causes: Sequence[str] = ()
     """Of lost compute time, the largest first."""
     measured: Mapping[str, Mapping[str, Estimate]] = field(default_factory=dict)
     """By dotted key: other values that the sweep measured at this size, with their throughput / that of the

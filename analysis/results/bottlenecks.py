@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 
 from analysis.results.culprits import recurring
 from analysis.results.curves import Curve, Point
-from analysis.results.phases import WAIT, Phases
-from analysis.results.waterfall import losses
+from analysis.results.phases import WAIT, Phases, losses
 from analysis.stats.estimates import Estimate, Floats
 from analysis.study import Study
 

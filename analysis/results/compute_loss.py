@@ -13,28 +13,23 @@ The parts sum exactly to the loss.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 from analysis.results.culprits import recurring
 from analysis.results.curves import Curve, Point, metric
 from analysis.results.waterfall import NAMED
 from analysis.study import Study
 
-CauseName = Literal[
-    "slow ranks", "lower clocks", "overlaps", "other load", "shared processors", "smaller batch", "unknown"
-]
-OTHER_WORK: tuple[CauseName, ...] = ("overlaps", "other load")
+OTHER_WORK = ("overlaps", "other load")
 """Kinds of caveat on other runs and other processes that were at work on the nodes."""
 SMALL = 0.1
 """Sized causes below this share of the loss are counted in the rest."""
 
 
-@dataclass(frozen=True)
-class Cause:
+class Cause(NamedTuple):
     """One part of the compute loss."""
 
-    evidence: Mapping[CauseName, Mapping[str, Any]]
+    evidence: Mapping[str, Mapping[str, Any]]
     """Numbers of the sentence by cause; more than one: candidates that the records cannot separate."""
     seconds: float
     """Seconds per step, mean over ranks; negative for a gain."""
@@ -66,15 +61,14 @@ def compute_causes(study: Study, curve: Curve, point: Point) -> list[Cause]:
     return sorted(causes, key=lambda cause: ("slow ranks" not in cause.evidence, -cause.seconds))
 
 
-def _candidates(study: Study, curve: Curve, point: Point, base: Point) -> dict[CauseName, Mapping[str, Any]]:
+def _candidates(study: Study, curve: Curve, point: Point, base: Point) -> dict[str, dict[str, Any]]:
     """Causes of the rest, which have no size of their own."""
     doubts = doubts_of(study, point, base)
-    if others := [kind for kind in OTHER_WORK if kind in doubts]:
-        return {others[0]: {}}
-    candidates: dict[CauseName, Mapping[str, Any]] = {}
-    before = any(metrics.oversubscribed for metrics in base.metrics)
-    shared = any(metrics.oversubscribed for metrics in point.metrics) and not curve.emulated
-    if shared and (not before or point.runs[0].one_machine):
+    candidates: dict[str, dict[str, Any]] = {kind: {} for kind in OTHER_WORK if kind in doubts}
+    if candidates:
+        return candidates
+    shared, before = (any(metrics.oversubscribed for metrics in each.metrics) for each in (point, base))
+    if shared and not curve.emulated and (not before or point.runs[0].one_machine):
         candidates["shared processors"] = {}
     if point.local_batch_size < base.local_batch_size:
         candidates["smaller batch"] = {"own": point.local_batch_size, "before": base.local_batch_size}

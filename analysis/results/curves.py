@@ -22,7 +22,7 @@ import numpy as np
 from analysis.read.axes import swept_values
 from analysis.read.differences import program_of
 from analysis.read.run import Run, value_at
-from analysis.results.phases import Phases, partition
+from analysis.results.phases import Phases, losses, partition
 from analysis.stats.estimates import Estimate, geometric_mean, not_stationary, ratio, share_mean
 from analysis.step_statistics import RunStatistics
 from analysis.units import plural
@@ -256,11 +256,9 @@ def _point(runs: Sequence[Run], statistics: RunStatistics) -> Point:
     phases = partition(
         first.global_batch_size / rates,
         {name: np.array([each.composition.get(name) for each in repeats], dtype=float) for name in PHASES},
+        [each.ranks.floor_s if each and each.ranks else None for each in map(statistics.get, paths)],
         stationary=rate.basis != "not stationary",
     )
-    known = [each and each.ranks and each.ranks.floor_s for each in map(statistics.get, paths)]
-    if any(floor_s is not None for floor_s in known):
-        phases = phases.with_floor([floor_s or 0.0 for floor_s in known])
     tokens = [
         each.tokens_per_s / each.samples_per_s for each in repeats if each.tokens_per_s and each.samples_per_s
     ]
@@ -278,7 +276,7 @@ def _point(runs: Sequence[Run], statistics: RunStatistics) -> Point:
         step_s=rate.inverse(first.global_batch_size),
         tokens_per_s=fmean(tokens) * rate.value if tokens else None,
         phases=phases,
-        composition=phases.composition(PHASES),
+        composition={name: mean.value if (mean := phases.mean_s(name)) else None for name in PHASES},
         peak_memory_bytes=max(
             (each.peak_memory_bytes for each in repeats if each.peak_memory_bytes), default=None
         ),
@@ -323,14 +321,10 @@ def loss_by_phase(point: Point, base: Point) -> dict[str, float] | None:
     Phases partition the step, so the shares sum to 1 - efficiency. A negative share is a gain. A phase that
     is null counts as zero seconds.
     """
-    work = point.work_ratio(base)
-    step_s = sum(value or 0.0 for value in point.composition.values())
-    if not step_s or not any(base.composition.values()):
+    if not (point.phases.known and base.phases.known):
         return None
-    return {
-        name: ((point.composition[name] or 0.0) - work * (base.composition[name] or 0.0)) / step_s
-        for name in PHASES
-    }
+    parts = losses(point.phases, base.phases, point.work_ratio(base))
+    return dict.fromkeys(PHASES, 0.0) | {part.name: part.share.value for part in parts}
 
 
 def labelled(curves: Sequence[Curve]) -> list[Curve]:

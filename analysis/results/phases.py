@@ -7,7 +7,7 @@ waiting plus `Phases.floor_s`, and exposed communication, their sum, stays.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -19,12 +19,16 @@ from analysis.stats.estimates import Estimate, Floats, t_quantile
 WAIT, TRANSFER = "comm_wait_s", "comm_transfer_s"
 
 
-class Time(NamedTuple):
-    """Part of the mean step."""
+class Part(NamedTuple):
+    """One part of the mean step, or of its difference to a prediction."""
 
+    name: str
     seconds: Estimate
+    """Beyond the prediction; negative for a gain."""
     share: Estimate
     """`seconds` / mean step; the interval ends at 1."""
+    ideal_s: float = 0.0
+    """Predicted seconds: those of the base times the ratio of the work."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +62,7 @@ class Phases:
         """Seconds of repeats, in seconds of `mean_step_s`: the means of all phases sum to it."""
         return seconds * self.mean_step_s / np.mean(self.step_s)
 
-    def time(self, seconds: Floats, ideal_s: ArrayLike = 0.0) -> Time:
+    def time(self, seconds: Floats, ideal_s: ArrayLike = 0.0, name: str = "") -> Part:
         """Mean of `seconds`, one value a repeat, beyond a prediction.
 
         Args:
@@ -70,36 +74,25 @@ class Phases:
         share = beyond_s / step_s
         # varies as the ratio of `seconds` to the step does (delta method)
         linear = (seconds - share * self.step_s) / np.mean(self.step_s)
-        return Time(
+        return Part(
+            name,
             self._estimate(beyond_s, scaled, ideal, least_s, np.inf),
             self._estimate(share, linear, ideal / step_s, least_s / step_s, 1.0),
+            -least_s,
         )
 
     def mean_s(self, *names: str) -> Estimate | None:
         """Seconds of `mean_step_s` in these phases together; None where none of them was measured."""
-        return self.time(self.array(*names)).seconds if self._measures(*names) else None
+        part = self._part(*names)
+        return part and part.seconds
 
     def share(self, *names: str) -> Estimate | None:
         """Share of the step in these phases together; None where none of them was measured."""
-        return self.time(self.array(*names)).share if self._measures(*names) else None
+        part = self._part(*names)
+        return part and part.share
 
-    def composition(self, phases: tuple[str, ...]) -> dict[str, float | None]:
-        """Seconds of `mean_step_s` in each of these phases; None where one was not measured."""
-        return {
-            name: float(self.scaled(self.seconds[name]).mean()) if name in self.seconds else None
-            for name in phases
-        }
-
-    def with_floor(self, floor_s: ArrayLike) -> Phases:
-        """The phases with the noise floor of waiting, one value a repeat, as transfer."""
-        if WAIT not in self.seconds:
-            return self
-        moved = np.minimum(self.seconds[WAIT], floor_s)
-        changed = {WAIT: self.seconds[WAIT] - moved, TRANSFER: self.array(TRANSFER) + moved}
-        return replace(self, seconds={**self.seconds, **changed}, floor_s=moved)
-
-    def _measures(self, *names: str) -> bool:
-        return any(name in self.seconds for name in names)
+    def _part(self, *names: str) -> Part | None:
+        return self.time(self.array(*names)) if self.seconds.keys() & set(names) else None
 
     def _estimate(self, value: float, own: Floats, base: Floats, least: float, most: float) -> Estimate:
         """`value` with the t interval of mean(own) - mean(base) over repeats, within these limits.
@@ -119,16 +112,39 @@ class Phases:
         return Estimate(value, low, high, count)
 
 
-def partition(step_s: ArrayLike, recorded: Mapping[str, ArrayLike], *, stationary: bool = True) -> Phases:
+def losses(point: Phases, base: Phases, work: float) -> tuple[Part, ...]:
+    """Parts of the steps of `point` beyond the prediction of `base`; they sum to the difference.
+
+    Args:
+        work: samples per device and step at the point / those at the base.
+    """
+    point = replace(point, stationary=point.stationary and base.stationary)
+    names = {**point.seconds, **base.seconds}
+    return tuple(point.time(point.array(name), work * base.scaled(base.array(name)), name) for name in names)
+
+
+def partition(
+    step_s: ArrayLike,
+    recorded: Mapping[str, ArrayLike],
+    floor_s: Sequence[float | None] = (),
+    *,
+    stationary: bool = True,
+) -> Phases:
     """The phases of steps, scaled so that they sum to the steps; those without a number were not measured.
 
     Args:
         step_s: mean step of each repeat in seconds.
         recorded: seconds by phase, one value a repeat; NaN in a repeat that did not measure it.
+        floor_s: noise floor of waiting, one value a repeat; zero in repeats where it is unknown.
     """
     steps = np.asarray(step_s, dtype=np.float64)
     values = {name: np.asarray(seconds, dtype=np.float64) for name, seconds in recorded.items()}
-    measured = {name: np.nan_to_num(each) for name, each in values.items() if not np.isnan(each).all()}
-    whole_s = sum(measured.values(), start=0 * steps)
+    seconds = {name: np.nan_to_num(each) for name, each in values.items() if not np.isnan(each).all()}
+    whole_s = sum(seconds.values(), start=0 * steps)
     scale = np.divide(steps, whole_s, out=0 * steps, where=whole_s > 0)
-    return Phases(steps, {name: scale * each for name, each in measured.items()}, stationary=stationary)
+    phases = Phases(steps, {name: scale * each for name, each in seconds.items()}, stationary=stationary)
+    if WAIT not in seconds or all(floor is None for floor in floor_s):
+        return phases
+    moved = np.minimum(phases.array(WAIT), [floor or 0.0 for floor in floor_s])
+    changed = {WAIT: phases.array(WAIT) - moved, TRANSFER: phases.array(TRANSFER) + moved}
+    return replace(phases, seconds={**phases.seconds, **changed}, floor_s=moved)

@@ -8,7 +8,8 @@ from typing import Any
 from analysis.report.sentences import say
 from analysis.results.bottlenecks import Bottleneck
 from analysis.results.compute_loss import Cause
-from analysis.results.waterfall import Part, Waterfall
+from analysis.results.phases import Part
+from analysis.results.waterfall import Waterfall
 from analysis.stats.estimates import Estimate, not_stationary
 from tests.support.golden import golden
 

@@ -22,17 +22,17 @@ from tests.support.fake_runs import fake_sweep
 SECONDS = st.floats(0.0, 10.0)
 
 
-def communicating(wait_s: list[float]) -> Phases:
+def communicating(wait_s: list[float], floor_s: list[float] | tuple[()] = ()) -> Phases:
     """One second of compute and 0.2 s of transfer beside this waiting, by repeat."""
     wait = np.array(wait_s)
-    return partition(1.2 + wait, {"compute_s": wait * 0 + 1, TRANSFER: wait * 0 + 0.2, WAIT: wait})
+    return partition(1.2 + wait, {"compute_s": wait * 0 + 1, TRANSFER: wait * 0 + 0.2, WAIT: wait}, floor_s)
 
 
 @given(st.lists(st.tuples(SECONDS, SECONDS), min_size=1, max_size=4))
 def test_the_floor_becomes_transfer_and_the_step_still_adds_up(repeats: list[tuple[float, float]]) -> None:
     waits, floors = (np.array(values) for values in zip(*repeats, strict=True))
     recorded = communicating([*waits])
-    phases = recorded.with_floor(floors)
+    phases = communicating([*waits], [*floors])
     assert phases.array(WAIT) == pytest.approx(np.maximum(waits - floors, 0.0))
     assert phases.array(WAIT, TRANSFER) == pytest.approx(recorded.array(WAIT, TRANSFER))
     assert phases.array(WAIT) + phases.floor_s == pytest.approx(waits)
