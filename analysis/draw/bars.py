@@ -52,7 +52,7 @@ def bars(rows: Sequence[Row], x: Axis, legend: Sequence[LegendItem] = (), *, emu
     names = [row.name if row.segments else "" for row in rows]
     left = min(max(52.0, *map(text_width, names)) + 8, WIDTH * 0.4)
     width = WIDTH - left - 14
-    ends = [max((max(each.start, each.end) for each in row.segments), default=0.0) for row in rows]
+    ends = [max([0.0, *(max(each.start, each.end + _upper(each)) for each in row.segments)]) for row in rows]
     room = [width / max(width - text_width(row.text) - 8, width / 2) for row in rows]
     y = Axis("", len(rows) - 0.5, -0.5, ticks=range(len(rows)), form=lambda at: names[round(at)])
     whole = replace(x, high=max([x.high, *map(mul, ends, room)]))
@@ -70,3 +70,9 @@ def bars(rows: Sequence[Row], x: Axis, legend: Sequence[LegendItem] = (), *, emu
         text, place = (row.text, (ends[at], at)) if row.segments else (row.name, (x.low, at))
         axes.annotate(text, place, (5, 0), textcoords="offset points", va="center")
     return figure
+
+
+def _upper(segment: Segment) -> float:
+    """Length of its interval above its end."""
+    bar = segment.estimate and errors(segment.estimate)
+    return bar[1][0] if bar else 0.0

@@ -154,7 +154,7 @@ def panel(
     axes.set(xlim=(x.low, x.high), ylim=(y.low, y.high), xlabel=x.label)
     for axis, domain in ((axes.xaxis, x), (axes.yaxis, y)):
         if domain.log:
-            base = 2 if domain.high <= 2**10 * domain.low else 10
+            base = 2 if domain.high <= 2**6 * domain.low else 10
             (axes.set_xscale if domain is x else axes.set_yscale)("log", base=base)
         if domain.ticks is not None:
             axis.set_major_locator(FixedLocator(domain.ticks))
