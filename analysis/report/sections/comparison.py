@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from operator import attrgetter
 
 from analysis.comparison import PointComparison, against
 from analysis.draw.points import Guide
@@ -16,7 +15,7 @@ from analysis.report.common import (
     points_figure,
     unit_name,
 )
-from analysis.report.section import Column, Section, Table
+from analysis.report.section import Column, Section, item_table
 from analysis.report.sentences import say
 from analysis.results.curves import Curve
 from analysis.stats.verdicts import EQUIVALENCE_MARGIN
@@ -52,31 +51,28 @@ def build(study: Study) -> Section | None:
         Column("value", here),
         Column("base", there),
     ]
-    rows = [[each.part, each.name, each.value, each.base] for each in found]
-    table = Table("differences", f"Recorded differences from {there}.", columns, rows)
+    table = item_table("differences", f"Recorded differences from {there}.", columns, found)
     section = compared_section("comparison", "Comparison", study, compared)
     return replace(
         section,
         paragraphs=kept(
             say("compared_records", found, recorded, absent, here, there), say("unmatched", alone)
         ),
-        tables=[*section.tables, *([table] if found else [])],
+        tables=kept(*section.tables, table if found else None),
     )
 
 
 def compared_section(name: str, title: str, study: Study, compared: Sequence[PointComparison]) -> Section:
     """Verdicts on points of `study`, as sentence, table and figure."""
     columns = [
-        Column("base_curve", "compared with", get=attrgetter("base_curve.label")),
-        Column(
-            "samples_per_s", "throughput", "samples/s", "throughput", get=attrgetter("point.samples_per_s")
-        ),
+        Column("base_curve", "compared with", get="base_curve.label"),
+        Column("samples_per_s", "throughput", "samples/s", "throughput", get="point.samples_per_s"),
         Column(
             "base_samples_per_s",
             "throughput compared with",
             "samples/s",
             "throughput",
-            get=attrgetter("base.samples_per_s"),
+            get="base.samples_per_s",
         ),
         Column("ratio", "ratio", "ratio", "throughput-ratio"),
         Column("verdict", "verdict", "", "verdict"),
