@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -155,14 +156,14 @@ class Run:
     @property
     def hours_bound(self) -> float | None:
         """Most GPU-hours that one start may use: its time limit times its devices."""
-        needed = ("resources.nodes", "resources.gpus_per_node", "job.time_limit_min")
-        if self.record is None or any(get_key(self.config, key) is None for key in needed):
+        if self.record is None:
             return None
         planned = {"config": self.config, "cluster": self.record.cluster}
         device = self.metrics.device if self.metrics else None
-        return gpu_hours.bound_hours(
-            planned, self.usage.unit if self.usage else gpu_hours.unit_of(planned, device)
-        )
+        with contextlib.suppress(KeyError, TypeError):  # not planned, as for an ingested run
+            unit = self.usage.unit if self.usage else gpu_hours.unit_of(planned, device)
+            return gpu_hours.bound_hours(planned, unit)
+        return None
 
     @cached_property
     def preflight(self) -> dict[str, Any]:
