@@ -32,7 +32,8 @@ VERB_KEYS: dict[str, dict[str, str]] = {
     "run": _SUBMISSION,
     "bench comm": {
         **_SUBMISSION,
-        "page": "page of the tables and the figure, once a run has ended",
+        "page": "the HTML page of the report, once a run has ended",
+        "report": "`report.json`",
         "comm_bench": "`comm-bench.json` of each finished run",
     },
     "fabric explain": {
