@@ -74,10 +74,9 @@ class RunAttempt:
 
     def numbered(self, pattern: str) -> list[tuple[int, Path]]:
         """The files of ranks or nodes by number, for a pattern such as `steps-*.jsonl`."""
-        prefix, suffix = pattern.split("*")
-        middle = slice(len(prefix), -len(suffix))
-        names = (name for name in self._names if name.startswith(prefix) and name.endswith(suffix))
-        return sorted((int(name[middle]), self.files.path / name) for name in names if name[middle].isdigit())
+        number = re.compile(pattern.replace("*", "([0-9]+)"))
+        matches = filter(None, map(number.fullmatch, self._names))
+        return sorted((int(match[1]), self.files.path / match[0]) for match in matches)
 
     @cached_property
     def node_records(self) -> list[NodeRecord]:

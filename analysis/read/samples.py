@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -59,16 +59,15 @@ class Samples:
 
 def read_samples(attempts: Sequence[RunAttempt], steps: Steps, problems: list[str]) -> dict[Kind, Samples]:
     """The samples of all nodes of a run by kind; messages on unreadable ones are appended to `problems`."""
-    return {kind: _read_kind(kind, attempts, steps, problems) for kind in get_args(Kind)}
-
-
-def _read_kind(kind: Kind, attempts: Sequence[RunAttempt], steps: Steps, problems: list[str]) -> Samples:
-    fields = {"rank": Int32, **dict.fromkeys(VALUES[kind], float)}
-    values = read_records(attempts, _RECORDS[kind][0], fields, problems)
-    attempt, node = (values.pop(name).astype(np.int32) for name in ("attempt", "number"))
-    rank = np.nan_to_num(values.pop("rank")).astype(np.int32)
-    step = _steps_of(attempt, rank, values["at_s"], steps)
-    return Samples(attempt, rank, host_names(attempts, attempt, node), step, values)
+    samples = {}
+    for kind, (pattern, _) in _RECORDS.items():
+        fields = {"rank": Int32, **dict.fromkeys(VALUES[kind], float)}
+        values = read_records(attempts, pattern, fields, problems)
+        attempt, node = (values.pop(name).astype(np.int32) for name in ("attempt", "number"))
+        rank = np.nan_to_num(values.pop("rank")).astype(np.int32)
+        step = _steps_of(attempt, rank, values["at_s"], steps)
+        samples[kind] = Samples(attempt, rank, host_names(attempts, attempt, node), step, values)
+    return samples
 
 
 def _steps_of(attempt: NDArray[np.int32], rank: NDArray[np.int32], at_s: Floats, steps: Steps) -> Floats:
