@@ -25,9 +25,9 @@ from disttrain.records.run_directory import RunDir
 
 
 def value_at(item: Any, path: str) -> Any:
-    """The attribute or the key of a mapping at a dotted path; None without it."""
+    """The attribute or the key of a dict at a dotted path; None without it."""
     for name in path.split("."):
-        item = item.get(name) if isinstance(item, Mapping) else getattr(item, name, None)
+        item = item.get(name) if isinstance(item, dict) else getattr(item, name, None)
     return item
 
 
@@ -153,7 +153,7 @@ class Run:
         source = self.record and self.record.provenance
         return (source.command or source.code).hash if source else None
 
-    @property
+    @cached_property
     def hours_bound(self) -> float | None:
         """Most GPU-hours that one start may use: its time limit times its devices."""
         if self.record is None:

@@ -35,10 +35,9 @@ def build(study: Study) -> Section | None:
     whole_s = sum(total.values())
     if not whole_s:
         return None
-    devices = [(time.devices, time.whole_s - time.seconds["queue"], time) for time in times.values()]
-    held_s = sum(count * seconds for count, seconds, _ in devices)
-    trained_s = sum(count * time.seconds["training"] for count, _, time in devices)
-    worst = max(total.keys() - {"training"}, key=total.__getitem__)
+    held_s = sum(time.devices * (time.whole_s - time.seconds["queue"]) for time in times.values())
+    trained_s = sum(time.devices * time.seconds["training"] for time in times.values())
+    worst = max((name for name in total if name != "training"), key=lambda name: total[name])
     conclusion = say(
         "goodput",
         share=total["training"] / whole_s,
