@@ -16,7 +16,7 @@ import contextlib
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean
 from typing import Literal
@@ -49,6 +49,9 @@ class SizeCost:
     """Money where each size has a price, else device-hours."""
     joules_per_sample: Estimate | None
     grams_per_sample: Estimate | None
+    pareto: bool | None = None
+    """Whether no size is faster and cheaper; null for one that is not ranked, and where one that is not
+    settled may be."""
 
     @property
     def settled(self) -> bool:
@@ -80,7 +83,7 @@ class SizeCost:
 
 
 def size_costs(curves: Sequence[Curve], samples: float, prices: PriceList) -> list[SizeCost]:
-    """Cost of training on `samples` samples at each size of the curves, smallest first."""
+    """Cost of training on `samples` samples at each size of the curves, real ones first."""
     hourly = [prices.price_of(curve.points[0].metrics[0].device) for curve in curves]
     costs = []
     for curve, price in zip(curves, hourly, strict=True):
@@ -92,7 +95,20 @@ def size_costs(curves: Sequence[Curve], samples: float, prices: PriceList) -> li
             joules, grid = energy_per_sample(point.metrics), prices.grid_g_per_kwh
             grams = joules.scaled(grid / J_PER_KWH) if joules and grid is not None else None
             costs.append(SizeCost(curve, point, time_s, hours, money, spent, joules, grams))
-    return costs
+    return ranked(costs)
+
+
+def ranked(costs: Sequence[SizeCost]) -> list[SizeCost]:
+    """The costs with their Pareto set: real ones, then emulated ones."""
+    found = []
+    for emulated in (False, True):
+        kind = [cost for cost in costs if cost.curve.emulated is emulated]
+        alike = trained_alike(kind)
+        for cost in kind:
+            better = [other.settled for other in kind if other.may_beat(cost)]
+            known = alike and cost.settled and (any(better) or not better)
+            found.append(replace(cost, pareto=not better if known else None))
+    return found
 
 
 def trained_alike(costs: Sequence[SizeCost]) -> bool:
@@ -102,15 +118,6 @@ def trained_alike(costs: Sequence[SizeCost]) -> bool:
     """
     pairs = combinations([cost.point for cost in costs if cost.settled], 2)
     return not any(losses_apart(*pair) for pair in pairs)
-
-
-def is_optimal(cost: SizeCost, costs: Sequence[SizeCost]) -> bool | None:
-    """Whether no size is faster and cheaper; None for one that is not ranked, and where one that is not
-    settled may be."""
-    if not cost.settled or not trained_alike(costs):
-        return None
-    better = [other.settled for other in costs if other.may_beat(cost)]
-    return False if any(better) else None if better else True
 
 
 def device_watts(metrics: Metrics) -> float | None:

@@ -13,8 +13,8 @@ from analysis.results.cost import (
     SizeCost,
     device_watts,
     energy_per_sample,
-    is_optimal,
     mean_watts,
+    ranked,
     samples_of,
     seconds_of,
     size_costs,
@@ -101,7 +101,7 @@ def test_differences_within_the_margin_dominate_nothing(
     curve: Curve, points: list[tuple[float, float]], optimal: list[bool]
 ) -> None:
     costs = costs_of(curve, *points)
-    assert [is_optimal(cost, costs) for cost in costs] == optimal
+    assert [cost.pareto for cost in ranked(costs)] == optimal
 
 
 def test_what_is_not_settled_is_not_ranked_and_may_be_better(curve: Curve) -> None:
@@ -109,8 +109,8 @@ def test_what_is_not_settled_is_not_ranked_and_may_be_better(curve: Curve) -> No
     wide, slow = (replace(best, time_s=Estimate(at, at / 2, 2 * at, 3)) for at in (12.0, 80.0))
     once = replace(best, time_s=Estimate(80.0, None, None, 1), spent=Estimate(9.0, None, None, 1))
     assert [cost.settled for cost in (best, wide, slow, once)] == [True, False, False, False]
-    assert [is_optimal(best, [best, other]) for other in (wide, slow, once)] == [None, True, None]
-    assert is_optimal(wide, [best, wide]) is None
+    assert [ranked([best, other])[0].pareto for other in (wide, slow, once)] == [None, True, None]
+    assert ranked([best, wide])[1].pareto is None
 
 
 def test_sizes_that_trained_differently_are_not_alike(curve: Curve) -> None:

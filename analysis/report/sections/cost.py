@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from analysis.draw.style import value_axis
 from analysis.report.common import (
@@ -15,7 +15,7 @@ from analysis.report.common import (
 )
 from analysis.report.section import Column, Figure, Section, Table, item_table
 from analysis.report.sentences import say
-from analysis.results.cost import SizeCost, is_optimal, size_costs, trained_alike
+from analysis.results.cost import SizeCost, size_costs, trained_alike
 from analysis.study import Study
 from analysis.units import Unit, scale, span
 
@@ -43,7 +43,6 @@ def build(study: Study) -> Section | None:
     if not used and not costs:
         return None
     kinds = [[cost for cost in costs if cost.curve.emulated is emulated] for emulated in (False, True)]
-    optimal = {id(cost): is_optimal(cost, kind) for kind in kinds for cost in kind}
     training = [_training(study, kind, samples) for kind in kinds if kind]
     columns = [*run_columns(study), *USED]
     caption = "Use of each started run over all attempts, finished or not."
@@ -51,8 +50,8 @@ def build(study: Study) -> Section | None:
         "cost",
         "Cost",
         sentence([*training, say("usage", used)]),
-        tables=kept(_costs(study, costs, optimal), item_table("run_costs", caption, columns, used)),
-        figures=[_figure(study, costs, optimal)] if costs else [],
+        tables=kept(_costs(study, costs), item_table("run_costs", caption, columns, used)),
+        figures=[_figure(study, costs)] if costs else [],
     )
 
 
@@ -71,14 +70,14 @@ def _training(study: Study, costs: Sequence[SizeCost], samples: float) -> str:
     return say("training_cost", study, costs, samples, trained_alike(costs), first["spent"], first["time_s"])
 
 
-def _costs(study: Study, costs: Sequence[SizeCost], optimal: Mapping[int, bool | None]) -> Table | None:
+def _costs(study: Study, costs: Sequence[SizeCost]) -> Table | None:
     columns = [
         Column("time_s", "time", "span", "training-cost"),
         Column("device_hours", "device-hours", "h", "training-cost"),
         Column("money", study.prices.currency or "money", "currency", "training-cost"),
         Column("joules_per_sample", "GPU energy", "J/sample", "energy"),
         Column("grams_per_sample", "CO2 / sample", "g", "energy"),
-        Column("pareto", "Pareto-optimal", get=lambda cost: optimal[id(cost)]),
+        Column("pareto", "Pareto-optimal"),
         Column(
             "meets", "within the deadline", get=lambda cost: study.deadline_s and cost.meets(study.deadline_s)
         ),
@@ -88,14 +87,14 @@ def _costs(study: Study, costs: Sequence[SizeCost], optimal: Mapping[int, bool |
     return point_table(study, "training_cost", caption, columns, items)
 
 
-def _figure(study: Study, costs: Sequence[SizeCost], optimal: Mapping[int, bool | None]) -> Figure:
+def _figure(study: Study, costs: Sequence[SizeCost]) -> Figure:
     size_s, suffix = scale("span", max(cost.time_s.value for cost in costs))
     unit: Unit = "currency" if costs[0].spent is costs[0].money else "h"
     rows = []
     for cost in costs:
         size, time_s = cost.curve.name(cost.point), cost.time_s.value
         place = f"{size}, {span(time_s)}"
-        rows.append((cost.curve.label, place, time_s / size_s, cost.spent, size, not optimal[id(cost)]))
+        rows.append((cost.curve.label, place, time_s / size_s, cost.spent, size, not cost.pareto))
     x = value_axis(f"time of the training ({suffix.strip()})", 0.0, max(at for _, _, at, *_ in rows))
     heading = f"cost ({study.prices.currency})" if unit == "currency" else "device-hours"
     title = "Cost against time, pale where not Pareto-optimal"
