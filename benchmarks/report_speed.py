@@ -1,7 +1,7 @@
 """Processor time and memory of a report, figures included: `python benchmarks/report_speed.py`.
 
-Goals: 12 s and 600 MB for 1,000 runs of 2 ranks and 200 steps; 10 s for a run of 512 ranks and 1,000 steps beside
-one of 8.
+Goals: 12 s and 600 MB for 1,000 runs of 2 ranks and 200 steps; 10 s for a run of 512 ranks and 1,000 steps
+beside one of 8.
 """
 
 from __future__ import annotations
