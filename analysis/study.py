@@ -67,6 +67,17 @@ class Study:
         return [each for each in overlaps_of(self.runs) if not counted.isdisjoint(each.runs)]
 
     @cached_property
+    def overlap_s(self) -> Mapping[str, float]:
+        """Seconds of the longest overlap of each run that has one, by path."""
+        return {str(run): each.seconds for each in reversed(self.overlaps) for run in each.runs}
+
+    @cached_property
+    def repeats(self) -> Mapping[str, int]:
+        """Runs of the size of each run of the curves, by path."""
+        points = [point for curve in self.curves for point in curve.points]
+        return {path: len(point.runs) for point in points for path in point.paths}
+
+    @cached_property
     def caveats(self) -> Sequence[Caveat]:
         """What limits the numbers, the gravest first."""
         return find(self)

@@ -78,7 +78,7 @@ def find(study: Study) -> tuple[Caveat, ...]:
     """Caveats of a study, the gravest first; none without a finished run."""
     if not study.included:
         return ()
-    found = [*_of_runs(study), *_overlaps(study), *_left_out(study), *_repeats(study)]
+    found = [*_of_runs(study), *_left_out(study)]
     found += [caveat for curve in study.curves for caveat in _of_curve(study, curve)]
     return tuple(sorted(found, key=lambda caveat: -caveat.gravity))
 
@@ -87,7 +87,7 @@ class _Row(NamedTuple):
     """A caveat on the runs with a score above 0; the run with the highest score is its example."""
 
     kind: str
-    score: Callable[[Run, Metrics], float | None]
+    score: Callable[[Study, Run, Metrics], float | None]
     gravity: Gravity = Gravity.WARNING
     warns_from: float = math.inf
     """Highest score from which a note becomes a warning."""
@@ -102,32 +102,46 @@ def _late_share(metrics: Metrics) -> float:
     return (metrics.emulation_late_s or 0.0) * metrics.measured_steps / (metrics.measured_s or math.inf)
 
 
+def _untested(study: Study, run: Run, metrics: Metrics) -> float:
+    known = study.statistics.get(run.path)
+    few = known is not None and known.stationarity.verdict == "too few steps"
+    return few and 1 / metrics.measured_steps
+
+
+def _alone(study: Study, run: Run, metrics: Metrics) -> float:
+    """Half of the interval of the mean by the steps of the one run, as a share; tiny where it is unknown."""
+    known = study.statistics.get(run.path)
+    return (study.repeats.get(run.path) == 1) * ((known and known.within_run) or 1e-9)
+
+
 _ROWS = (
-    _Row("emulated", lambda run, of: of.emulated, Gravity.GRAVE),
-    _Row("ingested", lambda run, of: run.ingested is not None),
-    _Row("shared processors", lambda run, of: of.oversubscribed * of.world_size, forbids="transfer advice"),
-    _Row("other load", lambda run, of: _above(run.busy_share, OTHER_LOAD), forbids="transfer advice"),
-    _Row("late emulation", lambda run, of: _above(_late_share(of), LATE_SHARE)),
-    _Row("pre-flight", lambda run, of: run.preflight.get("preflight") == "warned"),
-    _Row("unreadable records", lambda run, of: len(run.problems), forbids="nobody is slow"),
-    _Row("missing records", lambda run, of: len(run.incomplete), forbids="nobody is slow"),
-    _Row("skipped updates", lambda run, of: of.skipped_steps / of.steps, Gravity.NOTE, SKIPPED_SHARE),
-    _Row("no pre-flight", lambda run, of: run.preflight.get("preflight") == "skipped", Gravity.NOTE),
-    _Row("remark", lambda run, of: bool(run.note), Gravity.NOTE),
-    _Row("CPU", lambda run, of: of.device == "cpu" and not of.emulated, Gravity.NOTE),
-    _Row("one machine", lambda run, of: _above(of.nodes * run.one_machine, 1), Gravity.NOTE),
+    _Row("emulated", lambda study, run, of: of.emulated, Gravity.GRAVE),
+    _Row("ingested", lambda study, run, of: run.ingested is not None),
+    _Row(
+        "shared processors",
+        lambda study, run, of: of.oversubscribed * of.world_size,
+        forbids="transfer advice",
+    ),
+    _Row("overlaps", lambda study, run, of: study.overlap_s.get(run.path), forbids="transfer advice"),
+    _Row("other load", lambda study, run, of: _above(run.busy_share, OTHER_LOAD), forbids="transfer advice"),
+    _Row("late emulation", lambda study, run, of: _above(_late_share(of), LATE_SHARE)),
+    _Row("pre-flight", lambda study, run, of: run.preflight.get("preflight") == "warned"),
+    _Row("unreadable records", lambda study, run, of: len(run.problems), forbids="nobody is slow"),
+    _Row("missing records", lambda study, run, of: len(run.incomplete), forbids="nobody is slow"),
+    _Row("one repeat", _alone, forbids="cost ranking"),
+    _Row("two repeats", lambda study, run, of: study.repeats.get(run.path) == 2, Gravity.NOTE),
+    _Row("few steps", _untested, Gravity.NOTE, 1 / FEW_STEPS),
+    _Row("skipped updates", lambda study, run, of: of.skipped_steps / of.steps, Gravity.NOTE, SKIPPED_SHARE),
+    _Row("no pre-flight", lambda study, run, of: run.preflight.get("preflight") == "skipped", Gravity.NOTE),
+    _Row("remark", lambda study, run, of: bool(run.note), Gravity.NOTE),
+    _Row("CPU", lambda study, run, of: of.device == "cpu" and not of.emulated, Gravity.NOTE),
+    _Row("one machine", lambda study, run, of: _above(of.nodes * run.one_machine, 1), Gravity.NOTE),
 )
 
 
 def _of_runs(study: Study) -> Iterator[Caveat]:
-    def untested(run: Run, metrics: Metrics) -> float:
-        known = study.statistics.get(run.path)
-        return (
-            known is not None and known.stationarity.verdict == "too few steps" and 1 / metrics.measured_steps
-        )
-
-    for row in (*_ROWS, _Row("few steps", untested, Gravity.NOTE, 1 / FEW_STEPS)):
-        scores = [(row.score(run, run.metrics) or 0.0, run) for run in study.included if run.metrics]
+    for row in _ROWS:
+        scores = [(row.score(study, run, run.metrics) or 0.0, run) for run in study.included if run.metrics]
         found = [(score, run) for score, run in scores if score > 0]
         if found:
             highest, example = max(found, key=lambda each: each[0])
@@ -135,31 +149,6 @@ def _of_runs(study: Study) -> Iterator[Caveat]:
             gravity = Gravity.WARNING if highest >= row.warns_from else row.gravity
             forbids = frozenset({row.forbids} if row.forbids else ())
             yield Caveat(row.kind, gravity, _paths(run for _, run in found), numbers, forbids)
-
-
-def _overlaps(study: Study) -> Iterator[Caveat]:
-    """Runs at the same time on one node. They forbid a headline of two sizes of which one had it alone."""
-    overlaps = study.overlaps
-    if not overlaps:
-        return
-    paths = frozenset(str(path) for overlap in overlaps for path in overlap.runs)
-    shared, alone = (
-        {run.metrics.nodes for run in study.included if run.metrics and (run.path in paths) is beside}
-        for beside in (True, False)
-    )
-    unlike: frozenset[str] = frozenset()
-    for base, point in filter(None, map(compared_sizes, study.curves)):
-        if paths.isdisjoint(base.paths) != paths.isdisjoint(point.paths):
-            unlike |= base.paths | point.paths
-    numbers = {
-        "longest": overlaps[0],
-        "pairs": len(overlaps),
-        "shared": sorted(shared),
-        "alone": sorted(alone - shared),
-        "same_gpu": any(overlap.gpus == "same" for overlap in overlaps),
-    }
-    forbids: frozenset[Subject] = frozenset[Subject](("transfer advice",)).union(_NO_RATIO if unlike else ())
-    yield Caveat("overlaps", Gravity.GRAVE if unlike else Gravity.WARNING, paths | unlike, numbers, forbids)
 
 
 def _left_out(study: Study) -> Iterator[Caveat]:
@@ -172,26 +161,6 @@ def _left_out(study: Study) -> Iterator[Caveat]:
             doubtful = any(run.state in ("done", "failed") for run in left)
             gravity = Gravity.WARNING if doubtful else Gravity.NOTE
             yield Caveat("left out", gravity, _paths(left), {**numbers, "example": (finished or left)[0]})
-
-
-def _repeats(study: Study) -> Iterator[Caveat]:
-    """Sizes with one repeat, and with two."""
-    points = [point for curve in study.curves for point in curve.points]
-    once: frozenset[Subject] = frozenset({"cost ranking"})
-    for repeats, kind, gravity, forbids in (
-        (1, "one repeat", Gravity.WARNING, once),
-        (2, "two repeats", Gravity.NOTE, frozenset[Subject]()),
-    ):
-        runs = [run for point in points if len(point.runs) == repeats for run in point.runs]
-        if runs:
-            known = (study.statistics.get(run.path) for run in runs)
-            numbers = {
-                "count": len(runs) // repeats,
-                "total": len(points),
-                "measured": any(run.ingested is None for run in runs),
-                "within": max((each.within_run or 0.0 for each in known if each), default=0.0),
-            }
-            yield Caveat(kind, gravity, _paths(runs), numbers, forbids)
 
 
 def _paths(runs: Iterable[Run]) -> frozenset[str]:
@@ -218,12 +187,18 @@ def _of_curve(study: Study, curve: Curve) -> Iterator[Caveat]:
 
     if curve.other_program:
         yield grave("other program", reason=curve.other_program)
-    differing = _differing(curve)
+    alike = {
+        **ALIKE,
+        "machines": lambda run: "shared with other runs" if run.path in study.overlap_s else "alone",
+    }
+    found = _differing(curve, alike)
+    sides = [points for values in found.values() for points in values.values()]
+    if _differing(curve, {"": _processors_per_rank}):
+        found |= _differing(curve, {"processors": lambda run: run.metrics and run.metrics.cpu_count})
     named = {
         noun: {value: _named(curve, points) for value, points in values.items()}
-        for noun, values in differing.items()
+        for noun, values in found.items()
     }
-    sides = [points for noun in ALIKE for points in differing.get(noun, {}).values()]
     if pair and any((pair[0] in points) != (pair[1] in points) for points in sides):
         yield grave("unlike runs", differing=named)
     elif named and not curve.other_program:
@@ -253,22 +228,16 @@ def _of_curve(study: Study, curve: Curve) -> Iterator[Caveat]:
         yield grave("two groups", points, at=_named(curve, points), means=means_s)
 
 
-def _differing(curve: Curve) -> dict[str, dict[str, list[Point]]]:
+def _differing(
+    curve: Curve, properties: Mapping[str, Callable[[Run], Any]]
+) -> dict[str, dict[str, list[Point]]]:
     """Points by value of each property in which the runs of a curve differ; unknown values are left out."""
-    found = {}
-    properties = {**ALIKE, "processors": lambda run: run.metrics and run.metrics.cpu_count}
-    runs = [run for point in curve.points for run in point.runs]
-    if len({_processors_per_rank(run) for run in runs} - {None}) < 2:
-        del properties["processors"]
-    for noun, read in properties.items():
-        values: dict[str, list[Point]] = {}
+    found: dict[str, dict[str, list[Point]]] = {name: {} for name in properties}
+    for name, read in properties.items():
         for point in curve.points:
-            known = {str(value) for run in point.runs if (value := read(run)) is not None} - {""}
-            if known:
-                values.setdefault(", ".join(sorted(known)), []).append(point)
-        if len(values) > 1:
-            found[noun] = values
-    return found
+            for value in dict.fromkeys(str(known) for run in point.runs if (known := read(run))):
+                found[name].setdefault(value, []).append(point)
+    return {name: values for name, values in found.items() if len(values) > 1}
 
 
 def _named(curve: Curve, points: Iterable[Point]) -> str:
