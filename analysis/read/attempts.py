@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from analysis.read.lines import Columns, read_columns, read_struct
 from analysis.read.record import R, read_record
-from analysis.units import binary_bytes
 from disttrain.records.links import LinkRates
 from disttrain.records.node import NodeRecord
 from disttrain.records.preflight import Preflight
@@ -109,20 +108,11 @@ class RunAttempt:
         return len(self.record.nodes) > 1 and (self.record.cluster == "local" or self.minicluster is not None)
 
     @property
-    def facts(self) -> dict[str, str | None]:
-        """Cluster, and processor, memory and kernel of the first node; None where they are not recorded."""
-        node, cluster = self.node_records[0], self.record.cluster
+    def cluster(self) -> str | None:
         if self.minicluster is not None:
-            cluster = f"Slurm mini-cluster {self.minicluster} on one machine"
-        elif name := node.slurm.get("SLURM_CLUSTER_NAME"):
-            cluster = f"Slurm cluster {name}"
-        memory = binary_bytes(node.memory_bytes) if node.memory_bytes else None
-        return {
-            "Cluster": cluster,
-            "Processor": node.processor,
-            "Memory of a node": memory,
-            "Kernel": node.kernel,
-        }
+            return f"Slurm mini-cluster {self.minicluster} on one machine"
+        name = self.node_records[0].slurm.get("SLURM_CLUSTER_NAME")
+        return f"Slurm cluster {name}" if name else self.record.cluster
 
     @property
     def line_rate_bytes_per_s(self) -> float | None:
@@ -219,11 +209,3 @@ def preflight_columns(attempts: Sequence[RunAttempt]) -> dict[str, Any]:
         "preflight_warning": shown.problems[0].message if shown.problems else None,
         "preflight_s": sum(record.seconds for record in records),
     }
-
-
-def machine_facts(attempts: Iterable[RunAttempt]) -> dict[str, list[str]]:
-    """Values of `RunAttempt.facts` by property, over these attempts."""
-    facts: dict[str, list[str]] = {}
-    for name, value in sorted({item for attempt in attempts for item in attempt.facts.items() if item[1]}):
-        facts.setdefault(name, []).append(str(value))
-    return facts

@@ -20,6 +20,7 @@ from disttrain.config.ranks import gpus_per_rank
 from disttrain.records import gpu_hours
 from disttrain.records.json_files import read_json_or_none
 from disttrain.records.metrics import Metrics
+from disttrain.records.node import NodeRecord
 from disttrain.records.planned import RunRecord
 from disttrain.records.run_directory import RunDir
 
@@ -136,7 +137,16 @@ class Run:
     @property
     def one_machine(self) -> bool:
         """Whether its nodes are several parts of one machine."""
-        return any(attempt.one_machine for attempt in self.attempts[-1:])
+        return bool(self.attempts) and self.attempts[-1].one_machine
+
+    @property
+    def cluster(self) -> str | None:
+        return self.attempts[-1].cluster if self.attempts else None
+
+    @property
+    def first_node(self) -> NodeRecord | None:
+        """Hardware and software of the first node of the last attempt."""
+        return self.attempts[-1].node_records[0] if self.attempts else None
 
     @property
     def emulated(self) -> bool:

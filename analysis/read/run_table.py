@@ -60,7 +60,8 @@ COLUMNS = {
     **_of("preflight.", "preflight_warning"),  # first problem of that start
     **_of("preflight.", "preflight_s"),  # duration on node 0, over all attempts
     **_of("record.provenance.", "python", "host", "created"),
-    **_of("", "code_hash"),
+    **_of("", "cluster", "code_hash"),
+    **_of("first_node.", "processor", "memory_bytes", "kernel"),
     "git_commit": "record.provenance.command.git_commit record.provenance.code.git_commit",
     "git_dirty": "record.provenance.command.git_dirty record.provenance.code.git_dirty",
     "command": "record.provenance.argv",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.read.attempts import machine_facts
 from analysis.read.run import Run
 from analysis.read.run_table import row
 from analysis.report.common import kept
 from analysis.report.section import Column, Section, item_table
 from analysis.study import Study
+from analysis.units import binary_bytes
 
 ORDER = 230
 
@@ -36,6 +36,10 @@ _PROVENANCE = {
     "preflight": "Pre-flight",
     "created": "Planned",
     "updated": "Measured",
+    "cluster": "Cluster",
+    "processor": "Processor",
+    "memory_bytes": "Memory of a node",
+    "kernel": "Kernel",
 }
 
 
@@ -43,14 +47,15 @@ def provenance(runs: Sequence[Run]) -> dict[str, list[str]]:
     """Values of the properties of runs, by name."""
     rows, properties = [*map(row, runs)], {}
     for column, name in _PROVENANCE.items():
-        values = [str(value) for value in sorted({run[column] for run in rows if run[column] is not None})]
+        text = binary_bytes if column == "memory_bytes" else str
+        values = [text(value) for value in sorted({run[column] for run in rows if run[column] is not None})]
         if column in ("created", "updated") and len(values) > 2:
             values = [f"{values[0]} to {values[-1]}"]
         if column == "git_commit" and any(run["git_dirty"] for run in rows):
             values = [f"{value} with uncommitted changes (see run.json)" for value in values]
         if values:
             properties[name] = values
-    return {**properties, **machine_facts(attempt for run in runs for attempt in run.attempts[-1:])}
+    return properties
 
 
 def build(study: Study) -> Section | None:
