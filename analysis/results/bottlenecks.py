@@ -83,22 +83,21 @@ def at_largest(study: Study, curve: Curve) -> list[Bottleneck] | None:
     return [each for each in parts if each.significant or each.share.low is None]
 
 
-def straggler_seconds(study: Study, point: Point) -> dict[str, Floats] | None:
-    """Seconds of a step that named ranks and nodes cost in each repeat, by phase; None without any.
+def straggler_seconds(study: Study, point: Point) -> dict[str, Floats]:
+    """Seconds of a step that named ranks and nodes cost in each repeat, by phase; empty without any.
 
-    Phases are means over ranks: of the cost, the share of the slow ranks among all ranks is in their longer
-    phase, the rest in the waiting of the others.
+    Phases are means over ranks: of the cost, the excess of the slow ranks is in their longer phase, the rest
+    in the waiting of the others.
     """
-    diagnoses = study.diagnoses(point)
+    diagnoses, step_s = study.diagnoses(point), point.phases.step_s
     names = {each.name for part in recurring(diagnoses) for each in part.culprits if each.ranks}
-    step_s = point.phases.step_s
-    if not names or len(diagnoses) != len(step_s):
-        return None
-    costs = {WAIT: 0 * step_s}
-    for repeat, diagnosis in enumerate(diagnoses):
-        for culprit in (each for each in diagnosis.culprits if each.name in names):
-            cost_s = step_s[repeat] * culprit.share
-            own_s = cost_s * len(culprit.ranks) / point.world_size
-            costs.setdefault(culprit.phase, 0 * step_s)[repeat] += own_s
-            costs[WAIT][repeat] += cost_s - own_s
+    costs: dict[str, Floats] = {}
+    if len(diagnoses) < len(step_s):
+        return costs
+    for repeat, (diagnosis, metrics) in enumerate(zip(diagnoses, point.metrics, strict=True)):
+        for each in (culprit for culprit in diagnosis.culprits if culprit.name in names):
+            length = min(1.0, (each.last_step - each.first_step + 1) / metrics.measured_steps)
+            own_s = each.excess_s.value * length * len(each.ranks) / point.world_size
+            for phase, cost_s in ((each.phase, own_s), (WAIT, each.cost_s - own_s)):
+                costs.setdefault(phase, 0 * step_s)[repeat] += cost_s * step_s[repeat] / each.step_s
     return costs

@@ -15,6 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from analysis.results.bottlenecks import straggler_seconds
 from analysis.results.culprits import recurring
 from analysis.results.curves import Curve, Point, metric
 from analysis.results.waterfall import NAMED
@@ -46,11 +49,14 @@ def compute_causes(study: Study, curve: Curve, point: Point) -> list[Cause]:
     loss_s = compute_s - ideal_s
     if ideal_s <= 0 or loss_s < NAMED * point.step_s.value:
         return []
-    slow, slow_s = _slow_ranks(study, point)
+    slow_s, before_s = (
+        float(np.mean(straggler_seconds(study, each).get("compute_s", 0.0))) for each in (point, base)
+    )
+    slow = [part for part in recurring(study.diagnoses(point)) if part.first.phase == "compute_s"]
     clock, before = (metric("gpu.sm_clock_ratio_mean")(each) for each in (point, base))
     lower = 1 - clock.value / before.value if clock and before and before.value else 0.0
     sized = [
-        Cause({"slow ranks": slow}, slow_s - work * _slow_ranks(study, base)[1]),
+        Cause({"slow ranks": {"parts": slow}}, slow_s - work * before_s),
         Cause({"lower clocks": {"clock": clock, "before": before}}, lower * (compute_s - slow_s)),
     ]
     causes = [cause for cause in sized if cause.seconds >= SMALL * loss_s]
@@ -73,21 +79,6 @@ def _candidates(study: Study, curve: Curve, point: Point, base: Point) -> dict[s
     if point.local_batch_size < base.local_batch_size:
         candidates["smaller batch"] = {"own": point.local_batch_size, "before": base.local_batch_size}
     return candidates
-
-
-def _slow_ranks(study: Study, point: Point) -> tuple[dict[str, Any], float]:
-    """Name of the costliest straggler in compute, its excess and names of the others; and seconds per step of
-    all of them, mean over ranks and repeats."""
-    slow = [part for part in recurring(study.diagnoses(point)) if part.first.phase == "compute_s"]
-    if not slow:
-        return {}, 0.0
-    all_s, measured = 0.0, point.metrics[0].measured_steps
-    for each in (culprit for part in slow for culprit in part.culprits):
-        length = min(1.0, (each.last_step - each.first_step + 1) / measured)
-        all_s += each.excess_s.value * length * len(each.ranks)
-    name, *others = (part.first.name for part in slow)
-    evidence = {"name": name, "excess_s": slow[0].excess_s.value, "others": others}
-    return evidence, all_s / point.world_size / slow[0].repeats
 
 
 def doubts_of(study: Study, *points: Point | None) -> set[str]:

@@ -43,9 +43,11 @@ def waterfall() -> list[str]:
 
 
 def compute() -> list[str]:
-    slow = Cause(
-        {"slow ranks": {"name": "node c01", "excess_s": 0.122, "others": ["rank 1", "rank 4"]}}, 0.289
-    )
+    parts = [
+        SimpleNamespace(first=SimpleNamespace(name=name), excess_s=Estimate(0.122, None, None, 1))
+        for name in ("node c01", "rank 1", "rank 4")
+    ]
+    slow = Cause({"slow ranks": {"parts": parts}}, 0.289)
     clocks = Cause(
         {"lower clocks": {"clock": Estimate(0.66, 0.6, 0.7, 3), "before": Estimate(0.9, 0.9, 0.9, 3)}}, 0.1
     )
@@ -66,9 +68,12 @@ def bottlenecks() -> list[str]:
 
 def communication() -> list[str]:
     shown = {"place": "4 nodes", "share": SHARE, "unlike": None}
-    both = {"wait_s": SECONDS, "transfer_s": SECONDS}
+    times = {"comm_wait_s": SECONDS, "comm_transfer_s": SECONDS}
+    both, one = (
+        {"phases": SimpleNamespace(mean_s=known.get)} for known in (times, {"comm_transfer_s": SECONDS})
+    )
     return [
-        say("communication", **shown, wait_s=None, transfer_s=SECONDS, hidden=None, messages=[]),
+        say("communication", **shown, **one, hidden=None, messages=[]),
         say("communication", **shown, **both, hidden=SHARE, messages=[4]),
         say("communication", **shown, **both, hidden=Estimate(0, None, None, 1), messages=[1, 1]),
         say("communication", **shown | {"unlike": (4.0, "2 nodes")}, **both, hidden=None, messages=[]),

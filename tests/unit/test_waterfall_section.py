@@ -44,7 +44,7 @@ def test_the_rows_of_each_size_sum_without_those_too_small_to_show(tmp_path: Pat
     assert parts == shown * 2
     assert all(abs(share.value) >= SHOWN for share in column(section, "share") if isinstance(share, Estimate))
     rows = [part.value for part in seconds[:3] if isinstance(part, Estimate)]
-    assert sum(rows) == pytest.approx(seconds[3], abs=3 * SHOWN * 0.14)
+    assert sum(rows) == pytest.approx(seconds[3].value, abs=3 * SHOWN * 0.14)
 
 
 def test_one_loss_has_one_interval_on_the_page(tmp_path: Path) -> None:
@@ -84,9 +84,8 @@ def test_units_and_those_that_need_a_price_or_power(tmp_path: Path) -> None:
         study.runs, gpu=SimpleNamespace(energy_j=None, power_mean_w=300.0, sm_clock_ratio_mean=None)
     )
     section = waterfall.build(replace(study, runs=runs, curves=scaling_curves(runs)))
-    lost_s, hours, money, joules = (
-        float(column(section, name)[-1]) for name in ("seconds", "device_hours", "money", "energy")
-    )
+    lost_s = column(section, "seconds")[-1].value
+    hours, money, joules = (float(column(section, name)[-1]) for name in ("device_hours", "money", "energy"))
     assert hours == pytest.approx(2 * 1000 * lost_s / 3600)
     assert money == pytest.approx(0.5 * hours)
     assert joules == pytest.approx(300 * 3600 * hours)
@@ -140,7 +139,7 @@ def test_waiting_is_persistent_or_transient_and_the_parts_still_sum(tmp_path: Pa
     assert parts["persistent waiting"].value == pytest.approx(0.05 * 3 / 4, rel=0.25)
     assert 0.001 < parts["transient waiting"].value < 0.03
     assert "waiting for peers" not in parts
-    total = parts.pop("sum: actual - ideal step")
+    total = parts.pop("sum: actual - ideal step").value
     assert sum(part.value for part in parts.values()) == pytest.approx(total, abs=SHOWN * 0.3)
 
 

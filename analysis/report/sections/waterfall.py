@@ -7,10 +7,11 @@ from functools import partial
 from analysis.draw.bars import Row, Segment, bars
 from analysis.draw.style import PHASE_COLOURS, PHASE_NAMES, Axis
 from analysis.report.common import kept, point_name, point_table
-from analysis.report.section import Column, Figure, Section, Table, Value
+from analysis.report.section import Column, Figure, Section, Table
 from analysis.report.sentences import say
 from analysis.results.compute_loss import compute_causes
 from analysis.results.cost import mean_watts
+from analysis.results.phases import Part
 from analysis.results.waterfall import (
     NAMED,
     PERSISTENT,
@@ -20,6 +21,7 @@ from analysis.results.waterfall import (
     largest_loss,
     waterfalls,
 )
+from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from analysis.units import percent, scale, seconds, text
 
@@ -27,7 +29,11 @@ ORDER = 60
 
 STEPS = 1000
 """Steps that device-hours, money and joules count."""
-NAMES = PHASE_NAMES | {PERSISTENT: "persistent waiting", TRANSIENT: "transient waiting"}
+NAMES = PHASE_NAMES | {
+    PERSISTENT: "persistent waiting",
+    TRANSIENT: "transient waiting",
+    "sum": "sum: actual - ideal step",
+}
 
 
 def build(study: Study) -> Section | None:
@@ -61,13 +67,11 @@ def _table(study: Study, sizes: list[Waterfall]) -> Table | None:
     rows = []
     for each in sizes:
         units, lost_s = _units(study, each), each.actual_s - each.ideal_s
-        lines: list[tuple[str, Value, Value, float]] = [
-            (NAMES[part.name], part.seconds, part.share, part.seconds.value) for part in each.shown
-        ]
-        lines.append(("sum: actual - ideal step", lost_s, lost_s / each.actual_s, lost_s))
-        for part, length, share, value_s in lines:
-            lost = {name: unit and unit * value_s for name, unit in units.items()}
-            rows.append((each.curve, each.point, {"part": part, "seconds": length, "share": share, **lost}))
+        lost, share = (Estimate(total, total, total, 0) for total in (lost_s, lost_s / each.actual_s))
+        for part in [*each.shown, Part("sum", lost, share)]:
+            row = {name: unit and unit * part.seconds.value for name, unit in units.items()}
+            named = {"part": NAMES[part.name], "seconds": part.seconds, "share": part.share}
+            rows.append((each.curve, each.point, {**named, **row}))
     caption = "Time of each phase beyond the prediction of the base."
     return point_table(study, "waterfall", caption, columns, rows)
 
