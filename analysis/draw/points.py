@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -86,7 +87,8 @@ def points(
     emulated: bool,
 ) -> Figure:
     """Points of curves with their intervals; a point without one is hollow, and those of several curves stand
-    beside each other. A pale line that guides the eye joins them, of several at one place the last.
+    beside each other. An interval that leaves the axis ends in an arrow. A pale line that guides the eye
+    joins the points, of several at one place the last.
 
     Args:
         band: range of the vertical axis with a pale ground.
@@ -115,6 +117,12 @@ def points(
             place |= {"mfc": colour if bar else COLOURS["bg"], "alpha": 0.4 if dot.pale else None}
             point, _, _ = axes.errorbar(dot.x, dot.estimate.value, bar, fmt=marker, markersize=7, **place)
             mark(point, dot.title, label)
+            ends = (dot.estimate.low, dot.estimate.high)
+            for end, limit, beyond, arrow in zip(
+                ends, axes.get_ylim(), (operator.lt, operator.gt), "v^", strict=True
+            ):
+                if end is not None and beyond(end, limit):
+                    axes.plot(dot.x, limit, arrow, markersize=8, clip_on=False, **place)
             if dot.text:
                 over = (dot.x, dot.estimate.value), (0, 7)
                 axes.annotate(dot.text, *over, textcoords="offset points", ha="center")

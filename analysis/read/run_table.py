@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import pandas as pd
@@ -92,6 +93,7 @@ def _column(key: str) -> str:
     return f"axes.{key}" if key in COLUMNS else key
 
 
+@lru_cache(maxsize=2048)  # sections read the rows of all runs several times
 def row(run: Run) -> dict[str, Any]:
     """Values of `COLUMNS` of one run; None where unknown."""
     values: dict[str, Any] = {}

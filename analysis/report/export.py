@@ -10,13 +10,20 @@ import pandas as pd
 
 from analysis.read import run_table
 from analysis.read.run import Run
-from analysis.report.section import Section, Table
+from analysis.report.section import Column, Section, Table
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
+from analysis.units import Unit
 from disttrain.records.json_files import read_json_or_none, write_bytes, write_json
 
 INDEX = "tables.json"
 ALL_RUNS = "all_runs"
+_ENDINGS: dict[Unit, str] = {
+    "s": "s", "span": "s", "samples/s": "samples_per_s", "tokens/s": "tokens_per_s", "B": "bytes",
+    "B/s": "bytes_per_s", "FLOP/s": "flops_per_s", "h": "hours", "J": "j", "J/sample": "j_per_sample",
+    "W": "w", "g": "g", "Hz": "hz", "°C": "c",
+}  # fmt: skip
+"""Ending of the name of a column that states its unit; the other units have no dimension."""
 
 
 def write_tables(study: Study, sections: Sequence[Section], folder: Path, kind: str) -> None:
@@ -46,7 +53,12 @@ def write_tables(study: Study, sections: Sequence[Section], folder: Path, kind: 
             "caption": table.caption,
             "figures": figures.get(name, []),
             "columns": [
-                {"name": each.name, "heading": each.heading, "unit": each.unit, "formula": each.formula_id}
+                {
+                    "name": column_name(each),
+                    "heading": each.heading,
+                    "unit": each.unit,
+                    "formula": each.formula_id,
+                }
                 for each in table.columns
             ],
         }
@@ -68,16 +80,24 @@ def exported(sections: Sequence[Section]) -> tuple[dict[str, Table], dict[str, l
     return tables, figures
 
 
+def column_name(column: Column) -> str:
+    """Name of a column in a file: `name`, with its unit unless the name ends with the unit."""
+    ending = _ENDINGS.get(column.unit)
+    stated = ending is None or f"_{column.name}".endswith((f"_{ending}", "_seconds"))
+    return column.name if stated else f"{column.name}_{ending}"
+
+
 def frame(table: Table) -> pd.DataFrame:
     """The values of a table. An estimate is five columns, and a run has its path in a second one."""
     columns: dict[str, pd.Series[Any]] = {}
     for at, column in enumerate(table.columns):
         values = [row[at] for row in table.rows]
         plain = [value.value if isinstance(value, Estimate) else value for value in values]
-        columns[column.name] = _typed(plain, number=column.unit not in ("", "count"))
+        name = column_name(column)
+        columns[name] = _typed(plain, number=column.unit not in ("", "count"))
         for kind, parts in ((Run, ("path",)), (Estimate, ("low", "high", "repeats", "basis"))):
             for part in parts if any(isinstance(value, kind) for value in values) else ():
-                columns[f"{column.name}_{part}"] = _typed([getattr(value, part, None) for value in values])
+                columns[f"{name}_{part}"] = _typed([getattr(value, part, None) for value in values])
     if table.sources:
         columns["sources"] = _typed([" ".join(link.path for link in links) for links in table.sources])
     return pd.DataFrame(columns)

@@ -68,6 +68,13 @@ def test_a_point_without_an_interval_is_hollow() -> None:
     assert [round(y) for _, y in marks(figure, "_")] == [90, 110, 190, 210, 49, 51]
 
 
+def test_an_interval_that_leaves_the_axis_ends_in_an_arrow() -> None:
+    figure = throughput([Estimate(100, 90, 1e6, 3), Estimate(50, -1e6, 51, 3)])
+    low, high = figure.axes[0].get_ylim()
+    assert [y for _, y in marks(figure, "^")] == [high]
+    assert [y for _, y in marks(figure, "v")] == [low]
+
+
 @pytest.mark.filterwarnings("ignore:Glyph")
 def test_the_svg_needs_no_style_and_its_texts_are_escaped() -> None:
     figure = throughput([Estimate(100, 90, 110, 3)], label=HOSTILE)

@@ -10,11 +10,12 @@ import pytest
 import submit
 from analysis.read.frames import load
 from analysis.read.load import load_runs
-from analysis.report.export import write_tables
+from analysis.report.export import column_name, write_tables
 from analysis.report.section import Column, Section, Table
 from analysis.report.sections import build_all
 from analysis.stats.estimates import Estimate
 from analysis.study import Study, make_study
+from analysis.units import Unit
 from disttrain.records.json_files import read_json
 from tests.support.fake_runs import fake_sweep
 
@@ -85,14 +86,15 @@ def test_estimates_runs_and_units_are_columns_of_one_type(tmp_path: Path) -> Non
         frame = reader(tmp_path / kind / f"t.{kind}")
         assert list(frame) == [
             "run", "run_path",
-            "throughput", "throughput_low", "throughput_high", "throughput_repeats", "throughput_basis",
-            "peak", "ok", "bound", "emulated",
+            "throughput_samples_per_s", "throughput_samples_per_s_low", "throughput_samples_per_s_high",
+            "throughput_samples_per_s_repeats", "throughput_samples_per_s_basis",
+            "peak_bytes", "ok", "bound", "emulated",
         ]  # fmt: skip
         first, second = frame.to_dict("records")
-        assert (first["run"], first["run_path"], first["peak"]) == ("n1x1-r0", study.runs[0].path, 2**40)
-        assert (first["throughput"], first["throughput_high"]) == (2.5, 3.0)
-        assert pd.isna(second["throughput"])
-        assert pd.isna(second["peak"])
+        assert (first["run"], first["run_path"], first["peak_bytes"]) == ("n1x1-r0", study.runs[0].path, 2**40)
+        assert (first["throughput_samples_per_s"], first["throughput_samples_per_s_high"]) == (2.5, 3.0)
+        assert pd.isna(second["throughput_samples_per_s"])
+        assert pd.isna(second["peak_bytes"])
         assert frame["ok"].tolist() == [True, False]
         assert frame["bound"].astype(str).tolist() == ["none", "0.5"]
         assert frame["emulated"].all()
@@ -114,3 +116,16 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest
     (tmp_path / "file").write_text("")
     assert submit.main(["report", "--runs", str(tmp_path / "runs"), "--csv", str(tmp_path / "file")]) == 2
     assert f"error: --csv: cannot write '{tmp_path / 'file'}'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "expected"),
+    [
+        ("step_s", "s", "step_s"),
+        ("whole", "span", "whole_s"),
+        ("peak", "B", "peak_bytes"),
+        ("share", "share", "share"),
+    ],
+)
+def test_a_column_name_ends_in_its_unit(name: str, unit: Unit, expected: str) -> None:
+    assert column_name(Column(name, "", unit)) == expected
