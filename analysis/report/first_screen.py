@@ -20,7 +20,6 @@ from analysis.results.caveats import Caveat
 from analysis.results.claims import claim
 from analysis.results.curves import Curve
 from analysis.study import Study
-from analysis.units import short_count
 
 AGAINST = "Which sweep is faster?"
 SCALES = "How does it scale?"
@@ -61,14 +60,7 @@ def lead(study: Study) -> str:
 
 def setting(study: Study) -> str:
     """Model size, global batch and steps of the runs in the figures; empty without a run."""
-    units = {"parameters": "parameters", "global_batch_size": "samples a step", "steps": "steps"}
-    found = []
-    for name, unit in units.items():
-        known = [value for run in study.included if (value := getattr(run.metrics, name)) is not None]
-        if known:
-            ends = dict.fromkeys(short_count(end(known)) for end in (min, max))
-            found.append(f"{' to '.join(ends)} {unit}")
-    return " \N{MIDDLE DOT} ".join(found)
+    return say("setting", [run.metrics for run in study.included])
 
 
 def answers(study: Study, sections: Sequence[Section]) -> list[Answer]:

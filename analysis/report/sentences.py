@@ -47,6 +47,7 @@ def _macros() -> object:
         "money": units.money,
         "span": units.span,
         "seconds": units.seconds,
+        "short_count": units.short_count,
         "nodes": lambda counts: f"{units.listed(list(map(str, counts)))} node{'' if counts == [1] else 's'}",
         "of_all": _of_all,
         "upper_first": lambda text: text[:1].upper() + text[1:],
