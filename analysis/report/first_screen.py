@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from analysis.comparison import configurations
 from analysis.report.common import sentence
@@ -27,13 +26,6 @@ TIME = "Where does the time go?"
 SLOW = "Who is slow?"
 HELPS = "What would help most?"
 LIMITS = "What must you not conclude?"
-
-
-class Answer(NamedTuple):
-    """One answer of the first screen, with its question."""
-
-    question: str
-    text: str
 
 
 def headline(study: Study, curve: Curve) -> str:
@@ -63,14 +55,14 @@ def setting(study: Study) -> str:
     return say("setting", [run.metrics for run in study.included])
 
 
-def answers(study: Study, sections: Sequence[Section]) -> list[Answer]:
-    """Up to six answers; none without a finished run.
+def answers(study: Study, sections: Sequence[Section]) -> dict[str, str]:
+    """Up to six answers by question; none without a finished run.
 
     Scaling, time and the slow rank, node or link are those of the leading curve; others are the conclusions
     of sections.
     """
     if not study.curves:
-        return []
+        return {}
     curve = study.leading_curve
     conclusions = {section.id: section.conclusion for section in sections}
     found = {
@@ -81,7 +73,7 @@ def answers(study: Study, sections: Sequence[Section]) -> list[Answer]:
         HELPS: conclusions.get("bottlenecks"),
         LIMITS: _limits(study),
     }
-    return [Answer(question, text) for question, text in found.items() if text]
+    return {question: text for question, text in found.items() if text}
 
 
 def _scales(study: Study, curve: Curve) -> str:

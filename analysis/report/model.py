@@ -50,7 +50,10 @@ def document(study: Study, sections: Sequence[Section], generated: str) -> dict[
         "headline": [first_screen.headline(study, curve) for curve in study.curves] or [lead],
         "setting": first_screen.setting(study),
         "lead": lead,
-        "answers": [answer._asdict() for answer in first_screen.answers(study, sections)],
+        "answers": [
+            {"question": question, "text": text}
+            for question, text in first_screen.answers(study, sections).items()
+        ],
         "emulated": study.emulated,
         "caveats": [
             {

@@ -31,19 +31,19 @@ def study_of(sweep: Path) -> Study:
 
 def test_answers_with_interval_culprit_and_ceiling(tmp_path: Path) -> None:
     study = study_of(fake_sweep(tmp_path))
-    scales, time, slow, helps, limits = first_screen.answers(study, [*build_all(study), *NAMED])
-    assert scales.text.startswith("Efficiency [69, 74] % from 3 repeats each.")
-    assert time.text.startswith("At 4 ranks, the largest loss is data transfer: 29.1 ms a step beyond ")
-    assert "c07" not in time.text + slow.text  # of another configuration than this sweep's
-    assert helps.text == "At most 5 % more throughput without waiting."
-    assert limits.text == "Any efficiency beyond 4 ranks."
+    scales, time, slow, helps, limits = first_screen.answers(study, [*build_all(study), *NAMED]).values()
+    assert scales.startswith("Efficiency [69, 74] % from 3 repeats each.")
+    assert time.startswith("At 4 ranks, the largest loss is data transfer: 29.1 ms a step beyond ")
+    assert "c07" not in time + slow  # of another configuration than this sweep's
+    assert helps == "At most 5 % more throughput without waiting."
+    assert limits == "Any efficiency beyond 4 ranks."
 
 
 def test_nothing_significant_promises_nothing(tmp_path: Path) -> None:
     study = study_of(fake_sweep(tmp_path))
     found = first_screen.answers(study, [composition.build(study)])
-    assert found[1].text == "On 4 ranks, the longest phase is compute: 62 % of the step."
-    assert [each.question for each in found] == [
+    assert found[first_screen.TIME] == "On 4 ranks, the longest phase is compute: 62 % of the step."
+    assert [*found] == [
         first_screen.SCALES,
         first_screen.TIME,
         first_screen.SLOW,
@@ -52,7 +52,7 @@ def test_nothing_significant_promises_nothing(tmp_path: Path) -> None:
 
 
 def answer(sweep: Path, question: str) -> str:
-    return next(each.text for each in first_screen.answers(study_of(sweep), []) if each.question == question)
+    return first_screen.answers(study_of(sweep), [])[question]
 
 
 def test_ranks_without_step_records_are_the_reason_why_none_is_slow(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_ranks_without_step_records_are_the_reason_why_none_is_slow(tmp_path: Pa
     stages = answer(fake_sweep(tmp_path, "stages", strategy="pipeline"), first_screen.SLOW)
     assert stages == "On 4 ranks: cannot tell, stages of a pipeline have different work."
     alone = study_of(fake_sweep(tmp_path, "alone", nodes=[1]))
-    assert first_screen.SLOW not in [each.question for each in first_screen.answers(alone, [])]
+    assert first_screen.SLOW not in first_screen.answers(alone, [])
 
 
 def test_the_leading_curve_is_searched_for_stragglers_before_the_limit_of_runs(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_the_leading_curve_is_searched_for_stragglers_before_the_limit_of_runs(t
     assert study.leading_curve is study.curves[-1]
     assert len(study.stragglers) == 8
     assert [len(study.diagnoses(curve.points[-1])) for curve in study.curves] == [3, 5]
-    (slow,) = [each.text for each in first_screen.answers(study, []) if each.question == first_screen.SLOW]
+    slow = first_screen.answers(study, [])[first_screen.SLOW]
     assert slow.startswith("On lr 0.002, 2 ranks: no rank or node is slow; ")
 
 
@@ -82,17 +82,17 @@ def test_the_fastest_of_several_configurations_leads(tmp_path: Path) -> None:
     assert first_screen.lead(study).startswith(
         "4 ranks run 2.9\N{MULTIPLICATION SIGN} as fast as 1 (lr 0.001) ["
     )
-    first = first_screen.answers(study, [])[0].text
+    first = first_screen.answers(study, [])[first_screen.SCALES]
     assert "lr 0.001 is faster than lr 0.002 at 4 ranks: 1.10" in first
     assert first.endswith("The fastest of 2 configurations.")
     alone = study_of(
         fake_sweep(tmp_path, "alone", axes=[{"optim.lr": 0.001}, {"optim.lr": 0.002}], repeats=1)
     )
-    text = first_screen.answers(alone, [])[0].text
+    text = first_screen.answers(alone, [])[first_screen.SCALES]
     assert "fastest" not in text
     assert text.endswith(", one repeat.")
-    assert "the best lr (two values do not locate it)" in first_screen.answers(alone, [])[-1].text
-    assert "(no interval, n=1)" in first_screen.answers(alone, build_all(alone))[1].text
+    assert "the best lr (two values do not locate it)" in first_screen.answers(alone, [])[first_screen.LIMITS]
+    assert "(no interval, n=1)" in first_screen.answers(alone, build_all(alone))[first_screen.TIME]
 
 
 def test_a_configuration_with_a_larger_size_can_be_faster_at_the_size_of_the_leading_one(
@@ -121,7 +121,7 @@ def test_a_configuration_with_a_larger_size_can_be_faster_at_the_size_of_the_lea
         )
     study = study_of(tmp_path / "s")
     assert study.leading_curve.label == "lr 0.002"
-    text = first_screen.answers(study, [])[0].text
+    text = first_screen.answers(study, [])[first_screen.SCALES]
     assert "lr 0.002 is slower than lr 0.001 at 1 rank: 0.50" in text
 
 
@@ -133,7 +133,7 @@ def test_the_setting_has_model_batch_and_steps(tmp_path: Path) -> None:
 def test_a_larger_size_than_that_of_the_others_is_not_the_fastest(tmp_path: Path) -> None:
     fake_sweep(tmp_path, nodes=(1, 2), axes=[{"optim.lr": 0.001}])
     study = study_of(fake_sweep(tmp_path, nodes=(2, 4), axes=[{"optim.lr": 0.002}]))
-    text = f"{first_screen.lead(study)}: {first_screen.answers(study, [])[0].text}"
+    text = f"{first_screen.lead(study)}: {first_screen.answers(study, [])[first_screen.SCALES]}"
     assert text.startswith("4 ranks run 1.7\N{MULTIPLICATION SIGN} as fast as 2 (lr 0.002) [")
     assert "fastest" not in text
     section = scaling.build(study)
@@ -144,7 +144,7 @@ def test_a_larger_size_than_that_of_the_others_is_not_the_fastest(tmp_path: Path
 def test_nothing_finished_has_no_answer(tmp_path: Path) -> None:
     fake_run(tmp_path / "s" / "n1", end="planned")
     study = study_of(tmp_path / "s")
-    assert first_screen.answers(study, NAMED) == []
+    assert first_screen.answers(study, NAMED) == {}
     assert first_screen.lead(study) == "No measured run: 1 planned"
 
 
@@ -192,6 +192,6 @@ def test_without_a_headline_no_efficiency_is_stated(tmp_path: Path) -> None:
     study = study_of(sweep)
     assert study.forbidden("headline")
     sections = build_all(study)
-    texts = [each.text for each in first_screen.answers(study, sections)]
+    texts = [*first_screen.answers(study, sections).values()]
     texts += [text for section in sections for text in (section.conclusion, section.key)]
     assert not [text for text in texts if re.search(r"fficiency (is|lies|\[|\d)|beyond the prediction", text)]

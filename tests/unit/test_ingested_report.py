@@ -31,7 +31,7 @@ def whole_steps(path: Path, columns: str = "") -> Path:
 def answers(sweep: Path) -> dict[str, str]:
     runs = load_runs([sweep])
     study = make_study(runs)
-    return {each.question: each.text for each in first_screen.answers(study, build_all(study))}
+    return first_screen.answers(study, build_all(study))
 
 
 def test_whole_steps_alone_have_no_slow_rank_no_bottleneck_and_no_largest_phase(tmp_path: Path) -> None:
