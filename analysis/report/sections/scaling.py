@@ -88,9 +88,10 @@ def _ideal(point: Point) -> float | None:
 def _figures(study: Study) -> list[Figure]:
     """Throughput and efficiency by size, of the curves of several sizes and one program."""
     curves = [curve for curve in study.curves if not curve.other_program]
-    if max((len(curve.points) for curve in curves), default=0) < 2:
+    places = [(curve, curve.name(point), point) for curve in curves for point in curve.points]
+    if len(places) == len(curves):
         return []
-    x = size_axis(unit_name(curves), [point.size for curve in curves for point in curve.points])
+    x = size_axis(unit_name(curves), [point.size for *_, point in places])
     full = {curve.node_size for curve in curves if curve.node_size}
     full_nodes = [Guide((size, size), (0.0, _HIGH), "first node full", ":") for size in full]
     ideals = []
@@ -99,7 +100,6 @@ def _figures(study: Study) -> list[Figure]:
             ends = curve.points[0].size, curve.points[-1].size
             rate = curve.base.samples_per_s.value / curve.base.size
             ideals.append(Guide(ends, (ends[0] * rate, ends[1] * rate)))
-    places = [(curve, curve.name(point), point) for curve in curves for point in curve.points]
     rates = [(curve.label, name, point.size, point.samples_per_s) for curve, name, point in places]
     throughput = points_figure(
         study,
