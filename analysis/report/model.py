@@ -23,7 +23,7 @@ from analysis.stats.estimates import CONFIDENCE
 from analysis.study import Study
 
 SCHEMA_VERSION = 6
-_LEFT_OUT = ("figures", "get", "colour")
+_LEFT_OUT = ("figures", "get", "colour", "emphasized", "most_rows")
 """Fields of sections and columns that are no data."""
 _YAML = files("analysis.report").joinpath("templates", "definitions.yaml").read_text(encoding="utf-8")
 DEFINITIONS: dict[str, dict[str, str]] = {
@@ -87,14 +87,9 @@ def document(study: Study, sections: Sequence[Section], generated: str) -> dict[
             if run.usage
         ],
         "overlaps": [
-            {
-                "run": _name(each.runs[0]),
-                "other": _name(each.runs[1]),
-                "hosts": each.hosts,
-                "seconds": each.seconds,
-                "gpus": each.gpus,
-            }
+            {"run": one, "other": other, "hosts": each.hosts, "seconds": each.seconds, "gpus": each.gpus}
             for each in study.overlaps
+            for one, other in [map(_name, each.runs)]
         ],
         "provenance": [{"name": name, "values": values} for name, values in properties.items()],
     }
