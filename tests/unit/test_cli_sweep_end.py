@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import submit
+from analysis.report import Written
 from disttrain.config.config_tree import Config
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
@@ -33,10 +34,10 @@ def calls(sweep: str) -> dict[str, dict[str, Any]]:
 def write_page(monkeypatch: pytest.MonkeyPatch, page: Path | None) -> None:
     """Replace the report by a page, or by an error."""
 
-    def write(*_: object, **__: object) -> Path:
+    def write(*_: object, **__: object) -> Written:
         if page is None:
             raise ValueError("no report")
-        return page
+        return Written(page, [])
 
     monkeypatch.setattr(report, "write", write)
 
