@@ -9,9 +9,10 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.read.axes import swept_values
 from analysis.read.load import load_runs
 from analysis.read.run import Run
-from analysis.read.run_table import table
+from analysis.read.run_table import COLUMNS, row
 from analysis.read.samples import Samples
 from analysis.read.steps import Floats, Steps
 
@@ -35,6 +36,28 @@ class Frames:
     """One line for each record or file that could not be read."""
     incomplete: tuple[str, ...] = ()
     """One line for each included run whose ranks lack step records."""
+
+
+def table(runs: Sequence[Run]) -> pd.DataFrame:
+    """One row a run (`COLUMNS`, and the keys that a sweep varies, by their dotted names), by sweep, size and
+    name."""
+    axes = {
+        path: {_column(key): value for key, value in of_run.items()}
+        for path, of_run in swept_values(runs).items()
+    }
+    keys = sorted({key for of_run in axes.values() for key in of_run})
+    rows = [row(run) | axes[run.path] for run in runs]
+    return pd.DataFrame(rows, columns=[*COLUMNS, *keys]).convert_dtypes()
+
+
+def swept_keys(runs: pd.DataFrame) -> list[str]:
+    """The axis columns of a table: keys that at least one sweep varies."""
+    return [column for column in runs.columns if column not in COLUMNS]
+
+
+def _column(key: str) -> str:
+    """Column of a swept key; `axes.NAME` where another column has that name."""
+    return f"axes.{key}" if key in COLUMNS else key
 
 
 def load(sweeps: Iterable[Path | str], **options: Any) -> pd.DataFrame:

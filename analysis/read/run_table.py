@@ -1,18 +1,11 @@
-"""The table of runs: one row a run, with the keys that its sweep varies.
-
-Swept keys are columns under their dotted names (`parallel.strategy`).
-"""
+"""Rows of the table of runs: where its columns lie in a `Run`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-import pandas as pd
-
-from analysis.read.axes import swept_values
 from analysis.read.run import Run, value_at
 from disttrain.records.steps import PHASES
 
@@ -70,27 +63,6 @@ COLUMNS = {
     **_of("", "tags", "user_note", "path"),  # tags of the run and of its sweep, separated by spaces
 }
 """Columns of the table of runs, and their places in a `Run`, of which the first that is known counts."""
-
-
-def table(runs: Sequence[Run]) -> pd.DataFrame:
-    """One row a run (`COLUMNS`, and the keys that a sweep varies), by sweep, size and name."""
-    axes = {
-        path: {_column(key): value for key, value in of_run.items()}
-        for path, of_run in swept_values(runs).items()
-    }
-    keys = sorted({key for of_run in axes.values() for key in of_run})
-    rows = [row(run) | axes[run.path] for run in runs]
-    return pd.DataFrame(rows, columns=[*COLUMNS, *keys]).convert_dtypes()
-
-
-def swept_keys(runs: pd.DataFrame) -> list[str]:
-    """The axis columns of a table: keys that at least one sweep varies."""
-    return [column for column in runs.columns if column not in COLUMNS]
-
-
-def _column(key: str) -> str:
-    """Column of a swept key; `axes.NAME` where another column has that name."""
-    return f"axes.{key}" if key in COLUMNS else key
 
 
 @lru_cache(maxsize=2048)  # sections read the rows of all runs several times

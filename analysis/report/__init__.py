@@ -12,7 +12,6 @@ from analysis.draw.style import png
 from analysis.read.load import KnownState, load_runs
 from analysis.read.price_list import PriceList, read_price_list
 from analysis.report import render
-from analysis.report.export import write_tables
 from analysis.report.model import document
 from analysis.report.section import Section
 from analysis.report.sections import build_all
@@ -103,6 +102,8 @@ def write(
     except OSError as error:
         raise _not_written(out, message_of(error) if is_disk_full(error) else error.strerror) from None
     for kind, folder in (tables or {}).items():
+        from analysis.report.export import write_tables  # imports pandas
+
         try:
             write_tables(study, sections, folder, kind)
         except OSError as error:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.read import run_table
+from analysis.read.frames import table as table_of_runs
 from analysis.read.run import Run
 from analysis.report.section import Column, Section, Table
 from analysis.stats.estimates import Estimate
@@ -41,7 +41,7 @@ def write_tables(study: Study, sections: Sequence[Section], folder: Path, kind: 
     frames = {name: frame(table) for name, table in tables.items()}
     for mark in (name for name, holds in marks.items() if holds):  # a file shows its origin by itself
         frames = {name: each.assign(**{mark: True}) for name, each in frames.items()}
-    frames[ALL_RUNS] = run_table.table(study.runs)
+    frames[ALL_RUNS] = table_of_runs(study.runs)
     earlier = read_json_or_none(folder / INDEX) or {}
     for name, rows in frames.items():
         content = rows.to_csv(index=False).encode() if kind == "csv" else rows.to_parquet(index=False)

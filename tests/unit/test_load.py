@@ -12,9 +12,8 @@ import pandas as pd
 import pytest
 
 from analysis.read.attempts import read_attempts
-from analysis.read.frames import load
+from analysis.read.frames import load, swept_keys
 from analysis.read.load import KnownState, load_runs
-from analysis.read.run_table import swept_keys
 from analysis.read.steps import choose_measured, read_steps
 from analysis.results.curves import scaling_curves
 from disttrain.errors import ConfigError

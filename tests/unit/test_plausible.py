@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.read.frames import load
+from analysis.read.frames import load, table
 from analysis.read.load import load_runs
-from analysis.read.run_table import table
 from analysis.study import make_study
 from disttrain.records.json_files import read_json
 from tests.support.fake_runs import fake_run, fake_sweep
