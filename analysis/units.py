@@ -101,9 +101,10 @@ def _form(unit: Unit) -> _Form:
 
 
 def scale(unit: Unit, largest: float) -> tuple[float, str]:
-    """Size and text of the unit for numbers up to `largest`: 0.001 and ` ms`."""
+    """Size and text of the unit for numbers up to `largest`, rounded to three digits: 0.001 and ` ms`."""
     scales = _form(unit).scales
-    return next((each for each in scales if (abs(largest) or 1.0) >= each[0]), scales[-1])
+    largest = abs(largest) or 1.0
+    return next((each for each in scales if float(f"{largest / each[0]:.3g}") >= 1), scales[-1])
 
 
 def cell(value: Any, unit: Unit, largest: float = 0.0, digits: int | None = None) -> Cell:

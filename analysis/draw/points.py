@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.transforms import ScaledTranslation
 
@@ -104,7 +105,8 @@ def points(
     if band:
         axes.axhspan(*band, color=COLOURS["faint"], alpha=0.18, linewidth=0)
     for guide in guides:
-        axes.plot(guide.xs, guide.ys, color=COLOURS["faint"], linewidth=1.2, linestyle=guide.line)
+        ys = np.clip(guide.ys, *axes.get_ylim())
+        axes.plot(guide.xs, ys, color=COLOURS["faint"], linewidth=1.2, linestyle=guide.line)
     for at, (label, own) in enumerate(curves.items()):
         colour, marker = COLOURS[curve_colour(at)], MARKERS[at % len(MARKERS)]
         beside = ScaledTranslation(_BESIDE * (at - (len(curves) - 1) / 2), 0, figure.dpi_scale_trans)
@@ -124,8 +126,8 @@ def points(
                 if end is not None and beyond(end, limit):
                     axes.plot(dot.x, limit, arrow, markersize=8, clip_on=False, **place)
             if dot.text:
-                over = (dot.x, dot.estimate.value), (0, 7)
-                axes.annotate(dot.text, *over, textcoords="offset points", ha="center")
+                top = dot.x, dot.estimate.value
+                axes.annotate(dot.text, top, (0, 7), textcoords="offset points", ha="center")
     return figure
 
 

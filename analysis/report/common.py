@@ -64,7 +64,7 @@ def size_columns(study: Study) -> list[Column]:
     """Columns that name a point; their getters take its curve and the point."""
     curve = Column("curve", "configuration", key=True, get=lambda at: at[0].label)
     size = Column("size", unit_name(study.curves), "count", key=True, get=lambda at: at[1].size)
-    shape = Column("shape", "nodes x per node", key=True, get=lambda at: at[1].shape)
+    shape = Column("shape", "shape", key=True, get=lambda at: at[1].shape)
     columns = [curve, size] if len(study.curves) > 1 else [size]
     return [*columns, shape] if has_shapes(study) else columns
 

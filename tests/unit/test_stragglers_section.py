@@ -144,7 +144,7 @@ def test_a_slow_rank_is_named_on_the_first_screen_with_size_and_repeats(tmp_path
     assert section.conclusion in first_screen.answers(study, [section]).values()
     named, ranks = section.tables
     (row,) = named.rows
-    excess, share, _, last = row[3:]
+    excess, _, share, _, last = row[3:]
     culprits = [each.culprits[0] for each in study.diagnoses(study.curves[0].points[-1])]
     assert (row[1], excess.repeats, excess.basis, share.repeats) == ("rank 2 on c02", 2, "repeats", 2)
     assert excess.value == pytest.approx(np.mean([each.excess_s.value for each in culprits]))

@@ -27,7 +27,14 @@ def test_number_keeps_three_digits(value: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(1.2, "1.20 s"), (0.0412, "41.2 ms"), (31e-6, "31.0 µs"), (0.0, "0 s"), (90, "90.0 s")],
+    [
+        (1.2, "1.20 s"),
+        (0.0412, "41.2 ms"),
+        (31e-6, "31.0 µs"),
+        (0.0, "0 s"),
+        (90, "90.0 s"),
+        (0.0009996, "1.00 ms"),
+    ],
 )
 def test_seconds_choose_their_unit(value: float, text: str) -> None:
     assert units.seconds(value) == text

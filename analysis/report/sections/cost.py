@@ -17,7 +17,7 @@ from analysis.report.section import Column, Figure, Section, Table, item_table
 from analysis.report.sentences import say
 from analysis.results.cost import SizeCost, size_costs, trained_alike
 from analysis.study import Study
-from analysis.units import Unit, scale, span
+from analysis.units import Unit, number, scale, span
 
 ORDER = 180
 
@@ -44,13 +44,15 @@ def build(study: Study) -> Section | None:
         return None
     kinds = [[cost for cost in costs if cost.curve.emulated is emulated] for emulated in (False, True)]
     training = [_training(study, kind, samples) for kind in kinds if kind]
-    columns = [*run_columns(study), *USED]
     caption = "Use of each started run over all attempts, finished or not."
     return Section(
         "cost",
         "Cost",
         sentence([*training, say("usage", used)]),
-        tables=kept(_costs(study, costs), item_table("run_costs", caption, columns, used)),
+        tables=kept(
+            _costs(study, costs, samples),
+            item_table("run_costs", caption, [*run_columns(study), *USED], used),
+        ),
         figures=[_figure(study, costs)] if costs else [],
     )
 
@@ -70,7 +72,7 @@ def _training(study: Study, costs: Sequence[SizeCost], samples: float) -> str:
     return say("training_cost", study, costs, samples, trained_alike(costs), first["spent"], first["time_s"])
 
 
-def _costs(study: Study, costs: Sequence[SizeCost]) -> Table | None:
+def _costs(study: Study, costs: Sequence[SizeCost], samples: float) -> Table | None:
     columns = [
         Column("time_s", "time", "span", "training-cost"),
         Column("device_hours", "device-hours", "h", "training-cost"),
@@ -82,9 +84,10 @@ def _costs(study: Study, costs: Sequence[SizeCost]) -> Table | None:
             "meets", "within the deadline", get=lambda cost: study.deadline_s and cost.meets(study.deadline_s)
         ),
     ]
-    caption = "One training at the measured throughput: its steps alone."
-    items = [(cost.curve, cost.point, cost) for cost in costs]
-    return point_table(study, "training_cost", caption, columns, items)
+    caption = f"One training on {number(samples)} samples, its steps alone."
+    return point_table(
+        study, "training_cost", caption, columns, [(cost.curve, cost.point, cost) for cost in costs]
+    )
 
 
 def _figure(study: Study, costs: Sequence[SizeCost]) -> Figure:
@@ -93,10 +96,17 @@ def _figure(study: Study, costs: Sequence[SizeCost]) -> Figure:
     rows = []
     for cost in costs:
         size, time_s = cost.curve.name(cost.point), cost.time_s.value
-        place = f"{size}, {span(time_s)}"
-        rows.append((cost.curve.label, place, time_s / size_s, cost.spent, size, not cost.pareto))
-    x = value_axis(f"time of the training ({suffix.strip()})", 0.0, max(at for _, _, at, *_ in rows))
-    heading = f"cost ({study.prices.currency})" if unit == "currency" else "device-hours"
-    title = "Cost against time, pale where not Pareto-optimal"
-    name = "training_cost"
-    return points_figure(study, name, title, rows, unit, x, heading, name, levels=[0.0])
+        label = size if cost.curve is study.leading_curve else ""
+        row = cost.curve.label, f"{size}, {span(time_s)}", time_s / size_s, cost.spent, label, not cost.pareto
+        rows.append(row)
+    return points_figure(
+        study,
+        "training_cost",
+        "Cost against time, pale where not Pareto-optimal",
+        rows,
+        unit,
+        value_axis(f"time of the training ({suffix.strip()})", 0.0, max(row[2] for row in rows)),
+        f"cost ({study.prices.currency})" if unit == "currency" else "device-hours",
+        "training_cost",
+        levels=[0.0],
+    )

@@ -71,7 +71,7 @@ def build(study: Study) -> Section | None:
     if not points:
         return None
     largest, place, _ = max(points, key=lambda at: _tail(at[1]).value)
-    tail, fewest = _tail(place), min(measured(place, "measured_steps"))
+    fewest = min(measured(place, "measured_steps"))
     shown = [
         Distribution(
             point_name(study, curve, point),
@@ -87,8 +87,8 @@ def build(study: Study) -> Section | None:
     return Section(
         "distributions",
         "Distribution of step times",
-        say("distributions", cell(tail, "ratio").in_text, point_name(study, largest, place), fewest),
-        key=f"p99 {tail.value:.2f}\N{MULTIPLICATION SIGN} the median",
+        say("distributions", cell(_tail(place), "ratio").in_text, point_name(study, largest, place), fewest),
+        key=f"p99 up to {seconds(max(_mean('p99_s')(point).value for _, point, _ in points))}",
         tables=kept(point_table(study, "step_percentiles", caption, _COLUMNS, items)),
         figures=[_histograms(study, shown[:_MOST_ROWS])],
     )
@@ -101,9 +101,13 @@ def _histograms(study: Study, shown: list[Distribution]) -> Figure:
     size, unit = scale("s", high)
     x = Axis(f"duration of a step ({unit.strip()})", low / size, high / size)
     rows = [each._replace(values=each.values / size) for each in shown]
-    alt = "; ".join(f"{each.name}: {each.text}" for each in shown)
-    drawing = partial(histograms, rows, x, emulated=study.emulated)
-    return Figure("latency", "Step times", drawing, alt, data=lambda: _data(study))
+    return Figure(
+        "latency",
+        "Step times",
+        partial(histograms, rows, x, emulated=study.emulated),
+        "; ".join(f"{each.name}: {each.text}" for each in shown),
+        data=lambda: _data(study),
+    )
 
 
 def _data(study: Study) -> Table:

@@ -40,19 +40,18 @@ def build(study: Study) -> Section | None:
     columns = [
         Column("run", "run"),
         *([Column("sweep", "sweep", key=True)] if len(study.sweeps) > 1 else []),
-        Column("state", "state", get="of.state"),
+        Column("state", "state", get="run.state"),
+        Column("note", "note", get="run.note"),
         *_FIGURES,
         Column("stationarity", "steps are", "", "stationarity", get="steps.stationarity.verdict"),
         Column("goodput", "goodput", "share", "goodput", get="time.goodput"),
         Column("whole_s", "all time", "span", get="time.whole_s"),
         Column("overlap", "at the same time"),
-        Column("note", "note", get="of.note"),
     ]
     items = [
         {
             "run": run,
             "sweep": run.sweep,
-            "of": run,
             "steps": study.statistics.get(run.path),
             "time": study.job_times.get(run.path),
             "overlap": beside.get(run.path),
@@ -60,13 +59,6 @@ def build(study: Study) -> Section | None:
         }
         for run in study.runs
     ]
-    counted, left = len(study.included), len(study.runs) - len(study.included)
-    conclusion = (
-        f"{plural(counted, 'run')} in the figures{f', {left} left out, with the reason' if left else ''}."
-    )
+    key = f"{len(study.included)} of {plural(len(items), 'run')} in the figures"
     table = item_table("runs", "Runs.", columns, items)
-    return (
-        Section("runs", "Runs", conclusion, key=f"{counted} of {len(items)}", tables=[table])
-        if table
-        else None
-    )
+    return Section("runs", "Runs", "", key=key, tables=[table]) if items else None

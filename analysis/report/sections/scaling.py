@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from analysis.comparison import repeat_plan
@@ -25,17 +26,16 @@ from analysis.study import Study
 
 ORDER = 20
 
-_HIGH = 1e12
-"""Above all axes."""
-
 
 def build(study: Study) -> Section | None:
     """Tables of all curves, and figures of throughput and efficiency; None without a finished run."""
     if not study.curves:
         return None
     several = len(study.curves) > 1
-    texts = [say("scaling_curve", claim(study, curve), several) for curve in study.curves]
-    texts = kept(*texts, say("repeat_plan", repeat_plan(study.curves)))
+    texts = kept(
+        *(say("scaling_curve", claim(study, curve), several) for curve in study.curves),
+        say("repeat_plan", repeat_plan(study.curves)),
+    )
     return Section("scaling", "Scaling", "", paragraphs=texts, tables=_tables(study), figures=_figures(study))
 
 
@@ -43,14 +43,13 @@ def _tables(study: Study) -> list[Table]:
     """The table of the first screen, and what publications print of each size."""
     unit = unit_name(study.curves).removesuffix("s")
     columns = [
-        *([] if has_shapes(study) else [Column("shape", "nodes x per node")]),
+        *([] if has_shapes(study) else [Column("shape", "shape")]),
         Column("step_s", "step", "s", "step-time"),
         Column("samples_per_s", "throughput", "samples/s", "throughput"),
         Column("speedup", "speed-up", "ratio", "speed-up"),
         Column("efficiency", "efficiency", "share", "efficiency"),
     ]
     details = [
-        *columns,
         Column("tokens_per_s", "tokens", "tokens/s", "throughput"),
         Column(
             "samples_per_s_each",
@@ -92,8 +91,11 @@ def _figures(study: Study) -> list[Figure]:
     if len(places) == len(curves):
         return []
     x = size_axis(unit_name(curves), [point.size for *_, point in places])
-    full = {curve.node_size for curve in curves if curve.node_size}
-    full_nodes = [Guide((size, size), (0.0, _HIGH), "first node full", ":") for size in full]
+    full_nodes = [
+        Guide((size, size), (-math.inf, math.inf), "first node full", ":")
+        for size in {curve.node_size for curve in curves}
+        if size
+    ]
     ideals = []
     for curve in curves:
         if curve.base:
@@ -127,7 +129,7 @@ def _figures(study: Study) -> list[Figure]:
         "share",
         x,
         "efficiency",
-        "scaling_details",
+        "scaling",
         levels=(0.0, 1.0),
         guides=[Guide((x.low, x.high), (1.0, 1.0)), *full_nodes],
     )

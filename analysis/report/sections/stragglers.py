@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from statistics import fmean
 
 import numpy as np
 
@@ -33,7 +34,8 @@ _PARTS = (
     Column("name", "slow", get=lambda part: part.first.name),
     Column("phase", "phase", get=lambda part: part.first.phase.removeprefix("comm_").removesuffix("_s")),
     Column("excess_s", "excess", "s", "straggler-excess"),
-    Column("share", "cost, of the step", "share", "straggler-cost"),
+    Column("cost_s", "cost", "s", "straggler-cost", get=lambda part: fmean(x.cost_s for x in part.culprits)),
+    Column("share", "of the step", "share", "straggler-cost"),
     Column("steps", "steps"),
     Column("last_share", "last in", "share", "late-share"),
 )
@@ -118,8 +120,7 @@ def _ranks(study: Study, point: Point, run: Run) -> Table:
     }
     rows = [[values[rank] for values in columns.values()] for rank in np.argsort(-blame, kind="stable")]
     sources = [[run]] * len(rows)
-    caption = f"Ranks of run {run.name}."
-    return Table("ranks", caption, [*columns], rows, sources, most_rows=_MOST_RANKS)
+    return Table("ranks", f"Ranks of run {run.name}.", [*columns], rows, sources, most_rows=_MOST_RANKS)
 
 
 def _figure(study: Study, run: Run) -> Figure:
@@ -140,10 +141,6 @@ def _figure(study: Study, run: Run) -> Figure:
     places = [f" on {hosts[at]}" if hosts[at] else "" for at in rows]
     titles = [f"rank {name}{place}" for name, place in zip(names, places, strict=True)]
     x = Axis("step", float(of_run.first[0]), float(of_run.last[-1]))
-    alt = (
-        f"Run {run.name}: own work of each rank above the median of the others, by step; strongest colour: "
-        f"{strongest[1]} or more."
-    )
     heads = [
         Column("first_rank", "from rank", "count"),
         Column("first_step", "from step", "count"),
@@ -158,6 +155,7 @@ def _figure(study: Study, run: Run) -> Figure:
         "stragglers",
         "Lateness by rank and step",
         partial(heat_map, cells_s, names, x, strongest, titles=titles, emulated=study.emulated),
-        alt,
+        f"Run {run.name}: own work of each rank above the median of the others, by step; strongest colour: "
+        f"{strongest[1]} or more.",
         data=lambda: Table("lateness", f"Lateness by rank and step of run {run.name}.", heads, cells),
     )
