@@ -101,10 +101,8 @@ class Study:
         curve first, then of the largest sizes."""
         points = [point for curve in self.curves for point in curve.points]
         points.sort(key=lambda point: (point is not self.leading_curve.points[-1], -point.size))
-        known = (
-            (path, self.statistics.get(path)) for point in points for path in (run.path for run in point.runs)
-        )
-        return {path: each.ranks for path, each in known if each and each.ranks}
+        known = {run.path: self.statistics.get(run.path) for point in points for run in point.runs}
+        return {path: each.ranks for path, each in known.items() if each and each.ranks}
 
     @cached_property
     def job_times(self) -> Mapping[str, JobTime]:

@@ -22,12 +22,10 @@ _LEAST = {
     **dict.fromkeys(("samples_per_s", "samples_per_s_per_rank", "tokens_per_s", "measured_s"), _SMALLEST),
 }
 """Least value of a figure; 0 for others."""
-_MOST = {
-    name: _MOST_WHOLE
-    for name in Metrics.model_fields
-    if any(part in name for part in ("bytes", "flops", "parameters"))
-}
-"""Largest value of a figure; `MOST` for others."""
+_LARGE_UNITS = ("bytes", "flops", "parameters")
+"""Parts of the names of figures that may be larger than `MOST`."""
+_PARTS = ("step_time", "gpu", "processes", "comm")
+"""Records within `metrics.json` whose figures are checked."""
 _COUNT = Annotated[int, msgspec.Meta(ge=1, le=int(MOST))]
 _WHOLE = Annotated[int, msgspec.Meta(ge=0, le=int(MOST))]
 _CONFIG: dict[str, Any] = {
@@ -60,9 +58,11 @@ def impossible_figure(metrics: Metrics, config: dict[str, Any]) -> str:
     """The first figure of `metrics.json` that no run can have, or that contradicts another one or `run.json`;
     else empty."""
     figures = dict(metrics) | {f"composition.{name}": value for name, value in metrics.composition.items()}
-    figures |= {f"step_time.{name}": value for name, value in metrics.step_time or ()}
+    for part in _PARTS:
+        figures |= {f"{part}.{name}": value for name, value in getattr(metrics, part) or ()}
     for name, value in figures.items():
-        if isinstance(value, int | float) and not _LEAST.get(name, 0) <= value <= _MOST.get(name, MOST):
+        most = _MOST_WHOLE if any(unit in name for unit in _LARGE_UNITS) else MOST
+        if isinstance(value, int | float) and not _LEAST.get(name, 0) <= value <= most:
             return f"{name} is {value:.6g}"
     return _contradiction(metrics, config)
 

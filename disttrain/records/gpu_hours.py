@@ -7,6 +7,7 @@ counts jobs that ended before an attempt, too.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -198,10 +199,15 @@ def iso(epoch_s: float) -> str:
 
 
 def _noted(run: RunDir) -> RunGpuHours | None:
+    """`usage.json`; None without it, or where its hours or times cannot be used."""
     try:
-        return RunGpuHours.model_validate(read_json(run.usage))
-    except (OSError, CorruptFile, ValidationError):
+        noted = RunGpuHours.model_validate(read_json(run.usage))
+        for start in noted.starts:
+            seconds_between(start.submitted or start.started, start.ended)
+            seconds_between(start.started, start.ended)
+    except (OSError, CorruptFile, ValidationError, TypeError, ValueError):
         return None
+    return noted if 0 <= noted.hours < math.inf else None
 
 
 def _device(run: RunDir) -> str | None:

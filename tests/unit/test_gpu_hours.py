@@ -20,6 +20,7 @@ from jobs.schedulers.slurm import sacct
 from jobs.schedulers.slurm.sacct import JobRecord
 from jobs.status.gpu_hours import accounted_usage, record_usage, usage_of_runs
 from tests.support.commands import Commands
+from tests.support.fake_runs import fake_run
 
 T0 = 1_800_000_000
 RUN: dict[str, Any] = {
@@ -239,7 +240,6 @@ def test_status_long_shows_runs_and_sums_and_writes_nothing(
 
 
 def test_the_report_s_table_has_them_also_of_runs_that_failed(tmp_path: Path) -> None:
-    from tests.support.fake_runs import fake_run
 
     fake_run(tmp_path / "s" / "a", nodes=2)
     fake_run(tmp_path / "s" / "b", nodes=2, end="failed", message="boom")
@@ -283,3 +283,15 @@ def test_a_job_that_has_not_started_has_used_nothing(commands: Commands, tmp_pat
     assert usage_of_runs([run]) == {}
     commands.add("sacct", f"echo '7|CANCELLED by 0|0:0|{T0}|None|{T0 + 9}|0||2'")
     assert usage_of_runs([run]) == {}
+
+
+@pytest.mark.parametrize("fields", [{"started": "soon"}, {"submitted": 3}, {"ended": "2026-01-02T03:04:05"}])
+def test_a_damaged_usage_counts_as_absent(tmp_path: Path, fields: dict[str, Any]) -> None:
+    run = fake_run(tmp_path / "s" / "n1", nodes=1)
+    of_attempts = gpu_hours.read(run)
+    assert of_attempts is not None
+    noted = of_attempts.model_dump() | {"source": "sacct"}
+    write_json(run.usage, noted)
+    assert gpu_hours.read(run) == RunGpuHours.model_validate(noted)
+    write_json(run.usage, noted | {"starts": [noted["starts"][0] | fields]})
+    assert gpu_hours.read(run) == of_attempts

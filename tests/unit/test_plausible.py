@@ -14,11 +14,20 @@ import pytest
 
 from analysis.read.frames import load, table
 from analysis.read.load import load_runs
+from analysis.report.model import document
+from analysis.report.render import markdown
+from analysis.report.sections import build_all
 from analysis.study import make_study
 from disttrain.records.json_files import read_json
 from tests.support.fake_runs import fake_run, fake_sweep
 
 HUGE = 10**400
+
+
+PROCESSES = {
+    "ranks": 1, "samples": 9, "cpu_percent": 95.0, "rss_peak_bytes": 1, "threads_max": 4,
+    "host_memory_used_peak": 0.2,
+}  # fmt: skip
 
 
 def changed(content: Any, place: tuple[Any, ...], value: Any) -> Any:
@@ -64,6 +73,7 @@ def test_an_impossible_figure_sets_its_run_aside_and_no_other(
         ({"samples_per_s": 7e5}, "samples_per_s is 700000"),
         ({"composition": {"compute_s": -1}}, "composition.compute_s is -1"),
         ({"measured_steps": 1}, "global_batch_size / step"),
+        ({"processes": PROCESSES | {"cpu_percent": -5.0}}, "processes.cpu_percent is -5"),
     ],
 )
 def test_a_negative_phase_or_figures_that_contradict_each_other_set_their_run_aside(
@@ -106,8 +116,8 @@ def test_no_corrupt_value_of_a_record_ends_the_study(tmp_path: Path) -> None:
         lines[line] = json.dumps(changed(content, choose.choice([*places(content)]), choose.choice(values)))
         path.write_text("\n".join(lines) + "\n")
         study = make_study(load_runs([tmp_path / "s"]))
-        assert study.caveats is not None
-        assert study.job_times is not None
+        sections = build_all(study)
+        assert markdown(document(study, sections, ""), sections)
         path.write_text(text)
         included = table(study.included).set_index("path")[names].astype(float)
         assert {run for run in truth.index if not str(path).startswith(run)} <= {*included.index}
