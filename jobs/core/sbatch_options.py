@@ -1,7 +1,7 @@
-"""Options of sbatch, salloc and srun, each with whether it takes a value. Data only.
+"""Options of sbatch and srun, each with whether it takes a value. Data only.
 
-Site profiles are checked against these tables, and the lint of communication variables finds the program of a
-command by them. Source: the commands of version 22.05, and the manual pages of newer ones.
+Site profiles are checked against these tables. Source: the commands of version 22.05, and the manual pages of
+newer ones.
 """
 
 from __future__ import annotations
@@ -41,12 +41,6 @@ SBATCH_OPTIONS = _table(
     f"{_JOB_WITHOUT_VALUE} external ignore-pbs no-requeue wait",
 )
 """Long options of sbatch."""
-SALLOC_OPTIONS = _table(
-    f"{_JOB} wait-all-nodes",
-    f"{_JOB_WITH_OPTIONAL_VALUE} get-user-env immediate kill-command x11",
-    f"{_JOB_WITHOUT_VALUE} bell external ignore-pbs no-bell no-shell",
-)
-"""Long options of salloc."""
 SRUN_OPTIONS = _table(
     f"""{_JOB} accel-bind bcast-exclude cluster cpu-bind epilog het-group jobid mpi msg-timeout
     ntasks-per-tres pack-group power prolog relative slurmd-debug task-epilog task-prolog tasks-per-node
@@ -64,9 +58,3 @@ PYXIS_OPTIONS = _table(
     no-container-remap-root""",
 )
 """Long options of the plugin pyxis."""
-SHORT_OPTIONS_WITH_VALUE = {
-    "sbatch": "AaBbCcDdeFGiJLMmNnopqStwx",
-    "salloc": "ABbCcDdFGJLMmNnpqStwx",
-    "srun": "ABbCcDdeFGiJLMmNnopqrStTWwx",
-}
-"""Short options that take a value, by command; that of `-I`, `-K` and `-k` is optional and has no space."""

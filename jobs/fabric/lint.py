@@ -1,27 +1,26 @@
-"""Lint of communication variables: unknown, not read, out of range, debugging, no effect, in conflict.
+"""Lint of communication variables by the registry: unknown, not read, out of range, for debugging, without
+effect, in a bad combination; and names of devices that a node lacks.
 
 Pure: `lint` judges settings for an NCCL version and, if it is known, for a node's fabric.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
-from jobs.fabric.derive import PLUGIN_GUIDE, reorders_ll128
-from jobs.fabric.description import Fabric, FabricKind
-from jobs.fabric.device_names import adapter_names, interface_names, slow_interface
+from disttrain.errors import nearest
+from disttrain.records.nccl_names import parse_names
+from jobs.fabric.derive import USER_GUIDE, adapter_list, faster_interfaces, named_interfaces, needs_fast_tcp
+from jobs.fabric.description import AdapterKind, Fabric, FabricKind
+from jobs.fabric.expected_adapters import permitted_ports
 from jobs.fabric.findings import Finding, FindingKind, FindingSeverity, LintContext, Setting
-from jobs.fabric.guards import GUARDS, Rule
-from jobs.fabric.network_plugin import missing_plugin, missing_sharp_plugin
-from jobs.fabric.registry import SHARP_PLUGIN, Variable, parse_version
-from jobs.fabric.transport import PLUGIN_NETWORKS
+from jobs.fabric.integers import is_nonzero
+from jobs.fabric.registry import Combination, Variable, parse_version
 
 _SEVERITIES = tuple(FindingSeverity)
-_EFA_PLUGIN_SETS = (
-    "NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_NVLSTREE_MAX_CHUNKSIZE", "NCCL_NVLS_CHUNKSIZE",
-    "NCCL_NET_FORCE_FLUSH", "NCCL_NETDEVS_POLICY", "NCCL_TOPO_FILE",
-)  # fmt: skip
-"""Variables that aws-ofi-nccl sets for each type of instance, unless they are set."""
+SRUN_NETWORK = "srun --network"
+"""Name of srun's option among the variables of a combination."""
 
 
 def lint(
@@ -39,27 +38,28 @@ def lint(
     ----------
     nodes : number of nodes of the job; None skips the rules that depend on it
     srun_network : srun's `--network`, empty without it; None if unknown
-    derived : values that the suite derives: these are judged by the guards alone
+    derived : values that the suite derives: these are judged by their combinations alone
     """
     own = frozenset(
         name for name, value in (derived or {}).items() if name in settings and settings[name].value == value
     )
     context = LintContext(settings, fabric, nodes, nccl_version, srun_network, own)
-    found = [finding for rule in _RULES for finding in rule(context)]
-    return sorted(found, key=lambda each: (_SEVERITIES.index(each.severity), each.name, each.kind))
+    rules = (_each_variable, _combinations, _interfaces, _adapters)
+    findings = [finding for rule in rules for finding in rule(context)]
+    return sorted(findings, key=lambda each: (_SEVERITIES.index(each.severity), each.name, each.kind))
 
 
 def _each_variable(context: LintContext) -> Iterator[Finding]:
     for setting in context.settings.values():
-        if setting.name in context.derived:
-            continue
         variable = context.known.get(setting.name)
-        if variable is not None:
-            finding = _judge(context, setting, variable)
-        else:
-            finding = _unknown(context, setting) if context.known.is_judged(setting.name) else None
-        if finding is not None:
-            yield finding
+        if setting.name in context.derived or not context.known.is_judged(setting.name):
+            continue
+        if variable is None:
+            yield _unknown(context, setting)
+            continue
+        rules = (_not_read, _renamed, _range, _no_effect, _old_default, _for_debugging)
+        judged = (rule(context, setting, variable) for rule in rules)
+        yield from [finding for finding in judged if finding is not None][:1]
 
 
 def _unknown(context: LintContext, setting: Setting) -> Finding:
@@ -82,36 +82,24 @@ def _unknown(context: LintContext, setting: Setting) -> Finding:
     )  # fmt: skip
 
 
-def _judge(context: LintContext, setting: Setting, variable: Variable) -> Finding | None:
-    """The first finding about a known variable, or None."""
-    for check in (_not_read, _renamed, _range, _no_effect, _old_default, _for_debugging):
-        finding = check(context, setting, variable)
-        if finding is not None:
-            return finding
-    return None
-
-
 def _not_read(context: LintContext, setting: Setting, variable: Variable) -> Finding | None:
+    nccl, since, until = context.nccl_version, variable.since, variable.until
     instead = f"; use {variable.replaced_by}" if variable.replaced_by else "; remove it"
-    note = f" ({variable.note})" if variable.note else ""
     if variable.kind == "dead":
-        message = f"it has no effect{note}{instead}"
-    elif variable.library != "nccl":
+        message = f"it has no effect{_note(variable)}{instead}"
+    elif variable.library != "nccl" or (until is None if nccl is None else variable.is_read_by(nccl)):
         return None
-    elif variable.until is not None and context.nccl_version is None:
-        message = f"NCCL newer than {variable.until} does not read it{instead}"
-    elif context.nccl_version is not None and not variable.is_read_by(context.nccl_version):
-        message = _outside_versions(variable, context.nccl_version, instead)
+    elif nccl is None:
+        message = f"NCCL newer than {until} does not read it{instead}"
+    elif since is not None and parse_version(nccl) < parse_version(since):
+        message = f"NCCL {nccl} does not read it, only {since} and newer; remove it, or update NCCL"
     else:
-        return None
+        message = f"NCCL {nccl} does not read it, only {until} and older{instead}"
     return context.finding(FindingSeverity.WARNING, FindingKind.NOT_READ, setting.name, message)
 
 
-def _outside_versions(variable: Variable, nccl: str, instead: str) -> str:
-    since = variable.since
-    if since is not None and parse_version(nccl) < parse_version(since):
-        return f"NCCL {nccl} does not read it, only {since} and newer; remove it, or update NCCL"
-    return f"NCCL {nccl} does not read it, only {variable.until} and older{instead}"
+def _note(variable: Variable) -> str:
+    return f" ({variable.note})" if variable.note else ""
 
 
 def _renamed(context: LintContext, setting: Setting, variable: Variable) -> Finding | None:
@@ -126,33 +114,21 @@ def _renamed(context: LintContext, setting: Setting, variable: Variable) -> Find
 def _range(context: LintContext, setting: Setting, variable: Variable) -> Finding | None:
     if not setting.is_literal or variable.accepts(setting.value):
         return None
-    note = f" ({variable.note})" if variable.note else ""
-    message = f"{setting.value!r} is not allowed{note}; it takes {variable.allowed()}"
-    if variable.is_number_of_level(setting.value):
-        message = f"numbers of levels changed between versions of NCCL; write {', '.join(variable.choices)}"
-        return context.finding(FindingSeverity.WARNING, FindingKind.OUT_OF_RANGE, setting.name, message)
-    number = variable.read_integer(setting.value)
-    if number is not None:
-        message = f"it is read as {number[0]}, without {number[1]!r}; write {number[0]}, or the number meant"
-        return context.finding(FindingSeverity.WARNING, FindingKind.OUT_OF_RANGE, setting.name, message)
-    return context.finding(FindingSeverity.ERROR, FindingKind.OUT_OF_RANGE, setting.name, message)
+    part = variable.reads_part(setting.value)
+    return context.finding(
+        FindingSeverity.WARNING if part else FindingSeverity.ERROR, FindingKind.OUT_OF_RANGE, setting.name,
+        f"{setting.value!r} is not allowed{_note(variable)}; it takes {variable.allowed()}",
+    )  # fmt: skip
 
 
 def _no_effect(context: LintContext, setting: Setting, variable: Variable) -> Finding | None:
     fabric = context.fabric
-    if setting.name == "NCCL_NET" and context.nodes == 1:
-        return None  # an error, which `network_on_one_node` reports
     if variable.network and context.nodes == 1:
         why = "a job of one node uses no network"
     elif fabric is not None and variable.fabrics and fabric.kind not in variable.fabrics:
         why = f"the network of this node is {fabric.kind}, not {' or '.join(variable.fabrics)}"
-    elif fabric is not None and variable.library in ("nccl", SHARP_PLUGIN) and not fabric.gpus:
+    elif fabric is not None and variable.library == "nccl" and not fabric.gpus:
         why = "the node has no GPU, so NCCL is not used"
-    elif fabric is not None and variable.library == SHARP_PLUGIN:
-        missing = missing_sharp_plugin(fabric.software, context.value("NCCL_NET_PLUGIN"))
-        if missing is None:
-            return None
-        why = f"only {SHARP_PLUGIN} reads it, and {missing}"
     else:
         return None
     return context.finding(
@@ -173,52 +149,120 @@ def _old_default(context: LintContext, setting: Setting, variable: Variable) -> 
 
 
 def _for_debugging(context: LintContext, setting: Setting, variable: Variable) -> Finding | None:
-    if setting.name == "NCCL_PROTO" and context.fabric is not None and reorders_ll128(context.fabric):
-        return None  # ^LL128 is a guard there; `jobs.fabric.guards` judges the others
-    debug_log = setting.name == "NCCL_DEBUG" and setting.value.upper() in ("INFO", "TRACE")
-    if debug_log and "NCCL_DEBUG_FILE" not in context.settings:
-        message = f"{setting.value} floods the ranks' log; set WARN, or NCCL_DEBUG_FILE with %h.%p"
-    elif variable.kind in ("debug", "internal"):
-        kind = "for debugging" if variable.kind == "debug" else "undocumented"
-        note = f": {variable.note}" if variable.note else ""
-        message = f"{kind}, not for production{note}; remove it, unless a measurement here supports it"
-    else:
+    if variable.kind not in ("debug", "internal"):
         return None
+    kind = "for debugging" if variable.kind == "debug" else "undocumented"
+    note = f": {variable.note}" if variable.note else ""
+    message = f"{kind}, not for production{note}; remove it, unless a measurement here supports it"
     return context.finding(FindingSeverity.WARNING, FindingKind.DEBUG, setting.name, message)
 
 
-def _overrides_plugin(context: LintContext) -> Iterator[Finding]:
-    """EFA: the plugin's values for this type of instance are better than one value for all."""
-    if context.fabric is None or context.fabric.kind is not FabricKind.EFA or context.nodes == 1:
+def features(fabric: Fabric | None) -> set[str]:
+    """Features of a node for `Combination`: the kind of its network, `c2c` (NVLink-C2C), `nvlink`."""
+    if fabric is None:
+        return set()
+    links = {"nvlink"} if any(link.is_nvlink for link in fabric.gpu_links) else set()
+    return {str(fabric.kind), *links, *(["c2c"] if fabric.has_c2c else [])}
+
+
+def _combinations(context: LintContext) -> Iterator[Finding]:
+    present = features(context.fabric)
+    for each in context.known.combinations:
+        if (
+            each.nodes not in (None, context.nodes)
+            or each.unless in present
+            or not present.issuperset(each.on)
+        ):
+            continue
+        if (each.on and context.nodes == 1) or not _is_since(each, context.nccl_version):
+            continue
+        if all(_is_like(context, name, pattern) for name, pattern in each.others.items()):
+            severity, kind = FindingSeverity(each.severity), FindingKind(each.kind)
+            for name in each.names:
+                if _is_like(context, name, each.value):
+                    yield context.finding(severity, kind, name, each.message, each.source)
+
+
+def _is_since(combination: Combination, nccl_version: str | None) -> bool:
+    """Whether it holds for a version of NCCL; an unknown one counts as new."""
+    first = combination.since
+    return first is None or nccl_version is None or parse_version(nccl_version) >= parse_version(first)
+
+
+def _is_like(context: LintContext, name: str, pattern: str) -> bool:
+    """Whether a value is known and like a pattern."""
+    value = context.srun_network if name == SRUN_NETWORK else context.value(name)
+    if value is None and (name == SRUN_NETWORK or name in context.settings):
+        return False  # unknown, or computed by a shell
+    return re.fullmatch(pattern, value or "", re.IGNORECASE) is not None
+
+
+def _interfaces(context: LintContext) -> Iterator[Finding]:
+    """Interfaces that the node lacks, and a slow one where TCP should be fast."""
+    gloo, nccl = context.value("GLOO_SOCKET_IFNAME"), context.value("NCCL_SOCKET_IFNAME")
+    fabric = context.fabric
+    if gloo is not None and gloo.startswith(("^", "=")):
+        yield context.finding(
+            FindingSeverity.ERROR, FindingKind.OUT_OF_RANGE, "GLOO_SOCKET_IFNAME",
+            "gloo takes plain names of interfaces, without = or ^; write the name alone",
+        )  # fmt: skip
+        gloo = None
+    if fabric is None or not fabric.interfaces:
         return
-    for name in _EFA_PLUGIN_SETS:
-        if name in context.settings:
+    names = ["lo", *(each.name for each in fabric.interfaces)]
+    for name in [name for name in (gloo or "").split(",") if name and name not in names][:1]:
+        yield context.finding(
+            FindingSeverity.ERROR, FindingKind.CONFLICT, "GLOO_SOCKET_IFNAME",
+            f"the node has no interface {name!r}, so gloo fails; it has {', '.join(names)}"
+            f"{nearest(name, names)}",
+        )  # fmt: skip
+    if nccl and not nccl.lstrip("=").startswith("lo") and not named_interfaces(nccl, fabric):
+        up = [each for each in fabric.interfaces if each.is_up]
+        names = [each.name for each in up if not each.is_virtual] or [each.name for each in up]
+        yield context.finding(
+            FindingSeverity.ERROR, FindingKind.CONFLICT, "NCCL_SOCKET_IFNAME",
+            f"it selects none of the node's interfaces, so NCCL fails; write = and one of {', '.join(names)}",
+        )  # fmt: skip
+    if gloo and context.nodes != 1 and needs_fast_tcp(fabric, len(fabric.gpus)):
+        faster = faster_interfaces(fabric, gloo)
+        speed = max((each.speed_mbit_per_s or 0 for each in faster), default=0)
+        fastest = [each.name for each in faster if each.speed_mbit_per_s == speed]
+        if fastest:
             yield context.finding(
-                FindingSeverity.WARNING, FindingKind.CONFLICT, name,
-                "it replaces the value that aws-ofi-nccl chooses for this type of instance; remove it",
+                FindingSeverity.WARNING, FindingKind.FALLBACK, "GLOO_SOCKET_IFNAME",
+                f"the node has a faster one ({speed / 1000:g} Gbit/s); if it connects all nodes, set "
+                f"GLOO_SOCKET_IFNAME={fastest[0]} and NCCL_SOCKET_IFNAME=={','.join(fastest)} in the profile",
             )  # fmt: skip
 
 
-def _missing_plugin(context: LintContext) -> Iterator[Finding]:
-    """EFA and Slingshot: without a plugin, NCCL uses TCP and prints no error."""
-    fabric = context.fabric
-    if fabric is None or fabric.kind not in PLUGIN_NETWORKS or context.nodes == 1 or not fabric.gpus:
+def _adapters(context: LintContext) -> Iterator[Finding]:
+    """A list of adapters that permits no active port; adapters that are not there; ambiguous prefixes."""
+    value, fabric = context.value("NCCL_IB_HCA"), context.fabric
+    network = (context.value("NCCL_NET") or "").casefold()
+    is_unused = network == "socket" or is_nonzero(context.value("NCCL_IB_DISABLE")) or context.nodes == 1
+    if value is None or fabric is None or is_unused:
         return
-    missing = missing_plugin(fabric.software)
-    chosen = {"NCCL_NET", "NCCL_NET_PLUGIN"} & context.settings.keys()  # `jobs.fabric.transport` judges these
-    if missing is not None and not chosen:
+    if fabric.kind not in (FabricKind.INFINIBAND, FabricKind.ROCE):
+        return
+    adapters = [each for each in fabric.adapters if each.kind is AdapterKind.VERBS]
+    names = ", ".join(each.name for each in adapters)
+    permitted = [port for each in adapters for port in permitted_ports(each, {"NCCL_IB_HCA": value})]
+    source = f"{USER_GUIDE}#nccl-ib-hca"
+    if not any(port.is_active for port in permitted):
+        right = fabric.compute_adapters or [each for each in adapters if each.active_port]
+        end = "NCCL fails" if network == "ib" else "NCCL uses TCP"
         yield context.finding(
-            FindingSeverity.WARNING, FindingKind.FALLBACK, "NCCL_NET_PLUGIN",
-            f"{missing.fact}, so NCCL uses TCP instead of {fabric.kind}; {missing.remedy}", PLUGIN_GUIDE,
+            FindingSeverity.ERROR, FindingKind.CONFLICT, "NCCL_IB_HCA",
+            f"it permits no active port of {names}, so {end}; set {adapter_list(right)}", source,
         )  # fmt: skip
-
-
-_RULES: tuple[Rule, ...] = (
-    _each_variable,
-    *GUARDS,
-    interface_names,
-    adapter_names,
-    slow_interface,
-    _overrides_plugin,
-    _missing_plugin,
-)
+        return
+    for entry in parse_names(value).entries:
+        named = [each.name for each in adapters if entry.matches(each.name)]
+        if not named:
+            message = f"the node has no adapter {entry.name!r}; it has {names}"
+        elif not entry.is_exact and entry.name in named and len(named) > 1:
+            more = ", ".join(name for name in named if name != entry.name)
+            message = f"{entry.name} is a prefix, and also names {more}; begin the list with ="
+        else:
+            continue
+        yield context.finding(FindingSeverity.WARNING, FindingKind.CONFLICT, "NCCL_IB_HCA", message, source)

@@ -7,28 +7,27 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from jobs.fabric.integers import integer_prefix
 
 _DATA = Path(__file__).with_name("variables.json")
 _OPEN_PREFIXES = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "GLOO_", "FI_CXI_", "FI_EFA_", "OFI_NCCL_")
 """Prefixes under which a name that the registry lacks is worth a finding."""
-SHARP_PLUGIN = "nccl-rdma-sharp-plugins"
-"""NVIDIA's network plugin of NCCL with SHARP (HPC-X), as a library of variables."""
 READ_BY_OTHERS = ("NCCL_SHARP_", "NCCL_UCX_", "RCCL_", "HCCL_", "CCL_")
-"""Prefixes of that plugin and of its UCX, and of the libraries of AMD, Huawei and Intel."""
+"""Prefixes of HPC-X's plugin with SHARP and its UCX, and of the libraries of AMD, Huawei and Intel."""
 _CLOSE = 0.88
 """Similarity (`difflib`) from which another name is taken for a misspelling."""
 _AUTOMATIC = ("auto", "built-in", "unlimited")
 """Defaults of the data that are no value to set."""
-
-_ON = {"torch": ("1", "true", "t", "yes", "y"), "libfabric": ("1", "true", "yes", "on")}
-_OFF = {"torch": ("0", "false", "f", "no", "n"), "libfabric": ("0", "false", "no", "off")}
+_BOOLEANS = {
+    "torch": ("1", "true", "t", "yes", "y", "0", "false", "f", "no", "n"),
+    "libfabric": ("1", "true", "yes", "on", "0", "false", "no", "off"),
+}
 """Words of boolean variables by library, in any case: `getCvarBool` of torch, `fi_param_get` of libfabric."""
 
 Version = tuple[int, ...]
@@ -39,19 +38,14 @@ def parse_version(text: str) -> Version:
     return tuple(int(part) for part in text.split("+")[0].split("-")[0].split("."))
 
 
-def is_off(value: str) -> bool:
-    """Whether a value switches a boolean variable off, in the words of torch or libfabric."""
-    return any(value.casefold() in words for words in _OFF.values())
-
-
 @dataclass(frozen=True)
 class Variable:
     """One environment variable; a line of `variables.json`."""
 
     name: str
     library: str
-    """Library that reads it: `nccl`, `torch`, `gloo`, `libfabric`, or `SHARP_PLUGIN`. Versions are those of
-    this library."""
+    """Library that reads it: `nccl`, `torch`, `gloo`, `libfabric`, or HPC-X's plugin
+    `nccl-rdma-sharp-plugins`. Versions are those of this library."""
     kind: str
     """`system` may stay in scripts and site files, `debug` must not (NVIDIA's user guide). `internal` is not
     documented. `alias` is a former name. `dead` is read by no version."""
@@ -61,13 +55,13 @@ class Variable:
     """Last version that reads it; None: it is still read."""
     replaced_by: str | None = None
     type: str | None = None
-    """`integer`, `choice`, `list` (of choices), `names` (of devices), `algorithms`, `protocols`, `text`."""
+    """`integer`, `boolean`, `choice`, `list` (of choices)."""
     minimum: int | None = None
     maximum: int | None = None
-    choices: tuple[str, ...] = ()
-    defaults: tuple[tuple[str, str], ...] = ()
-    """Version from which each default holds, oldest first."""
-    fabrics: tuple[str, ...] = ()
+    choices: Sequence[str] = ()
+    defaults: Sequence[Sequence[str]] = ()
+    """Pairs of a version and the default from it on, oldest first."""
+    fabrics: Sequence[str] = ()
     """Kinds of network (`FabricKind`) on which it has an effect; empty: all."""
     network: bool = False
     """Whether it affects only traffic between nodes."""
@@ -86,7 +80,7 @@ class Variable:
         """The last version whose default was `value`, if the default at `version` is another."""
         if value == self.default_at(version):
             return None
-        for (_, old), (changed, _) in zip(self.defaults, self.defaults[1:], strict=False):
+        for (_, old), (changed, _) in pairwise(self.defaults):
             if old == value and (version is None or parse_version(changed) <= parse_version(version)):
                 return changed
         return None
@@ -95,53 +89,41 @@ class Variable:
         """Whether a version of the library reads it."""
         at = parse_version(version)
         too_old = self.since is not None and at < parse_version(self.since)
-        return self.kind != "dead" and not too_old and not self._removed_before(at)
-
-    def _removed_before(self, at: Version) -> bool:
-        return self.until is not None and at > parse_version(self.until)
+        return self.kind != "dead" and not too_old and (self.until is None or at <= parse_version(self.until))
 
     def allowed(self) -> str | None:
         """The allowed values, in words; None without a rule."""
         if self.type == "integer":
-            if self.maximum is None:
-                return f"an integer from {self.minimum}" if self.minimum is not None else "an integer"
-            return f"an integer from {self.minimum} to {self.maximum}"
-        if self.type == "boolean":
-            return ", ".join(self._booleans())
-        return ", ".join(self.choices) or None
+            return "an integer" + "".join(
+                f" {word} {bound}"
+                for word, bound in (("from", self.minimum), ("to", self.maximum))
+                if bound is not None
+            )
+        return ", ".join(_BOOLEANS[self.library] if self.type == "boolean" else self.choices) or None
 
     def accepts(self, value: str) -> bool:
-        """Whether a value is of the allowed ones. True without a rule."""
+        """Whether a value, or the integer before a blank, is an allowed one. True without a rule."""
         if self.type == "integer":
-            return self._accepts_integer(value)
-        if self.type == "boolean":
-            return value.casefold() in self._booleans()
-        if self.type in ("choice", "list", "algorithms", "protocols"):
-            known = {choice.casefold() for choice in self.choices}
-            words = [value] if self.type == "choice" else _words(value)
-            return bool(words) and all(word.casefold() in known for word in words)
-        return True
+            rest = self._rest_after_integer(value)
+            return rest is not None and (not rest or rest[0].isspace())
+        if self.type is None:
+            return True
+        words = _words(value) if self.type == "list" else [value]
+        known = _BOOLEANS[self.library] if self.type == "boolean" else map(str.casefold, self.choices)
+        return bool(words) and {word.casefold() for word in words} <= set(known)
 
-    def is_number_of_level(self, value: str) -> bool:
-        """Whether a value is a number in place of a name such as PHB, which NCCL still reads."""
-        is_level = self.library == "nccl" and self.type == "choice" and self.name.endswith("_LEVEL")
-        return is_level and value.strip().isdecimal()
+    def reads_part(self, value: str) -> bool:
+        """Whether the library reads a value that is not allowed: a number before letters, or that of a level,
+        which changed between versions of NCCL."""
+        is_level = self.library == "nccl" and self.name.endswith("_LEVEL") and value.isdecimal()
+        return is_level or (self.type == "integer" and self._rest_after_integer(value) is not None)
 
-    def _booleans(self) -> tuple[str, ...]:
-        return _ON[self.library] + _OFF[self.library]
-
-    def read_integer(self, value: str) -> tuple[int, str] | None:
-        """The allowed integer at the start of a value, and the rest, which the library ignores; None without
-        one."""
-        found = integer_prefix(value) if self.type == "integer" else None
-        if found is None or (self.minimum is not None and found[0] < self.minimum):
+    def _rest_after_integer(self, value: str) -> str | None:
+        """The text after the allowed integer at the start of a value; None without one."""
+        number = integer_prefix(value)
+        if number is None or (self.minimum is not None and number[0] < self.minimum):
             return None
-        return found if self.maximum is None or found[0] <= self.maximum else None
-
-    def _accepts_integer(self, value: str) -> bool:
-        """Whether a value is an allowed integer, alone or before a blank."""
-        found = self.read_integer(value)
-        return found is not None and (not found[1] or found[1][0].isspace())
+        return number[1] if self.maximum is None or number[0] <= self.maximum else None
 
 
 def _words(value: str) -> list[str]:
@@ -151,11 +133,37 @@ def _words(value: str) -> list[str]:
 
 
 @dataclass(frozen=True)
+class Combination:
+    """Values that are known to corrupt data, to deadlock or to fail.
+
+    Patterns match whole values, in any case. A variable that is not set has the value ''.
+    """
+
+    names: Sequence[str]
+    """Variables of which one has a value like `value`."""
+    value: str
+    severity: str
+    kind: str
+    message: str
+    source: str | None = None
+    others: Mapping[str, str] = field(default_factory=dict)
+    """Patterns of other variables, which hold too. `srun --network` stands for this option."""
+    on: Sequence[str] = ()
+    """Features of the node (`lint.features`) that it needs; without any, it holds everywhere."""
+    unless: str | None = None
+    """Feature of nodes on which it does no harm."""
+    nodes: int | None = None
+    since: str | None = None
+    """First version of NCCL for which it holds."""
+
+
+@dataclass(frozen=True)
 class Registry:
     """All variables by name, and the newest versions that the data was read from."""
 
     variables: Mapping[str, Variable]
     read_from: Mapping[str, str]
+    combinations: Sequence[Combination]
 
     def get(self, name: str) -> Variable | None:
         return self.variables.get(name)
@@ -186,14 +194,5 @@ class Registry:
 def registry() -> Registry:
     """The registry of the shipped data."""
     data = json.loads(_DATA.read_text())
-    variables = {name: _variable(name, entry) for name, entry in data["variables"].items()}
-    return Registry(variables, data["read_from"])
-
-
-def _variable(name: str, entry: Mapping[str, Any]) -> Variable:
-    renamed = {"class": "kind", "min": "minimum", "max": "maximum"}
-    fields = {renamed.get(key, key): value for key, value in entry.items()}
-    fields["choices"] = tuple(fields.get("choices", ()))
-    fields["fabrics"] = tuple(fields.get("fabrics", ()))
-    fields["defaults"] = tuple((version, value) for version, value in fields.get("defaults", ()))
-    return Variable(name, **fields)
+    variables = {name: Variable(name, **entry) for name, entry in data["variables"].items()}
+    return Registry(variables, data["read_from"], [Combination(**each) for each in data["combinations"]])

@@ -40,12 +40,6 @@ def test_other_words_are_refused(words, message):
         parse_settings(words)
 
 
-def test_numbers_of_levels_are_compared():
-    settings = {"NCCL_NET_GDR_LEVEL": "5", "NCCL_P2P_LEVEL": "4"}
-    assert parse_settings([f"{name}={value}" for name, value in settings.items()]) == settings
-    assert len(doubtful_settings({"FI_LOG_LEVEL": "5", "NCCL_P2P_PXN_LEVEL": "5"})) == 2
-
-
 def test_a_name_close_to_a_known_one_is_compared_on_request():
     words = ["NCCL_IB_QPS_PER_CONNECTIONS=2", "NCCL_ALGO=Ring"]
     with pytest.raises(ConfigError, match="With --allow-unknown it is compared all the same"):

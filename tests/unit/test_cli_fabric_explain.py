@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shlex
 import shutil
 from collections.abc import Callable
@@ -13,6 +15,8 @@ import pytest
 import submit
 from jobs.cli import fabric_explain
 from jobs.fabric.detect import detect
+from tests.support.fabric_trees import KINDS
+from tests.support.golden import golden
 from tests.support.verbs import ask, ask_json
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -22,55 +26,29 @@ Trees = Callable[[str], Path]
 Captured = pytest.CaptureFixture[str]
 
 
-def test_adapters_and_reasons(shared_tree: Trees, capsys: Captured) -> None:
-    lines = ask(capsys, f"fabric explain --root '{shared_tree('dead_hca')}'").splitlines()
-    assert lines[0] == "node7: Supermicro SYS-821GE-TNHR"
-    assert lines[1] == (
-        "network between nodes: InfiniBand, 6 adapters for computing, 400 Gbit/s each, 2400 Gbit/s in all; "
-        "2 other adapters"
-    )
-    (dead,) = [line for line in lines if line.startswith("  mlx5_3 ")]
-    assert dead.split()[1] == "no"
-    assert dead.endswith("port 1 is DOWN (Polling): check the cable and the switch port")
-    assert "  links: NV18 (28 pairs)" in lines
-    assert "  on NUMA node 1: 0000:93:00.0 0000:a3:00.0 0000:b3:00.0 0000:d3:00.0" in lines
-
-
-def test_files_that_nccl_reads(shared_tree: Trees, capsys: Captured) -> None:
-    text = ask(capsys, f"fabric explain --root '{shared_tree('hdr_mixed')}'")
-    assert "files of variables that NCCL reads\n  /etc/nccl.conf: NCCL_IB_TIMEOUT=22 NCCL_DEBUG=WARN" in text
-
-
-def test_tcp(shared_tree: Trees, capsys: Captured) -> None:
-    text = ask(capsys, f"fabric explain --root '{shared_tree('ethernet_25g')}'")
-    assert "network between nodes: TCP over Ethernet by eth0 at 25 Gbit/s" in text
-    assert "adapters" not in text
+def test_every_tree(shared_tree: Trees, capsys: Captured) -> None:
+    """Text and JSON of each tree, and the findings of one script on it."""
+    Path("job.sh").write_text("NCCL_IB_HCA=mlx5_9 NCCL_NET=IB GLOO_SOCKET_IFNAME=eth7 NCCL_ALGO=Tree\n")
+    parts = []
+    for kind in KINDS:
+        root = shared_tree(kind)
+        document = ask_json(capsys, f"fabric explain --root '{root}'")
+        digest = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+        parts += [f"# {kind}, JSON {digest}", ask(capsys, f"fabric explain --root '{root}' --nodes 4")]
+        found = ask_json(capsys, f"fabric lint job.sh --nodes 2 --root '{root}'", code=1)["findings"]
+        parts += [json.dumps(each) for each in found]
+    golden("fabric-trees.txt", "\n".join(parts) + "\n")
 
 
 def test_faster_interfaces(shared_tree: Trees, capsys: Captured) -> None:
     text = ask(capsys, f"fabric explain --root '{shared_tree('ethernet_two')}'")
-    assert "network between nodes: TCP over Ethernet by eth0 at 1 Gbit/s" in text
     assert "other interfaces for a job\n  eth1 is faster: 100 Gbit/s in 10.1.0.0/16; a job uses it" in text
     assert "faster" not in ask(capsys, f"fabric explain --root '{shared_tree('ethernet_two')}' --nodes 1")
 
 
-def test_variables(shared_tree: Trees, capsys: Captured) -> None:
-    text = ask(capsys, f"fabric explain --root '{shared_tree('hdr_mixed')}' --nodes 4")
-    assert "\nvariables for a job of 4 nodes with 8 GPUs each\n" in text
-    assert "  NCCL_IB_HCA==mlx5_0,mlx5_1,mlx5_2,mlx5_3,mlx5_4,mlx5_5,mlx5_6,mlx5_7\n" in text
-    assert "NCCL_IB_HCA" not in ask(capsys, f"fabric explain --root '{shared_tree('hdr_mixed')}' --nodes 1")
+def test_one_node_needs_no_variable(shared_tree: Trees, capsys: Captured) -> None:
     alone = ask(capsys, f"fabric explain --root '{shared_tree('cpu')}' --nodes 1")
     assert alone.endswith("variables for a job of 1 node with gloo\n  none: the defaults are right\n")
-
-
-def test_json(shared_tree: Trees, capsys: Captured) -> None:
-    document = ask_json(capsys, f"fabric explain --root '{shared_tree('cxi')}'")
-    assert document["verb"] == "fabric explain"
-    assert document["fabric"]["kind"] == "slingshot"
-    assert [each["for_compute"] for each in document["fabric"]["adapters"]] == [True] * 4
-    assert len(document["defects"]) == 1
-    by_name = {each["name"]: each for each in document["variables"]}
-    assert by_name["FI_CXI_RDZV_THRESHOLD"]["severity"] == "correctness"
 
 
 def test_this_machine(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:

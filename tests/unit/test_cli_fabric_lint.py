@@ -52,7 +52,7 @@ def test_a_mark_of_byte_order_is_left_out(capsys: pytest.CaptureFixture[str]) ->
         (["job.sh", "--nodes", "0"], "argument --nodes"),
         (["job.sh", "--nccl", "new"], "--nccl: 'new' is not a version such as 2.27.5"),
         (["job.sh", "--nccl", "22705"], "--nccl: '22705' is not a version such as 2.27.5"),
-        (["list.yaml"], "list.yaml:2: not a mapping from names to values"),
+        (["list.yaml"], "list.yaml: no variable is set"),
         (["words.txt"], "words.txt: no variable is set"),
         (["binary"], "binary: not a text in UTF-8"),
     ],

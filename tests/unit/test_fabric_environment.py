@@ -155,10 +155,7 @@ def test_of_several_interfaces_in_the_network_the_checked_one_is_taken(log: list
 def test_findings_reach_the_log_without_secrets_and_hints(log: list[str]) -> None:
     run = record(None, NCCL_IB_TIMEOUT="99", NCCL_SOCKET_NTHREADS="4")
     module.log_findings(fabric_environment(SLINGSHOT, run, {}, nodes=2, interface="hsn0").findings)
-    assert [line.split(":")[:2] for line in log] == [
-        ["error", " NCCL_IB_TIMEOUT=99 (job.env)"],
-        ["warning", " NCCL_NET_PLUGIN (this node)"],
-    ]
+    assert [line.split(":")[:2] for line in log] == [["error", " NCCL_IB_TIMEOUT=99 (job.env)"]]
 
 
 def test_runs_on_processors_derive_no_variable_of_nccl() -> None:

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from jobs.fabric.description import FabricKind
-from jobs.fabric.registry import READ_BY_OTHERS, SHARP_PLUGIN, parse_version, registry
+from jobs.fabric.registry import READ_BY_OTHERS, parse_version, registry
 
 ROOT = Path(__file__).parents[2]
 KNOWN = registry()
-TYPES = {None, "boolean", "integer", "choice", "list", "names", "algorithms", "protocols", "text"}
+TYPES = {None, "boolean", "integer", "choice", "list"}
 
 
 @pytest.mark.parametrize("name", sorted(KNOWN.variables))
 def test_an_entry_is_consistent(name: str) -> None:
     each = KNOWN.variables[name]
     assert each.kind in {"system", "debug", "internal", "alias", "dead"}
-    assert each.library in {"nccl", "torch", "gloo", "libfabric", SHARP_PLUGIN}
+    assert each.library in {"nccl", "torch", "gloo", "libfabric", "nccl-rdma-sharp-plugins"}
     assert each.type in TYPES
     assert set(each.fabrics) <= set(FabricKind)
     if each.since and each.until:

@@ -48,7 +48,7 @@ def doubtful_settings(settings: Variables) -> list[str]:
         variable, meant = known.get(name), known.misspelt(name)
         if meant is not None:
             found.append(f"no known library reads {name!r}; did you mean {meant!r}?")
-        elif variable is not None and not (variable.accepts(value) or variable.is_number_of_level(value)):
+        elif variable is not None and not variable.accepts(value):
             found.append(f"{name}={value} is not allowed; it takes {variable.allowed()}.")
     return found
 
