@@ -13,12 +13,13 @@ from collections import Counter
 from pathlib import Path
 
 from disttrain.errors import ConfigError, message_of
+from jobs.checks.finding import SEVERITIES, Severity, worst_first
 from jobs.cli.command_output import add_json, print_error
 from jobs.cli.formatting import count
 from jobs.cli.scheduler_arguments import PROFILE, PROFILE_KEYS
 from jobs.cli.target import chosen_doctor
 from jobs.cli.terminal import Colour, has_colour, paint
-from jobs.schedulers.doctor.diagnosis import SEVERITIES, Diagnosis, Severity
+from jobs.schedulers.base import Diagnosis
 
 _COLOURS: dict[Severity, Colour | None] = {"error": "red", "warning": "yellow", "note": None}
 _WIDTH = 110
@@ -37,40 +38,53 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.runs.exists() and not args.runs.is_dir():
         raise ConfigError(f"--runs={str(args.runs)!r} is a file; give a folder, which need not exist yet")
-    found = doctor.diagnose(args.runs, job=args.job)
+    diagnosis = doctor.diagnose(args.runs, job=args.job)
+    findings, host = worst_first(diagnosis.findings), diagnosis.host
     if args.json:
+        about_host = host and {"name": host.host, "python": host.python, "packages": host.packages}
+        about_runs = host and {"path": host.folder, "file_system": host.mount}
         add_json(
-            subject=found.subject,
-            facts=found.facts,
-            findings=[dataclasses.asdict(finding) for finding in found.findings],
-            unchecked=[dataclasses.asdict(each) for each in found.unchecked],
+            subject=diagnosis.subject,
+            facts={"host": about_host, "runs": about_runs, "cluster": diagnosis.cluster},
+            findings=[
+                {
+                    "severity": finding.severity,
+                    "key": finding.key,
+                    "problem": finding.problem,
+                    "fix": finding.remedy,
+                    "evidence": finding.evidence,
+                }
+                for finding in findings
+            ],
+            unchecked=[dataclasses.asdict(each) for each in diagnosis.unchecked],
         )
     else:
-        print(diagnosis_text(found, _columns(), coloured=has_colour(sys.stdout)))
-    if found.has_errors:
-        errors = sum(finding.severity == "error" for finding in found.findings)
+        print(diagnosis_text(diagnosis, _columns(), coloured=has_colour(sys.stdout)))
+    errors = sum(finding.severity == "error" for finding in findings)
+    if errors:
         print_error(f"error: {count(errors, 'finding')} of severity error")
-    return int(found.has_errors)
+    return int(errors > 0)
 
 
 def diagnosis_text(diagnosis: Diagnosis, columns: int, *, coloured: bool = False) -> str:
     """Findings, then checks that could not be made, wrapped to `columns`."""
     lines = [diagnosis.subject, ""]
-    for finding in diagnosis.findings:
+    findings = worst_first(diagnosis.findings)
+    for finding in findings:
         colour = _COLOURS[finding.severity] if coloured else None
         severity = paint(finding.severity.ljust(_INDENT), colour)
         first, *rest = _wrapped(finding.problem, columns)
         lines += [severity + first, *(" " * _INDENT + line for line in rest)]
-        for name, text in (("fix", finding.fix), ("read", finding.evidence)):
+        for name, text in (("fix", finding.remedy), ("read", finding.evidence)):
             first, *rest = _wrapped(text, columns - 6)
             lines += [f"{'':{_INDENT}}{name:6}{first}", *(" " * (_INDENT + 6) + line for line in rest)]
-    if any(PROFILE in finding.fix for finding in diagnosis.findings):
+    if any(PROFILE in finding.remedy for finding in findings):
         lines += ["", *_wrapped(PROFILE_KEYS, columns)]
     if diagnosis.unchecked:
         lines += ["", "not checked:"]
         for each in diagnosis.unchecked:
             lines += [f"  {line}" for line in _wrapped(f"{each.check}: {each.reason}", columns)]
-    counts = Counter(finding.severity for finding in diagnosis.findings)
+    counts = Counter(finding.severity for finding in findings)
     lines += ["", ", ".join(count(counts[severity], severity) for severity in SEVERITIES)]
     return "\n".join(lines)
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from disttrain.records.run_directory import RunDir
+from jobs.checks.finding import Finding, Unchecked
+from jobs.checks.host_facts import HostFacts
 from jobs.core import journal
 from jobs.node.allocation import Allocation
 
@@ -275,6 +277,30 @@ class Scheduler(Protocol):
         Without `complete`, only the first preview has the text of its script. Raises `ConfigError` where the
         scheduler cannot check scripts.
         """
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Result of a doctor."""
+
+    subject: str
+    """The examined cluster or machine, in one line."""
+    host: HostFacts | None
+    """This host and the runs folder; None where their probe failed."""
+    cluster: dict[str, Any] | None
+    """Values that were read, as JSON."""
+    findings: list[Finding]
+    unchecked: list[Unchecked]
+
+
+class Doctor(Protocol):
+    """Examines a scheduler, this machine and the runs folder."""
+
+    def diagnose(self, runs: Path, *, job: bool) -> Diagnosis:
+        """Examine; with `job`, also on a node, in a job of at most 5 minutes."""
+
+    def draft_profile(self, name: str) -> str:
+        """Text of a site profile drafted from the present use. Raises `ConfigError`."""
 
 
 def is_submitted_to(scheduler: Scheduler, cluster: str | None, cluster_name: str | None) -> bool:

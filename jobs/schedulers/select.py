@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from disttrain.errors import ConfigError
 
 if TYPE_CHECKING:
-    from jobs.schedulers.base import CurrentAllocation, ProfileSelection, Scheduler
-    from jobs.schedulers.doctor.diagnosis import Doctor
+    from jobs.schedulers.base import CurrentAllocation, Doctor, ProfileSelection, Scheduler
 
 NAMES = ("slurm", "local")
 
@@ -42,7 +41,7 @@ def doctor_named(name: str, selection: ProfileSelection) -> Doctor:
 
         return LocalDoctor(selection)
     if name == "slurm":
-        from jobs.schedulers.slurm.doctor.examination import SlurmDoctor
+        from jobs.schedulers.slurm.doctor import SlurmDoctor
 
         return SlurmDoctor(selection)
     raise ConfigError(f"no scheduler {name!r}: there are {', '.join(NAMES)}")

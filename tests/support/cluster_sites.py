@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jobs.schedulers.slurm.doctor import parsing
-from jobs.schedulers.slurm.doctor.cluster_facts import ClusterFacts
+from jobs.schedulers.slurm import cluster_facts
+from jobs.schedulers.slurm.cluster_facts import ClusterFacts
 from tests.support.commands import Commands
 
 FOLDER = Path(__file__).parent / "clusters"
@@ -18,17 +18,16 @@ def text(site: str, part: str) -> str | None:
 
 
 def site_facts(site: str, user: str = "ada") -> ClusterFacts:
-    """Facts as `collect` reads them, for any user."""
-    accounts, finished = text(site, "assoc"), text(site, "sacct")
+    """Facts as `read_cluster` reads them, for any user."""
+    finished = text(site, "sacct")
     return ClusterFacts(
         user,
-        parsing.config(text(site, "config") or ""),
-        parsing.partitions(text(site, "partitions") or ""),
-        parsing.nodes(text(site, "nodes") or ""),
-        parsing.queue(text(site, "queue") or ""),
-        None if accounts is None else parsing.associations(accounts),
-        (text(site, "account") or "").strip() or None,
-        None if finished is None else parsing.finished(finished),
+        cluster_facts.parse_config(text(site, "config") or ""),
+        cluster_facts.parse_partitions(text(site, "partitions") or ""),
+        cluster_facts.parse_nodes(text(site, "nodes") or ""),
+        cluster_facts.parse_queue(text(site, "queue") or ""),
+        cluster_facts.parse_accounts(text(site, "assoc") or ""),
+        None if finished is None else cluster_facts.parse_finished(finished),
         clock_offset_s=0.0,
     )
 
@@ -43,10 +42,7 @@ def install(commands: Commands, site: str) -> None:
     )
     commands.add("sinfo", f'cat "{folder}/nodes.txt"')
     commands.add("squeue", f'cat "{folder}/queue.txt"')
-    commands.add(
-        "sacctmgr",
-        f'case "$*" in *assoc*) cat "{folder}/assoc.txt";; *) cat "{folder}/account.txt";; esac',
-    )
+    commands.add("sacctmgr", f'cat "{folder}/assoc.txt"')
     commands.add("sacct", f'cat "{folder}/sacct.txt"')
     commands.add("sdiag", 'echo "sdiag output at today ($(date +%s))"')
     commands.add("sbatch", "exit 1")

@@ -9,8 +9,8 @@ import yaml
 
 from disttrain.errors import ConfigError
 from jobs.fabric.description import Adapter, AdapterKind, Fabric, FabricKind, Port
-from jobs.schedulers.slurm.doctor import draft
-from jobs.schedulers.slurm.doctor.cluster_facts import ClusterFacts
+from jobs.schedulers.slurm import draft
+from jobs.schedulers.slurm.cluster_facts import ClusterFacts
 from jobs.schedulers.slurm.site_profile import Profile
 from tests.support.cluster_sites import SITES, site_facts
 
@@ -40,9 +40,7 @@ def test_a_site_whose_jobs_use_whole_nodes() -> None:
     text = draft.profile_text(site_facts("h100"), ETHERNET)
     for evidence in (
         "GPUs that running and pending jobs of ada request here: 24",
-        "all GPUs are of type h100", "2 of 3 GPU jobs use "
-        "whole",
-        "MaxTime is 2880 min", "switches: 1@30", "srun: {mpi: none}",
+        "4 of h100", "2 of 3 GPU jobs use whole", "job.time_limit_min may be 2880 at most",
     ):  # fmt: skip
         assert evidence in text
 
@@ -66,18 +64,18 @@ def test_a_site_without_jobs() -> None:
 def test_a_partition_of_several_types_has_one_chosen() -> None:
     facts = site_facts("h100", "bob")
     others = tuple(job for job in facts.queue or () if job.partition == "mixed")
-    facts = dataclasses.replace(facts, queue=others, default_account="physics")
+    facts = dataclasses.replace(facts, queue=others)
     made = drafted(facts)
     assert (made.partition, made.gpu_type, made.account) == ("mixed", "a100", "chem")
 
 
 def test_the_partition_admits_the_account_and_is_up() -> None:
-    facts = dataclasses.replace(site_facts("h100"), default_account="guest")
+    facts = dataclasses.replace(site_facts("h100"), accounts=("guest", "physics"))
     names = {part.name for part in facts.partitions or () if part.name != "batch"}
     alone = [part for part in facts.partitions or () if part.name in names]
     facts = dataclasses.replace(facts, partitions=alone, queue=())
     with pytest.raises(ConfigError, match="no partition of this cluster is up"):
-        draft.profile_text(dataclasses.replace(facts, associations=()), ETHERNET)
+        draft.profile_text(dataclasses.replace(facts, accounts=("guest",)), ETHERNET)
     made = drafted(facts)
     assert (made.partition, made.account) == ("mixed", "physics"), "an account beside the default one"
 
@@ -85,7 +83,7 @@ def test_the_partition_admits_the_account_and_is_up() -> None:
 def test_a_partition_of_own_jobs_admits_their_account() -> None:
     facts = site_facts("h100", "bob")
     alone = [part for part in facts.partitions or () if part.name == "mixed"]
-    made = drafted(dataclasses.replace(facts, partitions=alone, default_account="astro", associations=()))
+    made = drafted(dataclasses.replace(facts, partitions=alone, accounts=("astro",)))
     assert (made.partition, made.account) == ("mixed", "chem")
 
 

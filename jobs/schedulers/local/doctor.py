@@ -1,16 +1,14 @@
-"""The doctor of runs on this machine (`jobs.schedulers.doctor.diagnosis.Doctor`)."""
+"""The doctor of runs on this machine (`jobs.schedulers.base.Doctor`)."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from disttrain.errors import ConfigError
-from jobs.schedulers.base import ProfileSelection
-from jobs.schedulers.doctor.diagnosis import Diagnosis, Finding, Unchecked, worst_first
-from jobs.schedulers.doctor.folder_checks import folder_findings, silent_folder
-from jobs.schedulers.doctor.host_checks import host_findings, python_findings
-from jobs.schedulers.doctor.probe import as_json
-from jobs.schedulers.doctor.run_probe import ProbeError, ProbeTimeout, probe_here
+from jobs.checks.finding import Unchecked, examine
+from jobs.checks.host_checks import FOLDER, HOST, PYTHON, silent_folder
+from jobs.checks.host_facts import ProbeError, ProbeTimeout, probe_here
+from jobs.schedulers.base import Diagnosis, ProfileSelection
 
 
 class LocalDoctor:
@@ -22,37 +20,21 @@ class LocalDoctor:
             raise ConfigError(f"{selection.origin} is for Slurm, and this machine has none")
 
     def diagnose(self, runs: Path, *, job: bool) -> Diagnosis:
-        subject = "this machine, for runs without Slurm"
-        unchecked = [
-            Unchecked("a cluster", "no Slurm is used here (sbatch is not in PATH, or --cluster local)")
-        ]
         if job:
             raise ConfigError("--job needs Slurm; without it, the checks of this machine are complete")
+        where = "this machine"
+        subject = f"{where}, for runs without Slurm"
+        reason = "no Slurm is used here (sbatch is not in PATH, or --cluster local)"
+        no_cluster = Unchecked("a cluster", reason)
         try:
             here = probe_here(runs)
         except ProbeTimeout as why:
-            silent = silent_folder(runs, "this machine", str(why))
-            return Diagnosis(subject, {**as_json(None), "cluster": None}, (silent,), tuple(unchecked))
+            return Diagnosis(subject, None, None, [silent_folder(runs, where, str(why))], [no_cluster])
         except ProbeError as why:
-            unchecked.append(Unchecked("this machine and the runs folder", str(why)))
-            return Diagnosis(subject, {**as_json(None), "cluster": None}, (), tuple(unchecked))
-        findings: list[Finding] = [
-            *python_findings(here.host, "this machine", needs_submitit=False),
-            *host_findings(here.host, "this machine"),
-            *folder_findings(here.folder, "this machine", several_hosts=False),
-        ]
-        if here.host.gpus == 0:
-            findings.append(
-                Finding(
-                    "note",
-                    "gpus.none",
-                    "this machine has no NVIDIA GPU: runs train on its processors",
-                    "none needed",
-                    "no /dev/nvidia0",
-                )
-            )
-        facts = {**as_json(here), "cluster": None}
-        return Diagnosis(subject, facts, worst_first(findings), tuple(unchecked))
+            unchecked = [no_cluster, Unchecked(f"{where} and the runs folder", str(why))]
+            return Diagnosis(subject, None, None, [], unchecked)
+        findings = examine((*PYTHON, *HOST, *FOLDER), here, where)
+        return Diagnosis(subject, here, None, findings, [no_cluster])
 
     def draft_profile(self, name: str) -> str:
         raise ConfigError("--write-profile needs Slurm: a site profile describes a cluster")
