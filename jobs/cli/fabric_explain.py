@@ -19,7 +19,6 @@ from jobs.fabric.detect import detect, detect_here
 from jobs.fabric.findings import Setting
 from jobs.fabric.lint import lint
 from jobs.fabric.node_settings import node_settings
-from jobs.fabric.shared_network import alternatives
 
 _NAMES = {
     FabricKind.INFINIBAND: "InfiniBand",
@@ -52,8 +51,6 @@ def run(args: argparse.Namespace) -> int:
     ]
     add_json(fabric=asdict(fabric), defects=list(found), variables=rows, given=set_already)
     print(_text(fabric, found))
-    if args.nodes > 1 and (faster := _faster(fabric, gpus, given)):
-        print(faster)
     shape = (
         f"{count(args.nodes, 'node')} with {count(gpus, 'GPU') if gpus else 'gloo'}{' each' if gpus else ''}"
     )
@@ -82,18 +79,6 @@ def _lacks_interface(fabric: Fabric, given: Mapping[str, str]) -> bool:
     """Whether a job would name an interface that is unknown here."""
     is_given = any(name in given for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"))
     return fabric.kind is not FabricKind.NONE and fabric.default_interface is None and not is_given
-
-
-def _faster(fabric: Fabric, gpus: int, given: Mapping[str, str]) -> str:
-    """Interfaces that a job may use in place of the one of the default route."""
-    route = fabric.default_interface
-    found = alternatives(fabric, route.name if route else None, gpus, given)
-    lines = [
-        f"{each.name} is faster: {_gbit((each.speed_mbit_per_s or 0) / 1000)} in {', '.join(each.networks)}; "
-        "a job uses it for TCP if its pre-flight finds that it connects all nodes"
-        for each in found
-    ]
-    return _section("other interfaces for a job", "\n".join(lines))
 
 
 def _judged(

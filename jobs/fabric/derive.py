@@ -78,8 +78,6 @@ class _Job:
     fabric: Fabric
     interface: Interface | None
     """The interface that TCP connections should use."""
-    network: str | None
-    """IPv4 network of `interface`, if the pre-flight chose it."""
     given: Mapping[str, str]
     nccl_version: str | None
 
@@ -91,7 +89,6 @@ def derive(
     nccl_version: str | None = None,
     *,
     interface: str | None = None,
-    network: str | None = None,
     given: Mapping[str, str] | None = None,
 ) -> tuple[DerivedVariable, ...]:
     """The variables that ranks on a node of this fabric need; most often few or none.
@@ -101,13 +98,12 @@ def derive(
     gpus_per_node : 0 for a job that communicates with gloo alone
     nccl_version : such as `2.27.5`; None takes the detected one
     interface : interface by which the node reaches the others; None takes that of the default route
-    network : IPv4 network of `interface`, if the pre-flight chose it because it connects all nodes
     given : values of the user and the site. A derived value of the same name is returned all the same, see
         `without_given`; values that contradict a given one are left out
     """
     version = nccl_version or fabric.software.nccl_version
     given = given or {}
-    job = _Job(fabric, _interface(fabric, interface, given), network, given, version)
+    job = _Job(fabric, _interface(fabric, interface, given), given, version)
     found: list[DerivedVariable] = []
     if nodes > 1:
         found += _names_of_interface(job, gpus_per_node)
@@ -164,50 +160,20 @@ def _names_of_interface(job: _Job, gpus_per_node: int) -> Iterator[DerivedVariab
     interface = job.interface
     if interface is None:
         return
-    evidence = interface.evidence
-    why = "gloo would use the address of the host's name, which may be loopback or another network"
-    if job.network is not None:
-        evidence += f"/speed: {(interface.speed_mbit_per_s or 0) / 1000:g} Gbit/s"
-        why = f"the fastest interface that connects all nodes: the pre-flight reached them in {job.network}"
     yield DerivedVariable(
-        "GLOO_SOCKET_IFNAME", interface.name, why,
-        evidence, GLOO_SOURCE, severity=Severity.CONNECTION, per_node=True,
+        "GLOO_SOCKET_IFNAME", interface.name,
+        "gloo would use the address of the host's name, which may be loopback or another network",
+        interface.evidence, GLOO_SOURCE, severity=Severity.CONNECTION, per_node=True,
     )  # fmt: skip
-    names = _interfaces_of_nccl(job, interface)
-    others = [
-        each.name
-        for each in job.fabric.interfaces
-        if each.is_up and each.name not in names and _is_candidate(each, interface)
-    ]
-    if gpus_per_node > 0 and names and others:
-        several = " and those as fast" if len(names) > 1 else ""
+    others = [each.name for each in job.fabric.interfaces if each.is_up and _is_candidate(each, interface)]
+    # where the slower interface leads to the nodes by name, NCCL should choose; the lint reports it
+    is_slow = job.fabric.kind is FabricKind.ETHERNET and faster_interfaces(job.fabric, interface.name)
+    if gpus_per_node > 0 and others and not is_slow:
         yield DerivedVariable(
-            "NCCL_SOCKET_IFNAME", f"={','.join(names)}",
-            f"the interface of gloo{several} towards the other nodes; NCCL might choose "
-            f"{', '.join(others[:4])}",
-            evidence, USER_GUIDE, severity=Severity.CONNECTION, per_node=True,
+            "NCCL_SOCKET_IFNAME", f"={interface.name}",
+            f"the interface of gloo towards the other nodes; NCCL might choose {', '.join(others[:4])}",
+            interface.evidence, USER_GUIDE, severity=Severity.CONNECTION, per_node=True,
         )  # fmt: skip
-
-
-def _interfaces_of_nccl(job: _Job, interface: Interface) -> list[str]:
-    """Interfaces for NCCL's TCP connections, where gloo uses `interface`; empty where NCCL should choose.
-
-    NCCL uses several interfaces of one speed together. On Slingshot, HPE prescribes those of all adapters.
-    """
-    is_ethernet = job.fabric.kind is FabricKind.ETHERNET
-    if job.network is None:
-        # the slower interface leads to the nodes by name; the lint reports it
-        is_slow = is_ethernet and faster_interfaces(job.fabric, interface.name)
-        return [] if is_slow else [interface.name]
-    if not is_ethernet and job.fabric.kind is not FabricKind.SLINGSHOT:
-        return [interface.name]
-    speed = interface.speed_mbit_per_s or 0
-    as_fast = [
-        each.name
-        for each in job.fabric.interfaces
-        if each.networks and _is_usable(each) and (each.speed_mbit_per_s or 0) >= speed
-    ]
-    return [interface.name] if len(as_fast) < 2 else [] if is_ethernet else as_fast
 
 
 def needs_fast_tcp(fabric: Fabric, gpus_per_node: int) -> bool:

@@ -25,10 +25,9 @@ from jobs.fabric.expected_adapters import expected_ports
 from jobs.fabric.findings import Finding, FindingSeverity, Setting
 from jobs.fabric.lint import lint
 from jobs.fabric.node_settings import ENVIRONMENT, node_settings
-from jobs.fabric.shared_network import alternatives
 from jobs.node.node_context import LOOPBACK, NodeContext
 from jobs.node.node_log import log_line
-from jobs.node.rendezvous import interface_into, interface_towards
+from jobs.node.rendezvous import interface_towards
 
 
 @dataclass(frozen=True)
@@ -41,10 +40,8 @@ class FabricEnvironment:
     """Those that the ranks inherit, or that NCCL reads from a file."""
     findings: Sequence[Finding]
     software: Software
-    alternatives: Sequence[Interface] = ()
-    """Faster interfaces that the pre-flight may choose, see `jobs.fabric.shared_network.alternatives`."""
-    network: str | None = None
-    """IPv4 network of the interface, if the pre-flight chose it."""
+    interface: Interface | None = None
+    """The interface of gloo, if it is described."""
     ports: tuple[str, ...] | None = None
     """Ports of adapters that NCCL should use; None for runs without NCCL between nodes, and where the node
     has no adapter."""
@@ -72,6 +69,12 @@ class FabricEnvironment:
             "aws_ofi_nccl": self.software.ofi_plugin_version,
             "libfabric": self.software.libfabric_version,
         }
+
+    @property
+    def published_interface(self) -> dict[str, Any] | None:
+        """The interface in the form of `rendezvous.Endpoint`."""
+        own = self.interface
+        return {"name": own.name, "networks": own.networks} if own else None
 
     @property
     def agreed(self) -> list[dict[str, Any]]:
@@ -113,14 +116,11 @@ def derive_environment(
     record: Mapping[str, Any],
     fabric: Fabric,
     interface: str | None,
-    *,
-    network: str | None = None,
     agreed: Sequence[Mapping[str, Any]] | None = None,
 ) -> FabricEnvironment:
     """The communication variables of a node of a job, of which `fabric` describes the network.
 
-    `interface` is that of `interface_to_peers`; `network` is the one that the pre-flight chose; `agreed` are
-    the variables that node 0 published.
+    `interface` is that of `interface_to_peers`; `agreed` are the variables that node 0 published.
     """
     return fabric_environment(
         fabric,
@@ -128,8 +128,6 @@ def derive_environment(
         os.environ,
         nodes=1 if set(node.hosts) == {LOOPBACK} else len(node.hosts),
         interface=interface,
-        network=network,
-        via=interface_into(network) if network else None,
         agreed=agreed,
     )
 
@@ -141,8 +139,6 @@ def fabric_environment(
     *,
     nodes: int,
     interface: str | None = None,
-    network: str | None = None,
-    via: str | None = None,
     agreed: Sequence[Mapping[str, Any]] | None = None,
 ) -> FabricEnvironment:
     """The communication variables of a run on this node.
@@ -153,25 +149,12 @@ def fabric_environment(
     environ : the environment of the agent
     nodes : number of nodes, 1 where all are one machine
     interface : interface by which this node reaches the others, if known
-    network : IPv4 network that the pre-flight chose
-    via : interface by which the kernel reaches `network`, as the pre-flight checked; it replaces `interface`
     agreed : variables that node 0 published; None on node 0, and before the rendezvous
     """
     settings = _settings(fabric, record, environ)
     given = {name: setting.value for name, setting in settings.items()}
     gpus = _gpus_per_node(fabric, record["config"])
-    faster = alternatives(fabric, interface, gpus, given) if nodes > 1 else ()
-    chosen = next((each.name for each in faster if each.name == via and network in each.networks), None)
-    if agreed is not None and network is not None and chosen is None:
-        log_line(f"warning: TCP of this node keeps to {interface}: no faster one leads into {network}")
-    derived = derive(
-        fabric,
-        nodes,
-        gpus,
-        interface=chosen or interface,
-        network=network if chosen else None,
-        given=given,
-    )
+    derived = derive(fabric, nodes, gpus, interface=interface, given=given)
     if agreed is not None:
         derived = _with_agreed(derived, tuple(DerivedVariable(**each) for each in agreed))
     added = without_given(derived, given)
@@ -184,12 +167,12 @@ def fabric_environment(
         srun_network=_srun_network(record),
         derived={each.name: each.value for each in derived},
     )
+    gloo = effective.get("GLOO_SOCKET_IFNAME")
+    described = next((each for each in fabric.interfaces if gloo and each.name == gloo.value), None)
     ports = None
     if nodes > 1 and gpus > 0 and fabric.adapters:
         ports = expected_ports(fabric, {name: each.value for name, each in effective.items()})
-    return FabricEnvironment(
-        added, _inherited(settings), findings, fabric.software, faster, network if chosen else None, ports
-    )
+    return FabricEnvironment(added, _inherited(settings), findings, fabric.software, described, ports)
 
 
 def _inherited(settings: Mapping[str, Setting]) -> dict[str, InheritedVariable]:
@@ -199,6 +182,19 @@ def _inherited(settings: Mapping[str, Setting]) -> dict[str, InheritedVariable]:
         for name, setting in settings.items()
         if setting.origin == ENVIRONMENT or setting.origin.startswith("/")
     }
+
+
+def warn_of_other_network(own: Interface | None, of_node_0: Mapping[str, Any] | None) -> None:
+    """Log that node 0 uses an interface of another name and network than this node does."""
+    if own is None or of_node_0 is None or own.name == of_node_0["name"]:
+        return
+    theirs = of_node_0["networks"]
+    if own.networks and theirs and not set(own.networks) & set(theirs):
+        log_line(
+            f"warning: this node uses {own.name} ({', '.join(own.networks)}), node 0 {of_node_0['name']} "
+            f"({', '.join(theirs)}): if one network connects all nodes, name its interface as "
+            "GLOO_SOCKET_IFNAME in the site profile"
+        )
 
 
 def log_findings(findings: Sequence[Finding]) -> None:

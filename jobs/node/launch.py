@@ -38,6 +38,7 @@ from jobs.node.fabric_environment import (
     detect_or_nothing,
     interface_to_peers,
     log_findings,
+    warn_of_other_network,
 )
 from jobs.node.hang import memory_folder
 from jobs.node.node_context import LOOPBACK, NodeContext
@@ -161,28 +162,17 @@ def _agree(
     read_gpus = functools.cache(read_node_gpus)
     derived = derive_environment(node, record, fabric, interface)
     added = _environment(record, attempt, node, derived.added, read_gpus)
-
-    def with_fabric(found: FabricEnvironment) -> dict[str, environment.AddedVariable]:
-        return {name: each for name, each in added.items() if name not in derived.added} | found.added
-
-    def variables(network: str | None) -> dict[str, environment.AddedVariable]:
-        if network is None:
-            return added
-        return with_fabric(derive_environment(node, record, fabric, interface, network=network))
-
-    about = NodeNetwork(fabric, interface, derived.alternatives, variables, read_gpus)
-    outcome = run_preflight(node, attempt, record, about)
-    if outcome.refusal is not None:
-        return outcome.refusal
+    of_gloo = derived.interface.name if derived.interface else interface
+    refusal = run_preflight(node, attempt, record, NodeNetwork(fabric, of_gloo, added, read_gpus))
+    if refusal is not None:
+        return refusal
+    endpoint = _rendezvous(node, attempt, record, held, derived)
     final = derived
-    if outcome.network is not None:
-        final = derive_environment(node, record, fabric, interface, network=outcome.network)
-    endpoint = _rendezvous(node, attempt, record, held, final)
     if node.rank > 0:
-        network, agreed = endpoint.network, endpoint.variables
-        final = derive_environment(node, record, fabric, interface, network=network, agreed=agreed)
+        final = derive_environment(node, record, fabric, interface, endpoint.variables)
+        warn_of_other_network(final.interface, endpoint.interface)
     log_findings(final.findings)
-    of_ranks = with_fabric(final)
+    of_ranks = {name: each for name, each in added.items() if name not in derived.added} | final.added
     if node.rank == 0 and is_current(node.run, attempt):
         about_node = (final.inherited, final.finding_records(), final.versions)
         write_json(node.run.env_json, environment.env_record(of_ranks, *about_node))
@@ -196,9 +186,11 @@ def _rendezvous(
     held: contextlib.ExitStack,
     derived: FabricEnvironment,
 ) -> rendezvous.Endpoint:
-    """The endpoint of node 0, with its choices for the network. On node 0, `held` keeps its port."""
+    """The endpoint of node 0, with its derived variables. On node 0, `held` keeps its port."""
     if node.rank == 0:
-        endpoint, port = rendezvous.publish_endpoint(attempt, node.hosts[0], derived.agreed, derived.network)
+        endpoint, port = rendezvous.publish_endpoint(
+            attempt, node.hosts[0], derived.agreed, derived.published_interface
+        )
         held.enter_context(port)
         return endpoint
     timeout_s = float(record["config"]["job"]["rendezvous_timeout_s"])

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import ipaddress
 import os
 import random
 import socket
@@ -41,8 +40,8 @@ class Endpoint:
     port: int
     variables: tuple[Mapping[str, Any], ...] = ()
     """Derived variables that have to agree on all nodes, as node 0 derived them."""
-    network: str | None = None
-    """IPv4 network whose interfaces all nodes use for TCP; None: those of the route to the other nodes."""
+    interface: Mapping[str, Any] | None = None
+    """`name` and `networks` of the interface that node 0 uses for TCP; None if unknown."""
 
 
 def port_range() -> range:
@@ -85,22 +84,7 @@ def _open() -> socket.socket:
 
 def interface_towards(host: str) -> str | None:
     """The network interface by which this node reaches `host`; None if it cannot be found."""
-    return _interface_of(source_towards(host))
-
-
-def interface_into(network: str) -> str | None:
-    """The network interface by which this node reaches the hosts of an IPv4 network; None if none is found.
-
-    Of several interfaces in one network, the kernel uses one.
-    """
-    for host in map(str, ipaddress.ip_network(network).hosts()):
-        source = source_towards(host)
-        if source != host:  # an address of this node is its own source
-            return _interface_of(source)
-    return None
-
-
-def _interface_of(address: str | None) -> str | None:
+    address = source_towards(host)
     names = (name for _, name in socket.if_nameindex())
     return next((name for name in names if address and address_of(name) == address), None)
 
@@ -130,14 +114,14 @@ def publish_endpoint(
     attempt: Attempt,
     address: str,
     variables: Sequence[Mapping[str, Any]] = (),
-    network: str | None = None,
+    interface: Mapping[str, Any] | None = None,
 ) -> tuple[Endpoint, socket.socket]:
     """Reserve a port on this node and publish it; keep the socket open until torchrun has ended.
 
-    `variables` are the derived variables that the other nodes take over; see `Endpoint` for `network`.
+    `variables` are the derived variables that the other nodes take over; see `Endpoint` for `interface`.
     """
     reserved = reserve_port()
-    endpoint = Endpoint(address, reserved.getsockname()[1], tuple(variables), network)
+    endpoint = Endpoint(address, reserved.getsockname()[1], tuple(variables), interface)
     write_json(attempt.rendezvous, asdict(endpoint))
     return endpoint, reserved
 
@@ -172,4 +156,4 @@ def _published(attempt: Attempt) -> Endpoint | None:
 def endpoint_of(record: Mapping[str, Any]) -> Endpoint:
     """The endpoint in a parsed JSON file."""
     variables = tuple(record.get("variables", ()))
-    return Endpoint(record["address"], int(record["port"]), variables, record.get("network"))
+    return Endpoint(record["address"], int(record["port"]), variables, record.get("interface"))

@@ -40,12 +40,6 @@ def test_every_tree(shared_tree: Trees, capsys: Captured) -> None:
     golden("fabric-trees.txt", "\n".join(parts) + "\n")
 
 
-def test_faster_interfaces(shared_tree: Trees, capsys: Captured) -> None:
-    text = ask(capsys, f"fabric explain --root '{shared_tree('ethernet_two')}'")
-    assert "other interfaces for a job\n  eth1 is faster: 100 Gbit/s in 10.1.0.0/16; a job uses it" in text
-    assert "faster" not in ask(capsys, f"fabric explain --root '{shared_tree('ethernet_two')}' --nodes 1")
-
-
 def test_one_node_needs_no_variable(shared_tree: Trees, capsys: Captured) -> None:
     alone = ask(capsys, f"fabric explain --root '{shared_tree('cpu')}' --nodes 1")
     assert alone.endswith("variables for a job of 1 node with gloo\n  none: the defaults are right\n")

@@ -92,29 +92,16 @@ def test_gloo_alone_needs_an_interface_alone(fabrics: dict[str, Fabric], kind: s
     assert values(derive(fabrics[kind], 4, 0)).keys() == {"GLOO_SOCKET_IFNAME"}
 
 
-def test_the_interface_that_the_pre_flight_chose_is_for_gloo_and_nccl(fabrics: dict[str, Fabric]) -> None:
-    found = derive(fabrics["ethernet_two"], 2, 1, interface="eth1", network="10.1.0.0/16")
-    assert values(found) == {
+def test_the_interface_of_the_route_or_profile_is_for_gloo_and_nccl(
+    fabrics: dict[str, Fabric],
+) -> None:
+    found = values(derive(fabrics["ethernet_two"], 2, 1, interface="eth1"))
+    assert found == {
         "GLOO_SOCKET_IFNAME": "eth1", "NCCL_SOCKET_IFNAME": "=eth1",
         "NCCL_SOCKET_NTHREADS": "4", "NCCL_NSOCKS_PERTHREAD": "4",
     }  # fmt: skip
-    assert "the pre-flight reached them in 10.1.0.0/16" in found[0].reason
-    assert found[0].evidence == "/sys/class/net/eth1/speed: 100 Gbit/s"
-
-
-def test_several_interfaces_as_fast_as_the_chosen_one_stay_for_nccl(fabrics: dict[str, Fabric]) -> None:
-    fabric = fabrics["ethernet_two"]
-    eth0, eth1 = fabric.interfaces
-    eth2 = replace(eth1, name="eth2", networks=("10.2.0.0/16",))
-    interfaces = (eth0, eth1, eth2, replace(eth1, name="eth3", networks=()))
-    ethernet = values(
-        derive(replace(fabric, interfaces=interfaces), 2, 1, interface="eth2", network="10.2.0.0/16")
-    )
-    assert ethernet["GLOO_SOCKET_IFNAME"] == "eth2"
-    assert "NCCL_SOCKET_IFNAME" not in ethernet, "NCCL uses eth1 and eth2 together"
-    slingshot = values(derive(fabrics["cxi"], 2, 4, interface="hsn1", network="172.28.0.0/16"))
-    assert slingshot["GLOO_SOCKET_IFNAME"] == "hsn1"
-    assert slingshot["NCCL_SOCKET_IFNAME"] == "=hsn0,hsn1,hsn2,hsn3"
+    given = {"GLOO_SOCKET_IFNAME": "eth1"}
+    assert values(derive(fabrics["ethernet_two"], 2, 1, interface="eth0", given=given)) == found
 
 
 def test_ll128_over_c2c_is_switched_off_in_the_versions_that_corrupt(fabrics: dict[str, Fabric]) -> None:

@@ -117,41 +117,6 @@ def test_equal_nodes_log_nothing(log: list[str]) -> None:
     assert log == []
 
 
-def test_the_network_that_the_pre_flight_chose_gives_the_interface() -> None:
-    fast = replace(INTERFACES[1], speed_mbit_per_s=100_000, driver="ice", networks=("10.1.0.0/16",))
-    fabric = Fabric(FabricKind.ETHERNET, interfaces=(replace(INTERFACES[0], driver="igb"), fast))
-    run = record()
-
-    def interfaces(network: str | None, **env: str) -> list[str | None]:
-        found = fabric_environment(fabric, run, env, nodes=2, interface="eth0", network=network, via="hsn0")
-        added = found.added.get("GLOO_SOCKET_IFNAME")
-        return [added.value if added else None, found.network]
-
-    assert interfaces(None) == ["eth0", None]
-    assert interfaces("10.1.0.0/16") == ["hsn0", "10.1.0.0/16"]
-    assert interfaces("10.2.0.0/16") == ["eth0", None], "node 0 chose a network that is not here"
-    assert interfaces("10.1.0.0/16", GLOO_SOCKET_IFNAME="eth0") == [None, None], "the user wins"
-
-
-def test_of_several_interfaces_in_the_network_the_checked_one_is_taken(log: list[str]) -> None:
-    fast = [
-        Interface(name, "up", 1, 100_000, 9000, "ice", None, networks=("10.1.0.0/16",))
-        for name in ("eth1", "eth2")
-    ]
-    fabric = Fabric(FabricKind.ETHERNET, interfaces=(replace(INTERFACES[0], driver="igb"), *fast))
-
-    def interface(via: str | None) -> str:
-        found = fabric_environment(
-            fabric, record(), {}, nodes=2, interface="eth0", network="10.1.0.0/16", via=via, agreed=[]
-        )
-        return found.added["GLOO_SOCKET_IFNAME"].value
-
-    assert interface("eth2") == "eth2"
-    assert log == []
-    assert interface(None) == "eth0"
-    assert log == ["warning: TCP of this node keeps to eth0: no faster one leads into 10.1.0.0/16"]
-
-
 def test_findings_reach_the_log_without_secrets_and_hints(log: list[str]) -> None:
     run = record(None, NCCL_IB_TIMEOUT="99", NCCL_SOCKET_NTHREADS="4")
     module.log_findings(fabric_environment(SLINGSHOT, run, {}, nodes=2, interface="hsn0").findings)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -54,19 +53,19 @@ def test_kills_of_probes_are_left_out(
     assert (read_json(path)["kills"] if path.exists() else None) == recorded
 
 
-def test_gloo_of_all_nodes_uses_the_network_that_node_0_chose(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_gloo_of_all_nodes_uses_the_interface_of_the_route(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each node is a thread here, with an address of loopback for its faster interface."""
+    """Each node is a thread here. A faster interface is named in the log, and a node with another network."""
     config = Config.model_validate({"resources": {"nodes": 2, "device": "cpu"}}).as_dict()
-    run, hosts, own = RunDir(tmp_path / "runs" / "sweep" / "run"), ["n0", "n1"], threading.local()
+    run, hosts = RunDir(tmp_path / "runs" / "sweep" / "run"), ["n0", "n1"]
     write_json(run.run_json, {"config": config})
     attempt = run.attempt(0)
     opened = {"attempt": 0, "submission": 0, "started": journal.utc_now(), "nodes": hosts}
     write_json(attempt.record, opened)
     allocation = Mock(missing_gpus=lambda record: None, end_time=lambda: 2e9, processors_on_node=lambda: None)
-    slow = Interface("eth0", "up", 1, 1000, 1500, "igb", None)
-    fast = Interface("eth1", "up", 1, 100_000, 9000, "ice", None, networks=("127.0.0.0/8",))
+    slow = Interface("eth0", "up", 1, 1000, 1500, "igb", None, networks=("10.0.0.0/16",))
+    fast = Interface("eth1", "up", 1, 100_000, 9000, "ice", None, networks=("10.1.0.0/16",))
     monkeypatch.setattr(
         launch, "detect_or_nothing", lambda _: Fabric(FabricKind.ETHERNET, interfaces=(slow, fast))
     )
@@ -74,24 +73,22 @@ def test_gloo_of_all_nodes_uses_the_network_that_node_0_chose(
 
     def interface_towards(host: str) -> str:
         resolved.append(host)
-        return "eth0"
+        return "eth0" if host == "n1" else "eth1"
 
     monkeypatch.setattr(fabric_environment, "interface_towards", interface_towards)
-    monkeypatch.setattr(rendezvous, "address_of", lambda name: own.address)
-    for module in (rendezvous, fabric_environment):
-        monkeypatch.setattr(module, "interface_into", lambda network: "eth1")
 
     def variables(rank: int) -> dict[str, str]:
-        own.address = f"127.0.0.{rank + 1}"
         with contextlib.ExitStack() as held:
             node = NodeContext(run, 0, rank, hosts, allocation)
             added, _ = launch._agree(node, attempt, {"config": config}, held)
         return {name: each.value for name, each in added.items() if "IFNAME" in name}
 
     with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(variables, (0, 1))) == [{"GLOO_SOCKET_IFNAME": "eth1"}] * 2
-    reason = read_json(run.env_json)["variables"]["GLOO_SOCKET_IFNAME"]["reason"]
-    assert "the pre-flight reached them in 127.0.0.0/8" in reason
+        found = list(pool.map(variables, (0, 1)))
+    assert found == [{"GLOO_SOCKET_IFNAME": "eth0"}, {"GLOO_SOCKET_IFNAME": "eth1"}]
+    out = capsys.readouterr().out
+    assert "GLOO_SOCKET_IFNAME=eth0 (derived): the node has a faster one (100 Gbit/s)" in out
+    assert "warning: this node uses eth1 (10.1.0.0/16), node 0 eth0 (10.0.0.0/16): if one network" in out
     assert sorted(resolved) == hosts, "a name that is resolved again may fail on one node alone"
 
 

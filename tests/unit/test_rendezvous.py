@@ -88,16 +88,3 @@ def test_waiting_is_bounded(tmp_path: Path) -> None:
 def test_the_interface_towards_another_node() -> None:
     assert rendezvous.interface_towards("127.0.0.1") == "lo"
     assert rendezvous.interface_towards("no-such-node.invalid") is None
-
-
-def test_the_kernel_enters_a_network_by_one_of_several_interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first two hosts of the network are addresses of this node."""
-    addresses = {"lo": "127.0.0.1", "eth1": "10.1.0.1", "eth2": "10.1.0.2"}
-    own = {each: each for each in addresses.values()}
-    monkeypatch.setattr(rendezvous.socket, "if_nameindex", lambda: list(enumerate(addresses)))
-    monkeypatch.setattr(rendezvous, "address_of", addresses.get)
-    monkeypatch.setattr(rendezvous, "source_towards", lambda host: own.get(host, "10.1.0.2"))
-    assert rendezvous.interface_into("10.1.0.0/16") == "eth2"
-    assert rendezvous.interface_into("10.1.0.1/32") is None
-    monkeypatch.setattr(rendezvous, "source_towards", own.get)
-    assert rendezvous.interface_into("10.1.0.0/16") is None, "no route"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -19,13 +18,13 @@ from disttrain.records.run_directory import PROCESSORS, Attempt, RunDir
 from jobs.core import excluded_nodes, journal
 from jobs.core.environment import AddedVariable
 from jobs.core.exit_evidence import read_evidence
-from jobs.fabric.description import Fabric, FabricKind, Interface
+from jobs.fabric.description import Fabric, FabricKind
 from jobs.node import peers, rendezvous
 from jobs.node.node_context import NodeContext
 from jobs.node.preflight import bandwidth, checks, collect_facts, exchange, run_preflight
 from jobs.node.preflight.checks import NodeFacts
 from jobs.node.preflight.exchange import NodeFailed
-from jobs.node.preflight.run_preflight import NodeNetwork, Outcome
+from jobs.node.preflight.run_preflight import NodeNetwork
 
 HOSTS = ["n0", "n1", "n2"]
 RECORD: dict[str, Any] = {
@@ -36,6 +35,8 @@ RECORD: dict[str, Any] = {
 }
 ABSENT_WITHIN_S = 3.0
 """Wait for a node that a test leaves out: enough for the others on a busy machine."""
+
+NETWORK = NodeNetwork(Fabric(FabricKind.ETHERNET), "eth9", {})
 
 
 @pytest.fixture
@@ -48,34 +49,16 @@ def attempt(tmp_path: Path) -> Attempt:
     return made
 
 
-def network(alternatives: tuple[Interface, ...] = ()) -> NodeNetwork:
-    return NodeNetwork(Fabric(FabricKind.ETHERNET), "eth9", alternatives, lambda chosen: {})
-
-
 def node(attempt: Attempt, rank: int) -> NodeContext:
     run = RunDir(attempt.path.parent.parent)
     return NodeContext(run, 0, rank, HOSTS, Mock(missing_gpus=lambda record: None))
 
 
 @pytest.fixture
-def together(outcomes: Callable[..., list[Outcome]]) -> Callable[..., list[str | None]]:
+def together(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str | None]]:
     """Runs the pre-flight on these nodes at once; each has the healthy facts with its changes."""
 
     def run(changes: Mapping[int, Mapping[str, Any]], ranks: tuple[int, ...] = (0, 1, 2)) -> list[str | None]:
-        return [each.refusal for each in outcomes(changes, ranks)]
-
-    return run
-
-
-@pytest.fixture
-def outcomes(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Outcome]]:
-    """The outcome on each of these nodes; `faster` are their interfaces that are faster than the route's."""
-
-    def run(
-        changes: Mapping[int, Mapping[str, Any]],
-        ranks: tuple[int, ...] = (0, 1, 2),
-        faster: Mapping[int, tuple[Interface, ...]] | None = None,
-    ) -> list[Outcome]:
         collect = collect_facts.collect
 
         def collected(rank: int, **arguments: Any) -> NodeFacts:
@@ -85,18 +68,12 @@ def outcomes(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
         monkeypatch.setattr(run_preflight.collect_facts, "collect", collected)
         if len(ranks) < len(HOSTS):
             monkeypatch.setattr(run_preflight, "_facts_within_s", lambda config: ABSENT_WITHIN_S)
+
+        def outcome(rank: int) -> str | None:
+            return run_preflight.run_preflight(node(attempt, rank), attempt, RECORD, NETWORK)
+
         with ThreadPoolExecutor(len(ranks)) as pool:
-            started = [
-                pool.submit(
-                    run_preflight.run_preflight,
-                    node(attempt, rank),
-                    attempt,
-                    RECORD,
-                    network((faster or {}).get(rank, ())),
-                )
-                for rank in ranks
-            ]
-            return [each.result() for each in started]
+            return list(pool.map(outcome, ranks))
 
     return run
 
@@ -175,42 +152,8 @@ def test_a_folder_of_node_0_alone_excludes_no_node(
     assert excluded_nodes.read(attempt.path.parents[3]) == []
 
 
-@pytest.fixture
-def loopback(monkeypatch: pytest.MonkeyPatch) -> dict[int, tuple[Interface, ...]]:
-    """An interface of 100 Gbit/s on each node, whose addresses 127.0.0.1 to 3 reach each other."""
-    asked = threading.local()
-
-    def address_of(name: str) -> str:
-        asked.name = name
-        return f"127.0.0.{int(name[-1]) + 1}"
-
-    monkeypatch.setattr(rendezvous, "address_of", address_of)
-    monkeypatch.setattr(rendezvous, "interface_into", lambda network: asked.name)
-    return {
-        rank: (Interface(f"eth{rank}", "up", 1, 100_000, 9000, "ice", None, networks=("127.0.0.0/8",)),)
-        for rank in range(3)
-    }
-
-
-def test_a_faster_network_that_all_nodes_share_is_chosen(
-    outcomes: Callable[..., list[Outcome]], attempt: Attempt, loopback: dict[int, tuple[Interface, ...]]
-) -> None:
-    found = outcomes({}, faster=loopback)
-    assert found == [Outcome(None, "127.0.0.0/8"), Outcome(None), Outcome(None)]
-
-
-def test_a_faster_network_that_a_node_lacks_is_not_chosen(
-    outcomes: Callable[..., list[Outcome]],
-    attempt: Attempt,
-    loopback: dict[int, tuple[Interface, ...]],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert outcomes({}, faster={**loopback, 2: ()}) == [Outcome(None)] * 3
-    assert "node n2 has no faster interface in 127.0.0.0/8" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("failure", ["exit code 1", None])
-def test_a_problem_of_the_measurement_names_the_network(
+def test_a_problem_of_the_measurement_is_kept(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch, failure: str | None
 ) -> None:
     slow = checks.Problem("links", "the link of node n1 is slow", "x", ("n1",), "error")
@@ -218,11 +161,9 @@ def test_a_problem_of_the_measurement_names_the_network(
     monkeypatch.setattr(bandwidth, "result", lambda _: {})
     monkeypatch.setattr(run_preflight.verdict, "judged_bandwidth", lambda *_: ({}, [slow]))
     attempt.preflight_folder.mkdir()
-    for chosen, text in (("10.1.0.0/16", " (TCP in 10.1.0.0/16)"), (None, "")):
-        found = run_preflight._Findings(0.0, network=chosen)
-        run_preflight._measure(node(attempt, 0), attempt, RECORD["config"], network(), found)
-        (problem,) = found.problems
-        assert problem.message == (failure or slow.message) + text
+    found = run_preflight._Findings(0.0)
+    run_preflight._measure(node(attempt, 0), attempt, RECORD["config"], NETWORK, found)
+    assert [each.message for each in found.problems] == [failure or slow.message]
 
 
 def test_the_log_names_a_bandwidth_that_was_not_judged(
@@ -235,7 +176,7 @@ def test_the_log_names_a_bandwidth_that_was_not_judged(
     monkeypatch.setattr(run_preflight.verdict, "judged_bandwidth", lambda *_: (result, []))
     attempt.preflight_folder.mkdir()
     found = run_preflight._Findings(0.0)
-    run_preflight._measure(node(attempt, 0), attempt, RECORD["config"], network(), found)
+    run_preflight._measure(node(attempt, 0), attempt, RECORD["config"], NETWORK, found)
     assert found.problems == []
     out = capsys.readouterr().out
     assert f"pre-flight: {line}" in out
@@ -245,20 +186,20 @@ def test_the_log_names_a_bandwidth_that_was_not_judged(
 def test_the_failure_of_another_node_ends_the_wait(attempt: Attempt) -> None:
     peers.record_node_exit(attempt, 1, 69)
     with pytest.raises(NodeFailed, match="node 1 has ended with exit code 69"):
-        run_preflight.run_preflight(node(attempt, 0), attempt, RECORD, network())
+        run_preflight.run_preflight(node(attempt, 0), attempt, RECORD, NETWORK)
     with pytest.raises(NodeFailed):
-        run_preflight.run_preflight(node(attempt, 2), attempt, RECORD, network())
+        run_preflight.run_preflight(node(attempt, 2), attempt, RECORD, NETWORK)
 
 
 def test_a_skipped_pre_flight_is_recorded_and_still_needs_the_gpus(attempt: Attempt) -> None:
     config = RECORD["config"]
     record = {"config": {**config, "job": {**config["job"], "preflight": "off"}}}
     first = node(attempt, 0)
-    assert run_preflight.run_preflight(first, attempt, record, network()) == Outcome(None)
+    assert run_preflight.run_preflight(first, attempt, record, NETWORK) is None
     found = Preflight.model_validate(read_json(attempt.preflight))
     assert (found.verdict, found.mode, found.nodes) == ("skipped", "off", [])
     lacking = replace(first, allocation=Mock(missing_gpus=lambda record: "0 of 4 GPUs"))
-    assert run_preflight.run_preflight(lacking, attempt, record, network()).refusal == "0 of 4 GPUs"
+    assert run_preflight.run_preflight(lacking, attempt, record, NETWORK) == "0 of 4 GPUs"
 
 
 @pytest.mark.parametrize(
@@ -307,7 +248,7 @@ def test_one_node_with_several_gpus_measures_between_them(
     monkeypatch.setattr(run_preflight, "_run_ranks", lambda *_: None)
     monkeypatch.setattr(bandwidth, "result", lambda _: result)
     alone = replace(node(attempt, 0), hosts=hosts)
-    assert run_preflight.run_preflight(alone, attempt, record, network()) == Outcome(None)
+    assert run_preflight.run_preflight(alone, attempt, record, NETWORK) is None
     found = Preflight.model_validate(read_json(attempt.preflight))
     assert found.mode == mode
     slow = [each for each in found.problems if each.check == "all_reduce"]
@@ -322,8 +263,7 @@ def test_the_processors_of_the_ranks_are_recorded(attempt: Attempt, binding: str
     bound = NodeNetwork(
         Fabric(FabricKind.NONE),
         None,
-        (),
-        lambda _: {PROCESSORS: AddedVariable(f"{first};{first}", "", "derived")},
+        {PROCESSORS: AddedVariable(f"{first};{first}", "", "derived")},
     )
     alone = replace(node(attempt, 0), hosts=["n0"])
     before = os.sched_getaffinity(0)

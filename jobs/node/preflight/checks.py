@@ -86,8 +86,6 @@ class NodeFacts:
     """Duration of collecting these facts."""
     defects: Sequence[str] = ()
     """Defects of its network by `jobs.fabric.defects`; none for runs over TCP."""
-    faster_interfaces: Sequence[Mapping[str, Any]] = ()
-    """`jobs.fabric.shared_network.Offer` of each interface that is faster than the one of the route."""
 
     @property
     def agreement_hash(self) -> str:

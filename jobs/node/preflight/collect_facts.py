@@ -23,7 +23,6 @@ from jobs.fabric.description import Adapter, AdapterKind, ConfigurationFile, Fab
 from jobs.fabric.detect import current_process, detect
 from jobs.fabric.expected_adapters import expected_adapters
 from jobs.fabric.network_plugin import missing_by
-from jobs.fabric.shared_network import Offer
 from jobs.node.node_gpus import NodeGpus, has_driver, read_node_gpus
 from jobs.node.preflight.affinity import Affinity
 from jobs.node.preflight.checks import NodeFacts
@@ -51,7 +50,6 @@ def collect(
     rate_folder: Path | None = None,
     interface: str | None = None,
     fabric: Fabric | None = None,
-    offers: Sequence[Offer] = (),
     read_gpus: Callable[[], NodeGpus] = read_node_gpus,
     measure_affinity: Callable[[Sequence[Gpu]], Affinity] | None = None,
     root: Path = Path("/"),
@@ -68,7 +66,6 @@ def collect(
         rate_folder: folder in which the first nodes measure the rates of storage; None: not measured.
         interface: network interface by which this node reaches the others.
         fabric: description of its network; None: detected below `root`.
-        offers: interfaces that are faster than `interface`, at which this node listens.
         read_gpus: reads the GPUs of the job by NVML.
         measure_affinity: measures the processors of its ranks, by the GPUs of the job.
         root: folder of `dev`, `proc` and `sys`.
@@ -96,7 +93,6 @@ def collect(
         affinity=asdict(affinity) if affinity else None,
         **rates,
         seconds=time.monotonic() - began,
-        faster_interfaces=[asdict(each) for each in offers],
         time=time.time(),
     )
 

@@ -1,16 +1,14 @@
 """Check all nodes of an attempt before its ranks start, and agree on the verdict. Standard library only.
 
 Each node collects its facts. Node 0 judges them, writes `preflight.json`, and puts nodes at fault on the
-exclusion list of the runs folder. Node 0 also chooses a faster network than the route by host names, if all
-nodes share one. In mode full, the ranks of all nodes then measure their bandwidth together.
+exclusion list of the runs folder. In mode full, the ranks of all nodes then measure their bandwidth together.
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,14 +21,12 @@ from disttrain.records.run_directory import Attempt, RunDir, checkpoint_steps
 from jobs.core import excluded_nodes, journal
 from jobs.core.attempt import checkpoint_folder
 from jobs.core.environment import AddedVariable
-from jobs.fabric import shared_network
-from jobs.fabric.description import Fabric, Gpu, Interface
-from jobs.fabric.shared_network import Offer
+from jobs.fabric.description import Fabric, Gpu
 from jobs.node import rendezvous
 from jobs.node.node_context import NodeContext
 from jobs.node.node_gpus import NodeGpus, has_driver, read_node_gpus
 from jobs.node.node_log import log_line
-from jobs.node.preflight import affinity, bandwidth, checks, collect_facts, exchange, reachability, verdict
+from jobs.node.preflight import affinity, bandwidth, checks, collect_facts, exchange, verdict
 from jobs.node.preflight.affinity import Affinity
 from jobs.node.preflight.checks import ClockOffset, NodeFacts, Problem
 
@@ -48,32 +44,18 @@ class _Findings:
     problems: list[Problem] = field(default_factory=list)
     bandwidth: dict[str, Any] | None = None
     waited_s: float = 0.0
-    network: str | None = None
 
 
 @dataclass(frozen=True)
 class NodeNetwork:
-    """Network and GPUs of this node, and the variables that follow from the choice of an interface."""
+    """Network and GPUs of this node, and the variables of its ranks."""
 
     fabric: Fabric
     interface: str | None
-    """The interface by which this node reaches the others by their names."""
-    alternatives: Sequence[Interface]
-    """Faster interfaces than `interface`."""
-    variables: Callable[[str | None], Mapping[str, AddedVariable]]
-    """The variables of the ranks if they use an IPv4 network; None: that of the route to the other nodes."""
+    """The interface by which this node reaches the others over TCP."""
+    variables: Mapping[str, AddedVariable]
     read_gpus: Callable[[], NodeGpus] = read_node_gpus
     """The GPUs of the node by NVML."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """End of the pre-flight on one node."""
-
-    refusal: str | None
-    """The reason, one line, why this attempt must not start."""
-    network: str | None = None
-    """IPv4 network that node 0 chose for TCP; None on the other nodes, and for that of the route."""
 
 
 def resolved_mode(configured: str, *, several_machines: bool, gpus: int) -> str:
@@ -91,8 +73,8 @@ def resolved_mode(configured: str, *, several_machines: bool, gpus: int) -> str:
 
 def run_preflight(
     node: NodeContext, attempt: Attempt, record: Mapping[str, Any], network: NodeNetwork
-) -> Outcome:
-    """Check the nodes; `record` is the run's `run.json`.
+) -> str | None:
+    """Check the nodes; the reason, one line, why this attempt must not start. `record` is `run.json`.
 
     Raises `RendezvousError` when node 0 is silent, `NodeFailed` when another node has failed, and `JobEnded`.
     """
@@ -106,27 +88,22 @@ def run_preflight(
         gpus=ranks_per_node(config) if has_gpus and (several or len(node.hosts) == 1) else 0,
     )
     if mode == "off":
-        return Outcome(_skipped(node, attempt, record))
+        return _skipped(node, attempt, record)
     if node.rank > 0 and not several:
-        return Outcome(None)  # node 0 has checked this machine
+        return None  # node 0 has checked this machine
     began = time.monotonic()
     if mode == "full" or several:
         attempt.preflight_folder.mkdir(exist_ok=True)
-    with contextlib.ExitStack() as held:
-        offers = reachability.listen(network.alternatives, held) if several else []
-        own = _own_facts(node, attempt, record, mode, network, offers)
-        if several:
-            exchange.write_facts(attempt, own)
-        if node.rank > 0:
-            return Outcome(_follow(node, attempt, config, network))
-        found = _Findings(began, [own])
-        _judge(node, attempt, config, found)
-        if not checks.is_refused(found.problems):
-            if offers:
-                _choose_network(found)
-            if mode == "full":
-                _measure(node, attempt, config, network, found)
-        return Outcome(_conclude(node, attempt, mode, found), found.network)
+    own = _own_facts(node, attempt, record, mode, network)
+    if several:
+        exchange.write_facts(attempt, own)
+    if node.rank > 0:
+        return _follow(node, attempt, config, network)
+    found = _Findings(began, [own])
+    _judge(node, attempt, config, found)
+    if mode == "full" and not checks.is_refused(found.problems):
+        _measure(node, attempt, config, network, found)
+    return _conclude(node, attempt, mode, found)
 
 
 def _skipped(node: NodeContext, attempt: Attempt, record: Mapping[str, Any]) -> str | None:
@@ -142,9 +119,8 @@ def _own_facts(
     record: Mapping[str, Any],
     mode: str,
     network: NodeNetwork,
-    offers: Sequence[Offer],
 ) -> NodeFacts:
-    config, environ = record["config"], bandwidth.rank_environment(network.variables(None))
+    config, environ = record["config"], bandwidth.rank_environment(network.variables)
     return collect_facts.collect(
         node.rank,
         host=node.hosts[node.rank],
@@ -154,7 +130,6 @@ def _own_facts(
         ranks=ranks_per_node(config),
         environ=environ,
         fabric=network.fabric,
-        offers=offers,
         rate_folder=_rate_folder(node, attempt, mode),
         interface=network.interface,
         read_gpus=network.read_gpus,
@@ -228,26 +203,6 @@ def _cluster_name(node: NodeContext) -> str | None:
     return (journal.entry(node.run, node.submission).read("intent") or {}).get("cluster_name")
 
 
-def _choose_network(found: _Findings) -> None:
-    """Choose the network of faster interfaces that all nodes share and in which node 0 reaches the others."""
-    choice = shared_network.choose(
-        {each.host: [Offer(**offer) for offer in each.faster_interfaces] for each in found.facts}
-    )
-    reason = choice.reason
-    if choice.offers:
-        own, *others = choice.offers
-        reason = reachability.obstacle(choice.offers[own], {host: choice.offers[host] for host in others})
-    if reason is not None:
-        log_line(f"pre-flight: faster interfaces are up, but TCP keeps to the route by host names: {reason}")
-        return
-    found.network, rate = choice.network, choice.mbit_per_s
-    log_line(f"pre-flight: TCP uses {found.network} ({rate / 1000:g} Gbit/s), which connects all nodes")
-    # adapters of Slingshot carry the data by RDMA
-    found.facts = [
-        replace(each, link_bytes_per_s=rate * 1e6 / 8) if each.tcp else each for each in found.facts
-    ]
-
-
 def _facts_within_s(config: Mapping[str, Any]) -> float:
     """Longest wait for the facts of other nodes, whose agents may start later."""
     return float(config["job"]["rendezvous_timeout_s"])
@@ -262,21 +217,17 @@ def _measure(
 ) -> None:
     """Measure the bandwidth together with the other nodes, on node 0. A failure is a warning."""
     with rendezvous.reserve_port() as port:
-        endpoint = rendezvous.Endpoint(node.hosts[0], port.getsockname()[1], network=found.network)
+        endpoint = rendezvous.Endpoint(node.hosts[0], port.getsockname()[1])
         exchange.publish_endpoint(attempt, endpoint)
         problem = _run_ranks(node, attempt, config, network, endpoint)
     result = bandwidth.result(attempt)
-    where = f" (TCP in {found.network})" if found.network is not None else ""
     if problem is not None or result is None:
-        if found.network is not None:
-            log_line(f"pre-flight: TCP keeps to the route by host names: no measurement in {found.network}")
-            found.network = None
         remedy = "training may start all the same; --skip-preflight leaves the measurement out"
-        message = (problem or "the measurement wrote no result") + where
+        message = problem or "the measurement wrote no result"
         found.problems.append(Problem("all_reduce", message, remedy, (), "warning"))
         return
     found.bandwidth, problems = verdict.judged_bandwidth(result, found.facts, node.hosts)
-    found.problems += [replace(each, message=each.message + where) for each in problems]
+    found.problems += problems
     if found.bandwidth.get("run_bytes"):
         size = f"{found.bandwidth['run_bytes'] / 2**20:.1f} MiB"
         log_line(f"pre-flight: the messages of the run have {size} ({found.bandwidth['run_bytes_reason']})")
@@ -291,7 +242,7 @@ def _run_ranks(
     network: NodeNetwork,
     endpoint: rendezvous.Endpoint,
 ) -> str | None:
-    env = bandwidth.rank_environment(network.variables(endpoint.network))
+    env = bandwidth.rank_environment(network.variables)
     return bandwidth.measure(attempt, config, node.rank, len(node.hosts), endpoint, env, node.allocation)
 
 
