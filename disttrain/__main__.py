@@ -35,7 +35,6 @@ from disttrain.records.json_files import CorruptFile
 from disttrain.records.run_directory import Attempt, RunDir, attempt_of_job, checkpoint_steps
 from disttrain.records.run_json import read_run_json
 from disttrain.runtime import heartbeat, nccl_log_file
-from disttrain.runtime.apply_binding import bind
 from disttrain.runtime.parent_death import die_with_parent
 from disttrain.runtime.rank_failure import record_failure
 from disttrain.runtime.rank_info import rank_info
@@ -52,7 +51,6 @@ def main(argv: list[str]) -> int:
     signals.install()  # first: an early stop signal must not end this process
     if "TORCHELASTIC_RUN_ID" in os.environ:
         die_with_parent()  # torchrun: orphaned ranks would train on
-    bind()  # before torch starts threads
     faulthandler.enable()
     rank, attempt, output = 0, None, None
     try:

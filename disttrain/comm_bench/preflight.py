@@ -22,7 +22,6 @@ from disttrain.config.sections.resources import ResourcesConfig
 from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json
-from disttrain.runtime.apply_binding import bind
 from disttrain.runtime.process_group import World, open_world
 from disttrain.runtime.rank_info import rank_info
 from disttrain.telemetry.link_probe import measure_rates
@@ -92,7 +91,6 @@ def main() -> None:
     parser.add_argument("--run", type=Path, required=True, help="directory of the run")
     given = parser.parse_args()
     began = time.monotonic()
-    bind()  # as the ranks of the run
     info = rank_info()
     shape = ResourcesConfig(nodes=info.nodes, gpus_per_node=info.local_size, device=given.device)
     with open_world(shape, _COLLECTIVE_TIMEOUT_S) as world:

@@ -42,9 +42,6 @@ class PreflightNode(_Part):
     without GPUs."""
     processors: int
     """Number of processors that this job may use."""
-    rank_processors: list[str] | None = None
-    """Measured processors that each local rank may use, such as `0-7,64-71`; null without a scheduler, and
-    with `job.binding: none`."""
     memory_lock_bytes: int | None
     """Limit of locked memory (`ulimit -l`); null without a limit, and with CAP_IPC_LOCK (as root)."""
     free_bytes: dict[str, int]

@@ -12,3 +12,9 @@ def list_text(processors: Iterable[int]) -> str:
     ends = sorted(number for number in numbers if number + 1 not in numbers)
     pairs = zip(starts, ends, strict=True)
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in pairs)
+
+
+def numbers(text: str) -> list[int]:
+    """The numbers in a text of `list_text`."""
+    ranges = [[int(end) for end in part.split("-")] for part in text.split(",") if part]
+    return [number for ends in ranges for number in range(ends[0], ends[-1] + 1)]

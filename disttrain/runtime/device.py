@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from disttrain.errors import ConfigError
+from disttrain.records.processor_list import numbers
 from disttrain.records.run_directory import PROCESSORS
 
 
@@ -94,11 +95,10 @@ def usable_cpus(environ: Mapping[str, str] = os.environ) -> int:
 
 
 def usable_processors(environ: Mapping[str, str] = os.environ) -> frozenset[int]:
-    """Processors of the job on this node: those of this process's affinity mask, and those to which the local
-    ranks are bound (`DISTTRAIN_PROCESSORS`)."""
+    """Processors of the job on this node: those of this process, and where ranks are bound those of all ranks
+    (`DISTTRAIN_PROCESSORS`)."""
     mask = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    bound = environ.get(PROCESSORS, "").replace(";", ",").split(",")
-    return frozenset(mask) | {int(number) for number in bound if number.isdecimal()}
+    return frozenset(mask).union(numbers(environ.get(PROCESSORS, "")))
 
 
 def device_name(device: torch.device) -> str:

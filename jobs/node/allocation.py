@@ -37,9 +37,6 @@ class Allocation(Protocol):
     def missing_gpus(self, record: Mapping[str, Any]) -> str | None:
         """A message if this node has fewer GPUs than the run requested; `record` is the run's `run.json`."""
 
-    def processors_on_node(self) -> int | None:
-        """Number of processors of this node that the job was given; None if unknown."""
-
     def nodes_down(self) -> list[str]:
         """Nodes of the job that the scheduler has marked as down."""
 

@@ -14,7 +14,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -42,7 +42,7 @@ from jobs.node.fabric_environment import (
 )
 from jobs.node.hang import memory_folder
 from jobs.node.node_context import LOOPBACK, NodeContext
-from jobs.node.node_gpus import NodeGpus, read_node_gpus
+from jobs.node.node_gpus import read_node_gpus
 from jobs.node.node_log import log_line, log_traceback
 from jobs.node.preflight.exchange import NodeFailed
 from jobs.node.preflight.run_preflight import NodeNetwork, run_preflight
@@ -115,7 +115,8 @@ def _prepare(node: NodeContext, attempt: Attempt, held: contextlib.ExitStack) ->
         return _cannot_start(agreed)
     added, endpoint = agreed
     nodes = len(node.hosts)
-    command = launch_command(node.run, attempt, record, node.rank, nodes, endpoint)
+    is_bound = bool(added[PROCESSORS].value)
+    command = launch_command(node.run, attempt, record, node.rank, nodes, endpoint, is_bound=is_bound)
     log_line(f"node {node.rank} of {nodes} on {processes.host()}: {shlex.join(command)}")
     deadline = float(added["DISTTRAIN_DEADLINE"].value)
     lead_s = lead_within(deadline - time.time(), float(record["config"]["job"]["stop_lead_s"]))
@@ -161,7 +162,8 @@ def _agree(
     fabric, interface = detect_or_nothing(record), interface_to_peers(node)
     read_gpus = functools.cache(read_node_gpus)
     derived = derive_environment(node, record, fabric, interface)
-    added = _environment(record, attempt, node, derived.added, read_gpus)
+    added = _environment(record, attempt, node, derived.added)
+    added[PROCESSORS] = processor_binding.variable(record["config"], node.allocation, fabric, read_gpus)
     of_gloo = derived.interface.name if derived.interface else interface
     refusal = run_preflight(node, attempt, record, NodeNetwork(fabric, of_gloo, added, read_gpus))
     if refusal is not None:
@@ -223,7 +225,6 @@ def _environment(
     attempt: Attempt,
     node: NodeContext,
     fabric: Mapping[str, environment.AddedVariable],
-    read_gpus: Callable[[], NodeGpus],
 ) -> dict[str, environment.AddedVariable]:
     """The variables to add on this node, with those of its network and the end of the job's time."""
     about = command_code.of_run(record)
@@ -249,7 +250,6 @@ def _environment(
         started = datetime.fromisoformat(read_json(attempt.record)["started"]).timestamp()
         end = started + 60 * float(record["config"]["job"]["time_limit_min"])
     added["DISTTRAIN_DEADLINE"] = environment.deadline_variable(end)
-    added[PROCESSORS] = processor_binding.variable(record["config"], node.allocation, read_gpus)
     return added
 
 
@@ -260,8 +260,10 @@ def launch_command(
     node_rank: int,
     nodes: int,
     endpoint: rendezvous.Endpoint,
+    *,
+    is_bound: bool = False,
 ) -> list[str]:
-    """The torchrun command of one node.
+    """The torchrun command of one node; `is_bound`: torchrun binds the ranks to processors.
 
     The rendezvous is static, as the number of nodes is fixed: where node 0's port is taken, torchrun fails
     instead of joining the store of another job.
@@ -284,6 +286,7 @@ def launch_command(
         "--max-restarts": 0,
     }
     arguments = [str(word) for option in options.items() for word in option]
+    arguments += processor_binding.OPTION if is_bound else ()
     if about is None:
         program = ["-m", "disttrain", "--run-dir", str(run.path), "--attempt", str(attempt.number)]
     else:

@@ -8,7 +8,6 @@ The process becomes `python WORDS...` in the working directory FOLDER, with its 
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import signal
@@ -30,19 +29,10 @@ def main(logs: str, folder: str, words: list[str]) -> NoReturn:
     os.close(log)
     if sys.platform == "linux":  # else a killed torchrun would leave orphans that train on
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    bind_to_processors(os.environ.get("DISTTRAIN_PROCESSORS", ""), int(os.environ["LOCAL_RANK"]))
     os.chdir(folder)
     # `-P` keeps the working directory out of the module search path: the copy of a module is on it
     options = ["-P"] if words[0] == "-m" else []
     os.execv(sys.executable, [sys.executable, "-u", *options, *words])
-
-
-def bind_to_processors(chosen: str, local_rank: int) -> None:
-    """As `disttrain.runtime.apply_binding.bind`, for this thread and all that it starts."""
-    of_ranks = chosen.split(";")
-    if local_rank < len(of_ranks) and of_ranks[local_rank]:
-        with contextlib.suppress(OSError):  # outside of the cpuset
-            os.sched_setaffinity(0, {int(number) for number in of_ranks[local_rank].split(",")})
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ import torch
 
 from disttrain.records.fabric import NcclLog, NodeFabric
 from disttrain.telemetry.fabric.verdict import judge
-from jobs.fabric.plan_binding import numa_nodes, plan, read_processors
-from jobs.node.node_gpus import read_node_gpus
 from tests.gpu.test_nvml import REASON
 
 pytestmark = pytest.mark.skipif(REASON is not None, reason=f"no GPU to ask: {REASON}")
@@ -73,13 +71,3 @@ def test_the_log_of_real_nccl_is_read_and_ends(tmp_path):
         assert found["transports"]
         assert set(found["transports"]) <= {"P2P", "SHM"}
         assert found["choices"]
-
-
-def test_ranks_are_bound_near_their_gpus():
-    gpus = [gpu.pci.address for gpu in read_node_gpus().reading.gpus]
-    assert len(gpus) == torch.cuda.device_count()
-    near, cpuset = numa_nodes(gpus), os.sched_getaffinity(0)
-    chosen = plan(read_processors(), cpuset, near * 2 if len(near) == 1 else near)
-    if not chosen.ranks:
-        pytest.skip(f"ranks are not bound: {chosen.reason}")
-    assert set().union(*chosen.ranks) <= cpuset

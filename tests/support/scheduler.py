@@ -48,9 +48,6 @@ class FolderJob:
         path = self.folder / "lacks"
         return path.read_text() if path.exists() else None
 
-    def processors_on_node(self) -> int | None:
-        return None
-
     def nodes_down(self) -> list[str]:
         return []
 

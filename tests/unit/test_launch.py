@@ -13,7 +13,7 @@ import pytest
 from disttrain.config.config_tree import Config
 from disttrain.records.heartbeat import count_killed_probes, record_killed_probe
 from disttrain.records.json_files import read_json, write_json
-from disttrain.records.run_directory import RunDir
+from disttrain.records.run_directory import PROCESSORS, RunDir
 from jobs.core import journal
 from jobs.core.environment import AddedVariable
 from jobs.fabric.description import Fabric, FabricKind, Interface
@@ -63,7 +63,7 @@ def test_gloo_of_all_nodes_uses_the_interface_of_the_route(
     attempt = run.attempt(0)
     opened = {"attempt": 0, "submission": 0, "started": journal.utc_now(), "nodes": hosts}
     write_json(attempt.record, opened)
-    allocation = Mock(missing_gpus=lambda record: None, end_time=lambda: 2e9, processors_on_node=lambda: None)
+    allocation = Mock(missing_gpus=lambda record: None, end_time=lambda: 2e9)
     slow = Interface("eth0", "up", 1, 1000, 1500, "igb", None, networks=("10.0.0.0/16",))
     fast = Interface("eth1", "up", 1, 100_000, 9000, "ice", None, networks=("10.1.0.0/16",))
     monkeypatch.setattr(
@@ -101,10 +101,11 @@ def test_the_record_of_the_node_is_taken_in_the_environment_of_the_ranks(
     added = {
         "DISTTRAIN_DEADLINE": AddedVariable("2e9", "x", "config"),
         "NCCL_CONF_FILE": AddedVariable("/site/nccl.conf", "x", "site"),
+        PROCESSORS: AddedVariable("0-7", "x", "derived"),
     }
     started: list[Mapping[str, str]] = []
     monkeypatch.setattr(launch, "_agree", lambda *_: (added, rendezvous.Endpoint("n0", 1)))
-    monkeypatch.setattr(launch, "launch_command", lambda *_: ["torchrun"])
+    monkeypatch.setattr(launch, "launch_command", lambda *_, is_bound: ["torchrun"] if is_bound else [])
     monkeypatch.setattr(launch.code_snapshot, "snapshot_problem", lambda *_: None)
     monkeypatch.setattr(launch.node_info, "start_node_info", lambda *given: started.append(given[2]))
     with contextlib.ExitStack() as held:

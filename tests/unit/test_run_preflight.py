@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,9 +13,8 @@ import pytest
 
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.preflight import Preflight
-from disttrain.records.run_directory import PROCESSORS, Attempt, RunDir
+from disttrain.records.run_directory import Attempt, RunDir
 from jobs.core import excluded_nodes, journal
-from jobs.core.environment import AddedVariable
 from jobs.core.exit_evidence import read_evidence
 from jobs.fabric.description import Fabric, FabricKind
 from jobs.node import peers, rendezvous
@@ -253,24 +251,6 @@ def test_one_node_with_several_gpus_measures_between_them(
     assert found.mode == mode
     slow = [each for each in found.problems if each.check == "all_reduce"]
     assert len(slow) == (mode == "full")
-
-
-@pytest.mark.parametrize("binding", ["auto", "none"])
-def test_the_processors_of_the_ranks_are_recorded(attempt: Attempt, binding: str) -> None:
-    config = {**RECORD["config"], "resources": {"nodes": 1, "gpus_per_node": 2, "device": "cpu"}}
-    config["job"] = {**config["job"], "binding": binding}
-    first = min(os.sched_getaffinity(0))
-    bound = NodeNetwork(
-        Fabric(FabricKind.NONE),
-        None,
-        {PROCESSORS: AddedVariable(f"{first};{first}", "", "derived")},
-    )
-    alone = replace(node(attempt, 0), hosts=["n0"])
-    before = os.sched_getaffinity(0)
-    run_preflight.run_preflight(alone, attempt, {"config": config}, bound)
-    (found,) = Preflight.model_validate(read_json(attempt.preflight)).nodes
-    assert found.rank_processors == ([str(first)] * 2 if binding == "auto" else None)
-    assert os.sched_getaffinity(0) == before
 
 
 def test_the_space_needed_includes_one_more_checkpoint(tmp_path: Path) -> None:

@@ -73,9 +73,8 @@ class JobConfig(Section):
     """Names of variables that are secrets, in addition to those that look like one (`HF_TOKEN`,
     `WANDB_API_KEY`). A value comes from `job.env`, else from the environment of the job."""
     binding: Annotated[Literal["auto", "none"], Field(json_schema_extra=KEYED_IF_SET)] = "auto"
-    """Binding of ranks to processors in a Slurm job with several ranks on a node. `auto`: each rank has cores
-    of its own near its GPU, unless ranks would have to share cores or jobs share the node unconfined.
-    `none`: ranks may use all processors of the job."""
+    """Binding of ranks to processors in a Slurm job with several ranks on a node. `auto`: torchrun binds each
+    rank to the NUMA node of its GPU, where `numactl` is installed. `none`: ranks may use all processors."""
     on_end: Annotated[str | None, Field(min_length=1, json_schema_extra=NOT_IN_KEY)] = None
     """Shell command that is called at the end of the sweep, and after a run has failed. URLs are refused,
     because `run.json` records the command: put them into environment variables."""

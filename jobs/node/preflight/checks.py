@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeVar
 
+from disttrain.records.processor_list import list_text
 from jobs.core.excluded_nodes import ExcludedNode
-from jobs.node.preflight.affinity import Affinity, affinity_defects
 
 CLOCK_LIMIT_S = 5.0
 """Difference between the clocks of two nodes that ends the start. Order and durations between nodes in
@@ -62,8 +62,8 @@ class NodeFacts:
     """Number of processors that this job may use."""
     free_bytes: Mapping[str, int]
     """Free space by folder."""
-    affinity: Mapping[str, Any] | None = None
-    """`jobs.node.preflight.affinity.Affinity`; None without a scheduler, and with `job.binding: none`."""
+    far_from_gpus: Sequence[int] = ()
+    """Local ranks for which the job has no processor near their GPU; none without a scheduler."""
     missing_gpus: str | None = None
     """Message if the scheduler gave fewer GPUs than the run requested."""
     gpus: int | None = None
@@ -213,16 +213,17 @@ def check_processors(facts: Sequence[NodeFacts], ranks: int) -> list[Problem]:
 
 
 def check_affinity(facts: Sequence[NodeFacts]) -> list[Problem]:
-    """Warnings of ranks far from their GPU or on processors of other ranks, each with all its nodes."""
-    hosts = _grouped(
-        (defect, each.host)
-        for each in facts
-        if each.affinity is not None
-        for defect in affinity_defects(Affinity(**each.affinity))
-    )
+    """Warnings of ranks far from their GPU, each with all its nodes."""
+    hosts = _grouped((list_text(each.far_from_gpus), each.host) for each in facts if each.far_from_gpus)
+    remedy = "set `sbatch: {gres-flags: enforce-binding}` in the site profile, or request whole nodes"
     return [
-        Problem("affinity", f"{_named(on)}: {message}", remedy, severity="warning")
-        for (message, remedy), on in hosts.items()
+        Problem(
+            "affinity",
+            f"{_named(on)}: the job has no processor near the GPU of local ranks {ranks}",
+            remedy,
+            severity="warning",
+        )
+        for ranks, on in hosts.items()
     ]
 
 

@@ -19,12 +19,12 @@ from typing import Any, TypeVar
 
 from disttrain.records.collect_provenance import code_hash
 from jobs.fabric.defects import defects, no_active_adapter
-from jobs.fabric.description import Adapter, AdapterKind, ConfigurationFile, Fabric, FabricKind, Gpu
+from jobs.fabric.description import Adapter, AdapterKind, ConfigurationFile, Fabric, FabricKind
 from jobs.fabric.detect import current_process, detect
 from jobs.fabric.expected_adapters import expected_adapters
 from jobs.fabric.network_plugin import missing_by
 from jobs.node.node_gpus import NodeGpus, has_driver, read_node_gpus
-from jobs.node.preflight.affinity import Affinity
+from jobs.node.preflight.affinity import ranks_far_from_gpus
 from jobs.node.preflight.checks import NodeFacts
 from jobs.node.preflight.link_rates import gpu_path, link_bytes_per_s
 
@@ -51,7 +51,7 @@ def collect(
     interface: str | None = None,
     fabric: Fabric | None = None,
     read_gpus: Callable[[], NodeGpus] = read_node_gpus,
-    measure_affinity: Callable[[Sequence[Gpu]], Affinity] | None = None,
+    is_alone: bool = False,
     root: Path = Path("/"),
 ) -> NodeFacts:
     """Facts of the node of rank `node`.
@@ -67,7 +67,7 @@ def collect(
         interface: network interface by which this node reaches the others.
         fabric: description of its network; None: detected below `root`.
         read_gpus: reads the GPUs of the job by NVML.
-        measure_affinity: measures the processors of its ranks, by the GPUs of the job.
+        is_alone: whether a scheduler has given the job its processors.
         root: folder of `dev`, `proc` and `sys`.
     """
     began = time.monotonic()
@@ -77,7 +77,6 @@ def collect(
     settings = _nccl_settings(fabric, environ or {})
     uses_nccl = wants_gpus and has_driver(root)
     adapters = expected_adapters(fabric, settings) if uses_nccl else ()
-    affinity = measure_affinity(gpus.reading.gpus) if measure_affinity else None
     return NodeFacts(
         node=node,
         host=host,
@@ -90,7 +89,7 @@ def collect(
         gpu_path=asdict(path) if (path := gpu_path(gpus.reading, fabric, ranks)) else None,
         **_network_facts(fabric, adapters, settings, uses_nccl=uses_nccl),
         link_bytes_per_s=link_bytes_per_s(fabric, adapters, interface, ranks),
-        affinity=asdict(affinity) if affinity else None,
+        far_from_gpus=ranks_far_from_gpus(fabric, gpus.reading.gpus, ranks) if is_alone else (),
         **rates,
         seconds=time.monotonic() - began,
         time=time.time(),

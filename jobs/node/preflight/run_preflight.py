@@ -21,13 +21,12 @@ from disttrain.records.run_directory import Attempt, RunDir, checkpoint_steps
 from jobs.core import excluded_nodes, journal
 from jobs.core.attempt import checkpoint_folder
 from jobs.core.environment import AddedVariable
-from jobs.fabric.description import Fabric, Gpu
+from jobs.fabric.description import Fabric
 from jobs.node import rendezvous
 from jobs.node.node_context import NodeContext
 from jobs.node.node_gpus import NodeGpus, has_driver, read_node_gpus
 from jobs.node.node_log import log_line
-from jobs.node.preflight import affinity, bandwidth, checks, collect_facts, exchange, verdict
-from jobs.node.preflight.affinity import Affinity
+from jobs.node.preflight import bandwidth, checks, collect_facts, exchange, verdict
 from jobs.node.preflight.checks import ClockOffset, NodeFacts, Problem
 
 _VERDICT_MARGIN_S = 75.0
@@ -133,7 +132,7 @@ def _own_facts(
         rate_folder=_rate_folder(node, attempt, mode),
         interface=network.interface,
         read_gpus=network.read_gpus,
-        measure_affinity=_affinity_of_ranks(node, config, network.fabric, environ),
+        is_alone=not node.one_machine,
     )
 
 
@@ -143,15 +142,6 @@ def _rate_folder(node: NodeContext, attempt: Attempt, mode: str) -> Path | None:
     if mode == "full":
         return attempt.preflight_folder
     return attempt.path if node.rank == 0 and not node.one_machine else None
-
-
-def _affinity_of_ranks(
-    node: NodeContext, config: Mapping[str, Any], fabric: Fabric, environ: Mapping[str, str]
-) -> Callable[[Sequence[Gpu]], Affinity] | None:
-    """Measures the processors of the ranks; None where they may share them with other runs, or by choice."""
-    if node.one_machine or config["job"].get("binding", "auto") == "none":
-        return None
-    return lambda gpus: affinity.measure(environ, fabric, gpus, ranks_per_node(config))
 
 
 def space_needed(run: RunDir, config: Mapping[str, Any]) -> dict[str, int]:

@@ -107,7 +107,6 @@ def _node(facts: NodeFacts, offset: ClockOffset | None) -> dict[str, Any]:
         "agreement_hash": facts.agreement_hash,
         "gpus": facts.gpus,
         "processors": facts.processors,
-        "rank_processors": list(facts.affinity["of_ranks"]) if facts.affinity else None,
         "memory_lock_bytes": facts.memory_lock_bytes,
         "free_bytes": dict(facts.free_bytes),
         "clock_offset_s": list(asdict(offset).values()) if offset else None,

@@ -83,10 +83,6 @@ class SlurmAllocation:
             return None
         return f"this node has {given} of the {asked} GPUs that the job requested"
 
-    def processors_on_node(self) -> int | None:
-        given = self._environ.get("SLURM_CPUS_ON_NODE", "")
-        return int(given) if given.isdigit() else None
-
     def nodes_down(self) -> list[str]:
         return commands.nodes_down(self._nodes) if self._nodes else []
 
