@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from jobs.cli.command_output import print_error
 from jobs.cli.formatting import count, table
-from jobs.submission.choose_actions import Action, Kind
+from jobs.submission.decide import Action, Kind
 
 EXIT_RUNS_MISSING = 1
 """Exit code when a submission was refused, blocked or deferred, or a dry run's script was refused."""

@@ -2,45 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from jobs.cli.formatting import count, some_of
-from jobs.cli.progress_bar import progress
 from jobs.schedulers.base import Scheduler, ScriptPreview
-from jobs.submission.batches import batch_of, submission_groups
-from jobs.submission.choose_actions import Action
-from jobs.submission.job_chains import JobChains
-from jobs.submission.prepare import PreparedRun, prepare
-
-
-def preview_scripts(
-    actions: Sequence[Action],
-    scheduler: Scheduler,
-    root: Path,
-    code: Mapping[str, Any],
-    chains: JobChains | None,
-    *,
-    test: bool,
-    complete: bool,
-) -> list[ScriptPreview]:
-    """Scripts that `carry_out` would submit now, one for each job or array.
-
-    In place of the id of a job that does not exist yet, a script has `JOB_OF_<run>`. `code` is the record of
-    the code (`records.Code`). With `test` the scheduler checks each script. Without `complete`, only the
-    first preview has the text of its script. Raises `ConfigError` when the scheduler cannot check scripts.
-    """
-    prepared = prepare(progress(actions, "preparing runs"), scheduler, root, {"code": code})
-    runs = [each for each in prepared if isinstance(each, PreparedRun)]
-    batches = []
-    groups = submission_groups(runs, scheduler.quota().array, chains) if runs else []
-    for group in groups:
-        batches.append(batch_of(group, chains))
-        if chains is not None:
-            chains.add([f"JOB_OF_{each.run.name}" for each in group])
-    shown = progress(batches, "testing scripts" if test else "rendering scripts")
-    return list(scheduler.previews(shown, test=test, complete=complete))
 
 
 def script_json(preview: ScriptPreview, scheduler: Scheduler) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from disttrain.errors import ConfigError
 from jobs.cli.cost_bound import cost_bound, total_text
 from jobs.schedulers.base import Scheduler
-from jobs.submission.choose_actions import Action
+from jobs.submission.decide import Action
 
 RUNS_WITHOUT_YES = 200
 """Largest number of runs that a command starts without `--yes`: 5 sizes x 8 variants x 5 repeats. A mistake

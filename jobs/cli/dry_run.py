@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,26 +15,25 @@ from disttrain.records import run_placeholders
 from disttrain.records.collect_provenance import run_key
 from disttrain.records.run_directory import RunDir
 from jobs.cli.action_table import EXIT_RUNS_MISSING
-from jobs.cli.batch_scripts import preview_scripts, script_json
+from jobs.cli.batch_scripts import script_json
 from jobs.cli.command_output import add_json, print_error, print_warning
 from jobs.cli.cost_bound import cost_bound
 from jobs.cli.dry_run_text import PORT, dry_run_text
 from jobs.cli.formatting import count
-from jobs.cli.max_running import job_chains, limit_line
 from jobs.cli.progress_bar import progress
+from jobs.cli.submitting import limit_line
 from jobs.cli.target import described_scheduler
 from jobs.core import code_snapshot, command_code, environment
 from jobs.core.command_code import CommandReader
 from jobs.node.launch import launch_command
 from jobs.node.rendezvous import Endpoint
 from jobs.schedulers.base import Scheduler
-from jobs.status.run_state import RunState, read_runs
-from jobs.submission.choose_actions import Action, plan_actions
+from jobs.status.run_state import RunState
+from jobs.submission.decide import Action
 from jobs.submission.memory_estimates import estimate_memory
-from jobs.submission.request import command_hashes
+from jobs.submission.pipeline import Plan, preview
 from jobs.submission.start_from_check import check_start_from
-from jobs.submission.warnings import warnings_for
-from sweeps.expand import RunPlan, SweepPlan
+from sweeps.expand import RunPlan
 
 INTERFACE = "INTERFACE"
 """Placeholder of a node's network interface, which is determined when the run starts."""
@@ -68,50 +67,47 @@ class _Place:
         )
 
 
-def print_dry_run(args: argparse.Namespace, plan: SweepPlan) -> int:
+def print_dry_run(args: argparse.Namespace, plan: Plan, existing: Sequence[RunState]) -> int:
     """Print the actions on a plan, and return the exit code: 1 if a script is refused."""
-    there = read_runs(args.runs, plan.name, progress=progress)
-    scheduler = described_scheduler(args, there)
-    check_start_from(plan.runs, {state.config_key for state in there}, args.runs, scheduler)
+    expanded = plan.expanded
+    assert expanded is not None
+    scheduler = described_scheduler(args, existing)
+    check_start_from(expanded.runs, {state.config_key for state in existing}, plan.root, scheduler)
     code = code_snapshot.read_code()
-    commands = command_hashes(plan, args.runs)
-    actions = plan_actions(plan, there, code.code_hash, commands, from_scratch=args.from_scratch)
-    place = _Place.of(scheduler, args.runs.absolute(), code)
+    actions, batches = preview(plan, scheduler, existing, code_snapshot.code_record(code), progress)
+    place = _Place.of(scheduler, plan.root.absolute(), code)
     every = args.json or args.all_scripts
     runs = [
-        _run_json(action, plan, place, commands=every or number == 0)
+        _run_json(action, plan.sweep, place, commands=every or number == 0)
         for number, action in enumerate(progress(actions, "planning runs"))
     ]
     if args.memory:
         plans = [action.plan for action in actions if action.plan is not None]
         for entry, estimate in zip(runs, estimate_memory(plans), strict=True):
             entry["memory"] = estimate
-    record = code_snapshot.code_record(code)
-    chains = job_chains(args, there, scheduler)
-    scripts = preview_scripts(
-        actions, scheduler, args.runs, record, chains, test=args.test_only, complete=every
-    )
-    starting = [action.plan for action in actions if action.submits and action.plan]
-    warnings = warnings_for(starting, scheduler, plan.runs, args.runs)
+    shown = progress(batches, "testing scripts" if args.test_only else "rendering scripts")
+    scripts = list(scheduler.previews(shown, test=args.test_only, complete=every))
+    warnings = plan.warnings(actions, scheduler)
     if args.json:
         for line in warnings:
             print_warning(line)
         add_json(
-            [_existing_or_planned(action, args.runs) for action in actions],
-            sweep=plan.name,
-            scaling=plan.scaling,
-            base_ranks=plan.base_ranks,
+            [_existing_or_planned(action, plan.root) for action in actions],
+            sweep=plan.sweep,
+            scaling=expanded.scaling,
+            base_ranks=expanded.base_ranks,
             cluster=scheduler.name,
             plans=runs,
             batches=[script_json(script, scheduler) for script in scripts],
         )
     else:
-        notes = [f"warning: {line}" for line in warnings] + limit_line(args, plan.name, scheduler)
+        notes = [f"warning: {line}" for line in warnings] + limit_line(plan, scheduler)
         report_job = not (args.wait or args.no_report) and any(action.submits for action in actions)
-        text = dry_run_text(
-            plan, scheduler, args.runs, runs, notes, scripts, report_job=report_job, every=every
+        print(
+            dry_run_text(
+                expanded, scheduler, plan.root, runs, notes, scripts, report_job=report_job, every=every
+            )
         )
-        print(text)
     refused = [script.name for script in scripts if script.check and not script.check.accepted]
     if refused:
         print_error(f"{scheduler.title} refuses {len(refused)} of {count(len(scripts), 'batch script')}")
@@ -125,12 +121,12 @@ def _existing_or_planned(action: Action, root: Path) -> RunState:
     return RunState(RunDir(root / action.sweep / action.name), "planned", config_key=key)
 
 
-def _run_json(action: Action, plan: SweepPlan, place: _Place, *, commands: bool) -> dict[str, Any]:
+def _run_json(action: Action, sweep: str, place: _Place, *, commands: bool) -> dict[str, Any]:
     """One run in the output of `--json`; without `commands` its commands are left out."""
     planned = action.plan
     assert planned is not None
     config = planned.config.as_dict()
-    run = RunDir(place.root / plan.name / action.name)
+    run = RunDir(place.root / sweep / action.name)
     nodes = planned.config.resources.nodes
     bound = cost_bound(planned, place.scheduler)
     command = planned.config.command

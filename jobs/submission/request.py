@@ -182,9 +182,11 @@ def write_sweep_record(root: Path, plan: SweepPlan) -> bool:
     """Create `sweep.json` if missing; whether it was. The first `sweep` adds its `base_ranks`, which `run`
     leaves null. Targets are those of the latest file that has some. Secrets go to a file of their own.
 
-    The caller holds `sweep_lock`.
+    The caller holds `sweep_lock`. Raises `ConfigError` if another command wrote another base config after
+    `plan` was made.
     """
     path = root / plan.name / "sweep.json"
+    _refuse_other_base(_recorded_base(path), plan, root)
     secrets_file.add(path.parent, plan.secrets)
     recorded = read_json_or_none(path)
     targets = {} if plan.targets is None else {"targets": [each.model_dump() for each in plan.targets]}
@@ -238,14 +240,20 @@ def _expand(
         scale_batch=scale_batch,
         progress=progress,
     )
-    difference = first_difference(recorded, plan.base) if recorded else None
-    if difference:
-        raise ConfigError(
-            f"sweep {name!r} in {args.runs} has another base config: {difference}; "
-            "give this one a --name of its own"
-        )
+    _refuse_other_base(recorded, plan, args.runs)
     check_huggingface(plan.runs)
     return plan
+
+
+def _refuse_other_base(recorded: dict[str, Any] | None, plan: SweepPlan, root: Path) -> None:
+    if recorded and (difference := first_difference(recorded, plan.base)):
+        raise ConfigError(
+            f"sweep {plan.name!r} in {root} has another base config: {difference}; "
+            "give this one a --name of its own"
+        )
+    ranks = recorded["sweep"]["base_ranks"] if recorded else None
+    if None not in (ranks, plan.base_ranks) and ranks != plan.base_ranks:
+        raise ConfigError(f"sweep {plan.name!r} in {root} was begun by another command; repeat this one")
 
 
 def _recorded_base(path: Path) -> dict[str, Any] | None:

@@ -31,19 +31,15 @@ from disttrain.records.json_files import read_json, read_json_or_none, write_jso
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_snapshot, excluded_nodes, journal
 from jobs.core.requeue_policy import EXIT_DO_NOT_REQUEUE, EXIT_LAUNCH_FAILED
-from jobs.core.sweep_lock import sweep_lock
 from jobs.node.peers import after_first_end_s
 from jobs.node.preflight.checks import check_exclusions
 from jobs.node.waiting import JobEnded, poll_until
 from jobs.schedulers.base import CurrentAllocation, Scheduler, SubmitError
 from jobs.schedulers.select import current_allocation, scheduler_named
-from jobs.status.refresh import refresh
 from jobs.status.run_state import read_runs
-from jobs.submission.choose_actions import plan_actions
-from jobs.submission.request import command_hashes, run_plan, sweep_name, write_sweep_record
+from jobs.submission.pipeline import Plan, submit
+from jobs.submission.request import command_hashes, run_plan, sweep_name
 from jobs.submission.start_from_check import check_start_from
-from jobs.submission.submit import carry_out
-from jobs.submission.warnings import warnings_for
 from sweeps.expand import GPUS, NODES, SweepPlan
 
 FOLDER = ".by-hand"
@@ -202,39 +198,45 @@ def _plan(allocation: CurrentAllocation, request: argparse.Namespace) -> dict[st
     """Plan the run and journal this job as its submission, unless there is nothing to start."""
     root, name = request.runs, sweep_name(request)
     scheduler, job_id = scheduler_named(allocation.scheduler), allocation.job_id
-    with sweep_lock(root / name, _LOCK_S):
-        states = refresh(read_runs(root, name), scheduler, receipts=True)
-        planned = _limited(run_plan(request, states), allocation.time_limit_min())
-        commands = command_hashes(planned, root)
-        actions = plan_actions(planned, states, code_hash(), commands, from_scratch=request.from_scratch)
-        (action,) = actions
-        label = f"{name}/{action.name}"
-        if action.kind == "in_progress" and action.state and action.state.job_id == job_id:
-            return {"run": label, "submission": action.state.submission}
-        if action.submits:
-            write_sweep_record(root, planned)
-            lines = [
-                *_exclusion_warnings(allocation, root, scheduler),
-                *_limit_warning(planned),
-                *_secret_warnings(request, planned),
-            ]
-            for line in [*warnings_for(planned.runs, scheduler, planned.runs, root), *lines]:
-                print(f"warning: {line}", file=sys.stderr)
-            (action,) = carry_out(
-                actions, scheduler, root, current_job=job_id, skip_preflight=request.skip_preflight
-            )
-        if action.job_id is not None:
-            number = journal.entries(RunDir(root / label))[-1].number
-            print(f"{label}: runs the present code, including edits made since sbatch", flush=True)
-            if request.from_scratch:
-                print(f"{label}: {action.reason}", flush=True)
-            return {"run": label, "submission": number}
+    expanded = _limited(run_plan(request, read_runs(root, name)), allocation.time_limit_min())
+    plan = Plan(
+        root,
+        name,
+        code_hash(),
+        expanded,
+        command_hashes(expanded, root),
+        from_scratch=request.from_scratch,
+        skip_preflight=request.skip_preflight,
+    )
+    outcome = submit(plan, scheduler, current_job=job_id, lock_s=_LOCK_S, warn=_warn)
+    (action,) = outcome.actions
+    if outcome.refusal is not None:
+        raise outcome.refusal
+    label = f"{name}/{action.name}"
+    if action.kind == "in_progress" and action.state and action.state.job_id == job_id:
+        return {"run": label, "submission": action.state.submission}
+    if action.job_id is not None:
+        for line in [
+            *_exclusion_warnings(allocation, root, scheduler),
+            *_limit_warning(expanded),
+            *_secret_warnings(request, expanded),
+        ]:
+            _warn(line)
+        number = journal.entries(RunDir(root / label))[-1].number
+        print(f"{label}: runs the present code, including edits made since sbatch", flush=True)
+        if request.from_scratch:
+            print(f"{label}: {action.reason}", flush=True)
+        return {"run": label, "submission": number}
     if action.kind in ("up_to_date", "outdated"):
         print(f"{label}: {action.reason}; nothing to do", flush=True)
         return {"exit": 0}
     other = f" (job {action.state.job_id})" if action.kind == "in_progress" and action.state else ""
     print(f"refused: {label}: {action.reason}{other}", file=sys.stderr)
     return {"exit": EXIT_DO_NOT_REQUEUE}
+
+
+def _warn(line: str) -> None:
+    print(f"warning: {line}", file=sys.stderr)
 
 
 def _exclusion_warnings(allocation: CurrentAllocation, root: Path, scheduler: Scheduler) -> list[str]:

@@ -32,7 +32,7 @@ from jobs.schedulers.base import (
     Unreachable,
 )
 from jobs.submission.batches import batch_of, submission_groups
-from jobs.submission.choose_actions import Action
+from jobs.submission.decide import Action, Kind
 from jobs.submission.job_chains import JobChains
 from jobs.submission.prepare import PreparedRun, prepare
 
@@ -50,10 +50,11 @@ def carry_out(
     """Submit the runs whose action is `submit` or `retry`; return all actions, with job ids.
 
     Runs lie in `root/<sweep>/<run>`. A run that has started in the meantime becomes `in_progress`, one whose
-    `run.json` cannot be read `blocked`, one above a limit of jobs `deferred`. With `current_job`, the id of
-    the job that this process belongs to, the run is journaled under this id and nothing is submitted.
-    `chains` limits the number of runs at the same time. `skip_preflight` records `job.preflight=off`. Raises
-    `SubmitError` at the first refusal; new runs of the refused job leave no folder.
+    `run.json` cannot be read `blocked`, one above a limit of jobs `deferred`. A refusal of the scheduler ends
+    the submission: the action of a refused run has the `error`, and its folder goes if the run is new. With
+    `current_job`, the id of the job that this process belongs to, the run is journaled under this id and
+    nothing is submitted. `chains` limits the number of runs at the same time. `skip_preflight` records
+    `job.preflight=off`.
     """
     if not any(action.submits for action in actions):
         return list(actions)
@@ -95,8 +96,8 @@ def _submit_all(
 ) -> Iterator[tuple[int, Action]]:
     quota = scheduler.quota() if current_job is None else SubmitQuota()
     todo = deque(submission_groups(prepared, quota.array, chains))
-    left, limit = quota.jobs, quota.limit
-    while todo:
+    left, reason, refused = quota.jobs, f"{quota.limit} is reached", False
+    while todo and not refused:
         group = todo.popleft()
         if left is not None and left < len(group):
             todo.appendleft(group[left:])
@@ -106,18 +107,20 @@ def _submit_all(
         try:
             done = _submit_group(group, scheduler, current_job, chains)
         except LimitReached as error:
-            limit, half = str(error), len(group) // 2
+            reason, half = f"{error} is reached", len(group) // 2
             if half == 0:
                 todo.appendleft(group)
                 break
             todo.extendleft((group[half:], group[:half]))  # bisection: submit as many as fit
             continue
         left = None if left is None else left - len(group)
+        refused = any(action.error for _, action in done)
         yield from done
     for each in (each for group in todo for each in group):
-        if not each.run.run_json.exists():
+        if not refused and not each.run.run_json.exists():
             _write_record(each.run, each.record)
-        yield each.position, dataclasses.replace(each.action, kind="deferred", reason=f"{limit} is reached")
+        why = "not submitted after the refusal of another" if refused else reason
+        yield each.position, dataclasses.replace(each.action, kind="deferred", reason=why)
 
 
 def _submit_group(
@@ -126,7 +129,7 @@ def _submit_group(
     current_job: str | None,
     chains: JobChains | None,
 ) -> list[tuple[int, Action]]:
-    """Write the intents of a group, submit it, write the receipts.
+    """Write the intents of a group, submit it, write the receipts. Raises `LimitReached`.
 
     After a kill between two of these steps, the tag in each intent identifies the jobs.
     """
@@ -150,19 +153,31 @@ def _submit_group(
         _write_intent(each, submission, scheduler, batch.after, by_hand=current_job is not None)
     try:
         job_ids = [current_job] if current_job else scheduler.submit(batch)
-    except Unreachable:
-        raise  # jobs may exist: the next command searches for them
+    except Unreachable as error:  # jobs may exist: the next command searches for them
+        reason = f"whether it was submitted is not known: {error}"
+        return results + _refused(settled, "deferred", reason, error)
     except (SubmitError, ConfigError) as error:
         for folder, aside in moved:
             os.rename(aside, folder)
         _revoke(settled, batch.submissions, error)
-        raise
+        if isinstance(error, LimitReached):
+            raise
+        return results + _refused(settled, "blocked", str(error), error)
     if chains is not None:
         chains.add(job_ids)
     for each, submission, job_id in zip(settled, batch.submissions, job_ids, strict=True):
         journal.write_receipt(submission.run, submission.number, job_id)
         results.append((each.position, dataclasses.replace(each.action, job_id=job_id)))
     return results
+
+
+def _refused(
+    group: Sequence[PreparedRun], kind: Kind, reason: str, error: SubmitError | ConfigError
+) -> list[tuple[int, Action]]:
+    return [
+        (each.position, dataclasses.replace(each.action, kind=kind, reason=reason, error=error))
+        for each in group
+    ]
 
 
 def _revoke(refused: Sequence[PreparedRun], submissions: Sequence[Submission], error: Exception) -> None:

@@ -32,7 +32,7 @@ from jobs.schedulers.base import (
 )
 from jobs.status.refresh import refresh
 from jobs.status.run_state import RunState, read_runs
-from jobs.submission.choose_actions import Action, plan_actions
+from jobs.submission.decide import Action, plan_actions
 from jobs.submission.submit import carry_out
 from sweeps.expand import RunPlan, SweepPlan
 
@@ -81,7 +81,11 @@ def submit(plan: SweepPlan, cluster: Scheduler, root: Path, code: str = CODE) ->
     """Submit an expanded sweep as `submit.py sweep` does."""
     with sweep_lock(root / plan.name):
         states = refresh(read_runs(root, plan.name), cluster, receipts=True)
-        return carry_out(plan_actions(plan, states, code), cluster, root)
+        actions = carry_out(plan_actions(plan, states, code), cluster, root)
+    for action in actions:
+        if action.error:
+            raise action.error
+    return actions
 
 
 def states(root: Path) -> dict[str, RunState]:

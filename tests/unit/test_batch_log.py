@@ -21,7 +21,7 @@ from jobs.schedulers.slurm.batch_log import CONSEQUENCE
 from jobs.status.batch_log import batch_log_of, error_line, last_line
 from jobs.status.refresh import ACCOUNTING_LAG_S, refresh, refresh_all
 from jobs.status.run_state import RunState, read_state
-from jobs.submission.choose_actions import resume_actions
+from jobs.submission.decide import resume_actions
 from tests.support.jobs import CODE, FakeScheduler, FakeSlurm
 from tests.support.states import make_run, on_slurm
 

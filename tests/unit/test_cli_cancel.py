@@ -272,7 +272,8 @@ def test_resume_shows_the_sweeps_before_a_refusal(
     monkeypatch.setattr(cluster, "submit", refuse_second)
     assert submit.main(["resume"]) == 1
     said = capsys.readouterr()
-    assert "submitted again  a " in said.out
+    lines = [line.split()[:3] for line in said.out.splitlines()[1:3]]
+    assert lines == [["submitted", "again", "first/a"], ["blocked", "second/b", str(error).split()[0]]]
     assert "report: runs/first/report/report.html" in said.out
     assert said.err.startswith(f"error: {error}")
     assert [name for name, _ in cluster.submitted] == ["a"]

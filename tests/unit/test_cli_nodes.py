@@ -11,7 +11,7 @@ import submit
 from jobs.core import excluded_nodes
 from jobs.schedulers.slurm.scheduler import script_fields
 from jobs.submission.batches import batch_of
-from jobs.submission.choose_actions import Action
+from jobs.submission.decide import Action
 from jobs.submission.prepare import PreparedRun, prepare
 from jobs.submission.warnings import excluded_nodes_warning
 from tests.support.commands import Commands

@@ -22,7 +22,7 @@ from jobs.status import outcome as outcomes
 from jobs.status.outcome import SILENT_AFTER_S
 from jobs.status.refresh import ACCOUNTING_LAG_S, refresh, refresh_all
 from jobs.status.run_state import RunState, read_runs, read_state
-from jobs.submission.choose_actions import resume_actions
+from jobs.submission.decide import resume_actions
 from tests.support.commands import Commands, record, sacct, squeue
 from tests.support.jobs import CODE, FakeSlurm, wait_until
 from tests.support.states import on_cluster, on_slurm

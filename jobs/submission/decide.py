@@ -1,7 +1,4 @@
-"""Compare planned with existing runs and choose an action for each.
-
-`plan_actions` is pure. The caller holds `sweep_lock` from reading the states on.
-"""
+"""Decide what is done with each wanted run, given the states of the existing ones. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,6 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
+from disttrain.errors import ConfigError
+from jobs.schedulers.base import SubmitError
 from jobs.status.run_state import RunState
 
 if TYPE_CHECKING:
@@ -32,6 +31,8 @@ class Action:
     state: RunState | None = None
     job_id: str | None = None
     """The submitted job; set by `submit.carry_out`."""
+    error: SubmitError | ConfigError | None = None
+    """The refusal of its submission; set by `submit.carry_out`."""
     from_scratch: bool = False
     """Whether `submit.carry_out` sets the run's checkpoints aside, so that it trains from step 1."""
 

@@ -22,7 +22,7 @@ from jobs.schedulers.local.scheduler import LocalScheduler
 from jobs.status.refresh import refresh
 from jobs.status.run_state import RunState, StateName, read_state
 from jobs.submission.cancel import cancel_runs
-from jobs.submission.choose_actions import plan_actions, resume_actions
+from jobs.submission.decide import plan_actions, resume_actions
 from jobs.submission.submit import carry_out
 from tests.support.jobs import (
     CODE,
