@@ -93,7 +93,7 @@ def submission_tag(run: RunDir, number: int) -> str:
 
 @dataclass(frozen=True)
 class Batch:
-    """Runs of one shape that are submitted together: a job, or an array of jobs."""
+    """Runs that are submitted together: a job, or an array of jobs."""
 
     submissions: Sequence[Submission]
     record: Mapping[str, Any]
@@ -106,9 +106,10 @@ class Batch:
 
     @property
     def name(self) -> str:
-        """Job name: the run's, without the repeat where there are several runs."""
-        first = self.submissions[0].run.name
-        return first if len(self.submissions) == 1 else re.sub(r"-r\d+$", "", first)
+        """Job name: the run's; of several repeats without its number, of several configs the sweep's."""
+        runs = [each.run for each in self.submissions]
+        names = {re.sub(r"-r\d+$", "", run.name) for run in runs}
+        return runs[0].name if len(runs) == 1 else names.pop() if len(names) == 1 else runs[0].sweep
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ class SubmitQuota:
     """Jobs that a scheduler takes now."""
 
     array: int = 1
-    """Largest number of runs of one shape in one batch."""
+    """Largest number of runs in one batch."""
     jobs: int | None = None
     """Further jobs; None where no limit is known."""
     limit: str = ""
@@ -201,6 +202,12 @@ class Scheduler(Protocol):
 
     def check_runs_folder(self, path: Path) -> None:
         """Raise `ConfigError` if no job could write to this folder."""
+
+    def batch_key(self, run: RunDir, record: Mapping[str, Any], profile: SiteProfile | None) -> str:
+        """Equal for runs that can be in one batch, given `run.json` and the site profile of each.
+
+        Called only where `quota` permits a batch of several runs. Raises `ConfigError`.
+        """
 
     def submit(self, batch: Batch) -> list[str]:
         """Submit announced runs; their job ids, in order.

@@ -5,37 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jobs.core import journal
-from jobs.schedulers.base import Batch, Submission, submission_tag
+from jobs.schedulers.base import Batch, Scheduler, Submission, submission_tag
 from jobs.submission.job_chains import JobChains
 from jobs.submission.prepare import PreparedRun
 
 
 def submission_groups(
-    prepared: Sequence[PreparedRun], most: int, chains: JobChains | None = None
+    prepared: Sequence[PreparedRun], scheduler: Scheduler, most: int, chains: JobChains | None = None
 ) -> list[list[PreparedRun]]:
-    """The runs of each job or array, in the order of submission.
+    """The runs of each job, or of each array of at most `most` runs, in the order of submission.
 
-    With `chains`, repeats share an array only if there is no other job: the limit of an array holds for this
-    array alone.
+    Runs share an array if their batch scripts differ only in the run. With `chains`, they do so only if there
+    is no other job: the limit of an array holds for this array alone.
     """
-    groups = grouped(prepared, most)
-    if chains is None or (len(groups) == 1 and chains.empty):
-        return groups
-    return [[each] for each in prepared]
-
-
-def grouped(prepared: Sequence[PreparedRun], most: int) -> list[list[PreparedRun]]:
-    """Groups of at most `most` runs that are submitted together, ordered by the first of each group."""
-    found: list[list[PreparedRun]] = []
+    if most == 1 or not prepared:
+        return [[each] for each in prepared]
+    groups: list[list[PreparedRun]] = []
     newest: dict[str, list[PreparedRun]] = {}
     for each in prepared:
-        key = each.script_key
+        key = scheduler.batch_key(each.run, each.record, each.profile)
         group = newest.get(key)
         if group is None or len(group) == most:
             group = newest[key] = []
-            found.append(group)
+            groups.append(group)
         group.append(each)
-    return found
+    if chains is None or (len(groups) == 1 and chains.empty):
+        return groups
+    return [[each] for each in prepared]
 
 
 def batch_of(group: Sequence[PreparedRun], chains: JobChains | None = None) -> Batch:

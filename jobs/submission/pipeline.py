@@ -129,7 +129,8 @@ def preview(
     found = prepare(shown, scheduler, plan.root, {"code": code}, skip_preflight=plan.skip_preflight)
     prepared = [each for each in found if isinstance(each, PreparedRun)]
     batches = []
-    for group in submission_groups(prepared, scheduler.quota().array, chains) if prepared else []:
+    most = scheduler.quota().array if prepared else 1
+    for group in submission_groups(prepared, scheduler, most, chains):
         batches.append(batch_of(group, chains))
         if chains is not None:
             chains.add([f"JOB_OF_{each.run.name}" for each in group])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,14 +30,6 @@ class PreparedRun:
     record: Mapping[str, Any]
     """Content of `run.json`."""
     profile: SiteProfile | None
-
-    @property
-    def script_key(self) -> str:
-        """Equal for runs that can share a batch script: repeats of one run.
-
-        The provenance is that of the command for all runs, apart from modules that follow from the config.
-        """
-        return json.dumps([self.record["config"], self.record.get("profile")], sort_keys=True)
 
 
 def prepare(

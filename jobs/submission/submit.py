@@ -95,7 +95,7 @@ def _submit_all(
     chains: JobChains | None,
 ) -> Iterator[tuple[int, Action]]:
     quota = scheduler.quota() if current_job is None else SubmitQuota()
-    todo = deque(submission_groups(prepared, quota.array, chains))
+    todo = deque(submission_groups(prepared, scheduler, quota.array, chains))
     left, reason, refused = quota.jobs, f"{quota.limit} is reached", False
     while todo and not refused:
         group = todo.popleft()

@@ -27,6 +27,7 @@ from jobs.schedulers.base import (
     JobStatus,
     Scheduler,
     ScriptPreview,
+    SiteProfile,
     Submission,
     SubmitQuota,
 )
@@ -210,6 +211,9 @@ class FakeScheduler:
 
     def check_runs_folder(self, path: Path) -> None:
         pass
+
+    def batch_key(self, run: RunDir, record: Mapping[str, Any], profile: SiteProfile | None) -> str:
+        return f"{record['config']['resources']} {profile and profile.name}"
 
     def submit(self, batch: Batch) -> list[str]:
         for each in batch.submissions:

@@ -85,7 +85,8 @@ def test_a_dry_run_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run["cost_bound"] == {"hours": 0.5, "unit": "GPU-hours"}
     assert run["env"]["HF_TOKEN"]["value"] == "***"
     assert run["commands"] == [], "on Slurm the batch script says what is done"
-    assert [batch["runs"] for batch in out["batches"]] == [[each["run"]] for each in out["plans"]]
+    runs = [each["run"] for each in out["plans"]]
+    assert [batch["runs"] for batch in out["batches"]] == [runs], "one array of one shape"
 
 
 def warnings(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
@@ -178,7 +179,7 @@ def test_a_dry_run_on_slurm_prints_the_script_that_is_submitted(
     assert submit.main(command) == 0
     submitted = [path.read_text() for path in slurm.glob("submitted-*")]
     assert sorted(batch["script"] for batch in planned) == sorted(submitted)
-    assert len(submitted) == 3, "repeats of one shape share an array"
+    assert len(submitted) == 2, "runs of one shape share an array"
     assert all(shown.count(text) == 1 for text in submitted)
     assert "NCCL_NET=IB" in shown
     assert [text for text in submitted if text in shortened] == [planned[0]["script"]]
@@ -190,14 +191,15 @@ def test_a_dry_run_on_slurm_prints_the_script_that_is_submitted(
 
 
 def test_a_dry_run_names_the_options_in_which_scripts_differ(capsys: pytest.CaptureFixture[str]) -> None:
-    values = ["--set", "parallel.strategy=auto", "train.seed=0,1,2,3,4", "job.time_limit_min=15"]
+    values = ["--set", "parallel.strategy=auto", "train.seed=0,1", "data.workers=1,2"]
     command = ["sweep", "tiny.yaml", "--cluster", "slurm", "--dry-run", "--nodes", "1", "2", *values]
-    assert submit.main(command) == 0
+    assert submit.main([*command, "--serial"]) == 0
     out = capsys.readouterr().out
     assert out.count("#!/bin/bash") == 1
-    found = out[out.index("9 more scripts") :].splitlines()
-    assert found[1] == "  the same: " + "; ".join(f"n1-seed{seed}" for seed in range(1, 5))
-    assert found[2] == ("  --nodes=2: n2-seed0; n2-seed1; n2-seed2 and 2 more")
+    found = out[out.index("7 more scripts") :].splitlines()
+    assert found[1] == "  --cpus-per-task=3: n1-seed0-workers2; n1-seed1-workers2"
+    assert "  the same: n1-seed1-workers1" in found
+    assert any(line.startswith("  --nodes=2: n2-") for line in found)
 
 
 def test_options_that_only_the_first_script_has_are_named() -> None:
@@ -230,7 +232,7 @@ def test_yes_submits_many_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jobs.cli.confirmation.RUNS_WITHOUT_YES", 2)
     slurm = stand_in(monkeypatch)
     assert submit.main(["sweep", "tiny.yaml", "--cluster", "slurm", "--yes"]) == 0
-    assert len(list(slurm.glob("submitted-*"))) == 3
+    assert len(list(slurm.glob("submitted-*"))) == 2
 
 
 def test_resume_submits_with_the_profile_that_a_run_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,11 +265,12 @@ def test_serial_makes_one_chain_also_where_runs_are_resumed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm = stand_in(monkeypatch)
-    command = ["sweep", "tiny.yaml", "--cluster", "slurm", "--nodes", "1", "--set", "train.seed=0,1,2"]
+    command = ["sweep", "tiny.yaml", "--cluster", "slurm", "--nodes", "1", "2", "4"]
+    command += ["--set", "parallel.strategy=auto"]
     assert submit.main([*command, "--serial", "--dry-run", "--all-scripts"]) == 0
     out = capsys.readouterr().out
     assert "at most one run of tiny at a time" in out
-    assert out.count("#SBATCH --dependency=afterany:JOB_OF_n1-auto-seed") == 2
+    assert out.count("#SBATCH --dependency=afterany:JOB_OF_n") == 2
     assert submit.main([*command, "--serial"]) == 0
     assert [bool(each) for each in dependencies(slurm)] == [False, True, True]
     for path in slurm.glob("submitted-*"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from pathlib import Path
 
@@ -167,7 +168,9 @@ def test_one_array_alone_is_limited_by_the_array_itself(tmp_path: Path) -> None:
 
 def test_several_arrays_become_single_jobs_in_start_order(tmp_path: Path) -> None:
     cluster = Recorder(array=100)
-    limited(repeats(2, "a", "b"), cluster, tmp_path, 1)
+    plan, wide = repeats(2, "a"), repeats(2, "b", nodes=2)
+    in_turn = [run for pair in zip(plan.runs, wide.runs, strict=True) for run in pair]
+    limited(dataclasses.replace(plan, runs=tuple(in_turn)), cluster, tmp_path, 1)
     assert cluster.batches == [["a-r0"], ["b-r0"], ["a-r1"], ["b-r1"]]
     assert [after for _, after, _ in cluster.waits] == [[], ["elsewhere:1"], ["elsewhere:2"], ["elsewhere:3"]]
 

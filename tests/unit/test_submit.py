@@ -21,7 +21,6 @@ from jobs.schedulers.base import (
     submission_tag,
 )
 from jobs.schedulers.slurm.site_profile import Profile
-from jobs.submission.batches import grouped
 from jobs.submission.decide import plan_actions
 from jobs.submission.submit import carry_out
 from tests.support.jobs import CODE, FakeScheduler, repeats, states, submit, sweep_plan
@@ -35,35 +34,20 @@ class Arrays(FakeScheduler):
         self.has_room = SubmitQuota(array=3)
 
 
-def test_repeats_of_one_run_are_a_batch_and_nothing_else_is(tmp_path: Path) -> None:
+def test_runs_of_one_shape_are_a_batch_whatever_their_config(tmp_path: Path) -> None:
     cluster = Arrays()
-    actions = submit(repeats(4, "a", "b"), cluster, tmp_path)
-    assert cluster.batches == [["a-r0", "a-r1", "a-r2"], ["b-r0", "b-r1", "b-r2"], ["a-r3"], ["b-r3"]]
-    assert [action.name for action in actions] == [
-        f"{name}-r{repeat}" for repeat in range(4) for name in "ab"
-    ]
+    plan = repeats(2, "a", "b")
+    wide = repeats(1, "wide", nodes=2)
+    actions = submit(
+        dataclasses.replace(plan, runs=(*plan.runs[:1], *wide.runs, *plan.runs[1:])), cluster, tmp_path
+    )
+    assert cluster.batches == [["a-r0", "b-r0", "a-r1"], ["wide-r0"], ["b-r1"]]
+    assert [action.name for action in actions] == ["a-r0", "wide-r0", "b-r0", "a-r1", "b-r1"]
     for action in actions:
         receipt = journal.entry(RunDir(tmp_path / "demo" / action.name), 0).read("receipt")
         assert receipt is not None
         assert receipt["job_id"] == action.job_id
-    assert len({action.job_id for action in actions}) == 8
-
-
-def test_the_work_of_grouping_grows_with_the_number_of_runs() -> None:
-    compared = []
-
-    @dataclasses.dataclass
-    class Counted:
-        number: int
-
-        @property
-        def script_key(self) -> str:
-            compared.append(self.number)
-            return str(self.number // 2)
-
-    groups = grouped([Counted(number) for number in range(100)], most=10)  # type: ignore[arg-type]
-    assert [len(group) for group in groups] == [2] * 50
-    assert compared == list(range(100))
+    assert len({action.job_id for action in actions}) == 5
 
 
 def test_without_arrays_the_order_stays(tmp_path: Path) -> None:
@@ -114,21 +98,23 @@ def test_what_a_batch_is_called(tmp_path: Path) -> None:
     submissions = [Submission(RunDir(tmp_path / "demo" / f"n2-r{number}"), 0, "") for number in (3, 4)]
     assert Batch(submissions[:1], {}, None).name == "n2-r3"
     assert Batch(submissions, {}, None).name == "n2"
+    other = Submission(RunDir(tmp_path / "demo" / "n2-lr1-r3"), 0, "")
+    assert Batch([*submissions, other], {}, None).name == "demo"
 
 
 def test_what_there_is_no_room_for_is_left_and_nothing_announced(tmp_path: Path) -> None:
     cluster = Arrays()
     cluster.has_room = SubmitQuota(array=3, jobs=4, limit="the limit of 9 jobs (MaxSubmitJobs of account a)")
     actions = submit(repeats(3, "a", "b"), cluster, tmp_path)
-    assert cluster.batches == [["a-r0", "a-r1", "a-r2"], ["b-r0"]]
+    assert cluster.batches == [["a-r0", "b-r0", "a-r1"], ["b-r1"]]
     left = [action for action in actions if action.kind == "deferred"]
-    assert [action.name for action in left] == ["b-r1", "b-r2"]
+    assert [action.name for action in left] == ["a-r2", "b-r2"]
     assert left[0].reason == "the limit of 9 jobs (MaxSubmitJobs of account a) is reached"
-    assert [states(tmp_path)[name].state for name in ("b-r1", "b-r2")] == ["planned", "planned"]
-    assert journal.entries(RunDir(tmp_path / "demo" / "b-r1")) == []
+    assert [states(tmp_path)[name].state for name in ("a-r2", "b-r2")] == ["planned", "planned"]
+    assert journal.entries(RunDir(tmp_path / "demo" / "b-r2")) == []
     cluster.has_room = SubmitQuota(array=3)
     submit(repeats(3, "a", "b"), cluster, tmp_path)
-    assert cluster.batches[2:] == [["b-r1", "b-r2"]], "the same command submits them later"
+    assert cluster.batches[2:] == [["a-r2", "b-r2"]], "the same command submits them later"
 
 
 def test_a_limit_that_only_shows_in_a_refusal(tmp_path: Path) -> None:

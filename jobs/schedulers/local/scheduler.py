@@ -27,6 +27,7 @@ from jobs.schedulers.base import (
     JobStatus,
     ProfileSelection,
     ScriptPreview,
+    SiteProfile,
     Submission,
     SubmitError,
     SubmitQuota,
@@ -54,6 +55,9 @@ class LocalScheduler:
 
     def check_runs_folder(self, path: Path) -> None:
         pass
+
+    def batch_key(self, run: RunDir, record: Mapping[str, Any], profile: SiteProfile | None) -> str:
+        return ""
 
     def submit(self, batch: Batch) -> list[str]:
         return [self._submit(each.run, each.number, batch.record) for each in batch.submissions]

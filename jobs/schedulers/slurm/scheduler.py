@@ -29,6 +29,7 @@ from jobs.schedulers.base import (
     LimitReached,
     ProfileSelection,
     ScriptPreview,
+    SiteProfile,
     Submission,
     SubmitError,
     SubmitQuota,
@@ -91,6 +92,13 @@ class SlurmScheduler:
         if key not in self._profiles:
             self._profiles[key] = profile_selection.resolve(self._selection, recorded, installed_slurm)
         return self._profiles[key]
+
+    def batch_key(self, run: RunDir, record: Mapping[str, Any], profile: SiteProfile | None) -> str:
+        """The script without the run: a task of an array finds its run by its index."""
+        self.check_runs_folder(run.path)
+        fields = script_fields(Batch([Submission(run, 0, "")], record, profile))
+        anywhere = [ArrayTask(Path("/"), 0)]
+        return render(dataclasses.replace(fields, name="array", comment="", tasks=anywhere, logs=Path("/")))
 
     def submit(self, batch: Batch) -> list[str]:
         fields = script_fields(batch)
