@@ -21,9 +21,8 @@ from jobs.status.annotations import annotate
 from jobs.status.refresh import refresh
 from jobs.status.run_state import RunState, read_runs, read_states
 from jobs.submission import report_job
-from jobs.submission.batches import batch_of, submission_groups
+from jobs.submission.batches import JobChains, batch_of, chains_of, submission_groups
 from jobs.submission.decide import Action, plan_actions, resume_actions
-from jobs.submission.job_chains import JobChains, chains_of
 from jobs.submission.prepare import PreparedRun, prepare
 from jobs.submission.request import discard_sweep_record, write_sweep_record
 from jobs.submission.submit import carry_out

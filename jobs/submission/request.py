@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from jobs.core.command_code import CommandReader
 from jobs.core.journal import utc_now
 from jobs.status.run_folders import runs_of
 from jobs.status.run_state import RunState
-from jobs.submission.gpu_shapes import gpu_shapes
 from jobs.submission.huggingface_check import check_huggingface
 from sweeps.base_config import first_difference
 from sweeps.expand import (
@@ -120,9 +119,25 @@ def sweep_plan(
         of_node = flags[0].values if flags else (gpus_of_node or draft.get(GPUS),)
         if args.nodes or len(of_node) > 1 or {NODES, GPUS} & {each.key for each in sets}:
             raise ConfigError("goes with one --gpus-per-node N and with no other nodes or GPUs", at="--gpus")
-        shapes, flags = gpu_shapes(args.gpus, of_node[0]), []
+        shapes, flags = _gpu_shapes(args.gpus, of_node[0]), []
     overrides = [*flags, *sets, *_hook(args)]
     return _expand(args, draft, overrides, states, shapes, grids=args.grid, progress=progress)
+
+
+def _gpu_shapes(words: Iterable[str], of_node: Any) -> list[Axes]:
+    """Shapes (axes of one value) of these numbers, with `of_node` GPUs on a node.
+
+    Raises `ConfigError` for a number beyond one node that fills no whole nodes.
+    """
+    numbers = parse_flag("--gpus", "gpus", words).values
+    if type(of_node) is not int or of_node < 1:
+        hint = "give --gpus-per-node N, or gpus_per_node in the site profile or the sweep file"
+        raise ConfigError(f"the GPUs of a node are not known; {hint}", at="--gpus")
+    for number in numbers:
+        if type(number) is not int or number < 1 or (number > of_node and number % of_node):
+            allowed = f"allowed are 1 to {of_node} and multiples of {of_node}, the GPUs of a node"
+            raise ConfigError(f"{number} fills no whole nodes; {allowed}", at="--gpus")
+    return [{NODES: [max(1, number // of_node)], GPUS: [min(number, of_node)]} for number in numbers]
 
 
 def run_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:

@@ -31,9 +31,8 @@ from jobs.schedulers.base import (
     SubmitQuota,
     Unreachable,
 )
-from jobs.submission.batches import batch_of, submission_groups
+from jobs.submission.batches import JobChains, batch_of, submission_groups
 from jobs.submission.decide import Action, Kind
-from jobs.submission.job_chains import JobChains
 from jobs.submission.prepare import PreparedRun, prepare
 
 

@@ -12,11 +12,13 @@ from disttrain.config.config_tree import model_waits
 from disttrain.config.options_without_effect import options_without_effect
 from disttrain.records import run_placeholders
 from jobs.core import command_code
+from jobs.fabric.findings import FindingSeverity, Setting
+from jobs.fabric.lint import lint
+from jobs.fabric.registry import registry
 from jobs.schedulers.base import Scheduler
 from jobs.submission.huggingface_check import check_huggingface
 from jobs.submission.prepare import nodes_to_exclude
 from jobs.submission.start_from_check import unchecked_start_from
-from jobs.submission.variable_check import wrong_variables
 from sweeps.expand import RunPlan
 
 _NAMED = 3
@@ -40,7 +42,7 @@ def warnings_for(
                 f"loader workers) on {processors} processors: timings will describe this machine, "
                 "not scaling"
             )
-    found += [*scheduler.warnings(os.environ), *wrong_variables(runs)]
+    found += [*scheduler.warnings(os.environ), *_wrong_variables(runs)]
     unmeasured = [run for run in runs if _is_all_warm_up(run)]
     if unmeasured:
         most = max(run.config.telemetry.warmup_steps for run in unmeasured)
@@ -50,6 +52,27 @@ def warnings_for(
         )
     found += [*options_without_effect(run.config for run in sweep), *_shared_directory(sweep)]
     return [*found, *_unchecked_options(runs), *unchecked_start_from(runs, root, scheduler)]
+
+
+def _wrong_variables(runs: Sequence[RunPlan]) -> list[str]:
+    """One line for each error: misspelt names, values out of range, values that fail on these nodes.
+
+    The network of the nodes is not known yet; their agents judge it at the start of the run.
+    """
+    return list(dict.fromkeys(line for run in runs for line in _variable_errors(run)))
+
+
+def _variable_errors(run: RunPlan) -> list[str]:
+    settings = {
+        name: Setting(name, value, "job.env")
+        for name, value in run.config.job.env.items()
+        if registry().is_judged(name)
+    }
+    return [
+        f"job.env.{each.name}: {each.message}"
+        for each in lint(settings, nodes=run.config.resources.nodes)
+        if each.severity is FindingSeverity.ERROR and each.name in settings
+    ]
 
 
 def excluded_nodes_warning(root: Path, scheduler: Scheduler) -> list[str]:

@@ -19,8 +19,8 @@ from jobs.schedulers.slurm.batch_script import render
 from jobs.schedulers.slurm.site_profile import Profile
 from jobs.status.refresh import refresh
 from jobs.status.run_state import read_runs
+from jobs.submission.batches import JobChains, chains_of, ends_of
 from jobs.submission.decide import plan_actions
-from jobs.submission.job_chains import JobChains, chains_of, ends_of
 from jobs.submission.submit import carry_out
 from sweeps.expand import SweepPlan
 from tests.support.jobs import CODE, FakeScheduler, repeats, sweep_plan
