@@ -10,7 +10,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -297,20 +296,18 @@ def script_fields(batch: Batch) -> ScriptFields:
 def sbatch(script: Path, name: str) -> str:
     """Submit a script once; return the id of its job or array.
 
-    submitit writes its pickle to a temporary folder, as no job reads it. Raises `SubmitError`,
-    `LimitReached`, or `Unreachable` if sbatch does not return.
+    Raises `SubmitError`, `LimitReached`, or `Unreachable` if sbatch does not return.
     """
-    import submitit
+    from submitit.core.utils import FailedJobError
 
-    from jobs.schedulers.slurm import task
-    from jobs.schedulers.slurm.submitit_executor import ScriptExecutor
+    from jobs.schedulers.slurm.executor import TorchrunExecutor
 
     try:
-        with tempfile.TemporaryDirectory(prefix="disttrain-") as folder, environment_for_submission():
-            job = ScriptExecutor(Path(folder), script.absolute()).submit(task.main, [])
+        with environment_for_submission():
+            job = TorchrunExecutor(script.parent).place(script)
     except subprocess.TimeoutExpired as error:
         raise Unreachable(f"sbatch did not answer within {error.timeout:g} s") from None
-    except (submitit.core.utils.FailedJobError, OSError, RuntimeError) as error:
+    except (FailedJobError, OSError, RuntimeError) as error:
         message = message_of(error)
         limit = submit_limits.exceeded_limit(message)
         if limit is not None:
