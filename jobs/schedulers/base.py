@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import hashlib
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from disttrain.config.requested_device import asks_for_gpus
+from disttrain.errors import ConfigError
 from disttrain.records.run_directory import RunDir
 from jobs.checks.finding import Finding, Unchecked
 from jobs.checks.host_facts import HostFacts
 from jobs.core import journal
 from jobs.node.allocation import Allocation
+from jobs.schedulers.inherited_variables import without_batch_system
 
 JobStatus = Literal["pending", "running", "ended", "not_found", "unknown"]
 """`ended`: the scheduler says that the job is over. `not_found`: the scheduler does not list the job, which
@@ -182,39 +186,36 @@ class ScriptPreview:
     """None where the scheduler was not asked."""
 
 
-class Scheduler(Protocol):
-    """A place to run jobs. Job ids are strings that no other job of this scheduler ever had."""
+class Scheduler(ABC):
+    """A place to run jobs. Job ids are strings that no other job of this scheduler ever had.
+
+    A scheduler is a class with the abstract methods; the others have answers for one without that feature.
+    """
 
     name: str
     """As `--cluster` and `run.json` have it."""
     title: str
     """As sentences have it."""
-    one_machine: bool
+    one_machine: bool = False
     """Whether jobs are processes of the submitting host, one at a time, and all nodes of a job are this
     host."""
-    log_consequence: re.Pattern[str]
+    log_consequence: re.Pattern[str] = re.compile("(?!)")  # matches no line
     """Lines of a batch log that report the consequence of a failure, not its reason."""
-    accounting: Literal["sacct"] | None
+    accounting: Literal["sacct"] | None = None
     """Source of `accounted`, as `usage.json` has it; None where there is no accounting."""
 
+    @abstractmethod
     def unavailable(self) -> str | None:
         """Why no job can be submitted or ended from here now, in one line."""
 
-    def check_runs_folder(self, path: Path) -> None:
-        """Raise `ConfigError` if no job could write to this folder."""
-
-    def batch_key(self, run: RunDir, record: Mapping[str, Any], profile: SiteProfile | None) -> str:
-        """Equal for runs that can be in one batch, given `run.json` and the site profile of each.
-
-        Called only where `quota` permits a batch of several runs. Raises `ConfigError`.
-        """
-
+    @abstractmethod
     def submit(self, batch: Batch) -> list[str]:
         """Submit announced runs; their job ids, in order.
 
         Raises `SubmitError`: no job of the batch exists then, unless the error is `Unreachable`.
         """
 
+    @abstractmethod
     def submit_after(
         self,
         job: Submission,
@@ -228,12 +229,15 @@ class Scheduler(Protocol):
         `SubmitError`.
         """
 
+    @abstractmethod
     def find(self, submissions: Sequence[Submission]) -> list[str | None]:
         """Job ids of submissions without a receipt; None where there is no job. Raises `Unreachable`."""
 
+    @abstractmethod
     def poll(self, job_ids: Sequence[str]) -> dict[str, Job]:
         """The state of each job, in as few queries as possible."""
 
+    @abstractmethod
     def cancel(self, jobs: Mapping[str, str | None]) -> dict[str, str]:
         """End these jobs, pending or running; return without waiting for their end.
 
@@ -242,41 +246,62 @@ class Scheduler(Protocol):
         Raises `ConfigError` when the scheduler does not answer.
         """
 
+    def check_runs_folder(self, path: Path) -> None:  # noqa: B027 - most can write anywhere
+        """Raise `ConfigError` if no job could write to this folder."""
+
+    def batch_key(self, run: RunDir, record: Mapping[str, Any], profile: SiteProfile | None) -> str:
+        """Equal for runs that can be in one batch, given `run.json` and the site profile of each.
+
+        Called only where `quota` permits a batch of several runs. Raises `ConfigError`.
+        """
+        return ""
+
     def batch_log(self, run: RunDir, submission: int, job_id: str) -> Path:
         """Output of a job outside its attempts. The file exists once the job has started."""
+        return run.submissions / f"{submission:04d}.log"
 
     def cluster_name(self) -> str | None:
         """The cluster in which job ids are unique; None if they are unique anyway, or without an answer."""
+        return None
 
     def node_names(self) -> list[str] | None:
         """Nodes of the cluster by name; None where each job runs on this host, or without an answer."""
+        return None
 
     def host_of(self, job_id: str) -> str | None:
         """The only host that can end this job; None where any can."""
+        return None
 
     def accounted(self, job_ids: Sequence[str]) -> dict[str, list[AccountedStart]]:
         """Starts of each job in accounting, oldest first. Raises `Unreachable`."""
+        return {}
 
     def uses_gpus(self, device: str, ranks: int) -> bool:
         """Whether each of `ranks` ranks takes a GPU, given `resources.device`. Shared GPUs do not count."""
+        return asks_for_gpus(device)
 
     def processors(self) -> int | None:
         """Processors of all ranks of a job together; None where each node of a job is a machine."""
+        return None
 
     def quota(self) -> SubmitQuota:
         """How many jobs may be submitted now."""
+        return SubmitQuota()
 
     def profile(self, recorded: Mapping[str, Any] | None) -> SiteProfile | None:
         """The site profile of a submission; `recorded` is the one in `run.json` of a run that is resumed.
 
         None where there is no site. Raises `ConfigError`.
         """
+        return None
 
     def submission_environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Variables of the submitting shell that jobs inherit."""
+        return without_batch_system(environ)
 
     def warnings(self, environ: Mapping[str, str]) -> list[str]:
         """Variables of the shell that have no effect on a submission; one line each."""
+        return []
 
     def previews(self, batches: Iterable[Batch], *, test: bool, complete: bool) -> list[ScriptPreview]:
         """Scripts that `submit` would hand over, with `test` checked by the scheduler.
@@ -284,6 +309,9 @@ class Scheduler(Protocol):
         Without `complete`, only the first preview has the text of its script. Raises `ConfigError` where the
         scheduler cannot check scripts.
         """
+        if test:
+            raise ConfigError(f"--test-only needs Slurm, and these runs go to {self.title}")
+        return []
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-import re
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.config_tree import Config
@@ -21,12 +20,10 @@ from disttrain.records.run_directory import RunDir
 from jobs.core import code_snapshot
 from jobs.core.sweep_lock import sweep_lock
 from jobs.schedulers.base import (
-    AccountedStart,
     Batch,
     Job,
     JobStatus,
     Scheduler,
-    ScriptPreview,
     SiteProfile,
     Submission,
     SubmitQuota,
@@ -186,14 +183,12 @@ def ended_afterwards(root: Path, cluster: Scheduler) -> Iterator[None]:
         cancel_runs(refresh(read_runs(root), cluster), cluster)
 
 
-class FakeScheduler:
+class FakeScheduler(Scheduler):
     """Takes jobs and does nothing with them; every job has the state that it is given."""
 
-    name: str = "local"
-    title: str = "this machine"
-    one_machine: bool = True
-    log_consequence: re.Pattern[str] = re.compile("(?!)")
-    accounting: Literal["sacct"] | None = None
+    name = "local"
+    title = "this machine"
+    one_machine = True
 
     def __init__(self, status: JobStatus = "pending", **said: Any) -> None:
         self.job = Job(status, **said)
@@ -208,9 +203,6 @@ class FakeScheduler:
 
     def unavailable(self) -> str | None:
         return None
-
-    def check_runs_folder(self, path: Path) -> None:
-        pass
 
     def batch_key(self, run: RunDir, record: Mapping[str, Any], profile: SiteProfile | None) -> str:
         return f"{record['config']['resources']} {profile and profile.name}"
@@ -248,35 +240,11 @@ class FakeScheduler:
     def cluster_name(self) -> str | None:
         return self.is_cluster
 
-    def node_names(self) -> list[str] | None:
-        return None
-
-    def host_of(self, job_id: str) -> str | None:
-        return None
-
-    def accounted(self, job_ids: Sequence[str]) -> dict[str, list[AccountedStart]]:
-        return {}
-
     def uses_gpus(self, device: str, ranks: int) -> bool:
         return False
 
-    def processors(self) -> int | None:
-        return None
-
     def quota(self) -> SubmitQuota:
         return self.has_room
-
-    def profile(self, recorded: Mapping[str, Any] | None) -> None:
-        return None
-
-    def submission_environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        return dict(environ)
-
-    def warnings(self, environ: Mapping[str, str]) -> list[str]:
-        return []
-
-    def previews(self, batches: Iterable[Batch], *, test: bool, complete: bool) -> list[ScriptPreview]:
-        return []
 
 
 class FakeSlurm(FakeScheduler):

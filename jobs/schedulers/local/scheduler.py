@@ -8,42 +8,36 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from disttrain.config.requested_device import asks_for_gpus
 from disttrain.errors import ConfigError, message_of
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_snapshot, journal, processes
 from jobs.schedulers.base import (
-    AccountedStart,
     Batch,
     Job,
     JobStatus,
     ProfileSelection,
-    ScriptPreview,
-    SiteProfile,
+    Scheduler,
     Submission,
     SubmitError,
-    SubmitQuota,
 )
 from jobs.schedulers.inherited_variables import without_batch_system
 from jobs.schedulers.local import fifo_queue
 
 
-class LocalScheduler:
+class LocalScheduler(Scheduler):
     """Runs one job at a time, in submission order (`fifo_queue`). Job ids are `host:ticket`."""
 
-    name: str = "local"
-    title: str = "this machine"
-    one_machine: bool = True
-    log_consequence: re.Pattern[str] = re.compile("(?!)")  # matches no line
-    accounting: Literal["sacct"] | None = None
+    name = "local"
+    title = "this machine"
+    one_machine = True
 
     def __init__(self, selection: ProfileSelection | None = None) -> None:
         """Raises `ConfigError` for a selected site profile."""
@@ -52,12 +46,6 @@ class LocalScheduler:
 
     def unavailable(self) -> str | None:
         return None
-
-    def check_runs_folder(self, path: Path) -> None:
-        pass
-
-    def batch_key(self, run: RunDir, record: Mapping[str, Any], profile: SiteProfile | None) -> str:
-        return ""
 
     def submit(self, batch: Batch) -> list[str]:
         return [self._submit(each.run, each.number, batch.record) for each in batch.submissions]
@@ -110,21 +98,8 @@ class LocalScheduler:
                     os.kill(holder["process"]["pid"], signal.SIGTERM)
         return {}
 
-    def batch_log(self, run: RunDir, submission: int, job_id: str) -> Path:
-        """Output of the supervisor."""
-        return run.submissions / f"{submission:04d}.log"
-
-    def cluster_name(self) -> str | None:
-        return None
-
-    def node_names(self) -> list[str] | None:
-        return None
-
     def host_of(self, job_id: str) -> str | None:
         return job_id.rpartition(":")[0]
-
-    def accounted(self, job_ids: Sequence[str]) -> dict[str, list[AccountedStart]]:
-        return {}
 
     def uses_gpus(self, device: str, ranks: int) -> bool:
         """`auto` uses the GPUs of this machine if there is one for each rank."""
@@ -132,23 +107,6 @@ class LocalScheduler:
 
     def processors(self) -> int | None:
         return len(os.sched_getaffinity(0))
-
-    def quota(self) -> SubmitQuota:
-        return SubmitQuota()
-
-    def profile(self, recorded: Mapping[str, Any] | None) -> None:
-        return None
-
-    def submission_environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        return without_batch_system(environ)
-
-    def warnings(self, environ: Mapping[str, str]) -> list[str]:
-        return []
-
-    def previews(self, batches: Iterable[Batch], *, test: bool, complete: bool) -> list[ScriptPreview]:
-        if test:
-            raise ConfigError("--test-only needs Slurm, and these runs go to this machine")
-        return []
 
 
 def ticket_label(run: RunDir, submission: int) -> dict[str, Any]:

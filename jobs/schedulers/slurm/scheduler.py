@@ -7,14 +7,12 @@ import dataclasses
 import functools
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from disttrain.config.requested_device import asks_for_gpus
 from disttrain.errors import ConfigError, message_of
 from disttrain.records.json_files import write_text
 from disttrain.records.run_directory import RunDir
@@ -27,6 +25,7 @@ from jobs.schedulers.base import (
     Job,
     LimitReached,
     ProfileSelection,
+    Scheduler,
     ScriptPreview,
     SiteProfile,
     Submission,
@@ -60,14 +59,13 @@ from jobs.schedulers.slurm.version import installed_slurm
 _UNAVAILABLE = "no Slurm controller answers"
 
 
-class SlurmScheduler:
+class SlurmScheduler(Scheduler):
     """Submits one job for each run, and the runs of a batch as a job array. Job ids are those of Slurm."""
 
-    name: str = "slurm"
-    title: str = "Slurm"
-    one_machine: bool = False
-    log_consequence: re.Pattern[str] = batch_log.CONSEQUENCE
-    accounting: Literal["sacct"] | None = "sacct"
+    name = "slurm"
+    title = "Slurm"
+    log_consequence = batch_log.CONSEQUENCE
+    accounting = "sacct"
 
     def __init__(self, selection: ProfileSelection | None = None, backoff: Backoff | None = None) -> None:
         """Raises `ConfigError` if the profile of `selection` cannot be read."""
@@ -218,9 +216,6 @@ class SlurmScheduler:
     def node_names(self) -> list[str] | None:
         return commands.node_names()
 
-    def host_of(self, job_id: str) -> str | None:
-        return None
-
     def accounted(self, job_ids: Sequence[str]) -> dict[str, list[AccountedStart]]:
         try:
             records = sacct.records(job_ids)
@@ -228,12 +223,6 @@ class SlurmScheduler:
             raise Unreachable(str(why)) from None
         found = sacct.by_job(records, job_ids)
         return {job_id: [record.as_start() for record in own] for job_id, own in found.items()}
-
-    def uses_gpus(self, device: str, ranks: int) -> bool:
-        return asks_for_gpus(device)
-
-    def processors(self) -> int | None:
-        return None
 
     def quota(self) -> SubmitQuota:
         return submit_limits.quota()
