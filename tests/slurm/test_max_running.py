@@ -34,9 +34,9 @@ def root(on_slurm: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         yield tmp_path / "runs"
 
 
-def sweep(seeds: str, *flags: str) -> list[str]:
-    """Submit a run for each seed; the job ids of all runs, by seed."""
-    values = ["--set", f"train.seed={seeds}", "job.env.STANDIN=leave-once"]
+def sweep(axis: str, *flags: str) -> list[str]:
+    """Submit a run for each value; the job ids of all runs, in their order."""
+    values = ["--set", axis, "job.env.STANDIN=leave-once"]
     assert command_line.main([*_SWEEP, *values, *flags]) == 0
     return [str(state.job_id) for state in states(Path("runs")).values()]
 
@@ -49,8 +49,9 @@ def go(root: Path, *numbers: int) -> None:
 
 @pytest.mark.slow
 def test_no_more_jobs_run_than_allowed(root: Path, on_slurm: MiniCluster) -> None:
-    sweep("0,1,2", "--max-running", "2")
-    jobs = sweep("0,1,2,3", "--max-running", "2")  # one more, while the others are active
+    sweep("resources.threads_per_rank=1,2,3", "--max-running", "2")  # no script is like another: no array
+    # one more, while the others are active
+    jobs = sweep("resources.threads_per_rank=1,2,3,4", "--max-running", "2")
     wait_until(lambda: [status(job) for job in jobs[:2]] == ["running"] * 2)
     runs = [state.run for state in states(root).values()]
     wait_until(lambda: all(starts(run) for run in runs[:2]))
@@ -65,11 +66,11 @@ def test_no_more_jobs_run_than_allowed(root: Path, on_slurm: MiniCluster) -> Non
     assert {state.state for state in settled(root).values()} == {"done"}
 
 
-def test_repeats_are_one_array_with_a_limit_of_its_own(root: Path, on_slurm: MiniCluster) -> None:
-    jobs = sweep("0", "--repeats", "3", "--serial")
+def test_runs_of_one_shape_are_one_array_with_a_limit_of_its_own(root: Path, on_slurm: MiniCluster) -> None:
+    jobs = sweep("train.seed=0,1", "--repeats", "2", "--serial")
     array = jobs[0].partition("_")[0]
-    assert jobs == [f"{array}_{number}" for number in range(3)]
+    assert sorted(jobs) == [f"{array}_{number}" for number in range(4)]
     assert "ArrayTaskThrottle=1" in on_slurm.ask("scontrol", "show", "job", jobs[2])
-    go(root, 0, 1, 2)
+    go(root, 0, 1, 2, 3)
     ended = settled(root)
     assert {state.state for state in ended.values()} == {"done"}
