@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,14 +14,13 @@ from analysis.read.load import KnownState, load_runs
 from analysis.read.price_list import PriceList, read_price_list
 from analysis.report import render
 from analysis.report.model import document
-from analysis.report.section import Section
 from analysis.report.sections import build_all
 from analysis.results import targets
 from analysis.results.cost import samples_of, seconds_of
 from analysis.results.targets import TargetResult
 from analysis.study import make_study
 from disttrain.errors import ConfigError, is_disk_full, message_of
-from disttrain.records.json_files import CorruptFile, read_json, write_bytes, write_json, write_text
+from disttrain.records.json_files import read_json_or_none, write_bytes, write_json, write_text
 
 __all__ = ["CostQuestion", "KnownState", "Written", "write"]
 
@@ -83,24 +83,25 @@ def write(
             leaves no run, or a folder cannot be written.
     """
     out, question = Path(out), (costs or CostQuestion()).read()
-    runs = load_runs(sweeps, states, only, warmup=warmup, reject_warned=reject_warned)
-    other = None
-    if against is not None:
-        other = make_study(load_runs([against], warmup=warmup, reject_warned=reject_warned))
-    study = make_study(runs, base, against=other)
-    study = replace(study, **question)
+    load = partial(load_runs, warmup=warmup, reject_warned=reject_warned)
+    other = None if against is None else make_study(load([against]))
+    study = replace(make_study(load(sweeps, states, only), base, against=other), **question)
     found = targets.required(study.runs, study.curves) if check else []
     try:
         out.mkdir(parents=True, exist_ok=True)
         sections = build_all(study)
         report = document(study, sections, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
-        _draw_pngs(sections, out)
+        for earlier in (read_json_or_none(out / "report.json") or {}).get("figures", []):
+            (out / Path(earlier["file"]).name).unlink(missing_ok=True)
+        for figure in (figure for section in sections for figure in section.figures):
+            write_bytes(out / f"{figure.name}.png", png(figure.drawn))
         write_json(out / "report.json", report)
         write_text(out / "report.md", render.markdown(report, sections))
         write_text(out / "details.html", render.page(report, sections, out, details=True))
         write_text(out / "report.html", render.page(report, sections, out))
     except OSError as error:
-        raise _not_written(out, message_of(error) if is_disk_full(error) else error.strerror) from None
+        reason = message_of(error) if is_disk_full(error) else error.strerror
+        raise ConfigError(f"cannot write the report to {str(out)!r}: {reason}") from None
     for kind, folder in (tables or {}).items():
         from analysis.report.export import write_tables  # imports pandas
 
@@ -109,25 +110,3 @@ def write(
         except OSError as error:
             raise ConfigError(f"cannot write {str(folder)!r}: {error.strerror}", at=f"--{kind}") from None
     return Written(out / "report.html", found)
-
-
-def _draw_pngs(sections: Sequence[Section], out: Path) -> None:
-    """Write the figures as PNG, and remove those of an earlier report."""
-    for file in _earlier_pngs(out):
-        file.unlink()
-    for section in sections:
-        for figure in section.figures:
-            write_bytes(out / f"{figure.name}.png", png(figure.drawn))
-
-
-def _earlier_pngs(out: Path) -> list[Path]:
-    """PNG files in `out` that the `report.json` there lists."""
-    try:
-        listed = read_json(out / "report.json")["figures"]
-        return [path for each in listed if each["file"] and (path := out / Path(each["file"]).name).is_file()]
-    except (OSError, CorruptFile, KeyError, TypeError):
-        return []
-
-
-def _not_written(out: Path | str, reason: str | None) -> ConfigError:
-    return ConfigError(f"cannot write the report to {str(out)!r}: {reason}")

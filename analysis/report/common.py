@@ -1,10 +1,10 @@
-"""Parts that several sections share: names and colours of points, tables and figures by size and by step."""
+"""Parts that several sections share: names and colours of sizes, tables and figures by size and by step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,51 +20,56 @@ from analysis.results.curves import over_repeats as over_repeats
 from analysis.study import Study
 from analysis.units import Unit, cell, scale, text
 
-T = TypeVar("T")
 Rows = Sequence[Sequence[Any]]
-Items = Sequence[tuple[Curve, Point, Any]]
-"""What the getters of columns take, with its point."""
-
 _MOST_VALUES = 120
 """Points of the line of a run."""
 _MOST_LINES = 60
 """Runs of a figure with one line for each; of more, the first repeat of each size is drawn."""
 
-
-def kept(*parts: T | None) -> list[T]:
-    """Tables, figures or sentences without None and empty ones."""
-    return [part for part in parts if part]
+THROUGHPUT = Column("samples_per_s", "throughput", "samples/s", "throughput")
+STEP = Column("step_s", "step", "s", "step-time")
 
 
-def sentence(parts: Iterable[str]) -> str:
-    """Non-empty parts, separated by spaces."""
-    return " ".join(kept(*parts))
+class Place(NamedTuple):
+    """One size of a curve."""
 
-
-def all_points(study: Study) -> list[tuple[Curve, Point]]:
-    """Points of all curves, smallest first within a curve."""
-    return [(curve, point) for curve in study.curves for point in curve.points]
-
-
-def coloured_points(study: Study) -> list[tuple[Curve, Point, str]]:
-    """Points with their colour: by size on a single curve, else by curve."""
-    curves = study.curves
-    if len(curves) == 1:
-        points = curves[0].points
-        return [(curves[0], point, size_colour(i, len(points))) for i, point in enumerate(points)]
-    return [(curve, point, curve_colour(i)) for i, curve in enumerate(curves) for point in curve.points]
-
-
-def point_name(study: Study, curve: Curve, point: Point) -> str:
+    curve: Curve
+    point: Point
+    name: str
     """`16 GPUs`, with the label of the curve if there are several."""
-    return curve.name(point) if len(study.curves) == 1 else f"{curve.label}, {curve.name(point)}"
+    colour: str
+    """By size on a single curve, else by curve."""
+
+
+def places(study: Study) -> list[Place]:
+    """Sizes of all curves, smallest first within a curve."""
+    if len(study.curves) == 1:
+        (curve,) = study.curves
+        return [
+            Place(curve, point, curve.name(point), size_colour(at, len(curve.points)))
+            for at, point in enumerate(curve.points)
+        ]
+    return [
+        Place(curve, point, f"{curve.label}, {curve.name(point)}", curve_colour(at))
+        for at, curve in enumerate(study.curves)
+        for point in curve.points
+    ]
+
+
+def place_of(study: Study, point: Point) -> Place:
+    return next(place for place in places(study) if place.point is point)
+
+
+def leading(study: Study) -> Place:
+    """The largest size of the leading curve."""
+    return place_of(study, study.leading_curve.points[-1])
 
 
 def size_columns(study: Study) -> list[Column]:
-    """Columns that name a point; their getters take its curve and the point."""
-    curve = Column("curve", "configuration", key=True, get=lambda at: at[0].label)
-    size = Column("size", unit_name(study.curves), "count", key=True, get=lambda at: at[1].size)
-    shape = Column("shape", "shape", key=True, get=lambda at: at[1].shape)
+    """Columns that name a place."""
+    curve = Column("curve", "configuration", key=True, get="curve.label")
+    size = Column("size", unit_name(study.curves), "count", key=True, get="point.size")
+    shape = Column("shape", "shape", key=True, get="point.shape")
     columns = [curve, size] if len(study.curves) > 1 else [size]
     return [*columns, shape] if has_shapes(study) else columns
 
@@ -80,63 +85,56 @@ def has_shapes(study: Study) -> bool:
     return any(len(curve.line) < len(curve.points) for curve in study.curves)
 
 
-def point_table(
-    study: Study, name: str, caption: str, columns: Sequence[Column], items: Items | None = None
-) -> Table | None:
+def size_table(
+    study: Study,
+    name: str,
+    caption: str,
+    columns: Sequence[Column],
+    items: Iterable[tuple[Place, Any]] | None = None,
+) -> Table:
     """A row for each of `items`, by default for each point of `study`; see `analysis.report.section`."""
-    rows = []
-    for curve, point, item in _items(study, items):
-        values = [column.of(item) for column in columns]
-        if any(value is not None for value in values):
-            rows.append((curve, point, values))
-    if not rows:
-        return None
+    every = [(place, place.point) for place in places(study)] if items is None else items
+    rows = [(place, [column.of(item) for column in columns]) for place, item in every]
+    rows = [row for row in rows if any(value is not None for value in row[1])]
+    known = [at for at, _ in enumerate(columns) if any(values[at] is not None for _, values in rows)]
     sizes = size_columns(study)
-    known = [at for at, _ in enumerate(columns) if any(row[2][at] is not None for row in rows)]
-    lines = [[*(column.of(row) for column in sizes), *(row[2][at] for at in known)] for row in rows]
-    shown = [*sizes, *(columns[at] for at in known)]
-    return Table(name, caption, shown, lines, [point.runs for _, point, _ in rows])
+    return Table(
+        name,
+        caption,
+        [*sizes, *(columns[at] for at in known)],
+        [[*(column.of(place) for column in sizes), *(values[at] for at in known)] for place, values in rows],
+        [place.point.runs for place, _ in rows],
+        places=[place for place, _ in rows],
+    )
 
 
-def _items(study: Study, items: Items | None) -> Items:
-    return [(*at, at[1]) for at in all_points(study)] if items is None else items
-
-
-def stacked_figure(
-    study: Study, name: str, title: str, axis: str, columns: Sequence[Column], items: Items | None = None
-) -> Figure | None:
-    """Bars by size, of the columns that have a colour after one another; None without values.
-
-    Args:
-        name: also of the table that has the columns.
-        axis: what is measured, without the unit.
-        items: as for `point_table`.
-    """
-    parts, rows = [column for column in columns if column.colour], []
-    for curve, point, item in _items(study, items):
-        known = {part: mean.value for part in parts if (mean := part.of(item)) and mean.value}
-        if known:
-            rows.append((curve, point, known))
+def bars_figure(study: Study, table: Table, title: str, axis: str) -> list[Figure]:
+    """Bars by size, of the columns of a table that have a colour after one another; `axis` is what is
+    measured, without the unit."""
+    parts = {column: at for at, column in enumerate(table.columns) if column.colour}
+    rows = [
+        (place, {part: value for part, at in parts.items() if (value := getattr(row[at], "value", 0.0))})
+        for place, row in zip(table.places, table.rows, strict=True)
+    ]
+    rows = [row for row in rows if row[1]]
     if not rows:
-        return None
-    unit, longest = parts[0].unit, max(sum(known.values()) for *_, known in rows)
+        return []
+    unit, longest = next(iter(parts)).unit, max(sum(known.values()) for _, known in rows)
     size, suffix = scale(unit, longest)
     drawn: list[Row] = []
-    heading: Curve | None = None
-    for curve, point, known in rows:
-        if len(study.curves) > 1 and curve is not heading:
-            drawn.append(Row(curve.label))
-            heading = curve
+    for place, known in rows:
+        if len(study.curves) > 1 and place.curve.label not in {row.name for row in drawn}:
+            drawn.append(Row(place.curve.label))
         segments, end = [], 0.0
         for part, value in known.items():
-            label = f"{point_name(study, curve, point)}: {part.heading} {text(value, unit)}"
+            label = f"{place.name}: {part.heading} {text(value, unit)}"
             segments.append(Segment(end, end := end + value / size, part.colour, label))
-        drawn.append(Row(curve.name(point), segments, text(sum(known.values()), unit)))
+        drawn.append(Row(place.curve.name(place.point), segments, text(sum(known.values()), unit)))
     x = Axis(f"{axis} ({suffix.strip()})", 0.0, longest / size)
-    shown = [part for part in parts if any(part in known for *_, known in rows)]
+    shown = [part for part in parts if any(part in known for _, known in rows)]
     legend = [LegendItem(part.heading, part.colour) for part in shown] if len(shown) > 1 else []
     alt = "; ".join(segment.title for row in drawn for segment in row.segments)
-    return Figure(name, title, partial(bars, drawn, x, legend, emulated=study.emulated), alt, data=name)
+    return [Figure(table.name, title, partial(bars, drawn, x, legend, emulated=study.emulated), alt)]
 
 
 def points_figure(
@@ -147,7 +145,7 @@ def points_figure(
     unit: Unit,
     x: Axis,
     heading: str,
-    data: str,
+    data: str = "",
     *,
     levels: Iterable[float] = (),
     log: bool = False,
@@ -169,7 +167,7 @@ def points_figure(
     ends = [*levels, *extent([dot.estimate for dot in dots])]
     y = value_axis(heading, min(ends), max(ends), log=log, form=_form(unit))
     drawing = partial(points, dots, x, y, emulated=study.emulated, **options)
-    return Figure(name, title, drawing, "; ".join(dot.title for dot in dots), data=data)
+    return Figure(name, title, drawing, "; ".join(dot.title for dot in dots), data)
 
 
 def _form(unit: Unit) -> Callable[[float], str]:
@@ -188,8 +186,8 @@ def step_figure(
     *,
     rings: Callable[[Sequence[Any]], bool] = lambda row: False,
     log: bool = False,
-) -> Figure | None:
-    """A line for each run by optimizer step, with its table `NAME_by_step`; None without values.
+) -> list[Figure]:
+    """A line for each run by optimizer step, with its table `NAME_by_step`.
 
     Of many runs, the first repeat of each size is drawn. The colour names the size of a single curve; of
     several, the colour names the curve and the dashes the size.
@@ -199,20 +197,18 @@ def step_figure(
         rows_of: values of the columns in one run.
         rings: whether a row is drawn as a ring in place of a point of the line.
     """
-    repeats = None if sum(len(point.runs) for _, point in all_points(study)) <= _MOST_LINES else 1
+    shown = places(study)
+    repeats = None if sum(len(place.point.runs) for place in shown) <= _MOST_LINES else 1
     runs = [
-        (curve, point, colour, run, rows)
-        for curve, point, colour in coloured_points(study)
-        for run in point.runs[:repeats]
-        if (rows := rows_of(run))
+        (place, run, rows) for place in shown for run in place.point.runs[:repeats] if (rows := rows_of(run))
     ]
-    several, sizes = len(study.curves) > 1, sorted({point.size for _, point in all_points(study)})
+    several, sizes = len(study.curves) > 1, sorted({place.point.size for place in shown})
     drawn, legend = [], {}
-    for curve, point, colour, run, rows in runs[:_MOST_LINES]:
-        size, key = curve.name(point), f"{curve.sweep}/{run.name}"
-        dashes = DASHES[sizes.index(point.size) % len(DASHES)] if several else "-"
-        label = curve.label if several else size
-        legend[label] = LegendItem(label, colour, "-", label)
+    for place, run, rows in runs[:_MOST_LINES]:
+        size = place.curve.name(place.point)
+        dashes = DASHES[sizes.index(place.point.size) % len(DASHES)] if several else "-"
+        label = place.curve.label if several else size
+        legend[label] = LegendItem(label, place.colour, "-")
         legend |= {size: LegendItem(size, "ink", dashes)} if several else {}
         for ringed in (False, True):
             part = np.array([row[:2] for row in rows if rings(row) == ringed], float).reshape(-1, 2)
@@ -220,29 +216,31 @@ def step_figure(
                 part = part[np.unique(np.linspace(0, len(part) - 1, _MOST_VALUES, dtype=int))]
             steps, values = part.T
             values = np.where(values > (0 if log else -np.inf), values, np.nan)
-            tooltip = f"{run.name}, {point_name(study, curve, point)}"
             if not np.isnan(values).all():
-                drawn.append(Line(steps, values, colour, tooltip, key, dashes, ringed))
+                tooltip, key = f"{run.name}, {place.name}", f"{run.sweep}/{run.name}"
+                drawn.append(Line(steps, values, place.colour, tooltip, key, dashes, ringed))
     if not drawn:
-        return None
+        return []
     every, value = np.concatenate([line.ys for line in drawn]), columns[1]
     low, high = float(np.nanmin(every)), float(np.nanmax(every))
     entries = sorted(legend.values(), key=lambda item: item.colour == "ink")
     x = Axis("optimizer step", 0.0, max(line.xs[-1] for line in drawn))
     y = value_axis(value.heading, low, high, log=log, form=_form(value.unit))
-    return Figure(
-        name,
-        title,
-        partial(lines, drawn, x, y, entries, emulated=study.emulated),
-        f"{title} by optimizer step: {text(low, value.unit)} to {text(high, value.unit)}",
-        data=partial(run_table, f"{name}_by_step", f"{title} by step.", columns, [each[3:] for each in runs]),
-    )
+    return [
+        Figure(
+            name,
+            title,
+            partial(lines, drawn, x, y, entries, emulated=study.emulated),
+            f"{title} by optimizer step: {text(low, value.unit)} to {text(high, value.unit)}",
+            partial(run_table, f"{name}_by_step", f"{title} by step.", columns, [each[1:] for each in runs]),
+        )
+    ]
 
 
 def run_columns(study: Study) -> list[Column]:
     """Columns that name a run; of several sweeps, also its sweep."""
-    run = Column("run", "run", get=lambda run: run)
-    return [run, Column("sweep", "sweep", key=True)] if len(study.sweeps) > 1 else [run]
+    run, sweep = Column("run", "run", get=lambda run: run), Column("sweep", "sweep", key=True)
+    return [run, sweep] if len(study.sweeps) > 1 else [run]
 
 
 def run_table(name: str, caption: str, columns: Sequence[Column], runs: Iterable[tuple[Run, Rows]]) -> Table:

@@ -74,7 +74,7 @@ def exported(sections: Sequence[Section]) -> tuple[dict[str, Table], dict[str, l
     tables = {table.name: table for section in sections for table in section.tables}
     figures: dict[str, list[str]] = {}
     for figure in (figure for section in sections for figure in section.figures):
-        data = tables[figure.data] if isinstance(figure.data, str) else figure.data()
+        data = figure.data() if callable(figure.data) else tables[figure.data or figure.name]
         tables[data.name] = data
         figures.setdefault(data.name, []).append(figure.name)
     return tables, figures

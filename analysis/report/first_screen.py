@@ -1,5 +1,5 @@
 """Headline and first screen: sentences that answer how it scales, where the time goes, who is slow, what
-would help most, and what does not follow.
+would help most; and the caveats, what must not be concluded.
 
 With another sweep (`report --against`), the verdict of that comparison is the first.
 """
@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from analysis.comparison import configurations
-from analysis.report.common import sentence
+from analysis.report.common import leading
 from analysis.report.section import Section
 from analysis.report.sections import stragglers
 from analysis.report.sections.comparison import verdict_text
 from analysis.report.sentences import say
-from analysis.results.caveats import Caveat
+from analysis.results.caveats import Caveat, Gravity
 from analysis.results.claims import claim
 from analysis.results.curves import Curve
 from analysis.study import Study
@@ -26,6 +28,7 @@ TIME = "Where does the time go?"
 SLOW = "Who is slow?"
 HELPS = "What would help most?"
 LIMITS = "What must you not conclude?"
+"""Heading of the caveats."""
 
 
 def headline(study: Study, curve: Curve) -> str:
@@ -37,6 +40,25 @@ def caveat_text(study: Study, caveat: Caveat) -> str:
     """Sentences of a caveat; without its reason, and maybe empty, where the headline of the page says it."""
     said = bool(study.curves) and claim(study, study.leading_curve).caveat is caveat
     return say("caveat", caveat.kind, caveat.numbers, said)
+
+
+def caveats(study: Study) -> list[dict[str, Any]]:
+    """What the numbers do not show, the gravest first; no text where the headline says it."""
+    return [
+        {
+            "kind": caveat.kind,
+            "gravity": caveat.gravity.name.lower(),
+            "text": caveat_text(study, caveat),
+            "runs": sorted(map(run_name, caveat.runs)),
+            "forbids": sorted(caveat.forbids),
+        }
+        for caveat in [*study.caveats, *_limits(study)]
+    ]
+
+
+def run_name(run: Path | str) -> str:
+    """`sweep/run` of a run directory."""
+    return "/".join(Path(run).parts[-2:])
 
 
 def lead(study: Study) -> str:
@@ -56,22 +78,20 @@ def setting(study: Study) -> str:
 
 
 def answers(study: Study, sections: Sequence[Section]) -> dict[str, str]:
-    """Up to six answers by question; none without a finished run.
+    """Up to five answers by question; none without a finished run.
 
     Scaling, time and the slow rank, node or link are those of the leading curve; others are the conclusions
     of sections.
     """
     if not study.curves:
         return {}
-    curve = study.leading_curve
     conclusions = {section.id: section.conclusion for section in sections}
     found = {
         AGAINST: conclusions.get("comparison"),
-        SCALES: _scales(study, curve),
+        SCALES: _scales(study, study.leading_curve),
         TIME: conclusions.get("waterfall") or conclusions.get("composition"),
-        SLOW: stragglers.answer(study, curve, curve.points[-1]),
+        SLOW: stragglers.answer(study, leading(study)),
         HELPS: conclusions.get("bottlenecks"),
-        LIMITS: _limits(study),
     }
     return {question: text for question, text in found.items() if text}
 
@@ -79,22 +99,28 @@ def answers(study: Study, sections: Sequence[Section]) -> dict[str, str]:
 def _scales(study: Study, curve: Curve) -> str:
     """What stands behind the headline, and the next configuration at the largest size."""
     settled = claim(study, curve)
+    texts = [say("scaling_answer", settled)]
     others = [each for each in configurations(curve, study.curves) if each.point is curve.points[-1]]
-    if settled.case == "forbidden" or not others:
-        return say("scaling_answer", settled)
-    nearest = min(others, key=lambda each: each.ratio.value)
-    is_fastest = len(others) == len(study.curves) - 1 and all(each.verdict == "faster" for each in others)
-    fastest = f"The fastest of {len(study.curves)} configurations." if is_fastest else ""
-    return sentence([say("scaling_answer", settled), verdict_text([nearest]), fastest])
+    if others and settled.case != "forbidden":
+        texts.append(verdict_text([min(others, key=lambda each: each.ratio.value)]))
+        if len(others) == len(study.curves) - 1 and all(each.verdict == "faster" for each in others):
+            texts.append(f"The fastest of {len(study.curves)} configurations.")
+    return " ".join(filter(None, texts))
 
 
-def _limits(study: Study) -> str:
+def _limits(study: Study) -> list[Caveat]:
     """Sizes beyond the largest, and swept numbers of which two values do not locate the best."""
+    if not study.curves:
+        return []
     largest = max(study.curves, key=lambda curve: curve.points[-1].size)
-    values = {key: {curve.axes.get(key) for curve in study.curves} for key in largest.axes}
+    values = {
+        key: [type(value) for value in {curve.axes.get(key) for curve in study.curves}]
+        for key in largest.axes
+    }
     few = [
         key.rpartition(".")[2]
-        for key, found in values.items()
-        if [type(each) in (int, float) for each in found] == [True, True]
+        for key, kinds in values.items()
+        if len(kinds) == 2 and {*kinds} <= {int, float}
     ]
-    return say("limits", largest.name(largest.points[-1]), few)
+    numbers = {"largest": largest.name(largest.points[-1]), "few": few}
+    return [Caveat("limits", Gravity.NOTE, numbers=numbers)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from analysis.stats.estimates import CONFIDENCE
 from analysis.study import Study
 
 SCHEMA_VERSION = 6
-_LEFT_OUT = ("figures", "get", "colour", "emphasized", "most_rows")
+_LEFT_OUT = ("figures", "get", "colour", "emphasized", "most_rows", "places")
 """Fields of sections and columns that are no data."""
 _YAML = files("analysis.report").joinpath("templates", "definitions.yaml").read_text(encoding="utf-8")
 DEFINITIONS: dict[str, dict[str, str]] = {
@@ -55,16 +54,7 @@ def document(study: Study, sections: Sequence[Section], generated: str) -> dict[
             for question, text in first_screen.answers(study, sections).items()
         ],
         "emulated": study.emulated,
-        "caveats": [
-            {
-                "kind": caveat.kind,
-                "gravity": caveat.gravity.name.lower(),
-                "text": first_screen.caveat_text(study, caveat),
-                "runs": sorted(map(_name, caveat.runs)),
-                "forbids": sorted(caveat.forbids),
-            }
-            for caveat in study.caveats
-        ],
+        "caveats": first_screen.caveats(study),
         "curves": plain(study.curves),
         "repeat_plan": plan,
         "training_quality": training_quality(study),
@@ -89,15 +79,10 @@ def document(study: Study, sections: Sequence[Section], generated: str) -> dict[
         "overlaps": [
             {"run": one, "other": other, "hosts": each.hosts, "seconds": each.seconds, "gpus": each.gpus}
             for each in study.overlaps
-            for one, other in [map(_name, each.runs)]
+            for one, other in [map(first_screen.run_name, each.runs)]
         ],
         "provenance": [{"name": name, "values": values} for name, values in properties.items()],
     }
-
-
-def _name(run: Path | str) -> str:
-    """`sweep/run` of a run directory."""
-    return "/".join(Path(run).parts[-2:])
 
 
 def plain(value: Any) -> Any:

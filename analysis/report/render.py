@@ -8,7 +8,7 @@ import html
 import os
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from analysis.read.run import Run
+from analysis.report.first_screen import LIMITS
 from analysis.report.section import Section
 from analysis.report.tables import table_view
 
@@ -35,30 +36,18 @@ def page(
     Links to runs are relative to the folder `out`. The content-security policy allows the page's own style
     and script by their SHA-256 and nothing else.
     """
-    sections = [section for section in sections if (section.id in DETAILS) == details]
+    shown = [section for section in sections if (section.id in DETAILS) == details]
     style, script = _template("report.css"), _template("report.js")
-    environment = _environment(autoescape=True)
-    environment.filters["keep"] = unbroken
-    environment.filters["run_href"] = lambda run: run_href(run, out or Path())
-    environment.globals["table_view"] = table_view
     policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; img-src data:"
-    return environment.get_template("report.html.j2").render(
-        report=report,
-        sections=sections,
-        details=details,
-        policy=policy,
-        style=Markup(style),
-        script=Markup(script),
-        safe=Markup,
-    )
+    parts = {"details": details, "policy": policy, "style": Markup(style), "script": Markup(script)}
+    environment = _environment(autoescape=True, run_href=partial(run_href, out=out or Path()))
+    return environment.get_template("report.html.j2").render(report=report, sections=shown, **parts)
 
 
 def markdown(report: Mapping[str, Any], sections: Sequence[Section]) -> str:
     """The Markdown text; figures are links to files beside it."""
-    environment = _environment(autoescape=False)
-    environment.filters["cell"] = cell
-    environment.globals["table_view"] = table_view
-    return environment.get_template("report.md.j2").render(report=report, sections=sections)
+    template = _environment(autoescape=False, cell=cell).get_template("report.md.j2")
+    return template.render(report=report, sections=sections)
 
 
 def run_href(run: Run, out: Path) -> str:
@@ -88,8 +77,8 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _environment(autoescape: bool) -> Environment:
-    return Environment(
+def _environment(*, autoescape: bool, **filters: Any) -> Environment:
+    environment = Environment(
         loader=PackageLoader("analysis.report"),
         autoescape=autoescape,
         undefined=StrictUndefined,
@@ -97,3 +86,6 @@ def _environment(autoescape: bool) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.filters |= {"keep": unbroken, **filters}
+    environment.globals |= {"table_view": table_view, "caveats_title": LIMITS}
+    return environment

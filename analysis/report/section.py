@@ -6,20 +6,22 @@ until they are rendered: a row holds raw values in the unit of its column or an 
 
 Parts that save a section most of its lines, in `analysis.report.common`:
 
-* `point_table(study, name, caption, columns)`: a row a point, whose values are those of `Column.of`. Columns
-  and rows without a value are left out, and a table without rows is None. Getters take the point;
-  `metric("gpu.power_mean_w")` is the mean of a figure of `metrics.json` over its repeats. Where values need
-  more than the point, give `items`: the curve, the point, and what the getters take, for each row.
+* `size_table(study, name, caption, columns)`: a row a point, whose values are those of `Column.of`. Columns
+  and rows without a value are left out. Getters take the point; `metric("gpu.power_mean_w")` is the mean of a
+  figure of `metrics.json` over its repeats. Where values need more than the point, give `items`: the place of
+  each row, and what the getters take.
 * `item_table(name, caption, columns, items)` (of this module): the same for items that are no points.
-* `stacked_figure(study, name, title, axis, columns)`: bars by size of the columns that have a colour.
-* `points_figure(study, name, title, rows, unit, x, heading, data)`: estimates over an axis, as that of
+* `bars_figure(study, table, title, axis)`: bars by size of the columns of a table that have a colour; like
+  the next ones a list, empty without values.
+* `points_figure(study, name, title, rows, unit, x, heading)`: estimates over an axis, as that of
   `analysis.draw.style.size_axis`, by curve.
 * `step_figure(study, name, title, columns, rows_of)`: a line a run by optimizer step, with its data.
-* `kept(...)`: the tables, figures and sentences that there are, without None and empty texts.
+
+A section leaves out what is empty, and is itself left out where nothing remains:
 
     columns = [Column("power_w", "power of a GPU", "W", get=metric("gpu.power_mean_w"))]
-    table = point_table(study, "power", "Means over the ranks and the repeats.", columns)
-    return Section("power", "Power", "", tables=kept(table)) if table else None
+    table = size_table(study, "power", "Means over the ranks and the repeats.", columns)
+    return Section("power", "Power", tables=[table])
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ class Column:
     """Value of the item of a row, or its place in the item (`analysis.read.run.value_at`); by default the
     name of the column."""
     colour: str = ""
-    """Of its part of the bars of `common.stacked_figure`."""
+    """Of its part of the bars of `common.bars_figure`."""
 
     def of(self, item: Any) -> Any:
         """Value in the row of an item."""
@@ -81,6 +83,8 @@ class Table:
     """Indices of rows that stand out: the base, the row of a verdict."""
     most_rows: int | None = None
     """Rows on the page, if fewer than of other tables."""
+    places: Sequence[Any] = ()
+    """`common.Place` of each row of a table by size."""
 
     def __bool__(self) -> bool:
         return bool(self.rows)
@@ -105,9 +109,9 @@ class Figure:
     drawing: Callable[[], Drawing]
     alt: str
     """The figure in words."""
-    data: str | Callable[[], Table] = field(kw_only=True)
-    """Numbers of the figure for the export: the name of a table of its section, or a table of its own, which
-    is made on demand."""
+    data: str | Callable[[], Table] = ""
+    """Numbers of the figure for the export: the name of a table of its section, by default its own name, or a
+    table that is made on demand."""
 
     @cached_property
     def drawn(self) -> Drawing:
@@ -120,11 +124,12 @@ class Figure:
 
 @dataclass(frozen=True)
 class Section:
-    """One section of the page; `id` is its anchor."""
+    """One section of the page; `id` is its anchor. Empty tables and sentences are left out, and a section
+    without any content is false."""
 
     id: str
     title: str
-    conclusion: str
+    conclusion: str = ""
     """One sentence: what a reader may conclude. Empty where there is nothing to conclude."""
     key: str = field(default="", kw_only=True)
     """Key figure beside the title: `58 %`."""
@@ -133,3 +138,10 @@ class Section:
     """Lines to copy, below the text."""
     tables: Sequence[Table] = ()
     figures: Sequence[Figure] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("paragraphs", "tables"):
+            object.__setattr__(self, name, [*filter(None, getattr(self, name))])
+
+    def __bool__(self) -> bool:
+        return bool(self.conclusion or self.tables or self.figures)

@@ -31,24 +31,19 @@ def study_of(sweep: Path) -> Study:
 
 def test_answers_with_interval_culprit_and_ceiling(tmp_path: Path) -> None:
     study = study_of(fake_sweep(tmp_path))
-    scales, time, slow, helps, limits = first_screen.answers(study, [*build_all(study), *NAMED]).values()
+    scales, time, slow, helps = first_screen.answers(study, [*build_all(study), *NAMED]).values()
     assert scales.startswith("Efficiency [69, 74] % from 3 repeats each.")
     assert time.startswith("At 4 ranks, the largest loss is data transfer: 29.1 ms a step beyond ")
     assert "c07" not in time + slow  # of another configuration than this sweep's
     assert helps == "At most 5 % more throughput without waiting."
-    assert limits == "Any efficiency beyond 4 ranks."
+    assert first_screen.caveats(study)[-1]["text"] == "Nothing was measured beyond 4 ranks."
 
 
 def test_nothing_significant_promises_nothing(tmp_path: Path) -> None:
     study = study_of(fake_sweep(tmp_path))
     found = first_screen.answers(study, [composition.build(study)])
     assert found[first_screen.TIME] == "On 4 ranks, the longest phase is compute: 62 % of the step."
-    assert [*found] == [
-        first_screen.SCALES,
-        first_screen.TIME,
-        first_screen.SLOW,
-        first_screen.LIMITS,
-    ]
+    assert [*found] == [first_screen.SCALES, first_screen.TIME, first_screen.SLOW]
 
 
 def answer(sweep: Path, question: str) -> str:
@@ -91,7 +86,7 @@ def test_the_fastest_of_several_configurations_leads(tmp_path: Path) -> None:
     text = first_screen.answers(alone, [])[first_screen.SCALES]
     assert "fastest" not in text
     assert text.endswith(", one repeat.")
-    assert "the best lr (two values do not locate it)" in first_screen.answers(alone, [])[first_screen.LIMITS]
+    assert first_screen.caveats(alone)[-1]["text"].endswith("; two values do not locate the best lr.")
     assert "(no interval, n=1)" in first_screen.answers(alone, build_all(alone))[first_screen.TIME]
 
 

@@ -13,4 +13,4 @@ def build_all(study: Study) -> list[Section]:
     """All sections that have something to show, in the order of the page."""
     names = [f"{__name__}.{found.name}" for found in pkgutil.iter_modules(__path__)]
     modules = sorted(map(import_module, names), key=lambda module: module.ORDER)
-    return [section for module in modules if (section := module.build(study)) is not None]
+    return [section for module in modules if (section := module.build(study))]

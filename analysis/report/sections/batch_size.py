@@ -5,15 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from analysis.draw.style import size_axis
-from analysis.report.common import (
-    all_points,
-    kept,
-    point_table,
-    points_figure,
-)
+from analysis.report.common import STEP, THROUGHPUT, Place, places, points_figure, size_table
 from analysis.report.section import Column, Section
 from analysis.report.sentences import say
-from analysis.results.curves import Point, labelled, rate_ratio
+from analysis.results.curves import labelled, rate_ratio
 from analysis.study import Study
 
 ORDER = 170
@@ -26,12 +21,16 @@ def build(study: Study) -> Section | None:
     groups = _by_configuration(study)
     if not groups:
         return None
-    ratios = {id(point): rate_ratio(point, first) for first, *others in groups.values() for point in others}
+    ratios = {
+        id(place.point): rate_ratio(place.point, first.point)
+        for first, *others in groups.values()
+        for place in others
+    }
     columns = [
         Column("local_batch_size", "batch of a rank", "count", key=True),
         Column("global_batch_size", "global batch", "count"),
-        Column("samples_per_s", "throughput", "samples/s", "throughput"),
-        Column("step_s", "step", "s", "step-time"),
+        THROUGHPUT,
+        STEP,
         Column(
             "ratio",
             "of the smallest batch",
@@ -41,41 +40,40 @@ def build(study: Study) -> Section | None:
         ),
     ]
     caption = "Throughput by batch size, compared within a configuration."
-    curve_of = {id(point): curve for curve, point in all_points(study)}
-    items = [(curve_of[id(point)], point, point) for group in groups.values() for point in group]
+    items = [(place, place.point) for group in groups.values() for place in group]
     rows = [
         (name, f"batch {point.local_batch_size}", point.local_batch_size, point.samples_per_s)
         for name, group in groups.items()
-        for point in group
+        for _, point, *_ in group
     ]
     x = size_axis("batch size of a rank", [at for _, _, at, _ in rows])
     title, heading = "Throughput by batch size", "throughput (samples/s)"
     figure = points_figure(
         study, "batch_throughput", title, rows, "samples/s", x, heading, "batch_size", levels=[0.0]
     )
-    best = max(groups, key=lambda name: max(point.samples_per_s.value / point.size for point in groups[name]))
-    small, *_, large = groups[best]
+    best = max(
+        groups, key=lambda name: max(at.point.samples_per_s.value / at.point.size for at in groups[name])
+    )
+    small, *_, large = (place.point for place in groups[best])
     return Section(
         "batch-size",
         "Batch size",
         say("batch_size", best, small.local_batch_size, large.local_batch_size, rate_ratio(large, small)),
-        tables=kept(point_table(study, "batch_size", caption, columns, items)),
+        tables=[size_table(study, "batch_size", caption, columns, items)],
         figures=[figure],
     )
 
 
-def _by_configuration(study: Study) -> dict[str, list[Point]]:
-    """Points of several batches of a rank, smallest first, by configuration without its batch and size."""
-    groups: dict[str, list[Point]] = {}
-    without = [replace(curve, axes=curve.axes | dict.fromkeys(_BATCH)) for curve in study.curves]
-    for curve, name in zip(study.curves, labelled(without), strict=True):
-        for point in curve.points:
-            groups.setdefault(f"{name.label}, {curve.name(point)}", []).append(point)
-    ordered = {
-        name: sorted(group, key=lambda point: point.local_batch_size) for name, group in groups.items()
-    }
+def _by_configuration(study: Study) -> dict[str, list[Place]]:
+    """Sizes of several batches of a rank, smallest first, by configuration without its batch and size."""
+    groups: dict[str, list[Place]] = {}
+    without = labelled([replace(curve, axes=curve.axes | dict.fromkeys(_BATCH)) for curve in study.curves])
+    labels = {curve.label: name.label for curve, name in zip(study.curves, without, strict=True)}
+    for place in sorted(places(study), key=lambda place: place.point.local_batch_size):
+        name = f"{labels[place.curve.label]}, {place.curve.name(place.point)}"
+        groups.setdefault(name, []).append(place)
     return {
         name: group
-        for name, group in ordered.items()
-        if group[0].local_batch_size < group[-1].local_batch_size
+        for name, group in groups.items()
+        if len({place.point.local_batch_size for place in group}) > 1
     }

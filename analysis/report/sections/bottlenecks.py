@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from analysis.draw.style import PHASE_NAMES
-from analysis.report.common import kept, point_name, point_table
+from analysis.report.common import place_of, size_table
 from analysis.report.section import Column, Section
 from analysis.report.sentences import say
 from analysis.results.advice import advice, situation
@@ -13,32 +13,29 @@ from analysis.study import Study
 ORDER = 80
 
 NAMES = PHASE_NAMES | {STRAGGLERS: "the stragglers' compute and waiting"}
+_COLUMNS = (
+    Column("part", "part", get=lambda row: _name(row[0])),
+    Column("share", "of the step", "share", get=lambda row: row[0].share),
+    Column("ceiling", "gain at most", "share", "gain-ceiling", get=lambda row: row[0].ceiling),
+    Column("advice", "to try", get=lambda row: advice(*row)),
+)
 
 
-def build(study: Study) -> Section | None:
-    """None without measured phases."""
-    rows = []
-    text = ""
+def build(study: Study) -> Section:
+    """Empty without measured phases."""
+    rows, text = [], ""
     for curve in study.curves:
-        parts, point = at_largest(study, curve), curve.points[-1]
+        parts, place = at_largest(study, curve), place_of(study, curve.points[-1])
         if parts is None:
             continue
-        at = situation(study, curve, point)
-        rows += [(curve, point, (part, at)) for part in parts]
+        at = situation(study, curve, place.point)
+        rows += [(place, (part, at)) for part in parts]
         if curve is study.leading_curve:
             named = [(part, _name(part), part.phase in NEEDED, advice(part, at, most=1)) for part in parts]
-            text = say("bottleneck", point_name(study, curve, point), named)
-    if not rows and not text:
-        return None
-    columns = [
-        Column("part", "part", get=lambda row: _name(row[0])),
-        Column("share", "of the step", "share", get=lambda row: row[0].share),
-        Column("ceiling", "gain at most", "share", "gain-ceiling", get=lambda row: row[0].ceiling),
-        Column("advice", "to try", get=lambda row: advice(*row)),
-    ]
+            text = say("bottleneck", place.name, named)
     caption = "Gain in throughput if all of the part vanished."
-    tables = kept(point_table(study, "bottlenecks", caption, columns, rows))
-    return Section("bottlenecks", "Bottlenecks", text, tables=tables)
+    table = size_table(study, "bottlenecks", caption, _COLUMNS, rows)
+    return Section("bottlenecks", "Bottlenecks", text, tables=[table])
 
 
 def _name(part: Bottleneck) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -16,10 +17,25 @@ from analysis.report.tables import table_view
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from analysis.units import binary_bytes
-from disttrain.records.comm_bench import CommBench, StepTiming, Timing
+from disttrain.records.comm_bench import CollectiveTiming, CommBench, StepTiming, Timing
 from disttrain.records.json_files import CorruptFile, read_json
 
 ORDER = 6
+_COLLECTIVES = (
+    Column("collective", "collective", get=lambda each: _name(each)),
+    Column("bytes", "size", "B", key=True),
+    Column("latency_s", "latency", "s", get=lambda each: _estimate(each.time)),
+    Column("bus_bytes_per_s", "bus bandwidth", "B/s", "bus-bandwidth"),
+)
+_STEPS = (
+    Column("name", "form"),
+    Column("options", "options"),
+    Column("step_s", "step", "s"),
+    Column("exposed_s", "exposed", "s"),
+    Column("bytes", "sent", "B"),
+    Column("ratio", "speed-up", "ratio"),
+    Column("bytes_per_s", "gradients / exposed", "B/s"),
+)
 
 
 def build(study: Study) -> Section | None:
@@ -31,71 +47,52 @@ def build(study: Study) -> Section | None:
     if not results:
         return None
     figures = [_figure(study, results)]
-    return Section("comm-bench", "Communication benchmark", "", tables=_tables(results), figures=figures)
+    return Section("comm-bench", "Communication benchmark", tables=_tables(results), figures=figures)
 
 
 def printed(results: Mapping[str, CommBench]) -> list[tuple[str, list[str], list[list[str]]]]:
     """Caption, headings and texts of the tables, for a terminal."""
-    views = map(table_view, _tables(results))
     return [
         (
             view.words,
             [column.heading for column in view.columns],
             [[cell.line for _, cell in row] for row in view.rows],
         )
-        for view in views
+        for view in map(table_view, _tables(results))
     ]
 
 
 def _tables(results: Mapping[str, CommBench]) -> list[Table]:
     """The collectives and the steps of each run."""
     return [
-        replace(part, name=f"{part.name}_{at}")
+        item_table(f"comm_bench_{kind}_{at}", say(f"comm_{kind}", run, result), columns, items)
         for at, (run, result) in enumerate(results.items())
-        for part in (_collectives(run, result), _steps(run, result))
+        for kind, columns, items in (
+            ("collectives", _COLLECTIVES, result.collectives),
+            ("steps", _STEPS, [_step(result, step) for step in result.steps]),
+        )
     ]
 
 
-def _collectives(run: str, result: CommBench) -> Table:
-    columns = [
-        Column("collective", "collective", get=lambda each: each.kind.replace("_", "-")),
-        Column("bytes", "size", "B", key=True),
-        Column("latency_s", "latency", "s", get=lambda each: _estimate(each.time)),
-        Column("bus_bytes_per_s", "bus bandwidth", "B/s", "bus-bandwidth"),
-    ]
-    caption = say("comm_collectives", run, result)
-    return item_table("comm_bench_collectives", caption, columns, result.collectives)
+def _step(result: CommBench, step: StepTiming) -> dict[str, Any]:
+    """Values of `_STEPS`."""
 
-
-def _steps(run: str, result: CommBench) -> Table:
     def median(value: float | None, low: float | None, high: float | None) -> Estimate | None:
         return None if value is None else Estimate(value, low, high, result.compute.repeats)
 
-    def rate(step: StepTiming) -> float | None:  # a time whose interval includes 0 is no divisor
-        known = step.exposed_s and step.exposed_low_s and step.exposed_low_s > 0
-        return result.gradient_bytes / step.exposed_s if step.exposed_s and known else None
+    exposed = median(step.exposed_s, step.exposed_low_s, step.exposed_high_s)
+    divides = exposed and exposed.low and exposed.low > 0  # unlike a time whose interval includes 0
+    return {
+        **vars(step),
+        "step_s": step.step and _estimate(step.step),
+        "exposed_s": exposed,
+        "ratio": median(step.speed_up, step.speed_up_low, step.speed_up_high),
+        "bytes_per_s": result.gradient_bytes / exposed.value if exposed and divides else None,
+    }
 
-    columns = [
-        Column("name", "form"),
-        Column("options", "options"),
-        Column("step_s", "step", "s", get=lambda each: each.step and _estimate(each.step)),
-        Column(
-            "exposed_s",
-            "exposed",
-            "s",
-            get=lambda each: median(each.exposed_s, each.exposed_low_s, each.exposed_high_s),
-        ),
-        Column("bytes", "sent", "B"),
-        Column(
-            "ratio",
-            "speed-up",
-            "ratio",
-            get=lambda each: median(each.speed_up, each.speed_up_low, each.speed_up_high),
-        ),
-        Column("bytes_per_s", "gradients / exposed", "B/s", get=rate),
-    ]
-    caption = say("comm_steps", run, result)
-    return item_table("comm_bench_steps", caption, columns, result.steps)
+
+def _name(timed: CollectiveTiming) -> str:
+    return timed.kind.replace("_", "-")
 
 
 def _estimate(time: Timing) -> Estimate:
@@ -106,7 +103,7 @@ def _figure(study: Study, results: Mapping[str, CommBench]) -> Figure:
     """Bus bandwidth by size of the message, a line for each collective of a run."""
     rows = [
         (
-            f"{run} {each.kind.replace('_', '-')}",
+            f"{run} {_name(each)}",
             binary_bytes(each.bytes),
             float(each.bytes),
             _estimate(each.time).inverse(each.bus_bytes_per_s * each.time.median_s),

@@ -7,21 +7,20 @@ from statistics import fmean
 from typing import Any
 
 from analysis.report.common import (
-    all_points,
-    kept,
+    bars_figure,
+    leading,
     metric,
     over_repeats,
-    point_name,
-    point_table,
-    stacked_figure,
+    place_of,
+    places,
+    size_table,
     step_figure,
 )
 from analysis.report.section import Column, Section
 from analysis.report.sentences import say
 from analysis.results import communication
-from analysis.results.curves import Curve, Point, phase_s
+from analysis.results.curves import Point, phase_s
 from analysis.results.phases import TRANSFER, WAIT
-from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from analysis.units import percent
 from disttrain.records.communication import CollectiveSummary
@@ -41,8 +40,6 @@ _COLUMNS = (
     Column("line_share", "of line rate", "share", "line-share", get=communication.line_share),
     Column("measured_share", "of measured rate", "share", "measured-share", get=communication.measured_share),
 )
-
-
 _COLLECTIVE_COLUMNS = (
     Column("collective", "collective"),
     Column("bytes", "bytes", "B"),
@@ -55,47 +52,41 @@ _COLLECTIVE_COLUMNS = (
 
 def build(study: Study) -> Section | None:
     """None if no run communicates."""
-    points = [(curve, point, point) for curve, point in all_points(study) if point.world_size > 1]
-    collectives = [(*at[:2], each) for at in points for each in _collectives(at[1])]
-    tables = kept(
-        point_table(
-            study,
-            "communication",
-            "Communication of a step, means over ranks and repeats.",
-            _COLUMNS,
-            points,
-        ),
-        point_table(
-            study,
-            "collectives",
-            f"Collectives of profiled steps, the {_LISTED} longest of each size.",
-            _COLLECTIVE_COLUMNS,
-            collectives,
-        ),
-    )
-    if not tables:
+    items = [(place, place.point) for place in places(study) if place.point.world_size > 1]
+    if not items:
         return None
-    curve = study.leading_curve
-    share = communication.exposed_share(curve.points[-1])
+    collectives = [(place, each) for place, point in items for each in _collectives(point)]
+    caption = f"Collectives of profiled steps, the {_LISTED} longest of each size."
+    listed = size_table(study, "collectives", caption, _COLLECTIVE_COLUMNS, collectives)
+    caption = "Communication of a step, means over ranks and repeats."
+    table = size_table(study, "communication", caption, _COLUMNS, items)
+    place, point = leading(study), leading(study).point
+    share = communication.exposed_share(point)
+    unlike = [(communication.unlike_the_mean(at.point), at.name) for at in places(study)]
+    numbers = (
+        point.phases,
+        communication.hidden_share(point),
+        [steps.count for steps in communication.profiled(point)],
+        max((at for at in unlike if at[0]), default=None),
+    )
+    longest = [*takewhile(_is_longest, reversed(study.leading_curve.line))]
     return Section(
         "communication",
         "Communication",
-        _conclusion(study, share, curve, curve.points[-1]) if share else "",
+        say("communication", place.name, share, *numbers) if share else "",
         key=percent(share.value) if share else "",
-        paragraphs=kept(_longest(study)),
-        tables=tables,
-        figures=kept(
-            stacked_figure(
-                study, "communication", "Communication", "communication in a step", _COLUMNS, points
-            ),
-            step_figure(
+        paragraphs=[say("communication_longest", place_of(study, longest[-1]).name) if longest else ""],
+        tables=[table, listed],
+        figures=[
+            *bars_figure(study, table, "Communication", "communication in a step"),
+            *step_figure(
                 study,
                 "communication_ratio",
                 "Communication / compute on rank 0",
                 [Column("step", "step", "count"), Column("ratio", "communication / compute", "number")],
                 lambda run: [(at.step, at.ratio) for at in run.curves["communication_computation_history"]],
             ),
-        ),
+        ],
     )
 
 
@@ -114,27 +105,7 @@ def _collectives(point: Point) -> list[dict[str, Any]]:
     ]
 
 
-def _conclusion(study: Study, share: Estimate, curve: Curve, point: Point) -> str:
-    """Share of the step and hidden share at a size, and the size whose profiled steps are least like all."""
-    ratios = ((communication.unlike_the_mean(at[1]), point_name(study, *at)) for at in all_points(study))
-    return say(
-        "communication",
-        point_name(study, curve, point),
-        share,
-        point.phases,
-        communication.hidden_share(point),
-        [steps.count for steps in communication.profiled(point)],
-        max((at for at in ratios if at[0]), default=None),
-    )
-
-
-def _longest(study: Study) -> str:
-    """The size of the leading curve from which on communication takes longer than each other phase."""
-    curve = study.leading_curve
-    points = [*takewhile(_is_longest, reversed(curve.line))]
-    return say("communication_longest", point_name(study, curve, points[-1])) if points else ""
-
-
 def _is_longest(point: Point) -> bool:
+    """Whether communication takes longer than each other phase."""
     seconds = {name: value or 0.0 for name, value in point.composition.items()}
     return seconds.pop(WAIT) + seconds.pop(TRANSFER) > max(seconds.values())

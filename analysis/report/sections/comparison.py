@@ -9,12 +9,7 @@ from analysis.comparison import PointComparison, against
 from analysis.draw.points import Guide
 from analysis.draw.style import size_axis
 from analysis.read.differences import PARTS, differences, unrecorded
-from analysis.report.common import (
-    kept,
-    point_table,
-    points_figure,
-    unit_name,
-)
+from analysis.report.common import THROUGHPUT, place_of, points_figure, size_table, unit_name
 from analysis.report.section import Column, Section, item_table
 from analysis.report.sentences import say
 from analysis.results.curves import Curve
@@ -26,6 +21,16 @@ ORDER = 30
 
 MOST_PAIRS = 8
 """Pairs of curves above which the figure is left out."""
+_COLUMNS = (
+    Column("base_curve", "compared with", get="base_curve.label"),
+    replace(THROUGHPUT, get="point.samples_per_s"),
+    replace(
+        THROUGHPUT, name="base_samples_per_s", heading="throughput compared with", get="base.samples_per_s"
+    ),
+    Column("ratio", "ratio", "ratio", "throughput-ratio"),
+    Column("verdict", "verdict", "", "verdict"),
+    Column("reason", "reason"),
+)
 
 
 def build(study: Study) -> Section | None:
@@ -38,54 +43,36 @@ def build(study: Study) -> Section | None:
     compared = against(ours, theirs)
     if not compared:
         return Section("comparison", "Comparison", say("nothing_compared", there))
-    known = {each.curve.label for each in compared} | {each.base_curve.label for each in compared}
+    known = {curve.label for each in compared for curve in (each.curve, each.base_curve)}
     alone = [curve.label for curve in (*ours, *theirs) if curve.label not in known]
     runs = [run for each in compared for run in each.point.runs]
     base_runs = [run for each in compared for run in each.base.runs]
     found = differences(runs, base_runs)
     absent = {here: unrecorded(runs), there: unrecorded(base_runs)}
     recorded = [part for part in PARTS if part not in (*absent[here], *absent[there])]
-    columns = [
-        Column("part", "part"),
-        Column("name", "property"),
-        Column("value", here),
-        Column("base", there),
-    ]
-    table = item_table("differences", f"Recorded differences from {there}.", columns, found)
+    names = {"part": "part", "name": "property", "value": here, "base": there}
+    columns = [Column(*name) for name in names.items()]
     section = compared_section("comparison", "Comparison", study, compared)
     return replace(
         section,
-        paragraphs=kept(
-            say("compared_records", found, recorded, absent, here, there), say("unmatched", alone)
-        ),
-        tables=kept(*section.tables, table if found else None),
+        paragraphs=[say("compared_records", found, recorded, absent, here, there), say("unmatched", alone)],
+        tables=[
+            *section.tables,
+            item_table("differences", f"Recorded differences from {there}.", columns, found),
+        ],
     )
 
 
 def compared_section(name: str, title: str, study: Study, compared: Sequence[PointComparison]) -> Section:
     """Verdicts on points of `study`, as sentence, table and figure."""
-    columns = [
-        Column("base_curve", "compared with", get="base_curve.label"),
-        Column("samples_per_s", "throughput", "samples/s", "throughput", get="point.samples_per_s"),
-        Column(
-            "base_samples_per_s",
-            "throughput compared with",
-            "samples/s",
-            "throughput",
-            get="base.samples_per_s",
-        ),
-        Column("ratio", "ratio", "ratio", "throughput-ratio"),
-        Column("verdict", "verdict", "", "verdict"),
-        Column("reason", "reason"),
-    ]
     caption = "Throughput at equal numbers of nodes and ranks; ratios above 1: the first is faster."
-    items = [(each.curve, each.point, each) for each in compared]
+    items = [(place_of(study, each.point)._replace(curve=each.curve), each) for each in compared]
     rows = [
         (f"{each.curve.label} / {each.base_curve.label}", each.size, each.point.size, each.ratio)
         for each in compared
     ]
     x = size_axis(unit_name(each.curve for each in compared), [each.point.size for each in compared])
-    heading = "ratio of throughputs"
+    heading, margin = "ratio of throughputs", 1 + EQUIVALENCE_MARGIN
     figure = points_figure(
         study,
         name,
@@ -94,17 +81,16 @@ def compared_section(name: str, title: str, study: Study, compared: Sequence[Poi
         "ratio",
         x,
         heading,
-        name,
         levels=(1 / 1.1, 1.1),
         guides=[Guide((x.low, x.high), (1.0, 1.0), "equal")],
-        band=(1 / (1 + EQUIVALENCE_MARGIN), 1 + EQUIVALENCE_MARGIN),
+        band=(1 / margin, margin),
     )
     return Section(
         name,
         title,
         verdict_text(compared),
         key=times(compared[0].ratio.value) if len(compared) == 1 else "",
-        tables=kept(point_table(study, name, caption, columns, items)),
+        tables=[size_table(study, name, caption, _COLUMNS, items)],
         figures=[figure] if len({pair for pair, *_ in rows}) <= MOST_PAIRS else [],
     )
 

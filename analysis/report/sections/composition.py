@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from analysis.draw.style import PHASE_COLOURS, PHASE_NAMES
-from analysis.report.common import all_points, kept, point_name, point_table, stacked_figure
+from analysis.report.common import STEP, bars_figure, leading, places, size_table
 from analysis.report.section import Column, Section
 from analysis.report.sentences import say
 from analysis.results.curves import phase_s
@@ -12,30 +12,23 @@ from analysis.study import Study
 from disttrain.records.steps import PHASES
 
 ORDER = 70
+_TITLE = "Step time by phase"
 
 
 def build(study: Study) -> Section | None:
     """Bars and table of phases; None if no run has them."""
-    items = [(curve, point, point) for curve, point in all_points(study) if point.phases.known]
-    shown = [
-        name
-        for name in PHASES
-        if any((point.composition[name] or 0.0) >= SHOWN * point.step_s.value for *_, point in items)
-    ]
-    columns = [
-        Column("step_s", "step", "s", "step-time"),
-        *(
-            Column(name, PHASE_NAMES[name], "s", "phases", get=phase_s(name), colour=PHASE_COLOURS[name])
-            for name in shown
-        ),
-    ]
-    title = "Step time by phase"
-    table = point_table(study, "composition", "Mean time of a step in each phase.", columns, items)
-    if table is None:
+    items = [(place, place.point) for place in places(study) if place.point.phases.known]
+    if not items:
         return None
-    curve, point = study.leading_curve, study.leading_curve.points[-1]
+    columns = [
+        Column(name, PHASE_NAMES[name], "s", "phases", get=phase_s(name), colour=PHASE_COLOURS[name])
+        for name in PHASES
+        if any((point.composition[name] or 0.0) >= SHOWN * point.step_s.value for _, point in items)
+    ]
+    table = size_table(study, "composition", "Mean time of a step in each phase.", [STEP, *columns], items)
+    figures = bars_figure(study, table, _TITLE, "mean time of a step")
+    place, point = leading(study), leading(study).point
     longest = max(PHASES, key=lambda name: point.composition[name] or 0.0)
-    place, share = point_name(study, curve, point), point.phases.share(longest)
-    text = say("longest_phase", place, PHASE_NAMES[longest], share) if point.phases.known else ""
-    figures = kept(stacked_figure(study, "composition", title, "mean time of a step", columns, items))
-    return Section("composition", title, text, tables=[table], figures=figures)
+    share = point.phases.share(longest) if point.phases.known else None
+    text = say("longest_phase", place.name, PHASE_NAMES[longest], share) if share else ""
+    return Section("composition", _TITLE, text, tables=[table], figures=figures)

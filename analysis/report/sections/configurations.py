@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 from analysis.comparison import configurations, options
-from analysis.report.common import kept, over_repeats, point_table
+from analysis.report.common import THROUGHPUT, over_repeats, size_table
 from analysis.report.section import Column, Section
 from analysis.report.sections.comparison import compared_section
 from analysis.results.curves import Point
@@ -23,18 +22,18 @@ def build(study: Study) -> Section | None:
     if not compared:
         return None
     columns = [
-        Column("samples_per_s", "throughput", "samples/s", "throughput"),
+        THROUGHPUT,
         _speedup(study, "parallel.strategy"),
         _speedup(study, "precision.dtype"),
         Column("peak_memory_bytes", "memory", "B", "peak-memory"),
-        Column("train_loss", "training loss", "loss", "loss", get=partial(_loss, name="train_loss")),
-        Column("valid_loss", "validation loss", "loss", "loss", get=partial(_loss, name="valid_loss")),
+        Column("train_loss", "training loss", "loss", "loss", get=lambda at: _loss(at, "train_loss")),
+        Column("valid_loss", "validation loss", "loss", "loss", get=lambda at: _loss(at, "valid_loss")),
     ]
     section = compared_section("configurations", "Configurations", study, compared)
     swept = study.leading_curve.axes
     meanings = [f"{key}: {field.description}" for key, field in config_fields() if key in swept]
-    sizes = point_table(study, "configuration_sizes", "Configurations by size; memory of a rank.", columns)
-    return replace(section, paragraphs=meanings, tables=kept(*section.tables, sizes))
+    sizes = size_table(study, "configuration_sizes", "Configurations by size; memory of a rank.", columns)
+    return replace(section, paragraphs=meanings, tables=[*section.tables, sizes])
 
 
 def _speedup(study: Study, key: str) -> Column:

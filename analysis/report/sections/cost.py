@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import methodcaller
 
 from analysis.draw.style import value_axis
-from analysis.report.common import (
-    kept,
-    point_table,
-    points_figure,
-    run_columns,
-    sentence,
-)
+from analysis.report.common import place_of, points_figure, run_columns, size_table
 from analysis.report.section import Column, Figure, Section, Table, item_table
 from analysis.report.sentences import say
 from analysis.results.cost import SizeCost, size_costs, trained_alike
@@ -36,9 +31,10 @@ USED = [
 def build(study: Study) -> Section | None:
     """None if no run has started."""
     used = [run for run in study.runs if run.usage]
-    bases = [curve.base or curve.points[0] for curve in study.curves]
-    planned = [float(base.metrics[0].steps_total * base.global_batch_size) for base in bases]
-    samples = study.samples or next(iter(planned), 0.0)
+    samples = study.samples or 0.0
+    if study.curves and not samples:  # those of the planned steps
+        base = study.curves[0].base or study.curves[0].points[0]
+        samples = float(base.metrics[0].steps_total * base.global_batch_size)
     costs = size_costs(study.curves, samples, study.prices)
     if not used and not costs:
         return None
@@ -48,11 +44,11 @@ def build(study: Study) -> Section | None:
     return Section(
         "cost",
         "Cost",
-        sentence([*training, say("usage", used)]),
-        tables=kept(
+        " ".join(filter(None, [*training, say("usage", used)])),
+        tables=[
             _costs(study, costs, samples),
             item_table("run_costs", caption, [*run_columns(study), *USED], used),
-        ),
+        ],
         figures=[_figure(study, costs)] if costs else [],
     )
 
@@ -66,13 +62,14 @@ def _training(study: Study, costs: Sequence[SizeCost], samples: float) -> str:
         for cost, answer in zip(costs, meets, strict=True)
         if answer == "yes" or (answer == "cannot tell" and not cost.settled)
     ]
-    first = {
-        name: min(in_time, key=lambda cost: cost.rank(name), default=None) for name in ("spent", "time_s")
-    }
-    return say("training_cost", study, costs, samples, trained_alike(costs), first["spent"], first["time_s"])
+    cheapest, fastest = (
+        min(in_time, key=methodcaller("rank", name), default=None) for name in ("spent", "time_s")
+    )
+    return say("training_cost", study, costs, samples, trained_alike(costs), cheapest, fastest)
 
 
-def _costs(study: Study, costs: Sequence[SizeCost], samples: float) -> Table | None:
+def _costs(study: Study, costs: Sequence[SizeCost], samples: float) -> Table:
+    deadline_s = study.deadline_s
     columns = [
         Column("time_s", "time", "span", "training-cost"),
         Column("device_hours", "device-hours", "h", "training-cost"),
@@ -80,14 +77,11 @@ def _costs(study: Study, costs: Sequence[SizeCost], samples: float) -> Table | N
         Column("joules_per_sample", "GPU energy", "J/sample", "energy"),
         Column("grams_per_sample", "CO2 / sample", "g", "energy"),
         Column("pareto", "Pareto-optimal"),
-        Column(
-            "meets", "within the deadline", get=lambda cost: study.deadline_s and cost.meets(study.deadline_s)
-        ),
+        Column("meets", "within the deadline", get=lambda cost: deadline_s and cost.meets(deadline_s)),
     ]
     caption = f"One training on {number(samples)} samples, its steps alone."
-    return point_table(
-        study, "training_cost", caption, columns, [(cost.curve, cost.point, cost) for cost in costs]
-    )
+    items = [(place_of(study, cost.point), cost) for cost in costs]
+    return size_table(study, "training_cost", caption, columns, items)
 
 
 def _figure(study: Study, costs: Sequence[SizeCost]) -> Figure:
@@ -107,6 +101,5 @@ def _figure(study: Study, costs: Sequence[SizeCost]) -> Figure:
         unit,
         value_axis(f"time of the training ({suffix.strip()})", 0.0, max(row[2] for row in rows)),
         f"cost ({study.prices.currency})" if unit == "currency" else "device-hours",
-        "training_cost",
         levels=[0.0],
     )

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from analysis.read.run import Run
-from analysis.report.common import all_points, kept, point_name, point_table
+from analysis.report.common import places, size_table
 from analysis.report.section import Column, Section, item_table
 from analysis.study import Study
 from disttrain.records.fabric import FabricRecord, LinkTraffic, NodeFabric
@@ -20,10 +20,10 @@ MOST_LINKS = 64
 """Rows of the table of links, busiest first within a node; the rest is in the run's fabric.json."""
 _LOOPBACK = "gloo over lo"
 """Transport of nodes that are one machine: no network is used."""
-_VERDICTS = {"problems": "problems", "unproven": "unproven", "as_expected": "as expected"}
-"""Texts by verdict, worst first."""
+_VERDICTS = ("problems", "unproven", "as_expected")
+"""Worst first."""
 _COLUMNS = (
-    Column("verdict", "verdict"),
+    Column("verdict", "verdict", get=lambda network: network["judged"].verdict.replace("_", " ")),
     Column("transport", "transport", get="judged.transport"),
     Column("gpudirect", "channels with GPUDirect", "share"),
     Column("nccl", "NCCL"),
@@ -46,28 +46,28 @@ _LINK_COLUMNS = (
 def build(study: Study) -> Section | None:
     """None if no run used a network, or none was recorded."""
     items, findings = [], dict[str, dict[str, None]]()
-    for curve, point in all_points(study):
-        repeats = [network for run in point.runs if (network := _network(run))]
+    for place in places(study):
+        repeats = [network for run in place.point.runs if (network := _network(run))]
         if repeats:
             worst = min(repeats, key=_rank)
-            items.append((curve, point, worst))
+            items.append((place, worst))
             for finding in worst["judged"].findings:
-                findings.setdefault(finding.message, {})[point_name(study, curve, point)] = None
+                findings.setdefault(finding.message, {})[place.name] = None
     if not items:
         return None
-    curve, point, shown = min(items, key=lambda item: (_rank(item[2]), -item[1].size))
-    place, run = point_name(study, curve, point), shown["run"]
+    place, shown = min(items, key=lambda item: (_rank(item[1]), -item[0].point.size))
     links = [*_links(shown["nodes"])][:MOST_LINKS]
-    caption = f"Traffic of links in measured steps on {place}, headers of the protocols included."
+    caption = f"Traffic of links in measured steps on {place.name}, headers of the protocols included."
+    sources = [[shown["run"]]] * len(links)
     return Section(
         "fabric",
         "Network",
-        f"On {place}: {shown['judged'].conclusion}",
+        f"On {place.name}: {shown['judged'].conclusion}",
         paragraphs=[f"{text} ({', '.join(names)})." for text, names in findings.items()],
-        tables=kept(
-            point_table(study, "fabric", "Network of the repeat with the worst verdict.", _COLUMNS, items),
-            item_table("fabric_links", caption, _LINK_COLUMNS, links, sources=[[run]] * len(links)),
-        ),
+        tables=[
+            size_table(study, "fabric", "Network of the repeat with the worst verdict.", _COLUMNS, items),
+            item_table("fabric_links", caption, _LINK_COLUMNS, links, sources=sources),
+        ],
     )
 
 
@@ -88,8 +88,7 @@ def _network(run: Run) -> dict[str, Any] | None:
         "run": run,
         "judged": metrics.fabric,
         "nodes": nodes,
-        "verdict": _VERDICTS[metrics.fabric.verdict],
-        "gpudirect": _ratio(sum(log.gpudirect_channels for log in logs), channels),
+        "gpudirect": sum(log.gpudirect_channels for log in logs) / channels if channels else None,
         "nccl": next((log.version for log in logs if log.version), None),
         "links_used": sum(map(bool, expected)) if nodes else None,
         "links_expected": len(expected) if nodes else None,
@@ -98,7 +97,7 @@ def _network(run: Run) -> dict[str, Any] | None:
 
 def _rank(network: dict[str, Any]) -> int:
     """0 for the worst verdict."""
-    return [*_VERDICTS.values()].index(network["verdict"])
+    return _VERDICTS.index(network["judged"].verdict)
 
 
 def _links(nodes: list[NodeFabric]) -> Iterator[dict[str, Any]]:
@@ -106,20 +105,16 @@ def _links(nodes: list[NodeFabric]) -> Iterator[dict[str, Any]]:
     for node in nodes:
         for link in sorted(node.links, key=lambda link: (-_bytes(link), link.name)):
             total = sum(_bytes(each) for each in node.links if each.kind == link.kind)
-            rate = _ratio(link.sent_bytes, link.seconds)
+            rate, line = link.sent_bytes / link.seconds if link.seconds else None, link.line_rate_bytes_per_s
             if _bytes(link) or link.expected:
                 yield {
                     "node": node.host,
                     "of": link,
-                    "share": _ratio(_bytes(link), total),
+                    "share": _bytes(link) / total if total else None,
                     "rate": rate,
-                    "line_rate_share": _ratio(rate, link.line_rate_bytes_per_s),
+                    "line_rate_share": rate / line if rate is not None and line else None,
                 }
 
 
 def _bytes(link: LinkTraffic) -> int:
     return link.sent_bytes + link.received_bytes
-
-
-def _ratio(value: float | None, base: float | None) -> float | None:
-    return value / base if value is not None and base else None

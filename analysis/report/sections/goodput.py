@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
-from analysis.report.common import all_points, kept, point_table, stacked_figure
+from analysis.report.common import bars_figure, places, size_table
 from analysis.report.section import Column, Section
 from analysis.report.sentences import say
-from analysis.results.goodput import JobClass
+from analysis.results.goodput import JobClass, JobTime
 from analysis.stats.estimates import Estimate, ratio_of_means, share_mean
 from analysis.study import Study
 from analysis.units import percent
@@ -26,6 +25,31 @@ _CLASSES: dict[JobClass, tuple[str, str]] = {
     "other": ("other", "other"),
 }
 """Name and colour of each class."""
+_TITLE = "Goodput of the jobs"
+
+
+def _mean_s(*names: JobClass) -> Callable[[Sequence[JobTime]], Estimate | None]:
+    """Mean over repeats of the time in these classes; None without any."""
+
+    def mean(times: Sequence[JobTime]) -> Estimate | None:
+        seconds = [sum(time.seconds[name] for name in names) for time in times]
+        return share_mean(seconds) if any(seconds) else None
+
+    return mean
+
+
+def _goodput(times: Sequence[JobTime]) -> Estimate:
+    return ratio_of_means([time.seconds["training"] for time in times], [time.whole_s for time in times])
+
+
+_COLUMNS = (
+    Column("goodput", "goodput", "share", "goodput", get=_goodput),
+    Column("whole_s", "all time", "span", get=_mean_s(*_CLASSES)),
+    *(
+        Column(f"{name}_s", label, "span", "goodput", get=_mean_s(name), colour=colour)
+        for name, (label, colour) in _CLASSES.items()
+    ),
+)
 
 
 def build(study: Study) -> Section | None:
@@ -37,48 +61,21 @@ def build(study: Study) -> Section | None:
         return None
     held_s = sum(time.devices * (time.whole_s - time.seconds["queue"]) for time in times.values())
     trained_s = sum(time.devices * time.seconds["training"] for time in times.values())
-    worst = max((name for name in total if name != "training"), key=lambda name: total[name])
-    conclusion = say(
-        "goodput",
-        share=total["training"] / whole_s,
-        held=trained_s / held_s if held_s else 0.0,
-        worst=_CLASSES[worst][0],
-        worst_share=total[worst] / whole_s,
-        unplaced=sum(not time.placed for time in times.values()),
-    )
-    columns = [
-        Column("goodput", "goodput", "share", "goodput", get=_goodput),
-        Column("whole_s", "all time", "span", get=_mean_s(*_CLASSES)),
-        *(
-            Column(f"{name}_s", label, "span", "goodput", get=_mean_s(name), colour=colour)
-            for name, (label, colour) in _CLASSES.items()
-        ),
-    ]
+    share, held = total["training"] / whole_s, trained_s / held_s if held_s else 0.0
+    worst_s, worst = max((total[name], name) for name in total if name != "training")
+    unplaced = sum(not time.placed for time in times.values())
     items = [
-        (curve, point, known)
-        for curve, point in all_points(study)
-        if (known := [times[run.path] for run in point.runs if run.path in times])
+        (place, known)
+        for place in places(study)
+        if (known := [times[run.path] for run in place.point.runs if run.path in times])
     ]
-    title, caption = "Goodput of the jobs", "Time of a finished run by size, means over repeats."
+    caption = "Time of a finished run by size, means over repeats."
+    table = size_table(study, "goodput", caption, _COLUMNS, items)
     return Section(
         "goodput",
-        title,
-        conclusion,
-        key=percent(total["training"] / whole_s),
-        tables=kept(point_table(study, "goodput", caption, columns, items)),
-        figures=kept(stacked_figure(study, "goodput", title, "time of a run", columns, items)),
+        _TITLE,
+        say("goodput", share, held, _CLASSES[worst][0], worst_s / whole_s, unplaced),
+        key=percent(share),
+        tables=[table],
+        figures=bars_figure(study, table, _TITLE, "time of a run"),
     )
-
-
-def _mean_s(*names: JobClass) -> Callable[[Any], Estimate | None]:
-    """Mean over repeats of the time in these classes; None without any."""
-
-    def mean(times: Any) -> Estimate | None:
-        seconds = [sum(time.seconds[name] for name in names) for time in times]
-        return share_mean(seconds) if any(seconds) else None
-
-    return mean
-
-
-def _goodput(times: Any) -> Estimate:
-    return ratio_of_means([time.seconds["training"] for time in times], [time.whole_s for time in times])

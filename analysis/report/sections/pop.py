@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from operator import methodcaller
-
-from analysis.report.common import all_points, kept, point_name, point_table
+from analysis.report.common import places, size_table
 from analysis.report.section import Column, Section
 from analysis.report.sentences import say
 from analysis.results.pop import EFFICIENCY, FACTORS, SCALING, point_factors
@@ -21,30 +19,25 @@ NAMES = {
     "transfer": "transfer",
     SCALING: "computation scaling",
 }
+_CAPTION = (
+    "Factors of the parallel efficiency. Transfer here is the step beyond its slowest rank; the waterfall's "
+    "is the recorded transfer with an estimate of the noise in waiting, so that the two differ slightly."
+)
 
 
 def build(study: Study) -> Section | None:
     """None if no size has the step records of all its ranks."""
-    points = all_points(study)
-    items = [(curve, point, point_factors(point, curve.base)) for curve, point in points]
-    lowest = [
-        (factors[name], NAMES[name], point_name(study, curve, point))
-        for curve, point, factors in items
+    items = [(place, point_factors(place.point, place.curve.base)) for place in places(study)]
+    known = [
+        (factors[name], NAMES[name], place.name)
+        for place, factors in items
         for name in FACTORS
-        if factors and point.world_size > 1
+        if factors and place.point.world_size > 1
     ]
-    if not lowest:
+    if not known:
         return None
-    value, name, place = min(lowest, key=lambda each: each[0].value)
-    columns = [
-        Column(key, heading, "share", "pop-factors", get=methodcaller("get", key))
-        for key, heading in NAMES.items()
-    ]
-    caption = "Factors of the parallel efficiency."
-    return Section(
-        "pop",
-        "POP factors",
-        say("smallest_factor", name=name, value=value, place=place),
-        key=f"{name} {percent(value.value)}",
-        tables=kept(point_table(study, "pop_factors", caption, columns, items)),
-    )
+    value, name, place = min(known, key=lambda each: each[0].value)
+    columns = [Column(key, heading, "share", "pop-factors") for key, heading in NAMES.items()]
+    table = size_table(study, "pop_factors", _CAPTION, columns, items)
+    text, key = say("smallest_factor", name, value, place), f"{name} {percent(value.value)}"
+    return Section("pop", "POP factors", text, key=key, tables=[table])

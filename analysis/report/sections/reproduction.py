@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from analysis.read.run import Run
 from analysis.read.run_table import row
-from analysis.report.common import kept
 from analysis.report.section import Column, Section, item_table
 from analysis.study import Study
 from analysis.units import binary_bytes
@@ -58,12 +57,12 @@ def provenance(runs: Sequence[Run]) -> dict[str, list[str]]:
     return properties
 
 
-def build(study: Study) -> Section | None:
-    """None without a run."""
+def build(study: Study) -> Section:
+    """Empty without a run."""
     properties = provenance(study.included or study.runs)
     columns = [
         Column("property", "property", get=lambda item: item[0]),
         Column("value", "value", get=lambda item: "; ".join(item[1])),
     ]
-    tables = kept(item_table("provenance", "Properties.", columns, properties.items()))
-    return Section("reproduction", "Reproduction", "", tables=tables) if tables else None
+    table = item_table("provenance", "Properties.", columns, properties.items())
+    return Section("reproduction", "Reproduction", tables=[table])

@@ -6,6 +6,7 @@ from typing import Any
 
 from analysis.read.run import Run
 from analysis.read.run_table import row
+from analysis.report.common import run_columns
 from analysis.report.section import Column, Section, item_table
 from analysis.study import Study
 from analysis.units import plural, span
@@ -31,15 +32,15 @@ def run_figures(run: Run) -> dict[str, Any]:
     return {name: values[name] for name in ("emulated", *(column.name for column in _FIGURES))}
 
 
-def build(study: Study) -> Section | None:
-    """None without a run."""
+def build(study: Study) -> Section:
+    """Empty without a run."""
     beside: dict[str, str] = {}
     for each in study.overlaps:  # the longest first
         for run, other in (each.runs, each.runs[::-1]):
             beside.setdefault(str(run), f"{other.name}, {span(each.seconds)} on {each.hosts[0]}")
     columns = [
         Column("run", "run"),
-        *([Column("sweep", "sweep", key=True)] if len(study.sweeps) > 1 else []),
+        *run_columns(study)[1:],
         Column("state", "state", get="run.state"),
         Column("note", "note", get="run.note"),
         *_FIGURES,
@@ -60,5 +61,4 @@ def build(study: Study) -> Section | None:
         for run in study.runs
     ]
     key = f"{len(study.included)} of {plural(len(items), 'run')} in the figures"
-    table = item_table("runs", "Runs.", columns, items)
-    return Section("runs", "Runs", "", key=key, tables=[table]) if items else None
+    return Section("runs", "Runs", key=key, tables=[item_table("runs", "Runs.", columns, items)])

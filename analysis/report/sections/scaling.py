@@ -9,19 +9,22 @@ from analysis.comparison import repeat_plan
 from analysis.draw.points import Guide
 from analysis.draw.style import size_axis
 from analysis.report.common import (
-    all_points,
+    STEP,
+    THROUGHPUT,
     has_shapes,
-    kept,
     metric,
-    point_table,
+    places,
     points_figure,
+    size_table,
     unit_name,
 )
 from analysis.report.section import Column, Figure, Section, Table
+from analysis.report.sections.utilization import GPU_BUSY
 from analysis.report.sentences import say
 from analysis.results.claims import claim
+from analysis.results.communication import exposed_share
 from analysis.results.curves import Point
-from analysis.results.phases import TRANSFER, WAIT
+from analysis.stats.estimates import Estimate
 from analysis.study import Study
 
 ORDER = 20
@@ -32,11 +35,9 @@ def build(study: Study) -> Section | None:
     if not study.curves:
         return None
     several = len(study.curves) > 1
-    texts = kept(
-        *(say("scaling_curve", claim(study, curve), several) for curve in study.curves),
-        say("repeat_plan", repeat_plan(study.curves)),
-    )
-    return Section("scaling", "Scaling", "", paragraphs=texts, tables=_tables(study), figures=_figures(study))
+    texts = [say("scaling_curve", claim(study, curve), several) for curve in study.curves]
+    texts.append(say("repeat_plan", repeat_plan(study.curves)))
+    return Section("scaling", "Scaling", paragraphs=texts, tables=_tables(study), figures=_figures(study))
 
 
 def _tables(study: Study) -> list[Table]:
@@ -44,40 +45,32 @@ def _tables(study: Study) -> list[Table]:
     unit = unit_name(study.curves).removesuffix("s")
     columns = [
         *([] if has_shapes(study) else [Column("shape", "shape")]),
-        Column("step_s", "step", "s", "step-time"),
-        Column("samples_per_s", "throughput", "samples/s", "throughput"),
+        STEP,
+        THROUGHPUT,
         Column("speedup", "speed-up", "ratio", "speed-up"),
         Column("efficiency", "efficiency", "share", "efficiency"),
     ]
+    each = replace(THROUGHPUT, name="samples_per_s_each", heading=f"throughput per {unit}", get=_each)
     details = [
         Column("tokens_per_s", "tokens", "tokens/s", "throughput"),
-        Column(
-            "samples_per_s_each",
-            f"throughput per {unit}",
-            "samples/s",
-            "throughput",
-            get=lambda point: point.samples_per_s.scaled(1 / point.size),
-        ),
-        Column(
-            "communication_share",
-            "communication",
-            "share",
-            "communication-share",
-            get=lambda point: point.phases.share(WAIT, TRANSFER),
-        ),
+        each,
+        Column("communication_share", "communication", "share", "communication-share", get=exposed_share),
         Column("ideal", "ideal", "ratio", "speed-up", get=_ideal),
         Column("messages", "messages a step", "number", get=metric("comm.count")),
         Column("peak_memory_bytes", f"memory a {unit}", "B", "peak-memory"),
-        Column("gpu_utilization", "GPU busy", "share", "utilization", get=metric("gpu.utilization")),
+        GPU_BUSY,
         Column("global_batch_size", "global batch", "count"),
     ]
     several = len({curve.base and curve.base.size for curve in study.curves}) > 1
-    first, *others = kept(
-        point_table(study, "scaling", say("scaling_table", several), columns),
-        point_table(study, "scaling_details", "Each size in detail.", details),
-    )
-    bases = [at for at, (_, point) in enumerate(all_points(study)) if point.is_base]
-    return [replace(first, emphasized=bases), *others]
+    bases = [at for at, place in enumerate(places(study)) if place.point.is_base]
+    return [
+        replace(size_table(study, "scaling", say("scaling_table", several), columns), emphasized=bases),
+        size_table(study, "scaling_details", "Each size in detail.", details),
+    ]
+
+
+def _each(point: Point) -> Estimate:
+    return point.samples_per_s.scaled(1 / point.size)
 
 
 def _ideal(point: Point) -> float | None:
@@ -87,10 +80,12 @@ def _ideal(point: Point) -> float | None:
 def _figures(study: Study) -> list[Figure]:
     """Throughput and efficiency by size, of the curves of several sizes and one program."""
     curves = [curve for curve in study.curves if not curve.other_program]
-    places = [(curve, curve.name(point), point) for curve in curves for point in curve.points]
-    if len(places) == len(curves):
+    shown = [
+        (curve.label, curve.name(point), point.size, point) for curve in curves for point in curve.points
+    ]
+    if len(shown) == len(curves):  # sizes to compare are needed
         return []
-    x = size_axis(unit_name(curves), [point.size for *_, point in places])
+    x = size_axis(unit_name(curves), [size for _, _, size, _ in shown])
     full_nodes = [
         Guide((size, size), (-math.inf, math.inf), "first node full", ":")
         for size in {curve.node_size for curve in curves}
@@ -102,25 +97,22 @@ def _figures(study: Study) -> list[Figure]:
             ends = curve.points[0].size, curve.points[-1].size
             rate = curve.base.samples_per_s.value / curve.base.size
             ideals.append(Guide(ends, (ends[0] * rate, ends[1] * rate)))
-    rates = [(curve.label, name, point.size, point.samples_per_s) for curve, name, point in places]
     throughput = points_figure(
         study,
         "scaling",
         "Throughput",
-        rates,
+        [(*at, point.samples_per_s) for *at, point in shown],
         "samples/s",
         x,
         "throughput (samples/s)",
-        "scaling",
         levels=[end for guide in ideals for end in guide.ys],
         log=x.log,
         guides=[*ideals, *full_nodes],
     )
     if not ideals:
         return [throughput]
-    busy = metric("gpu.utilization")
-    shares = [(curve.label, name, point.size, point.efficiency) for curve, name, point in places]
-    shares += [(f"{curve.label}, GPU busy", name, point.size, busy(point)) for curve, name, point in places]
+    shares = [(*at, point.efficiency) for *at, point in shown]
+    shares += [(f"{label}, GPU busy", *at, GPU_BUSY.of(point)) for label, *at, point in shown]
     efficiency = points_figure(
         study,
         "efficiency",

@@ -19,6 +19,8 @@ with LoopTelemetry(None, model, optimizer, steps=..., samples_per_step=...) as t
 def build(study: Study) -> Section | None:
     """None without such a run; communication benchmarks have a section of their own."""
     runs = [run for run in study.runs if run.reported is not None and not run.folder.comm_bench.exists()]
+    if not runs:
+        return None
     figures = list(dict.fromkeys(name for run in runs for name in run.reported or {}))[:_MOST_FIGURES]
     columns = [
         *run_columns(study),
@@ -29,9 +31,8 @@ def build(study: Study) -> Section | None:
         *(Column(f"reported.{name}", name, "number") for name in figures),
     ]
     caption = "Scripts without telemetry, and figures of their metrics.json."
-    table = item_table("scripts", caption, columns, runs)
-    title, text = "Runs without step records", say("scripts", len(runs))
-    return Section("scripts", title, text, tables=[table], code=_CODE) if table else None
+    tables, text = [item_table("scripts", caption, columns, runs)], say("scripts", len(runs))
+    return Section("scripts", "Runs without step records", text, tables=tables, code=_CODE)
 
 
 def _elapsed_s(run: Run) -> float | None:

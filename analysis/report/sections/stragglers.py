@@ -10,11 +10,11 @@ import numpy as np
 from analysis.draw.heat_map import heat_map
 from analysis.draw.style import PHASE_NAMES, Axis
 from analysis.read.run import Run
-from analysis.report.common import all_points, kept, of_steps, point_name, point_table
+from analysis.report.common import Place, of_steps, places, size_table
 from analysis.report.section import Column, Figure, Section, Table
 from analysis.report.sentences import say
 from analysis.results.culprits import LINK_STATES, recurring
-from analysis.results.curves import Curve, Point
+from analysis.results.curves import Point
 from analysis.results.rank_steps import equal_blame
 from analysis.results.slow_ranks import last_shares, median_of_others
 from analysis.stats.batch_means import mean_interval
@@ -31,7 +31,7 @@ _MOST_CELLS = (64, 120)
 """Rows and columns of the heat map, at most."""
 
 _PARTS = (
-    Column("name", "slow", get=lambda part: part.first.name),
+    Column("name", "slow", get="first.name"),
     Column("phase", "phase", get=lambda part: part.first.phase.removeprefix("comm_").removesuffix("_s")),
     Column("excess_s", "excess", "s", "straggler-excess"),
     Column("cost_s", "cost", "s", "straggler-cost", get=lambda part: fmean(x.cost_s for x in part.culprits)),
@@ -40,12 +40,25 @@ _PARTS = (
     Column("last_share", "last in", "share", "late-share"),
 )
 """Of a `Recurrence`."""
+_RANKS = (
+    Column("rank", "rank", "count"),
+    Column("host", "node"),
+    Column("own_s", "own work", "s"),
+    Column("wait_s", "waiting", "s", "exposed-communication"),
+    Column("last_share", "last in", "share", "late-share"),
+    Column("blame_share", "of all waiting", "share", "blame"),
+    Column("node_share", "its node's", "share", "blame"),
+)
+_CELLS = (
+    Column("first_rank", "from rank", "count"),
+    Column("first_step", "from step", "count"),
+    Column("excess_s", "excess", "s", "straggler-excess"),
+)
 
 
 def build(study: Study) -> Section | None:
     """None where no run has step records of several ranks."""
-    points, stragglers = all_points(study), study.stragglers
-    runs = {run.path: (curve, point, run) for curve, point in points for run in point.runs}
+    stragglers = study.stragglers
     if not stragglers:
         return None
     leading = max(  # of the runs with most ranks, the one with the largest cost
@@ -55,37 +68,42 @@ def build(study: Study) -> Section | None:
             sum(culprit.cost_s for culprit in stragglers[path].culprits),
         ),
     )
-    curve, point, run = runs[leading]
-    parts = [(*at, part) for at in points for part in recurring(study.diagnoses(at[1]), 0.0)]
-    named = point_table(study, "stragglers", "Slow ranks, nodes and links.", _PARTS, parts) if parts else None
+    place, run = next(
+        (place, run) for place in places(study) for run in place.point.runs if run.path == leading
+    )
+    parts = [(at, part) for at in places(study) for part in recurring(study.diagnoses(at.point), 0.0)]
     return Section(
         "stragglers",
         "Stragglers",
-        answer(study, curve, point),
-        tables=kept(named, _ranks(study, point, run)),
+        answer(study, place),
+        tables=[
+            size_table(study, "stragglers", "Slow ranks, nodes and links.", _PARTS, parts),
+            _ranks(study, place.point, run),
+        ],
         figures=[_figure(study, run)],
     )
 
 
-def answer(study: Study, curve: Curve, point: Point) -> str:
-    """The rank, node or link that costs most in at least half of the repeats of a point, that there is none,
+def answer(study: Study, place: Place) -> str:
+    """The rank, node or link that costs most in at least half of the repeats of a size, that there is none,
     or the reason why this is unknown; empty for one rank."""
+    point = place.point
     if point.world_size == 1:
         return ""
     repeats = study.diagnoses(point)
     parts = recurring(repeats)
     return say(
         "slow",
-        place=point_name(study, curve, point),
+        place=place.name,
         repeats=repeats,
         parts=parts,
         phase=PHASE_NAMES.get(parts[0].first.phase, "work") if parts else "",
         lacking=_lacking(point),
         links=max((repeat.links for repeat in repeats), key=LINK_STATES.index, default=""),
         elsewhere=[
-            f"{there[0].first.name} at {point_name(study, *other)}"
-            for other in all_points(study)
-            if other[1] is not point and (there := recurring(study.diagnoses(other[1])))
+            f"{there[0].first.name} at {other.name}"
+            for other in places(study)
+            if other.point is not point and (there := recurring(study.diagnoses(other.point)))
         ],
     )
 
@@ -107,55 +125,49 @@ def _ranks(study: Study, point: Point, run: Run) -> Table:
     wait_s = [None] * len(own_s)
     if floor_s is not None:
         wait_s = np.maximum(of_run.seconds["comm_wait_s"].mean(axis=1) - floor_s, 0.0).tolist()
-    columns = {
-        Column("rank", "rank", "count"): of_run.ranks,
-        Column("host", "node"): hosts.tolist(),
-        Column("own_s", "own work", "s"): [of_steps(point, mean_interval(row)) for row in own_s],
-        Column("wait_s", "waiting", "s", "exposed-communication"): wait_s,
-        Column("last_share", "last in", "share", "late-share"): last_shares(own_s).tolist(),
-        Column("blame_share", "of all waiting", "share", "blame"): blame.tolist(),
-        Column("node_share", "its node's", "share", "blame"): [
-            float(blame[hosts == host].sum()) if host else None for host in hosts
-        ],
-    }
-    rows = [[values[rank] for values in columns.values()] for rank in np.argsort(-blame, kind="stable")]
+    values = (
+        of_run.ranks,
+        hosts.tolist(),
+        [of_steps(point, mean_interval(row)) for row in own_s],
+        wait_s,
+        last_shares(own_s).tolist(),
+        blame.tolist(),
+        [float(blame[hosts == host].sum()) if host else None for host in hosts],
+    )
+    rows = [list(row) for row in sorted(zip(*values, strict=True), key=lambda row: -row[5])]
     sources = [[run]] * len(rows)
-    return Table("ranks", f"Ranks of run {run.name}.", [*columns], rows, sources, most_rows=_MOST_RANKS)
+    return Table("ranks", f"Ranks of run {run.name}.", _RANKS, rows, sources, most_rows=_MOST_RANKS)
 
 
 def _figure(study: Study, run: Run) -> Figure:
     """Own work above the median of the other ranks: a row of several ranks shows the slowest, so that one
     slow rank of many stays visible; a column of several steps shows their mean."""
     of_run = study.rank_steps[run.path]
-    excess_s, counts, hosts = of_run.own_s - median_of_others(of_run.own_s), of_run.counts, of_run.hosts_in()
+    excess_s, hosts = of_run.own_s - median_of_others(of_run.own_s), of_run.hosts_in()
     rows, columns = (
         np.unique(np.linspace(0, size, most, endpoint=False, dtype=int))
         for size, most in zip(excess_s.shape, _MOST_CELLS, strict=True)
     )
-    sums_s = np.add.reduceat(excess_s * counts, columns, axis=1)
-    cells_s = np.maximum.reduceat(sums_s / np.add.reduceat(counts, columns), rows)
+    sums_s = np.add.reduceat(excess_s * of_run.counts, columns, axis=1)
+    cells_s = np.maximum.reduceat(sums_s / np.add.reduceat(of_run.counts, columns), rows)
     high_s = max(float(np.quantile(cells_s, 0.995)), _LEAST_SCALE * float(np.median(of_run.own_s)))
-    strongest = (high_s, seconds(high_s))
-    ids = [of_run.ranks[at:end] for at, end in zip(rows, [*rows[1:], None], strict=True)]
-    names = [str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]} to {ranks[-1]}" for ranks in ids]
-    places = [f" on {hosts[at]}" if hosts[at] else "" for at in rows]
-    titles = [f"rank {name}{place}" for name, place in zip(names, places, strict=True)]
+    names, titles = [], []
+    for at, end in zip(rows, [*rows[1:], None], strict=True):
+        first, *others = of_run.ranks[at:end]
+        names.append(f"{first} to {others[-1]}" if others else str(first))
+        titles.append(f"rank {names[-1]}" + (f" on {hosts[at]}" if hosts[at] else ""))
     x = Axis("step", float(of_run.first[0]), float(of_run.last[-1]))
-    heads = [
-        Column("first_rank", "from rank", "count"),
-        Column("first_step", "from step", "count"),
-        Column("excess_s", "excess", "s", "straggler-excess"),
-    ]
     cells = [
-        [ranks[0], int(step), excess]
-        for ranks, row_s in zip(ids, cells_s.tolist(), strict=True)
+        [of_run.ranks[at], int(step), excess]
+        for at, row_s in zip(rows, cells_s.tolist(), strict=True)
         for step, excess in zip(of_run.first[columns], row_s, strict=True)
     ]
+    strongest = seconds(high_s)
     return Figure(
         "stragglers",
         "Lateness by rank and step",
-        partial(heat_map, cells_s, names, x, strongest, titles=titles, emulated=study.emulated),
+        partial(heat_map, cells_s, names, x, (high_s, strongest), titles=titles, emulated=study.emulated),
         f"Run {run.name}: own work of each rank above the median of the others, by step; strongest colour: "
-        f"{strongest[1]} or more.",
-        data=lambda: Table("lateness", f"Lateness by rank and step of run {run.name}.", heads, cells),
+        f"{strongest} or more.",
+        partial(Table, "lateness", f"Lateness by rank and step of run {run.name}.", _CELLS, cells),
     )

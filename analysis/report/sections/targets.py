@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from analysis.report.common import kept
 from analysis.report.section import Column, Section, Table, Unit, item_table
 from analysis.report.sentences import say
 from analysis.results import targets
@@ -25,15 +24,21 @@ def build(study: Study) -> Section | None:
         found = targets.results(study.runs, study.curves)
     except ConfigError as error:
         return Section("targets", "Targets", f"The targets are unknown: {error}.")
+    if not found:
+        return None
     shares = [result for result in found if result.metric in SHARES]
     rates = [result for result in found if result.metric not in SHARES]
-    tables = kept(
-        _table(study, "targets", "share", shares), _table(study, "targets_throughput", "samples/s", rates)
-    )
     counts = Counter(result.verdict for result in found)
     missed = [f"{_name(result)} at {result.at}" for result in found if result.verdict == "missed"]
-    conclusion = say("targets", len(found), counts, [*dict.fromkeys(missed)])
-    return Section("targets", "Targets", conclusion, tables=tables) if tables else None
+    return Section(
+        "targets",
+        "Targets",
+        say("targets", len(found), counts, [*dict.fromkeys(missed)]),
+        tables=[
+            _table(study, "targets", "share", shares),
+            _table(study, "targets_throughput", "samples/s", rates),
+        ],
+    )
 
 
 def sentence(result: TargetResult) -> str:
@@ -42,9 +47,9 @@ def sentence(result: TargetResult) -> str:
     return say("target", result, "" if result.metric in SHARES else " samples/s")
 
 
-def _table(study: Study, name: str, unit: Unit, found: Sequence[TargetResult]) -> Table | None:
+def _table(study: Study, name: str, unit: Unit, found: Sequence[TargetResult]) -> Table:
     columns = [
-        Column("curve", "configuration", get=_curve),
+        Column("curve", "configuration", get=lambda it: it.curve + (" (emulated)" if it.emulated else "")),
         Column("size", "size", get="at"),
         Column("metric", "figure", get=_name),
         Column("bound", "bound", get=lambda each: "at most" if each.at_most else "at least"),
@@ -65,7 +70,3 @@ def _table(study: Study, name: str, unit: Unit, found: Sequence[TargetResult]) -
 
 def _name(result: TargetResult) -> str:
     return _NAMES.get(result.metric, result.metric)
-
-
-def _curve(result: TargetResult) -> str:
-    return result.curve + (" (emulated)" if result.emulated else "")

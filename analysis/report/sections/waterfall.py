@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 from analysis.draw.bars import Row, Segment, bars
 from analysis.draw.style import PHASE_COLOURS, PHASE_NAMES, Axis
-from analysis.report.common import kept, point_name, point_table
-from analysis.report.section import Column, Figure, Section, Table
+from analysis.report.common import place_of, size_table
+from analysis.report.section import Column, Figure, Section
 from analysis.report.sentences import say
 from analysis.results.compute_loss import compute_causes
 from analysis.results.cost import mean_watts
-from analysis.results.phases import Part
 from analysis.results.waterfall import (
     NAMED,
     PERSISTENT,
@@ -23,17 +24,22 @@ from analysis.results.waterfall import (
 )
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
-from analysis.units import percent, scale, seconds, text
+from analysis.units import cell, percent, scale
 
 ORDER = 60
 
 STEPS = 1000
 """Steps that device-hours, money and joules count."""
-NAMES = PHASE_NAMES | {
-    PERSISTENT: "persistent waiting",
-    TRANSIENT: "transient waiting",
-    "sum": "sum: actual - ideal step",
-}
+NAMES = PHASE_NAMES | {PERSISTENT: "persistent waiting", TRANSIENT: "transient waiting"}
+_TITLE = "From the ideal to the actual step"
+_CAPTION = (
+    "Time of each phase beyond the prediction of the base; data transfer contains the noise floor of waiting."
+)
+_PEAK_COLUMNS = (
+    Column("part", "part"),
+    Column("seconds", "per step", "s"),
+    Column("share", "of the step", "share", "mfu"),
+)
 
 
 def build(study: Study) -> Section | None:
@@ -42,99 +48,89 @@ def build(study: Study) -> Section | None:
     if not sizes:
         return None
     shown = next((each for each in reversed(sizes) if each.curve is study.leading_curve), sizes[-1])
-    largest, text, key = largest_loss(shown), "", ""
+    place, largest, text, key = place_of(study, shown.point).name, largest_loss(shown), "", ""
     if not study.forbidden("headline", shown.curve):
         gains = [(part.share.value, NAMES[part.name]) for part in shown.whole if part.share.value <= -NAMED]
         causes = compute_causes(study, shown.curve, shown.point)
-        place = point_name(study, shown.curve, shown.point)
         text = say("losses", place, shown, largest, NAMES, sorted(gains), causes)
         key = f"{NAMES[largest.name]} {percent(largest.share.value)}" if largest else ""
-    tables = kept(_table(study, sizes), _peak_table(study, sizes))
-    title = "From the ideal to the actual step"
-    return Section("waterfall", title, text, key=key, tables=tables, figures=[_figure(study, shown)])
-
-
-def _table(study: Study, sizes: list[Waterfall]) -> Table | None:
+    steps, money = f"/ {STEPS:,} steps", study.prices.currency or "money"
     columns = [
         Column("part", "part"),
         Column("seconds", "per step", "s", "waterfall"),
         Column("share", "of the step", "points", "waterfall"),
         Column("throughput", "throughput lost", "samples/s", "waterfall"),
-        Column("device_hours", f"device-hours / {STEPS:,} steps", "h", "waterfall"),
-        Column("money", f"{study.prices.currency or 'money'} / {STEPS:,} steps", "currency", "waterfall"),
-        Column("energy", f"energy / {STEPS:,} steps", "J", "waterfall"),
+        Column("device_hours", f"device-hours {steps}", "h", "waterfall"),
+        Column("money", f"{money} {steps}", "currency", "waterfall"),
+        Column("energy", f"energy {steps}", "J", "waterfall"),
     ]
-    rows = []
-    for each in sizes:
-        units, lost_s = _units(study, each), each.actual_s - each.ideal_s
-        lost, share = (Estimate(total, total, total, 0) for total in (lost_s, lost_s / each.actual_s))
-        for part in [*each.shown, Part("sum", lost, share)]:
-            row = {name: unit and unit * part.seconds.value for name, unit in units.items()}
-            named = {"part": NAMES[part.name], "seconds": part.seconds, "share": part.share}
-            rows.append((each.curve, each.point, {**named, **row}))
-    caption = "Time of each phase beyond the prediction of the base."
-    return point_table(study, "waterfall", caption, columns, rows)
+    rows = [(place_of(study, each.point), row) for each in sizes for row in _losses(study, each)]
+    peak = [(place_of(study, each.point), row) for each in sizes for row in _from_peak(each)]
+    caption = "The same step from the peak FLOP/s of the device, whose share is the MFU."
+    return Section(
+        "waterfall",
+        _TITLE,
+        text,
+        key=key,
+        tables=[
+            size_table(study, "waterfall", _CAPTION, columns, rows),
+            size_table(study, "waterfall_from_peak", caption, _PEAK_COLUMNS, peak),
+        ],
+        figures=[_figure(study, shown, place)],
+    )
 
 
-def _units(study: Study, shown: Waterfall) -> dict[str, float | None]:
-    """Throughput, device-hours, money and joules that a second of a step costs."""
+def _losses(study: Study, shown: Waterfall) -> Iterator[dict[str, Any]]:
+    """Parts of the loss, and their sum, in each unit."""
     point = shown.point
-    throughput = point.global_batch_size / shown.ideal_s / shown.actual_s
     device_s, watts = point.size * STEPS, mean_watts(point.metrics)
     price = study.prices.price_of(point.metrics[0].device)
-    return {
-        "throughput": throughput,
+    units = {
+        "throughput": point.global_batch_size / shown.ideal_s / shown.actual_s,
         "device_hours": device_s / 3600,
         "money": price and price * device_s / 3600,
         "energy": watts and watts * device_s,
     }
+    lost_s = shown.actual_s - shown.ideal_s
+    lost, share = (Estimate(total, total, total, 0) for total in (lost_s, lost_s / shown.actual_s))
+    parts = [(NAMES[part.name], part.seconds, part.share) for part in shown.shown]
+    for name, length_s, of_step in [*parts, ("sum: actual - ideal step", lost, share)]:
+        costs = {unit: factor and factor * length_s.value for unit, factor in units.items()}
+        yield {"part": name, "seconds": length_s, "share": of_step, **costs}
 
 
-def _peak_table(study: Study, sizes: list[Waterfall]) -> Table | None:
+def _from_peak(shown: Waterfall) -> Iterator[dict[str, Any]]:
     """Parts from peak FLOP/s, where the FLOPs of the model and the peak of the device are known."""
-    columns = [
-        Column("part", "part"),
-        Column("seconds", "per step", "s"),
-        Column("share", "of the step", "share", "mfu"),
-    ]
-    rows = []
-    for each in sizes:
-        point, first = each.point, each.point.metrics[0]
-        if not first.model_flops_per_sample or not first.peak_flops:
-            continue
-        peak_s = first.model_flops_per_sample * point.global_batch_size / (point.size * first.peak_flops)
-        ideal_s = {part.name: part.ideal_s for part in each.parts}
-        lines = [
-            ("model FLOPs at the device's peak", peak_s),
-            ("compute beyond the peak, at the base", ideal_s.pop("compute_s", 0.0) - peak_s),
-            *((f"{NAMES[name]}, at the base", length_s) for name, length_s in ideal_s.items()),
-            *((f"{NAMES[part.name]}, by scaling", part.seconds.value) for part in each.parts),
-        ]
-        rows += [
-            (each.curve, point, {"part": part, "seconds": length_s, "share": length_s / each.actual_s})
-            for part, length_s in lines
-            if abs(length_s) >= SHOWN * each.actual_s
-        ]
-    caption = "The same step from the peak FLOP/s of the device, whose share is the MFU."
-    return point_table(study, "waterfall_from_peak", caption, columns, rows)
+    point, first = shown.point, shown.point.metrics[0]
+    if not first.model_flops_per_sample or not first.peak_flops:
+        return
+    peak_s = first.model_flops_per_sample * point.global_batch_size / (point.size * first.peak_flops)
+    ideal_s = {part.name: part.ideal_s for part in shown.parts}
+    lengths_s = {
+        "model FLOPs at the device's peak": peak_s,
+        "compute beyond the peak, at the base": ideal_s.pop("compute_s", 0.0) - peak_s,
+        **{f"{NAMES[name]}, at the base": length_s for name, length_s in ideal_s.items()},
+        **{f"{NAMES[part.name]}, by scaling": part.seconds.value for part in shown.parts},
+    }
+    for name, length_s in lengths_s.items():
+        if abs(share := length_s / shown.actual_s) >= SHOWN:
+            yield {"part": name, "seconds": length_s, "share": share}
 
 
-def _figure(study: Study, shown: Waterfall) -> Figure:
-    place, longest_s = point_name(study, shown.curve, shown.point), max(shown.ideal_s, shown.actual_s)
+def _figure(study: Study, shown: Waterfall, place: str) -> Figure:
+    longest_s, end_s = max(shown.ideal_s, shown.actual_s), shown.ideal_s
     size, unit = scale("s", longest_s)
-    ends = [
-        Row(name, [Segment(0.0, end_s / size, "faint", f"{name} {seconds(end_s)}")], seconds(end_s))
-        for name, end_s in (("ideal step", shown.ideal_s), ("actual step", shown.actual_s))
-    ]
-    bar_rows, at_s = ends[:1], shown.ideal_s
+
+    def row(name: str, start_s: float, end_s: float, colour: str, seconds: Estimate | None = None) -> Row:
+        label, length = cell(end_s - start_s, "s", longest_s).text, seconds and seconds.scaled(1 / size)
+        return Row(name, [Segment(start_s / size, end_s / size, colour, f"{name} {label}", length)], label)
+
+    rows = [row("ideal step", 0.0, end_s, "faint")]
     for part in shown.shown:
-        name, start_s, at_s = NAMES[part.name], at_s, at_s + part.seconds.value
         colour = PHASE_COLOURS.get(part.name, PHASE_COLOURS["comm_wait_s"])
-        length, title = part.seconds.scaled(1 / size), f"{name} {seconds(part.seconds.value)}"
-        segment = Segment(start_s / size, at_s / size, colour, title, length)
-        bar_rows.append(Row(name, [segment], text(part.share.value, "points")))
-    bar_rows += ends[1:]
+        start_s, end_s = end_s, end_s + part.seconds.value
+        rows.append(row(NAMES[part.name], start_s, end_s, colour, part.seconds))
+    rows.append(row("actual step", 0.0, shown.actual_s, "faint"))
     x = Axis(f"time of a step at {place} ({unit.strip()})", 0.0, longest_s / size)
-    alt = f"Waterfall at {place}: {', '.join(row.segments[0].title for row in bar_rows)}"
-    drawing = partial(bars, bar_rows, x, emulated=study.emulated)
-    return Figure("waterfall", "From the ideal to the actual step", drawing, alt, data="waterfall")
+    alt = f"Waterfall at {place}: {', '.join(row.segments[0].title for row in rows)}"
+    return Figure("waterfall", _TITLE, partial(bars, rows, x, emulated=study.emulated), alt)

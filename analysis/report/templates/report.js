@@ -1,10 +1,7 @@
 "use strict";
 /* Tooltips of marks, and highlighting of all marks with one key (a rank, a run, a curve). */
 (() => {
-  const tip = document.createElement("div");
-  tip.className = "tip";
-  tip.hidden = true;
-  tip.setAttribute("role", "tooltip");
+  const tip = Object.assign(document.createElement("div"), { className: "tip", hidden: true, role: "tooltip" });
   document.body.append(tip);
   for (const title of document.querySelectorAll("svg title")) {
     title.parentNode.dataset.t = title.textContent;
@@ -31,9 +28,8 @@
     light(pinned !== null ? pinned : data(event, "k"));
   });
   document.addEventListener("click", (event) => {
-    if (event.target instanceof Element && event.target.closest("a")) return;
     const key = data(event, "k");
-    light((pinned = key === pinned ? null : key));
+    if (!event.target.closest("a")) light((pinned = key === pinned ? null : key));
   });
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;
