@@ -31,6 +31,7 @@ _PACKAGES = (
 )
 _RUN_IN_JOBS = (
     "disttrain/",
+    "jobs/arms/",
     "jobs/core/",
     "jobs/fabric/",
     "jobs/node/",

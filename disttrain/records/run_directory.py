@@ -227,7 +227,7 @@ class RunDir:
 
     @property
     def fabric_ab(self) -> Path:
-        """Result of `python -m jobs.fabric.ab`."""
+        """Result of `python -m jobs.arms`."""
         return self.path / "fabric-ab.json"
 
     @property

@@ -13,17 +13,17 @@ from disttrain.errors import ConfigError
 from disttrain.records.fabric_ab import FabricAb
 from disttrain.records.json_files import read_json
 from disttrain.records.run_json import read_run_json
+from jobs.arms import result as ab_result
+from jobs.arms.plan import ALLOW_UNKNOWN, doubtful_settings, parse_settings
+from jobs.arms.run import kept
 from jobs.cli import submitting
 from jobs.cli.command_output import add_json, print_warning
 from jobs.cli.formatting import table
 from jobs.cli.run_lookup import find_run
-from jobs.fabric.ab import table as ab_table
-from jobs.fabric.ab.experiment import kept
-from jobs.fabric.ab.settings import ALLOW_UNKNOWN, doubtful_settings, parse_settings
 from jobs.status.run_folders import runs_of
 from jobs.submission import request
 
-MODULE = "jobs.fabric.ab"
+MODULE = "jobs.arms"
 JOB_MARGIN_MIN = 10.0
 """Minutes of the job's time limit beyond those of the experiment: start of the job and of the last arm."""
 _MAX_NAME_CHARS = 60
@@ -91,8 +91,8 @@ def read(path: Path) -> FabricAb:
 
 def render(result: FabricAb) -> str:
     """Title, table, notes and lines to keep."""
-    shown = table(ab_table.HEAD, ab_table.rows(result), right=frozenset({"ratio", "pairs"}))
-    parts = [ab_table.title(result), shown, *ab_table.notes(result), "", *ab_table.lines_to_keep(result)]
+    shown = table(ab_result.HEAD, ab_result.rows(result), right=frozenset({"ratio", "pairs"}))
+    parts = [ab_result.title(result), shown, *ab_result.notes(result), "", *ab_result.lines_to_keep(result)]
     return "\n".join(parts)
 
 

@@ -21,7 +21,7 @@ from disttrain.records.json_files import read_json
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 RANK = """\
 import sys
-from jobs.fabric.ab.__main__ import main
+from jobs.arms.__main__ import main
 sys.exit(main(sys.argv[1:], "tests.support.slow_arm"))
 """
 OPTIONS = "--device=cpu --pairs=60 --block-s=0.05 --width=64 --layers=3 --rows=4 --bucket-mb=1"

@@ -6,7 +6,8 @@ import math
 import random
 from collections.abc import Iterator
 
-from jobs.fabric.ab.experiment import ArmFailed, Changes, Experiment, Options
+from jobs.arms.plan import Changes
+from jobs.arms.run import ArmFailed, Experiment, Options
 
 STEP_S = 0.05
 SLOW, BROKEN = "SLOW", "BROKEN"
@@ -38,7 +39,7 @@ def log_noise(kind: str, seed: int, spread: float = 0.01) -> Iterator[float]:
 
 
 class Machine:
-    """A launcher of arms (`experiment.Launcher`) that share the noise of one machine and its clock."""
+    """A launcher of arms (`run.Launcher`) that share the noise of one machine and its clock."""
 
     def __init__(self, noise: Iterator[float], start_s: float = 0.0) -> None:
         self.noise, self.start_s = noise, start_s

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.fabric_ab import repeated_t_finds, trial
-from jobs.fabric.ab.decision import decide, median_interval, needed_on_one_side
-from jobs.fabric.ab.experiment import Options
+from jobs.arms.decision import decide, median_interval, needed_on_one_side
+from jobs.arms.run import Options
 from tests.support.paired_blocks import NOISE
 
 OPTIONS = Options(pairs=100, seconds=1e9)

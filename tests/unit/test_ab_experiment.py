@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.fabric.ab.experiment import END_OF_SHARE, BaselineFailed, Experiment, Options, kept
+from jobs.arms.run import END_OF_SHARE, BaselineFailed, Experiment, Options, kept
 from tests.support.paired_blocks import BROKEN, SLOW, Machine, experiment, log_noise
 
 OPTIONS = Options(pairs=60, seconds=1e9)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from disttrain.errors import ConfigError
-from jobs.fabric.ab.settings import baseline_changes, changed, doubtful_settings, parse_settings
+from jobs.arms.plan import baseline_changes, changed, doubtful_settings, parse_settings
 
 
 def test_values_may_hold_any_text():

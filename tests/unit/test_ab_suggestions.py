@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs.fabric.ab.suggestions import suggestions
+from jobs.arms.plan import suggestions
 from jobs.fabric.detect import detect
 from tests.support.fabric_trees import tree
 

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from disttrain.records.fabric_ab import AbComparison, FabricAb
+from jobs.arms.decision import decide
+from jobs.arms.result import NONE, lines_to_keep, progress_line
 from jobs.cli.fabric_ab import render, sweep_name
-from jobs.fabric.ab.decision import decide
-from jobs.fabric.ab.table import NONE, lines_to_keep, progress_line
 from sweeps.overrides import parse_set
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "fabric-ab.txt"
@@ -101,7 +101,8 @@ def test_an_experiment_that_has_not_ended_is_marked():
 
 
 def test_progress_has_the_state_of_the_comparison():
-    text = progress_line(RING, decide([0.02] * 3))
+    found = decide([0.02] * 3)
+    text = progress_line(comparison(RING, found.verdict, found.ratio, low=None, high=None, pairs=3))
     assert text == f"NCCL_ALGO=Ring: 3 pairs, ratio 1.020 ({NONE}): undecided"
 
 

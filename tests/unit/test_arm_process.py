@@ -8,14 +8,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from disttrain.records.fabric_ab import FabricAb
 from disttrain.records.json_files import read_json
-from jobs.fabric.ab import __main__ as ab
-from jobs.fabric.ab import arm_process
+from jobs.arms import __main__ as ab
+from jobs.arms import processes
 
 ROOT = Path(__file__).parents[2]
 FAKE = "tests.support.fake_arm"
@@ -51,17 +50,17 @@ def test_a_gain_a_failed_start_and_a_death_are_recorded(tmp_path, capfd, monkeyp
 def test_limits_of_an_answer_follow_the_intended_block_and_the_time_left(monkeypatch):
     limits: dict[str, float] = {}
 
-    def answer(self, number, key, within_s):
+    def ask(self, number, message, key, within_s):
         limits[key] = within_s
         return {} if key == "ready" else 0.5
 
-    monkeypatch.setattr(arm_process.RankLauncher, "answer", answer)
-    monkeypatch.setattr(arm_process.RankLauncher, "send", lambda *_: None)
-    launcher = arm_process.RankLauncher(SimpleNamespace(living={}, carry_out=lambda _: None), block_s=600.0)
+    monkeypatch.setattr(processes.ArmRanks, "ask", ask)
+    monkeypatch.setattr(processes.ArmRanks, "_carry_out", lambda *_: None)
+    launcher = processes.ArmRanks([], {}, {}, block_s=600.0)
     launcher.start({}, within_s=40.0).block(10)
     assert limits == {"ready": 40.0, "seconds_per_step": 2100.0}
     launcher.start({}, within_s=4000.0)
-    assert limits["ready"] == arm_process.START_WITHIN_S
+    assert limits["ready"] == processes.START_WITHIN_S
 
 
 def test_ranks_that_die_in_a_block_fail_their_arm_alone(tmp_path):
@@ -73,7 +72,7 @@ def test_ranks_that_die_in_a_block_fail_their_arm_alone(tmp_path):
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_sigkill_of_an_arm_ends_the_job_and_is_no_failed_comparison(tmp_path, monkeypatch, number):
-    program = f"import sys; from jobs.fabric.ab.__main__ import main; sys.exit(main(sys.argv[1:], {FAKE!r}))"
+    program = f"import sys; from jobs.arms.__main__ import main; sys.exit(main(sys.argv[1:], {FAKE!r}))"
     monkeypatch.setenv("RANK", str(number))
     start = {"start": 1, "changes": {"FAKE_END": "killed", "FAKE_LINES": None}}
     monkeypatch.setenv("FAKE_LINES", json.dumps({"relayed": start}))
@@ -83,7 +82,7 @@ def test_sigkill_of_an_arm_ends_the_job_and_is_no_failed_comparison(tmp_path, mo
 
 
 def test_ranks_that_do_not_end_are_killed(tmp_path, monkeypatch):
-    monkeypatch.setattr(arm_process, "END_WITHIN_S", 0.3)
+    monkeypatch.setattr(processes, "END_WITHIN_S", 0.3)
     assert ab.main(["FAKE_END=stuck"], FAKE) == 0
     assert [each.verdict for each in result(tmp_path).alone] == ["equivalent"]
 
@@ -110,16 +109,16 @@ def test_another_rank_starts_and_kills_what_rank_0_relays(monkeypatch):
     ]
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("FAKE_LINES", "\n".join(map(json.dumps, lines)))
-    started: list[arm_process.ArmProcess] = []
+    started: list[processes.ArmProcess] = []
 
-    class Recorded(arm_process.ArmProcess):
+    class Recorded(processes.ArmProcess):
         def __init__(self, *arguments):
             super().__init__(*arguments)
             started.append(self)
             if self.number == 0:
                 self.send({"end": True})
 
-    monkeypatch.setattr(arm_process, "ArmProcess", Recorded)
+    monkeypatch.setattr(processes, "ArmProcess", Recorded)
     assert ab.main(["A=1"], FAKE) == 0
     assert [each.number for each in started] == [0, 1]
     assert [each.exit_code(0) for each in started] == [0, -9]

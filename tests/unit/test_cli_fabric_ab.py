@@ -21,7 +21,7 @@ def config_of(run: RunDir) -> dict:
 def test_one_job_compares_all_variables(capsys):
     ask(capsys, "fabric ab NCCL_ALGO=Ring NCCL_PROTO=LL --nodes 2 --gpus-per-node 2 --device cpu --minutes 5")
     config = config_of(RunDir(RUNS / "ab-NCCL_ALGO-Ring-NCCL_PROTO-LL" / "n2-g2"))
-    assert config["command"][:5] == ["-m", "jobs.fabric.ab", "NCCL_ALGO=Ring", "NCCL_PROTO=LL", "--device"]
+    assert config["command"][:5] == ["-m", "jobs.arms", "NCCL_ALGO=Ring", "NCCL_PROTO=LL", "--device"]
     assert (config["resources"]["nodes"], config["resources"]["device"]) == (2, "cpu")
     assert config["job"]["time_limit_min"] == 15
 
@@ -29,7 +29,7 @@ def test_one_job_compares_all_variables(capsys):
 def test_without_arguments_the_job_compares_what_detection_derives(capsys):
     ask(capsys, "fabric ab --device cpu")
     words = config_of(RunDir(RUNS / "ab-derived" / "n2"))["command"]
-    assert words[:4] == ["-m", "jobs.fabric.ab", "--device", "cpu"]
+    assert words[:4] == ["-m", "jobs.arms", "--device", "cpu"]
 
 
 def test_a_finished_experiment_is_printed(capsys):
@@ -100,5 +100,5 @@ def test_an_unknown_variable_is_compared_on_request_with_a_warning(capsys):
 
 def test_a_dry_run_writes_nothing(capsys):
     out = ask(capsys, "fabric ab NCCL_ALGO=Ring --dry-run --cluster local")
-    assert "-m jobs.fabric.ab NCCL_ALGO=Ring" in out
+    assert "-m jobs.arms NCCL_ALGO=Ring" in out
     assert not RUNS.exists()

@@ -1,4 +1,4 @@
-"""One rank of the job of `submit.py fabric ab`: `torchrun ... -m jobs.fabric.ab VAR=VALUE ...`.
+"""One rank of the job of `submit.py fabric ab`: `torchrun ... -m jobs.arms VAR=VALUE ...`.
 
 Rank 0 runs the experiment, and writes `fabric-ab.json` into the run directory of the job
 (`DISTTRAIN_RUN_DIR`), or into the working directory, after each comparison.
@@ -16,12 +16,10 @@ from pathlib import Path
 from disttrain.records.fabric_ab import FabricAb
 from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import RunDir
-from jobs.fabric.ab.arm_process import RankLauncher, RankProcesses
-from jobs.fabric.ab.decision import Decision
-from jobs.fabric.ab.experiment import ArmFailed, BaselineFailed, Changes, Experiment, Options
-from jobs.fabric.ab.settings import ALLOW_UNKNOWN, baseline_changes, parse_settings
-from jobs.fabric.ab.suggestions import suggestions
-from jobs.fabric.ab.table import progress_line
+from jobs.arms.plan import ALLOW_UNKNOWN, Changes, baseline_changes, parse_settings, suggestions
+from jobs.arms.processes import ArmRanks
+from jobs.arms.result import progress_line
+from jobs.arms.run import ArmFailed, BaselineFailed, Experiment, Options
 from jobs.fabric.detect import detect_here
 
 ARM_RANK = "disttrain.comm_bench.arm_rank"
@@ -33,7 +31,7 @@ def main(words: list[str], arm_rank: str = ARM_RANK) -> int:
 
     Words that are not of the experiment go to `arm_rank`.
     """
-    parser = argparse.ArgumentParser(prog="python -m jobs.fabric.ab", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m jobs.arms", description=__doc__)
     parser.add_argument("settings", nargs="*", metavar="VAR=VALUE", help="(the derived ones for speed)")
     parser.add_argument(ALLOW_UNKNOWN, action="store_true", help="compare names close to a known one")
     parser.add_argument("--device", default="auto")
@@ -41,24 +39,17 @@ def main(words: list[str], arm_rank: str = ARM_RANK) -> int:
     parser.add_argument("--minutes", type=float, default=Options.seconds / 60, help="of the experiment")
     parser.add_argument("--block-s", type=float, default=Options.block_s, help="seconds of a block")
     given, for_arms = parser.parse_known_args(words)
-    for_arms += ["--device", given.device]
-    settings = (
-        parse_settings(given.settings, allow_unknown=given.allow_unknown)
-        if given.settings
-        else derived_for_speed(given.device)
-    )
+    settings = parse_settings(given.settings, allow_unknown=given.allow_unknown)
+    settings = settings or derived_for_speed(given.device)
     removed = baseline_changes(settings, os.environ)
-    command = [sys.executable, "-P", "-m", arm_rank, *for_arms]
-    processes = RankProcesses(command, os.environ, removed)
+    command = [sys.executable, "-P", "-m", arm_rank, *for_arms, "--device", given.device]
+    ranks = ArmRanks(command, os.environ, removed, given.block_s)
     if os.environ.get("RANK", "0") != "0":
-        return processes.follow()
-    options = Options(
-        pairs=given.pairs,
-        seconds=60 * given.minutes,
-        block_s=given.block_s,
-        seed=secrets.randbits(32),  # the same order in each experiment would repeat a chance alignment
-    )
-    return lead(processes, settings, removed, options)
+        return ranks.follow()
+    # the same order in each experiment would repeat a chance alignment
+    seed = secrets.randbits(32)
+    options = Options(pairs=given.pairs, seconds=60 * given.minutes, block_s=given.block_s, seed=seed)
+    return lead(ranks, settings, removed, options)
 
 
 def derived_for_speed(device: str) -> dict[str, str]:
@@ -69,14 +60,13 @@ def derived_for_speed(device: str) -> dict[str, str]:
     return suggestions(fabric, nodes, ranks if fabric.gpus and device != "cpu" else 0)
 
 
-def lead(processes: RankProcesses, settings: Mapping[str, str], removed: Changes, options: Options) -> int:
+def lead(ranks: ArmRanks, settings: Mapping[str, str], removed: Changes, options: Options) -> int:
     """Run the experiment and write its record; the exit code."""
     run = RunDir(Path(os.environ.get("DISTTRAIN_RUN_DIR", ".")))
-    launcher = RankLauncher(processes, options.block_s)
 
     def write(experiment: Experiment, *, complete: bool = False) -> None:
         record = FabricAb(
-            **launcher.facts,
+            **ranks.facts,
             steps_per_block=experiment.steps,
             margin=options.margin,
             level=options.level,
@@ -88,7 +78,9 @@ def lead(processes: RankProcesses, settings: Mapping[str, str], removed: Changes
         )
         write_json(run.fabric_ab, record.model_dump(mode="json"))
 
-    experiment = Experiment(launcher, options, removed, report=write, progress=_log)
+    experiment = Experiment(
+        ranks, options, removed, write, lambda each: print(progress_line(each), flush=True)
+    )
     try:
         experiment.run(settings)
     except (ArmFailed, BaselineFailed) as error:
@@ -96,10 +88,6 @@ def lead(processes: RankProcesses, settings: Mapping[str, str], removed: Changes
         return 1
     write(experiment, complete=True)
     return 0
-
-
-def _log(variables: Mapping[str, str], decision: Decision) -> None:
-    print(progress_line(variables, decision), flush=True)
 
 
 if __name__ == "__main__":

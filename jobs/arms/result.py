@@ -1,14 +1,12 @@
-"""Text of an A/B comparison: the table, and the profile lines of the variables that gained."""
+"""Text of an experiment: the table, and the profile lines of the variables that gained."""
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
 
 from disttrain.records.fabric_ab import AbComparison, FabricAb
-from jobs.fabric.ab.decision import Decision
-from jobs.fabric.ab.experiment import kept
+from jobs.arms.run import kept
 
 HEAD = ("variable", "ratio", "interval", "pairs", "verdict", "reason")
 NONE = "\N{EN DASH}"
@@ -16,7 +14,7 @@ NONE = "\N{EN DASH}"
 
 def rows(result: FabricAb) -> list[tuple[str, ...]]:
     """One row for each variable, and one for all that gained together."""
-    found = [_row(", ".join(_assignments(each.variables)), each) for each in result.alone]
+    found = [_row(_assignments(each), each) for each in result.alone]
     if result.together is not None:
         many = len(result.together.variables) > 1
         found.append(_row("all that gained, together" if many else "again, new processes", result.together))
@@ -54,50 +52,37 @@ def lines_to_keep(result: FabricAb) -> list[str]:
     if result.complete and not result.alone:
         return ["nothing to compare: this network needs no variable for speed; name some as VAR=VALUE"]
     variables = kept(result.alone, result.together)
-    if not variables or result.together is None:
-        why = "did not gain again in new processes"
-        if result.together is None:
-            gained = any(each.verdict == "gain" for each in result.alone)
-            why = "not compared again in new processes" if gained else "none gained"
-        return [f"nothing to keep: {why}"]
+    if not variables:
+        gained = any(each.verdict == "gain" for each in result.alone)
+        why = "did not gain again" if result.together else "not compared again"
+        return [f"nothing to keep: {why} in new processes" if gained else "nothing to keep: none gained"]
     shape = f"{result.nodes} x {result.ranks_per_node} ranks, {result.backend}"
     lines = ["to keep, in a site profile:", "  environment:"]
     for each in result.alone:
         for name, value in each.variables.items():
             if name in variables:
-                reason = (
-                    f"{_ratio(each.ratio)} times the steps/s ({_interval(each.low, each.high)}) on {shape}"
-                )
+                _, ratio, interval, *_ = _row("", each)
+                reason = f"{ratio} times the steps/s ({interval}) on {shape}"
                 lines.append(f"    {name}: {{value: {json.dumps(value)}, reason: {json.dumps(reason)}}}")
     # JSON quotes: commas would separate the values of an axis, and 022 would be a number
     words = shlex.join(f"job.env.{name}={json.dumps(value)}" for name, value in variables.items())
     return [*lines, f"or for one sweep: --set {words}"]
 
 
-def progress_line(variables: Mapping[str, str], decision: Decision) -> str:
+def progress_line(each: AbComparison) -> str:
     """State of a comparison, for the log of rank 0."""
-    interval = _interval(decision.low, decision.high)
-    return (
-        f"{', '.join(_assignments(variables))}: {decision.pairs} pairs, ratio {_ratio(decision.ratio)} "
-        f"({interval}): {decision.verdict}"
-    )
+    _, ratio, interval, pairs, verdict, _ = _row("", each)
+    return f"{_assignments(each)}: {pairs} pairs, ratio {ratio} ({interval}): {verdict}"
 
 
 def _row(name: str, each: AbComparison) -> tuple[str, ...]:
-    interval = _interval(each.low, each.high)
-    return (name, _ratio(each.ratio), interval, str(each.pairs), each.verdict, each.reason or "")
+    ratio = NONE if each.ratio is None else f"{each.ratio:.3f}"
+    interval = NONE if each.low is None or each.high is None else f"{each.low:.3f} to {each.high:.3f}"
+    return (name, ratio, interval, str(each.pairs), each.verdict, each.reason or "")
 
 
-def _assignments(variables: Mapping[str, str]) -> Sequence[str]:
-    return [f"{name}={value}" for name, value in variables.items()]
-
-
-def _ratio(value: float | None) -> str:
-    return NONE if value is None else f"{value:.3f}"
-
-
-def _interval(low: float | None, high: float | None) -> str:
-    return NONE if low is None or high is None else f"{low:.3f} to {high:.3f}"
+def _assignments(each: AbComparison) -> str:
+    return ", ".join(f"{name}={value}" for name, value in each.variables.items())
 
 
 def _share(margin: float) -> str:

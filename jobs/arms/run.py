@@ -1,4 +1,4 @@
-"""An A/B experiment: each setting alone against the baseline, then all that gained together.
+"""An experiment: each setting alone against the baseline, then all that gained together.
 
 Two sets of ranks live in the same allocation and take turns, block by block. The order within a pair is
 random, each order with probability 1/2, on which the validity of `decision` rests.
@@ -18,15 +18,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from disttrain.records.fabric_ab import AbComparison
-from jobs.fabric.ab.decision import LEVEL, MARGIN, Decision, decide
+from jobs.arms.decision import LEVEL, MARGIN, decide
+from jobs.arms.plan import Changes
 
 END_OF_SHARE = "end of its share of the time"
 """Cap of a comparison that has used its time."""
 WARM_UP_STEPS = 5
 """Steps of each of the two blocks with which an arm begins; the first opens connections."""
-
-Changes = Mapping[str, str | None]
-"""Changes of the environment: None removes a variable."""
 
 
 class ArmFailed(RuntimeError):
@@ -71,38 +69,6 @@ class Options:
 
 
 @dataclass
-class Comparison:
-    """The pairs of one comparison so far."""
-
-    variables: dict[str, str]
-    alpha: float
-    margin: float
-    without_s: list[float] = field(default_factory=list)
-    with_s: list[float] = field(default_factory=list)
-
-    def decision(self) -> Decision:
-        ratios = [math.log(a / b) for a, b in zip(self.without_s, self.with_s, strict=True)]
-        return decide(ratios, margin=self.margin, alpha=self.alpha)
-
-    def record(self, duration_s: float, capped: str | None, error: str | None) -> AbComparison:
-        """The comparison as it ended: decided, at a cap, or by an error."""
-        found = self.decision()
-        return AbComparison(
-            variables=self.variables,
-            verdict="failed" if error else found.verdict,
-            reason=error or capped,
-            ratio=found.ratio,
-            low=found.low,
-            high=found.high,
-            pairs=found.pairs,
-            alpha=self.alpha,
-            duration_s=duration_s,
-            without_s=self.without_s,
-            with_s=self.with_s,
-        )
-
-
-@dataclass
 class Experiment:
     """Compares settings. `report` is called after each comparison, `progress` after each pair."""
 
@@ -111,7 +77,7 @@ class Experiment:
     removed: Changes = field(default_factory=dict)
     """Changes of the environment that make the baseline."""
     report: Callable[[Experiment], None] = lambda _: None
-    progress: Callable[[Mapping[str, str], Decision], None] = lambda _, __: None
+    progress: Callable[[AbComparison], None] = lambda _: None
     clock: Callable[[], float] = time.monotonic
     alone: list[AbComparison] = field(default_factory=list)
     together: AbComparison | None = None
@@ -126,65 +92,61 @@ class Experiment:
         self.steps = max(1, math.ceil(self.options.block_s / max(step_s, 1e-9)))
         alpha = self.options.level / max(1, len(settings))  # Bonferroni
         for position, (name, value) in enumerate(settings.items()):
-            until = self._share_of(ends, len(settings) + 1 - position)
-            self.alone.append(self._compare(baseline, {name: value}, alpha, until, coin))
+            share_s = max(0.0, ends - self.clock()) / (len(settings) + 1 - position)
+            found = _comparison({name: value}, alpha)
+            self.alone.append(found)
+            self._compare(baseline, found, self.clock() + share_s, coin)
             self.report(self)
-        gained = [each for each in self.alone if each.verdict == "gain"]
+        gained = _gained(self.alone)
         if gained and self.clock() < ends:
             former, (baseline, _) = baseline, self._start_baseline()
             self.launcher.end(former)
-            variables = {name: value for each in gained for name, value in each.variables.items()}
-            self.together = self._compare(baseline, variables, self.options.level, ends, coin)
+            self.together = _comparison(gained, self.options.level)
+            self._compare(baseline, self.together, ends, coin)
             self.report(self)
         self.launcher.end(baseline)
-
-    def _share_of(self, ends: float, left: int) -> float:
-        """The time at which the first of `left` comparisons ends."""
-        now = self.clock()
-        return now + max(0.0, ends - now) / left
 
     def _start_baseline(self) -> tuple[Arm, float]:
         """The arm without the settings, and its seconds per step."""
         try:
-            arm = self.launcher.start(self.removed)
-            return arm, self._warm_up(arm)
+            return self._start(self.removed)
         except ArmFailed as error:
             raise BaselineFailed(str(error)) from error
 
-    def _warm_up(self, arm: Arm) -> float:
-        """Seconds per step after the first block."""
-        arm.block(WARM_UP_STEPS)
-        return arm.block(WARM_UP_STEPS)
+    def _start(self, changes: Changes, within_s: float = math.inf) -> tuple[Arm, float]:
+        """An arm, and its seconds per step after the first block."""
+        arm = self.launcher.start(changes, within_s)
+        try:
+            arm.block(WARM_UP_STEPS)
+            return arm, arm.block(WARM_UP_STEPS)
+        except ArmFailed:
+            self.launcher.end(arm)
+            raise
 
-    def _compare(
-        self, baseline: Arm, variables: dict[str, str], alpha: float, until: float, coin: random.Random
-    ) -> AbComparison:
+    def _compare(self, baseline: Arm, found: AbComparison, until: float, coin: random.Random) -> None:
         """Pairs of blocks until the interval decides, or a cap is reached."""
         began = self.clock()
-        found = Comparison(variables, alpha, self.options.margin)
-        if began >= until:
-            return found.record(0.0, END_OF_SHARE, None)
         arm: Arm | None = None
-        error = capped = None
         try:
-            arm = self.launcher.start({**self.removed, **variables}, until - began)
-            self._warm_up(arm)
-            decision = found.decision()
-            while decision.verdict == "undecided" and (capped := self._cap(found, until)) is None:
+            if began < until:
+                arm, _ = self._start({**self.removed, **found.variables}, until - began)
+            while found.verdict == "undecided" and (reason := self._cap(found, until)) is None:
+                assert arm is not None
                 self._pair(baseline, arm, found, with_first=coin.random() < 0.5)
-                decision = found.decision()
-                self.progress(variables, decision)
+                self.progress(found)
+            found.reason = reason if found.verdict == "undecided" else None
         except ArmFailed as failure:
-            if arm is None and self.clock() >= until:  # the limit of the start was that of the comparison
-                capped = END_OF_SHARE
-            else:
-                error = str(failure)
+            is_late = (
+                arm is None and self.clock() >= until
+            )  # the limit of the start was that of the comparison
+            found.reason = END_OF_SHARE if is_late else str(failure)
+            found.verdict = "undecided" if is_late else "failed"
         if arm is not None:
             self.launcher.end(arm)
-        return found.record(self.clock() - began, capped, error)
+        found.duration_s = self.clock() - began
 
-    def _pair(self, baseline: Arm, arm: Arm, found: Comparison, *, with_first: bool) -> None:
-        """One block of each. A pair counts only as a whole."""
+    def _pair(self, baseline: Arm, arm: Arm, found: AbComparison, *, with_first: bool) -> None:
+        """One block of each, and the decision. A pair counts only as a whole."""
         with_s = arm.block(self.steps) if with_first else None
         try:
             without_s = baseline.block(self.steps)
@@ -192,18 +154,29 @@ class Experiment:
             raise BaselineFailed(str(error)) from error
         found.with_s.append(arm.block(self.steps) if with_s is None else with_s)
         found.without_s.append(without_s)
+        ratios = [math.log(a / b) for a, b in zip(found.without_s, found.with_s, strict=True)]
+        decision = decide(ratios, margin=self.options.margin, alpha=found.alpha)
+        for name, value in vars(decision).items():
+            setattr(found, name, value)
 
-    def _cap(self, found: Comparison, until: float) -> str | None:
+    def _cap(self, found: AbComparison, until: float) -> str | None:
         """The cap that ends an undecided comparison here; None if none does."""
-        if len(found.with_s) >= self.options.pairs:
+        if found.pairs >= self.options.pairs:
             return f"largest number of pairs: {self.options.pairs}"
-        if self.clock() >= until:
-            return END_OF_SHARE
-        return None
+        return END_OF_SHARE if self.clock() >= until else None
+
+
+def _comparison(variables: dict[str, str], alpha: float) -> AbComparison:
+    return AbComparison(
+        variables=variables, alpha=alpha, reason=None, duration_s=0.0, without_s=[], with_s=[],
+        **vars(decide([])),
+    )  # fmt: skip
+
+
+def _gained(alone: Sequence[AbComparison]) -> dict[str, str]:
+    return {name: value for each in alone if each.verdict == "gain" for name, value in each.variables.items()}
 
 
 def kept(alone: Sequence[AbComparison], together: AbComparison | None) -> dict[str, str]:
     """The variables to keep: those that gained alone, if they gained together again."""
-    if together is None or together.verdict != "gain":
-        return {}
-    return {name: value for each in alone if each.verdict == "gain" for name, value in each.variables.items()}
+    return _gained(alone) if together is not None and together.verdict == "gain" else {}
