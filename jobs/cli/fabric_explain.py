@@ -13,12 +13,11 @@ from disttrain.errors import ConfigError
 from jobs.cli.command_output import add_json
 from jobs.cli.formatting import count, some_of, table
 from jobs.fabric.defects import defects
-from jobs.fabric.derive import DerivedVariable, derive, without_given
+from jobs.fabric.derive import DerivedVariable, derive
 from jobs.fabric.description import Adapter, Fabric, FabricKind, Interface, Software
 from jobs.fabric.detect import detect, detect_here
 from jobs.fabric.findings import Setting
-from jobs.fabric.lint import lint
-from jobs.fabric.node_settings import node_settings
+from jobs.fabric.job_variables import job_variables, node_settings
 
 _NAMES = {
     FabricKind.INFINIBAND: "InfiniBand",
@@ -37,17 +36,20 @@ _NO_ROUTE = (
 def run(args: argparse.Namespace) -> int:
     fabric = detect_here() if args.root is None else detect(checked_root(args.root))
     settings = node_settings(fabric, os.environ if args.root is None else {})
-    given = {name: each.value for name, each in settings.items()}
     gpus = _gpus_of_job(fabric, args.gpus_per_node, is_copy=args.root is not None)
-    derived = derive(fabric, args.nodes, gpus, given=given)
+    variables = job_variables(fabric, settings, args.nodes, gpus)
     own = {each.name: each for each in derive(fabric, args.nodes, gpus)}
-    judged = _judged(fabric, args.nodes, settings, derived)
+    judged: dict[str, list[str]] = {}
+    for finding in variables.findings:
+        text = f"{finding.severity} [{finding.kind}]: {finding.message}"
+        judged.setdefault(finding.name, []).append(text)
+    given = {name: each.value for name, each in settings.items()}
     found = defects(fabric, given)
-    needed = [each if each.name not in given else own.get(each.name) for each in derived]
+    needed = [own.get(each.name) if each.name in given else each for each in variables.derived]
     rows = [{**asdict(each), "given": given.get(each.name)} for each in needed if each is not None]
     set_already = [
-        {"name": each.name, "value": each.value, "origin": each.origin, "findings": judged[each.name]}
-        for each in settings.values()
+        {"name": name, "value": each.value, "origin": each.origin, "findings": judged.get(name, [])}
+        for name, each in settings.items()
     ]
     add_json(fabric=asdict(fabric), defects=list(found), variables=rows, given=set_already)
     print(_text(fabric, found))
@@ -56,9 +58,12 @@ def run(args: argparse.Namespace) -> int:
     )
     if gpus > len(fabric.gpus) > 0:
         print(f"\nthis node has {count(len(fabric.gpus), 'GPU')}; the nodes of the job may differ from it")
-    added = without_given(derived, given)
-    unknown = [_NO_ROUTE] if args.nodes > 1 and _lacks_interface(fabric, given) else []
-    print(_section(f"variables for a job of {shape}", _variable_lines(added, judged, given, unknown)))
+    lines = [_NO_ROUTE] if args.nodes > 1 and _lacks_interface(fabric, given) else []
+    for each in variables.added:
+        lines += [f"{each.name}={each.value}", f"  {each.reason}", *_indented(judged.get(each.name, []))]
+        lines.append(f"  evidence: {each.evidence}; source: {each.source}{_versions(each)}")
+    none = "none but those below" if given else "none: the defaults are right"
+    print(_section(f"variables for a job of {shape}", "\n".join(lines) or none))
     if settings:
         print(_section("variables that are already set, and win", _given_lines(settings, judged, own)))
     return 0
@@ -81,39 +86,13 @@ def _lacks_interface(fabric: Fabric, given: Mapping[str, str]) -> bool:
     return fabric.kind is not FabricKind.NONE and fabric.default_interface is None and not is_given
 
 
-def _judged(
-    fabric: Fabric, nodes: int, settings: Mapping[str, Setting], derived: Sequence[DerivedVariable]
-) -> dict[str, list[str]]:
-    """The lint's findings on the effective variables of a job, by variable."""
-    values = {each.name: each.value for each in derived}
-    effective = {name: Setting(name, value, "derived") for name, value in values.items()} | dict(settings)
-    nccl = fabric.software.nccl_version
-    found: dict[str, list[str]] = {name: [] for name in effective}
-    for each in lint(effective, fabric=fabric, nodes=nodes, nccl_version=nccl, derived=values):
-        found.setdefault(each.name, []).append(f"{each.severity} [{each.kind}]: {each.message}")
-    return found
-
-
-def _variable_lines(
-    derived: Sequence[DerivedVariable],
-    judged: Mapping[str, list[str]],
-    given: Mapping[str, str],
-    unknown: Sequence[str],
-) -> str:
-    lines = [*unknown]
-    for each in derived:
-        lines += [f"{each.name}={each.value}", f"  {each.reason}", *_indented(judged[each.name])]
-        lines.append(f"  evidence: {each.evidence}; source: {each.source}{_versions(each)}")
-    return "\n".join(lines) or ("none but those below" if given else "none: the defaults are right")
-
-
 def _given_lines(
     settings: Mapping[str, Setting], judged: Mapping[str, list[str]], own: Mapping[str, DerivedVariable]
 ) -> str:
     """Each variable with its origin, its findings, and the value that would be derived without it."""
     lines = []
     for name, each in settings.items():
-        lines += [f"{name}={each.value}", f"  set by {each.origin}", *_indented(judged[name])]
+        lines += [f"{name}={each.value}", f"  set by {each.origin}", *_indented(judged.get(name, []))]
         if name in own and own[name].value != each.value:
             lines.append(f"  without it: {own[name].value} ({own[name].reason})")
     return "\n".join(lines)

@@ -7,7 +7,7 @@ networks need little or nothing. A job of one node needs no network variable.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -15,15 +15,11 @@ from disttrain.records.nccl_names import parse_names
 from jobs.fabric.description import Adapter, AdapterKind, Fabric, FabricKind, Interface, Port
 from jobs.fabric.integers import is_nonzero
 from jobs.fabric.registry import parse_version, registry
-from jobs.fabric.slingshot import SLINGSHOT_GUIDE, SLINGSHOT_VARIABLES
 
 USER_GUIDE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
-PLUGIN_GUIDE = "https://github.com/aws/aws-ofi-nccl"
-CORRUPTION_REPORT = "https://github.com/NVIDIA/nccl/issues/2001"
+SLINGSHOT_GUIDE = "https://github.com/HewlettPackard/shs-ccl-docs"
 GLOO_SOURCE = "https://docs.pytorch.org/docs/stable/distributed.html"
 
-LAST_SIMPLE_PLUGIN = "1.5.0"
-"""Last aws-ofi-nccl that delivers only the protocol Simple correctly on EFA."""
 LAST_WITHOUT_GID_CHOICE = "2.20.5"
 """Last NCCL that does not choose the RoCE address by itself."""
 _FAST_TCP_MBIT_PER_S = 25_000
@@ -71,17 +67,6 @@ class DerivedVariable:
         return not too_old and (self.until is None or at <= parse_version(self.until))
 
 
-@dataclass(frozen=True)
-class _Job:
-    """All that the rules read."""
-
-    fabric: Fabric
-    interface: Interface | None
-    """The interface that TCP connections should use."""
-    given: Mapping[str, str]
-    nccl_version: str | None
-
-
 def derive(
     fabric: Fabric,
     nodes: int,
@@ -98,25 +83,23 @@ def derive(
     gpus_per_node : 0 for a job that communicates with gloo alone
     nccl_version : such as `2.27.5`; None takes the detected one
     interface : interface by which the node reaches the others; None takes that of the default route
-    given : values of the user and the site. A derived value of the same name is returned all the same, see
-        `without_given`; values that contradict a given one are left out
+    given : values of the user and the site. A derived value of the same name is returned all the same;
+        values that contradict a given one are left out
     """
+    if nodes == 1:
+        return ()
     version = nccl_version or fabric.software.nccl_version
-    given = given or {}
-    job = _Job(fabric, _interface(fabric, interface, given), given, version)
-    found: list[DerivedVariable] = []
-    if nodes > 1:
-        found += _names_of_interface(job, gpus_per_node)
-        if gpus_per_node > 0:
-            found += _RULES.get(fabric.kind, _nothing)(job)
-    return tuple(each for each in found if _holds(each, version))
-
-
-def without_given(
-    derived: tuple[DerivedVariable, ...], given: Mapping[str, str]
-) -> tuple[DerivedVariable, ...]:
-    """The derived variables that neither the user nor the site sets: their values win."""
-    return tuple(each for each in derived if each.name not in given)
+    tcp = _interface(fabric, interface, given or {})
+    derived = [*_names_of_interface(fabric, tcp, gpus_per_node)]
+    if gpus_per_node > 0:
+        derived += [
+            *_prescribed(fabric),
+            *_network(fabric, given or {}),
+            *_adapters(fabric, given or {}),
+            *_address(fabric),
+            *_tcp(fabric, tcp),
+        ]
+    return tuple(each for each in derived if _holds(each, version))
 
 
 def _holds(derived: DerivedVariable, nccl_version: str | None) -> bool:
@@ -125,10 +108,6 @@ def _holds(derived: DerivedVariable, nccl_version: str | None) -> bool:
         return True
     is_read = nccl_version is None or variable.is_read_by(nccl_version)
     return is_read and derived.holds_for(nccl_version)
-
-
-def _nothing(job: _Job) -> Iterator[DerivedVariable]:
-    return iter(())
 
 
 def named_interfaces(value: str, fabric: Fabric) -> list[str]:
@@ -155,25 +134,29 @@ def _interface(fabric: Fabric, towards_peers: str | None, given: Mapping[str, st
     return default if default is not None and default.is_up else None
 
 
-def _names_of_interface(job: _Job, gpus_per_node: int) -> Iterator[DerivedVariable]:
+def _of_node(
+    name: str, value: str, reason: str, evidence: str, source: str = USER_GUIDE, until: str | None = None
+) -> DerivedVariable:
+    """A name of a device, which may differ between nodes."""
+    return DerivedVariable(
+        name, value, reason, evidence, source, None, until, Severity.CONNECTION, per_node=True
+    )
+
+
+def _names_of_interface(
+    fabric: Fabric, interface: Interface | None, gpus_per_node: int
+) -> Iterator[DerivedVariable]:
     """gloo and NCCL on the same interface. NCCL's own choice is kept where there is only one."""
-    interface = job.interface
     if interface is None:
         return
-    yield DerivedVariable(
-        "GLOO_SOCKET_IFNAME", interface.name,
-        "gloo would use the address of the host's name, which may be loopback or another network",
-        interface.evidence, GLOO_SOURCE, severity=Severity.CONNECTION, per_node=True,
-    )  # fmt: skip
-    others = [each.name for each in job.fabric.interfaces if each.is_up and _is_candidate(each, interface)]
+    reason = "gloo would use the address of the host's name, which may be loopback or another network"
+    yield _of_node("GLOO_SOCKET_IFNAME", interface.name, reason, interface.evidence, GLOO_SOURCE)
+    others = [each.name for each in fabric.interfaces if each.is_up and _is_candidate(each, interface)]
     # where the slower interface leads to the nodes by name, NCCL should choose; the lint reports it
-    is_slow = job.fabric.kind is FabricKind.ETHERNET and faster_interfaces(job.fabric, interface.name)
+    is_slow = fabric.kind is FabricKind.ETHERNET and faster_interfaces(fabric, interface.name)
     if gpus_per_node > 0 and others and not is_slow:
-        yield DerivedVariable(
-            "NCCL_SOCKET_IFNAME", f"={interface.name}",
-            f"the interface of gloo towards the other nodes; NCCL might choose {', '.join(others[:4])}",
-            interface.evidence, USER_GUIDE, severity=Severity.CONNECTION, per_node=True,
-        )  # fmt: skip
+        reason = f"the interface of gloo towards the other nodes; NCCL might choose {', '.join(others[:4])}"
+        yield _of_node("NCCL_SOCKET_IFNAME", f"={interface.name}", reason, interface.evidence)
 
 
 def needs_fast_tcp(fabric: Fabric, gpus_per_node: int) -> bool:
@@ -206,21 +189,21 @@ def _is_candidate(other: Interface, chosen: Interface) -> bool:
     return other.name != chosen.name and other.master is None and not skipped
 
 
-def _verbs(job: _Job) -> Iterator[DerivedVariable]:
+def _adapters(fabric: Fabric, given: Mapping[str, str]) -> Iterator[DerivedVariable]:
     """InfiniBand and RoCE: a list of adapters, only where NCCL would use others as well."""
-    if is_nonzero(job.given.get("NCCL_IB_DISABLE")):
+    if fabric.kind not in (FabricKind.INFINIBAND, FabricKind.ROCE) or is_nonzero(
+        given.get("NCCL_IB_DISABLE")
+    ):
         return
     others = [
-        each for each in job.fabric.excluded_adapters if each.kind is AdapterKind.VERBS and each.active_port
-    ]
-    chosen = verbs_in_use(job.fabric)
-    if others and chosen:
-        reasons = "; ".join(f"{each.name}: {each.reason}" for each in others[:4])
-        yield DerivedVariable(
+        each for each in fabric.excluded_adapters if each.kind is AdapterKind.VERBS and each.active_port
+    ][:4]
+    if others and (chosen := verbs_in_use(fabric)):
+        reasons = "; ".join(f"{each.name}: {each.reason}" for each in others)
+        yield _of_node(
             "NCCL_IB_HCA", adapter_list(chosen),
             f"NCCL would also use adapters that were not chosen for computing ({reasons})",
-            ", ".join(f"{each.evidence}: {each.rate_gbit_per_s or 0:g} Gbit/s" for each in others[:4]),
-            USER_GUIDE, severity=Severity.CONNECTION, per_node=True,
+            ", ".join(f"{each.evidence}: {each.rate_gbit_per_s or 0:g} Gbit/s" for each in others),
         )  # fmt: skip
 
 
@@ -236,111 +219,67 @@ def adapter_list(adapters: Iterable[Adapter]) -> str:
 
 def _ports(adapter: Adapter) -> str:
     """An adapter in `NCCL_IB_HCA`, with its ports where not all of them are as fast as the fastest."""
-    fast = [port for port in adapter.ports if port.is_active and _is_fastest(port.rate_gbit_per_s, adapter)]
+    rate = adapter.rate_gbit_per_s
+    fast = [port for port in adapter.ports if port.is_active and port.rate_gbit_per_s == rate]
     if len(fast) == len(adapter.ports):
         return adapter.name
     return ",".join(f"{adapter.name}:{port.number}" for port in fast)
 
 
-def _is_fastest(rate: float | None, adapter: Adapter) -> bool:
-    return rate == adapter.rate_gbit_per_s
-
-
-def _roce(job: _Job) -> Iterator[DerivedVariable]:
-    yield from _verbs(job)
-    indices = {routable_gid(each.active_port) for each in job.fabric.compute_adapters}
+def _address(fabric: Fabric) -> Iterator[DerivedVariable]:
+    """RoCE: the RoCE v2 address, which old versions of NCCL do not choose."""
+    indices = {_routable_gid(each.active_port) for each in fabric.compute_adapters}
     index = indices.pop() if len(indices) == 1 else None
-    if index is not None:
-        adapter = job.fabric.compute_adapters[0]
+    if fabric.kind is FabricKind.ROCE and index is not None:
+        adapter = fabric.compute_adapters[0]
         port = adapter.active_port
-        yield DerivedVariable(
+        yield _of_node(
             "NCCL_IB_GID_INDEX", str(index), "NCCL before 2.21 takes address 0, which is not RoCE v2",
-            f"{adapter.evidence}/ports/{port.number if port else 1}/gid_attrs/types/{index}", USER_GUIDE,
-            until=LAST_WITHOUT_GID_CHOICE, severity=Severity.CONNECTION, per_node=True,
+            f"{adapter.evidence}/ports/{port.number if port else 1}/gid_attrs/types/{index}",
+            until=LAST_WITHOUT_GID_CHOICE,
         )  # fmt: skip
 
 
-def routable_gid(port: Port | None) -> int | None:
+def _routable_gid(port: Port | None) -> int | None:
     """Index of the first RoCE v2 address of a port that is an IPv4 address."""
-    gids = port.gids if port else ()
-    return next(
-        (gid.index for gid in gids if gid.type == "RoCE v2" and gid.address.startswith(_IPV4_MAPPED)), None
+    routable = (
+        gid.index
+        for gid in (port.gids if port else ())
+        if gid.type == "RoCE v2" and gid.address.startswith(_IPV4_MAPPED)
     )
+    return next(routable, None)
 
 
-def has_old_efa_plugin(fabric: Fabric) -> bool:
-    """Whether the node has an EFA and an aws-ofi-nccl that needs the protocol Simple."""
-    version = fabric.software.ofi_plugin_version
-    if fabric.kind is not FabricKind.EFA or version is None:
-        return False
-    return parse_version(version) <= parse_version(LAST_SIMPLE_PLUGIN)
+def _prescribed(fabric: Fabric) -> Iterator[DerivedVariable]:
+    """Values that the registry has for the network of this node."""
+    evidence = next((each.evidence for each in fabric.compute_adapters), f"network {fabric.kind}")
+    for each in registry().prescribed:
+        if fabric.features.issuperset(each.on):
+            of_gpu = ", GPU with NVLink-C2C" if "c2c" in each.on else ""
+            yield DerivedVariable(
+                each.name, each.value, each.reason, evidence + of_gpu, each.source, each.since,
+                severity=Severity(each.severity),
+            )  # fmt: skip
 
 
-def _efa(job: _Job) -> Iterator[DerivedVariable]:
-    """EFA: nothing with today's plugin, which tunes NCCL for each type of instance."""
-    if not has_old_efa_plugin(job.fabric):
-        return
-    evidence = f"aws-ofi-nccl {job.fabric.software.ofi_plugin_version}"
-    reason = f"aws-ofi-nccl up to {LAST_SIMPLE_PLUGIN} keeps the order of bytes only with the protocol Simple"
-    yield DerivedVariable(
-        "NCCL_PROTO", "Simple", reason, evidence, PLUGIN_GUIDE, severity=Severity.CORRECTNESS
-    )
-    for name, value, why in (
-        ("FI_PROVIDER", "efa", "this plugin does not choose the provider itself"),
-        ("FI_EFA_USE_DEVICE_RDMA", "1", "this plugin does not switch GPUDirect RDMA on itself"),
-    ):
-        yield DerivedVariable(name, value, why, evidence, PLUGIN_GUIDE)
-
-
-def reorders_ll128(fabric: Fabric) -> bool:
-    """Whether the adapters write to GPUs in pieces smaller than a line of LL128 (GH200 with Slingshot)."""
-    return fabric.kind is FabricKind.SLINGSHOT and fabric.has_c2c
-
-
-def _slingshot(job: _Job) -> Iterator[DerivedVariable]:
-    adapter = job.fabric.compute_adapters[0] if job.fabric.compute_adapters else None
-    evidence = adapter.evidence if adapter else "/sys/class/cxi"
-    for each in SLINGSHOT_VARIABLES:
-        severity = Severity.CORRECTNESS if each.for_correctness else Severity.SPEED
-        yield DerivedVariable(each.name, each.value, each.reason, evidence, each.source, severity=severity)
-    plugin = next((p for p in job.fabric.software.nccl_plugins if p.kind == "net" and p.is_reachable), None)
-    if plugin is not None and "NCCL_NET_PLUGIN" not in job.given:
+def _network(fabric: Fabric, given: Mapping[str, str]) -> Iterator[DerivedVariable]:
+    """Slingshot: the network of the plugin, where NCCL finds it."""
+    plugins = [each.path for each in fabric.software.nccl_plugins if each.kind == "net" and each.is_reachable]
+    if fabric.kind is FabricKind.SLINGSHOT and plugins and "NCCL_NET_PLUGIN" not in given:
         yield DerivedVariable(
             "NCCL_NET", "AWS Libfabric", "NCCL fails at the start instead of falling back to TCP",
-            plugin.path, SLINGSHOT_GUIDE, severity=Severity.CONNECTION,
-        )  # fmt: skip
-    if reorders_ll128(job.fabric):
-        yield DerivedVariable(
-            "NCCL_LL128_C2C", "0", "LL128 between nodes corrupts data: halves of a line arrive out of order",
-            f"{evidence}, GPU with NVLink-C2C", CORRUPTION_REPORT, since="2.27.3",
-            severity=Severity.CORRECTNESS,
+            plugins[0], SLINGSHOT_GUIDE, severity=Severity.CONNECTION,
         )  # fmt: skip
 
 
-def _ethernet(job: _Job) -> Iterator[DerivedVariable]:
-    """TCP: more connections on fast links, except where NCCL chooses their number."""
-    interface = job.interface
+def _tcp(fabric: Fabric, interface: Interface | None) -> Iterator[DerivedVariable]:
+    """Ethernet: more connections on fast links, except where NCCL chooses their number."""
     speed = (interface.speed_mbit_per_s if interface else None) or 0
-    if interface is None or speed < _FAST_TCP_MBIT_PER_S or _vendor(interface, job.fabric) in _TUNED_VENDORS:
+    if fabric.kind is not FabricKind.ETHERNET or interface is None or speed < _FAST_TCP_MBIT_PER_S:
         return
-    for name, reason in (
-        ("NCCL_SOCKET_NTHREADS", "one thread does not fill such a link"),
-        ("NCCL_NSOCKS_PERTHREAD", "one TCP connection does not fill such a link"),
-    ):
-        evidence = f"{interface.evidence}/speed: {speed / 1000:g} Gbit/s"
-        yield DerivedVariable(name, "4", reason, evidence, USER_GUIDE)
-
-
-def _vendor(interface: Interface, fabric: Fabric) -> str | None:
-    """PCI vendor of an interface, or of the first member of a bond."""
     member = next((each for each in fabric.interfaces if each.name in interface.members), interface)
-    return member.pci.vendor if member.pci else None
-
-
-_RULES: dict[FabricKind, Callable[[_Job], Iterator[DerivedVariable]]] = {
-    FabricKind.INFINIBAND: _verbs,
-    FabricKind.ROCE: _roce,
-    FabricKind.EFA: _efa,
-    FabricKind.SLINGSHOT: _slingshot,
-    FabricKind.ETHERNET: _ethernet,
-}
+    if member.pci is not None and member.pci.vendor in _TUNED_VENDORS:
+        return
+    evidence = f"{interface.evidence}/speed: {speed / 1000:g} Gbit/s"
+    for name, means in (("NCCL_SOCKET_NTHREADS", "thread"), ("NCCL_NSOCKS_PERTHREAD", "TCP connection")):
+        yield DerivedVariable(name, "4", f"one {means} does not fill such a link", evidence, USER_GUIDE)

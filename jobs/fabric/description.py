@@ -296,3 +296,10 @@ class Fabric:
     @property
     def has_c2c(self) -> bool:
         return any(gpu.has_c2c for gpu in self.gpus)
+
+    @property
+    def features(self) -> set[str]:
+        """Features that entries of `variables.json` depend on: the kind, `c2c` (NVLink-C2C), `nvlink`."""
+        has_nvlink = any(link.is_nvlink for link in self.gpu_links)
+        present = {str(self.kind): True, "c2c": self.has_c2c, "nvlink": has_nvlink}
+        return {name for name, is_present in present.items() if is_present}

@@ -157,16 +157,8 @@ def _for_debugging(context: LintContext, setting: Setting, variable: Variable) -
     return context.finding(FindingSeverity.WARNING, FindingKind.DEBUG, setting.name, message)
 
 
-def features(fabric: Fabric | None) -> set[str]:
-    """Features of a node for `Combination`: the kind of its network, `c2c` (NVLink-C2C), `nvlink`."""
-    if fabric is None:
-        return set()
-    links = {"nvlink"} if any(link.is_nvlink for link in fabric.gpu_links) else set()
-    return {str(fabric.kind), *links, *(["c2c"] if fabric.has_c2c else [])}
-
-
 def _combinations(context: LintContext) -> Iterator[Finding]:
-    present = features(context.fabric)
+    present = context.fabric.features if context.fabric else set()
     for each in context.known.combinations:
         if (
             each.nodes not in (None, context.nodes)

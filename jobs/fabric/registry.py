@@ -149,12 +149,28 @@ class Combination:
     others: Mapping[str, str] = field(default_factory=dict)
     """Patterns of other variables, which hold too. `srun --network` stands for this option."""
     on: Sequence[str] = ()
-    """Features of the node (`lint.features`) that it needs; without any, it holds everywhere."""
+    """Features of the node (`Fabric.features`) that it needs; without any, it holds everywhere."""
     unless: str | None = None
     """Feature of nodes on which it does no harm."""
     nodes: int | None = None
     since: str | None = None
     """First version of NCCL for which it holds."""
+
+
+@dataclass(frozen=True)
+class Prescribed:
+    """A value that the operators of a network prescribe."""
+
+    name: str
+    value: str
+    on: Sequence[str]
+    """Features of the node (`Fabric.features`) that it is for."""
+    severity: str
+    """Consequence of leaving it out (`derive.Severity`)."""
+    reason: str
+    source: str
+    since: str | None = None
+    """First version of its library for which it holds."""
 
 
 @dataclass(frozen=True)
@@ -164,6 +180,7 @@ class Registry:
     variables: Mapping[str, Variable]
     read_from: Mapping[str, str]
     combinations: Sequence[Combination]
+    prescribed: Sequence[Prescribed]
 
     def get(self, name: str) -> Variable | None:
         return self.variables.get(name)
@@ -195,4 +212,7 @@ def registry() -> Registry:
     """The registry of the shipped data."""
     data = json.loads(_DATA.read_text())
     variables = {name: Variable(name, **entry) for name, entry in data["variables"].items()}
-    return Registry(variables, data["read_from"], [Combination(**each) for each in data["combinations"]])
+    combinations = [Combination(**each) for each in data["combinations"]]
+    return Registry(
+        variables, data["read_from"], combinations, [Prescribed(**each) for each in data["prescribed"]]
+    )

@@ -7,7 +7,6 @@ the other nodes take them over. A value of the user or the site wins on each nod
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,30 +17,23 @@ from disttrain.config.ranks import ranks_per_node
 from disttrain.errors import in_one_line
 from disttrain.records.run_directory import ADAPTERS
 from jobs.core.environment import AddedVariable, InheritedVariable
-from jobs.fabric.derive import DerivedVariable, derive, without_given
-from jobs.fabric.description import Fabric, FabricKind, Interface, Software
+from jobs.fabric.derive import DerivedVariable
+from jobs.fabric.description import Fabric, FabricKind
 from jobs.fabric.detect import current_process, detect
 from jobs.fabric.expected_adapters import expected_ports
-from jobs.fabric.findings import Finding, FindingSeverity, Setting
-from jobs.fabric.lint import lint
-from jobs.fabric.node_settings import ENVIRONMENT, node_settings
+from jobs.fabric.findings import Finding, FindingSeverity
+from jobs.fabric.job_variables import ENVIRONMENT, JobVariables, job_variables, node_settings, values
 from jobs.node.node_context import LOOPBACK, NodeContext
 from jobs.node.node_log import log_line
-from jobs.node.rendezvous import interface_towards
+from jobs.node.rendezvous import Endpoint, interface_towards
 
 
 @dataclass(frozen=True)
 class FabricEnvironment:
-    """The communication variables of one node."""
+    """The communication variables of one node of a run."""
 
-    derived: tuple[DerivedVariable, ...]
-    """Those to add."""
-    inherited: Mapping[str, InheritedVariable]
-    """Those that the ranks inherit, or that NCCL reads from a file."""
-    findings: Sequence[Finding]
-    software: Software
-    interface: Interface | None = None
-    """The interface of gloo, if it is described."""
+    fabric: Fabric
+    variables: JobVariables
     ports: tuple[str, ...] | None = None
     """Ports of adapters that NCCL should use; None for runs without NCCL between nodes, and where the node
     has no adapter."""
@@ -49,43 +41,84 @@ class FabricEnvironment:
     @property
     def added(self) -> dict[str, AddedVariable]:
         """The derived variables in the form of `env.json`, and the expected ports for the verdict."""
-        found = {
+        added = {
             each.name: AddedVariable(
                 each.value, each.reason, "derived", each.evidence, each.source, each.since, each.until
             )
-            for each in self.derived
+            for each in self.variables.added
         }
         if self.ports is not None:
             reason = "adapters that NCCL should use, with which the verdict on the network compares"
-            found[ADAPTERS] = AddedVariable(",".join(self.ports), reason, "derived")
-        return found
+            added[ADAPTERS] = AddedVariable(",".join(self.ports), reason, "derived")
+        return added
+
+    @property
+    def inherited(self) -> dict[str, InheritedVariable]:
+        """Variables that the ranks inherit, or that NCCL reads from a file."""
+        return {
+            name: InheritedVariable(setting.value, setting.origin)
+            for name, setting in self.variables.settings.items()
+            if setting.origin == ENVIRONMENT or setting.origin.startswith("/")
+        }
 
     @property
     def versions(self) -> dict[str, str | None]:
         """Versions of this node for which the derived values hold, in the form of `env.json`."""
+        software = self.fabric.software
         return {
-            "nccl": self.software.nccl_version,
-            "nvidia_driver": self.software.nvidia_driver,
-            "aws_ofi_nccl": self.software.ofi_plugin_version,
-            "libfabric": self.software.libfabric_version,
+            "nccl": software.nccl_version,
+            "nvidia_driver": software.nvidia_driver,
+            "aws_ofi_nccl": software.ofi_plugin_version,
+            "libfabric": software.libfabric_version,
         }
 
     @property
-    def published_interface(self) -> dict[str, Any] | None:
-        """The interface in the form of `rendezvous.Endpoint`."""
-        own = self.interface
-        return {"name": own.name, "networks": own.networks} if own else None
+    def interface(self) -> dict[str, Any] | None:
+        """`name` and `networks` of the interface of gloo; None if it is not described."""
+        name = self.variables.values.get("GLOO_SOCKET_IFNAME")
+        found = (each for each in self.fabric.interfaces if each.name == name)
+        return next(({"name": each.name, "networks": list(each.networks)} for each in found), None)
 
     @property
     def agreed(self) -> list[dict[str, Any]]:
         """The derived variables that all nodes have to agree on, as JSON."""
-        return [asdict(each) for each in self.derived if not each.per_node]
+        return [asdict(each) for each in self.variables.added if not each.per_node]
 
     def finding_records(self) -> list[dict[str, str | None]]:
         """The findings in the form of `env.json`, with secrets masked."""
-        return [
-            {**asdict(each), "value": MASK if is_secret(each.name) else each.value} for each in self.findings
-        ]
+        return [{**asdict(each), "value": _shown(each)} for each in self.variables.findings]
+
+    def log_findings(self) -> None:
+        """Write errors and warnings of the lint to the node's log."""
+        for each in self.variables.findings:
+            if each.severity is not FindingSeverity.INFO:
+                value = f"={_shown(each)}" if each.value else ""
+                log_line(f"{each.severity}: {each.name}{value} ({each.origin}): {each.message}")
+
+    def log_differences(self, node_0: Endpoint, own: FabricEnvironment) -> None:
+        """Warn where node 0 derived other values than this node alone (`own`), and where it uses an interface
+        of another name and network."""
+        mine = values(each for each in own.variables.added if not each.per_node)
+        theirs = {each["name"]: each["value"] for each in node_0.variables}
+        for name in sorted(mine.keys() | theirs.keys()):
+            if mine.get(name) != theirs.get(name):
+                log_line(
+                    f"warning: this node derives {name}={mine.get(name, '(unset)')}, node 0 "
+                    f"{theirs.get(name, '(unset)')}, which holds: the networks of the nodes differ"
+                )
+        here, there = self.interface, node_0.interface
+        if not here or not there or not here["networks"] or not there["networks"]:
+            return
+        if here["name"] != there["name"] and set(here["networks"]).isdisjoint(there["networks"]):
+            log_line(
+                f"warning: this node uses {here['name']} ({', '.join(here['networks'])}), node 0 "
+                f"{there['name']} ({', '.join(there['networks'])}): if one network connects all nodes, name "
+                "its interface as GLOO_SOCKET_IFNAME in the site profile"
+            )
+
+
+def _shown(finding: Finding) -> str:
+    return MASK if is_secret(finding.name) else finding.value
 
 
 def detect_or_nothing(record: Mapping[str, Any], root: Path = Path("/")) -> Fabric:
@@ -111,27 +144,6 @@ def interface_to_peers(node: NodeContext) -> str | None:
     return interface_towards(node.hosts[0 if node.rank else 1])
 
 
-def derive_environment(
-    node: NodeContext,
-    record: Mapping[str, Any],
-    fabric: Fabric,
-    interface: str | None,
-    agreed: Sequence[Mapping[str, Any]] | None = None,
-) -> FabricEnvironment:
-    """The communication variables of a node of a job, of which `fabric` describes the network.
-
-    `interface` is that of `interface_to_peers`; `agreed` are the variables that node 0 published.
-    """
-    return fabric_environment(
-        fabric,
-        record,
-        os.environ,
-        nodes=1 if set(node.hosts) == {LOOPBACK} else len(node.hosts),
-        interface=interface,
-        agreed=agreed,
-    )
-
-
 def fabric_environment(
     fabric: Fabric,
     record: Mapping[str, Any],
@@ -141,7 +153,7 @@ def fabric_environment(
     interface: str | None = None,
     agreed: Sequence[Mapping[str, Any]] | None = None,
 ) -> FabricEnvironment:
-    """The communication variables of a run on this node.
+    """The communication variables of a run on this node, of which `fabric` describes the network.
 
     Parameters
     ----------
@@ -151,58 +163,20 @@ def fabric_environment(
     interface : interface by which this node reaches the others, if known
     agreed : variables that node 0 published; None on node 0, and before the rendezvous
     """
-    settings = _settings(fabric, record, environ)
-    given = {name: setting.value for name, setting in settings.items()}
-    gpus = _gpus_per_node(fabric, record["config"])
-    derived = derive(fabric, nodes, gpus, interface=interface, given=given)
-    if agreed is not None:
-        derived = _with_agreed(derived, tuple(DerivedVariable(**each) for each in agreed))
-    added = without_given(derived, given)
-    effective = {each.name: Setting(each.name, each.value, "derived") for each in added} | settings
-    findings = lint(
-        effective,
-        fabric=fabric,
-        nodes=nodes,
-        nccl_version=fabric.software.nccl_version,
-        srun_network=_srun_network(record),
-        derived={each.name: each.value for each in derived},
+    of_profile, of_config = _set_by_run(record)
+    gpus, profile = _gpus_per_node(fabric, record["config"]), record.get("profile")
+    variables = job_variables(
+        fabric,
+        node_settings(fabric, environ, [(of_profile, "profile"), (of_config, "job.env")]),
+        nodes,
+        gpus,
+        interface=interface,
+        agreed=None if agreed is None else [DerivedVariable(**each) for each in agreed],
+        srun_network=None if profile is None else str(profile.get("srun", {}).get("network", "")),
     )
-    gloo = effective.get("GLOO_SOCKET_IFNAME")
-    described = next((each for each in fabric.interfaces if gloo and each.name == gloo.value), None)
-    ports = None
-    if nodes > 1 and gpus > 0 and fabric.adapters:
-        ports = expected_ports(fabric, {name: each.value for name, each in effective.items()})
-    return FabricEnvironment(added, _inherited(settings), findings, fabric.software, described, ports)
-
-
-def _inherited(settings: Mapping[str, Setting]) -> dict[str, InheritedVariable]:
-    """The settings that the environment or a file of NCCL has."""
-    return {
-        name: InheritedVariable(setting.value, setting.origin)
-        for name, setting in settings.items()
-        if setting.origin == ENVIRONMENT or setting.origin.startswith("/")
-    }
-
-
-def warn_of_other_network(own: Interface | None, of_node_0: Mapping[str, Any] | None) -> None:
-    """Log that node 0 uses an interface of another name and network than this node does."""
-    if own is None or of_node_0 is None or own.name == of_node_0["name"]:
-        return
-    theirs = of_node_0["networks"]
-    if own.networks and theirs and not set(own.networks) & set(theirs):
-        log_line(
-            f"warning: this node uses {own.name} ({', '.join(own.networks)}), node 0 {of_node_0['name']} "
-            f"({', '.join(theirs)}): if one network connects all nodes, name its interface as "
-            "GLOO_SOCKET_IFNAME in the site profile"
-        )
-
-
-def log_findings(findings: Sequence[Finding]) -> None:
-    """Write errors and warnings of the lint to the node's log."""
-    for each in findings:
-        if each.severity is not FindingSeverity.INFO:
-            value = f"={MASK if is_secret(each.name) else each.value}" if each.value else ""
-            log_line(f"{each.severity}: {each.name}{value} ({each.origin}): {each.message}")
+    has_ports = nodes > 1 and gpus > 0 and fabric.adapters
+    ports = expected_ports(fabric, variables.values) if has_ports else None
+    return FabricEnvironment(fabric, variables, ports)
 
 
 def _gpus_per_node(fabric: Fabric, config: Mapping[str, Any]) -> int:
@@ -216,34 +190,7 @@ def _gpus_per_node(fabric: Fabric, config: Mapping[str, Any]) -> int:
     return ranks if device == "cuda" else min(len(fabric.gpus), ranks)
 
 
-def _settings(fabric: Fabric, record: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Setting]:
-    """Communication variables that the user or the site sets, by NCCL's precedence."""
-    of_profile, of_config = _set_by_run(record)
-    return node_settings(fabric, environ, [(of_profile, "profile"), (of_config, "job.env")])
-
-
 def _set_by_run(record: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
     """Variables of the site profile and of `job.env`, without secrets."""
     profile = (record.get("profile") or {}).get("environment", {})
     return {name: str(entry["value"]) for name, entry in profile.items()}, record["config"]["job"]["env"]
-
-
-def _srun_network(record: Mapping[str, Any]) -> str | None:
-    """Value of srun's `--network` in the run's profile; None without a profile."""
-    profile = record.get("profile")
-    return None if profile is None else str(profile.get("srun", {}).get("network", ""))
-
-
-def _with_agreed(
-    own: tuple[DerivedVariable, ...], agreed: tuple[DerivedVariable, ...]
-) -> tuple[DerivedVariable, ...]:
-    """This node's names of devices, and the other variables of node 0; a difference is logged."""
-    mine = {each.name: each.value for each in own if not each.per_node}
-    theirs = {each.name: each.value for each in agreed}
-    for name in sorted(mine.keys() | theirs.keys()):
-        if mine.get(name) != theirs.get(name):
-            log_line(
-                f"warning: this node derives {name}={mine.get(name, '(unset)')}, node 0 "
-                f"{theirs.get(name, '(unset)')}, which holds: the networks of the nodes differ"
-            )
-    return (*(each for each in own if each.per_node), *agreed)

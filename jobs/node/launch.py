@@ -34,11 +34,9 @@ from jobs.core.attempt import is_current
 from jobs.node import node_info, processor_binding, rendezvous, start_command
 from jobs.node.fabric_environment import (
     FabricEnvironment,
-    derive_environment,
     detect_or_nothing,
+    fabric_environment,
     interface_to_peers,
-    log_findings,
-    warn_of_other_network,
 )
 from jobs.node.hang import memory_folder
 from jobs.node.node_context import LOOPBACK, NodeContext
@@ -161,19 +159,22 @@ def _agree(
     """Check the nodes; the variables of the ranks and the rendezvous, or the reason of a refusal."""
     fabric, interface = detect_or_nothing(record), interface_to_peers(node)
     read_gpus = functools.cache(read_node_gpus)
-    derived = derive_environment(node, record, fabric, interface)
+    nodes = 1 if set(node.hosts) == {LOOPBACK} else len(node.hosts)
+    derive = functools.partial(
+        fabric_environment, fabric, record, os.environ, nodes=nodes, interface=interface
+    )
+    derived = final = derive()
     added = _environment(record, attempt, node, derived.added)
     added[PROCESSORS] = processor_binding.variable(record["config"], node.allocation, fabric, read_gpus)
-    of_gloo = derived.interface.name if derived.interface else interface
+    of_gloo = derived.interface["name"] if derived.interface else interface
     refusal = run_preflight(node, attempt, record, NodeNetwork(fabric, of_gloo, added, read_gpus))
     if refusal is not None:
         return refusal
     endpoint = _rendezvous(node, attempt, record, held, derived)
-    final = derived
     if node.rank > 0:
-        final = derive_environment(node, record, fabric, interface, endpoint.variables)
-        warn_of_other_network(final.interface, endpoint.interface)
-    log_findings(final.findings)
+        final = derive(agreed=endpoint.variables)
+        final.log_differences(endpoint, derived)
+    final.log_findings()
     of_ranks = {name: each for name, each in added.items() if name not in derived.added} | final.added
     if node.rank == 0 and is_current(node.run, attempt):
         about_node = (final.inherited, final.finding_records(), final.versions)
@@ -191,7 +192,7 @@ def _rendezvous(
     """The endpoint of node 0, with its derived variables. On node 0, `held` keeps its port."""
     if node.rank == 0:
         endpoint, port = rendezvous.publish_endpoint(
-            attempt, node.hosts[0], derived.agreed, derived.published_interface
+            attempt, node.hosts[0], derived.agreed, derived.interface
         )
         held.enter_context(port)
         return endpoint

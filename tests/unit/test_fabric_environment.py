@@ -18,6 +18,7 @@ from jobs.fabric.detect import detect
 from jobs.fabric.software import Process
 from jobs.node import fabric_environment as module
 from jobs.node.fabric_environment import fabric_environment
+from jobs.node.rendezvous import Endpoint
 from tests.support.fabric_trees import tree
 
 GRACE = (Gpu(PciDevice("0009:01:00.0"), has_c2c=True),)
@@ -90,7 +91,7 @@ def test_values_of_user_site_shell_and_files_win_and_are_recorded() -> None:
         "NCCL_LL128_C2C": ("1", "/etc/nccl.conf"),
         "NCCL_NET_GDR_LEVEL": ("SYS", "environment"),
     }
-    errors = [each for each in found.findings if each.severity == "error"]
+    errors = [each for each in found.variables.findings if each.severity == "error"]
     assert [(each.name, each.kind, each.origin) for each in errors] == [
         ("NCCL_LL128_C2C", "corruption", "/etc/nccl.conf")
     ]
@@ -106,6 +107,10 @@ def test_nodes_take_over_the_variables_of_node_0_except_names_of_devices(log: li
     assert {each["name"] for each in agreed} == first.added.keys() - {
         "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME",
     }  # fmt: skip
+    second.log_differences(
+        Endpoint("n0", 1, tuple(agreed)),
+        fabric_environment(other, record(), {}, nodes=2, interface="eth0"),
+    )
     (line,) = log
     assert line.startswith("warning: this node derives NCCL_LL128_C2C=(unset), node 0 0")
 
@@ -114,12 +119,13 @@ def test_equal_nodes_log_nothing(log: list[str]) -> None:
     first = fabric_environment(SLINGSHOT, record(), {}, nodes=2, interface="hsn0")
     second = fabric_environment(SLINGSHOT, record(), {}, nodes=2, interface="hsn0", agreed=first.agreed)
     assert second.added == first.added
+    second.log_differences(Endpoint("n0", 1, tuple(first.agreed), first.interface), first)
     assert log == []
 
 
 def test_findings_reach_the_log_without_secrets_and_hints(log: list[str]) -> None:
     run = record(None, NCCL_IB_TIMEOUT="99", NCCL_SOCKET_NTHREADS="4")
-    module.log_findings(fabric_environment(SLINGSHOT, run, {}, nodes=2, interface="hsn0").findings)
+    fabric_environment(SLINGSHOT, run, {}, nodes=2, interface="hsn0").log_findings()
     assert [line.split(":")[:2] for line in log] == [["error", " NCCL_IB_TIMEOUT=99 (job.env)"]]
 
 
