@@ -3,6 +3,8 @@
 | module | content |
 |---|---|
 | `finding` | a finding, and the table rows that make findings |
-| `host_facts` | facts about a host and the runs folder, read in a process that may hang |
-| `host_checks` | rows about one host and folder |
+| `host_facts`, `host_checks` | a host and the runs folder as it has it, for the doctor |
+| `node_facts`, `gpu_health`, `link_rates` | a node of a job, for the pre-flight |
+| `node_checks`, `ceiling` | rows about nodes, differences between them, and slow links |
+| `verdict` | the record `preflight.json` |
 """

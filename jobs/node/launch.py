@@ -29,6 +29,7 @@ from disttrain.records.json_files import CorruptFile, create_exclusive, read_jso
 from disttrain.records.oom_kills import count_oom_kills
 from disttrain.records.run_directory import ID_VARIABLE, PROCESSORS, Attempt, RunDir
 from disttrain.records.run_json import read_run_json
+from jobs.checks.gpu_health import read_node_gpus
 from jobs.core import code_snapshot, command_code, environment, processes, requeue_policy, secrets_file
 from jobs.core.attempt import is_current
 from jobs.node import node_info, processor_binding, rendezvous, start_command
@@ -38,12 +39,11 @@ from jobs.node.fabric_environment import (
     fabric_environment,
     interface_to_peers,
 )
+from jobs.node.gather import NodeFailed
 from jobs.node.hang import memory_folder
 from jobs.node.node_context import LOOPBACK, NodeContext
-from jobs.node.node_gpus import read_node_gpus
 from jobs.node.node_log import log_line, log_traceback
-from jobs.node.preflight.exchange import NodeFailed
-from jobs.node.preflight.run_preflight import NodeNetwork, run_preflight
+from jobs.node.preflight import NodeNetwork, run_preflight
 from jobs.node.torchrun import TorchrunContext, TorchrunResult, run_torchrun
 from jobs.node.waiting import JobEnded
 

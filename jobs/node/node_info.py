@@ -19,6 +19,7 @@ from typing import Any
 
 from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import Attempt
+from jobs.checks.gpu_health import selected
 from jobs.core import journal, processes
 from jobs.fabric.description import Fabric, Software
 from jobs.fabric.detect import current_process, detect
@@ -162,21 +163,6 @@ def visible_gpus(reading: NvmlReading) -> list[dict[str, Any]]:
         if gpu.name is not None and gpu.memory_bytes is not None and gpu.uuid is not None
     ]
     return selected(found, os.environ.get("CUDA_VISIBLE_DEVICES"))
-
-
-def selected(gpus: list[dict[str, Any]], chosen: str | None) -> list[dict[str, Any]]:
-    """Those of `gpus` that CUDA_VISIBLE_DEVICES names, by index or start of their UUIDs, in its order."""
-    if chosen is None:
-        return gpus
-    found = []
-    for choice in map(str.strip, chosen.split(",")):
-        matching = [
-            gpu
-            for index, gpu in enumerate(gpus)
-            if choice == str(index) or (choice and gpu["uuid"].startswith(choice))
-        ]
-        found += matching[:1]
-    return found
 
 
 def _packages() -> dict[str, str]:

@@ -13,10 +13,10 @@ from typing import Any
 
 from disttrain.config.ranks import ranks_per_node
 from disttrain.records.processor_list import list_text
+from jobs.checks.gpu_health import NodeGpus
 from jobs.core.environment import AddedVariable
 from jobs.fabric.description import Fabric
 from jobs.node.allocation import Allocation
-from jobs.node.node_gpus import NodeGpus
 from jobs.node.node_log import log_line
 
 OPTION = ("--numa-binding", "node")

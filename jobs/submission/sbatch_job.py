@@ -29,10 +29,10 @@ from disttrain.records.collect_provenance import code_hash
 from disttrain.records.file_mode import forbid_world_writes
 from disttrain.records.json_files import read_json, read_json_or_none, write_json
 from disttrain.records.run_directory import RunDir
+from jobs.checks.node_checks import check_exclusions
 from jobs.core import code_snapshot, excluded_nodes, journal
 from jobs.core.requeue_policy import EXIT_DO_NOT_REQUEUE, EXIT_LAUNCH_FAILED
 from jobs.node.peers import after_first_end_s
-from jobs.node.preflight.checks import check_exclusions
 from jobs.node.waiting import JobEnded, poll_until
 from jobs.schedulers.base import CurrentAllocation, Scheduler, SubmitError
 from jobs.schedulers.select import current_allocation, scheduler_named
@@ -244,7 +244,7 @@ def _exclusion_warnings(allocation: CurrentAllocation, root: Path, scheduler: Sc
     if not (root / excluded_nodes.FILE).exists():
         return []
     entries = excluded_nodes.among(root, scheduler.cluster_name(), allocation.hosts() or ())
-    return [f"{each.message}; {each.remedy}" for each in check_exclusions(entries)]
+    return [f"{each.problem}; {each.remedy}" for each in check_exclusions(entries)]
 
 
 def _limit_warning(plan: SweepPlan) -> list[str]:

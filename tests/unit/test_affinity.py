@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from jobs.checks.node_checks import check_nodes
+from jobs.checks.node_facts import NodeFacts, ranks_far_from_gpus
 from jobs.fabric.description import Fabric
-from jobs.node.preflight import checks
-from jobs.node.preflight.affinity import ranks_far_from_gpus
-from jobs.node.preflight.checks import NodeFacts
 
 
 def test_a_job_without_processors_on_the_numa_node_of_a_gpu(
@@ -23,6 +22,6 @@ def test_a_job_without_processors_on_the_numa_node_of_a_gpu(
 
 def test_equal_defects_of_several_nodes_are_one_warning() -> None:
     nodes = [NodeFacts(number, f"n{number}", 0.0, {}, 16, {}, far_from_gpus=[0, 1]) for number in range(2)]
-    (found,) = checks.check_affinity([*nodes, NodeFacts(3, "n3", 0.0, {}, 16, {})])
-    assert found.message == "nodes n0, n1: the job has no processor near the GPU of local ranks 0-1"
-    assert (found.check, found.severity, found.nodes) == ("affinity", "warning", ())
+    (found,) = check_nodes([*nodes, NodeFacts(3, "n3", 0.0, {}, 16, {})])
+    assert found.problem == "nodes n0, n1: the job has no processor near the GPU of local ranks 0-1"
+    assert (found.key, found.severity, found.hosts) == ("affinity", "warning", ())

@@ -18,12 +18,12 @@ from analysis.results.caveats import Caveat, Gravity
 from analysis.study import Study, make_study
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
-from jobs.node.preflight.checks import Problem
-from jobs.node.preflight.verdict import verdict_record
+from jobs.checks.finding import Finding
+from jobs.checks.verdict import verdict_record
 from tests.support.fake_runs import NODE, fake_run, fake_sweep, reshape
 from tests.support.golden import GOLDEN, golden
 
-SLOW = Problem("links", "the link of node n2 moves 40 MB/s", "look", (), "warning")
+SLOW = Finding("warning", "links", "the link of node n2 moves 40 MB/s", "look")
 
 
 def study_of(root: Path) -> Study:
@@ -47,7 +47,7 @@ def edit(root: Path, pattern: str, **changes: Any) -> None:
         write_json(path, merged(read_json(path), changes))
 
 
-def preflight(root: Path, mode: str = "basic", *problems: Problem) -> None:
+def preflight(root: Path, mode: str = "basic", *problems: Finding) -> None:
     fake_sweep(root, all_ranks=True)
     record = verdict_record(0, mode, ["n1", "n2"], [], {}, problems)
     write_json(RunDir(root / "default" / "n2x1-r1").attempt(0).preflight, record)

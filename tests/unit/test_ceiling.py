@@ -7,10 +7,10 @@ from dataclasses import asdict
 import pytest
 
 from disttrain.records.preflight import PreflightBandwidth
-from jobs.node.preflight import ceiling
-from jobs.node.preflight.checks import NodeFacts
-from jobs.node.preflight.link_rates import GpuPath
-from jobs.node.preflight.verdict import judged_bandwidth
+from jobs.checks import ceiling
+from jobs.checks.ceiling import judged_bandwidth
+from jobs.checks.link_rates import GpuPath
+from jobs.checks.node_facts import NodeFacts
 from tests.support.link_rates import ring
 
 NDR_8 = 8 * 400e9 / 8
@@ -55,7 +55,7 @@ def test_published_figures_are_judged_as_their_sources_do(
     limits = ceiling.ceiling(nodes, NDR_8, "nccl")
     found = ceiling.all_reduce_problems(limits, LARGE, measured, "from a to b (1 GB/s)")
     assert [each.severity for each in found] == ([verdict] if verdict else [])
-    assert all("slowest link is from a to b" in each.message for each in found)
+    assert all("slowest link is from a to b" in each.problem for each in found)
 
 
 def test_nothing_is_judged_without_a_known_link_nor_at_the_bucket_size() -> None:
@@ -101,28 +101,28 @@ def test_the_gpus_of_one_node(path: GpuPath | None, ranks: int, measured: float,
 def test_a_node_on_a_slow_link_is_named(nodes: int, slow: int) -> None:
     hosts = [f"n{node}" for node in range(nodes)]
     (found,) = ceiling.link_problems(ring(nodes, {slow: 0.1}), hosts)
-    assert (found.nodes, found.severity) == ((f"n{slow}",), "error")
-    assert f"the link of node n{slow} moves 10.0 MB/s, 10% of the usual 100.0 MB/s" in found.message
+    assert (found.hosts, found.severity) == ((f"n{slow}",), "error")
+    assert f"the link of node n{slow} moves 10.0 MB/s, 10% of the usual 100.0 MB/s" in found.problem
 
 
 def test_a_half_loaded_link_is_a_warning_and_excludes_no_node() -> None:
     (found,) = ceiling.link_problems(ring(4, {1: 0.4}), ["a", "b", "c", "d"])
-    assert (found.nodes, found.severity) == ((), "warning")
-    assert "node b" in found.message
+    assert (found.hosts, found.severity) == ((), "warning")
+    assert "node b" in found.problem
 
 
 def test_one_slow_direction_is_that_of_no_node() -> None:
     rates = ring(4, {}) | {(1, 2): 1e6}
     (found,) = ceiling.link_problems(rates, ["a", "b", "c", "d"])
-    assert (found.nodes, found.severity) == ((), "warning")
-    assert "the link from b to c" in found.message
+    assert (found.hosts, found.severity) == ((), "warning")
+    assert "the link from b to c" in found.problem
 
 
 def test_of_two_nodes_a_slow_direction_is_a_warning() -> None:
     (found,) = ceiling.link_problems({(0, 1): 124e6, (1, 0): 15.5e6}, ["a", "b"])
-    assert (found.nodes, found.severity) == ((), "warning")
+    assert (found.hosts, found.severity) == ((), "warning")
     assert (
-        found.message == "the link from b to a moves 15.5 MB/s, 12% of the 124.0 MB/s of the other direction"
+        found.problem == "the link from b to a moves 15.5 MB/s, 12% of the 124.0 MB/s of the other direction"
     )
     assert "both nodes" in found.remedy
     assert ceiling.link_problems({(0, 1): 124e6, (1, 0): 70e6}, ["a", "b"]) == []

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from jobs.node.preflight import checks
-from jobs.node.preflight.checks import ClockOffset, NodeFacts, Problem
-from jobs.node.preflight.verdict import problems_of_facts
+from jobs.checks import node_checks as checks
+from jobs.checks import verdict
+from jobs.checks.finding import Finding
+from jobs.checks.node_checks import ClockOffset
+from jobs.checks.node_facts import NodeFacts
 
-GOOD = NodeFacts(0, "n0", 1000.0, {"torch": "2.14.1", "fabric": "infiniband"}, 8, {"/runs": 10**12})
+GOOD = NodeFacts(0, "n0", 1000.0, {"torch": "2.14.1", "fabric": "infiniband"}, 8, {"/runs": 10**12}, ranks=4)
 FOUR = [replace(GOOD, node=number, host=f"n{number}") for number in range(4)]
 HOSTS = [each.host for each in FOUR]
 
@@ -28,11 +30,11 @@ def test_equal_nodes_agree() -> None:
 def test_the_node_that_differs_from_the_majority_is_named_with_both_values() -> None:
     nodes = with_node(2, agreement={"torch": "2.13.0", "fabric": "infiniband", "plugin": "1.2"})
     error, warning = checks.check_agreement(nodes)
-    assert (error.nodes, error.severity) == (("n2",), "error")
-    assert error.message == "node n2: torch is 2.13.0, and 2.14.1 on 3 other nodes"
-    assert (warning.nodes, warning.severity) == (("n2",), "warning")
-    assert warning.message == "node n2: plugin is 1.2, and none on 3 other nodes"
-    assert checks.nodes_at_fault([warning], HOSTS) == ()
+    assert (error.hosts, error.severity) == (("n2",), "error")
+    assert error.problem == "node n2: torch is 2.13.0, and 2.14.1 on 3 other nodes"
+    assert (warning.hosts, warning.severity) == (("n2",), "warning")
+    assert warning.problem == "node n2: plugin is 1.2, and none on 3 other nodes"
+    assert verdict.hosts_at_fault([warning], HOSTS) == []
     assert nodes[2].agreement_hash != nodes[0].agreement_hash
 
 
@@ -43,7 +45,7 @@ def test_a_value_that_could_not_be_read_refuses_no_node() -> None:
 
 def test_without_a_majority_no_node_is_at_fault() -> None:
     nodes = with_node(1, agreement={"torch": "2.13.0", "fabric": "infiniband"})[:2]
-    found = {each.message: each.nodes for each in checks.check_agreement(nodes)}
+    found = {each.problem: each.hosts for each in checks.check_agreement(nodes)}
     assert list(found.values()) == [()]
     assert "torch is 2.14.1 on n0 and 2.13.0 on n1" in next(iter(found))
 
@@ -65,37 +67,37 @@ def test_clocks_differ_only_where_the_order_of_events_proves_it(written: float, 
 def test_the_node_with_the_wrong_clock_is_named() -> None:
     right, wrong = ClockOffset(-1.0, 1.0), ClockOffset(-61.0, -59.0)
     (found,) = checks.check_clocks("n0", {"n1": right, "n2": wrong, "n3": right})
-    assert (found.nodes, found.message) == (
+    assert (found.hosts, found.problem) == (
         ("n2",),
-        "the clock of node n2 is at least 59 s behind that of node n0",
+        "clocks differ: node n2 is at least 59 s behind node n0",
     )
     (found,) = checks.check_clocks("n0", {"n1": wrong, "n2": wrong, "n3": right})
-    assert found.nodes == ("n0",), "most nodes differ from node 0"
+    assert found.hosts == ("n0",), "most nodes differ from node 0"
     (found,) = checks.check_clocks("n0", {"n1": wrong})
-    assert found.nodes == (), "of two clocks either may be wrong"
-    assert checks.check_clocks("n0", {"n1": right}) == []
+    assert found.hosts == (), "of two clocks either may be wrong"
+    assert list(checks.check_clocks("n0", {"n1": right})) == []
 
 
 def test_missing_and_unequal_gpus_are_those_of_their_node() -> None:
-    (found,) = checks.check_gpus(with_node(1, missing_gpus="this node has 3 of the 4 GPUs"), 4)
-    assert (found.check, found.nodes, found.severity) == ("gpus", ("n1",), "error")
+    (found,) = checks.check_nodes(with_node(1, missing_gpus="this node has 3 of the 4 GPUs"))
+    assert (found.key, found.hosts, found.severity) == ("gpus", ("n1",), "error")
     # The driver of one node does not work: its ranks would train on the CPU.
     nodes = [replace(each, gpus=0 if each.node == 3 else 8) for each in FOUR]
-    (found,) = checks.check_gpus(nodes, 4)
-    assert found.nodes == ("n3",)
-    assert found.message == "node n3 has no usable GPUs, and the run uses 4 on each node"
-    assert checks.check_gpus(FOUR, 4) == []
+    (found,) = checks.check_nodes(nodes)
+    assert found.hosts == ("n3",)
+    assert found.problem == "node n3: no usable GPUs, and the run uses 4 on each node"
+    assert checks.check_nodes(FOUR) == []
 
 
 @pytest.mark.parametrize("gpus", [None, 4])
 def test_more_gpus_than_ranks_on_other_nodes_and_a_silent_driver_refuse_no_node(gpus: int | None) -> None:
-    assert checks.check_gpus([replace(each, gpus=gpus if each.node == 3 else 8) for each in FOUR], 4) == []
+    assert checks.check_nodes([replace(each, gpus=gpus if each.node == 3 else 8) for each in FOUR]) == []
 
 
 def test_only_errors_of_gpus_blame_their_node() -> None:
     gpu = {"severity": "warning", "message": "GPU 0: throttled", "remedy": "cool it"}
-    warned, failed = checks.check_gpus(with_node(1, gpu_problems=[gpu, {**gpu, "severity": "error"}]), 4)
-    assert (warned.nodes, warned.severity, failed.nodes) == ((), "warning", ("n1",))
+    warned, failed = checks.check_nodes(with_node(1, gpu_problems=[gpu, {**gpu, "severity": "error"}]))
+    assert (warned.hosts, warned.severity, failed.hosts) == ((), "warning", ("n1",))
 
 
 @pytest.mark.parametrize(
@@ -103,43 +105,40 @@ def test_only_errors_of_gpus_blame_their_node() -> None:
     [(None, True, None), (65536, False, None), (65536, True, "error"), (2**30, True, "warning")],
 )
 def test_locked_memory_matters_on_rdma(limit: int | None, rdma: bool, severity: str | None) -> None:
-    found = checks.check_memory_lock(with_node(1, memory_lock_bytes=limit, rdma=rdma))
+    found = checks.check_nodes(with_node(1, memory_lock_bytes=limit, rdma=rdma))
     assert [each.severity for each in found] == ([severity] if severity else [])
 
 
 def test_one_limit_of_locked_memory_on_several_nodes_is_one_problem() -> None:
     low = [replace(each, memory_lock_bytes=65536, rdma=True) for each in FOUR]
-    little, more = checks.check_memory_lock([*low[:2], replace(low[2], memory_lock_bytes=2**30), FOUR[3]])
-    assert little.message == "nodes n0, n1: locked memory is limited to 0.1 MiB, and RDMA needs it"
-    assert (little.nodes, more.nodes) == (("n0", "n1"), ())
+    little, more = checks.check_nodes([*low[:2], replace(low[2], memory_lock_bytes=2**30), FOUR[3]])
+    assert little.problem == "nodes n0, n1: locked memory is limited to 0.1 MiB, and RDMA needs it"
+    assert (little.hosts, more.hosts) == (("n0", "n1"), ())
 
 
 def test_a_defect_of_several_nodes_is_one_warning() -> None:
     nodes = [replace(each, defects=["mlx5_3: port 1 is DOWN"]) for each in FOUR[1:3]]
     nodes.append(replace(FOUR[3], defects=["mlx5_0: PCIe carries 252 Gbit/s"]))
-    two, one = checks.check_defects([FOUR[0], *nodes])
-    assert two.message == "nodes n1, n2: mlx5_3: port 1 is DOWN"
-    assert (two.nodes, two.severity) == ((), "warning")
-    assert one.message == "node n3: mlx5_0: PCIe carries 252 Gbit/s"
-    assert [each.check for each in problems_of_facts(nodes, {}, HOSTS[1:], ranks=1, space_needed={})] == [
-        "defects"
-    ] * 2
-    assert problems_of_facts(nodes[:1], {}, HOSTS[1:2], ranks=1, space_needed={}) == [], "no other node"
+    two, one = checks.check_nodes([FOUR[0], *nodes])
+    assert two.problem == "nodes n1, n2: mlx5_3: port 1 is DOWN"
+    assert (two.hosts, two.severity) == ((), "warning")
+    assert one.problem == "node n3: mlx5_0: PCIe carries 252 Gbit/s"
+    assert checks.check_nodes(nodes[:1]) == [], "no other node"
 
 
 def test_a_full_disk_is_nobodys_fault_unless_other_nodes_see_another_one() -> None:
     full = [replace(each, free_bytes={"/runs": 2**20}) for each in FOUR]
     (found,) = checks.check_free_space(full, {"/runs": 64 * 2**20})
-    assert (found.nodes, found.message) == ((), "/runs has 1.0 MiB free, and the run needs 64.0 MiB")
+    assert (found.hosts, found.problem) == ((), "/runs has 1.0 MiB free, and the run needs 64.0 MiB")
     (found,) = checks.check_free_space(with_node(2, free_bytes={"/runs": 0}), {"/runs": 64 * 2**20})
-    assert found.nodes == ("n2",)
-    assert checks.check_free_space(FOUR, {"/runs": 64 * 2**20, "/elsewhere": 1}) == []
+    assert found.hosts == ("n2",)
+    assert list(checks.check_free_space(FOUR, {"/runs": 64 * 2**20, "/elsewhere": 1})) == []
 
 
 def test_nodes_whose_files_do_not_arrive_do_not_share_the_folder() -> None:
     (found,) = checks.check_shared_folder("/runs/a", HOSTS, [0, 1, 3], 120)
-    assert found.nodes == ("n2",)
-    assert "node n2 wrote nothing that node n0 can see to /runs/a within 120 s" in found.message
+    assert found.hosts == ("n2",)
+    assert "node n2 wrote nothing that node n0 can see to /runs/a within 120 s" in found.problem
     assert "mount the shared file system" in found.remedy
     assert checks.check_shared_folder("/runs/a", HOSTS, range(4), 120) == []
 
@@ -159,35 +158,36 @@ def test_a_folder_that_most_nodes_do_not_share_is_the_fault_of_none(
 ) -> None:
     hosts = [f"n{number}" for number in range(nodes)]
     (found,) = checks.check_shared_folder("/runs/a", hosts, present, 120)
-    assert found.nodes == checks.nodes_at_fault([found], hosts) == at_fault
+    assert found.hosts == tuple(verdict.hosts_at_fault([found], hosts)) == at_fault
     assert found.severity == "error"
     silent = [host for number, host in enumerate(hosts) if number not in present]
-    assert ", ".join(silent) in found.message, "the message names them all the same"
+    assert ", ".join(silent) in found.problem, "the message names them all the same"
 
 
 def test_slow_storage_and_few_processors_are_warnings() -> None:
     nodes = [replace(each, write_bytes_per_s=1e9, read_bytes_per_s=2e9) for each in FOUR]
-    assert checks.check_storage_rates(nodes) == []
+    assert list(checks.check_storage_rates(nodes)) == []
     nodes[1] = replace(nodes[1], read_bytes_per_s=1e8)
     (found,) = checks.check_storage_rates(nodes)
-    assert (found.nodes, found.severity) == (("n1",), "warning")
-    assert "node n1 reads 100.0 MB/s in the run directory, the median is 2000.0 MB/s" in found.message
+    assert (found.hosts, found.severity) == (("n1",), "warning")
+    assert (
+        "node n1 reads 100.0 MB/s in the run directory, less than 500 MB/s (the median is 2" in found.problem
+    )
     (found,) = checks.check_storage_rates([replace(FOUR[0], write_bytes_per_s=4e6, read_bytes_per_s=2e9)])
-    assert "node n0 writes 4.0 MB/s in the run directory, below 10 MB/s" in found.message
-    (found,) = checks.check_processors(with_node(1, processors=3), 4)
-    assert (found.nodes, found.severity) == ((), "warning")
+    assert "node n0 writes 4.0 MB/s in the run directory, less than 10 MB/s" in found.problem
+    (found,) = checks.check_nodes(with_node(1, processors=3))
+    assert (found.hosts, found.severity) == ((), "warning")
 
 
 def test_a_refusal_is_one_line_with_its_remedy() -> None:
-    problems = [Problem("a", "slow", "wait", (), "warning"), Problem("b", "bad", "mend it", ("n1",))]
-    assert checks.refusal(problems) == "bad; mend it"
-    assert checks.refusal([*problems, problems[1]]).endswith("mend it (and 1 more in preflight.json)")
-    assert checks.is_refused(problems)
-    assert not checks.is_refused(problems[:1])
+    findings = [Finding("warning", "a", "slow", "wait"), Finding("error", "b", "bad", "mend it")]
+    assert verdict.refusal(findings) == "bad; mend it"
+    assert str(verdict.refusal([*findings, findings[1]])).endswith("mend it (and 1 more in preflight.json)")
+    assert verdict.refusal(findings[:1]) is None
 
 
 def test_a_reason_common_to_all_nodes_is_the_fault_of_none() -> None:
-    bad = [Problem("b", "", "", (host,)) for host in HOSTS]
-    assert checks.nodes_at_fault(bad[:2], HOSTS) == ("n0", "n1")
-    assert checks.nodes_at_fault(bad, HOSTS) == ()
-    assert checks.nodes_at_fault(bad[:1], HOSTS[:1]) == ("n0",), "the only node of a job"
+    bad = [Finding("error", "b", "", "", hosts=(host,)) for host in HOSTS]
+    assert verdict.hosts_at_fault(bad[:2], HOSTS) == ["n0", "n1"]
+    assert verdict.hosts_at_fault(bad, HOSTS) == []
+    assert verdict.hosts_at_fault(bad[:1], HOSTS[:1]) == ["n0"], "the only node of a job"

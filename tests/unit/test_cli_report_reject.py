@@ -11,14 +11,14 @@ import submit
 from analysis.read.frames import load_frames
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
-from jobs.node.preflight.checks import Problem
-from jobs.node.preflight.verdict import verdict_record
+from jobs.checks.finding import Finding
+from jobs.checks.verdict import verdict_record
 from tests.support.fake_runs import fake_sweep
 from tests.support.verbs import RUNS, ask, ask_json
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
-SLOW = Problem("links", "the link of node n2 moves 40 MB/s", "look", (), "warning")
+SLOW = Finding("warning", "links", "the link of node n2 moves 40 MB/s", "look")
 
 
 def with_warning(sweep: Path, *names: str) -> None:

@@ -13,6 +13,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from jobs.checks import node_facts
+from jobs.checks.gpu_health import NodeGpus, read_node_gpus
+from jobs.core import child_process
 from jobs.fabric.description import (
     Adapter,
     AdapterKind,
@@ -26,9 +29,6 @@ from jobs.fabric.description import (
     Software,
 )
 from jobs.fabric.expected_adapters import expected_adapters
-from jobs.node import child_process
-from jobs.node.node_gpus import NodeGpus, read_node_gpus
-from jobs.node.preflight import collect_facts
 
 
 def adapter(name: str, rate: float = 400.0, *, for_compute: bool = True) -> Adapter:
@@ -55,12 +55,12 @@ NODE = Fabric(
 def test_names_of_adapters_storage_adapters_and_gpus_of_the_bus_are_not_compared() -> None:
     renamed = tuple(adapter(f"vf{number}") for number in range(8))
     other = replace(NODE, adapters=renamed, gpus=gpus(4))
-    assert collect_facts.agreement(other, wants_gpus=True) == collect_facts.agreement(NODE, wants_gpus=True)
-    assert collect_facts.agreement(NODE, wants_gpus=True)["adapters"] == "8 x InfiniBand ACTIVE 400 Gb/sec"
+    assert node_facts.agreement(other, wants_gpus=True) == node_facts.agreement(NODE, wants_gpus=True)
+    assert node_facts.agreement(NODE, wants_gpus=True)["adapters"] == "8 x InfiniBand ACTIVE 400 Gb/sec"
 
 
 def test_runs_without_gpus_do_not_compare_nccl_and_its_network() -> None:
-    assert collect_facts.agreement(NODE, wants_gpus=False).keys() <= {"code", "Python", "machine", "torch"}
+    assert node_facts.agreement(NODE, wants_gpus=False).keys() <= {"code", "Python", "machine", "torch"}
 
 
 @pytest.mark.parametrize(
@@ -77,18 +77,18 @@ def test_adapters_matter_unless_the_run_chooses_tcp(
     environ: dict[str, str], file: tuple[tuple[str, str], ...], count: int
 ) -> None:
     fabric = replace(NODE, software=Software(nccl_files=(ConfigurationFile("/etc/nccl.conf", file),)))
-    settings = collect_facts._nccl_settings(fabric, environ)
+    settings = node_facts._nccl_settings(fabric, environ)
     assert len(expected_adapters(fabric, settings)) == count
 
 
 def test_a_run_over_tcp_does_not_need_locked_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collect_facts, "detect", lambda root, process: NODE)
+    monkeypatch.setattr(node_facts, "detect", lambda root, process: NODE)
     for wants_gpus, has_driver, expected in ((False, True, False), (True, False, False), (True, True, True)):
         root = tmp_path / f"{wants_gpus}-{has_driver}"
         (root / "dev").mkdir(parents=True)
         if has_driver:
             (root / "dev/nvidiactl").touch()
-        found = collect_facts.collect(
+        found = node_facts.collect(
             0,
             host="n0",
             folders=[],
@@ -117,8 +117,7 @@ def test_adapters_that_need_locked_memory(
     fabric = fabric_of(kind)
     settings = {"NCCL_NET_PLUGIN": plugin}
     assert (
-        collect_facts._network_facts(fabric, fabric.compute_adapters, settings, uses_nccl=True)["rdma"]
-        == needed
+        node_facts._network_facts(fabric, fabric.compute_adapters, settings, uses_nccl=True)["rdma"] == needed
     )
 
 
@@ -128,7 +127,7 @@ def test_locked_memory_of_efa_whose_plugin_is_reachable(fabric_of: Callable[[str
     fabric = replace(efa, software=replace(efa.software, nccl_plugins=reachable))
     for value, needed in (("", True), ("none", False)):
         settings = {"NCCL_NET_PLUGIN": value}
-        found = collect_facts._network_facts(fabric, fabric.compute_adapters, settings, uses_nccl=True)
+        found = node_facts._network_facts(fabric, fabric.compute_adapters, settings, uses_nccl=True)
         assert found["rdma"] == needed
 
 
@@ -138,7 +137,7 @@ def test_defects_of_a_network_that_the_run_uses(tmp_path: Path, fabric_of: Calla
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/nvidiactl").touch()
     for environ, names in (({}, ["mlx5_3", "mlx5_6"]), ({"NCCL_NET": "Socket"}, [])):
-        found = collect_facts.collect(
+        found = node_facts.collect(
             0,
             host="n",
             folders=[],
@@ -159,7 +158,7 @@ def test_defects_of_a_network_that_the_run_uses(tmp_path: Path, fabric_of: Calla
 def test_a_node_all_of_whose_adapters_are_down(
     uses_nccl: bool, count: int, fabric_of: Callable[[str], Fabric]
 ) -> None:
-    found = collect_facts._network_facts(fabric_of("all_down"), (), {}, uses_nccl=uses_nccl)
+    found = node_facts._network_facts(fabric_of("all_down"), (), {}, uses_nccl=uses_nccl)
     assert len(found["defects"]) == count
 
 
@@ -168,9 +167,9 @@ def test_a_node_without_a_driver_has_no_gpus(tmp_path: Path) -> None:
 
 
 def test_only_the_first_nodes_measure_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collect_facts, "storage_rates", lambda folder, node: (1.0, 2.0))
+    monkeypatch.setattr(node_facts, "storage_rates", lambda folder, node: (1.0, 2.0))
     for node, expected in ((7, 1.0), (8, None)):
-        found = collect_facts.collect(
+        found = node_facts.collect(
             node, host="n", folders=[], missing_gpus=None, wants_gpus=False, rate_folder=tmp_path
         )
         assert found.write_bytes_per_s == expected
@@ -178,7 +177,7 @@ def test_only_the_first_nodes_measure_storage(tmp_path: Path, monkeypatch: pytes
 
 def test_a_file_system_without_a_size_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_blocks=0, f_bavail=0, f_frsize=0))
-    assert collect_facts._free_space([tmp_path]) == {}
+    assert node_facts._free_space([tmp_path]) == {}
 
 
 def test_a_child_that_cannot_be_killed_does_not_hold_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +201,7 @@ def test_the_output_of_a_child_and_its_failures() -> None:
 
 
 def test_rates_of_storage_leave_no_file(tmp_path: Path) -> None:
-    written, read = collect_facts.storage_rates(tmp_path, 3)
+    written, read = node_facts.storage_rates(tmp_path, 3)
     assert written > 0
     assert read > 0
     assert list(tmp_path.iterdir()) == []
@@ -210,10 +209,10 @@ def test_rates_of_storage_leave_no_file(tmp_path: Path) -> None:
 
 def test_slow_storage_gets_a_smaller_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flushed: list[int] = []
-    monkeypatch.setattr(collect_facts.os, "fsync", lambda file: flushed.append(os.fstat(file).st_size))
-    monkeypatch.setattr(collect_facts, "_NO_PART_AFTER_S", 0.0)
-    collect_facts.storage_rates(tmp_path, 0)
+    monkeypatch.setattr(node_facts.os, "fsync", lambda file: flushed.append(os.fstat(file).st_size))
+    monkeypatch.setattr(node_facts, "_NO_PART_AFTER_S", 0.0)
+    node_facts.storage_rates(tmp_path, 0)
     assert flushed == [2**20]
-    monkeypatch.setattr(collect_facts, "_NO_PART_AFTER_S", 60.0)
-    collect_facts.storage_rates(tmp_path, 0)
+    monkeypatch.setattr(node_facts, "_NO_PART_AFTER_S", 60.0)
+    node_facts.storage_rates(tmp_path, 0)
     assert flushed[1:] == [2**20, 2**22, 2**24]

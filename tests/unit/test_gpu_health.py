@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from jobs.checks import gpu_health
 from jobs.fabric.description import Gpu as DescribedGpu
 from jobs.fabric.description import GpuLink, PciDevice
 from jobs.fabric.gpu_links import NvmlReading
-from jobs.node.preflight import gpu_health
 
 NONE = NvmlReading()
 

@@ -10,10 +10,10 @@ from unittest.mock import Mock
 import pytest
 
 from disttrain.config.config_tree import Config
+from jobs.checks.gpu_health import NodeGpus
 from jobs.fabric.description import Fabric
 from jobs.fabric.gpu_links import NvmlReading
 from jobs.node import processor_binding
-from jobs.node.node_gpus import NodeGpus
 
 
 @pytest.mark.parametrize(

@@ -14,15 +14,16 @@ import pytest
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.preflight import Preflight
 from disttrain.records.run_directory import Attempt, RunDir
+from jobs.checks import node_checks, node_facts
+from jobs.checks.finding import Finding
+from jobs.checks.node_facts import NodeFacts
 from jobs.core import excluded_nodes, journal
 from jobs.core.exit_evidence import read_evidence
 from jobs.fabric.description import Fabric, FabricKind
-from jobs.node import peers, rendezvous
+from jobs.node import gather, links, peers, preflight, rendezvous
+from jobs.node.gather import NodeFailed
 from jobs.node.node_context import NodeContext
-from jobs.node.preflight import bandwidth, checks, collect_facts, exchange, run_preflight
-from jobs.node.preflight.checks import NodeFacts
-from jobs.node.preflight.exchange import NodeFailed
-from jobs.node.preflight.run_preflight import NodeNetwork
+from jobs.node.preflight import NodeNetwork, run_preflight
 
 HOSTS = ["n0", "n1", "n2"]
 RECORD: dict[str, Any] = {
@@ -57,18 +58,19 @@ def together(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
     """Runs the pre-flight on these nodes at once; each has the healthy facts with its changes."""
 
     def run(changes: Mapping[int, Mapping[str, Any]], ranks: tuple[int, ...] = (0, 1, 2)) -> list[str | None]:
-        collect = collect_facts.collect
+        collect = node_facts.collect
 
         def collected(rank: int, **arguments: Any) -> NodeFacts:
             own = collect(rank, **arguments)
             return replace(own, **changes.get(rank, {}))
 
-        monkeypatch.setattr(run_preflight.collect_facts, "collect", collected)
+        monkeypatch.setattr(preflight.node_facts, "collect", collected)
+        config = RECORD["config"]
         if len(ranks) < len(HOSTS):
-            monkeypatch.setattr(run_preflight, "_facts_within_s", lambda config: ABSENT_WITHIN_S)
+            config = {**config, "job": {**config["job"], "rendezvous_timeout_s": ABSENT_WITHIN_S}}
 
         def outcome(rank: int) -> str | None:
-            return run_preflight.run_preflight(node(attempt, rank), attempt, RECORD, NETWORK)
+            return run_preflight(node(attempt, rank), attempt, {"config": config}, NETWORK)
 
         with ThreadPoolExecutor(len(ranks)) as pool:
             return list(pool.map(outcome, ranks))
@@ -101,11 +103,11 @@ def test_a_bad_node_is_refused_on_all_nodes_and_excluded(
 
 
 def test_the_exclusion_list_has_the_error_of_a_node_and_not_its_warnings(attempt: Attempt) -> None:
-    slow = checks.Problem("storage_rate", "node n1 writes 1.0 MB/s", "", ("n1",), "warning")
-    bad = checks.Problem("links", "the link of node n1 moves 1.0 MB/s", "", ("n1",))
-    run_preflight._exclude(node(attempt, 0), ["n1"], [slow, bad])
+    slow = Finding("warning", "storage_rate", "node n1 writes 1.0 MB/s", "", hosts=("n1",))
+    bad = Finding("error", "links", "the link of node n1 moves 1.0 MB/s", "", hosts=("n1",))
+    preflight._exclude(node(attempt, 0), ["n1"], [slow, bad])
     (entry,) = excluded_nodes.read(attempt.path.parents[3])
-    assert entry.reason == bad.message
+    assert entry.reason == bad.problem
 
 
 def test_a_job_on_an_excluded_node_gets_a_warning(
@@ -154,50 +156,32 @@ def test_a_folder_of_node_0_alone_excludes_no_node(
 def test_a_problem_of_the_measurement_is_kept(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch, failure: str | None
 ) -> None:
-    slow = checks.Problem("links", "the link of node n1 is slow", "x", ("n1",), "error")
-    monkeypatch.setattr(run_preflight, "_run_ranks", lambda *_: failure)
-    monkeypatch.setattr(bandwidth, "result", lambda _: {})
-    monkeypatch.setattr(run_preflight.verdict, "judged_bandwidth", lambda *_: ({}, [slow]))
-    attempt.preflight_folder.mkdir()
-    found = run_preflight._Findings(0.0)
-    run_preflight._measure(node(attempt, 0), attempt, RECORD["config"], NETWORK, found)
-    assert [each.message for each in found.problems] == [failure or slow.message]
-
-
-def test_the_log_names_a_bandwidth_that_was_not_judged(
-    attempt: Attempt, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    line = "a link that is slow in both directions is not found"
-    monkeypatch.setattr(run_preflight, "_run_ranks", lambda *_: None)
-    monkeypatch.setattr(bandwidth, "result", lambda _: {})
-    result = {"not_judged": line, "run_bytes": 27 * 2**20, "run_bytes_reason": "the largest block"}
-    monkeypatch.setattr(run_preflight.verdict, "judged_bandwidth", lambda *_: (result, []))
-    attempt.preflight_folder.mkdir()
-    found = run_preflight._Findings(0.0)
-    run_preflight._measure(node(attempt, 0), attempt, RECORD["config"], NETWORK, found)
-    assert found.problems == []
-    out = capsys.readouterr().out
-    assert f"pre-flight: {line}" in out
-    assert "pre-flight: the messages of the run have 27.0 MiB (the largest block)" in out
+    slow = Finding("error", "links", "the link of node n1 is slow", "x", hosts=("n1",))
+    monkeypatch.setattr(links, "measure", lambda *_: failure)
+    monkeypatch.setattr(preflight, "judged_bandwidth", lambda *_: ({}, [slow]))
+    write_json(links.result_file(attempt), {})
+    start = preflight._Start(node(attempt, 0), attempt, RECORD["config"], "full", {}, 0.0)
+    _, findings = preflight._measured(start, [])
+    assert [finding.problem for finding in findings] == [failure or slow.problem]
 
 
 def test_the_failure_of_another_node_ends_the_wait(attempt: Attempt) -> None:
     peers.record_node_exit(attempt, 1, 69)
     with pytest.raises(NodeFailed, match="node 1 has ended with exit code 69"):
-        run_preflight.run_preflight(node(attempt, 0), attempt, RECORD, NETWORK)
+        run_preflight(node(attempt, 0), attempt, RECORD, NETWORK)
     with pytest.raises(NodeFailed):
-        run_preflight.run_preflight(node(attempt, 2), attempt, RECORD, NETWORK)
+        run_preflight(node(attempt, 2), attempt, RECORD, NETWORK)
 
 
 def test_a_skipped_pre_flight_is_recorded_and_still_needs_the_gpus(attempt: Attempt) -> None:
     config = RECORD["config"]
     record = {"config": {**config, "job": {**config["job"], "preflight": "off"}}}
     first = node(attempt, 0)
-    assert run_preflight.run_preflight(first, attempt, record, NETWORK) is None
+    assert run_preflight(first, attempt, record, NETWORK) is None
     found = Preflight.model_validate(read_json(attempt.preflight))
     assert (found.verdict, found.mode, found.nodes) == ("skipped", "off", [])
     lacking = replace(first, allocation=Mock(missing_gpus=lambda record: "0 of 4 GPUs"))
-    assert run_preflight.run_preflight(lacking, attempt, record, NETWORK) == "0 of 4 GPUs"
+    assert run_preflight(lacking, attempt, record, NETWORK) == "0 of 4 GPUs"
 
 
 @pytest.mark.parametrize(
@@ -217,7 +201,7 @@ def test_a_skipped_pre_flight_is_recorded_and_still_needs_the_gpus(attempt: Atte
 def test_the_bandwidth_is_measured_between_machines_and_between_gpus(
     configured: str, several: bool, gpus: int, mode: str
 ) -> None:
-    assert run_preflight.resolved_mode(configured, several_machines=several, gpus=gpus) == mode
+    assert preflight.resolved_mode(configured, several_machines=several, gpus=gpus) == mode
 
 
 @pytest.mark.parametrize(
@@ -225,7 +209,12 @@ def test_the_bandwidth_is_measured_between_machines_and_between_gpus(
     [(["n0"], "full", "full"), (["n0"], "auto", "basic"), (["127.0.0.1"] * 2, "full", "basic")],
 )
 def test_one_node_with_several_gpus_measures_between_them(
-    attempt: Attempt, monkeypatch: pytest.MonkeyPatch, hosts: list[str], configured: str, mode: str
+    attempt: Attempt,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    hosts: list[str],
+    configured: str,
+    mode: str,
 ) -> None:
     shape = {"nodes": len(hosts), "gpus_per_node": 2, "device": "cuda"}
     job = {**RECORD["config"]["job"], "preflight": configured}
@@ -234,23 +223,25 @@ def test_one_node_with_several_gpus_measures_between_them(
     result = {
         "backend": "nccl", "links": [], "all_reduce": reduced,
         "ranks": 2, "message_bytes": 2**24, "seconds": 9.0,
+        "run_bytes": 27 * 2**20, "run_bytes_reason": "the largest block",
     }  # fmt: skip
     path = {"kind": "nvlink", "bytes_per_s": 30e9}
-    collect = collect_facts.collect
+    collect = node_facts.collect
     monkeypatch.setattr(
-        run_preflight.collect_facts,
+        preflight.node_facts,
         "collect",
         lambda *a, **k: replace(collect(*a, **k), gpus=2, gpu_path=path),
     )
-    monkeypatch.setattr(run_preflight, "has_driver", lambda: True)
-    monkeypatch.setattr(run_preflight, "_run_ranks", lambda *_: None)
-    monkeypatch.setattr(bandwidth, "result", lambda _: result)
+    monkeypatch.setattr(preflight, "has_driver", lambda: True)
+    monkeypatch.setattr(links, "measure", lambda *_: write_json(links.result_file(attempt), result))
     alone = replace(node(attempt, 0), hosts=hosts)
-    assert run_preflight.run_preflight(alone, attempt, record, NETWORK) is None
+    assert run_preflight(alone, attempt, record, NETWORK) is None
     found = Preflight.model_validate(read_json(attempt.preflight))
     assert found.mode == mode
     slow = [each for each in found.problems if each.check == "all_reduce"]
     assert len(slow) == (mode == "full")
+    line = "pre-flight: the messages of the run have 27.0 MiB (the largest block)"
+    assert (line in capsys.readouterr().out) == (mode == "full")
 
 
 def test_the_space_needed_includes_one_more_checkpoint(tmp_path: Path) -> None:
@@ -258,12 +249,11 @@ def test_the_space_needed_includes_one_more_checkpoint(tmp_path: Path) -> None:
     step = tmp_path / "ckpt" / "s" / "r" / "step-00000020"
     step.mkdir(parents=True)
     (step / "data").write_bytes(bytes(1000))
-    needed = run_preflight.space_needed(run, {"checkpoint": {"dir": str(tmp_path / "ckpt")}})
-    assert needed == {str(run.path): checks.MIN_FREE_BYTES, str(step.parent): checks.MIN_FREE_BYTES + 1000}
-
-
-def test_facts_of_late_agents_are_awaited_as_long_as_the_rendezvous() -> None:
-    assert run_preflight._facts_within_s({"job": {"rendezvous_timeout_s": 120.0}}) == 120
+    needed = preflight.space_needed(run, {"checkpoint": {"dir": str(tmp_path / "ckpt")}})
+    assert needed == {
+        str(run.path): node_checks.MIN_FREE_BYTES,
+        str(step.parent): node_checks.MIN_FREE_BYTES + 1000,
+    }
 
 
 def test_without_a_measurement_of_the_links_node_0_alone_measures_storage(
@@ -278,9 +268,9 @@ def test_without_a_measurement_of_the_links_node_0_alone_measures_storage(
 
 def test_the_machine_of_the_user_measures_no_storage(attempt: Attempt) -> None:
     alone = replace(node(attempt, 0), allocation=None)
-    assert run_preflight._rate_folder(alone, attempt, "basic") is None
-    assert run_preflight._rate_folder(alone, attempt, "full") == attempt.preflight_folder
-    assert run_preflight._rate_folder(node(attempt, 0), attempt, "basic") == attempt.path
+    assert preflight._rate_folder(alone, attempt, "basic") is None
+    assert preflight._rate_folder(alone, attempt, "full") == attempt.preflight_folder
+    assert preflight._rate_folder(node(attempt, 0), attempt, "basic") == attempt.path
 
 
 def test_a_follower_opens_the_folder_before_each_read(
@@ -291,7 +281,14 @@ def test_a_follower_opens_the_folder_before_each_read(
     monkeypatch.setattr(rendezvous.os, "listdir", lambda folder: listed.append(folder) or [])  # type: ignore[func-returns-value]
     write_json(attempt.preflight, {"message": None})
     write_json(attempt.rendezvous, {"address": "n0", "port": 1})
-    exchange.wait_for_verdict(attempt, 0, None)
-    exchange.wait_for_endpoint(attempt, 0, None)
+    port = attempt.preflight_folder / "port.json"
+    gather.answer_of_node_0(attempt, None, 0, port, attempt.preflight)
     rendezvous.wait_for_endpoint(attempt, 0)
     assert set(listed) == {attempt.path, attempt.preflight_folder}
+
+
+def test_the_ranks_of_a_node_have_the_variables_of_torchrun(attempt: Attempt) -> None:
+    first, second = links.rank_variables(node(attempt, 1), 2, 29500)
+    assert (first["RANK"], second["RANK"], first["WORLD_SIZE"]) == ("2", "3", "6")
+    assert (second["LOCAL_RANK"], second["LOCAL_WORLD_SIZE"]) == ("1", "2")
+    assert (first["MASTER_ADDR"], first["MASTER_PORT"]) == ("n0", "29500")

@@ -13,9 +13,11 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from jobs.node.preflight.checks import Problem
-from jobs.node.preflight.link_rates import GpuPath
+from jobs.checks.finding import Finding, Severity
+from jobs.checks.link_rates import GpuPath
+from jobs.checks.node_facts import NodeFacts
 
 _WARN_BELOW = {"nccl": 0.70, "nccl-tcp": 0.30, "gloo": 0.30}
 """Fraction of the link rate below which there is a warning. NCCL over RDMA reaches 91 to 97 % of it. gloo
@@ -114,7 +116,7 @@ def slow_link(rates: Mapping[tuple[int, int], float]) -> SlowLink | None:
     return SlowLink(pair, slow[pair], usual)
 
 
-def link_problems(rates: Mapping[tuple[int, int], float], hosts: Sequence[str]) -> list[Problem]:
+def link_problems(rates: Mapping[tuple[int, int], float], hosts: Sequence[str]) -> list[Finding]:
     """The problem of the slowest link, which names its node."""
     found = slow_link(rates)
     if found is None:
@@ -132,12 +134,13 @@ def link_problems(rates: Mapping[tuple[int, int], float], hosts: Sequence[str]) 
         remedy = "have cable, port and adapter of both nodes examined"
     # a slow direction of one pair may be due to a switch: no node is excluded for it
     is_bad = len(names) == 1 and found.bytes_per_s < _BAD_LINK * found.usual_bytes_per_s
-    return [Problem("links", message, remedy, names if is_bad else (), "error" if is_bad else "warning")]
+    severity: Severity = "error" if is_bad else "warning"
+    return [Finding(severity, "links", message, remedy, hosts=names if is_bad else ())]
 
 
 def all_reduce_problems(
     limits: Ceiling | None, size: int, bus_bytes_per_s: float, slowest: str | None
-) -> list[Problem]:
+) -> list[Finding]:
     """A warning of a large all-reduce below its floor; `slowest` is the slowest pair, in words.
 
     It is no error: the floor is that of a model, and the figure names no node. `link_problems` judges nodes.
@@ -152,7 +155,7 @@ def all_reduce_problems(
         f"{bus_bytes_per_s / limits.most:.0%} of the ceiling of {_rate(limits.most)}{name}"
     )
     remedy = "run `submit.py fabric explain` on a node; job.env.NCCL_DEBUG=INFO logs the transport"
-    return [Problem("all_reduce", message, remedy, (), "warning")]
+    return [Finding("warning", "all_reduce", message, remedy)]
 
 
 def not_judged(limits: Ceiling | None, nodes: int, sizes: Sequence[int]) -> str | None:
@@ -178,6 +181,35 @@ def not_judged(limits: Ceiling | None, nodes: int, sizes: Sequence[int]) -> str 
         f"a link that is slow in both directions is not found: {reason}, and two nodes have no other links "
         "to compare with"
     )
+
+
+def judged_bandwidth(
+    result: Mapping[str, Any], facts: Sequence[NodeFacts], hosts: Sequence[str]
+) -> tuple[dict[str, Any], list[Finding]]:
+    """`records.PreflightBandwidth` of a measurement, and its problems."""
+    rates = {(each["source"], each["target"]): float(each["bytes_per_s"]) for each in result["links"]}
+    known = [each.link_bytes_per_s for each in facts if each.link_bytes_per_s is not None]
+    link = min(known) if len(known) == len(facts) else None
+    own_path = facts[0].gpu_path if len(hosts) == 1 else None
+    path = GpuPath(**own_path) if own_path else None
+    if len(hosts) == 1:
+        link, limits = None, ceiling_in_node(path, result["ranks"], result["backend"])
+    else:
+        limits = ceiling(len(hosts), link, result["backend"], tcp=any(each.tcp for each in facts))
+    problems = link_problems(rates, hosts)
+    slowest = slowest_pair(rates, hosts)
+    for each in result["all_reduce"]:
+        problems += all_reduce_problems(limits, each["bytes"], each["bus_bytes_per_s"], slowest)
+    record = {
+        **result,
+        "node_link_bytes_per_s": link,
+        "gpu_path": path.kind if path else None,
+        "gpu_link_bytes_per_s": path.bytes_per_s if path else None,
+        "ceiling_bytes_per_s": limits.most if limits else None,
+        "floor_bytes_per_s": limits.warn_below if limits else None,
+        "not_judged": not_judged(limits, len(hosts), [each["bytes"] for each in result["all_reduce"]]),
+    }
+    return record, problems
 
 
 def slowest_pair(rates: Mapping[tuple[int, int], float], hosts: Sequence[str]) -> str | None:

@@ -7,26 +7,26 @@ want of a file in /proc.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
 from disttrain.records.collect_provenance import code_hash
+from jobs.checks.gpu_health import NodeGpus, has_driver, read_node_gpus
+from jobs.checks.link_rates import gpu_path, link_bytes_per_s
 from jobs.fabric.defects import defects, no_active_adapter
-from jobs.fabric.description import Adapter, AdapterKind, ConfigurationFile, Fabric, FabricKind
+from jobs.fabric.description import Adapter, AdapterKind, ConfigurationFile, Fabric, FabricKind, Gpu
 from jobs.fabric.detect import current_process, detect
 from jobs.fabric.expected_adapters import expected_adapters
 from jobs.fabric.network_plugin import missing_by
-from jobs.node.node_gpus import NodeGpus, has_driver, read_node_gpus
-from jobs.node.preflight.affinity import ranks_far_from_gpus
-from jobs.node.preflight.checks import NodeFacts
-from jobs.node.preflight.link_rates import gpu_path, link_bytes_per_s
 
 _BLOCK = 2**20
 _RATE_PARTS = (1, 3, 12)
@@ -36,6 +36,55 @@ _NO_PART_AFTER_S = 0.5
 _NODES_THAT_WRITE = 8
 """Nodes that measure storage. Hundreds that flush at once would measure each other."""
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """Facts that one node wrote."""
+
+    node: int
+    """Node rank."""
+    host: str
+    time: float
+    """Time of writing by this node's clock, in seconds since the epoch."""
+    agreement: Mapping[str, str]
+    """Values that must be equal on all nodes."""
+    processors: int
+    """Number of processors that this job may use."""
+    free_bytes: Mapping[str, int]
+    """Free space by folder."""
+    ranks: int = 1
+    """Ranks of this node."""
+    far_from_gpus: Sequence[int] = ()
+    """Local ranks for which the job has no processor near their GPU; none without a scheduler."""
+    missing_gpus: str | None = None
+    """Message if the scheduler gave fewer GPUs than the run requested."""
+    gpus: int | None = None
+    """GPUs by NVML, 0 without a driver; None if NVML gave no answer, and for runs without GPUs."""
+    gpu_problems: Sequence[Mapping[str, Any]] = ()
+    """`severity`, `message` and `remedy` of each problem of a GPU."""
+    gpu_path: Mapping[str, Any] | None = None
+    """`jobs.checks.link_rates.GpuPath` of its ranks' GPUs; None for one GPU or unknown links."""
+    memory_lock_bytes: int | None = None
+    """Limit of locked memory; None without a limit."""
+    rdma: bool = False
+    """Whether NCCL of this run may use adapters that register memory (InfiniBand, RoCE, EFA)."""
+    link_bytes_per_s: float | None = None
+    """Rate at which the ranks of the node can reach the others; None if unknown."""
+    tcp: bool = False
+    """Whether the ranks reach the others over TCP: gloo, or NCCL without an adapter."""
+    write_bytes_per_s: float | None = None
+    read_bytes_per_s: float | None = None
+    seconds: float = 0.0
+    """Duration of collecting these facts."""
+    defects: Sequence[str] = ()
+    """Defects of its network by `jobs.fabric.defects`; none for runs over TCP."""
+
+    @property
+    def agreement_hash(self) -> str:
+        """Equal for nodes whose `agreement` is equal: 12 hex digits of SHA-256."""
+        text = json.dumps(dict(self.agreement), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def collect(
@@ -71,7 +120,9 @@ def collect(
         root: folder of `dev`, `proc` and `sys`.
     """
     began = time.monotonic()
-    rates = _storage_facts(rate_folder, node) if rate_folder is not None else {}
+    rates = None
+    if rate_folder is not None and node < _NODES_THAT_WRITE:
+        rates = _or_none(lambda: storage_rates(rate_folder, node))
     gpus = read_gpus() if wants_gpus else NodeGpus(None)
     fabric = fabric or _or_none(lambda: detect(root, current_process())) or Fabric(FabricKind.NONE)
     settings = _nccl_settings(fabric, environ or {})
@@ -90,7 +141,9 @@ def collect(
         **_network_facts(fabric, adapters, settings, uses_nccl=uses_nccl),
         link_bytes_per_s=link_bytes_per_s(fabric, adapters, interface, ranks),
         far_from_gpus=ranks_far_from_gpus(fabric, gpus.reading.gpus, ranks) if is_alone else (),
-        **rates,
+        write_bytes_per_s=rates[0] if rates else None,
+        read_bytes_per_s=rates[1] if rates else None,
+        ranks=ranks,
         seconds=time.monotonic() - began,
         time=time.time(),
     )
@@ -155,7 +208,7 @@ def _network_facts(
     fabric: Fabric, adapters: Sequence[Adapter], settings: Mapping[str, str], *, uses_nccl: bool
 ) -> dict[str, Any]:
     """Facts of the adapters that NCCL uses. Without any, the one defect is that all of them are down."""
-    # `checks.check_memory_lock` judges the limit of locked memory
+    # `node_checks.BETWEEN_NODES` judges the limit of locked memory
     unlimited = replace(fabric, software=replace(fabric.software, memory_lock_bytes=None))
     kinds = {each.kind for each in adapters}
     without = no_active_adapter(fabric, settings) if uses_nccl else ()
@@ -169,30 +222,22 @@ def _network_facts(
 
 
 def _free_space(folders: Sequence[Path]) -> dict[str, int]:
-    found = {}
+    """Free space by folder, or of its nearest parent that exists, for a user without privileges."""
+    free = {}
     for folder in folders:
         with contextlib.suppress(OSError):
-            found[str(folder)] = free_bytes(folder)
-    return found
+            found = os.statvfs(next(path for path in (folder, *folder.parents) if path.exists()))
+            if found.f_blocks:  # FUSE file systems without statfs report zeros
+                free[str(folder)] = found.f_bavail * found.f_frsize
+    return free
 
 
-def free_bytes(folder: Path) -> int:
-    """Free space of a folder, or of its nearest parent that exists, for a user without privileges.
-
-    Raises `OSError` where the file system does not report it.
-    """
-    while not folder.exists():
-        folder = folder.parent
-    found = os.statvfs(folder)
-    if found.f_blocks == 0:  # FUSE file systems without statfs report zeros
-        raise OSError(f"{folder}: the file system reports no size")
-    return found.f_bavail * found.f_frsize
-
-
-def _storage_facts(folder: Path, node: int) -> dict[str, Any]:
-    """Rates of storage on the first nodes."""
-    rates = _or_none(lambda: storage_rates(folder, node)) if node < _NODES_THAT_WRITE else None
-    return dict(zip(("write_bytes_per_s", "read_bytes_per_s"), rates, strict=True)) if rates else {}
+def ranks_far_from_gpus(fabric: Fabric, gpus: Sequence[Gpu], ranks: int) -> list[int]:
+    """Local ranks for which the job has no processor near their GPU; `gpus` are those of the job."""
+    near = {gpu.pci.address: gpu.pci.cores for gpu in fabric.gpus}
+    usable = os.sched_getaffinity(0)
+    cores = [near.get(gpu.pci.address, ()) for gpu in gpus[:ranks]]
+    return [rank for rank, own in enumerate(cores) if own and usable.isdisjoint(own)]
 
 
 def storage_rates(folder: Path, node: int) -> tuple[float, float]:

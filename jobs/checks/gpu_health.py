@@ -1,4 +1,4 @@
-"""Health of this node's GPUs by NVML: `python -m jobs.node.preflight.gpu_health` prints JSON.
+"""Health of this node's GPUs by NVML: `python -m jobs.checks.gpu_health` prints JSON.
 
 NVML is asked in this process alone, which the agent ends after a time limit: a driver may hang. A value that
 a GPU does not have is no problem.
@@ -8,14 +8,53 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+from jobs.core.child_process import output
 from jobs.fabric.defects import NVLINK_REMEDY, nvlink_defect
 from jobs.fabric.gpu_links import NvmlReading, read_nvml
-from jobs.node.node_info import selected
+
+_TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True)
+class NodeGpus:
+    """The GPUs that this job may use."""
+
+    count: int | None
+    """0 without a driver; None if NVML gave no answer, and for runs without GPUs."""
+    problems: Sequence[Mapping[str, Any]] = ()
+    """`severity`, `message` and `remedy` of each problem of a GPU."""
+    reading: NvmlReading = field(default_factory=NvmlReading)
+    """Their links, in the order of CUDA_VISIBLE_DEVICES."""
+
+
+def has_driver(root: Path = Path("/")) -> bool:
+    """Whether the NVIDIA driver is loaded."""
+    return (root / "dev/nvidiactl").exists()
+
+
+def read_node_gpus(root: Path = Path("/")) -> NodeGpus:
+    """The answer of this module in a process of its own; a driver that does not answer is a problem."""
+    if not has_driver(root):
+        return NodeGpus(0)
+    command = [sys.executable, "-m", "jobs.checks.gpu_health"]
+    try:
+        found = json.loads(output(command, _TIMEOUT_S))
+        reading = NvmlReading.from_json(found["reading"]) or NvmlReading()
+        return NodeGpus(int(found["gpus"]), list(found["problems"]), reading)
+    except subprocess.TimeoutExpired:
+        message = f"NVML did not answer within {_TIMEOUT_S:g} s"
+    except (OSError, subprocess.CalledProcessError, ValueError, KeyError) as error:
+        message = f"NVML cannot be used: {' '.join(str(error).split())}"
+    remedy = "run nvidia-smi on the node; reload the driver or reboot the node"
+    return NodeGpus(None, [{"severity": "warning", "message": message, "remedy": remedy}])
+
 
 _THROTTLED = {
     "nvmlClocksThrottleReasonHwSlowdown": "hardware slowdown (temperature or power brake)",
@@ -105,6 +144,21 @@ def part_of(reading: NvmlReading, uuids: Mapping[str, str]) -> NvmlReading:
     places = {gpu.pci.address for gpu in gpus}
     links = tuple(each for each in reading.links if {each.first, each.second} <= places)
     return replace(reading, gpus=gpus, links=links)
+
+
+def selected(gpus: list[dict[str, Any]], chosen: str | None) -> list[dict[str, Any]]:
+    """Those of `gpus` that CUDA_VISIBLE_DEVICES names, by index or start of their UUIDs, in its order."""
+    if chosen is None:
+        return gpus
+    found = []
+    for choice in map(str.strip, chosen.split(",")):
+        matching = [
+            gpu
+            for index, gpu in enumerate(gpus)
+            if choice == str(index) or (choice and gpu["uuid"].startswith(choice))
+        ]
+        found += matching[:1]
+    return found
 
 
 def main() -> int:
