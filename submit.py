@@ -1,8 +1,9 @@
 #!/usr/bin/env python
+# PYTHON_ARGCOMPLETE_OK (the completion of the Tab key calls this file)
 """Submit, watch and report multi-node PyTorch training runs: `python submit.py --help`.
 
-Each verb is a module of `jobs.cli`, imported when it is called. `jobs.cli.arguments` holds the arguments of
-all verbs. It imports argparse and the version alone, so that help appears within 0.1 s.
+Each verb is a module of `jobs.cli`, imported when it is called. At its top it imports argparse alone, so that
+help appears within 0.1 s.
 """
 
 # ruff: noqa: E402 (the exception hook comes before the imports, which take most of the first 0.1 s)
@@ -49,14 +50,18 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # `submit.py status | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    build_parser().print_help()
+    build_parser(()).print_help()
     return EXIT_BAD_INPUT  # not 0: a script whose verb is an empty variable must fail
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace | None:
     """The parsed arguments; None without a verb. Raises `UsageError`."""
+    if "_ARGCOMPLETE" in os.environ:
+        from jobs.cli.completion import complete
+
+        complete(build_parser(os.environ["COMP_LINE"].split()))
     own, command = _split_command(arguments)
-    parser = build_parser()
+    parser = build_parser(own[:1])
     if own[:1] and own[0].startswith("-") and own[0] not in parser._option_string_actions:
         parser.error(f"unrecognized arguments: {own[0]}")
     given, unknown = parser.parse_known_args(own)

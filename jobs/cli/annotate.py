@@ -3,40 +3,47 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from disttrain.errors import ConfigError, nearest
-from jobs.cli import run_lookup
-from jobs.cli.command_output import add_json
-from jobs.core.sweep_lock import sweep_lock
-from jobs.status.annotations import Annotation, annotate, check_tags, read_annotation
-from jobs.status.run_state import read_state
+from jobs.cli import options
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.common(parser, annotations="tags and note of each named sweep or run")
+    options.value(parser, "targets", "SWEEP|RUN", nargs="+")
+    options.annotation(parser, "each")
+    options.words(parser, "--untag", "TAG", "tags to remove from each")
 
 
 def run(args: argparse.Namespace) -> int:
+    from disttrain.errors import ConfigError, nearest
+    from jobs.cli import selection
+    from jobs.cli.command_output import add_json
+    from jobs.core.sweep_lock import sweep_lock
+    from jobs.status.annotations import annotate, check_tags, read_annotation
+    from jobs.status.run_state import read_state
+
     check_tags(args.tags, "--tag")
-    folders = {name.strip("/"): _folder(args.runs, name) for name in args.targets}
+    sweeps = selection.sweep_names(args.runs)
+    names = [name.strip("/") for name in args.targets]
+    folders = {
+        name: args.runs / name if name in sweeps else selection.find_run(args.runs, name).path
+        for name in names
+    }
     known = {tag for folder in folders.values() for tag in read_annotation(folder).tags}
     for tag in args.untag:
         if tag not in known:
             raise ConfigError(f"no such tag here: {tag!r}{nearest(tag, known)}", at="--untag")
-    found: dict[str, Annotation] = {}
-    for name, folder in folders.items():
-        if not (args.tags or args.untag or args.note is not None):
-            found[name] = read_annotation(folder)
-            continue
-        with sweep_lock(folder if folder.parent == args.runs else folder.parent):
-            found[name] = annotate(folder, add=args.tags, remove=args.untag, note=args.note)
-    rows = [{"target": name, "tags": list(each.tags), "note": each.note} for name, each in found.items()]
-    states = map(read_state, run_lookup.find_runs(args.runs, args.targets)) if args.json else ()
-    add_json(list(states), annotations=rows)
-    for name, each in found.items():
+    if args.tags or args.untag or args.note is not None:
+        for folder in folders.values():
+            with sweep_lock(folder if folder.parent == args.runs else folder.parent):
+                annotate(folder, add=args.tags, remove=args.untag, note=args.note)
+    annotations = {name: read_annotation(folder) for name, folder in folders.items()}
+    for name, each in annotations.items():
         note = f'"{each.note}"' if each.note else "no note"
         print(f"{name}: {', '.join(each.tags) or 'no tags'}; {note}")
+    rows = [
+        {"target": name, "tags": list(each.tags), "note": each.note} for name, each in annotations.items()
+    ]
+    states = map(read_state, selection.find_runs(args.runs, names)) if args.json else ()
+    add_json(list(states), annotations=rows)
     return 0
-
-
-def _folder(root: Path, name: str) -> Path:
-    """The folder of a sweep, else of a run. Raises `ConfigError`."""
-    sweep = name.strip("/")
-    return root / sweep if sweep in run_lookup.sweep_names(root) else run_lookup.find_run(root, sweep).path

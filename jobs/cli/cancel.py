@@ -9,96 +9,112 @@ A script gets its stop signal.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from disttrain.errors import ConfigError
-from jobs.cli import run_lookup, target
-from jobs.cli.command_output import add_json, print_error
-from jobs.cli.formatting import count
-from jobs.cli.progress_bar import progress
-from jobs.core.processes import host
-from jobs.schedulers.base import Scheduler
-from jobs.schedulers.select import NAMES, scheduler_named
-from jobs.status.refresh import refresh
-from jobs.status.run_state import RunState, read_state, read_states
-from jobs.submission.cancel import await_end, cancel_runs
+from jobs.cli import options
+
+if TYPE_CHECKING:
+    from jobs.schedulers.base import Scheduler
+    from jobs.status.run_state import RunState
 
 END_TIMEOUT_S = 60.0
 """Longest wait for the end of the jobs, in seconds: twice the usual time from SIGTERM to SIGKILL."""
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.common(
+        parser,
+        cancelled="runs whose jobs were cancelled",
+        stopping="`--graceful`: runs that will save a checkpoint and end",
+    )
+    options.value(parser, "runs_given", "RUN", "runs or whole sweeps", nargs="+")
+    options.flag(parser, "--graceful", "let running runs save a checkpoint and end")
+    options.flag(parser, "--dry-run", "print the runs to end, change nothing")
+
+
 def run(args: argparse.Namespace) -> int:
-    runs = run_lookup.find_runs(args.runs, args.runs_given)
-    active = [state for state in read_states(runs, progress=progress) if state.active]
+    from disttrain.errors import ConfigError
+    from jobs.cli import selection, target
+    from jobs.cli.command_output import add_json, print_error
+    from jobs.status.refresh import refresh
+    from jobs.submission.cancel import cancel_runs
+
+    runs = selection.find_runs(args.runs, args.runs_given)
+    active = [state for state in selection.read_states(runs) if state.active]
     stopping = [state for state in active if args.graceful and state.state == "running"]
-    _check_access(stopping)
     if not args.dry_run:
-        for state in stopping:
-            state.run.stop.touch()
+        _stop(stopping)
     active = [state for state in active if state not in stopping]
     failures = {state.run.path: reason for state in active if (reason := _uncancellable_reason(state))}
-    cancelled, ended = _cancel(active, failures, dry_run=args.dry_run)
-    for state in active:
-        if state.run.path in failures:
-            print_error(f"{run_lookup.run_label(state.run)}: {failures[state.run.path]}")
-    for state in ended.values():
-        if state.active:
-            print_error(f"{run_lookup.run_label(state.run)}: its job is still ending; `status` shows its end")
-    if args.json:
-        failed = [state for state in active if state.run.path in failures]
-        add_json(
-            [*stopping, *(cancelled if args.dry_run else ended.values()), *failed],
-            stopping=[run_lookup.run_label(state.run) for state in stopping],
-            cancelled=[run_lookup.run_label(state.run) for state in cancelled],
-        )
-    else:
-        inactive = len(runs) - len(stopping) - len(cancelled) - len(failures)
-        if args.dry_run:
-            _print_dry_run(stopping, cancelled)
-        else:
-            _print_cancelled(stopping, cancelled, ended)
-        if not stopping and not cancelled and not failures:
-            print("nothing to cancel: none of these runs is queued or running")
-        elif inactive:
-            print(f"{inactive} more had ended or never started")
-    return 1 if failures or any(state.active for state in ended.values()) else 0
-
-
-def _cancel(
-    active: list[RunState], failures: dict[Path, str], *, dry_run: bool
-) -> tuple[list[RunState], dict[Path, RunState]]:
-    """The runs whose job was cancelled, and their states after its end. Adds to `failures`, by run."""
     cancelled: list[RunState] = []
-    ended: dict[Path, RunState] = {}
-    for name in dict.fromkeys(state.cluster for state in active if state.cluster):
-        here = [state for state in active if state.cluster == name and state.run.path not in failures]
-        if not here:
-            continue
+    ended: list[RunState] = []
+    left = [state for state in active if state.run.path not in failures]
+    for name in dict.fromkeys(state.cluster for state in left if state.cluster):
+        here = [state for state in left if state.cluster == name]
         try:
             scheduler = target.available_scheduler(name)
-            hit, refused = cancel_runs(refresh(here, scheduler), scheduler, dry_run=dry_run)
-            cancelled += hit
-            failures |= {path: f"not cancelled: {reason}" for path, reason in refused.items()}
-            if not dry_run:
-                ended |= {state.run.path: state for state in _await_end(hit, scheduler)}
+            hit, refused = cancel_runs(refresh(here, scheduler), scheduler, dry_run=args.dry_run)
         except ConfigError as error:  # the runs of another scheduler can still be cancelled
             failures |= dict.fromkeys((state.run.path for state in here), f"not cancelled: {error}")
-    return cancelled, ended
+            continue
+        failures |= {path: f"not cancelled: {reason}" for path, reason in refused.items()}
+        cancelled += hit
+        ended += hit if args.dry_run else _await_end(hit, scheduler)
+    failed = [state for state in active if state.run.path in failures]
+    for state in failed:
+        print_error(f"{state.label}: {failures[state.run.path]}")
+    if args.dry_run:
+        for verb, states in (("stop", stopping), ("cancel", cancelled)):
+            print(*(f"would {verb}  {state.label} (is {state.state})\n" for state in states), sep="", end="")
+    else:
+        _print_ends(stopping, cancelled, ended)
+    add_json(
+        [*stopping, *ended, *failed],
+        stopping=[state.label for state in stopping],
+        cancelled=[state.label for state in cancelled],
+    )
+    inactive = len(runs) - len(stopping) - len(cancelled) - len(failed)
+    if inactive == len(runs):
+        print("nothing to cancel: none of these runs is queued or running")
+    elif inactive:
+        print(f"{inactive} more had ended or never started")
+    return 1 if failed or (not args.dry_run and any(state.active for state in ended)) else 0
 
 
-def _check_access(stopping: Sequence[RunState]) -> None:
-    """Raise `ConfigError` unless this user may write the `STOP` files of all runs."""
-    denied = [state.run for state in stopping if not os.access(state.run.path, os.W_OK)]
+def _stop(states: Sequence[RunState]) -> None:
+    """Write the `STOP` file of each run. Raises `ConfigError` unless this user may write all of them."""
+    import os
+
+    from disttrain.errors import ConfigError
+
+    denied = [state for state in states if not os.access(state.run.path, os.W_OK)]
     if denied:
-        names = ", ".join(map(run_lookup.run_label, denied))
-        raise ConfigError(f"--graceful: no write access to {str(denied[0].path)!r}: cannot stop {names}")
+        names = ", ".join(state.label for state in denied)
+        raise ConfigError(f"--graceful: no write access to {str(denied[0].run.path)!r}: cannot stop {names}")
+    for state in states:
+        state.run.stop.touch()
+
+
+def _uncancellable_reason(state: RunState) -> str | None:
+    """Why this process cannot cancel the run: another host, or a user's torchrun, started it."""
+    from jobs.core.processes import host
+    from jobs.schedulers.select import NAMES, scheduler_named
+
+    if not state.journaled:
+        return "started by hand: end it on its host"
+    if state.cluster not in NAMES or state.job_id is None:
+        return None
+    only = scheduler_named(state.cluster).host_of(state.job_id)
+    return f"runs on {only}: cancel it on that host" if only not in (None, host()) else None
 
 
 def _await_end(cancelled: list[RunState], scheduler: Scheduler) -> list[RunState]:
     """The states after the end of the jobs, or at Ctrl-C."""
+    from jobs.cli.formatting import count
+    from jobs.status.run_state import read_state
+    from jobs.submission.cancel import await_end
 
     def notify(active: int) -> None:
         runs = count(active, "run")
@@ -113,28 +129,15 @@ def _await_end(cancelled: list[RunState], scheduler: Scheduler) -> list[RunState
         return [read_state(state.run) for state in cancelled]
 
 
-def _uncancellable_reason(state: RunState) -> str | None:
-    """Why this process cannot cancel the run: another host, or a user's torchrun, started it."""
-    if not state.journaled:
-        return "started by hand: end it on its host"
-    if state.cluster not in NAMES or state.job_id is None:
-        return None
-    only = scheduler_named(state.cluster).host_of(state.job_id)
-    return f"runs on {only}: cancel it on that host" if only not in (None, host()) else None
-
-
-def _print_cancelled(
-    stopping: list[RunState], cancelled: list[RunState], ended: dict[Path, RunState]
+def _print_ends(
+    stopping: Sequence[RunState], cancelled: Sequence[RunState], ended: Sequence[RunState]
 ) -> None:
+    from jobs.cli.command_output import print_error
+
     for state in stopping:
-        print(f"stopping  {run_lookup.run_label(state.run)}: it may save first; `status` shows its end")
-    for state in cancelled:
-        if not ended[state.run.path].active:
-            verb = ended[state.run.path].displayed_state
-            print(f"{verb}  {run_lookup.run_label(state.run)} (was {state.state})")
-
-
-def _print_dry_run(stopping: list[RunState], cancelled: list[RunState]) -> None:
-    for verb, states in (("stop", stopping), ("cancel", cancelled)):
-        for state in states:
-            print(f"would {verb}  {run_lookup.run_label(state.run)} (is {state.state})")
+        print(f"stopping  {state.label}: it may save first; `status` shows its end")
+    for before, now in zip(cancelled, ended, strict=True):
+        if now.active:
+            print_error(f"{now.label}: its job is still ending; `status` shows its end")
+        else:
+            print(f"{now.displayed_state}  {now.label} (was {before.state})")

@@ -6,146 +6,132 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from disttrain.errors import ConfigError
-from disttrain.records.run_directory import RunDir
-from jobs.cli import polling, run_lookup, submitting, trash
-from jobs.cli.command_output import add_json
-from jobs.cli.selection import with_tags
-from jobs.core import code_snapshot
-from jobs.core.sweep_lock import sweep_lock
-from jobs.status.run_folders import runs_of
-from jobs.status.run_state import RunState
+from jobs.cli import options
+
+if TYPE_CHECKING:
+    from jobs.status.run_state import RunState
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.common(
+        parser,
+        moved="runs, and the folder that each moved to; `runs` also has the active runs that stayed",
+        restored="`--restore`: runs, and the folder that each moved to",
+        deleted="`--purge`: folders of the trash, and their runs",
+    )
+    options.value(parser, "runs_given", "RUN", "runs or whole sweeps, in any state", nargs="*")
+    options.flag(parser, "--failed", "select failed, stopped, cancelled, lost and unreadable runs")
+    options.flag(parser, "--stale", "select runs done by older code")
+    options.tag_filter(parser)
+    trash = parser.add_mutually_exclusive_group()
+    options.flag(trash, "--restore", "move runs back (without RUN: those of the last clean)")
+    options.flag(trash, "--purge", "delete the trash for good")
+    options.flag(parser, "--dry-run", "print the moves or deletions, change nothing")
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.restore or args.purge:
-        _check_flags(args)
-        return _restore(args) if args.restore else _purge(args)
-    if not (args.runs_given or args.failed or args.stale or args.tags):
-        raise ConfigError("nothing to move is named: give runs or sweeps, --failed, --stale or --tag")
-    runs = run_lookup.find_runs(args.runs, args.runs_given or run_lookup.sweep_names(args.runs))
+    from disttrain.errors import ConfigError
+    from jobs.cli import trash
+    from jobs.cli.command_output import add_json
+
+    selects = args.failed or args.stale or bool(args.tags)
+    if (args.restore or args.purge) and selects:
+        flag = "--restore" if args.restore else "--purge"
+        raise ConfigError(f"{flag} goes with none of --failed, --stale and --tag")
+    if args.purge and args.runs_given:
+        raise ConfigError(f"--purge deletes the whole trash: it takes no RUN (given: {args.runs_given[0]!r})")
+    if args.restore:
+        return _restore(args)
+    if not args.purge:
+        if not (args.runs_given or selects):
+            raise ConfigError("nothing to move is named: give runs or sweeps, --failed, --stale or --tag")
+        return _move(args)
+    deleted = {
+        str(folder): [f"{run.sweep}/{run.name}" for run in trash.runs_in(folder)]
+        for folder in trash.folders(args.runs)
+    }
+    if not args.dry_run:
+        trash.purge(args.runs)
+    for path, labels in deleted.items():
+        verb = "would delete" if args.dry_run else "deleted"
+        print(f"{verb}  {path} (runs: {', '.join(labels) or 'none'})")
+    if not deleted:
+        print("nothing to delete: the trash is empty")
+    add_json(deleted=[{"folder": path, "runs": labels} for path, labels in deleted.items()])
+    return 0
+
+
+def _restore(args: argparse.Namespace) -> int:
+    from disttrain.records.run_directory import RunDir
+    from jobs.cli import trash
+    from jobs.cli.command_output import add_json
+    from jobs.cli.selection import read_states
+
+    runs = trash.runs_to_restore(args.runs, args.runs_given)
+    targets = [RunDir(args.runs / run.sweep / run.name) for run in runs]
+    if not args.dry_run:
+        trash.restore(runs, args.runs)
+    verb = "would restore" if args.dry_run else "restored"
+    for run in targets:
+        print(f"{verb}  {run.sweep}/{run.name} to {run.path}")
+    if not runs:
+        print("nothing to restore: the trash is empty")
+    rows = [{"sweep": run.sweep, "run": run.name, "to": str(run.path)} for run in targets]
+    add_json(read_states(runs if args.dry_run else targets), restored=rows)
+    return 0
+
+
+def _move(args: argparse.Namespace) -> int:
+    from jobs.cli import selection, trash
+    from jobs.cli.command_output import add_json
+    from jobs.core.sweep_lock import sweep_lock
+
+    runs = selection.find_runs(args.runs, args.runs_given or selection.sweep_names(args.runs))
     if args.tags:
-        runs = [state.run for state in with_tags(submitting.read_states(runs), args.tags)]
-    named = run_lookup.runs_given_by_name(args.runs, args.runs_given)
+        runs = [state.run for state in selection.with_tags(selection.read_states(runs), args.tags)]
+    named = selection.runs_given_by_name(args.runs, args.runs_given)
     folder = trash.new_folder(args.runs)
-    moved: list[tuple[RunState, Path]] = []
+    moved: list[RunState] = []
     kept: list[RunState] = []
     for sweep in dict.fromkeys(run.sweep for run in runs):
         with sweep_lock(args.runs / sweep):  # no submission while runs are moved
             present = [run for run in runs if run.sweep == sweep and run.run_json.exists()]
             # Another `clean` may have moved some before the lock. The scheduler is queried, since a cancelled
             # job may end before it records its end.
-            for state in polling.refresh_or_warn(submitting.read_states(present)):
-                if not _is_selected(state, args):
-                    continue
-                if state.active and not (state.silent and state.run.path in named):
-                    kept.append(state)
-                    continue
-                target = folder / sweep / state.name
-                if not args.dry_run:
-                    trash.move(state.run.path, target)
-                moved.append((state, target))
-            if not args.dry_run and moved and not runs_of(args.runs, sweep):
-                _move_rest(args.runs / sweep, folder / sweep)
+            states = selection.refresh_or_warn(selection.read_states(present))
+            states = [state for state in states if _is_selected(state, args)]
+            stay = [
+                state for state in states if state.active and not (state.silent and state.run.path in named)
+            ]
+            kept += stay
+            for state in states:
+                if state not in stay:
+                    moved.append(state)
+                    if not args.dry_run:
+                        trash.move(state.run.path, folder / state.label)
+            if moved and not args.dry_run:
+                trash.move_rest(args.runs, sweep, folder)
     if moved and not args.dry_run:
-        _move_code(args.runs, folder)
-    if args.json:
-        rows = [{"sweep": state.sweep, "run": state.name, "to": str(target)} for state, target in moved]
-        add_json([*(state for state, _ in moved), *kept], moved=rows)
-    else:
-        _print_moved(moved, kept, args)
-    return 0
-
-
-def _check_flags(args: argparse.Namespace) -> None:
-    flag = "--restore" if args.restore else "--purge"
-    if args.failed or args.stale or args.tags:
-        raise ConfigError(f"{flag} goes with none of --failed, --stale and --tag")
-    if args.purge and args.runs_given:
-        raise ConfigError(f"--purge deletes the whole trash: it takes no RUN (given: {args.runs_given[0]!r})")
-
-
-def _restore(args: argparse.Namespace) -> int:
-    runs = trash.runs_to_restore(args.runs, args.runs_given)
-    targets = {run: args.runs / run.sweep / run.name for run in runs}
-    if not args.dry_run:
-        trash.restore(runs, args.runs)
-    if args.json:
-        rows = [{"sweep": run.sweep, "run": run.name, "to": str(target)} for run, target in targets.items()]
-        add_json(
-            submitting.read_states(runs if args.dry_run else [*map(RunDir, targets.values())]), restored=rows
-        )
-        return 0
-    for run, target in targets.items():
-        verb = "would restore" if args.dry_run else "restored"
-        print(f"{verb}  {run_lookup.run_label(run)} to {target}")
-    if not runs:
-        print("nothing to restore: the trash is empty")
-    return 0
-
-
-def _purge(args: argparse.Namespace) -> int:
-    if args.dry_run:
-        deleted = {
-            path: [*map(run_lookup.run_label, trash.runs_in(path))] for path in trash.folders(args.runs)
-        }
-    else:
-        deleted = trash.purge(args.runs)
-    if args.json:
-        add_json(deleted=[{"folder": str(path), "runs": labels} for path, labels in deleted.items()])
-        return 0
-    for path, labels in deleted.items():
-        print(
-            f"{'would delete' if args.dry_run else 'deleted'}  {path} (runs: {', '.join(labels) or 'none'})"
-        )
-    if not deleted:
-        print("nothing to delete: the trash is empty")
-    return 0
-
-
-def _print_moved(moved: list[tuple[RunState, Path]], kept: list[RunState], args: argparse.Namespace) -> None:
-    for state, target in moved:
-        verb = "would move" if args.dry_run else "moved"
-        print(f"{verb}  {run_lookup.run_label(state.run)} ({state.displayed_state}) to {target}")
+        trash.move_code(args.runs, folder)
+    verb = "would move" if args.dry_run else "moved"
+    for state in moved:
+        print(f"{verb}  {state.label} ({state.displayed_state}) to {folder / state.label}")
     for state in kept:
-        print(f"left   {run_lookup.run_label(state.run)}: it is {state.state}; {_kept_hint(state)}")
+        hint = "cancel it first" if state.journaled else "started by hand: end it on its host"
+        if state.silent:
+            hint = f"{state.message}; if its processes are dead, name this run itself"
+        print(f"left   {state.label}: it is {state.state}; {hint}")
     if not moved and not kept:
         print("nothing to move")
+    rows = [{"sweep": run.sweep, "run": run.name, "to": str(folder / run.label)} for run in moved]
+    add_json([*moved, *kept], moved=rows)
+    return 0
 
 
 def _is_selected(state: RunState, args: argparse.Namespace) -> bool:
     """Flags select among the named runs; without a flag all named runs are selected."""
-    if not (args.failed or args.stale):
-        return True
     failed = state.state in ("failed", "lost", "corrupt")
-    return bool((args.failed and failed) or (args.stale and state.stale))
-
-
-def _kept_hint(state: RunState) -> str:
-    if state.silent:
-        return f"{state.message}; if its processes are dead, name this run itself"
-    return "cancel it first" if state.journaled else "started by hand: end it on its host"
-
-
-def _move_code(root: Path, target: Path) -> None:
-    """Move code copies, and plans of sbatch jobs, that no remaining run refers to."""
-    from jobs.submission import sbatch_job
-
-    def all_runs() -> list[RunDir]:
-        return [run for sweep in run_lookup.sweep_names(root) for run in runs_of(root, sweep)]
-
-    with code_snapshot.unreferenced_snapshots(root, all_runs) as folders:
-        for folder in folders:
-            trash.move(folder, target / code_snapshot.SNAPSHOTS_FOLDER / folder.name)
-    for plan in sbatch_job.plans_without_run(root):
-        if plan.exists():  # a concurrent `clean` may have moved it
-            trash.move(plan, target / sbatch_job.FOLDER / plan.name)
-
-
-def _move_rest(folder: Path, target: Path) -> None:
-    """Move `sweep.json` and the report after the last run, so that the sweep's name is free."""
-    for path in sorted(folder.iterdir()):
-        if not path.name.startswith("."):
-            trash.move(path, target / path.name)
+    is_flagged = (args.failed and failed) or (args.stale and state.stale)
+    return is_flagged or not (args.failed or args.stale)

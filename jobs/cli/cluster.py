@@ -3,21 +3,49 @@
 from __future__ import annotations
 
 import argparse
-import os
-import time
+from typing import TYPE_CHECKING
 
-from disttrain.errors import ConfigError
-from jobs.cli.command_output import add_json, print_error
-from jobs.cli.formatting import count, table
-from jobs.minicluster import discovery, lifecycle, packages
-from jobs.minicluster.config import ClusterSpec
-from jobs.minicluster.init_protocol import ServiceError
-from jobs.minicluster.network import NetworkError
+from jobs.cli import options
 
-DEFAULT_NAME = ClusterSpec().name
+if TYPE_CHECKING:
+    from jobs.minicluster.config import ClusterSpec
+
+DEFAULT_NAME = "mini"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+    def action(name: str, text: str, **keys: str) -> argparse.ArgumentParser:
+        of_action = actions.add_parser(name, help=text, description=text)
+        if keys:
+            options.json_document(of_action, **keys)
+        of_action.add_argument("--name", help="name of the cluster (up: mini; else the only cluster)")
+        return of_action
+
+    up = action("up", "bring a cluster up (needs root; installs nothing)", clusters="the new cluster")
+    options.value(up, "--nodes", "N", "nodes (4)", type=int, default=4)
+    options.value(up, "--gpus-per-node", "N", "simulated GPUs of a node (4)", type=int, default=4)
+    options.value(up, "--link", "RATE", "rate of each node's link, or none (1gbit)", default="1gbit")
+    options.flag(up, "--no-accounting", "no slurmdbd and no MariaDB")
+    text = "seconds that a pre-empted job may still run (30)"
+    options.value(up, "--grace-s", "S", text, type=int, default=30)
+    options.flag(up, "--short-timeouts", "reduce Slurm's timeouts to seconds, for fault tests")
+    text = "print nodes, partitions and links of all clusters"
+    action("status", text, clusters="nodes, partitions and links of each cluster")
+    shell = action("shell", "run a shell, or the command after --, whose Slurm commands use the cluster")
+    text = "run on node I instead of this machine (needs root)"
+    options.value(shell, "--node", "I", text, type=int)
+    options.value(shell, "command", "-- COMMAND", "command to run (your shell)", nargs="*")
+    text = "end all processes of a cluster and remove its files"
+    action("down", text, removed="name of the cluster")
 
 
 def run(args: argparse.Namespace) -> int:
+    from jobs.cli.command_output import print_error
+    from jobs.minicluster.init_protocol import ServiceError
+    from jobs.minicluster.network import NetworkError
+
     verbs = {"up": _up, "status": _print_status, "shell": _shell, "down": _down}
     try:
         return verbs[args.action](args)
@@ -27,6 +55,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _up(args: argparse.Namespace) -> int:
+    import time
+
+    from jobs.cli.command_output import add_json
+    from jobs.minicluster import lifecycle
+    from jobs.minicluster.config import ClusterSpec
+
     spec = ClusterSpec(
         name=args.name or DEFAULT_NAME,
         nodes=args.nodes,
@@ -38,9 +72,7 @@ def _up(args: argparse.Namespace) -> int:
     )
     began = time.monotonic()
     cluster = lifecycle.up(spec)
-    if args.json:
-        add_json(clusters=[lifecycle.status_fields(cluster)])
-        return 0
+    add_json(clusters=[lifecycle.status_fields(cluster)])
     name_flag = "" if spec.name == DEFAULT_NAME else f" --name {spec.name}"
     print(f"cluster {spec.name} is up after {time.monotonic() - began:.1f} s: {_spec_text(spec)}")
     print(f"use it:       python submit.py cluster shell{name_flag}")
@@ -50,18 +82,22 @@ def _up(args: argparse.Namespace) -> int:
 
 
 def _spec_text(spec: ClusterSpec) -> str:
+    from jobs.cli.formatting import count
+
     link = "unshaped links" if spec.link == "none" else f"{spec.link} links"
     accounting = "accounting" if spec.accounting else "no accounting"
     return f"{count(spec.nodes, 'node')} with {count(spec.gpus_per_node, 'GPU')} each, {link}, {accounting}"
 
 
 def _print_status(args: argparse.Namespace) -> int:
+    from jobs.cli.command_output import add_json
+    from jobs.cli.formatting import table
+    from jobs.minicluster import discovery, lifecycle
+
     names = [discovery.resolve_name(args.name)] if args.name else discovery.cluster_names()
     found = [lifecycle.find_cluster(name) for name in names]
     fields = [lifecycle.status_fields(cluster) for cluster in found]
-    if args.json:
-        add_json(clusters=fields)
-        return 0
+    add_json(clusters=fields)
     if not found:
         print("no cluster: python submit.py cluster up")
     for cluster, each in zip(found, fields, strict=True):
@@ -78,6 +114,11 @@ def _print_status(args: argparse.Namespace) -> int:
 
 
 def _shell(args: argparse.Namespace) -> int:
+    import os
+
+    from disttrain.errors import ConfigError
+    from jobs.minicluster import discovery, lifecycle, packages
+
     cluster = lifecycle.find_cluster(discovery.resolve_name(args.name))
     if cluster.state != "up":
         raise ConfigError(f"cluster {cluster.name!r} is not up (it is {cluster.state})")
@@ -96,12 +137,16 @@ def _shell(args: argparse.Namespace) -> int:
 
 
 def _down(args: argparse.Namespace) -> int:
+    import os
+
+    from disttrain.errors import ConfigError
+    from jobs.cli.command_output import add_json
+    from jobs.minicluster import discovery, lifecycle
+
     if os.geteuid() != 0:
         raise ConfigError("taking a cluster down needs root (sudo)")
     name = discovery.resolve_name(args.name)
     lifecycle.down(name)
-    if args.json:
-        add_json(removed=name)
-    else:
-        print(f"cluster {name} is down; its processes and files are removed")
+    print(f"cluster {name} is down; its processes and files are removed")
+    add_json(removed=name)
     return 0

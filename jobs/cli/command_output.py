@@ -1,12 +1,13 @@
 """Warnings and errors of a command, and its JSON document with `--json`, which docs/json.md describes.
 
-A verb calls `add_json`; `submit.py` prints the document when the verb has ended. Meanwhile `sys.stdout` is
-stderr, so that stdout holds nothing but JSON.
+A verb calls `add_json`; `submit.py` prints the document when the verb has ended. With `--json`, text that the
+verb prints on stdout is discarded, so that stdout holds nothing but JSON.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,21 +15,13 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from disttrain.records.file_mode import forbid_world_writes
 from disttrain.records.json_files import to_json
-from jobs.cli.plain_text import plain_stream
+from jobs.cli.terminal import plain_stream
 
 if TYPE_CHECKING:
     from jobs.status.run_state import RunState
 
 SCHEMA = 1
 """Version of the document: raised when a key is renamed or removed."""
-
-_STATE_FIELDS = (
-    "tags", "note", "sweep_note",
-    "cause", "message", "retryable", "stale", "cluster", "job_id", "attempt", "attempts", "step", "steps",
-    "samples_per_s", "live_samples_per_s", "loss", "eta_s", "gpu_utilization", "gpu_memory_used_bytes",
-    "gpu_power_w", "cpu_percent", "rss_bytes", "updated", "changed", "emulated",
-    "waits_for", "start_expected", "config_key", "run_key", "code_hash",
-)  # fmt: skip
 
 
 @dataclass
@@ -70,19 +63,23 @@ _current = CommandOutput(None, None)
 
 @contextlib.contextmanager
 def command_output(verb: str | None, *, as_json: bool) -> Iterator[CommandOutput]:
-    """The output of one command. With `as_json`, text that is printed to stdout goes to stderr.
+    """The output of one command. With `as_json`, text that is printed to stdout is discarded.
 
     Printed text is `printable`, and no file of the command is for all users to write.
     """
     global _current
     _current = CommandOutput(verb, sys.stdout if as_json else None)
     forbid_world_writes()
-    stderr = plain_stream(sys.stderr)
     with (
-        contextlib.redirect_stderr(stderr),
-        contextlib.redirect_stdout(stderr if as_json else plain_stream(sys.stdout)),
+        contextlib.redirect_stderr(plain_stream(sys.stderr)),
+        contextlib.redirect_stdout(io.StringIO() if as_json else plain_stream(sys.stdout)),
     ):
         yield _current
+
+
+def progress_stream() -> TextIO:
+    """The stream for the progress of runs: stdout, or stderr with `--json`."""
+    return sys.stdout if _current.stdout is None else sys.stderr
 
 
 def print_warning(line: str) -> None:
@@ -98,8 +95,8 @@ def print_error(line: str) -> None:
 
 
 def add_json(states: Sequence[RunState] = (), **keys: Any) -> None:
-    """Add runs to the document, and keys that only this verb has (`jobs.cli.documents.VERB_KEYS`)."""
-    _current.runs += [state_as_json(state) for state in states]
+    """Add runs to the document, and keys that only this verb has, which its `add_arguments` names."""
+    _current.runs += [state.as_json() for state in states]
     _current.keys |= keys
 
 
@@ -109,14 +106,3 @@ def print_json_line(value: dict[str, Any]) -> None:
     if _current.stdout is not None:
         _current.stdout.write(to_json(value) + "\n")
         _current.stdout.flush()
-
-
-def state_as_json(state: RunState) -> dict[str, Any]:
-    """The fields of a run, the same for every verb."""
-    return {
-        "sweep": state.sweep,
-        "run": state.name,
-        "path": str(state.run.path),
-        "state": state.displayed_state,
-        **{name: getattr(state, name) for name in _STATE_FIELDS},
-    }

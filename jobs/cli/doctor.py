@@ -11,15 +11,24 @@ import sys
 import textwrap
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from disttrain.errors import ConfigError, message_of
 from jobs.checks.finding import SEVERITIES, Severity, worst_first
+from jobs.cli import options
 from jobs.cli.command_output import add_json, print_error
 from jobs.cli.formatting import count
-from jobs.cli.scheduler_arguments import PROFILE, PROFILE_KEYS
-from jobs.cli.target import chosen_doctor
 from jobs.cli.terminal import Colour, has_colour, paint
-from jobs.schedulers.base import Diagnosis
+
+if TYPE_CHECKING:
+    from jobs.schedulers.base import Diagnosis
+
+PROFILE = "site profile"
+PROFILE_KEYS = (
+    f"keys of the {PROFILE}: in a file for --profile (`submit.py doctor --write-profile mysite.yaml` drafts "
+    "one), or each as --slurm KEY=VALUE"
+)
+"""Where a user sets a key that a fix names."""
 
 _COLOURS: dict[Severity, Colour | None] = {"error": "red", "warning": "yellow", "note": None}
 _WIDTH = 110
@@ -27,8 +36,26 @@ _WIDTH = 110
 _INDENT = 10
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.common(
+        parser,
+        subject="the cluster or machine that was examined",
+        facts="values that were read, by `host`, `runs` and `cluster`",
+        findings="problems, worst first: `severity`, `key`, `problem`, `fix`, `evidence`",
+        unchecked="checks that could not be made: `check`, `reason`",
+        profile="`--write-profile`: the file written",
+    )
+    options.scheduler(parser)
+    does = parser.add_mutually_exclusive_group()
+    options.flag(does, "--job", "also examine a node, in a job of at most 5 minutes")
+    text = "write a site profile drafted from the cluster's partitions and jobs (a new .yaml file)"
+    options.value(does, "--write-profile", "FILE", text, type=Path)
+
+
 def run(args: argparse.Namespace) -> int:
     """0 without errors, 1 with findings of severity error. Raises `ConfigError` for bad input."""
+    from jobs.cli.target import chosen_doctor
+
     doctor = chosen_doctor(args)
     if args.write_profile is not None:
         check_new_file(args.write_profile)

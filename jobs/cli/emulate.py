@@ -4,38 +4,59 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from disttrain.emulation.table import Layer, Table
-from disttrain.errors import ConfigError
-from disttrain.records.json_files import read_json, write_text
-from disttrain.records.layers import Layers
-from disttrain.records.metrics import Metrics
-from disttrain.records.run_directory import RunDir
-from jobs.cli import run_lookup
-from jobs.cli.command_output import add_json, print_warning
-from jobs.cli.formatting import number
-from jobs.cli.submitting import read_states
+from jobs.cli import options
+
+if TYPE_CHECKING:
+    from disttrain.emulation.table import Table
+    from disttrain.records.layers import Layers
+    from disttrain.records.metrics import Metrics
 
 _WARN_SCALE = 1.5
 """A warning is printed when steps computed longer than the timed layers by more than this factor."""
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.common(
+        parser,
+        path="the file written",
+        scale="compute time of the measured steps, divided by that of the isolated layer passes",
+        table="the layer table",
+    )
+    text = "a run with telemetry.layer_passes > 0"
+    options.value(parser, "--from", "RUN", text, dest="from_run", required=True)
+    options.value(parser, "--out", "FILE", "output file (RUN-table.yaml)", type=Path)
+
+
 def run(args: argparse.Namespace) -> int:
-    found = run_lookup.find_run(args.runs, args.from_run)
-    layers, metrics = _read_measurements(found)
-    scale = scale_of(layers, metrics, run_lookup.run_label(found))
-    table = table_of(layers, metrics, run_lookup.run_label(found))
-    out = args.out or Path(f"{found.name}-table.yaml")
+    from disttrain.errors import ConfigError
+    from disttrain.records.json_files import read_json
+    from disttrain.records.layers import Layers
+    from disttrain.records.metrics import Metrics
+    from jobs.cli import selection
+    from jobs.cli.command_output import add_json, print_warning
+    from jobs.cli.formatting import number
+
+    run = selection.find_run(args.runs, args.from_run)
+    (state,) = selection.read_states([run])
+    paths = [attempt.layers for attempt in run.attempts() if attempt.layers.exists()]
+    if not paths:
+        raise ConfigError(
+            f"{state.label} did not time its layers; use a run with --set telemetry.layer_passes=10"
+        )
+    layers = Layers.model_validate(read_json(paths[-1]))
+    metrics = Metrics.model_validate(read_json(run.metrics))
+    scale = scale_of(layers, metrics, state.label)
+    table = table_of(layers, metrics, state.label)
+    out = args.out or Path(f"{run.name}-table.yaml")
     write_table(table, out)
     if scale > _WARN_SCALE:
         print_warning(
             f"the steps computed {number(scale, 3)} times as long as the isolated layer passes, because "
             "ranks shared processors or caches were cold; times of single layers are less certain"
         )
-    if args.json:
-        add_json(read_states([found]), path=str(out), scale=scale, table=table.model_dump(mode="json"))
-        return 0
+    add_json([state], path=str(out), scale=scale, table=table.model_dump(mode="json"))
     print(
         f"wrote {out}: {len(table.layers)} layers, {number(table.bytes / 2**20)} MiB, "
         f"{number(table.forward_s)} s forward, {number(table.backward_s)} s backward and "
@@ -44,8 +65,8 @@ def run(args: argparse.Namespace) -> int:
     )
     print(f"layer times are scaled by {number(scale)} to sum to the compute time of the measured steps")
     print(
-        f"run it:  python submit.py run sweeps/emulated.yaml --name NAME "
-        f"--set model.table={out} {_same_settings(metrics)}"
+        f"run it:  python submit.py run sweeps/emulated.yaml --name NAME --set model.table={out} "
+        f"model.optimizer_s=null train.local_batch_size={metrics.local_batch_size}"
     )
     return 0
 
@@ -55,6 +76,8 @@ def scale_of(layers: Layers, metrics: Metrics, label: str) -> float:
 
     Raises `ConfigError` when no step was measured.
     """
+    from disttrain.errors import ConfigError
+
     compute_s = metrics.composition["compute_s"]
     timed_s = sum(layer.forward_s + layer.backward_s for layer in layers.layers)
     if not compute_s or not timed_s:
@@ -68,6 +91,8 @@ def table_of(layers: Layers, metrics: Metrics, label: str) -> Table:
     The timed layer passes, with hooks on each layer, determine the division of time among layers. The
     measured steps determine the sums: mean compute, input wait and optimizer time.
     """
+    from disttrain.emulation.table import Layer, Table
+
     scale, composition = scale_of(layers, metrics, label), metrics.composition
     return Table(
         layers=tuple(
@@ -90,33 +115,18 @@ def table_of(layers: Layers, metrics: Metrics, label: str) -> Table:
 
 def write_table(table: Table, path: Path) -> None:
     """Write YAML, or JSON if the file name ends in `.json`. Raises `ConfigError`."""
+    import yaml
+
+    from disttrain.errors import ConfigError
+    from disttrain.records.json_files import write_text
+
     if path.suffix not in (".yaml", ".yml", ".json"):
         raise ConfigError(f"--out={str(path)!r} must end in .yaml, .yml or .json")
-    if path.suffix == ".json":
-        text = table.model_dump_json(indent=2) + "\n"
-    else:
-        import yaml
-
-        plain: dict[str, Any] = table.model_dump(mode="json")
-        text = yaml.safe_dump(plain, sort_keys=False, default_flow_style=None, width=110)
+    text = table.model_dump_json(indent=2) + "\n"
+    if path.suffix != ".json":
+        record = table.model_dump(mode="json")
+        text = yaml.safe_dump(record, sort_keys=False, default_flow_style=None, width=110)
     try:
         write_text(path, text)
     except OSError as error:
         raise ConfigError(f"cannot write {str(path)!r}: {error.strerror}") from None
-
-
-def _read_measurements(run: RunDir) -> tuple[Layers, Metrics]:
-    for attempt in reversed(run.attempts()):
-        if attempt.layers.exists():
-            return (
-                Layers.model_validate(read_json(attempt.layers)),
-                Metrics.model_validate(read_json(run.metrics)),
-            )
-    raise ConfigError(
-        f"{run_lookup.run_label(run)} did not time its layers; use a run with --set telemetry.layer_passes=10"
-    )
-
-
-def _same_settings(metrics: Metrics) -> str:
-    """Settings with which an emulated run repeats the measured one."""
-    return f"model.optimizer_s=null train.local_batch_size={metrics.local_batch_size}"

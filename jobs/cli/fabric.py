@@ -5,6 +5,10 @@ from __future__ import annotations
 import argparse
 import importlib
 
+from jobs.cli.fabric_arguments import add_arguments
+
+__all__ = ["add_arguments", "run"]
+
 
 def run(args: argparse.Namespace) -> int:
     """Carry out the action; the exit code."""

@@ -19,7 +19,7 @@ from jobs.arms.run import kept
 from jobs.cli import submitting
 from jobs.cli.command_output import add_json, print_warning
 from jobs.cli.formatting import table
-from jobs.cli.run_lookup import find_run
+from jobs.cli.selection import find_run
 from jobs.status.run_folders import runs_of
 from jobs.submission import request
 

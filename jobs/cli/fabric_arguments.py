@@ -3,30 +3,44 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from jobs.cli.argument_types import above_zero, positive
+from jobs.cli import options
+from jobs.cli.options import above_zero, positive
 
 
-def add_fabric(
-    subparsers: Any,
-    parents: Sequence[argparse.ArgumentParser],
-    add_submission: Callable[[argparse.ArgumentParser], None],
-) -> None:
-    """The verb and its actions; `parents` hold `--json` and `--runs`."""
-    text = "the network between the ranks, and the environment variables for it"
-    parser = subparsers.add_parser("fabric", help=text, description=text)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The actions of the verb."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     text = "describe the network of this node and the environment variables that it needs"
-    _add_explain(actions.add_parser("explain", help=text, description=text, parents=parents[:1]))
+    explain = actions.add_parser("explain", help=text, description=text)
+    options.json_document(
+        explain,
+        fabric="description of the node's adapters, interfaces, GPUs and libraries",
+        defects="defects of the node that no variable mends, with the remedy",
+        variables="variables that the network needs, with reason, evidence and source; `given` wins",
+        given="variables that are already set, with their origin and the findings of the lint",
+    )
+    _add_explain(explain)
     text = "run with and without environment variables in turns within one job, and name those that gain"
-    ab = actions.add_parser("ab", help=text, description=text, parents=parents)
+    ab = actions.add_parser("ab", help=text, description=text)
+    options.common(
+        ab,
+        **options.SUBMISSION,
+        fabric_ab="`fabric-ab.json` of each experiment that has a result",
+        kept="variables that gained, alone and again together, by run",
+    )
     _add_ab(ab)
-    add_submission(ab)
+    options.submission(ab)
     text = "check the communication variables that a script, a file or a run sets"
-    _add_lint(actions.add_parser("lint", help=text, description=text, parents=parents[:1]))
+    lint = actions.add_parser("lint", help=text, description=text)
+    options.json_document(
+        lint,
+        findings="findings, the worst first: severity, kind, name, value, origin, message, source",
+        checked="number of communication variables in the file",
+        nccl="version of NCCL that they were checked for; null: the newest known",
+    )
+    _add_lint(lint)
 
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""`--wait` and `watch`: show runs until all have ended.
+"""`--wait` and `watch`: read runs again and again, and show them until all have ended.
 
 A terminal shows one table, redrawn every second and after each resize of the window. The table is on the
 alternate screen, so that a resize leaves no old lines behind. Other outputs get one line per change.
@@ -7,24 +7,23 @@ alternate screen, so that a resize leaves no old lines behind. Other outputs get
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import select
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from jobs.cli.command_output import print_error
+from jobs.cli.command_output import print_error, progress_stream
 from jobs.cli.formatting import count, duration, number, runs_flag
-from jobs.cli.plain_text import printable
-from jobs.cli.run_lookup import run_label
 from jobs.cli.status_table import (
     COLUMNS,
-    OPTIONAL_COLUMNS,
     RIGHT_ALIGNED,
-    STATE_COLOURS,
+    STATES,
     queue_reason,
     resource_cells,
     state_counts,
@@ -33,7 +32,9 @@ from jobs.cli.status_table import (
     table_rows,
     throughput,
 )
-from jobs.cli.terminal import can_redraw, console, has_colour
+from jobs.cli.terminal import can_redraw, console, has_colour, printable
+from jobs.schedulers.base import Scheduler
+from jobs.status.refresh import refresh, refresh_all
 from jobs.status.run_state import RunState
 
 if TYPE_CHECKING:
@@ -41,35 +42,73 @@ if TYPE_CHECKING:
 
 POLL_INTERVAL_S = 1.0
 PROGRESS_INTERVAL_S = 10.0
-_DISPLAY_PRIORITY = (
-    "running",
-    "starting",
-    "submitting",
-    "failed",
-    "lost",
-    "corrupt",
-    "stopped",
-    "cancelled",
-    "queued",
-    "planned",
-    "done",
-)
-
+QUERY_INTERVAL_S = 15.0
+"""Seconds between scheduler queries. Files are read every second."""
+_SCHEDULER_FIELDS = (
+    "state", "retryable", "cause", "message", "before_agents", "silent", "job_id",
+    "waits_for", "start_expected",
+)  # fmt: skip
+"""Fields of a `RunState` that a scheduler query may correct."""
 
 IsShown = Callable[[RunState], bool]
 
 
-class RunSource(Protocol):
-    """Runs that can be read repeatedly, such as `jobs.cli.polling.PolledRuns`."""
+class PolledRuns:
+    """Runs that are read again and again.
 
-    notice: str
-    """A warning to show with the table; empty for none."""
+    A thread queries the schedulers every `QUERY_INTERVAL_S`, since an unresponsive controller blocks for
+    seconds. Meanwhile `read` returns the states from the files.
+    """
 
-    def read(self) -> list[RunState]: ...
+    def __init__(self, read: Callable[[], list[RunState]], scheduler: Scheduler | None = None) -> None:
+        """`scheduler` is queried as well if its jobs are processes of this host."""
+        self._read = read
+        self._scheduler = scheduler
+        self._schedulers: dict[str, Scheduler] = {}
+        self._corrected: dict[Path, tuple[RunState, RunState]] = {}
+        """By run directory: the state from its files, and the state corrected by the scheduler."""
+        self._queried = float("-inf")
+        self._query_thread: threading.Thread | None = None
+        self.notice = ""
+        """Names the schedulers that do not answer; empty when all answer."""
+
+    def read(self) -> list[RunState]:
+        """The current states."""
+        states = self._read()
+        active = [state for state in states if state.active]
+        is_due = time.monotonic() - self._queried >= QUERY_INTERVAL_S
+        if active and not self._is_querying() and is_due:
+            self._query_thread = threading.Thread(target=self._query, args=(active,), daemon=True)
+            self._query_thread.start()
+        return [self._with_correction(state) for state in states]
+
+    def _is_querying(self) -> bool:
+        return self._query_thread is not None and self._query_thread.is_alive()
+
+    def _query(self, active: list[RunState]) -> None:
+        warnings: list[str] = []
+        found = refresh_all(active, warnings.append, self._schedulers)
+        if self._scheduler is not None and self._scheduler.one_machine:
+            found = refresh(found, self._scheduler, warn=warnings.append)
+        self.notice = "; ".join(warnings)
+        if warnings:  # without an answer, the name of the cluster is still unknown
+            self._schedulers.clear()
+        self._corrected = {
+            before.run.path: (before, now) for before, now in zip(active, found, strict=True) if before != now
+        }
+        self._queried = time.monotonic()
+
+    def _with_correction(self, state: RunState) -> RunState:
+        """Apply the last correction until the files of the run change its state."""
+        before, now = self._corrected.get(state.run.path, (state, state))
+        if any(getattr(state, name) != getattr(before, name) for name in ("state", "submission", "attempt")):
+            return state
+        corrected = {name: getattr(now, name) for name in _SCHEDULER_FIELDS}
+        return dataclasses.replace(state, **corrected, eta_s=state.eta_s if now.state == "running" else None)
 
 
 def follow(
-    runs: RunSource, root: Path, *, is_shown: IsShown = lambda state: True, out: TextIO | None = None
+    runs: PolledRuns, root: Path, *, is_shown: IsShown = lambda state: True, out: TextIO | None = None
 ) -> list[RunState]:
     """Show the runs until none is active, and return their last states.
 
@@ -77,7 +116,7 @@ def follow(
 
     Raises `KeyboardInterrupt` at Ctrl-C, after printing how to watch or cancel the jobs.
     """
-    out = out or sys.stdout
+    out = out or progress_stream()
     show = _show_live_table if can_redraw(out) else _print_changes
     states: list[RunState] = []
     try:
@@ -110,7 +149,7 @@ def exit_code(states: Sequence[RunState]) -> int:
     return 1 if undone else 0
 
 
-def _show_live_table(runs: RunSource, is_shown: IsShown, out: TextIO) -> list[RunState]:
+def _show_live_table(runs: PolledRuns, is_shown: IsShown, out: TextIO) -> list[RunState]:
     from rich.live import Live
 
     shown = console(out)
@@ -126,7 +165,7 @@ def _show_live_table(runs: RunSource, is_shown: IsShown, out: TextIO) -> list[Ru
 def live_table(states: Sequence[RunState], height: int, notice: str = "") -> Table:
     """The status table for rich, limited to `height` lines.
 
-    Runs that do not fit are counted in the last line; `_DISPLAY_PRIORITY` orders the shown ones.
+    Runs that do not fit are counted in the last line; the order of `STATES` decides which ones are shown.
     """
     from rich.markup import escape
     from rich.table import Table
@@ -138,19 +177,15 @@ def live_table(states: Sequence[RunState], height: int, notice: str = "") -> Tab
     max_rows = max(1, height - 4 - bool(notice))  # title, header, count of hidden runs, last line
     shown = list(states)
     if len(shown) > max_rows:
-        shown = sorted(shown, key=lambda state: _DISPLAY_PRIORITY.index(state.displayed_state))[:max_rows]
-    cell_rows = table_rows(shown)
-    visible = [
-        index
-        for index, name in enumerate(COLUMNS)
-        if name not in OPTIONAL_COLUMNS or any(cells[index] for cells in cell_rows)
-    ]
-    for name in (COLUMNS[index] for index in visible):
-        align = "right" if name in RIGHT_ALIGNED else "left"
-        table.add_column(name, justify=align, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
-    for state, cells in zip(shown, cell_rows, strict=True):
-        visible_cells = (escape(printable(cells[index])) for index in visible)
-        table.add_row(*visible_cells, style=STATE_COLOURS.get(state.displayed_state, ""))
+        order = list(STATES)
+        shown = sorted(shown, key=lambda state: order.index(state.displayed_state))[:max_rows]
+    columns = [column for column in zip(COLUMNS, *table_rows(shown), strict=True) if any(column[1:])]
+    for title, *_ in columns:
+        justify = "right" if title in RIGHT_ALIGNED else "left"
+        table.add_column(title, justify=justify, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
+    for row, state in enumerate(shown, 1):
+        cells = (escape(printable(column[row])) for column in columns)
+        table.add_row(*cells, style=STATES[state.displayed_state] or "")
     if len(states) > len(shown):
         table.add_row(f"and {len(states) - len(shown)} more")
     return table
@@ -197,7 +232,7 @@ def _signal_waiter() -> Iterator[Callable[[float], None]]:
         os.close(writer)
 
 
-def _print_changes(runs: RunSource, is_shown: IsShown, out: TextIO) -> list[RunState]:
+def _print_changes(runs: PolledRuns, is_shown: IsShown, out: TextIO) -> list[RunState]:
     last: dict[Path, tuple[str, int | None, float]] = {}
     notice = ""
     with _signal_waiter() as wait:
@@ -224,20 +259,16 @@ def _print_changes(runs: RunSource, is_shown: IsShown, out: TextIO) -> list[RunS
 
 def change_line(state: RunState) -> str:
     """`sweep/run running  step 20/300  812 samples/s  loss 2.31  ETA 1:10 min`."""
-    parts = [f"{run_label(state.run)} {state.displayed_state}"]
-    if state.step is not None:
-        parts.append(f"step {step_of(state)}")
-    if rate := throughput(state):
-        value, _, now = rate.partition(" ")
-        parts.append(f"{value} samples/s {now}".rstrip())
-    if state.loss is not None:
-        parts.append(f"loss {number(state.loss)}")
-    if state.eta_s is not None:
-        parts.append(f"ETA {duration(state.eta_s)}")
-    parts += [cell for cell in resource_cells(state) if cell]
-    if state.emulated:
-        parts.append("emulated")
-    if state.state != "done" and state.message:
-        parts.append(" ".join(state.message.split()))
-    parts += queue_reason(state)
-    return "  ".join(parts)
+    rate, _, now = throughput(state).partition(" ")
+    parts = [
+        f"{state.label} {state.displayed_state}",
+        f"step {step_of(state)}" if state.step is not None else "",
+        f"{rate} samples/s {now}".rstrip() if rate else "",
+        f"loss {number(state.loss)}" if state.loss is not None else "",
+        f"ETA {duration(state.eta_s)}" if state.eta_s is not None else "",
+        *resource_cells(state),
+        "emulated" if state.emulated else "",
+        " ".join(state.message.split()) if state.state != "done" and state.message else "",
+        *queue_reason(state),
+    ]
+    return "  ".join(filter(None, parts))

@@ -1,13 +1,14 @@
-"""Lines of log files that grow: of one file, or of all logs of an attempt in the order of their times."""
+"""Lines of log files that grow, merged in the order of their times."""
 
 from __future__ import annotations
 
 import heapq
 import re
 import resource
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from disttrain.records.regular_file import open_regular
 from disttrain.records.run_directory import Attempt
@@ -30,85 +31,58 @@ class LogLine:
 
 
 class LogTail:
-    """Lines of a file that grows."""
-
-    def __init__(self, path: Path, name: str | None = None) -> None:
-        self._file = open_regular(path)  # closed by `rest`
-        self._partial = b""
-        self.name = name or path.stem
-
-    def lines(self) -> Iterator[LogLine]:
-        """Complete lines since the last call. An incomplete one waits for its end, up to 1 MiB of it."""
-        while chunk := self._file.readline(_CHUNK_BYTES):
-            self._partial += chunk
-            if self._partial.endswith(b"\n") or len(self._partial) >= _CHUNK_BYTES:
-                line, self._partial = self._partial, b""
-                yield LogLine(self.name, line)
-
-    def rest(self) -> Iterator[LogLine]:
-        """All other lines, also the last one without its end. Closes the file."""
-        yield from self.lines()
-        if self._partial:
-            yield LogLine(self.name, self._partial)
-        self._file.close()
-
-
-class MergedTail:
-    """Lines of all ranks and nodes of an attempt, ordered by time.
+    """Lines of files that grow, and of files that appear later.
 
     A line without a time has that of the line before it in its file. Lines of one file keep their order.
     """
 
-    def __init__(self, attempt: Attempt) -> None:
-        self._attempt = attempt
-        self._tails: dict[str, LogTail] = {}
+    def __init__(self, files: Callable[[], dict[str, Path]]) -> None:
+        """`files` returns the present files by name."""
+        self._files = files
+        self._open: dict[str, BinaryIO] = {}
+        self._partial: dict[str, bytes] = {}
         self._newest: dict[str, bytes] = {}
         """Newest time in each file."""
 
-    @classmethod
-    def of(cls, attempt: Attempt) -> MergedTail | None:
-        """None for an attempt without logs."""
-        return cls(attempt) if log_names(attempt) else None
+    def lines(self, *, ended: bool) -> Iterator[LogLine]:
+        """Complete lines since the last call. A line without its end waits for it, up to 1 MiB of it.
 
-    def lines(self) -> Iterator[LogLine]:
-        """Complete lines of all logs since the last call, also of logs that did not exist then."""
-        return self._merged([tail.lines() for tail in self._opened()])
+        With `ended` all other lines, also the last ones without their ends.
+        """
+        files = self._files()
+        _allow_open_files(len(files))
+        for name, path in files.items():
+            if name not in self._open:
+                self._open[name] = open_regular(path)
+        timed = (self._timed(name, file, ended) for name, file in self._open.items())
+        for _, line in heapq.merge(*timed, key=lambda timed: timed[0]):
+            if not (len(files) > 1 and line.source == "node-00" and _OF_RANK_0.match(line.text)):
+                yield line
 
-    def rest(self) -> Iterator[LogLine]:
-        """All other lines. Closes the files."""
-        return self._merged([tail.rest() for tail in self._opened()])
-
-    def _opened(self) -> list[LogTail]:
-        names = log_names(self._attempt)
-        _allow_open_files(len(names))
-        for name in names:
-            if name not in self._tails:
-                self._tails[name] = LogTail(self._attempt.path / f"{name}.log")
-        return list(self._tails.values())
-
-    def _merged(self, files: Sequence[Iterator[LogLine]]) -> Iterator[LogLine]:
-        for _, line in heapq.merge(*map(self._timed, files), key=lambda timed: timed[0]):
-            yield line
-
-    def _timed(self, lines: Iterator[LogLine]) -> Iterator[tuple[bytes, LogLine]]:
-        for line in lines:
-            if line.source == "node-00" and _OF_RANK_0.match(line.text):
-                continue
-            newest = self._newest.get(line.source, b"")
-            found = _TIME.match(line.text)
-            newest = self._newest[line.source] = max(newest, found[1]) if found else newest
-            yield newest, line
+    def _timed(self, name: str, file: BinaryIO, ended: bool) -> Iterator[tuple[bytes, LogLine]]:
+        text, newest = self._partial.pop(name, b""), self._newest.get(name, b"")
+        while chunk := file.readline(_CHUNK_BYTES):
+            text += chunk
+            if text.endswith(b"\n") or len(text) >= _CHUNK_BYTES:
+                time = _TIME.match(text)
+                newest = self._newest[name] = max(newest, time[1]) if time else newest
+                yield newest, LogLine(name, text)
+                text = b""
+        if text and ended:
+            yield newest, LogLine(name, text)
+        elif text:
+            self._partial[name] = text
 
 
-def log_names(attempt: Attempt) -> list[str]:
-    """Names of the logs of an attempt without their suffix, nodes before ranks."""
-    return sorted(path.stem for path in attempt.path.glob("*.log"))
+def logs_of(attempt: Attempt) -> dict[str, Path]:
+    """The logs of an attempt by name without their suffix, nodes before ranks."""
+    return {path.stem: path for path in sorted(attempt.path.glob("*.log"))}
 
 
 def title_of(source: str) -> str:
     """`rank 3` for the log `rank-00003`."""
-    found = _LOG.fullmatch(source)
-    return f"{found[1]} {int(found[2])}" if found else source
+    log = _LOG.fullmatch(source)
+    return f"{log[1]} {int(log[2])}" if log else source
 
 
 def _allow_open_files(count: int) -> None:

@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 import argparse
-import getpass
-import re
-from datetime import datetime
 
-from disttrain.errors import ConfigError, nearest
-from jobs.cli.command_output import add_json
-from jobs.cli.formatting import count, table
-from jobs.cli.target import answering_cluster
-from jobs.core import excluded_nodes
-from jobs.core.excluded_nodes import ExcludedNode
-from jobs.submission.prepare import nodes_to_exclude
+from jobs.cli import options
 
-_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_YEAR_H = 8760
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.common(parser, excluded_nodes="nodes that submissions from this runs folder exclude")
+    text = "exclude these nodes from later submissions"
+    options.value(parser, "--exclude", "NODE", text, nargs="+", default=[])
+    options.value(parser, "--reason", "TEXT", "with --exclude: the reason")
+    text = "with --exclude: for so many hours (24; at most 8760)"
+    options.value(parser, "--hours", "H", text, type=_hours)
+    which = parser.add_mutually_exclusive_group()
+    options.value(which, "--clear", "NODE", "use these nodes again", nargs="+", default=[])
+    options.flag(which, "--clear-all", "use all nodes again")
+
+
+def _hours(text: str) -> float:
+    """A number of hours above 0, at most a year."""
+    hours = options.above_zero(text)
+    if hours > _YEAR_H:
+        raise argparse.ArgumentTypeError(f"{text!r} is more than {_YEAR_H} hours (a year)")
+    return hours
 
 
 def run(args: argparse.Namespace) -> int:
-    known = [each.host for each in excluded_nodes.read(args.runs)]
+    from datetime import datetime
+
+    from disttrain.errors import ConfigError, nearest
+    from jobs.cli.command_output import add_json
+    from jobs.cli.formatting import count, table
+    from jobs.cli.target import answering_cluster
+    from jobs.core import excluded_nodes
+    from jobs.submission.prepare import nodes_to_exclude
+
+    known = [entry.host for entry in excluded_nodes.read(args.runs)]
     for host in args.clear:
         if host not in known:
             raise ConfigError(f"no excluded node {host!r}{nearest(host, known)}", at="--clear")
@@ -28,29 +48,43 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError("has an effect only with --exclude", at=f"--{name}")
     if args.exclude:
         _exclude(args)
-    removed = []
     if args.clear or (args.clear_all and known):
         removed = excluded_nodes.remove(args.runs, None if args.clear_all else args.clear)
+        print(f"used again: {', '.join(entry.host for entry in removed)}")
     entries = excluded_nodes.read(args.runs)
-    add_json([], excluded_nodes=[vars(each) for each in entries])
-    if args.json:
+    add_json([], excluded_nodes=[vars(entry) for entry in entries])
+    if not entries:
+        print(f"no excluded nodes in {args.runs}")
         return 0
-    if removed:
-        print(f"used again: {', '.join(each.host for each in removed)}")
-    print(_table(entries) if entries else f"no excluded nodes in {args.runs}")
-    if entries and (scheduler := answering_cluster()) and (hosts := nodes_to_exclude(args.runs, scheduler)):
+    rows = [
+        (
+            entry.host,
+            f"{datetime.fromisoformat(entry.expires).astimezone():%Y-%m-%d %H:%M}",
+            entry.by,
+            entry.reason,
+        )
+        for entry in entries
+    ]
+    print(table(("NODE", "UNTIL", "BY", "REASON"), rows), count(len(rows), "excluded node"), sep="\n\n")
+    if (scheduler := answering_cluster()) and (hosts := nodes_to_exclude(args.runs, scheduler)):
         print(f"jobs by hand do not read this list: sbatch --exclude={','.join(hosts)} jobs/train.sbatch ...")
     return 0
 
 
 def _exclude(args: argparse.Namespace) -> None:
     """Add nodes for the cluster that answers; for every cluster where none does."""
-    for host in args.exclude:
-        if _HOST.fullmatch(host) is None:
-            raise ConfigError(f"{host!r} is not the name of one node", at="--exclude")
+    import getpass
+    import re
+
+    from disttrain.errors import ConfigError, nearest
+    from jobs.cli.target import answering_cluster
+    from jobs.core import excluded_nodes
+
     scheduler = answering_cluster()
     names = scheduler.node_names() if scheduler else None
     for host in args.exclude:
+        if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", host) is None:
+            raise ConfigError(f"{host!r} is not the name of one node", at="--exclude")
         if names is not None and host not in names:  # a submission that excludes an unknown node is refused
             raise ConfigError(f"the cluster has no node {host!r}{nearest(host, names)}", at="--exclude")
     cluster = scheduler.cluster_name() if scheduler else None
@@ -58,18 +92,7 @@ def _exclude(args: argparse.Namespace) -> None:
     hours = args.hours or excluded_nodes.DEFAULT_HOURS
     args.runs.mkdir(parents=True, exist_ok=True)
     for host in args.exclude:
-        entry = ExcludedNode.until(host, reason, cluster=cluster, by=getpass.getuser(), hours=hours)
-        excluded_nodes.add(args.runs, entry)
-
-
-def _table(entries: list[ExcludedNode]) -> str:
-    rows = [
-        (
-            each.host,
-            f"{datetime.fromisoformat(each.expires).astimezone():%Y-%m-%d %H:%M}",
-            each.by,
-            each.reason,
+        entry = excluded_nodes.ExcludedNode.until(
+            host, reason, cluster=cluster, by=getpass.getuser(), hours=hours
         )
-        for each in entries
-    ]
-    return f"{table(('NODE', 'UNTIL', 'BY', 'REASON'), rows)}\n\n{count(len(rows), 'excluded node')}"
+        excluded_nodes.add(args.runs, entry)

@@ -5,92 +5,115 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from disttrain.errors import ConfigError
-from disttrain.records.json_files import read_json
-from disttrain.records.run_directory import RunDir
-from jobs.cli import bench, run_lookup, sweep_end
-from jobs.cli.command_output import add_json
-from jobs.cli.polling import refresh_or_warn
-from jobs.cli.progress_bar import progress, progress_bar
-from jobs.cli.selection import with_tags
-from jobs.cli.status_table import state_note
-from jobs.status.gpu_hours import record_usage
-from jobs.status.run_folders import runs_of
-from jobs.status.run_state import RunState, read_runs
+from jobs.cli import options
 
 if TYPE_CHECKING:
     from analysis.report import Written
-    from analysis.results.targets import TargetResult
+    from disttrain.records.run_directory import RunDir
+    from jobs.status.run_state import RunState
 
-_NO_COSTS: Mapping[str, Any] = MappingProxyType({})
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.common(
+        parser,
+        page="the HTML page",
+        report="`report.json`",
+        csv="`--csv`: the folder of the tables",
+        parquet="`--parquet`: the folder of the tables",
+        targets="`--check`: each target with the achieved figure and the verdict",
+    )
+    options.value(parser, "sweeps", "SWEEP", "sweeps of the report (the newest one)", nargs="*")
+    options.tag_filter(parser)
+    options.value(parser, "--base", "NAME", "base of speed-ups: a run, 16 gpus, 2 nodes or 2x8")
+    text = "output folder (RUNS/SWEEP/report; with --tag report-TAG)"
+    options.value(parser, "--out", "DIR", text, type=Path)
+    text = "leave out the first N steps after each start, where the recorded warm-up is shorter"
+    options.value(parser, "--warmup", "N", text, type=int, default=0)
+    text = "leave out runs whose pre-flight had warnings (docs/preflight.md)"
+    options.flag(parser, "--reject-warned", text)
+    text = "another sweep to compare with: which is faster, and what differs"
+    options.value(parser, "--against", "SWEEP", text)
+    text = "also write each table as CSV with raw numbers (RUNS/SWEEP/report/csv); after the names of sweeps"
+    options.value(parser, "--csv", "DIR", text, nargs="?", const="")
+    text = "the same as Parquet (RUNS/SWEEP/report/parquet)"
+    options.value(parser, "--parquet", "DIR", text, nargs="?", const="")
+    text = "YAML file with currency, device_hour (prices) and grid_g_per_kwh: adds money and CO2"
+    options.value(parser, "--prices", "FILE", text, type=Path)
+    text = "name the cheapest size whose training ends within this time: 90min, 6h, 2d"
+    options.value(parser, "--deadline", "TIME", text)
+    options.value(parser, "--samples", "N", "samples of that training (the planned steps of the base)")
+    text = "compare with the sweep's targets; exit code 1 if one is missed, 3 if the runs cannot tell"
+    options.flag(parser, "--check", text)
+    parser.add_argument("--sweep-end", type=int, help=argparse.SUPPRESS)  # of a report job: its submission
 
 
 def run(args: argparse.Namespace) -> int:
+    from disttrain.errors import ConfigError
+    from jobs.cli import selection, sweep_end
+    from jobs.status.run_state import read_runs
+
     if not args.sweeps:
-        _refuse_sweep_as_folder(args)
-    sweeps = [run_lookup.find_sweep(args.runs, name) for name in dict.fromkeys(args.sweeps)]
+        for flag in ("csv", "parquet"):  # argparse reads the name of a sweep after it as the folder
+            name = getattr(args, flag)
+            if name and name in selection.sweep_names(args.runs):
+                raise ConfigError(
+                    f"--{flag}={name!r} is the name of a sweep, not a folder: report {name} --{flag}, or "
+                    f"--{flag}=./{name} for that folder"
+                )
+    sweeps = [selection.find_sweep(args.runs, name) for name in dict.fromkeys(args.sweeps)]
     if args.tags and not sweeps:
-        every = with_tags(read_runs(args.runs, progress=progress), args.tags)
-        sweeps = list(dict.fromkeys(state.sweep for state in every))
+        tagged = selection.with_tags(read_runs(args.runs, progress=selection.progress), args.tags)
+        sweeps = list(dict.fromkeys(state.sweep for state in tagged))
     sweeps = sweeps or [newest_sweep(args.runs)]
     against = None if args.against is None else _other_sweep(args.runs, args.against, sweeps)
+
+    def write_as_asked() -> Written:
+        return write(
+            args.runs,
+            sweeps,
+            out=args.out,
+            base=args.base,
+            tags=args.tags,
+            against=against,
+            tables={"csv": args.csv, "parquet": args.parquet},
+            costs={"prices": args.prices, "deadline": args.deadline, "samples": args.samples},
+            warmup=args.warmup,
+            reject_warned=args.reject_warned,
+            check=args.check,
+        )
+
     if args.sweep_end is not None:
-        return sweep_end.run_report_job(args, lambda: _write_as_given(args, sweeps, against).page)
-    written = _write_as_given(args, sweeps, against)
-    return _print_targets(written.targets) if args.check else 0
+        return sweep_end.run_report_job(args, lambda: write_as_asked().page)
+    written = write_as_asked()
+    return _print_targets(written) if args.check else 0
 
 
-def _write_as_given(args: argparse.Namespace, sweeps: list[str], against: Path | None) -> Written:
-    return write(
-        args.runs,
-        sweeps,
-        out=args.out,
-        base=args.base,
-        tags=args.tags,
-        against=against,
-        tables={"csv": args.csv, "parquet": args.parquet},
-        costs={"prices": args.prices, "deadline": args.deadline, "samples": args.samples},
-        as_json=args.json,
-        warmup=args.warmup,
-        reject_warned=args.reject_warned,
-        check=args.check,
-    )
-
-
-def _print_targets(found: Sequence[TargetResult]) -> int:
+def _print_targets(written: Written) -> int:
     """Print one line for each target; 0 if all are met, 1 if one is missed, 3 if the runs cannot tell."""
     from analysis.report.sections.targets import sentence  # imports numpy
     from analysis.results import targets
+    from jobs.cli.command_output import add_json
 
-    several = len({result.curve for result in found}) > 1
-    for result in found:
+    several = len({result.curve for result in written.targets}) > 1
+    for result in written.targets:
         print(f"{result.curve}: {sentence(result)}" if several else sentence(result))
-    add_json(targets=[targets.as_json(result) for result in found])
-    return targets.exit_code(found)
-
-
-def _refuse_sweep_as_folder(args: argparse.Namespace) -> None:
-    """`ConfigError` for `report --csv NAME` where NAME is a sweep: argparse reads it as the folder."""
-    for flag in ("csv", "parquet"):
-        name = getattr(args, flag)
-        if name and name in run_lookup.sweep_names(args.runs):
-            raise ConfigError(
-                f"--{flag}={name!r} is the name of a sweep, not a folder: report {name} --{flag}, or "
-                f"--{flag}=./{name} for that folder"
-            )
+    add_json(targets=[targets.as_json(result) for result in written.targets])
+    return targets.exit_code(written.targets)
 
 
 def _other_sweep(root: Path, name: str, sweeps: Sequence[str]) -> Path:
     """Folder of the sweep to compare with: a name in the runs folder, or a path to a sweep elsewhere."""
+    from disttrain.errors import ConfigError
+    from jobs.cli.selection import find_sweep
+
     if "/" in name.rstrip("/") and Path(name).is_dir():
         return Path(name)
-    found = run_lookup.find_sweep(root, name)
-    if found in sweeps:
+    sweep = find_sweep(root, name)
+    if sweep in sweeps:
         raise ConfigError(f"--against {name}: a sweep cannot be compared with itself; name another one")
-    return root / found
+    return root / sweep
 
 
 def write(
@@ -98,12 +121,9 @@ def write(
     sweeps: Sequence[str],
     *,
     out: Path | None = None,
-    base: str | None = None,
     tags: Sequence[str] = (),
-    against: Path | None = None,
     tables: Mapping[str, str | None] | None = None,
-    costs: Mapping[str, Any] = _NO_COSTS,
-    as_json: bool = False,
+    costs: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Written:
     """Write the report and print its path.
@@ -111,57 +131,51 @@ def write(
     `tables` are folders for the tables by kind (`csv`, `parquet`): None for none, "" for one beside the page.
     `costs` are fields of `analysis.report.CostQuestion`, `options` further arguments of its `write`.
     """
+    from disttrain.errors import ConfigError
+    from disttrain.records.json_files import read_json
+    from jobs.cli import bench
+    from jobs.cli.command_output import add_json
+    from jobs.cli.progress_bar import progress_bar
+    from jobs.cli.selection import refresh_or_warn, with_tags
+    from jobs.cli.status_table import state_note
+    from jobs.status.gpu_hours import record_usage
+    from jobs.status.run_state import read_runs
+
     if len(sweeps) > 1 and out is None:
-        raise ConfigError("--out is needed for a report on several sweeps: the folder to write it to")
+        raise ConfigError("--out is needed for a report on several sweeps: the folder to write to")
     # imports numpy, pandas and matplotlib, which takes seconds: only after the names are checked
     from analysis import report
 
     out = out or root / sweeps[0] / "-".join(["report", *tags]).replace("/", "-")
+    kept = {kind: Path(each or out / kind) for kind, each in (tables or {}).items() if each is not None}
     with progress_bar("writing the report"):
-        found = [state for sweep in sweeps for state in read_runs(root, sweep)]
-        kept = {kind: Path(each or out / kind) for kind, each in (tables or {}).items() if each is not None}
-        record_usage(state.run for state in found)
-        states = refresh_or_warn(found)
+        states = [state for sweep in sweeps for state in read_runs(root, sweep)]
+        tagged = {_resolved(state) for state in with_tags(states, tags)} if tags else None
+        record_usage(state.run for state in states)
+        states = refresh_or_warn(states)
         written = report.write(
             [root / sweep for sweep in sweeps],
             out,
-            base=base,
             states={
                 _resolved(state): report.KnownState(state.displayed_state, state_note(state), state.attempts)
                 for state in states
             },
-            only=_tagged(root, sweeps, tags),
-            against=against,
+            only=tagged,
             tables=kept,
-            costs=report.CostQuestion(**costs),
+            costs=report.CostQuestion(**costs or {}),
             **options,
         )
-    page = written.page
-    if as_json:
-        folders = {kind: str(folder) for kind, folder in kept.items()}
-        add_json(states, page=str(page), report=read_json(page.with_name("report.json")), **folders)
-    else:
-        if against is not None:
-            print(_verdict(read_json(page.with_name("report.json"))))
-        if results := bench.results_text(state.run for state in found):
-            print(f"{results}\n")
-        print(f"report of {', '.join(sweeps)}: {page}")
-        for folder in kept.values():
-            print(f"tables: {folder}")
+    document = read_json(written.page.with_name("report.json"))
+    if options.get("against") is not None:
+        sections = {section["id"]: section for section in document["sections"]}
+        print(sections.get("comparison", {}).get("conclusion", "Nothing to compare: no finished run."))
+    if results := bench.results_text(state.run for state in states):
+        print(f"{results}\n")
+    print(f"report of {', '.join(sweeps)}: {written.page}")
+    for folder in kept.values():
+        print(f"tables: {folder}")
+    add_json(states, page=str(written.page), report=document, **{kind: str(kept[kind]) for kind in kept})
     return written
-
-
-def _verdict(report: Mapping[str, Any]) -> str:
-    """Conclusion of the comparison with another sweep."""
-    found = (section["conclusion"] for section in report["sections"] if section["id"] == "comparison")
-    return str(next(found, "Nothing to compare: no finished run."))
-
-
-def _tagged(root: Path, sweeps: Sequence[str], tags: Sequence[str]) -> set[Path] | None:
-    """Resolved folders of the runs with these tags; None without tags."""
-    if not tags:
-        return None
-    return {_resolved(state) for sweep in sweeps for state in with_tags(read_runs(root, sweep), tags)}
 
 
 def _resolved(state: RunState) -> Path:
@@ -170,14 +184,13 @@ def _resolved(state: RunState) -> Path:
 
 def newest_sweep(root: Path) -> str:
     """The sweep with the latest submission. Raises `ConfigError` when there is no run."""
-    last = {
-        sweep: max(_submission_time(run) for run in runs)
-        for sweep in run_lookup.sweep_names(root)
-        if (runs := runs_of(root, sweep))
-    }
-    if not last:
+    from disttrain.errors import ConfigError
+    from jobs.status.run_folders import runs_below
+
+    last = max(runs_below(root), key=_submission_time, default=None)
+    if last is None:
         raise ConfigError(f"no runs in {root} yet: python submit.py sweep --nodes 1 2 4")
-    return max(last, key=lambda sweep: last[sweep])
+    return last.sweep
 
 
 def _submission_time(run: RunDir) -> float:

@@ -6,28 +6,41 @@ A run continues from its newest checkpoint, if it has one. Runs of this machine 
 from __future__ import annotations
 
 import argparse
-import itertools
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from disttrain.records.collect_provenance import code_hash
-from jobs.cli import run_lookup, submitting, target
-from jobs.cli.command_output import print_warning
-from jobs.cli.selection import with_tags
-from jobs.schedulers.base import Scheduler
-from jobs.status.refresh import refresh
-from jobs.status.run_state import RunState
-from jobs.submission.pipeline import Outcome, Plan
-from jobs.submission.warnings import excluded_nodes_warning
+from jobs.cli import options
+
+if TYPE_CHECKING:
+    from jobs.schedulers.base import Scheduler
+    from jobs.status.run_state import RunState
+    from jobs.submission.pipeline import Plan
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.common(parser, actions=options.ACTIONS)
+    options.value(parser, "runs_given", "RUN", "runs or whole sweeps (all)", nargs="*")
+    options.flag(parser, "--dry-run", "print the runs to submit, change nothing")
+    options.tag_filter(parser)
+    options.scheduler(parser)
+    options.execution(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    names = args.runs_given or run_lookup.sweep_names(args.runs)
-    runs = run_lookup.find_runs(args.runs, names)
-    plans = _plans(args, with_tags(submitting.read_states(runs), args.tags))
+    from jobs.cli import selection, submitting
+
+    runs = selection.find_runs(args.runs, args.runs_given or selection.sweep_names(args.runs))
+    plans = _plans(args, selection.with_tags(selection.read_states(runs), args.tags))
     return _preview(args, plans) if args.dry_run else submitting.submit_all(args, plans)
 
 
 def _preview(args: argparse.Namespace, plans: Iterator[tuple[Plan, Scheduler | None]]) -> int:
+    from jobs.cli import submitting
+    from jobs.cli.command_output import print_warning
+    from jobs.status.refresh import refresh
+    from jobs.submission.pipeline import Outcome
+    from jobs.submission.warnings import excluded_nodes_warning
+
     outcomes = []
     for plan, scheduler in plans:
         states = plan.states()
@@ -44,12 +57,17 @@ def _plans(args: argparse.Namespace, states: Sequence[RunState]) -> Iterator[tup
 
     The scheduler is None for a group of completed runs, for which it need not answer.
     """
+    import itertools
+
+    from disttrain.records.collect_provenance import code_hash
+    from jobs.cli import selection, submitting, target
+    from jobs.submission.pipeline import Plan
 
     def key(state: RunState) -> tuple[str, str]:
         return state.sweep, state.cluster or ""
 
     chosen: dict[str, Scheduler] = {}
-    named = run_lookup.runs_given_by_name(args.runs, args.runs_given)
+    named = selection.runs_given_by_name(args.runs, args.runs_given)
     for (sweep, cluster), members in itertools.groupby(sorted(states, key=key), key):
         group = list(members)
         scheduler = None

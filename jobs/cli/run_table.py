@@ -17,7 +17,7 @@ from typing import Any
 from disttrain.config.dotted_keys import flat_values
 from disttrain.config.ranks import ranks_per_node
 from disttrain.errors import ConfigError
-from disttrain.records.gpu_hours import RunGpuHours, attempt_records, iso
+from disttrain.records.gpu_hours import attempt_records, iso
 from disttrain.records.json_files import CorruptFile, write_bytes
 from disttrain.records.run_json import read_run_json_or_none
 from jobs.core import journal
@@ -59,51 +59,63 @@ COLUMNS: dict[str, type] = {
 }
 """Fixed columns and the types of their values."""
 
-Row = dict[str, Any]
+
+def write(states: Sequence[RunState], file: str, flag: str) -> None:
+    """Write CSV (RFC 4180, UTF-8; to stdout for `-`), or Parquet with the flag `--parquet`.
+
+    The types of Parquet columns do not depend on which values are null. Raises `ConfigError`.
+    """
+    columns, rows = run_rows(states)
+    content = io.BytesIO()
+    if flag == "--parquet":
+        import pyarrow
+        from pyarrow import parquet
+
+        types = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64(), bool: pyarrow.bool_()}
+        schema = pyarrow.schema([(name, types[kind]) for name, kind in columns.items()])
+        parquet.write_table(pyarrow.Table.from_pylist(rows, schema=schema), content)
+    else:
+        text = io.TextIOWrapper(content, encoding="utf-8", newline="", write_through=True)
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(columns)
+        for row in rows:
+            values = [row.get(name) for name in columns]
+            writer.writerow([str(value).lower() if isinstance(value, bool) else value for value in values])
+        text.detach()
+    if file == "-":
+        sys.stdout.write(content.getvalue().decode())
+        return
+    try:
+        write_bytes(Path(file), content.getvalue())
+    except OSError as error:
+        raise ConfigError(f"cannot write {file!r}: {error.strerror}", at=flag) from None
 
 
-def run_rows(states: Sequence[RunState]) -> tuple[dict[str, type], list[Row]]:
+def run_rows(states: Sequence[RunState]) -> tuple[dict[str, type], list[dict[str, Any]]]:
     """Types of all columns, in order, and the rows in the order of `states`. Unknown values are None."""
     usage = usage_of_runs(state.run for state in states)
-    records = [read_run_json_or_none(state.run) or {} for state in states]
-    configs = [_config_and_axes(record) for record in records]
-    rows: list[Row] = [
-        {name: getattr(state, name, None) for name in COLUMNS}
-        | {"run": state.name, "state": state.displayed_state, "tags": " ".join(state.tags) or None}
-        | {"repeat": record.get("repeat"), "path": str(state.run.path)}
-        | _shape(record.get("config") or {})
-        | _times(state)
-        | _hours(usage.get(state.run.path))
-        for state, record in zip(states, records, strict=True)
-    ]
-    columns = dict(COLUMNS)
-    for key in dict.fromkeys(key for config in configs for key in config):
-        columns[key] = _common_type([config.get(key) for config in configs])
+    configs, rows = [], []
+    for state in states:
+        record = read_run_json_or_none(state.run) or {}
+        config = flat_values(record.get("config", {}))
+        axes = {key: value for key, value in record.get("axes", {}).items() if key not in config}
+        # an axis of a script of one's own may have the name of a fixed column
+        configs.append(config | {f"axes.{key}" if key in COLUMNS else key: axes[key] for key in axes})
+        row = {name: getattr(state, name, None) for name in COLUMNS} | _times(state)
+        row |= {"run": state.name, "state": state.displayed_state, "tags": " ".join(state.tags) or None}
+        row |= {"repeat": record.get("repeat"), "path": str(state.run.path)}
+        nodes = config.get("resources.nodes")
+        ranks = ranks_per_node(record["config"]) if config.get("resources.gpus_per_node") else None
+        row |= {"nodes": nodes, "ranks_per_node": ranks, "ranks": nodes * ranks if nodes and ranks else None}
+        if used := usage.get(state.run.path):
+            row |= {"hours": used.hours, "hours_unit": used.unit, "queue_wait_s": used.queue_wait_s}
+        rows.append(row)
+    keys = dict.fromkeys(key for config in configs for key in config)
+    columns = COLUMNS | {key: _common_type([config.get(key) for config in configs]) for key in keys}
     return columns, [
         {name: _converted(value, columns[name]) for name, value in (config | row).items()}
         for row, config in zip(rows, configs, strict=True)
     ]
-
-
-def _config_and_axes(record: Mapping[str, Any]) -> Row:
-    """Values by dotted key, in the order of the config. The axes of a script of one's own may be others.
-
-    An axis with the name of a fixed column is `axes.NAME`.
-    """
-    config = flat_values(record.get("config", {}))
-    axes = {key: value for key, value in record.get("axes", {}).items() if key not in config}
-    return config | {f"axes.{key}" if key in COLUMNS else key: value for key, value in axes.items()}
-
-
-def _shape(config: Mapping[str, Any]) -> Row:
-    resources = config.get("resources") or {}
-    nodes = resources.get("nodes")
-    ranks = ranks_per_node(config) if resources.get("gpus_per_node") else None
-    return {"nodes": nodes, "ranks_per_node": ranks, "ranks": nodes * ranks if nodes and ranks else None}
-
-
-def _hours(used: RunGpuHours | None) -> Row:
-    return {"hours": used.hours, "hours_unit": used.unit, "queue_wait_s": used.queue_wait_s} if used else {}
 
 
 def _times(state: RunState) -> dict[str, str | None]:
@@ -136,38 +148,3 @@ def _converted(value: Any, kind: type) -> Any:
     if kind is str:
         return json.dumps(value, sort_keys=True)
     return kind(value)
-
-
-def write_csv(states: Sequence[RunState], file: str) -> None:
-    """Write CSV (RFC 4180, UTF-8) to a file, or to stdout for `-`. Raises `ConfigError`."""
-    columns, rows = run_rows(states)
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, list(columns), restval="", lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        flags = {name: str(value).lower() for name, value in row.items() if isinstance(value, bool)}
-        writer.writerow(row | flags)
-    if file == "-":
-        sys.stdout.write(text.getvalue())
-    else:
-        _write(Path(file), text.getvalue().encode(), "--csv")
-
-
-def write_parquet(states: Sequence[RunState], file: str) -> None:
-    """Write a Parquet file whose types do not depend on which values are null. Raises `ConfigError`."""
-    import pyarrow
-    from pyarrow import parquet
-
-    columns, rows = run_rows(states)
-    types = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64(), bool: pyarrow.bool_()}
-    schema = pyarrow.schema([(name, types[kind]) for name, kind in columns.items()])
-    content = io.BytesIO()
-    parquet.write_table(pyarrow.Table.from_pylist(rows, schema=schema), content)
-    _write(Path(file), content.getvalue(), "--parquet")
-
-
-def _write(path: Path, content: bytes, flag: str) -> None:
-    try:
-        write_bytes(path, content)
-    except OSError as error:
-        raise ConfigError(f"cannot write {str(path)!r}: {error.strerror}", at=flag) from None

@@ -3,166 +3,158 @@
 from __future__ import annotations
 
 import argparse
-import shlex
-from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from disttrain.config.dotted_keys import flat_values
-from disttrain.records.json_files import read_json_or_none
-from disttrain.records.reported import read_reported
-from disttrain.records.run_directory import RunDir
-from disttrain.records.run_json import read_run_json_or_none
-from jobs.cli import bench, run_lookup, submitting
-from jobs.cli.command_output import add_json
-from jobs.cli.formatting import duration, number, table
-from jobs.cli.polling import refresh_or_warn
-from jobs.cli.status_table import state_note, step_of
-from jobs.core import command_code
-from jobs.status.batch_log import batch_log_of
-from jobs.status.refresh import with_canceller
-from jobs.status.run_folders import refuse_links
-from jobs.status.run_state import RunState
+from jobs.cli import options
 
-_RESULTS = (
-    ("samples_per_s", "samples/s"),
-    ("tokens_per_s", "tokens/s"),
-    ("peak_memory_bytes", "peak memory, bytes"),
-)
+if TYPE_CHECKING:
+    from jobs.status.run_state import RunState
+
+Record = Mapping[str, Any]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.common(
+        parser,
+        record="`run.json`",
+        attempt_records="`attempt.json` of each attempt",
+        node_records="hardware of each node of the last attempt",
+        env="variables added to the environment of the ranks",
+        metrics="`metrics.json`, or null",
+    )
+    options.value(parser, "run", "RUN")
 
 
 def run(args: argparse.Namespace) -> int:
-    found = run_lookup.find_run(args.runs, args.run)
-    refuse_links(found)
-    state = with_canceller(refresh_or_warn(submitting.read_states([found]))[0])
-    record = read_run_json_or_none(found) or {}
-    metrics = read_json_or_none(found.metrics)
-    env = (read_json_or_none(found.env_json) or {}).get("variables", {})
-    attempts = [each for attempt in found.attempts() if (each := read_json_or_none(attempt.record))]
-    nodes = _node_records(found)
+    from disttrain.records.json_files import read_json_or_none
+    from disttrain.records.reported import read_reported
+    from disttrain.records.run_json import read_run_json_or_none
+    from jobs.cli import bench, selection
+    from jobs.cli.command_output import add_json
+    from jobs.status.refresh import with_canceller
+    from jobs.status.run_folders import refuse_links
+
+    run = selection.find_run(args.runs, args.run)
+    refuse_links(run)
+    state = with_canceller(selection.refresh_or_warn(selection.read_states([run]))[0])
+    record = read_run_json_or_none(run) or {}
+    metrics = read_json_or_none(run.metrics)
+    env = (read_json_or_none(run.env_json) or {}).get("variables", {})
+    attempts = [each for attempt in run.attempts() if (each := read_json_or_none(attempt.record))]
+    paths = sorted(run.attempts()[-1].path.glob("node-*.json")) if run.attempts() else []
+    records = [read_json_or_none(path) for path in paths if path.name.count(".") == 1]
+    nodes = [each for each in records if each and "host" in each]
+    add_json([state], record=record, attempt_records=attempts, node_records=nodes, env=env, metrics=metrics)
     if args.json:
-        add_json(
-            [state],
-            record=record,
-            attempt_records=attempts,
-            node_records=nodes,
-            env=env,
-            metrics=metrics,
-        )
         return 0
     parts = [
-        _header(state, record),
-        _config(record),
-        _attempt_table(attempts),
-        _node_lines(nodes),
-        _environment_table(env),
-        _results(metrics or {}, read_reported(found)),
-        bench.results_text([found]),
-        _files(state),
+        _pairs(state.label, _header(state, record)),
+        _pairs("config", _config(record)),
+        _rows(
+            "attempts",
+            ("NUMBER", "STARTED (UTC)", "ENDED", "CAUSE", "MESSAGE"),
+            [_attempt_cells(each) for each in attempts],
+        ),
+        _pairs("nodes of the last attempt", [(f"node {each['node']}", _node(each)) for each in nodes]),
+        _rows(
+            "environment",
+            ("VARIABLE", "REASON", "SOURCE"),
+            [
+                (f"{name}={each.get('value', '')}", str(each.get("reason", "")), str(each.get("source", "")))
+                for name, each in env.items()
+            ],
+        ),
+        _results(metrics or {}, read_reported(run)),
+        bench.results_text([run]),
+        _pairs("files", _files(state)),
     ]
-    print("\n\n".join(part for part in parts if part))
+    print("\n\n".join(filter(None, parts)))
     return 0
 
 
-def _header(state: RunState, record: dict[str, Any]) -> str:
+def _header(state: RunState, record: Record) -> list[tuple[str, Any]]:
+    from jobs.cli.formatting import duration
+    from jobs.cli.status_table import state_note, step_of
+    from jobs.core import command_code
+
     reason = state_note(state)
-    code = command_code.of_run(record) or record.get("provenance", {}).get("code", {})
+    provenance = record.get("provenance", {})
+    code = command_code.of_run(record) or provenance.get("code", {})
     commit = (code.get("git_commit") or "no commit")[:12] + (" with changes" if code.get("git_dirty") else "")
-    rows = [
+    return [
         ("state", state.displayed_state + (f": {reason}" if reason else "")),
         ("step", step_of(state).replace("/", " of ")),
         ("ETA", duration(state.eta_s)),
         ("job", f"{state.job_id} on {state.cluster}" if state.job_id else ""),
         ("axes", ", ".join(f"{key}={value}" for key, value in record.get("axes", {}).items())),
-        ("repeat", "" if record.get("repeat") is None else str(record["repeat"])),
+        ("repeat", record.get("repeat")),
         ("code", f"{state.code_hash} ({commit})" if state.code_hash else commit if code else ""),
         ("tags", ", ".join(state.tags)),
-        ("note", state.note or ""),
-        ("sweep's note", state.sweep_note or ""),
-        ("planned", record.get("provenance", {}).get("created", "")),
+        ("note", state.note),
+        ("sweep's note", state.sweep_note),
+        ("planned", provenance.get("created")),
     ]
-    return f"{run_lookup.run_label(state.run)}\n" + _aligned_pairs(rows)
 
 
-def _config(record: dict[str, Any]) -> str:
-    rows = [
+def _config(record: Record) -> list[tuple[str, str]]:
+    import shlex
+
+    from disttrain.config.dotted_keys import flat_values
+
+    return [
         (key, "null" if value is None else shlex.join(value) if key == "command" else str(value))
         for key, value in flat_values(record.get("config", {})).items()
     ]
-    return f"config\n{_aligned_pairs(rows)}" if rows else ""
 
 
-def _attempt_table(records: list[dict[str, Any]]) -> str:
-    rows = [
-        (
-            str(each.get("attempt", "")),
-            str(each.get("started") or "")[:19],
-            str(each.get("ended") or "")[:19],
-            str(each.get("cause") or "running, or lost"),
-            " ".join(str(each.get("message") or "").split()),
-        )
-        for each in records
+def _attempt_cells(attempt: Record) -> tuple[str, ...]:
+    times = (str(attempt.get(name) or "")[:19] for name in ("started", "ended"))
+    message = " ".join(str(attempt.get("message") or "").split())
+    return str(attempt.get("attempt", "")), *times, str(attempt.get("cause") or "running, or lost"), message
+
+
+def _node(record: Record) -> str:
+    from collections import Counter
+
+    memory = record.get("memory_limit_bytes") or record.get("memory_bytes")
+    gpus = Counter(gpu["name"] for gpu in record.get("gpus", []))
+    rates = [
+        (interface["name"], f"{speed / 1000:g} Gbit/s" if (speed := interface.get("speed_mbit")) else "")
+        for interface in record.get("interfaces", [])
     ]
-    return (
-        "attempts\n" + _indented(table(("NUMBER", "STARTED (UTC)", "ENDED", "CAUSE", "MESSAGE"), rows))
-        if rows
-        else ""
-    )
-
-
-def _node_records(run: RunDir) -> list[dict[str, Any]]:
-    """Hardware records of the nodes of the last attempt."""
-    attempts = run.attempts()
-    paths = sorted(attempts[-1].path.glob("node-*.json")) if attempts else []
-    read = [read_json_or_none(path) for path in paths if path.name.count(".") == 1]
-    return [each for each in read if each and "host" in each]
-
-
-def _node_lines(records: list[dict[str, Any]]) -> str:
-    rows = []
-    for each in records:
-        memory = each.get("memory_limit_bytes") or each.get("memory_bytes")
-        gpus = [gpu["name"] for gpu in each.get("gpus", [])]
-        parts = [
-            f"{each.get('processors_usable')} processors" if each.get("processors_usable") else "",
-            f"{memory / 2**30:.0f} GiB" if memory else "",
-            *(f"{number_of} x {name}" for name, number_of in Counter(gpus).items()),
-            f"driver {each['driver']}" if each.get("driver") else "",
-            *(_interface_text(interface) for interface in each.get("interfaces", [])),
-            *(f"{fabric['name']} {fabric['rate'] or ''}".strip() for fabric in each.get("fabrics", [])),
-        ]
-        rows.append((f"node {each['node']}", f"{each['host']}: {', '.join(filter(None, parts))}"))
-    return f"nodes of the last attempt\n{_aligned_pairs(rows)}" if rows else ""
-
-
-def _interface_text(interface: dict[str, Any]) -> str:
-    speed = interface.get("speed_mbit")
-    return f"{interface['name']} {speed / 1000:g} Gbit/s" if speed else str(interface["name"])
-
-
-def _environment_table(variables: dict[str, Any]) -> str:
-    rows = [
-        (f"{name}={each.get('value', '')}", str(each.get("reason", "")), str(each.get("source", "")))
-        for name, each in variables.items()
+    rates += [(fabric["name"], fabric["rate"] or "") for fabric in record.get("fabrics", [])]
+    parts = [
+        f"{record['processors_usable']} processors" if record.get("processors_usable") else "",
+        f"{memory / 2**30:.0f} GiB" if memory else "",
+        *(f"{quantity} x {name}" for name, quantity in gpus.items()),
+        f"driver {record['driver']}" if record.get("driver") else "",
+        *(f"{name} {rate}".strip() for name, rate in rates),
     ]
-    return "environment\n" + _indented(table(("VARIABLE", "REASON", "SOURCE"), rows)) if rows else ""
+    return f"{record['host']}: {', '.join(filter(None, parts))}"
 
 
-def _results(metrics: dict[str, Any], reported: Mapping[str, float]) -> str:
+def _results(metrics: Record, reported: Mapping[str, float]) -> str:
+    from jobs.cli.formatting import number
+
     if reported:
-        rows = [(name, number(value, 6)) for name, value in reported.items()]
-        return f"results that the script reports\n{_aligned_pairs(rows)}"
-    rows = [(title, number(metrics[name], 6)) for name, title in _RESULTS if metrics.get(name) is not None]
-    rows.append(("measured steps", _measured_steps(metrics)))
-    rows.append(("step time by phase", _phases(metrics.get("composition") or {})))
-    evals = metrics.get("eval_history") or []
-    if evals:
-        last = {"loss": evals[-1].get("loss"), **(evals[-1].get("metrics") or {})}
-        rows += [(f"validation {name.replace('_', ' ')}", number(value)) for name, value in last.items()]
-    return f"results\n{_aligned_pairs(rows)}" if any(value for _, value in rows) else ""
+        return _pairs(
+            "results that the script reports", [(name, number(value, 6)) for name, value in reported.items()]
+        )
+    evaluation = (metrics.get("eval_history") or [{}])[-1]
+    last = {"loss": evaluation.get("loss"), **(evaluation.get("metrics") or {})}
+    rows = [
+        ("samples/s", number(metrics.get("samples_per_s"), 6)),
+        ("tokens/s", number(metrics.get("tokens_per_s"), 6)),
+        ("peak memory, bytes", number(metrics.get("peak_memory_bytes"), 6)),
+        ("measured steps", _measured_steps(metrics)),
+        ("step time by phase", _phases(metrics.get("composition") or {})),
+        *((f"validation {name.replace('_', ' ')}", number(value)) for name, value in last.items()),
+    ]
+    return _pairs("results", rows)
 
 
-def _measured_steps(metrics: Mapping[str, Any]) -> str:
+def _measured_steps(metrics: Record) -> str:
     """`34, without 3 of warm-up and 3 profiled; ...`: the steps that the results cover."""
     steps = metrics.get("measured_steps")
     if steps is None:
@@ -181,20 +173,27 @@ def _phases(seconds: Mapping[str, float | None]) -> str:
     return ", ".join(f"{name} {share:.0%}".replace("%", " %") for share, name in shares if share >= 0.005)
 
 
-def _files(state: RunState) -> str:
-    run = state.run
-    attempts, batch = run.attempts(), batch_log_of(state)
-    rows = [("run", str(run.path)), ("logs", str(attempts[-1].path) if attempts else "")]
-    rows.append(("batch log", str(batch) if batch is not None and batch.stat().st_size else ""))
-    rows.append(("tensorboard", str(run.tensorboard) if run.tensorboard.exists() else ""))
-    return f"files\n{_aligned_pairs(rows)}"
+def _files(state: RunState) -> list[tuple[str, Any]]:
+    from jobs.status.batch_log import batch_log_of
+
+    run, batch = state.run, batch_log_of(state)
+    return [
+        ("run", run.path),
+        ("logs", run.attempts()[-1].path if run.attempts() else ""),
+        ("batch log", batch if batch is not None and batch.stat().st_size else ""),
+        ("tensorboard", run.tensorboard if run.tensorboard.exists() else ""),
+    ]
 
 
-def _aligned_pairs(rows: list[tuple[str, str]]) -> str:
-    given = [row for row in rows if row[1]]
-    width = max((len(name) for name, _ in given), default=0)
-    return "\n".join(f"  {name.ljust(width)}  {value}" for name, value in given)
+def _pairs(title: str, rows: Iterable[tuple[str, Any]]) -> str:
+    """A section of aligned names and values; empty without a value."""
+    shown = [(name, value) for name, value in rows if value not in (None, "")]
+    width = max((len(name) for name, _ in shown), default=0)
+    return "\n  ".join([title, *(f"{name.ljust(width)}  {value}" for name, value in shown)] if shown else [])
 
 
-def _indented(text: str) -> str:
-    return "\n".join(f"  {line}" for line in text.splitlines())
+def _rows(title: str, head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """A section with a table; empty without rows."""
+    from jobs.cli.formatting import table
+
+    return "\n  ".join([title, *table(head, rows).splitlines()]) if rows else ""

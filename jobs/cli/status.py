@@ -3,32 +3,46 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from disttrain.errors import ConfigError
-from disttrain.records.collect_provenance import code_hash
-from jobs.cli import run_lookup
-from jobs.cli.command_output import add_json, print_warning
-from jobs.cli.polling import refresh_or_warn
-from jobs.cli.progress_bar import progress
-from jobs.cli.selection import by_state, with_tags
-from jobs.cli.status_table import state_counts, status_table, sweep_table, throughput_basis
-from jobs.cli.terminal import has_colour
-from jobs.status.run_folders import runs_below, runs_of, subfolders
-from jobs.status.run_state import RunState, read_runs, read_states
+from jobs.cli import options
+
+if TYPE_CHECKING:
+    from jobs.status.run_state import RunState
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.common(
+        parser,
+        usage="`--long`: GPU-hours and queue time of each run that has started",
+        usage_by_sweep="`--long`: their sums",
+        table="`--csv FILE`, `--parquet FILE`: the file written",
+    )
+    options.value(parser, "sweeps", "SWEEP", "sweeps to print (all)", nargs="*")
+    options.run_filter(parser)
+    form = parser.add_mutually_exclusive_group()
+    options.flag(form, "--long", "print GPU-hours and queue time of all attempts")
+    text = "write the runs as CSV, with their config (standard output); after the names of sweeps"
+    options.value(form, "--csv", "FILE", text, nargs="?", const="-")
+    options.value(form, "--parquet", "FILE", "write the same table as Parquet")
 
 
 def run(args: argparse.Namespace) -> int:
-    is_selected = by_state(args)
-    if args.sweeps:
-        runs = [run for sweep in _chosen(args.runs, args.sweeps) for run in runs_of(args.runs, sweep)]
-    else:
-        runs = runs_below(args.runs, print_warning)
-    every = read_states(runs, code_hash=code_hash(), progress=progress)
-    with_tags(every, args.tags)  # an unknown tag is refused before the scheduler is queried
-    every = refresh_or_warn(every)
-    states = [state for state in with_tags(every, args.tags) if is_selected(state)]
+    import sys
+
+    from jobs.cli import selection
+    from jobs.cli.command_output import add_json, print_warning
+    from jobs.cli.status_table import THROUGHPUT_BASIS, state_counts, status_table, sweep_table
+    from jobs.cli.terminal import has_colour
+    from jobs.status.run_folders import runs_below, runs_of
+
+    is_selected = selection.by_state(args)
+    sweeps = dict.fromkeys(selection.find_sweep(args.runs, name) for name in args.sweeps)
+    runs = [run for sweep in sweeps for run in runs_of(args.runs, sweep)]
+    every = selection.read_states(runs if sweeps else runs_below(args.runs, print_warning))
+    selection.with_tags(every, args.tags)  # an unknown tag is refused before the scheduler is queried
+    every = selection.refresh_or_warn(every)
+    states = [state for state in selection.with_tags(every, args.tags) if is_selected(state)]
     if args.csv is not None or args.parquet is not None:
         return _write_table(args, states)
     if args.long and states:
@@ -40,23 +54,28 @@ def run(args: argparse.Namespace) -> int:
     elif not states:
         print(f"none of {state_counts(every)}")
     else:
-        sweeps = {state.sweep for state in states}
-        summary = sweep_table([state for state in every if state.sweep in sweeps])
-        coloured = has_colour(sys.stdout)
-        basis = throughput_basis(states)
-        print(summary, status_table(states, coloured=coloured), *basis, state_counts(states), sep="\n\n")
+        shown = {state.sweep for state in states}
+        parts = [sweep_table([state for state in every if state.sweep in shown])]
+        parts.append(status_table(states, coloured=has_colour(sys.stdout)))
+        if any(state.samples_per_s is not None for state in states):
+            parts.append(THROUGHPUT_BASIS)
+        print(*parts, state_counts(states), sep="\n\n")
     return 0
 
 
 def _write_table(args: argparse.Namespace, states: list[RunState]) -> int:
+    from disttrain.errors import ConfigError
     from jobs.cli import run_table
+    from jobs.cli.command_output import add_json
+    from jobs.cli.selection import sweep_names
+    from jobs.cli.status_table import state_counts
 
     flag, file = ("--csv", args.csv) if args.csv is not None else ("--parquet", args.parquet)
-    if file in run_lookup.sweep_names(args.runs):  # `status --csv SWEEP`
+    if file in sweep_names(args.runs):  # `status --csv SWEEP`
         raise ConfigError(f"{file!r} is a sweep; sweeps come first: status {file} {flag}", at=flag)
     if file == "-" and (args.json or flag == "--parquet"):
         raise ConfigError("needs a FILE here: standard output is for text alone", at=flag)
-    (run_table.write_csv if flag == "--csv" else run_table.write_parquet)(states, file)
+    run_table.write(states, file, flag)
     if file != "-":
         add_json(states, table=file)
         print(f"{state_counts(states)}: {file}")
@@ -64,27 +83,45 @@ def _write_table(args: argparse.Namespace, states: list[RunState]) -> int:
 
 
 def _print_gpu_hours(states: list[RunState], as_json: bool) -> int:
-    from jobs.cli import gpu_hours_table
+    import contextlib
 
+    from disttrain.records import gpu_hours
+    from disttrain.records.run_json import read_run_json_or_none
+    from jobs.cli.command_output import add_json
+    from jobs.cli.formatting import count, duration, number, table
+    from jobs.cli.status_table import state_counts
+    from jobs.status.gpu_hours import usage_of_runs
+
+    usage = usage_of_runs(state.run for state in states)
+    names = dict.fromkeys(state.sweep for state in states)
+    runs, sweeps, rows, lines = [], [], [], []
+    for state in states:
+        cells = ["", "", "", ""]
+        if used := usage.get(state.run.path):
+            bound = None
+            with contextlib.suppress(KeyError, TypeError, ValueError):  # a damaged run.json
+                bound = gpu_hours.bound_hours(read_run_json_or_none(state.run) or {}, used.unit)
+            record = {"sweep": state.sweep, "run": state.name}
+            record |= used.model_dump(mode="json", exclude={"schema_version"})
+            runs.append(record | {"attempts": state.attempts, "bound_hours_per_start": bound})
+            limit = "" if bound is None else f"{number(bound, 3)} a start"
+            cells = [f"{number(used.hours, 3)} {used.unit}", limit, duration(used.queue_wait_s), used.source]
+        name = state.label if len(names) > 1 else state.name
+        rows.append([name, state.displayed_state, str(state.attempts), *cells])
+    for sweep in names:
+        members = [state for state in states if state.sweep == sweep]
+        used_here = [usage[state.run.path] for state in members if state.run.path in usage]
+        attempts, hours = sum(state.attempts for state in members), gpu_hours.total(used_here)
+        waits = [used.queue_wait_s for used in used_here if used.queue_wait_s is not None]
+        wait = sum(waits) if waits else None
+        sweeps.append({"sweep": sweep, "attempts": attempts, "hours": hours, "queue_wait_s": wait})
+        parts = [" and ".join(f"{number(each, 3)} {unit}" for unit, each in hours.items()) or "nothing used"]
+        parts += [count(attempts, "attempt")] + [f"{duration(wait)} in the queue"] * (wait is not None)
+        lines.append(f"{sweep}: {', '.join(parts)}")
     if as_json:
-        runs, sweeps = gpu_hours_table.gpu_hours_json(states)
-        pairs = zip(states, runs, strict=True)
-        usage = [{"sweep": state.sweep, "run": state.name, **each} for state, each in pairs if each]
-        add_json(states, usage=usage, usage_by_sweep=sweeps)
+        add_json(states, usage=runs, usage_by_sweep=sweeps)
     else:
-        print(f"{gpu_hours_table.gpu_hours_table(states)}\n\n{state_counts(states)}")
+        columns = ("RUN", "STATE", "ATTEMPTS", "USED", "LIMIT", "QUEUE WAIT", "BY")
+        right = frozenset(columns[2:6])
+        print(table(columns, rows, right), "", *lines, "", state_counts(states), sep="\n")
     return 0
-
-
-def read_sweeps(root: Path, sweeps: list[str], code: str) -> list[RunState]:
-    """States of the runs of these sweeps, or of all, from their files.
-
-    A run is stale if it was done by code with another hash than `code`.
-    """
-    return [state for name in _chosen(root, sweeps) for state in read_runs(root, name, code_hash=code)]
-
-
-def _chosen(root: Path, sweeps: list[str]) -> list[str]:
-    """Names of these sweeps, or of all folders that may be one. Raises `ConfigError`."""
-    names = list(dict.fromkeys(run_lookup.find_sweep(root, sweep) for sweep in sweeps))
-    return names or subfolders(root)

@@ -7,45 +7,43 @@ from collections import Counter
 from collections.abc import Sequence
 
 from jobs.cli.formatting import count, duration, number, size, table
-from jobs.cli.run_lookup import run_label
 from jobs.cli.terminal import Colour, paint
 from jobs.status.run_state import RunState
 
-RESOURCE_COLUMNS = ("UTIL", "MEMORY", "POWER")
-COLUMNS = ("RUN", "STATE", "STEP", "SAMPLES/S", "LOSS", "ETA", *RESOURCE_COLUMNS, "SEEN", "TAGS", "NOTE")
-OPTIONAL_COLUMNS = (*RESOURCE_COLUMNS, "TAGS")
-"""Columns that are left out while they are empty."""
-RIGHT_ALIGNED = frozenset({"STEP", "SAMPLES/S", "LOSS", "ETA", *RESOURCE_COLUMNS, "SEEN", "DONE"})
-SWEEP_COLUMNS = ("SWEEP", "DONE", "STATES", "CHANGED", "TAGS", "NOTE")
-STATE_COLOURS: dict[str, Colour] = {
-    "starting": "cyan",
+COLUMNS = (
+    "RUN",
+    "STATE",
+    "STEP",
+    "SAMPLES/S",
+    "LOSS",
+    "ETA",
+    "UTIL",
+    "MEMORY",
+    "POWER",
+    "SEEN",
+    "TAGS",
+    "NOTE",
+)
+RIGHT_ALIGNED = frozenset({*COLUMNS[2:10], "DONE"})
+STATES: dict[str, Colour | None] = {
     "running": "cyan",
-    "done": "green",
+    "starting": "cyan",
+    "submitting": None,
     "failed": "red",
     "lost": "red",
     "corrupt": "red",
     "stopped": "yellow",
     "cancelled": "yellow",
+    "queued": None,
+    "planned": None,
+    "done": "green",
 }
-"""Colour by displayed state; the other states have none."""
+"""Displayed states with their colours, in the order in which they are counted and kept in a low window."""
 THROUGHPUT_BASIS = (
     "SAMPLES/S: the measured steps after telemetry.warmup_steps. The report also leaves out a longer warm-up "
     "that it finds (MSER-5)."
 )
 _MAX_NOTE_CHARS = 100
-_STATE_ORDER = (
-    "running",
-    "starting",
-    "queued",
-    "submitting",
-    "planned",
-    "failed",
-    "stopped",
-    "cancelled",
-    "lost",
-    "corrupt",
-    "done",
-)
 
 
 def step_of(state: RunState) -> str:
@@ -57,19 +55,22 @@ def step_of(state: RunState) -> str:
 
 def table_row(state: RunState, now: float, *, with_sweep: bool) -> tuple[str, ...]:
     """Cells of `COLUMNS` for one run. `now`: Unix time in seconds."""
-    seen = duration(now - state.updated) if state.updated and state.active else ""
     return (
-        run_label(state.run) if with_sweep else state.name,
+        state.label if with_sweep else state.name,
         state.displayed_state,
         step_of(state),
         throughput(state),
         number(state.loss),
         duration(state.eta_s),
         *resource_cells(state),
-        f"{seen} ago" if seen else "",
+        _ago(state.updated if state.active else None, now),
         " ".join(state.own_tags),
         "; ".join(filter(None, [state_note(state), quoted(state.note)])),
     )
+
+
+def _ago(then: float | None, now: float) -> str:
+    return f"{duration(now - then)} ago" if then else ""
 
 
 def quoted(note: str | None) -> str:
@@ -88,12 +89,11 @@ def resource_cells(state: RunState) -> tuple[str, str, str]:
     """Utilization, memory and power of a running run: of its GPUs, or else of a CPU rank."""
     if state.state != "running":
         return "", "", ""
-    if state.gpu_utilization is not None or state.gpu_memory_used_bytes is not None:
-        utilization = "" if state.gpu_utilization is None else f"gpu {state.gpu_utilization:.0%}"
-        power = "" if state.gpu_power_w is None else f"{state.gpu_power_w:.0f} W"
-        return utilization, size(state.gpu_memory_used_bytes), power
-    utilization = "" if state.cpu_percent is None else f"cpu {state.cpu_percent:.0f}%"
-    return utilization, size(state.rss_bytes), ""
+    if state.gpu_utilization is None and state.gpu_memory_used_bytes is None:
+        return "" if state.cpu_percent is None else f"cpu {state.cpu_percent:.0f}%", size(state.rss_bytes), ""
+    utilization = "" if state.gpu_utilization is None else f"gpu {state.gpu_utilization:.0%}"
+    power = "" if state.gpu_power_w is None else f"{state.gpu_power_w:.0f} W"
+    return utilization, size(state.gpu_memory_used_bytes), power
 
 
 def state_note(state: RunState) -> str:
@@ -129,14 +129,8 @@ def status_table(states: Sequence[RunState], *, coloured: bool = False) -> str:
     """All runs as an aligned text table, whose rows have the colours of their states if `coloured`."""
     head, *rows = table(COLUMNS, table_rows(states), RIGHT_ALIGNED).splitlines()
     if coloured:
-        colours = (STATE_COLOURS.get(state.displayed_state) for state in states)
-        rows = [paint(row, colour) for row, colour in zip(rows, colours, strict=True)]
+        rows = [paint(row, STATES[state.displayed_state]) for row, state in zip(rows, states, strict=True)]
     return "\n".join([head, *rows])
-
-
-def throughput_basis(states: Sequence[RunState]) -> list[str]:
-    """Which steps the table's throughput covers; empty if it has no mean."""
-    return [THROUGHPUT_BASIS] if any(state.samples_per_s is not None for state in states) else []
 
 
 def state_counts(states: Sequence[RunState]) -> str:
@@ -147,19 +141,24 @@ def state_counts(states: Sequence[RunState]) -> str:
 def _counts_by_state(states: Sequence[RunState]) -> str:
     counts = Counter(state.displayed_state for state in states)
     stale = sum(state.stale for state in states)
-    parts = ", ".join(f"{counts[name]} {name}" for name in _STATE_ORDER if counts[name])
+    parts = ", ".join(f"{counts[name]} {name}" for name in STATES if counts[name])
     return f"{parts} ({stale} made by older code)" if stale else parts
 
 
 def sweep_table(states: Sequence[RunState]) -> str:
     """One line for each sweep: done of all runs, counts by state, newest activity."""
-    now = time.time()
-    rows = []
-    for sweep in dict.fromkeys(state.sweep for state in states):
-        own = [state for state in states if state.sweep == sweep]
-        done = sum(state.state == "done" for state in own)
-        changed = max((state.changed for state in own if state.changed), default=None)
-        since = f"{duration(now - changed)} ago" if changed else ""
-        tags, note = " ".join(own[0].sweep_tags), quoted(own[0].sweep_note)
-        rows.append((sweep, f"{done}/{len(own)}", _counts_by_state(own), since, tags, note))
-    return table(SWEEP_COLUMNS, rows, RIGHT_ALIGNED)
+    sweeps: dict[str, list[RunState]] = {}
+    for state in states:
+        sweeps.setdefault(state.sweep, []).append(state)
+    rows = [
+        (
+            sweep,
+            f"{sum(state.state == 'done' for state in runs)}/{len(runs)}",
+            _counts_by_state(runs),
+            _ago(max(state.changed or 0.0 for state in runs), time.time()),
+            " ".join(runs[0].sweep_tags),
+            quoted(runs[0].sweep_note),
+        )
+        for sweep, runs in sweeps.items()
+    ]
+    return table(("SWEEP", "DONE", "STATES", "CHANGED", "TAGS", "NOTE"), rows, RIGHT_ALIGNED)

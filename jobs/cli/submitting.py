@@ -16,8 +16,8 @@ from jobs.cli.action_table import EXIT_RUNS_MISSING, action_table, actions_json,
 from jobs.cli.command_output import add_json, print_error, print_warning
 from jobs.cli.confirmation import require_yes
 from jobs.cli.formatting import runs_flag
-from jobs.cli.polling import PolledRuns
 from jobs.cli.progress_bar import progress
+from jobs.cli.selection import read_states
 from jobs.core.sweep_lock import sweep_lock
 from jobs.schedulers.base import Scheduler, SubmitError
 from jobs.status import run_state
@@ -166,7 +166,7 @@ def _wait(
     """Show the runs until all have ended. Ctrl-C submits the report jobs, since the runs continue."""
     code = code_hash()  # once: hashing all sources every second would slow runs on this machine
     of_this_host = next((scheduler for scheduler in schedulers if scheduler.one_machine), None)
-    polled = PolledRuns(lambda: run_state.read_states(runs, code_hash=code), of_this_host)
+    polled = follow.PolledRuns(lambda: run_state.read_states(runs, code_hash=code), of_this_host)
     try:
         states = follow.follow(polled, args.runs)
     except KeyboardInterrupt:
@@ -185,8 +185,3 @@ def _wait(
 
 def _sweeps(runs: Sequence[RunDir]) -> list[str]:
     return list(dict.fromkeys(run.sweep for run in runs))
-
-
-def read_states(runs: Sequence[RunDir]) -> list[RunState]:
-    """Current states of these runs, from their files."""
-    return run_state.read_states(runs, code_hash=code_hash(), progress=progress)

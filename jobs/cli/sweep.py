@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 import argparse
-import functools
 
-from jobs.cli import submitting, target
-from jobs.cli.progress_bar import progress
-from jobs.submission import request
+from jobs.cli import options
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.common(parser, **options.SUBMISSION)
+    text = "sweep file (sweeps/default.yaml; none for a script)"
+    options.value(parser, "file", "FILE", text, nargs="?")
+    options.value(parser, "--nodes", "N", "node counts: an axis", nargs="+")
+    options.value(parser, "--gpus-per-node", "N", "ranks on each node: an axis", nargs="+")
+    text = "numbers of GPUs: an axis that fills a node before the next (--gpus-per-node, or the site profile)"
+    options.value(parser, "--gpus", "N", text, nargs="+")
+    text = "config values; commas separate the values of an axis, [a, b] is one list value"
+    options.words(parser, "--set", "KEY=VALUE[,VALUE...]", text)
+    options.value(parser, "--repeats", "N", "repeats of each combination")
+    text = "batch size that is constant over ranks: the local or the global one"
+    options.value(parser, "--scaling", "weak|strong", text)
+    options.value(parser, "--grid", "NAME", "grids of the file to expand (all)", nargs="+", default=[])
+    options.submission(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    import functools
+
+    from jobs.cli import submitting, target
+    from jobs.cli.progress_bar import progress
+    from jobs.submission import request
+
     unknown = args.gpus and not args.gpus_per_node
     site = target.described_scheduler(args, ()).profile(None) if unknown else None
     of_node = site.gpus_per_node if site else None

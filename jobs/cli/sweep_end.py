@@ -15,12 +15,10 @@ from pathlib import Path
 from disttrain.errors import ConfigError
 from jobs.cli.command_output import print_error, print_warning
 from jobs.cli.formatting import count
-from jobs.cli.polling import refresh_or_warn
+from jobs.cli.selection import refresh_or_warn
 from jobs.core import hook
 from jobs.status.run_state import RunState, read_runs
 from jobs.submission import report_job
-
-FAILURES = ("failed", "lost", "corrupt")
 
 
 def run_report_job(args: argparse.Namespace, write_report: Callable[[], Path]) -> int:
@@ -28,18 +26,16 @@ def run_report_job(args: argparse.Namespace, write_report: Callable[[], Path]) -
 
     The scheduler's mail about the job therefore distinguishes a sweep with failed runs.
     """
-    (sweep,) = args.sweeps
-    page = None
+    folder, page = args.runs / args.sweeps[0], None
     try:
         page = write_report()
     except ConfigError as error:
         print_error(f"error: {error}")
     except Exception:  # the hook is called all the same
         traceback.print_exc()
-    states = refresh_or_warn(read_runs(args.runs, sweep))
-    record = hook.records_of(args.runs / sweep) / f"sweep_end-job-{args.sweep_end:04d}.json"
-    _call_hook(args.runs / sweep, states, page, record)
-    failed = failed_runs(states)
+    states = refresh_or_warn(read_runs(args.runs, folder.name))
+    _call_hook(folder, states, page, hook.records_of(folder) / f"sweep_end-job-{args.sweep_end:04d}.json")
+    failed = _failed_runs(states)
     if failed:
         print(f"{count(len(failed), 'run')} failed: {', '.join(state.name for state in failed)}")
     return 1 if failed or page is None else 0
@@ -50,10 +46,9 @@ def call_after_wait(root: Path, sweep: str) -> None:
 
     Nothing is done while other runs of the sweep are active, or if a report job waits for one of the runs.
     """
-    states = refresh_or_warn(read_runs(root, sweep))
-    if any(state.active for state in states) or report_job.waits_for(root, sweep, states):
-        return
-    _call_hook(root / sweep, states, None, hook.free_record(hook.records_of(root / sweep), "sweep_end-wait"))
+    states, records = refresh_or_warn(read_runs(root, sweep)), hook.records_of(root / sweep)
+    if not any(state.active for state in states) and not report_job.waits_for(root, sweep, states):
+        _call_hook(root / sweep, states, None, hook.free_record(records, "sweep_end-wait"))
 
 
 def _call_hook(folder: Path, states: Sequence[RunState], page: Path | None, record: Path) -> None:
@@ -64,7 +59,7 @@ def _call_hook(folder: Path, states: Sequence[RunState], page: Path | None, reco
         return
     counts = Counter(state.displayed_state for state in states)
     failed = [
-        {"run": state.name, "cause": state.cause, "message": state.message} for state in failed_runs(states)
+        {"run": state.name, "cause": state.cause, "message": state.message} for state in _failed_runs(states)
     ]
     try:
         problem = hook.call(command, hook.Event("sweep_end", folder, counts, failed, page), record)
@@ -74,6 +69,6 @@ def _call_hook(folder: Path, states: Sequence[RunState], page: Path | None, reco
         print_warning(problem)
 
 
-def failed_runs(states: Sequence[RunState]) -> list[RunState]:
+def _failed_runs(states: Sequence[RunState]) -> list[RunState]:
     """The runs that have failed. A run that the user cancelled or stopped has not."""
-    return [state for state in states if state.displayed_state in FAILURES]
+    return [state for state in states if state.displayed_state in ("failed", "lost", "corrupt")]

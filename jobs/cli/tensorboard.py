@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import os
-import sys
 
-from disttrain.errors import ConfigError
-from jobs.cli import run_lookup, web_page
-from jobs.cli.formatting import count
-from jobs.cli.report import newest_sweep
-from jobs.status.run_folders import runs_of
-from jobs.status.run_state import read_runs
+from jobs.cli import options
+
+add_arguments = options.page
 
 
 def run(args: argparse.Namespace) -> int:
-    sweep = run_lookup.find_sweep(args.runs, args.sweep) if args.sweep else newest_sweep(args.runs)
+    import importlib.util
+    import os
+    import sys
+
+    from disttrain.errors import ConfigError
+    from jobs.cli import selection, web_page
+    from jobs.cli.formatting import count
+    from jobs.cli.report import newest_sweep
+    from jobs.status.run_folders import runs_of
+    from jobs.status.run_state import read_runs
+
+    sweep = selection.find_sweep(args.runs, args.sweep) if args.sweep else newest_sweep(args.runs)
     if importlib.util.find_spec("tensorboard") is None:
         raise ConfigError(f"TensorBoard is not installed: {sys.executable} -m pip install tensorboard")
     logged = [run for run in runs_of(args.runs, sweep) if run.tensorboard.exists()]

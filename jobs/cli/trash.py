@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 from disttrain.errors import ConfigError, nearest
 from disttrain.records.json_files import read_json_or_none
 from disttrain.records.run_directory import RunDir
-from jobs.cli.run_lookup import run_label, sweep_names
+from jobs.cli.selection import run_label, sweep_names
 from jobs.core import code_snapshot
 from jobs.core.sweep_lock import sweep_lock
 from jobs.status.run_folders import runs_of, subfolders
@@ -26,11 +27,9 @@ _DELETING = ".deleting-"
 def new_folder(root: Path) -> Path:
     """A free name for the folder of this call."""
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
-        path = root / TRASH / f"{stamp}{suffix}"
-        if not path.exists():
-            return path
-    raise ConfigError(f"cannot find a free name in {root / TRASH}")
+    suffixes = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+    paths = (root / TRASH / f"{stamp}{suffix}" for suffix in suffixes)
+    return next(path for path in paths if not path.exists())
 
 
 def move(path: Path, target: Path) -> None:
@@ -48,7 +47,7 @@ def folders(root: Path) -> list[Path]:
 
 
 def runs_in(folder: Path) -> list[RunDir]:
-    """The runs that one call moved."""
+    """The runs of all sweeps in a folder."""
     return [run for sweep in sweep_names(folder) for run in runs_of(folder, sweep)]
 
 
@@ -58,19 +57,21 @@ def runs_to_restore(root: Path, names: Iterable[str]) -> list[RunDir]:
     Without names: the runs of the newest folder, which undoes the last `clean`. Raises `ConfigError` for a
     name that is not in the trash, and before anything is moved if a run cannot return.
     """
-    every = {run_label(run): run for folder in folders(root) for run in runs_in(folder)}
-    names = [name.strip("/") for name in names]
-    found: dict[str, RunDir] = {}
-    for name in names:
+    by_call = [runs for folder in folders(root) if (runs := runs_in(folder))]
+    every = {run_label(run): run for runs in by_call for run in runs}
+    chosen: dict[str, RunDir] = {}
+    for name in (name.strip("/") for name in names):
         labels = [label for label, run in every.items() if name in (label, run.sweep)]
-        labels = labels or [label for label, run in every.items() if run.name == name]
+        if not labels:
+            labels = [label for label, run in every.items() if run.name == name]
+            if len(labels) > 1:
+                raise ConfigError(
+                    f"several sweeps have a run {name!r} in {root / TRASH}: {', '.join(labels)}"
+                )
         if not labels:
             raise ConfigError(f"no run or sweep {name!r} in {root / TRASH}{nearest(name, every)}")
-        if len(labels) > 1 and all(every[label].sweep != name for label in labels):
-            raise ConfigError(f"several sweeps have a run {name!r} in {root / TRASH}: {', '.join(labels)}")
-        found |= {label: every[label] for label in labels}
-    filled = [moved for folder in folders(root) if (moved := runs_in(folder))]
-    runs = list(found.values()) if names else filled[-1] if filled else []
+        chosen |= {label: every[label] for label in labels}
+    runs = list(chosen.values()) if names else by_call[-1] if by_call else []
     for run in runs:
         _check_free(run, root)
     return runs
@@ -78,14 +79,14 @@ def runs_to_restore(root: Path, names: Iterable[str]) -> list[RunDir]:
 
 def restore(runs: Iterable[RunDir], root: Path) -> None:
     """Move trashed runs back, with the shared files of their sweep and with the code that they refer to."""
-    runs = list(runs)
     with code_snapshot.hold_snapshots(root):
         for run in runs:
             with sweep_lock(root / run.sweep):
                 target = root / run.sweep / run.name
-                own = _own_sweep_json(run, root)
-                if own is not None:
-                    _move_missing(own.parent, root / run.sweep)
+                if (own := _own_sweep_json(run, root)) is not None:
+                    for path in sorted(own.parent.iterdir()):  # also the report, but no run
+                        if not (path / "run.json").exists() and not (target.parent / path.name).exists():
+                            move(path, target.parent / path.name)
                 move(run.path, target)
             record = read_json_or_none(target / "run.json") or {}
             for folder in folders(root):
@@ -96,20 +97,39 @@ def restore(runs: Iterable[RunDir], root: Path) -> None:
                 for plan in (folder / sbatch_job.FOLDER).glob("*.json"):
                     if (read_json_or_none(plan) or {}).get("run") == run_label(run):
                         move(plan, root / sbatch_job.FOLDER / plan.name)
-    _remove_empty_folders(root)
+    for folder in folders(root):
+        for path in (*folder.iterdir(), folder):
+            with contextlib.suppress(OSError):  # not empty, or a file
+                path.rmdir()
 
 
-def purge(root: Path) -> dict[Path, list[str]]:
-    """Delete the trash for good; its folders, each with the names of its runs. Raises `ConfigError`."""
-    deleted = {folder: [run_label(run) for run in runs_in(folder)] for folder in folders(root)}
+def purge(root: Path) -> None:
+    """Delete the trash for good. Raises `ConfigError`."""
     try:
-        for folder in deleted:  # renamed first: a concurrent `clean` must not fill what is deleted
+        for folder in folders(root):  # renamed first: a concurrent `clean` must not fill what is deleted
             os.rename(folder, folder.with_name(f"{_DELETING}{folder.name}-{os.urandom(4).hex()}"))
         for path in (root / TRASH).glob(f"{_DELETING}*"):  # also those of an interrupted call
             shutil.rmtree(path)
     except OSError as error:
         raise ConfigError(f"cannot delete {error.filename}: {error.strerror}") from None
-    return deleted
+
+
+def move_rest(root: Path, sweep: str, target: Path) -> None:
+    """Move `sweep.json` and the report after the last run, so that the sweep's name is free."""
+    if not runs_of(root, sweep):
+        for path in sorted((root / sweep).iterdir()):
+            if not path.name.startswith("."):
+                move(path, target / sweep / path.name)
+
+
+def move_code(root: Path, target: Path) -> None:
+    """Move code copies, and plans of sbatch jobs, that no remaining run refers to."""
+    with code_snapshot.unreferenced_snapshots(root, lambda: runs_in(root)) as copies:
+        for folder in copies:
+            move(folder, target / code_snapshot.SNAPSHOTS_FOLDER / folder.name)
+    for plan in sbatch_job.plans_without_run(root):
+        if plan.exists():  # a concurrent `clean` may have moved it
+            move(plan, target / sbatch_job.FOLDER / plan.name)
 
 
 def _check_free(run: RunDir, root: Path) -> None:
@@ -137,17 +157,3 @@ def _own_sweep_json(run: RunDir, root: Path) -> Path | None:
     trashed = run.path.parent.parent
     later = folders(root)[folders(root).index(trashed) :]
     return next((path for folder in later if (path := folder / run.sweep / "sweep.json").exists()), None)
-
-
-def _move_missing(source: Path, target: Path) -> None:
-    """Move `sweep.json` and the report back, but no run."""
-    for path in sorted(source.iterdir()):
-        if not (path / "run.json").exists() and not (target / path.name).exists():
-            move(path, target / path.name)
-
-
-def _remove_empty_folders(root: Path) -> None:
-    for folder in folders(root):
-        for path in (*folder.iterdir(), folder):
-            with contextlib.suppress(OSError):  # not empty, or a file
-                path.rmdir()

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import getpass
+import http.server
+import os
 import shlex
 import socket
 import sys
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from disttrain.errors import ConfigError
 
@@ -15,13 +21,9 @@ LOOPBACK = "127.0.0.1"
 
 def has_display(environ: Mapping[str, str]) -> bool:
     """Whether a browser that starts here is one that the user sees. A forwarded X display is too slow."""
-    if is_over_ssh(environ):
+    if environ.get("SSH_CONNECTION"):
         return False
     return sys.platform == "darwin" or bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))
-
-
-def is_over_ssh(environ: Mapping[str, str]) -> bool:
-    return bool(environ.get("SSH_CONNECTION"))
 
 
 def choose_port(wanted: int | None) -> int:
@@ -56,3 +58,17 @@ def tunnel_command(port: int, environ: Mapping[str, str]) -> str:
         host = address or socket.gethostname()
     option = ["-p", ssh_port] if ssh_port not in ("", "22") else []
     return shlex.join(["ssh", "-N", *option, "-L", f"{port}:localhost:{port}", f"{getpass.getuser()}@{host}"])
+
+
+def serve(page: Path, port: int) -> None:
+    """Serve the folder of the page to this machine until Ctrl-C."""
+    handler = functools.partial(_QuietHandler, directory=str(page.parent))
+    with http.server.ThreadingHTTPServer((LOOPBACK, port), handler) as server:
+        print(*directions(port, page.name, os.environ), sep="\n", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()
+
+
+class _QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        """Print nothing for a request."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from disttrain.records.exit_causes import ENDED_BY_REQUEST
 from disttrain.records.json_files import CorruptFile, read_json, read_json_or_none
@@ -45,20 +45,79 @@ StateName = Literal[
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunFields:
+    """Fields of a run that `--json` prints as they are (docs/json.md). Unknown values are None."""
+
+    __pydantic_config__: ClassVar = {"use_attribute_docstrings": True, "extra": "forbid"}
+    note: str | None = None
+    """The user's note on the run."""
+    sweep_note: str | None = None
+    """The user's note on the sweep."""
+    cause: str | None = None
+    """Why the last attempt ended."""
+    message: str | None = None
+    """One line: the error, or what a queued run waits for."""
+    retryable: bool = False
+    """Whether the same `sweep` or `run` command submits the run again."""
+    stale: bool = False
+    """Whether code other than the current one finished the run."""
+    cluster: str | None = None
+    """Name of the scheduler, as of `--cluster`."""
+    job_id: str | None = None
+    """Job of the newest submission."""
+    attempt: int | None = None
+    """Number of the newest attempt; the first is 0."""
+    attempts: int = 0
+    """Number of attempts."""
+    step: int | None = None
+    """Newest recorded optimizer step."""
+    steps: int | None = None
+    """Optimizer steps at the end of training."""
+    samples_per_s: float | None = None
+    """Throughput of all ranks over the measured steps so far."""
+    live_samples_per_s: float | None = None
+    """Throughput of the newest second or so."""
+    loss: float | None = None
+    """Training loss at the newest progress."""
+    eta_s: float | None = None
+    """Expected seconds to the end of training."""
+    gpu_utilization: float | None = None
+    """Mean over the GPUs of rank 0's node, from 0 to 1."""
+    gpu_memory_used_bytes: float | None = None
+    """Memory used on each of these GPUs, mean over the GPUs."""
+    gpu_power_w: float | None = None
+    """Power of each of these GPUs in watts, mean over the GPUs."""
+    cpu_percent: float | None = None
+    """Processor time of one rank, in percent of one processor."""
+    rss_bytes: float | None = None
+    """Resident memory of one rank."""
+    updated: float | None = None
+    """Unix time of the newest progress, in seconds."""
+    changed: float | None = None
+    """Unix time of the newest submission, start, progress or end, in seconds."""
+    emulated: bool = False
+    """Whether some of the work is emulated by waiting."""
+    waits_for: str | None = None
+    """Why a queued job waits, as the scheduler reports."""
+    start_expected: float | None = None
+    """Unix time at which the scheduler expects to start a queued job, in seconds."""
+    config_key: str | None = None
+    """Hash of the config keys that change the results."""
+    run_key: str | None = None
+    """Hash of config and code."""
+    code_hash: str | None = None
+    """Hash of the code of the newest attempt."""
+
+
 @dataclass(frozen=True)
-class RunState:
+class RunState(RunFields):
     """The state of one run. Unknown fields are None."""
 
     run: RunDir
     state: StateName
-    retryable: bool = False
-    """Whether the same `sweep` or `run` command starts the run again."""
-    cause: str | None = None
-    message: str | None = None
-    cluster: str | None = None
-    """Name of the scheduler."""
     cluster_name: str | None = None
-    """Name of the scheduler's cluster; None without one, and for a submission by older code."""
+    """Name of the scheduler's cluster; None without one."""
     job_comment: str | None = None
     """Comment of the job; None for a job submitted by hand."""
     submission: int | None = None
@@ -67,7 +126,6 @@ class RunState:
     """Whether that submission has started an attempt."""
     starts: int = 0
     """Number of attempts that submission has started; more than one after a requeue."""
-    job_id: str | None = None
     journaled: bool = True
     """Whether `submit.py` submitted the run. If not, it was started by hand or copied here."""
     before_agents: bool = False
@@ -75,50 +133,15 @@ class RunState:
     files."""
     silent: bool = False
     """Running by its files, without progress for `outcome.SILENT_AFTER_S`: long validation or dead host."""
-    waits_for: str | None = None
-    """The scheduler's reason why the job is pending; not in the files."""
-    start_expected: float | None = None
-    """The scheduler's expected start of the job, in seconds since the epoch."""
-    attempt: int | None = None
-    attempts: int = 0
-    """Number of attempts so far."""
     attempts_before_code: int = 0
     """Attempts with older code."""
     attempts_without_progress: int = 0
     """Failed attempts with the current code since the newest checkpoint, if the run failed or is lost."""
-    step: int | None = None
-    steps: int | None = None
-    samples_per_s: float | None = None
-    """Throughput over the measured steps so far; None during the warm-up."""
-    live_samples_per_s: float | None = None
-    """Rate of a running run over the seconds before its newest progress."""
-    loss: float | None = None
-    eta_s: float | None = None
-    gpu_utilization: float | None = None
-    """This field and the next four: over the GPUs and ranks of rank 0's node, at the newest progress."""
-    gpu_memory_used_bytes: float | None = None
-    gpu_power_w: float | None = None
-    cpu_percent: float | None = None
-    rss_bytes: float | None = None
-    updated: float | None = None
-    """Time of the newest progress, in seconds since the epoch."""
-    changed: float | None = None
-    """Time of the newest submission, start, progress or end on record, in seconds since the epoch."""
-    emulated: bool = False
-    """Whether some of its work is emulated by waiting."""
-    config_key: str | None = None
-    run_key: str | None = None
-    code_hash: str | None = None
     source: str | None = None
     """Folder that the code of a `command` was copied from; empty for an installed module, None for the
     trainer."""
     own_tags: tuple[str, ...] = ()
     sweep_tags: tuple[str, ...] = ()
-    note: str | None = None
-    """The user's note on the run."""
-    sweep_note: str | None = None
-    stale: bool = False
-    """Finished with code other than the `code_hash` given to the reader."""
 
     @property
     def name(self) -> str:
@@ -127,6 +150,11 @@ class RunState:
     @property
     def sweep(self) -> str:
         return self.run.sweep
+
+    @property
+    def label(self) -> str:
+        """`sweep/run`."""
+        return f"{self.sweep}/{self.name}"
 
     @property
     def tags(self) -> list[str]:
@@ -144,6 +172,12 @@ class RunState:
         if self.state == "failed" and self.cause in ENDED_BY_REQUEST:
             return self.cause
         return self.state
+
+    def as_json(self) -> dict[str, Any]:
+        """The run in the document of every verb."""
+        named: dict[str, Any] = {"sweep": self.sweep, "run": self.name, "path": str(self.run.path)}
+        named |= {"state": self.displayed_state, "tags": self.tags}
+        return named | {field.name: getattr(self, field.name) for field in fields(RunFields)}
 
 
 def read_runs(

@@ -17,7 +17,7 @@ import pytest
 import submit
 from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import RunDir
-from jobs.cli.arguments import build_parser, verb_of
+from jobs.cli.arguments import build_parser, parsers
 from jobs.core import journal
 from jobs.core.processes import host
 from jobs.core.requeue_policy import RULES
@@ -70,12 +70,6 @@ def end(run: RunDir, cause: str) -> None:
     write_json(run.done if cause == "finished" else run.failed, outcome)
 
 
-def verbs(parser: argparse.ArgumentParser | None = None) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+def verbs() -> Iterator[tuple[str, argparse.ArgumentParser]]:
     """Each verb and its parser, `cluster up` as two words."""
-    parser = parser or build_parser()
-    nested = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
-    for action in nested:
-        for each in action.choices.values():
-            yield from verbs(each)
-    if not nested:
-        yield str(verb_of(parser)), parser
+    return parsers(build_parser())

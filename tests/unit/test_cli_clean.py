@@ -10,7 +10,6 @@ import pytest
 
 import submit
 from disttrain.records.json_files import read_json, write_json
-from jobs.cli import clean
 from jobs.core.sweep_lock import sweep_lock
 from jobs.schedulers.base import Job
 from tests.support.jobs import FakeSlurm
@@ -61,7 +60,7 @@ def test_two_concurrent_cleans(capsys: pytest.CaptureFixture[str], monkeypatch: 
         with sweep_lock(folder):
             yield
 
-    monkeypatch.setattr(clean, "sweep_lock", after_another)
+    monkeypatch.setattr("jobs.core.sweep_lock.sweep_lock", after_another)
     assert [run["run"] for run in ask_json(capsys, "clean --failed")["moved"]] == ["n2"]
 
 

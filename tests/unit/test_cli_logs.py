@@ -10,7 +10,7 @@ import pytest
 import submit
 from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import RunDir
-from jobs.cli import logs, polling
+from jobs.cli import follow, logs
 from jobs.core import journal
 from jobs.core.processes import current_process
 from jobs.schedulers.base import Job
@@ -27,16 +27,16 @@ def slurm(cluster: FakeScheduler, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     """The scheduler of the run, which is queried before each state."""
     made = FakeSlurm("running")
     monkeypatch.setattr("jobs.status.refresh.scheduler_named", lambda name: made)
-    monkeypatch.setattr(polling, "QUERY_INTERVAL_S", 0.0)
-    read = polling.PolledRuns.read
+    monkeypatch.setattr(follow, "QUERY_INTERVAL_S", 0.0)
+    read = follow.PolledRuns.read
 
-    def after_the_query(polled: polling.PolledRuns) -> list[RunState]:
+    def after_the_query(polled: follow.PolledRuns) -> list[RunState]:
         wait_until(lambda: not polled._is_querying())
         read(polled)
         wait_until(lambda: not polled._is_querying())
         return read(polled)
 
-    monkeypatch.setattr(polling.PolledRuns, "read", after_the_query)
+    monkeypatch.setattr(follow.PolledRuns, "read", after_the_query)
     return made
 
 
@@ -101,17 +101,17 @@ def test_lines_written_just_before_the_end_are_printed(
 ) -> None:
     attempt = start(run)
     write(run, "one\n")
-    read = polling.PolledRuns.read
+    read = follow.PolledRuns.read
     calls: list[int] = []
 
-    def ends_meanwhile(polled: polling.PolledRuns) -> list[RunState]:
+    def ends_meanwhile(polled: follow.PolledRuns) -> list[RunState]:
         calls.append(1)
         if len(calls) == 2:
             write(run, "last\n")
             end(run, attempt)
         return read(polled)
 
-    monkeypatch.setattr(polling.PolledRuns, "read", ends_meanwhile)
+    monkeypatch.setattr(follow.PolledRuns, "read", ends_meanwhile)
     assert followed(monkeypatch, capsys, lambda: None) == ["one\n", "last\n"]
 
 

@@ -15,8 +15,7 @@ import pytest
 import submit
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import write_text
-from jobs.cli import open as open_verb
-from jobs.cli import run_lookup, tensorboard, web_page
+from jobs.cli import selection, web_page
 from jobs.cli.web_page import directions, has_display, tunnel_command
 from tests.support.fake_runs import fake_sweep
 from tests.support.states import make_run
@@ -77,7 +76,7 @@ def test_the_report_opens_in_a_browser(
 ) -> None:
     opened: list[str] = []
     monkeypatch.setenv("DISPLAY", ":0")
-    monkeypatch.setattr(open_verb.webbrowser, "open", lambda url: opened.append(url) or True)
+    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)
     out = ask(capsys, "open a")
     assert out.startswith("report of a, written 20")
     assert "submit.py report a" in out
@@ -91,8 +90,8 @@ def test_a_missing_report_is_written_first(
     opened: list[str] = []
     monkeypatch.delenv("SSH_CONNECTION", raising=False)
     monkeypatch.setenv("DISPLAY", ":0")
-    monkeypatch.setattr(open_verb.webbrowser, "open", lambda url: opened.append(url) or True)
-    (sweep,) = run_lookup.sweep_names(RUNS)
+    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)
+    (sweep,) = selection.sweep_names(RUNS)
     page = RUNS / sweep / "report" / "report.html"
     assert ask(capsys, "open") == f"report of {sweep}: {page}\n", "the newest sweep"
     assert page.exists()
@@ -129,7 +128,7 @@ def replaced_by(monkeypatch: pytest.MonkeyPatch, command: str) -> list[str]:
         commands.append(command)
         raise SystemExit
 
-    monkeypatch.setattr(tensorboard.os, "execv", execv)
+    monkeypatch.setattr("os.execv", execv)
     with pytest.raises(SystemExit):
         submit.main(command.split())
     return commands[0]
@@ -161,7 +160,7 @@ def test_a_running_sweep_may_have_no_logs_yet(
 def test_without_tensorboard_one_line_says_how_to_install_it(
     sweep: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tensorboard.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert submit.main(["tensorboard", "a"]) == 2
     error = capsys.readouterr().err
     assert error == f"error: TensorBoard is not installed: {sys.executable} -m pip install tensorboard\n"

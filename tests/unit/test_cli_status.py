@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import submit
+from disttrain.records import collect_provenance
 from disttrain.records.json_files import write_json
-from jobs.cli import follow, status, submitting, watch
+from jobs.cli import follow
 from jobs.schedulers.local.scheduler import LocalScheduler
 from jobs.status.run_state import RunState
 from tests.support.states import make_run
@@ -32,7 +33,7 @@ def test_status_prints_every_state(
         assert [line.split()[1] for line in out.splitlines() if line.startswith(f"{state} ")] == [state]
     assert "crashed: rank 1: ValueError: no" in out
     assert "\nSAMPLES/S: the measured steps after telemetry.warmup_steps. The report also leaves out" in out
-    assert "8 runs: 1 running, 1 queued, 1 planned, 1 failed, 1 cancelled, 1 lost, 1 corrupt, 1 done" in out
+    assert "8 runs: 1 running, 1 failed, 1 lost, 1 corrupt, 1 cancelled, 1 queued, 1 planned, 1 done" in out
     make_run(RUNS, "none/measured", "planned")
     assert "SAMPLES/S:" not in ask(capsys, "status none")
     old = next(line for line in ask(capsys, "status").splitlines() if line.startswith("other/old "))
@@ -58,7 +59,7 @@ def test_state_selects_runs_and_refuses_an_unknown_one(capsys: pytest.CaptureFix
         "SAMPLES/S:",
         "2",
     ]
-    assert "tiny    1/4  1 failed, 1 cancelled, 1 lost, 1 done  " in out
+    assert "tiny    1/4  1 failed, 1 lost, 1 cancelled, 1 done  " in out
     assert ask(capsys, "status other --state lost") == "none of 1 run: 1 done\n"
     assert [run["run"] for run in ask_json(capsys, "status --state cancelled")["runs"]] == ["cancelled"]
     assert submit.main(["status", "--state", "failed,runing"]) == 2
@@ -137,12 +138,12 @@ def test_watch_with_nothing_to_watch(capsys: pytest.CaptureFixture[str]) -> None
 def test_following_runs_hashes_the_code_once(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hashed: list[bool] = []
-    for module in (submitting, watch, status):
-        monkeypatch.setattr(module, "code_hash", lambda: hashed.append(True) or "code")
     make_run(RUNS, "tiny/a", "running")
+    hashed: list[bool] = []
+    monkeypatch.setattr(collect_provenance, "code_hash", lambda: hashed.append(True) or "code")
+    monkeypatch.setattr("jobs.cli.selection.code_hash", collect_provenance.code_hash)
 
-    def three_times(runs: follow.RunSource, root: Path, **_: Any) -> list[RunState]:
+    def three_times(runs: follow.PolledRuns, root: Path, **_: Any) -> list[RunState]:
         return [runs.read() for _ in range(3)][-1]
 
     monkeypatch.setattr(follow, "follow", three_times)

@@ -8,7 +8,7 @@ import pytest
 
 from disttrain.records.run_directory import Attempt
 from jobs.cli import log_tail
-from jobs.cli.log_tail import LogLine, MergedTail, title_of
+from jobs.cli.log_tail import LogLine, LogTail, logs_of, title_of
 
 
 def rank_line(second: float, rank: int, text: str = "step") -> str:
@@ -24,6 +24,10 @@ def attempt(tmp_path: Path) -> Attempt:
     return Attempt(tmp_path, 0)
 
 
+def merged(attempt: Attempt) -> LogTail:
+    return LogTail(lambda: logs_of(attempt))
+
+
 def texts(lines: list[LogLine]) -> list[tuple[str, str]]:
     return [(title_of(line.source), line.text.decode()) for line in lines]
 
@@ -33,9 +37,7 @@ def test_lines_are_ordered_by_time_and_those_without_stay_with_the_line_before(a
     attempt.rank_log(0).write_text(rank_line(1, 0) + rank_line(4, 0))
     attempt.rank_log(10).write_text(rank_line(2, 10) + trace + rank_line(3, 10, "end"))
     attempt.node_log(1).write_text(agent_line(1.5, "node 1"))
-    tail = MergedTail.of(attempt)
-    assert tail is not None
-    assert texts(list(tail.rest())) == [
+    assert texts(list(merged(attempt).lines(ended=True))) == [
         ("rank 0", rank_line(1, 0)),
         ("node 1", agent_line(1.5, "node 1")),
         ("rank 10", rank_line(2, 10)),
@@ -50,40 +52,44 @@ def test_an_earlier_time_does_not_change_the_order_within_a_file(attempt: Attemp
     lines = [agent_line(5, "a"), agent_line(2, "b"), agent_line(6, "c")]
     attempt.node_log(0).write_text("".join(lines))
     attempt.rank_log(0).write_text(rank_line(5.5, 0))
-    tail = MergedTail(attempt)
-    assert [text for _, text in texts(list(tail.rest()))] == [*lines[:2], rank_line(5.5, 0), lines[2]]
+    tail = merged(attempt)
+    assert [text for _, text in texts(list(tail.lines(ended=True)))] == [
+        *lines[:2],
+        rank_line(5.5, 0),
+        lines[2],
+    ]
 
 
 def test_lines_that_rank_0_also_writes_to_the_log_of_its_node_are_printed_once(attempt: Attempt) -> None:
     attempt.node_log(0).write_text(agent_line(1, "node 0") + rank_line(2, 0) + rank_line(3, 1))
     attempt.rank_log(0).write_text(rank_line(2, 0))
-    assert [source for source, _ in texts(list(MergedTail(attempt).rest()))] == ["node 0", "rank 0", "node 0"]
+    assert [source for source, _ in texts(list(merged(attempt).lines(ended=True)))] == [
+        "node 0",
+        "rank 0",
+        "node 0",
+    ]
 
 
 def test_files_without_times_come_one_after_the_other(attempt: Attempt) -> None:
     attempt.rank_log(1).write_text("c\nd\n")
     attempt.rank_log(0).write_text("a\nb")
-    lines = [line.text for line in MergedTail(attempt).rest()]
+    lines = [line.text for line in merged(attempt).lines(ended=True)]
     assert lines == [b"a\n", b"b", b"c\n", b"d\n"]
 
 
 def test_growing_and_new_files_are_read_on(attempt: Attempt) -> None:
     attempt.rank_log(0).write_text(rank_line(1, 0) + "part")
-    tail = MergedTail(attempt)
-    assert texts(list(tail.lines())) == [("rank 0", rank_line(1, 0))]
+    tail = merged(attempt)
+    assert texts(list(tail.lines(ended=False))) == [("rank 0", rank_line(1, 0))]
     attempt.rank_log(1).write_text(rank_line(2, 1))
     with open(attempt.rank_log(0), "a") as log:
         log.write("ial\n" + rank_line(3, 0))
-    assert texts(list(tail.lines())) == [
+    assert texts(list(tail.lines(ended=False))) == [
         ("rank 0", "partial\n"),
         ("rank 1", rank_line(2, 1)),
         ("rank 0", rank_line(3, 0)),
     ]
-    assert list(tail.rest()) == []
-
-
-def test_an_attempt_without_logs_has_no_lines(attempt: Attempt) -> None:
-    assert MergedTail.of(attempt) is None
+    assert list(tail.lines(ended=True)) == []
 
 
 def test_more_logs_than_files_may_be_open(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,5 +98,5 @@ def test_more_logs_than_files_may_be_open(attempt: Attempt, monkeypatch: pytest.
     monkeypatch.setattr(log_tail.resource, "setrlimit", lambda which, limit: limits.append(limit))
     for rank in range(20):
         attempt.rank_log(rank).write_text("")
-    list(MergedTail(attempt).lines())
+    list(merged(attempt).lines(ended=False))
     assert limits == [(84, 4096)]

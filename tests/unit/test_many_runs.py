@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from disttrain.records.run_directory import RunDir
-from jobs.cli.polling import PolledRuns
+from jobs.cli.follow import PolledRuns
 from jobs.schedulers.base import Job
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.refresh import refresh_all

@@ -12,7 +12,7 @@ import pytest
 import submit as command_line
 from disttrain.records.json_files import write_json, write_text
 from disttrain.records.run_directory import RunDir
-from jobs.cli import polling
+from jobs.cli import follow
 from jobs.cli.status_table import state_note
 from jobs.core import journal
 from jobs.core.processes import current_process
@@ -319,18 +319,18 @@ def test_a_found_receipt_is_written_only_on_request(tmp_path: Path) -> None:
 def test_a_watch_continues_while_the_controller_is_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(polling, "QUERY_INTERVAL_S", 0.0)
+    monkeypatch.setattr(follow, "QUERY_INTERVAL_S", 0.0)
     run = on_slurm(tmp_path, claimed=True)
     cluster = FakeSlurm("unknown", message="it is down")
     monkeypatch.setattr("jobs.status.refresh.scheduler_named", lambda name: cluster)
-    watched = polling.PolledRuns(lambda: [read_state(run)])
+    watched = follow.PolledRuns(lambda: [read_state(run)])
     wait_until(lambda: watched.read() and watched.notice)
     assert watched.notice == "Slurm does not answer (it is down): states are from the run directories"
     assert watched.read()[0].state == "running"
     cluster.job = Job("pending", waits_for="BeginTime")
     wait_until(lambda: watched.read()[0].state == "queued")
     assert watched.notice == ""
-    monkeypatch.setattr(polling, "QUERY_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(follow, "QUERY_INTERVAL_S", 3600.0)
     wait_until(lambda: not watched._is_querying())
     journal.write_intent(run, {"cluster": "slurm", "attempts": 1, "attempts_before_code": 0, **KEYS})
     journal.write_receipt(run, 1, "8")
@@ -338,7 +338,7 @@ def test_a_watch_continues_while_the_controller_is_down(
         run, 1, process=current_process().as_dict() | {"host": "node-1"}, job_id="8", code_hash=CODE
     )
     assert watched.read()[0].state == "running", "an old word on what is over"
-    monkeypatch.setattr(polling, "QUERY_INTERVAL_S", 0.0)
+    monkeypatch.setattr(follow, "QUERY_INTERVAL_S", 0.0)
     cluster.job = Job("ended", "its job was cancelled", "cancelled")
     wait_until(lambda: watched.read()[0].cause == "cancelled")
 

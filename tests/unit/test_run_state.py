@@ -15,7 +15,6 @@ import pytest
 
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
-from jobs.cli.command_output import state_as_json
 from jobs.cli.follow import change_line
 from jobs.cli.status_table import state_note
 from jobs.core import attempt as attempts
@@ -94,7 +93,7 @@ def test_an_emulated_run_is_marked_in_every_view(run: RunDir) -> None:
     claim(run)
     write_json(run.progress, {"attempt": 0, "step": 5, "steps": 9, "emulated": True})
     found = read_state(run)
-    assert state_as_json(found)["emulated"] is True
+    assert found.as_json()["emulated"] is True
     assert state_note(found) == "emulated"
     assert change_line(found).endswith("step 5/9  emulated")
     assert state_note(replace(found, state="done", stale=True)) == "emulated, made by older code"

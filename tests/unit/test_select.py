@@ -14,7 +14,7 @@ from jobs.schedulers import select
 
 JOBS = Path(select.__file__).parents[1]
 ROOMS_THAT_NAME = ("schedulers", "minicluster")
-MODULES_THAT_NAME = ("cli/arguments.py", "cli/examples.py", "cli/scheduler_arguments.py", "cli/target.py")
+MODULES_THAT_NAME = ("cli/arguments.py", "cli/examples.py", "cli/options.py", "cli/target.py")
 BATCH = re.compile(
     r"""LOCAL x ACCUM|"LOCAL",|"local": "auto"|\("local", "accum"""
     r"""|"local": (\w+\.)*batch\.local|batch\['local'\]|/usr/local/|local rank|slurmd-debug"""

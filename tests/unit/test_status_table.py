@@ -53,7 +53,7 @@ def test_each_sweep_has_a_line_with_counts_and_newest_activity(tmp_path: Path) -
         write_json(path, read_json(path) | {"time": "2026-01-01T00:00:00.000+00:00"})
     head, first, second = sweep_table(read_runs(tmp_path)).splitlines()
     assert head.split() == ["SWEEP", "DONE", "STATES", "CHANGED"]
-    assert first.startswith("first    2/5  1 running, 1 planned, 1 failed, 2 done  ")
+    assert first.startswith("first    2/5  1 running, 1 failed, 1 planned, 2 done  ")
     assert first.endswith(" s ago")
     assert second.startswith("second   0/1  1 failed ")
     days = (time.time() - 1767225600) // 86400
