@@ -11,12 +11,11 @@ from pathlib import Path
 
 from disttrain.errors import ConfigError
 from jobs.cli.command_output import add_json
-from jobs.cli.formatting import count, some_of, table
+from jobs.cli.formatting import count, table
 from jobs.fabric.defects import defects
 from jobs.fabric.derive import DerivedVariable, derive
-from jobs.fabric.description import Adapter, Fabric, FabricKind, Interface, Software
+from jobs.fabric.description import Fabric, FabricKind
 from jobs.fabric.detect import detect, detect_here
-from jobs.fabric.findings import Setting
 from jobs.fabric.job_variables import job_variables, node_settings
 
 _NAMES = {
@@ -25,7 +24,6 @@ _NAMES = {
     FabricKind.EFA: "Elastic Fabric Adapter (EFA)",
     FabricKind.SLINGSHOT: "Slingshot",
     FabricKind.ETHERNET: "TCP over Ethernet",
-    FabricKind.NONE: "none",
 }
 _NO_ROUTE = (
     "GLOO_SOCKET_IFNAME: not known here, because there is no default route; a job names the interface by "
@@ -64,9 +62,18 @@ def run(args: argparse.Namespace) -> int:
         lines.append(f"  evidence: {each.evidence}; source: {each.source}{_versions(each)}")
     none = "none but those below" if given else "none: the defaults are right"
     print(_section(f"variables for a job of {shape}", "\n".join(lines) or none))
-    if settings:
-        print(_section("variables that are already set, and win", _given_lines(settings, judged, own)))
+    lines = []
+    for name, setting in settings.items():
+        lines += [f"{name}={setting.value}", f"  set by {setting.origin}", *_indented(judged.get(name, []))]
+        if name in own and own[name].value != setting.value:
+            lines.append(f"  without it: {own[name].value} ({own[name].reason})")
+    if lines:
+        print(_section("variables that are already set, and win", "\n".join(lines)))
     return 0
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    return [f"  {line}" for line in lines]
 
 
 def _gpus_of_job(fabric: Fabric, wanted: int | None, *, is_copy: bool) -> int:
@@ -86,28 +93,10 @@ def _lacks_interface(fabric: Fabric, given: Mapping[str, str]) -> bool:
     return fabric.kind is not FabricKind.NONE and fabric.default_interface is None and not is_given
 
 
-def _given_lines(
-    settings: Mapping[str, Setting], judged: Mapping[str, list[str]], own: Mapping[str, DerivedVariable]
-) -> str:
-    """Each variable with its origin, its findings, and the value that would be derived without it."""
-    lines = []
-    for name, each in settings.items():
-        lines += [f"{name}={each.value}", f"  set by {each.origin}", *_indented(judged.get(name, []))]
-        if name in own and own[name].value != each.value:
-            lines.append(f"  without it: {own[name].value} ({own[name].reason})")
-    return "\n".join(lines)
-
-
-def _indented(lines: Sequence[str]) -> list[str]:
-    return [f"  {line}" for line in lines]
-
-
 def _versions(each: DerivedVariable) -> str:
-    bounds = [
-        *([f"from {each.since}"] if each.since else []),
-        *([f"up to {each.until}"] if each.until else []),
-    ]
-    return f"; versions {' '.join(bounds)}" if bounds else ""
+    bounds = {f"from {each.since}": each.since, f"up to {each.until}": each.until}
+    text = " ".join(bound for bound, holds in bounds.items() if holds)
+    return f"; versions {text}" if text else ""
 
 
 def checked_root(root: Path) -> Path:
@@ -121,141 +110,77 @@ def checked_root(root: Path) -> Path:
     return root
 
 
-def _text(fabric: Fabric, found: tuple[str, ...]) -> str:
-    parts = [
-        f"{fabric.host or 'unnamed node'}{f': {fabric.product}' if fabric.product else ''}",
-        f"network between nodes: {_summary(fabric)}",
-        _section("adapters", _adapter_table(fabric.adapters)),
-        _section("interfaces", _interface_table(fabric.interfaces)),
-        _section("GPUs", _gpu_lines(fabric)),
-        _section("software", _software_lines(fabric.software)),
-        _section("files of variables that NCCL reads", _file_lines(fabric.software)),
-        _section("defects", "\n".join(found)),
-    ]
-    return "\n".join(part for part in parts if part)
+def _text(fabric: Fabric, found: Sequence[str]) -> str:
+    paths = Counter(link.path for link in fabric.gpu_links)
+    software = [(name, _cell(fabric.software, path)) for name, path in _SOFTWARE.items()]
+    sections = {
+        "adapters": _table(fabric.adapters, _ADAPTER),
+        "interfaces": _table(fabric.interfaces, _INTERFACE),
+        "GPUs": _table(fabric.gpus, _GPU),
+        "links of GPUs": ", ".join(f"{path} ({count(n, 'pair')})" for path, n in paths.most_common()),
+        "software": "\n".join(f"{name}: {text}" for name, text in software if text),
+        "plugins of NCCL": _table(fabric.software.nccl_plugins, _PLUGIN),
+        "files of variables that NCCL reads": "\n".join(
+            f"{file.path}: {' '.join(f'{name}={value}' for name, value in file.variables) or 'empty'}"
+            for file in fabric.software.nccl_files
+        ),
+        "defects": "\n".join(found),
+    }
+    product = f": {fabric.product}" if fabric.product else ""
+    head = f"{fabric.host or 'unnamed node'}{product}\nnetwork between nodes: {_summary(fabric)}"
+    return "\n".join([head, *(_section(title, text) for title, text in sections.items() if text)])
 
 
 def _section(title: str, text: str) -> str:
-    """A title and indented lines; empty without lines."""
-    return f"\n{title}\n" + "\n".join(f"  {line}" for line in text.splitlines()) if text else ""
+    """A title and indented lines."""
+    return f"\n{title}\n" + "\n".join(f"  {line}" for line in text.splitlines())
 
 
 def _summary(fabric: Fabric) -> str:
-    chosen = fabric.compute_adapters
+    chosen, interface = fabric.compute_adapters, fabric.default_interface
+    if fabric.kind is FabricKind.NONE:
+        return "none: no interface of a device is up"
     if not chosen:
-        interface = fabric.default_interface
-        if fabric.kind is FabricKind.NONE:
-            is_any_up = any(each.is_up for each in fabric.interfaces)
-            reason = "only virtual interfaces are up" if is_any_up else "no interface is up"
-            return f"{_NAMES[fabric.kind]}: {reason}"
-        speed = _gbit(interface.speed_mbit_per_s / 1000) if interface and interface.speed_mbit_per_s else ""
-        at = f" by {interface.name}{f' at {speed}' if speed else ''}" if interface else ""
-        return f"{_NAMES[fabric.kind]}{at}"
-    rates = [each.rate_gbit_per_s or 0 for each in chosen]
-    span = _gbit(rates[0]) if len(set(rates)) == 1 else f"{min(rates):g} to {_gbit(max(rates))}"
-    each_rate = f"{span} each, {_gbit(sum(rates))} in all" if all(rates) else "rate unknown"
+        return _NAMES[fabric.kind] + (f" by {interface.name}" if interface else "")
+    rate = sum(each.rate_gbit_per_s or 0 for each in chosen)
+    amount = f"{rate:g} Gbit/s in all" if rate else "rate unknown"
     others = len(fabric.adapters) - len(chosen)
     excluded = f"; {count(others, 'other adapter')}" if others else ""
-    return f"{_NAMES[fabric.kind]}, {count(len(chosen), 'adapter')} for computing, {each_rate}{excluded}"
+    return f"{_NAMES[fabric.kind]}, {count(len(chosen), 'adapter')} for computing, {amount}{excluded}"
 
 
-def _gbit(rate: float | None) -> str:
-    return f"{rate:g} Gbit/s" if rate else ""
+def _table(items: Sequence[object], columns: Mapping[str, str]) -> str:
+    """A row for each item; `columns` are fields by title."""
+    rows = [[_cell(item, path) for path in columns.values()] for item in items]
+    return table([*columns], rows) if rows else ""
 
 
-def _adapter_table(adapters: tuple[Adapter, ...]) -> str:
-    rows = []
-    for each in adapters:
-        port = each.active_port or (each.ports[0] if each.ports else None)
-        node = each.pci.numa_node if each.pci else None
-        rows.append(
-            (
-                each.name,
-                "yes" if each.for_compute else "no",
-                (port.rate or "") if port else "",
-                (port.state or "") if port else "",
-                "" if node is None else str(node),
-                ",".join(port.interfaces) if port else "",
-                each.reason,
-            )
-        )
-    head = ("NAME", "COMPUTING", "RATE", "STATE", "NUMA", "INTERFACE", "REASON")
-    return table(head, rows) if rows else ""
+def _cell(item: object, path: str) -> str:
+    """The text of a field, or of a field of a field; empty for None and False."""
+    for name in path.split("."):
+        item = getattr(item, name, None)
+    if isinstance(item, tuple):
+        return ",".join(item)
+    return "" if item is None or item is False else "yes" if item is True else str(item)
 
 
-def _interface_table(interfaces: tuple[Interface, ...]) -> str:
-    rows = [
-        (
-            each.name,
-            each.state or "",
-            _gbit(each.speed_mbit_per_s / 1000 if each.speed_mbit_per_s else None),
-            each.driver or "",
-            ", ".join(_notes(each)),
-        )
-        for each in interfaces
-    ]
-    return table(("NAME", "STATE", "SPEED", "DRIVER", "NOTE"), rows) if rows else ""
-
-
-def _notes(interface: Interface) -> list[str]:
-    return [
-        *(["default route"] if interface.is_default_route else []),
-        *(["IPoIB"] if interface.is_ipoib else []),
-        *([f"bond of {' '.join(interface.members)}"] if interface.members else []),
-        *([f"member of {interface.master}"] if interface.master else []),
-        *(["virtual"] if interface.is_virtual else []),
-    ]
-
-
-def _gpu_lines(fabric: Fabric) -> str:
-    if not fabric.gpus:
-        return ""
-    names = Counter(gpu.name or f"PCI device {gpu.pci.vendor}:{gpu.pci.device}" for gpu in fabric.gpus)
-    paths = Counter(link.path for link in fabric.gpu_links)
-    lines = [", ".join(f"{number} x {name}" for name, number in names.items())]
-    if paths:
-        lines.append("links: " + ", ".join(f"{path} ({count(n, 'pair')})" for path, n in paths.most_common()))
-    if fabric.has_c2c:
-        lines.append("NVLink-C2C to the processor")
-    by_node: dict[int, list[str]] = {}
-    for gpu in fabric.gpus:
-        if gpu.pci.numa_node is not None:
-            by_node.setdefault(gpu.pci.numa_node, []).append(gpu.pci.address)
-    lines += [f"on NUMA node {node}: {' '.join(places)}" for node, places in sorted(by_node.items())]
-    return "\n".join(lines)
-
-
-def _software_lines(software: Software) -> str:
-    modules = [
-        *(["nvidia_peermem"] if software.has_peermem else []),
-        *(["gdrcopy"] if software.has_gdrcopy else []),
-    ]
-    plugins = [
-        f"{each.path}{'' if each.is_reachable else ' (not on the path of libraries)'}"
-        for each in software.nccl_plugins
-    ]
-    lock = software.memory_lock_bytes
-    rows = [
-        ("NCCL", _with_path(software.nccl_version, software.nccl_evidence)),
-        ("NCCL plugins", some_of(plugins)),
-        ("aws-ofi-nccl", software.ofi_plugin_version),
-        ("libfabric", _with_path(software.libfabric_version, software.libfabric_evidence)),
-        ("NVIDIA driver", software.nvidia_driver),
-        ("GPUDirect modules", ", ".join(modules)),
-        ("kernel", software.kernel),
-        ("locked memory", f"{lock / 1024:g} KiB" if lock is not None else software.memory_lock),
-    ]
-    known = [(name, text) for name, text in rows if text]
-    width = max((len(name) for name, _ in known), default=0)
-    return "\n".join(f"{name:<{width}}  {text}" for name, text in known)
-
-
-def _with_path(version: str | None, path: str | None) -> str | None:
-    return f"{version}  {path}" if version and path else version
-
-
-def _file_lines(software: Software) -> str:
-    return "\n".join(
-        f"{file.path}: {' '.join(f'{name}={value}' for name, value in file.variables) or 'empty'}"
-        for file in software.nccl_files
-    )
+_ADAPTER = {
+    "NAME": "name", "COMPUTING": "for_compute", "RATE": "main_port.rate", "STATE": "main_port.state",
+    "NUMA": "pci.numa_node", "INTERFACE": "main_port.interfaces", "REASON": "reason",
+}  # fmt: skip
+_INTERFACE = {
+    "NAME": "name", "STATE": "state", "MBIT/S": "speed_mbit_per_s", "DRIVER": "driver",
+    "DEFAULT ROUTE": "is_default_route", "IPOIB": "is_ipoib", "MEMBERS": "members", "MASTER": "master",
+    "VIRTUAL": "is_virtual",
+}  # fmt: skip
+_GPU = {
+    "PCI": "pci.address", "MODEL": "name", "VENDOR": "pci.vendor", "DEVICE": "pci.device",
+    "NUMA": "pci.numa_node", "NVLINKS": "nvlinks_active", "NVLINK-C2C": "has_c2c",
+}  # fmt: skip
+_PLUGIN = {"PATH": "path", "KIND": "kind", "ON THE PATH OF LIBRARIES": "is_reachable"}
+_SOFTWARE = {
+    "NCCL": "nccl_version", "NCCL found in": "nccl_evidence", "aws-ofi-nccl": "ofi_plugin_version",
+    "libfabric": "libfabric_version", "libfabric found in": "libfabric_evidence",
+    "NVIDIA driver": "nvidia_driver", "nvidia_peermem": "has_peermem", "gdrcopy": "has_gdrcopy",
+    "kernel": "kernel", "locked memory in bytes": "memory_lock",
+}  # fmt: skip

@@ -129,6 +129,11 @@ class Adapter:
         return max(active, key=lambda port: port.rate_gbit_per_s or 0, default=None)
 
     @property
+    def main_port(self) -> Port | None:
+        """The fastest active port, else the first one."""
+        return self.active_port or next(iter(self.ports), None)
+
+    @property
     def rate_gbit_per_s(self) -> float | None:
         """Rate of the fastest active port; None without one."""
         return self.active_port.rate_gbit_per_s if self.active_port else None

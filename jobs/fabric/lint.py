@@ -6,6 +6,7 @@ Pure: `lint` judges settings for an NCCL version and, if it is known, for a node
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 
@@ -18,7 +19,8 @@ from jobs.fabric.findings import Finding, FindingKind, FindingSeverity, LintCont
 from jobs.fabric.integers import is_nonzero
 from jobs.fabric.registry import Combination, Variable, parse_version
 
-_SEVERITIES = tuple(FindingSeverity)
+ERROR, WARNING, INFO = _SEVERITIES = tuple(FindingSeverity)
+Judgement = tuple[FindingSeverity, FindingKind, str]
 SRUN_NETWORK = "srun --network"
 """Name of srun's option among the variables of a combination."""
 
@@ -50,111 +52,82 @@ def lint(
 
 
 def _each_variable(context: LintContext) -> Iterator[Finding]:
-    for setting in context.settings.values():
-        variable = context.known.get(setting.name)
-        if setting.name in context.derived or not context.known.is_judged(setting.name):
+    for name, setting in context.settings.items():
+        variable = context.known.get(name)
+        if name in context.derived or not context.known.is_judged(name):
             continue
-        if variable is None:
-            yield _unknown(context, setting)
-            continue
-        rules = (_not_read, _renamed, _range, _no_effect, _old_default, _for_debugging)
-        judged = (rule(context, setting, variable) for rule in rules)
-        yield from [finding for finding in judged if finding is not None][:1]
+        judged = _unknown(context, setting) if variable is None else _judge(context, setting, variable)
+        for severity, kind, message in itertools.islice(judged, 1):
+            yield context.finding(severity, kind, name, message)
 
 
-def _unknown(context: LintContext, setting: Setting) -> Finding:
+def _unknown(context: LintContext, setting: Setting) -> Iterator[Judgement]:
     words = setting.name.split()
     if words != [setting.name]:  # of NCCL's files, which are not shell scripts
-        return context.finding(
-            FindingSeverity.WARNING, FindingKind.NOT_READ, setting.name,
+        yield WARNING, FindingKind.NOT_READ, (
             "NCCL takes all text before = as the name, blanks included, so this sets nothing; write "
-            f"{words[-1]}={setting.value.strip()}",
+            f"{words[-1]}={setting.value.strip()}"
         )  # fmt: skip
-    meant = context.known.misspelt(setting.name)
-    if meant is not None:
-        message = f"no library reads it; did you mean {meant!r}?"
-        return context.finding(FindingSeverity.ERROR, FindingKind.UNKNOWN, setting.name, message)
+    if (meant := context.known.misspelt(setting.name)) is not None:
+        yield ERROR, FindingKind.UNKNOWN, f"no library reads it; did you mean {meant!r}?"
     newest = context.known.read_from["nccl"]
     library = f"no NCCL up to {newest}" if setting.name.startswith("NCCL_") else "no known library"
-    return context.finding(
-        FindingSeverity.WARNING, FindingKind.UNKNOWN, setting.name,
-        f"{library} reads it, though a plugin may; remove it, unless yours does",
-    )  # fmt: skip
+    text = f"{library} reads it, though a plugin may; remove it, unless yours does"
+    yield WARNING, FindingKind.UNKNOWN, text
 
 
-def _not_read(context: LintContext, setting: Setting, variable: Variable) -> Finding | None:
-    nccl, since, until = context.nccl_version, variable.since, variable.until
+def _judge(context: LintContext, setting: Setting, variable: Variable) -> Iterator[Judgement]:
+    """Judgements of a known variable, the most important one first."""
+    nccl, value = context.nccl_version, setting.value
+    note = f" ({variable.note})" if variable.note else ""
+    if (reason := _not_read(variable, nccl)) is not None:
+        yield WARNING, FindingKind.NOT_READ, reason
+    if variable.kind == "alias":
+        # The version of torch is unknown here, and an older one reads the former name alone.
+        severity = WARNING if variable.library == "nccl" else INFO
+        yield severity, FindingKind.RENAMED, f"a former name, still read; write {variable.replaced_by}"
+    if setting.is_literal and not variable.accepts(value):
+        text = f"{value!r} is not allowed{note}; it takes {variable.allowed()}"
+        yield WARNING if variable.reads_part(value) else ERROR, FindingKind.OUT_OF_RANGE, text
+    if (reason := _no_effect(context, variable)) is not None:
+        yield INFO, FindingKind.NO_EFFECT, f"no effect: {reason}; remove it"
+    if (changed := variable.former_default(value, nccl)) is not None:
+        now = variable.default_at(nccl) or "chosen automatically"
+        library = "NCCL" if variable.library == "nccl" else variable.library
+        yield WARNING, FindingKind.OLD_DEFAULT, (
+            f"{value} was the default before {library} {changed}; the default is now {now}; remove it"
+        )  # fmt: skip
+    if variable.kind in ("debug", "internal"):
+        kind = "for debugging" if variable.kind == "debug" else "undocumented"
+        about = f": {variable.note}" if variable.note else ""
+        text = f"{kind}, not for production{about}; remove it, unless a measurement here supports it"
+        yield WARNING, FindingKind.DEBUG, text
+
+
+def _not_read(variable: Variable, nccl: str | None) -> str | None:
+    """The reason why this NCCL, or none, reads a variable."""
     instead = f"; use {variable.replaced_by}" if variable.replaced_by else "; remove it"
     if variable.kind == "dead":
-        message = f"it has no effect{_note(variable)}{instead}"
-    elif variable.library != "nccl" or (until is None if nccl is None else variable.is_read_by(nccl)):
+        return f"it has no effect{f' ({variable.note})' if variable.note else ''}{instead}"
+    if variable.library != "nccl" or (variable.until is None if nccl is None else variable.is_read_by(nccl)):
         return None
-    elif nccl is None:
-        message = f"NCCL newer than {until} does not read it{instead}"
-    elif since is not None and parse_version(nccl) < parse_version(since):
-        message = f"NCCL {nccl} does not read it, only {since} and newer; remove it, or update NCCL"
-    else:
-        message = f"NCCL {nccl} does not read it, only {until} and older{instead}"
-    return context.finding(FindingSeverity.WARNING, FindingKind.NOT_READ, setting.name, message)
+    if nccl is None:
+        return f"NCCL newer than {variable.until} does not read it{instead}"
+    if variable.since is not None and parse_version(nccl) < parse_version(variable.since):
+        return f"NCCL {nccl} does not read it, only {variable.since} and newer; remove it, or update NCCL"
+    return f"NCCL {nccl} does not read it, only {variable.until} and older{instead}"
 
 
-def _note(variable: Variable) -> str:
-    return f" ({variable.note})" if variable.note else ""
-
-
-def _renamed(context: LintContext, setting: Setting, variable: Variable) -> Finding | None:
-    if variable.kind != "alias" or variable.replaced_by is None:
-        return None
-    message = f"a former name, still read; write {variable.replaced_by}"
-    # The version of torch is unknown here, and an older one reads the former name alone.
-    severity = FindingSeverity.WARNING if variable.library == "nccl" else FindingSeverity.INFO
-    return context.finding(severity, FindingKind.RENAMED, setting.name, message)
-
-
-def _range(context: LintContext, setting: Setting, variable: Variable) -> Finding | None:
-    if not setting.is_literal or variable.accepts(setting.value):
-        return None
-    part = variable.reads_part(setting.value)
-    return context.finding(
-        FindingSeverity.WARNING if part else FindingSeverity.ERROR, FindingKind.OUT_OF_RANGE, setting.name,
-        f"{setting.value!r} is not allowed{_note(variable)}; it takes {variable.allowed()}",
-    )  # fmt: skip
-
-
-def _no_effect(context: LintContext, setting: Setting, variable: Variable) -> Finding | None:
+def _no_effect(context: LintContext, variable: Variable) -> str | None:
+    """The reason why a variable has no effect on the job's nodes."""
     fabric = context.fabric
     if variable.network and context.nodes == 1:
-        why = "a job of one node uses no network"
-    elif fabric is not None and variable.fabrics and fabric.kind not in variable.fabrics:
-        why = f"the network of this node is {fabric.kind}, not {' or '.join(variable.fabrics)}"
-    elif fabric is not None and variable.library == "nccl" and not fabric.gpus:
-        why = "the node has no GPU, so NCCL is not used"
-    else:
-        return None
-    return context.finding(
-        FindingSeverity.INFO, FindingKind.NO_EFFECT, setting.name, f"no effect: {why}; remove it"
-    )
-
-
-def _old_default(context: LintContext, setting: Setting, variable: Variable) -> Finding | None:
-    changed = variable.former_default(setting.value, context.nccl_version)
-    if changed is None:
-        return None
-    now = variable.default_at(context.nccl_version) or "chosen automatically"
-    library = "NCCL" if variable.library == "nccl" else variable.library
-    return context.finding(
-        FindingSeverity.WARNING, FindingKind.OLD_DEFAULT, setting.name,
-        f"{setting.value} was the default before {library} {changed}; the default is now {now}; remove it",
-    )  # fmt: skip
-
-
-def _for_debugging(context: LintContext, setting: Setting, variable: Variable) -> Finding | None:
-    if variable.kind not in ("debug", "internal"):
-        return None
-    kind = "for debugging" if variable.kind == "debug" else "undocumented"
-    note = f": {variable.note}" if variable.note else ""
-    message = f"{kind}, not for production{note}; remove it, unless a measurement here supports it"
-    return context.finding(FindingSeverity.WARNING, FindingKind.DEBUG, setting.name, message)
+        return "a job of one node uses no network"
+    if fabric is not None and variable.fabrics and fabric.kind not in variable.fabrics:
+        return f"the network of this node is {fabric.kind}, not {' or '.join(variable.fabrics)}"
+    if fabric is not None and variable.library == "nccl" and not fabric.gpus:
+        return "the node has no GPU, so NCCL is not used"
+    return None
 
 
 def _combinations(context: LintContext) -> Iterator[Finding]:
@@ -195,7 +168,7 @@ def _interfaces(context: LintContext) -> Iterator[Finding]:
     fabric = context.fabric
     if gloo is not None and gloo.startswith(("^", "=")):
         yield context.finding(
-            FindingSeverity.ERROR, FindingKind.OUT_OF_RANGE, "GLOO_SOCKET_IFNAME",
+            ERROR, FindingKind.OUT_OF_RANGE, "GLOO_SOCKET_IFNAME",
             "gloo takes plain names of interfaces, without = or ^; write the name alone",
         )  # fmt: skip
         gloo = None
@@ -204,7 +177,7 @@ def _interfaces(context: LintContext) -> Iterator[Finding]:
     names = ["lo", *(each.name for each in fabric.interfaces)]
     for name in [name for name in (gloo or "").split(",") if name and name not in names][:1]:
         yield context.finding(
-            FindingSeverity.ERROR, FindingKind.CONFLICT, "GLOO_SOCKET_IFNAME",
+            ERROR, FindingKind.CONFLICT, "GLOO_SOCKET_IFNAME",
             f"the node has no interface {name!r}, so gloo fails; it has {', '.join(names)}"
             f"{nearest(name, names)}",
         )  # fmt: skip
@@ -212,7 +185,7 @@ def _interfaces(context: LintContext) -> Iterator[Finding]:
         up = [each for each in fabric.interfaces if each.is_up]
         names = [each.name for each in up if not each.is_virtual] or [each.name for each in up]
         yield context.finding(
-            FindingSeverity.ERROR, FindingKind.CONFLICT, "NCCL_SOCKET_IFNAME",
+            ERROR, FindingKind.CONFLICT, "NCCL_SOCKET_IFNAME",
             f"it selects none of the node's interfaces, so NCCL fails; write = and one of {', '.join(names)}",
         )  # fmt: skip
     if gloo and context.nodes != 1 and needs_fast_tcp(fabric, len(fabric.gpus)):
@@ -221,7 +194,7 @@ def _interfaces(context: LintContext) -> Iterator[Finding]:
         fastest = [each.name for each in faster if each.speed_mbit_per_s == speed]
         if fastest:
             yield context.finding(
-                FindingSeverity.WARNING, FindingKind.FALLBACK, "GLOO_SOCKET_IFNAME",
+                WARNING, FindingKind.FALLBACK, "GLOO_SOCKET_IFNAME",
                 f"the node has a faster one ({speed / 1000:g} Gbit/s); if it connects all nodes, set "
                 f"GLOO_SOCKET_IFNAME={fastest[0]} and NCCL_SOCKET_IFNAME=={','.join(fastest)} in the profile",
             )  # fmt: skip
@@ -244,7 +217,7 @@ def _adapters(context: LintContext) -> Iterator[Finding]:
         right = fabric.compute_adapters or [each for each in adapters if each.active_port]
         end = "NCCL fails" if network == "ib" else "NCCL uses TCP"
         yield context.finding(
-            FindingSeverity.ERROR, FindingKind.CONFLICT, "NCCL_IB_HCA",
+            ERROR, FindingKind.CONFLICT, "NCCL_IB_HCA",
             f"it permits no active port of {names}, so {end}; set {adapter_list(right)}", source,
         )  # fmt: skip
         return
@@ -257,4 +230,4 @@ def _adapters(context: LintContext) -> Iterator[Finding]:
             message = f"{entry.name} is a prefix, and also names {more}; begin the list with ="
         else:
             continue
-        yield context.finding(FindingSeverity.WARNING, FindingKind.CONFLICT, "NCCL_IB_HCA", message, source)
+        yield context.finding(WARNING, FindingKind.CONFLICT, "NCCL_IB_HCA", message, source)

@@ -89,11 +89,11 @@ def test_interfaces_that_are_not_known(shared_tree: Trees, capsys: Captured, tmp
     assert "not known" not in ask(capsys, f"fabric explain --root '{root}' --nodes 1")
     (root / "sys/class/net/eth0/operstate").write_text("down")
     text = ask(capsys, f"fabric explain --root '{root}'")
-    assert "network between nodes: none: no interface is up" in text
+    assert "network between nodes: none: no interface of a device is up" in text
     (root / "sys/class/net/veth0").mkdir()
     (root / "sys/class/net/veth0/operstate").write_text("up")
     text = ask(capsys, f"fabric explain --root '{root}'")
-    assert "network between nodes: none: only virtual interfaces are up" in text
+    assert "network between nodes: none: no interface of a device is up" in text
 
 
 def test_more_gpus_than_the_node_has(shared_tree: Trees, capsys: Captured) -> None:
