@@ -8,12 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from analysis.read.run import Run
-from disttrain.config.config_tree import config_fields
-from disttrain.config.dotted_keys import flat_values, get_key
-from disttrain.config.sections.base import is_excluded_from_key
+from disttrain.config.dotted_keys import get_key
 
 _SHAPE = ("resources.nodes", "resources.gpus_per_node")
-_NOT_IN_KEY = {key for key, field in config_fields() if is_excluded_from_key(field)}
 
 
 def swept_values(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
@@ -40,7 +37,7 @@ def _implied(runs: Sequence[Run]) -> set[str]:
     Repeats differ only in keys excluded from the run key; other differences were varied on purpose and must
     not be averaged over.
     """
-    flat = [compared_values(run) for run in runs if run.record and not run.record.axes]
+    flat = [run.compared for run in runs if run.record and not run.record.axes]
     implied = set()
     for one, other in itertools.combinations(flat, 2):
         if all(one.get(key) == other.get(key) for key in _SHAPE):
@@ -48,8 +45,3 @@ def _implied(runs: Sequence[Run]) -> set[str]:
     if "train.local_batch_size" in implied:
         implied.discard("train.global_batch_size")  # follows from it and the shape
     return implied
-
-
-def compared_values(run: Run) -> dict[str, Any]:
-    """Values of the config of a run by dotted key, without those that change neither results nor speed."""
-    return {key: value for key, value in flat_values(run.config).items() if key not in _NOT_IN_KEY}

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from analysis.read.axes import compared_values
-from analysis.read.run import Run
+from analysis.read.run import UNKNOWN, Run
 from analysis.read.run_table import row
 from disttrain.config import stop_time
 from disttrain.records.heartbeat import SCRIPT_TIMEOUT_VARIABLE
@@ -36,8 +35,6 @@ _ENVIRONMENT = {
     "dataset_sha256": "data (SHA-256)",
 }
 """Properties by their columns in the table of runs."""
-_UNKNOWN = "unknown"
-"""Value in an ingested run of a property that the table does not have."""
 
 
 @dataclass(frozen=True)
@@ -78,14 +75,9 @@ def unrecorded(runs: Sequence[Run]) -> list[Part]:
     ]
 
 
-def run_config(run: Run) -> dict[str, Any]:
-    """Values of a run by dotted key, without those that change neither results nor speed."""
-    return _known(compared_values(run))
-
-
 def program_of(run: Run) -> dict[str, Any]:
     """Command, model, data and dtype of a run, as far as they are recorded."""
-    config, dataset = run_config(run), run.metrics and run.metrics.dataset
+    config, dataset = run.compared, run.metrics and run.metrics.dataset
     command = config.get("command") or (run.record.provenance.argv[:1] if run.record else [])
     script = " ".join(Path(word).name for word in command[: 2 if command[:1] == ["-m"] else 1])
     data = [config.get("data.kind"), *([dataset.sha256] if dataset else [])]
@@ -100,7 +92,8 @@ def program_of(run: Run) -> dict[str, Any]:
 
 def _properties(run: Run, columns: Mapping[str, str]) -> dict[str, Any]:
     values = row(run)
-    return _known({name: values[column] for column, name in columns.items()})
+    known = {name: values[column] for column, name in columns.items()}
+    return {name: value for name, value in known.items() if value not in (None, UNKNOWN)}
 
 
 def _environment(run: Run) -> dict[str, Any]:
@@ -111,14 +104,10 @@ def _environment(run: Run) -> dict[str, Any]:
 
 
 _READERS: Mapping[Part, Callable[[Run], dict[str, Any]]] = {
-    "config": run_config,
+    "config": lambda run: run.compared,
     "code": lambda run: _properties(run, _CODE),
     "environment": _environment,
 }
-
-
-def _known(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value not in (None, _UNKNOWN)}
 
 
 def _shown(rows: Iterable[Mapping[str, Any]], name: str) -> str:

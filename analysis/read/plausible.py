@@ -61,9 +61,10 @@ def impossible_figure(metrics: Metrics, config: dict[str, Any]) -> str:
     for part in _PARTS:
         figures |= {f"{part}.{name}": value for name, value in getattr(metrics, part) or ()}
     for name, value in figures.items():
-        most = _MOST_WHOLE if any(unit in name for unit in _LARGE_UNITS) else MOST
-        if isinstance(value, int | float) and not _LEAST.get(name, 0) <= value <= most:
-            return f"{name} is {value:.6g}"
+        if isinstance(value, int | float) and not _LEAST.get(name, 0) <= value <= MOST:
+            is_large = any(unit in name for unit in _LARGE_UNITS) and MOST < value <= _MOST_WHOLE
+            if not is_large:
+                return f"{name} is {value:.6g}"
     return _contradiction(metrics, config)
 
 

@@ -15,14 +15,20 @@ from analysis.read.attempts import RunAttempt, preflight_columns
 from analysis.read.lines import Int32, Real
 from analysis.read.samples import Kind, Samples, other_load
 from analysis.read.steps import Floats, Steps
-from disttrain.config.dotted_keys import get_key
+from disttrain.config.config_tree import config_fields
+from disttrain.config.dotted_keys import flat_values, get_key
 from disttrain.config.ranks import gpus_per_rank
+from disttrain.config.sections.base import is_excluded_from_key
 from disttrain.records import gpu_hours
 from disttrain.records.json_files import read_json_or_none
 from disttrain.records.metrics import Metrics
 from disttrain.records.node import NodeRecord
 from disttrain.records.planned import RunRecord
 from disttrain.records.run_directory import RunDir
+
+_NOT_IN_KEY = {key for key, field in config_fields() if is_excluded_from_key(field)}
+UNKNOWN = "unknown"
+"""Value in an ingested run of a property that the table does not have."""
 
 
 def value_at(item: Any, path: str) -> Any:
@@ -195,6 +201,12 @@ class Run:
     def config(self) -> dict[str, Any]:
         """The resolved config; empty without a usable `run.json`."""
         return self.record.config if self.record else {}
+
+    @cached_property
+    def compared(self) -> dict[str, Any]:
+        """Known values of the config by dotted key, without those that change neither results nor speed."""
+        values = flat_values(self.config)
+        return {k: v for k, v in values.items() if k not in _NOT_IN_KEY and v not in (None, UNKNOWN)}
 
     @cached_property
     def environment(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from analysis.read.attempts import RunAttempt, host_names, read_records
 from analysis.read.lines import Int32
-from analysis.read.steps import Floats, Steps
+from analysis.read.steps import Floats, Steps, filled
 from disttrain.records.base import Record
 from disttrain.records.hardware import GpuSample, HostSample
 
@@ -64,7 +64,7 @@ def read_samples(attempts: Sequence[RunAttempt], steps: Steps, problems: list[st
         fields = {"rank": Int32, **dict.fromkeys(VALUES[kind], float)}
         values = read_records(attempts, pattern, fields, problems)
         attempt, node = (values.pop(name).astype(np.int32) for name in ("attempt", "number"))
-        rank = np.nan_to_num(values.pop("rank")).astype(np.int32)
+        rank = filled(values.pop("rank")).astype(np.int32)
         step = _steps_of(attempt, rank, values["at_s"], steps)
         samples[kind] = Samples(attempt, rank, host_names(attempts, attempt, node), step, values)
     return samples

@@ -16,6 +16,13 @@ from disttrain.records.log_histogram import durations
 from disttrain.records.steps import PHASES
 
 Floats = NDArray[np.float64]
+
+
+def filled(values: Floats, value: float = 0.0) -> Floats:
+    """The values, with this one where none was measured."""
+    return np.where(np.isnan(values), value, values)
+
+
 SECONDS = ("start_s", "step_s", *PHASES, "comm_exposed_s")
 _FIELDS = {
     **dict.fromkeys(("step", "first", "steps", "samples"), Int32),
@@ -115,17 +122,23 @@ class Steps:
         steps = self.counts[known].sum()
         return float(self.seconds[name][known].sum() / steps) if steps else None
 
-    def cube(self, names: Iterable[str]) -> Cube | None:
-        """The measured records that all ranks of the run have; None without one."""
+    @cached_property
+    def _common(self) -> NDArray[np.intp]:
+        """Rows of the measured records that all ranks of the run have, of shape (ranks, records)."""
         rows = np.flatnonzero(self.measured)
         rows = rows[np.lexsort((self.rank[rows], self.step[rows]))]
-        ranks = self.measured_ranks
+        ranks = self.measured_ranks.size
         _, inverse, times = np.unique(self.step[rows], return_inverse=True, return_counts=True)
-        rows = rows[times[inverse] == ranks.size].reshape(-1, max(ranks.size, 1)).T
+        return rows[times[inverse] == ranks].reshape(-1, max(ranks, 1)).T
+
+    def cube(self, names: Iterable[str]) -> Cube | None:
+        """The measured records that all ranks of the run have; None without one."""
+        rows = self._common
         if not rows.size:
             return None
         seconds = {name: self.seconds[name][rows] for name in names}
-        return Cube(self.step[rows[0]], self.counts[rows[0]], tuple(ranks.tolist()), self.host[rows], seconds)
+        ranks = tuple(self.measured_ranks.tolist())
+        return Cube(self.step[rows[0]], self.counts[rows[0]], ranks, self.host[rows], seconds)
 
     def missing_records(self, world_size: int, measured_steps: int) -> list[str]:
         """A text on the ranks that recorded fewer than these measured steps; empty without one."""
@@ -157,8 +170,8 @@ def read_steps(attempts: Sequence[RunAttempt], problems: list[str]) -> Steps:
         attempt=records["attempt"].astype(np.int16),
         rank=records["number"].astype(np.int32),
         step=records["step"].astype(np.int32),
-        counts=np.nan_to_num(records["steps"], nan=1).astype(np.int32),
-        samples=np.nan_to_num(records["samples"]).astype(np.int32),
+        counts=filled(records["steps"], 1).astype(np.int32),
+        samples=filled(records["samples"]).astype(np.int32),
         seconds={name: records[name] for name in SECONDS},
         bins=records["bins"],
         host=np.full(nothing.size, "", dtype=object),

@@ -37,8 +37,10 @@ class TableView(NamedTuple):
 def table_view(table: Table) -> TableView:
     """Format a table; a number of repeats that all estimates have is said once, too."""
     columns = {}
+    rows = table.rows[: table.most_rows or MOST_ROWS]
+    left_out = len(table.rows) - len(rows)
     for at, column in enumerate(table.columns):
-        values = [row[at] for row in table.rows]
+        values = [row[at] for row in rows]
         if not values or any(value not in (None, "") for value in values):
             largest = max(map(_seconds, values), default=0.0) if column.unit == "s" else 0.0
             columns[column] = [(value, cell(value, column.unit, largest)) for value in values]
@@ -51,11 +53,10 @@ def table_view(table: Table) -> TableView:
     repeats = {one.repeats for one in cells if one.repeats}
     note = repeats.pop() if len(repeats) == 1 else ""
     words = [table.caption, f"Estimates: {note}." if note else ""]
-    words.append(f"The same in all {len(table.rows)} rows: {'; '.join(shared)}." if shared else "")
+    which = f"{'the first' if left_out else 'all'} {len(rows)} rows"
+    words.append(f"The same in {which}: {'; '.join(shared)}." if shared else "")
     shown = [[(value, _without(one, note)) for value, one in column] for column in columns.values()]
-    rows = list(zip(*shown, strict=True))
-    most = table.most_rows or MOST_ROWS
-    return TableView(" ".join(filter(None, words)), [*columns], rows[:most], max(0, len(rows) - most))
+    return TableView(" ".join(filter(None, words)), [*columns], [*zip(*shown, strict=True)], left_out)
 
 
 def _names_row(table: Table, column: Column) -> bool:

@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from analysis.read.differences import run_config
 from analysis.results.bottlenecks import Bottleneck
 from analysis.results.communication import measured_share, message_bytes, profiled
 from analysis.results.compute_loss import compute_causes, doubts_of
@@ -120,7 +119,7 @@ def situation(study: Study, curve: Curve, point: Point) -> Situation:
         "slow rank": named,
         "slow on several nodes": named and named[0].nodes > 1,
     }
-    config = run_config(run)
+    config = run.compared
     return Situation(
         frozenset(name for name, holds in known.items() if holds) | doubts_of(study, point, curve.base),
         {} if "command" in config or run.ingested else config,

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from analysis.read.differences import run_config
 from analysis.read.run import Run
 from analysis.read.samples import OTHER_LOAD
 from analysis.results.curves import Curve, Point
@@ -269,6 +268,6 @@ def losses_apart(base: Point, point: Point) -> tuple[float, float] | None:
 
 def _is_exact(run: Run) -> bool:
     """Whether the number of ranks changes the losses by rounding alone."""
-    config = run_config(run)
+    config = run.compared
     schemes = config.get("parallel.gradient_communication.scheme")
     return config.get("model.kind") in ("gpt", "mlp") and schemes in (None, "none")

@@ -19,22 +19,28 @@ length is not on record; it is part of `other`.
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import pairwise
 from typing import Literal, get_args
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from analysis.read.run import Run
 from analysis.read.samples import Samples
-from analysis.read.steps import Steps
+from analysis.read.steps import Floats, Steps, filled
 
 JobClass = Literal["queue", "start_up", "restart", "training", "checkpoint", "rework", "evaluation", "other"]
 CLOCKS_S = 1.0
 """Clocks of the scheduler and of a node may differ by this much."""
 CLASSES: tuple[JobClass, ...] = get_args(JobClass)
+_NUMBER = {name: number for number, name in enumerate(CLASSES)}
+
+
+_KEPT: Sequence[JobClass] = ("training", "checkpoint", "evaluation", "other")
+_REPEATED: Sequence[JobClass] = ("rework", "checkpoint", "evaluation", "other")
+"""Classes from the changes of one step on."""
 
 
 @dataclass(frozen=True)
@@ -58,16 +64,14 @@ class JobTime:
         return self.seconds["training"] / self.whole_s if self.whole_s else 0.0
 
 
-def account(changes: Sequence[tuple[float, JobClass]]) -> dict[JobClass, float]:
+def account(at: ArrayLike, classes: Sequence[JobClass]) -> dict[JobClass, float]:
     """Seconds of each class from the first to the last change, each an instant and the class from then on.
 
     A change that is earlier than the one before counts at the same instant.
     """
-    seconds, at = dict.fromkeys(CLASSES, 0.0), changes[0][0]
-    for (_, name), (after, _) in pairwise(changes):
-        seconds[name] += max(0.0, after - at)
-        at = max(at, after)
-    return seconds
+    lasts = np.diff(np.maximum.accumulate(at))
+    numbers = [_NUMBER[name] for name in classes[:-1]]
+    return dict(zip(CLASSES, np.bincount(numbers, lasts, len(CLASSES)).tolist(), strict=True))
 
 
 def job_time(run: Run) -> JobTime | None:
@@ -83,11 +87,12 @@ def job_time(run: Run) -> JobTime | None:
         each.number: max(0, bisect(begins, each.span[0] + CLOCKS_S) - 1) for each in run.attempts if each.span
     }
     evaluations = {each.step: each.elapsed_s or 0.0 for each in run.curves.get("eval_history", ())}
-    placed, changes = True, list[tuple[float, JobClass]]()
-    changes.append((_epoch(starts[0].submitted or starts[0].started), "queue"))
+    placed, classes = True, list[JobClass](["queue"])
+    changes = [_epoch(starts[0].submitted or starts[0].started)]
     for number, (start, began) in enumerate(zip(starts, begins, strict=True)):
         ended = _epoch(start.ended)
-        changes.append((began, "restart" if number else "start_up"))
+        changes.append(began)
+        classes.append("restart" if number else "start_up")
         for attempt in (attempt for attempt, of in attempts.items() if of == number):
             rows = (run.steps.rank == 0) & (run.steps.attempt == attempt)
             steps = run.steps.chosen(rows & ~np.isnan(run.steps.seconds["start_s"]))
@@ -96,25 +101,25 @@ def job_time(run: Run) -> JobTime | None:
                 if not began - CLOCKS_S <= loop <= ended + CLOCKS_S:  # unknown, or a clock was set
                     placed = False
                     loop = ended - steps.seconds["start_s"][-1] - steps.seconds["step_s"][-1]
-                changes += _of_steps(steps, evaluations, loop, ended)
-        changes.append((ended, "queue"))
+                changes += (_changes(steps, evaluations, ended - loop) + loop).tolist()
+                for kept in steps.kept.tolist():
+                    classes += _KEPT if kept else _REPEATED
+        changes.append(ended)
+        classes.append("queue")
     # Differences of times since 1970 are exact to 0.2 us. Rounded, they print as the same figure elsewhere.
-    seconds = {name: round(value, 6) for name, value in account(changes).items()}
+    seconds = {name: round(value, 6) for name, value in account(changes, classes).items()}
     return JobTime(seconds, starts[-1].devices, placed)
 
 
-def _of_steps(
-    steps: Steps, evaluations: Mapping[int, float], loop: float, ended: float
-) -> Iterator[tuple[float, JobClass]]:
-    """Changes by the steps of one attempt and the validations between them."""
+def _changes(steps: Steps, evaluations: Mapping[int, float], end_s: float) -> Floats:
+    """Changes by the steps of one attempt and the validations between them, four a step, in seconds of the
+    training loop, which is `end_s` long."""
     begin = steps.seconds["start_s"]
     end = begin + steps.seconds["step_s"]
-    saving = np.where(steps.kept, np.nan_to_num(steps.seconds["checkpoint_s"]), 0.0)
+    saving = np.where(steps.kept, filled(steps.seconds["checkpoint_s"]), 0.0)
     evaluated = end + [evaluations.get(step, 0.0) for step in (steps.step + steps.counts - 1).tolist()]
-    times = np.minimum([begin, end - saving, end, evaluated], np.append(begin[1:], ended - loop))
-    for kept, of_step in zip(steps.kept, (times + loop).T.tolist(), strict=True):
-        names: tuple[JobClass, ...] = ("training" if kept else "rework", "checkpoint", "evaluation", "other")
-        yield from zip(of_step, names, strict=True)
+    times = np.minimum([begin, end - saving, end, evaluated], np.append(begin[1:], end_s))
+    return np.asarray(times.T.ravel())
 
 
 def _loop_start(samples: Samples, attempt: int) -> float:

@@ -28,8 +28,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from analysis.read.steps import Steps
-from analysis.results.curves import Point, of_steps
+from analysis.read.steps import Steps, filled
+from analysis.results.curves import Curve, Point, of_steps
 from analysis.results.rank_steps import straggler_loss
 from analysis.stats.estimates import Estimate, Floats, geometric_mean, ratio
 
@@ -65,8 +65,8 @@ def step_chain(steps: Steps, ranks: int) -> Floats | None:
     if ranks > 1 and np.isnan(cube.seconds["comm_exposed_s"]).all():
         return None
     # Ingested runs may lack a phase; its time is then part of another one.
-    useful_s = cube.seconds["compute_s"] + np.nan_to_num(cube.seconds["optimizer_s"])
-    host_s = np.sum([np.nan_to_num(cube.seconds[name]) for name in _HOST], axis=0)
+    useful_s = cube.seconds["compute_s"] + filled(cube.seconds["optimizer_s"])
+    host_s = filled(np.array([cube.seconds[name] for name in _HOST])).sum(axis=0)
     whole = np.isfinite(useful_s).all(axis=0)
     if not useful_s[:, whole].any():
         return None
@@ -91,16 +91,18 @@ def factors(chains: Floats) -> dict[str, Estimate]:
     }
 
 
-def point_factors(point: Point, base: Point | None) -> dict[str, Estimate]:
-    """`factors` of a point, with its computation scaling against another base; empty where a repeat has no
+def curve_factors(curve: Curve) -> list[dict[str, Estimate]]:
+    """`factors` of each point, with its computation scaling against another base; empty where a repeat has no
     records of all ranks, and for stages of a pipeline, whose work differs."""
-    chains = _chains(point)
-    if not chains.size:
-        return {}
-    found = factors(chains)
-    if base and base is not point and (before := _chains(base)).size:
-        found[SCALING] = ratio(before[:, 0], chains[:, 0]).scaled(point.work_ratio(base))
-    return {name: of_steps(point, value) for name, value in found.items()}
+    chains = [_chains(point) for point in curve.points]
+    base, found = curve.base, []
+    before = chains[[point is base for point in curve.points].index(True)] if base else np.empty(0)
+    for each, point in zip(chains, curve.points, strict=True):
+        values = factors(each) if each.size else {}
+        if values and base and point is not base and before.size:
+            values[SCALING] = ratio(before[:, 0], each[:, 0]).scaled(point.work_ratio(base))
+        found.append({name: of_steps(point, value) for name, value in values.items()})
+    return found
 
 
 def _chains(point: Point) -> Floats:

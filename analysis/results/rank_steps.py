@@ -33,7 +33,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.read.steps import Cube, Steps
+from analysis.read.steps import Cube, Steps, filled
+from analysis.stats.batch_means import block_sums
 from analysis.stats.estimates import Floats
 
 _SAME_HOST = 0.9
@@ -122,7 +123,7 @@ def rank_steps(steps: Steps) -> RankSteps | None:
             del seconds["other_s"]
     own = [seconds[name] for name in OWN_PHASES if name in seconds]
     own = own or [seconds["step_s"], -seconds["comm_wait_s"], -seconds["comm_transfer_s"]]
-    own_s = np.nan_to_num(own).sum(axis=0)
+    own_s = filled(np.array(own)).sum(axis=0)
     return RankSteps(cube.first, cube.counts, cube.ranks, cube.hosts, seconds, own_s)
 
 
@@ -135,11 +136,10 @@ def straggler_loss(own_s: Floats) -> StragglerLoss:
     of_ranks = own_s.mean(axis=1)
     persistent = float(of_ranks.max() - of_ranks.mean())
     if own_s.shape[1] >= 2:
-        parts = np.array_split(own_s, min(BLOCKS, own_s.shape[1]), axis=1)
-        sums, sizes = np.stack([part.sum(axis=1) for part in parts]), [part.shape[1] for part in parts]
-        half = _halves(len(parts))
-        slowest = (half @ sums).argmax(axis=1)
-        others = (1 - half) @ sums / ((1 - half) @ sizes)[:, None]
+        sums, sizes = block_sums(own_s, min(BLOCKS, own_s.shape[1]))
+        half = _halves(len(sizes))
+        slowest = (half @ sums.T).argmax(axis=1)
+        others = (1 - half) @ sums.T / ((1 - half) @ sizes)[:, None]
         excess = others[np.arange(len(half)), slowest] - others.mean(axis=1)
         persistent = min(max(float(excess.mean()), 0.0), total)
     return StragglerLoss(persistent, total)

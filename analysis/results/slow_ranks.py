@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from analysis.stats.batch_means import LEAST_STEPS, lag_1
+from analysis.stats.batch_means import LEAST_STEPS, block_sums, lag_1
 from analysis.stats.estimates import Floats, ratio
 
 LARGEST_Z = 3.5
@@ -210,8 +210,8 @@ def _slow(own_s: Floats) -> NDArray[np.bool_]:
     ranks, steps = own_s.shape
     lag_1, deviates_s, far_s = _jitter(own_s - median_of_others(own_s))
     chance_s = np.minimum(deviates_s * _chance(ranks, steps, lag_1), far_s)
-    parts = [own_s, *np.array_split(own_s, min(WINDOWS, steps), axis=1)]
-    means_s = np.stack([part.mean(axis=1) for part in parts], axis=1)
+    sums, sizes = block_sums(own_s, min(WINDOWS, steps))
+    means_s = np.column_stack([own_s.mean(axis=1), sums / sizes])
     usual_s = median_of_others(means_s)
     above = means_s > (1 + LEAST_EXCESS) * usual_s
     limit_s = np.maximum(LARGEST_Z * _spread_of_others(means_s[:, 0]), chance_s)

@@ -12,7 +12,7 @@ neither drawn nor tested.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from analysis.stats.estimates import Estimate, Floats, t_quantile
 
@@ -61,8 +61,16 @@ def lag_1(values: ArrayLike) -> Floats:
     return np.asarray(lagged / np.maximum((centred**2).sum(axis=-1), np.finfo(float).tiny))
 
 
+def block_sums(values: Floats, blocks: int) -> tuple[Floats, NDArray[np.intp]]:
+    """Sums over so many blocks of the last axis, as `np.array_split` cuts them, and lengths of the blocks."""
+    size = values.shape[-1]
+    sizes = size // blocks + (np.arange(blocks) < size % blocks)
+    return np.add.reduceat(values, np.cumsum(sizes) - sizes, axis=-1), sizes
+
+
 def _means(series: Floats, batches: int) -> Floats:
-    return np.array([part.mean() for part in np.array_split(series, batches)])
+    sums, sizes = block_sums(series, batches)
+    return sums / sizes
 
 
 def _half_width(means: Floats) -> float:

@@ -30,14 +30,14 @@ START = datetime(2026, 1, 2, 3, 0, tzinfo=UTC).timestamp()
 
 @given(st.lists(st.tuples(st.floats(-100, 200), st.sampled_from(CLASSES)), min_size=1, max_size=12))
 def test_every_second_counts_once(changes: list[tuple[float, JobClass]]) -> None:
-    seconds = account(changes)
+    seconds = account(*zip(*changes, strict=True))
     times = [time for time, _ in changes]
     assert sum(seconds.values()) == pytest.approx(max(times) - times[0], abs=1e-9)
     assert min(seconds.values()) >= 0
 
 
 def test_a_class_lasts_until_the_next_change_and_changes_keep_their_order() -> None:
-    seconds = account([(1, "queue"), (3, "training"), (2.5, "checkpoint"), (7, "other")])
+    seconds = account([1, 3, 2.5, 7], ["queue", "training", "checkpoint", "other"])
     assert {name: value for name, value in seconds.items() if value} == {"queue": 2, "checkpoint": 4}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from analysis.report.common import places, size_table
 from analysis.report.section import Column, Section
 from analysis.report.sentences import say
-from analysis.results.pop import EFFICIENCY, FACTORS, SCALING, point_factors
+from analysis.results.pop import EFFICIENCY, FACTORS, SCALING, curve_factors
 from analysis.study import Study
 from analysis.units import percent
 
@@ -27,7 +27,8 @@ _CAPTION = (
 
 def build(study: Study) -> Section | None:
     """None if no size has the step records of all its ranks."""
-    items = [(place, point_factors(place.point, place.curve.base)) for place in places(study)]
+    by_point = [factors for curve in study.curves for factors in curve_factors(curve)]
+    items = list(zip(places(study), by_point, strict=True))
     known = [
         (factors[name], NAMES[name], place.name)
         for place, factors in items
