@@ -64,32 +64,18 @@ def connected_networks(tree: FileTree) -> dict[str, tuple[str, ...]]:
 
 
 def default_route_interface(tree: FileTree) -> str | None:
-    """The interface of the default route with the lowest metric: of IPv4, else of IPv6."""
-    found = []
-    for fields in _routes(tree):
-        if fields[1] == fields[7] == "00000000":
-            found.append((parse_integer(fields[6]) or 0, fields[0]))
-    return min(found)[1] if found else _default_route_ipv6(tree)
+    """The interface of the IPv4 default route with the lowest metric."""
+    default = [
+        (parse_integer(fields[6]) or 0, fields[0])
+        for fields in _routes(tree)
+        if fields[1] == fields[7] == "00000000"
+    ]
+    return min(default)[1] if default else None
 
 
 def _routes(tree: FileTree) -> Iterator[list[str]]:
     """Columns of each IPv4 route that is up: interface, destination, gateway, flags, ..., metric, mask."""
     for line in (tree.text("/proc/net/route") or "").splitlines()[1:]:
         fields = line.split()
-        if len(fields) >= 8 and _flags(fields[3]) & _UP:
+        if len(fields) >= 8 and (parse_integer(f"0x{fields[3]}") or 0) & _UP:
             yield fields
-
-
-def _default_route_ipv6(tree: FileTree) -> str | None:
-    found = []
-    for line in (tree.text("/proc/net/ipv6_route") or "").splitlines():
-        fields = line.split()
-        if len(fields) != 10 or fields[1] != "00" or fields[0].strip("0") or fields[9] == "lo":
-            continue
-        if _flags(fields[8]) & _UP:
-            found.append((_flags(fields[5]), fields[9]))
-    return min(found)[1] if found else None
-
-
-def _flags(hexadecimal: str) -> int:
-    return parse_integer(f"0x{hexadecimal}") or 0

@@ -91,11 +91,10 @@ def _judge(context: LintContext, setting: Setting, variable: Variable) -> Iterat
         yield WARNING if variable.reads_part(value) else ERROR, FindingKind.OUT_OF_RANGE, text
     if (reason := _no_effect(context, variable)) is not None:
         yield INFO, FindingKind.NO_EFFECT, f"no effect: {reason}; remove it"
-    if (changed := variable.former_default(value, nccl)) is not None:
-        now = variable.default_at(nccl) or "chosen automatically"
+    if (stale := variable.stale_default(value, nccl)) is not None:
         library = "NCCL" if variable.library == "nccl" else variable.library
         yield WARNING, FindingKind.OLD_DEFAULT, (
-            f"{value} was the default before {library} {changed}; the default is now {now}; remove it"
+            f"{value} was the default before {library} {stale[0]}; the default is now {stale[1]}; remove it"
         )  # fmt: skip
     if variable.kind in ("debug", "internal"):
         kind = "for debugging" if variable.kind == "debug" else "undocumented"

@@ -22,7 +22,7 @@ READ_BY_OTHERS = ("NCCL_SHARP_", "NCCL_UCX_", "RCCL_", "HCCL_", "CCL_")
 """Prefixes of HPC-X's plugin with SHARP and its UCX, and of the libraries of AMD, Huawei and Intel."""
 _CLOSE = 0.88
 """Similarity (`difflib`) from which another name is taken for a misspelling."""
-_AUTOMATIC = ("auto", "built-in", "unlimited")
+AUTOMATIC = ("auto", "built-in", "unlimited")
 """Defaults of the data that are no value to set."""
 _BOOLEANS = {
     "torch": ("1", "true", "t", "yes", "y", "0", "false", "f", "no", "n"),
@@ -67,23 +67,19 @@ class Variable:
     """Whether it affects only traffic between nodes."""
     note: str | None = None
 
-    def default_at(self, version: str | None) -> str | None:
-        """The default at a version of the library, or of the newest one; None if it is no value to set."""
-        known = [
-            value
-            for first, value in self.defaults
+    def stale_default(self, value: str, version: str | None) -> tuple[str, str] | None:
+        """The version that changed the default from `value`, and the default at `version` of the library, or
+        at the newest one; None if `value` is no former default."""
+        defaults = [
+            (first, default)
+            for first, default in self.defaults
             if version is None or parse_version(first) <= parse_version(version)
         ]
-        return known[-1] if known and known[-1] not in _AUTOMATIC else None
-
-    def former_default(self, value: str, version: str | None) -> str | None:
-        """The last version whose default was `value`, if the default at `version` is another."""
-        if value == self.default_at(version):
+        changed = [later for (_, old), (later, _) in pairwise(defaults) if old == value]
+        if not changed or defaults[-1][1] == value:
             return None
-        for (_, old), (changed, _) in pairwise(self.defaults):
-            if old == value and (version is None or parse_version(changed) <= parse_version(version)):
-                return changed
-        return None
+        now = defaults[-1][1]
+        return changed[-1], "chosen automatically" if now in AUTOMATIC else now
 
     def is_read_by(self, version: str) -> bool:
         """Whether a version of the library reads it."""

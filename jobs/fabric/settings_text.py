@@ -18,8 +18,10 @@ from jobs.fabric.nccl_files import variable_lines
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _ASSIGNMENT = re.compile(rf"""(?<![\w$/{{-])({_NAME})=("[^"]*"|'[^']*'|(?:(?!,{_NAME}=)[^\s;&|)"'])*)""")
 """A value ends at a blank, or before the next assignment of a list such as `--export=ALL,A=1,B=2`."""
-_COMMENT = re.compile(r"(?:^|\s)#(?!SBATCH).*")
-_NETWORK = re.compile(r"\s--network[= ]['\"]?([\w,]+)")
+_COMMENT = re.compile(r"(?:^|\s)#(?!SBATCH).*", re.MULTILINE)
+_STARTS_JOB = re.compile(r"#SBATCH|\bsrun\b|^environment:", re.MULTILINE)
+"""A script that starts a job, or a site profile."""
+_NETWORK = re.compile(r"(?:\s--|\bsrun: *\{?\s*)network[=: ]\s*['\"]?([\w,]+)")
 _YAML = (".yaml", ".yml", ".json")
 _SHELL_KEYS = ("setup", "node_setup")
 
@@ -38,30 +40,21 @@ def read_settings(text: str, name: str) -> ReadSettings:
 
     `name` is that of the file, for messages and origins.
     """
-    network = None
     if name.endswith("nccl.conf"):  # of a name given twice, NCCL takes the first value
-        lines = [(f"{name}:{number}", variable, value) for number, variable, value in variable_lines(text)]
-        settings = [Setting(variable, value, origin) for origin, variable, value in reversed(lines)]
+        lines = reversed(list(variable_lines(text)))
+        settings = [Setting(variable, value, f"{name}:{number}") for number, variable, value in lines]
     elif name.endswith(_YAML) or text.lstrip().startswith("{"):
         try:
-            root = yaml.compose(text, Loader=yaml.SafeLoader)
+            settings = list(_of_yaml(yaml.compose(text, Loader=yaml.SafeLoader), name))
         except yaml.YAMLError as error:
             raise ConfigError(f"not YAML or JSON: {str(error).splitlines()[0]}", at=name) from None
-        shell, mappings = _of_yaml(root, name)
-        settings = [*shell, *mappings]  # the variables of a profile replace those of its shell lines
-        top = _entries(root)
-        if "srun" in top or "environment" in top:  # a profile
-            option = _entries(top.get("srun")).get("network")
-            network = option.value if isinstance(option, yaml.ScalarNode) else ""
     else:
-        lines_of_shell = list(_shell_lines(text))
-        settings = [each for number, line in lines_of_shell for each in _of_line(line, f"{name}:{number}")]
-        starts = [line for _, line in lines_of_shell if re.search(r"#SBATCH|\bsrun\b", line)]
-        if starts:
-            options = (match[1] for line in starts if (match := _NETWORK.search(line)))
-            network = next(options, "")
+        settings = [each for number, line in _shell_lines(text) for each in _of_line(line, name, number)]
     if not settings and text.strip():
         raise ConfigError("no variable is set; expected VAR=value in a script or file, or YAML", at=name)
+    commands = _COMMENT.sub("", text)
+    option = _NETWORK.search(commands)
+    network = (option[1] if option else "") if _STARTS_JOB.search(commands) else None
     return ReadSettings({each.name: each for each in settings}, network)
 
 
@@ -79,29 +72,24 @@ def _shell_lines(text: str) -> Iterator[tuple[int, str]]:
     yield start, held
 
 
-def _of_line(line: str, origin: str) -> Iterator[Setting]:
-    for name, value in _ASSIGNMENT.findall(line):
-        text = value.strip("\"'")
-        nested = list(_of_line(text, origin)) if value != text else []  # `--export="ALL,A=1"`
-        yield from nested or [Setting(name, text, origin, is_literal="$" not in text and "`" not in text)]
+def _of_line(line: str, name: str, number: int) -> Iterator[Setting]:
+    for variable, value in _ASSIGNMENT.findall(line):
+        is_literal = "$" not in value and "`" not in value
+        yield Setting(variable, value.strip("\"'"), f"{name}:{number}", is_literal)
 
 
-def _of_yaml(node: yaml.Node | None, name: str) -> tuple[list[Setting], list[Setting]]:
-    """Settings in shell lines of a profile, and those in mappings, such as `NCCL_DEBUG: WARN` or
-    `NCCL_DEBUG: {value: WARN}`, wherever they stand."""
-    shell: list[Setting] = []
-    mappings: list[Setting] = []
-    for key, value in _entries(node).items():
+def _of_yaml(node: yaml.Node | None, name: str) -> Iterator[Setting]:
+    """Settings in mappings, such as `NCCL_DEBUG: WARN` or `NCCL_DEBUG: {value: WARN}`, wherever they stand,
+    after those in shell lines of a profile, which they replace."""
+    for key, value in sorted(_entries(node).items(), key=lambda entry: entry[0] not in _SHELL_KEYS):
         content = _entries(value).get("value", value)
         if key in _SHELL_KEYS:
             for line in value.value if isinstance(value, yaml.SequenceNode) else [value]:
-                shell += _of_line(_COMMENT.sub("", str(line.value)), f"{name}:{line.start_mark.line + 1}")
+                yield from _of_line(_COMMENT.sub("", str(line.value)), name, line.start_mark.line + 1)
         elif re.fullmatch(r"[A-Z][A-Z0-9_]+", key) and isinstance(content, yaml.ScalarNode):
-            mappings.append(Setting(key, content.value, f"{name}:{content.start_mark.line + 1}"))
+            yield Setting(key, content.value, f"{name}:{content.start_mark.line + 1}")
         else:
-            below = _of_yaml(value, name)
-            shell, mappings = shell + below[0], mappings + below[1]
-    return shell, mappings
+            yield from _of_yaml(value, name)
 
 
 def _entries(node: yaml.Node | None) -> dict[str, yaml.Node]:

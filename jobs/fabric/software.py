@@ -35,7 +35,6 @@ _PLUGIN = re.compile(r"libnccl-(net|tuner|profiler|env)(?:[-_][\w.-]+?)?\.so(?:\
 _NCCL_LIBRARY = re.compile(r"libnccl\.so\.(\d+\.\d+\.\d+)")
 _OFI_PLUGIN = re.compile(rb"aws-ofi-nccl (\d+\.\d+\.\d+)")
 _LARGEST_PLUGIN = 16 << 20
-_MOST_LINKER_FILES = 100
 
 
 @dataclass(frozen=True)
@@ -78,32 +77,18 @@ def read_software(tree: FileTree, process: Process, nvml: NvmlReading | None) ->
 
 
 def linker_folders(tree: FileTree, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Folders of the dynamic linker, in its order: `LD_LIBRARY_PATH`, `/etc/ld.so.conf`, defaults."""
-    given = [folder for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder.startswith("/")]
-    configured = _linker_configuration(tree, "/etc/ld.so.conf", set())
-    return tuple(dict.fromkeys([*given, *configured, *_LIBRARY_FOLDERS]))
-
-
-def _linker_configuration(tree: FileTree, path: str, seen: set[str]) -> list[str]:
-    if path in seen or len(seen) >= _MOST_LINKER_FILES:
-        return []
-    seen.add(path)
-    found: list[str] = []
-    for line in (tree.text(path) or "").splitlines():
-        words = line.partition("#")[0].split()
-        if len(words) == 2 and words[0] == "include":
-            for included in _matching(tree, words[1]):
-                found += _linker_configuration(tree, included, seen)
-        elif len(words) == 1 and words[0].startswith("/"):
-            found.append(words[0])
-    return found
-
-
-def _matching(tree: FileTree, pattern: str) -> Iterable[str]:
-    """Files of a pattern with `*` in its last part, such as `ld.so.conf.d/*.conf` below `/etc`."""
-    folder, _, last = (pattern if pattern.startswith("/") else f"/etc/{pattern}").rpartition("/")
-    expression = re.compile(".*".join(map(re.escape, last.split("*"))))
-    return [f"{folder}/{name}" for name in tree.names(folder) if expression.fullmatch(name)]
+    """Folders of the dynamic linker, in its order: `LD_LIBRARY_PATH`, `/etc/ld.so.conf.d`, `/etc/ld.so.conf`,
+    defaults."""
+    folder = "/etc/ld.so.conf.d"
+    files = [f"{folder}/{name}" for name in tree.names(folder) if name.endswith(".conf")]
+    lines = [
+        line.partition("#")[0].strip()
+        for path in (*files, "/etc/ld.so.conf")
+        for line in (tree.text(path) or "").splitlines()
+    ]
+    listed = [*environ.get("LD_LIBRARY_PATH", "").split(":"), *lines]
+    absolute = [path for path in listed if path.startswith("/")]
+    return tuple(dict.fromkeys([*absolute, *_LIBRARY_FOLDERS]))
 
 
 def _nccl_version(tree: FileTree, process: Process, linker: tuple[str, ...]) -> tuple[str | None, str | None]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jobs.fabric.description import FabricKind
-from jobs.fabric.registry import READ_BY_OTHERS, parse_version, registry
+from jobs.fabric.registry import AUTOMATIC, READ_BY_OTHERS, parse_version, registry
 
 ROOT = Path(__file__).parents[2]
 KNOWN = registry()
@@ -29,8 +29,8 @@ def test_an_entry_is_consistent(name: str) -> None:
         assert each.replaced_by
     if each.replaced_by:
         assert KNOWN.variables[each.replaced_by].kind != "dead"
-    default = each.default_at(None)
-    assert default is None or each.accepts(default), f"the default {default} is not allowed"
+    default = each.defaults[-1][1] if each.defaults else "auto"
+    assert default in AUTOMATIC or each.accepts(default), f"the default {default} is not allowed"
 
 
 def test_the_registry_holds_all_variables_of_nccl() -> None:
@@ -59,12 +59,13 @@ def test_versions_that_read_a_variable(name: str, version: str, is_read: bool) -
 
 def test_the_history_of_a_default() -> None:
     timeout = KNOWN.variables["NCCL_IB_TIMEOUT"]
-    assert [timeout.default_at(version) for version in ("2.10.3", "2.22.3", "2.23.4", None)] == [
-        "14", "18", "20", "20",
-    ]  # fmt: skip
-    assert timeout.former_default("18", "2.27.5") == "2.23.4"
-    assert timeout.former_default("18", "2.20.5") is None, "it is the default of that version"
-    assert timeout.former_default("22", None) is None
+    assert timeout.stale_default("18", "2.27.5") == ("2.23.4", "20")
+    assert timeout.stale_default("18", "2.20.5") is None, "it is the default of that version"
+    assert timeout.stale_default("22", None) is None
+    assert KNOWN.variables["NCCL_BUFFSIZE"].stale_default("4194304", None) == (
+        "2.6.4",
+        "chosen automatically",
+    )
 
 
 @pytest.mark.parametrize(

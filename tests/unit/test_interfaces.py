@@ -61,16 +61,6 @@ def test_the_default_route_has_the_lowest_metric(tmp_path: Path) -> None:
     assert default_route_interface(FileTree(tmp_path)) == "hsn0"
 
 
-def test_the_default_route_of_ipv6(tmp_path: Path) -> None:
-    zero = "0" * 32
-    lines = [
-        f"{zero} 00 {zero} 00 {zero} ffffffff 00000001 00000000 00200200       lo",
-        f"{zero} 00 {zero} 00 fe80{zero[4:]} 00000400 00000003 00000000 00000003     eth1",
-    ]
-    Tree(tmp_path).write("/proc/net/ipv6_route", "\n".join(lines))
-    assert default_route_interface(FileTree(tmp_path)) == "eth1"
-
-
 def test_a_file_beside_the_interfaces_is_none(tmp_path: Path) -> None:
     t = Tree(tmp_path)
     t.ethernet("eth0", at_root(1), 1000)

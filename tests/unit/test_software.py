@@ -48,7 +48,7 @@ def test_packages_of_the_process_come_before_those_of_the_system(tmp_path: Path)
 
 def test_folders_of_the_linker(tmp_path: Path) -> None:
     t = Tree(tmp_path)
-    t.write("/etc/ld.so.conf", "include ld.so.conf.d/*.conf\ninclude /etc/ld.so.conf\n/opt/own # comment")
+    t.write("/etc/ld.so.conf", "include ld.so.conf.d/*.conf\n/opt/own # comment")
     t.write("/etc/ld.so.conf.d/efa.conf", "/opt/amazon/efa/lib")
     t.write("/etc/ld.so.conf.d/other.txt", "/opt/unused")
     found = linker_folders(FileTree(tmp_path), {"LD_LIBRARY_PATH": ":/first:relative"})
