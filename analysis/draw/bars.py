@@ -35,6 +35,12 @@ class Segment:
     estimate: Estimate | None = None
     """Of the length of the segment, whose interval is drawn."""
 
+    @property
+    def tip(self) -> float:
+        """The highest end of the bar and its interval."""
+        bar = self.estimate and errors(self.estimate)
+        return max(self.start, self.end + (bar[1][0] if bar else 0.0))
+
 
 @dataclass(frozen=True)
 class Row:
@@ -52,9 +58,9 @@ def bars(rows: Sequence[Row], x: Axis, legend: Sequence[LegendItem] = (), *, emu
     names = [row.name if row.segments else "" for row in rows]
     left = min(max(52.0, *map(text_width, names)) + 8, WIDTH * 0.4)
     width = WIDTH - left - 14
-    ends = [max([0.0, *(max(each.start, each.end + _upper(each)) for each in row.segments)]) for row in rows]
+    ends = [max([0.0, *(each.tip for each in row.segments)]) for row in rows]
     room = [width / max(width - text_width(row.text) - 8, width / 2) for row in rows]
-    y = Axis("", len(rows) - 0.5, -0.5, ticks=range(len(rows)), form=lambda at: names[round(at)])
+    y = Axis("", len(rows) - 0.5, -0.5, ticks=range(len(rows)), form=lambda at, _: names[round(at)])
     whole = replace(x, high=max([x.high, *map(mul, ends, room)]))
     figure, axes = panel(_ROW * len(rows), whole, y, legend, left=left, emulated=emulated)
     axes.grid(visible=False, axis="y")
@@ -70,9 +76,3 @@ def bars(rows: Sequence[Row], x: Axis, legend: Sequence[LegendItem] = (), *, emu
         text, place = (row.text, (ends[at], at)) if row.segments else (row.name, (x.low, at))
         axes.annotate(text, place, (5, 0), textcoords="offset points", va="center")
     return figure
-
-
-def _upper(segment: Segment) -> float:
-    """Length of its interval above its end."""
-    bar = segment.estimate and errors(segment.estimate)
-    return bar[1][0] if bar else 0.0

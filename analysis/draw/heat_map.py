@@ -34,7 +34,7 @@ def heat_map(
     """
     stride = -(-len(rows) // _MOST_NAMES)
     ticks = list(range(0, len(rows), stride))
-    y = Axis("rank", len(rows) - 0.5, -0.5, ticks=ticks, form=lambda at: rows[round(at)])
+    y = Axis("rank", len(rows) - 0.5, -0.5, ticks=ticks, form=lambda at, _: rows[round(at)])
     thickness = max(6.0, min(18.0, 420.0 / len(rows)))
     legend = [LegendItem(f"{strongest[1]} or more", "heat")]
     left = max(map(text_width, rows)) + 14

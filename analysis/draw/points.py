@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +26,8 @@ from analysis.stats.estimates import Estimate, Floats
 
 HEIGHT = 220.0
 """Of the plot, without the margins."""
+_FEW = 12
+"""Values of a line up to which each has a marker."""
 _BESIDE = 5 / 72
 """Inches between the points of two curves at one place."""
 
@@ -119,11 +120,10 @@ def points(
             place |= {"mfc": colour if bar else COLOURS["bg"], "alpha": 0.4 if dot.pale else None}
             point, _, _ = axes.errorbar(dot.x, dot.estimate.value, bar, fmt=marker, markersize=7, **place)
             mark(point, dot.title, label)
-            ends = (dot.estimate.low, dot.estimate.high)
-            for end, limit, beyond, arrow in zip(
-                ends, axes.get_ylim(), (operator.lt, operator.gt), "v^", strict=True
+            for end, limit, sign, arrow in zip(
+                (dot.estimate.low, dot.estimate.high), axes.get_ylim(), (-1, 1), "v^", strict=True
             ):
-                if end is not None and beyond(end, limit):
+                if end is not None and sign * end > sign * limit:
                     axes.plot(dot.x, limit, arrow, markersize=8, clip_on=False, **place)
             if dot.text:
                 top = dot.x, dot.estimate.value
@@ -137,7 +137,8 @@ def lines(runs: Sequence[Line], x: Axis, y: Axis, legend: Sequence[LegendItem], 
     figure, axes = panel(HEIGHT, x, y, legend, emulated=emulated)
     for run in runs:
         rings = {"marker": "o", "linestyle": "", "mfc": COLOURS["bg"], "markersize": 6}
-        style = rings if run.rings else {"linewidth": 1.3, "linestyle": run.line}
+        few = {"marker": "o", "markersize": 4} if len(run.xs) <= _FEW else {}
+        style = rings if run.rings else {"linewidth": 1.3, "linestyle": run.line, **few}
         (artist,) = axes.plot(run.xs, run.ys, color=COLOURS[run.colour], **style)
         mark(artist, run.title, run.key)
     return figure

@@ -10,7 +10,6 @@ import io
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,8 +19,6 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from analysis.stats.estimates import Estimate
 
@@ -34,6 +31,8 @@ _CHARACTER = 8.2
 _MOST_TICKS = 12
 _LINE = 19.0
 """Height of a row of the legend."""
+_FOOT = 42.0
+"""Height of the ticks and the label below the axes."""
 
 _TEMPLATES = Path(__file__).parents[1] / "report" / "templates"
 _SHEET = (_TEMPLATES / "report.css").read_text(encoding="utf-8")
@@ -41,15 +40,6 @@ COLOURS = dict(re.findall(r"--([\w-]+): (#\w{6});", _SHEET.partition("@media")[0
 """Colour of each variable of the page's style sheet in light mode; no two are equal."""
 CURVES, SIZES = 7, 8
 """Colours `c0` to `c6` of curves, and `q0` (dark) to `q7` (light) of the sizes of one curve."""
-PHASE_COLOURS = {
-    "compute_s": "c0",
-    "input_s": "c4",
-    "comm_wait_s": "wait",
-    "comm_transfer_s": "c1",
-    "optimizer_s": "c5",
-    "checkpoint_s": "c3",
-    "other_s": "other",
-}
 PHASE_NAMES = {
     "compute_s": "compute",
     "input_s": "input",
@@ -59,8 +49,11 @@ PHASE_NAMES = {
     "checkpoint_s": "checkpoint",
     "other_s": "other",
 }
+PHASE_COLOURS = dict(zip(PHASE_NAMES, ("c0", "c4", "wait", "c1", "c5", "c3", "other"), strict=True))
 MARKERS = ("o", "s", "D", "^", "v", "P", "X")
-Linestyle = Literal["-", "--", ":", "-."] | tuple[float, Sequence[float]]
+Linestyle = Literal["-", "--", ":", "-.", ""] | tuple[float, Sequence[float]]
+Form = str | Callable[[float, float], str]
+"""Format of `x`, or a function of it and the number of its tick."""
 DASHES: tuple[Linestyle, ...] = (
     "-", "--", ":", "-.", (0, (8, 2)), (0, (4, 2, 1, 2, 1, 2)), (0, (2, 1)), (0, (8, 2, 1, 2, 1, 2)),
 )  # fmt: skip
@@ -85,8 +78,8 @@ class Axis:
     log: bool = False
     ticks: Sequence[float] | None = None
     """Positions of ticks; round numbers by default."""
-    form: Callable[[float], str] = "{:,.6g}".format
-    """Text of a tick."""
+    form: Form = "{x:,.6g}"
+    """Texts of ticks."""
 
 
 def size_axis(label: str, sizes: Iterable[float]) -> Axis:
@@ -95,17 +88,15 @@ def size_axis(label: str, sizes: Iterable[float]) -> Axis:
     low, high = ticks[0], ticks[-1]
     log, pad = high > 8 * low, 0.06 * (high - low) or 0.3 * low
     ends = (low / 1.15, high * 1.15) if log else (low - pad, high + pad)
-    return Axis(label, *ends, log, ticks[:: -(-len(ticks) // _MOST_TICKS)], "{:,.0f}".format)
+    return Axis(label, *ends, log, ticks[:: -(-len(ticks) // _MOST_TICKS)], "{x:,.0f}")
 
 
-def value_axis(
-    label: str, low: float, high: float, *, log: bool = False, form: Callable[[float], str] = "{:,.6g}".format
-) -> Axis:
+def value_axis(label: str, low: float, high: float, *, log: bool = False) -> Axis:
     """Around values; from 0 where the lowest is below half of the highest."""
     if log:
-        return Axis(label, 0.85 * low, 1.15 * high, True, form=form)
+        return Axis(label, 0.85 * low, 1.15 * high, True)
     pad = 0.06 * (high - low or abs(high) or 1.0)
-    return Axis(label, min(0.0, low) if low < high / 2 else low - pad, high + pad, form=form)
+    return Axis(label, min(0.0, low) if low < high / 2 else low - pad, high + pad)
 
 
 @dataclass(frozen=True)
@@ -114,10 +105,14 @@ class LegendItem:
 
     label: str
     colour: str
-    line: Linestyle | None = None
+    line: Linestyle = ""
     """A line in place of a box."""
     key: str | None = None
     """Key of the marks that the entry highlights."""
+
+    @property
+    def marker(self) -> str:
+        return "" if self.line else "s"
 
 
 def curve_colour(index: int) -> str:
@@ -147,28 +142,25 @@ def panel(
     """A figure with axes of `height`; legend and label of the vertical axis stand above them."""
     columns = max(1, int(WIDTH // max([text_width(item.label) + 46 for item in legend], default=WIDTH)))
     head = _LINE * -(-len(legend) // columns) + (27.0 if y.label or emulated else 6.0)
-    foot = 42.0 if x.label else 24.0
-    whole = head + height + foot
+    whole = head + height + _FOOT
     figure = Figure((WIDTH / 72, whole / 72))
-    axes = figure.add_axes((left / WIDTH, foot / whole, 1 - (left + 14.0) / WIDTH, height / whole))
+    axes = figure.add_axes((left / WIDTH, _FOOT / whole, 1 - (left + 14.0) / WIDTH, height / whole))
     axes.set(xlim=(x.low, x.high), ylim=(y.low, y.high), xlabel=x.label)
     for axis, domain in ((axes.xaxis, x), (axes.yaxis, y)):
         if domain.log:
             base = 2 if domain.high <= 2**6 * domain.low else 10
             (axes.set_xscale if domain is x else axes.set_yscale)("log", base=base)
         if domain.ticks is not None:
-            axis.set_major_locator(FixedLocator(domain.ticks))
-        axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(FuncFormatter(partial(_tick, domain.form)))
+            axis.set_ticks(domain.ticks)
+        axis.set_major_formatter(domain.form)
+    axes.minorticks_off()
     axes.set_title(y.label, loc="left", color=COLOURS["faint"])
     axes.set_title("emulated" if emulated else "", loc="right", color=COLOURS["emu"], weight="bold")
     handles = [
-        Patch(color=COLOURS[item.colour])
-        if item.line is None
-        else Line2D([], [], color=COLOURS[item.colour], linestyle=item.line)
+        Line2D([], [], color=COLOURS[item.colour], label=item.label, linestyle=item.line, marker=item.marker)
         for item in legend
     ]
-    entries = figure.legend(handles, [item.label for item in legend], ncols=columns)
+    entries = figure.legend(handles=handles, ncols=columns)
     for item, *artists in zip(legend, entries.legend_handles, entries.get_texts(), strict=True):
         for artist in filter(None, artists):
             mark(artist, key=item.key)
@@ -193,7 +185,3 @@ def png(figure: Figure) -> bytes:
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=PNG_DPI, metadata={"Software": None})
     return image.getvalue()
-
-
-def _tick(form: Callable[[float], str], value: float, _: Any) -> str:
-    return form(value)

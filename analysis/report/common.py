@@ -1,8 +1,10 @@
-"""Parts that several sections share: names and colours of sizes, tables and figures by size and by step."""
+"""What sections are made of, in one import: names and colours of sizes, tables and figures by size and by
+step, and the parts of `section` and `sentences`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,6 +15,9 @@ from analysis.draw.points import Dot, Line, extent, lines, points
 from analysis.draw.style import DASHES, Axis, LegendItem, curve_colour, size_colour, value_axis
 from analysis.read.run import Run
 from analysis.report.section import Column, Figure, Table
+from analysis.report.section import Section as Section
+from analysis.report.section import item_table as item_table
+from analysis.report.sentences import say as say
 from analysis.results.curves import Curve, Point
 from analysis.results.curves import metric as metric
 from analysis.results.curves import of_steps as of_steps
@@ -43,16 +48,16 @@ class Place(NamedTuple):
 
 def places(study: Study) -> list[Place]:
     """Sizes of all curves, smallest first within a curve."""
-    if len(study.curves) == 1:
-        (curve,) = study.curves
-        return [
-            Place(curve, point, curve.name(point), size_colour(at, len(curve.points)))
-            for at, point in enumerate(curve.points)
-        ]
+    several = len(study.curves) > 1
     return [
-        Place(curve, point, f"{curve.label}, {curve.name(point)}", curve_colour(at))
-        for at, curve in enumerate(study.curves)
-        for point in curve.points
+        Place(
+            curve,
+            point,
+            f"{curve.label}, {curve.name(point)}" if several else curve.name(point),
+            curve_colour(index) if several else size_colour(at, len(curve.points)),
+        )
+        for index, curve in enumerate(study.curves)
+        for at, point in enumerate(curve.points)
     ]
 
 
@@ -165,16 +170,17 @@ def points_figure(
         if estimate
     ]
     ends = [*levels, *extent([dot.estimate for dot in dots])]
-    y = value_axis(heading, min(ends), max(ends), log=log, form=_form(unit))
+    y = _value_axis(heading, ends, unit, log)
     drawing = partial(points, dots, x, y, emulated=study.emulated, **options)
     return Figure(name, title, drawing, "; ".join(dot.title for dot in dots), data)
 
 
-def _form(unit: Unit) -> Callable[[float], str]:
-    """Texts of the ticks of an axis, whose heading has the unit of other values."""
-    if unit in ("ratio", "B/s", "share"):
-        return partial(text, unit=unit, digits=0 if unit == "share" else None)
-    return "{:,.6g}".format
+def _value_axis(heading: str, values: Sequence[float], unit: Unit, log: bool) -> Axis:
+    """A vertical axis; its heading has the unit of values whose ticks have none."""
+    axis = value_axis(heading, min(values), max(values), log=log)
+    if unit not in ("ratio", "B/s", "share"):
+        return axis
+    return replace(axis, form=lambda value, _: text(value, unit, 0 if unit == "share" else None))
 
 
 def step_figure(
@@ -182,9 +188,9 @@ def step_figure(
     name: str,
     title: str,
     columns: Sequence[Column],
-    rows_of: Callable[[Run], Rows],
+    items_of: Callable[[Run], Iterable[Any]],
     *,
-    rings: Callable[[Sequence[Any]], bool] = lambda row: False,
+    rings: str = "",
     log: bool = False,
 ) -> list[Figure]:
     """A line for each run by optimizer step, with its table `NAME_by_step`.
@@ -192,40 +198,41 @@ def step_figure(
     Of many runs, the first repeat of each size is drawn. The colour names the size of a single curve; of
     several, the colour names the curve and the dashes the size.
 
-    Args:
-        columns: of the table: the step, the value that is drawn, and others.
-        rows_of: values of the columns in one run.
-        rings: whether a row is drawn as a ring in place of a point of the line.
+    Columns are those of the table: the value that is drawn, and others. Each item of a run has its step, and
+    those whose last value is `rings` are rings in place of points of the line.
     """
+    columns = [Column("step", "step", "count"), *columns]
     shown = places(study)
     repeats = None if sum(len(place.point.runs) for place in shown) <= _MOST_LINES else 1
     runs = [
-        (place, run, rows) for place in shown for run in place.point.runs[:repeats] if (rows := rows_of(run))
+        (place, run, rows)
+        for place in shown
+        for run in place.point.runs[:repeats]
+        if (rows := [[column.of(item) for column in columns] for item in items_of(run)])
     ]
-    several, sizes = len(study.curves) > 1, sorted({place.point.size for place in shown})
-    drawn, legend = [], {}
+    sizes, drawn, legend = sorted({place.point.size for place in shown}), [], {}
     for place, run, rows in runs[:_MOST_LINES]:
         size = place.curve.name(place.point)
-        dashes = DASHES[sizes.index(place.point.size) % len(DASHES)] if several else "-"
-        label = place.curve.label if several else size
+        label, dashes = size, DASHES[0]
+        if len(study.curves) > 1:
+            label, dashes = place.curve.label, DASHES[sizes.index(place.point.size) % len(DASHES)]
+            legend[size] = LegendItem(size, "ink", dashes)
         legend[label] = LegendItem(label, place.colour, "-")
-        legend |= {size: LegendItem(size, "ink", dashes)} if several else {}
         for ringed in (False, True):
-            part = np.array([row[:2] for row in rows if rings(row) == ringed], float).reshape(-1, 2)
+            part = np.array([row[:2] for row in rows if (row[-1] == rings) == ringed], float).reshape(-1, 2)
             if len(part):
                 part = part[np.unique(np.linspace(0, len(part) - 1, _MOST_VALUES, dtype=int))]
-            steps, values = part.T
-            values = np.where(values > (0 if log else -np.inf), values, np.nan)
+            steps, values = part[:, 0], np.where(part[:, 1] > (0 if log else -np.inf), part[:, 1], np.nan)
             if not np.isnan(values).all():
                 tooltip, key = f"{run.name}, {place.name}", f"{run.sweep}/{run.name}"
                 drawn.append(Line(steps, values, place.colour, tooltip, key, dashes, ringed))
     if not drawn:
         return []
     every, value = np.concatenate([line.ys for line in drawn]), columns[1]
-    low, high = float(np.nanmin(every)), float(np.nanmax(every))
+    low, high = np.nanmin(every), np.nanmax(every)
     entries = sorted(legend.values(), key=lambda item: item.colour == "ink")
     x = Axis("optimizer step", 0.0, max(line.xs[-1] for line in drawn))
-    y = value_axis(value.heading, low, high, log=log, form=_form(value.unit))
+    y = _value_axis(value.heading, (low, high), value.unit, log)
     return [
         Figure(
             name,

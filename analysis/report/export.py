@@ -38,9 +38,8 @@ def write_tables(study: Study, sections: Sequence[Section], folder: Path, kind: 
     """
     marks = {"emulated": study.emulated, "ingested": any(run.ingested for run in study.included)}
     tables, figures = exported(sections)
-    frames = {name: frame(table) for name, table in tables.items()}
-    for mark in (name for name, holds in marks.items() if holds):  # a file shows its origin by itself
-        frames = {name: each.assign(**{mark: True}) for name, each in frames.items()}
+    origin = {mark: True for mark, holds in marks.items() if holds}  # a file shows it by itself
+    frames = {name: frame(table).assign(**origin) for name, table in tables.items()}
     frames[ALL_RUNS] = table_of_runs(study.runs)
     earlier = read_json_or_none(folder / INDEX) or {}
     for name, rows in frames.items():

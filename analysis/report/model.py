@@ -25,11 +25,11 @@ SCHEMA_VERSION = 6
 _LEFT_OUT = ("figures", "get", "colour", "emphasized", "most_rows", "places")
 """Fields of sections and columns that are no data."""
 _YAML = files("analysis.report").joinpath("templates", "definitions.yaml").read_text(encoding="utf-8")
-DEFINITIONS: dict[str, dict[str, str]] = {
-    name: dict(zip(("name", "formula", "text"), parts, strict=True))
-    for name, parts in yaml.safe_load(_YAML).items()
-}
-"""Definitions of metrics by id, in the order of the page of details, where columns link to them."""
+DEFINITIONS: list[dict[str, str]] = [
+    dict(zip(("id", "name", "formula", "text"), (id, *parts), strict=True))
+    for id, parts in yaml.safe_load(_YAML).items()
+]
+"""Definitions of metrics, in the order of the page of details, where columns link to them."""
 
 
 def document(study: Study, sections: Sequence[Section], generated: str) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def document(study: Study, sections: Sequence[Section], generated: str) -> dict[
             for each in section.figures
         ],
         "sections": plain(sections),
-        "definitions": [{"id": id, **each} for id, each in DEFINITIONS.items()],
+        "definitions": DEFINITIONS,
         "runs": [{"sweep": run.sweep, "run": run.name, **run_figures(run)} for run in study.included],
         "excluded_runs": [
             {"sweep": run.sweep, "run": run.name, "state": run.state, "reason": run.note}

@@ -8,17 +8,16 @@ import html
 import os
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache, partial
-from importlib.resources import files
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from analysis.read.run import Run
 from analysis.report.first_screen import LIMITS
 from analysis.report.section import Section
+from analysis.report.sentences import environment
 from analysis.report.tables import table_view
 
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|s|ms|µs|ps|MiB|GiB|KiB|B|nodes?|ranks?|rows|samples/s|tokens/s)\b|%)")
@@ -26,6 +25,7 @@ _UNIT = re.compile(r"(?<=\d) (?=(?:%|s|ms|µs|ps|MiB|GiB|KiB|B|nodes?|ranks?|row
 _OPTION = re.compile(r"(?<!\S)\(?--[a-z][\w-]*(?: (?:[A-Z]+|\d+)\b)?")
 DETAILS = ("reproduction",)
 """Sections that stand in `details.html`, beside the definitions."""
+_SHARED: dict[str, Any] = {"table_view": table_view, "caveats_title": LIMITS}
 
 
 def page(
@@ -37,17 +37,17 @@ def page(
     and script by their SHA-256 and nothing else.
     """
     shown = [section for section in sections if (section.id in DETAILS) == details]
-    style, script = _template("report.css"), _template("report.js")
-    policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; img-src data:"
-    parts = {"details": details, "policy": policy, "style": Markup(style), "script": Markup(script)}
-    environment = _environment(autoescape=True, run_href=partial(run_href, out=out or Path()))
-    return environment.get_template("report.html.j2").render(report=report, sections=shown, **parts)
+    href = partial(run_href, out=out or Path())
+    made = environment(autoescape=True, keep=unbroken, run_href=href, hash=_hash)
+    return made.get_template("report.html.j2").render(
+        report=report, sections=shown, details=details, **_SHARED
+    )
 
 
 def markdown(report: Mapping[str, Any], sections: Sequence[Section]) -> str:
     """The Markdown text; figures are links to files beside it."""
-    template = _environment(autoescape=False, cell=cell).get_template("report.md.j2")
-    return template.render(report=report, sections=sections)
+    template = environment(autoescape=False, cell=cell).get_template("report.md.j2")
+    return template.render(report=report, sections=sections, **_SHARED)
 
 
 def run_href(run: Run, out: Path) -> str:
@@ -68,24 +68,5 @@ def cell(value: object) -> str:
     return re.sub(r"([\\`*_\[\]|])", r"\\\1", flat)
 
 
-@cache
-def _template(name: str) -> str:
-    return files("analysis.report").joinpath("templates", name).read_text(encoding="utf-8")
-
-
 def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _environment(*, autoescape: bool, **filters: Any) -> Environment:
-    environment = Environment(
-        loader=PackageLoader("analysis.report"),
-        autoescape=autoescape,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {"keep": unbroken, **filters}
-    environment.globals |= {"table_view": table_view, "caveats_title": LIMITS}
-    return environment

@@ -15,7 +15,7 @@ Parts that save a section most of its lines, in `analysis.report.common`:
   the next ones a list, empty without values.
 * `points_figure(study, name, title, rows, unit, x, heading)`: estimates over an axis, as that of
   `analysis.draw.style.size_axis`, by curve.
-* `step_figure(study, name, title, columns, rows_of)`: a line a run by optimizer step, with its data.
+* `step_figure(study, name, title, columns, items_of)`: a line a run by optimizer step, with its data.
 
 A section leaves out what is empty, and is itself left out where nothing remains:
 

@@ -28,32 +28,30 @@ def _of_all(count: int, total: int, noun: str) -> str:
     return f"all {noun}s" if count == total else f"{count} of {units.plural(total, noun)}"
 
 
-def _macros() -> object:
-    environment = Environment(
-        loader=PackageLoader("analysis.report"), undefined=StrictUndefined, trim_blocks=True, autoescape=False
+def environment(*, autoescape: bool, **filters: Any) -> Environment:
+    """Of the templates, with filters of `analysis.units` and others."""
+    made = Environment(
+        loader=PackageLoader("analysis.report"),
+        autoescape=autoescape,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
-    environment.filters |= {
-        "bytes": units.binary_bytes,
-        "text": units.text,
-        "times": units.times,
-        "x": partial(units.times, digits=1),
-        "cell": lambda value, unit: units.cell(value, unit).in_text,
-        "bounds": lambda estimate, unit, digits: units.cell(estimate, unit, digits=digits).interval,
-        "with_bounds": _with_bounds,
-        "listed": units.listed,
-        "number": units.number,
-        "plural": units.plural,
-        "percent": units.percent,
-        "money": units.money,
-        "span": units.span,
-        "seconds": units.seconds,
-        "short_count": units.short_count,
-        "nodes": lambda counts: f"{units.listed(list(map(str, counts)))} node{'' if counts == [1] else 's'}",
-        "of_all": _of_all,
-        "upper_first": lambda text: text[:1].upper() + text[1:],
-    }
-    environment.globals["PHASE_NAMES"] = PHASE_NAMES
-    return environment.get_template("sentences.j2").module
+    made.filters |= {name: getattr(units, name) for name in _UNITS} | filters
+    return made
 
 
-_MACROS = _macros()
+_UNITS = ("listed", "money", "number", "percent", "plural", "seconds", "short_count", "span", "text", "times")
+_SENTENCES = environment(
+    autoescape=False,
+    bytes=units.binary_bytes,
+    x=partial(units.times, digits=1),
+    cell=lambda value, unit: units.cell(value, unit).in_text,
+    bounds=lambda estimate, unit, digits: units.cell(estimate, unit, digits=digits).interval,
+    with_bounds=_with_bounds,
+    of_all=_of_all,
+    upper_first=lambda text: text[:1].upper() + text[1:],
+)
+_SENTENCES.globals["PHASE_NAMES"] = PHASE_NAMES
+_MACROS = _SENTENCES.get_template("sentences.j2").module

@@ -313,7 +313,7 @@ def test_sentences_of_comparisons() -> None:
         say("compared_records", [], [], {"new": ["config"], "old": ["config"]}, "new", "old"),
         say("nothing_compared", "old"),
         say("unmatched", ["a of new", "b of old"]),
-        say("limits", "4 nodes", []),
-        say("limits", "8 ranks", ["bucket_mb"]),
+        say("caveat", "limits", {"largest": "4 nodes", "few": []}, False),
+        say("caveat", "limits", {"largest": "8 ranks", "few": ["bucket_mb"]}, False),
     ]
     golden("comparisons.txt", "\n".join(texts) + "\n")

@@ -13,7 +13,7 @@ def test_sentences_as_they_were_approved() -> None:
         say("utilization", True, "87 % to 93 %"),
         say("utilization", False, "3.50"),
         say("memory", 3 * 2**30, "4 nodes"),
-        say("training", 0.25),
-        say("training", -0.25),
+        say("training", [0.5, 0.25]),
+        say("training", [-0.25, 0.1]),
     ]
     golden("sections.txt", "\n".join(texts) + "\n")

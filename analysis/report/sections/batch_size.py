@@ -5,11 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from analysis.draw.style import size_axis
-from analysis.report.common import STEP, THROUGHPUT, Place, places, points_figure, size_table
-from analysis.report.section import Column, Section
-from analysis.report.sentences import say
+from analysis.report.common import (
+    STEP,
+    THROUGHPUT,
+    Column,
+    Place,
+    Section,
+    Study,
+    places,
+    points_figure,
+    say,
+    size_table,
+)
 from analysis.results.curves import labelled, rate_ratio
-from analysis.study import Study
 
 ORDER = 170
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from analysis.draw.style import PHASE_NAMES
-from analysis.report.common import place_of, size_table
-from analysis.report.section import Column, Section
-from analysis.report.sentences import say
+from analysis.report.common import Column, Section, Study, place_of, say, size_table
 from analysis.results.advice import advice, situation
 from analysis.results.bottlenecks import NEEDED, STRAGGLERS, Bottleneck, at_largest
-from analysis.study import Study
 
 ORDER = 80
 

@@ -10,12 +10,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from analysis.draw.style import size_axis
-from analysis.report.common import points_figure
-from analysis.report.section import Column, Figure, Section, Table, item_table
-from analysis.report.sentences import say
+from analysis.report.common import Column, Figure, Section, Study, Table, item_table, points_figure, say
 from analysis.report.tables import table_view
 from analysis.stats.estimates import Estimate
-from analysis.study import Study
 from analysis.units import binary_bytes
 from disttrain.records.comm_bench import CollectiveTiming, CommBench, StepTiming, Timing
 from disttrain.records.json_files import CorruptFile, read_json
@@ -111,6 +108,7 @@ def _figure(study: Study, results: Mapping[str, CommBench]) -> Figure:
         for run, result in results.items()
         for each in result.collectives
     ]
-    x = replace(size_axis("message", [size for _, _, size, _ in rows]), form=binary_bytes)
+    x = size_axis("message", [size for _, _, size, _ in rows])
+    x = replace(x, form=lambda size, _: binary_bytes(size))
     title, data = "Bus bandwidth by size of the message", "comm_bench_collectives_0"
     return points_figure(study, "comm_bench", title, rows, "B/s", x, "bus bandwidth", data, log=True)

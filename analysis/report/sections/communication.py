@@ -7,21 +7,22 @@ from statistics import fmean
 from typing import Any
 
 from analysis.report.common import (
+    Column,
+    Section,
+    Study,
     bars_figure,
     leading,
     metric,
     over_repeats,
     place_of,
     places,
+    say,
     size_table,
     step_figure,
 )
-from analysis.report.section import Column, Section
-from analysis.report.sentences import say
 from analysis.results import communication
 from analysis.results.curves import Point, phase_s
 from analysis.results.phases import TRANSFER, WAIT
-from analysis.study import Study
 from analysis.units import percent
 from disttrain.records.communication import CollectiveSummary
 
@@ -73,7 +74,7 @@ def build(study: Study) -> Section | None:
     return Section(
         "communication",
         "Communication",
-        say("communication", place.name, share, *numbers) if share else "",
+        say("communication", place.name, share, *numbers),
         key=percent(share.value) if share else "",
         paragraphs=[say("communication_longest", place_of(study, longest[-1]).name) if longest else ""],
         tables=[table, listed],
@@ -83,8 +84,8 @@ def build(study: Study) -> Section | None:
                 study,
                 "communication_ratio",
                 "Communication / compute on rank 0",
-                [Column("step", "step", "count"), Column("ratio", "communication / compute", "number")],
-                lambda run: [(at.step, at.ratio) for at in run.curves["communication_computation_history"]],
+                [Column("ratio", "communication / compute", "number")],
+                lambda run: run.curves["communication_computation_history"],
             ),
         ],
     )

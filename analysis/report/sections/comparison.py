@@ -9,12 +9,20 @@ from analysis.comparison import PointComparison, against
 from analysis.draw.points import Guide
 from analysis.draw.style import size_axis
 from analysis.read.differences import PARTS, differences, unrecorded
-from analysis.report.common import THROUGHPUT, place_of, points_figure, size_table, unit_name
-from analysis.report.section import Column, Section, item_table
-from analysis.report.sentences import say
+from analysis.report.common import (
+    THROUGHPUT,
+    Column,
+    Section,
+    Study,
+    item_table,
+    place_of,
+    points_figure,
+    say,
+    size_table,
+    unit_name,
+)
 from analysis.results.curves import Curve
 from analysis.stats.verdicts import EQUIVALENCE_MARGIN
-from analysis.study import Study
 from analysis.units import times
 
 ORDER = 30

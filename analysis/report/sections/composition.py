@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from analysis.draw.style import PHASE_COLOURS, PHASE_NAMES
-from analysis.report.common import STEP, bars_figure, leading, places, size_table
-from analysis.report.section import Column, Section
-from analysis.report.sentences import say
+from analysis.report.common import STEP, Column, Section, Study, bars_figure, leading, places, say, size_table
 from analysis.results.curves import phase_s
 from analysis.results.waterfall import SHOWN
-from analysis.study import Study
 from disttrain.records.steps import PHASES
 
 ORDER = 70
@@ -30,5 +27,5 @@ def build(study: Study) -> Section | None:
     place, point = leading(study), leading(study).point
     longest = max(PHASES, key=lambda name: point.composition[name] or 0.0)
     share = point.phases.share(longest) if point.phases.known else None
-    text = say("longest_phase", place.name, PHASE_NAMES[longest], share) if share else ""
+    text = say("longest_phase", place.name, PHASE_NAMES[longest], share)
     return Section("composition", _TITLE, text, tables=[table], figures=figures)

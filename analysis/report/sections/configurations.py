@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from analysis.comparison import configurations, options
-from analysis.report.common import THROUGHPUT, over_repeats, size_table
-from analysis.report.section import Column, Section
+from analysis.report.common import THROUGHPUT, Column, Section, Study, over_repeats, size_table
 from analysis.report.sections.comparison import compared_section
 from analysis.results.curves import Point
 from analysis.stats.estimates import Estimate
-from analysis.study import Study
 from disttrain.config.config_tree import config_fields
 
 ORDER = 50

@@ -7,11 +7,20 @@ from collections.abc import Sequence
 from operator import methodcaller
 
 from analysis.draw.style import value_axis
-from analysis.report.common import place_of, points_figure, run_columns, size_table
-from analysis.report.section import Column, Figure, Section, Table, item_table
-from analysis.report.sentences import say
+from analysis.report.common import (
+    Column,
+    Figure,
+    Section,
+    Study,
+    Table,
+    item_table,
+    place_of,
+    points_figure,
+    run_columns,
+    say,
+    size_table,
+)
 from analysis.results.cost import SizeCost, size_costs, trained_alike
-from analysis.study import Study
 from analysis.units import Unit, number, scale, span
 
 ORDER = 180

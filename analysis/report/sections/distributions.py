@@ -8,12 +8,21 @@ import numpy as np
 
 from analysis.draw.distributions import Distribution, histograms
 from analysis.draw.style import Axis
-from analysis.report.common import Place, of_steps, places, run_table, size_table
-from analysis.report.section import Column, Figure, Section, Table
-from analysis.report.sentences import say
+from analysis.report.common import (
+    Column,
+    Figure,
+    Place,
+    Section,
+    Study,
+    Table,
+    of_steps,
+    places,
+    run_table,
+    say,
+    size_table,
+)
 from analysis.results.curves import Point, measured
 from analysis.stats.estimates import Estimate, Floats, geometric_mean, ratio_of_means
-from analysis.study import Study
 from analysis.units import cell, scale, seconds
 
 ORDER = 110

@@ -8,9 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from analysis.read.run import Run
-from analysis.report.common import places, size_table
-from analysis.report.section import Column, Section, item_table
-from analysis.study import Study
+from analysis.report.common import Column, Section, Study, item_table, places, size_table
 from disttrain.records.fabric import FabricRecord, LinkTraffic, NodeFabric
 from disttrain.records.json_files import read_json_or_none
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from analysis.report.common import bars_figure, places, size_table
-from analysis.report.section import Column, Section
-from analysis.report.sentences import say
+from analysis.report.common import Column, Section, Study, bars_figure, places, say, size_table
 from analysis.results.goodput import JobClass, JobTime
 from analysis.stats.estimates import Estimate, ratio_of_means, share_mean
-from analysis.study import Study
 from analysis.units import percent
 
 ORDER = 190

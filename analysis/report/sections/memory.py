@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from analysis.report.common import bars_figure, metric, places, size_table
-from analysis.report.section import Column, Section
-from analysis.report.sentences import say
+from analysis.report.common import Column, Section, Study, bars_figure, metric, places, say, size_table
 from analysis.results.curves import Point
 from analysis.stats.estimates import Estimate
-from analysis.study import Study
 from analysis.units import binary_bytes
 
 ORDER = 130

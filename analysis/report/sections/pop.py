@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from analysis.report.common import places, size_table
-from analysis.report.section import Column, Section
-from analysis.report.sentences import say
+from analysis.report.common import Column, Section, Study, places, say, size_table
 from analysis.results.pop import EFFICIENCY, FACTORS, SCALING, curve_factors
-from analysis.study import Study
 from analysis.units import percent
 
 ORDER = 210

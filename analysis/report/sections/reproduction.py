@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from analysis.read.run import Run
 from analysis.read.run_table import row
-from analysis.report.section import Column, Section, item_table
-from analysis.study import Study
+from analysis.report.common import Column, Section, Study, item_table
 from analysis.units import binary_bytes
 
 ORDER = 230

@@ -6,9 +6,7 @@ from typing import Any
 
 from analysis.read.run import Run
 from analysis.read.run_table import row
-from analysis.report.common import run_columns
-from analysis.report.section import Column, Section, item_table
-from analysis.study import Study
+from analysis.report.common import Column, Section, Study, item_table, run_columns
 from analysis.units import plural, span
 
 ORDER = 220

@@ -11,21 +11,24 @@ from analysis.draw.style import size_axis
 from analysis.report.common import (
     STEP,
     THROUGHPUT,
+    Column,
+    Figure,
+    Section,
+    Study,
+    Table,
     has_shapes,
     metric,
     places,
     points_figure,
+    say,
     size_table,
     unit_name,
 )
-from analysis.report.section import Column, Figure, Section, Table
 from analysis.report.sections.utilization import GPU_BUSY
-from analysis.report.sentences import say
 from analysis.results.claims import claim
 from analysis.results.communication import exposed_share
 from analysis.results.curves import Point
 from analysis.stats.estimates import Estimate
-from analysis.study import Study
 
 ORDER = 20
 

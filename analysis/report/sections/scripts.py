@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from analysis.read.run import Run
-from analysis.report.common import run_columns
-from analysis.report.section import Column, Section, item_table
-from analysis.report.sentences import say
-from analysis.study import Study
+from analysis.report.common import Column, Section, Study, item_table, run_columns, say
 
 ORDER = 4
 _MOST_FIGURES = 8

@@ -10,15 +10,23 @@ import numpy as np
 from analysis.draw.heat_map import heat_map
 from analysis.draw.style import PHASE_NAMES, Axis
 from analysis.read.run import Run
-from analysis.report.common import Place, of_steps, places, size_table
-from analysis.report.section import Column, Figure, Section, Table
-from analysis.report.sentences import say
+from analysis.report.common import (
+    Column,
+    Figure,
+    Place,
+    Section,
+    Study,
+    Table,
+    of_steps,
+    places,
+    say,
+    size_table,
+)
 from analysis.results.culprits import LINK_STATES, recurring
 from analysis.results.curves import Point
 from analysis.results.rank_steps import equal_blame
 from analysis.results.slow_ranks import last_shares, median_of_others
 from analysis.stats.batch_means import mean_interval
-from analysis.study import Study
 from analysis.units import seconds
 
 ORDER = 100

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from analysis.report.section import Column, Section, Table, Unit, item_table
-from analysis.report.sentences import say
+from analysis.report.common import Column, Section, Study, Table, Unit, item_table, say
 from analysis.results import targets
 from analysis.results.targets import TargetResult
-from analysis.study import Study
 from disttrain.errors import ConfigError
 from disttrain.records.planned import SHARES
 

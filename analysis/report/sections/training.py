@@ -7,14 +7,10 @@ from statistics import fmean
 from typing import Any
 
 from analysis.read.run_table import row
-from analysis.report.common import places, step_figure
-from analysis.report.section import Column, Section, item_table
-from analysis.report.sentences import say
-from analysis.study import Study
+from analysis.report.common import Column, Section, Study, item_table, places, say, step_figure
 
 ORDER = 160
 
-_STEP = Column("step", "step", "count")
 _MEANS = (
     Column("train_loss", "training loss", "loss", "loss"),
     Column("valid_loss", "validation loss", "loss", "loss"),
@@ -73,41 +69,35 @@ def build(study: Study) -> Section:
         "training",
         "Loss",
         [
-            _STEP,
             Column("loss", "loss (rings: validation)", "loss", "loss"),
             Column("bits_per_byte", "bits per byte", "loss", "loss"),
             Column("split", "split"),
         ],
         lambda run: [
-            (at.step, at.loss, at.metrics.get("bits_per_byte"), split)
+            {**at.metrics, "step": at.step, "loss": at.loss, "split": split}
             for split, curve in (("train", "loss_history"), ("valid", "eval_history"))
             for at in run.curves[curve]
         ],
-        rings=lambda row: row[-1] == "valid",
+        rings="valid",
     )
     accuracy = step_figure(
         study,
         "accuracy",
         "Accuracy",
-        [_STEP, Column("accuracy", "accuracy of the validation", "share")],
-        lambda run: [(at.step, at.metrics.get("accuracy")) for at in run.curves["eval_history"]],
-        rings=lambda row: True,
+        [Column("accuracy", "accuracy of the validation", "share", get="metrics.accuracy")],
+        lambda run: run.curves["eval_history"],
+    ) or step_figure(
+        study,
+        "gradient_norm",
+        "Gradient norm",
+        [Column("grad_norm", "gradient norm", "number")],
+        lambda run: run.curves["grad_norm_history"],
+        log=True,
     )
     return Section(
         "training",
         "Training quality",
-        say("training", min(gains)) if gains else "",
+        say("training", gains),
         tables=[item_table("training_quality", caption, columns, rows)],
-        figures=loss
-        + (
-            accuracy
-            or step_figure(
-                study,
-                "gradient_norm",
-                "Gradient norm",
-                [_STEP, Column("grad_norm", "gradient norm", "number")],
-                lambda run: [(at.step, at.grad_norm) for at in run.curves["grad_norm_history"]],
-                log=True,
-            )
-        ),
+        figures=loss + accuracy,
     )

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from analysis.read.samples import Device, utilization_by_step
-from analysis.report.common import bars_figure, metric, places, size_table, step_figure
-from analysis.report.section import Column, Section
-from analysis.report.sentences import say
+from analysis.report.common import (
+    Column,
+    Section,
+    Study,
+    bars_figure,
+    metric,
+    places,
+    say,
+    size_table,
+    step_figure,
+)
 from analysis.results.curves import Point
 from analysis.stats.estimates import Estimate
-from analysis.study import Study
 from analysis.units import text
 
 ORDER = 120
@@ -46,20 +55,23 @@ def build(study: Study) -> Section:
     busy = GPU_BUSY if on_gpu else _PROCESSORS
     caption = "Means over the ranks, the measured steps and the repeats."
     traffic = size_table(study, "traffic", "Mean rate of one GPU over measured steps.", _TRAFFIC)
-    known = [value.value for place in places(study) if (value := busy.of(place.point))]
-    ends = [text(end(known), busy.unit) for end in (min, max) if known]
+    known = sorted(value.value for place in places(study) if (value := busy.of(place.point)))
+    ends = [text(value, busy.unit) for value in (known[:1] + known[-1:])]
     return Section(
         "utilization",
         "Utilization",
-        say("utilization", on_gpu, " to ".join(dict.fromkeys(ends))) if known else "",
+        say("utilization", on_gpu, " to ".join(dict.fromkeys(ends))),
         tables=[size_table(study, "utilization", caption, _COLUMNS), traffic],
         figures=[
             *step_figure(
                 study,
                 "utilization",
                 "Utilization on rank 0",
-                [Column("step", "step", "number"), busy],
-                lambda run: list(zip(*utilization_by_step(run.samples).get(device, ()), strict=True)),
+                [replace(busy, get="busy")],
+                lambda run: [
+                    {"step": step, "busy": share}
+                    for step, share in zip(*utilization_by_step(run.samples).get(device, ()), strict=True)
+                ],
             ),
             *bars_figure(study, traffic, "NVLink and PCIe traffic", "mean rate of a GPU"),
         ],

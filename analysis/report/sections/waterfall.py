@@ -8,9 +8,7 @@ from typing import Any
 
 from analysis.draw.bars import Row, Segment, bars
 from analysis.draw.style import PHASE_COLOURS, PHASE_NAMES, Axis
-from analysis.report.common import place_of, size_table
-from analysis.report.section import Column, Figure, Section
-from analysis.report.sentences import say
+from analysis.report.common import Column, Figure, Section, Study, place_of, say, size_table
 from analysis.results.compute_loss import compute_causes
 from analysis.results.cost import mean_watts
 from analysis.results.waterfall import (
@@ -23,7 +21,6 @@ from analysis.results.waterfall import (
     waterfalls,
 )
 from analysis.stats.estimates import Estimate
-from analysis.study import Study
 from analysis.units import cell, percent, scale
 
 ORDER = 60
