@@ -25,12 +25,12 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 
+from jobs.core.child_process import output
 from jobs.core.code_snapshot import CODE_ROOT
 from jobs.fabric.memory_lock import effective_limit, limit_bytes
 
 PACKAGES = ("torch", "pydantic", "PyYAML", "submitit")
 TIMEOUT_S = 30.0
-_END_S = 5.0
 _MARK, _LOCKED = "mark", "locked"
 """Files in the shared folder."""
 _SEEN_WITHIN_S = 10.0
@@ -238,33 +238,22 @@ def module_arguments(runs: Path, shared: Path | None = None) -> list[str]:
 def probe(
     command: Sequence[str], environ: Mapping[str, str] = os.environ, timeout_s: float = TIMEOUT_S
 ) -> HostFacts:
-    """The facts that a command prints. Raises `ProbeError`.
-
-    After the time limit the process is killed and not waited for: one that waits for a file system that hangs
-    does not die.
-    """
+    """The facts that a command prints. Raises `ProbeError`."""
     path = os.pathsep.join([str(CODE_ROOT), *filter(None, [environ.get("PYTHONPATH")])])
     env = {**environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
-    pipe = subprocess.PIPE
     try:
-        process = subprocess.Popen(
-            command, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, errors="replace"
-        )
+        printed, errors, code = output(command, timeout_s, env), "", 0
     except OSError as error:
         raise ProbeError(f"{command[0]}: {error.strerror}") from None
-    try:
-        output, errors = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        process.terminate()  # srun withdraws its job
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=_END_S)
-        process.kill()
         raise ProbeTimeout(f"no answer within {timeout_s:g} s") from None
-    for line in reversed(output.splitlines()):  # lines of the site's prolog may come before
+    except subprocess.CalledProcessError as error:
+        printed, errors, code = error.stdout, error.stderr, error.returncode
+    for line in reversed(printed.splitlines()):  # lines of the site's prolog may come before
         with contextlib.suppress(ValueError, TypeError):
             return HostFacts(**json.loads(line))
     lines = [line for line in errors.splitlines() if line.strip()]
-    raise ProbeError(lines[-1].strip() if lines else f"exit code {process.returncode} without a message")
+    raise ProbeError(lines[-1].strip() if lines else f"exit code {code} without a message")
 
 
 def probe_here(runs: Path) -> HostFacts:

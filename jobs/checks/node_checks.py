@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from disttrain.records.processor_list import list_text
 from jobs.checks.finding import Check, Finding, Severity, examine
@@ -65,33 +65,24 @@ BETWEEN_NODES: tuple[Check[NodeFacts], ...] = (
 """Rows that hold for jobs of several nodes alone."""
 
 
-@dataclass(frozen=True)
-class ClockOffset:
-    """Bounds of a node's clock less that of node 0, in seconds."""
-
-    low_s: float
-    high_s: float
-
-    @property
-    def beyond_limit_s(self) -> float | None:
-        """The least possible offset if it exceeds `CLOCK_LIMIT_S` for certain, else None."""
-        if self.low_s > CLOCK_LIMIT_S:
-            return self.low_s
-        return self.high_s if self.high_s < -CLOCK_LIMIT_S else None
-
-
-def clock_offset(written: float, opened: float, seen: float) -> ClockOffset:
-    """Bounds of a node's clock offset from the order of three events.
+def clock_offset(written: float, opened: float, seen: float) -> tuple[float, float]:
+    """Bounds of a node's clock less that of node 0, in seconds, from the order of three events.
 
     Node 0 opened the attempt at `opened`. The node then read that and wrote its facts at `written` by its own
     clock. Node 0 saw the facts at `seen`. The node wrote between the two times of node 0.
     """
-    return ClockOffset(written - seen, written - opened)
+    return written - seen, written - opened
+
+
+def _least_offset(bounds: tuple[float, float]) -> float:
+    """The least possible offset if it exceeds `CLOCK_LIMIT_S` for certain, else 0."""
+    low_s, high_s = bounds
+    return low_s if low_s > CLOCK_LIMIT_S else high_s if high_s < -CLOCK_LIMIT_S else 0.0
 
 
 def findings_of_facts(
     facts: Sequence[NodeFacts],
-    offsets: Mapping[str, ClockOffset],
+    offsets: Mapping[str, tuple[float, float]],
     hosts: Sequence[str],
     space_needed: Mapping[str, int],
 ) -> list[Finding]:
@@ -164,9 +155,9 @@ def _difference(name: str, values: Mapping[str, str]) -> tuple[tuple[str, ...], 
     return (), f"{name} is " + " and ".join(f"{value} on {_hosts(on)}" for value, on in groups.items())
 
 
-def check_clocks(host0: str, offsets: Mapping[str, ClockOffset]) -> Iterator[Finding]:
+def check_clocks(host0: str, offsets: Mapping[str, tuple[float, float]]) -> Iterator[Finding]:
     """Nodes whose clock differs from that of node 0; node 0 itself if most others differ from it."""
-    wrong = {host: by for host, each in offsets.items() if (by := each.beyond_limit_s) is not None}
+    wrong = {host: by_s for host, bounds in offsets.items() if (by_s := _least_offset(bounds))}
     remedy = "start the time service (chronyd, ntpd) on the node, or --skip-preflight"
     most_differ = len(offsets) == 1 or 2 * len(wrong) > len(offsets)
     for host, by_s in sorted(wrong.items(), key=lambda item: -abs(item[1])):

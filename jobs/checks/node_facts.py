@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from disttrain.records.collect_provenance import code_hash
-from jobs.checks.gpu_health import NodeGpus, has_driver, read_node_gpus
+from jobs.checks.gpu_health import NodeGpus
 from jobs.checks.link_rates import gpu_path, link_bytes_per_s
 from jobs.fabric.defects import defects, no_active_adapter
-from jobs.fabric.description import Adapter, AdapterKind, ConfigurationFile, Fabric, FabricKind, Gpu
-from jobs.fabric.detect import current_process, detect
+from jobs.fabric.description import Adapter, AdapterKind, ConfigurationFile, Fabric, Gpu
 from jobs.fabric.expected_adapters import expected_adapters
+from jobs.fabric.job_variables import node_settings
 from jobs.fabric.network_plugin import missing_by
 
 _BLOCK = 2**20
@@ -89,44 +89,35 @@ class NodeFacts:
 
 def collect(
     node: int,
-    *,
     host: str,
-    folders: Sequence[Path],
-    missing_gpus: str | None,
+    fabric: Fabric,
+    gpus: NodeGpus,
+    *,
+    ranks: int,
     wants_gpus: bool,
-    ranks: int = 1,
-    environ: Mapping[str, str] | None = None,
-    rate_folder: Path | None = None,
-    interface: str | None = None,
-    fabric: Fabric | None = None,
-    read_gpus: Callable[[], NodeGpus] = read_node_gpus,
-    is_alone: bool = False,
-    root: Path = Path("/"),
+    uses_nccl: bool,
+    environ: Mapping[str, str],
+    interface: str | None,
+    folders: Sequence[Path],
+    rate_folder: Path | None,
+    missing_gpus: str | None,
+    is_alone: bool,
 ) -> NodeFacts:
-    """Facts of the node of rank `node`.
+    """Facts of the node of rank `node`, which `fabric` and `gpus` describe.
 
     Args:
-        host: its name at the scheduler.
-        folders: folders whose free space is needed.
-        missing_gpus: message of the scheduler's adapter if GPUs are missing.
-        wants_gpus: whether the run uses GPUs.
-        ranks: ranks of this node.
         environ: environment of the ranks.
-        rate_folder: folder in which the first nodes measure the rates of storage; None: not measured.
         interface: network interface by which this node reaches the others.
-        fabric: description of its network; None: detected below `root`.
-        read_gpus: reads the GPUs of the job by NVML.
+        folders: folders whose free space is needed.
+        rate_folder: folder in which the first nodes measure the rates of storage; None: not measured.
+        missing_gpus: message of the scheduler's adapter if GPUs are missing.
         is_alone: whether a scheduler has given the job its processors.
-        root: folder of `dev`, `proc` and `sys`.
     """
     began = time.monotonic()
     rates = None
     if rate_folder is not None and node < _NODES_THAT_WRITE:
         rates = _or_none(lambda: storage_rates(rate_folder, node))
-    gpus = read_gpus() if wants_gpus else NodeGpus(None)
-    fabric = fabric or _or_none(lambda: detect(root, current_process())) or Fabric(FabricKind.NONE)
-    settings = _nccl_settings(fabric, environ or {})
-    uses_nccl = wants_gpus and has_driver(root)
+    settings = {name: each.value for name, each in node_settings(fabric, environ).items()}
     adapters = expected_adapters(fabric, settings) if uses_nccl else ()
     return NodeFacts(
         node=node,
@@ -194,14 +185,6 @@ def _adapter(adapter: Adapter) -> str:
     ports = [" ".join(filter(None, (port.link_layer, port.state, port.rate))) for port in adapter.ports]
     lanes = adapter.pci.lanes if adapter.pci else None
     return ", ".join([*ports, *([f"PCIe x{lanes}"] if lanes else [])]) or adapter.kind
-
-
-def _nccl_settings(fabric: Fabric, environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment, over the values of NCCL's configuration files."""
-    settings: dict[str, str] = {}
-    for file in reversed(fabric.software.nccl_files):
-        settings |= file.as_dict()
-    return settings | dict(environ)
 
 
 def _network_facts(

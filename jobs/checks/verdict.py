@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from jobs.checks.finding import Finding
-from jobs.checks.node_checks import ClockOffset
 from jobs.checks.node_facts import NodeFacts
 
 
@@ -38,7 +36,7 @@ def verdict_record(
     mode: str,
     hosts: Sequence[str],
     facts: Sequence[NodeFacts] = (),
-    offsets: Mapping[str, ClockOffset] = {},
+    offsets: Mapping[str, tuple[float, float]] = {},
     findings: Sequence[Finding] = (),
     bandwidth: Mapping[str, Any] | None = None,
     seconds: float = 0.0,
@@ -71,11 +69,11 @@ def verdict_record(
     }
 
 
-def _node(facts: NodeFacts, offset: ClockOffset | None) -> dict[str, Any]:
+def _node(facts: NodeFacts, offset: tuple[float, float] | None) -> dict[str, Any]:
     """`records.PreflightNode`."""
     names = (
         "host", "agreement", "agreement_hash", "gpus", "processors", "memory_lock_bytes", "free_bytes",
         "write_bytes_per_s", "read_bytes_per_s", "seconds",
     )  # fmt: skip
     about = {name: getattr(facts, name) for name in names}
-    return {**about, "clock_offset_s": list(asdict(offset).values()) if offset else None}
+    return {**about, "clock_offset_s": list(offset) if offset else None}

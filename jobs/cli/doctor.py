@@ -31,6 +31,7 @@ PROFILE_KEYS = (
 """Where a user sets a key that a fix names."""
 
 _COLOURS: dict[Severity, Colour | None] = {"error": "red", "warning": "yellow", "note": None}
+_KEYS = {name: name for name in ("severity", "key", "problem", "evidence")} | {"fix": "remedy"}
 _WIDTH = 110
 """Columns of the text where the output is no terminal."""
 _INDENT = 10
@@ -74,13 +75,7 @@ def run(args: argparse.Namespace) -> int:
             subject=diagnosis.subject,
             facts={"host": about_host, "runs": about_runs, "cluster": diagnosis.cluster},
             findings=[
-                {
-                    "severity": finding.severity,
-                    "key": finding.key,
-                    "problem": finding.problem,
-                    "fix": finding.remedy,
-                    "evidence": finding.evidence,
-                }
+                {name: getattr(finding, of_finding) for name, of_finding in _KEYS.items()}
                 for finding in findings
             ],
             unchecked=[dataclasses.asdict(each) for each in diagnosis.unchecked],
@@ -95,30 +90,34 @@ def run(args: argparse.Namespace) -> int:
 
 def diagnosis_text(diagnosis: Diagnosis, columns: int, *, coloured: bool = False) -> str:
     """Findings, then checks that could not be made, wrapped to `columns`."""
+    findings, width = worst_first(diagnosis.findings), max(40, columns)
     lines = [diagnosis.subject, ""]
-    findings = worst_first(diagnosis.findings)
     for finding in findings:
+        text = _entry(finding.severity, finding.problem, width)
         colour = _COLOURS[finding.severity] if coloured else None
-        severity = paint(finding.severity.ljust(_INDENT), colour)
-        first, *rest = _wrapped(finding.problem, columns)
-        lines += [severity + first, *(" " * _INDENT + line for line in rest)]
+        lines.append(paint(finding.severity, colour) + text.removeprefix(finding.severity))
         for name, text in (("fix", finding.remedy), ("read", finding.evidence)):
-            first, *rest = _wrapped(text, columns - 6)
-            lines += [f"{'':{_INDENT}}{name:6}{first}", *(" " * (_INDENT + 6) + line for line in rest)]
+            lines.append(_entry(" " * _INDENT + name, text, width, _INDENT + 6))
     if any(PROFILE in finding.remedy for finding in findings):
-        lines += ["", *_wrapped(PROFILE_KEYS, columns)]
+        lines += ["", _entry("", PROFILE_KEYS, width, 0)]
     if diagnosis.unchecked:
         lines += ["", "not checked:"]
-        for each in diagnosis.unchecked:
-            lines += [f"  {line}" for line in _wrapped(f"{each.check}: {each.reason}", columns)]
+        lines += [_entry("", f"{each.check}: {each.reason}", width, 2) for each in diagnosis.unchecked]
     counts = Counter(finding.severity for finding in findings)
     lines += ["", ", ".join(count(counts[severity], severity) for severity in SEVERITIES)]
     return "\n".join(lines)
 
 
-def _wrapped(text: str, columns: int) -> list[str]:
-    width = max(30, columns - _INDENT)
-    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
+def _entry(head: str, text: str, width: int, indent: int = _INDENT) -> str:
+    """A text with a hanging indent behind its head."""
+    return textwrap.fill(
+        text,
+        width,
+        initial_indent=head.ljust(indent),
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _columns() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _WITHIN_S = 5.0
@@ -24,15 +24,23 @@ def end(processes: Sequence[subprocess.Popen[Any]], within_s: float = _WITHIN_S)
             process.wait(max(0.0, deadline - time.monotonic()))
 
 
-def output(command: Sequence[str], within_s: float) -> str:
+def output(command: Sequence[str], within_s: float, env: Mapping[str, str] | None = None) -> str:
     """Standard output of a command.
 
     Raises `OSError` if it cannot be started, and `subprocess.SubprocessError` if it fails or takes more than
     `within_s` seconds.
     """
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        command, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, errors="replace"
+    )
     try:
         printed, errors = process.communicate(timeout=within_s)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # srun withdraws its job
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=_WITHIN_S)
+        raise
     finally:
         end([process])
     if process.returncode:

@@ -105,27 +105,15 @@ def _network_fields(fabric: Fabric) -> dict[str, Any]:
     return {
         "fabric_kind": str(fabric.kind),
         "interfaces": [
-            {
-                "schema_version": 1,
-                "name": each.name,
-                "speed_mbit": each.speed_mbit_per_s,
-                "driver": each.driver,
-            }
+            {**_fields(each, "name", "driver"), "speed_mbit": each.speed_mbit_per_s}
             for each in fabric.interfaces
             if each.is_up
         ],
         "fabrics": [
             {
-                "schema_version": 1,
-                "name": adapter.name,
+                **_fields(adapter, "name", "firmware", "driver", "for_compute", "reason"),
+                **_fields(port, "link_layer", "state", "rate"),
                 "port": port.number,
-                "link_layer": port.link_layer,
-                "state": port.state,
-                "rate": port.rate,
-                "firmware": adapter.firmware,
-                "driver": adapter.driver,
-                "for_compute": adapter.for_compute,
-                "reason": adapter.reason,
             }
             for adapter in fabric.adapters
             for port in adapter.ports
@@ -134,6 +122,10 @@ def _network_fields(fabric: Fabric) -> dict[str, Any]:
         "product": fabric.product,
         "communication": _libraries(fabric.software),
     }
+
+
+def _fields(part: object, *names: str) -> dict[str, Any]:
+    return {"schema_version": 1, **{name: getattr(part, name) for name in names}}
 
 
 def _libraries(software: Software) -> dict[str, Any]:
@@ -151,18 +143,11 @@ def _libraries(software: Software) -> dict[str, Any]:
 
 def visible_gpus(reading: NvmlReading) -> list[dict[str, Any]]:
     """The GPUs that this job may use."""
-    found = [
-        {
-            "schema_version": 1,
-            "name": gpu.name,
-            "memory_bytes": gpu.memory_bytes,
-            "pci_id": gpu.pci.address,
-            "uuid": gpu.uuid,
-        }
-        for gpu in reading.gpus
-        if gpu.name is not None and gpu.memory_bytes is not None and gpu.uuid is not None
+    gpus = [
+        {**_fields(gpu, "name", "memory_bytes", "uuid"), "pci_id": gpu.pci.address} for gpu in reading.gpus
     ]
-    return selected(found, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    known = [gpu for gpu in gpus if None not in gpu.values()]
+    return selected(known, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def _packages() -> dict[str, str]:

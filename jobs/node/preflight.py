@@ -100,11 +100,12 @@ def run_preflight(
     config, began = record["config"], time.monotonic()
     several = len(node.hosts) > 1 and not node.one_machine
     wants_gpus, ranks = asks_for_gpus(config["resources"]["device"]), ranks_per_node(config)
+    uses_nccl = wants_gpus and has_driver()
     mode = resolved_mode(
         config["job"].get("preflight", "auto"),
         several_machines=several,
         # several agents of one machine do not measure together
-        gpus=ranks if wants_gpus and has_driver() and (several or len(node.hosts) == 1) else 0,
+        gpus=ranks if uses_nccl and (several or len(node.hosts) == 1) else 0,
     )
     missing_gpus = node.allocation.missing_gpus(record) if node.allocation else None
     if mode == "off":
@@ -118,16 +119,17 @@ def run_preflight(
     env = environment.rank_environment(os.environ, network.variables)
     own = node_facts.collect(
         node.rank,
-        host=node.hosts[node.rank],
-        folders=[node.run.path, checkpoint_folder(node.run, config)],
-        missing_gpus=missing_gpus,
-        wants_gpus=wants_gpus,
+        node.hosts[node.rank],
+        network.fabric,
+        network.read_gpus() if wants_gpus else NodeGpus(None),
         ranks=ranks,
+        wants_gpus=wants_gpus,
+        uses_nccl=uses_nccl,
         environ=env,
-        fabric=network.fabric,
-        rate_folder=_rate_folder(node, attempt, mode),
         interface=network.interface,
-        read_gpus=network.read_gpus,
+        folders=[node.run.path, checkpoint_folder(node.run, config)],
+        rate_folder=_rate_folder(node, attempt, mode),
+        missing_gpus=missing_gpus,
         is_alone=not node.one_machine,
     )
     if several:

@@ -10,11 +10,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from jobs.checks import node_facts
 from jobs.checks.gpu_health import NodeGpus, read_node_gpus
+from jobs.checks.node_facts import NodeFacts
 from jobs.core import child_process
 from jobs.fabric.description import (
     Adapter,
@@ -28,7 +30,6 @@ from jobs.fabric.description import (
     Port,
     Software,
 )
-from jobs.fabric.expected_adapters import expected_adapters
 
 
 def adapter(name: str, rate: float = 400.0, *, for_compute: bool = True) -> Adapter:
@@ -77,28 +78,21 @@ def test_adapters_matter_unless_the_run_chooses_tcp(
     environ: dict[str, str], file: tuple[tuple[str, str], ...], count: int
 ) -> None:
     fabric = replace(NODE, software=Software(nccl_files=(ConfigurationFile("/etc/nccl.conf", file),)))
-    settings = node_facts._nccl_settings(fabric, environ)
-    assert len(expected_adapters(fabric, settings)) == count
+    assert collected(fabric, environ=environ).tcp == (count == 0)
 
 
-def test_a_run_over_tcp_does_not_need_locked_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_facts, "detect", lambda root, process: NODE)
-    for wants_gpus, has_driver, expected in ((False, True, False), (True, False, False), (True, True, True)):
-        root = tmp_path / f"{wants_gpus}-{has_driver}"
-        (root / "dev").mkdir(parents=True)
-        if has_driver:
-            (root / "dev/nvidiactl").touch()
-        found = node_facts.collect(
-            0,
-            host="n0",
-            folders=[],
-            missing_gpus=None,
-            wants_gpus=wants_gpus,
-            environ={},
-            root=root,
-            read_gpus=lambda: NodeGpus(8),
-        )
-        assert (found.rdma, found.tcp) == (expected, not expected)
+def collected(fabric: Fabric = NODE, node: int = 0, **changes: Any) -> NodeFacts:
+    values: dict[str, Any] = {
+        "ranks": 1, "wants_gpus": True, "uses_nccl": True, "environ": {}, "interface": None, "folders": [],
+        "rate_folder": None, "missing_gpus": None, "is_alone": False,
+    }  # fmt: skip
+    return node_facts.collect(node, "n", fabric, NodeGpus(8), **{**values, **changes})
+
+
+@pytest.mark.parametrize("uses_nccl", [False, True])
+def test_a_run_over_tcp_does_not_need_locked_memory(uses_nccl: bool) -> None:
+    facts = collected(uses_nccl=uses_nccl)
+    assert (facts.rdma, facts.tcp) == (uses_nccl, not uses_nccl)
 
 
 @pytest.mark.parametrize(
@@ -131,27 +125,14 @@ def test_locked_memory_of_efa_whose_plugin_is_reachable(fabric_of: Callable[[str
         assert found["rdma"] == needed
 
 
-def test_defects_of_a_network_that_the_run_uses(tmp_path: Path, fabric_of: Callable[[str], Fabric]) -> None:
+def test_defects_of_a_network_that_the_run_uses(fabric_of: Callable[[str], Fabric]) -> None:
     dead = fabric_of("dead_hca")
     dead = replace(dead, software=replace(dead.software, memory_lock_bytes=65536))
-    (tmp_path / "dev").mkdir()
-    (tmp_path / "dev/nvidiactl").touch()
     for environ, names in (({}, ["mlx5_3", "mlx5_6"]), ({"NCCL_NET": "Socket"}, [])):
-        found = node_facts.collect(
-            0,
-            host="n",
-            folders=[],
-            missing_gpus=None,
-            wants_gpus=True,
-            environ=environ,
-            fabric=dead,
-            read_gpus=lambda: NodeGpus(8),
-            root=tmp_path,
-        )
-        assert [line.partition(":")[0] for line in found.defects] == names, (
-            "the memory lock has its own check"
-        )
-        assert found.memory_lock_bytes == 65536
+        facts = collected(dead, environ=environ)
+        defects = [line.partition(":")[0] for line in facts.defects]
+        assert defects == names, "the memory lock has its own check"
+        assert facts.memory_lock_bytes == 65536
 
 
 @pytest.mark.parametrize(("uses_nccl", "count"), [(True, 1), (False, 0)])
@@ -169,10 +150,7 @@ def test_a_node_without_a_driver_has_no_gpus(tmp_path: Path) -> None:
 def test_only_the_first_nodes_measure_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_facts, "storage_rates", lambda folder, node: (1.0, 2.0))
     for node, expected in ((7, 1.0), (8, None)):
-        found = node_facts.collect(
-            node, host="n", folders=[], missing_gpus=None, wants_gpus=False, rate_folder=tmp_path
-        )
-        assert found.write_bytes_per_s == expected
+        assert collected(node=node, rate_folder=tmp_path).write_bytes_per_s == expected
 
 
 def test_a_file_system_without_a_size_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ def test_a_site_whose_jobs_use_whole_nodes() -> None:
     assert (made.exclusive, made.cpus_per_task, made.memory) == (True, 192, "0")
     text = draft.profile_text(site_facts("h100"), ETHERNET)
     for evidence in (
-        "GPUs that running and pending jobs of ada request here: 24",
+        "jobs request 25 GPUs here, those of ada 24",
         "4 of h100", "2 of 3 GPU jobs use whole", "job.time_limit_min may be 2880 at most",
     ):  # fmt: skip
         assert evidence in text
@@ -58,7 +58,7 @@ def test_a_site_without_jobs() -> None:
     assert (made.partition, made.exclusive, made.cpus_per_task) == ("nvl", True, 144)
     idle = dataclasses.replace(site_facts("university"), queue=())
     assert drafted(idle).partition == "gpu", "the default partition has no GPUs"
-    assert "8 GPUs, the most of all partitions" in draft.profile_text(idle, ETHERNET)
+    assert "sinfo: 8 GPUs" in draft.profile_text(idle, ETHERNET)
 
 
 def test_a_partition_of_several_types_has_one_chosen() -> None:

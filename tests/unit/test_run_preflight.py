@@ -60,8 +60,8 @@ def together(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
     def run(changes: Mapping[int, Mapping[str, Any]], ranks: tuple[int, ...] = (0, 1, 2)) -> list[str | None]:
         collect = node_facts.collect
 
-        def collected(rank: int, **arguments: Any) -> NodeFacts:
-            own = collect(rank, **arguments)
+        def collected(rank: int, *values: Any, **arguments: Any) -> NodeFacts:
+            own = collect(rank, *values, **arguments)
             return replace(own, **changes.get(rank, {}))
 
         monkeypatch.setattr(preflight.node_facts, "collect", collected)

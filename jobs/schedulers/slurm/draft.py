@@ -57,50 +57,54 @@ def word(text: str) -> str:
 
 
 def choose_partition(facts: ClusterFacts) -> tuple[Partition, str]:
-    """The partition of this user's GPU jobs, else of most GPUs in use, else the default one; the evidence.
+    """The partition in which this user's jobs request most GPUs, else all jobs, else the default or largest
+    one with GPUs; and the evidence.
 
     Raises `ConfigError` if no partition is up, or if Slurm did not list partitions or nodes.
     """
     for name, listed in (("partitions", facts.partitions), ("nodes", facts.nodes)):
         if listed is None:
             raise ConfigError(f"no profile without {name}: {facts.refusals.get(name, 'no answer')}")
-    used_by_own = {job.partition for job in facts.queue or () if job.user == facts.user}
-    usable = {
-        part.name: part
+    jobs = facts.queue or ()
+    own = [job for job in jobs if job.user == facts.user]
+    usable = [
+        part
         for part in facts.partitions or ()
         if part.state == "UP"
-        and (part.name in used_by_own or not facts.accounts or any(map(part.allows, facts.accounts)))
+        and (
+            not facts.accounts
+            or any(map(part.allows, facts.accounts))
+            or part.name in {job.partition for job in own}
+        )
         and any(node.usable for node in facts.nodes_of(part.name))
-    }
+    ]
     if not usable:
         raise ConfigError("no partition of this cluster is up, has nodes and admits an account of this user")
-    jobs = [job for job in facts.queue or () if job.partition in usable and job.gpus_per_node]
-    own = [job for job in jobs if job.user == facts.user]
-    used: Counter[str] = Counter()
-    for job in own or jobs:
-        used[job.partition] += job.nodes * job.gpus_per_node
-    for name, gpus in used.most_common(1):
-        whose = f"of {facts.user}" if own else "of all users"
-        return usable[name], f"squeue: GPUs that running and pending jobs {whose} request here: {gpus}"
-    sizes = {name: sum(node.gpu_count for node in facts.nodes_of(name)) for name in usable}
-    largest = max(sizes, key=lambda name: (sizes[name] > 0, usable[name].is_default, sizes[name]))
-    if usable[largest].is_default:
-        return usable[largest], "scontrol show partition: Default=YES"
-    return usable[largest], f"sinfo: {sizes[largest]} GPUs, the most of all partitions"
+
+    def score(part: Partition) -> tuple[int, int, bool, bool, int]:
+        size = sum(node.gpu_count for node in facts.nodes_of(part.name))
+        return _requested(own, part), _requested(jobs, part), size > 0, part.is_default, size
+
+    chosen = max(usable, key=score)
+    by_own, by_all, _, _, size = score(chosen)
+    requested = f"squeue: running and pending jobs request {by_all} GPUs here, those of {facts.user} {by_own}"
+    return chosen, f"{requested}; sinfo: {size} GPUs{'; the default partition' * chosen.is_default}"
+
+
+def _requested(jobs: Sequence[QueuedJob], part: Partition) -> int:
+    """GPUs that these jobs request in a partition."""
+    return sum(job.nodes * job.gpus_per_node for job in jobs if job.partition == part.name)
 
 
 def _account(facts: ClusterFacts, part: Partition) -> Iterator[Line]:
     """The account of the user's jobs in the partition, else one that the partition admits."""
-    jobs = [job for job in facts.queue or () if job.user == facts.user and job.account]
-    used = Counter(job.account for job in jobs if job.partition == part.name) or Counter(
-        job.account for job in jobs if part.allows(job.account or "")
-    )
-    for name, _ in used.most_common(1):
-        yield f"account: {word(name or '')}", f"squeue: the account of {facts.user}'s jobs"
-        return
-    if facts.accounts and facts.user != "root":
-        name = next(filter(part.allows, facts.accounts), facts.accounts[0])
-        yield f"account: {word(name)}", f"sacctmgr: of {facts.user}'s accounts {', '.join(facts.accounts)}"
+    jobs = [job for job in facts.queue or () if job.user == facts.user]
+    names = [job.account for job in jobs if job.account and job.partition == part.name]
+    names += [job.account for job in jobs if job.account and part.allows(job.account)]
+    if facts.user != "root":
+        names += [*filter(part.allows, facts.accounts), *facts.accounts]
+    if names:
+        yield f"account: {word(names[0])}", f"squeue, sacctmgr: of {', '.join(dict.fromkeys(names))}"
 
 
 def _gpus(
