@@ -68,7 +68,7 @@ _REPLACE = "report the GPU for replacement; resubmit without the node"
 _COOL = "report the node: cooling or power supply"
 
 
-def problems(api: Any, handle: Any, name: str) -> list[dict[str, str]]:
+def problems(api: Any, name: str, handle: Any) -> list[dict[str, str]]:
     """Problems of one GPU: uncorrected memory errors, memory rows or pages to be replaced, throttling."""
     found = []
 
@@ -117,27 +117,28 @@ def collect(api: Any, visible: str | None, reading: NvmlReading) -> dict[str, An
     NVML lists GPUs that the cgroup of the job hides, and refuses their handles: they are left out.
     """
     api.nvmlInit()
-    gpus, lost = [], []
+    handles: dict[str, tuple[str, Any]] = {}
+    found = []
     for index in range(api.nvmlDeviceGetCount()):
+        name = f"GPU {index}"
         try:
             handle = api.nvmlDeviceGetHandleByIndex(index)
-            gpus.append({"uuid": api.nvmlDeviceGetUUID(handle), "handle": handle, "index": index})
+            handles[api.nvmlDeviceGetUUID(handle)] = (name, handle)
         except Exception as error:
             if getattr(error, "value", None) != api.NVML_ERROR_NO_PERMISSION:
-                lost.append({"severity": "warning", "message": f"GPU {index}: {error}", "remedy": _RESET})
-    chosen = selected(gpus, visible)
-    found = [each for gpu in chosen for each in problems(api, gpu["handle"], f"GPU {gpu['index']}")]
-    names = {gpu["uuid"]: f"GPU {gpu['index']}" for gpu in chosen}
-    own = part_of(reading, names)
+                found.append({"severity": "warning", "message": f"{name}: {error}", "remedy": _RESET})
+    chosen = selected(list(handles), visible)
+    own = part_of(reading, chosen)
+    found += [problem for uuid in chosen for problem in problems(api, *handles[uuid])]
     found += [
-        {"severity": "warning", "message": f"{names[str(gpu.uuid)]}: {defect}", "remedy": NVLINK_REMEDY}
+        {"severity": "warning", "message": f"{handles[str(gpu.uuid)][0]}: {defect}", "remedy": NVLINK_REMEDY}
         for gpu in own.gpus
         if (defect := nvlink_defect(gpu, reading.gpus)) is not None
     ]
-    return {"gpus": len(chosen), "problems": lost + found, "reading": own.as_json()}
+    return {"gpus": len(chosen), "problems": found, "reading": own.as_json()}
 
 
-def part_of(reading: NvmlReading, uuids: Mapping[str, str]) -> NvmlReading:
+def part_of(reading: NvmlReading, uuids: Sequence[str]) -> NvmlReading:
     """The reading of these GPUs, in their order, and of the links between them."""
     by_uuid = {gpu.uuid: gpu for gpu in reading.gpus}
     gpus = tuple(by_uuid[uuid] for uuid in uuids if uuid in by_uuid)
@@ -146,19 +147,15 @@ def part_of(reading: NvmlReading, uuids: Mapping[str, str]) -> NvmlReading:
     return replace(reading, gpus=gpus, links=links)
 
 
-def selected(gpus: list[dict[str, Any]], chosen: str | None) -> list[dict[str, Any]]:
-    """Those of `gpus` that CUDA_VISIBLE_DEVICES names, by index or start of their UUIDs, in its order."""
-    if chosen is None:
-        return gpus
-    found = []
-    for choice in map(str.strip, chosen.split(",")):
-        matching = [
-            gpu
-            for index, gpu in enumerate(gpus)
-            if choice == str(index) or (choice and gpu["uuid"].startswith(choice))
-        ]
-        found += matching[:1]
-    return found
+def selected(uuids: Sequence[str], visible: str | None) -> list[str]:
+    """The GPUs that CUDA_VISIBLE_DEVICES names, by index or start of their UUIDs, in its order."""
+    if visible is None:
+        return list(uuids)
+    matches = (
+        [uuid for index, uuid in enumerate(uuids) if name == str(index) or (name and uuid.startswith(name))]
+        for name in map(str.strip, visible.split(","))
+    )
+    return [match[0] for match in matches if match]
 
 
 def main() -> int:

@@ -14,7 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from importlib import metadata
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from disttrain.records.json_files import write_json
@@ -24,6 +24,7 @@ from jobs.core import journal, processes
 from jobs.fabric.description import Fabric, Software
 from jobs.fabric.detect import current_process, detect
 from jobs.fabric.gpu_links import NvmlReading, read_nvml
+from jobs.fabric.kernel_files import FileTree
 from jobs.fabric.software import Process
 
 TIMEOUT_S = 20
@@ -44,60 +45,39 @@ def start_node_info(attempt: Attempt, node: int, env: Mapping[str, str], module:
 
 def collect_node_info(node: int, *, root: Path = Path("/")) -> dict[str, Any]:
     """The record of this node (`records.NodeRecord`); `root` is the folder of `sys` and `proc`."""
-    nvml = read_nvml() or NvmlReading()
+    nvml, tree = read_nvml() or NvmlReading(), FileTree(root)
     process = current_process() if root == Path("/") else Process()
+    memory_kib = _match(r"^MemTotal: +(\d+) kB$", tree.text("/proc/meminfo"))
     return {
         "schema_version": 1,
         "node": node,
         "host": processes.host(),
         "taken": journal.utc_now(),
         "kernel": platform.release() or None,
-        "processor": _value_or(lambda: _processor(root), None),
-        "processors_usable": _value_or(lambda: len(os.sched_getaffinity(0)), None),
-        "memory_bytes": _value_or(lambda: _memory_bytes(root), None),
-        "memory_limit_bytes": _value_or(lambda: _memory_limit_bytes(root), None),
+        "processor": _match(r"^model name\s*: (.+)$", tree.text("/proc/cpuinfo")),
+        "processors_usable": len(os.sched_getaffinity(0)),
+        "memory_bytes": 1024 * int(memory_kib) if memory_kib else None,
+        "memory_limit_bytes": _memory_limit_bytes(tree),
         **_network_fields(detect(root, process, nvml)),
         "driver": nvml.driver,
         "gpus": visible_gpus(nvml),
-        "packages": _value_or(_packages, {}),
+        "packages": _packages(),
     }
 
 
-def _value_or(find: Callable[[], Any], otherwise: Any) -> Any:
-    try:
-        return find()
-    except Exception:  # drivers' files and libraries may raise any exception
-        return otherwise
+def _match(pattern: str, text: str | None) -> str | None:
+    match = re.search(pattern, text or "", re.MULTILINE)
+    return match[1] if match else None
 
 
-def _read_text(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip() or None
-    except OSError:  # also EINVAL: the speed of an interface that is down
-        return None
-
-
-def _processor(root: Path) -> str | None:
-    found = re.search(r"^model name\s*: (.+)$", (root / "proc/cpuinfo").read_text(), re.MULTILINE)
-    return found[1] if found else None
-
-
-def _memory_bytes(root: Path) -> int | None:
-    found = re.search(r"^MemTotal: +(\d+) kB$", (root / "proc/meminfo").read_text(), re.MULTILINE)
-    return 1024 * int(found[1]) if found else None
-
-
-def _memory_limit_bytes(root: Path) -> int | None:
+def _memory_limit_bytes(tree: FileTree) -> int | None:
     """The smallest memory limit of the control groups of this process, in bytes."""
-    own = re.search(r"^0::/(.*)$", (root / "proc/self/cgroup").read_text(), re.MULTILINE)
-    if own is None:
+    group = _match(r"^0::/(.*)$", tree.text("/proc/self/cgroup"))
+    if group is None:
         return None
-    top = root / "sys/fs/cgroup"
-    folder = top / own[1]
-    limits = [
-        _read_text(each / "memory.max") for each in (folder, *folder.parents) if each.is_relative_to(top)
-    ]
-    return min((int(limit) for limit in limits if limit and limit.isdigit()), default=None)
+    folder = PurePosixPath("/sys/fs/cgroup", group)
+    limits = [tree.integer(f"{each}/memory.max") for each in (folder, *folder.parents)]
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _network_fields(fabric: Fabric) -> dict[str, Any]:
@@ -146,12 +126,15 @@ def visible_gpus(reading: NvmlReading) -> list[dict[str, Any]]:
     gpus = [
         {**_fields(gpu, "name", "memory_bytes", "uuid"), "pci_id": gpu.pci.address} for gpu in reading.gpus
     ]
-    known = [gpu for gpu in gpus if None not in gpu.values()]
-    return selected(known, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    known = {gpu["uuid"]: gpu for gpu in gpus if None not in gpu.values()}
+    return [known[uuid] for uuid in selected(list(known), os.environ.get("CUDA_VISIBLE_DEVICES"))]
 
 
 def _packages() -> dict[str, str]:
-    names = {each.metadata["Name"]: each.version for each in metadata.distributions()}
+    try:
+        names = {each.metadata["Name"]: each.version for each in metadata.distributions()}
+    except Exception:  # damaged files of a package raise errors of several types
+        return {}
     return {name: version for name, version in sorted(names.items()) if name and _PACKAGES.fullmatch(name)}
 
 

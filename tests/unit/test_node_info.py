@@ -105,9 +105,9 @@ def test_libraries_are_found_in_the_environment_of_the_ranks(tmp_path: Path) -> 
 
 def test_values_that_cannot_be_read_are_null(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
-        raise RuntimeError("a driver's library")
+        raise RuntimeError("a damaged package")
 
-    monkeypatch.setattr(node_info, "_packages", broken)
+    monkeypatch.setattr(node_info.metadata, "distributions", broken)
     found = collect(tmp_path, describe=lambda job_id: None, environ={"SLURM_JOB_ID": "7"})
     assert (found.processor, found.memory_bytes, found.interfaces, found.fabrics) == (None, None, [], [])
     assert (found.packages, found.scontrol, found.slurm) == ({}, None, {"SLURM_JOB_ID": "7"})
