@@ -41,7 +41,8 @@ class PointComparison:
 def repeat_plan(curves: Sequence[Curve]) -> dict[str, Any] | None:
     """Repeats a side that settle differences of 5 % and 2 % in throughput in 80 % of comparisons, null above
     100, by the standard deviation of the logarithm of a repeat; None without a size with more than one."""
-    spread = spread_of([point.samples_per_s_by_run for curve in curves for point in curve.points])
+    points = [point for curve in curves for point in curve.points if point.basis != "equal repeats"]
+    spread = spread_of([point.samples_per_s_by_run for point in points])
     if spread is None:
         return None
     needed = {str(effect): repeats_needed(spread, effect / 100) for effect in (5, 2)}
@@ -96,14 +97,14 @@ def _compared(pairs: Sequence[tuple[Curve, Curve]], best_of: int = 2) -> list[Po
     ratios = [compare(point.samples_per_s_by_run, base.samples_per_s_by_run) for _, point, _, base in found]
     rows = []
     for (curve, point, other, base), verdict in zip(found, verdicts(ratios, best_of=best_of), strict=True):
-        sides = point, base
+        sides, rates = (point, base), rate_ratio(point, base)
         reasons = {
-            "not stationary": any(each.samples_per_s.basis == "not stationary" for each in sides),
+            rates.basis: rates.basis != "repeats",
             "one repeat": any(len(each.runs) == 1 for each in sides),
             "repeats fall into two groups": any(two_groups(each.samples_per_s_by_run) for each in sides),
             "the interval is too wide": verdict == "unsettled",
         }
         reason = next((name for name, holds in reasons.items() if holds), "")
         settled: Verdict = "unsettled" if reason else verdict
-        rows.append(PointComparison(curve, point, other, base, rate_ratio(point, base), settled, reason))
+        rows.append(PointComparison(curve, point, other, base, rates, settled, reason))
     return rows

@@ -72,10 +72,9 @@ class Study:
         return {str(run): each.seconds for each in reversed(self.overlaps) for run in each.runs}
 
     @cached_property
-    def repeats(self) -> Mapping[str, int]:
-        """Runs of the size of each run of the curves, by path."""
-        points = [point for curve in self.curves for point in curve.points]
-        return {path: len(point.runs) for point in points for path in point.paths}
+    def points(self) -> Mapping[str, Point]:
+        """The size of each run of the curves, by path of the run."""
+        return {path: point for curve in self.curves for point in curve.points for path in point.paths}
 
     @cached_property
     def caveats(self) -> Sequence[Caveat]:

@@ -129,8 +129,9 @@ def cell(value: Any, unit: Unit, largest: float = 0.0, digits: int | None = None
     text = f"{'+' if unit == 'points' and float(first) > 0 else ''}{first}{suffix}"
     if not estimate.repeats:
         return Cell(text)
-    reasons = {"not stationary": "not stationary, no interval", "maximum": "maximum"}
-    interval = reasons.get(estimate.basis, "no interval")
+    interval = {"repeats": "no interval", "maximum": "maximum"}.get(
+        estimate.basis, f"{estimate.basis}, no interval"
+    )
     if bounds:
         interval = f"[{', '.join(each.replace(',', _THIN_SPACE) for each in bounds)}]"
         interval += " within the run" if estimate.basis == "within run" else ""

@@ -110,7 +110,13 @@ def _untested(study: Study, run: Run, metrics: Metrics) -> float:
 def _alone(study: Study, run: Run, metrics: Metrics) -> float:
     """Half of the interval of the mean by the steps of the one run, as a share; tiny where it is unknown."""
     known = study.statistics.get(run.path)
-    return (study.repeats.get(run.path) == 1) * ((known and known.within_run) or 1e-9)
+    return _repeats(study, run) == "1" and ((known and known.within_run) or 1e-9)
+
+
+def _repeats(study: Study, run: Run) -> str:
+    """Number of repeats of its size, or `equal` for several whose throughputs are; empty for no size."""
+    point = study.points.get(run.path)
+    return "" if point is None else "equal" if point.basis == "equal repeats" else str(len(point.runs))
 
 
 _ROWS = (
@@ -128,7 +134,8 @@ _ROWS = (
     _Row("unreadable records", lambda study, run, of: len(run.problems), forbids="nobody is slow"),
     _Row("missing records", lambda study, run, of: len(run.incomplete), forbids="nobody is slow"),
     _Row("one repeat", _alone, forbids="cost ranking"),
-    _Row("two repeats", lambda study, run, of: study.repeats.get(run.path) == 2, Gravity.NOTE),
+    _Row("two repeats", lambda study, run, of: _repeats(study, run) == "2", Gravity.NOTE),
+    _Row("equal repeats", lambda study, run, of: _repeats(study, run) == "equal", forbids="cost ranking"),
     _Row("few steps", _untested, Gravity.NOTE, 1 / FEW_STEPS),
     _Row("skipped updates", lambda study, run, of: of.skipped_steps / of.steps, Gravity.NOTE, SKIPPED_SHARE),
     _Row("no pre-flight", lambda study, run, of: run.preflight.get("preflight") == "skipped", Gravity.NOTE),
@@ -213,10 +220,10 @@ def _of_curve(study: Study, curve: Curve) -> Iterator[Caveat]:
         known = speedup.low if speedup.basis == "repeats" else None
         if (speedup.value / SPEED_UP_MARGIN if known is None else known) > most:
             yield grave("implausible", at=_named(curve, pair[1:]), speedup=speedup.value, most=most)
-    moving = [point for point in curve.points if point.samples_per_s.basis == "not stationary"]
+    moving = [point for point in curve.points if point.basis == "not stationary"]
     tests = [study.statistics[path] for point in moving for path in point.paths if path in study.statistics]
     if changed := [each for each in tests if not each.stationarity.publishable]:
-        numbers = {"reason": changed[0].stationarity.reason, "warmup": max(each.warmup for each in changed)}
+        numbers = {"change": changed[0].stationarity.change, "warmup": max(each.warmup for each in changed)}
         yield grave("not stationary", moving, at=_named(curve, moving), **numbers)
     known_means = (
         (point, two_groups([1 / rate for rate in point.samples_per_s_by_run])) for point in curve.points

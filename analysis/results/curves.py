@@ -23,7 +23,7 @@ from analysis.read.axes import swept_values
 from analysis.read.differences import program_of
 from analysis.read.run import Run, value_at
 from analysis.results.phases import Phases, losses, partition
-from analysis.stats.estimates import Estimate, geometric_mean, not_stationary, ratio, share_mean
+from analysis.stats.estimates import Basis, Estimate, geometric_mean, on_basis, ratio, share_mean
 from analysis.step_statistics import RunStatistics
 from analysis.units import plural
 from disttrain.errors import ConfigError
@@ -33,6 +33,8 @@ from disttrain.records.steps import PHASES
 
 Scaling = Literal["weak", "strong", "mixed", "one size"]
 Unit = Literal["GPU", "rank"]
+EQUAL = 1e-9
+"""Largest relative difference of repeats that are equal: measured ones differ by more."""
 _SHAPE = {"resources.nodes", "resources.gpus_per_node"}
 
 
@@ -67,6 +69,11 @@ class Point:
     efficiency: Estimate | None = None
     loss_by_phase: dict[str, float] | None = None
     """Share of the step that each phase takes beyond the base; the shares sum to 1 - efficiency."""
+
+    @property
+    def basis(self) -> Basis:
+        """Of the intervals of all means of steps."""
+        return self.samples_per_s.basis
 
     @property
     def metrics(self) -> list[Metrics]:
@@ -152,15 +159,15 @@ def phase_s(*names: str) -> Callable[[Any], Estimate | None]:
 def over_repeats(point: Point, values: Iterable[float | None]) -> Estimate | None:
     """Mean of a quantity of at least 0 over the repeats that measured it; None without any.
 
-    There is no interval where steps of the point are not stationary.
+    The point has the basis of its interval.
     """
     known = [value for value in values if value is not None]
     return of_steps(point, share_mean(known)) if known else None
 
 
 def of_steps(point: Point, estimate: Estimate) -> Estimate:
-    """The estimate, without its interval where steps of the point are not stationary."""
-    return not_stationary(estimate) if point.samples_per_s.basis == "not stationary" else estimate
+    """The estimate, without its interval where the throughput of the point has none."""
+    return on_basis(estimate, point.basis)
 
 
 def scaling_curves(
@@ -202,13 +209,8 @@ def _sortable(value: Any) -> tuple[bool, bool, Any]:
 
 
 def rate_ratio(point: Point, base: Point) -> Estimate:
-    """Throughput of `point` / throughput of `base`.
-
-    A side that is not stationary leaves no interval.
-    """
-    found = ratio(point.samples_per_s_by_run, base.samples_per_s_by_run)
-    moving = "not stationary" in (point.samples_per_s.basis, base.samples_per_s.basis)
-    return not_stationary(found) if moving else found
+    """Throughput of `point` / throughput of `base`, with an interval where both have one."""
+    return of_steps(point, of_steps(base, ratio(point.samples_per_s_by_run, base.samples_per_s_by_run)))
 
 
 def _curve(sweep: str, axes: dict[str, Any], runs: Sequence[Run], statistics: RunStatistics) -> Curve:
@@ -249,15 +251,18 @@ def _point(runs: Sequence[Run], statistics: RunStatistics) -> Point:
     repeats = [run.metrics for run in runs if run.metrics]
     first, devices = repeats[0], runs[0].devices or 0
     rates = np.array([each.samples_per_s for each in repeats], dtype=np.float64)
-    rate = geometric_mean(rates)
     paths = [run.path for run in runs]
+    basis: Basis = "repeats"
     if not all(statistics[path].stationarity.publishable for path in paths if path in statistics):
-        rate = not_stationary(rate)
+        basis = "not stationary"
+    elif len(rates) > 1 and np.allclose(rates, rates[0], rtol=EQUAL, atol=0):
+        basis = "equal repeats"
+    rate = on_basis(geometric_mean(rates), basis)
     phases = partition(
         first.global_batch_size / rates,
         {name: np.array([each.composition.get(name) for each in repeats], dtype=float) for name in PHASES},
         [each.ranks.floor_s if each and each.ranks else None for each in map(statistics.get, paths)],
-        stationary=rate.basis != "not stationary",
+        basis=basis,
     )
     tokens = [
         each.tokens_per_s / each.samples_per_s for each in repeats if each.tokens_per_s and each.samples_per_s

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from analysis.stats.estimates import Estimate, Floats, t_quantile
+from analysis.stats.estimates import Basis, Estimate, Floats, t_quantile
 
 WAIT, TRANSFER = "comm_wait_s", "comm_transfer_s"
 
@@ -41,8 +41,8 @@ class Phases:
     """By measured phase; they sum to `step_s`."""
     floor_s: Floats | None = None
     """Recorded waiting that counts as transfer; null where it is unknown."""
-    stationary: bool = True
-    """Whether the steps of all repeats are stationary; otherwise no mean has an interval."""
+    basis: Basis = "repeats"
+    """Basis of all intervals; others than `repeats` leave none."""
 
     @property
     def known(self) -> bool:
@@ -102,8 +102,8 @@ class Phases:
         sides = [own, base] if base.any() else [own]
         repeats = np.array([len(side) for side in sides])
         count = int(repeats.min())
-        if count == 1 or not self.stationary:
-            return Estimate(value, None, None, count, "repeats" if self.stationary else "not stationary")
+        if count == 1 or self.basis != "repeats":
+            return Estimate(value, None, None, count, self.basis)
         variances = np.array([np.var(side, ddof=1) for side in sides]) / repeats
         parts = variances / (variances.sum() or 1.0)  # tiny squares would be 0
         freedom = 1 / (np.sum(parts**2 / (repeats - 1)) or 1.0)
@@ -118,7 +118,7 @@ def losses(point: Phases, base: Phases, work: float) -> tuple[Part, ...]:
     Args:
         work: samples per device and step at the point / those at the base.
     """
-    point = replace(point, stationary=point.stationary and base.stationary)
+    point = replace(point, basis=base.basis if point.basis == "repeats" else point.basis)
     names = {**point.seconds, **base.seconds}
     return tuple(point.time(point.array(name), work * base.scaled(base.array(name)), name) for name in names)
 
@@ -128,7 +128,7 @@ def partition(
     recorded: Mapping[str, ArrayLike],
     floor_s: Sequence[float | None] = (),
     *,
-    stationary: bool = True,
+    basis: Basis = "repeats",
 ) -> Phases:
     """The phases of steps, scaled so that they sum to the steps; those without a number were not measured.
 
@@ -142,7 +142,7 @@ def partition(
     seconds = {name: np.nan_to_num(each) for name, each in values.items() if not np.isnan(each).all()}
     whole_s = sum(seconds.values(), start=0 * steps)
     scale = np.divide(steps, whole_s, out=0 * steps, where=whole_s > 0)
-    phases = Phases(steps, {name: scale * each for name, each in seconds.items()}, stationary=stationary)
+    phases = Phases(steps, {name: scale * each for name, each in seconds.items()}, basis=basis)
     if WAIT not in seconds or all(floor is None for floor in floor_s):
         return phases
     moved = np.minimum(phases.array(WAIT), [floor or 0.0 for floor in floor_s])

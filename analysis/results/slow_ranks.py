@@ -47,8 +47,9 @@ TARGET_EXCESS = 0.1
 """Excess that a search has to find before it may state that no rank is slow, as a fraction of own work."""
 LEAST_EPISODE = 5
 """Steps of an episode, at least."""
-EPISODES_BY_CHANCE = 0.05
-"""Bound of the share of runs of equal ranks in which a segment exceeds chance; by simulation below 3 %."""
+LARGEST_SUM, LARGEST_SUM_OF_FEW, FEW_RANKS, SIXTHS = 2.8, 1.9, 4, 6
+"""Largest sum of a segment by chance, in standard errors of the sum of all steps: by simulation, 1 to 3 % of
+runs of equal ranks exceed it, and up to 10 % of those whose jitter is a random walk."""
 _FOUND = 0.84
 """Standard normal quantile of 80 %: an excess this many standard errors above its limit is found in 80 %."""
 _IN_WINDOWS = 1.5
@@ -121,11 +122,12 @@ def find_episodes(own_s: Floats) -> dict[int, slice]:
     steps or more.
 
     The deviation of a rank minus its mean, so that a rank that is slow throughout has none, is cut to its
-    segment with the largest sum. The sums of equal ranks are those of a Brownian bridge: of n independent
-    steps with the standard deviation s, they exceed x s sqrt(n) with a probability below
-    (8 x^2 - 2) exp(-2 x^2) (Kuiper 1960); x is about 2, and the first factor 30. Correlated steps count as
-    the independent ones that they are worth. Where a segment exceeds chance, its ends are where the deviation
-    crosses half of its level; then 60 % of its steps and its mean have to exceed 3 % of the median.
+    segment with the largest sum. It exceeds chance when this sum, in standard errors of the sum of all steps,
+    is above `LARGEST_SUM`. The standard error is by the means of sixths of the run, over the other ranks:
+    they contain jitter that is correlated over any length, and drifts. Two or three ranks mirror each other,
+    so that theirs is by the correlation of steps; of equal ranks, whose sums are those of a Brownian bridge,
+    less than 5 % exceed 1.9 (Kuiper 1960). The ends of an episode are where the deviation crosses half of its
+    level; then 60 % of its steps and its mean have to exceed 3 % of the median.
     """
     ranks, steps = own_s.shape
     if steps < 4 * LEAST_EPISODE:
@@ -136,11 +138,16 @@ def find_episodes(own_s: Floats) -> dict[int, slice]:
     segments = _largest_segments(centred)
     sums = np.where(segments, centred, 0.0).sum(axis=1, keepdims=True)
     inside = np.maximum(segments.sum(axis=1, keepdims=True), 1)
-    levels = np.where(segments, sums / inside, -sums / np.maximum(steps - inside, 1))
-    independent = _independent(steps, correlation(centred - levels))  # the change of level is no correlation
-    chance_s = (
-        (np.log(30 * ranks / EPISODES_BY_CHANCE) / 2 / independent) ** 0.5 * steps * centred.std(axis=1)
-    )
+    if ranks < FEW_RANKS:
+        levels = np.where(segments, sums / inside, -sums / np.maximum(steps - inside, 1))
+        independent = _independent(
+            steps, correlation(centred - levels)
+        )  # a change of level is no correlation
+        chance_s = LARGEST_SUM_OF_FEW * steps * centred.std(axis=1) / independent**0.5
+    else:
+        sixths_s = np.abs([part.mean(axis=1) for part in np.array_split(centred, SIXTHS, axis=1)])
+        of_others_s = np.array([np.median(np.delete(sixths_s, rank, axis=1)) for rank in range(ranks)])
+        chance_s = LARGEST_SUM * steps * 1.4826 * of_others_s / SIXTHS**0.5
     segments = _largest_segments(deviation - (means_s + sums / inside) / 2)
     least_s = LEAST_EXCESS * float(np.median(own_s))
     episodes = {}

@@ -18,7 +18,7 @@ import numpy as np
 from analysis.read.axes import swept_values
 from analysis.read.run import Run
 from analysis.results.curves import Curve, Point, Unit, measured, of_steps, over_repeats
-from analysis.stats.estimates import Estimate, ratio_of_means
+from analysis.stats.estimates import Basis, Estimate, ratio_of_means
 from analysis.units import plural
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json
@@ -44,6 +44,10 @@ _MEASURED: dict[TargetMetric, str] = {
     "memory_utilization": "gpu_memory_utilization",
 }
 """Figures of `metrics.json`, which each repeat needs."""
+_NO_INTERVAL: dict[Basis, str] = {
+    "not stationary": "the runs are not stationary",
+    "equal repeats": "repeats are equal to the last digit: no interval",
+}
 
 
 @dataclass(frozen=True)
@@ -157,8 +161,8 @@ def _achieved(metric: TargetMetric, point: Point) -> tuple[Estimate | None, str]
 
 
 def _verdict(achieved: Estimate, target: Target) -> tuple[TargetVerdict, str]:
-    if achieved.basis == "not stationary":
-        return "cannot tell", "the runs are not stationary"
+    if achieved.basis in _NO_INTERVAL:
+        return "cannot tell", _NO_INTERVAL[achieved.basis]
     if achieved.low is None or achieved.high is None or achieved.basis != "repeats":
         return "cannot tell", "one repeat: no interval between repeats"
     if achieved.low <= target.value <= achieved.high and achieved.low < achieved.high:

@@ -27,10 +27,10 @@ CONFIDENCE = 0.95
 Floats = NDArray[np.float64]
 
 
-Basis = Literal["repeats", "within run", "not stationary", "maximum"]
+Basis = Literal["repeats", "within run", "not stationary", "equal repeats", "maximum"]
 """Basis of an interval: the spread between repeats, or between the steps of one run (of a rank against the
-others of that run). The mean of a run that is not stationary has no interval; neither has the maximum of all
-repeats."""
+others of that run). The mean of a run that is not stationary has no interval; neither have repeats that are
+equal to the last digit, which shows how they were rounded, and the maximum of all repeats."""
 
 
 class LogMoments(NamedTuple):
@@ -145,6 +145,6 @@ def ratio_of_means(values: ArrayLike, base: ArrayLike, confidence: float = CONFI
     return Estimate(mean, max(0.0, mean - half), mean + half, upper.size)
 
 
-def not_stationary(estimate: Estimate) -> Estimate:
-    """The estimate without its interval, which would be that of a mean of different states."""
-    return replace(estimate, low=None, high=None, basis="not stationary")
+def on_basis(estimate: Estimate, basis: Basis) -> Estimate:
+    """The estimate, without its interval where steps are not stationary or repeats are equal."""
+    return estimate if basis == "repeats" else replace(estimate, low=None, high=None, basis=basis)

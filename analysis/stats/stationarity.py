@@ -10,7 +10,9 @@ compared by Student's t with the spread that the compared change leaves:
 - the first steps, fewer than a block, against all others: a short warm-up.
 
 The largest t decides, with `LEVEL` divided by the number of comparisons (Bonferroni). A change below `MARGIN`
-is tolerated. Where the first steps differ, MSER-5 (White, Cobb and Spratt, 2000) proposes a warm-up.
+is tolerated. Where none is found, `Stationarity.unseen` has the smallest ones that would be: the noncentral t
+of a drift, and of a jump after half of the steps, that exceeds the limit with a probability of `POWER`. Where
+the first steps differ, MSER-5 (White, Cobb and Spratt, 2000) proposes a warm-up.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import nctdtrinc, ndtri
 
 from analysis.stats.batch_means import lag_1
 from analysis.stats.estimates import Floats, t_quantile
@@ -46,6 +49,9 @@ LEVEL = 0.02
 """Nominal share of stationary runs that are refused. With the correlation of steps estimated, it is below 5 %
 for first-order autoregressions up to a correlation of 0.8."""
 
+POWER = 0.8
+"""Probability that a change of the size of `Unseen` is found."""
+
 PLAIN = 5.5
 """t of a change of twelve blocks that is removed, up to three times, before the correlation is estimated."""
 
@@ -62,6 +68,15 @@ class Change(NamedTuple):
     """Measured steps up to the end of the changed part."""
 
 
+class Unseen(NamedTuple):
+    """Smallest changes that are found in 80 % of such runs, as shares of the step."""
+
+    drift: float
+    """From start to end."""
+    jump: float
+    """After half of the steps."""
+
+
 @dataclass(frozen=True)
 class Stationarity:
     """Verdict on the measured steps of one run."""
@@ -71,24 +86,13 @@ class Stationarity:
     """Of a run that is not stationary or has too short a warm-up."""
     warm_up: int = 0
     """Measured steps that a longer warm-up would have to leave out, beyond the recorded one."""
+    unseen: Unseen | None = None
+    """Of a stationary run."""
 
     @property
     def publishable(self) -> bool:
         """Whether the mean of the measured steps may be published with an interval."""
         return self.verdict in ("stationary", "too few steps")
-
-    @property
-    def reason(self) -> str:
-        """The change as part of a sentence; empty without one."""
-        if self.change is None:
-            return ""
-        share = f"{100 * abs(self.change.value):.0f} %"
-        if self.change.is_drift:
-            return (
-                f"the step time {'rises' if self.change.value > 0 else 'falls'} by {share} from start to end"
-            )
-        steps = f"measured steps {self.change.first + 1} to {self.change.end}"
-        return f"{steps} are {share} {'longer' if self.change.value > 0 else 'shorter'} than the others"
 
 
 def stationarity(step_s: ArrayLike) -> Stationarity:
@@ -99,7 +103,7 @@ def stationarity(step_s: ArrayLike) -> Stationarity:
         return Stationarity("too few steps")
     change = _change(series / np.median(series), count)
     if change is None:
-        return Stationarity("stationary")
+        return Stationarity("stationary", unseen=_unseen(series / np.median(series), count))
     drop = 0 if change.is_drift or change.first else mser5(series)
     if drop and stationarity(series[drop:]).publishable:
         return Stationarity("warm-up too short", change, drop)
@@ -191,10 +195,25 @@ def _plain_changes(series: Floats) -> Floats:
     return np.repeat(changes, sizes)
 
 
+def _threshold(count: int) -> float:
+    """The t of a change by so many blocks that is none by chance."""
+    return float(t_quantile(count - 2, 1 - LEVEL / len(_shapes(count).parts)))
+
+
+def _unseen(series: Floats, count: int) -> Unseen:
+    """For the spread of so many blocks of a series with the median 1."""
+    squares = np.array([_shapes(count).squares[-1], count / 4])
+    error = float(_blocks(series, count)[0].std(ddof=1)) / np.sqrt(squares)
+    beyond_chance = nctdtrinc(count - 2, 1 - POWER, _threshold(count)) * error
+    beyond_margin = MARGIN + float(ndtri(POWER)) * error
+    # blocks show a change but for the part within one of them
+    least = np.maximum(beyond_chance, beyond_margin) / (1 - 1 / count)
+    return Unseen(*(least / (1 - least / 2)).tolist())  # half of a change is in the median step
+
+
 def _change(series: Floats, count: int) -> Change | None:
     """The largest change in so many blocks of a series with the median 1, if there is one."""
-    steps, parts = series.size, _shapes(count).parts
-    threshold = float(t_quantile(count - 2, 1 - LEVEL / len(parts)))
+    steps, parts, threshold = series.size, _shapes(count).parts, _threshold(count)
     blocks, sizes = _blocks(series, count)
     t, change, at = _fit(blocks)
     if t > threshold and abs(change) > MARGIN:

@@ -61,7 +61,7 @@ def test_nothing_is_significant_in_one_repeat_or_in_noise() -> None:
 
 
 def test_steps_that_are_not_stationary_have_no_interval() -> None:
-    found = bottlenecks(replace(times(input_s=0.3, compute_s=1.3), stationary=False), times())
+    found = bottlenecks(replace(times(input_s=0.3, compute_s=1.3), basis="not stationary"), times())
     assert {each.phase for each in found} == {"input_s", "compute_s"}
     assert not any(each.significant or each.share.low is not None for each in found)
     assert {each.ceiling.basis for each in found} == {"not stationary"}

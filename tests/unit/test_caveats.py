@@ -113,6 +113,12 @@ def drifting(root: Path) -> None:
         reshape(run, lambda step: 1 + 0.003 * step)
 
 
+def equal(root: Path) -> None:
+    for nodes in (1, 2):
+        for repeat in range(3):
+            fake_run(root / "s" / f"n{nodes}-r{repeat}", nodes=nodes, repeat=repeat, all_ranks=True)
+
+
 CASES: dict[str, tuple[Callable[[Path], Any], str, set[str]]] = {
     "emulated": (lambda root: fake_sweep(root, emulated=True), "grave", set()),
     "shared processors": (lambda root: fake_sweep(root, oversubscribed=True), "warning", {"transfer advice"}),
@@ -125,6 +131,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], str, set[str]]] = {
     "one machine": (fake_sweep, "note", set()),
     "one repeat": (lambda root: fake_sweep(root, repeats=1), "warning", {"cost ranking"}),
     "two repeats": (lambda root: fake_sweep(root, repeats=2), "note", set()),
+    "equal repeats": (equal, "warning", {"cost ranking"}),
     "mixed runs": (threads, "warning", set()),
     "unlike runs": (lambda root: threads(root, "n4x1-*"), "grave", {"headline", "cost ranking"}),
     "two groups": (grouped, "grave", {"headline", "cost ranking"}),

@@ -18,7 +18,7 @@ from analysis.report.sections import comparison as comparison_section
 from analysis.report.sections import configurations
 from analysis.report.sentences import say
 from analysis.results.curves import Curve, scaling_curves
-from analysis.stats.estimates import Estimate, not_stationary
+from analysis.stats.estimates import Estimate, on_basis
 from analysis.study import Study, make_study
 from disttrain.records.json_files import read_json, write_json
 from tests.support.fake_runs import fake_run, fake_sweep
@@ -175,7 +175,7 @@ def test_a_point_that_is_not_stationary_settles_nothing(tmp_path: Path, side: in
     both = curves_of(fake_sweep(tmp_path, nodes=(1,), axes=STRATEGIES))
     (point,) = both[side].points
     both[side] = replace(
-        both[side], points=(replace(point, samples_per_s=not_stationary(point.samples_per_s)),)
+        both[side], points=(replace(point, samples_per_s=on_basis(point.samples_per_s, "not stationary")),)
     )
     (found,) = comparison.against([both[0]], [both[1]])
     assert (found.verdict, found.reason) == ("unsettled", "not stationary")
@@ -317,3 +317,16 @@ def test_sentences_of_comparisons() -> None:
         say("caveat", "limits", {"largest": "8 ranks", "few": ["bucket_mb"]}, False),
     ]
     golden("comparisons.txt", "\n".join(texts) + "\n")
+
+
+def test_repeats_that_are_equal_to_the_last_digit_settle_nothing(tmp_path: Path) -> None:
+    for nodes, mean_s in ((1, 0.1), (2, 0.11)):
+        for repeat in range(3):
+            fake_run(tmp_path / "s" / f"n{nodes}-r{repeat}", nodes=nodes, repeat=repeat, mean_s=mean_s)
+    (curve,) = scaling_curves(load_runs([tmp_path / "s"]))
+    (_, point) = curve.points
+    figures = [point.samples_per_s, point.speedup, point.phases.share("compute_s")]
+    assert [(each.low, each.basis) for each in figures if each] == [(None, "equal repeats")] * 3
+    assert comparison.repeat_plan([curve]) is None
+    (size, _) = comparison.against([curve], [curve])
+    assert (size.verdict, size.reason) == ("unsettled", "equal repeats")

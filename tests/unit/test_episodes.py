@@ -67,3 +67,13 @@ def test_two_ranks_that_are_slow_for_different_times_are_two_episodes(ends):
 @pytest.mark.filterwarnings("error")
 def test_a_fast_rank_that_is_less_fast_for_a_while_has_no_episode():
     assert find_episodes(own(200, (6, 0, 199, -0.5), (6, 50, 99, 0.3))) == {}
+
+
+def test_drifting_jitter_of_equal_ranks_is_seldom_an_episode_and_an_episode_in_it_is_found():
+    rng, false, found = np.random.default_rng(4), 0, 0
+    for _ in range(50):
+        own_s = 1 + 0.05 * (rng.normal(0, 1, (8, 200)) + rng.normal(0, 0.1, (8, 200)).cumsum(axis=1))
+        false += bool(find_episodes(own_s))
+        own_s[3, 50:110] += 0.25
+        found += 3 in find_episodes(own_s)
+    assert (false <= 5, found >= 45) == (True, True)

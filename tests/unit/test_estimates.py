@@ -15,7 +15,7 @@ from analysis.stats.estimates import (
     from_moments,
     geometric_mean,
     log_moments,
-    not_stationary,
+    on_basis,
     ratio,
     ratio_of_means,
     share_mean,
@@ -91,7 +91,7 @@ def test_scaled_and_inverse_carry_the_bounds_along() -> None:
 
 
 def test_the_mean_of_different_states_keeps_its_value_and_repeats() -> None:
-    found = not_stationary(Estimate(80.0, 50.0, 100.0, 3))
+    found = on_basis(Estimate(80.0, 50.0, 100.0, 3), "not stationary")
     assert found == Estimate(80.0, None, None, 3, "not stationary")
 
 

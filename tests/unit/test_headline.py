@@ -84,6 +84,7 @@ CASES: dict[str, Callable[[Path], Any]] = {
     "settled": fake_sweep,
     "emulated": lambda root: fake_sweep(root, emulated=True),
     "one repeat": lambda root: fake_sweep(root, repeats=1),
+    "equal repeats": lambda root: runs(root, (1, 0.1), (1, 0.1), (2, 0.11), (2, 0.11)),
     "unsettled": lambda root: runs(root, (1, 0.1), (1, 0.15), (2, 0.1), (2, 0.2)),
     "no gain": lambda root: runs(root, (1, 0.1), (1, 0.102), (2, 0.2), (2, 0.203)),
     "implausible": lambda root: runs(root, (1, 1.45), (2, 0.2)),

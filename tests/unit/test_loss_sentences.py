@@ -10,7 +10,7 @@ from analysis.results.bottlenecks import Bottleneck
 from analysis.results.compute_loss import Cause
 from analysis.results.phases import Part
 from analysis.results.waterfall import Waterfall
-from analysis.stats.estimates import Estimate, not_stationary
+from analysis.stats.estimates import Estimate, on_basis
 from tests.support.golden import golden
 
 SHARE, ONE = Estimate(0.208, 0.175, 0.24, 3), Estimate(0.208, None, None, 1)
@@ -23,7 +23,9 @@ def test_each_sentence_of_losses() -> None:
 
 def waterfall() -> list[str]:
     names = {"comm_transfer_s": "data transfer"}
-    parts = [Part("comm_transfer_s", SECONDS, share) for share in (SHARE, ONE, not_stationary(SHARE))]
+    parts = [
+        Part("comm_transfer_s", SECONDS, share) for share in (SHARE, ONE, on_basis(SHARE, "not stationary"))
+    ]
     curve: Any = SimpleNamespace(name=lambda base: "1 node")
 
     def text(part: Part | None, efficiency: Estimate, *gains: tuple[float, str]) -> str:

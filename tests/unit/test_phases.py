@@ -61,7 +61,7 @@ def test_a_share_is_the_ratio_of_sums_with_the_interval_of_the_linearized_ratio(
     half = student_t.ppf(0.975, 2) * deviations.std(ddof=1) / np.sqrt(3)
     assert (share.low, share.high) == pytest.approx((share.value - half, share.value + half))
     assert share.repeats == 3
-    moving = replace(phases, stationary=False).share(WAIT)
+    moving = replace(phases, basis="not stationary").share(WAIT)
     assert moving is not None
     assert (moving.value, moving.low, moving.basis) == (share.value, None, "not stationary")
 

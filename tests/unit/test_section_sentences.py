@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from analysis.report.sentences import say
+from analysis.stats.stationarity import Change, Unseen
 from tests.support.golden import golden
 
 
@@ -15,5 +16,8 @@ def test_sentences_as_they_were_approved() -> None:
         say("memory", 3 * 2**30, "4 nodes"),
         say("training", [0.5, 0.25]),
         say("training", [-0.25, 0.1]),
+        say("unseen", 9, [Unseen(0.04, 0.02)] * 9),
+        say("change", Change(True, -0.1, 0, 200)),
+        say("change", Change(False, 0.5, 50, 100)),
     ]
     golden("sections.txt", "\n".join(texts) + "\n")

@@ -72,10 +72,13 @@ def test_a_change_is_found(verdict: str, profile: Callable[[Floats], Floats]) ->
     assert shares(200, 0.5, profile)[verdict] >= 90
 
 
-def test_small_changes_are_found_in_four_of_five_runs() -> None:
-    """Steps that vary by 3 %: a jump of 4.7 % or a drift of 8.2 %."""
-    for profile in (lambda at: np.where(at > 0.5, 1.047, 1), lambda at: 1 + 0.082 * at):
-        assert 78 <= SIMULATIONS - shares(200, 0.5, profile)["stationary"] <= 97
+@pytest.mark.parametrize("lag_1", [0.0, 0.5])
+def test_the_smallest_changes_that_would_be_seen_are_found_in_four_of_five_runs(lag_1: float) -> None:
+    rng = np.random.default_rng(3)
+    found = [stationarity(autocorrelated(rng, 200, lag_1)).unseen for _ in range(SIMULATIONS)]
+    drift, jump = np.median([each for each in found if each], axis=0)
+    for profile in (lambda at: 1 + drift * at, lambda at: np.where(at > 0.5, 1 + jump, 1)):
+        assert 70 <= SIMULATIONS - shares(200, lag_1, profile)["stationary"] <= 90
 
 
 def test_a_change_below_the_margin_is_tolerated_however_certain_it_is() -> None:
@@ -96,16 +99,9 @@ def test_a_record_of_several_steps_is_one_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("factor", "first", "end", "warm_up", "reason"),
-    [
-        (1.5, 0, 50, 50, "measured steps 1 to 50 are 50 % longer than the others"),
-        (0.75, 150, 200, 0, "measured steps 151 to 200 are 25 % shorter than the others"),
-        (1.5, 50, 100, 0, "measured steps 51 to 100 are 50 % longer than the others"),
-    ],
+    ("factor", "first", "end", "warm_up"), [(1.5, 0, 50, 50), (0.75, 150, 200, 0), (1.5, 50, 100, 0)]
 )
-def test_a_change_has_its_place_and_its_size(
-    factor: float, first: int, end: int, warm_up: int, reason: str
-) -> None:
+def test_a_change_has_its_place_and_its_size(factor: float, first: int, end: int, warm_up: int) -> None:
     at = np.arange(200)
     noise = 1 + 0.001 * np.random.default_rng(1).standard_normal(200)
     found = stationarity(noise * np.where((at >= first) & (at < end), factor, 1))
@@ -113,4 +109,3 @@ def test_a_change_has_its_place_and_its_size(
     assert found.change.value == pytest.approx(factor - 1, abs=0.01)
     assert (found.change.first, found.change.end) == (pytest.approx(first, abs=5), pytest.approx(end, abs=5))
     assert found.warm_up == pytest.approx(warm_up, abs=5)
-    assert found.reason.split(" are ")[1] == reason.split(" are ")[1]

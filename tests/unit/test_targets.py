@@ -14,7 +14,7 @@ from analysis.report.section import Section
 from analysis.report.sections import targets as targets_section
 from analysis.results import targets
 from analysis.results.curves import scaling_curves
-from analysis.stats.estimates import Estimate, not_stationary
+from analysis.stats.estimates import Estimate, on_basis
 from analysis.step_statistics import step_statistics
 from analysis.study import make_study
 from disttrain.errors import ConfigError
@@ -77,7 +77,10 @@ def test_runs_that_are_not_stationary_cannot_tell(tmp_path: Path, metric: str) -
     overrides = {"communication_overhead_percent": 28.0, "mfu": 0.4}
     table = load_runs([sweep_with(tmp_path, [{"metric": metric, "value": 0.1}], **overrides)])
     (curve,) = scaling_curves(table)
-    drifting = [replace(point, samples_per_s=not_stationary(point.samples_per_s)) for point in curve.points]
+    drifting = [
+        replace(point, samples_per_s=on_basis(point.samples_per_s, "not stationary"))
+        for point in curve.points
+    ]
     (result,) = targets.results(table, [replace(curve, points=drifting)])
     assert (result.verdict, result.reason) == ("cannot tell", "the runs are not stationary")
     assert targets.exit_code([result]) == 3

@@ -86,7 +86,7 @@ def test_intervals_are_welchs_and_those_of_shares_linearize_the_ratio() -> None:
         half = (interval.high - interval.low) / 2
         assert estimate.high - estimate.value == pytest.approx(half)
         assert (estimate.repeats, estimate.basis) == (2, "repeats")
-    moving = losses(point, replace(base, stationary=False), 2.0)
+    moving = losses(point, replace(base, basis="not stationary"), 2.0)
     assert all(part.share.low is None for part in moving)
 
 

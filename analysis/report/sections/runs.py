@@ -6,7 +6,7 @@ from typing import Any
 
 from analysis.read.run import Run
 from analysis.read.run_table import row
-from analysis.report.common import Column, Section, Study, item_table, run_columns
+from analysis.report.common import Column, Section, Study, item_table, run_columns, say
 from analysis.units import plural, span
 
 ORDER = 220
@@ -43,6 +43,10 @@ def build(study: Study) -> Section:
         Column("note", "note", get="run.note"),
         *_FIGURES,
         Column("stationarity", "steps are", "", "stationarity", get="steps.stationarity.verdict"),
+        Column(
+            "unseen_drift", "drift unseen", "share", "stationarity", get="steps.stationarity.unseen.drift"
+        ),
+        Column("unseen_jump", "jump unseen", "share", "stationarity", get="steps.stationarity.unseen.jump"),
         Column("goodput", "goodput", "share", "goodput", get="time.goodput"),
         Column("whole_s", "all time", "span", get="time.whole_s"),
         Column("overlap", "at the same time"),
@@ -59,4 +63,6 @@ def build(study: Study) -> Section:
         for run in study.runs
     ]
     key = f"{len(study.included)} of {plural(len(items), 'run')} in the figures"
-    return Section("runs", "Runs", key=key, tables=[item_table("runs", "Runs.", columns, items)])
+    changes = [each.stationarity.unseen for each in study.statistics.values() if each.stationarity.unseen]
+    text = say("unseen", len(study.included), changes)
+    return Section("runs", "Runs", text, key=key, tables=[item_table("runs", "Runs.", columns, items)])
