@@ -10,9 +10,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-
-import numpy as np
 
 from analysis.read.run import Run
 from analysis.read.samples import OTHER_LOAD
@@ -28,14 +27,15 @@ if TYPE_CHECKING:
 Subject = Literal["headline", "curve", "transfer advice", "nobody is slow", "cost ranking"]
 """Statements of the report that a caveat can forbid."""
 
-ALIKE: Mapping[str, Callable[[Run], Any]] = {
-    "compute threads of a rank (OMP_NUM_THREADS)": lambda run: get_key(
+ALIKE: Mapping[str, Callable[[Study, Run], Any]] = {
+    "compute threads of a rank (OMP_NUM_THREADS)": lambda study, run: get_key(
         run.config, "resources.threads_per_rank"
     ),
-    "devices": lambda run: run.metrics and run.metrics.device,
-    "versions of torch": lambda run: run.metrics and run.metrics.torch,
-    "warm-up steps": lambda run: run.metrics and run.metrics.warmup_steps,
-    "hashes of the code": lambda run: run.code_hash,
+    "devices": lambda study, run: run.metrics and run.metrics.device,
+    "versions of torch": lambda study, run: run.metrics and run.metrics.torch,
+    "warm-up steps": lambda study, run: run.metrics and run.metrics.warmup_steps,
+    "hashes of the code": lambda study, run: run.code_hash,
+    "machines": lambda study, run: "shared with other runs" if run.path in study.overlap_s else "alone",
 }
 """Properties that are equal in runs whose speeds are compared, by their names in a sentence."""
 SPEED_UP_MARGIN = 1.05
@@ -187,63 +187,50 @@ def _of_curve(study: Study, curve: Curve) -> Iterator[Caveat]:
     pair, label = compared_sizes(curve), curve.label if len(study.curves) > 1 else ""
 
     def grave(kind: str, points: Iterable[Point] = curve.points, **numbers: Any) -> Caveat:
-        runs = _paths(run for point in points for run in point.runs)
-        also: set[Subject] = {"curve"} if kind == "other program" else set()
-        return Caveat(kind, Gravity.GRAVE, runs, {"curve": label, **numbers}, _NO_RATIO | also)
+        runs = frozenset().union(*(point.paths for point in points))
+        return Caveat(kind, Gravity.GRAVE, runs, {"curve": label, **numbers}, _NO_RATIO)
 
     if curve.other_program:
-        yield grave("other program", reason=curve.other_program)
-    alike = {
-        **ALIKE,
-        "machines": lambda run: "shared with other runs" if run.path in study.overlap_s else "alone",
-    }
-    found = _differing(curve, alike)
-    sides = [points for values in found.values() for points in values.values()]
-    if _differing(curve, {"": _processors_per_rank}):
-        found |= _differing(curve, {"processors": lambda run: run.metrics and run.metrics.cpu_count})
-    named = {
+        yield replace(grave("other program", reason=curve.other_program), forbids=_NO_RATIO | {"curve"})
+    alike = {name: _by_value(study, curve, read) for name, read in ALIKE.items()}
+    sides = [points for values in alike.values() for points in values.values()]
+    if _by_value(study, curve, _processors_per_rank):
+        alike["processors"] = _by_value(study, curve, _processors)
+    differing = {
         noun: {value: _named(curve, points) for value, points in values.items()}
-        for noun, values in found.items()
+        for noun, values in alike.items()
+        if values
     }
     if pair and any((pair[0] in points) != (pair[1] in points) for points in sides):
-        yield grave("unlike runs", differing=named)
-    elif named and not curve.other_program:
-        yield replace(grave("mixed runs", differing=named), gravity=Gravity.WARNING, forbids=frozenset())
-    if (
-        pair
-        and all(_is_exact(run) for point in pair for run in point.runs)
-        and (means := losses_apart(*pair))
-    ):
+        yield grave("unlike runs", differing=differing)
+    elif differing and not curve.other_program:
+        yield replace(grave("mixed runs", differing=differing), gravity=Gravity.WARNING, forbids=frozenset())
+    exact = pair and all(_is_exact(run) for point in pair for run in point.runs)
+    if pair and exact and (means := losses_apart(*pair)):
         yield grave("other loss", at=_named(curve, pair), means=means)
     if pair and (speedup := pair[1].speedup):
         most = pair[1].size / pair[0].size
-        known = speedup.low if speedup.basis == "repeats" else None
-        if (speedup.value / SPEED_UP_MARGIN if known is None else known) > most:
+        if (speedup.low or speedup.value / SPEED_UP_MARGIN) > most:
             yield grave("implausible", at=_named(curve, pair[1:]), speedup=speedup.value, most=most)
     moving = [point for point in curve.points if point.basis == "not stationary"]
     tests = [study.statistics[path] for point in moving for path in point.paths if path in study.statistics]
     if changed := [each for each in tests if not each.stationarity.publishable]:
         numbers = {"change": changed[0].stationarity.change, "warmup": max(each.warmup for each in changed)}
         yield grave("not stationary", moving, at=_named(curve, moving), **numbers)
-    known_means = (
-        (point, two_groups([1 / rate for rate in point.samples_per_s_by_run])) for point in curve.points
-    )
-    if grouped := [(point, means) for point, means in known_means if means]:
-        points, (last, means) = [point for point, _ in grouped], grouped[-1]
-        means_s = [last.global_batch_size * mean for mean in means]
-        yield grave("two groups", points, at=_named(curve, points), means=means_s)
+    grouped = [(point, groups) for point in curve.points if (groups := two_groups(point.phases.step_s))]
+    if grouped:
+        points = [point for point, _ in grouped]
+        yield grave("two groups", points, at=_named(curve, points), means=grouped[-1][1])
 
 
-def _differing(
-    curve: Curve, properties: Mapping[str, Callable[[Run], Any]]
-) -> dict[str, dict[str, list[Point]]]:
-    """Points by value of each property in which the runs of a curve differ; unknown values are left out."""
-    found: dict[str, dict[str, list[Point]]] = {name: {} for name in properties}
-    for name, read in properties.items():
-        for point in curve.points:
-            for value in dict.fromkeys(str(known) for run in point.runs if (known := read(run))):
-                found[name].setdefault(value, []).append(point)
-    return {name: values for name, values in found.items() if len(values) > 1}
+def _by_value(study: Study, curve: Curve, read: Callable[[Study, Run], Any]) -> dict[str, list[Point]]:
+    """Points by value of a property in which the runs of a curve differ, else empty; unknown values are left
+    out."""
+    found: dict[str, list[Point]] = {}
+    for point in curve.points:
+        for value in dict.fromkeys(str(known) for run in point.runs if (known := read(study, run))):
+            found.setdefault(value, []).append(point)
+    return found if len(found) > 1 else {}
 
 
 def _named(curve: Curve, points: Iterable[Point]) -> str:
@@ -252,11 +239,14 @@ def _named(curve: Curve, points: Iterable[Point]) -> str:
     return f"{counts} {curve.unit}{'' if counts == '1' else 's'}"
 
 
-def _processors_per_rank(run: Run) -> float | None:
+def _processors(study: Study, run: Run) -> int | None:
+    return run.metrics.cpu_count if run.metrics else None
+
+
+def _processors_per_rank(study: Study, run: Run) -> float | None:
     """A node with more ranks has more processors."""
-    return (
-        run.metrics.cpu_count / run.metrics.ranks_per_node if run.metrics and run.metrics.cpu_count else None
-    )
+    count = _processors(study, run)
+    return count / run.metrics.ranks_per_node if count and run.metrics else None
 
 
 def losses_apart(base: Point, point: Point) -> tuple[float, float] | None:
@@ -264,11 +254,11 @@ def losses_apart(base: Point, point: Point) -> tuple[float, float] | None:
     if len({(each.global_batch_size, each.steps) for each in (*base.metrics, *point.metrics)}) > 1:
         return None
     losses = [[run.final.get("valid_loss") for run in each.runs] for each in (base, point)]
-    known = [np.array([loss for loss in each if loss is not None]) for each in losses]
-    if not all(each.size for each in known):
+    known = [[loss for loss in each if loss is not None] for each in losses]
+    if not all(known):
         return None
-    means = float(known[0].mean()), float(known[1].mean())
-    spread = max(0.0 if each.size < 2 else float(each.std(ddof=1)) for each in known)
+    means = fmean(known[0]), fmean(known[1])
+    spread = max(stdev(each) if each[1:] else 0.0 for each in known)
     apart = abs(means[0] - means[1]) > max(LOSS_MARGIN * min(map(abs, means)), LOSS_SPREADS * spread)
     return means if apart else None
 

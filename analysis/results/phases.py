@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from analysis.stats.estimates import Basis, Estimate, Floats, t_quantile
+from analysis.stats.estimates import Basis, Estimate, Floats, difference, moments, on_basis, within
 
 WAIT, TRANSFER = "comm_wait_s", "comm_transfer_s"
 
@@ -95,21 +95,11 @@ class Phases:
         return self.time(self.array(*names)) if self.seconds.keys() & set(names) else None
 
     def _estimate(self, value: float, own: Floats, base: Floats, least: float, most: float) -> Estimate:
-        """`value` with the t interval of mean(own) - mean(base) over repeats, within these limits.
-
-        Degrees of freedom are Welch's (1947). One repeat has no interval.
-        """
-        sides = [own, base] if base.any() else [own]
-        repeats = np.array([len(side) for side in sides])
-        count = int(repeats.min())
-        if count == 1 or self.basis != "repeats":
-            return Estimate(value, None, None, count, self.basis)
-        variances = np.array([np.var(side, ddof=1) for side in sides]) / repeats
-        parts = variances / (variances.sum() or 1.0)  # tiny squares would be 0
-        freedom = 1 / (np.sum(parts**2 / (repeats - 1)) or 1.0)
-        half = float(t_quantile(freedom) * np.sqrt(variances.sum()))
-        low, high = np.clip([value - half, value + half], least, most).tolist()
-        return Estimate(value, low, high, count)
+        """`value` with the t interval of mean(own) - mean(base) over repeats, within these limits."""
+        mean, repeats = moments(own), len(own)
+        if base.any():
+            mean, repeats = difference(mean, moments(base)), min(repeats, len(base))
+        return on_basis(within(value, mean, repeats, least, most), self.basis)
 
 
 def losses(point: Phases, base: Phases, work: float) -> tuple[Part, ...]:

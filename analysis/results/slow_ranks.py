@@ -47,9 +47,10 @@ TARGET_EXCESS = 0.1
 """Excess that a search has to find before it may state that no rank is slow, as a fraction of own work."""
 LEAST_EPISODE = 5
 """Steps of an episode, at least."""
-LARGEST_SUM, LARGEST_SUM_OF_FEW, FEW_RANKS, SIXTHS = 2.8, 1.9, 4, 6
-"""Largest sum of a segment by chance, in standard errors of the sum of all steps: by simulation, 1 to 3 % of
-runs of equal ranks exceed it, and up to 10 % of those whose jitter is a random walk."""
+LARGEST_SUM, LARGEST_SUM_OF_FEW, FEW_RANKS, SIXTHS = 2.4, 1.9, 4, 6
+"""Largest sum of a segment by chance, in standard errors of the sum of all steps, of four ranks or more with
+0.2 log(ranks) added: by simulation, 1 to 3 % of runs of equal ranks exceed it, and about 10 % of those whose
+jitter drifts as a random walk."""
 _FOUND = 0.84
 """Standard normal quantile of 80 %: an excess this many standard errors above its limit is found in 80 %."""
 _IN_WINDOWS = 1.5
@@ -147,7 +148,8 @@ def find_episodes(own_s: Floats) -> dict[int, slice]:
     else:
         sixths_s = np.abs([part.mean(axis=1) for part in np.array_split(centred, SIXTHS, axis=1)])
         of_others_s = np.array([np.median(np.delete(sixths_s, rank, axis=1)) for rank in range(ranks)])
-        chance_s = LARGEST_SUM * steps * 1.4826 * of_others_s / SIXTHS**0.5
+        limit = LARGEST_SUM + 0.2 * np.log(ranks)
+        chance_s = limit * steps * 1.4826 * of_others_s / SIXTHS**0.5
     segments = _largest_segments(deviation - (means_s + sums / inside) / 2)
     least_s = LEAST_EXCESS * float(np.median(own_s))
     episodes = {}

@@ -11,10 +11,12 @@ neither drawn nor tested.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from analysis.stats.estimates import Estimate, Floats, t_quantile
+from analysis.stats.estimates import Estimate, Floats, moments, within
 
 BATCHES = 10
 
@@ -37,10 +39,8 @@ def relative_half_width(values: ArrayLike) -> float | None:
     None for fewer than `MIN_STEPS` values.
     """
     series = np.asarray(values, dtype=np.float64)
-    if series.size < MIN_STEPS:
-        return None
-    correlated = lag_1(_means(series, BATCHES)) > MAX_LAG_1
-    return _half_width(_means(series, LONG_BATCHES if correlated else BATCHES)) / float(series.mean())
+    mean = mean_interval(series)
+    return None if series.size < MIN_STEPS or mean.high is None else mean.high / mean.value - 1
 
 
 def mean_interval(series: Floats) -> Estimate:
@@ -49,8 +49,10 @@ def mean_interval(series: Floats) -> Estimate:
     value, steps = float(series.mean()), series.size
     if steps < LEAST_STEPS:
         return Estimate(value, None, None, 1)
-    half = _half_width(_means(series, min(BATCHES, steps // 2, max(LONG_BATCHES, steps // 4))))
-    return Estimate(value, value - half, value + half, 1, "within run")
+    batches = min(BATCHES, steps // 2, max(LONG_BATCHES, steps // 4))
+    if batches == BATCHES and lag_1(_means(series, BATCHES)) > MAX_LAG_1:
+        batches = LONG_BATCHES
+    return replace(within(value, moments(_means(series, batches)), 1), basis="within run")
 
 
 def lag_1(values: ArrayLike) -> Floats:
@@ -71,7 +73,3 @@ def block_sums(values: Floats, blocks: int) -> tuple[Floats, NDArray[np.intp]]:
 def _means(series: Floats, batches: int) -> Floats:
     sums, sizes = block_sums(series, batches)
     return sums / sizes
-
-
-def _half_width(means: Floats) -> float:
-    return float(t_quantile(means.size - 1) * means.std(ddof=1) / np.sqrt(means.size))

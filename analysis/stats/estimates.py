@@ -33,8 +33,8 @@ others of that run). The mean of a run that is not stationary has no interval; n
 equal to the last digit, which shows how they were rounded, and the maximum of all repeats."""
 
 
-class LogMoments(NamedTuple):
-    """Estimated logarithms of one or several series."""
+class Moments(NamedTuple):
+    """Means over repeats of one or several series, or differences of such means."""
 
     centre: Floats
     variance: Floats
@@ -77,72 +77,84 @@ def t_quantile(freedom: ArrayLike, confidence: float = CONFIDENCE) -> Floats:
     return half
 
 
-def log_moments(values: ArrayLike) -> LogMoments:
-    """Means of logarithms over the last axis (repeats), with the variances of these means."""
-    logs = np.log(np.asarray(values, dtype=np.float64))
-    repeats = logs.shape[-1]
-    centre = logs.mean(axis=-1)
-    variance = logs.var(axis=-1, ddof=1) / repeats if repeats > 1 else np.full_like(centre, np.nan)
-    return LogMoments(centre, variance, np.asarray(repeats - 1.0))
+def moments(values: ArrayLike) -> Moments:
+    """Means over the last axis (repeats), with the variances of these means."""
+    series = np.asarray(values, dtype=np.float64)
+    freedom = series.shape[-1] - 1
+    variance = series.var(axis=-1) / freedom if freedom else np.full(series.shape[:-1], np.nan)
+    return Moments(series.mean(axis=-1), variance, np.asarray(float(freedom)))
 
 
-def difference(moments: LogMoments, base: LogMoments) -> LogMoments:
-    """Logarithms of the ratios of two independent quantities.
+def log_moments(values: ArrayLike) -> Moments:
+    """`moments` of logarithms."""
+    return moments(np.log(np.asarray(values, dtype=np.float64)))
+
+
+def difference(one: Moments, base: Moments) -> Moments:
+    """Differences of two independent means; of logarithms, ratios.
 
     Both sides may differ in the number and spread of their repeats: degrees of freedom by Welch (1947).
     """
-    total = moments.variance + base.variance
+    total = one.variance + base.variance
     with np.errstate(invalid="ignore"):  # no spread on both sides: 0 / 0
-        freedom = total**2 / sum(each.variance**2 / each.freedom for each in (moments, base))
-    return LogMoments(moments.centre - base.centre, total, freedom)
+        parts = [(each.variance / total) ** 2 / each.freedom for each in (one, base)]
+        return Moments(one.centre - base.centre, total, 1 / np.sum(parts, axis=0))
 
 
-def bounds(moments: LogMoments, confidence: float = CONFIDENCE) -> tuple[Floats, Floats, Floats]:
-    """The quantities with these logarithms, and by Student's t the lower and upper bounds of their intervals;
-    NaN without an interval."""
-    centre, variance, freedom = moments
-    # no spread: degrees of freedom are 0/0, the width is zero
-    half = np.where(variance == 0, 0.0, t_quantile(freedom, confidence) * np.sqrt(variance))
-    return np.exp(centre), np.exp(centre - half), np.exp(centre + half)
+def half_width(mean: Moments, confidence: float = CONFIDENCE) -> Floats:
+    """Half width of the interval by Student's t; NaN where the variance is unknown."""
+    return np.where(mean.variance == 0, 0.0, t_quantile(mean.freedom, confidence) * np.sqrt(mean.variance))
 
 
-def from_moments(moments: LogMoments, repeats: int, confidence: float = CONFIDENCE) -> Estimate:
+def bounds(logs: Moments, confidence: float = CONFIDENCE) -> tuple[Floats, Floats, Floats]:
+    """The quantities with these logarithms, and the lower and upper bounds of their intervals."""
+    half = half_width(logs, confidence)
+    return np.exp(logs.centre), np.exp(logs.centre - half), np.exp(logs.centre + half)
+
+
+def from_moments(logs: Moments, repeats: int, confidence: float = CONFIDENCE) -> Estimate:
     """`bounds` of one quantity."""
-    value, low, high = map(float, bounds(moments, confidence))
+    value, low, high = map(float, bounds(logs, confidence))
     return Estimate(value, None, None, repeats) if np.isnan(low) else Estimate(value, low, high, repeats)
 
 
-def geometric_mean(values: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
+def geometric_mean(values: ArrayLike) -> Estimate:
     """Geometric mean over repeats."""
-    return from_moments(log_moments(values), np.size(values), confidence)
+    return from_moments(log_moments(values), np.size(values))
 
 
 def ratio(values: ArrayLike, base: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
     """Ratio of two geometric means over repeats."""
-    moments = difference(log_moments(values), log_moments(base))
-    return from_moments(moments, min(np.size(values), np.size(base)), confidence)
+    logs = difference(log_moments(values), log_moments(base))
+    return from_moments(logs, min(np.size(values), np.size(base)), confidence)
 
 
-def share_mean(values: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
+def within(
+    value: float, mean: Moments, repeats: int, least: float = -np.inf, most: float = np.inf
+) -> Estimate:
+    """`value` with the interval of a mean around it, within these limits."""
+    half = float(half_width(mean))
+    if np.isnan(half):
+        return Estimate(value, None, None, repeats)
+    return Estimate(value, max(least, value - half), min(most, value + half), repeats)
+
+
+def share_mean(values: ArrayLike) -> Estimate:
     """Arithmetic mean of shares over repeats with Student's t; a share may be zero, so without logarithms.
 
     The interval ends at 0.
     """
-    return ratio_of_means(values, np.ones(np.shape(values)), confidence)
+    return ratio_of_means(values, np.ones(np.shape(values)))
 
 
-def ratio_of_means(values: ArrayLike, base: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
+def ratio_of_means(values: ArrayLike, base: ArrayLike) -> Estimate:
     """Mean of `values` / mean of `base` over the same repeats: ratios themselves are not averaged.
 
     Student's t on the linearized ratio (delta method). The interval ends at 0.
     """
     upper, lower = (np.asarray(side, dtype=np.float64) for side in (values, base))
     mean = float(upper.mean() / lower.mean())
-    if upper.size == 1:
-        return Estimate(mean, None, None, 1)
-    spread = ((upper - mean * lower) / lower.mean()).std(ddof=1)
-    half = float(t_quantile(upper.size - 1, confidence) * spread / np.sqrt(upper.size))
-    return Estimate(mean, max(0.0, mean - half), mean + half, upper.size)
+    return within(mean, moments((upper - mean * lower) / lower.mean()), upper.size, least=0.0)
 
 
 def on_basis(estimate: Estimate, basis: Basis) -> Estimate:

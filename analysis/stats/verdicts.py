@@ -42,6 +42,8 @@ Verdict = Literal["faster", "slower", "equivalent", "unsettled"]
 EQUIVALENCE_MARGIN = 0.02
 """Ratios between 1 / 1.02 and 1.02 are equivalent by default."""
 
+LEVEL = 1 - CONFIDENCE
+
 POWER = 0.8
 """Probability that a comparison settles an effect for which it has repeats enough."""
 
@@ -57,7 +59,7 @@ GROUPS_MARGIN = 0.03
 
 @dataclass(frozen=True)
 class Comparison:
-    """Ratio of two throughputs with the p values of both tests; NaN with one repeat on a side."""
+    """Ratio of two throughputs with the p values of both tests; NaN without a spread between repeats."""
 
     ratio: Estimate
     p_difference: float
@@ -66,36 +68,32 @@ class Comparison:
     """The ratio is beyond the margin."""
 
 
-def compare(values: ArrayLike, base: ArrayLike, margin: float = EQUIVALENCE_MARGIN) -> Comparison:
+def compare(values: ArrayLike, base: ArrayLike) -> Comparison:
     """Compare the throughputs of repeats with those of the base's repeats; both in samples/s."""
-    moments = difference(log_moments(values), log_moments(base))
-    centre, bound = moments.centre, np.log1p(margin)
+    logs = difference(log_moments(values), log_moments(base))
+    centre, bound = logs.centre, np.log1p(EQUIVALENCE_MARGIN)
     # the ratio is not one, not below the upper bound, not above the lower bound
     distances = np.array([-np.abs(centre), centre - bound, -centre - bound])
-    spread = moments.variance != 0  # true of NaN
-    tails = stdtr(moments.freedom, distances / np.sqrt(moments.variance)) if spread else distances >= 0
-    different, *outside = map(float, tails)
+    different, *outside = stdtr(logs.freedom, distances / np.sqrt(logs.variance or np.nan)).tolist()
     repeats = min(np.size(values), np.size(base))
-    return Comparison(from_moments(moments, repeats), min(1.0, 2 * different), max(outside))
+    return Comparison(from_moments(logs, repeats), 2 * different, max(outside))
 
 
-def verdicts(
-    comparisons: Sequence[Comparison], level: float = 1 - CONFIDENCE, best_of: int = 2
-) -> list[Verdict]:
-    """The verdict on each comparison, with a share of false findings of at most `level` among all of them.
+def verdicts(comparisons: Sequence[Comparison], best_of: int = 2) -> list[Verdict]:
+    """The verdict on each comparison, with a share of false findings of at most 5 % among all of them.
 
     `best_of`: number of configurations of which the compared one is the best, 2 for one that was not chosen.
     Of ten equal configurations, the best is called faster than any other in at most 2 % (by simulation;
     without the correction in 4 to 9 %).
     """
     chosen = max(1.0, best_of / 2)
-    different = benjamini_hochberg([min(1.0, chosen * each.p_difference) for each in comparisons])
+    different = benjamini_hochberg([min(chosen * each.p_difference, 1.0) for each in comparisons])
     equivalent = benjamini_hochberg([each.p_equivalence for each in comparisons])
     return [
         "equivalent"
-        if same < level
+        if same < LEVEL
         else ("faster" if each.ratio.value > 1 else "slower")
-        if p < level
+        if p < LEVEL
         else "unsettled"
         for each, p, same in zip(comparisons, different, equivalent, strict=True)
     ]
@@ -137,7 +135,7 @@ def repeats_needed(spread: float, effect: float) -> int | None:
     return None
 
 
-def two_groups(values: Sequence[float]) -> tuple[float, float] | None:
+def two_groups(values: ArrayLike) -> tuple[float, float] | None:
     """Means of two groups of repeats, split at the largest gap; None without such groups, or for fewer than
     four values."""
     known = np.sort(np.asarray(values, dtype=np.float64))

@@ -64,7 +64,7 @@ def test_a_base_that_is_not_stationary_takes_all_efficiencies_with_it(tmp_path: 
 
 def test_few_steps_are_published_and_said(tmp_path: Path) -> None:
     fake_run(tmp_path / "s" / "n1-r0", steps=40)
-    fake_run(tmp_path / "s" / "n1-r1", steps=40, repeat=1)
+    fake_run(tmp_path / "s" / "n1-r1", steps=40, repeat=1, mean_s=0.11)
     study = make_study(load_runs([tmp_path / "s"]))
     assert study.curves[0].points[0].samples_per_s.low is not None
     kinds = {each.kind: each.numbers for each in study.caveats}
