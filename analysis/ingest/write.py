@@ -15,6 +15,7 @@ import pandas as pd
 
 from analysis.ingest.table import PER_RUN, RUN, complete_steps, read_table, separate_waiting
 from analysis.read.load import step_time
+from analysis.read.record import read_record
 from analysis.units import percent, plural
 from disttrain.errors import ConfigError
 from disttrain.records.annotation import AnnotationRecord
@@ -31,6 +32,7 @@ from disttrain.records.steps import PHASES, Step
 TAG = "ingested"
 _REASON = "ingested from a table, which has no such value"
 _POINTS = 1000
+_AXES = ("resources.nodes", "resources.gpus_per_node", "model.kind", "parallel.strategy")
 _SAME_BATCH = 1.01
 """Largest ratio of the batches of repeats: the samples of a step may vary."""
 _UNASSIGNED = 0.5
@@ -83,15 +85,18 @@ def ingest(
         targets: figures that each sweep of the table has to reach; recorded in its `sweep.json`.
 
     Raises:
-        ConfigError: the table has an error, a run exists already, or a sweep has other runs. Nothing is
+        ConfigError: the table has an error, a run exists already, or a sweep has measured runs. Nothing is
             written then.
     """
     table, ignored = read_table(path, sweep or path.stem)
     warnings = [f"{path}: columns that are not read: {', '.join(ignored)}"] if ignored else []
     sweeps = table["sweep"].unique()
-    for name in sweeps:
-        if record := next((root / name).glob("*/*.json"), None):
-            raise ConfigError(f"sweep {name!r} has runs ({record.parent.name}); name another --sweep")
+    earlier = [record for name in sweeps for record in _earlier_runs(root / name)]
+    known = {(run.sweep, run.name) for run in earlier}
+    if again := [name for (sweep, name), _ in table.groupby(RUN, sort=False) if (sweep, name) in known]:
+        raise ConfigError(
+            f"{path}: runs {', '.join(again)} exist already; name them otherwise, or name another --sweep"
+        )
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     origin = Ingested(source=path.name, sha256=sha256, rows=0, ingested=now)
@@ -101,18 +106,34 @@ def ingest(
         )
         for names, rows in table.groupby(RUN, sort=False)
     ]
+    records = [_run_record(run) for run in runs]
     batches: dict[tuple[Any, ...], list[int]] = {}
-    for run in runs:
-        size = run.folder.sweep, run.nodes, run.world_size, run.facts["model"], run.facts["strategy"]
-        batches.setdefault(size, []).append(run.batch)
+    for record in (*earlier, *records):
+        size = record.sweep, *(record.axes.get(axis) for axis in _AXES)
+        batches.setdefault(size, []).append(record.config["train"]["global_batch_size"])
     several = {sweep for (sweep, *_), of_size in batches.items() if max(of_size) > _SAME_BATCH * min(of_size)}
-    for run in runs:
-        _write(run, batch_axis=run.folder.sweep in several)
+    for run, record in zip(runs, records, strict=True):
+        if record.sweep in several:
+            record.axes["train.local_batch_size"] = run.local_batch
+        _write(run, record)
     for name in sweeps if targets else ():
         base = {"sweep": {"scaling": "weak", "base_ranks": None}}  # no config of another program is known
         planned = SweepRecord(name=name, base=base, created=now, targets=list(targets))
         _write_record(root / name / "sweep.json", planned)
     return [run.folder for run in runs], warnings
+
+
+def _earlier_runs(sweep: Path) -> list[RunRecord]:
+    """Ingested runs of a sweep; `ConfigError` for another one."""
+    records = []
+    for folder in sorted({file.parent for file in sweep.glob("*/*.json")}):
+        record, _ = read_record(RunDir(folder).run_json, RunRecord)
+        if record is None or record.ingested is None:
+            raise ConfigError(
+                f"sweep {sweep.name!r} has runs that were not ingested ({folder.name}); name another --sweep"
+            )
+        records.append(record)
+    return records
 
 
 def _table_run(
@@ -166,7 +187,7 @@ def _table_run(
     return TableRun(folder, rows, measured, facts, nodes, world_size, batch, origin)
 
 
-def _write(run: TableRun, *, batch_axis: bool) -> None:
+def _write(run: TableRun, record: RunRecord) -> None:
     folder, origin = run.folder, run.origin
     exposed_s = run.rows[["comm_wait_s", "comm_transfer_s"]].sum(axis=1, min_count=1)
     lines = run.rows.fillna({"samples": run.local_batch}).assign(comm_exposed_s=exposed_s, lr=None)
@@ -175,7 +196,7 @@ def _write(run: TableRun, *, batch_axis: bool) -> None:
         records = columns.where(columns.notna(), None).to_dict("records")
         text = "".join(Step.model_validate(record).model_dump_json() + "\n" for record in records)
         write_text(folder.attempt(0).steps(int(rank)), text, durable=False)
-    _write_record(folder.run_json, _run_record(run, batch_axis=batch_axis))
+    _write_record(folder.run_json, record)
     note = f"ingested from {origin.source}, not measured by this program"
     _write_record(folder.path / "annotation.json", AnnotationRecord(tags=[TAG], note=note))
     _write_record(folder.metrics, _metrics(run))
@@ -186,16 +207,11 @@ def _write_record(path: Path, record: Record) -> None:
     write_json(path, record.model_dump(mode="json"))
 
 
-def _run_record(run: TableRun, *, batch_axis: bool) -> RunRecord:
+def _run_record(run: TableRun) -> RunRecord:
     folder, facts, origin = run.folder, run.facts, run.origin
     model, strategy = facts["model"], facts["strategy"]
     resources = {"nodes": run.nodes, "gpus_per_node": run.world_size // run.nodes}
-    axes = {
-        **{f"resources.{name}": value for name, value in resources.items()},
-        "model.kind": model,
-        "parallel.strategy": strategy,
-        "train.local_batch_size": run.local_batch if batch_axis else None,
-    }
+    axes = dict(zip(_AXES, (*resources.values(), model, strategy), strict=True))
     config = {
         "model": {"kind": model or "unknown"},
         "resources": resources,

@@ -285,10 +285,26 @@ def test_a_sweep_with_runs_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
     sweep = fake_sweep(tmp_path / "runs", "measured", nodes=(1,), repeats=1)
     path = table(tmp_path / "other.csv", rows("a", 1, 0.5))
     assert ingest(path, "--sweep", sweep.name) == 2
-    assert "sweep 'measured' has runs (n1x1-r0)" in capsys.readouterr().err
-    assert ingest(path, "--sweep", "ours") == 0
-    assert ingest(path, "--sweep", "ours") == 2
+    assert "sweep 'measured' has runs that were not ingested (n1x1-r0)" in capsys.readouterr().err
     assert not (sweep / "a").exists()
+
+
+def test_runs_with_other_names_are_added_to_an_ingested_sweep(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = table(tmp_path / "first.csv", rows("a", 1, 0.5) + rows("b", 2, 0.6))
+    assert ingest(first, "--sweep", "ours") == 0
+    more = table(tmp_path / "more.csv", rows("a", 1, 0.5) + rows("c", 1, 0.51) + rows("b", 2, 0.6))
+    assert ingest(more, "--sweep", "ours") == 2
+    assert "more.csv: runs a, b exist already" in capsys.readouterr().err
+    assert not (tmp_path / "runs" / "ours" / "c").exists()
+    assert ingest(table(more, rows("c", 1, 0.51)), "--sweep", "ours") == 0
+    (curve,) = scaling_curves(load_runs([tmp_path / "runs" / "ours"]))
+    assert [len(point.runs) for point in curve.points] == [2, 1]
+    larger = table(tmp_path / "larger.csv", [line.removesuffix("8") + "16" for line in rows("d", 1, 0.9)])
+    assert ingest(larger, "--sweep", "ours") == 0
+    curves = scaling_curves(load_runs([tmp_path / "runs" / "ours"]))
+    assert [len(point.runs) for curve in curves for point in curve.points] == [2, 1, 1]
 
 
 def test_a_step_in_milliseconds_beside_phases_in_seconds_is_a_warning(
