@@ -74,7 +74,7 @@ def size_columns(study: Study) -> list[Column]:
     """Columns that name a place."""
     curve = Column("curve", "configuration", key=True, get="curve.label")
     size = Column("size", unit_name(study.curves), "count", key=True, get="point.size")
-    shape = Column("shape", "shape", key=True, get="point.shape")
+    shape = Column("shape", key=True, get="point.shape")
     columns = [curve, size] if len(study.curves) > 1 else [size]
     return [*columns, shape] if has_shapes(study) else columns
 
@@ -246,12 +246,12 @@ def step_figure(
 
 def run_columns(study: Study) -> list[Column]:
     """Columns that name a run; of several sweeps, also its sweep."""
-    run, sweep = Column("run", "run", get=lambda run: run), Column("sweep", "sweep", key=True)
+    run, sweep = Column("run", get=lambda run: run), Column("sweep", key=True)
     return [run, sweep] if len(study.sweeps) > 1 else [run]
 
 
 def run_table(name: str, caption: str, columns: Sequence[Column], runs: Iterable[tuple[Run, Rows]]) -> Table:
     """Rows of runs, which begin with the sweep and the run."""
-    names = [Column("sweep", "sweep"), Column("run", "run")]
+    names = [Column("sweep"), Column("run")]
     rows = [[run.sweep, run.name, *row] for run, rows in runs for row in rows]
     return Table(name, caption, [*names, *columns], rows)

@@ -44,10 +44,10 @@ Value = str | int | float | bool | Estimate | Run | None
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table: `name` in CSV and Parquet, `heading` on the page."""
+    """One column of a table: `name` in CSV and Parquet, `heading` on the page, by default the same."""
 
     name: str
-    heading: str
+    heading: str = ""
     unit: Unit = ""
     formula_id: str | None = None
     """Metric of `templates/definitions.yaml`, which the heading links to."""
@@ -58,6 +58,9 @@ class Column:
     name of the column."""
     colour: str = ""
     """Of its part of the bars of `common.bars_figure`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "heading", self.heading or self.name)
 
     def of(self, item: Any) -> Any:
         """Value in the row of an item."""

@@ -29,31 +29,21 @@ def build(study: Study) -> Section | None:
     groups = _by_configuration(study)
     if not groups:
         return None
-    ratios = {
-        id(place.point): rate_ratio(place.point, first.point)
-        for first, *others in groups.values()
-        for place in others
-    }
     columns = [
         Column("local_batch_size", "batch of a rank", "count", key=True),
         Column("global_batch_size", "global batch", "count"),
         THROUGHPUT,
         STEP,
-        Column(
-            "ratio",
-            "of the smallest batch",
-            "ratio",
-            "throughput-ratio",
-            get=lambda point: ratios.get(id(point)),
-        ),
+        Column("ratio", "of the smallest batch", "ratio", "throughput-ratio"),
     ]
     caption = "Throughput by batch size, compared within a configuration."
-    items = [(place, place.point) for group in groups.values() for place in group]
-    rows = [
-        (name, f"batch {point.local_batch_size}", point.local_batch_size, point.samples_per_s)
-        for name, group in groups.items()
-        for _, point, *_ in group
-    ]
+    items, rows = [], []
+    for name, group in groups.items():
+        for place in group:
+            point, batch, first = place.point, place.point.local_batch_size, group[0].point
+            ratio = None if point is first else rate_ratio(point, first)
+            items.append((place, vars(point) | {"ratio": ratio}))
+            rows.append((name, f"batch {batch}", batch, point.samples_per_s))
     x = size_axis("batch size of a rank", [at for _, _, at, _ in rows])
     title, heading = "Throughput by batch size", "throughput (samples/s)"
     figure = points_figure(

@@ -11,7 +11,7 @@ ORDER = 80
 
 NAMES = PHASE_NAMES | {STRAGGLERS: "the stragglers' compute and waiting"}
 _COLUMNS = (
-    Column("part", "part", get=lambda row: _name(row[0])),
+    Column("part", get=lambda row: _name(row[0])),
     Column("share", "of the step", "share", get=lambda row: row[0].share),
     Column("ceiling", "gain at most", "share", "gain-ceiling", get=lambda row: row[0].ceiling),
     Column("advice", "to try", get=lambda row: advice(*row)),

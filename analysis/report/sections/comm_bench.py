@@ -19,14 +19,14 @@ from disttrain.records.json_files import CorruptFile, read_json
 
 ORDER = 6
 _COLLECTIVES = (
-    Column("collective", "collective", get=lambda each: _name(each)),
+    Column("collective", get=lambda each: _name(each)),
     Column("bytes", "size", "B", key=True),
     Column("latency_s", "latency", "s", get=lambda each: _estimate(each.time)),
     Column("bus_bytes_per_s", "bus bandwidth", "B/s", "bus-bandwidth"),
 )
 _STEPS = (
     Column("name", "form"),
-    Column("options", "options"),
+    Column("options"),
     Column("step_s", "step", "s"),
     Column("exposed_s", "exposed", "s"),
     Column("bytes", "sent", "B"),

@@ -42,7 +42,7 @@ _COLUMNS = (
     Column("measured_share", "of measured rate", "share", "measured-share", get=communication.measured_share),
 )
 _COLLECTIVE_COLUMNS = (
-    Column("collective", "collective"),
+    Column("collective"),
     Column("bytes", "bytes", "B"),
     Column("total_s", "duration", "s"),
     Column("hidden_s", "hidden", "s", _HIDDEN),

@@ -37,7 +37,7 @@ _COLUMNS = (
     ),
     Column("ratio", "ratio", "ratio", "throughput-ratio"),
     Column("verdict", "verdict", "", "verdict"),
-    Column("reason", "reason"),
+    Column("reason"),
 )
 
 

@@ -26,13 +26,13 @@ from analysis.units import Unit, number, scale, span
 ORDER = 180
 
 USED = [
-    Column("state", "state"),
+    Column("state"),
     Column("attempts", "attempts", "count", get="starts"),
     Column("hours", "used", "h", "device-hours", get="usage.hours"),
-    Column("unit", "unit", get="usage.unit"),
+    Column("unit", get="usage.unit"),
     Column("hours_bound", "limit per start", "h", "device-hours"),
     Column("queue_wait_s", "queue time", "span", get="usage.queue_wait_s"),
-    Column("source", "source", get="usage.source"),
+    Column("source", get="usage.source"),
 ]
 """Use of a run over all attempts, finished or not."""
 

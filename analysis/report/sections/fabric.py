@@ -21,18 +21,18 @@ _LOOPBACK = "gloo over lo"
 _VERDICTS = ("problems", "unproven", "as_expected")
 """Worst first."""
 _COLUMNS = (
-    Column("verdict", "verdict", get=lambda network: network["judged"].verdict.replace("_", " ")),
-    Column("transport", "transport", get="judged.transport"),
+    Column("verdict", get=lambda network: network["judged"].verdict.replace("_", " ")),
+    Column("transport", get="judged.transport"),
     Column("gpudirect", "channels with GPUDirect", "share"),
     Column("nccl", "NCCL"),
     Column("links_used", "expected interfaces with traffic", "count"),
     Column("links_expected", "expected interfaces", "count"),
 )
 _LINK_COLUMNS = (
-    Column("node", "node"),
-    Column("link", "link", get="of.name"),
-    Column("kind", "kind", get="of.kind"),
-    Column("expected", "expected", get="of.expected"),
+    Column("node"),
+    Column("link", get="of.name"),
+    Column("kind", get="of.kind"),
+    Column("expected", get="of.expected"),
     Column("sent", "sent", "B", get="of.sent_bytes"),
     Column("received", "received", "B", get="of.received_bytes"),
     Column("share", "share of the node's bytes", "share", "link-share"),

@@ -60,8 +60,8 @@ def build(study: Study) -> Section:
     """Empty without a run."""
     properties = provenance(study.included or study.runs)
     columns = [
-        Column("property", "property", get=lambda item: item[0]),
-        Column("value", "value", get=lambda item: "; ".join(item[1])),
+        Column("property", get=lambda item: item[0]),
+        Column("value", get=lambda item: "; ".join(item[1])),
     ]
     table = item_table("provenance", "Properties.", columns, properties.items())
     return Section("reproduction", "Reproduction", tables=[table])

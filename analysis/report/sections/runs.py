@@ -37,10 +37,10 @@ def build(study: Study) -> Section:
         for run, other in (each.runs, each.runs[::-1]):
             beside.setdefault(str(run), f"{other.name}, {span(each.seconds)} on {each.hosts[0]}")
     columns = [
-        Column("run", "run"),
+        Column("run"),
         *run_columns(study)[1:],
-        Column("state", "state", get="run.state"),
-        Column("note", "note", get="run.note"),
+        Column("state", get="run.state"),
+        Column("note", get="run.note"),
         *_FIGURES,
         Column("stationarity", "steps are", "", "stationarity", get="steps.stationarity.verdict"),
         Column(

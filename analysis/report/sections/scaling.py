@@ -47,7 +47,7 @@ def _tables(study: Study) -> list[Table]:
     """The table of the first screen, and what publications print of each size."""
     unit = unit_name(study.curves).removesuffix("s")
     columns = [
-        *([] if has_shapes(study) else [Column("shape", "shape")]),
+        *([] if has_shapes(study) else [Column("shape")]),
         STEP,
         THROUGHPUT,
         Column("speedup", "speed-up", "ratio", "speed-up"),

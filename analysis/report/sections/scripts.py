@@ -21,10 +21,10 @@ def build(study: Study) -> Section | None:
     figures = list(dict.fromkeys(name for run in runs for name in run.reported or {}))[:_MOST_FIGURES]
     columns = [
         *run_columns(study),
-        Column("state", "state"),
+        Column("state"),
         Column("time_s", "time", "span", get=_elapsed_s),
         Column("hours", "used", "h", "device-hours", get="usage.hours"),
-        Column("unit", "unit", get="usage.unit"),
+        Column("unit", get="usage.unit"),
         *(Column(f"reported.{name}", name, "number") for name in figures),
     ]
     caption = "Scripts without telemetry, and figures of their metrics.json."

@@ -40,11 +40,11 @@ _MOST_CELLS = (64, 120)
 
 _PARTS = (
     Column("name", "slow", get="first.name"),
-    Column("phase", "phase", get=lambda part: part.first.phase.removeprefix("comm_").removesuffix("_s")),
+    Column("phase", get=lambda part: part.first.phase.removeprefix("comm_").removesuffix("_s")),
     Column("excess_s", "excess", "s", "straggler-excess"),
     Column("cost_s", "cost", "s", "straggler-cost", get=lambda part: fmean(x.cost_s for x in part.culprits)),
     Column("share", "of the step", "share", "straggler-cost"),
-    Column("steps", "steps"),
+    Column("steps"),
     Column("last_share", "last in", "share", "late-share"),
 )
 """Of a `Recurrence`."""

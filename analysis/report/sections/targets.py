@@ -48,13 +48,13 @@ def sentence(result: TargetResult) -> str:
 def _table(study: Study, name: str, unit: Unit, found: Sequence[TargetResult]) -> Table:
     columns = [
         Column("curve", "configuration", get=lambda it: it.curve + (" (emulated)" if it.emulated else "")),
-        Column("size", "size", get="at"),
+        Column("size", get="at"),
         Column("metric", "figure", get=_name),
-        Column("bound", "bound", get=lambda each: "at most" if each.at_most else "at least"),
+        Column("bound", get=lambda each: "at most" if each.at_most else "at least"),
         Column("target", "target", unit),
         Column("achieved", "achieved", unit),
-        Column("verdict", "verdict"),
-        Column("reason", "reason"),
+        Column("verdict"),
+        Column("reason"),
     ]
     return item_table(
         name,

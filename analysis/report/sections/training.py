@@ -57,7 +57,7 @@ def build(study: Study) -> Section:
         if run["unigram_entropy_bits"] and run["bits_per_byte"]
     ]
     columns = [
-        Column("runs", "runs"),
+        Column("runs"),
         Column("steps", "steps", "count"),
         Column("skipped_steps", "skipped steps", "count"),
         *_MEANS,
@@ -71,7 +71,7 @@ def build(study: Study) -> Section:
         [
             Column("loss", "loss (rings: validation)", "loss", "loss"),
             Column("bits_per_byte", "bits per byte", "loss", "loss"),
-            Column("split", "split"),
+            Column("split"),
         ],
         lambda run: [
             {**at.metrics, "step": at.step, "loss": at.loss, "split": split}

@@ -33,7 +33,7 @@ _CAPTION = (
     "Time of each phase beyond the prediction of the base; data transfer contains the noise floor of waiting."
 )
 _PEAK_COLUMNS = (
-    Column("part", "part"),
+    Column("part"),
     Column("seconds", "per step", "s"),
     Column("share", "of the step", "share", "mfu"),
 )
@@ -53,7 +53,7 @@ def build(study: Study) -> Section | None:
         key = f"{NAMES[largest.name]} {percent(largest.share.value)}" if largest else ""
     steps, money = f"/ {STEPS:,} steps", study.prices.currency or "money"
     columns = [
-        Column("part", "part"),
+        Column("part"),
         Column("seconds", "per step", "s", "waterfall"),
         Column("share", "of the step", "points", "waterfall"),
         Column("throughput", "throughput lost", "samples/s", "waterfall"),
