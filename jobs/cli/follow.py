@@ -51,6 +51,8 @@ _SCHEDULER_FIELDS = (
 """Fields of a `RunState` that a scheduler query may correct."""
 
 IsShown = Callable[[RunState], bool]
+Show = Callable[[Sequence[RunState], str], None]
+"""Shows the runs, and a warning if it is not empty."""
 
 
 class PolledRuns:
@@ -117,10 +119,16 @@ def follow(
     Raises `KeyboardInterrupt` at Ctrl-C, after printing how to watch or cancel the jobs.
     """
     out = out or progress_stream()
-    show = _show_live_table if can_redraw(out) else _print_changes
-    states: list[RunState] = []
+    display = _live_display(out) if can_redraw(out) else contextlib.nullcontext(_ChangeLines(out))
     try:
-        states = show(runs, is_shown, out)
+        with _signal_waiter() as wait, display as show:
+            while True:
+                states = runs.read()
+                shown = [state for state in states if is_shown(state)]
+                show(shown, runs.notice)
+                if not any(state.active for state in states):
+                    break
+                wait(POLL_INTERVAL_S)
     except KeyboardInterrupt:
         sweeps = " ".join(sorted({state.sweep for state in runs.read() if state.active}))
         where = runs_flag(root)
@@ -130,15 +138,9 @@ def follow(
             file=sys.stderr,
         )
         raise
-    states = [*filter(is_shown, states)]
-    table = status_table(states, coloured=has_colour(out)) if can_redraw(out) else ""
-    print(table, state_counts(states), sep="\n", file=out)
-    return states
-
-
-def all_ended(states: Sequence[RunState]) -> bool:
-    """Whether no run is active."""
-    return not any(state.active for state in states)
+    table = status_table(shown, coloured=has_colour(out)) if can_redraw(out) else ""
+    print(table, state_counts(shown), sep="\n", file=out)
+    return shown
 
 
 def exit_code(states: Sequence[RunState]) -> int:
@@ -149,17 +151,35 @@ def exit_code(states: Sequence[RunState]) -> int:
     return 1 if undone else 0
 
 
-def _show_live_table(runs: PolledRuns, is_shown: IsShown, out: TextIO) -> list[RunState]:
+@contextlib.contextmanager
+def _live_display(out: TextIO) -> Iterator[Show]:
     from rich.live import Live
 
-    shown = console(out)
-    with _signal_waiter() as wait, Live(console=shown, screen=True, auto_refresh=False) as live:
-        while True:
-            states = runs.read()
-            live.update(live_table([*filter(is_shown, states)], shown.size.height, runs.notice), refresh=True)
-            if all_ended(states):
-                return states
-            wait(POLL_INTERVAL_S)
+    screen = console(out)
+    with Live(console=screen, screen=True, auto_refresh=False) as live:
+        yield lambda states, notice: live.update(live_table(states, screen.size.height, notice), refresh=True)
+
+
+class _ChangeLines:
+    """Print one line for each change, and each warning."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._last: dict[Path, tuple[str, int | None, float]] = {}
+        self._notice = ""
+
+    def __call__(self, states: Sequence[RunState], notice: str) -> None:
+        if notice != self._notice:
+            self._notice = notice
+            line = f"warning: {notice}" if notice else "all clusters answer again"
+            print(line, file=sys.stderr, flush=True)
+        for state in states:
+            shown, step, at = self._last.get(state.run.path, ("", None, 0.0))
+            now = time.monotonic()
+            moved = state.step != step and now - at >= PROGRESS_INTERVAL_S
+            if state.displayed_state != shown or (moved and state.state == "running"):
+                print(change_line(state), file=self._out, flush=True)
+                self._last[state.run.path] = (state.displayed_state, state.step, now)
 
 
 def live_table(states: Sequence[RunState], height: int, notice: str = "") -> Table:
@@ -230,31 +250,6 @@ def _signal_waiter() -> Iterator[Callable[[float], None]]:
             signal.signal(number, handler)
         os.close(reader)
         os.close(writer)
-
-
-def _print_changes(runs: PolledRuns, is_shown: IsShown, out: TextIO) -> list[RunState]:
-    last: dict[Path, tuple[str, int | None, float]] = {}
-    notice = ""
-    with _signal_waiter() as wait:
-        while True:
-            states = runs.read()
-            if runs.notice != notice:
-                notice = runs.notice
-                print(
-                    f"warning: {notice}" if notice else "all clusters answer again",
-                    file=sys.stderr,
-                    flush=True,
-                )
-            for state in filter(is_shown, states):
-                shown, step, at = last.get(state.run.path, ("", None, 0.0))
-                now = time.monotonic()
-                moved = state.step != step and now - at >= PROGRESS_INTERVAL_S
-                if state.displayed_state != shown or (moved and state.state == "running"):
-                    print(change_line(state), file=out, flush=True)
-                    last[state.run.path] = (state.displayed_state, state.step, now)
-            if all_ended(states):
-                return states
-            wait(POLL_INTERVAL_S)
 
 
 def change_line(state: RunState) -> str:

@@ -34,24 +34,22 @@ _UNRECORDED_NAME = re.compile(r"unrecorded\.(\w+)\.(\d{1,3})")
 def recorded_outcome(run: RunDir, attempt: int | None) -> dict[str, Any] | None:
     """The state by `DONE` or `FAILED` if its attempt is this one (any for None); else None."""
     for path, state in ((run.done, "done"), (run.failed, "failed")):
-        outcome = _read_or_none(path)
-        if outcome is not None and attempt in (None, outcome["attempt"]):
-            if outcome.get("next") == "requeue":
-                message = f"requeued after {outcome['cause']}: {outcome.get('message') or ''}".rstrip(": ")
-                return {
-                    "state": "queued",
-                    "attempt": outcome["attempt"],
-                    "message": message,
-                    "changed": outcome.get("ended"),
-                }
-            return {
-                "state": state,
-                "attempt": outcome["attempt"],
-                "retryable": outcome["retryable"],
-                "cause": outcome["cause"],
-                "message": outcome.get("message"),
-                "changed": outcome.get("ended"),
+        try:
+            outcome = read_json(path)
+        except FileNotFoundError:
+            continue
+        if attempt not in (None, outcome["attempt"]):
+            continue
+        found = {"attempt": outcome["attempt"], "changed": outcome.get("ended")}
+        cause, message = outcome["cause"], outcome.get("message")
+        if outcome.get("next") == "requeue":
+            return found | {
+                "state": "queued",
+                "message": f"requeued after {cause}: {message or ''}".rstrip(": "),
             }
+        return found | {
+            "state": state, "retryable": outcome["retryable"], "cause": cause, "message": message
+        }  # fmt: skip
     return None
 
 
@@ -156,8 +154,18 @@ def warning(run: RunDir, attempt: int) -> str | None:
     return None
 
 
-def _read_or_none(path: Path) -> dict[str, Any] | None:
-    try:
-        return read_json(path)
-    except FileNotFoundError:
+def with_cancel_record(outcome: Mapping[str, Any], entry: journal.JournalEntry) -> dict[str, Any]:
+    """Fields of a `RunState`, with the user who cancelled the submission where the journal records one."""
+    may_be = outcome.get("cause") in ("cancelled", "killed", "lost")
+    message = cancel_message(entry) if may_be else None
+    return dict(outcome) if message is None else {**outcome, **failed_outcome("cancelled", message)}
+
+
+def cancel_message(entry: journal.JournalEntry) -> str | None:
+    """Message of a run that `submit.py cancel` ended; None without a record of it."""
+    record = entry.read("cancel")
+    if record is None:
         return None
+    claim = entry.read("claim") or {}
+    before = "" if claim.get("by") == "job" else "before it started, "
+    return f"{before}by `submit.py cancel` of {record['user']} on {record['host']}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,7 @@ from jobs.core.requeue_policy import RULES
 from jobs.schedulers.base import Job, Scheduler, Submission, Unreachable, is_submitted_to
 from jobs.schedulers.select import NAMES, scheduler_named
 from jobs.status.batch_log import batch_log_of, error_line, last_line, step_refusal
-from jobs.status.cancel_record import cancel_message
-from jobs.status.outcome import silent_s, unrecorded_outcome, with_disk_problem
+from jobs.status.outcome import cancel_message, silent_s, unrecorded_outcome, with_disk_problem
 from jobs.status.run_state import RunState, read_state
 
 ACCOUNTING_LAG_S = 300.0
@@ -40,33 +39,37 @@ def refresh(
     `warn` gets one line when the scheduler does not answer; the states are then those of the files. The same
     holds for runs on another cluster.
     """
-    elsewhere = _on_other_clusters(states, scheduler)
+    found = {state.run.path: state for state in states}
+    here: list[RunState] = []
+    elsewhere: set[str] = set()
+    for state in states:
+        if state.cluster != scheduler.name or not _needs_scheduler(state):
+            continue
+        if is_submitted_to(scheduler, state.cluster, state.cluster_name):
+            here.append(state)
+        else:
+            elsewhere.add(str(state.cluster_name))
+            message = state.message or f"its job is on cluster {state.cluster_name}"
+            found[state.run.path] = dataclasses.replace(state, message=message)
     if elsewhere:
-        names = ", ".join(sorted({str(state.cluster_name) for state in elsewhere.values()}))
         warn(
-            f"this is cluster {scheduler.cluster_name()}: "
-            f"states of runs with jobs on cluster {names} are from the run directories"
+            f"this is cluster {scheduler.cluster_name()}: states of runs with jobs on cluster "
+            f"{', '.join(sorted(elsewhere))} are from the run directories"
         )
-    found = _with_receipts([elsewhere.get(s.run.path, s) for s in states], scheduler, receipts, elsewhere)
-    unfinished = [
-        state
-        for state in found
-        if state.cluster == scheduler.name
-        and state.run.path not in elsewhere
-        and state.job_id
-        and _needs_scheduler(state)
-    ]
-    if not unfinished:
-        return found
-    jobs = scheduler.poll([s.job_id for s in unfinished if s.job_id])
-    failure = next((job.message for job in jobs.values() if job.status == "unknown" and job.message), None)
-    if failure:
-        warn(f"{scheduler.title} does not answer ({failure}): states are from the run directories")
-    paths = {state.run.path for state in unfinished}
-    return [
-        _reconciled(s, jobs[s.job_id], scheduler) if s.job_id in jobs and s.run.path in paths else s
-        for s in found
-    ]
+    found |= _with_job_ids(here, scheduler, write=receipts)
+    here = [found[state.run.path] for state in here]
+    job_ids = {state.run.path: state.job_id for state in here if state.job_id and _needs_scheduler(state)}
+    if job_ids:
+        jobs = scheduler.poll(list(job_ids.values()))
+        failures = [job.message for job in jobs.values() if job.status == "unknown" and job.message]
+        if failures:
+            warn(f"{scheduler.title} does not answer ({failures[0]}): states are from the run directories")
+        found |= {
+            path: _reconciled(found[path], jobs[job_id], scheduler)
+            for path, job_id in job_ids.items()
+            if job_id in jobs
+        }
+    return [found[state.run.path] for state in states]
 
 
 def refresh_all(
@@ -111,50 +114,26 @@ def _needs_scheduler(state: RunState) -> bool:
     return state.state in ("submitting", "queued", "running", "lost")
 
 
-def _on_other_clusters(states: Sequence[RunState], scheduler: Scheduler) -> dict[Path, RunState]:
-    """States of the runs whose unfinished jobs are on other clusters, with that as their message."""
-    return {
-        state.run.path: dataclasses.replace(
-            state, message=state.message or f"its job is on cluster {state.cluster_name}"
-        )
+def _with_job_ids(states: Sequence[RunState], scheduler: Scheduler, *, write: bool) -> dict[Path, RunState]:
+    """Interrupted submissions whose jobs the scheduler finds, with their job ids, by the run's folder."""
+    sent = [
+        (state, Submission.announced(state.run, state.submission))
         for state in states
-        if state.cluster == scheduler.name
-        and _needs_scheduler(state)
-        and not is_submitted_to(scheduler, state.cluster, state.cluster_name)
-    }
-
-
-def _with_receipts(
-    states: Sequence[RunState], scheduler: Scheduler, write: bool, elsewhere: Collection[Path]
-) -> list[RunState]:
-    """The states, with the job ids of interrupted submissions whose jobs the scheduler finds.
-
-    Runs in the folders `elsewhere` are left as they are.
-    """
-    lost = {
-        state.run.path: Submission.announced(state.run, state.submission)
-        for state in states
-        if state.state == "submitting"
-        and state.cluster == scheduler.name
-        and state.run.path not in elsewhere
-        and state.submission is not None
-    }
-    if not lost:
-        return list(states)
+        if state.state == "submitting" and state.submission is not None
+    ]
     try:
-        found = dict(zip(lost, scheduler.find(list(lost.values())), strict=True))
+        job_ids = scheduler.find([submission for _, submission in sent]) if sent else []
     except Unreachable as error:
         message = f"whether it was submitted is not known: {error}"
-        return [dataclasses.replace(s, message=message) if s.run.path in lost else s for s in states]
-    jobs = {path: job_id for path, job_id in found.items() if job_id is not None}
-    if not write:
-        return [
-            dataclasses.replace(s, state="queued", job_id=jobs[s.run.path]) if s.run.path in jobs else s
-            for s in states
-        ]
-    for path, job_id in jobs.items():
-        journal.write_receipt(lost[path].run, lost[path].number, job_id)
-    return [read_state(state.run) if state.run.path in jobs else state for state in states]
+        return {state.run.path: dataclasses.replace(state, message=message) for state, _ in sent}
+    found = {}
+    for (state, submission), job_id in zip(sent, job_ids, strict=True):
+        if job_id is not None and write:
+            journal.write_receipt(submission.run, submission.number, job_id)
+            found[state.run.path] = read_state(state.run)
+        elif job_id is not None:
+            found[state.run.path] = dataclasses.replace(state, state="queued", job_id=job_id)
+    return found
 
 
 def _reconciled(state: RunState, job: Job, scheduler: Scheduler) -> RunState:
@@ -206,52 +185,52 @@ def _state_after_job(state: RunState, job: Job, scheduler: Scheduler) -> RunStat
     requeued = now.state == "queued" and now.claimed  # its last start had ended, for a requeue
     failed_again = requeued and job.status == "ended" and job.cause is None and job.message is not None
     log = batch_log_of(now, scheduler) if failed_again or not now.claimed else None
-    if by is not None:
-        cause, message = "cancelled", by
-    else:
-        cause, message = _cause_and_message(now, job, log, scheduler)
-        if cause == "lost" and log is None:
-            message = _with_refusal(message, now, scheduler)
-        if cause == "lost" and now.attempt is not None and (end := unrecorded_outcome(now.run, now.attempt)):
-            cause, message = end["cause"], end["message"]
-        elif cause in ("lost", "launch_failed"):
-            message = with_disk_problem(message, now.run.path)
-        if requeued:
-            message = f"{message} ({now.message})"
-    fields: dict[str, Any] = {"cause": cause, "message": message, "silent": False, "eta_s": None}
-    fields |= {
-        "live_samples_per_s": None,
-        "before_agents": log is not None,
-        "state": "lost" if cause == "lost" and not requeued else "failed",
-        "retryable": RULES[cause].retryable,
-    }
-    return dataclasses.replace(now, **fields)
+    cause, message = ("cancelled", by) if by is not None else _cause_and_message(now, job, log, scheduler)
+    if requeued and by is None:
+        message = f"{message} ({now.message})"
+    return dataclasses.replace(
+        now,
+        state="lost" if cause == "lost" and not requeued else "failed",
+        cause=cause,
+        message=message,
+        retryable=RULES[cause].retryable,
+        before_agents=log is not None,
+        silent=False,
+        eta_s=None,
+        live_samples_per_s=None,
+    )
 
 
 def _cause_and_message(state: RunState, job: Job, log: Path | None, scheduler: Scheduler) -> tuple[str, str]:
-    """How a job ended. `log` is the batch log of a job that ended before its agents started."""
-    if job.status == "not_found" or job.message is None:
-        if log is None:
-            return "lost", job.message or "the scheduler does not list its job any more"
+    """How a job ended. `log` is the batch log of a job that ended before its agents started.
+
+    The message includes a line of the batch log that explains it, such as the refusal of the step that would
+    have recorded the end.
+    """
+    if job.status != "not_found" and job.message is not None:
+        cause, message = (
+            job.cause or ("lost" if state.claimed and log is None else "launch_failed"),
+            job.message,
+        )
+    elif log is None:
+        cause, message = "lost", job.message or "the scheduler does not list its job any more"
+    else:
         cause, message = "launch_failed", "its job ended before its agents started"
-    else:
-        cause = job.cause or ("lost" if state.claimed and log is None else "launch_failed")
-        message = job.message
-    return cause, message if log is None else _with_log_line(message, cause, log, scheduler)
-
-
-def _with_refusal(message: str, state: RunState, scheduler: Scheduler) -> str:
-    """Message about a job that ended without a record, with the refusal of the step that would record it."""
-    log = batch_log_of(state, scheduler)
-    line = None if log is None else step_refusal(read_tail(log), scheduler.log_consequence)
-    return f"{message}: {line}" if line else message
-
-
-def _with_log_line(message: str, cause: str, log: Path, scheduler: Scheduler) -> str:
-    """Message about a job that ended before its agents started, with a line of its batch log."""
-    if cause == "launch_failed":
-        line = error_line(read_tail(log), scheduler.log_consequence)
-    else:
+    if (
+        cause == "lost"
+        and state.attempt is not None
+        and (end := unrecorded_outcome(state.run, state.attempt))
+    ):
+        return end["cause"], end["message"]
+    explain = error_line if cause == "launch_failed" else last_line
+    if log is None:
+        explain = step_refusal
+        log = batch_log_of(state, scheduler) if cause == "lost" else None
+    elif cause != "launch_failed":
         message += " during its set-up"
-        line = last_line(read_tail(log), scheduler.log_consequence)
-    return f"{message}: {line}" if line else message
+    line = explain(read_tail(log), scheduler.log_consequence) if log is not None else None
+    message = f"{message}: {line}" if line else message
+    return cause, with_disk_problem(message, state.run.path) if cause in (
+        "lost",
+        "launch_failed",
+    ) else message

@@ -19,8 +19,6 @@ from jobs.core.attempt import job_start
 from jobs.core.progress import Progress, without_progress
 from jobs.core.requeue_policy import starts_without_progress
 from jobs.status.annotations import read_annotation
-from jobs.status.cancel_record import with_cancel_record
-from jobs.status.command_state import present_hash, reported_progress
 from jobs.status.outcome import (
     by_hand_outcome,
     claimed_outcome,
@@ -28,8 +26,9 @@ from jobs.status.outcome import (
     is_holder_dead,
     recorded_outcome,
     unclaimed_outcome,
+    with_cancel_record,
 )
-from jobs.status.progress import ENDED_PROGRESS, newest_time, read_progress
+from jobs.status.progress import newest_time, read_progress, reported_progress
 from jobs.status.run_folders import refuse_links, runs_below, runs_of
 
 StateName = Literal[
@@ -247,17 +246,18 @@ def _read_state(run: RunDir, code_hash: str | None) -> RunState:
     }
     if claim is None:
         outcome = unclaimed_outcome(entry, revoked, holder_died)
-        return RunState(**known | with_cancel_record(outcome, submissions[-1]))
-    known |= {"claimed": True, "attempt": claim["attempt"], "attempts": claim["attempt"] + 1}
-    known["starts"] = len(starts)
-    if known["source"] is None:
-        known["code_hash"] = claim["code_hash"]
-    else:
-        code_hash = code_hash and present_hash(known["source"], run)
-    known |= read_progress(run, claim["attempt"])
-    if known["source"] is not None and "updated" not in known:
-        known |= reported_progress(run, claim["attempt"])
+        return _with_outcome(known, with_cancel_record(outcome, submissions[-1]), None)
+    attempt, source = claim["attempt"], known["source"]
+    known |= {"claimed": True, "attempt": attempt, "attempts": attempt + 1, "starts": len(starts)}
     known["job_id"] = known["job_id"] or claim.get("job_id")
+    known |= read_progress(run, attempt)
+    if source is None:
+        known["code_hash"] = claim["code_hash"]
+    else:  # of a command, whose code is compared with that in the folder it was copied from
+        code_hash = (
+            command_code.hash_of_source(source, run.path.parent.parent) if source and code_hash else None
+        )
+        known |= {} if "updated" in known else reported_progress(run, attempt)
     outcome = claimed_outcome(run, claim, known.get("updated"))
     if outcome["state"] == "queued" and journal.is_revoked(claims):  # revoked while it waited for its requeue
         outcome = failed_outcome(claims[-1]["cause"], claims[-1]["message"])
@@ -266,11 +266,18 @@ def _read_state(run: RunDir, code_hash: str | None) -> RunState:
         numbers = range(known["attempts_before_code"], known["attempts"])
         started = [job_start(run, run.attempt(number)) for number in numbers]
         known["attempts_without_progress"] = starts_without_progress(started)
-    outcome["stale"] = _is_stale(outcome["state"], known["code_hash"], code_hash)
-    outcome["changed"] = newest_time(known["changed"], known.get("updated"), outcome.get("changed"))
-    if outcome["state"] != "running":
-        known |= ENDED_PROGRESS
-    return RunState(**known | outcome)
+    return _with_outcome(known, outcome, code_hash)
+
+
+def _with_outcome(known: dict[str, Any], outcome: dict[str, Any], code_hash: str | None) -> RunState:
+    """The state of a run. Done is stale if it was made with other code than that of `code_hash`."""
+    changed = newest_time(known.get("changed"), known.get("updated"), outcome.get("changed"))
+    known |= outcome | {"changed": changed}
+    if known["state"] != "running":
+        known |= {"eta_s": None, "live_samples_per_s": None}
+    hashes = (known["code_hash"], code_hash)
+    known["stale"] = known["state"] == "done" and None not in hashes and hashes[0] != hashes[1]
+    return RunState(**known)
 
 
 def _annotations(run: RunDir) -> dict[str, Any]:
@@ -303,28 +310,20 @@ def _unsubmitted(run: RunDir, code_hash: str | None) -> RunState:
     record = read_json(run.run_json)
     known: dict[str, Any] = {
         **_annotations(run),
+        "run": run,
         "journaled": False,
         "cluster": record["cluster"],
         "config_key": record["config_key"],
         "run_key": record["run_key"],
         "code_hash": command_code.hash_in(record),
+        "changed": newest_time(record["provenance"].get("created")),
     }
     attempts = run.attempts()
     # A start by hand removes `DONE` at the end of its first step.
     outcome = recorded_outcome(run, attempts[-1].number if attempts and not run.done.exists() else None)
-    planned = record["provenance"].get("created")
     if outcome is None and not attempts:
-        return RunState(run, "planned", **known, changed=newest_time(planned))
-    attempt = outcome.pop("attempt") if outcome else attempts[-1].number
+        return _with_outcome(known, {"state": "planned"}, None)
+    attempt = outcome["attempt"] if outcome else attempts[-1].number
     known |= {"attempt": attempt, "attempts": attempt + 1} | read_progress(run, attempt)
-    if outcome is None:
-        outcome = by_hand_outcome(known.get("updated"), attempts[-1].path)
-    outcome["changed"] = newest_time(planned, known.get("updated"), outcome.get("changed"))
-    if outcome["state"] != "running":
-        known |= ENDED_PROGRESS
-    known["stale"] = _is_stale(outcome["state"], known["code_hash"], code_hash)
-    return RunState(run, **known | outcome)
-
-
-def _is_stale(state: str, made_with: str | None, code_hash: str | None) -> bool:
-    return state == "done" and None not in (code_hash, made_with) and made_with != code_hash
+    outcome = outcome or by_hand_outcome(known.get("updated"), attempts[-1].path)
+    return _with_outcome(known, outcome, code_hash)

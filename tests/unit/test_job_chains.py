@@ -197,7 +197,7 @@ def test_a_limit_of_jobs_is_a_dependency_or_a_throttle_of_the_array() -> None:
 @pytest.mark.parametrize(
     ("given_", "message"),
     [
-        (["--max-running", "0"], "argument --max-running: '0' is not a number of runs: 1, 2, ..."),
+        (["--max-running", "0"], "argument --max-running: '0' is not a whole number above 0"),
         (["--max-running", "2", "--serial"], "argument --serial: not allowed with argument --max-running"),
     ],
 )

@@ -39,8 +39,6 @@ def test_no_live_rate_remains_after_the_end(tmp_path: Path) -> None:
     run = make_run(tmp_path, "s/a", "failed")
     set_rates(run, samples_per_s=790.25, mean_samples_per_s=None)
     assert (read_state(run).samples_per_s, read_state(run).live_samples_per_s) == (None, None)
-    set_rates(run, samples_per_s=790.25)  # by older code
-    assert read_state(run).samples_per_s == 790.25
 
 
 def test_each_sweep_has_a_line_with_counts_and_newest_activity(tmp_path: Path) -> None:
