@@ -48,13 +48,11 @@ def with_command(args: argparse.Namespace) -> argparse.Namespace:
         raise ConfigError("one rank has no communication: --nodes or --gpus-per-node above 1", at="fabric ab")
     words = ["-m", MODULE, *(f"{name}={value}" for name, value in settings.items()), "--device", device]
     words += [ALLOW_UNKNOWN] if args.allow_unknown else []
-    for option in ("minutes", "pairs", "block_s"):
+    of_model = () if args.like else ("width", "layers", "rows", "bucket_mb")
+    for option in ("minutes", "pairs", "block_s", *of_model):
         words += [f"--{option.replace('_', '-')}", str(getattr(args, option))]
     if args.like:
         words += ["--like", str(find_run(args.runs, args.like).path.resolve())]
-    else:
-        for option in ("width", "layers", "rows", "bucket_mb"):
-            words += [f"--{option.replace('_', '-')}", str(getattr(args, option))]
     args.command, args.file, args.name = words, None, args.name or sweep_name(settings)
     args.nodes, args.gpus_per_node = [str(nodes)], [str(gpus)] if gpus > 1 else None
     limit = f"job.time_limit_min={args.minutes + JOB_MARGIN_MIN:g}"
@@ -74,7 +72,11 @@ def sweep_name(settings: Mapping[str, str]) -> str:
 
 def print_results(root: Path, sweep: str) -> None:
     """Print the table of each finished or running experiment of the sweep, and the lines to keep."""
-    results = {run.name: read(run.fabric_ab) for run in runs_of(root, sweep) if run.fabric_ab.exists()}
+    results = {
+        run.name: FabricAb.model_validate(read_json(run.fabric_ab))
+        for run in runs_of(root, sweep)
+        if run.fabric_ab.exists()
+    }
     for result in results.values():
         print(f"\n{render(result)}")
     if results:
@@ -82,11 +84,6 @@ def print_results(root: Path, sweep: str) -> None:
             fabric_ab={name: result.model_dump(mode="json") for name, result in results.items()},
             kept={name: kept(result.alone, result.together) for name, result in results.items()},
         )
-
-
-def read(path: Path) -> FabricAb:
-    """A record. Raises `CorruptFile` or `pydantic.ValidationError`."""
-    return FabricAb.model_validate(read_json(path))
 
 
 def render(result: FabricAb) -> str:
@@ -98,29 +95,27 @@ def render(result: FabricAb) -> str:
 
 def _config_of_run(args: argparse.Namespace) -> dict[str, Any]:
     """The config of the run of `--like`. Raises `ConfigError` where no step can be repeated."""
-    found = find_run(args.runs, args.like)
-    config: dict[str, Any] = read_run_json(found)["config"]
-    if config.get("command"):
-        raise ConfigError(f"{args.like} is a run of a command, whose step is not known", at="--like")
-    if config["train"]["local_batch_size"] == "auto":
-        raise ConfigError(f"{args.like} has train.local_batch_size=auto, not a number", at="--like")
-    # older runs lack the section
-    if config.get("parallel", {}).get("gradient_communication", {}).get("scheme") == "local_sgd":
-        raise ConfigError(
-            f"{args.like} averages only some steps (local_sgd), so its steps differ", at="--like"
-        )
+    config: dict[str, Any] = read_run_json(find_run(args.runs, args.like))["config"]
+    obstacles = {
+        "is a run of a command, whose step is not known": config.get("command"),
+        "has train.local_batch_size=auto, not a number": config["train"]["local_batch_size"] == "auto",
+        "averages only some steps (local_sgd), so its steps differ": (
+            config["parallel"]["gradient_communication"]["scheme"] == "local_sgd"
+        ),
+    }
+    for obstacle in [text for text, holds in obstacles.items() if holds][:1]:
+        raise ConfigError(f"{args.like} {obstacle}", at="--like")
     return config
 
 
 def _shape(args: argparse.Namespace, config: Mapping[str, Any] | None) -> tuple[int, int, str]:
     """Nodes, ranks on each, and device: as given, else those of the run, else 2 nodes of one rank."""
-    of_run: Mapping[str, Any] = (
-        config["resources"] if config else {"nodes": 2, "gpus_per_node": 1, "device": "auto"}
-    )
+    default: Mapping[str, Any] = {"nodes": 2, "gpus_per_node": 1, "device": "auto"}
+    default = config["resources"] if config else default
     return (
-        args.nodes or of_run["nodes"],
-        args.gpus_per_node or of_run["gpus_per_node"],
-        args.device or of_run["device"],
+        args.nodes or default["nodes"],
+        args.gpus_per_node or default["gpus_per_node"],
+        args.device or default["device"],
     )
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -19,7 +18,8 @@ from jobs.cli.formatting import count
 from jobs.fabric.derive import derive
 from jobs.fabric.description import Fabric
 from jobs.fabric.detect import detect, detect_here
-from jobs.fabric.findings import Finding, FindingSeverity, Setting
+from jobs.fabric.findings import Finding, FindingSeverity
+from jobs.fabric.job_variables import values
 from jobs.fabric.lint import lint
 from jobs.fabric.registry import parse_version, registry
 from jobs.fabric.settings_text import read_settings
@@ -30,20 +30,24 @@ EXIT_FINDINGS = 1
 def run(args: argparse.Namespace) -> int:
     """Print the findings about a file; the exit code."""
     text, name = _read(args.file)
-    fabric = _fabric(args.root)
-    nccl = args.nccl or (fabric.software.nccl_version if fabric else None)
     if args.nccl:
         _check_version(args.nccl)
+    fabric: Fabric | None = None  # a login node has another network than its nodes
+    if args.root is not None:
+        fabric = detect_here() if args.root == Path("/") else detect(checked_root(args.root))
+    nccl = args.nccl or (fabric.software.nccl_version if fabric else None)
     read = read_settings(text, name)
-    known = registry()
-    settings = {each: read.settings[each] for each in read.settings if known.is_judged(each)}
+    settings = {each: read.settings[each] for each in read.settings if registry().is_judged(each)}
+    given = {name: each.value for name, each in settings.items() if each.is_literal}
+    # two nodes stand for any number above one
+    derived = derive(fabric, args.nodes or 2, len(fabric.gpus), given=given) if fabric else ()
     found = lint(
         settings,
         fabric=fabric,
         nodes=args.nodes,
         nccl_version=nccl,
         srun_network=read.srun_network,
-        derived=_derived(fabric, args.nodes, settings),
+        derived=values(derived),
     )
     if args.json:
         add_json(findings=[_masked(each) for each in found], checked=len(settings), nccl=nccl)
@@ -65,13 +69,6 @@ def _read(file: str) -> tuple[str, str]:
         raise ConfigError(f"cannot read {file}: {error.strerror or message_of(error)}", at="FILE") from None
 
 
-def _fabric(root: Path | None) -> Fabric | None:
-    """The fabric of a file tree; None without one, as a login node has another network than its nodes."""
-    if root is None:
-        return None
-    return detect_here() if root == Path("/") else detect(checked_root(root))
-
-
 def _check_version(text: str) -> None:
     try:
         is_version = len(parse_version(text)) > 1
@@ -79,14 +76,6 @@ def _check_version(text: str) -> None:
         is_version = False
     if not is_version:
         raise ConfigError(f"{text!r} is not a version such as 2.27.5", at="--nccl")
-
-
-def _derived(fabric: Fabric | None, nodes: int | None, settings: Mapping[str, Setting]) -> dict[str, str]:
-    """Values that a run on this fabric would derive itself; two nodes stand for any number above one."""
-    if fabric is None:
-        return {}
-    given = {name: each.value for name, each in settings.items() if each.is_literal}
-    return {each.name: each.value for each in derive(fabric, nodes or 2, len(fabric.gpus), given=given)}
 
 
 def _masked(finding: Finding) -> dict[str, str | None]:
