@@ -100,11 +100,11 @@ def _stop(states: Sequence[RunState]) -> None:
 def _uncancellable_reason(state: RunState) -> str | None:
     """Why this process cannot cancel the run: another host, or a user's torchrun, started it."""
     from jobs.core.processes import host
-    from jobs.schedulers.select import NAMES, scheduler_named
+    from jobs.schedulers.select import names, scheduler_named
 
     if not state.journaled:
         return "started by hand: end it on its host"
-    if state.cluster not in NAMES or state.job_id is None:
+    if state.cluster not in names() or state.job_id is None:
         return None
     only = scheduler_named(state.cluster).host_of(state.job_id)
     return f"runs on {only}: cancel it on that host" if only not in (None, host()) else None

@@ -7,6 +7,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+from jobs.schedulers.select import names
+
 Container = argparse._ActionsContainer
 """A parser, or a group of one."""
 
@@ -77,7 +79,7 @@ def page(parser: argparse.ArgumentParser) -> None:
 
 def scheduler(parser: Container) -> None:
     text = "auto: Slurm if its controller answers (resume: where the run was)"
-    parser.add_argument("--cluster", choices=["auto", "slurm", "local"], default="auto", help=text)
+    parser.add_argument("--cluster", choices=["auto", *names()], default="auto", help=text)
     text = "site profile (resume: the run's own; else $DISTTRAIN_PROFILE or generic)"
     value(parser, "--profile", "NAME|FILE", text)
     text = "profile keys for this submission: partition=gpu account=physics"

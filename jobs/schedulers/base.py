@@ -349,7 +349,7 @@ def is_submitted_to(scheduler: Scheduler, cluster: str | None, cluster_name: str
     return cluster_name is None or scheduler.cluster_name() in (None, cluster_name)
 
 
-class CurrentAllocation(Allocation, Protocol):
+class CurrentAllocation(Allocation):
     """The job that this process belongs to, where the job's script was submitted by hand."""
 
     scheduler: str
@@ -363,11 +363,14 @@ class CurrentAllocation(Allocation, Protocol):
     submit_folder: Path
     """Working directory of the submitting command."""
 
+    @abstractmethod
     def hosts(self) -> list[str] | None:
         """Names of the job's nodes in rank order; None if the scheduler does not answer."""
 
+    @abstractmethod
     def time_limit_min(self) -> int | None:
         """Time limit in whole minutes; None where there is none, or the scheduler does not answer."""
 
+    @abstractmethod
     def task_module(self) -> str:
         """Module that runs one node of a submitted run, with the arguments `RUN_DIR --submission N`."""

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import jobs.schedulers
 from disttrain.errors import ConfigError
 
 if TYPE_CHECKING:
     from jobs.schedulers.base import CurrentAllocation, Doctor, ProfileSelection, Scheduler
 
-NAMES = ("slurm", "local")
+
+@functools.cache
+def names() -> tuple[str, ...]:
+    """Names of the schedulers: the folders beside this module that have a `scheduler.py`."""
+    folders = [path.parent for part in jobs.schedulers.__path__ for path in Path(part).glob("*/scheduler.py")]
+    return tuple(sorted(folder.name for folder in folders))
 
 
 def scheduler_named(name: str, selection: ProfileSelection | None = None) -> Scheduler:
@@ -20,15 +29,10 @@ def scheduler_named(name: str, selection: ProfileSelection | None = None) -> Sch
     Raises `ConfigError` for an unknown name, and for a site profile that cannot be had or that the scheduler
     does not use.
     """
-    if name == "local":
-        from jobs.schedulers.local.scheduler import LocalScheduler
-
-        return LocalScheduler(selection)
-    if name == "slurm":
-        from jobs.schedulers.slurm.scheduler import SlurmScheduler
-
-        return SlurmScheduler(selection)
-    raise ConfigError(f"no scheduler {name!r}: there are {', '.join(NAMES)}")
+    if name not in names():
+        raise ConfigError(f"no scheduler {name!r}: there are {', '.join(names())}")
+    made: Scheduler = importlib.import_module(f"jobs.schedulers.{name}.scheduler").SCHEDULER(selection)
+    return made
 
 
 def doctor_named(name: str, selection: ProfileSelection) -> Doctor:
@@ -44,7 +48,7 @@ def doctor_named(name: str, selection: ProfileSelection) -> Doctor:
         from jobs.schedulers.slurm.doctor import SlurmDoctor
 
         return SlurmDoctor(selection)
-    raise ConfigError(f"no scheduler {name!r}: there are {', '.join(NAMES)}")
+    raise ConfigError(f"no scheduler {name!r}: there are {', '.join(names())}")
 
 
 def current_allocation(environ: Mapping[str, str] = os.environ) -> CurrentAllocation:

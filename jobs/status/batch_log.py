@@ -12,7 +12,7 @@ from pathlib import Path
 from jobs.core import journal
 from jobs.core.log_text import shortened
 from jobs.schedulers.base import Scheduler
-from jobs.schedulers.select import NAMES, scheduler_named
+from jobs.schedulers.select import names, scheduler_named
 from jobs.status.run_state import RunState
 
 _MAX_LINES = 50
@@ -36,7 +36,7 @@ _NO_ERROR = re.compile(r"\b(warning|info|notice)\b|\b(0|no) (errors|failures)\b"
 
 def batch_log_of(state: RunState, scheduler: Scheduler | None = None) -> Path | None:
     """The batch log of a run's newest submission; None if its job has written none."""
-    if state.job_id is None or state.cluster not in NAMES:
+    if state.job_id is None or state.cluster not in names():
         return None
     scheduler = scheduler or scheduler_named(state.cluster)
     number = state.submission if state.submission is not None else journal.next_submission(state.run) - 1

@@ -14,7 +14,7 @@ from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json_or_none
 from jobs.core import journal
 from jobs.schedulers.base import AccountedStart, Scheduler, Unreachable, is_submitted_to
-from jobs.schedulers.select import NAMES, scheduler_named
+from jobs.schedulers.select import names, scheduler_named
 
 
 def usage_of_runs(runs: Iterable[RunDir]) -> dict[Path, RunGpuHours]:
@@ -77,7 +77,7 @@ def accounted_usage(
 def _accounted(runs: Sequence[RunDir]) -> dict[Path, tuple[RunGpuHours, bool]]:
     """Usage by accounting: one query to each scheduler. Empty where there is no accounting."""
     found: dict[Path, tuple[RunGpuHours, bool]] = {}
-    for name in NAMES:
+    for name in names():
         scheduler = scheduler_named(name)
         if scheduler.accounting is None:
             continue

@@ -13,7 +13,7 @@ from jobs.core import journal
 from jobs.core.log_text import read_tail
 from jobs.core.requeue_policy import RULES
 from jobs.schedulers.base import Job, Scheduler, Submission, Unreachable, is_submitted_to
-from jobs.schedulers.select import NAMES, scheduler_named
+from jobs.schedulers.select import names, scheduler_named
 from jobs.status.batch_log import batch_log_of, error_line, last_line, step_refusal
 from jobs.status.outcome import cancel_message, silent_s, unrecorded_outcome, with_disk_problem
 from jobs.status.run_state import RunState, read_state
@@ -88,7 +88,7 @@ def refresh_all(
     found = list(states)
     schedulers = {} if schedulers is None else schedulers
     for name in dict.fromkeys(state.cluster for state in states if _needs_scheduler(state)):
-        if name not in NAMES:
+        if name not in names():
             continue
         scheduler = schedulers.setdefault(name, scheduler_named(name))
         queried = [s for s in found if not scheduler.one_machine or (s.state == "queued" and not s.claimed)]
@@ -102,7 +102,7 @@ def with_canceller(state: RunState) -> RunState:
     entry = None if state.submission is None else journal.entry(state.run, state.submission)
     if state.cause != "cancelled" or not state.job_id or entry is None or entry.read("cancel"):
         return state
-    if state.cluster not in NAMES or (scheduler := scheduler_named(state.cluster)).one_machine:
+    if state.cluster not in names() or (scheduler := scheduler_named(state.cluster)).one_machine:
         return state
     if not is_submitted_to(scheduler, state.cluster, state.cluster_name):
         return state

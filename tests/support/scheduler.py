@@ -24,16 +24,12 @@ from disttrain.records.run_directory import RunDir
 from jobs.core import journal
 from jobs.node.after_failure import close_abandoned
 from jobs.node.agent import run_agent
-from jobs.node.allocation import AllocationFacts
+from jobs.node.allocation import Allocation, AllocationFacts
 from jobs.node.node_context import LOOPBACK, NodeContext
 from tests.support.jobs import agent_environment
 
 
-class FolderJob:
-    """A `jobs.node.allocation.Allocation`."""
-
-    node_info_module = "jobs.node.node_info"
-
+class FolderJob(Allocation):
     def __init__(self, folder: Path, restart: int, run: RunDir) -> None:
         self.folder = folder
         own = folder / "job_id"
@@ -47,12 +43,6 @@ class FolderJob:
     def missing_gpus(self, record: Any) -> str | None:
         path = self.folder / "lacks"
         return path.read_text() if path.exists() else None
-
-    def nodes_down(self) -> list[str]:
-        return []
-
-    def node_responds(self, host: str) -> bool:
-        return True
 
     def node_timeout_s(self) -> float:
         return 3.0

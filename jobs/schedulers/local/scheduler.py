@@ -109,6 +109,9 @@ class LocalScheduler(Scheduler):
         return len(os.sched_getaffinity(0))
 
 
+SCHEDULER = LocalScheduler
+
+
 def ticket_label(run: RunDir, submission: int) -> dict[str, Any]:
     """Content of a job's ticket."""
     run = RunDir(run.path.absolute())

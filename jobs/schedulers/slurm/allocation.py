@@ -13,6 +13,7 @@ from typing import Any
 from disttrain.config.requested_device import asks_for_gpus
 from jobs.node.allocation import AllocationFacts
 from jobs.node.node_log import log_line
+from jobs.schedulers.base import CurrentAllocation
 from jobs.schedulers.slurm import commands
 from jobs.schedulers.slurm.gres import count_gpus, parse_gpus
 
@@ -30,7 +31,7 @@ _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 10.0
 
 
-class SlurmAllocation:
+class SlurmAllocation(CurrentAllocation):
     """A `jobs.schedulers.base.CurrentAllocation`, from the variables that Slurm sets for a task."""
 
     scheduler: str = "slurm"

@@ -252,6 +252,9 @@ class SlurmScheduler(Scheduler):
         return found
 
 
+SCHEDULER = SlurmScheduler
+
+
 def _link(source: Path, path: Path) -> None:
     """Make `path` a hard link to `source`, or a copy where no link between two folders is possible."""
     path.unlink(missing_ok=True)
