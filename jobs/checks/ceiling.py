@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.checks.finding import Finding, Severity
+from jobs.checks.finding import Finding
 from jobs.checks.link_rates import GpuPath
 from jobs.checks.node_facts import NodeFacts
 
@@ -44,16 +44,6 @@ class Ceiling:
     """None where the usual value is unknown."""
     from_bytes: int
     """Size of an all-reduce from which the limits hold."""
-
-
-@dataclass(frozen=True)
-class SlowLink:
-    """A slow node, or a slow pair of nodes where no single node explains it."""
-
-    nodes: tuple[int, ...]
-    bytes_per_s: float
-    """Median rate of its slow directions."""
-    usual_bytes_per_s: float
 
 
 def ceiling(
@@ -90,52 +80,32 @@ def ceiling_in_node(path: GpuPath | None, ranks: int, backend: str) -> Ceiling |
     )
 
 
-def slow_link(rates: Mapping[tuple[int, int], float]) -> SlowLink | None:
-    """The slowest link by the rates of pairs (source, target); None if all are of one kind.
+def link_problems(rates: Mapping[tuple[int, int], float], hosts: Sequence[str]) -> list[Finding]:
+    """The problem of the slowest link by the rates of pairs (source, target), which names its node.
 
     The usual rate is the third quartile: in a ring of three nodes, one slow node slows 4 of 6 directions. A
     node is at fault if all of its directions are slow; of several, the one with the slowest median. Of two
     nodes, the usual rate is that of the faster direction, and no node is at fault.
     """
-    nodes = sorted({node for pair in rates for node in pair})
-    if len(nodes) < 2:
-        return None
-    usual = sorted(rates.values())[math.ceil(0.75 * (len(rates) - 1))]
-    slow = {pair: rate for pair, rate in rates.items() if rate < _SLOW_LINK * usual}
-    if not slow:
-        return None
-    medians = {
-        node: statistics.median(own.values())
-        for node in nodes
-        if (own := {pair: rate for pair, rate in rates.items() if node in pair}) and own.keys() <= slow.keys()
-    }
-    if medians:
-        node = min(medians, key=lambda each: medians[each])
-        return SlowLink((node,), medians[node], usual)
-    pair = min(slow, key=lambda each: slow[each])
-    return SlowLink(pair, slow[pair], usual)
-
-
-def link_problems(rates: Mapping[tuple[int, int], float], hosts: Sequence[str]) -> list[Finding]:
-    """The problem of the slowest link, which names its node."""
-    found = slow_link(rates)
-    if found is None:
+    slowest = min(rates.items(), key=lambda item: item[1], default=None)
+    usual = sorted(rates.values())[math.ceil(0.75 * (len(rates) - 1))] if rates else 0.0
+    if slowest is None or slowest[1] >= _SLOW_LINK * usual:
         return []
-    names = tuple(hosts[node] for node in found.nodes)
-    what = f"the link of node {names[0]}" if len(names) == 1 else f"the link from {names[0]} to {names[1]}"
-    usual = _rate(found.usual_bytes_per_s)
-    compared = f"the usual {usual}" if len(hosts) > 2 else f"the {usual} of the other direction"
-    message = (
-        f"{what} moves {_rate(found.bytes_per_s)}, "
-        f"{found.bytes_per_s / found.usual_bytes_per_s:.0%} of {compared}"
-    )
+    (source, target), rate = slowest
+    what = f"the link from {hosts[source]} to {hosts[target]}"
+    at_fault: tuple[str, ...] = ()
+    of_node = {node: [rates[pair] for pair in rates if node in pair] for pair in rates for node in pair}
+    slow = [node for node, own in of_node.items() if max(own) < _SLOW_LINK * usual]
+    for node in sorted(slow, key=lambda each: statistics.median(of_node[each]))[:1]:
+        what, rate = f"the link of node {hosts[node]}", statistics.median(of_node[node])
+        # between the two limits, other jobs may load the link
+        at_fault = (hosts[node],) if rate < _BAD_LINK * usual else ()
+    compared = f"the usual {_rate(usual)}" if len(hosts) > 2 else f"the {_rate(usual)} of the other direction"
     remedy = "resubmit without the node, and have its cable, port and adapter examined"
     if len(hosts) == 2:
         remedy = "have cable, port and adapter of both nodes examined"
-    # a slow direction of one pair may be due to a switch: no node is excluded for it
-    is_bad = len(names) == 1 and found.bytes_per_s < _BAD_LINK * found.usual_bytes_per_s
-    severity: Severity = "error" if is_bad else "warning"
-    return [Finding(severity, "links", message, remedy, hosts=names if is_bad else ())]
+    problem = f"{what} moves {_rate(rate)}, {rate / usual:.0%} of {compared}"
+    return [Finding("error" if at_fault else "warning", "links", problem, remedy, hosts=at_fault)]
 
 
 def all_reduce_problems(
