@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     doctor = chosen_doctor(args)
     if args.write_profile is not None:
         check_new_file(args.write_profile)
-        write_new(args.write_profile, doctor.draft_profile(args.write_profile.stem))
+        write_new(args.write_profile, doctor.draft_profile())
         print_next_steps(args.write_profile)
         add_json(profile=str(args.write_profile))
         return 0

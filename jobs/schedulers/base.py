@@ -334,7 +334,7 @@ class Doctor(Protocol):
     def diagnose(self, runs: Path, *, job: bool) -> Diagnosis:
         """Examine; with `job`, also on a node, in a job of at most 5 minutes."""
 
-    def draft_profile(self, name: str) -> str:
+    def draft_profile(self) -> str:
         """Text of a site profile drafted from the present use. Raises `ConfigError`."""
 
 

@@ -36,5 +36,5 @@ class LocalDoctor:
         findings = examine((*PYTHON, *HOST, *FOLDER), here, where)
         return Diagnosis(subject, here, None, findings, [no_cluster])
 
-    def draft_profile(self, name: str) -> str:
+    def draft_profile(self) -> str:
         raise ConfigError("--write-profile needs Slurm: a site profile describes a cluster")

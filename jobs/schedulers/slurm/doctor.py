@@ -8,9 +8,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import yaml
-from pydantic import ValidationError
-
 from disttrain.errors import ConfigError
 from jobs.checks.finding import Finding, Unchecked, examine
 from jobs.checks.host_checks import FOLDER, PYTHON, REACH, SUBMITIT, node_findings, silent_folder
@@ -90,18 +87,11 @@ class SlurmDoctor:
             not_made.append(Unchecked("Python in the container of the site profile", "run it on a node"))
         return Diagnosis(_subject(facts, profile), here, cluster_json(facts), findings, not_made)
 
-    def draft_profile(self, name: str) -> str:
+    def draft_profile(self) -> str:
         facts = read_cluster()
         if facts.config is None:
             raise ConfigError(f"no Slurm controller answers ({facts.refusals.get('config')})")
-        text = profile_text(facts, detect(Path("/")))
-        try:
-            Profile.model_validate({**yaml.safe_load(text), "name": name})
-        except ValidationError as error:
-            detail = error.errors()[0]
-            place = ".".join(map(str, detail["loc"]))
-            raise ConfigError(f"the drafted profile is invalid at {place}: {detail['msg']}") from None
-        return text
+        return profile_text(facts, detect(Path("/")))
 
 
 def _refused_option(profile: Profile) -> list[Finding]:
