@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from analysis.read.run import UNKNOWN, Run
-from analysis.read.run_table import row
+from analysis.read.run_table import column_value
 from disttrain.config import stop_time
 from disttrain.records.heartbeat import SCRIPT_TIMEOUT_VARIABLE
 from disttrain.records.run_directory import ATTEMPT, CHECKPOINT_DIR, RUN_DIR, SAVED
@@ -91,8 +91,7 @@ def program_of(run: Run) -> dict[str, Any]:
 
 
 def _properties(run: Run, columns: Mapping[str, str]) -> dict[str, Any]:
-    values = row(run)
-    known = {name: values[column] for column, name in columns.items()}
+    known = {name: column_value(run, column) for column, name in columns.items()}
     return {name: value for name, value in known.items() if value not in (None, UNKNOWN)}
 
 

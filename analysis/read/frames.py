@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import pandas as pd
 from analysis.read.axes import swept_values
 from analysis.read.load import load_runs
 from analysis.read.run import Run
-from analysis.read.run_table import COLUMNS, row
+from analysis.read.run_table import COLUMNS, column_value
 from analysis.read.samples import Samples
 from analysis.read.steps import Floats, Steps
 
@@ -46,7 +47,9 @@ def table(runs: Sequence[Run]) -> pd.DataFrame:
         for path, of_run in swept_values(runs).items()
     }
     keys = sorted({key for of_run in axes.values() for key in of_run})
-    rows = [row(run) | axes[run.path] for run in runs]
+    rows = [{name: column_value(run, name) for name in COLUMNS} | axes[run.path] for run in runs]
+    for row in rows:
+        row["left_out"] = row["left_out"] and json.dumps(row["left_out"])
     return pd.DataFrame(rows, columns=[*COLUMNS, *keys]).convert_dtypes()
 
 

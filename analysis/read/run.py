@@ -216,6 +216,21 @@ class Run:
         return {name: each.get("value") for name, each in items if isinstance(each, dict)}
 
     @property
+    def step_s(self) -> float | None:
+        """Mean over ranks and measured steps."""
+        metrics = self.metrics
+        return metrics.measured_s / metrics.measured_steps if metrics and metrics.measured_s else None
+
+    @property
+    def command(self) -> str | None:
+        return " ".join(self.record.provenance.argv) if self.record else None
+
+    @property
+    def own_script(self) -> bool:
+        """Without telemetry: no figures but those of its own metrics.json."""
+        return self.reported is not None
+
+    @property
     def step_durations_s(self) -> Floats:
         """Durations in seconds of the measured steps on rank 0; without step records, of the histogram in
         metrics.json."""

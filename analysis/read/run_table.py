@@ -1,9 +1,7 @@
-"""Rows of the table of runs: where its columns lie in a `Run`."""
+"""Columns of the table of runs, and where they lie in a `Run`."""
 
 from __future__ import annotations
 
-import json
-from functools import lru_cache
 from typing import Any
 
 from analysis.read.run import Run, value_at
@@ -39,7 +37,7 @@ COLUMNS = {
     "last_attempt": "metrics.attempt",  # the attempt that wrote metrics.json
     "samples_per_s": "metrics.samples_per_s reported.samples_per_s",
     **_of("metrics.", "tokens_per_s", "comm_method", "peak_memory_bytes"),
-    "step_s": "",  # mean, over ranks and measured steps
+    **_of("", "step_s"),  # mean, over ranks and measured steps
     **{f"step_{name}": f"metrics.step_time.{name}" for name in ("p50_s", "p95_s", "p99_s", "max_s")},
     **_of("metrics.composition.", *PHASES),
     **_of("final.", "train_loss"),  # last point
@@ -58,25 +56,13 @@ COLUMNS = {
     **_of("first_node.", "processor", "memory_bytes", "kernel"),
     "git_commit": "record.provenance.command.git_commit record.provenance.code.git_commit",
     "git_dirty": "record.provenance.command.git_dirty record.provenance.code.git_dirty",
-    "command": "record.provenance.argv",
-    "own_script": "",  # without telemetry: no figures but those of its own metrics.json
+    **_of("", "command", "own_script"),  # without telemetry: no figures but those of its own metrics.json
     **_of("", "tags", "user_note", "path"),  # tags of the run and of its sweep, separated by spaces
 }
 """Columns of the table of runs, and their places in a `Run`, of which the first that is known counts."""
 
 
-@lru_cache(maxsize=2048)  # sections read the rows of all runs several times
-def row(run: Run) -> dict[str, Any]:
-    """Values of `COLUMNS` of one run; None where unknown."""
-    values: dict[str, Any] = {}
-    for name, places in COLUMNS.items():
-        known = (value_at(run, place) for place in places.split())
-        values[name] = next((value for value in known if value is not None), None)
-    values |= {
-        "own_script": run.reported is not None,
-        "command": values["command"] and " ".join(values["command"]),
-        "left_out": values["left_out"] and json.dumps(values["left_out"]),
-    }
-    if run.metrics and run.metrics.measured_s:
-        values["step_s"] = run.metrics.measured_s / run.metrics.measured_steps
-    return values
+def column_value(run: Run, column: str) -> Any:
+    """Value of one of `COLUMNS` of a run; None where unknown."""
+    values = (value_at(run, place) for place in COLUMNS[column].split())
+    return next((value for value in values if value is not None), None)

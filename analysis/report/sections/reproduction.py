@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from analysis.read.run import Run
-from analysis.read.run_table import row
+from analysis.read.run_table import column_value
 from analysis.report.common import Column, Section, Study, item_table
 from analysis.units import binary_bytes
 
@@ -43,13 +43,14 @@ _PROVENANCE = {
 
 def provenance(runs: Sequence[Run]) -> dict[str, list[str]]:
     """Values of the properties of runs, by name."""
-    rows, properties = [*map(row, runs)], {}
+    properties = {}
     for column, name in _PROVENANCE.items():
         text = binary_bytes if column == "memory_bytes" else str
-        values = [text(value) for value in sorted({run[column] for run in rows if run[column] is not None})]
+        known = {column_value(run, column) for run in runs} - {None}
+        values = [text(value) for value in sorted(known)]
         if column in ("created", "updated") and len(values) > 2:
             values = [f"{values[0]} to {values[-1]}"]
-        if column == "git_commit" and any(run["git_dirty"] for run in rows):
+        if column == "git_commit" and any(column_value(run, "git_dirty") for run in runs):
             values = [f"{value} with uncommitted changes (see run.json)" for value in values]
         if values:
             properties[name] = values

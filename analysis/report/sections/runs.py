@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from analysis.read.run import Run
-from analysis.read.run_table import row
+from analysis.read.run_table import column_value
 from analysis.report.common import Column, Section, Study, item_table, run_columns, say
 from analysis.units import plural, span
 
@@ -26,8 +26,7 @@ _FIGURES = (
 
 def run_figures(run: Run) -> dict[str, Any]:
     """Figures of a run that counts."""
-    values = row(run)
-    return {name: values[name] for name in ("emulated", *(column.name for column in _FIGURES))}
+    return {name: column_value(run, name) for name in ("emulated", *(column.name for column in _FIGURES))}
 
 
 def build(study: Study) -> Section:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import groupby
 from statistics import fmean
 from typing import Any
 
-from analysis.read.run_table import row
+from analysis.read.run_table import column_value
 from analysis.report.common import Column, Section, Study, item_table, places, say, step_figure
 
 ORDER = 160
@@ -20,6 +21,9 @@ _MEANS = (
 )
 
 
+_steps = partial(column_value, column="steps")
+
+
 def training_quality(study: Study) -> list[dict[str, Any]]:
     """Losses of the runs of each point at their last validation; means over repeats.
 
@@ -27,11 +31,12 @@ def training_quality(study: Study) -> list[dict[str, Any]]:
     """
     rows = []
     for place in places(study):
-        by_steps = sorted(map(row, place.point.runs), key=lambda run: run["steps"])
-        for steps, group in groupby(by_steps, key=lambda run: run["steps"]):
+        by_steps = sorted(place.point.runs, key=_steps)
+        for steps, group in groupby(by_steps, key=_steps):
             runs = list(group)
-            values = {at.name: [run[at.name] for run in runs if run[at.name] is not None] for at in _MEANS}
-            means = {name: fmean(known) if known else None for name, known in values.items()}
+            values = {at.name: [column_value(run, at.name) for run in runs] for at in _MEANS}
+            known = {name: [each for each in of if each is not None] for name, of in values.items()}
+            means = {name: fmean(of) if of else None for name, of in known.items()}
             rows.append(
                 {
                     "runs": place.name,
@@ -41,7 +46,7 @@ def training_quality(study: Study) -> list[dict[str, Any]]:
                     "shape": place.point.shape,
                     "repeats": len(runs),
                     "steps": steps,
-                    "skipped_steps": sum(run["skipped_steps"] for run in runs) or None,
+                    "skipped_steps": sum(column_value(run, "skipped_steps") for run in runs) or None,
                     **means,
                 }
             )
