@@ -165,14 +165,10 @@ def _interfaces(context: LintContext) -> Iterator[Finding]:
     """Interfaces that the node lacks, and a slow one where TCP should be fast."""
     gloo, nccl = context.value("GLOO_SOCKET_IFNAME"), context.value("NCCL_SOCKET_IFNAME")
     fabric = context.fabric
-    if gloo is not None and gloo.startswith(("^", "=")):
-        yield context.finding(
-            ERROR, FindingKind.OUT_OF_RANGE, "GLOO_SOCKET_IFNAME",
-            "gloo takes plain names of interfaces, without = or ^; write the name alone",
-        )  # fmt: skip
-        gloo = None
     if fabric is None or not fabric.interfaces:
         return
+    if gloo and gloo.startswith(("^", "=")):
+        gloo = None  # a combination of the registry
     names = ["lo", *(each.name for each in fabric.interfaces)]
     for name in [name for name in (gloo or "").split(",") if name and name not in names][:1]:
         yield context.finding(
