@@ -1,11 +1,14 @@
-"""Upper bound of the processor time of runs, before their submission."""
+"""Upper bound of the processor time of runs before their submission; large sweeps need `--yes`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import argparse
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from disttrain.errors import ConfigError
 from jobs.schedulers.base import Scheduler
+from jobs.submission.decide import Action
 from sweeps.expand import RunPlan
 
 
@@ -36,3 +39,19 @@ def total_text(bounds: Iterable[CostBound]) -> str:
         f"{total:,.0f} {unit}" if total >= 1000 else f"{total:.3g} {unit}" for unit, total in hours.items()
     )
     return f", at most {text} (each attempt until its time limit)" if text else ""
+
+
+RUNS_WITHOUT_YES = 200
+"""Largest number of runs that a command starts without `--yes`: 5 sizes x 8 variants x 5 repeats. A mistake
+in one axis can multiply the number of runs."""
+
+
+def require_yes(args: argparse.Namespace, actions: Sequence[Action], scheduler: Scheduler) -> None:
+    """Raise `ConfigError` if `actions` start more than `RUNS_WITHOUT_YES` runs without `--yes`."""
+    starting = [action.plan for action in actions if action.submits and action.plan]
+    if not args.yes and len(starting) > RUNS_WITHOUT_YES:
+        cost = total_text([cost_bound(run, scheduler) for run in starting])
+        raise ConfigError(
+            f"{actions[0].sweep}: {len(starting):,} runs would start{cost}; more than {RUNS_WITHOUT_YES} "
+            "runs need --yes, and --dry-run lists them"
+        )

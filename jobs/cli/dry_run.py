@@ -15,10 +15,9 @@ from disttrain.records import run_placeholders
 from disttrain.records.collect_provenance import run_key
 from disttrain.records.run_directory import RunDir
 from jobs.cli.action_table import EXIT_RUNS_MISSING
-from jobs.cli.batch_scripts import script_json
 from jobs.cli.command_output import add_json, print_error, print_warning
 from jobs.cli.cost_bound import cost_bound
-from jobs.cli.dry_run_text import PORT, dry_run_text
+from jobs.cli.dry_run_text import PORT, dry_run_text, script_json
 from jobs.cli.formatting import count
 from jobs.cli.progress_bar import progress
 from jobs.cli.submitting import limit_line

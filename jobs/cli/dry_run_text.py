@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from jobs.cli.action_table import DRY_RUN
-from jobs.cli.batch_scripts import scripts_text
 from jobs.cli.cost_bound import CostBound, total_text
-from jobs.cli.estimate_text import memory_text
-from jobs.cli.formatting import count, plain, some_of, table
+from jobs.cli.formatting import count, plain, size, some_of, table
 from jobs.schedulers.base import Scheduler, ScriptPreview
 from sweeps.expand import SweepPlan
 
@@ -137,3 +136,110 @@ def _commands_text(runs: list[dict[str, Any]]) -> str:
             "and ranks of the table (--all-scripts prints the commands)"
         )
     return "\n".join(lines)
+
+
+def script_json(preview: ScriptPreview, scheduler: Scheduler) -> dict[str, Any]:
+    """One script in the output of `--json`."""
+    check = preview.check
+    return {
+        "name": preview.name,
+        "runs": list(preview.runs),
+        "profile": preview.profile,
+        "script": preview.script,
+        "test": check and {"accepted": check.accepted, f"{scheduler.name}_says": check.message},
+    }
+
+
+def scripts_text(previews: Sequence[ScriptPreview], scheduler: Scheduler, *, every: bool) -> str:
+    """The first script, and the options of the others that differ; with `every`, each script.
+
+    The scheduler's answer to each script follows.
+    """
+    if every or len(previews) < 2:
+        return "\n".join(_section(preview, scheduler) for preview in previews)
+    parts = [_section(previews[0], scheduler), differences_text(previews)]
+    answers = [
+        f"{scheduler.title} {_verb(preview)} {_title(preview)}: {preview.check.message}"
+        for preview in previews[1:]
+        if preview.check is not None
+    ]
+    return "\n".join([*parts, *answers])
+
+
+def differences_text(previews: Sequence[ScriptPreview]) -> str:
+    """Options in which scripts differ from the first one, with the scripts that have them."""
+    first, *others = previews
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for preview in others:
+        groups.setdefault(_difference(first.options, preview.options), []).append(_title(preview))
+    lines = [
+        f"{count(len(others), 'more script')}, for other runs (names, tags, folders and job ids differ; "
+        "--all-scripts prints them), with these options:"
+    ]
+    for options, names in groups.items():
+        lines.append(f"  {' '.join(options) or 'the same'}: {some_of(names, '; ')}")
+    return "\n".join(lines)
+
+
+def _difference(first: Sequence[str], other: Sequence[str]) -> tuple[str, ...]:
+    names = {option.partition("=")[0] for option in other}
+    absent = [option.partition("=")[0] for option in first if option.partition("=")[0] not in names]
+    return (*(option for option in other if option not in first), *(f"without {name}" for name in absent))
+
+
+def _section(preview: ScriptPreview, scheduler: Scheduler) -> str:
+    text = f"batch script of {_title(preview)}, profile {preview.profile}:\n\n{preview.script}"
+    if preview.check is not None:
+        text += f"\n{scheduler.title} {_verb(preview)} it: {preview.check.message}\n"
+    return text
+
+
+def _verb(preview: ScriptPreview) -> str:
+    return "accepts" if preview.check and preview.check.accepted else "refuses"
+
+
+def _title(preview: ScriptPreview) -> str:
+    return preview.runs[0] if len(preview.runs) == 1 else f"array of {some_of(preview.runs)}"
+
+
+_MEMORY_COLUMNS = (
+    "RUN",
+    "STRATEGY",
+    "LOCAL",
+    "WEIGHTS",
+    "GRADIENTS",
+    "OPTIMIZER",
+    "COMMUNICATION",
+    "ACTIVATIONS",
+    "PEAK",
+)
+_PARTS = ("parameters", "gradients", "optimizer", "communication", "activations", "total")
+_BYTES = frozenset(_MEMORY_COLUMNS[2:])
+
+
+def memory_text(runs: Sequence[dict[str, Any]]) -> str:
+    """A table of the estimates, and a line for each run without one; empty if none was requested."""
+    estimates = [(run["run"], run["memory"]) for run in runs if "memory" in run]
+    if not estimates:
+        return ""
+    rows = [row for name, found in estimates if "reason" not in found for row in _memory_rows(name, found)]
+    lines = ["estimated peak memory of a rank (without the CUDA context and buffers of NCCL):"]
+    lines += [table(_MEMORY_COLUMNS, rows, _BYTES)] if rows else []
+    if any("candidates" in found for _, found in estimates):
+        lines.append("auto: the ranks take the first of these strategies that fits their devices, less 8 %")
+    lines += [f"{name}: no estimate: {found['reason']}" for name, found in estimates if "reason" in found]
+    return "\n".join(lines)
+
+
+def _memory_rows(name: str, found: dict[str, Any]) -> list[tuple[str, ...]]:
+    """A row of the estimate; of `auto`, one of each strategy that it chooses from."""
+    candidates = found.get("candidates")
+    return [
+        (
+            name,
+            each["strategy"] if candidates is None else f"auto: {each['strategy']}",
+            str(each["local_batch_size"]),
+            *(size(each[f"{field}_bytes"]) for field in _PARTS),
+        )
+        for each in candidates or [found]
+    ]

@@ -14,7 +14,7 @@ from disttrain.records.run_directory import RunDir
 from jobs.cli import follow, sweep_end, target
 from jobs.cli.action_table import EXIT_RUNS_MISSING, action_table, actions_json, report_missing
 from jobs.cli.command_output import add_json, print_error, print_warning
-from jobs.cli.confirmation import require_yes
+from jobs.cli.cost_bound import require_yes
 from jobs.cli.formatting import runs_flag
 from jobs.cli.progress_bar import progress
 from jobs.cli.selection import read_states

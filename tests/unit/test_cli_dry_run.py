@@ -14,7 +14,7 @@ import pytest
 import submit
 from disttrain.records import collect_provenance
 from disttrain.records.run_directory import RunDir
-from jobs.cli.batch_scripts import differences_text
+from jobs.cli.dry_run_text import differences_text
 from jobs.core import journal
 from jobs.schedulers.base import ScriptCheck, ScriptPreview
 
@@ -213,7 +213,7 @@ def test_options_that_only_the_first_script_has_are_named() -> None:
 def test_many_runs_need_yes_and_nothing_is_written(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobs.cli.confirmation.RUNS_WITHOUT_YES", 2)
+    monkeypatch.setattr("jobs.cli.cost_bound.RUNS_WITHOUT_YES", 2)
     slurm = stand_in(monkeypatch)
     command = ["sweep", "tiny.yaml", "--cluster", "slurm"]
     assert submit.main(command) == 2
@@ -229,7 +229,7 @@ def test_many_runs_need_yes_and_nothing_is_written(
 
 
 def test_yes_submits_many_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobs.cli.confirmation.RUNS_WITHOUT_YES", 2)
+    monkeypatch.setattr("jobs.cli.cost_bound.RUNS_WITHOUT_YES", 2)
     slurm = stand_in(monkeypatch)
     assert submit.main(["sweep", "tiny.yaml", "--cluster", "slurm", "--yes"]) == 0
     assert len(list(slurm.glob("submitted-*"))) == 2
