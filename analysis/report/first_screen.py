@@ -12,15 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from analysis.comparison import configurations
-from analysis.report.common import leading
-from analysis.report.section import Section
+from analysis.report.common import Section, Study, leading, say
 from analysis.report.sections import stragglers
 from analysis.report.sections.comparison import verdict_text
-from analysis.report.sentences import say
 from analysis.results.caveats import Caveat, Gravity
 from analysis.results.claims import claim
 from analysis.results.curves import Curve
-from analysis.study import Study
 
 AGAINST = "Which sweep is faster?"
 SCALES = "How does it scale?"
@@ -113,14 +110,11 @@ def _limits(study: Study) -> list[Caveat]:
     if not study.curves:
         return []
     largest = max(study.curves, key=lambda curve: curve.points[-1].size)
-    values = {
-        key: [type(value) for value in {curve.axes.get(key) for curve in study.curves}]
-        for key in largest.axes
-    }
+    found = {key: {curve.axes.get(key) for curve in study.curves} for key in largest.axes}
     few = [
         key.rpartition(".")[2]
-        for key, kinds in values.items()
-        if len(kinds) == 2 and {*kinds} <= {int, float}
+        for key, values in found.items()
+        if len(values) == 2 and all(type(value) in (int, float) for value in values)
     ]
     numbers = {"largest": largest.name(largest.points[-1]), "few": few}
     return [Caveat("limits", Gravity.NOTE, numbers=numbers)]
