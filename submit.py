@@ -27,7 +27,7 @@ import importlib
 import os
 from typing import Any
 
-from jobs.cli.arguments import DEFAULT_SWEEP, UsageError, build_parser, verb_of
+from jobs.cli.arguments import UsageError, build_parser, verb_of
 
 EXIT_BAD_INPUT = 2  # as `disttrain.errors.EXIT_BAD_INPUT`
 EXIT_INTERRUPTED = 130
@@ -57,9 +57,7 @@ def main(argv: list[str] | None = None) -> int:
 def _parse(arguments: list[str]) -> argparse.Namespace | None:
     """The parsed arguments; None without a verb. Raises `UsageError`."""
     if "_ARGCOMPLETE" in os.environ:
-        from jobs.cli.completion import complete
-
-        complete(build_parser(os.environ["COMP_LINE"].split()))
+        importlib.import_module("jobs.cli.completion").complete()
     own, command = _split_command(arguments)
     parser = build_parser(own[:1])
     if own[:1] and own[0].startswith("-") and own[0] not in parser._option_string_actions:
@@ -70,7 +68,6 @@ def _parse(arguments: list[str]) -> argparse.Namespace | None:
     given.argv = arguments
     if given.verb in ("run", "sweep"):
         given.command = command or ()
-        given.file = given.file or (str(DEFAULT_SWEEP) if given.verb == "sweep" and not command else None)
     return None if given.verb is None else given
 
 

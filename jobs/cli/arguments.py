@@ -10,14 +10,12 @@ import argparse
 import importlib
 import re
 from collections.abc import Collection, Iterator
-from pathlib import Path
 from typing import Any, NoReturn
 
 from disttrain import __version__
 from jobs.cli.examples import examples_text
 
 PROGRAM = "submit.py"
-DEFAULT_SWEEP = Path(__file__).resolve().parents[2] / "sweeps" / "default.yaml"
 VERBS = {
     "sweep": "submit the missing runs of a sweep: one for each combination of its axes",
     "run": "submit one run",

@@ -20,12 +20,15 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def complete(parser: argparse.ArgumentParser) -> None:
+def complete() -> None:
     """Print the candidates for the word at the cursor, and exit. Files are the default."""
+    import os
+
     import argcomplete
 
-    from jobs.cli.arguments import parsers
+    from jobs.cli.arguments import build_parser, parsers
 
+    parser = build_parser(os.environ["COMP_LINE"].split())
     for _, of_verb in parsers(parser):
         for action in of_verb._actions:
             metavar = str(action.metavar).split("[")[0]

@@ -31,6 +31,8 @@ def run(args: argparse.Namespace) -> int:
     from jobs.cli.progress_bar import progress
     from jobs.submission import request
 
+    if not (args.file or args.command):
+        args.file = str(request.DEFAULT)
     unknown = args.gpus and not args.gpus_per_node
     site = target.described_scheduler(args, ()).profile(None) if unknown else None
     of_node = site.gpus_per_node if site else None

@@ -42,6 +42,8 @@ from sweeps.overrides import Override, parse_flag, parse_set
 _RUN_NAME = r"(?!report(-|$))[A-Za-z0-9_][A-Za-z0-9._-]{0,159}"
 """Reports of a sweep lie in its folders `report` and `report-<tags>`."""
 _SWEEP_FILES = Path(__file__).resolve().parents[2] / "sweeps"
+DEFAULT = _SWEEP_FILES / "default.yaml"
+"""Config of a sweep, or of a job by hand, that names none."""
 
 
 def sweep_name(args: argparse.Namespace) -> str:

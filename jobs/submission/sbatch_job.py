@@ -38,12 +38,11 @@ from jobs.schedulers.base import CurrentAllocation, Scheduler, SubmitError
 from jobs.schedulers.select import current_allocation, scheduler_named
 from jobs.status.run_state import read_runs
 from jobs.submission.pipeline import Plan, submit
-from jobs.submission.request import command_hashes, run_plan, sweep_name
+from jobs.submission.request import DEFAULT, command_hashes, run_plan, sweep_name
 from jobs.submission.start_from_check import check_start_from
 from sweeps.expand import GPUS, NODES, SweepPlan
 
 FOLDER = ".by-hand"
-DEFAULT = code_snapshot.CODE_ROOT / "sweeps" / "default.yaml"
 AFTER_FAILURE = "--after-failure"
 """First argument of the step that follows a failure of the agents' step (`jobs.node.after_failure`)."""
 _FLAGS = ("--config", "--name", "--run-name", "--skip-preflight", "--from-scratch")
