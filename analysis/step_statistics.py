@@ -14,7 +14,7 @@ import numpy as np
 from analysis.read.run import Run
 from analysis.read.steps import Steps
 from analysis.results.rank_steps import RankSteps, rank_steps
-from analysis.stats.batch_means import relative_half_width
+from analysis.stats.estimates import relative_half_width
 from analysis.stats.stationarity import Stationarity, stationarity
 
 

@@ -19,8 +19,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from analysis.results.slow_ranks import find_episodes, slow_ranks
-from analysis.stats.batch_means import relative_half_width
-from analysis.stats.estimates import geometric_mean
+from analysis.stats.estimates import geometric_mean, relative_half_width
 from analysis.stats.stationarity import stationarity
 from analysis.stats.verdicts import compare, verdicts
 from benchmarks import result_record

@@ -15,8 +15,7 @@ from analysis.comparison import configurations
 from analysis.report.common import Section, Study, leading, say
 from analysis.report.sections import stragglers
 from analysis.report.sections.comparison import verdict_text
-from analysis.results.caveats import Caveat, Gravity
-from analysis.results.claims import claim
+from analysis.results.caveats import Caveat, Gravity, claim
 from analysis.results.curves import Curve
 
 AGAINST = "Which sweep is faster?"

@@ -13,11 +13,10 @@ from typing import Any
 
 import msgspec
 
-from analysis.results.bottlenecks import Bottleneck
 from analysis.results.communication import measured_share, message_bytes, profiled
-from analysis.results.compute_loss import compute_causes, doubts_of
 from analysis.results.culprits import recurring
 from analysis.results.curves import Curve, Point, rate_ratio
+from analysis.results.lost_time import Bottleneck, compute_causes, doubts_of
 from analysis.results.phases import WAIT
 from analysis.stats.estimates import Estimate
 from analysis.study import Study

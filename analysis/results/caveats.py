@@ -1,7 +1,8 @@
-"""Caveats: what limits the numbers of a study, each found once, with the statements that it forbids.
+"""Caveats: what limits the numbers of a study. Claims: what its runs settle about the speed-up of a curve.
 
-A row of `_ROWS` scores runs; `_of_curve` compares the sizes of a curve. The macro `caveat` of
-`analysis/report/templates/sentences.j2` has the words of each kind.
+A row of `_ROWS` scores runs; `_of_curve` compares the sizes of a curve. A caveat forbids statements. Where
+none forbids the headline, the first case that holds for the largest size is the claim. Each kind and case has
+its words in `analysis/report/templates/sentences.j2`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from analysis.read.run import Run
 from analysis.read.samples import OTHER_LOAD
 from analysis.results.curves import Curve, Point
+from analysis.stats.estimates import Estimate
 from analysis.stats.verdicts import two_groups
 from analysis.units import listed
 from disttrain.config.dotted_keys import get_key
@@ -49,6 +51,8 @@ LATE_SHARE = 0.01
 """Emulated passes draw a warning if they end later than planned by more than this share of the step."""
 SKIPPED_SHARE = 0.01
 """Skipped updates draw a warning from this share on. The search for a loss scale skips a few."""
+WIDE = 1.5
+"""Ratio of the bounds of an interval above which nothing is stated."""
 _NO_RATIO: frozenset[Subject] = frozenset({"headline", "cost ranking"})
 
 
@@ -268,3 +272,38 @@ def _is_exact(run: Run) -> bool:
     config = run.compared
     schemes = config.get("parallel.gradient_communication.scheme")
     return config.get("model.kind") in ("gpt", "mlp") and schemes in (None, "none")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What may be said of one curve."""
+
+    case: str
+    """`forbidden`, `no base`, `one size`, `one repeat`, `unsettled`, `no gain` or `settled`."""
+    curve: Curve
+    base: Point | None = None
+    point: Point | None = None
+    """The size that is compared with the base."""
+    caveat: Caveat | None = None
+    """Of the case `forbidden`."""
+
+
+def claim(study: Study, curve: Curve) -> Claim:
+    """The first case that holds for the largest size of a curve."""
+    pair = compared_sizes(curve)
+    base, point = pair or (curve.base, None)
+    if caveat := study.forbidden("headline", curve, *filter(None, (base, point))):
+        return Claim("forbidden", curve, base, point, caveat)
+    if base is None:
+        return Claim("no base", curve)
+    if point is None:
+        return Claim("one size", curve, base)
+    return Claim(_case(point.speedup), curve, base, point)
+
+
+def _case(speedup: Estimate | None) -> str:
+    if not (speedup and speedup.low and speedup.high):
+        return "one repeat"
+    if speedup.high > WIDE * speedup.low:
+        return "unsettled"
+    return "no gain" if speedup.low <= 1 <= speedup.high else "settled"

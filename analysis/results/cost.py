@@ -22,8 +22,7 @@ from statistics import fmean
 from typing import Literal
 
 from analysis.read.price_list import PriceList
-from analysis.results.caveats import losses_apart
-from analysis.results.claims import WIDE
+from analysis.results.caveats import WIDE, losses_apart
 from analysis.results.curves import Curve, Point
 from analysis.stats.estimates import Estimate, geometric_mean
 from analysis.stats.verdicts import EQUIVALENCE_MARGIN

@@ -23,8 +23,7 @@ from analysis.results.slow_ranks import (
     slow_half,
     slow_ranks,
 )
-from analysis.stats.batch_means import mean_interval
-from analysis.stats.estimates import Estimate, Floats, ratio_of_means, share_mean
+from analysis.stats.estimates import Estimate, Floats, mean_interval, ratio_of_means, share_mean
 
 LEAST_COST = 0.01
 """Smallest cost that is named, as a fraction of the step."""

@@ -34,8 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.read.steps import Cube, Steps, filled
-from analysis.stats.batch_means import block_sums
-from analysis.stats.estimates import Floats
+from analysis.stats.estimates import Floats, block_sums
 
 _SAME_HOST = 0.9
 """Share of the columns that a rank needs on one node to have its name; the rest is noise at the ends."""

@@ -27,8 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from analysis.stats.batch_means import LEAST_STEPS, block_sums, lag_1
-from analysis.stats.estimates import Floats, ratio
+from analysis.stats.estimates import LEAST_STEPS, Floats, block_sums, lag_1, ratio
 
 LARGEST_Z = 3.5
 LEAST_EXCESS = 0.03

@@ -25,8 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import nctdtrinc, ndtri
 
-from analysis.stats.batch_means import lag_1
-from analysis.stats.estimates import Floats, t_quantile
+from analysis.stats.estimates import Floats, lag_1, t_quantile
 
 StationarityVerdict = Literal["stationary", "warm-up too short", "not stationary", "too few steps"]
 

@@ -11,8 +11,8 @@ import pytest
 
 from analysis.read.load import load_runs
 from analysis.results.advice import TOPICS, Option, Situation, Topic, advice, measured_values, situation
-from analysis.results.bottlenecks import STRAGGLERS, Bottleneck
 from analysis.results.curves import scaling_curves
+from analysis.results.lost_time import STRAGGLERS, Bottleneck
 from analysis.results.phases import TRANSFER, WAIT
 from analysis.stats.estimates import Estimate
 from analysis.study import make_study

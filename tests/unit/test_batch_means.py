@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.stats.batch_means import MIN_STEPS, lag_1, relative_half_width
+from analysis.stats.estimates import MIN_STEPS, lag_1, relative_half_width
 from tests.support.step_series import MEAN_S, autocorrelated
 
 SIMULATIONS = 400

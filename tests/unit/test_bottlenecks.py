@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from analysis.results.bottlenecks import MATERIAL, STRAGGLERS, bottlenecks
+from analysis.results.lost_time import MATERIAL, STRAGGLERS, bottlenecks
 from analysis.results.phases import WAIT, Phases, partition
 from disttrain.records.steps import PHASES
 

@@ -13,8 +13,8 @@ import pytest
 from analysis.read.load import load_runs
 from analysis.report.sections import pop
 from analysis.results.caveats import Caveat, Gravity
-from analysis.results.compute_loss import Cause, compute_causes
 from analysis.results.culprits import Culprit, Diagnosis, diagnose
+from analysis.results.lost_time import Cause, compute_causes
 from analysis.stats.estimates import Estimate
 from analysis.study import make_study
 from tests.support.fake_runs import fake_run, with_metrics

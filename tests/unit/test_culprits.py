@@ -13,8 +13,7 @@ from analysis.results.culprits import (
     recurring,
 )
 from analysis.results.links import LinkRates, find_slow_link, node_name
-from analysis.stats.batch_means import mean_interval
-from analysis.stats.estimates import Estimate
+from analysis.stats.estimates import Estimate, mean_interval
 from tests.support.straggler_records import TRANSFER_S, delays, generate, seconds_of
 
 USUAL = 125e6

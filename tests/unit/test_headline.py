@@ -1,4 +1,4 @@
-"""The headline: a sentence for each case of `analysis.results.claims`, none beyond what the runs settle."""
+"""The headline: a sentence for each case of `analysis.results.caveats`, none beyond what the runs settle."""
 
 from __future__ import annotations
 

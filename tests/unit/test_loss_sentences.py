@@ -6,10 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from analysis.report.sentences import say
-from analysis.results.bottlenecks import Bottleneck
-from analysis.results.compute_loss import Cause
+from analysis.results.lost_time import Bottleneck, Cause, Waterfall
 from analysis.results.phases import Part
-from analysis.results.waterfall import Waterfall
 from analysis.stats.estimates import Estimate, on_basis
 from tests.support.golden import golden
 

@@ -15,7 +15,7 @@ from analysis.results.slow_ranks import (
     slow_half,
     slow_ranks,
 )
-from analysis.stats.batch_means import mean_interval
+from analysis.stats.estimates import mean_interval
 from tests.support.step_series import ar1
 from tests.support.straggler_records import BASE_S, MATRICES, delays, generate, seconds_of
 

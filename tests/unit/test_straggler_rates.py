@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from analysis.results.slow_ranks import find_episodes, sensitivity, slow_ranks
-from analysis.stats.batch_means import mean_interval
+from analysis.stats.estimates import mean_interval
 from tests.support.step_series import ar1
 from tests.support.straggler_records import delays
 

@@ -14,8 +14,8 @@ from scipy.stats import ttest_ind
 
 from analysis.read.load import load_runs
 from analysis.results.curves import scaling_curves
+from analysis.results.lost_time import NAMED, Waterfall, largest_loss, waterfalls
 from analysis.results.phases import TRANSFER, WAIT, Part, Phases, losses, partition
-from analysis.results.waterfall import NAMED, Waterfall, largest_loss, waterfalls
 from analysis.stats.estimates import Estimate
 from analysis.study import Study, make_study
 from disttrain.records.steps import PHASES

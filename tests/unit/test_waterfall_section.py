@@ -14,8 +14,8 @@ from analysis.read.price_list import PriceList
 from analysis.report.section import Section
 from analysis.report.sections import build_all, waterfall
 from analysis.results.curves import scaling_curves
+from analysis.results.lost_time import SHOWN
 from analysis.results.phases import TRANSFER, WAIT
-from analysis.results.waterfall import SHOWN
 from analysis.stats.estimates import Estimate
 from analysis.study import Study, make_study
 from analysis.units import cell

@@ -5,7 +5,7 @@ from __future__ import annotations
 from analysis.draw.style import PHASE_NAMES
 from analysis.report.common import Column, Section, Study, place_of, say, size_table
 from analysis.results.advice import advice, situation
-from analysis.results.bottlenecks import NEEDED, STRAGGLERS, Bottleneck, at_largest
+from analysis.results.lost_time import NEEDED, STRAGGLERS, Bottleneck, at_largest
 
 ORDER = 80
 

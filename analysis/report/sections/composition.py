@@ -5,7 +5,7 @@ from __future__ import annotations
 from analysis.draw.style import PHASE_COLOURS, PHASE_NAMES
 from analysis.report.common import STEP, Column, Section, Study, bars_figure, leading, places, say, size_table
 from analysis.results.curves import phase_s
-from analysis.results.waterfall import SHOWN
+from analysis.results.lost_time import SHOWN
 from disttrain.records.steps import PHASES
 
 ORDER = 70

@@ -25,7 +25,7 @@ from analysis.report.common import (
     unit_name,
 )
 from analysis.report.sections.utilization import GPU_BUSY
-from analysis.results.claims import claim
+from analysis.results.caveats import claim
 from analysis.results.communication import exposed_share
 from analysis.results.curves import Point
 from analysis.stats.estimates import Estimate

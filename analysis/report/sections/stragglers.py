@@ -26,7 +26,7 @@ from analysis.results.culprits import LINK_STATES, recurring
 from analysis.results.curves import Point
 from analysis.results.rank_steps import equal_blame
 from analysis.results.slow_ranks import last_shares, median_of_others
-from analysis.stats.batch_means import mean_interval
+from analysis.stats.estimates import mean_interval
 from analysis.units import seconds
 
 ORDER = 100

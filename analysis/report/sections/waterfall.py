@@ -9,14 +9,14 @@ from typing import Any
 from analysis.draw.bars import Row, Segment, bars
 from analysis.draw.style import PHASE_COLOURS, PHASE_NAMES, Axis
 from analysis.report.common import Column, Figure, Section, Study, place_of, say, size_table
-from analysis.results.compute_loss import compute_causes
 from analysis.results.cost import mean_watts
-from analysis.results.waterfall import (
+from analysis.results.lost_time import (
     NAMED,
     PERSISTENT,
     SHOWN,
     TRANSIENT,
     Waterfall,
+    compute_causes,
     largest_loss,
     waterfalls,
 )
