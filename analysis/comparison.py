@@ -66,10 +66,9 @@ def against(curves: Sequence[Curve], others: Sequence[Curve]) -> list[PointCompa
 
 def options(curves: Sequence[Curve], key: str) -> list[PointComparison]:
     """Curves of one sweep that differ in one option alone, against the curve of its base value."""
-    rest = [(curve.sweep, curve.emulated, curve.axes | {key: None}) for curve in curves]
     pairs = []
-    for curve, own in zip(curves, rest, strict=True):
-        alike = [each for each, other in zip(curves, rest, strict=True) if other == own]
+    for curve in curves:
+        alike = [each for each in curves if each is curve or curve.only_difference(each) == key]
         base = min(alike, key=lambda each: _BASES.get(str(each.axes.get(key)), len(_BASES)))
         if curve is not base:
             pairs.append((curve, base))

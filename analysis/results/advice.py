@@ -132,9 +132,8 @@ def measured_values(curve: Curve, point: Point, curves: Sequence[Curve]) -> dict
     differs."""
     values: dict[str, dict[str, Estimate]] = {}
     for other in curves:
-        keys = [key for key in curve.axes | other.axes if curve.axes.get(key) != other.axes.get(key)]
-        alike = other.sweep == curve.sweep and other.emulated == curve.emulated and len(keys) == 1
+        key = curve.only_difference(other)
         for each in other.points:
-            if alike and each.shape == point.shape and keys[0] in other.axes:
-                values.setdefault(keys[0], {})[str(other.axes[keys[0]])] = rate_ratio(each, point)
+            if key in other.axes and each.shape == point.shape:
+                values.setdefault(key, {})[str(other.axes[key])] = rate_ratio(each, point)
     return values

@@ -135,6 +135,13 @@ class Curve:
         known = [point for point in self.points if all(getattr(point, k) == v for k, v in size.items())]
         return max(known, key=lambda point: point.per_node, default=None)
 
+    def only_difference(self, other: Curve) -> str | None:
+        """The one key of the axes in which two curves of a sweep differ; None for none or several."""
+        axes = self.axes | other.axes
+        keys = [key for key in axes if self.axes.get(key) != other.axes.get(key)]
+        same = (self.sweep, self.emulated) == (other.sweep, other.emulated)
+        return keys[0] if same and len(keys) == 1 else None
+
     def name(self, point: Point) -> str:
         """`16 GPUs`; `16 GPUs (2x8)` beside another shape of this size."""
         others = [other for other in self.points if other.size == point.size]

@@ -213,12 +213,11 @@ def compute_causes(study: Study, curve: Curve, point: Point) -> list[Cause]:
     base = curve.base
     if base is None:
         return []
-    work = point.work_ratio(base)
-    parts = {part.name: part for part in losses(point.phases, base.phases, work)}
-    compute = parts.get("compute_s")
-    if not compute or compute.ideal_s <= 0 or compute.share.value < NAMED:
+    work, compute_s = point.work_ratio(base), point.composition["compute_s"] or 0.0
+    ideal_s = work * (base.composition["compute_s"] or 0.0)
+    loss_s = compute_s - ideal_s
+    if ideal_s <= 0 or loss_s < NAMED * point.step_s.value:
         return []
-    loss_s, compute_s = compute.seconds.value, compute.ideal_s + compute.seconds.value
     slow_s, before_s = (
         float(np.mean(straggler_seconds(study, each).get("compute_s", 0.0))) for each in (point, base)
     )

@@ -145,8 +145,9 @@ def find_episodes(own_s: Floats) -> dict[int, slice]:
         )  # a change of level is no correlation
         chance_s = LARGEST_SUM_OF_FEW * steps * centred.std(axis=1) / independent**0.5
     else:
-        sixths_s = np.abs([part.mean(axis=1) for part in np.array_split(centred, SIXTHS, axis=1)])
-        of_others_s = np.array([np.median(np.delete(sixths_s, rank, axis=1)) for rank in range(ranks)])
+        sums_s, sizes = block_sums(centred, SIXTHS)
+        sixths_s = np.abs(sums_s / sizes)
+        of_others_s = np.array([np.median(np.delete(sixths_s, rank, axis=0)) for rank in range(ranks)])
         limit = LARGEST_SUM + 0.2 * np.log(ranks)
         chance_s = limit * steps * 1.4826 * of_others_s / SIXTHS**0.5
     segments = _largest_segments(deviation - (means_s + sums / inside) / 2)

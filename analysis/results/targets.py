@@ -7,11 +7,11 @@ on the wrong side. A figure without an interval between repeats settles nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import product
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -88,11 +88,6 @@ def exit_code(found: Sequence[TargetResult]) -> int:
     """0: all targets are met; 1: one is missed; 3: the runs cannot tell."""
     verdicts = {result.verdict for result in found}
     return next(code for verdict, code in EXIT_CODES.items() if verdict in verdicts)
-
-
-def as_json(result: TargetResult) -> dict[str, Any]:
-    """The fields of a result; `achieved` with value, low and high."""
-    return asdict(result)
 
 
 def results(runs: Sequence[Run], curves: Sequence[Curve]) -> list[TargetResult]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,7 +100,7 @@ def _print_targets(written: Written) -> int:
     several = len({result.curve for result in written.targets}) > 1
     for result in written.targets:
         print(f"{result.curve}: {sentence(result)}" if several else sentence(result))
-    add_json(targets=[targets.as_json(result) for result in written.targets])
+    add_json(targets=[asdict(result) for result in written.targets])
     return targets.exit_code(written.targets)
 
 

@@ -244,7 +244,7 @@ def test_sentences_say_which_bound_and_which_runs_are_emulated(tmp_path: Path) -
     (result,) = check([sweep])
     assert targets_section.sentence(result).startswith("met: communication_share at 4 ranks is 0.280")
     assert targets_section.sentence(result).endswith(", target at most 0.400, emulated")
-    assert targets.as_json(result)["achieved"]["value"] == pytest.approx(0.28)
+    assert result.achieved.value == pytest.approx(0.28)
 
 
 @pytest.mark.parametrize(
