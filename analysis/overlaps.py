@@ -41,24 +41,16 @@ class Overlap:
 
 def overlaps_of(runs: Iterable[Run]) -> list[Overlap]:
     """The overlaps of these runs, longest first."""
-    runs = list(runs)
-    found = find_overlaps([each for run in runs for each in intervals(run, with_gpus=False)])
-    overlapping = {path for each in found for path in each.runs}
-    chosen = [run for run in runs if run.folder.path in overlapping]
-    return find_overlaps([each for run in chosen for each in intervals(run)])
+    return find_overlaps(interval for run in runs for interval in intervals(run))
 
 
-def intervals(run: Run, *, with_gpus: bool = True) -> Iterator[Interval]:
-    """One interval for each attempt and node. The GPUs are in one file for each node, which costs time.
-
-    Attempts without nodes or times in their record are left out.
-    """
+def intervals(run: Run) -> Iterator[Interval]:
+    """One interval for each attempt and node, of attempts whose record has nodes and times."""
     for attempt in run.attempts:
         if attempt.span is not None:
             machine = attempt.minicluster and f"the machine of mini-cluster {attempt.minicluster}"
             for node, host in enumerate(attempt.record.nodes):
-                uuids = attempt.gpus(node) if with_gpus else frozenset()
-                yield Interval(run.folder.path, machine or host, *attempt.span, uuids)
+                yield Interval(run.folder.path, machine or host, *attempt.span, attempt.gpus(node))
 
 
 def find_overlaps(given: Iterable[Interval]) -> list[Overlap]:
