@@ -1,7 +1,7 @@
 """Compare the losses of two code trees bit by bit: GPT and ResNet, 50 steps, on 1, 2 and 3 ranks.
 
-    python benchmarks/bitwise.py --code ../before --out benchmarks/results/bitwise-losses.json
-    python benchmarks/bitwise.py --compare benchmarks/results/bitwise-losses.json
+    python -m benchmarks.bitwise --code ../before --out benchmarks/results/bitwise-losses.json
+    python -m benchmarks.bitwise --compare benchmarks/results/bitwise-losses.json
 
 Each training is a `torchrun -m disttrain` of its own on this machine's CPU. The file holds the loss of every
 step on every rank and the validation losses, as Python prints them, so that equal text is an equal float64.
@@ -134,7 +134,7 @@ def describe(code: Path) -> dict[str, Any]:
     git = ["git", "-C", str(code), "rev-parse", "--short=12", "HEAD"]
     commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     return {
-        "command": "python benchmarks/bitwise.py --code TREE --out benchmarks/results/bitwise-losses.json",
+        "command": "python -m benchmarks.bitwise --code TREE --out benchmarks/results/bitwise-losses.json",
         "commit": commit,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": f"{platform.machine()}, {os.cpu_count()} processors, "

@@ -1,6 +1,6 @@
 """Planning and metadata of a checkpoint at many simulated ranks, in one process and without data of tensors.
 
-`python benchmarks/checkpoint_plan.py [--ranks 512] [--layers 24] [--dcp]`. Goal: under 1 s at 512 ranks.
+`python -m benchmarks.checkpoint_plan [--ranks 512] [--layers 24] [--dcp]`. Goal: under 1 s at 512 ranks.
 
 The state is that of a GPT trained with AdamW under DDP: 16 tensors per layer, three tensors of the optimizer
 for each of them, and four tensors of each rank. All ranks derive their shares at the same time, so the
@@ -14,13 +14,10 @@ from __future__ import annotations
 import argparse
 import pickle
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # benchmarks are not installed
 
 import torch
 import torch.distributed.checkpoint as dcp

@@ -1,4 +1,4 @@
-"""Wall time of `submit.py cluster up` with four nodes: `sudo python benchmarks/cluster.py [--repeats 5]`.
+"""Wall time of `submit.py cluster up` with four nodes: `sudo python -m benchmarks.cluster [--repeats 5]`.
 
 Goal: under 10 s.
 """
@@ -7,11 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import result_record, timing
 

@@ -1,6 +1,6 @@
 """Exposed communication of emulated steps by three methods side by side.
 
-    torchrun --nproc-per-node 2 benchmarks/exposed.py [--save LABEL]
+    torchrun --nproc-per-node 2 -m benchmarks.exposed [--save LABEL]
 
 | method | exposed communication |
 |---|---|
@@ -14,17 +14,13 @@ The methods take turns, and the ranks begin each step together, so a slow machin
 
 import argparse
 import statistics
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import result_record
 from disttrain.config.sections.resources import ResourcesConfig

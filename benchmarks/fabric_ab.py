@@ -12,13 +12,9 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-import sys
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from scipy.stats import t as student_t
 

@@ -16,14 +16,11 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # benchmarks and tests are not installed
 
 from benchmarks import result_record
 from disttrain.telemetry.fabric.link_counters import LinkAccumulator, LinkReader

@@ -1,4 +1,4 @@
-"""Calls to the shared file system of each node while it trains: `python benchmarks/file_system_calls.py`.
+"""Calls to the shared file system of each node while it trains: `python -m benchmarks.file_system_calls`.
 
 Goal: under 10 metadata calls per minute on a node other than node 0, since these calls grow with the size of
 a job. Two agents with two ranks each train on this machine under `strace`. Metadata calls name a path below
@@ -20,8 +20,6 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # benchmarks and tests are not installed
 
 from benchmarks import result_record
 from disttrain.config.batch_plan import BatchPlan

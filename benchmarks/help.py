@@ -1,13 +1,9 @@
-"""Wall time of `submit.py --help`: `python benchmarks/help.py [--repeats 21]`. Goal: under 0.25 s."""
+"""Wall time of `submit.py --help`: `python -m benchmarks.help [--repeats 21]`. Goal: under 0.25 s."""
 
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import result_record, timing
 

@@ -10,13 +10,9 @@ in at most 5 %; of equal ranks with correlated jitter, one is named in at most 5
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from analysis.results.slow_ranks import find_episodes, slow_ranks
 from analysis.stats.estimates import geometric_mean, relative_half_width

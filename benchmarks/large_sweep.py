@@ -1,4 +1,4 @@
-"""Wall time of a dry run of 10,000 runs: `python benchmarks/large_sweep.py [--runs 10000]`. Goal: under 10 s.
+"""Wall time of a dry run of 10,000 runs: `python -m benchmarks.large_sweep [--runs 10000]`. Goal: under 10 s.
 
 The sweep has five axes of a GPT and five repeats. Its dry run checks each combination, names the runs, and
 prints them with one script or command: once for Slurm, which need not be installed, and once for this
@@ -8,12 +8,9 @@ machine.
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import result_record, timing
 

@@ -1,6 +1,6 @@
 """Peak memory of a training step with each option of the section `memory`, beside the estimate of `--memory`.
 
-    python benchmarks/memory.py [--save LABEL] [--device cuda]
+    python -m benchmarks.memory [--save LABEL] [--device cuda]
 
 A GPT of 8 layers takes a forward and a backward pass of 8 x 256 tokens over 16,384 classes. Each option runs
 in a process of its own. The peak is counted from the state before the pass, in which weights and gradients
@@ -16,10 +16,7 @@ import ctypes
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # benchmarks are not installed
 
 import torch
 from torch import Tensor, nn
@@ -125,7 +122,7 @@ def main() -> None:
         return
     cases = {}
     for name in CASES if arguments.device == "cpu" else CASES | ON_GPU:
-        command = [sys.executable, __file__, "--device", arguments.device, "--case", name]
+        command = [sys.executable, "-m", "benchmarks.memory", "--device", arguments.device, "--case", name]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         cases[name] = json.loads(done.stdout.splitlines()[-1])
     raw = {"device": arguments.device, "cases": cases}

@@ -1,6 +1,6 @@
 """Peak memory of a training step on one rank, by strategy, beside the estimate of `--memory`.
 
-    python benchmarks/memory_ranks.py [--repeats 10] [--save LABEL]
+    python -m benchmarks.memory_ranks [--repeats 10] [--save LABEL]
 
 A GPT of 6 layers takes optimizer steps of 4 x 32 tokens a rank over 512 classes on two ranks, in case `hsdp`
 on four. PyTorch's CPU allocator counts the live bytes of rank 0 in each of three steps: weights, optimizer
@@ -19,11 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # benchmarks and tests are not installed
 
 from benchmarks import result_record
 from disttrain.memory_estimate import estimate

@@ -1,8 +1,8 @@
 """Overhead of the instrumented trainer against a bare PyTorch loop: same model, data, order and wrapping.
 
-    python benchmarks/overhead.py                                        one rank
-    python benchmarks/overhead.py --every-step                           without work that is due by the clock
-    python benchmarks/overhead.py --ranks 2                              two ranks, DDP
+    python -m benchmarks.overhead                                        one rank
+    python -m benchmarks.overhead --every-step                           without work that is due by the clock
+    python -m benchmarks.overhead --ranks 2                              two ranks, DDP
 
 Three loops run in one process and take turns of a few steps: the instrumented one and two bare ones. Two
 equal loops of one process differ by some tenths of a percent, the same in every round, because their memory
@@ -27,23 +27,18 @@ import math
 import statistics
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 from scipy import stats
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 from benchmarks import result_record, turns
-
-TURNS = Path(turns.__file__)
 
 
 def launch(number: int, arguments: argparse.Namespace) -> dict[str, Any]:
     """The result of `turns.measure` in new processes, one for each rank."""
     several = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={arguments.ranks}"]
     python = [sys.executable, *(several if arguments.ranks > 1 else [])]
-    command = [*python, str(TURNS), f"--launch={number}", *turns.command_line(arguments)]
+    command = [*python, "-m", turns.__name__, f"--launch={number}", *turns.command_line(arguments)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

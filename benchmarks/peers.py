@@ -1,6 +1,6 @@
 """Microseconds that a training framework adds to each step of a bare loop: this trainer and three others.
 
-    python benchmarks/peers.py [--save LABEL]
+    python -m benchmarks.peers [--save LABEL]
     pip install lightning accelerate                  # for the other frameworks
 
 The model has 36 parameters, so that a step consists of the framework's own work: one rank, CPU, the same
@@ -28,8 +28,6 @@ import torch.nn.functional as F
 from scipy import stats
 from torch import Tensor, nn
 from torch.utils.data import Dataset
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import result_record
 from disttrain.config.config_tree import Config

@@ -1,6 +1,6 @@
 """The bubble of a pipeline of equal stages, from the step records of the trainer, beside the formula.
 
-    torchrun --nproc-per-node 4 benchmarks/pipeline_bubble.py [--save LABEL]
+    torchrun --nproc-per-node 4 -m benchmarks.pipeline_bubble [--save LABEL]
 
 Each rank is a stage, which sleeps in its passes: 20 ms forward and 40 ms backward for a micro-batch. The
 bubble of a step is its exposed communication / its duration, mean over the ranks, and that of a case is the
@@ -12,13 +12,10 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # benchmarks are not installed
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""Processor time and memory of a report, figures included: `python benchmarks/report_speed.py`.
+"""Processor time and memory of a report, figures included: `python -m benchmarks.report_speed`.
 
 Goals: 12 s and 600 MB for 1,000 runs of 2 ranks and 200 steps; 10 s for a run of 512 ranks and 1,000 steps
 beside one of 8.
@@ -14,8 +14,6 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import result_record
 from tests.support.fake_runs import fake_run

@@ -97,12 +97,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def _command() -> str:
-    script = Path(sys.argv[0]).absolute()
-    if "-m" in sys.orig_argv[: -len(sys.argv) or None]:
-        started = ["-m", f"benchmarks.{script.stem}"]
-    else:
-        started = [str(script.relative_to(ROOT)) if script.is_relative_to(ROOT) else script.name]
-    return shlex.join(["python", *started, *sys.argv[1:]])
+    return shlex.join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]])
 
 
 def _label(text: str) -> str:

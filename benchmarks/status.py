@@ -1,4 +1,4 @@
-"""Wall time of `submit.py status` over many runs: `python benchmarks/status.py [--runs 1000]`.
+"""Wall time of `submit.py status` over many runs: `python -m benchmarks.status [--runs 1000]`.
 
 Goal: under 1 s. The runs in a temporary folder are done, running, queued and failed, each with the journal of
 a submission.
@@ -7,12 +7,9 @@ a submission.
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # benchmarks and tests are not installed
 
 from benchmarks import result_record, timing
 from disttrain.records.collect_provenance import code_hash

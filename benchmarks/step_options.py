@@ -18,10 +18,7 @@ import math
 import statistics
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import result_record, step_options_turns
 from benchmarks.overhead import mean_ratio
@@ -33,7 +30,7 @@ def launch(option: str, number: int, arguments: argparse.Namespace) -> dict[str,
     """The result of `step_options_turns.measure` in new processes, one for each rank."""
     ranks = arguments.ranks if option == "gc_every" else 1
     several = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    command = [sys.executable, *(several if ranks > 1 else []), step_options_turns.__file__, option]
+    command = [sys.executable, *(several if ranks > 1 else []), "-m", step_options_turns.__name__, option]
     command += [f"--launch={number}", f"--device={arguments.device}", f"--rounds={arguments.rounds}"]
     command += ["--tiny"] if arguments.tiny else []
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)

@@ -11,7 +11,6 @@ import json
 import logging
 import random
 import statistics
-import sys
 import tempfile
 import time
 import warnings
@@ -22,8 +21,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import trainer_turns
 from disttrain.hooks.garbage_collection import CollectGarbage, without_automatic_collection

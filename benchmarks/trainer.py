@@ -23,10 +23,7 @@ import math
 import statistics
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import result_record, trainer_turns
 from benchmarks.overhead import mean_ratio
@@ -57,7 +54,7 @@ def launch(strategy: str, peers: list[str], number: int, arguments: argparse.Nam
     """Seconds of each round of each loop, from new processes."""
     ranks = 1 if strategy == "single" else arguments.ranks
     several = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    command = [sys.executable, *(several if ranks > 1 else []), trainer_turns.__file__, strategy]
+    command = [sys.executable, *(several if ranks > 1 else []), "-m", trainer_turns.__name__, strategy]
     command += [f"--launch={number}", f"--device={arguments.device}", f"--rounds={arguments.rounds}"]
     command += ["--peers", *peers, *(["--tiny"] if arguments.tiny else [])]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)

@@ -9,7 +9,6 @@ import argparse
 import json
 import logging
 import random
-import sys
 import tempfile
 import time
 import warnings
@@ -24,8 +23,6 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.bare import Order
 from benchmarks.own_time import own_time

@@ -10,7 +10,6 @@ import json
 import math
 import random
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,8 +19,6 @@ from typing import Any, cast
 import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import bare, parts
 from benchmarks.own_time import OwnTime, own_time
