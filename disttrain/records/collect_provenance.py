@@ -32,6 +32,7 @@ _PACKAGES = (
 _RUN_IN_JOBS = (
     "disttrain/",
     "jobs/arms/",
+    "jobs/checks/",
     "jobs/core/",
     "jobs/fabric/",
     "jobs/node/",

@@ -80,3 +80,30 @@ class Allocation(ABC):
     def delay_start(self, delay_s: float) -> None:
         """Set the earliest start of the requeued job, in seconds from now. Logs a refusal."""
         log_line(f"the job starts again at once, not {delay_s:g} s later: its scheduler delays no start")
+
+
+class CurrentAllocation(Allocation):
+    """The job that this process belongs to, where the job's script was submitted by hand."""
+
+    scheduler: str
+    """Name of its scheduler."""
+    node_rank: int
+    nodes: int
+    gpus_on_node: str | None
+    """As the scheduler has it; None where it counts no GPUs."""
+    step: str
+    """Tells the starts of a job apart, and jobs that got the same id."""
+    submit_folder: Path
+    """Working directory of the submitting command."""
+
+    @abstractmethod
+    def hosts(self) -> list[str] | None:
+        """Names of the job's nodes in rank order; None if the scheduler does not answer."""
+
+    @abstractmethod
+    def time_limit_min(self) -> int | None:
+        """Time limit in whole minutes; None where there is none, or the scheduler does not answer."""
+
+    @abstractmethod
+    def task_module(self) -> str:
+        """Module that runs one node of a submitted run, with the arguments `RUN_DIR --submission N`."""

@@ -19,7 +19,6 @@ from disttrain.records.run_directory import RunDir
 from jobs.checks.finding import Finding, Unchecked
 from jobs.checks.host_facts import HostFacts
 from jobs.core import journal
-from jobs.node.allocation import Allocation
 from jobs.schedulers.inherited_variables import without_batch_system
 
 JobStatus = Literal["pending", "running", "ended", "not_found", "unknown"]
@@ -347,30 +346,3 @@ def is_submitted_to(scheduler: Scheduler, cluster: str | None, cluster_name: str
     if cluster != scheduler.name:
         return False
     return cluster_name is None or scheduler.cluster_name() in (None, cluster_name)
-
-
-class CurrentAllocation(Allocation):
-    """The job that this process belongs to, where the job's script was submitted by hand."""
-
-    scheduler: str
-    """Name of its scheduler."""
-    node_rank: int
-    nodes: int
-    gpus_on_node: str | None
-    """As the scheduler has it; None where it counts no GPUs."""
-    step: str
-    """Tells the starts of a job apart, and jobs that got the same id."""
-    submit_folder: Path
-    """Working directory of the submitting command."""
-
-    @abstractmethod
-    def hosts(self) -> list[str] | None:
-        """Names of the job's nodes in rank order; None if the scheduler does not answer."""
-
-    @abstractmethod
-    def time_limit_min(self) -> int | None:
-        """Time limit in whole minutes; None where there is none, or the scheduler does not answer."""
-
-    @abstractmethod
-    def task_module(self) -> str:
-        """Module that runs one node of a submitted run, with the arguments `RUN_DIR --submission N`."""

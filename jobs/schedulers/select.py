@@ -13,7 +13,8 @@ import jobs.schedulers
 from disttrain.errors import ConfigError
 
 if TYPE_CHECKING:
-    from jobs.schedulers.base import CurrentAllocation, Doctor, ProfileSelection, Scheduler
+    from jobs.node.allocation import CurrentAllocation
+    from jobs.schedulers.base import Doctor, ProfileSelection, Scheduler
 
 
 @functools.cache

@@ -14,10 +14,13 @@ from jobs.schedulers import select
 
 JOBS = Path(select.__file__).parents[1]
 ROOMS_THAT_NAME = ("schedulers", "minicluster")
-MODULES_THAT_NAME = ("cli/arguments.py", "cli/examples.py", "cli/options.py", "cli/target.py")
+MODULES_THAT_NAME = tuple(
+    f"cli/{verb}.py" for verb in ("arguments", "cluster", "doctor", "examples", "options", "target")
+)
 BATCH = re.compile(
     r"""LOCAL x ACCUM|"LOCAL",|"local": "auto"|\("local", "accum"""
-    r"""|"local": (\w+\.)*batch\.local|batch\['local'\]|/usr/local/|local rank|slurmd-debug"""
+    r"""|"local": (\w+\.)*batch\.local|batch\['local'\]|/usr/local/|[Ll]ocal rank|slurmd-debug"""
+    "|the local or the global|for slurmd and"
 )
 """The local batch, a local rank, `/usr/local` and an option of srun are no scheduler."""
 
@@ -60,7 +63,7 @@ def test_no_other_room_of_jobs_names_a_scheduler() -> None:
 
 
 def test_an_unknown_scheduler_is_refused_with_the_names_there_are() -> None:
-    with pytest.raises(ConfigError, match="no scheduler 'pbs': there are slurm, local"):
+    with pytest.raises(ConfigError, match="no scheduler 'pbs': there are local, slurm"):
         select.scheduler_named("pbs")
 
 

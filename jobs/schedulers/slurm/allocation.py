@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.config.requested_device import asks_for_gpus
-from jobs.node.allocation import AllocationFacts
+from jobs.node.allocation import AllocationFacts, CurrentAllocation
 from jobs.node.node_log import log_line
-from jobs.schedulers.base import CurrentAllocation
 from jobs.schedulers.slurm import commands
 from jobs.schedulers.slurm.gres import count_gpus, parse_gpus
 
@@ -32,7 +31,7 @@ _LONGEST_PAUSE_S = 10.0
 
 
 class SlurmAllocation(CurrentAllocation):
-    """A `jobs.schedulers.base.CurrentAllocation`, from the variables that Slurm sets for a task."""
+    """A `jobs.node.allocation.CurrentAllocation`, from the variables that Slurm sets for a task."""
 
     scheduler: str = "slurm"
     node_info_module: str = "jobs.schedulers.slurm.node_record"
