@@ -100,7 +100,8 @@ def _stop(states: Sequence[RunState]) -> None:
 def _uncancellable_reason(state: RunState) -> str | None:
     """Why this process cannot cancel the run: another host, or a user's torchrun, started it."""
     from jobs.core.processes import host
-    from jobs.schedulers.select import names, scheduler_named
+    from jobs.schedulers import names
+    from jobs.schedulers.select import scheduler_named
 
     if not state.journaled:
         return "started by hand: end it on its host"

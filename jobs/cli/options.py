@@ -7,8 +7,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-from jobs.schedulers.select import names
-
 Container = argparse._ActionsContainer
 """A parser, or a group of one."""
 
@@ -78,6 +76,8 @@ def page(parser: argparse.ArgumentParser) -> None:
 
 
 def scheduler(parser: Container) -> None:
+    from jobs.schedulers import names
+
     text = "auto: Slurm if its controller answers (resume: where the run was)"
     parser.add_argument("--cluster", choices=["auto", *names()], default="auto", help=text)
     text = "site profile (resume: the run's own; else $DISTTRAIN_PROFILE or generic)"

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import jobs.schedulers
 from disttrain.errors import ConfigError
+from jobs.schedulers import names
 
 if TYPE_CHECKING:
     from jobs.node.allocation import CurrentAllocation
     from jobs.schedulers.base import Doctor, ProfileSelection, Scheduler
-
-
-@functools.cache
-def names() -> tuple[str, ...]:
-    """Names of the schedulers: the folders beside this module that have a `scheduler.py`."""
-    folders = [path.parent for part in jobs.schedulers.__path__ for path in Path(part).glob("*/scheduler.py")]
-    return tuple(sorted(folder.name for folder in folders))
 
 
 def scheduler_named(name: str, selection: ProfileSelection | None = None) -> Scheduler:

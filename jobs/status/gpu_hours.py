@@ -13,8 +13,9 @@ from disttrain.records.json_files import CorruptFile, write_json
 from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json_or_none
 from jobs.core import journal
+from jobs.schedulers import names
 from jobs.schedulers.base import AccountedStart, Scheduler, Unreachable, is_submitted_to
-from jobs.schedulers.select import names, scheduler_named
+from jobs.schedulers.select import scheduler_named
 
 
 def usage_of_runs(runs: Iterable[RunDir]) -> dict[Path, RunGpuHours]:

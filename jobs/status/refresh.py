@@ -12,8 +12,9 @@ from disttrain.records.json_files import read_json_or_none
 from jobs.core import journal
 from jobs.core.log_text import read_tail
 from jobs.core.requeue_policy import RULES
+from jobs.schedulers import names
 from jobs.schedulers.base import Job, Scheduler, Submission, Unreachable, is_submitted_to
-from jobs.schedulers.select import names, scheduler_named
+from jobs.schedulers.select import scheduler_named
 from jobs.status.batch_log import batch_log_of, error_line, last_line, step_refusal
 from jobs.status.outcome import cancel_message, silent_s, unrecorded_outcome, with_disk_problem
 from jobs.status.run_state import RunState, read_state

@@ -12,7 +12,6 @@ import pytest
 import jobs.schedulers
 import submit
 from disttrain.records.run_directory import RunDir
-from jobs.schedulers import select
 from tests.support import schedulers
 from tests.support.jobs import SMALL, STANDIN, settled, starts, states, wait_until
 from tests.support.verbs import ask, ask_json
@@ -31,9 +30,9 @@ def spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     Path("spool").mkdir()
     Path("small.yaml").write_text(SMALL)
-    select.names.cache_clear()
+    jobs.schedulers.names.cache_clear()
     yield tmp_path / "spool"
-    select.names.cache_clear()
+    jobs.schedulers.names.cache_clear()
 
 
 def sweep(mode: str, *flags: str) -> list[RunDir]:

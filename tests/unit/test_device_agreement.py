@@ -90,7 +90,6 @@ def test_a_rank_refuses_the_kernel_of_the_config_before_the_process_group(
     tmp_path: Path, monkeypatch, capsys
 ) -> None:
     monkeypatch.setattr(entry.StopSignals, "install", lambda _: None)
-    monkeypatch.setattr(entry, "bind", lambda: None)
     monkeypatch.setattr(entry.faulthandler, "enable", lambda: None)
     monkeypatch.setattr("disttrain.train.train", lambda *_: pytest.fail("the run started"))
     monkeypatch.setattr("socket.gethostname", lambda: "cpu-07")
@@ -108,7 +107,6 @@ def test_a_rank_without_a_compiler_is_refused_before_the_process_group(
 ) -> None:
     reached = []
     monkeypatch.setattr(entry.StopSignals, "install", lambda _: None)
-    monkeypatch.setattr(entry, "bind", lambda: None)
     monkeypatch.setattr(entry.faulthandler, "enable", lambda: None)
     monkeypatch.setattr("disttrain.train.train", lambda *_: reached.append("the run"))
     monkeypatch.setenv("PATH", "/nowhere")
