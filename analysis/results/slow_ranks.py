@@ -140,9 +140,8 @@ def find_episodes(own_s: Floats) -> dict[int, slice]:
     inside = np.maximum(segments.sum(axis=1, keepdims=True), 1)
     if ranks < FEW_RANKS:
         levels = np.where(segments, sums / inside, -sums / np.maximum(steps - inside, 1))
-        independent = _independent(
-            steps, correlation(centred - levels)
-        )  # a change of level is no correlation
+        # a change of level is no correlation
+        independent = _independent(steps, correlation(centred - levels))
         chance_s = LARGEST_SUM_OF_FEW * steps * centred.std(axis=1) / independent**0.5
     else:
         sums_s, sizes = block_sums(centred, SIXTHS)

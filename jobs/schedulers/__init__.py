@@ -7,8 +7,7 @@ from pathlib import Path
 
 
 @functools.cache
-def names() -> tuple[str, ...]:
-    """Names of the schedulers."""
-    return tuple(
-        sorted(path.parent.name for folder in __path__ for path in Path(folder).glob("*/scheduler.py"))
-    )
+def names(part: str = "scheduler") -> tuple[str, ...]:
+    """Names of the schedulers, or of those that have another part, such as `doctor`."""
+    found = [path.parent.name for folder in __path__ for path in Path(folder).glob(f"*/{part}.py")]
+    return tuple(sorted(found))

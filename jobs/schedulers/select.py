@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from disttrain.errors import ConfigError
 from jobs.schedulers import names
@@ -21,26 +21,24 @@ def scheduler_named(name: str, selection: ProfileSelection | None = None) -> Sch
     Raises `ConfigError` for an unknown name, and for a site profile that cannot be had or that the scheduler
     does not use.
     """
-    if name not in names():
-        raise ConfigError(f"no scheduler {name!r}: there are {', '.join(names())}")
-    made: Scheduler = importlib.import_module(f"jobs.schedulers.{name}.scheduler").SCHEDULER(selection)
+    made: Scheduler = _module(name, "scheduler").SCHEDULER(selection)
     return made
 
 
 def doctor_named(name: str, selection: ProfileSelection) -> Doctor:
     """The doctor of the scheduler of that name, whether or not the scheduler answers.
 
-    Raises `ConfigError` as `scheduler_named`.
+    Raises `ConfigError` as `scheduler_named`, and for a scheduler without a doctor.
     """
-    if name == "local":
-        from jobs.schedulers.local.doctor import LocalDoctor
+    made: Doctor = _module(name, "doctor").DOCTOR(selection)
+    return made
 
-        return LocalDoctor(selection)
-    if name == "slurm":
-        from jobs.schedulers.slurm.doctor import SlurmDoctor
 
-        return SlurmDoctor(selection)
-    raise ConfigError(f"no scheduler {name!r}: there are {', '.join(names())}")
+def _module(name: str, part: str) -> Any:
+    found = names(part)
+    if name not in found:
+        raise ConfigError(f"no {part} {name!r}: there are {', '.join(found)}")
+    return importlib.import_module(f"jobs.schedulers.{name}.{part}")
 
 
 def current_allocation(environ: Mapping[str, str] = os.environ) -> CurrentAllocation:

@@ -59,18 +59,19 @@ def _wrong_variables(runs: Sequence[RunPlan]) -> list[str]:
 
     The network of the nodes is not known yet; their agents judge it at the start of the run.
     """
-    return list(dict.fromkeys(line for run in runs for line in _variable_errors(run)))
+    distinct = dict.fromkeys(
+        (run.config.resources.nodes, tuple(run.config.job.env.items())) for run in runs if run.config.job.env
+    )
+    return list(dict.fromkeys(line for each in distinct for line in _variable_errors(*each)))
 
 
-def _variable_errors(run: RunPlan) -> list[str]:
+def _variable_errors(nodes: int, variables: Sequence[tuple[str, str]]) -> list[str]:
     settings = {
-        name: Setting(name, value, "job.env")
-        for name, value in run.config.job.env.items()
-        if registry().is_judged(name)
+        name: Setting(name, value, "job.env") for name, value in variables if registry().is_judged(name)
     }
     return [
         f"job.env.{each.name}: {each.message}"
-        for each in lint(settings, nodes=run.config.resources.nodes)
+        for each in lint(settings, nodes=nodes)
         if each.severity is FindingSeverity.ERROR and each.name in settings
     ]
 

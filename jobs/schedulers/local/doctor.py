@@ -38,3 +38,6 @@ class LocalDoctor:
 
     def draft_profile(self) -> str:
         raise ConfigError("--write-profile needs Slurm: a site profile describes a cluster")
+
+
+DOCTOR = LocalDoctor

@@ -94,6 +94,9 @@ class SlurmDoctor:
         return profile_text(facts, detect(Path("/")))
 
 
+DOCTOR = SlurmDoctor
+
+
 def _refused_option(profile: Profile) -> list[Finding]:
     """The first option of the site profile that the installed Slurm refuses."""
     option = None

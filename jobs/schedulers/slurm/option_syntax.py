@@ -38,7 +38,7 @@ SBATCH_TAKEN: dict[str, str] = {
     "ntasks-per-node": _OWN_SHAPE,
     "tasks-per-node": _OWN_SHAPE,
     "ntasks-per-gpu": _OWN_SHAPE,
-    "array": "the repeats of a shape share an array already",
+    "array": "the runs of a shape share an array already",
     "time": "set job.time_limit_min",
     "output": _OWN_RECORDS,
     "error": _OWN_RECORDS,
