@@ -33,7 +33,7 @@ from disttrain.telemetry import live_progress
 from disttrain.telemetry import run as run_module
 from disttrain.train import train
 
-WARM_UP, MEASURED = 3, 10
+WARM_UP, MEASURED = 3, 6
 """Steps; of the measured ones the medians are taken."""
 STEP: dict[str, dict[str, Any]] = {
     "model": {"kind": "emulated", "layers": 4, "layer_mb": 0.03125, "forward_s": 0.04, "backward_s": 0.08,
@@ -43,7 +43,7 @@ STEP: dict[str, dict[str, Any]] = {
     "telemetry": {"warmup_steps": WARM_UP, "sinks": [], "profiled_steps": 0},
     "parallel": {"ddp": {"bucket_mb": 0.03125}},
 }  # fmt: skip
-LATE_RANK, LATE_S = 1, 0.05
+LATE_RANK, LATE_S = 1, 0.2
 JITTER_S, SEED = 0.02, 5
 SAVE_EVERY, SLOW_WRITE_S = 3, 0.4
 
