@@ -174,7 +174,8 @@ READERS = (
 
 def options_without_effect(configs: Iterable[Config]) -> list[str]:
     """One line for each option that differs from its default, and that no run which has it reads."""
-    plain = [(config, config.as_dict()) for config in configs if not config.command]
+    distinct = {id(config): config for config in configs if not config.command}  # repeats share theirs
+    plain = [(config, config.as_dict()) for config in distinct.values()]
     return [
         line
         for reader in READERS

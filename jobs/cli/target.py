@@ -18,10 +18,9 @@ def chosen_scheduler(args: argparse.Namespace, existing: Sequence[RunState]) -> 
 
     Raises `ConfigError` when it does not accept jobs.
     """
-    scheduler = _choose(args, existing)
+    scheduler = described_scheduler(args, existing)
     if args.cluster != "auto" and (reason := scheduler.unavailable()):
         raise ConfigError(f"--cluster={args.cluster}: {reason}")
-    scheduler.check_runs_folder(args.runs)
     return scheduler
 
 
@@ -39,7 +38,9 @@ def scheduler_to_resume(
 
 def described_scheduler(args: argparse.Namespace, existing: Sequence[RunState]) -> Scheduler:
     """The scheduler of a dry run, which need not answer. Raises `ConfigError`."""
-    return _choose(args, existing)
+    scheduler = _choose(args, existing)
+    scheduler.check_runs_folder(args.runs)
+    return scheduler
 
 
 def available_scheduler(name: str) -> Scheduler:

@@ -14,6 +14,7 @@ import contextlib
 import fcntl
 import functools
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -39,7 +40,8 @@ _TOP_LEVEL_FILES = ("submit.py", "pyproject.toml")
 _NEVER_RUN = ("tests", "docs", "benchmarks")
 _MAX_OTHER_BYTES = 1024 * 1024
 _SOURCES = (".py", ".yaml", ".yml", ".toml")
-_PLUG_IN = re.compile(r"([A-Za-z_]\w*)(\.\w+)*:[A-Za-z_]\w*")
+_WITH_PLUG_INS = ("model", "data", "telemetry")
+_PLUG_IN = re.compile(r'"([A-Za-z_]\w*(?:\.\w+)*):[A-Za-z_]\w*"')
 
 
 CommandCode = dict[str, Any]
@@ -237,31 +239,13 @@ def snapshot_problem(run: RunDir, record: Mapping[str, Any]) -> str | None:
 
 def missing_modules(config: Mapping[str, Any], code: Path) -> list[str]:
     """Modules that a config names as `package.module:callable` and that the snapshot at `code` lacks."""
-    found = {}
-    for text in _strings_with_colon(config):
-        match = _PLUG_IN.fullmatch(text)
-        if match and not ((code / match[1]).is_dir() or (code / f"{match[1]}.py").is_file()):
-            found[text.partition(":")[0]] = True
-    return sorted(found)
-
-
-def _strings_with_colon(config: Mapping[str, Any]) -> list[str]:
-    """Strings of a config that contain a colon, except variables of `job.env`, which are passed on unread."""
-    found: list[str] = []
-    pending: list[Any] = [config]
-    while pending:  # no recursion, and only containers on the stack: a large sweep has millions of values
-        container = pending.pop()
-        if isinstance(container, dict):
-            values = [value for name, value in container.items() if name != "env"]
-        else:
-            values = container
-        for value in values:
-            if isinstance(value, str):
-                if ":" in value:
-                    found.append(value)
-            elif isinstance(value, dict | list | tuple):
-                pending.append(value)
-    return found
+    text = json.dumps([config.get(section) for section in _WITH_PLUG_INS])
+    packages = {module: module.partition(".")[0] for module in _PLUG_IN.findall(text)}
+    return sorted(
+        module
+        for module, package in packages.items()
+        if not ((code / package).is_dir() or (code / f"{package}.py").is_file())
+    )
 
 
 @contextlib.contextmanager

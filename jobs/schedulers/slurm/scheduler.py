@@ -72,6 +72,7 @@ class SlurmScheduler(Scheduler):
         self._selection = selection or ProfileSelection()
         self._backoff = backoff
         self._profiles: dict[str, Profile] = {}
+        self._scripts: dict[str, str] = {}
         self._ended: dict[str, Job] = {}
         """Jobs that have ended by accounting."""
         if selection is not None:
@@ -91,11 +92,21 @@ class SlurmScheduler(Scheduler):
         return self._profiles[key]
 
     def batch_key(self, run: RunDir, record: Mapping[str, Any], profile: SiteProfile | None) -> str:
-        """The script without the run: a task of an array finds its run by its index."""
-        self.check_runs_folder(run.path)
-        fields = script_fields(Batch([Submission(run, 0, "")], record, profile))
-        anywhere = [ArrayTask(Path("/"), 0)]
-        return render(dataclasses.replace(fields, name="array", comment="", tasks=anywhere, logs=Path("/")))
+        """The script without the run: a task of an array finds its run by its index.
+
+        Rendered once for all runs whose records are the same in what a script reads.
+        """
+        config = {
+            name: record["config"][name] for name in ("resources", "job", "data") if name in record["config"]
+        }
+        code, folders = code_snapshot.code_of_run(run, record), command_code.folders_of_run(run, record)
+        read = [config, record["profile"], record.get("excluded_nodes"), str(code), *map(str, folders)]
+        key = json.dumps(read)
+        if key not in self._scripts:
+            fields = script_fields(Batch([Submission(run, 0, "")], {**record, "config": config}, profile))
+            fields = dataclasses.replace(fields, name="array", comment="", tasks=[ArrayTask(Path("/"), 0)])
+            self._scripts[key] = render(dataclasses.replace(fields, logs=Path("/")))
+        return self._scripts[key]
 
     def submit(self, batch: Batch) -> list[str]:
         fields = script_fields(batch)
