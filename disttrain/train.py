@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -152,12 +152,9 @@ def prepare(config: Config, output: RunOutput, world: World, signals: StopSignal
     resolved, batch_fit = resolve_batch_size(config, chosen[0], output, world)
     built = build_parallel_model(resolved, world, chosen)
     data, plan, model = built.data, built.data.plan, built.strategy.unwrap(built.model)
-    manifest = build_manifest(config, data.source.record, data.order, plan, output.attempt, world)
+    manifest = build_manifest(config, data.source.record, plan, output.attempt, world)
     manifest = manifest.model_copy(update={"batch_fit": batch_fit})
     origin = find_resume_source(config.checkpoint, output.run, output.attempt, manifest, data.steps, world)
-    if origin and not origin.only_model:  # samples go on in the order in which they began
-        data = replace(data, order=origin.manifest.sample_order)
-        manifest = manifest.model_copy(update={"sample_order": data.order})
     telemetry = build_telemetry(config, output, world, built, origin, batch_fit)
     heartbeat.communicates_while(lambda: telemetry.clock.phase in COMMUNICATION)
     task, precision = Task.of(data.source, config.memory.loss_in_model), built.precision

@@ -30,7 +30,7 @@ from disttrain.checkpoint.train_state import RandomState
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.sections.data import DataConfig
 from disttrain.data.loader import make_loader
-from disttrain.data.sampler import GlobalOrder, RankBatches, choose_sample_order
+from disttrain.data.sampler import GlobalOrder, RankBatches
 from disttrain.data.source import sample_count
 from disttrain.errors import ConfigError
 from disttrain.hooks.evaluation import Validation
@@ -185,7 +185,7 @@ class Trainer(Generic[B]):
         comes first, the order goes on. `workers` is the number of loader processes.
         """
         samples, seed = sample_count(dataset), self._config.train.seed
-        order = GlobalOrder(samples, seed, choose_sample_order(samples))
+        order = GlobalOrder(samples, seed)
         rank = self._mesh.data_rank
         own = RankBatches(order, self._plan, rank, self.steps, self.steps_done)
         settings = DataConfig(workers=workers)

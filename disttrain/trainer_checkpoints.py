@@ -94,7 +94,7 @@ class TrainerCheckpoints:
     def _manifest(self) -> Checkpoint:
         unknown = DatasetRecord(name="own", version=None, sha256=None, train_samples=0, valid_samples=0)
         attempt, plan = self._telemetry.attempt, self._runner.plan
-        return build_manifest(self._config, unknown, "table", plan, attempt, self._world)
+        return build_manifest(self._config, unknown, plan, attempt, self._world)
 
     def _state(self, origin: ResumeSource | None) -> TrainState:
         runner = self._runner

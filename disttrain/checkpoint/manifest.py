@@ -9,7 +9,7 @@ from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.config_tree import Config
 from disttrain.config.run_key import config_key
 from disttrain.errors import ConfigError
-from disttrain.records.checkpoint import Checkpoint, SampleOrder
+from disttrain.records.checkpoint import Checkpoint
 from disttrain.records.collect_provenance import code_hash
 from disttrain.records.dataset import DatasetRecord
 from disttrain.records.run_directory import Attempt
@@ -22,7 +22,6 @@ _DATA_HASHES = ("dataset_sha256", "dataset_fingerprint")
 def build_manifest(
     config: Config,
     dataset: DatasetRecord,
-    order: SampleOrder,
     plan: BatchPlan,
     attempt: Attempt,
     world: World,
@@ -37,7 +36,6 @@ def build_manifest(
         global_batch_size=plan.global_,
         seed=config.train.seed,
         dataset=dataset.name,
-        sample_order=order,
         dataset_sha256=dataset.sha256,
         dataset_fingerprint=dataset.fingerprint,
         valid_loss=None,

@@ -8,8 +8,8 @@ of them. The samples of a step are therefore the same for any number of ranks:
     step 0: 3 0 4 1   step 1: 2 2 1 3   (no sample is dropped at the end of an epoch)
     2 ranks, local batch 1:        rank 0 reads 3, 4, then 2, 1;   rank 1 reads 0, 1, then 2, 3
 
-A resumed run starts at a later step; the step number is the only state. Up to `LARGEST_TABLE` samples, each
-rank holds the permutation of an epoch as a table; beyond that, it computes each index by itself.
+A resumed run starts at a later step; the step number is the only state. Each rank holds the permutation of
+one epoch: 4 bytes per sample below 2^31 samples, else 8.
 """
 
 from __future__ import annotations
@@ -19,22 +19,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from disttrain.config.batch_plan import BatchPlan
-from disttrain.data.permutation import FeistelPermutation, TablePermutation
 from disttrain.errors import ConfigError
-from disttrain.records.checkpoint import SampleOrder
 
-LARGEST_TABLE = 1 << 24
-"""Samples up to which an epoch is a table, of 64 MiB per rank."""
 _LOOKED_UP = 2048
-"""Indices per look-up, if they are of more than one micro-step: a look-up costs tens of microseconds, and a
-computed order 0.3 microseconds per index, which falls into one step."""
+"""Indices per look-up, if they are of more than one micro-step: a look-up costs tens of microseconds."""
 _BLOCK = 64
 """Largest number of micro-steps per look-up."""
-
-
-def choose_sample_order(samples: int) -> SampleOrder:
-    """The sample order of a new run on `samples` training samples."""
-    return "table" if samples <= LARGEST_TABLE else "feistel"
 
 
 class GlobalOrder:
@@ -43,13 +33,12 @@ class GlobalOrder:
     Raises `ConfigError` if there are no samples.
     """
 
-    def __init__(self, samples: int, seed: int, order: SampleOrder | None = None) -> None:
+    def __init__(self, samples: int, seed: int) -> None:
         if samples < 1:
             raise ConfigError("data: the training split has no samples")
         self.samples = samples
         self.seed = seed
-        self.order = order or choose_sample_order(samples)
-        self._of_newest_epoch: dict[int, TablePermutation | FeistelPermutation] = {}
+        self._newest_epoch: dict[int, np.ndarray] = {}
 
     def at(self, positions: np.ndarray) -> np.ndarray:
         """Sample indices at positions of the stream, both of shape (n,)."""
@@ -57,15 +46,17 @@ class GlobalOrder:
         indices = np.empty(len(positions), np.int64)
         for epoch in np.unique(epochs).tolist():
             chosen = epochs == epoch
-            indices[chosen] = self._of_epoch(epoch).at(offsets[chosen])
+            indices[chosen] = self._permutation(epoch)[offsets[chosen]]
         return indices
 
-    def _of_epoch(self, epoch: int) -> TablePermutation | FeistelPermutation:
-        if epoch not in self._of_newest_epoch:  # positions only increase: one epoch is kept
-            self._of_newest_epoch.clear()  # frees the table before the next one is built
-            kind = TablePermutation if self.order == "table" else FeistelPermutation
-            self._of_newest_epoch[epoch] = kind(self.samples, (self.seed, epoch))
-        return self._of_newest_epoch[epoch]
+    def _permutation(self, epoch: int) -> np.ndarray:
+        if epoch not in self._newest_epoch:  # positions only increase: one epoch is kept
+            self._newest_epoch.clear()  # frees its memory before the next one is built
+            dtype = np.int32 if self.samples <= np.iinfo(np.int32).max else np.int64
+            indices = np.arange(self.samples, dtype=dtype)
+            np.random.default_rng((self.seed, epoch)).shuffle(indices)
+            self._newest_epoch[epoch] = indices
+        return self._newest_epoch[epoch]
 
 
 class RankBatches:

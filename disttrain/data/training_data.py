@@ -14,11 +14,10 @@ from disttrain.config.batch_plan import BatchPlan, plan_batch
 from disttrain.config.config_tree import Config
 from disttrain.data.content_hash import places_sha256
 from disttrain.data.loader import make_loader
-from disttrain.data.sampler import GlobalOrder, RankBatches, choose_sample_order
+from disttrain.data.sampler import GlobalOrder, RankBatches
 from disttrain.data.source import Batch, Source
 from disttrain.errors import ConfigError
 from disttrain.parallel.mesh import Mesh
-from disttrain.records.checkpoint import SampleOrder
 from disttrain.runtime.process_group import World
 
 
@@ -32,7 +31,6 @@ class TrainingData:
     """Optimizer steps of the whole run."""
     mesh: Mesh
     config: Config
-    order: SampleOrder
 
     def example(self) -> Batch:
         """A micro-batch of the first samples, in host memory; it does not advance the sampler."""
@@ -43,7 +41,7 @@ class TrainingData:
         """The micro-batches of this rank after `start_step` steps. Draws from torch's random number
         generator."""
         seed, rank = self.config.train.seed, self.mesh.data_rank
-        order = GlobalOrder(self.source.record.train_samples, seed, self.order)
+        order = GlobalOrder(self.source.record.train_samples, seed)
         mine = RankBatches(order, self.plan, rank, self.steps, start_step)
         return iter(
             make_loader(
@@ -71,8 +69,7 @@ def spread_source(source: Source, config: Config, mesh: Mesh, world: World) -> T
     local = config.train.local_batch_size
     assert local != "auto", "resolved before the data is built"
     plan = plan_batch(local, config.train.global_batch_size, mesh.data_size)
-    order = choose_sample_order(source.record.train_samples)
-    return TrainingData(source, plan, count_steps(config, source, plan), mesh, config, order)
+    return TrainingData(source, plan, count_steps(config, source, plan), mesh, config)
 
 
 def refuse_unequal_data(source: Source, world: World) -> None:

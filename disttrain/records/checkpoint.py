@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from disttrain.records.base import Record
 from disttrain.records.batch_fit import BatchFit
-
-SampleOrder = Literal["table", "feistel"]
 
 
 class CheckpointFile(Record):
@@ -37,8 +33,6 @@ class Checkpoint(Record):
     dataset_fingerprint: str | None = None
     """See `DatasetRecord.fingerprint`; null in checkpoints of earlier versions."""
     dataset: str
-    sample_order: SampleOrder = "table"
-    """Construction of the permutation of samples in each epoch; see `disttrain.data.permutation`."""
     valid_loss: float | None
     """Validation loss at this step; null without a validation at this step."""
     created: str

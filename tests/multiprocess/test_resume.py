@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 
 import pytest
 
-from disttrain.checkpoint.integrity import read_manifest
-from disttrain.records.json_files import read_json, read_jsonl
+from disttrain.records.json_files import read_jsonl
 from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import Step
 from tests.support.lineage import read_steps
@@ -125,25 +123,6 @@ def test_every_sample_once_an_epoch(tmp_path: Path) -> None:
     parts = [[train_until(alone(), made, tmp_path, k, s)] for k, s in enumerate([3, 7, None])]
     samples = [sample for part in parts for sample in samples_of(part)]
     assert len(set(samples)) == len(samples) == 40
-
-
-@pytest.mark.parametrize(("order", "before", "after"), [("feistel", 0, 100), ("table", 100, 0)])
-def test_samples_go_on_in_the_order_in_which_they_began(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str, before: int, after: int
-) -> None:
-    """A later version may hold tables of another size, and earlier ones held nothing else."""
-    made = config(train={"steps": 10}, checkpoint={"every_steps": 100})
-    monkeypatch.setattr("disttrain.data.sampler.LARGEST_TABLE", before)
-    first = train_until(alone(), made, tmp_path, 0, 3)
-    manifest = tmp_path / "checkpoints" / "step-00000003" / "manifest.json"
-    if order == "table":
-        earlier = {name: value for name, value in read_json(manifest).items() if name != "sample_order"}
-        manifest.write_text(json.dumps(earlier))
-    monkeypatch.setattr("disttrain.data.sampler.LARGEST_TABLE", after)
-    samples = samples_of([first, train_until(alone(), made, tmp_path, 1, None)])
-    assert len(set(samples)) == len(samples) == 40
-    for checkpoint in (tmp_path / "checkpoints").glob("step-*"):
-        assert read_manifest(checkpoint).sample_order == order
 
 
 @pytest.mark.parametrize("world", [1, 3])
