@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from jobs.cli import options
 
 if TYPE_CHECKING:
-    from jobs.schedulers.base import Scheduler
+    from jobs.schedulers.interface import Scheduler
     from jobs.status.run_state import RunState
 
 END_TIMEOUT_S = 60.0

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from disttrain.errors import ConfigError
-from jobs.schedulers.base import Scheduler
+from jobs.schedulers.interface import Scheduler
 from jobs.submission.decide import Action
 from sweeps.expand import RunPlan
 

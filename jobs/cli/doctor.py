@@ -21,7 +21,7 @@ from jobs.cli.formatting import count
 from jobs.cli.terminal import Colour, has_colour, paint
 
 if TYPE_CHECKING:
-    from jobs.schedulers.base import Diagnosis
+    from jobs.schedulers.interface import Diagnosis
 
 PROFILE = "site profile"
 PROFILE_KEYS = (

@@ -26,7 +26,7 @@ from jobs.core import code_snapshot, command_code, environment
 from jobs.core.command_code import CommandReader
 from jobs.node.launch import launch_command
 from jobs.node.rendezvous import Endpoint
-from jobs.schedulers.base import Scheduler
+from jobs.schedulers.interface import Scheduler
 from jobs.status.run_state import RunState
 from jobs.submission.decide import Action
 from jobs.submission.memory_estimates import estimate_memory

@@ -9,7 +9,7 @@ from typing import Any
 from jobs.cli.action_table import DRY_RUN
 from jobs.cli.cost_bound import CostBound, total_text
 from jobs.cli.formatting import count, plain, size, some_of, table
-from jobs.schedulers.base import Scheduler, ScriptPreview
+from jobs.schedulers.interface import Scheduler, ScriptPreview
 from sweeps.expand import SweepPlan
 
 PORT = "PORT"

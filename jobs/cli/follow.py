@@ -33,7 +33,7 @@ from jobs.cli.status_table import (
     throughput,
 )
 from jobs.cli.terminal import can_redraw, console, has_colour, printable
-from jobs.schedulers.base import Scheduler
+from jobs.schedulers.interface import Scheduler
 from jobs.status.refresh import refresh, refresh_all
 from jobs.status.run_state import RunState
 

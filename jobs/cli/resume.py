@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from jobs.cli import options
 
 if TYPE_CHECKING:
-    from jobs.schedulers.base import Scheduler
+    from jobs.schedulers.interface import Scheduler
     from jobs.status.run_state import RunState
     from jobs.submission.pipeline import Plan
 

@@ -19,7 +19,7 @@ from jobs.cli.formatting import runs_flag
 from jobs.cli.progress_bar import progress
 from jobs.cli.selection import read_states
 from jobs.core.sweep_lock import sweep_lock
-from jobs.schedulers.base import Scheduler, SubmitError
+from jobs.schedulers.interface import Scheduler, SubmitError
 from jobs.status import run_state
 from jobs.status.annotations import check_tags
 from jobs.status.run_folders import runs_of

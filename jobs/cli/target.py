@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from disttrain.errors import ConfigError
 from jobs.cli.command_output import print_warning
-from jobs.schedulers.base import Doctor, ProfileSelection, Scheduler
+from jobs.schedulers.interface import Doctor, ProfileSelection, Scheduler
 from jobs.schedulers.select import doctor_named, scheduler_named
 from jobs.status.run_state import RunState
 

@@ -12,7 +12,7 @@ from jobs.schedulers import names
 
 if TYPE_CHECKING:
     from jobs.node.allocation import CurrentAllocation
-    from jobs.schedulers.base import Doctor, ProfileSelection, Scheduler
+    from jobs.schedulers.interface import Doctor, ProfileSelection, Scheduler
 
 
 def scheduler_named(name: str, selection: ProfileSelection | None = None) -> Scheduler:

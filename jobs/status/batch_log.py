@@ -12,7 +12,7 @@ from pathlib import Path
 from jobs.core import journal
 from jobs.core.log_text import shortened
 from jobs.schedulers import names
-from jobs.schedulers.base import Scheduler
+from jobs.schedulers.interface import Scheduler
 from jobs.schedulers.select import scheduler_named
 from jobs.status.run_state import RunState
 

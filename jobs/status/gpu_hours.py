@@ -14,7 +14,7 @@ from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json_or_none
 from jobs.core import journal
 from jobs.schedulers import names
-from jobs.schedulers.base import AccountedStart, Scheduler, Unreachable, is_submitted_to
+from jobs.schedulers.interface import AccountedStart, Scheduler, Unreachable, is_submitted_to
 from jobs.schedulers.select import scheduler_named
 
 

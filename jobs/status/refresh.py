@@ -13,7 +13,7 @@ from jobs.core import journal
 from jobs.core.log_text import read_tail
 from jobs.core.requeue_policy import RULES
 from jobs.schedulers import names
-from jobs.schedulers.base import Job, Scheduler, Submission, Unreachable, is_submitted_to
+from jobs.schedulers.interface import Job, Scheduler, Submission, Unreachable, is_submitted_to
 from jobs.schedulers.select import scheduler_named
 from jobs.status.batch_log import batch_log_of, error_line, last_line, step_refusal
 from jobs.status.outcome import cancel_message, silent_s, unrecorded_outcome, with_disk_problem

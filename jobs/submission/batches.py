@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jobs.core import journal
-from jobs.schedulers.base import Batch, Scheduler, Submission, is_submitted_to, submission_tag
+from jobs.schedulers.interface import Batch, Scheduler, Submission, is_submitted_to, submission_tag
 from jobs.status.run_state import RunState
 from jobs.submission.prepare import PreparedRun
 

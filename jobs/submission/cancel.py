@@ -11,7 +11,7 @@ from pathlib import Path
 from disttrain.errors import is_access_denied
 from jobs.core import journal
 from jobs.core.processes import host
-from jobs.schedulers.base import Scheduler, is_submitted_to
+from jobs.schedulers.interface import Scheduler, is_submitted_to
 from jobs.status.refresh import refresh
 from jobs.status.run_state import RunState, read_state
 

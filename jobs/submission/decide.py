@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from disttrain.errors import ConfigError
-from jobs.schedulers.base import SubmitError
+from jobs.schedulers.interface import SubmitError
 from jobs.status.run_state import RunState
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any
 from disttrain.records.run_directory import RunDir
 from jobs.core.progress import Progress, without_progress
 from jobs.core.sweep_lock import sweep_lock
-from jobs.schedulers.base import Batch, Scheduler, SubmitError
+from jobs.schedulers.interface import Batch, Scheduler, SubmitError
 from jobs.status.annotations import annotate
 from jobs.status.refresh import refresh
 from jobs.status.run_state import RunState, read_runs, read_states

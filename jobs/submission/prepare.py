@@ -15,7 +15,7 @@ from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json
 from jobs.core import code_snapshot, command_code, excluded_nodes
 from jobs.core.command_code import CommandReader
-from jobs.schedulers.base import Scheduler, SiteProfile
+from jobs.schedulers.interface import Scheduler, SiteProfile
 from jobs.submission.decide import Action
 
 

@@ -18,7 +18,7 @@ from disttrain.records.json_files import read_json_or_none
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_snapshot, journal
 from jobs.core.processes import host
-from jobs.schedulers.base import (
+from jobs.schedulers.interface import (
     Scheduler,
     Submission,
     SubmitError,

@@ -35,7 +35,7 @@ from jobs.core.requeue_policy import EXIT_DO_NOT_REQUEUE, EXIT_LAUNCH_FAILED
 from jobs.node.allocation import CurrentAllocation
 from jobs.node.peers import after_first_end_s
 from jobs.node.waiting import JobEnded, poll_until
-from jobs.schedulers.base import Scheduler, SubmitError
+from jobs.schedulers.interface import Scheduler, SubmitError
 from jobs.schedulers.select import current_allocation, scheduler_named
 from jobs.status.run_state import read_runs
 from jobs.submission.pipeline import Plan, submit

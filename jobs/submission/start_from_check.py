@@ -8,7 +8,7 @@ from pathlib import Path
 
 from disttrain.checkpoint.start_from import refuse_missing
 from disttrain.errors import ConfigError
-from jobs.schedulers.base import Scheduler
+from jobs.schedulers.interface import Scheduler
 from sweeps.expand import RunPlan
 
 

@@ -23,7 +23,7 @@ from jobs.core.attempt import checkpoint_folder
 from jobs.core.command_code import CommandReader
 from jobs.core.processes import host
 from jobs.core.progress import Progress, without_progress
-from jobs.schedulers.base import (
+from jobs.schedulers.interface import (
     LimitReached,
     Scheduler,
     Submission,

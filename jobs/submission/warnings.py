@@ -15,7 +15,7 @@ from jobs.core import command_code
 from jobs.fabric.findings import FindingSeverity, Setting
 from jobs.fabric.lint import lint
 from jobs.fabric.registry import registry
-from jobs.schedulers.base import Scheduler
+from jobs.schedulers.interface import Scheduler
 from jobs.submission.huggingface_check import check_huggingface
 from jobs.submission.prepare import nodes_to_exclude
 from jobs.submission.start_from_check import unchecked_start_from

@@ -15,7 +15,7 @@ from disttrain.records import collect_provenance
 from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import RunDir
 from jobs.core import attempt, code_snapshot, journal, processes
-from jobs.schedulers.base import SubmitQuota
+from jobs.schedulers.interface import SubmitQuota
 from jobs.schedulers.local import fifo_queue, scheduler, supervisor
 from jobs.schedulers.local.scheduler import LocalScheduler, ticket_label
 from jobs.status.run_state import read_state

@@ -9,7 +9,7 @@ from disttrain.records.fabric import FabricRecord
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import PROCESSORS, RunDir
 from jobs.core import journal
-from jobs.schedulers.base import Submission
+from jobs.schedulers.interface import Submission
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.refresh import refresh
 from jobs.status.run_state import RunState, read_runs

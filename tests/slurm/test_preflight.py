@@ -21,7 +21,7 @@ from disttrain.records.preflight import Preflight
 from disttrain.records.run_directory import RunDir
 from jobs.core import excluded_nodes
 from jobs.minicluster import packages
-from jobs.schedulers.base import ProfileSelection
+from jobs.schedulers.interface import ProfileSelection
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from tests.support.jobs import settled, submit, sweep_plan, wait_until
 from tests.support.minicluster import MiniCluster, need

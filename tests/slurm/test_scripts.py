@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, write_text
-from jobs.schedulers.base import ProfileSelection
+from jobs.schedulers.interface import ProfileSelection
 from jobs.schedulers.slurm.batch_script import ArrayTask, render
 from jobs.schedulers.slurm.documents import ROOT
 from jobs.schedulers.slurm.profile_selection import resolve

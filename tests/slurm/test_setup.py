@@ -12,7 +12,7 @@ import pytest
 import submit as command_line
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
-from jobs.schedulers.base import ProfileSelection
+from jobs.schedulers.interface import ProfileSelection
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.gpu_hours import usage_of_runs
 from jobs.status.refresh import refresh_all

@@ -16,7 +16,7 @@ from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal
 from jobs.minicluster import discovery
-from jobs.schedulers.base import Submission, submission_tag
+from jobs.schedulers.interface import Submission, submission_tag
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.run_state import read_runs
 from jobs.submission import report_job

@@ -19,7 +19,7 @@ from disttrain.records.json_files import read_json_or_none
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_snapshot
 from jobs.core.sweep_lock import sweep_lock
-from jobs.schedulers.base import (
+from jobs.schedulers.interface import (
     Batch,
     Job,
     JobStatus,

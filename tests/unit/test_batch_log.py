@@ -16,7 +16,7 @@ from disttrain.records.json_files import write_json, write_text
 from disttrain.records.run_directory import RunDir
 from jobs.cli.status_table import state_note
 from jobs.core import journal
-from jobs.schedulers.base import Job, JobStatus
+from jobs.schedulers.interface import Job, JobStatus
 from jobs.schedulers.slurm.batch_log import CONSEQUENCE
 from jobs.status.batch_log import batch_log_of, error_line, last_line
 from jobs.status.refresh import ACCOUNTING_LAG_S, refresh, refresh_all

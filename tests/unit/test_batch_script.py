@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 
 from disttrain.config.parsing import check, load
 from jobs.core import environment
-from jobs.schedulers.base import ProfileSelection
+from jobs.schedulers.interface import ProfileSelection
 from jobs.schedulers.slurm import report_script
 from jobs.schedulers.slurm.batch_script import by_hand, render
 from jobs.schedulers.slurm.profile_selection import resolve

@@ -11,7 +11,7 @@ import pytest
 from disttrain.records.json_files import write_json
 from jobs.core import journal
 from jobs.core.processes import host
-from jobs.schedulers.base import Job
+from jobs.schedulers.interface import Job
 from jobs.status.run_state import read_runs, read_state
 from jobs.submission import cancel
 from jobs.submission.cancel import await_end, cancel_runs

@@ -16,7 +16,7 @@ from disttrain.records.run_directory import RunDir
 from jobs.cli import cancel, target
 from jobs.core import journal
 from jobs.core.processes import current_process, host
-from jobs.schedulers.base import Batch, Job, SubmitError
+from jobs.schedulers.interface import Batch, Job, SubmitError
 from jobs.status.run_state import read_state
 from tests.support.jobs import FakeScheduler, FakeSlurm
 from tests.support.states import make_run

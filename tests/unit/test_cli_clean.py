@@ -11,7 +11,7 @@ import pytest
 import submit
 from disttrain.records.json_files import read_json, write_json
 from jobs.core.sweep_lock import sweep_lock
-from jobs.schedulers.base import Job
+from jobs.schedulers.interface import Job
 from tests.support.jobs import FakeSlurm
 from tests.support.states import make_run, on_slurm
 from tests.support.verbs import RUNS, STATES, ask, ask_json, states

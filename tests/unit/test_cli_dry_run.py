@@ -16,7 +16,7 @@ from disttrain.records import collect_provenance
 from disttrain.records.run_directory import RunDir
 from jobs.cli.dry_run_text import differences_text
 from jobs.core import journal
-from jobs.schedulers.base import ScriptCheck, ScriptPreview
+from jobs.schedulers.interface import ScriptCheck, ScriptPreview
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "dry-run.txt"
 FILE = """\

@@ -13,7 +13,7 @@ from disttrain.records.run_directory import RunDir
 from jobs.cli import follow, logs
 from jobs.core import journal
 from jobs.core.processes import current_process
-from jobs.schedulers.base import Job
+from jobs.schedulers.interface import Job
 from jobs.status.run_state import RunState
 from tests.support.jobs import CODE, FakeScheduler, FakeSlurm, wait_until
 from tests.support.states import on_slurm

@@ -12,7 +12,7 @@ from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import RunDir
 from jobs.cli import follow, report
 from jobs.core import journal
-from jobs.schedulers.base import SubmitError
+from jobs.schedulers.interface import SubmitError
 from tests.support.jobs import FakeScheduler, FakeSlurm
 from tests.support.states import make_run, on_slurm
 from tests.support.verbs import RUNS, ask, ask_json, end

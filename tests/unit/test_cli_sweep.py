@@ -13,7 +13,7 @@ from disttrain.records.run_directory import RunDir
 from jobs.cli import target
 from jobs.cli.target import chosen_scheduler, scheduler_to_resume
 from jobs.core import journal
-from jobs.schedulers.base import Batch, Job, SubmitError, SubmitQuota
+from jobs.schedulers.interface import Batch, Job, SubmitError, SubmitQuota
 from jobs.status.run_state import read_runs
 from tests.support.commands import Commands
 from tests.support.jobs import FakeScheduler

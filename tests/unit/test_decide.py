@@ -17,7 +17,7 @@ from disttrain.records.planned import RunRecord
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_snapshot, journal, processes
 from jobs.core.sweep_lock import sweep_lock
-from jobs.schedulers.base import Job, JobStatus, SubmitError
+from jobs.schedulers.interface import Job, JobStatus, SubmitError
 from jobs.schedulers.local.scheduler import LocalScheduler
 from jobs.status.refresh import refresh
 from jobs.status.run_state import RunState, StateName, read_state

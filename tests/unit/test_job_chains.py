@@ -14,7 +14,7 @@ import submit as command_line
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal
 from jobs.core.sweep_lock import sweep_lock
-from jobs.schedulers.base import Batch, LimitReached, SubmitQuota
+from jobs.schedulers.interface import Batch, LimitReached, SubmitQuota
 from jobs.schedulers.slurm.batch_script import render
 from jobs.schedulers.slurm.site_profile import Profile
 from jobs.status.refresh import refresh

@@ -9,7 +9,7 @@ import pytest
 
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal, processes
-from jobs.schedulers.base import Submission
+from jobs.schedulers.interface import Submission
 from jobs.schedulers.local import fifo_queue
 from jobs.schedulers.local.scheduler import LocalScheduler, ticket_label
 

@@ -8,7 +8,7 @@ import pytest
 
 from disttrain.records.run_directory import RunDir
 from jobs.cli.follow import PolledRuns
-from jobs.schedulers.base import Job
+from jobs.schedulers.interface import Job
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.refresh import refresh_all
 from jobs.status.run_state import RunState

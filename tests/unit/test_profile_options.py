@@ -14,7 +14,7 @@ import pytest
 
 from disttrain.errors import ConfigError
 from jobs.core.sbatch_options import SBATCH_OPTIONS, SRUN_OPTIONS, Value
-from jobs.schedulers.base import ProfileSelection
+from jobs.schedulers.interface import ProfileSelection
 from jobs.schedulers.slurm.batch_script import render
 from jobs.schedulers.slurm.profile_options import SBATCH_SINCE, SRUN_SINCE, check_options
 from jobs.schedulers.slurm.profile_selection import resolve

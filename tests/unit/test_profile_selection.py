@@ -10,7 +10,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from disttrain.errors import ConfigError
-from jobs.schedulers.base import ProfileSelection
+from jobs.schedulers.interface import ProfileSelection
 from jobs.schedulers.profile_files import SHIPPED
 from jobs.schedulers.select import scheduler_named
 from jobs.schedulers.slurm import documents

@@ -16,7 +16,7 @@ from jobs.cli import follow
 from jobs.cli.status_table import state_note
 from jobs.core import journal
 from jobs.core.processes import current_process
-from jobs.schedulers.base import Job
+from jobs.schedulers.interface import Job
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status import outcome as outcomes
 from jobs.status.outcome import SILENT_AFTER_S

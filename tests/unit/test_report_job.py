@@ -11,7 +11,7 @@ from disttrain.records.json_files import read_json, write_json, write_text
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_snapshot
 from jobs.core import journal as ledger
-from jobs.schedulers.base import Job, SubmitError
+from jobs.schedulers.interface import Job, SubmitError
 from jobs.schedulers.slurm.report_script import ReportScript, render_report_script
 from jobs.schedulers.slurm.site_profile import Profile
 from jobs.submission import report_job

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from jobs.schedulers.base import SubmitError, Unreachable
+from jobs.schedulers.interface import SubmitError, Unreachable
 from jobs.schedulers.slurm.sbatch import Backoff, is_transient, submit_with_backoff
 
 BUSY = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"

@@ -17,7 +17,7 @@ from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.cli import target
 from jobs.core import journal
-from jobs.schedulers.base import (
+from jobs.schedulers.interface import (
     Batch,
     LimitReached,
     Submission,

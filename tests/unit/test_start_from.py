@@ -13,7 +13,7 @@ from disttrain.checkpoint import start_from
 from disttrain.checkpoint.start_from import refuse_missing
 from disttrain.config.parsing import Draft, check
 from disttrain.errors import ConfigError
-from jobs.schedulers.base import ProfileSelection
+from jobs.schedulers.interface import ProfileSelection
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.submission.start_from_check import check_start_from, unchecked_start_from
 from sweeps.expand import RunPlan

@@ -11,7 +11,7 @@ import pytest
 from disttrain.records.json_files import write_text
 from disttrain.records.run_directory import RunDir, checkpoint_steps
 from jobs.core import journal
-from jobs.schedulers.base import (
+from jobs.schedulers.interface import (
     Batch,
     LimitReached,
     Submission,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from jobs.schedulers.base import SubmitQuota
+from jobs.schedulers.interface import SubmitQuota
 from jobs.schedulers.slurm import submit_limits
 from jobs.schedulers.slurm.submit_limits import ControllerLimits, exceeded_limit, parse_config
 

@@ -1,4 +1,4 @@
-"""The doctor of runs on this machine (`jobs.schedulers.base.Doctor`)."""
+"""The doctor of runs on this machine (`jobs.schedulers.interface.Doctor`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from disttrain.errors import ConfigError
 from jobs.checks.finding import Unchecked, examine
 from jobs.checks.host_checks import FOLDER, HOST, PYTHON, silent_folder
 from jobs.checks.host_facts import ProbeError, ProbeTimeout, probe_here
-from jobs.schedulers.base import Diagnosis, ProfileSelection
+from jobs.schedulers.interface import Diagnosis, ProfileSelection
 
 
 class LocalDoctor:

@@ -1,4 +1,4 @@
-"""The local scheduler: the interface of `jobs.schedulers.base` on the queue of this machine.
+"""The local scheduler: the interface of `jobs.schedulers.interface` on the queue of this machine.
 
 Jobs are detached processes, not children of the submitter, and continue when its terminal closes.
 """
@@ -19,7 +19,8 @@ from disttrain.config.requested_device import asks_for_gpus
 from disttrain.errors import ConfigError, message_of
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_snapshot, journal, processes
-from jobs.schedulers.base import (
+from jobs.schedulers.inherited_variables import without_batch_system
+from jobs.schedulers.interface import (
     Batch,
     Job,
     JobStatus,
@@ -28,7 +29,6 @@ from jobs.schedulers.base import (
     Submission,
     SubmitError,
 )
-from jobs.schedulers.inherited_variables import without_batch_system
 from jobs.schedulers.local import fifo_queue
 
 

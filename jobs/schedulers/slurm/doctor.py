@@ -1,4 +1,4 @@
-"""The doctor of Slurm (`jobs.schedulers.base.Doctor`): cluster, this host, and a node in a short job."""
+"""The doctor of Slurm (`jobs.schedulers.interface.Doctor`): cluster, this host, and a node in a short job."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from jobs.checks.host_facts import (
     probe_here,
 )
 from jobs.fabric.detect import detect
-from jobs.schedulers.base import Diagnosis, ProfileSelection
 from jobs.schedulers.inherited_variables import outside_job
+from jobs.schedulers.interface import Diagnosis, ProfileSelection
 from jobs.schedulers.slurm import profile_selection
 from jobs.schedulers.slurm.cluster_checks import cluster_findings, unchecked
 from jobs.schedulers.slurm.cluster_conditions import Jobs

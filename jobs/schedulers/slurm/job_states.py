@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import replace
 
-from jobs.schedulers.base import Job, JobStatus
+from jobs.schedulers.interface import Job, JobStatus
 from jobs.schedulers.slurm.sacct import JobRecord
 from jobs.schedulers.slurm.squeue import QueueEntry
 

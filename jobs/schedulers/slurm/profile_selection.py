@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from disttrain.config.parsing import Draft, load, parse_value
 from disttrain.errors import ConfigError, nearest
-from jobs.schedulers.base import ProfileSelection
+from jobs.schedulers.interface import ProfileSelection
 from jobs.schedulers.profile_files import profile_files
 from jobs.schedulers.slurm.profile_options import check_options
 from jobs.schedulers.slurm.site_profile import GENERIC, Container, Profile, Variable

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from jobs.schedulers.base import AccountedStart
+from jobs.schedulers.interface import AccountedStart
 from jobs.schedulers.slurm.commands import EPOCH, query, time
 from jobs.schedulers.slurm.gres import gpus_of_tres
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from jobs.schedulers.base import SubmitError, Unreachable
+from jobs.schedulers.interface import SubmitError, Unreachable
 
 _TRANSIENT = re.compile(
     r"socket timed out|connection (timed out|refused)|communication connection failure|connect failure"

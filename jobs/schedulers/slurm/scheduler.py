@@ -1,4 +1,4 @@
-"""The Slurm scheduler: the interface of `jobs.schedulers.base` on sbatch (by submitit), squeue and sacct."""
+"""Slurm by `jobs.schedulers.interface`: sbatch (placed by submitit), squeue and sacct."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from disttrain.records.run_directory import RunDir
 from jobs.core import code_snapshot, command_code
 from jobs.core.processes import child_environment
 from jobs.schedulers import inherited_variables
-from jobs.schedulers.base import (
+from jobs.schedulers.interface import (
     AccountedStart,
     Batch,
     Job,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from jobs.schedulers.base import SubmitQuota
+from jobs.schedulers.interface import SubmitQuota
 from jobs.schedulers.slurm import commands, squeue
 
 DEFAULT_ARRAY = 1001

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Mapping
 
-from jobs.schedulers.base import ScriptCheck
+from jobs.schedulers.interface import ScriptCheck
 from jobs.schedulers.slurm.commands import TIMEOUT_S
 from jobs.schedulers.slurm.gres import with_remedy
 

@@ -23,7 +23,7 @@ from disttrain.records.run_directory import RunDir
 from jobs.node.agent import run_agent
 from jobs.node.allocation import Allocation, AllocationFacts
 from jobs.node.node_context import LOOPBACK, NodeContext
-from jobs.schedulers.base import Batch, Job, ProfileSelection, Scheduler, Submission
+from jobs.schedulers.interface import Batch, Job, ProfileSelection, Scheduler, Submission
 from tests.support.jobs import agent_environment
 
 _THIS = [sys.executable, "-m", "tests.support.schedulers.spool.scheduler"]
