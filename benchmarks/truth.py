@@ -222,9 +222,8 @@ def of_shards(ranks: Ranks, folder: Path, steps: int) -> Iterator[Check]:
     for rank, phases in enumerate(clean):
         yield Check("shards", rank, "compute_s", emulated_shards.COMPUTE_S, phases["compute_s"])
         yield Check("shards", rank, "optimizer_s", emulated_shards.OPTIMIZER_S, phases["optimizer_s"])
-    for phase, option in (("compute_s", "slow_s"), ("optimizer_s", "slow_optimizer_s")):
-        found = trained(phase, slow_ranks=(LATE_RANK,), **{option: LATE_S})
-        yield from added(f"shards late in {phase}", found, clean, delays.one_late(RANKS, LATE_S, phase))
+    found = trained("slow", slow_ranks=(LATE_RANK,), slow_s=LATE_S)
+    yield from added("shards late in compute_s", found, clean, delays.one_late(RANKS, LATE_S, "compute_s"))
 
 
 def of_sharded_strategy(ranks: Ranks, folder: Path, steps: int, parallel: dict[str, Any]) -> Iterator[Check]:

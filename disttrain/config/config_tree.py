@@ -97,9 +97,8 @@ def is_emulated(config: dict[str, Any]) -> bool:
 
 
 def model_waits(config: Config) -> bool:
-    """Whether emulated compute sleeps instead of occupying a processor."""
-    model = config.model
-    return model.kind == "emulated" and (model.model_extra or {}).get("work", "wait") == "wait"
+    """Whether compute is emulated: ranks sleep instead of occupying a processor."""
+    return config.model.kind == "emulated"
 
 
 def config_fields(section: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:

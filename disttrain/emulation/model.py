@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from disttrain.data.source import Source
 from disttrain.emulation import sharded
-from disttrain.emulation.device import Device, Waiting, Work, each_after, make_device
+from disttrain.emulation.device import Device, Waiting, each_after, make_device
 from disttrain.emulation.table import Layer, Table
 from disttrain.model_hooks import Item, ModelHooks
 
@@ -56,11 +56,11 @@ class Emulated(nn.Module, ModelHooks):
 
     has_real_gradients = False
 
-    def __init__(self, table: Table, source: Source, speed: Speed, work: Work) -> None:
+    def __init__(self, table: Table, source: Source, speed: Speed) -> None:
         super().__init__()
         self.table = table
         self.speed = speed
-        self.clock = _Clock(work)
+        self.clock = _Clock()
         self.layers = nn.ModuleList(
             EmulatedLayer(layer, _DTYPES[table.dtype_bytes], self.clock) for layer in table.layers
         )
@@ -93,9 +93,7 @@ class Emulated(nn.Module, ModelHooks):
         """Delay each micro-batch by `input_s` of the table."""
         if not self.table.input_s:
             return batches
-        return each_after(
-            self.table.input_s * self.table.share(samples), batches, make_device("wait", device)
-        )
+        return each_after(self.table.input_s * self.table.share(samples), batches, make_device(device))
 
     def report(self) -> Mapping[str, float | str]:
         """`emulation_late_s`: mean seconds per step by which passes ended late, or why that is unknown."""
@@ -108,7 +106,7 @@ class Emulated(nn.Module, ModelHooks):
         }
 
     def model_section(self) -> Mapping[str, Any]:
-        return {"kind": "emulated", "work": self.clock.work}
+        return {"kind": "emulated"}
 
     @property
     def timing_error_s(self) -> float | None:
@@ -169,8 +167,7 @@ class EmulatedOptimizer(torch.optim.Optimizer):
 class _Clock:
     """The device of a model's passes. Created in the first pass, when the model's placement is known."""
 
-    def __init__(self, work: Work) -> None:
-        self.work = work
+    def __init__(self) -> None:
         self._device: Device | None = None
         self._factor = 1.0
 
@@ -185,7 +182,7 @@ class _Clock:
 
     def begin(self, device: torch.device, factor: float) -> None:
         if self._device is None:
-            self._device = make_device(self.work, device)
+            self._device = make_device(device)
         self._factor = factor
         self._device.start()
 

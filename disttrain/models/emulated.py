@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from disttrain.data.source import Source
-from disttrain.emulation import shapes
 from disttrain.emulation.model import Emulated, Speed
 from disttrain.emulation.table import Table, parse, uniform
 from disttrain.errors import ConfigError
@@ -26,58 +25,46 @@ def build(
     layer_mb: float = 4.0,
     forward_s: float = 0.16,
     backward_s: float = 0.32,
-    rate_tflops: float | None = None,
     dtype_bytes: Literal[2, 4] = 4,
     optimizer_s: float | None = None,
     jitter_s: float = 0.0,
     slow_ranks: tuple[int, ...] = (),
     slow_s: float = 0.0,
     slow_factor: float = 1.0,
-    slow_optimizer_s: float = 0.0,
     slow_steps: tuple[int, int] | None = _ALL_STEPS,
     seed: int = 0,
-    work: Literal["wait", "matmul"] = "wait",
 ) -> Emulated:
     """Layers that take stated seconds, with real parameters, gradients and communication.
 
     Parameters
     ----------
     table : a file (.yaml, .json) or its content: layers with name, bytes, forward_s and backward_s, and
-        shared fields (docs/emulation.md); or, with `rate_tflops`, resnet50, gpt-124m, gpt-350m or gpt-1.3b.
-        Null: equal layers from the next four options.
+        shared fields (docs/emulation.md). Null: equal layers from the next four options.
     layers : number of equal layers, without `table`.
     layer_mb : parameters of each equal layer, in MiB.
     forward_s, backward_s : seconds of a whole pass through equal layers, for any batch size.
-    rate_tflops : rate of the emulated device for a named table, in 1e12 FLOP/s.
     dtype_bytes : bytes of a parameter and its gradient: 4 for float32, 2 for bfloat16; not with a file.
     optimizer_s : seconds of an emulated optimizer, which leaves the parameters unchanged. Null: the value of
         the file, or else the real optimizer of `optim`.
     jitter_s : standard deviation of the seconds of a forward and a backward pass together: normal, drawn for
         each step and rank from `seed`; one factor for all layers.
-    slow_ranks : ranks to which slow_s, slow_factor and slow_optimizer_s apply; ranks beyond the world are
-        ignored.
+    slow_ranks : ranks to which slow_s and slow_factor apply; ranks beyond the world are ignored.
     slow_s : additional seconds of a forward and a backward pass together on slow ranks.
     slow_factor : factor of the layers' seconds on slow ranks.
-    slow_optimizer_s : additional seconds of the emulated optimizer on slow ranks.
     slow_steps : first and last step in which slow_s and slow_factor apply, by default all.
-    work : wait leaves the processor idle (a GPU sleeps); matmul multiplies matrices, calibrated at start.
 
     Raises
     ------
     ConfigError : an option is out of range, or the table is wrong or has no parameters.
     """
-    found = _table(table, (layers, layer_mb, forward_s, backward_s), rate_tflops, dtype_bytes)
-    seconds = {"jitter_s": jitter_s, "slow_s": slow_s, "slow_optimizer_s": slow_optimizer_s}
-    _check_options(seconds | {"optimizer_s": optimizer_s or 0.0}, slow_ranks, slow_factor, slow_steps)
+    found = _table(table, (layers, layer_mb, forward_s, backward_s), dtype_bytes)
+    seconds = {"jitter_s": jitter_s, "slow_s": slow_s, "optimizer_s": optimizer_s or 0.0}
+    _check_options(seconds, slow_ranks, slow_factor, slow_steps)
+    if optimizer_s is not None:
+        found = found.model_copy(update={"optimizer_s": optimizer_s})
     rank = rank_info().rank
-    slow = rank in slow_ranks
-    if optimizer_s is None:
-        optimizer_s = found.optimizer_s
-    optimizer_s = _slowed_optimizer_s(optimizer_s, slow_optimizer_s, slow)
-    found = found.model_copy(update={"optimizer_s": optimizer_s})
-    slow_s, slow_factor = (slow_s, slow_factor) if slow else (0.0, 1.0)
-    speed = Speed(rank, jitter_s, slow_s, slow_factor, slow_steps, seed)
-    return Emulated(found, source, speed, work)
+    slow_s, slow_factor = (slow_s, slow_factor) if rank in slow_ranks else (0.0, 1.0)
+    return Emulated(found, source, Speed(rank, jitter_s, slow_s, slow_factor, slow_steps, seed))
 
 
 def _check_options(
@@ -96,45 +83,17 @@ def _check_options(
             raise ConfigError(f"model.slow_steps={list(slow_steps)}: first step from 1 on, then last step")
         if not seconds["slow_s"] and slow_factor == 1.0:
             raise ConfigError("model.slow_steps needs model.slow_s or model.slow_factor: how slow?")
-    if not slow_ranks and (seconds["slow_s"] or slow_factor != 1.0 or seconds["slow_optimizer_s"]):
-        raise ConfigError(
-            "model.slow_s, model.slow_factor and model.slow_optimizer_s need model.slow_ranks: which ranks?"
-        )
-
-
-def _slowed_optimizer_s(optimizer_s: float | None, slow_optimizer_s: float, slow: bool) -> float | None:
-    """Seconds of the emulated optimizer on this rank; None for a real one."""
-    if not slow_optimizer_s:
-        return optimizer_s
-    if optimizer_s is None:
-        raise ConfigError(
-            f"model.slow_optimizer_s={slow_optimizer_s}: the optimizer is a real one; "
-            "give model.optimizer_s as well"
-        )
-    return optimizer_s + (slow_optimizer_s if slow else 0.0)
+    if not slow_ranks and (seconds["slow_s"] or slow_factor != 1.0):
+        raise ConfigError("model.slow_s and model.slow_factor need model.slow_ranks: which ranks?")
 
 
 def _table(
-    table: str | list[Any] | dict[str, Any] | None,
-    equal: tuple[int, float, float, float],
-    rate_tflops: float | None,
-    dtype_bytes: int,
+    table: str | list[Any] | dict[str, Any] | None, equal: tuple[int, float, float, float], dtype_bytes: int
 ) -> Table:
     """The table of the options. Raises `ConfigError` for a table without parameters."""
-    found = _read_table(table, equal, rate_tflops, dtype_bytes)
+    if isinstance(table, str):  # the config holds the content of a file
+        raise ConfigError(f"model.table={table!r}: needed is a file (.yaml, .yml, .json), or layers")
+    found = uniform(*equal).model_copy(update={"dtype_bytes": dtype_bytes}) if table is None else parse(table)
     if not found.bytes:
         raise ConfigError("model.table has no parameters: give at least one layer some bytes")
     return found
-
-
-def _read_table(
-    table: str | list[Any] | dict[str, Any] | None,
-    equal: tuple[int, float, float, float],
-    rate_tflops: float | None,
-    dtype_bytes: int,
-) -> Table:
-    if table is None:
-        return uniform(*equal).model_copy(update={"dtype_bytes": dtype_bytes})
-    if isinstance(table, str):
-        return shapes.known(table, rate_tflops, dtype_bytes)
-    return parse(table)

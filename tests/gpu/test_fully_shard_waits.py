@@ -74,7 +74,7 @@ class Block(nn.Module):
 
 
 def test_the_compute_stream_waits_for_what_it_does_not_hide() -> None:
-    device = make_device("wait", DEVICE)
+    device = make_device(DEVICE)
     model = nn.Sequential(*(Block(device) for _ in range(BLOCKS))).to(DEVICE)
     mesh = init_device_mesh("cuda", (2,))
     for block in model:

@@ -49,19 +49,17 @@ def lines(folder: Path, rank: int) -> list[dict[str, Any]]:
     return list(read_jsonl(RunDir(folder).attempt(0).steps(rank)))
 
 
-@pytest.mark.parametrize("work", ["wait", "matmul"])
-def test_emulated_ranks(ranks: Ranks, tmp_path: Path, work: str) -> None:
-    metrics: Metrics = ranks.call(train_on, shared(EMULATED, model={"work": work}), tmp_path)[0]
+def test_emulated_ranks(ranks: Ranks, tmp_path: Path) -> None:
+    metrics: Metrics = ranks.call(train_on, shared(EMULATED), tmp_path)[0]
     assert (metrics.backend, metrics.device) == ("gloo", torch.cuda.get_device_name(0))
-    assert metrics.oversubscribed is (work == "matmul"), "sleeping ranks do not disturb each other"
+    assert not metrics.oversubscribed, "sleeping ranks do not disturb each other"
     assert metrics.measured_steps == 9
     for rank in range(2):
         steps = lines(tmp_path, rank)
         for step in steps:
             assert sum(step[name] for name in PHASES) == pytest.approx(step["step_s"], abs=1e-5)
             assert step["comm_exposed_s"] > 0
-        # ranks that calibrate and compute at the same time may do so by half
-        assert statistics.median(step["compute_s"] for step in steps) > 0.4 * (FORWARD_S + BACKWARD_S)
+        assert statistics.median(step["compute_s"] for step in steps) > 0.9 * (FORWARD_S + BACKWARD_S)
 
 
 def test_a_real_model_learns_what_one_rank_on_a_cpu_does(ranks: Ranks, tmp_path: Path) -> None:

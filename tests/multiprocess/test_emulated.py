@@ -88,10 +88,10 @@ def oversubscribed_on(world: World, config: Config, processors: int) -> bool:
 @pytest.mark.parametrize(
     ("sections", "processors", "oversubscribed"),
     [
-        ({"model": {"work": "matmul"}}, 3, True),
-        ({"model": {"work": "matmul"}}, 4, False),
-        ({"model": {"work": "matmul"}, "resources": {"threads_per_rank": 2}}, 7, True),
-        ({"model": {"work": "matmul"}, "data": {"workers": 1}}, 7, True),
+        ({"model": {"kind": "mlp"}}, 3, True),
+        ({"model": {"kind": "mlp"}}, 4, False),
+        ({"model": {"kind": "mlp"}, "resources": {"threads_per_rank": 2}}, 7, True),
+        ({"model": {"kind": "mlp"}, "data": {"workers": 1}}, 7, True),
         ({"data": {"workers": 1}}, 4, False),  # waiting ranks use no processor, their loaders do
         ({"data": {"workers": 1}}, 3, True),
         ({}, 1, False),

@@ -57,10 +57,9 @@ def nulls(value: Any, name: str = "") -> Iterator[str]:
             {"telemetry": {"profiled_steps": 8}},
             COMM | {"model_flops_per_sample", "compute_dtypes"},
         ),
-        (EMULATED, 1, {"model": {"work": "matmul"}}, {"emulation_late_s"}),
         (SMALL, 1, {"model": {"kind": "tests.support.small_models:Failing", "rank": 0}}, COMM | EXPOSED),
     ],
-    ids=["alone", "short", "warm-up", "sampled", "diverged", "emulated", "matmul", "failed"],
+    ids=["alone", "short", "warm-up", "sampled", "diverged", "emulated", "failed"],
 )
 def test_every_null_figure_has_a_reason(two_ranks, tmp_path: Path, base, ranks, sections, among):
     config = make_config(base, ranks, **sections)

@@ -23,11 +23,13 @@ from torch import nn
 
 from disttrain.checkpoint import storage
 from disttrain.config.config_tree import Config
+from disttrain.emulation.model import Emulated
 from disttrain.records.json_files import read_jsonl
 from disttrain.records.metrics import Metrics
 from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import PHASES
 from disttrain.runtime.process_group import World
+from disttrain.runtime.rank_info import rank_info
 from disttrain.runtime.run_output import RunOutput
 from disttrain.telemetry import live_progress
 from disttrain.telemetry import run as run_module
@@ -71,7 +73,7 @@ DELAYS = {
     "slow rank": Delay("compute_s", {"model": {"slow_ranks": [LATE_RANK], "slow_s": LATE_S}}),
     "slow loader": Delay("input_s", {"data": {"delay_ranks": [LATE_RANK], "delay_s": LATE_S}}),
     "slow optimizer": Delay(
-        "optimizer_s", {"model": {"slow_ranks": [LATE_RANK], "slow_optimizer_s": LATE_S}}
+        "optimizer_s", {"model": {"transforms": ["tests.support.injected_delays:with_slow_optimizer"]}}
     ),
 }
 JITTER: Sections = {"model": {"jitter_s": JITTER_S, "seed": SEED}}
@@ -105,6 +107,14 @@ def config(ranks: int, **sections: dict[str, Any]) -> Config:
 def with_buffer(model: nn.Module) -> nn.Module:
     """The model with a buffer, which rank 0 broadcasts before each forward pass under DDP."""
     model.register_buffer("running_mean", torch.zeros(8))
+    return model
+
+
+def with_slow_optimizer(model: Emulated) -> Emulated:
+    """The model, whose optimizer takes `LATE_S` longer on `LATE_RANK`."""
+    if rank_info().rank == LATE_RANK:
+        seconds = (model.table.optimizer_s or 0.0) + LATE_S
+        model.table = model.table.model_copy(update={"optimizer_s": seconds})
     return model
 
 
