@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-from jobs.core import code_snapshot
+from jobs.core import code_copy
 from tests.support.linked_code import LinkedCode
 from tests.support.ranks import Ranks
 from tests.support.skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
@@ -113,8 +113,8 @@ def quick_snapshots(
 ) -> None:
     """Submissions within this process link their snapshot of the code, except where snapshots or their
     progress are tested."""
-    if request.path.stem not in ("test_code_snapshot", "test_progress_bar"):
-        monkeypatch.setattr(code_snapshot, "_write", linked_code)
+    if request.path.stem not in ("test_code_copy", "test_progress_bar"):
+        monkeypatch.setattr(code_copy, "_write", linked_code)
 
 
 def _ranks(size: int, nodes: int) -> Iterator[Ranks]:

@@ -26,7 +26,7 @@ from importlib import metadata
 from pathlib import Path, PurePosixPath
 
 from jobs.core.child_process import output
-from jobs.core.code_snapshot import CODE_ROOT
+from jobs.core.run_code import CODE_ROOT
 from jobs.fabric.memory_lock import effective_limit, limit_bytes
 
 PACKAGES = ("torch", "pydantic", "PyYAML", "submitit")

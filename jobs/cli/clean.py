@@ -86,7 +86,7 @@ def _restore(args: argparse.Namespace) -> int:
 def _move(args: argparse.Namespace) -> int:
     from jobs.cli import selection, trash
     from jobs.cli.command_output import add_json
-    from jobs.core.sweep_lock import sweep_lock
+    from jobs.core.lock import sweep_lock
 
     runs = selection.find_runs(args.runs, args.runs_given or selection.sweep_names(args.runs))
     if args.tags:

@@ -22,8 +22,8 @@ from jobs.cli.formatting import count
 from jobs.cli.progress_bar import progress
 from jobs.cli.submitting import limit_line
 from jobs.cli.target import described_scheduler
-from jobs.core import code_snapshot, command_code, environment
-from jobs.core.command_code import CommandReader
+from jobs.core import code_copy, environment, run_code
+from jobs.core.code_copy import CommandReader
 from jobs.node.launch import launch_command
 from jobs.node.rendezvous import Endpoint
 from jobs.schedulers.interface import Scheduler
@@ -53,13 +53,13 @@ class _Place:
     commands: CommandReader
 
     @classmethod
-    def of(cls, scheduler: Scheduler, root: Path, code: code_snapshot.CodeContent) -> _Place:
+    def of(cls, scheduler: Scheduler, root: Path, code: Mapping[str, Any]) -> _Place:
         profile = scheduler.profile(None)
         return cls(
             scheduler,
             root,
-            code.code_hash,
-            code_snapshot.snapshot_path(root, code),
+            code["hash"],
+            root / code["path"],
             scheduler.submission_environment(os.environ),
             profile.as_dict() if profile else None,
             CommandReader(root),
@@ -72,8 +72,8 @@ def print_dry_run(args: argparse.Namespace, plan: Plan, existing: Sequence[RunSt
     assert expanded is not None
     scheduler = described_scheduler(args, existing)
     check_start_from(expanded.runs, {state.config_key for state in existing}, plan.root, scheduler)
-    code = code_snapshot.read_code()
-    actions, batches = preview(plan, scheduler, existing, code_snapshot.code_record(code), progress)
+    code = code_copy.read_code().record()
+    actions, batches = preview(plan, scheduler, existing, code, progress)
     place = _Place.of(scheduler, plan.root.absolute(), code)
     every = args.json or args.all_scripts
     runs = [
@@ -132,12 +132,12 @@ def _run_json(action: Action, sweep: str, place: _Place, *, commands: bool) -> d
     about = place.commands.read(command, Path.cwd()) if command else None
     attempt = action.state.attempts if action.state else 0
     of_run = run_placeholders.fill(config, run, attempt)
-    added = _added_variables(planned, of_run, place, run, about)
     record = {
         "config": of_run,
         "run_key": run_key(planned.config_key, about["hash"] or "" if about else place.code_hash),
         "provenance": {"command": about},
     }
+    added = _added_variables(planned, of_run, place, run, record)
     commands = commands and place.scheduler.one_machine
     return {
         "sweep": action.sweep,
@@ -181,24 +181,20 @@ def _added_variables(
     config: Mapping[str, Any],
     place: _Place,
     run: RunDir,
-    about: command_code.CommandCode | None,
+    record: Mapping[str, Any],
 ) -> dict[str, environment.AddedVariable]:
     """Variables that the agents would add."""
-    search_path, of_command = None, {}
-    if about is not None:
-        copy = command_code.copy_of_run(run, about)
-        inherited = place.inherited.get("PYTHONPATH", "")
-        search_path = command_code.search_path(planned.config.command, about, copy, inherited)
-        of_command = environment.command_variables(run, run.attempt(0), config)
+    command = run_code.command_of_run(run, record)
+    of_command = environment.command_variables(run, run.attempt(0), config) if command else {}
     return of_command | environment.added_variables(
         config,
         place.inherited,
         code=place.snapshot,
-        source=str(code_snapshot.CODE_ROOT),
+        source=str(run_code.CODE_ROOT),
         fabric=_of_nodes(place) if planned.config.resources.nodes > 1 else None,
         one_machine=place.scheduler.one_machine,
         profile=place.profile,
-        search_path=search_path,
+        search_path=command.search_path(place.inherited.get("PYTHONPATH", "")) if command else None,
     )
 
 

@@ -76,11 +76,11 @@ def run(args: argparse.Namespace) -> int:
 def _header(state: RunState, record: Record) -> list[tuple[str, Any]]:
     from jobs.cli.formatting import duration
     from jobs.cli.status_table import state_note, step_of
-    from jobs.core import command_code
+    from jobs.core import run_code
 
     reason = state_note(state)
     provenance = record.get("provenance", {})
-    code = command_code.of_run(record) or provenance.get("code", {})
+    code = run_code.command_record(record) or provenance.get("code", {})
     commit = (code.get("git_commit") or "no commit")[:12] + (" with changes" if code.get("git_dirty") else "")
     return [
         ("state", state.displayed_state + (f": {reason}" if reason else "")),

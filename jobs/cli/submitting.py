@@ -18,7 +18,7 @@ from jobs.cli.cost_bound import require_yes
 from jobs.cli.formatting import runs_flag
 from jobs.cli.progress_bar import progress
 from jobs.cli.selection import read_states
-from jobs.core.sweep_lock import sweep_lock
+from jobs.core.lock import sweep_lock
 from jobs.schedulers.interface import Scheduler, SubmitError
 from jobs.status import run_state
 from jobs.status.annotations import check_tags

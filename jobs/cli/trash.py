@@ -14,8 +14,8 @@ from disttrain.errors import ConfigError, nearest
 from disttrain.records.json_files import read_json_or_none
 from disttrain.records.run_directory import RunDir
 from jobs.cli.selection import run_label, sweep_names
-from jobs.core import code_snapshot
-from jobs.core.sweep_lock import sweep_lock
+from jobs.core import code_copy, run_code
+from jobs.core.lock import sweep_lock
 from jobs.status.run_folders import runs_of, subfolders
 from jobs.submission import sbatch_job
 from sweeps.base_config import first_difference
@@ -79,7 +79,7 @@ def runs_to_restore(root: Path, names: Iterable[str]) -> list[RunDir]:
 
 def restore(runs: Iterable[RunDir], root: Path) -> None:
     """Move trashed runs back, with the shared files of their sweep and with the code that they refer to."""
-    with code_snapshot.hold_snapshots(root):
+    with code_copy.hold_copies(root):
         for run in runs:
             with sweep_lock(root / run.sweep):
                 target = root / run.sweep / run.name
@@ -90,9 +90,9 @@ def restore(runs: Iterable[RunDir], root: Path) -> None:
                 move(run.path, target)
             record = read_json_or_none(target / "run.json") or {}
             for folder in folders(root):
-                for code in code_snapshot.snapshots_of_run(RunDir(target), record):
-                    copy = folder / code_snapshot.SNAPSHOTS_FOLDER / code.name
-                    if copy.is_dir() and not code.exists():
+                for code in run_code.copies_of_run(RunDir(target), record):
+                    copy = folder / run_code.FOLDER / code.name
+                    if copy.exists() and not code.exists():
                         move(copy, code)
                 for plan in (folder / sbatch_job.FOLDER).glob("*.json"):
                     if (read_json_or_none(plan) or {}).get("run") == run_label(run):
@@ -124,9 +124,9 @@ def move_rest(root: Path, sweep: str, target: Path) -> None:
 
 def move_code(root: Path, target: Path) -> None:
     """Move code copies, and plans of sbatch jobs, that no remaining run refers to."""
-    with code_snapshot.unreferenced_snapshots(root, lambda: runs_in(root)) as copies:
-        for folder in copies:
-            move(folder, target / code_snapshot.SNAPSHOTS_FOLDER / folder.name)
+    with code_copy.unreferenced_copies(root, lambda: runs_in(root)) as copies:
+        for copy in copies:
+            move(copy, target / run_code.FOLDER / copy.name)
     for plan in sbatch_job.plans_without_run(root):
         if plan.exists():  # a concurrent `clean` may have moved it
             move(plan, target / sbatch_job.FOLDER / plan.name)

@@ -7,7 +7,6 @@ keeps changes of several jobs apart. Standard library only.
 from __future__ import annotations
 
 import fcntl
-import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
@@ -15,8 +14,8 @@ from pathlib import Path
 
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import CorruptFile, read_json, write_json
-from disttrain.records.regular_file import open_descriptor
-from jobs.core import file_lock, journal
+from jobs.core import journal
+from jobs.core.lock import locked
 
 FILE = ".excluded-nodes.json"
 _LOCK = ".excluded-nodes.lock"
@@ -118,14 +117,9 @@ def _same(one: ExcludedNode, other: ExcludedNode) -> bool:
 
 def _change(root: Path, change: Callable[[Sequence[ExcludedNode]], list[ExcludedNode]]) -> None:
     """Write the result of `change` on the unexpired entries, under the lock."""
-    path = root / _LOCK
-    descriptor = open_descriptor(path, os.O_RDWR | os.O_CREAT)
-    try:
-        file_lock.lock(descriptor, fcntl.LOCK_EX, path)
+    with locked(root / _LOCK, fcntl.LOCK_EX):
         entries = sorted(change(read(root)), key=lambda each: each.host)
         write_json(root / FILE, {"schema_version": 1, "nodes": [asdict(each) for each in entries]})
-    finally:
-        os.close(descriptor)
 
 
 def _entries(root: Path) -> list[ExcludedNode]:

@@ -30,7 +30,7 @@ from disttrain.records.oom_kills import count_oom_kills
 from disttrain.records.run_directory import ID_VARIABLE, PROCESSORS, Attempt, RunDir
 from disttrain.records.run_json import read_run_json
 from jobs.checks.gpu_health import read_node_gpus
-from jobs.core import code_snapshot, command_code, environment, processes, requeue_policy, secrets_file
+from jobs.core import environment, processes, requeue_policy, run_code, secrets_file
 from jobs.core.attempt import is_current
 from jobs.node import node_info, processor_binding, rendezvous, start_command
 from jobs.node.fabric_environment import (
@@ -96,13 +96,13 @@ def _prepare(node: NodeContext, attempt: Attempt, held: contextlib.ExitStack) ->
     `held` keeps the port of node 0 and the folder of this node.
     """
     record = read_run_json(node.run)
-    problem = code_snapshot.snapshot_problem(node.run, record)
+    problem = run_code.code_problem(node.run, record)
     if problem is not None:
         log_line(f"refused: {problem}")
         return TorchrunResult(requeue_policy.EXIT_DO_NOT_REQUEUE, "refused", problem)
     record = {**record, "config": run_placeholders.fill(record["config"], node.run, attempt.number)}
-    about = command_code.of_run(record)
-    problem = command_code.problem(node.run, about) if about else None
+    of_command = run_code.command_of_run(node.run, record)
+    problem = of_command.problem if of_command else None
     if (code := os.environ.get(environment.SETUP_EXIT_VARIABLE)) is not None:
         problem = f"node_setup exited with code {code} on {processes.host()}; the batch log has its output"
     if problem is not None:
@@ -133,7 +133,7 @@ def _prepare(node: NodeContext, attempt: Attempt, held: contextlib.ExitStack) ->
     node_info.start_node_info(
         attempt, node.rank, env, node.allocation.node_info_module if node.allocation else None
     )
-    stop_signal = signal.Signals[record["config"]["job"]["stop_signal"]] if about else None
+    stop_signal = signal.Signals[record["config"]["job"]["stop_signal"]] if of_command else None
     context = TorchrunContext(
         attempt,
         node.rank,
@@ -228,22 +228,17 @@ def _environment(
     fabric: Mapping[str, environment.AddedVariable],
 ) -> dict[str, environment.AddedVariable]:
     """The variables to add on this node, with those of its network and the end of the job's time."""
-    about = command_code.of_run(record)
-    search_path = None
-    if about is not None:
-        command, copy = record["config"]["command"], command_code.copy_of_run(node.run, about)
-        inherited = os.environ.get("PYTHONPATH", "")
-        search_path = command_code.search_path(command, about, copy, inherited)
+    command = run_code.command_of_run(node.run, record)
     added = environment.added_variables(
         record["config"],
         os.environ,
         one_machine=set(node.hosts) == {LOOPBACK},
-        source=code_snapshot.source_of_run(record),
+        source=run_code.code_record(record).get("source"),
         fabric=fabric,
         profile=record.get("profile"),
-        search_path=search_path,
+        search_path=command.search_path(os.environ.get("PYTHONPATH", "")) if command else None,
     )
-    if about is not None:
+    if command is not None:
         node.run.checkpoints.mkdir(exist_ok=True)
         added |= environment.command_variables(node.run, attempt, record["config"])
     end = node.allocation.end_time() if node.allocation else None
@@ -270,10 +265,10 @@ def launch_command(
     instead of joining the store of another job.
     """
     config = record["config"]
-    about = command_code.of_run(record)
+    command = run_code.command_of_run(run, record)
     replacement = os.environ.get("DISTTRAIN_LAUNCHER")
     # a command has no PYTHONSAFEPATH: `-P` keeps files of the working directory from torchrun alone
-    options_of_python = [] if about is None else ["-P"]
+    options_of_python = [] if command is None else ["-P"]
     own = [sys.executable, *options_of_python, "-m", "torch.distributed.run"]
     launcher = shlex.split(replacement) if replacement else own
     options = {
@@ -288,11 +283,9 @@ def launch_command(
     }
     arguments = [str(word) for option in options.items() for word in option]
     arguments += processor_binding.OPTION if is_bound else ()
-    if about is None:
+    if command is None:
         program = ["-m", "disttrain", "--run-dir", str(run.path), "--attempt", str(attempt.number)]
     else:
-        copy = command_code.copy_of_run(run, about)
-        words = command_code.words_to_start(config["command"], about, copy)
-        folder = command_code.working_directory(run, record, about)
-        program = [start_command.__file__, str(attempt.path), str(folder), *words]
+        program = [start_command.__file__, str(attempt.path), str(command.workdir)]
+        program += command.words_to_start()
     return [*launcher, *arguments, *program]

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 from disttrain.records.exit_causes import ENDED_BY_REQUEST
 from disttrain.records.json_files import CorruptFile, read_json, read_json_or_none
 from disttrain.records.run_directory import RunDir
-from jobs.core import command_code, journal
+from jobs.core import code_copy, journal, run_code
 from jobs.core.attempt import job_start
 from jobs.core.progress import Progress, without_progress
 from jobs.core.requeue_policy import starts_without_progress
@@ -254,9 +254,7 @@ def _read_state(run: RunDir, code_hash: str | None) -> RunState:
     if source is None:
         known["code_hash"] = claim["code_hash"]
     else:  # of a command, whose code is compared with that in the folder it was copied from
-        code_hash = (
-            command_code.hash_of_source(source, run.path.parent.parent) if source and code_hash else None
-        )
+        code_hash = code_copy.hash_of_source(source, run.path.parent.parent) if source and code_hash else None
         known |= {} if "updated" in known else reported_progress(run, attempt)
     outcome = claimed_outcome(run, claim, known.get("updated"))
     if outcome["state"] == "queued" and journal.is_revoked(claims):  # revoked while it waited for its requeue
@@ -315,7 +313,7 @@ def _unsubmitted(run: RunDir, code_hash: str | None) -> RunState:
         "cluster": record["cluster"],
         "config_key": record["config_key"],
         "run_key": record["run_key"],
-        "code_hash": command_code.hash_in(record),
+        "code_hash": run_code.hash_in(record),
         "changed": newest_time(record["provenance"].get("created")),
     }
     attempts = run.attempts()

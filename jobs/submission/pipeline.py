@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.records.run_directory import RunDir
+from jobs.core.lock import sweep_lock
 from jobs.core.progress import Progress, without_progress
-from jobs.core.sweep_lock import sweep_lock
 from jobs.schedulers.interface import Batch, Scheduler, SubmitError
 from jobs.status.annotations import annotate
 from jobs.status.refresh import refresh

@@ -13,8 +13,8 @@ from disttrain.records import collect_provenance
 from disttrain.records.json_files import CorruptFile
 from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json
-from jobs.core import code_snapshot, command_code, excluded_nodes
-from jobs.core.command_code import CommandReader
+from jobs.core import excluded_nodes, run_code
+from jobs.core.code_copy import CommandReader
 from jobs.schedulers.interface import Scheduler, SiteProfile
 from jobs.submission.decide import Action
 
@@ -99,7 +99,7 @@ def _run_record(
     folder = Path.cwd()
     if action.plan is None:
         record = read_run_json(run)
-        if (former := command_code.of_run(record)) is not None:
+        if (former := run_code.command_record(record)) is not None:
             folder = Path(former["folder"])
     else:
         record = {
@@ -114,13 +114,13 @@ def _run_record(
     profile = scheduler.profile(record.get("profile") if action.plan is None else None)
     record["cluster"] = scheduler.name
     record["profile"] = profile.as_dict() if profile else None
-    outside = code_snapshot.missing_modules(
-        record["config"], code_snapshot.code_of_run(run, {"provenance": provenance})
+    outside = run_code.missing_modules(
+        record["config"], run_code.code_of_run(run, {"provenance": provenance})
     )
     record["provenance"] = {**provenance, "code": {**provenance["code"], "not_covered": outside}}
     if command := record["config"].get("command"):
         record["provenance"]["command"] = commands.read(command, folder)
     if secrets := record["config"]["job"].get("secrets"):  # not in the records of older code
         record["provenance"] = collect_provenance.without_secrets(record["provenance"], secrets)
-    record["run_key"] = collect_provenance.run_key(record["config_key"], command_code.hash_in(record))
+    record["run_key"] = collect_provenance.run_key(record["config_key"], run_code.hash_in(record))
     return record, profile

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from disttrain.records.json_files import read_json_or_none
 from disttrain.records.run_directory import RunDir
-from jobs.core import code_snapshot, journal
+from jobs.core import journal, run_code
 from jobs.core.processes import host
 from jobs.schedulers.interface import (
     Scheduler,
@@ -94,7 +94,7 @@ def _submit(
     try:
         job_id = scheduler.submit_after(
             Submission(folder, number, tag),
-            [str(code_snapshot.code_of_run(newest, record) / "submit.py"), "report", *arguments],
+            [str(run_code.code_of_run(newest, record) / "submit.py"), "report", *arguments],
             [str(state.job_id) for state in awaited],
             record.get("profile"),
         )

@@ -21,7 +21,7 @@ from disttrain.records.json_files import (
     write_json,
 )
 from jobs.core import secrets_file
-from jobs.core.command_code import CommandReader
+from jobs.core.code_copy import CommandReader
 from jobs.core.journal import utc_now
 from jobs.status.run_folders import runs_of
 from jobs.status.run_state import RunState

@@ -30,7 +30,7 @@ from disttrain.records.file_mode import forbid_world_writes
 from disttrain.records.json_files import read_json, read_json_or_none, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.checks.node_checks import check_exclusions
-from jobs.core import code_snapshot, excluded_nodes, journal
+from jobs.core import excluded_nodes, journal, run_code
 from jobs.core.requeue_policy import EXIT_DO_NOT_REQUEUE, EXIT_LAUNCH_FAILED
 from jobs.node.allocation import CurrentAllocation
 from jobs.node.peers import after_first_end_s
@@ -310,7 +310,7 @@ def _become_task(
     *options: str,
 ) -> int:
     """Replace this process by the task of a submitted job, with the run's code copy (`os.execve`)."""
-    code = code_snapshot.code_of_run(run, read_json(run.run_json))
+    code = run_code.code_of_run(run, read_json(run.run_json))
     paths = os.pathsep.join([str(code), *filter(None, [environ.get("PYTHONPATH")])])
     env = {**environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
     task = [sys.executable, "-m", module, str(run.path), "--submission", str(submission), *options]

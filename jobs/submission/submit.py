@@ -18,9 +18,9 @@ from disttrain.errors import ConfigError
 from disttrain.records import collect_provenance
 from disttrain.records.json_files import create_exclusive, read_json_or_none, write_json
 from disttrain.records.run_directory import RunDir, rename_aside
-from jobs.core import code_snapshot, command_code, journal
+from jobs.core import code_copy, journal, run_code
 from jobs.core.attempt import checkpoint_folder
-from jobs.core.command_code import CommandReader
+from jobs.core.code_copy import CommandReader
 from jobs.core.processes import host
 from jobs.core.progress import Progress, without_progress
 from jobs.schedulers.interface import (
@@ -57,10 +57,10 @@ def carry_out(
     """
     if not any(action.submits for action in actions):
         return list(actions)
-    with code_snapshot.hold_snapshots(Path(root)):
+    with code_copy.hold_copies(Path(root)):
         provenance = collect_provenance.collect()
         taken = "start" if current_job else "submission"
-        snapshot = code_snapshot.take_snapshot(Path(root), progress=progress)
+        snapshot = code_copy.copy_code(Path(root), progress=progress)
         provenance["code"] = {**provenance["code"], **snapshot, "taken": taken}
         results = list(actions)
         prepared = []
@@ -218,7 +218,7 @@ def _write_intent(
     by_hand: bool,
 ) -> None:
     _write_record(prepared.run, prepared.record)
-    code_hash, command = command_code.hash_in(prepared.record), command_code.of_run(prepared.record)
+    code_hash, command = run_code.hash_in(prepared.record), run_code.command_record(prepared.record)
     state = prepared.action.state
     attempts = state.attempts if state else 0
     same_code = state is not None and state.code_hash == code_hash

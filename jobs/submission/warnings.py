@@ -11,7 +11,7 @@ from disttrain.config.builder_options import BUILT_SECTIONS, unchecked_options
 from disttrain.config.config_tree import model_waits
 from disttrain.config.options_without_effect import options_without_effect
 from disttrain.records import run_placeholders
-from jobs.core import command_code
+from jobs.core import code_copy
 from jobs.fabric.findings import FindingSeverity, Setting
 from jobs.fabric.lint import lint
 from jobs.fabric.registry import registry
@@ -101,9 +101,7 @@ def _knows_its_run(run: RunPlan) -> bool:
     words = [*config.command, *config.job.env.values()]
     if config.job.workdir == "run" or any(map(run_placeholders.differs_by_run, words)):
         return True
-    script = command_code.script_file(
-        config.command, Path.cwd()
-    )  # may read DISTTRAIN_RUN_DIR, or use Trainer
+    script = code_copy.script_file(config.command, Path.cwd())  # may read DISTTRAIN_RUN_DIR, or use Trainer
     return script is None or b"disttrain" in script.read_bytes().lower()
 
 

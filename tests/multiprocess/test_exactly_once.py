@@ -14,7 +14,7 @@ import pytest
 from disttrain.records import collect_provenance
 from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import RunDir
-from jobs.core import attempt, code_snapshot, journal, processes
+from jobs.core import attempt, code_copy, journal, processes
 from jobs.schedulers.interface import SubmitQuota
 from jobs.schedulers.local import fifo_queue, scheduler, supervisor
 from jobs.schedulers.local.scheduler import LocalScheduler, ticket_label
@@ -115,7 +115,7 @@ class InstantAgents:
 @pytest.fixture
 def code_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs are made with the code where it lies: their supervisors are forks of this process."""
-    monkeypatch.setattr(code_snapshot, "take_snapshot", lambda root, **_: {})
+    monkeypatch.setattr(code_copy, "copy_code", lambda root, **_: {})
 
 
 @pytest.fixture

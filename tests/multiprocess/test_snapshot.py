@@ -13,7 +13,7 @@ import pytest
 
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
-from jobs.core import code_snapshot
+from jobs.core import code_copy
 from jobs.schedulers.local import fifo_queue
 from jobs.schedulers.local.scheduler import LocalScheduler
 from jobs.status.run_state import read_state
@@ -59,7 +59,7 @@ def held_back() -> Iterator[None]:
 def checkout(tmp_path: Path) -> Path:
     """A copy of this checkout's code, to be edited. A trainer of it says so in its log."""
     path = tmp_path / "checkout"
-    for name, content in code_snapshot.read_code().files.items():
+    for name, content in code_copy.read_code().files.items():
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_bytes(content)
     return path
@@ -120,7 +120,7 @@ def test_a_run_whose_code_is_not_what_it_was_is_refused(what: str, root: Path) -
             (code / "jobs" / "core" / "more.py").write_text("")
     ended = settled(root)["a"]
     assert (ended.state, ended.cause) == ("failed", "refused")
-    assert str(ended.message).startswith("the code snapshot of the run ")
+    assert str(ended.message).startswith("the code copy of the run ")
     assert "\n" not in str(ended.message)
     submit(sweep_plan("b"), LocalScheduler(), root)
     code = root / read_json(root / "demo" / "b" / "run.json")["provenance"]["code"]["path"]

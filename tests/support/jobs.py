@@ -17,8 +17,8 @@ from disttrain.config.config_tree import Config
 from disttrain.config.run_key import config_key
 from disttrain.records.json_files import read_json_or_none
 from disttrain.records.run_directory import RunDir
-from jobs.core import code_snapshot
-from jobs.core.sweep_lock import sweep_lock
+from jobs.core import run_code
+from jobs.core.lock import sweep_lock
 from jobs.schedulers.interface import (
     Batch,
     Job,
@@ -105,8 +105,8 @@ def wait_until(happened: Callable[[], Any], within_s: float = WITHIN_S) -> None:
 
 def agent_environment(run: RunDir) -> dict[str, str]:
     """For an agent of this run, with the stand-in as its launcher: it runs the code that was submitted."""
-    code = code_snapshot.code_of_run(run, read_json_or_none(run.run_json) or {})
-    paths = os.pathsep.join([str(code), str(code_snapshot.CODE_ROOT)])  # tests need not be in the copy
+    code = run_code.code_of_run(run, read_json_or_none(run.run_json) or {})
+    paths = os.pathsep.join([str(code), str(run_code.CODE_ROOT)])  # tests need not be in the copy
     return {**os.environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1", "DISTTRAIN_LAUNCHER": str(STANDIN)}
 
 

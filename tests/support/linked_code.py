@@ -7,11 +7,12 @@ import os
 import shutil
 from pathlib import Path
 
-from jobs.core.code_snapshot import CodeContent, Progress, _write, without_progress
+from jobs.core.code_copy import CodeContent, Progress, _write, without_progress
+from jobs.core.run_code import archive_of
 
 
 class LinkedCode:
-    """A replacement for `jobs.core.code_snapshot._write`; `folder` is for the copies."""
+    """A replacement for `jobs.core.code_copy._write`; `folder` is for the copies."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -23,6 +24,8 @@ class LinkedCode:
         linked = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             shutil.copytree(copy, linked, copy_function=os.link)
+            archive_of(path).unlink(missing_ok=True)
+            os.link(archive_of(copy), archive_of(path))
             os.rename(linked, path)
         except OSError:  # another file system, one without links, or another process has written the snapshot
             shutil.rmtree(linked, ignore_errors=True)

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobs.core.code_snapshot import read_code
+from jobs.core.code_copy import read_code
 from jobs.minicluster import packages
 from tests.support.jobs import WITHIN_S
 from tests.support.minicluster import MiniCluster, need

@@ -216,7 +216,7 @@ def run(script: str, folder: Path, *arguments: str, starts: str = "srun", **envi
     show.chmod(0o755)
     before = sorted(os.listdir(work))
     environ = {"PATH": f"{stubs}:/usr/bin:/bin", "HOME": str(work), "SLURM_JOB_ID": "7", **environment}
-    (folder / "script").write_text(script.replace('[ -d "$code" ]', "true", 1))
+    (folder / "script").write_text(script.replace('[ -d "$copy" ]', "true", 1))
     command = ["bash", str(folder / "script"), *arguments]
     done = subprocess.run(command, cwd=work, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -165,7 +165,7 @@ def test_the_supervisor_logs_an_end_that_it_cannot_record(
         return Mock(watch=lambda limit_s: None, exit_codes={0: 1})
 
     monkeypatch.setattr(supervisor, "_Agents", agents)
-    monkeypatch.setattr(supervisor.code_snapshot, "snapshot_problem", Mock(return_value=None))
+    monkeypatch.setattr(supervisor.run_code, "code_problem", Mock(return_value=None))
     monkeypatch.setattr(outcome, "is_alive", Mock(return_value=False))
     supervisor.supervise(run, 0, "7")
     assert "not permitted" in (read_state(run).message or "")

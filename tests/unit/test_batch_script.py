@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
+import shutil
 import subprocess
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,8 @@ import pytest
 from hypothesis import example, given, settings
 
 from disttrain.config.parsing import check, load
-from jobs.core import environment
+from jobs.core import code_copy, environment
+from jobs.core.run_code import archive_of
 from jobs.schedulers.interface import ProfileSelection
 from jobs.schedulers.slurm import report_script
 from jobs.schedulers.slurm.batch_script import by_hand, render
@@ -176,6 +180,22 @@ def test_a_job_whose_code_is_gone_says_so(tmp_path: Path) -> None:
     done = subprocess.run(["bash", tmp_path / "script"], capture_output=True, text=True, check=False)
     first = f"the code copy of this job is missing: {tmp_path}/code"
     assert done.stderr.splitlines()[0] == first
+
+
+def test_a_missing_code_copy_is_unpacked_from_its_archive(tmp_path: Path) -> None:
+    content = code_copy.CodeContent("files", {"jobs/__init__.py": b"x = 1"})
+    code_copy.write_copy(tmp_path, content)
+    copy = tmp_path / ".code" / content.name
+    archived = archive_of(copy).read_bytes()
+    copy.rename(tmp_path / "away")
+    code_copy.write_copy(tmp_path, content)
+    assert archive_of(copy).read_bytes() == archived, "equal content, equal archive"
+    shutil.rmtree(copy)
+    (tmp_path / "script").write_text(render(replace(batch(tmp_path), code=copy)))
+    environ = {**os.environ, "SLURM_JOB_ID": "7"}
+    subprocess.run(["bash", tmp_path / "script"], env=environ, capture_output=True, check=False)
+    assert sorted(os.listdir(copy.parent)) == [copy.name, f"{copy.name}.tar"]
+    assert (copy / "jobs/__init__.py").read_bytes() == b"x = 1"
 
 
 def test_the_script_by_hand_mounts_the_code_and_the_submit_directory() -> None:

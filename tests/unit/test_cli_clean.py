@@ -10,7 +10,7 @@ import pytest
 
 import submit
 from disttrain.records.json_files import read_json, write_json
-from jobs.core.sweep_lock import sweep_lock
+from jobs.core.lock import sweep_lock
 from jobs.schedulers.interface import Job
 from tests.support.jobs import FakeSlurm
 from tests.support.states import make_run, on_slurm
@@ -60,7 +60,7 @@ def test_two_concurrent_cleans(capsys: pytest.CaptureFixture[str], monkeypatch: 
         with sweep_lock(folder):
             yield
 
-    monkeypatch.setattr("jobs.core.sweep_lock.sweep_lock", after_another)
+    monkeypatch.setattr("jobs.core.lock.sweep_lock", after_another)
     assert [run["run"] for run in ask_json(capsys, "clean --failed")["moved"]] == ["n2"]
 
 

@@ -11,7 +11,7 @@ import submit
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.planned import RunRecord, SweepRecord
 from disttrain.records.run_directory import RunDir
-from jobs.core import command_code
+from jobs.core import code_copy, run_code
 from jobs.schedulers.slurm.batch_script import ArrayTask, ScriptFields, render
 from jobs.schedulers.slurm.site_profile import Profile
 from jobs.status.run_state import read_runs
@@ -31,7 +31,7 @@ sweep:
 
 @pytest.fixture(autouse=True)
 def script(cluster: FakeScheduler) -> Path:
-    command_code.hash_of_source.cache_clear()
+    code_copy.hash_of_source.cache_clear()
     Path("own.yaml").write_text(SWEEP)
     Path("train.py").write_text("print(1)\n")
     return Path("train.py")
@@ -65,7 +65,7 @@ def test_an_edited_script_makes_its_runs_outdated(capsys: pytest.CaptureFixture[
     assert [run["action"] for run in kept["actions"]] == ["up_to_date", "retry"]
     assert [state.stale for state in read_runs(RUNS, "own", code_hash="other")] == [False, False]
     script.write_text("print(2)\n")
-    command_code.hash_of_source.cache_clear()
+    code_copy.hash_of_source.cache_clear()
     done, _ = read_runs(RUNS, "own", code_hash="other")
     assert done.stale
     again = ask_json(capsys, "sweep own.yaml")["actions"]
@@ -221,7 +221,7 @@ def test_a_container_has_the_folders_of_a_script(capsys: pytest.CaptureFixture[s
     ask(capsys, "run -- train.py")
     (state,) = read_runs(RUNS)
     record = read_json(state.run.run_json)
-    folders = command_code.folders_of_run(state.run, record)
+    folders = run_code.folders_of_run(state.run, record)
     copy = Path.cwd() / record["provenance"]["command"]["path"].replace(".code", "runs/.code")
     assert folders == [copy, Path.cwd()]
     fields = ScriptFields(

@@ -9,8 +9,9 @@ import pytest
 from disttrain.errors import ConfigError
 from disttrain.records.provenance import CommandCode
 from disttrain.records.run_directory import RunDir
-from jobs.core import command_code
-from jobs.core.command_code import CommandReader, find_source, read_source
+from jobs.core import code_copy
+from jobs.core.code_copy import CommandReader, find_source, read_source
+from jobs.core.run_code import RunCommand, command_of_run
 from tests.unit.test_collect_provenance import git
 
 FILES = {
@@ -107,21 +108,28 @@ def test_a_copy_is_started_and_searched_in_place_of_the_folder(folder: Path, tmp
     about = reader.read(command, folder)
     reader.write()
     CommandCode.model_validate(about)
-    copy = command_code.copy_of_run(RunDir(runs / "s" / "r"), about)
+
+    def of_run(words: list[str], **changes: str) -> RunCommand:
+        config = {"command": words, "job": {"workdir": "submit"}}
+        record = {"config": config, "provenance": {"command": {**about, **changes}}}
+        found = command_of_run(RunDir(runs / "s" / "r"), record)
+        assert found is not None
+        return found
+
+    started = of_run(command)
+    copy = started.copy
     assert copy is not None
     assert (copy / "helper.py").read_text() == "x = 1\n"
-    assert command_code.words_to_start(command, about, copy) == [f"{copy}/train.py", "--lr", "1"]
-    assert command_code.search_path(command, about, copy, f"conf:/else:{folder}") == [
+    assert started.words_to_start() == [f"{copy}/train.py", "--lr", "1"]
+    assert started.search_path(f"conf:/else:{folder}") == [
         f"{copy}/conf", "/else", str(copy),
     ]  # fmt: skip
-    module = ["-m", "train"]
-    assert command_code.search_path(module, about, copy, "") == [str(copy)]
-    assert command_code.words_to_start(module, about, copy) == module
-    assert command_code.problem(RunDir(runs / "s" / "r"), about) is None
-    gone = {**about, "folder": str(tmp_path / "gone")}
-    assert "working directory" in (command_code.problem(RunDir(runs / "s" / "r"), gone) or "")
-    lost = {**about, "path": ".code/lost"}
-    assert "does not exist" in (command_code.problem(RunDir(runs / "s" / "r"), lost) or "")
+    module = of_run(["-m", "train"])
+    assert module.search_path("") == [str(copy)]
+    assert module.words_to_start() == ["-m", "train"]
+    assert started.problem is None
+    assert "working directory" in (of_run(command, folder=str(tmp_path / "gone")).problem or "")
+    assert "does not exist" in (of_run(command, path=".code/lost").problem or "")
 
 
 def test_an_installed_module_is_not_copied(folder: Path) -> None:
@@ -134,6 +142,6 @@ def test_a_missing_script_and_a_folder_that_is_too_large_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=r"no file 'trian\.py'"):
         find_source(["trian.py"], folder)
-    monkeypatch.setattr(command_code, "_MAX_FILES", 3)
+    monkeypatch.setattr(code_copy, "_MAX_FILES", 3)
     with pytest.raises(ConfigError, match="to copy; move the script"):
         names(folder)

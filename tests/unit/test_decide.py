@@ -15,8 +15,8 @@ from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.planned import RunRecord
 from disttrain.records.run_directory import RunDir
-from jobs.core import code_snapshot, journal, processes
-from jobs.core.sweep_lock import sweep_lock
+from jobs.core import code_copy, journal, processes
+from jobs.core.lock import sweep_lock
 from jobs.schedulers.interface import Job, JobStatus, SubmitError
 from jobs.schedulers.local.scheduler import LocalScheduler
 from jobs.status.refresh import refresh
@@ -287,8 +287,8 @@ def test_a_retry_that_changes_the_plan_keeps_the_former_one_with_its_attempt(
     submit(sweep_plan("a", max_attempts=3, time_limit_min=90), FakeScheduler("ended"), tmp_path)
     assert read_json(run.run_json)["config"]["job"]["time_limit_min"] == 90
     assert read_json(former) == first
-    newer = code_snapshot.take_snapshot(tmp_path) | {"hash": "newer"}
-    monkeypatch.setattr(code_snapshot, "take_snapshot", lambda root, **_: newer)
+    newer = code_copy.copy_code(tmp_path) | {"hash": "newer"}
+    monkeypatch.setattr(code_copy, "copy_code", lambda root, **_: newer)
     submit(PLAN, FakeScheduler("ended"), tmp_path)
     second = read_json(run.run_json)
     assert (second["provenance"]["code"]["hash"], second["run_key"] != first["run_key"]) == ("newer", True)

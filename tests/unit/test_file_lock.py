@@ -11,8 +11,8 @@ import pytest
 
 import submit
 from disttrain.errors import ConfigError
-from jobs.core.code_snapshot import hold_snapshots
-from jobs.core.sweep_lock import sweep_lock
+from jobs.core.code_copy import hold_copies
+from jobs.core.lock import sweep_lock
 from tests.support.verbs import RUNS
 
 
@@ -28,7 +28,7 @@ def lustre(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("lustre")
 def test_the_path_and_the_reason_are_in_one_line(tmp_path: Path) -> None:
-    for folder, locked in ((tmp_path, sweep_lock(tmp_path)), (tmp_path / ".code", hold_snapshots(tmp_path))):
+    for folder, locked in ((tmp_path, sweep_lock(tmp_path)), (tmp_path / ".code", hold_copies(tmp_path))):
         with pytest.raises(ConfigError) as error, locked:
             pass
         line = str(error.value)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import submit as command_line
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal
-from jobs.core.sweep_lock import sweep_lock
+from jobs.core.lock import sweep_lock
 from jobs.schedulers.interface import Batch, LimitReached, SubmitQuota
 from jobs.schedulers.slurm.batch_script import render
 from jobs.schedulers.slurm.site_profile import Profile

@@ -106,7 +106,7 @@ def test_the_record_of_the_node_is_taken_in_the_environment_of_the_ranks(
     started: list[Mapping[str, str]] = []
     monkeypatch.setattr(launch, "_agree", lambda *_: (added, rendezvous.Endpoint("n0", 1)))
     monkeypatch.setattr(launch, "launch_command", lambda *_, is_bound: ["torchrun"] if is_bound else [])
-    monkeypatch.setattr(launch.code_snapshot, "snapshot_problem", lambda *_: None)
+    monkeypatch.setattr(launch.run_code, "code_problem", lambda *_: None)
     monkeypatch.setattr(launch.node_info, "start_node_info", lambda *given: started.append(given[2]))
     with contextlib.ExitStack() as held:
         prepared = launch._prepare(NodeContext(run, 0, 0, ["n0"], None), run.attempt(0), held)

@@ -9,8 +9,8 @@ import pytest
 
 from disttrain.records.json_files import read_json, write_json, write_text
 from disttrain.records.run_directory import RunDir
-from jobs.core import code_snapshot
 from jobs.core import journal as ledger
+from jobs.core import run_code
 from jobs.schedulers.interface import Job, SubmitError
 from jobs.schedulers.slurm.report_script import ReportScript, render_report_script
 from jobs.schedulers.slurm.site_profile import Profile
@@ -37,7 +37,7 @@ def test_it_runs_the_code_of_the_newest_submission(tmp_path: Path) -> None:
     submit(sweep_plan("b"), cluster, tmp_path)
     older = RunDir(tmp_path / "demo" / "b")
     record = read_json(older.run_json)
-    newest = code_snapshot.code_of_run(older, record)
+    newest = run_code.code_of_run(older, record)
     record["provenance"]["code"]["path"] = ".code/older"
     write_json(older.run_json, record)
     intent = ledger.entry(older, 0).path("intent")

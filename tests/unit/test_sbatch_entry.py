@@ -178,7 +178,7 @@ def test_a_python_as_old_as_36_can_compile_what_refuses_it(module: ModuleType) -
 
 def _refused(arguments: list[str], folder: Path) -> str:
     """The one line of a refusal that leaves nothing in `folder`."""
-    environ = {**os.environ, "PYTHONPATH": str(sbatch_job.code_snapshot.CODE_ROOT)}
+    environ = {**os.environ, "PYTHONPATH": str(sbatch_job.run_code.CODE_ROOT)}
     command = [sys.executable, *arguments]
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (93, "")
@@ -192,7 +192,7 @@ def test_the_step_after_a_failure_takes_the_plan_of_its_own_start(
 ) -> None:
     became: list[list[str]] = []
     monkeypatch.setattr(os, "execve", lambda path, words, env: became.append(words))
-    monkeypatch.setattr(sbatch_job.code_snapshot, "code_of_run", lambda run, record: tmp_path)
+    monkeypatch.setattr(sbatch_job.run_code, "code_of_run", lambda run, record: tmp_path)
     root = tmp_path / "runs"
     for restart, step, run in ((0, "41", "my/a"), (1, "42", "my/b"), (2, "43", None)):
         if run is not None:

@@ -18,7 +18,7 @@ from typing import Any
 from disttrain.config.requested_device import asks_for_gpus
 from disttrain.errors import ConfigError, message_of
 from disttrain.records.run_directory import RunDir
-from jobs.core import code_snapshot, journal, processes
+from jobs.core import journal, processes, run_code
 from jobs.schedulers.inherited_variables import without_batch_system
 from jobs.schedulers.interface import (
     Batch,
@@ -55,7 +55,7 @@ class LocalScheduler(Scheduler):
         job_id = f"{processes.host()}:{ticket}"
         command = ["jobs.schedulers.local.supervisor", str(run.path.absolute())]
         command += ["--submission", str(submission), "--ticket", str(ticket), "--job-id", job_id]
-        _start(run, submission, ticket, code_snapshot.code_of_run(run, record), command)
+        _start(run, submission, ticket, run_code.code_of_run(run, record), command)
         return job_id
 
     def submit_after(
@@ -72,7 +72,7 @@ class LocalScheduler(Scheduler):
         ticket = fifo_queue.take(ticket_label(job.run, job.number))
         own = ["jobs.schedulers.local.queued_command", str(job.run.path.absolute())]
         own += ["--submission", str(job.number), "--ticket", str(ticket), "--", *command]
-        _start(job.run, job.number, ticket, code_snapshot.CODE_ROOT, own)
+        _start(job.run, job.number, ticket, run_code.CODE_ROOT, own)
         return f"{processes.host()}:{ticket}"
 
     def find(self, submissions: Sequence[Submission]) -> list[str | None]:

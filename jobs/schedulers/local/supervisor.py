@@ -21,7 +21,7 @@ from pathlib import Path
 from disttrain.records.json_files import CorruptFile
 from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.records.run_json import read_run_json
-from jobs.core import code_snapshot, hook, journal, processes
+from jobs.core import hook, journal, processes, run_code
 from jobs.core.attempt import close_attempt, open_attempt
 from jobs.core.signals import wait_for_signal
 from jobs.node.node_log import log_line
@@ -99,7 +99,7 @@ def supervise(run: RunDir, submission: int, job_id: str) -> None:
     attempt = open_attempt(run, submission, cluster="local", job_id=job_id, nodes=[host] * nodes)
     if attempt is None:
         return
-    problem = code_snapshot.snapshot_problem(run, record)
+    problem = run_code.code_problem(run, record)
     if problem is not None:
         close_attempt(run, attempt, {}, external_cause="refused", external_message=problem)
         _call_hook(run, attempt)

@@ -51,7 +51,7 @@ class ScriptFields:
     logs: Path
     """Folder for the output of the batch shell and srun."""
     code: Path
-    """Folder of the code copy that the jobs run (`jobs.core.code_snapshot`)."""
+    """Folder of the code copy that the jobs run (`jobs.core.code_copy`)."""
     python: str
     """The submitting interpreter; `python` of the profile takes precedence."""
     profile: Profile = GENERIC
@@ -97,7 +97,7 @@ def render(batch: ScriptFields) -> str:
             *job_setup(profile),
             "# Jobs run this copy of the code, not modules of the working directory.",
             f"code={shlex.quote(str(batch.code))}",
-            '[ -d "$code" ] || echo "the code copy of this job is missing: $code" >&2',
+            *_unpack(batch),
             "export PYTHONSAFEPATH=1",
             "export PYTHONPATH=$code${PYTHONPATH:+:$PYTHONPATH}",
             "",
@@ -116,6 +116,19 @@ def render(batch: ScriptFields) -> str:
             ),
         ]
     )
+
+
+def _unpack(batch: ScriptFields) -> list[str]:
+    """Lines that unpack missing copies of code from their archives."""
+    copies = [batch.code, *(folder for folder in batch.folders if folder.parent == batch.code.parent)]
+    new = '"$copy.$SLURM_JOB_ID"'
+    return [
+        f"for copy in {' '.join(shlex.quote(str(copy)) for copy in copies)}; do",
+        f'  [ -d "$copy" ] || {{ [ -f "$copy.tar" ] && mkdir {new} &&',
+        f'    tar -xf "$copy.tar" -C {new} && mv -T {new} "$copy"; }} ||',
+        '    [ -d "$copy" ] || echo "the code copy of this job is missing: $copy" >&2',
+        "done",
+    ]
 
 
 def shape_options(batch: ScriptFields) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any
 from disttrain.errors import ConfigError, message_of
 from disttrain.records.json_files import write_text
 from disttrain.records.run_directory import RunDir
-from jobs.core import code_snapshot, command_code
+from jobs.core import run_code
 from jobs.core.processes import child_environment
 from jobs.schedulers import inherited_variables
 from jobs.schedulers.interface import (
@@ -99,7 +99,7 @@ class SlurmScheduler(Scheduler):
         config = {
             name: record["config"][name] for name in ("resources", "job", "data") if name in record["config"]
         }
-        code, folders = code_snapshot.code_of_run(run, record), command_code.folders_of_run(run, record)
+        code, folders = run_code.code_of_run(run, record), run_code.folders_of_run(run, record)
         read = [config, record["profile"], record.get("excluded_nodes"), str(code), *map(str, folders)]
         key = json.dumps(read)
         if key not in self._scripts:
@@ -286,12 +286,12 @@ def script_fields(batch: Batch) -> ScriptFields:
         config=batch.record["config"],
         tasks=[ArrayTask(each.run.path.absolute(), each.number) for each in batch.submissions],
         logs=batch_log.folder(first, in_array=len(batch.submissions) > 1).absolute(),
-        code=code_snapshot.code_of_run(first, batch.record),
+        code=run_code.code_of_run(first, batch.record),
         python=sys.executable,
         profile=profile,
         after=batch.after,
         at_once=batch.at_once,
-        folders=command_code.folders_of_run(first, batch.record),
+        folders=run_code.folders_of_run(first, batch.record),
         excluded_nodes=batch.record.get("excluded_nodes") or (),
     )
 
