@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.errors import CorruptFile as CorruptFile
-from disttrain.records.regular_file import IrregularFile, open_regular
+from disttrain.records.regular_file import IrregularFile, open_descriptor, open_regular
 
 MAX_RECORD_BYTES = 64 << 20
 """Largest JSON record, and longest line of JSON Lines. The largest record, `report.json`, has 1.5 kB for each
 run of a sweep, so 15 MB for 10,000 runs. `manifest.json` of a checkpoint has 0.15 kB for each file."""
+_PART_BYTES = 1 << 16
 _STRICT = json.JSONEncoder(
     allow_nan=False
 )  # reused: constructing one costs as much as encoding a step record
@@ -127,16 +128,24 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def read_record_bytes(path: Path, *, follow_links: bool = False) -> bytes:
+def read_record_bytes(path: Path | str, *, follow_links: bool = False) -> bytes:
     """The content of a record. Raises like `open_regular`."""
-    with open_regular(path, MAX_RECORD_BYTES, follow_links=follow_links) as file:
-        return file.read()
+    file = open_descriptor(path, os.O_RDONLY, MAX_RECORD_BYTES, follow_links=follow_links)
+    try:  # without the buffer of `open`: `status` of 10,000 runs reads 50,000 records
+        content = b""
+        while part := os.read(file, _PART_BYTES):
+            content += part
+            if len(part) < _PART_BYTES:
+                break
+        return content
+    finally:
+        os.close(file)
 
 
-def read_json(path: Path, *, follow_links: bool = False) -> dict[str, Any]:
+def read_json(path: Path | str, *, follow_links: bool = False) -> dict[str, Any]:
     """Read one JSON object. Raises `FileNotFoundError`, or `CorruptFile` when it is not one."""
     try:
-        value = json.loads(read_record_bytes(path, follow_links=follow_links))
+        value = json.loads(read_record_bytes(path, follow_links=follow_links).decode())
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptFile(f"{path} is not valid JSON: {error}") from None
     if not isinstance(value, dict):
@@ -144,7 +153,7 @@ def read_json(path: Path, *, follow_links: bool = False) -> dict[str, Any]:
     return value
 
 
-def read_json_or_none(path: Path) -> dict[str, Any] | None:
+def read_json_or_none(path: Path | str) -> dict[str, Any] | None:
     """The JSON object at `path`, or None when it is missing or corrupt."""
     try:
         return read_json(path)

@@ -28,15 +28,12 @@ def open_regular(path: Path, max_bytes: int | None = None, *, follow_links: bool
     `follow_links` is for files that users lay out themselves, such as data sets. Raises `IrregularFile`, or
     another `OSError` as `open` does.
     """
-    file = open_descriptor(path, os.O_RDONLY, follow_links=follow_links)
-    size = os.fstat(file).st_size
-    if max_bytes is not None and size > max_bytes:
-        os.close(file)
-        raise IrregularFile(f"{path} has {size} bytes, and a record has at most {max_bytes}")
-    return open(file, "rb")
+    return open(open_descriptor(path, os.O_RDONLY, max_bytes, follow_links=follow_links), "rb")
 
 
-def open_descriptor(path: Path, flags: int, *, follow_links: bool = False) -> int:
+def open_descriptor(
+    path: Path | str, flags: int, max_bytes: int | None = None, *, follow_links: bool = False
+) -> int:
     """As `open_regular`, by `os.open` with these flags; a new file is not for all users to write."""
     try:
         file = os.open(path, flags | os.O_NONBLOCK | (0 if follow_links else os.O_NOFOLLOW), 0o664)
@@ -46,7 +43,11 @@ def open_descriptor(path: Path, flags: int, *, follow_links: bool = False) -> in
         if error.errno == errno.ENXIO:  # a socket
             raise IrregularFile(f"{path} is not a regular file") from None
         raise
-    if not stat.S_ISREG(os.fstat(file).st_mode):
+    status = os.fstat(file)
+    if not stat.S_ISREG(status.st_mode):
         os.close(file)
         raise IrregularFile(f"{path} is not a regular file")
+    if max_bytes is not None and status.st_size > max_bytes:
+        os.close(file)
+        raise IrregularFile(f"{path} has {status.st_size} bytes, and a record has at most {max_bytes}")
     return file

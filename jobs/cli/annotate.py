@@ -19,7 +19,7 @@ def run(args: argparse.Namespace) -> int:
     from jobs.cli import selection
     from jobs.cli.command_output import add_json
     from jobs.core.lock import sweep_lock
-    from jobs.status.annotations import annotate, check_tags, read_annotation
+    from jobs.status.run_folders import annotate, check_tags, read_annotation
     from jobs.status.run_state import read_state
 
     check_tags(args.tags, "--tag")

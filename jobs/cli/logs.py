@@ -38,14 +38,14 @@ def run(args: argparse.Namespace) -> int:
     from disttrain.errors import ConfigError
     from jobs.cli import bench, selection
     from jobs.cli.command_output import add_json
-    from jobs.status.run_folders import refuse_links
+    from jobs.status.run_folders import names_in
     from jobs.status.run_state import read_state
 
     run = selection.find_run(args.runs, args.run)
     if args.follow:
         is_printed, state = _follow(run, args)
     else:
-        refuse_links(run)
+        names_in(run)
         state = read_state(run)
         if _wants_latest(args):
             (state,) = selection.refresh_or_warn([state])
@@ -76,7 +76,7 @@ def _follow(run: RunDir, args: argparse.Namespace) -> tuple[bool, RunState]:
 
     from jobs.cli.command_output import print_warning
     from jobs.cli.follow import PolledRuns
-    from jobs.status.run_folders import refuse_links
+    from jobs.status.run_folders import names_in
     from jobs.status.run_state import read_state
 
     polled = PolledRuns(lambda: [read_state(run)])
@@ -89,7 +89,7 @@ def _follow(run: RunDir, args: argparse.Namespace) -> tuple[bool, RunState]:
         (state,) = polled.read()
         if polled.notice != notice and (notice := polled.notice):
             print_warning(notice)
-        refuse_links(run)
+        names_in(run)
         attempts = {attempt.number: attempt for attempt in run.attempts()}
         if number is None and attempts:
             number = max(attempts)

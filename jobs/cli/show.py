@@ -33,10 +33,10 @@ def run(args: argparse.Namespace) -> int:
     from jobs.cli import bench, selection
     from jobs.cli.command_output import add_json
     from jobs.status.refresh import with_canceller
-    from jobs.status.run_folders import refuse_links
+    from jobs.status.run_folders import names_in
 
     run = selection.find_run(args.runs, args.run)
-    refuse_links(run)
+    names_in(run)
     state = with_canceller(selection.refresh_or_warn(selection.read_states([run]))[0])
     record = read_run_json_or_none(run) or {}
     metrics = read_json_or_none(run.metrics)

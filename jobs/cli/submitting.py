@@ -21,8 +21,7 @@ from jobs.cli.selection import read_states
 from jobs.core.lock import sweep_lock
 from jobs.schedulers.interface import Scheduler, SubmitError
 from jobs.status import run_state
-from jobs.status.annotations import check_tags
-from jobs.status.run_folders import runs_of
+from jobs.status.run_folders import check_tags, runs_of
 from jobs.status.run_state import RunState, read_runs
 from jobs.submission import pipeline
 from jobs.submission.pipeline import Outcome, Plan

@@ -64,7 +64,7 @@ def paint(text: str, colour: Colour | None) -> str:
 
 def printable(text: str) -> str:
     """The text without control characters except tab, newline and carriage return."""
-    return _CONTROL.sub("", text)
+    return text if text.isprintable() else _CONTROL.sub("", text)
 
 
 class PlainStream:

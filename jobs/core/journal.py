@@ -46,7 +46,7 @@ class JournalEntry:
         if self.parts is not None and part not in self.parts:
             return None
         try:
-            return read_json(self.path(part))
+            return read_json(f"{self.run.path}/submissions/{self.number:04d}.{part}.json")
         except FileNotFoundError:
             return None
 
@@ -76,7 +76,7 @@ def entries(run: RunDir) -> list[JournalEntry]:
     """The submissions of a run, oldest first, from one directory listing."""
     parts: dict[int, set[str]] = {}
     try:
-        names = os.listdir(run.submissions)
+        names = os.listdir(f"{run.path}/submissions")
     except (FileNotFoundError, NotADirectoryError):
         return []
     for name in names:

@@ -1,4 +1,4 @@
-"""The outcome of a submission or an attempt: the fields of `RunState` that differ between states.
+"""The outcome and the progress of an attempt: the fields of `RunState` that differ between states.
 
 Standard library only.
 """
@@ -9,18 +9,25 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from disttrain.errors import message_of
 from disttrain.records.json_files import read_json, read_json_or_none
+from disttrain.records.reported import read_reported
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal
 from jobs.core.attempt import NOT_RECORDED
 from jobs.core.log_text import read_tail
 from jobs.core.processes import is_alive
 from jobs.core.requeue_policy import RULES
+
+_PROGRESS = (
+    "step", "steps", "samples_per_s", "live_samples_per_s", "loss", "eta_s", "updated", "emulated",
+    "gpu_utilization", "gpu_memory_used_bytes", "gpu_power_w", "cpu_percent", "rss_bytes",
+)  # fmt: skip
 
 SILENT_AFTER_S = 600.0
 """A run on another host is `silent` after this time without progress."""
@@ -31,53 +38,56 @@ _UNRECORDED_NAME = re.compile(r"unrecorded\.(\w+)\.(\d{1,3})")
 """Name of its empty file, for which a full disk or an exceeded quota leaves room."""
 
 
-def recorded_outcome(run: RunDir, attempt: int | None) -> dict[str, Any] | None:
-    """The state by `DONE` or `FAILED` if its attempt is this one (any for None); else None."""
-    for path, state in ((run.done, "done"), (run.failed, "failed")):
+def recorded_outcome(
+    run: RunDir, attempt: int | None, names: Container[str] = ("DONE", "FAILED")
+) -> dict[str, Any] | None:
+    """The state by `DONE` or `FAILED` if its attempt is this one (any for None); else None.
+
+    `names` are those in the run directory.
+    """
+    for name, state in (("DONE", "done"), ("FAILED", "failed")):
+        if name not in names:
+            continue
         try:
-            outcome = read_json(path)
+            outcome = read_json(f"{run.path}/{name}")
         except FileNotFoundError:
             continue
         if attempt not in (None, outcome["attempt"]):
             continue
-        found = {"attempt": outcome["attempt"], "changed": outcome.get("ended")}
         cause, message = outcome["cause"], outcome.get("message")
+        fields = {"attempt": outcome["attempt"], "changed": outcome.get("ended"), "message": message}
         if outcome.get("next") == "requeue":
-            return found | {
-                "state": "queued",
-                "message": f"requeued after {cause}: {message or ''}".rstrip(": "),
-            }
-        return found | {
-            "state": state, "retryable": outcome["retryable"], "cause": cause, "message": message
-        }  # fmt: skip
+            message = f"requeued after {cause}: {message or ''}".rstrip(": ")
+            return fields | {"state": "queued", "message": message}
+        return fields | {"state": state, "cause": cause, "retryable": outcome["retryable"]}
     return None
 
 
-def is_holder_dead(entry: journal.JournalEntry) -> bool:
-    """Whether the process that holds a queued submission on this machine has ended."""
-    holder = entry.read("holder")
-    return holder is not None and is_alive(holder["process"]) is False
-
-
 def unclaimed_outcome(
-    entry: journal.JournalEntry, revoked: Mapping[str, Any] | None, holder_died: bool
-) -> dict[str, Any]:
-    """The state of a submission that has started no attempt."""
+    entry: journal.JournalEntry, revoked: Mapping[str, Any] | None
+) -> dict[str, Any] | None:
+    """The state of a submission that has started no attempt; None if it has started one meanwhile."""
     if revoked is not None:
         if revoked["cause"] == "cancelled":
             return failed_outcome("cancelled", revoked["message"]) | {"submission": None}
         return {"state": "planned", "message": revoked["message"], "submission": None}
-    if holder_died:
+    holder = entry.read("holder")  # the process that holds it in the queue of this machine
+    if holder is not None and is_alive(holder["process"]) is False:
+        if entry.path("claim").exists():
+            return None
         return _lost(with_disk_problem("its job ended while it was queued", entry.run.path))
     return {"state": "queued" if (entry.parts or set()) & {"receipt", "holder"} else "submitting"}
 
 
-def claimed_outcome(run: RunDir, claim: Mapping[str, Any], updated: float | None) -> dict[str, Any]:
-    """The state of the newest attempt."""
+def claimed_outcome(
+    run: RunDir, names: Container[str], claim: Mapping[str, Any], updated: float | None
+) -> dict[str, Any]:
+    """The state of the newest attempt. `names` are those in the run directory, listed before."""
     attempt = claim["attempt"]
-    alive = is_alive(claim["process"])  # before the outcome: one written at the very end is then found
-    ended = recorded_outcome(run, attempt)
-    if ended is not None:
+    if (ended := recorded_outcome(run, attempt, names)) is not None:
+        return ended
+    alive = is_alive(claim["process"])
+    if (ended := recorded_outcome(run, attempt)) is not None:  # written since the listing
         return ended
     if alive is None:  # on another host; `lost` would allow a second start of a live run
         quiet_s = silent_s(updated, run.submissions)
@@ -169,3 +179,34 @@ def cancel_message(entry: journal.JournalEntry) -> str | None:
     claim = entry.read("claim") or {}
     before = "" if claim.get("by") == "job" else "before it started, "
     return f"{before}by `submit.py cancel` of {record['user']} on {record['host']}"
+
+
+def read_progress(run: RunDir, attempt: int) -> dict[str, float | None]:
+    """The progress of an attempt, for display only: values that cannot be read are left out."""
+    progress = read_json_or_none(f"{run.path}/progress.json") or {}
+    if progress.get("attempt") != attempt:
+        return {}
+    progress["live_samples_per_s"] = progress.get("samples_per_s")
+    progress["samples_per_s"] = progress.get("mean_samples_per_s")
+    return {name: value for name in _PROGRESS if isinstance(value := progress.get(name), int | float)}
+
+
+def reported_progress(run: RunDir, attempt: int) -> dict[str, float]:
+    """The progress of a command without telemetry: its figures, and the time of its newest file."""
+    reported = {name: value for name, value in read_reported(run).items() if name in _PROGRESS}
+    times = []
+    for path in (run.metrics, run.attempt(attempt).rank_log(0)):
+        with contextlib.suppress(OSError):
+            times.append(os.stat(path).st_mtime)
+    return {**reported, "updated": max(times)} if times else reported
+
+
+def newest_time(*times: str | float | None) -> float | None:
+    """The latest of these times (ISO 8601, or seconds since the epoch), in seconds since the epoch."""
+    newest = 0.0
+    for each in times:
+        with contextlib.suppress(ValueError):  # for display only
+            newest = max(
+                newest, datetime.fromisoformat(each).timestamp() if isinstance(each, str) else each or 0
+            )
+    return newest or None

@@ -1,15 +1,28 @@
-"""Find the folders of sweeps and runs. Standard library only."""
+"""The folders of sweeps and runs: find them, list them, and their tags and notes. Standard library only."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from disttrain.errors import ConfigError
+from disttrain.records.json_files import read_json_or_none, write_json
 from disttrain.records.regular_file import IrregularFile
 from disttrain.records.run_directory import RunDir
+
+ANNOTATION = "annotation.json"
+_TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:=/+-]{0,63}")
+
+
+@dataclass(frozen=True)
+class Annotation:
+    """Content of `annotation.json` (`disttrain.records.annotation`)."""
+
+    tags: tuple[str, ...] = ()
+    note: str | None = None
 
 
 def runs_of(root: Path, sweep: str) -> list[RunDir]:
@@ -17,8 +30,8 @@ def runs_of(root: Path, sweep: str) -> list[RunDir]:
 
     Raises `ConfigError` for a sweep that this user may not read.
     """
-    found = (RunDir(root / sweep / name) for name in subfolders(root / sweep))
-    return [run for run in found if _may_exist(run.run_json)]
+    folder = root / sweep
+    return [RunDir(folder / name) for name in subfolders(folder) if _may_exist(f"{folder}/{name}/run.json")]
 
 
 def runs_below(root: Path, warn: Callable[[str], None] = lambda line: None) -> list[RunDir]:
@@ -32,18 +45,32 @@ def runs_below(root: Path, warn: Callable[[str], None] = lambda line: None) -> l
     return found
 
 
-def refuse_links(run: RunDir) -> None:
-    """Raise `IrregularFile` if the journal, the attempts or one attempt is a link, and not a folder.
+def names_in(run: RunDir) -> set[str]:
+    """The names in a run directory.
 
-    Another user may have made it, to files that only the reader of the run may read. `checkpoints` may be a
-    link to another disk: readers list the names in it, and open no file.
+    Raises `IrregularFile` if the journal, the attempts or one attempt is a link, and not a folder. Another
+    user may have made it, to files that only the reader of the run may read. `checkpoints` may be a link to
+    another disk: readers list the names in it, and open no file.
     """
-    for folder in (run.submissions, run.path / "attempts", *(attempt.path for attempt in run.attempts())):
-        if folder.is_symlink():
-            raise IrregularFile(f"{folder} is a symbolic link, not a folder")
+    folder = str(run.path)
+    names = _names(folder)
+    if "attempts" in names:
+        _names(f"{folder}/attempts")
+    return names
 
 
-def _may_exist(path: Path) -> bool:
+def _names(folder: str) -> set[str]:
+    names = set()
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            name = entry.name
+            if (name in ("submissions", "attempts") or name.isdigit()) and entry.is_symlink():
+                raise IrregularFile(f"{entry.path} is a symbolic link, not a folder")
+            names.add(name)
+    return names
+
+
+def _may_exist(path: str) -> bool:
     """Whether a file exists, or lies in a folder that this user may not read."""
     try:
         os.stat(path)
@@ -69,3 +96,37 @@ def subfolders(path: Path) -> list[str]:
 def natural_key(name: str) -> list[tuple[int, int, str]]:
     """Sort key that orders the numbers inside a name by value."""
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name)]
+
+
+def read_annotation(folder: Path | str) -> Annotation:
+    """The annotation of a sweep's or run's folder; an empty one if there is none, or it cannot be read."""
+    record = read_json_or_none(f"{folder}/{ANNOTATION}")
+    if record is None:
+        return Annotation()
+    tags, note = record.get("tags"), record.get("note")
+    return Annotation(
+        tuple(map(str, tags)) if isinstance(tags, list) else (), note if isinstance(note, str) else None
+    )
+
+
+def annotate(
+    folder: Path, *, add: Iterable[str] = (), remove: Iterable[str] = (), note: str | None = None
+) -> Annotation:
+    """Change the annotation of a folder. A `note` of None leaves the note, an empty one removes it."""
+    before = read_annotation(folder)
+    text = before.note if note is None else " ".join(note.split()) or None
+    now = Annotation(tuple(sorted({*before.tags, *add} - {*remove})), text)
+    if now != before:
+        write_json(folder / ANNOTATION, {"schema_version": 1, "tags": list(now.tags), "note": now.note})
+    return now
+
+
+def check_tags(tags: Iterable[str], flag: str) -> None:
+    """Raise `ConfigError` for a text that cannot be a tag."""
+    for tag in tags:
+        if not _TAG.fullmatch(tag):
+            raise ConfigError(
+                f"{tag!r} cannot be a tag: at most 64 letters, digits and . _ : = / + -, "
+                "the first a letter or digit",
+                at=flag,
+            )

@@ -17,8 +17,8 @@ from disttrain.records.run_directory import RunDir
 from jobs.core.lock import sweep_lock
 from jobs.core.progress import Progress, without_progress
 from jobs.schedulers.interface import Batch, Scheduler, SubmitError
-from jobs.status.annotations import annotate
 from jobs.status.refresh import refresh
+from jobs.status.run_folders import annotate
 from jobs.status.run_state import RunState, read_runs, read_states
 from jobs.submission import report_job
 from jobs.submission.batches import JobChains, batch_of, chains_of, submission_groups

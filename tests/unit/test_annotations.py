@@ -10,7 +10,7 @@ import submit
 from disttrain.records.annotation import AnnotationRecord
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
-from jobs.status.annotations import FILE, Annotation, annotate, read_annotation
+from jobs.status.run_folders import ANNOTATION, Annotation, annotate, read_annotation
 from jobs.status.run_state import read_state
 from tests.support.fake_runs import fake_sweep
 from tests.support.jobs import FakeScheduler
@@ -33,10 +33,10 @@ def test_an_annotation_is_changed_step_by_step(tmp_path: Path) -> None:
     assert read_annotation(tmp_path) == Annotation()
     annotate(tmp_path, add=["b", "a"], note=" two\nlines ")
     assert annotate(tmp_path, add=["a", "c"], remove=["b"]) == Annotation(("a", "c"), "two lines")
-    assert AnnotationRecord.model_validate(read_json(tmp_path / FILE)).tags == ["a", "c"]
+    assert AnnotationRecord.model_validate(read_json(tmp_path / ANNOTATION)).tags == ["a", "c"]
     assert annotate(tmp_path, note="") == Annotation(("a", "c"), None)
     for damage in ("{", "[]", '{"tags": 7, "note": []}'):
-        (tmp_path / FILE).write_text(damage)
+        (tmp_path / ANNOTATION).write_text(damage)
         assert read_annotation(tmp_path) == Annotation()
 
 
@@ -112,7 +112,7 @@ def test_tags_move_to_the_trash_and_back(capsys: pytest.CaptureFixture[str]) -> 
     write_json(RUNS / "x" / "sweep.json", {"base": {}})
     ask(capsys, "annotate x x/a --tag good")
     ask(capsys, "clean x")
-    assert not (RUNS / "x" / FILE).exists()
+    assert not (RUNS / "x" / ANNOTATION).exists()
     ask(capsys, "clean --restore")
     state = read_state(RunDir(RUNS / "x/a"))
     assert (state.own_tags, state.sweep_tags) == (("good",), ("good",))

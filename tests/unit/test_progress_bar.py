@@ -14,7 +14,7 @@ import submit
 from analysis.report import Written
 from disttrain.records.json_files import write_json
 from jobs.cli import progress_bar
-from jobs.status.annotations import annotate
+from jobs.status.run_folders import annotate
 from tests.support.states import make_run
 from tests.support.terminal import Terminal
 from tests.support.verbs import RUNS

@@ -251,7 +251,7 @@ def test_a_corrupt_file_is_a_state_that_names_it(run: RunDir, part: str, content
 def test_a_run_that_was_moved_away_meanwhile(run: RunDir) -> None:
     run.path.rename(run.path.with_name("elsewhere"))
     found = read_state(run)
-    assert (found.state, found.message) == ("corrupt", f"{run.run_json} does not exist")
+    assert (found.state, found.message) == ("corrupt", f"{run.path} does not exist")
 
 
 def test_a_corrupt_plan_has_no_key(run: RunDir) -> None:

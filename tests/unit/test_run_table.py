@@ -12,7 +12,7 @@ import submit
 from disttrain.config.parsing import Draft, check
 from disttrain.records.json_files import read_json, write_json
 from jobs.cli.run_table import COLUMNS
-from jobs.status.annotations import annotate
+from jobs.status.run_folders import annotate
 from tests.support.jobs import FakeScheduler
 from tests.support.states import make_run
 from tests.support.verbs import RUNS, ask, ask_json
