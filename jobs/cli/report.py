@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from disttrain.errors import ConfigError
-    from jobs.cli import selection, sweep_end
+    from jobs.cli import selection, submitting
     from jobs.status.run_state import read_runs
 
     if not args.sweeps:
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
         )
 
     if args.sweep_end is not None:
-        return sweep_end.run_report_job(args, lambda: write_as_asked().page)
+        return submitting.run_report_job(args, lambda: write_as_asked().page)
     written = write_as_asked()
     return _print_targets(written) if args.check else 0
 

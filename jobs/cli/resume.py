@@ -30,26 +30,8 @@ def run(args: argparse.Namespace) -> int:
     from jobs.cli import selection, submitting
 
     runs = selection.find_runs(args.runs, args.runs_given or selection.sweep_names(args.runs))
-    plans = _plans(args, selection.with_tags(selection.read_states(runs), args.tags))
-    return _preview(args, plans) if args.dry_run else submitting.submit_all(args, plans)
-
-
-def _preview(args: argparse.Namespace, plans: Iterator[tuple[Plan, Scheduler | None]]) -> int:
-    from jobs.cli import submitting
-    from jobs.cli.command_output import print_warning
-    from jobs.status.refresh import refresh
-    from jobs.submission.pipeline import Outcome
-    from jobs.submission.warnings import excluded_nodes_warning
-
-    outcomes = []
-    for plan, scheduler in plans:
-        states = plan.states()
-        if scheduler is not None:
-            states = refresh(states, scheduler, warn=print_warning)
-            for line in excluded_nodes_warning(args.runs, scheduler):
-                print_warning(line)
-        outcomes.append(Outcome(plan, scheduler, plan.decide(states)))
-    return submitting.print_outcomes(args, outcomes)
+    states = selection.with_tags(selection.read_states(runs), args.tags)
+    return submitting.submit_all(args, _plans(args, states))
 
 
 def _plans(args: argparse.Namespace, states: Sequence[RunState]) -> Iterator[tuple[Plan, Scheduler | None]]:
@@ -59,9 +41,7 @@ def _plans(args: argparse.Namespace, states: Sequence[RunState]) -> Iterator[tup
     """
     import itertools
 
-    from disttrain.records.collect_provenance import code_hash
     from jobs.cli import selection, submitting, target
-    from jobs.submission.pipeline import Plan
 
     def key(state: RunState) -> tuple[str, str]:
         return state.sweep, state.cluster or ""
@@ -77,7 +57,4 @@ def _plans(args: argparse.Namespace, states: Sequence[RunState]) -> Iterator[tup
                 chosen[cluster] = target.scheduler_to_resume(args, cluster or None, same)
             scheduler = chosen[cluster]
         recorded = [state.run for state in group]
-        yield (
-            Plan(args.runs, sweep, code_hash(), recorded=recorded, named=named, **submitting.options(args)),
-            scheduler,
-        )
+        yield submitting.plan_of(args, sweep, recorded=recorded, named=named), scheduler

@@ -14,7 +14,7 @@ import pytest
 import submit
 from disttrain.records import collect_provenance
 from disttrain.records.run_directory import RunDir
-from jobs.cli.dry_run_text import differences_text
+from jobs.cli.preview import differences_text
 from jobs.core import journal
 from jobs.schedulers.interface import ScriptCheck, ScriptPreview
 
@@ -213,7 +213,7 @@ def test_options_that_only_the_first_script_has_are_named() -> None:
 def test_many_runs_need_yes_and_nothing_is_written(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobs.cli.cost_bound.RUNS_WITHOUT_YES", 2)
+    monkeypatch.setattr("jobs.cli.submitting.RUNS_WITHOUT_YES", 2)
     slurm = stand_in(monkeypatch)
     command = ["sweep", "tiny.yaml", "--cluster", "slurm"]
     assert submit.main(command) == 2
@@ -229,7 +229,7 @@ def test_many_runs_need_yes_and_nothing_is_written(
 
 
 def test_yes_submits_many_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobs.cli.cost_bound.RUNS_WITHOUT_YES", 2)
+    monkeypatch.setattr("jobs.cli.submitting.RUNS_WITHOUT_YES", 2)
     slurm = stand_in(monkeypatch)
     assert submit.main(["sweep", "tiny.yaml", "--cluster", "slurm", "--yes"]) == 0
     assert len(list(slurm.glob("submitted-*"))) == 2
@@ -292,7 +292,7 @@ def test_the_answer_of_slurm_is_printed_and_a_refusal_is_exit_code_1(
     command = ["sweep", "tiny.yaml", "--cluster", "slurm", "--test-only"]
     assert submit.main(command) == 1
     out = capsys.readouterr().out
-    assert out.count("\nSlurm accepts it: Job 7 to start at noon\n") == 1
+    assert out.count("\nSlurm accepts n1-auto: Job 7 to start at noon\n") == 1
     assert out.count("\nSlurm refuses n2-") == 2
     assert submit.main([*command, "--nodes", "1"]) == 0
     assert [path.name for path in Path().iterdir()] == ["tiny.yaml"], "--test-only is a dry run"
@@ -318,7 +318,7 @@ def test_memory_is_estimated_where_it_is_asked_for(
         asked.append(len(plans))
         return [{"reason": f"{plan.name} is not known"} for plan in plans]
 
-    monkeypatch.setattr("jobs.cli.dry_run.estimate_memory", estimates)
+    monkeypatch.setattr("jobs.cli.preview.estimate_memory", estimates)
     assert submit.main(["sweep", "tiny.yaml", "--cluster", "local", "--memory"]) == 0
     out = capsys.readouterr().out
     assert out.count(": no estimate: n") == asked[0] > 1

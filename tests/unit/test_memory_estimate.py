@@ -16,7 +16,7 @@ from disttrain.config.config_tree import Config
 from disttrain.memory_estimate import MemoryEstimate, estimate
 from disttrain.task import Task
 from disttrain.transforms import transforms_of
-from jobs.cli.dry_run_text import memory_text
+from jobs.cli.preview import memory_text
 from tests.support.step_memory import allocated_peak
 
 GPT = {"kind": "gpt", "layers": 3, "width": 64, "heads": 2}
