@@ -6,6 +6,7 @@ a GPU does not have is no problem.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -54,6 +55,12 @@ def read_node_gpus(root: Path = Path("/")) -> NodeGpus:
         message = f"NVML cannot be used: {' '.join(str(error).split())}"
     remedy = "run nvidia-smi on the node; reload the driver or reboot the node"
     return NodeGpus(None, [{"severity": "warning", "message": message, "remedy": remedy}])
+
+
+@functools.cache
+def node_gpus() -> NodeGpus:
+    """The answer of `read_node_gpus`, which takes seconds, read once."""
+    return read_node_gpus()
 
 
 _THROTTLED = {

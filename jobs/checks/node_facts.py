@@ -19,8 +19,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
+from disttrain.config.ranks import ranks_per_node
+from disttrain.config.requested_device import asks_for_gpus
 from disttrain.records.collect_provenance import code_hash
-from jobs.checks.gpu_health import NodeGpus
+from jobs.checks.gpu_health import NodeGpus, has_driver, node_gpus
 from jobs.checks.link_rates import gpu_path, link_bytes_per_s
 from jobs.fabric.defects import defects, no_active_adapter
 from jobs.fabric.description import Adapter, AdapterKind, ConfigurationFile, Fabric, Gpu
@@ -90,39 +92,43 @@ class NodeFacts:
 def collect(
     node: int,
     host: str,
+    config: Mapping[str, Any],
     fabric: Fabric,
-    gpus: NodeGpus,
     *,
-    ranks: int,
-    wants_gpus: bool,
-    uses_nccl: bool,
     environ: Mapping[str, str],
     interface: str | None,
+    agreed: Mapping[str, str],
     folders: Sequence[Path],
     rate_folder: Path | None,
     missing_gpus: str | None,
     is_alone: bool,
 ) -> NodeFacts:
-    """Facts of the node of rank `node`, which `fabric` and `gpus` describe.
+    """Facts of the node of rank `node`, whose network `fabric` describes.
 
     Args:
+        config: of the run.
         environ: environment of the ranks.
         interface: network interface by which this node reaches the others.
+        agreed: further values that should be equal on all nodes.
         folders: folders whose free space is needed.
         rate_folder: folder in which the first nodes measure the rates of storage; None: not measured.
         missing_gpus: message of the scheduler's adapter if GPUs are missing.
         is_alone: whether a scheduler has given the job its processors.
     """
     began = time.monotonic()
+    ranks, wants_gpus = ranks_per_node(config), asks_for_gpus(config["resources"]["device"])
+    gpus = node_gpus() if wants_gpus else NodeGpus(None)
     rates = None
     if rate_folder is not None and node < _NODES_THAT_WRITE:
         rates = _or_none(lambda: storage_rates(rate_folder, node))
     settings = {name: each.value for name, each in node_settings(fabric, environ).items()}
+    uses_nccl = wants_gpus and has_driver()
     adapters = expected_adapters(fabric, settings) if uses_nccl else ()
+    shared = {name: value for name, value in agreed.items() if value}
     return NodeFacts(
         node=node,
         host=host,
-        agreement=agreement(fabric, wants_gpus=wants_gpus),
+        agreement=agreement(fabric, wants_gpus=wants_gpus) | shared,
         processors=len(os.sched_getaffinity(0)),
         free_bytes=_free_space(folders),
         missing_gpus=missing_gpus,

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from jobs.core.log_text import error_lines, shortened
-from jobs.core.rank_positions import RankPosition, candidates, describe_hang, silent_rank, slow_node
+from jobs.core.rank_positions import RankPosition, describe_hang, silent_rank
 from jobs.core.requeue_policy import EXIT_LAUNCH_FAILED, NO_REQUEUE, RULES, RequeueDecision
 
 _COMMUNICATION = re.compile(
@@ -61,8 +61,6 @@ class ExitEvidence:
     """Positions of the ranks of nodes whose agent ended them."""
     hung_at: float | None = None
     """Time at which the first agent found a hang, in seconds since the epoch; None without one."""
-    unsent_bytes: Mapping[tuple[int, int], int] = field(default_factory=dict)
-    """Bytes that waited in connections between nodes, by node and peer, before the ranks ended."""
     silent_nodes: Sequence[int] = ()
     """Nodes without an exit code; empty if no node has one, as after the end of srun with all agents."""
     lost_peer: str | None = None
@@ -135,13 +133,11 @@ def _hang(evidence: ExitEvidence) -> ExitStatus | None:
         if any(error["time"] < evidence.hung_at for error in errors):
             return None
         hung = silent_rank(evidence.rank_positions)
-        slow = None if candidates(evidence.rank_positions) else slow_node(evidence.unsent_bytes)
-        nodes = tuple(evidence.silent_nodes) or (() if slow is None else (slow,))
         return ExitStatus(
             "hung",
-            _described(evidence),
+            describe_hang(evidence.rank_positions, evidence.silent_nodes),
             failed_ranks=(hung.rank,) if hung else (),
-            failed_nodes=() if hung else nodes,
+            failed_nodes=() if hung else tuple(evidence.silent_nodes),
         )
     silent = silent_rank(evidence.rank_positions)
     if errors or evidence.killed_workers or silent is None or not evidence.rank_errors:
@@ -149,13 +145,9 @@ def _hang(evidence: ExitEvidence) -> ExitStatus | None:
     first = min(evidence.rank_errors, key=lambda error: error["time"])
     if not silent.stopped and _TIMEOUT.search(first["message"]) is None:
         return None
-    message = f"{_described(evidence)}; rank {first['rank']} waited for it"
+    hang = describe_hang(evidence.rank_positions, evidence.silent_nodes)
+    message = f"{hang}; rank {first['rank']} waited for it"
     return ExitStatus("hung", message, failed_ranks=(silent.rank,))
-
-
-def _described(evidence: ExitEvidence) -> str:
-    slow = slow_node(evidence.unsent_bytes)
-    return describe_hang(evidence.rank_positions, evidence.silent_nodes, slow)
 
 
 def is_communication_error(error: Mapping[str, Any]) -> bool:

@@ -64,7 +64,7 @@ def added_variables(
 ) -> dict[str, AddedVariable]:
     """Variables to add for a run. The site profile overrides the derived ones, `job.env` overrides both.
 
-    Of the derived variables of the fabric, `jobs.node.fabric_environment` leaves out those that the inherited
+    Of the derived variables of the fabric, `jobs.node.node_environment` leaves out those that the inherited
     environment or a file of NCCL sets.
 
     Parameters

@@ -31,8 +31,7 @@ _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ", re.MULTILINE)
 """PyTorch writes it before each line of a traceback where a process group exists."""
 _OUT_OF_MEMORY = re.compile(r"MemoryError|CUDA error: out of memory|DefaultCPUAllocator: ")
 _LOOKUP_S = 5.0
-"""Time for all queries of the name service together, because the requeue waits for them. One query without an
-answer may take 30 s."""
+"""Time for a query of the name service, because the requeue waits for it; it may take 30 s."""
 
 
 def read_evidence(
@@ -55,11 +54,7 @@ def read_evidence(
     rank_errors = errors_of_command(attempt, failed.values()) if command else read_rank_errors(attempt)
     killed = {node: (worker.rank, -worker.code) for node, worker in failed.items() if worker.code < 0}
     ended = {node: record for node in nodes if (record := read_json_or_none(attempt.node_ranks(node)))}
-    unsent = _unsent_by_address(ended)
-    lost = peer_address(rank_errors)
-    addresses = [*([lost] if lost else []), *(address for _, address in unsent)]
-    node_at = _nodes_at(dict.fromkeys(addresses), hosts)
-    peer = node_at.get(lost) if lost else None
+    peer = _node_at(peer_address(rank_errors), hosts)
     silent = [node for node in nodes if node not in exit_codes and node not in ended]
     completed, message = own_metrics.get("status") == "completed", None
     if command:
@@ -91,7 +86,6 @@ def read_evidence(
         hung_at=min((record["time"] for record in ended.values() if record["hung"]), default=None),
         silent_nodes=silent if len(silent) < len(hosts) else [],
         lost_peer=None if peer is None else f"node {peer} ({hosts[peer]})",
-        unsent_bytes={(node, node_at[at]): count for (node, at), count in unsent.items() if at in node_at},
         ranks_started=any(attempt.path.glob("rank-*.log")) or any(attempt.path.glob("steps-*.jsonl")),
         last_lines={node: last_rank_line(read_tail(attempt.node_log(node))) for node in exit_codes},
     )
@@ -128,35 +122,21 @@ def is_rank_killed(attempt: Attempt) -> bool:
     return bool(signals - {signal.SIGTERM, signal.SIGABRT})
 
 
-def _unsent_by_address(ended: Mapping[int, Mapping[str, Any]]) -> dict[tuple[int, str], int]:
-    """Bytes that waited in connections when an agent found a hang, by node and address of the peer."""
-    if not any(record["hung"] for record in ended.values()):
-        return {}
-    return {
-        (node, address): count
-        for node, record in ended.items()
-        for address, count in record["unsent_bytes"].items()
-    }
-
-
-def _nodes_at(addresses: Iterable[str], hosts: Sequence[str]) -> dict[str, int]:
-    """The node of each address, as far as the name service answers within `_LOOKUP_S`."""
-    node_of: dict[str, int] = {}
-    if len(set(hosts)) < 2:
-        return node_of
+def _node_at(address: str | None, hosts: Sequence[str]) -> int | None:
+    """The node of an address, if the name service answers within `_LOOKUP_S`."""
+    nodes: list[int] = []
 
     def look_up() -> None:
-        for address in addresses:
-            with contextlib.suppress(OSError):
-                name, aliases, _ = socket.gethostbyaddr(address)
-                names = {each.partition(".")[0] for each in (name, *aliases)}
-                if (host := next((host for host in hosts if host in names), None)) is not None:
-                    node_of[address] = hosts.index(host)
+        with contextlib.suppress(OSError):
+            name, aliases, _ = socket.gethostbyaddr(address or "")
+            names = {each.partition(".")[0] for each in (name, *aliases)}
+            nodes.extend(node for node, host in enumerate(hosts) if host in names)
 
-    thread = threading.Thread(target=look_up, name="name service", daemon=True)
-    thread.start()
-    thread.join(_LOOKUP_S)
-    return dict(node_of)  # a copy: the thread may still run
+    if address is not None and len(set(hosts)) > 1:
+        thread = threading.Thread(target=look_up, name="name service", daemon=True)
+        thread.start()
+        thread.join(_LOOKUP_S)
+    return next(iter(nodes), None)
 
 
 def read_rank_errors(attempt: Attempt) -> list[dict[str, Any]]:

@@ -8,8 +8,7 @@ of a collective, because the launch queue of its device is full.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 
@@ -60,28 +59,8 @@ def _order(position: RankPosition) -> tuple[bool, bool, int]:
     return (not position.stopped, position.waits_for_others, position.step)
 
 
-def slow_node(unsent: Mapping[tuple[int, int], int]) -> int | None:
-    """The node to and from which most bytes wait; None if they do not single out one.
-
-    `unsent`: bytes that wait in connections, by node and peer. In a ring, a slow link stops the connections
-    to and from its node, and each neighbour has another connection without a queue.
-    """
-    waiting: Counter[int] = Counter()
-    for (node, peer), count in unsent.items():
-        waiting[node] += count
-        waiting[peer] += count
-    (node, most), (_, second) = [*waiting.most_common(2), (0, 0), (0, 0)][:2]
-    is_peer = any(peer == node for _, peer in unsent)
-    return node if most > second and is_peer else None
-
-
-def describe_hang(
-    positions: Sequence[RankPosition], silent_nodes: Collection[int] = (), slow: int | None = None
-) -> str:
-    """One line that names the silent rank, or a node without any sign, or the step of the hang.
-
-    `slow` is the `slow_node`, if known.
-    """
+def describe_hang(positions: Sequence[RankPosition], silent_nodes: Collection[int] = ()) -> str:
+    """One line that names the silent rank, or a node without any sign, or the step of the hang."""
     found = silent_rank(positions)
     longest = max(positions, key=lambda each: each.silent_s)
     if found is not None and found.stopped:
@@ -95,8 +74,7 @@ def describe_hang(
         return f"node {min(silent_nodes)} gave no sign, while the other ranks {said}"
     if several:
         return _describe_several(several)
-    where = "" if slow is None else f" at node {slow}"
-    return f"all ranks waited for each other {waited}: the network is slow or broken{where}"
+    return f"all ranks waited for each other {waited}: the network is slow or broken"
 
 
 def _describe_several(found: Sequence[RankPosition]) -> str:

@@ -65,17 +65,11 @@ def job_variables(
     gpus_per_node: int,
     *,
     interface: str | None = None,
-    agreed: Sequence[DerivedVariable] | None = None,
     srun_network: str | None = None,
 ) -> JobVariables:
-    """The variables of a job with these settings; see `derive` and `lint` for the other parameters.
-
-    `agreed` are the derived variables of node 0, which replace all but the names of devices.
-    """
+    """The variables of a job with these settings; see `derive` and `lint` for the other parameters."""
     given = {name: each.value for name, each in settings.items()}
     derived = derive(fabric, nodes, gpus_per_node, interface=interface, given=given)
-    if agreed is not None:
-        derived = (*(each for each in derived if each.per_node), *agreed)
     found = lint(
         {each.name: Setting(each.name, each.value, "derived") for each in derived} | dict(settings),
         fabric=fabric,

@@ -1,14 +1,33 @@
-"""The interface of an agent to its job at the scheduler. Standard library only."""
+"""A node of a job, its scheduler, and waiting no longer than the job runs. Standard library only."""
 
 from __future__ import annotations
 
+import random
+import signal
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+from disttrain.records.run_directory import RunDir
+from jobs.core import requeue_policy
 from jobs.node.node_log import log_line
+
+LOOPBACK = "127.0.0.1"
+WARNING_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
+TERMINATION_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_POLL_S = 0.1
+_LONGEST_POLL_S = 2.0
+"""Each node of a job reads files of node 0 at these intervals: the first one, and the longest."""
+_GROWTH = 1.4
+_JITTER = 0.25
+LONGEST_JITTER = 1 + _JITTER
+"""Longest delay by `jittered`, as a multiple of the delay that is given."""
+_QUERY_INTERVAL_S = 5.0
+"""Time between two queries of the scheduler, which each waiting node sends."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -107,3 +126,83 @@ class CurrentAllocation(Allocation):
     @abstractmethod
     def task_module(self) -> str:
         """Module that runs one node of a submitted run, with the arguments `RUN_DIR --submission N`."""
+
+
+@dataclass(frozen=True)
+class NodeContext:
+    """One node of a job, as its agent and its checks see it."""
+
+    run: RunDir
+    submission: int
+    rank: int
+    hosts: Sequence[str]
+    """Names of all nodes of the job, in rank order."""
+    allocation: Allocation | None
+    """None in a job that a supervisor runs on one machine."""
+
+    @property
+    def restart(self) -> int:
+        """Number of earlier starts of the job."""
+        return self.allocation.restart if self.allocation else 0
+
+    @property
+    def one_machine(self) -> bool:
+        """Whether all nodes of the job are this machine."""
+        return self.allocation is None or set(self.hosts) == {LOOPBACK}
+
+
+def block_signals() -> None:
+    """Block the signals that `poll_until` and `jobs.node.torchrun` handle."""
+    signals = {*WARNING_SIGNALS, *TERMINATION_SIGNALS, signal.SIGCHLD}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+
+
+class JobEnded(Exception):
+    """The job is being ended while this node waits; the message is one line."""
+
+    def __init__(self, message: str, requeued: bool, end_cause: str | None = None) -> None:
+        super().__init__(message)
+        self.requeued = requeued
+        """Whether the scheduler has requeued the job."""
+        self.end_cause = end_cause
+        """Cause that the scheduler has (`AllocationFacts.end_cause`)."""
+
+    @property
+    def exit_code(self) -> int:
+        return requeue_policy.EXIT_DONE if self.requeued else requeue_policy.EXIT_FAILED
+
+
+def jittered(seconds: float) -> float:
+    """A delay up to a quarter shorter or longer, so that the nodes of a job do not poll at once."""
+    return seconds * random.uniform(1 - _JITTER, LONGEST_JITTER)
+
+
+def poll_until(poll: Callable[[], T | None], within_s: float, allocation: Allocation | None) -> T | None:
+    """Call `poll` until it returns a value, and return that; None after `within_s` seconds.
+
+    Raises `JobEnded` when a pending signal ends the job: a node that waits for a file that never appears
+    would stay until SIGKILL. The caller has blocked the signals, which stay pending: a warning is meant for
+    the ranks, and `jobs.node.torchrun` handles it.
+    """
+    deadline, query_at, delay_s = time.monotonic() + within_s, 0.0, _POLL_S
+    while (found := poll()) is None:
+        now = time.monotonic()
+        if now >= query_at and (pending := signal.sigpending().intersection(TERMINATION_SIGNALS)):
+            _raise_if_ended(pending, allocation)
+            query_at = time.monotonic() + _QUERY_INTERVAL_S
+        if now > deadline:
+            return None
+        time.sleep(jittered(delay_s))
+        delay_s = min(_LONGEST_POLL_S, _GROWTH * delay_s)
+    return found
+
+
+def _raise_if_ended(pending: Set[int], allocation: Allocation | None) -> None:
+    """Raise `JobEnded` if these signals end the job, by the rules of `jobs.node.torchrun`."""
+    facts = allocation.facts() if allocation and signal.SIGTERM in pending else None
+    requeued = facts is not None and allocation is not None and facts.restarts > allocation.restart
+    is_warning = pending == {signal.SIGTERM} and allocation is not None
+    if requeued or not is_warning or (facts is not None and not facts.running):
+        what = "requeued" if requeued else "ended"
+        end_cause = facts.end_cause if facts is not None else None
+        raise JobEnded(f"the job was {what} while this node waited for another one", requeued, end_cause)

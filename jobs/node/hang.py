@@ -1,7 +1,11 @@
-"""Find the ranks of this node that hang, from their heartbeats. Standard library only.
+"""Find the ranks of this node that hang, and those that train apart. Standard library only.
 
 A rank hangs if it has been in one step, or in one other phase, for longer than the limit of its heartbeat. A
 rank that waits in a collective has `_OTHER_NODES_S` more, in which the node of the silent rank finds it.
+
+Ranks of one process group are connected by TCP: to its store, and among themselves by gloo or by NCCL's
+bootstrap, also where the data take another way. MPI and Horovod connect processes, too. Thus a rank without
+any such connection is in no group. Doubt gives no verdict.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,10 +24,10 @@ from typing import Any
 from disttrain.records.heartbeat import INTERVAL_S, Heartbeat, read_heartbeats
 from disttrain.records.json_files import create_exclusive, read_json_or_none, write_json
 from disttrain.records.run_directory import Attempt
-from jobs.core.processes import is_running
+from jobs.core.processes import children_of, is_running
 from jobs.core.rank_positions import RankPosition, describe_hang
 from jobs.node.node_log import log_line
-from jobs.node.unsent_bytes import unsent_bytes
+from jobs.node.peers import record
 
 _OTHER_NODES_S = 15.0
 _STOPPED_AFTER_S = 10 * INTERVAL_S
@@ -32,6 +36,12 @@ _SUSPENDED_S = 10.0
 """After a longer pause of this process, the scheduler has suspended the job, and the ranks with it."""
 _MEMORY = Path("/dev/shm")
 _AGENT_FOLDER = "disttrain-agent-"
+_APART_AFTER_S = 60.0
+_APART_EVERY_S = 5.0
+"""Time between two samples: a process group that lives for less may be missed."""
+_FIRST_UNPRIVILEGED_PORT = 1024
+"""Lower ports, such as those of HTTPS and NFS, need root, so that no rank listens there."""
+_ESTABLISHED = "01"
 
 
 @contextlib.contextmanager
@@ -124,11 +134,9 @@ def warn(attempt: Attempt, node: int, late: Sequence[RankPosition]) -> None:
     left_s = min(each.limit_s - each.silent_s for each in late)
     message = describe_hang(late)
     log_line(f"no progress: {message}; the ranks end in {left_s:.0f} s")
-    with contextlib.suppress(OSError):
-        if attempt.is_replaced():
-            return
-        write = create_exclusive if all(each.waits_for_others for each in late) else write_json
-        write(attempt.hang_warning, {"node": node, "message": message, "ends_at": time.time() + left_s})
+    write = create_exclusive if all(each.waits_for_others for each in late) else write_json
+    warning = {"node": node, "message": message, "ends_at": time.time() + left_s}
+    record(attempt, attempt.hang_warning, warning, write)
 
 
 def withdraw_warning(attempt: Attempt, node: int) -> None:
@@ -140,7 +148,83 @@ def withdraw_warning(attempt: Attempt, node: int) -> None:
 
 
 def positions_record(positions: Sequence[RankPosition], hung: bool) -> dict[str, Any]:
-    """Content of `node-NN.ranks.json`: positions of a node's ranks before their end, and the bytes that wait
-    in the connections to other nodes."""
-    ranks = [asdict(each) for each in positions]
-    return {"hung": hung, "time": time.time(), "ranks": ranks, "unsent_bytes": unsent_bytes()}
+    """Content of `node-NN.ranks.json`: positions of a node's ranks before their end."""
+    return {"hung": hung, "time": time.time(), "ranks": [asdict(each) for each in positions]}
+
+
+class UnconnectedRanks:
+    """Samples the TCP connections of a node's ranks until there is one. Call `sample` every second or so.
+
+    Parameters
+    ----------
+    nodes : nodes of the job; there is no verdict on a single rank
+    after_s : time without a connection after which there is a verdict
+    """
+
+    def __init__(
+        self, nodes: int, after_s: float = _APART_AFTER_S, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._nodes = nodes
+        self._after_s = after_s
+        self._now = now
+        self._next = now()
+        self._since: float | None = None
+        """Time of the first sample in which all ranks had loaded PyTorch."""
+        self._settled = False
+        """Whether a rank is connected, or cannot be seen."""
+        self.ranks: int | None = None
+        """Number of ranks of this node, once all of them have been without a connection for long enough."""
+
+    def sample(self, torchrun: int) -> None:
+        """Look for connections of the ranks, which are the children of process `torchrun`."""
+        now = self._now()
+        if self._settled or now < self._next:
+            return
+        self._next = now + _APART_EVERY_S
+        ranks = [_descendants(pid) for pid in children_of(torchrun)]
+        try:
+            self._settled = any(map(_is_connected, ranks))
+            if self._settled:
+                self.ranks = None
+            elif len(ranks) * self._nodes > 1 and all(any(map(_has_torch, rank)) for rank in ranks):
+                self._since = now if self._since is None else self._since
+                if now - self._since >= self._after_s:
+                    self.ranks = len(ranks)
+        except PermissionError:  # processes of another user, as in some containers
+            self._settled, self.ranks = True, None
+
+
+def _descendants(pid: int) -> set[int]:
+    return {pid}.union(*map(_descendants, children_of(pid)))
+
+
+def _is_connected(rank: Set[int]) -> bool:
+    """Whether the processes of a rank have a connection that may lead to another rank."""
+    ports = {pair for pid in rank for pair in _connected_ports(pid)}
+    return any(
+        peer >= _FIRST_UNPRIVILEGED_PORT and (peer, own) not in ports  # the other end is not in the rank
+        for own, peer in ports
+    )
+
+
+def _connected_ports(pid: int) -> Iterator[tuple[int, int]]:
+    """Own port and port of the peer of each TCP connection of a process, in its network namespace."""
+    process = Path(f"/proc/{pid}")
+    sockets = set()
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended; no IPv6
+        for file in os.listdir(process / "fd"):
+            with contextlib.suppress(FileNotFoundError):
+                sockets.add(os.readlink(process / "fd" / file))
+        for name in ("tcp", "tcp6"):
+            for line in (process / "net" / name).read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == _ESTABLISHED and f"socket:[{fields[9]}]" in sockets:
+                    own, peer = (int(end.partition(":")[2], 16) for end in fields[1:3])
+                    yield own, peer
+
+
+def _has_torch(pid: int) -> bool:
+    try:
+        return "/libtorch" in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -1,7 +1,8 @@
-"""Coordinate the end of one attempt across nodes, through files in the attempt's folder.
+"""Coordinate the nodes of one attempt, through files in the attempt's folder.
 
-Each node records its exit code, and node 0 closes the attempt. torchrun's store cannot serve for that: it
-ends with torchrun. Standard library only.
+Files need no torch and no network between the nodes, so that a node that lacks either is named; that they
+arrive is itself the check that the run directory is shared. torchrun's store ends with torchrun. Each node
+records its exit code, and node 0 closes the attempt. Standard library only.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+from disttrain.records.json_files import create_exclusive, read_json_or_none, write_json
 from disttrain.records.run_directory import Attempt
 from disttrain.records.shared_folder import AttemptWatch, WatchedFolder
-from jobs.node.backoff import LONGEST_JITTER, jittered
+from jobs.node.allocation import LONGEST_JITTER, Allocation, jittered, poll_until
 
 LISTED_EVERY_S = 15.0
 """Time between two reads of the exits of the other nodes, while the ranks train."""
@@ -38,6 +41,14 @@ _EXIT = re.compile(r"node-(\d+)\.code-(\d+)")
 _STOP = re.compile(r"stop-([a-z]+)-(\d+)")
 
 
+class CannotStart(RuntimeError):
+    """The attempt cannot start on this node; the message is one line."""
+
+
+class NodeFailed(RuntimeError):
+    """Another node has ended with an error while this node waited; the message is one line."""
+
+
 def after_first_end_s(config: Mapping[str, Any]) -> int:
     """Seconds that the other agents need after the first one has ended; the batch script limits them.
 
@@ -46,12 +57,98 @@ def after_first_end_s(config: Mapping[str, Any]) -> int:
     return math.ceil(max(CLOSED_TIMEOUT_S, float(config["job"]["rendezvous_timeout_s"]) + _VERDICT_S))
 
 
+Write = Callable[[Path, Mapping[str, Any]], object]
+
+
+def publish(attempt: Attempt, path: Path, content: Mapping[str, Any], write: Write = write_json) -> None:
+    """Write a file for the other nodes, unless another run directory has this path now."""
+    if not attempt.is_replaced():
+        write(path, content)
+
+
+def record(attempt: Attempt, path: Path, content: Mapping[str, Any], write: Write = create_exclusive) -> None:
+    """Write a file about the end of the attempt unless there is one; a full disk must not prevent the end."""
+    with contextlib.suppress(OSError):
+        publish(attempt, path, content, write)
+
+
+def gather(
+    attempt: Attempt, allocation: Allocation | None, within_s: float, nodes: int
+) -> dict[int, tuple[dict[str, Any], float]]:
+    """The published facts of all nodes by rank, each with the time at which this node saw them by its clock.
+
+    Nodes whose facts do not arrive within `within_s` seconds are missing. Raises `NodeFailed` and `JobEnded`.
+    """
+    seen: dict[int, tuple[dict[str, Any], float]] = {}
+
+    def complete() -> bool | None:
+        names = set(os.listdir(attempt.preflight_folder))  # see `answer_of_node_0`
+        for node in range(nodes):
+            path = attempt.preflight_facts(node)
+            if node not in seen and path.name in names and (facts := read_json_or_none(path)):
+                seen[node] = (facts, time.time())
+        if len(seen) < nodes:
+            _raise_if_failed(attempt)
+        return len(seen) == nodes or None
+
+    poll_until(complete, within_s, allocation)
+    return dict(sorted(seen.items()))
+
+
+def answer_of_node_0(
+    attempt: Attempt, allocation: Allocation | None, within_s: float, *paths: Path
+) -> dict[str, Any]:
+    """The content of the first of these files that node 0 has written.
+
+    NFS caches that a file is absent, and compares a folder with the server when the folder is opened: it is
+    listed before each read. Raises `CannotStart` after `within_s` seconds, `NodeFailed` and `JobEnded`.
+    """
+
+    def published() -> dict[str, Any] | None:
+        for path in paths:
+            with contextlib.suppress(OSError):
+                os.listdir(path.parent)
+            if (content := read_json_or_none(path)) is not None:
+                return content
+        _raise_if_failed(attempt)
+        return None
+
+    answer = poll_until(published, within_s, allocation)
+    if answer is None:
+        raise CannotStart(f"node 0 did not publish {paths[0].name} within {within_s:g} s")
+    return answer
+
+
+def _raise_if_failed(attempt: Attempt) -> None:
+    """Raise `NodeFailed` if a node has recorded a failure: node 0 writes its verdict before its own exit."""
+    failed = [(node, code) for node, code in sorted(node_exit_codes(attempt).items()) if code]
+    if failed and not attempt.preflight.exists():
+        raise NodeFailed(f"node {failed[0][0]} has ended with exit code {failed[0][1]}")
+
+
+def _note(attempt: Attempt, name: str) -> None:
+    """Record by the name of an empty file, for which a full disk has room."""
+    if not attempt.is_replaced():
+        attempt.exits.mkdir(exist_ok=True)
+        (attempt.exits / name).touch()
+
+
 def record_node_exit(attempt: Attempt, node: int, code: int) -> None:
-    """Record the exit code of this node's torchrun. A full disk has room for it: it is the name of a file."""
-    if attempt.is_replaced():
-        return
-    attempt.exits.mkdir(exist_ok=True)
-    attempt.node_exit(node, code).touch()
+    """Record the exit code of this node's torchrun."""
+    _note(attempt, attempt.node_exit(node, code).name)
+
+
+def record_stop(attempt: Attempt, cause: str, at: int) -> None:
+    """Record for the other nodes when the processes of a command get their stop signal, in seconds since the
+    epoch."""
+    with contextlib.suppress(OSError):
+        _note(attempt, f"stop-{cause}-{at}")
+
+
+def record_closed(attempt: Attempt) -> None:
+    """Record for the other nodes that node 0 has closed the attempt, or has no room on the disk to do so."""
+    with contextlib.suppress(OSError):
+        _note(attempt, _CLOSED)
 
 
 def node_exit_codes(attempt: Attempt) -> dict[int, int]:
@@ -59,32 +156,27 @@ def node_exit_codes(attempt: Attempt) -> dict[int, int]:
     return _codes(_exit_names(attempt))
 
 
+def is_closed(attempt: Attempt) -> bool:
+    """Whether node 0 closed the attempt, or a newer start of the job superseded it."""
+    return _CLOSED in _exit_names(attempt) or attempt.superseded() is not None
+
+
 def _codes(names: Iterable[str]) -> dict[int, int]:
-    found = map(_EXIT.fullmatch, sorted(names))
-    return {int(each[1]): int(each[2]) for each in found if each}
+    matches = map(_EXIT.fullmatch, sorted(names))
+    return {int(match[1]): int(match[2]) for match in matches if match}
 
 
 def _exit_names(attempt: Attempt) -> list[str]:
     try:
         return os.listdir(attempt.exits)
-    except OSError:  # the file system does not answer, or an attempt of an earlier version has no such folder
+    except OSError:  # no node has recorded anything, or the file system does not answer
         return []
-
-
-def record_stop(attempt: Attempt, cause: str, at: int) -> None:
-    """Record for the other nodes when the processes of a command get their stop signal, in seconds since the
-    epoch."""
-    with contextlib.suppress(OSError):
-        if attempt.is_replaced():
-            return
-        attempt.exits.mkdir(exist_ok=True)
-        (attempt.exits / f"stop-{cause}-{at}").touch()
 
 
 def _first_stop(names: Iterable[str]) -> tuple[str, float] | None:
     """The cause and time of the first stop that a node has recorded."""
-    found = [match for name in names if (match := _STOP.fullmatch(name))]
-    return min(((match[1], float(match[2])) for match in found), key=lambda stop: stop[1], default=None)
+    stops = [(match[1], float(match[2])) for name in names if (match := _STOP.fullmatch(name))]
+    return min(stops, key=lambda stop: stop[1], default=None)
 
 
 class PeerWatch:
@@ -127,15 +219,3 @@ class PeerWatch:
             self.failed = self.failed or next(
                 ((node, code) for node, code in codes if code and node != self._node), None
             )
-
-
-def record_closed(attempt: Attempt) -> None:
-    """Record for the other nodes that node 0 has closed the attempt, or has no room on the disk to do so."""
-    with contextlib.suppress(OSError):
-        if not attempt.is_replaced():
-            (attempt.exits / _CLOSED).touch()
-
-
-def is_closed(attempt: Attempt) -> bool:
-    """Whether node 0 closed the attempt, or a newer start of the job superseded it."""
-    return _CLOSED in _exit_names(attempt) or attempt.superseded() is not None

@@ -1,7 +1,8 @@
 """Check all nodes of an attempt before its ranks start (docs/preflight.md). Standard library only.
 
 Each node collects its facts. Node 0 judges them, writes `preflight.json`, and puts nodes at fault on the
-exclusion list of the runs folder. In mode full, the ranks of all nodes measure their links together before.
+exclusion list of the runs folder. In mode full, the ranks of all nodes measure their links together before:
+one process of `disttrain.comm_bench.preflight` each, without torchrun, whose start would double the time.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from disttrain.config.ranks import ranks_per_node
 from disttrain.config.requested_device import asks_for_gpus
@@ -24,30 +28,20 @@ from disttrain.records.run_directory import Attempt, RunDir, checkpoint_steps
 from jobs.checks import node_checks, node_facts
 from jobs.checks.ceiling import judged_bandwidth
 from jobs.checks.finding import Finding
-from jobs.checks.gpu_health import NodeGpus, has_driver, read_node_gpus
+from jobs.checks.gpu_health import has_driver
 from jobs.checks.node_facts import NodeFacts
 from jobs.checks.verdict import errors, verdict_record
-from jobs.core import environment, excluded_nodes, journal
+from jobs.core import child_process, environment, excluded_nodes, journal
 from jobs.core.attempt import checkpoint_folder
-from jobs.fabric.description import Fabric
-from jobs.node import gather, links, rendezvous
-from jobs.node.node_context import NodeContext
+from jobs.node import peers, rendezvous
+from jobs.node.allocation import NodeContext, poll_until
+from jobs.node.node_environment import NodeNetwork
 from jobs.node.node_log import log_line
 
 _VERDICT_MARGIN_S = 75.0
 """Time for the verdict of node 0 to reach the other nodes: NFS keeps a folder up to 60 s in its cache."""
-
-
-@dataclass(frozen=True)
-class NodeNetwork:
-    """Network and GPUs of this node, and the variables of its ranks."""
-
-    fabric: Fabric
-    interface: str | None
-    """The interface by which this node reaches the others over TCP."""
-    variables: Mapping[str, environment.AddedVariable]
-    read_gpus: Callable[[], NodeGpus] = read_node_gpus
-    """The GPUs of the node by NVML."""
+_MEASURED_WITHIN_S = 55.0
+"""Time for the measurement, with the start of its processes."""
 
 
 def resolved_mode(configured: str, *, several_machines: bool, gpus: int) -> str:
@@ -85,55 +79,58 @@ class _Start:
         """Written by node 0 once the facts of all nodes are in order and the links are to be measured."""
         return self.attempt.preflight_folder / "port.json"
 
-    def measure(self, port: int) -> str | None:
-        """Run this node's ranks of the measurement; the reason if they failed."""
-        return links.measure(self.node, self.attempt, self.config, self.env, port)
+    @property
+    def result_file(self) -> Path:
+        """Written by rank 0 of the measurement."""
+        return self.attempt.preflight_folder / "bandwidth.json"
 
 
 def run_preflight(
-    node: NodeContext, attempt: Attempt, record: Mapping[str, Any], network: NodeNetwork
+    node: NodeContext,
+    attempt: Attempt,
+    record: Mapping[str, Any],
+    network: NodeNetwork,
+    variables: Mapping[str, environment.AddedVariable],
 ) -> str | None:
-    """Check the nodes; the reason, one line, why this attempt must not start. `record` is `run.json`.
+    """Check the nodes; the reason, one line, why this attempt must not start.
 
-    Raises `RendezvousError` when node 0 is silent, `NodeFailed` when another node has failed, and `JobEnded`.
+    `record` is `run.json`, and `variables` are those of the ranks. Raises `CannotStart` when node 0 is
+    silent, `NodeFailed` when another node has failed, and `JobEnded`.
     """
     config, began = record["config"], time.monotonic()
     several = len(node.hosts) > 1 and not node.one_machine
-    wants_gpus, ranks = asks_for_gpus(config["resources"]["device"]), ranks_per_node(config)
-    uses_nccl = wants_gpus and has_driver()
+    uses_nccl = asks_for_gpus(config["resources"]["device"]) and has_driver()
     mode = resolved_mode(
         config["job"].get("preflight", "auto"),
         several_machines=several,
         # several agents of one machine do not measure together
-        gpus=ranks if uses_nccl and (several or len(node.hosts) == 1) else 0,
+        gpus=ranks_per_node(config) if uses_nccl and (several or len(node.hosts) == 1) else 0,
     )
     missing_gpus = node.allocation.missing_gpus(record) if node.allocation else None
     if mode == "off":
         if node.rank == 0:
-            gather.publish(attempt, attempt.preflight, verdict_record(attempt.number, "off", node.hosts))
+            peers.publish(attempt, attempt.preflight, verdict_record(attempt.number, "off", node.hosts))
         return missing_gpus
     if node.rank > 0 and not several:
         return None  # node 0 has checked this machine
     if mode == "full" or several:
         attempt.preflight_folder.mkdir(exist_ok=True)
-    env = environment.rank_environment(os.environ, network.variables)
+    env = environment.rank_environment(os.environ, variables)
     own = node_facts.collect(
         node.rank,
         node.hosts[node.rank],
+        config,
         network.fabric,
-        network.read_gpus() if wants_gpus else NodeGpus(None),
-        ranks=ranks,
-        wants_gpus=wants_gpus,
-        uses_nccl=uses_nccl,
         environ=env,
         interface=network.interface,
+        agreed=network.agreement,
         folders=[node.run.path, checkpoint_folder(node.run, config)],
         rate_folder=_rate_folder(node, attempt, mode),
         missing_gpus=missing_gpus,
         is_alone=not node.one_machine,
     )
     if several:
-        gather.publish(attempt, attempt.preflight_facts(node.rank), dataclasses.asdict(own))
+        peers.publish(attempt, attempt.preflight_facts(node.rank), dataclasses.asdict(own))
     start = _Start(node, attempt, config, mode, env, began)
     message = (_follow(start) if node.rank else _judge(start, own, several=several))["message"]
     return None if message is None else f"pre-flight: {message}"
@@ -158,13 +155,13 @@ def space_needed(run: RunDir, config: Mapping[str, Any]) -> dict[str, int]:
 
 def _follow(start: _Start) -> dict[str, Any]:
     """The verdict of node 0; take part in the measurement if there is one."""
-    wait = functools.partial(gather.answer_of_node_0, start.attempt, start.node.allocation)
+    wait = functools.partial(peers.answer_of_node_0, start.attempt, start.node.allocation)
     verdict = start.attempt.preflight
     answer = wait(start.facts_within_s + _VERDICT_MARGIN_S, verdict, start.port_file)
     if "port" in answer:
-        if (problem := start.measure(answer["port"])) is not None:
+        if (problem := _run_measurement(start, answer["port"])) is not None:
             log_line(f"pre-flight: {problem}")
-        answer = wait(links.WITHIN_S + _VERDICT_MARGIN_S, verdict)
+        answer = wait(_MEASURED_WITHIN_S + _VERDICT_MARGIN_S, verdict)
     return answer
 
 
@@ -174,7 +171,8 @@ def _judge(start: _Start, own: NodeFacts, *, several: bool) -> dict[str, Any]:
     seen, waiting, findings = {0: (own, own.time)}, time.monotonic(), []
     if several:
         within_s = start.facts_within_s
-        seen = gather.gather_facts(attempt, node.allocation, within_s, len(node.hosts))
+        gathered = peers.gather(attempt, node.allocation, within_s, len(node.hosts))
+        seen = {rank: (NodeFacts(**facts), at) for rank, (facts, at) in gathered.items()}
         findings += node_checks.check_shared_folder(str(node.run.path), node.hosts, seen, within_s)
     waited_s = time.monotonic() - waiting
     opened = datetime.fromisoformat(read_json(attempt.record)["started"]).timestamp()
@@ -197,7 +195,7 @@ def _judge(start: _Start, own: NodeFacts, *, several: bool) -> dict[str, Any]:
     record = verdict_record(
         attempt.number, start.mode, node.hosts, facts, offsets, findings, bandwidth, seconds, waited_s
     )
-    gather.publish(attempt, attempt.preflight, record)
+    peers.publish(attempt, attempt.preflight, record)
     _log(own, findings, bandwidth or {})
     if record["at_fault"] and node.allocation is not None:
         _exclude(node, record["at_fault"], findings)
@@ -208,13 +206,64 @@ def _measured(start: _Start, facts: Sequence[NodeFacts]) -> tuple[dict[str, Any]
     """The bandwidth, measured together with the other nodes, on node 0. A failure is a warning."""
     with rendezvous.reserve_port() as reserved:
         port = reserved.getsockname()[1]
-        gather.publish(start.attempt, start.port_file, {"port": port})
-        problem = start.measure(port)
-    result = read_json_or_none(links.result_file(start.attempt))
+        peers.publish(start.attempt, start.port_file, {"port": port})
+        problem = _run_measurement(start, port)
+    result = read_json_or_none(start.result_file)
     if problem is None and result is not None:
         return judged_bandwidth(result, facts, start.node.hosts)
     remedy = "training may start all the same; --skip-preflight leaves the measurement out"
     return None, [Finding("warning", "all_reduce", problem or "the measurement wrote no result", remedy)]
+
+
+def _run_measurement(start: _Start, port: int) -> str | None:
+    """Run this node's ranks of the measurement; the reason, one line, if they failed. Raises `JobEnded`."""
+    command = [sys.executable, "-P", "-m", "disttrain.comm_bench.preflight", str(start.result_file)]
+    command += ["--device", str(start.config["resources"]["device"]), "--run", str(start.node.run.path)]
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
+        processes = [
+            subprocess.Popen(
+                command, env={**start.env, **variables}, stdout=output, stderr=output, start_new_session=True
+            )
+            for variables in rank_variables(start.node, ranks_per_node(start.config), port)
+        ]
+        try:
+            codes = poll_until(lambda: _ended(processes), _MEASURED_WITHIN_S, start.node.allocation)
+        finally:
+            child_process.end(processes)
+        if codes is None:
+            return f"the measurement did not end within {_MEASURED_WITHIN_S:g} s"
+        if any(codes):
+            return f"the measurement failed with exit code {max(codes, key=abs)}: {_last_line(output)}"
+    return None
+
+
+def rank_variables(node: NodeContext, ranks: int, port: int) -> list[dict[str, str]]:
+    """torchrun's variables for each rank of this node."""
+    return [
+        {
+            "RANK": str(node.rank * ranks + local_rank),
+            "WORLD_SIZE": str(len(node.hosts) * ranks),
+            "LOCAL_RANK": str(local_rank),
+            "LOCAL_WORLD_SIZE": str(ranks),
+            "MASTER_ADDR": node.hosts[0],
+            "MASTER_PORT": str(port),
+        }
+        for local_rank in range(ranks)
+    ]
+
+
+def _ended(processes: list[subprocess.Popen[bytes]]) -> list[int] | None:
+    """Exit codes once all have ended, or one has failed."""
+    codes = [process.poll() for process in processes]
+    if any(codes):  # the others wait for the failed rank
+        return [code or 0 for code in codes]
+    return [0] * len(codes) if None not in codes else None
+
+
+def _last_line(output: IO[str]) -> str:
+    output.seek(0)
+    lines = [line.strip() for line in output if line.strip()]
+    return lines[-1] if lines else "no output"
 
 
 def _log(own: NodeFacts, findings: Sequence[Finding], bandwidth: Mapping[str, Any]) -> None:

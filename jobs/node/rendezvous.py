@@ -3,33 +3,22 @@
 A launcher that finds its port taken may silently join the store of another job. So node 0 binds the port
 before it is published, and keeps it bound (without listening) until torchrun listens on it. The endpoint is
 published in the attempt's own folder, so no node reads the port of an earlier attempt. Ports lie below the
-kernel's ephemeral range. Standard library only.
+kernel's ephemeral range.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
 import random
 import socket
-import struct
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from disttrain.records.json_files import read_json, write_json
+from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import Attempt
 from jobs.node.allocation import Allocation
-from jobs.node.waiting import poll_until
+from jobs.node.peers import CannotStart, answer_of_node_0
 
-_SIOCGIFADDR = 0x8915
 _PORT_COUNT = 8192
-
-
-class RendezvousError(RuntimeError):
-    """The rendezvous failed; the message is one line."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +27,6 @@ class Endpoint:
 
     address: str
     port: int
-    variables: tuple[Mapping[str, Any], ...] = ()
-    """Derived variables that have to agree on all nodes, as node 0 derived them."""
-    interface: Mapping[str, Any] | None = None
-    """`name` and `networks` of the interface that node 0 uses for TCP; None if unknown."""
 
 
 def port_range() -> range:
@@ -55,7 +40,7 @@ def port_range() -> range:
 
 
 def reserve_port(ports: range | None = None) -> socket.socket:
-    """A socket bound to a free port. Raises `RendezvousError` when no port is free.
+    """A socket bound to a free port. Raises `CannotStart` when no port is free.
 
     While the socket is open, only a listener with SO_REUSEADDR, such as torchrun's store, can use the port.
     """
@@ -69,7 +54,7 @@ def reserve_port(ports: range | None = None) -> socket.socket:
             continue
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         return reserved
-    raise RendezvousError(f"no free port in {ports.start}-{ports.stop - 1}")
+    raise CannotStart(f"no free port in {ports.start}-{ports.stop - 1}")
 
 
 def _open() -> socket.socket:
@@ -84,76 +69,26 @@ def _open() -> socket.socket:
 
 def interface_towards(host: str) -> str | None:
     """The network interface by which this node reaches `host`; None if it cannot be found."""
-    address = source_towards(host)
-    names = (name for _, name in socket.if_nameindex())
-    return next((name for name in names if address and address_of(name) == address), None)
+    import psutil  # 0.1 s, which jobs of one node save
 
-
-def source_towards(host: str) -> str | None:
-    """The IPv4 address from which this node reaches `host`; None without a route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((host, 9))  # selects a route; sends nothing
         except OSError:
             return None
-        address: str = probe.getsockname()[0]
-        return address
+        own = probe.getsockname()[0]
+    addresses = psutil.net_if_addrs().items()
+    return next((name for name, of_it in addresses if any(each.address == own for each in of_it)), None)
 
 
-def address_of(interface: str) -> str | None:
-    """The first IPv4 address of an interface of this node; None without one."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            reply = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", interface.encode()))
-        except OSError:
-            return None
-    return socket.inet_ntoa(reply[20:24])
-
-
-def publish_endpoint(
-    attempt: Attempt,
-    address: str,
-    variables: Sequence[Mapping[str, Any]] = (),
-    interface: Mapping[str, Any] | None = None,
-) -> tuple[Endpoint, socket.socket]:
-    """Reserve a port on this node and publish it; keep the socket open until torchrun has ended.
-
-    `variables` are the derived variables that the other nodes take over; see `Endpoint` for `interface`.
-    """
+def publish_endpoint(attempt: Attempt, address: str) -> tuple[Endpoint, socket.socket]:
+    """Reserve a port on this node and publish it; keep the socket open until torchrun has ended."""
     reserved = reserve_port()
-    endpoint = Endpoint(address, reserved.getsockname()[1], tuple(variables), interface)
+    endpoint = Endpoint(address, reserved.getsockname()[1])
     write_json(attempt.rendezvous, asdict(endpoint))
     return endpoint, reserved
 
 
 def wait_for_endpoint(attempt: Attempt, timeout_s: float, allocation: Allocation | None = None) -> Endpoint:
-    """The published endpoint. Raises `RendezvousError` after `timeout_s`, and `JobEnded` when the job of
-    `allocation` is being ended."""
-    found = poll_until(lambda: _published(attempt), timeout_s, allocation)
-    if found is None:
-        raise RendezvousError(f"node 0 did not publish {attempt.rendezvous.name} within {timeout_s:g} s")
-    return found
-
-
-def refresh(folder: Path) -> None:
-    """Make files that other nodes have added to a folder visible here.
-
-    NFS caches that a file is absent. It compares a folder with the server when the folder is opened.
-    """
-    with contextlib.suppress(OSError):
-        os.listdir(folder)
-
-
-def _published(attempt: Attempt) -> Endpoint | None:
-    refresh(attempt.rendezvous.parent)
-    try:
-        found = read_json(attempt.rendezvous)
-    except FileNotFoundError:
-        return None
-    return endpoint_of(found)
-
-
-def endpoint_of(record: Mapping[str, Any]) -> Endpoint:
-    """The endpoint in a parsed JSON file."""
-    variables = tuple(record.get("variables", ()))
-    return Endpoint(record["address"], int(record["port"]), variables, record.get("interface"))
+    """The published endpoint. Raises as `answer_of_node_0`."""
+    return Endpoint(**answer_of_node_0(attempt, allocation, timeout_s, attempt.rendezvous))

@@ -10,6 +10,7 @@ both. Standard library only.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import time
@@ -21,20 +22,15 @@ from typing import Any
 from disttrain.errors import message_of
 from disttrain.records.heartbeat import stop_request_path
 from disttrain.records.json_files import create_exclusive, read_json_or_none
-from disttrain.records.run_directory import Attempt
+from disttrain.records.run_directory import Attempt, RunDir
+from disttrain.records.shared_folder import StopFile
 from jobs.core import processes
 from jobs.core.rank_positions import describe_hang
 from jobs.core.signals import wait_for_signal
-from jobs.node import hang
-from jobs.node.allocation import Allocation, AllocationFacts
-from jobs.node.command_stop import CommandStop
-from jobs.node.hang import HangWatch
+from jobs.node import hang, peers
+from jobs.node.allocation import TERMINATION_SIGNALS, WARNING_SIGNALS, AllocationFacts, NodeContext
 from jobs.node.node_log import log_line
-from jobs.node.peers import PEER_GRACE_S, PeerWatch
-from jobs.node.unconnected_ranks import UnconnectedRanks
 
-WARNING_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
-TERMINATION_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _POLL_S = 1.0
 _SIGNAL_DELAY_S = 2.0
 """The scheduler signals each process of a step separately; after torchrun dies of a signal, wait this long
@@ -46,8 +42,10 @@ _EARLY_WARNING_S = 90.0
 30 s, with a margin of 60 s."""
 _LIMIT_TOLERANCE_S = 5.0
 """An end this close to the time limit, for which the scheduler gives no reason, counts as `timeout`."""
-
-
+_ALL_NODES_S = 1.5 * peers.LISTED_EVERY_S
+"""Time in which all nodes have read the folder of exits."""
+_FIRST_READS_S = 1.0
+"""Seconds between two reads of the `STOP` file, in the first seconds of a run."""
 CANCELLED_BY_SCHEDULER = "the scheduler ended the job: by scancel, or by a rule of the site"
 
 
@@ -65,27 +63,22 @@ class TorchrunResult:
     """Hosts at fault, where the scheduler ended a lost job; None if the silent nodes are at fault."""
     job_end: float | None = None
     """The latest known end of the job's time, in seconds since the epoch."""
-    unconnected_ranks: int | None = None
-    """See `UnconnectedRanks.ranks`; None for the trainer, whose ranks check their process group."""
 
 
 @dataclass(frozen=True)
-class TorchrunContext:
-    """The attempt and node of one torchrun, and its time limit."""
+class Torchrun:
+    """The torchrun of one node of an attempt, and its time limit."""
 
+    node: NodeContext
     attempt: Attempt
-    node: int
-    nodes: int
+    command: Sequence[str]
+    env: Mapping[str, str]
     deadline: float
     """End of the job's time as known at its start, in seconds since the epoch."""
     lead_s: float
     """Seconds before that end at which the ranks stop."""
-    allocation: Allocation | None
-    """None where a supervisor on this machine starts and ends the agents."""
-    node_folder: Path
+    memory: Path
     """Folder of this node in memory: heartbeats of the ranks, and the request that they stop."""
-    metrics: Path
-    """`metrics.json` of the run."""
     stop_signal: signal.Signals | None = None
     """Signal by which the processes of a `command` are asked to stop; None for the trainer, whose ranks poll
     a file."""
@@ -103,36 +96,36 @@ def cause_of_end(end_cause: str | None, deadline: float | None) -> tuple[str, st
     return "cancelled", CANCELLED_BY_SCHEDULER
 
 
-def run_torchrun(
-    command: Sequence[str], env: Mapping[str, str], log: int, context: TorchrunContext
-) -> TorchrunResult:
-    """Run torchrun to its end and kill what it leaves behind.
+def run_torchrun(torchrun: Torchrun, log: int) -> TorchrunResult:
+    """Run torchrun to its end and kill what it leaves behind. `log` is a file descriptor for its output.
 
     The caller has blocked `WARNING_SIGNALS`, `TERMINATION_SIGNALS` and SIGCHLD.
     """
-    return _TorchrunMonitor(context).watch(processes.spawn(command, log=log, env=env))
+    child = processes.spawn(torchrun.command, log=log, env=torchrun.env)
+    return _TorchrunMonitor(torchrun, child).watch()
 
 
 class _TorchrunMonitor:
-    def __init__(self, context: TorchrunContext) -> None:
-        self._context = context
-        self._child = 0
-        self._job_end = context.deadline
+    def __init__(self, torchrun: Torchrun, child: int) -> None:
+        self._torchrun = torchrun
+        self._attempt = torchrun.attempt
+        self._node = torchrun.node.rank
+        self._allocation = torchrun.node.allocation
+        nodes = len(torchrun.node.hosts)
+        self._child = child
+        self._job_end = torchrun.deadline
         self._kill_at: float | None = None
         self._external: tuple[str, str] | None = None
         """Cause and message of an end from outside."""
         self._requeued = False
         self._lost_hosts: tuple[str, ...] | None = None
-        self._peers = PeerWatch(context.attempt, context.node, context.nodes)
-        self._command_stop = CommandStop(
-            context.attempt,
-            context.node,
-            context.nodes,
-            context.stop_signal,
-            context.deadline - context.lead_s,
-        )
-        self._watch = HangWatch(context.node_folder)
-        self._unconnected = UnconnectedRanks(context.nodes)
+        self._peers = peers.PeerWatch(torchrun.attempt, self._node, nodes)
+        self._command = None
+        if torchrun.stop_signal is not None:
+            stop_at = torchrun.deadline - torchrun.lead_s
+            self._command = CommandStop(torchrun.attempt, self._node, nodes, torchrun.stop_signal, stop_at)
+        self._hangs = hang.HangWatch(torchrun.memory)
+        self._unconnected = hang.UnconnectedRanks(nodes)
         self._hung = False
         self._late: dict[str, Any] | None = None
         """Record of the ranks' positions when half of a limit was used up; None while they make progress."""
@@ -140,12 +133,11 @@ class _TorchrunMonitor:
         self._ranks_succeeded = False
         """Whether all ranks of this node have exited with code 0, while torchrun has not ended."""
 
-    def watch(self, child: int) -> TorchrunResult:
-        """Wait for torchrun, the process `child`, and handle signals meanwhile."""
-        self._child = child
+    def watch(self) -> TorchrunResult:
+        """Wait for torchrun, and handle signals meanwhile."""
         code = None
         while code is None:
-            wait_s = self._command_stop.wait_s(_POLL_S)
+            wait_s = self._command.wait_s(_POLL_S) if self._command else _POLL_S
             received = wait_for_signal({*WARNING_SIGNALS, *TERMINATION_SIGNALS, signal.SIGCHLD}, wait_s)
             ended = processes.reap_children()
             signalled = received is not None and received != signal.SIGCHLD
@@ -154,33 +146,29 @@ class _TorchrunMonitor:
                 self._kill_within(0)  # the job was started again elsewhere
             elif received is not None and signalled:
                 self._handle_signal(received)
-            elif child not in ended:
+            elif self._child not in ended:
                 self._check_peers()
                 self._check_hang()
                 self._check_exit_barrier()
                 self._watch_command()
-            if child not in ended and self._kill_at is not None and time.monotonic() >= self._kill_at:
-                self._record_positions()
+            if self._child not in ended and self._kill_at is not None and time.monotonic() >= self._kill_at:
+                if positions := self._hangs.positions():
+                    self._record_positions(hang.positions_record(positions, self._hung))
                 ended |= processes.kill_descendants()
-                ended.setdefault(child, -signal.SIGKILL)
-            code = ended.get(child)
+                ended.setdefault(self._child, -signal.SIGKILL)
+            code = ended.get(self._child)
         processes.kill_descendants()
         if self._ranks_succeeded:
             code = 0
         elif code and self._late is not None:
-            self._write_positions(self._late)
+            self._record_positions(self._late)
         code = code if code >= 0 else 128 - code  # a launcher that is a shell returns 128 + N
         self._explain_signal(code)
+        if self._unconnected.ranks is not None:
+            apart = {"ranks": self._unconnected.ranks}
+            peers.record(self._attempt, self._attempt.node_unconnected(self._node), apart)
         cause, message = self._external or (None, None)
-        return TorchrunResult(
-            code,
-            cause,
-            message,
-            self._requeued,
-            self._lost_hosts,
-            self._job_end,
-            self._unconnected.ranks,
-        )
+        return TorchrunResult(code, cause, message, self._requeued, self._lost_hosts, self._job_end)
 
     def _explain_signal(self, code: int) -> None:
         """Find the cause of an end by signal that reached torchrun before it reached this process."""
@@ -189,21 +177,22 @@ class _TorchrunMonitor:
         received = wait_for_signal({*WARNING_SIGNALS, *TERMINATION_SIGNALS}, _SIGNAL_DELAY_S)
         if received is not None:
             self._handle_signal(received)
-        elif not self._context.attempt.stop.exists():
+        elif not self._attempt.stop.exists():
             self._external = ("cancelled", CANCELLED_BY_SCHEDULER)
 
     def _handle_signal(self, number: int) -> None:
-        allocation = self._context.allocation
-        if number in (signal.SIGINT, signal.SIGHUP) or (number == signal.SIGTERM and allocation is None):
+        if number in (signal.SIGINT, signal.SIGHUP) or (
+            number == signal.SIGTERM and self._allocation is None
+        ):
             self._external = self._external or self._external_cause(None)
             with contextlib.suppress(ProcessLookupError):  # torchrun may have ended before
                 os.kill(self._child, signal.SIGTERM)
             return
-        facts = allocation.facts() if allocation else None
+        facts = self._allocation.facts() if self._allocation else None
         if facts is not None and not facts.running:
             self._end_job(facts)
         elif number == signal.SIGUSR2 and self._is_early_warning(facts):
-            lead_s = self._context.lead_s
+            lead_s = self._torchrun.lead_s
             log_line(
                 f"the warning before the time limit came early; ranks stop {lead_s:g} s before the limit"
             )
@@ -214,68 +203,68 @@ class _TorchrunMonitor:
 
     def _end_job(self, facts: AllocationFacts) -> None:
         """The scheduler is ending the job: have the ranks save, and kill them before its SIGKILL."""
-        allocation = self._context.allocation
-        if allocation is None or self._external is not None:
+        if self._allocation is None or self._external is not None:
             return
-        self._requeued = facts.restarts > allocation.restart
+        self._requeued = facts.restarts > self._allocation.restart
         self._external = self._external_cause(facts)
         log_line(f"{self._external[0]}: {self._external[1]}")
         self._request_stop("end of the job")
-        self._kill_within(max(1.0, allocation.kill_wait_s() - _KILL_MARGIN_S))
+        self._kill_within(max(1.0, self._allocation.kill_wait_s() - _KILL_MARGIN_S))
 
     def _external_cause(self, facts: AllocationFacts | None) -> tuple[str, str]:
-        if self._requeued and self._context.allocation is not None:
-            down = self._context.allocation.nodes_down()
+        if self._requeued and self._allocation is not None:
+            down = self._allocation.nodes_down()
             if down:
                 self._lost_hosts = tuple(down)
                 return "lost", f"the scheduler lost {', '.join(down)} and requeued the job"
             return "preempted", "the scheduler requeued the job"
         end_cause = facts.end_cause if facts is not None else None
         self._lost_hosts = () if end_cause == "lost" else None
-        return cause_of_end(end_cause, self._context.deadline)
+        return cause_of_end(end_cause, self._torchrun.deadline)
 
     def _is_early_warning(self, facts: AllocationFacts | None) -> bool:
         """Whether a signal only announces the time limit, for which the ranks stop by their own clocks."""
-        end, lead_s = self._context.deadline, self._context.lead_s
+        end, lead_s = self._torchrun.deadline, self._torchrun.lead_s
         same_end = facts is None or facts.end is None or abs(facts.end - end) < _EARLY_WARNING_S / 10
         return same_end and end - lead_s - _EARLY_WARNING_S <= time.time() < end - lead_s
 
     def _request_stop(self, reason: str, cause: str | None = None) -> None:
         """Write `stop.json`, unless it exists: the ranks save and stop at their next step boundary."""
-        end, now = self._context.deadline, time.time()
+        now = time.time()
         if cause is None:
-            cause = "deadline" if now >= end - self._context.lead_s - _EARLY_WARNING_S else "preempted"
-        request = {"cause": cause, "time": now, "node": self._context.node, "seen": reason}
+            warned_from = self._torchrun.deadline - self._torchrun.lead_s - _EARLY_WARNING_S
+            cause = "deadline" if now >= warned_from else "preempted"
+        request = {"cause": cause, "time": now, "node": self._node, "seen": reason}
         try:
-            created = create_exclusive(stop_request_path(self._context.node_folder), request)
+            created = create_exclusive(stop_request_path(self._torchrun.memory), request)
         except OSError as error:
             log_line(f"{reason}: the ranks cannot be stopped: {message_of(error)}")
             return
         if not created:
             return
         log_line(f"{reason}: the ranks will save and stop ({cause})")
-        with contextlib.suppress(OSError):  # for the cause of the end; the ranks read the file in memory
-            if not self._context.attempt.is_replaced():
-                create_exclusive(self._context.attempt.stop, request)
-        self._command_stop.begin(cause)
+        # for the cause of the end; the ranks read the file in memory
+        peers.record(self._attempt, self._attempt.stop, request)
+        if self._command:
+            self._command.begin(cause)
 
     def _watch_command(self) -> None:
         """Ask a command to stop and signal its processes, and look for their connections.
 
         The trainer's ranks stop by themselves, and check their process group.
         """
-        if self._context.stop_signal is None:
+        if self._command is None:
             return
         self._unconnected.sample(self._child)
-        if request := self._command_stop.requested(self._peers.stop):
+        if request := self._command.requested(self._peers.stop):
             self._request_stop(*request)
-        self._command_stop.signal_processes(self._child)
+        self._command.signal_processes(self._child)
 
     def _check_peers(self) -> None:
         """Give torchrun `PEER_GRACE_S` to end once another node has failed."""
         if self._peers.failed and self._kill_at is None:
             log_line(f"node {self._peers.failed[0]} has ended with code {self._peers.failed[1]}")
-            self._kill_within(PEER_GRACE_S)
+            self._kill_within(peers.PEER_GRACE_S)
 
     def _check_exit_barrier(self) -> None:
         """Give torchrun `PEER_GRACE_S` to end once the run has ended and all ranks of this node have exited.
@@ -286,15 +275,15 @@ class _TorchrunMonitor:
         if processes.has_children(self._child):
             self._had_ranks = True
         elif self._had_ranks and not self._ranks_succeeded:
-            metrics = read_json_or_none(self._context.metrics) or {}
+            metrics = read_json_or_none(self._torchrun.node.run.metrics) or {}
             ended = metrics.get("status") in ("completed", "stopped")
-            self._ranks_succeeded = ended and metrics.get("attempt") == self._context.attempt.number
+            self._ranks_succeeded = ended and metrics.get("attempt") == self._attempt.number
             if self._ranks_succeeded:
-                self._kill_within(PEER_GRACE_S)
+                self._kill_within(peers.PEER_GRACE_S)
 
     def _check_hang(self) -> None:
         """End the ranks if one of this node hangs; warn once half of its time is used up."""
-        positions = self._watch.positions()
+        positions = self._hangs.positions()
         if self._hung or self._external is not None:
             return
         if late := hang.overdue(positions):
@@ -304,25 +293,77 @@ class _TorchrunMonitor:
         elif late := hang.overdue(positions, share=0.5):
             if self._late is None:
                 self._late = hang.positions_record(positions, hung=False)
-                hang.warn(self._context.attempt, self._context.node, late)
+                hang.warn(self._attempt, self._node, late)
         elif self._late is not None and positions:  # without positions, the ranks have ended
             self._late = None
-            hang.withdraw_warning(self._context.attempt, self._context.node)
+            hang.withdraw_warning(self._attempt, self._node)
 
-    def _record_positions(self) -> None:
-        """Record the positions of the ranks that are about to be killed, for the cause of the end."""
-        if positions := self._watch.positions():
-            record = hang.positions_record(positions, self._hung)
-            if self._late is not None:  # another node may have ended its ranks, and their connections, since
-                record["unsent_bytes"] = self._late["unsent_bytes"]
-            self._write_positions(record)
-
-    def _write_positions(self, record: Mapping[str, Any]) -> None:
-        """Write the first record of this node's positions, unless the end came from outside."""
-        if self._external is None and not self._context.attempt.is_replaced():
-            with contextlib.suppress(OSError):  # a full disk must not keep the ranks alive
-                create_exclusive(self._context.attempt.node_ranks(self._context.node), record)
+    def _record_positions(self, positions: Mapping[str, Any]) -> None:
+        """Record positions of this node's ranks before their end, unless the end came from outside."""
+        if self._external is None:
+            peers.record(self._attempt, self._attempt.node_ranks(self._node), positions)
 
     def _kill_within(self, within_s: float) -> None:
         at = time.monotonic() + within_s
         self._kill_at = at if self._kill_at is None else min(self._kill_at, at)
+
+
+class CommandStop:
+    """The stop of the processes of a `command` on one node, by a signal at the same time on all nodes.
+
+    A process that is signalled late may be killed by the signal while it exits, because its peers were
+    signalled before. The time limit is known to all nodes. Node 0 reads the user's `STOP` file, and records a
+    stop in the folder that the other nodes read every `LISTED_EVERY_S` seconds: it has a time in the future.
+
+    `stop_at`: time of the stop before the time limit, in seconds since the epoch.
+    """
+
+    def __init__(
+        self, attempt: Attempt, node: int, nodes: int, stop_signal: signal.Signals, stop_at: float
+    ) -> None:
+        self._attempt = attempt
+        by_user = RunDir(attempt.path.parent.parent).stop
+        self._stop_file = StopFile(by_user, _FIRST_READS_S) if node == 0 else None
+        self._nodes = nodes
+        self._signal = stop_signal
+        self._planned: tuple[str, float] = ("deadline", stop_at)
+        self._begun = False
+        self._signalled: set[int] = set()
+
+    def wait_s(self, most_s: float) -> float:
+        """Seconds until the stop that is planned, at most `most_s`."""
+        return most_s if self._begun else min(most_s, max(0.0, self._planned[1] - time.time()))
+
+    def requested(self, by_peers: tuple[str, float] | None) -> tuple[str, str] | None:
+        """Reason and cause of a stop that is due now, else None. `by_peers`: a stop that a node recorded."""
+        if self._begun:
+            return None
+        if by_peers is not None:
+            self._planned = min(self._planned, by_peers, key=lambda stop: stop[1])
+        elif self._stop_file is not None and self._stop_file.exists():
+            self._stop_file = None
+            at = math.ceil(time.time() + (_ALL_NODES_S if self._nodes > 1 else 0.0))
+            if at < self._planned[1]:
+                self._planned = ("stopped", at)
+                peers.record_stop(self._attempt, "stopped", at)
+        cause = self._planned[0]
+        if time.time() < self._planned[1]:
+            return None
+        return "time limit" if cause == "deadline" else "a request to stop", cause
+
+    def begin(self, cause: str) -> None:
+        """Signal the processes from now on; the other nodes follow, where only this one was warned."""
+        if not self._begun and time.time() < self._planned[1]:
+            peers.record_stop(self._attempt, cause, int(time.time()))
+        self._begun = True
+
+    def signal_processes(self, torchrun: int) -> None:
+        """Signal each process of the command, a child of torchrun, once."""
+        if not self._begun:
+            return
+        for pid in processes.children_of(torchrun):
+            if pid not in self._signalled:
+                self._signalled.add(pid)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, self._signal)
+                    log_line(f"{self._signal.name} to process {pid} of the command")

@@ -3,11 +3,11 @@
 This module refuses an interpreter that cannot train, and then calls `jobs.submission.sbatch_job`.
 """
 
-from jobs.node import interpreter_check
+from jobs.node import interpreter
 
 if __name__ == "__main__":
-    interpreter_check.require_python()
-    interpreter_check.block_signals()
+    interpreter.require_python()
+    interpreter.block_signals()
 
 import sys
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 def main(argv: Sequence[str]) -> int:
     """Run one node of the run that the arguments describe; return the exit code of the task."""
-    interpreter_check.require_packages()
+    interpreter.require_packages()
     from jobs.submission import sbatch_job
 
     return sbatch_job.main(argv)

@@ -32,9 +32,8 @@ from disttrain.records.run_directory import RunDir
 from jobs.checks.node_checks import check_exclusions
 from jobs.core import excluded_nodes, journal, run_code
 from jobs.core.requeue_policy import EXIT_DO_NOT_REQUEUE, EXIT_LAUNCH_FAILED
-from jobs.node.allocation import CurrentAllocation
+from jobs.node.allocation import CurrentAllocation, JobEnded, poll_until
 from jobs.node.peers import after_first_end_s
-from jobs.node.waiting import JobEnded, poll_until
 from jobs.schedulers.interface import Scheduler, SubmitError
 from jobs.schedulers.select import current_allocation, scheduler_named
 from jobs.status.run_state import read_runs
@@ -45,7 +44,7 @@ from sweeps.expand import GPUS, NODES, SweepPlan
 
 FOLDER = ".by-hand"
 AFTER_FAILURE = "--after-failure"
-"""First argument of the step that follows a failure of the agents' step (`jobs.node.after_failure`)."""
+"""First argument of the step that follows a failure of the agents' step (`jobs.node.ending`)."""
 _FLAGS = ("--config", "--name", "--run-name", "--skip-preflight", "--from-scratch")
 _TIME_LIMIT = "job.time_limit_min"
 _LOCK_S = 60.0

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from jobs.node.hang import UnconnectedRanks
 from jobs.node.rendezvous import reserve_port
-from jobs.node.unconnected_ranks import UnconnectedRanks
 from tests.support.jobs import wait_until
 
 pytestmark = pytest.mark.multiprocess

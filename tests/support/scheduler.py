@@ -22,10 +22,9 @@ from disttrain.records import oom_kills
 from disttrain.records.json_files import read_json_or_none, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal
-from jobs.node.after_failure import close_abandoned
 from jobs.node.agent import run_agent
-from jobs.node.allocation import Allocation, AllocationFacts
-from jobs.node.node_context import LOOPBACK, NodeContext
+from jobs.node.allocation import LOOPBACK, Allocation, AllocationFacts, NodeContext
+from jobs.node.ending import close_abandoned
 from tests.support.jobs import agent_environment
 
 

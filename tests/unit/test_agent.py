@@ -20,12 +20,9 @@ from jobs.core import journal
 from jobs.core.classify_exit import ExitStatus
 from jobs.core.environment import SETUP_EXIT_VARIABLE
 from jobs.core.requeue_policy import EXIT_DO_NOT_REQUEUE, EXIT_DONE, EXIT_LAUNCH_FAILED
-from jobs.node import agent, launch, peers
-from jobs.node.allocation import AllocationFacts
-from jobs.node.backoff import growing_delays
-from jobs.node.node_context import NodeContext
+from jobs.node import agent, ending, launch, peers
+from jobs.node.allocation import AllocationFacts, JobEnded, NodeContext
 from jobs.node.torchrun import TorchrunResult
-from jobs.node.waiting import JobEnded
 
 FULL = OSError(28, "No space left on device")
 
@@ -55,7 +52,7 @@ def test_an_error_after_the_ranks_have_run_is_no_error_of_the_start(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(agent, "launch", lambda node, attempt: TorchrunResult(1, "cancelled"))
-    monkeypatch.setattr(agent, "close_attempt", raising(error))
+    monkeypatch.setattr(ending, "close_attempt", raising(error))
     with pytest.raises(type(error)):
         agent.run_agent(node)
     assert "cannot start" not in capsys.readouterr().out
@@ -65,8 +62,7 @@ def test_an_error_after_the_ranks_have_run_is_no_error_of_the_start(
 def test_an_error_while_the_ranks_run_is_no_error_of_the_start(
     node: NodeContext, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    prepared = launch._Prepared([], {}, Mock())
-    monkeypatch.setattr(launch, "_prepare", lambda *given: prepared)
+    monkeypatch.setattr(launch, "_prepare", Mock())
     monkeypatch.setattr(launch, "run_torchrun", raising(error))
     with pytest.raises(type(error)):
         launch.launch(node, node.run.attempt(0))
@@ -106,7 +102,8 @@ def test_no_room_for_an_exit_code_costs_a_line_in_the_log(
     node: NodeContext, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(peers, "record_node_exit", raising(FULL))
-    agent._record_exit(node, node.run.attempt(0), TorchrunResult(1))
+    monkeypatch.setattr(agent, "launch", lambda node, attempt: TorchrunResult(1))
+    assert agent._run(node, node.run.attempt(0)).code == 1
     assert "exit code 1 is not recorded" in capsys.readouterr().out
 
 
@@ -126,8 +123,8 @@ def test_a_launch_that_failed_on_node_0_is_not_explained_by_silent_nodes(
 ) -> None:
     close = Mock(return_value=ExitStatus("launch_failed", None))
     monkeypatch.setattr(agent, "launch", lambda node, attempt: TorchrunResult(EXIT_LAUNCH_FAILED))
-    monkeypatch.setattr(agent, "explain_silence", raising(AssertionError("torchrun has not run")))
-    monkeypatch.setattr(agent, "close_attempt", close)
+    monkeypatch.setattr(ending, "explain_silence", raising(AssertionError("torchrun has not run")))
+    monkeypatch.setattr(ending, "close_attempt", close)
     assert agent.run_agent(node) == EXIT_LAUNCH_FAILED
     assert close.call_args.args[2] == {0: EXIT_LAUNCH_FAILED}
 
@@ -140,12 +137,10 @@ def test_a_failure_beside_a_silent_node_ends_as_the_wait_for_that_node_explains(
     write_json(node.run.run_json, {"config": {"job": {"max_attempts": 2}}})
     explain = Mock(return_value=TorchrunResult(1, "lost", "node 1 (b) is down", lost_hosts=("b",)))
     monkeypatch.setattr(agent, "launch", lambda node, attempt: failed)
-    monkeypatch.setattr(agent, "explain_silence", explain)
+    monkeypatch.setattr(ending, "explain_silence", explain)
     agent.run_agent(node)
     assert explain.call_count == 1
-    *given, is_current = explain.call_args.args
-    assert given == [attempt, node.hosts, failed, node.allocation]
-    assert is_current()
+    assert explain.call_args.args == (node, attempt, failed)
     record = read_json(attempt.record)
     assert (record["cause"], record["failed_nodes"]) == ("lost", ["b"])
     assert record["message"].startswith("node 1 (b) is down")
@@ -157,9 +152,9 @@ def test_no_silent_node_is_waited_for_where_the_cause_is_known(
 ) -> None:
     close = Mock(return_value=ExitStatus("preempted", None))
     monkeypatch.setattr(agent, "launch", lambda node, attempt: result)
-    monkeypatch.setattr(agent, "poll_until", Mock())
-    monkeypatch.setattr(agent, "explain_silence", raising(AssertionError("the cause is known")))
-    monkeypatch.setattr(agent, "close_attempt", close)
+    monkeypatch.setattr(ending, "poll_until", Mock())
+    monkeypatch.setattr(ending, "explain_silence", raising(AssertionError("the cause is known")))
+    monkeypatch.setattr(ending, "close_attempt", close)
     agent.run_agent(node)
     assert close.call_args.kwargs["external_cause"] == result.cause
 
@@ -172,8 +167,8 @@ def test_node_0_counts_its_own_exit_that_could_not_be_recorded(
     close = Mock(return_value=ExitStatus("finished", None))
     monkeypatch.setattr(agent, "launch", lambda node, attempt: TorchrunResult(0))
     monkeypatch.setattr(peers, "record_node_exit", raising(FULL))
-    monkeypatch.setattr(agent, "poll_until", lambda done, within_s, allocation: waits.append(done()))
-    monkeypatch.setattr(agent, "close_attempt", close)
+    monkeypatch.setattr(ending, "poll_until", lambda done, within_s, allocation: waits.append(done()))
+    monkeypatch.setattr(ending, "close_attempt", close)
     waits: list[bool | None] = []
     assert agent.run_agent(node) == EXIT_DONE
     assert waits == [True], "all nodes have an exit code at the first poll"
@@ -187,9 +182,9 @@ def test_node_0_waits_only_briefly_for_other_nodes_once_the_job_ends(
     node: NodeContext, monkeypatch: pytest.MonkeyPatch, cause: str | None, within_s: float
 ) -> None:
     poll = Mock()
-    monkeypatch.setattr(agent, "poll_until", poll)
+    monkeypatch.setattr(ending, "poll_until", poll)
     monkeypatch.setattr(agent, "launch", lambda node, attempt: TorchrunResult(0, cause))
-    monkeypatch.setattr(agent, "close_attempt", Mock(return_value=ExitStatus("finished", None)))
+    monkeypatch.setattr(ending, "close_attempt", Mock(return_value=ExitStatus("finished", None)))
     assert agent.run_agent(node) == EXIT_DONE
     assert poll.call_args.args[1] == within_s
 
@@ -204,20 +199,13 @@ def test_the_end_of_the_job_ends_the_wait_for_other_nodes(
     monkeypatch.setattr(peers, "NODE_EXITS_TIMEOUT_S", 2.0)
     monkeypatch.setattr(agent, "launch", launched)
     close = Mock(return_value=ExitStatus("finished", None))
-    monkeypatch.setattr(agent, "close_attempt", close)
+    monkeypatch.setattr(ending, "close_attempt", close)
     node.allocation.facts.return_value = AllocationFacts(False, 0, None)  # type: ignore[union-attr]
     node.allocation.restart = 0  # type: ignore[union-attr]
     agent.run_agent(node)
     assert signal.sigtimedwait([signal.SIGTERM], 0) is not None, "still pending"
     assert close.call_count == 1
     assert node.allocation.facts.call_count == 1  # type: ignore[union-attr]
-
-
-def test_delays_grow_and_differ() -> None:
-    delays = [next(each) for each in [growing_delays(0.1, 2.0)] for _ in range(30)]
-    assert 0.075 <= delays[0] <= 0.125
-    assert all(1.5 <= delay <= 2.5 for delay in delays[20:])
-    assert len(set(delays)) == len(delays)
 
 
 def test_no_rank_starts_after_a_set_up_of_the_node_that_exited(
@@ -235,9 +223,9 @@ def test_the_next_start_excludes_the_nodes_that_failed(
     node: NodeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     allocation = Mock()
-    monkeypatch.setattr(agent, "failed_hosts", lambda run, attempt: (["b"], ["a", "b"]))
+    monkeypatch.setattr(ending, "failed_hosts", lambda run, attempt: (["b"], ["a", "b"]))
     context = dataclasses.replace(node, allocation=allocation)
-    assert agent.request_requeue(context, node.run.attempt(0), 0.0) == EXIT_DONE
+    assert ending.request_requeue(context, node.run.attempt(0), 0.0) == EXIT_DONE
     allocation.exclude.assert_called_once_with(["b"], ["a", "b"], node.run.script)
 
 
@@ -263,7 +251,7 @@ def test_a_start_that_was_replaced_during_the_requeue_stops_trying(node: NodeCon
         return False
 
     node.allocation.requeue = requeue  # type: ignore[union-attr, method-assign]
-    assert agent.request_requeue(node, attempt, 0.0) == EXIT_DO_NOT_REQUEUE
+    assert ending.request_requeue(node, attempt, 0.0) == EXIT_DO_NOT_REQUEUE
     assert answers == [True, False]
     assert "message" not in read_json(attempt.record), "it is not recorded as a requeue that was refused"
 
@@ -273,8 +261,8 @@ def test_a_start_that_was_replaced_while_it_ran_closes_nothing(
 ) -> None:
     attempt = claimed(node, 0)
     monkeypatch.setattr(agent, "_claim", lambda node: attempt)
-    monkeypatch.setattr(agent, "explain_silence", lambda attempt, hosts, result, *_: result)
-    monkeypatch.setattr(agent, "close_attempt", raising(AssertionError("the new start closes its own")))
+    monkeypatch.setattr(ending, "explain_silence", lambda node, attempt, result: result)
+    monkeypatch.setattr(ending, "close_attempt", raising(AssertionError("the new start closes its own")))
 
     def launched(node: NodeContext, attempt: Attempt) -> TorchrunResult:
         claimed(node, 1)

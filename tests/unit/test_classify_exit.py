@@ -273,17 +273,7 @@ def test_the_last_line_of_a_log_is_a_ranks() -> None:
         (ExitEvidence(False, {0: 0, 1: -9}), (), (1,)),
         (ExitEvidence(False, {0: 1, 1: EXIT_LAUNCH_FAILED}), (), (1,)),
         (ExitEvidence(False, {0: 1}, rank_positions=HANG, hung_at=1.0), (1,), ()),
-        (
-            ExitEvidence(
-                False,
-                {0: 1},
-                rank_positions=ON_LAUNCH_QUEUE,
-                hung_at=1.0,
-                unsent_bytes={(0, 1): 50_000, (1, 2): 70_000},
-            ),
-            (),
-            (),
-        ),
+        (ExitEvidence(False, {0: 1}, rank_positions=ON_LAUNCH_QUEUE, hung_at=1.0), (), ()),
         (
             ExitEvidence(False, {0: 1}, rank_positions=ON_LAUNCH_QUEUE, hung_at=1.0, silent_nodes=[1]),
             (),

@@ -81,17 +81,24 @@ def test_adapters_matter_unless_the_run_chooses_tcp(
     assert collected(fabric, environ=environ).tcp == (count == 0)
 
 
-def collected(fabric: Fabric = NODE, node: int = 0, **changes: Any) -> NodeFacts:
+@pytest.fixture(autouse=True)
+def eight_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_facts, "has_driver", lambda: True)
+    monkeypatch.setattr(node_facts, "node_gpus", lambda: NodeGpus(8))
+
+
+def collected(fabric: Fabric = NODE, node: int = 0, device: str = "cuda", **changes: Any) -> NodeFacts:
     values: dict[str, Any] = {
-        "ranks": 1, "wants_gpus": True, "uses_nccl": True, "environ": {}, "interface": None, "folders": [],
-        "rate_folder": None, "missing_gpus": None, "is_alone": False,
+        "environ": {}, "interface": None, "agreed": {}, "folders": [], "rate_folder": None,
+        "missing_gpus": None, "is_alone": False,
     }  # fmt: skip
-    return node_facts.collect(node, "n", fabric, NodeGpus(8), **{**values, **changes})
+    config = {"resources": {"nodes": 1, "gpus_per_node": 1, "device": device}}
+    return node_facts.collect(node, "n", config, fabric, **{**values, **changes})
 
 
 @pytest.mark.parametrize("uses_nccl", [False, True])
 def test_a_run_over_tcp_does_not_need_locked_memory(uses_nccl: bool) -> None:
-    facts = collected(uses_nccl=uses_nccl)
+    facts = collected(device="cuda" if uses_nccl else "cpu")
     assert (facts.rdma, facts.tcp) == (uses_nccl, not uses_nccl)
 
 

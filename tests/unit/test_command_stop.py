@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from disttrain.records.run_directory import Attempt, RunDir
-from jobs.node import command_stop, peers
-from jobs.node.command_stop import CommandStop
+from jobs.node import peers, torchrun
 from jobs.node.peers import PeerWatch
+from jobs.node.torchrun import CommandStop
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_a_stop_by_the_user_is_at_the_same_time_on_all_nodes(
     assert by_peers[0] == "stopped"
     assert by_peers[1] - time.time() >= peers.LISTED_EVERY_S
     assert other.requested(by_peers) is None
-    monkeypatch.setattr(command_stop.time, "time", lambda: by_peers[1])
+    monkeypatch.setattr(torchrun.time, "time", lambda: by_peers[1])
     assert first.requested(None) == other.requested(by_peers) == ("a request to stop", "stopped")
 
 
@@ -68,11 +68,3 @@ def test_the_other_nodes_follow_one_that_was_warned(attempt: Attempt) -> None:
     warned.begin("preempted")
     assert warned.requested(None) is None
     assert stop_of(attempt, 1).requested(recorded(attempt, 1)) == ("a request to stop", "preempted")
-
-
-def test_the_trainer_gets_no_signal(attempt: Attempt) -> None:
-    none = CommandStop(attempt, 0, 2, None, time.time())
-    none.begin("deadline")
-    none.signal_processes(1)
-    assert recorded(attempt, 1) is None
-    assert none.wait_s(1.0) == 1.0

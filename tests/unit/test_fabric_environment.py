@@ -1,4 +1,4 @@
-"""The communication variables that an agent adds: derived on its node, agreed with node 0, and checked."""
+"""The communication variables that an agent adds: derived on its node, and checked."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from jobs.core import environment
 from jobs.fabric.description import ConfigurationFile, Fabric, FabricKind, Gpu, Interface, PciDevice, Software
 from jobs.fabric.detect import detect
 from jobs.fabric.software import Process
-from jobs.node import fabric_environment as module
-from jobs.node.fabric_environment import fabric_environment
-from jobs.node.rendezvous import Endpoint
+from jobs.node import node_environment as module
+from jobs.node.node_environment import node_network
 from tests.support.fabric_trees import tree
 
 GRACE = (Gpu(PciDevice("0009:01:00.0"), has_c2c=True),)
@@ -41,9 +40,9 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_derived_variables_are_recorded_with_evidence_and_reference() -> None:
-    found = fabric_environment(SLINGSHOT, record(), {}, nodes=2, interface="hsn0")
+    found = node_network(SLINGSHOT, record(), {}, 2, "hsn0")
     added = environment.added_variables(record()["config"], {}, fabric=found.added)
-    written = environment.env_record(added, found.inherited, found.finding_records(), found.versions)
+    written = found.record(added)
     read = EnvRecord.model_validate(json.loads(json.dumps(written)))
     variables = read.variables
     guard = variables["NCCL_LL128_C2C"]
@@ -61,8 +60,8 @@ def test_versions_that_the_derived_values_hold_for_are_recorded() -> None:
         ofi_plugin_version="1.13.2",
         libfabric_version="1.22.0",
     )
-    found = fabric_environment(replace(SLINGSHOT, software=software), record(), {}, nodes=2)
-    written = environment.env_record({}, versions=found.versions)
+    found = node_network(replace(SLINGSHOT, software=software), record(), {}, 2)
+    written = found.record({})
     versions = EnvRecord.model_validate(json.loads(json.dumps(written))).versions
     assert versions is not None
     assert (versions.nccl, versions.nvidia_driver) == ("2.27.5", "550.54.15")
@@ -80,13 +79,14 @@ def test_values_of_user_site_shell_and_files_win_and_are_recorded() -> None:
     profile = {"environment": {"FI_CXI_RX_MATCH_MODE": {"value": "software", "reason": "x"}}, "srun": {}}
     run = record(profile, FI_CXI_DEFAULT_CQ_SIZE="65536")
     shell = {"NCCL_NET_GDR_LEVEL": "SYS", "PATH": "/bin"}
-    found = fabric_environment(fabric, run, shell, nodes=2, interface="hsn0")
+    found = node_network(fabric, run, shell, 2, "hsn0")
     overridden = {
         "NCCL_DEBUG", "NCCL_LL128_C2C", "FI_CXI_RX_MATCH_MODE", "FI_CXI_DEFAULT_CQ_SIZE",
         "NCCL_NET_GDR_LEVEL",
     }  # fmt: skip
     assert not overridden & found.added.keys()
-    assert {name: (each.value, each.origin) for name, each in found.inherited.items()} == {
+    inherited = EnvRecord.model_validate(found.record({})).inherited
+    assert {name: (each.value, each.origin) for name, each in inherited.items()} == {
         "NCCL_DEBUG": ("INFO", "/home/ada/.nccl.conf"),
         "NCCL_LL128_C2C": ("1", "/etc/nccl.conf"),
         "NCCL_NET_GDR_LEVEL": ("SYS", "environment"),
@@ -97,42 +97,26 @@ def test_values_of_user_site_shell_and_files_win_and_are_recorded() -> None:
     ]
 
 
-def test_nodes_take_over_the_variables_of_node_0_except_names_of_devices(log: list[str]) -> None:
-    first = fabric_environment(SLINGSHOT, record(), {}, nodes=2, interface="hsn0")
-    agreed = json.loads(json.dumps(first.agreed))
+def test_the_shared_variables_and_the_interface_should_agree() -> None:
+    first = node_network(SLINGSHOT, record(), {}, 2, "hsn0").agreement
     other = replace(SLINGSHOT, software=Software(nccl_version="2.26.2"))
-    second = fabric_environment(other, record(), {}, nodes=2, interface="eth0", agreed=agreed)
-    assert second.added["GLOO_SOCKET_IFNAME"].value == "eth0"
-    assert second.added["NCCL_LL128_C2C"].value == "0"
-    assert {each["name"] for each in agreed} == first.added.keys() - {
-        "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME",
-    }  # fmt: skip
-    second.log_differences(
-        Endpoint("n0", 1, tuple(agreed)),
-        fabric_environment(other, record(), {}, nodes=2, interface="eth0"),
-    )
-    (line,) = log
-    assert line.startswith("warning: this node derives NCCL_LL128_C2C=(unset), node 0 0")
-
-
-def test_equal_nodes_log_nothing(log: list[str]) -> None:
-    first = fabric_environment(SLINGSHOT, record(), {}, nodes=2, interface="hsn0")
-    second = fabric_environment(SLINGSHOT, record(), {}, nodes=2, interface="hsn0", agreed=first.agreed)
-    assert second.added == first.added
-    second.log_differences(Endpoint("n0", 1, tuple(first.agreed), first.interface), first)
-    assert log == []
+    second = node_network(other, record(), {}, 2, "eth0").agreement
+    assert (first["interface"], second["interface"]) == ("hsn0", "eth0")
+    assert "NCCL_LL128_C2C=0" in first["derived variables"]
+    assert "IFNAME" not in first["derived variables"], "names of devices may differ"
+    assert "NCCL_LL128_C2C" not in second["derived variables"]
 
 
 def test_findings_reach_the_log_without_secrets_and_hints(log: list[str]) -> None:
     run = record(None, NCCL_IB_TIMEOUT="99", NCCL_SOCKET_NTHREADS="4")
-    fabric_environment(SLINGSHOT, run, {}, nodes=2, interface="hsn0").log_findings()
+    node_network(SLINGSHOT, run, {}, 2, "hsn0").log_findings()
     assert [line.split(":")[:2] for line in log] == [["error", " NCCL_IB_TIMEOUT=99 (job.env)"]]
 
 
 def test_runs_on_processors_derive_no_variable_of_nccl() -> None:
     run = record()
     run["config"]["resources"]["device"] = "cpu"
-    found = fabric_environment(SLINGSHOT, run, {}, nodes=2, interface="hsn0")
+    found = node_network(SLINGSHOT, run, {}, 2, "hsn0")
     assert found.added.keys() == {"GLOO_SOCKET_IFNAME"}
 
 
@@ -141,19 +125,19 @@ def test_ranks_get_the_adapters_that_were_chosen_for_computing(tmp_path: Path) -
     run = record(None, NCCL_IB_HCA="mlx5")  # of the user: prefix of the storage adapters, too
     expected = ",".join(f"mlx5_{number}/1" for number in range(8))
     for one in (record(), run):
-        assert fabric_environment(fabric, one, {}, nodes=2).added[ADAPTERS].value == expected
-    assert ADAPTERS not in fabric_environment(fabric, run, {}, nodes=1).added
+        assert node_network(fabric, one, {}, 2).added[ADAPTERS].value == expected
+    assert ADAPTERS not in node_network(fabric, run, {}, 1).added
     run["config"]["resources"]["device"] = "cpu"
-    assert ADAPTERS not in fabric_environment(fabric, run, {}, nodes=2).added
-    assert ADAPTERS not in fabric_environment(SLINGSHOT, record(), {}, nodes=2).added, "none was detected"
+    assert ADAPTERS not in node_network(fabric, run, {}, 2).added
+    assert ADAPTERS not in node_network(SLINGSHOT, record(), {}, 2).added, "none was detected"
 
 
 def test_gpus_that_the_pci_bus_does_not_show_count_with_device_cuda() -> None:
     run = record()
     fabric = replace(SLINGSHOT, gpus=())
-    assert "NCCL_SOCKET_IFNAME" not in fabric_environment(fabric, run, {}, nodes=2, interface="hsn0").added
+    assert "NCCL_SOCKET_IFNAME" not in node_network(fabric, run, {}, 2, "hsn0").added
     run["config"]["resources"]["device"] = "cuda"
-    assert "NCCL_SOCKET_IFNAME" in fabric_environment(fabric, run, {}, nodes=2, interface="hsn0").added
+    assert "NCCL_SOCKET_IFNAME" in node_network(fabric, run, {}, 2, "hsn0").added
 
 
 def test_a_failing_detection_leaves_the_run_without_derived_variables(

@@ -17,8 +17,8 @@ from disttrain.records.run_directory import PROCESSORS, RunDir
 from jobs.core import journal
 from jobs.core.environment import AddedVariable
 from jobs.fabric.description import Fabric, FabricKind, Interface
-from jobs.node import fabric_environment, launch, rendezvous
-from jobs.node.node_context import NodeContext
+from jobs.node import launch, node_environment, rendezvous
+from jobs.node.allocation import NodeContext
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_gloo_of_all_nodes_uses_the_interface_of_the_route(
     slow = Interface("eth0", "up", 1, 1000, 1500, "igb", None, networks=("10.0.0.0/16",))
     fast = Interface("eth1", "up", 1, 100_000, 9000, "ice", None, networks=("10.1.0.0/16",))
     monkeypatch.setattr(
-        launch, "detect_or_nothing", lambda _: Fabric(FabricKind.ETHERNET, interfaces=(slow, fast))
+        node_environment, "detect_or_nothing", lambda _: Fabric(FabricKind.ETHERNET, interfaces=(slow, fast))
     )
     resolved: list[str] = []
 
@@ -75,7 +75,7 @@ def test_gloo_of_all_nodes_uses_the_interface_of_the_route(
         resolved.append(host)
         return "eth0" if host == "n1" else "eth1"
 
-    monkeypatch.setattr(fabric_environment, "interface_towards", interface_towards)
+    monkeypatch.setattr(node_environment, "interface_towards", interface_towards)
 
     def variables(rank: int) -> dict[str, str]:
         with contextlib.ExitStack() as held:
@@ -88,7 +88,7 @@ def test_gloo_of_all_nodes_uses_the_interface_of_the_route(
     assert found == [{"GLOO_SOCKET_IFNAME": "eth0"}, {"GLOO_SOCKET_IFNAME": "eth1"}]
     out = capsys.readouterr().out
     assert "GLOO_SOCKET_IFNAME=eth0 (derived): the node has a faster one (100 Gbit/s)" in out
-    assert "warning: this node uses eth1 (10.1.0.0/16), node 0 eth0 (10.0.0.0/16): if one network" in out
+    assert "pre-flight: warning: interface is eth0 on n0 and eth1 on n1; " in out
     assert sorted(resolved) == hosts, "a name that is resolved again may fail on one node alone"
 
 
@@ -110,6 +110,5 @@ def test_the_record_of_the_node_is_taken_in_the_environment_of_the_ranks(
     monkeypatch.setattr(launch.node_info, "start_node_info", lambda *given: started.append(given[2]))
     with contextlib.ExitStack() as held:
         prepared = launch._prepare(NodeContext(run, 0, 0, ["n0"], None), run.attempt(0), held)
-    assert isinstance(prepared, launch._Prepared)
     assert [each["NCCL_CONF_FILE"] for each in started] == ["/site/nccl.conf"]
     assert started == [prepared.env]

@@ -11,8 +11,8 @@ import pytest
 
 from disttrain.records import shared_folder
 from disttrain.records.run_directory import RunDir
-from jobs.node import peers, silent_nodes, torchrun
-from jobs.node.backoff import jittered
+from jobs.node import ending, peers, torchrun
+from jobs.node.allocation import jittered
 
 
 def test_exit_codes_are_names_of_empty_files(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_node_0_waits_longer_than_another_node_needs_to_end() -> None:
     longest = max(jittered(peers.LISTED_EVERY_S) for _ in range(1000))
     polls = 2 * torchrun._POLL_S
     assert longest + peers.PEER_GRACE_S + polls < peers.NODE_EXITS_TIMEOUT_S
-    assert peers.NODE_EXITS_TIMEOUT_S < silent_nodes._LATE_RECORD_S
+    assert peers.NODE_EXITS_TIMEOUT_S < ending._LATE_RECORD_S
     assert peers.NODE_EXITS_TIMEOUT_S < peers.CLOSED_TIMEOUT_S
 
 

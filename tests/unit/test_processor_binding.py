@@ -13,7 +13,7 @@ from disttrain.config.config_tree import Config
 from jobs.checks.gpu_health import NodeGpus
 from jobs.fabric.description import Fabric
 from jobs.fabric.gpu_links import NvmlReading
-from jobs.node import processor_binding
+from jobs.node import node_environment
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,7 @@ def test_ranks_are_bound_where_torchrun_can(
     resources = {"gpus_per_node": given["ranks"], "device": given["device"], "threads_per_rank": 1}
     config = Config.model_validate({"resources": resources, "job": {"binding": given["binding"]}}).as_dict()
     gpus = NodeGpus(8, (), NvmlReading(gpus=fabric.gpus))
-    found = processor_binding.variable(config, given["allocation"], fabric, lambda: gpus)
+    monkeypatch.setattr(node_environment, "node_gpus", lambda: gpus)
+    found = node_environment.bound_processors(config, given["allocation"], fabric)
     assert found.reason.startswith(reason)
     assert bool(found.value) == reason.startswith("torchrun")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from jobs.core.rank_positions import RankPosition, describe_hang, silent_rank, slow_node
+from jobs.core.rank_positions import RankPosition, describe_hang, silent_rank
 
 WAITS = RankPosition(0, "step", 56, 65.0, 60.0, waiting=True, stopped=False, where="trainer.py:9 in backward")
 ELSEWHERE = replace(WAITS, rank=3, waiting=False, where="loader.py:57 in __next__")
@@ -51,20 +51,3 @@ def test_a_node_without_any_sign() -> None:
     assert "rank 3" in describe_hang([WAITS, ELSEWHERE], [2]), "a rank that is known to hang comes first"
     either = [ELSEWHERE, replace(ELSEWHERE, rank=2)]
     assert describe_hang(either, [1]).endswith("gave no sign, while the other ranks were in step 57 for 65 s")
-
-
-@pytest.mark.parametrize(
-    ("unsent", "slow"),
-    [
-        ({}, None),
-        ({(0, 1): 9}, None),  # two nodes: either may have the slow link
-        ({(0, 1): 9, (0, 2): 9}, None),  # the queues of the other nodes are not known
-        ({(0, 1): 50_000, (1, 2): 70_000}, 1),
-        ({(0, 1): 50_000, (1, 2): 70_000, (3, 0): 200}, 1),
-    ],
-)
-def test_the_node_of_a_slow_link(unsent: dict[tuple[int, int], int], slow: int | None) -> None:
-    assert slow_node(unsent) == slow
-    said = describe_hang([WAITS, replace(WAITS, rank=1)], slow=slow)
-    assert said.endswith("slow or broken" if slow is None else "slow or broken at node 1")
-    assert "node" not in describe_hang([WAITS, ELSEWHERE], slow=1), "a silent rank comes first"

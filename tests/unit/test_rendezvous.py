@@ -11,6 +11,7 @@ import pytest
 
 from disttrain.records.run_directory import Attempt
 from jobs.node import rendezvous
+from jobs.node.peers import CannotStart
 
 
 def test_ports_lie_below_the_ephemeral_range() -> None:
@@ -26,7 +27,7 @@ def test_only_torchrun_can_take_a_reserved_port() -> None:
         for _ in range(2):  # neither a plain program nor another agent
             with socket.socket() as other, pytest.raises(OSError, match="in use"):
                 other.bind(("", port))
-        with pytest.raises(rendezvous.RendezvousError, match="no free port"):
+        with pytest.raises(CannotStart, match="no free port"):
             rendezvous.reserve_port(range(port, port + 1))
         with socket.create_server(("", port)) as store:  # sets SO_REUSEADDR, as torchrun's store does
             assert store.getsockname()[1] == port
@@ -48,7 +49,7 @@ def test_a_port_held_on_any_address_is_taken(address: str) -> None:
             squatter.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         squatter.bind((address, 0))
         port = squatter.getsockname()[1]
-        with pytest.raises(rendezvous.RendezvousError, match=f"no free port in {port}-{port}"):
+        with pytest.raises(CannotStart, match=f"no free port in {port}-{port}"):
             rendezvous.reserve_port(range(port, port + 1))
 
 
@@ -59,7 +60,7 @@ def test_the_last_free_port_is_found() -> None:
             squatter = squatters.enter_context(socket.socket())
             with contextlib.suppress(OSError):  # somebody else's
                 squatter.bind(("", port))
-        with pytest.raises(rendezvous.RendezvousError, match="no free port"):
+        with pytest.raises(CannotStart, match="no free port"):
             rendezvous.reserve_port(ports)
         squatter.close()
         with rendezvous.reserve_port(ports) as reserved:
@@ -81,7 +82,7 @@ def test_a_published_endpoint_is_found(tmp_path: Path) -> None:
 
 
 def test_waiting_is_bounded(tmp_path: Path) -> None:
-    with pytest.raises(rendezvous.RendezvousError, match=r"within 0\.01 s"):
+    with pytest.raises(CannotStart, match=r"within 0\.01 s"):
         rendezvous.wait_for_endpoint(Attempt(tmp_path, 0), timeout_s=0.01)
 
 

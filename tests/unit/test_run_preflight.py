@@ -20,10 +20,11 @@ from jobs.checks.node_facts import NodeFacts
 from jobs.core import excluded_nodes, journal
 from jobs.core.exit_evidence import read_evidence
 from jobs.fabric.description import Fabric, FabricKind
-from jobs.node import gather, links, peers, preflight, rendezvous
-from jobs.node.gather import NodeFailed
-from jobs.node.node_context import NodeContext
-from jobs.node.preflight import NodeNetwork, run_preflight
+from jobs.fabric.job_variables import JobVariables
+from jobs.node import peers, preflight, rendezvous
+from jobs.node.allocation import NodeContext
+from jobs.node.node_environment import NodeNetwork
+from jobs.node.peers import NodeFailed
 
 HOSTS = ["n0", "n1", "n2"]
 RECORD: dict[str, Any] = {
@@ -35,7 +36,11 @@ RECORD: dict[str, Any] = {
 ABSENT_WITHIN_S = 3.0
 """Wait for a node that a test leaves out: enough for the others on a busy machine."""
 
-NETWORK = NodeNetwork(Fabric(FabricKind.ETHERNET), "eth9", {})
+NETWORK = NodeNetwork(Fabric(FabricKind.ETHERNET), JobVariables({}, [], []), "eth9")
+
+
+def run_preflight(node: NodeContext, attempt: Attempt, record: Mapping[str, Any]) -> str | None:
+    return preflight.run_preflight(node, attempt, record, NETWORK, {})
 
 
 @pytest.fixture
@@ -70,7 +75,7 @@ def together(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
             config = {**config, "job": {**config["job"], "rendezvous_timeout_s": ABSENT_WITHIN_S}}
 
         def outcome(rank: int) -> str | None:
-            return run_preflight(node(attempt, rank), attempt, {"config": config}, NETWORK)
+            return run_preflight(node(attempt, rank), attempt, {"config": config})
 
         with ThreadPoolExecutor(len(ranks)) as pool:
             return list(pool.map(outcome, ranks))
@@ -157,10 +162,10 @@ def test_a_problem_of_the_measurement_is_kept(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch, failure: str | None
 ) -> None:
     slow = Finding("error", "links", "the link of node n1 is slow", "x", hosts=("n1",))
-    monkeypatch.setattr(links, "measure", lambda *_: failure)
+    monkeypatch.setattr(preflight, "_run_measurement", lambda *_: failure)
     monkeypatch.setattr(preflight, "judged_bandwidth", lambda *_: ({}, [slow]))
-    write_json(links.result_file(attempt), {})
     start = preflight._Start(node(attempt, 0), attempt, RECORD["config"], "full", {}, 0.0)
+    write_json(start.result_file, {})
     _, findings = preflight._measured(start, [])
     assert [finding.problem for finding in findings] == [failure or slow.problem]
 
@@ -168,20 +173,20 @@ def test_a_problem_of_the_measurement_is_kept(
 def test_the_failure_of_another_node_ends_the_wait(attempt: Attempt) -> None:
     peers.record_node_exit(attempt, 1, 69)
     with pytest.raises(NodeFailed, match="node 1 has ended with exit code 69"):
-        run_preflight(node(attempt, 0), attempt, RECORD, NETWORK)
+        run_preflight(node(attempt, 0), attempt, RECORD)
     with pytest.raises(NodeFailed):
-        run_preflight(node(attempt, 2), attempt, RECORD, NETWORK)
+        run_preflight(node(attempt, 2), attempt, RECORD)
 
 
 def test_a_skipped_pre_flight_is_recorded_and_still_needs_the_gpus(attempt: Attempt) -> None:
     config = RECORD["config"]
     record = {"config": {**config, "job": {**config["job"], "preflight": "off"}}}
     first = node(attempt, 0)
-    assert run_preflight(first, attempt, record, NETWORK) is None
+    assert run_preflight(first, attempt, record) is None
     found = Preflight.model_validate(read_json(attempt.preflight))
     assert (found.verdict, found.mode, found.nodes) == ("skipped", "off", [])
     lacking = replace(first, allocation=Mock(missing_gpus=lambda record: "0 of 4 GPUs"))
-    assert run_preflight(lacking, attempt, record, NETWORK) == "0 of 4 GPUs"
+    assert run_preflight(lacking, attempt, record) == "0 of 4 GPUs"
 
 
 @pytest.mark.parametrize(
@@ -233,9 +238,11 @@ def test_one_node_with_several_gpus_measures_between_them(
         lambda *a, **k: replace(collect(*a, **k), gpus=2, gpu_path=path),
     )
     monkeypatch.setattr(preflight, "has_driver", lambda: True)
-    monkeypatch.setattr(links, "measure", lambda *_: write_json(links.result_file(attempt), result))
+    monkeypatch.setattr(
+        preflight, "_run_measurement", lambda start, port: write_json(start.result_file, result)
+    )
     alone = replace(node(attempt, 0), hosts=hosts)
-    assert run_preflight(alone, attempt, record, NETWORK) is None
+    assert run_preflight(alone, attempt, record) is None
     found = Preflight.model_validate(read_json(attempt.preflight))
     assert found.mode == mode
     slow = [each for each in found.problems if each.check == "all_reduce"]
@@ -278,17 +285,17 @@ def test_a_follower_opens_the_folder_before_each_read(
 ) -> None:
     """NFS caches that a file is absent until its folder is opened."""
     listed = []
-    monkeypatch.setattr(rendezvous.os, "listdir", lambda folder: listed.append(folder) or [])  # type: ignore[func-returns-value]
+    monkeypatch.setattr(peers.os, "listdir", lambda folder: listed.append(folder) or [])  # type: ignore[func-returns-value]
     write_json(attempt.preflight, {"message": None})
     write_json(attempt.rendezvous, {"address": "n0", "port": 1})
     port = attempt.preflight_folder / "port.json"
-    gather.answer_of_node_0(attempt, None, 0, port, attempt.preflight)
+    peers.answer_of_node_0(attempt, None, 0, port, attempt.preflight)
     rendezvous.wait_for_endpoint(attempt, 0)
     assert set(listed) == {attempt.path, attempt.preflight_folder}
 
 
 def test_the_ranks_of_a_node_have_the_variables_of_torchrun(attempt: Attempt) -> None:
-    first, second = links.rank_variables(node(attempt, 1), 2, 29500)
+    first, second = preflight.rank_variables(node(attempt, 1), 2, 29500)
     assert (first["RANK"], second["RANK"], first["WORLD_SIZE"]) == ("2", "3", "6")
     assert (second["LOCAL_RANK"], second["LOCAL_WORLD_SIZE"]) == ("1", "2")
     assert (first["MASTER_ADDR"], first["MASTER_PORT"]) == ("n0", "29500")

@@ -21,7 +21,7 @@ from disttrain.records.gpu_hours import bound_hours
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.core import excluded_nodes
-from jobs.node import interpreter_check
+from jobs.node import interpreter
 from jobs.schedulers.slurm.allocation import SlurmAllocation
 from jobs.submission import sbatch_entry, sbatch_job
 from tests.support.commands import Commands
@@ -148,7 +148,7 @@ def test_another_python_is_refused_before_anything_is_planned(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(interpreter_check, "find_spec", lambda name: None if name in absent else name)
+    monkeypatch.setattr(interpreter, "find_spec", lambda name: None if name in absent else name)
     with pytest.raises(SystemExit) as left:
         sbatch_entry.main([])
     assert left.value.code == 93
@@ -169,7 +169,7 @@ def test_an_old_python_says_so(tmp_path: Path) -> None:
     assert " is Python 3.9, 3.11 or newer is needed; " in _refused(["-c", old], tmp_path)
 
 
-@pytest.mark.parametrize("module", [interpreter_check, sbatch_entry])
+@pytest.mark.parametrize("module", [interpreter, sbatch_entry])
 def test_a_python_as_old_as_36_can_compile_what_refuses_it(module: ModuleType) -> None:
     tree = ast.parse(inspect.getsource(module), feature_version=(3, 6))
     imports = {each.module for each in ast.walk(tree) if isinstance(each, ast.ImportFrom)}

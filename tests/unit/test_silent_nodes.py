@@ -14,9 +14,9 @@ import pytest
 
 from disttrain.records.json_files import write_json, write_text
 from disttrain.records.run_directory import Attempt, RunDir
-from jobs.node import peers, silent_nodes, waiting
-from jobs.node.allocation import AllocationFacts
-from jobs.node.silent_nodes import explain_silence
+from jobs.node import allocation, ending, peers
+from jobs.node.allocation import AllocationFacts, NodeContext
+from jobs.node.ending import explain_silence
 from jobs.node.torchrun import CANCELLED_BY_SCHEDULER, TorchrunResult
 
 HOSTS = ("n1", "n2", "n3")
@@ -25,11 +25,11 @@ FAILED = TorchrunResult(code=1)
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(silent_nodes, "_LATE_RECORD_S", 0.0)
-    monkeypatch.setattr(silent_nodes, "_QUERY_INTERVAL_S", 0.0)
-    monkeypatch.setattr(silent_nodes, "_MARGIN_S", 0.0)
-    monkeypatch.setattr(silent_nodes, "_LEAST_WAIT_S", 0.01)
-    monkeypatch.setattr(waiting, "_POLL_S", 0.001)
+    monkeypatch.setattr(ending, "_LATE_RECORD_S", 0.0)
+    monkeypatch.setattr(ending, "_QUERY_INTERVAL_S", 0.0)
+    monkeypatch.setattr(ending, "_BEYOND_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(ending, "_LEAST_WAIT_S", 0.01)
+    monkeypatch.setattr(allocation, "_POLL_S", 0.001)
 
 
 @pytest.fixture
@@ -68,7 +68,8 @@ def slurm(
 
 
 def explain(attempt: Attempt, job: Mock, result: TorchrunResult = FAILED) -> TorchrunResult:
-    return explain_silence(attempt, HOSTS, result, job, lambda: True)
+    run = RunDir(attempt.path.parent.parent)
+    return explain_silence(NodeContext(run, 0, 0, HOSTS, job), attempt, result)
 
 
 def test_a_node_whose_agent_alone_died_is_not_waited_for(attempt: Attempt) -> None:
@@ -166,7 +167,7 @@ def test_a_request_to_stop_remains_the_cause_where_the_grace_ends_during_the_wai
 
 
 def test_the_wait_for_a_dead_node_ends_before_the_time_of_the_job(attempt: Attempt) -> None:
-    result = TorchrunResult(1, job_end=time.time() + silent_nodes._BEFORE_END_S)
+    result = TorchrunResult(1, job_end=time.time() + ending._BEFORE_END_S)
     job = slurm(timeout_s=5)
     assert explain(attempt, job, result).cause == "lost"
     job.node_responds.assert_called_with("n3")
@@ -192,4 +193,5 @@ def test_a_late_record_leaves_the_failure_as_it_is(attempt: Attempt) -> None:
 
 
 def test_a_superseded_start_does_not_wait(attempt: Attempt) -> None:
-    assert explain_silence(attempt, HOSTS, FAILED, slurm(), lambda: False) == FAILED
+    RunDir(attempt.path.parent.parent).attempt(1).path.mkdir()
+    assert explain(attempt, slurm()) == FAILED

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.node import unconnected_ranks
-from jobs.node.unconnected_ranks import UnconnectedRanks
+from jobs.node import hang
+from jobs.node.hang import UnconnectedRanks
 
 LAUNCHER = ["sh", "-c", '"$@"; :', "sh", sys.executable, "-c"]
 RANK = """\
@@ -70,20 +70,13 @@ def test_a_verdict_needs_ranks_of_pytorch_without_any_connection(
 def test_a_connection_to_a_port_of_root_leads_to_no_rank(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unconnected_ranks, "_FIRST_UNPRIVILEGED_PORT", 1 << 16)
+    monkeypatch.setattr(hang, "_FIRST_UNPRIVILEGED_PORT", 1 << 16)
     assert verdict("connected", tmp_path) == 1
-
-
-def test_ranks_in_another_network_namespace_get_no_verdict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(unconnected_ranks, "_in_this_network", lambda pid: False)
-    assert verdict("alone", tmp_path) is None
 
 
 def test_processes_of_another_user_get_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: str) -> list[str]:
         raise PermissionError(path)
 
-    monkeypatch.setattr(unconnected_ranks.os, "listdir", refuse)
+    monkeypatch.setattr(hang.os, "listdir", refuse)
     assert verdict("alone", tmp_path) is None

@@ -4,11 +4,11 @@ The task reads the job from Slurm's variables and runs `jobs.node.agent` in its 
 because Slurm sends its signals to the task.
 """
 
-from jobs.node import interpreter_check
+from jobs.node import interpreter
 
 if __name__ == "__main__":
-    interpreter_check.require_python()
-    interpreter_check.block_signals()
+    interpreter.require_python()
+    interpreter.block_signals()
 
 import argparse
 import os
@@ -18,8 +18,8 @@ from pathlib import Path
 
 from disttrain.records.run_directory import RunDir
 from jobs.core import processes, requeue_policy
-from jobs.node import after_failure, agent
-from jobs.node.node_context import NodeContext
+from jobs.node import agent, ending
+from jobs.node.allocation import NodeContext
 from jobs.schedulers import inherited_variables
 from jobs.schedulers.slurm.allocation import SlurmAllocation
 
@@ -49,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
         del os.environ[name]  # they set options of Slurm commands that ranks may call
     run = RunDir(given.run_dir.absolute())
     node = NodeContext(run, given.submission, rank, hosts, allocation)
-    return after_failure.close_abandoned(node) if given.after_failure else agent.run_agent(node)
+    return ending.close_abandoned(node) if given.after_failure else agent.run_agent(node)
 
 
 if __name__ == "__main__":

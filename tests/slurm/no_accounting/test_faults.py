@@ -194,7 +194,7 @@ def test_a_slow_link_is_no_silent_rank(faulty: MiniCluster, tmp_path: Path) -> N
     faulty.shape(slow, 1_000_000_000)
     assert (left["cause"], left["next"]) == ("hung", "requeue"), left["message"]
     assert left["message"].startswith("all ranks waited for each other in a collective of step ")
-    assert left["message"].endswith("the network is slow or broken at node 2")
+    assert left["message"].endswith("the network is slow or broken")
     assert job.wait_for_end().state == "done"
     (tmp_path / "reference").mkdir()
     only_at_the_end = made | {"checkpoint": {"every_steps": steps}}

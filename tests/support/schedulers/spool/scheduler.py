@@ -21,8 +21,7 @@ from typing import Any
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.node.agent import run_agent
-from jobs.node.allocation import Allocation, AllocationFacts
-from jobs.node.node_context import LOOPBACK, NodeContext
+from jobs.node.allocation import LOOPBACK, Allocation, AllocationFacts, NodeContext
 from jobs.schedulers.interface import Batch, Job, ProfileSelection, Scheduler, Submission
 from tests.support.jobs import agent_environment
 

@@ -1,9 +1,15 @@
-"""Checks and signals of a task's first moment, before anything else is imported.
+"""The first moment of a Python process of a job, before anything else is imported.
 
-`sbatch jobs/train.sbatch` may find any Python. So this module and `jobs.submission.sbatch_entry` use no
-syntax newer than Python 3.6, which is the `python3` of RHEL 8. Standard library only.
+A task checks its interpreter and holds its signals back: `sbatch jobs/train.sbatch` may find any Python. So
+this module and `jobs.submission.sbatch_entry` use no syntax newer than Python 3.6, which is the `python3` of
+RHEL 8. Standard library only.
+
+torchrun starts each process of a `command` by this file: `python interpreter.py LOGS FOLDER WORDS...`. The
+process becomes `python WORDS...` in the working directory FOLDER, with its output in `LOGS/rank-RRRRR.log`.
 """
 
+import ctypes
+import os
 import platform
 import signal
 import sys
@@ -13,6 +19,7 @@ _EXIT = 93
 """`jobs.core.requeue_policy.EXIT_DO_NOT_REQUEUE`, which cannot be imported yet."""
 _NEEDED = ("torch", "pydantic", "yaml")
 """Packages that an interpreter lacks if it was not installed for this."""
+_PR_SET_PDEATHSIG = 1
 
 
 def require_python() -> None:
@@ -48,3 +55,22 @@ def _refuse(why: str) -> None:
         file=sys.stderr,
     )
     sys.exit(_EXIT)
+
+
+def _start_process(logs: str, folder: str, *words: str) -> None:
+    """Replace this process by one of a `command`, which ends with torchrun."""
+    path = os.path.join(logs, f"rank-{int(os.environ['RANK']):05d}.log")
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    if sys.platform == "linux":  # else a killed torchrun would leave orphans that train on
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.chdir(folder)
+    # `-P` keeps the working directory out of the module search path: the copy of a module is on it
+    options = ["-P"] if words[0] == "-m" else []
+    os.execv(sys.executable, [sys.executable, "-u", *options, *words])
+
+
+if __name__ == "__main__":
+    _start_process(*sys.argv[1:])
