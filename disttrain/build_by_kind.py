@@ -15,19 +15,17 @@ from disttrain.config.builder_options import check_options
 from disttrain.config.config_tree import Config
 from disttrain.config.sections.data import DataConfig
 from disttrain.config.sections.model import ModelConfig
-from disttrain.data.content_hash import content_sha256, shared_content_sha256
+from disttrain.data.content_hash import content_sha256
 from disttrain.data.source import Source, sample_count, source_fingerprint
 from disttrain.data.training_data import TrainingData, spread_source
-from disttrain.errors import ConfigError
+from disttrain.errors import ConfigError, in_one_line
 from disttrain.parallel.mesh import Mesh
 from disttrain.records.dataset import DatasetRecord
 from disttrain.runtime.process_group import World
 
 
-def build_source(config: DataConfig, world: World | None = None) -> Source:
+def build_source(config: DataConfig) -> Source:
     """The data source that `config` names. Raises `ConfigError`.
-
-    Rank 0 of `world` computes the content hash for all ranks; without `world`, this process does.
 
     A callable of another package returns a `Source`, or a map-style classification or regression dataset.
     """
@@ -40,7 +38,10 @@ def build_source(config: DataConfig, world: World | None = None) -> Source:
             f"data.kind={config.kind} returned {type(built).__name__}, not a Source or a Dataset"
         )
     if built.files and built.record.sha256 is None:
-        sha256 = shared_content_sha256(built.files, world) if world else content_sha256(built.files)
+        try:
+            sha256 = content_sha256(built.files)
+        except OSError as error:
+            raise ConfigError(f"data: {in_one_line(error)}") from None
         built = dataclasses.replace(built, record=built.record.model_copy(update={"sha256": sha256}))
     fingerprint = source_fingerprint(built, config.kind, options)
     return dataclasses.replace(built, record=built.record.model_copy(update={"fingerprint": fingerprint}))
@@ -51,7 +52,7 @@ def build_data(config: Config, mesh: Mesh, world: World) -> TrainingData:
 
     Raises `ConfigError`.
     """
-    return spread_source(build_source(config.data, world), config, mesh, world)
+    return spread_source(build_source(config.data), config, mesh, world)
 
 
 def build_model(config: ModelConfig, source: Source) -> nn.Module:

@@ -12,7 +12,7 @@ from torch.utils.data import default_collate
 
 from disttrain.config.batch_plan import BatchPlan, plan_batch
 from disttrain.config.config_tree import Config
-from disttrain.data.content_hash import places_sha256
+from disttrain.data.content_hash import content_sha256
 from disttrain.data.loader import make_loader
 from disttrain.data.sampler import GlobalOrder, RankBatches
 from disttrain.data.source import Batch, Source
@@ -76,19 +76,15 @@ def refuse_unequal_data(source: Source, world: World) -> None:
     """Raise `ConfigError` on all ranks if the data of any rank differs.
 
     Nodes with different versions of Python have different default corpora, and one may hold an old copy of
-    the files, whose hash rank 0 computes for all; no later check would find either.
+    the files; no later check would find either.
     """
-    record, reads = source.record, world.local_rank == 0 and bool(source.files)
-    own = (record.name, record.version, record.bytes, record.sha256, record.fingerprint)
-    found = world.on_all_ranks(lambda: (own, places_sha256(source.files) if reads else None))
-    first, first_places = found[0]
-    for rank, (other, places) in enumerate(found):
+    record = source.record
+    content = content_sha256(source.files)  # a packed folder states a hash, and its files may differ
+    own = (record.name, record.version, record.bytes, record.sha256, record.fingerprint, content)
+    first, *others = world.on_all_ranks(lambda: own)
+    for rank, other in enumerate(others, 1):
         if other != first:
             raise ConfigError(f"data differs between ranks: rank 0 has {first}, rank {rank} has {other}")
-        if places not in (None, first_places):
-            raise ConfigError(
-                f"data differs between nodes: the files of rank {rank} have other content than rank 0's"
-            )
 
 
 def count_steps(config: Config, source: Source, plan: BatchPlan) -> int:

@@ -11,10 +11,8 @@ class DatasetRecord(Record):
     name: str
     version: str | None
     sha256: str | None
-    """SHA-256 of the content, or of the parameters that generate it; null if the source gives none."""
-    hashed_bytes: int | None = None
-    """In runs of earlier versions: bytes that `sha256` covers, evenly spaced over larger content. Null: all
-    of it."""
+    """SHA-256 of the content (files: of their sizes and of 64 places), or of the parameters that generate it;
+    null if the source gives none."""
     fingerprint: str | None = None
     """SHA-256 over `sha256` (where null: over the options of the data source), and shape and number of the
     training samples. Equal for equal training samples."""
