@@ -47,7 +47,7 @@ def doubtful_settings(settings: Mapping[str, str]) -> list[str]:
     known = registry()
     sentences = []
     for name, value in settings.items():
-        variable, meant = known.get(name), known.misspelt(name)
+        variable, meant = known.variables.get(name), known.misspelt(name)
         if meant is not None:
             sentences.append(f"no known library reads {name!r}; did you mean {meant!r}?")
         elif variable is not None and not variable.accepts(value):

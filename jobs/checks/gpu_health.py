@@ -18,7 +18,7 @@ from typing import Any
 
 from jobs.core.child_process import output
 from jobs.fabric.defects import NVLINK_REMEDY, nvlink_defect
-from jobs.fabric.gpu_links import NvmlReading, read_nvml
+from jobs.fabric.gpus import NvmlReading, read_nvml
 
 _TIMEOUT_S = 20.0
 

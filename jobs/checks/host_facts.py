@@ -27,7 +27,7 @@ from pathlib import Path, PurePosixPath
 
 from jobs.core.child_process import output
 from jobs.core.run_code import CODE_ROOT
-from jobs.fabric.memory_lock import effective_limit, limit_bytes
+from jobs.fabric.software import effective_limit, limit_bytes
 
 PACKAGES = ("torch", "pydantic", "PyYAML", "submitit")
 TIMEOUT_S = 30.0
@@ -59,7 +59,7 @@ class HostFacts:
     packages: Mapping[str, str | None]
     """Version of each of `PACKAGES`."""
     locked_memory: int | None
-    """Soft limit (`ulimit -l`) where it has effect (`jobs.fabric.memory_lock`)."""
+    """Soft limit (`ulimit -l`) where it has effect (`jobs.fabric.software`)."""
     open_files: int | None
     """Hard limit (`ulimit -Hn`)."""
     shared_memory: int | None

@@ -12,7 +12,7 @@ from typing import Literal
 
 from jobs.fabric.defects import pcie_gbit_per_s
 from jobs.fabric.description import Adapter, Fabric, Gpu, PciDevice
-from jobs.fabric.gpu_links import NvmlReading
+from jobs.fabric.gpus import NvmlReading
 
 _GBIT = 1e9 / 8
 _NVLINK_BYTES_PER_S = {6: 20e9, 7: 25e9, 8: 25e9, 9: 25e9, 10: 50e9}

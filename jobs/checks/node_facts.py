@@ -24,11 +24,10 @@ from disttrain.config.requested_device import asks_for_gpus
 from disttrain.records.collect_provenance import code_hash
 from jobs.checks.gpu_health import NodeGpus, has_driver, node_gpus
 from jobs.checks.link_rates import gpu_path, link_bytes_per_s
-from jobs.fabric.defects import defects, no_active_adapter
+from jobs.fabric.choose_adapters import expected_adapters
+from jobs.fabric.defects import defects, missing_plugin, no_active_adapter
 from jobs.fabric.description import Adapter, AdapterKind, ConfigurationFile, Fabric, Gpu
-from jobs.fabric.expected_adapters import expected_adapters
-from jobs.fabric.job_variables import node_settings
-from jobs.fabric.network_plugin import missing_by
+from jobs.fabric.settings import node_settings
 
 _BLOCK = 2**20
 _RATE_PARTS = (1, 3, 12)
@@ -201,7 +200,7 @@ def _network_facts(
     unlimited = replace(fabric, software=replace(fabric.software, memory_lock_bytes=None))
     kinds = {each.kind for each in adapters}
     without = no_active_adapter(fabric, settings) if uses_nccl else ()
-    lacks_plugin = missing_by(fabric.software, settings.get("NCCL_NET_PLUGIN")) is not None
+    lacks_plugin = any(missing_plugin(fabric.software, settings))
     return {
         "memory_lock_bytes": fabric.software.memory_lock_bytes,
         "rdma": AdapterKind.VERBS in kinds or (AdapterKind.EFA in kinds and not lacks_plugin),

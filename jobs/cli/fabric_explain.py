@@ -16,7 +16,8 @@ from jobs.fabric.defects import defects
 from jobs.fabric.derive import DerivedVariable, derive
 from jobs.fabric.description import Fabric, FabricKind
 from jobs.fabric.detect import detect, detect_here
-from jobs.fabric.job_variables import job_variables, node_settings
+from jobs.fabric.lint import job_variables
+from jobs.fabric.settings import node_settings
 
 _NAMES = {
     FabricKind.INFINIBAND: "InfiniBand",

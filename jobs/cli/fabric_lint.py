@@ -18,11 +18,9 @@ from jobs.cli.formatting import count
 from jobs.fabric.derive import derive
 from jobs.fabric.description import Fabric
 from jobs.fabric.detect import detect, detect_here
-from jobs.fabric.findings import Finding, FindingSeverity
-from jobs.fabric.job_variables import values
-from jobs.fabric.lint import lint
+from jobs.fabric.lint import Finding, FindingSeverity, lint, values_of
 from jobs.fabric.registry import parse_version, registry
-from jobs.fabric.settings_text import read_settings
+from jobs.fabric.settings import read_settings
 
 EXIT_FINDINGS = 1
 
@@ -47,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         nodes=args.nodes,
         nccl_version=nccl,
         srun_network=read.srun_network,
-        derived=values(derived),
+        derived=values_of(derived),
     )
     if args.json:
         add_json(findings=[_masked(each) for each in found], checked=len(settings), nccl=nccl)

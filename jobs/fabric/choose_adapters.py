@@ -1,4 +1,4 @@
-"""Choice of the adapters for computing: pure, with a reason for each adapter.
+"""Choice of the adapters for computing, with a reason for each; those that NCCL of a run should use. Pure.
 
 One family of adapters carries the traffic of training: Slingshot, else EFA, else InfiniBand, else RoCE.
 Within the family, the adapters at the most frequent rate are chosen; beside GPUs, an adapter counts at the
@@ -9,11 +9,13 @@ them. Where each GPU shares a PCIe switch with one of the chosen, the others are
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from jobs.fabric.description import Adapter, AdapterKind, Fabric, FabricKind, Gpu, Interface
-from jobs.fabric.pci import NEAR, PATHS, pci_path
+from disttrain.records.nccl_names import parse_names
+from jobs.fabric.description import Adapter, AdapterKind, Fabric, FabricKind, Gpu, Interface, Port
+from jobs.fabric.kernel_files import NEAR, PATHS, pci_path
+from jobs.fabric.registry import is_nonzero
 
 _NAMES = {
     FabricKind.SLINGSHOT: "Slingshot",
@@ -32,34 +34,37 @@ def choose_adapters(
     adapters: Sequence[Adapter], interfaces: Sequence[Interface], gpus: Sequence[Gpu]
 ) -> tuple[FabricKind, tuple[Adapter, ...]]:
     """The kind of the fabric, and the adapters in the given order with `for_compute` and `reason`."""
-    usable = [each for each in adapters if _defect(each, interfaces) is None]
-    kind = _family(usable)
+    reasons = {each.name: _defect(each, interfaces) or "" for each in adapters}
+    usable = [each for each in adapters if not reasons[each.name]]
+    kind = next((kind for kind in _NAMES if kind in map(_kind, usable)), None)
     if kind is None:
-        return _without_adapters(interfaces), tuple(
-            replace(each, reason=_defect(each, interfaces) or "") for each in adapters
-        )
+        up = any(each.is_up and not each.is_virtual for each in interfaces)
+        chosen = tuple(replace(each, reason=reasons[each.name]) for each in adapters)
+        return FabricKind.ETHERNET if up else FabricKind.NONE, chosen
     family = [each for each in usable if _kind(each) == kind]
     rate, fast = _at_usual_rate(family, gpus)
-    kept = _away_from_default_route(fast, interfaces) if kind == FabricKind.ROCE else fast
+    kept = fast
+    if kind == FabricKind.ROCE:  # without the default route, unless each has it or only one is there
+        kept = [each for each in fast if _default_interface(each, interfaces) is None] or fast
     near = [each for each in kept if nearest_gpus(each, gpus)[0] in NEAR]
     # An adapter that is down keeps its place: the other GPUs still have theirs.
-    if not _covers([each for each in adapters if each.kind == family[0].kind], gpus) or not near:
+    if not near or not _covers([each for each in adapters if each.kind == family[0].kind], gpus):
         near = kept
-    chosen = []
-    for each in adapters:
-        reason = _defect(each, interfaces) or _other_family(each, kind)
-        if reason is None and each not in fast:
-            reason = _other_rate(each, rate, near)
-        if reason is None and each not in kept:
-            reason = f"its interface {_default_interface(each, interfaces)} has the default route: management"
-        if reason is None and each not in near:
-            reason = "no GPU below its PCIe switch, unlike others at its rate: storage or management"
-        if reason is None:
-            text = "; ".join(filter(None, [_merit(each, kind, gpus), degraded(each, near)]))
-            chosen.append(replace(each, for_compute=True, reason=text))
+    for each in usable:
+        if each not in family:
+            reasons[each.name] = f"{_NAMES[_kind(each) or kind]} beside {_NAMES[kind]}: storage or management"
+        elif each not in fast:
+            reasons[each.name] = _other_rate(each, rate, near)
+        elif each not in kept:
+            default = _default_interface(each, interfaces)
+            reasons[each.name] = f"its interface {default} has the default route: management"
+        elif each not in near:
+            text = "no GPU below its PCIe switch, unlike others at its rate: storage or management"
+            reasons[each.name] = text
         else:
-            chosen.append(replace(each, reason=reason))
-    return kind, tuple(chosen)
+            reasons[each.name] = "; ".join(filter(None, [_merit(each, kind, gpus), degraded(each, near)]))
+    chosen = tuple(replace(each, for_compute=each in near, reason=reasons[each.name]) for each in adapters)
+    return kind, chosen
 
 
 def nearest_gpus(adapter: Adapter, gpus: Sequence[Gpu]) -> tuple[str | None, tuple[str, ...]]:
@@ -71,15 +76,6 @@ def nearest_gpus(adapter: Adapter, gpus: Sequence[Gpu]) -> tuple[str | None, tup
     return best, tuple(address for address, path in paths.items() if path == best)
 
 
-def doubtful_adapters(fabric: Fabric) -> list[Adapter]:
-    """Adapters for computing that no PCIe switch ties to a GPU, where others are, or where they are more than
-    the GPUs: some may be for storage."""
-    chosen = [each for each in fabric.compute_adapters if each.kind is AdapterKind.VERBS]
-    apart = [each for each in chosen if nearest_gpus(each, fabric.gpus)[0] not in NEAR]
-    is_in_doubt = len(apart) < len(chosen) or len(chosen) > len(fabric.gpus)
-    return apart if fabric.gpus and is_in_doubt else []
-
-
 def _kind(adapter: Adapter) -> FabricKind | None:
     if adapter.kind == AdapterKind.CXI:
         return FabricKind.SLINGSHOT
@@ -87,16 +83,6 @@ def _kind(adapter: Adapter) -> FabricKind | None:
         return FabricKind.EFA
     layer = adapter.active_port.link_layer if adapter.active_port else None
     return {"InfiniBand": FabricKind.INFINIBAND, "Ethernet": FabricKind.ROCE}.get(layer or "")
-
-
-def _family(usable: Sequence[Adapter]) -> FabricKind | None:
-    kinds = {_kind(each) for each in usable}
-    return next((kind for kind in _NAMES if kind in kinds), None)
-
-
-def _without_adapters(interfaces: Sequence[Interface]) -> FabricKind:
-    up = any(each.is_up and not each.is_virtual for each in interfaces)
-    return FabricKind.ETHERNET if up else FabricKind.NONE
 
 
 def _defect(adapter: Adapter, interfaces: Sequence[Interface]) -> str | None:
@@ -120,18 +106,13 @@ def _defect(adapter: Adapter, interfaces: Sequence[Interface]) -> str | None:
     return None
 
 
-def _other_family(adapter: Adapter, kind: FabricKind) -> str | None:
-    own = _kind(adapter)
-    return None if own in (kind, None) else f"{_NAMES[own]} beside {_NAMES[kind]}: storage or management"
-
-
 def _at_usual_rate(family: Sequence[Adapter], gpus: Sequence[Gpu]) -> tuple[float | None, list[Adapter]]:
     """The most frequent rate, of equal counts the highest, and the adapters that count for it.
 
     Of adapters near GPUs, if there are any, the highest rate of each model counts: a link may be degraded.
     """
     near = [each for each in family if nearest_gpus(each, gpus)[0] in NEAR]
-    full = {each.name: _fastest([each, *_same_model(each, near)]) for each in near}
+    full = {each.name: max([each, *_same_model(each, near)], key=_rate).rate_gbit_per_s for each in near}
     counts = Counter(full.values()) if near else Counter(each.rate_gbit_per_s for each in family)
     rate = max(counts, key=lambda each: (counts[each], each or 0))
     degraded_too = [each for each in near if full[each.name] == rate]
@@ -139,7 +120,7 @@ def _at_usual_rate(family: Sequence[Adapter], gpus: Sequence[Gpu]) -> tuple[floa
     return rate, [
         each
         for each in family
-        if each.rate_gbit_per_s == rate or (each in degraded_too and (each.rate_gbit_per_s or 0) >= least)
+        if each.rate_gbit_per_s == rate or (each in degraded_too and _rate(each) >= least)
     ]
 
 
@@ -149,19 +130,21 @@ def _best_least_rate(rates: Sequence[float | None]) -> float:
     return max(known, key=lambda least: (least * sum(rate >= least for rate in known), least), default=0.0)
 
 
-def _fastest(adapters: Sequence[Adapter]) -> float | None:
-    return max((each.rate_gbit_per_s for each in adapters), key=lambda rate: rate or 0)
+def _rate(adapter: Adapter) -> float:
+    return adapter.rate_gbit_per_s or 0.0
 
 
 def _same_model(adapter: Adapter, others: Sequence[Adapter]) -> list[Adapter]:
-    model = _model(adapter)
-    return [each for each in others if model is not None and _model(each) == model]
+    """Those of the same board and PCI device."""
+    device = adapter.pci.device if adapter.pci else None
+    alike = [each for each in others if device and each.pci and each.pci.device == device]
+    return [each for each in alike if each.board == adapter.board]
 
 
 def degraded(adapter: Adapter, others: Sequence[Adapter]) -> str | None:
     """The rate of an adapter that is slower than another of its model; None of others."""
     own, port = adapter.rate_gbit_per_s, adapter.active_port
-    best = max(_same_model(adapter, others), key=lambda each: each.rate_gbit_per_s or 0, default=None)
+    best = max(_same_model(adapter, others), key=_rate, default=None)
     rate = best.rate_gbit_per_s if best else None
     if own is None or rate is None or own >= rate or port is None:
         return None
@@ -180,12 +163,6 @@ def _other_rate(adapter: Adapter, rate: float | None, chosen: Sequence[Adapter])
     return degraded(adapter, chosen) or storage
 
 
-def _model(adapter: Adapter) -> tuple[str, ...] | None:
-    """Board and PCI device; adapters of one model have the same."""
-    device = adapter.pci.device if adapter.pci else None
-    return (adapter.board or "", device) if device else None
-
-
 def _default_interface(adapter: Adapter, interfaces: Sequence[Interface]) -> str | None:
     """The interface on this adapter that has the default route, also as a member of a bond."""
     default = next((each for each in interfaces if each.is_default_route), None)
@@ -193,11 +170,6 @@ def _default_interface(adapter: Adapter, interfaces: Sequence[Interface]) -> str
         return None
     own = {name for port in adapter.ports for name in port.interfaces}
     return default.name if own & {default.name, *default.members} else None
-
-
-def _away_from_default_route(fast: list[Adapter], interfaces: Sequence[Interface]) -> list[Adapter]:
-    """Adapters without the default route; all of them, where each has it or only one is there."""
-    return [each for each in fast if _default_interface(each, interfaces) is None] or fast
 
 
 def _covers(adapters: Sequence[Adapter], gpus: Sequence[Gpu]) -> bool:
@@ -216,3 +188,48 @@ def _merit(adapter: Adapter, kind: FabricKind, gpus: Sequence[Gpu]) -> str:
     elif adapter.pci and adapter.pci.numa_node is not None:
         merit += f", on NUMA node {adapter.pci.numa_node}"
     return merit
+
+
+def expected_adapters(fabric: Fabric, settings: Mapping[str, str]) -> tuple[Adapter, ...]:
+    """The adapters for computing that `NCCL_IB_HCA` permits, each with the ports that NCCL should use; none
+    where the settings choose TCP.
+
+    A list of the user that permits only other adapters wins over the choice of those for computing.
+
+    `settings`: the environment of the ranks, and values of NCCL's configuration files.
+    """
+    if settings.get("NCCL_NET", "").lower() == "socket":
+        return ()
+    permitted = tuple(
+        replace(each, ports=ports) for each in fabric.adapters if (ports := _ports(each, settings))
+    )
+    chosen = tuple(each for each in permitted if each.for_compute)
+    return chosen or (permitted if settings.get("NCCL_IB_HCA") else ())
+
+
+def expected_ports(fabric: Fabric, settings: Mapping[str, str]) -> tuple[str, ...]:
+    """Ports of these adapters, `adapter/port`, as the records of a run name them."""
+    return tuple(
+        f"{adapter.name}/{port.number}"
+        for adapter in expected_adapters(fabric, settings)
+        for port in adapter.ports
+    )
+
+
+def permitted_ports(adapter: Adapter, settings: Mapping[str, str]) -> tuple[Port, ...]:
+    """Ports that the settings permit, active or not. `NCCL_IB_DISABLE` and `NCCL_IB_HCA` concern NCCL's own
+    transport alone, which EFA and Slingshot do not use."""
+    if adapter.kind is not AdapterKind.VERBS:
+        return adapter.ports
+    if is_nonzero(settings.get("NCCL_IB_DISABLE")):
+        return ()
+    names = parse_names(settings.get("NCCL_IB_HCA", ""))
+    return tuple(port for port in adapter.ports if names.permits(adapter.name, port.number))
+
+
+def _ports(adapter: Adapter, settings: Mapping[str, str]) -> tuple[Port, ...]:
+    """Active ports that the settings permit, at the rate of the fastest of them."""
+    rates = {
+        port: port.rate_gbit_per_s or 0.0 for port in permitted_ports(adapter, settings) if port.is_active
+    }
+    return tuple(port for port, rate in rates.items() if rate == max(rates.values()))

@@ -6,12 +6,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from disttrain.records.nccl_names import permits
-from jobs.fabric.choose_adapters import degraded, doubtful_adapters, nearest_gpus
+from jobs.fabric.choose_adapters import degraded, nearest_gpus, permitted_ports
 from jobs.fabric.derive import adapter_list, verbs_in_use
-from jobs.fabric.description import ENOUGH_LOCKED_BYTES, Adapter, AdapterKind, Fabric, Gpu, PciDevice
-from jobs.fabric.expected_adapters import permitted_ports
-from jobs.fabric.network_plugin import missing_by
-from jobs.fabric.pci import NEAR
+from jobs.fabric.description import (
+    ENOUGH_LOCKED_BYTES,
+    Adapter,
+    AdapterKind,
+    Fabric,
+    Gpu,
+    PciDevice,
+    Software,
+)
+from jobs.fabric.kernel_files import NEAR
 
 NVLINK_REMEDY = "run `nvidia-smi nvlink --status` on the node; have the GPU reset or the node drained"
 
@@ -22,17 +28,19 @@ def defects(fabric: Fabric, settings: Mapping[str, str] | None = None) -> tuple[
     `settings`: variables of NCCL that are set. Adapters that the user leaves out of `NCCL_IB_HCA` are not for
     computing.
     """
-    listed = (settings or {}).get("NCCL_IB_HCA")
+    settings = settings or {}
+    listed = settings.get("NCCL_IB_HCA")
     return (
         *_lost_adapters(fabric, listed),
-        *no_active_adapter(fabric, settings or {}),
+        *no_active_adapter(fabric, settings),
         *(() if listed is not None else _doubtful_adapters(fabric)),
         *_slow_slots(fabric),
-        *_nvlinks(fabric),
-        *_locked_memory(fabric),
-        *_missing_devices(fabric),
-        *_gpudirect(fabric),
-        *_plugins(fabric, settings or {}),
+        *(
+            f"GPU {gpu.pci.address}: {text}: {NVLINK_REMEDY}"
+            for gpu in fabric.gpus
+            if (text := nvlink_defect(gpu, fabric.gpus)) is not None
+        ),
+        *_software(fabric, settings),
     )
 
 
@@ -92,8 +100,11 @@ def _card(adapter: Adapter) -> str:
 
 
 def _doubtful_adapters(fabric: Fabric) -> Iterator[str]:
-    apart = [each.name for each in doubtful_adapters(fabric)]
-    if apart:
+    """Adapters for computing that no PCIe switch ties to a GPU, where others are, or where they are more than
+    the GPUs: some may be for storage."""
+    chosen = [each for each in fabric.compute_adapters if each.kind is AdapterKind.VERBS]
+    apart = [each.name for each in chosen if nearest_gpus(each, fabric.gpus)[0] not in NEAR]
+    if fabric.gpus and apart and (len(apart) < len(chosen) or len(chosen) > len(fabric.gpus)):
         yield (
             f"{', '.join(apart)}: counted as for computing, although no PCIe switch shows a GPU beside "
             f"{'them' if len(apart) > 1 else 'it'}: if some are for storage, name the other adapters in "
@@ -113,12 +124,6 @@ def _slow_slots(fabric: Fabric) -> Iterator[str]:
             )
 
 
-def _nvlinks(fabric: Fabric) -> Iterator[str]:
-    for gpu in fabric.gpus:
-        if (text := nvlink_defect(gpu, fabric.gpus)) is not None:
-            yield f"GPU {gpu.pci.address}: {text}: {NVLINK_REMEDY}"
-
-
 def nvlink_defect(gpu: Gpu, gpus: Iterable[Gpu]) -> str | None:
     """The number of active NVLinks of a GPU that should have more of them; `gpus` are those of its node.
 
@@ -133,39 +138,35 @@ def nvlink_defect(gpu: Gpu, gpus: Iterable[Gpu]) -> str | None:
     return f"{active} of {usual} NVLinks are active" if active < usual else None
 
 
-def _locked_memory(fabric: Fabric) -> Iterator[str]:
-    limit = fabric.software.memory_lock_bytes
-    if limit is not None and limit < ENOUGH_LOCKED_BYTES and _has(fabric, AdapterKind.VERBS, AdapterKind.EFA):
+def _software(fabric: Fabric, settings: Mapping[str, str]) -> Iterator[str]:
+    """Limits, devices, modules and plugins that the adapters for computing need."""
+    software, kinds = fabric.software, {each.kind for each in fabric.compute_adapters}
+    uses_verbs, limit = bool(kinds & {AdapterKind.VERBS, AdapterKind.EFA}), software.memory_lock_bytes
+    if uses_verbs and limit is not None and limit < ENOUGH_LOCKED_BYTES:
         yield (
             f"locked memory is limited to {limit / 1024:g} KiB (/proc/self/limits), so adapters cannot "
             "register buffers: jobs need `ulimit -l unlimited`"
         )
-
-
-def _missing_devices(fabric: Fabric) -> Iterator[str]:
-    if fabric.software.has_verbs_devices is False and _has(fabric, AdapterKind.VERBS, AdapterKind.EFA):
+    if uses_verbs and software.has_verbs_devices is False:
         yield "/dev/infiniband has no uverbs device, so NCCL finds no adapter: a container has to mount it"
-
-
-def _gpudirect(fabric: Fabric) -> Iterator[str]:
-    software = fabric.software
     lacks = software.has_peermem is False and software.is_open_driver is False
-    if fabric.gpus and lacks and _has(fabric, AdapterKind.VERBS):
+    if fabric.gpus and AdapterKind.VERBS in kinds and lacks:
         yield (
             "no GPUDirect RDMA: neither the module nvidia_peermem nor NVIDIA's open driver, which DMA-BUF "
             "needs; data passes through the memory of the host"
         )
+    if fabric.gpus and kinds & {AdapterKind.EFA, AdapterKind.CXI}:
+        yield from missing_plugin(software, settings)
 
 
-def _plugins(fabric: Fabric, settings: Mapping[str, str]) -> Iterator[str]:
-    if not (fabric.gpus and _has(fabric, AdapterKind.EFA, AdapterKind.CXI)):
-        return
-    value = settings.get("NCCL_NET_PLUGIN")
-    missing = missing_by(fabric.software, value)
-    if missing is not None:
-        given = f"NCCL_NET_PLUGIN={value}: " if value else ""
-        yield f"{given}{missing.fact}, so NCCL would use TCP: {missing.remedy}"
-
-
-def _has(fabric: Fabric, *kinds: AdapterKind) -> bool:
-    return any(adapter.kind in kinds for adapter in fabric.compute_adapters)
+def missing_plugin(software: Software, settings: Mapping[str, str]) -> Iterator[str]:
+    """The reason for which NCCL loads no network plugin, with the remedy. `NCCL_NET_PLUGIN` is not judged."""
+    plugins = [each for each in software.nccl_plugins if each.kind == "net"]
+    if not plugins:
+        fact, remedy = "no network plugin of NCCL (aws-ofi-nccl)", "install it or load its module"
+    else:
+        path = plugins[0].path
+        fact = f"NCCL's plugin {path} is not on the path of libraries"
+        remedy = f"add {path.rpartition('/')[0]} to LD_LIBRARY_PATH"
+    if not settings.get("NCCL_NET_PLUGIN") and not any(each.is_reachable for each in plugins):
+        yield f"{fact}, so NCCL would use TCP: {remedy}"

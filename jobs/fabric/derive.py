@@ -13,18 +13,16 @@ from enum import StrEnum
 
 from disttrain.records.nccl_names import parse_names
 from jobs.fabric.description import Adapter, AdapterKind, Fabric, FabricKind, Interface, Port
-from jobs.fabric.integers import is_nonzero
-from jobs.fabric.registry import parse_version, registry
+from jobs.fabric.registry import holds_at, is_nonzero, registry
 
 USER_GUIDE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
-SLINGSHOT_GUIDE = "https://github.com/HewlettPackard/shs-ccl-docs"
 GLOO_SOURCE = "https://docs.pytorch.org/docs/stable/distributed.html"
 
 LAST_WITHOUT_GID_CHOICE = "2.20.5"
 """Last NCCL that does not choose the RoCE address by itself."""
 _FAST_TCP_MBIT_PER_S = 25_000
-_TUNED_VENDORS = {"0x1d0f": "AWS", "0x1ae0": "Google Cloud"}
-"""PCI vendors of the interfaces for which NCCL chooses the number of TCP connections."""
+_TUNED_VENDORS = ("0x1d0f", "0x1ae0")
+"""PCI vendors AWS and Google Cloud of the interfaces for which NCCL chooses the number of TCP connections."""
 _SKIPPED_BY_NCCL = ("lo", "docker*", "virbr*")
 _IPV4_MAPPED = "0000:0000:0000:0000:0000:ffff:"
 
@@ -58,14 +56,6 @@ class DerivedVariable:
     per_node: bool = False
     """Whether nodes may differ: names of devices. All other values have to agree on all nodes of a job."""
 
-    def holds_for(self, version: str | None) -> bool:
-        """Whether it holds for a version of its library; an unknown version counts as a recent one."""
-        if version is None:
-            return self.until is None
-        at = parse_version(version)
-        too_old = self.since is not None and at < parse_version(self.since)
-        return not too_old and (self.until is None or at <= parse_version(self.until))
-
 
 def derive(
     fabric: Fabric,
@@ -88,26 +78,24 @@ def derive(
     """
     if nodes == 1:
         return ()
-    version = nccl_version or fabric.software.nccl_version
     tcp = _interface(fabric, interface, given or {})
     derived = [*_names_of_interface(fabric, tcp, gpus_per_node)]
     if gpus_per_node > 0:
         derived += [
-            *_prescribed(fabric),
-            *_network(fabric, given or {}),
+            *_prescribed(fabric, given or {}),
             *_adapters(fabric, given or {}),
             *_address(fabric),
             *_tcp(fabric, tcp),
         ]
+    version = nccl_version or fabric.software.nccl_version
     return tuple(each for each in derived if _holds(each, version))
 
 
 def _holds(derived: DerivedVariable, nccl_version: str | None) -> bool:
-    variable = registry().get(derived.name)
-    if variable is None or variable.library != "nccl":  # versions of the other libraries are not detected
-        return True
-    is_read = nccl_version is None or variable.is_read_by(nccl_version)
-    return is_read and derived.holds_for(nccl_version)
+    """Whether NCCL reads a variable, and needs it. Versions of the other libraries are not detected."""
+    variable = registry().variables[derived.name]
+    is_needed = holds_at(nccl_version, derived.since, derived.until) and variable.is_read_by(nccl_version)
+    return variable.library != "nccl" or is_needed
 
 
 def named_interfaces(value: str, fabric: Fabric) -> list[str]:
@@ -121,17 +109,17 @@ def _interface(fabric: Fabric, towards_peers: str | None, given: Mapping[str, st
 
     Of several that a given value permits, it is the one towards the other nodes, or of the default route.
     """
-    by_name = {each.name: each for each in fabric.interfaces}
     default = fabric.default_interface
-    chosen = given.get("GLOO_SOCKET_IFNAME", "").split(",")[0] or towards_peers
+    usual = towards_peers or (default.name if default is not None and default.is_up else None)
+    chosen = given.get("GLOO_SOCKET_IFNAME", "").split(",")[0] or usual
     if "NCCL_SOCKET_IFNAME" in given:
         named = named_interfaces(given["NCCL_SOCKET_IFNAME"], fabric)
-        usual = towards_peers or (default.name if default is not None else None)
         chosen = usual if usual in named or not named else named[0]
-    if chosen is not None:
-        # A virtual interface, such as a veth of a container, may be missing in the description.
-        return by_name.get(chosen, Interface(chosen, "up", None, None, None, None, None))
-    return default if default is not None and default.is_up else None
+    if chosen is None:
+        return None
+    # A virtual interface, such as a veth of a container, may be missing in the description.
+    missing = Interface(chosen, "up", None, None, None, None, None)
+    return next((each for each in fabric.interfaces if each.name == chosen), missing)
 
 
 def _of_node(
@@ -171,16 +159,9 @@ def faster_interfaces(fabric: Fabric, name: str) -> list[Interface]:
     """Interfaces of devices that are up and faster than the named one; empty if its speed is unknown."""
     named = next((each for each in fabric.interfaces if each.name == name), None)
     speed = named.speed_mbit_per_s if named is not None else None
-    return [
-        each
-        for each in fabric.interfaces
-        if speed is not None and (each.speed_mbit_per_s or 0) > speed and _is_usable(each)
-    ]
-
-
-def _is_usable(interface: Interface) -> bool:
-    """Whether it is up and has a device and addresses of its own: members of a bond have none."""
-    return interface.is_up and not interface.is_virtual and interface.master is None
+    # members of a bond have no address
+    usable = [each for each in fabric.interfaces if each.is_up and not each.is_virtual and not each.master]
+    return [each for each in usable if speed is not None and (each.speed_mbit_per_s or 0) > speed]
 
 
 def _is_candidate(other: Interface, chosen: Interface) -> bool:
@@ -250,26 +231,16 @@ def _routable_gid(port: Port | None) -> int | None:
     return next(routable, None)
 
 
-def _prescribed(fabric: Fabric) -> Iterator[DerivedVariable]:
+def _prescribed(fabric: Fabric, given: Mapping[str, str]) -> Iterator[DerivedVariable]:
     """Values that the registry has for the network of this node."""
     evidence = next((each.evidence for each in fabric.compute_adapters), f"network {fabric.kind}")
     for each in registry().prescribed:
-        if fabric.features.issuperset(each.on):
+        if fabric.features.issuperset(each.on) and each.unless_set not in given:
             of_gpu = ", GPU with NVLink-C2C" if "c2c" in each.on else ""
             yield DerivedVariable(
                 each.name, each.value, each.reason, evidence + of_gpu, each.source, each.since,
                 severity=Severity(each.severity),
             )  # fmt: skip
-
-
-def _network(fabric: Fabric, given: Mapping[str, str]) -> Iterator[DerivedVariable]:
-    """Slingshot: the network of the plugin, where NCCL finds it."""
-    plugins = [each.path for each in fabric.software.nccl_plugins if each.kind == "net" and each.is_reachable]
-    if fabric.kind is FabricKind.SLINGSHOT and plugins and "NCCL_NET_PLUGIN" not in given:
-        yield DerivedVariable(
-            "NCCL_NET", "AWS Libfabric", "NCCL fails at the start instead of falling back to TCP",
-            plugins[0], SLINGSHOT_GUIDE, severity=Severity.CONNECTION,
-        )  # fmt: skip
 
 
 def _tcp(fabric: Fabric, interface: Interface | None) -> Iterator[DerivedVariable]:

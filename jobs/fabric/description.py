@@ -266,7 +266,7 @@ class Software:
     memory_lock_bytes: int | None = None
     """Limit of locked memory of this process; None if it is unlimited or unknown, see `memory_lock`."""
     memory_lock: str | None = None
-    """The limit that has effect (`jobs.fabric.memory_lock`): `unlimited`, or bytes."""
+    """The limit that has effect (`software.effective_limit`): `unlimited`, or bytes."""
     shared_memory_bytes: int | None = None
     """Size of `/dev/shm`; None where it was not read."""
 
@@ -304,7 +304,9 @@ class Fabric:
 
     @property
     def features(self) -> set[str]:
-        """Features that entries of `variables.json` depend on: the kind, `c2c` (NVLink-C2C), `nvlink`."""
+        """Features that entries of `variables.json` depend on: the kind, `c2c` (NVLink-C2C), `nvlink`, and
+        `plugin` (a network plugin that NCCL finds)."""
         has_nvlink = any(link.is_nvlink for link in self.gpu_links)
-        present = {str(self.kind): True, "c2c": self.has_c2c, "nvlink": has_nvlink}
+        has_plugin = any(each.kind == "net" and each.is_reachable for each in self.software.nccl_plugins)
+        present = {str(self.kind): True, "c2c": self.has_c2c, "nvlink": has_nvlink, "plugin": has_plugin}
         return {name for name, is_present in present.items() if is_present}

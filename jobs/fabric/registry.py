@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-
-from jobs.fabric.integers import integer_prefix
 
 _DATA = Path(__file__).with_name("variables.json")
 _OPEN_PREFIXES = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "GLOO_", "FI_CXI_", "FI_EFA_", "OFI_NCCL_")
@@ -29,13 +28,29 @@ _BOOLEANS = {
     "libfabric": ("1", "true", "yes", "on", "0", "false", "no", "off"),
 }
 """Words of boolean variables by library, in any case: `getCvarBool` of torch, `fi_param_get` of libfabric."""
+_INTEGER = re.compile(r"\s*([+-]?(?:0x[0-9a-f]+|0+|[1-9][0-9]*))(?!\S)", re.IGNORECASE | re.ASCII)
+"""A number up to a blank, which ends it for NCCL (`strtoll`): none with letters after it, none in octal."""
+_WORDS_OF_LIST = re.compile(r"[^\s,;:^]+(?=\s*(?:[,;]|$))")
+"""Words of `^LL128` or, by function since NCCL 2.24, of `Ring;allreduce:Tree,Ring`."""
+_NONZERO = re.compile(r"\s*[+-]?(?:0x0*[1-9a-f]|0*[1-9])", re.IGNORECASE | re.ASCII)
 
-Version = tuple[int, ...]
+
+def is_nonzero(value: str | None) -> bool:
+    """Whether a variable that is a switch is on: text without a number is 0."""
+    return _NONZERO.match(value or "") is not None
 
 
-def parse_version(text: str) -> Version:
+def parse_version(text: str) -> tuple[int, ...]:
     """`2.27.5` or `2.27.5+cuda12` as numbers. Raises `ValueError`."""
     return tuple(int(part) for part in text.split("+")[0].split("-")[0].split("."))
+
+
+def holds_at(version: str | None, since: str | None, until: str | None = None) -> bool:
+    """Whether a version is between two others, both included. An unknown version counts as the newest."""
+    if version is None:
+        return until is None
+    at = parse_version(version)
+    return not (since and at < parse_version(since)) and not (until and at > parse_version(until))
 
 
 @dataclass(frozen=True)
@@ -70,62 +85,39 @@ class Variable:
     def stale_default(self, value: str, version: str | None) -> tuple[str, str] | None:
         """The version that changed the default from `value`, and the default at `version` of the library, or
         at the newest one; None if `value` is no former default."""
-        defaults = [
-            (first, default)
-            for first, default in self.defaults
-            if version is None or parse_version(first) <= parse_version(version)
-        ]
+        defaults = [(first, default) for first, default in self.defaults if holds_at(version, first)]
         changed = [later for (_, old), (later, _) in pairwise(defaults) if old == value]
         if not changed or defaults[-1][1] == value:
             return None
         now = defaults[-1][1]
         return changed[-1], "chosen automatically" if now in AUTOMATIC else now
 
-    def is_read_by(self, version: str) -> bool:
+    def is_read_by(self, version: str | None) -> bool:
         """Whether a version of the library reads it."""
-        at = parse_version(version)
-        too_old = self.since is not None and at < parse_version(self.since)
-        return self.kind != "dead" and not too_old and (self.until is None or at <= parse_version(self.until))
+        return self.kind != "dead" and holds_at(version, self.since, self.until)
 
-    def allowed(self) -> str | None:
-        """The allowed values, in words; None without a rule."""
+    def allowed(self) -> str:
+        """The allowed values, in words."""
         if self.type == "integer":
-            return "an integer" + "".join(
-                f" {word} {bound}"
-                for word, bound in (("from", self.minimum), ("to", self.maximum))
-                if bound is not None
-            )
-        return ", ".join(_BOOLEANS[self.library] if self.type == "boolean" else self.choices) or None
+            bounds = {"from": self.minimum, "to": self.maximum}
+            return " ".join(["an integer", *(f"{word} {n}" for word, n in bounds.items() if n is not None)])
+        return ", ".join(self._words())
 
     def accepts(self, value: str) -> bool:
-        """Whether a value, or the integer before a blank, is an allowed one. True without a rule."""
+        """Whether a value is an allowed one. True without a rule."""
         if self.type == "integer":
-            rest = self._rest_after_integer(value)
-            return rest is not None and (not rest or rest[0].isspace())
-        if self.type is None:
-            return True
-        words = _words(value) if self.type == "list" else [value]
-        known = _BOOLEANS[self.library] if self.type == "boolean" else map(str.casefold, self.choices)
-        return bool(words) and {word.casefold() for word in words} <= set(known)
+            found = _INTEGER.match(value)
+            number = int(found[1], 0) if found else None
+            return number is not None and not (
+                (self.minimum is not None and number < self.minimum)
+                or (self.maximum is not None and number > self.maximum)
+            )
+        words = _WORDS_OF_LIST.findall(value) if self.type == "list" else [value]
+        known = [word.casefold() for word in self._words()]
+        return self.type is None or (bool(words) and all(word.casefold() in known for word in words))
 
-    def reads_part(self, value: str) -> bool:
-        """Whether the library reads a value that is not allowed: a number before letters, or that of a level,
-        which changed between versions of NCCL."""
-        is_level = self.library == "nccl" and self.name.endswith("_LEVEL") and value.isdecimal()
-        return is_level or (self.type == "integer" and self._rest_after_integer(value) is not None)
-
-    def _rest_after_integer(self, value: str) -> str | None:
-        """The text after the allowed integer at the start of a value; None without one."""
-        number = integer_prefix(value)
-        if number is None or (self.minimum is not None and number[0] < self.minimum):
-            return None
-        return number[1] if self.maximum is None or number[0] <= self.maximum else None
-
-
-def _words(value: str) -> list[str]:
-    """Names in a list such as `^LL128` or, by function since NCCL 2.24, `Ring;allreduce:Tree,Ring`."""
-    lists = [part.rpartition(":")[2] for part in value.split(";") if part]
-    return [word.strip().lstrip("^") for part in lists for word in part.split(",") if word.strip()]
+    def _words(self) -> Sequence[str]:
+        return _BOOLEANS[self.library] if self.type == "boolean" else self.choices
 
 
 @dataclass(frozen=True)
@@ -167,6 +159,8 @@ class Prescribed:
     source: str
     since: str | None = None
     """First version of its library for which it holds."""
+    unless_set: str | None = None
+    """Variable whose value replaces it."""
 
 
 @dataclass(frozen=True)
@@ -178,15 +172,11 @@ class Registry:
     combinations: Sequence[Combination]
     prescribed: Sequence[Prescribed]
 
-    def get(self, name: str) -> Variable | None:
-        return self.variables.get(name)
-
     def is_of_interest(self, name: str) -> bool:
         """Whether a name, or a word of a name with blanks, is in the registry or has a prefix of its
         libraries. An indented comment, which NCCL takes for a name, is of none."""
-        if name.lstrip().startswith("#"):
-            return False
-        return any(word in self.variables or word.startswith(_OPEN_PREFIXES) for word in name.split())
+        words = [] if name.lstrip().startswith("#") else name.split()
+        return any(word in self.variables or word.startswith(_OPEN_PREFIXES) for word in words)
 
     def is_judged(self, name: str) -> bool:
         """Whether the lint has a rule for a name: also where its prefix is misspelt."""
@@ -198,17 +188,18 @@ class Registry:
         if name in self.variables or name.startswith(READ_BY_OTHERS) or name.lstrip().startswith("#"):
             return None
         live = [each.name for each in self.variables.values() if each.kind != "dead"]
-        close = next(iter(difflib.get_close_matches(name, live, n=1, cutoff=_CLOSE)), None)
-        is_open = close is not None and (name.startswith(_OPEN_PREFIXES) or close.startswith(_OPEN_PREFIXES))
-        return close if is_open else None
+        close = next(iter(difflib.get_close_matches(name, live, n=1, cutoff=_CLOSE)), "")
+        is_open = any(each.startswith(_OPEN_PREFIXES) for each in (name, close))
+        return close if close and is_open else None
 
 
 @cache
 def registry() -> Registry:
     """The registry of the shipped data."""
     data = json.loads(_DATA.read_text())
-    variables = {name: Variable(name, **entry) for name, entry in data["variables"].items()}
-    combinations = [Combination(**each) for each in data["combinations"]]
     return Registry(
-        variables, data["read_from"], combinations, [Prescribed(**each) for each in data["prescribed"]]
+        {name: Variable(name, **entry) for name, entry in data["variables"].items()},
+        data["read_from"],
+        [Combination(**entry) for entry in data["combinations"]],
+        [Prescribed(**entry) for entry in data["prescribed"]],
     )

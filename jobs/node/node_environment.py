@@ -23,11 +23,11 @@ from disttrain.records.run_directory import ADAPTERS, PROCESSORS, Attempt
 from jobs.checks.gpu_health import node_gpus
 from jobs.core import environment, run_code
 from jobs.core.environment import AddedVariable, InheritedVariable
+from jobs.fabric.choose_adapters import expected_ports
 from jobs.fabric.description import Fabric, FabricKind
 from jobs.fabric.detect import current_process, detect
-from jobs.fabric.expected_adapters import expected_ports
-from jobs.fabric.findings import Finding, FindingSeverity
-from jobs.fabric.job_variables import ENVIRONMENT, JobVariables, job_variables, node_settings
+from jobs.fabric.lint import Finding, FindingSeverity, JobVariables, job_variables
+from jobs.fabric.settings import ENVIRONMENT, node_settings
 from jobs.node.allocation import LOOPBACK, Allocation, NodeContext
 from jobs.node.node_log import log_line
 from jobs.node.rendezvous import interface_towards

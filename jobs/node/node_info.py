@@ -23,7 +23,7 @@ from jobs.checks.gpu_health import selected
 from jobs.core import journal, processes
 from jobs.fabric.description import Fabric, Software
 from jobs.fabric.detect import current_process, detect
-from jobs.fabric.gpu_links import NvmlReading, read_nvml
+from jobs.fabric.gpus import NvmlReading, read_nvml
 from jobs.fabric.kernel_files import FileTree
 from jobs.fabric.software import Process
 

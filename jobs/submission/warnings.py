@@ -12,9 +12,9 @@ from disttrain.config.config_tree import model_waits
 from disttrain.config.options_without_effect import options_without_effect
 from disttrain.records import run_placeholders
 from jobs.core import code_copy
-from jobs.fabric.findings import FindingSeverity, Setting
-from jobs.fabric.lint import lint
+from jobs.fabric.lint import FindingSeverity, lint
 from jobs.fabric.registry import registry
+from jobs.fabric.settings import Setting
 from jobs.schedulers.interface import Scheduler
 from jobs.submission.huggingface_check import check_huggingface
 from jobs.submission.prepare import nodes_to_exclude

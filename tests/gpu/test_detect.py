@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from jobs.fabric.detect import detect, detect_here
-from jobs.fabric.gpu_links import NvmlReading, read_nvml
+from jobs.fabric.gpus import NvmlReading, read_nvml
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.version.hip is not None, reason="torch sees no GPU of NVIDIA"

@@ -147,19 +147,7 @@ def test_plugins(fabric_of: Callable[[str], Fabric]) -> None:
     assert "libnccl-net.so is not on the path of libraries, so NCCL would use TCP" in hidden
     (missing,) = defects(fabric_of("cxi"))
     assert missing.startswith("no network plugin of NCCL")
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        ("/opt/mine/libnccl-net-mine.so", None),
-        ("none", "NCCL_NET_PLUGIN=none: NCCL loads no plugin, so NCCL would use TCP: remove it"),
-        ("tcpx", "NCCL_NET_PLUGIN=tcpx: the node has no plugin tcpx (it has libnccl-net"),
-    ],
-)
-def test_the_chosen_plugin_counts(value: str, text: str | None, fabric_of: Callable[[str], Fabric]) -> None:
-    found = [line for line in defects(fabric_of("efa_p5"), {"NCCL_NET_PLUGIN": value}) if "plugin" in line]
-    assert [line.startswith(text) for line in found] == [True] if text else not found
+    assert defects(fabric_of("efa_p5"), {"NCCL_NET_PLUGIN": "tcpx"}) == (), "not judged"
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,9 @@ from jobs.fabric.description import (
     Software,
 )
 from jobs.fabric.detect import detect
-from jobs.fabric.findings import FindingSeverity, Setting
-from jobs.fabric.lint import lint
-from jobs.fabric.registry import registry
+from jobs.fabric.lint import FindingSeverity, lint
+from jobs.fabric.registry import holds_at, registry
+from jobs.fabric.settings import Setting
 from tests.support.fabric_trees import KINDS, tree
 
 SLINGSHOT = {
@@ -246,7 +246,7 @@ def test_every_derived_variable_is_known_allowed_and_justified(
         assert each.source
         if read is not None and variable.library == "nccl":
             assert variable.is_read_by(read)
-            assert each.holds_for(read)
+            assert holds_at(read, each.since, each.until)
         if variable.fabrics:
             assert fabric.kind in variable.fabrics
         assert nodes > 1 or not variable.network

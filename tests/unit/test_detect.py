@@ -14,7 +14,7 @@ import pytest
 
 from jobs.fabric.description import Fabric, FabricKind
 from jobs.fabric.detect import detect, detect_here
-from jobs.fabric.gpu_links import NvmlReading
+from jobs.fabric.gpus import NvmlReading
 from jobs.fabric.software import Process
 from tests.support.fabric_tree_builder import Tree
 from tests.support.fabric_trees import KINDS, hdr_mixed, ndr, tree

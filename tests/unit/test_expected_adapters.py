@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from jobs.fabric.choose_adapters import expected_adapters, expected_ports
 from jobs.fabric.detect import detect
-from jobs.fabric.expected_adapters import expected_adapters, expected_ports
 from jobs.fabric.software import Process
 from tests.support.fabric_trees import tree
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jobs.fabric.description import FabricKind
-from jobs.fabric.registry import AUTOMATIC, READ_BY_OTHERS, parse_version, registry
+from jobs.fabric.registry import AUTOMATIC, READ_BY_OTHERS, is_nonzero, parse_version, registry
 
 ROOT = Path(__file__).parents[2]
 KNOWN = registry()
@@ -89,10 +89,18 @@ def test_the_history_of_a_default() -> None:
         ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "true", False),
         ("FI_CXI_ODP", "on", True),
         ("FI_CXI_ODP", "2", False),
+        ("NCCL_IB_TC", "41 # of the site", True),
+        ("NCCL_IB_TC", "41x", False),
+        ("NCCL_IB_TC", "010", False),
     ],
 )
 def test_allowed_values(name: str, value: str, is_allowed: bool) -> None:
     assert KNOWN.variables[name].accepts(value) is is_allowed
+
+
+def test_a_switch_is_on_at_any_number_but_0() -> None:
+    on, off = ("1", "-1", "2 ", "0x1", "01"), ("0", "0\r", "00", "0x0", "true", "", None)
+    assert [is_nonzero(text) for text in (*on, *off)] == [True] * len(on) + [False] * len(off)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +113,7 @@ def test_allowed_values(name: str, value: str, is_allowed: bool) -> None:
     ],
 )
 def test_a_misspelt_name(name: str, meant: str | None) -> None:
-    assert KNOWN.get(name) is None
+    assert name not in KNOWN.variables
     assert KNOWN.is_of_interest(name)
     assert KNOWN.misspelt(name) == meant
 

@@ -11,7 +11,7 @@ import pytest
 from jobs.checks import gpu_health
 from jobs.fabric.description import Gpu as DescribedGpu
 from jobs.fabric.description import GpuLink, PciDevice
-from jobs.fabric.gpu_links import NvmlReading
+from jobs.fabric.gpus import NvmlReading
 
 NONE = NvmlReading()
 

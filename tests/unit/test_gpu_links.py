@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jobs.fabric.gpu_links import NvmlReading, normal_address, read_nvml
+from jobs.fabric.gpus import NvmlReading, normal_address, read_nvml
 
 
 class NvmlError(Exception):

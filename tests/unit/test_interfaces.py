@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jobs.fabric.interfaces import connected_networks, default_route_interface, read_interfaces
+from jobs.fabric.detect import connected_networks, default_route_interface, read_interfaces
 from jobs.fabric.kernel_files import FileTree
 from tests.support.fabric_tree_builder import Tree, at_root
 from tests.support.fabric_trees import tree

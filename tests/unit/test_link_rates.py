@@ -10,9 +10,8 @@ import pytest
 
 from jobs.checks.link_rates import GpuPath, gpu_path, link_bytes_per_s
 from jobs.fabric.description import Fabric, Gpu, GpuLink, Interface, PciDevice
-from jobs.fabric.gpu_links import NvmlReading
-from jobs.fabric.kernel_files import FileTree
-from jobs.fabric.pci import read_pci_device
+from jobs.fabric.gpus import NvmlReading
+from jobs.fabric.kernel_files import FileTree, read_pci_device
 from tests.support.fabric_tree_builder import INTEL, Tree
 
 GBIT = 1e9 / 8

@@ -21,8 +21,8 @@ from jobs.fabric.description import (
     Port,
     Software,
 )
-from jobs.fabric.findings import Finding, FindingSeverity, Setting
-from jobs.fabric.lint import lint
+from jobs.fabric.lint import Finding, FindingSeverity, lint
+from jobs.fabric.settings import Setting
 
 GPUS = (Gpu(PciDevice("0000:13:00.0")),)
 PLUGIN = Software(nccl_plugins=(Plugin("net", "/opt/libnccl-net.so", is_reachable=True),))
@@ -55,7 +55,13 @@ def summary(variables: str, **about: object) -> list[tuple[str, str, str]]:
         ("NCCL_TIMEOUT=1800", None, "warning", "not-read", "init_process_group"),
         ("NCCL_ASYNC_ERROR_HANDLING=1", None, "info", "renamed", "TORCH_NCCL_ASYNC_ERROR_HANDLING"),
         ("NCCL_IB_CUDA_SUPPORT=1", "2.27.5", "warning", "not-read", "only 2.3.7 and older; use NCCL_NET_GDR"),
-        ("NCCL_IB_CUDA_SUPPORT=1", None, "warning", "not-read", "newer than 2.3.7"),
+        (
+            "NCCL_IB_CUDA_SUPPORT=1",
+            None,
+            "warning",
+            "not-read",
+            "NCCL 2.30.7 does not read it",
+        ),
         ("NCCL_SHM_USE_CUDA_MEMCPY=1", "2.30.7", "warning", "not-read", "only 2.30.4 and older"),
         ("NCCL_SHM_USE_CUDA_MEMCPY=1", "2.27.5", "warning", "debug", "undocumented"),
         ("NCCL_RAS_ADDR=localhost:1", "2.20.5", "warning", "not-read", "only 2.24.3 and newer"),
@@ -64,7 +70,7 @@ def summary(variables: str, **about: object) -> list[tuple[str, str, str]]:
         (
             "NCCL_BUFFSIZE=4M",
             None,
-            "warning",
+            "error",
             "out-of-range",
             "'4M' is not allowed",
         ),

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from jobs.fabric.kernel_files import FileTree
-from jobs.fabric.memory_lock import effective_limit, limit_bytes
-from jobs.fabric.software import Process, read_software
+from jobs.fabric.software import Process, effective_limit, limit_bytes, read_software
 
 LIMITS = """\
 Limit                     Soft Limit           Hard Limit           Units

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from jobs.fabric.kernel_files import FileTree
-from jobs.fabric.nccl_files import parse_variables, read_nccl_files
+from jobs.fabric.software import parse_variables, read_nccl_files
 from tests.support.fabric_tree_builder import Tree
 
 

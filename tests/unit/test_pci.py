@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from jobs.fabric.description import PciDevice
-from jobs.fabric.kernel_files import FileTree
-from jobs.fabric.pci import parse_cores, pci_path, read_pci_device
+from jobs.fabric.kernel_files import FileTree, parse_cores, pci_path, read_pci_device
 from tests.support.fabric_tree_builder import AMAZON, Tree
 
 

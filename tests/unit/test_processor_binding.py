@@ -12,7 +12,7 @@ import pytest
 from disttrain.config.config_tree import Config
 from jobs.checks.gpu_health import NodeGpus
 from jobs.fabric.description import Fabric
-from jobs.fabric.gpu_links import NvmlReading
+from jobs.fabric.gpus import NvmlReading
 from jobs.node import node_environment
 
 

@@ -20,7 +20,7 @@ from jobs.checks.node_facts import NodeFacts
 from jobs.core import excluded_nodes, journal
 from jobs.core.exit_evidence import read_evidence
 from jobs.fabric.description import Fabric, FabricKind
-from jobs.fabric.job_variables import JobVariables
+from jobs.fabric.lint import JobVariables
 from jobs.node import peers, preflight, rendezvous
 from jobs.node.allocation import NodeContext
 from jobs.node.node_environment import NodeNetwork

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from disttrain.errors import ConfigError
-from jobs.fabric.settings_text import read_settings
+from jobs.fabric.settings import read_settings
 
 SCRIPT = """\
 #!/bin/bash
@@ -29,7 +29,7 @@ def test_a_batch_script() -> None:
         "NCCL_DEBUG": ("INFO", "job.sh:5"),
         "NCCL_IB_HCA": ("=mlx5_0,mlx5_1", "job.sh:5"),
         "NCCL_ALGO": ("ring;allreduce:tree,ring", "job.sh:7"),
-        "NCCL_NET": ("AWS Libfabric", "job.sh:7"),
+        "NCCL_NET": ("AWS Libfabric", "job.sh:8"),
         "FI_PROVIDER": ("efa", "job.sh:9"),
         "NCCL_P2P_LEVEL": ("NVL", "job.sh:9"),
         "NCCL_SOCKET_FAMILY": ("AF_INET", "job.sh:10"),
@@ -77,9 +77,9 @@ environment:
 def test_a_profile() -> None:
     read = read_settings(PROFILE, "site.yaml")
     assert {name: (each.value, each.origin) for name, each in read.settings.items()} == {
-        "NCCL_NET": ("Socket", "site.yaml:3"),
-        "NCCL_DEBUG": ("WARN", "site.yaml:7"),
-        "NCCL_IB_SL": ("1", "site.yaml:5"),
+        "NCCL_NET": ("Socket", "site.yaml"),
+        "NCCL_DEBUG": ("WARN", "site.yaml"),
+        "NCCL_IB_SL": ("1", "site.yaml"),
     }
     assert read.srun_network == "disable_rdzv_get"
     assert read_settings("environment: {NCCL_DEBUG: WARN}", "site.yaml").srun_network == ""
