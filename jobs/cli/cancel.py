@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from disttrain.errors import ConfigError
-    from jobs.cli import selection, target
+    from jobs.cli import selection
     from jobs.cli.command_output import add_json, print_error
     from jobs.status.refresh import refresh
     from jobs.submission.cancel import cancel_runs
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     for name in dict.fromkeys(state.cluster for state in left if state.cluster):
         here = [state for state in left if state.cluster == name]
         try:
-            scheduler = target.available_scheduler(name)
+            scheduler = selection.available_scheduler(name)
             hit, refused = cancel_runs(refresh(here, scheduler), scheduler, dry_run=args.dry_run)
         except ConfigError as error:  # the runs of another scheduler can still be cancelled
             failures |= dict.fromkeys((state.run.path for state in here), f"not cancelled: {error}")

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0 without errors, 1 with findings of severity error. Raises `ConfigError` for bad input."""
-    from jobs.cli.target import chosen_doctor
+    from jobs.cli.selection import chosen_doctor
 
     doctor = chosen_doctor(args)
     if args.write_profile is not None:

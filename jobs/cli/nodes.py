@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     from disttrain.errors import ConfigError, nearest
     from jobs.cli.command_output import add_json
     from jobs.cli.formatting import count, table
-    from jobs.cli.target import answering_cluster
+    from jobs.cli.selection import answering_cluster
     from jobs.core import excluded_nodes
     from jobs.submission.prepare import nodes_to_exclude
 
@@ -77,7 +77,7 @@ def _exclude(args: argparse.Namespace) -> None:
     import re
 
     from disttrain.errors import ConfigError, nearest
-    from jobs.cli.target import answering_cluster
+    from jobs.cli.selection import answering_cluster
     from jobs.core import excluded_nodes
 
     scheduler = answering_cluster()

@@ -179,9 +179,9 @@ def _head(plan: SweepPlan, scheduler: Scheduler, root: Path, runs: Sequence[dict
         return f"{head}each run is a command"
     if plan.base_ranks is None:
         return f"{head}batch sizes are not scaled"
-    held = "local" if plan.scaling == "weak" else "global"
+    held = "train.local_batch_size" if plan.scaling == "weak" else "train.global_batch_size"
     ranks = count(plan.base_ranks, "rank")
-    return f"{head}{plan.scaling} scaling holds train.{held}_batch_size, set for {ranks}"
+    return f"{head}{plan.scaling} scaling holds {held}, set for {ranks}"
 
 
 def _table_row(run: dict[str, Any]) -> tuple[str, ...]:

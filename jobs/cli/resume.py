@@ -41,7 +41,7 @@ def _plans(args: argparse.Namespace, states: Sequence[RunState]) -> Iterator[tup
     """
     import itertools
 
-    from jobs.cli import selection, submitting, target
+    from jobs.cli import selection, submitting
 
     def key(state: RunState) -> tuple[str, str]:
         return state.sweep, state.cluster or ""
@@ -54,7 +54,7 @@ def _plans(args: argparse.Namespace, states: Sequence[RunState]) -> Iterator[tup
         if any(state.state != "done" for state in group):
             if cluster not in chosen:
                 same = [state for state in states if (state.cluster or "") == cluster]
-                chosen[cluster] = target.scheduler_to_resume(args, cluster or None, same)
+                chosen[cluster] = selection.scheduler_to_resume(args, cluster or None, same)
             scheduler = chosen[cluster]
         recorded = [state.run for state in group]
         yield submitting.plan_of(args, sweep, recorded=recorded, named=named), scheduler

@@ -1,10 +1,11 @@
-"""Find the runs and sweeps that arguments name, read their states, and select by state and tag."""
+"""Find the runs, sweeps and schedulers that arguments name, read states, and select by state and tag."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import os
+import shutil
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import get_args
@@ -15,6 +16,8 @@ from disttrain.records.exit_causes import ENDED_BY_REQUEST
 from disttrain.records.run_directory import RunDir
 from jobs.cli.command_output import print_warning
 from jobs.cli.progress_bar import progress
+from jobs.schedulers.interface import Doctor, ProfileSelection, Scheduler
+from jobs.schedulers.select import doctor_named, scheduler_named
 from jobs.status import run_state
 from jobs.status.refresh import refresh_all
 from jobs.status.run_folders import runs_of, subfolders
@@ -22,17 +25,17 @@ from jobs.status.run_state import RunState, StateName
 
 STATES = (*get_args(StateName), *ENDED_BY_REQUEST)
 """Values of `--state`, as `RunState.displayed_state` has them."""
+_SHOWN = 8
 
 
 def sweep_names(root: Path) -> list[str]:
     """Folders below the runs folder that hold a `sweep.json` or a run, and that this user may read."""
-    return [name for name in subfolders(root) if _is_sweep(root, name)]
-
-
-def _is_sweep(root: Path, name: str) -> bool:
-    with contextlib.suppress(ConfigError):
-        return os.path.exists(root / name / "sweep.json") or bool(runs_of(root, name))
-    return False
+    names = []
+    for name in subfolders(root):
+        with contextlib.suppress(ConfigError):
+            if os.path.exists(root / name / "sweep.json") or runs_of(root, name):
+                names.append(name)
+    return names
 
 
 def find_sweep(root: Path, name: str) -> str:
@@ -48,18 +51,23 @@ def find_run(root: Path, name: str) -> RunDir:
     sweep, slash, run_name = name.strip("/").rpartition("/")
     sweeps = [find_sweep(root, sweep)] if slash else sweep_names(root)
     runs = [run for known in sweeps for run in runs_of(root, known)]
-    matches = [run for run in runs if run.name == run_name]
+    if not slash and run_name in sweeps and all(run.name != run_name for run in runs):
+        runs = runs_of(root, run_name)
+        if len(runs) != 1:
+            hint = _existing("runs", map(run_label, runs))
+            raise ConfigError(f"{run_name!r} is a sweep; name one run of it{hint}")
+        return runs[0]
+    return only_run(runs, run_name, root / sweep)
+
+
+def only_run(runs: Sequence[RunDir], name: str, folder: Path) -> RunDir:
+    """The only one of `runs`, those of a folder, that has this name. Raises `ConfigError`."""
+    matches = [run for run in runs if run.name == name]
     if len(matches) > 1:
         raise ConfigError(f"several sweeps have a run {name!r}: {', '.join(map(run_label, matches))}")
-    if not matches and not slash and run_name in sweeps:
-        matches = runs_of(root, run_name)
-        if len(matches) != 1:
-            hint = _existing("runs", map(run_label, matches))
-            raise ConfigError(f"{run_name!r} is a sweep; name one run of it{hint}")
     if not matches:
-        names = [run.name if slash else run_label(run) for run in runs]
-        hint = nearest(run_name, [run.name for run in runs]) or _existing("runs", names)
-        raise ConfigError(f"no run {run_name!r} in {root / sweep}{hint}")
+        hint = nearest(name, [run.name for run in runs]) or _existing("runs", map(run_label, runs))
+        raise ConfigError(f"no run {name!r} in {folder}{hint}")
     return matches[0]
 
 
@@ -84,12 +92,10 @@ def run_label(run: RunDir) -> str:
     return f"{run.sweep}/{run.name}"
 
 
-def _existing(kind: str, names: Iterable[str], shown: int = 8) -> str:
+def _existing(kind: str, names: Iterable[str]) -> str:
     names = list(names)
-    if not names:
-        return f"; no {kind} exist"
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return f"; existing {kind}: {', '.join(names[:shown])}{more}"
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"; existing {kind}: {', '.join(names[:_SHOWN])}{more}" if names else f"; no {kind} exist"
 
 
 def read_states(runs: Sequence[RunDir]) -> list[RunState]:
@@ -121,3 +127,80 @@ def with_tags(states: Sequence[RunState], tags: Sequence[str]) -> list[RunState]
             hint = nearest(tag, known) or f"; existing tags: {', '.join(known) or 'none'}"
             raise ConfigError(f"no run here has the tag {tag!r}{hint}", at="--tag")
     return [state for state in states if {*tags} <= {*state.tags}]
+
+
+def chosen_scheduler(args: argparse.Namespace, existing: Sequence[RunState]) -> Scheduler:
+    """The scheduler to submit to; `existing` are the runs of the sweep so far.
+
+    Raises `ConfigError` when it does not accept jobs.
+    """
+    scheduler = described_scheduler(args, existing)
+    if args.cluster != "auto" and (reason := scheduler.unavailable()):
+        raise ConfigError(f"--cluster={args.cluster}: {reason}")
+    return scheduler
+
+
+def scheduler_to_resume(
+    args: argparse.Namespace, cluster: str | None, existing: Sequence[RunState]
+) -> Scheduler:
+    """The scheduler for runs whose last submission went to `cluster` (`slurm`, `local` or None).
+
+    `auto` keeps runs of this machine on this machine. Raises `ConfigError` as `chosen_scheduler`.
+    """
+    if args.cluster == "auto" and cluster == "local":
+        return scheduler_named("local", ProfileSelection(args.profile, tuple(args.slurm)))
+    return chosen_scheduler(args, existing)
+
+
+def described_scheduler(args: argparse.Namespace, existing: Sequence[RunState]) -> Scheduler:
+    """The scheduler of a dry run, which need not answer. Raises `ConfigError`."""
+    scheduler = _choose(args, existing)
+    scheduler.check_runs_folder(args.runs)
+    return scheduler
+
+
+def available_scheduler(name: str) -> Scheduler:
+    """The scheduler of recorded runs. Raises `ConfigError` when it does not answer."""
+    scheduler = scheduler_named(name)
+    if reason := scheduler.unavailable():
+        raise ConfigError(reason)
+    return scheduler
+
+
+def answering_cluster() -> Scheduler | None:
+    """The scheduler of the cluster; None where no cluster answers."""
+    scheduler = scheduler_named("slurm")
+    return None if scheduler.unavailable() else scheduler
+
+
+def chosen_doctor(args: argparse.Namespace) -> Doctor:
+    """The doctor by `--cluster`; `auto` is Slurm where sbatch is installed, though its controller be silent.
+
+    Raises `ConfigError` for a site profile that cannot be read or that this machine does not use.
+    """
+    name = args.cluster
+    if name == "auto":
+        name = "slurm" if shutil.which("sbatch") is not None else "local"
+    return doctor_named(name, ProfileSelection(args.profile, tuple(args.slurm)))
+
+
+def _choose(args: argparse.Namespace, existing: Sequence[RunState]) -> Scheduler:
+    """`auto` is Slurm if its controller answers, else this machine.
+
+    If sbatch is installed and Slurm does not answer, print a warning. `auto` does not move runs from Slurm to
+    this machine: it raises `ConfigError`.
+    """
+    selection = ProfileSelection(args.profile, tuple(args.slurm))
+    if args.cluster != "auto":
+        return scheduler_named(args.cluster, selection)
+    reason = scheduler_named("slurm").unavailable()
+    if reason is None:
+        return scheduler_named("slurm", selection)
+    if any(state.cluster == "slurm" for state in existing):
+        raise ConfigError(
+            f"--cluster=auto: these runs are on Slurm, and {reason.replace('no Slurm', 'no')}; "
+            "--cluster local submits to this machine anyway"
+        )
+    if shutil.which("sbatch") is not None:
+        print_warning(f"sbatch is installed but {reason}: using this machine")
+    return scheduler_named("local", selection)

@@ -18,7 +18,7 @@ from typing import Any
 from disttrain.errors import ConfigError
 from disttrain.records.collect_provenance import code_hash
 from disttrain.records.run_directory import RunDir
-from jobs.cli import follow, target
+from jobs.cli import follow, selection
 from jobs.cli.command_output import add_json, print_error, print_warning
 from jobs.cli.formatting import count, runs_flag, table
 from jobs.cli.progress_bar import progress
@@ -72,7 +72,7 @@ def submit_plan(args: argparse.Namespace, make_plan: MakePlan) -> int:
         annotates_runs=args.verb == "run",
     )
     only_shows = args.dry_run or args.test_only or args.memory
-    choose = target.described_scheduler if only_shows else target.chosen_scheduler
+    choose = selection.described_scheduler if only_shows else selection.chosen_scheduler
     scheduler = choose(args, existing)
     check_start_from(expanded.runs, {state.config_key for state in existing}, args.runs, scheduler)
     if only_shows:

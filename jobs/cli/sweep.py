@@ -27,14 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import functools
 
-    from jobs.cli import submitting, target
+    from jobs.cli import selection, submitting
     from jobs.cli.progress_bar import progress
     from jobs.submission import request
 
     if not (args.file or args.command):
         args.file = str(request.DEFAULT)
     unknown = args.gpus and not args.gpus_per_node
-    site = target.described_scheduler(args, ()).profile(None) if unknown else None
+    site = selection.described_scheduler(args, ()).profile(None) if unknown else None
     of_node = site.gpus_per_node if site else None
     plan = functools.partial(request.sweep_plan, progress=progress, gpus_of_node=of_node)
     return submitting.submit_plan(args, plan)

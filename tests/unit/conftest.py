@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jobs.cli import target
+from jobs.cli import selection
 from jobs.fabric.description import Fabric
 from jobs.fabric.detect import detect
 from tests.support import nvml
@@ -44,9 +44,9 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeScheduler:
     monkeypatch.chdir(tmp_path)
     Path("tiny.yaml").write_text(TINY)
     made = FakeScheduler()
-    monkeypatch.setattr(target, "chosen_scheduler", lambda *_: made)
-    monkeypatch.setattr(target, "scheduler_to_resume", lambda *_: made)
-    monkeypatch.setattr(target, "available_scheduler", lambda name: made)
+    monkeypatch.setattr(selection, "chosen_scheduler", lambda *_: made)
+    monkeypatch.setattr(selection, "scheduler_to_resume", lambda *_: made)
+    monkeypatch.setattr(selection, "available_scheduler", lambda name: made)
     monkeypatch.setattr("jobs.status.refresh.scheduler_named", lambda name: made)
     return made
 

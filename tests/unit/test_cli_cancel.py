@@ -13,7 +13,7 @@ from disttrain.errors import ConfigError
 from disttrain.records.collect_provenance import code_hash
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
-from jobs.cli import cancel, target
+from jobs.cli import cancel, selection
 from jobs.core import journal
 from jobs.core.processes import current_process, host
 from jobs.schedulers.interface import Batch, Job, SubmitError
@@ -98,7 +98,7 @@ def test_cancel_ends_what_it_can_when_a_cluster_does_not_answer(
             raise ConfigError("no Slurm controller answers")
         return cluster
 
-    monkeypatch.setattr(target, "available_scheduler", one_answers)
+    monkeypatch.setattr(selection, "available_scheduler", one_answers)
     assert submit.main(["cancel", "tiny"]) == 1
     said = capsys.readouterr()
     assert said.out == "cancelled  tiny/b (was queued)\n"
@@ -210,7 +210,7 @@ def test_resume_keeps_each_run_where_it_was(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schedulers: dict[str | None, FakeScheduler] = {"local": FakeScheduler(), "slurm": FakeSlurm()}
-    monkeypatch.setattr(target, "scheduler_to_resume", lambda args, cluster, states: schedulers[cluster])
+    monkeypatch.setattr(selection, "scheduler_to_resume", lambda args, cluster, states: schedulers[cluster])
     for name in ("local", "slurm", "done"):
         run = make_run(RUNS, f"tiny/{name}", "done" if name == "done" else "failed")
         intent = journal.entry(run, 0).path("intent")

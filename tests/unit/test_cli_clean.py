@@ -123,7 +123,7 @@ def test_a_run_is_not_restored_over_another(capsys: pytest.CaptureFixture[str]) 
     assert submit.main(["clean", "--restore", "n2"]) == 2
     assert "has another base config: optim.lr was 5.0 and is now 0.5" in capsys.readouterr().err
     assert submit.main(["clean", "--restore", "tiny/n3"]) == 2
-    assert "no run or sweep 'tiny/n3' in runs/.trash; did you mean 'tiny/n" in capsys.readouterr().err
+    assert "no run 'tiny/n3' in runs/.trash; existing runs: tiny/n" in capsys.readouterr().err
 
 
 def test_purge_deletes_the_trash_alone(capsys: pytest.CaptureFixture[str]) -> None:

@@ -139,7 +139,7 @@ def test_an_existing_run_is_retried_or_up_to_date(
 ) -> None:
     from tests.support.jobs import FakeScheduler
 
-    monkeypatch.setattr("jobs.cli.target.chosen_scheduler", lambda *_: FakeScheduler())
+    monkeypatch.setattr("jobs.cli.selection.chosen_scheduler", lambda *_: FakeScheduler())
     assert submit.main(["sweep", "tiny.yaml", "--nodes", "1"]) == 0
     assert submit.main(["sweep", "tiny.yaml", "--cluster", "local", "--dry-run"]) == 0
     out = capsys.readouterr().out

@@ -121,7 +121,7 @@ def test_gpus_that_are_no_whole_nodes(options: str, message: str, capsys: pytest
         ("clean --purge x", "--purge deletes the whole trash: it takes no RUN (given: 'x')"),
         ("clean --restore --stale", "--restore goes with none of --failed, --stale and --tag"),
         ("clean --restore --purge", "argument --purge: not allowed with argument --restore"),
-        ("clean --restore x", "no run or sweep 'x' in runs/.trash"),
+        ("clean --restore x", "no run 'x' in runs/.trash"),
         ("cluster", "the following arguments are required: ACTION"),
         ("--runs x status", "unknown argument '--runs'; only --help and --version may stand before the verb"),
         ("report --sweep-en 1", "unknown argument '--sweep-en' (see"),
@@ -152,7 +152,7 @@ def test_similar_names_are_suggested(capsys: pytest.CaptureFixture[str]) -> None
     assert "'two' is a sweep; name one run of it" in refused(capsys, "show", "two")
     assert submit.main(["show", "one"]) == 0, "its only run"
     assert capsys.readouterr().out.startswith("one/n1\n")
-    assert "no run 'x' in runs/one; existing runs: n1" in refused(capsys, "show", "one/x")
+    assert "no run 'x' in runs/one; existing runs: one/n1" in refused(capsys, "show", "one/x")
     assert "--out is needed for a report on several sweeps" in refused(capsys, "report", "one", "two")
 
 

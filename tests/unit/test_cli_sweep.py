@@ -10,8 +10,8 @@ import submit
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.planned import SweepRecord
 from disttrain.records.run_directory import RunDir
-from jobs.cli import target
-from jobs.cli.target import chosen_scheduler, scheduler_to_resume
+from jobs.cli import selection
+from jobs.cli.selection import chosen_scheduler, scheduler_to_resume
 from jobs.core import journal
 from jobs.schedulers.interface import Batch, Job, SubmitError, SubmitQuota
 from jobs.status.run_state import read_runs
@@ -140,8 +140,8 @@ def test_the_cluster_and_warnings_are_printed(capsys: pytest.CaptureFixture[str]
 def test_runs_on_slurm_are_not_moved_to_this_machine_by_auto(
     capsys: pytest.CaptureFixture[str], commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(target, "chosen_scheduler", chosen_scheduler)
-    monkeypatch.setattr(target, "scheduler_to_resume", scheduler_to_resume)
+    monkeypatch.setattr(selection, "chosen_scheduler", chosen_scheduler)
+    monkeypatch.setattr(selection, "scheduler_to_resume", scheduler_to_resume)
     commands.add("sbatch", "exit 1")
     commands.add("scontrol", 'echo "Slurmctld(primary) at head is DOWN"')
     run = make_run(RUNS, "tiny/n1", "failed")

@@ -15,11 +15,11 @@ from jobs.schedulers import select
 JOBS = Path(select.__file__).parents[1]
 ROOMS_THAT_NAME = ("schedulers", "minicluster")
 MODULES_THAT_NAME = tuple(
-    f"cli/{verb}.py" for verb in ("arguments", "cluster", "doctor", "examples", "options", "target")
+    f"cli/{verb}.py" for verb in ("arguments", "cluster", "doctor", "examples", "options", "selection")
 )
 BATCH = re.compile(
-    r"""LOCAL x ACCUM|"LOCAL",|"local": "auto"|\("local", "accum"""
-    r"""|"local": (\w+\.)*batch\.local|batch\['local'\]|/usr/local/|[Ll]ocal rank|slurmd-debug"""
+    r"""LOCAL x ACCUM|"LOCAL",|"local": (\w+\.)*(batch\.local|local_batch_size)"""
+    "|/usr/local/|[Ll]ocal rank|slurmd-debug"
     "|the local or the global|for slurmd and"
 )
 """The local batch, a local rank, `/usr/local` and an option of srun are no scheduler."""
@@ -52,7 +52,7 @@ def test_a_line_that_names_a_scheduler(line: str, found: bool) -> None:
 
 def test_no_other_room_of_jobs_names_a_scheduler() -> None:
     modules = {path.relative_to(JOBS).as_posix(): path for path in JOBS.rglob("*.py")}
-    assert {"cli/cancel.py", "cli/target.py", "node/agent.py"} <= modules.keys()
+    assert {"cli/cancel.py", "cli/selection.py", "node/agent.py"} <= modules.keys()
     found = [
         f"jobs/{name}:{number}"
         for name, path in sorted(modules.items())

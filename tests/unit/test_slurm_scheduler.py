@@ -15,7 +15,7 @@ from disttrain.config.config_tree import Config
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
-from jobs.cli import target
+from jobs.cli import selection
 from jobs.core import journal
 from jobs.schedulers.interface import (
     Batch,
@@ -60,7 +60,7 @@ def batch(*submissions: Submission) -> Batch:
 
 def chosen(cluster: str, *there: RunState) -> str:
     args = argparse.Namespace(cluster=cluster, profile=None, slurm=[], runs=Path("runs"))
-    return target.chosen_scheduler(args, there).name
+    return selection.chosen_scheduler(args, there).name
 
 
 def test_auto_is_slurm_only_where_its_controller_answers(
@@ -90,7 +90,7 @@ def test_auto_is_slurm_only_where_its_controller_answers(
     with pytest.raises(ConfigError, match="no scheduler 'pbs'"):
         chosen("pbs")
     args = argparse.Namespace(cluster="auto", profile=None, slurm=[], runs=Path("runs"))
-    resumed = [target.scheduler_to_resume(args, name, []).name for name in ("local", "slurm", None)]
+    resumed = [selection.scheduler_to_resume(args, name, []).name for name in ("local", "slurm", None)]
     assert resumed == ["local", "slurm", "slurm"], "failed runs of this machine stay on this machine"
 
 
