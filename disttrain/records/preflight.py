@@ -88,15 +88,14 @@ class PreflightBandwidth(_Part):
     node_link_bytes_per_s: float | None
     """Rate at which the ranks of a node can reach other nodes: of its fastest compute adapters, or of its
     interface, within its PCIe slots; null if unknown, as for virtual interfaces, and on one node."""
-    gpu_path: Literal["nvlink", "pcie"] | None = None
-    """In a job of one node: the links between its GPUs; null if unknown."""
+    gpu_path: Literal["nvlink"] | None = None
+    """In a job of one node: the links between its GPUs; null unless NVLink connects all of them."""
     gpu_link_bytes_per_s: float | None = None
     """In a job of one node: rate of all these links of one GPU in one direction; null if unknown."""
     ceiling_bytes_per_s: float | None
     """Largest possible bus bandwidth by the model of docs/preflight.md; null without a known link rate."""
     floor_bytes_per_s: float | None
-    """Bus bandwidth of the large size below which there is a warning; null without a known usual value, as
-    for PCIe within a node."""
+    """Bus bandwidth of the large size below which there is a warning; null without a ceiling."""
     not_judged: str | None = None
     """One line on one or two nodes whose bandwidth is not judged; else null."""
     seconds: float

@@ -4,7 +4,7 @@ Sources: docs/preflight.md. A large all-reduce moves each byte over the slowest 
 bandwidth cannot exceed the rate by which a node reaches the others. NCCL on two nodes uses trees that send
 each byte over the link once instead of 2(N-1)/N times, so that its bus bandwidth reaches up to twice that
 rate (nccl/src/graph/tuning.cc). Two nodes therefore have a ceiling of their own. Within one node, the ceiling
-is the rate of a GPU's links to the others; NVSwitch that adds up the values itself sends each byte once.
+is the rate of a GPU's NVLinks to the others; NVSwitch that adds up the values itself sends each byte once.
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs.checks.finding import Finding
-from jobs.checks.link_rates import GpuPath
 from jobs.checks.node_facts import NodeFacts
 
 _WARN_BELOW = {"nccl": 0.70, "nccl-tcp": 0.30, "gloo": 0.30}
 """Fraction of the link rate below which there is a warning. NCCL over RDMA reaches 91 to 97 % of it. gloo
 and NCCL over TCP copy through the host's memory, and have no published figure: the fraction is a guess on the
 safe side."""
-_WARN_BELOW_IN_NODE = {"nvlink": 0.60}
-"""The same within a node, of the rate of a GPU's links. Rings over NVLink reach 76 to 82 % of it. PCIe has no
-fraction: without peer-to-peer access data is copied through the host's memory, at an unknown rate."""
+_WARN_BELOW_NVLINK = 0.60
+"""The same within a node, of the rate of a GPU's NVLinks. Rings reach 76 to 82 % of it. Over PCIe nothing is
+judged: without peer-to-peer access data is copied through the host's memory, at an unknown rate."""
 _LARGE_BYTES = {"nccl": 2**30, "gloo": 16 * 2**20}
 """Smaller messages do not reach the ceiling, so they are not judged against it."""
 _SLOW_LINK = 0.5
@@ -40,8 +39,7 @@ class Ceiling:
 
     most: float
     """Largest possible value."""
-    warn_below: float | None
-    """None where the usual value is unknown."""
+    warn_below: float
     from_bytes: int
     """Size of an all-reduce from which the limits hold."""
 
@@ -67,17 +65,13 @@ def ceiling(
     )
 
 
-def ceiling_in_node(path: GpuPath | None, ranks: int, backend: str) -> Ceiling | None:
-    """The ceiling between the GPUs of one node; None for unknown links, and without NCCL."""
-    if path is None or ranks < 2 or backend != "nccl":
+def ceiling_in_node(nvlink: Sequence[Any] | None, ranks: int, backend: str) -> Ceiling | None:
+    """The ceiling between the GPUs of one node; None without NVLink between all of them, and without NCCL."""
+    if nvlink is None or ranks < 2 or backend != "nccl":
         return None
-    factor = 2 * (ranks - 1) / ranks if path.reduces_in_switch else 1.0
-    fraction = _WARN_BELOW_IN_NODE.get(path.kind)
-    return Ceiling(
-        most=factor * path.bytes_per_s,
-        warn_below=None if fraction is None else fraction * path.bytes_per_s,
-        from_bytes=_LARGE_BYTES[backend],
-    )
+    rate, reduces_in_switch = nvlink
+    factor = 2 * (ranks - 1) / ranks if reduces_in_switch else 1.0
+    return Ceiling(factor * rate, _WARN_BELOW_NVLINK * rate, _LARGE_BYTES[backend])
 
 
 def link_problems(rates: Mapping[tuple[int, int], float], hosts: Sequence[str]) -> list[Finding]:
@@ -115,9 +109,7 @@ def all_reduce_problems(
 
     It is no error: the floor is that of a model, and the figure names no node. `link_problems` judges nodes.
     """
-    if limits is None or limits.warn_below is None:
-        return []
-    if size < limits.from_bytes or bus_bytes_per_s >= limits.warn_below:
+    if limits is None or size < limits.from_bytes or bus_bytes_per_s >= limits.warn_below:
         return []
     name = f"; the slowest link is {slowest}" if slowest else ""
     message = (
@@ -136,14 +128,11 @@ def not_judged(limits: Ceiling | None, nodes: int, sizes: Sequence[int]) -> str 
     """
     if nodes > 2:
         return None
-    reason = None
     if limits is None:
-        reason = "the link rate is unknown" if nodes == 2 else "the rate of their links is unknown"
-    elif limits.warn_below is None:
-        reason = "its usual fraction of the rate of PCIe is unknown"
+        reason = "the link rate is unknown" if nodes == 2 else "no NVLink connects all of them"
     elif all(size < limits.from_bytes for size in sizes):
         reason = "no large all-reduce was measured"
-    if reason is None:
+    else:
         return None
     if nodes == 1:
         return f"the all-reduce between the GPUs of the node is not judged: {reason}"
@@ -160,10 +149,9 @@ def judged_bandwidth(
     rates = {(each["source"], each["target"]): float(each["bytes_per_s"]) for each in result["links"]}
     known = [each.link_bytes_per_s for each in facts if each.link_bytes_per_s is not None]
     link = min(known) if len(known) == len(facts) else None
-    own_path = facts[0].gpu_path if len(hosts) == 1 else None
-    path = GpuPath(**own_path) if own_path else None
+    nvlink = facts[0].nvlink if len(hosts) == 1 else None
     if len(hosts) == 1:
-        link, limits = None, ceiling_in_node(path, result["ranks"], result["backend"])
+        link, limits = None, ceiling_in_node(nvlink, result["ranks"], result["backend"])
     else:
         limits = ceiling(len(hosts), link, result["backend"], tcp=any(each.tcp for each in facts))
     problems = link_problems(rates, hosts)
@@ -173,8 +161,8 @@ def judged_bandwidth(
     record = {
         **result,
         "node_link_bytes_per_s": link,
-        "gpu_path": path.kind if path else None,
-        "gpu_link_bytes_per_s": path.bytes_per_s if path else None,
+        "gpu_path": "nvlink" if nvlink else None,
+        "gpu_link_bytes_per_s": nvlink[0] if nvlink else None,
         "ceiling_bytes_per_s": limits.most if limits else None,
         "floor_bytes_per_s": limits.warn_below if limits else None,
         "not_judged": not_judged(limits, len(hosts), [each["bytes"] for each in result["all_reduce"]]),

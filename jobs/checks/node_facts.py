@@ -1,4 +1,4 @@
-"""Facts of this node for the pre-flight. Standard library only, except in the process that calls NVML.
+"""Facts of this node for the pre-flight, with the rates of its links by their description.
 
 Each value is read on its own; one that cannot be read is left out, because a check must not end a start for
 want of a file in /proc.
@@ -14,7 +14,7 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,10 +23,10 @@ from disttrain.config.ranks import ranks_per_node
 from disttrain.config.requested_device import asks_for_gpus
 from disttrain.records.collect_provenance import code_hash
 from jobs.checks.gpu_health import NodeGpus, has_driver, node_gpus
-from jobs.checks.link_rates import gpu_path, link_bytes_per_s
 from jobs.fabric.choose_adapters import expected_adapters
-from jobs.fabric.defects import defects, missing_plugin, no_active_adapter
-from jobs.fabric.description import Adapter, AdapterKind, ConfigurationFile, Fabric, Gpu
+from jobs.fabric.defects import defects, missing_plugin, no_active_adapter, pcie_gbit_per_s
+from jobs.fabric.description import Adapter, AdapterKind, ConfigurationFile, Fabric, Gpu, PciDevice
+from jobs.fabric.gpus import NvmlReading
 from jobs.fabric.settings import node_settings
 
 _BLOCK = 2**20
@@ -36,6 +36,13 @@ _NO_PART_AFTER_S = 0.5
 """A part begins at most this long after the first one: at 10 MB/s the file is whole within 2 s."""
 _NODES_THAT_WRITE = 8
 """Nodes that measure storage. Hundreds that flush at once would measure each other."""
+_GBIT = 1e9 / 8
+_NVLINK_BYTES_PER_S = {6: 20e9, 7: 25e9, 8: 25e9, 9: 25e9, 10: 50e9}
+"""Rate of one NVLink in one direction, by the major number of the compute capability."""
+_SLOWER_NVLINK_BYTES_PER_S = {(8, 6): 14.0625e9}
+"""Rates of single compute capabilities: RTX A6000, A40."""
+_REDUCES_IN_SWITCH = (9, 0)
+"""Compute capability from which NVSwitch adds up the values itself (NVLink SHARP)."""
 T = TypeVar("T")
 
 
@@ -64,8 +71,8 @@ class NodeFacts:
     """GPUs by NVML, 0 without a driver; None if NVML gave no answer, and for runs without GPUs."""
     gpu_problems: Sequence[Mapping[str, Any]] = ()
     """`severity`, `message` and `remedy` of each problem of a GPU."""
-    gpu_path: Mapping[str, Any] | None = None
-    """`jobs.checks.link_rates.GpuPath` of its ranks' GPUs; None for one GPU or unknown links."""
+    nvlink: Sequence[Any] | None = None
+    """Rate of the NVLinks of one of its ranks' GPUs, and whether a switch adds up the values (`nvlink`)."""
     memory_lock_bytes: int | None = None
     """Limit of locked memory; None without a limit."""
     rdma: bool = False
@@ -133,7 +140,7 @@ def collect(
         missing_gpus=missing_gpus,
         gpus=gpus.count,
         gpu_problems=gpus.problems,
-        gpu_path=asdict(path) if (path := gpu_path(gpus.reading, fabric, ranks)) else None,
+        nvlink=nvlink(gpus.reading, ranks),
         **_network_facts(fabric, adapters, settings, uses_nccl=uses_nccl),
         link_bytes_per_s=link_bytes_per_s(fabric, adapters, interface, ranks),
         far_from_gpus=ranks_far_from_gpus(fabric, gpus.reading.gpus, ranks) if is_alone else (),
@@ -143,6 +150,72 @@ def collect(
         seconds=time.monotonic() - began,
         time=time.time(),
     )
+
+
+def link_bytes_per_s(
+    fabric: Fabric, adapters: Sequence[Adapter], interface: str | None, ranks: int
+) -> float | None:
+    """Rate at which the ranks of this node can reach other nodes; None if unknown.
+
+    That is the sum over the fastest of `adapters`: for each rank one, or as many as there are for each GPU;
+    at most the sum over the PCIe slots of as many GPUs as ranks. Without adapters it is the rate of
+    `interface`, which virtual interfaces do not have.
+    """
+    if adapters:
+        rates = sorted(
+            (_within_slot(each.rate_gbit_per_s or 0.0, each.pci) for each in adapters), reverse=True
+        )
+        for_each = max(1, len(rates) // len(fabric.gpus)) if fabric.gpus else 1
+        total = sum(rates[: ranks * for_each])
+        slots = _gpu_slots_gbit_per_s(fabric.gpus, ranks)
+        return min(total, slots or total) * _GBIT or None
+    for each in fabric.interfaces:
+        if each.name == interface and each.speed_mbit_per_s and not each.is_virtual:
+            return _within_slot(each.speed_mbit_per_s / 1000, each.pci) * _GBIT
+    return None
+
+
+def _within_slot(gbit_per_s: float, pci: PciDevice | None) -> float:
+    """A rate, or that of the PCIe slot if it is known and less."""
+    slot = pcie_gbit_per_s(pci) if pci else None
+    return min(gbit_per_s, slot or gbit_per_s)
+
+
+def _gpu_slots_gbit_per_s(gpus: Sequence[Gpu], ranks: int) -> float | None:
+    """Sum over the slots of the fastest GPUs, one for each rank, at the highest speed, which idle ones lower.
+
+    None where one is unknown, and for GPUs with a path to the processor of their own (NVLink-C2C).
+    """
+    slots = [replace(gpu.pci, link_gt_per_s=gpu.pci.link_max_gt_per_s) for gpu in gpus if not gpu.has_c2c]
+    rates = [rate for slot in slots if (rate := pcie_gbit_per_s(slot)) is not None]
+    return sum(sorted(rates, reverse=True)[:ranks]) if len(rates) == len(gpus) >= ranks else None
+
+
+def nvlink(reading: NvmlReading, ranks: int) -> tuple[float, bool] | None:
+    """NVLink between the first GPUs of `reading`, one for each rank: the rate of all links of one GPU in one
+    direction, and whether a switch adds up the values.
+
+    None for one rank, unless it connects all pairs of GPUs, and for unknown rates.
+    """
+    gpus = reading.gpus[:ranks]
+    if ranks < 2 or len(gpus) < ranks:
+        return None
+    between: dict[tuple[str, str], int] = {}
+    for link in reading.links:
+        number = link.path.removeprefix("NV")
+        if number.isdecimal() and number != link.path:
+            between[link.first, link.second] = between[link.second, link.first] = int(number)
+    rates, through_switch = [], ranks > 2
+    for gpu in gpus:
+        to_peers = [between.get((gpu.pci.address, peer.pci.address), 0) for peer in gpus if peer is not gpu]
+        capability = gpu.compute_capability or (0, 0)
+        rate = _SLOWER_NVLINK_BYTES_PER_S.get(capability) or _NVLINK_BYTES_PER_S.get(capability[0])
+        if rate is None or not all(to_peers):
+            return None
+        # a switch has all links for each peer
+        rates.append(rate * min(sum(to_peers), gpu.nvlinks_active or sum(to_peers)))
+        through_switch &= set(to_peers) == {gpu.nvlinks_active} and capability >= _REDUCES_IN_SWITCH
+    return min(rates), through_switch
 
 
 def _or_none(read: Callable[[], T]) -> T | None:

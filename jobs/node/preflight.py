@@ -29,8 +29,8 @@ from jobs.checks import node_checks, node_facts
 from jobs.checks.ceiling import judged_bandwidth
 from jobs.checks.finding import Finding
 from jobs.checks.gpu_health import has_driver
+from jobs.checks.node_checks import errors, verdict_record
 from jobs.checks.node_facts import NodeFacts
-from jobs.checks.verdict import errors, verdict_record
 from jobs.core import child_process, environment, excluded_nodes, journal
 from jobs.core.attempt import checkpoint_folder
 from jobs.node import peers, rendezvous

@@ -22,7 +22,7 @@ from typing import Any
 from disttrain.errors import message_of
 from disttrain.records.heartbeat import stop_request_path
 from disttrain.records.json_files import create_exclusive, read_json_or_none
-from disttrain.records.run_directory import Attempt, RunDir
+from disttrain.records.run_directory import Attempt
 from disttrain.records.shared_folder import StopFile
 from jobs.core import processes
 from jobs.core.rank_positions import describe_hang
@@ -120,10 +120,7 @@ class _TorchrunMonitor:
         self._requeued = False
         self._lost_hosts: tuple[str, ...] | None = None
         self._peers = peers.PeerWatch(torchrun.attempt, self._node, nodes)
-        self._command = None
-        if torchrun.stop_signal is not None:
-            stop_at = torchrun.deadline - torchrun.lead_s
-            self._command = CommandStop(torchrun.attempt, self._node, nodes, torchrun.stop_signal, stop_at)
+        self._command = CommandStop(torchrun) if torchrun.stop_signal else None
         self._hangs = hang.HangWatch(torchrun.memory)
         self._unconnected = hang.UnconnectedRanks(nodes)
         self._hung = False
@@ -314,19 +311,15 @@ class CommandStop:
     A process that is signalled late may be killed by the signal while it exits, because its peers were
     signalled before. The time limit is known to all nodes. Node 0 reads the user's `STOP` file, and records a
     stop in the folder that the other nodes read every `LISTED_EVERY_S` seconds: it has a time in the future.
-
-    `stop_at`: time of the stop before the time limit, in seconds since the epoch.
     """
 
-    def __init__(
-        self, attempt: Attempt, node: int, nodes: int, stop_signal: signal.Signals, stop_at: float
-    ) -> None:
-        self._attempt = attempt
-        by_user = RunDir(attempt.path.parent.parent).stop
-        self._stop_file = StopFile(by_user, _FIRST_READS_S) if node == 0 else None
-        self._nodes = nodes
-        self._signal = stop_signal
-        self._planned: tuple[str, float] = ("deadline", stop_at)
+    def __init__(self, torchrun: Torchrun) -> None:
+        self._attempt = torchrun.attempt
+        self._signal = torchrun.stop_signal or signal.SIGTERM
+        self._nodes = len(torchrun.node.hosts)
+        is_first = torchrun.node.rank == 0
+        self._stop_file = StopFile(torchrun.node.run.stop, _FIRST_READS_S) if is_first else None
+        self._planned: tuple[str, float] = ("deadline", torchrun.deadline - torchrun.lead_s)
         self._begun = False
         self._signalled: set[int] = set()
 

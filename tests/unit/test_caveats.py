@@ -19,7 +19,7 @@ from analysis.study import Study, make_study
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.checks.finding import Finding
-from jobs.checks.verdict import verdict_record
+from jobs.checks.node_checks import verdict_record
 from tests.support.fake_runs import NODE, fake_run, fake_sweep, reshape
 from tests.support.golden import GOLDEN, golden
 

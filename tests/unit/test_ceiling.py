@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import pytest
 
 from disttrain.records.preflight import PreflightBandwidth
 from jobs.checks import ceiling
 from jobs.checks.ceiling import judged_bandwidth
-from jobs.checks.link_rates import GpuPath
 from jobs.checks.node_facts import NodeFacts
 from tests.support.link_rates import ring
 
@@ -66,19 +63,20 @@ def test_nothing_is_judged_without_a_known_link_nor_at_the_bucket_size() -> None
 
 
 @pytest.mark.parametrize(
-    ("path", "ranks", "measured", "warnings"),
+    ("nvlink", "ranks", "measured", "warnings"),
     [
-        (GpuPath("nvlink", 450e9, reduces_in_switch=True), 8, 482e9, 0),  # 8 x H200
-        (GpuPath("nvlink", 450e9, reduces_in_switch=True), 8, 363e9, 0),  # in rings
-        (GpuPath("nvlink", 300e9), 8, 235e9, 0),  # 8 x A100
-        (GpuPath("nvlink", 900e9), 8, 682e9, 0),  # 8 x B200, in rings
-        (GpuPath("nvlink", 450e9), 8, 40e9, 1),  # over PCIe in place of NVLink
-        (GpuPath("pcie", 31.5e9), 4, 3e9, 0),  # without peer-to-peer access: recorded alone
+        ((450e9, True), 8, 482e9, 0),  # 8 x H200
+        ((450e9, True), 8, 363e9, 0),  # in rings
+        ((300e9, False), 8, 235e9, 0),  # 8 x A100
+        ((900e9, False), 8, 682e9, 0),  # 8 x B200, in rings
+        ((450e9, False), 8, 40e9, 1),  # over PCIe in place of NVLink
         (None, 4, 3e9, 0),
     ],
 )
-def test_the_gpus_of_one_node(path: GpuPath | None, ranks: int, measured: float, warnings: int) -> None:
-    own = NodeFacts(0, "n0", 0.0, {}, 1, {}, gpu_path=asdict(path) if path else None, link_bytes_per_s=1e9)
+def test_the_gpus_of_one_node(
+    nvlink: tuple[float, bool] | None, ranks: int, measured: float, warnings: int
+) -> None:
+    own = NodeFacts(0, "n0", 0.0, {}, 1, {}, nvlink=nvlink, link_bytes_per_s=1e9)
     reduced = [
         {"bytes": 25 * 2**20, "bus_bytes_per_s": measured / 3, "seconds": 1.0},
         {"bytes": LARGE, "bus_bytes_per_s": measured, "seconds": 1.0},
@@ -90,9 +88,9 @@ def test_the_gpus_of_one_node(path: GpuPath | None, ranks: int, measured: float,
     record, problems = judged_bandwidth(result, [own], ["n0"])
     assert [each.severity for each in problems] == ["warning"] * warnings
     found = PreflightBandwidth.model_validate(record)
-    assert (found.gpu_link_bytes_per_s, found.node_link_bytes_per_s) == (path and path.bytes_per_s, None)
-    assert (found.not_judged is None) == (path is not None and path.kind == "nvlink")
-    assert (found.floor_bytes_per_s is None) == (path is None or path.kind == "pcie")
+    assert (found.gpu_link_bytes_per_s, found.node_link_bytes_per_s) == (nvlink and nvlink[0], None)
+    assert (found.not_judged is None) == (nvlink is not None)
+    assert (found.floor_bytes_per_s is None) == (nvlink is None)
     assert found.ceiling_bytes_per_s is None or found.ceiling_bytes_per_s >= measured
 
 

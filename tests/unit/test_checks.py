@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from jobs.checks import node_checks as checks
-from jobs.checks import verdict
 from jobs.checks.finding import Finding
 from jobs.checks.node_facts import NodeFacts
 
@@ -33,7 +32,7 @@ def test_the_node_that_differs_from_the_majority_is_named_with_both_values() -> 
     assert error.problem == "node n2: torch is 2.13.0, and 2.14.1 on 3 other nodes"
     assert (warning.hosts, warning.severity) == (("n2",), "warning")
     assert warning.problem == "node n2: plugin is 1.2, and none on 3 other nodes"
-    assert verdict.hosts_at_fault([warning], HOSTS) == []
+    assert checks.hosts_at_fault([warning], HOSTS) == []
     assert nodes[2].agreement_hash != nodes[0].agreement_hash
 
 
@@ -157,7 +156,7 @@ def test_a_folder_that_most_nodes_do_not_share_is_the_fault_of_none(
 ) -> None:
     hosts = [f"n{number}" for number in range(nodes)]
     (found,) = checks.check_shared_folder("/runs/a", hosts, present, 120)
-    assert found.hosts == tuple(verdict.hosts_at_fault([found], hosts)) == at_fault
+    assert found.hosts == tuple(checks.hosts_at_fault([found], hosts)) == at_fault
     assert found.severity == "error"
     silent = [host for number, host in enumerate(hosts) if number not in present]
     assert ", ".join(silent) in found.problem, "the message names them all the same"
@@ -180,13 +179,13 @@ def test_slow_storage_and_few_processors_are_warnings() -> None:
 
 def test_a_refusal_is_one_line_with_its_remedy() -> None:
     findings = [Finding("warning", "a", "slow", "wait"), Finding("error", "b", "bad", "mend it")]
-    assert verdict.refusal(findings) == "bad; mend it"
-    assert str(verdict.refusal([*findings, findings[1]])).endswith("mend it (and 1 more in preflight.json)")
-    assert verdict.refusal(findings[:1]) is None
+    assert checks.refusal(findings) == "bad; mend it"
+    assert str(checks.refusal([*findings, findings[1]])).endswith("mend it (and 1 more in preflight.json)")
+    assert checks.refusal(findings[:1]) is None
 
 
 def test_a_reason_common_to_all_nodes_is_the_fault_of_none() -> None:
     bad = [Finding("error", "b", "", "", hosts=(host,)) for host in HOSTS]
-    assert verdict.hosts_at_fault(bad[:2], HOSTS) == ["n0", "n1"]
-    assert verdict.hosts_at_fault(bad, HOSTS) == []
-    assert verdict.hosts_at_fault(bad[:1], HOSTS[:1]) == ["n0"], "the only node of a job"
+    assert checks.hosts_at_fault(bad[:2], HOSTS) == ["n0", "n1"]
+    assert checks.hosts_at_fault(bad, HOSTS) == []
+    assert checks.hosts_at_fault(bad[:1], HOSTS[:1]) == ["n0"], "the only node of a job"

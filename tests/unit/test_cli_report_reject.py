@@ -12,7 +12,7 @@ from analysis.read.frames import load_frames
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.checks.finding import Finding
-from jobs.checks.verdict import verdict_record
+from jobs.checks.node_checks import verdict_record
 from tests.support.fake_runs import fake_sweep
 from tests.support.verbs import RUNS, ask, ask_json
 

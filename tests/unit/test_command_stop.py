@@ -10,8 +10,9 @@ import pytest
 
 from disttrain.records.run_directory import Attempt, RunDir
 from jobs.node import peers, torchrun
+from jobs.node.allocation import NodeContext
 from jobs.node.peers import PeerWatch
-from jobs.node.torchrun import CommandStop
+from jobs.node.torchrun import CommandStop, Torchrun
 
 
 @pytest.fixture
@@ -22,7 +23,9 @@ def attempt(tmp_path: Path) -> Attempt:
 
 
 def stop_of(attempt: Attempt, node: int = 0, nodes: int = 2, *, in_s: float = 100.0) -> CommandStop:
-    return CommandStop(attempt, node, nodes, signal.SIGTERM, time.time() + in_s)
+    context = NodeContext(RunDir(attempt.path.parent.parent), 0, node, ["n0", "n1"][:nodes], None)
+    end = time.time() + in_s
+    return CommandStop(Torchrun(context, attempt, [], {}, end, 0.0, attempt.path, signal.SIGTERM))
 
 
 def recorded(attempt: Attempt, node: int) -> tuple[str, float] | None:

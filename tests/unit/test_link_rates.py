@@ -8,15 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from jobs.checks.link_rates import GpuPath, gpu_path, link_bytes_per_s
+from jobs.checks.node_facts import link_bytes_per_s, nvlink
 from jobs.fabric.description import Fabric, Gpu, GpuLink, Interface, PciDevice
 from jobs.fabric.gpus import NvmlReading
 from jobs.fabric.kernel_files import FileTree, read_pci_device
 from tests.support.fabric_tree_builder import INTEL, Tree
 
 GBIT = 1e9 / 8
-GEN4 = PciDevice("0", link_gt_per_s=2.5, link_max_gt_per_s=16.0, lanes=16)
-"""An idle GPU: its link is at 2.5 GT/s now."""
 ETHERNET = Interface("eth0", "up", 1, 100_000, 9000, "ice", None)
 
 
@@ -102,42 +100,22 @@ def reading(paths: Sequence[str], capability: tuple[int, int] = (9, 0), nvlinks:
     return NvmlReading("550", gpus, tuple(links))
 
 
-def on_bus(count: int, pci: PciDevice = GEN4) -> Fabric:
-    gpus = tuple(Gpu(replace(pci, address=str(number))) for number in range(count))
-    return Fabric("none", gpus=gpus)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        (reading(["NV18"] * 6), GpuPath("nvlink", 450e9, reduces_in_switch=True)),
-        (reading(["NV18"]), GpuPath("nvlink", 450e9)),
-        (reading(["NV12"] * 6, (8, 0), 12), GpuPath("nvlink", 300e9)),  # this NVSwitch does not add
-        (reading(["NV4"] * 6, (8, 0), 12), GpuPath("nvlink", 300e9)),  # direct: 4 links to each of 3 peers
-        (reading(["NV4"], (8, 0), 12), GpuPath("nvlink", 100e9)),  # two of these GPUs
-        (reading(["NV4"], (8, 6), 4), GpuPath("nvlink", 56.25e9)),
+        (reading(["NV18"] * 6), (450e9, True)),
+        (reading(["NV18"]), (450e9, False)),
+        (reading(["NV12"] * 6, (8, 0), 12), (300e9, False)),  # this NVSwitch does not add
+        (reading(["NV4"] * 6, (8, 0), 12), (300e9, False)),  # direct: 4 links to each of 3 peers
+        (reading(["NV4"], (8, 0), 12), (100e9, False)),  # two of these GPUs
+        (reading(["NV4"], (8, 6), 4), (56.25e9, False)),
         (reading(["NV4"], (13, 0), 4), None),  # unknown NVLinks
-        (reading(["PIX", "SYS", "SYS"]), GpuPath("pcie", 31.508e9)),
-        (reading(["NV4", "SYS", "SYS", "SYS", "SYS", "NV4"]), GpuPath("pcie", 31.508e9)),  # two bridges
+        (reading(["PIX", "SYS", "SYS"]), None),
+        (reading(["NV4", "SYS", "SYS", "SYS", "SYS", "NV4"]), None),  # two bridges
         (reading(["NV1", "NV1", "SYS"], (7, 0), 2), None),  # a chain
     ],
 )
-def test_the_path_between_gpus(found: NvmlReading, expected: GpuPath | None) -> None:
-    path = gpu_path(found, on_bus(4), len(found.gpus))
-    if expected is None or path is None:
-        assert path is expected
-    else:
-        assert path.bytes_per_s == pytest.approx(expected.bytes_per_s, rel=1e-3)
-        assert (path.kind, path.reduces_in_switch) == (expected.kind, expected.reduces_in_switch)
-
-
-def test_the_narrowest_slot_and_unknown_ones() -> None:
-    pairs = reading(["SYS"])
-    fabric = on_bus(2)
-    narrow = replace(fabric.gpus[1], pci=replace(fabric.gpus[1].pci, lanes=4))
-    found = gpu_path(pairs, replace(fabric, gpus=(fabric.gpus[0], narrow)), 2)
-    assert found is not None
-    assert found.bytes_per_s == pytest.approx(7.877e9, rel=1e-3)
-    assert gpu_path(pairs, on_bus(2, PciDevice("0")), 2) is None
-    assert gpu_path(pairs, fabric, 1) is None
-    assert gpu_path(pairs, fabric, 4) is None, "more ranks than GPUs that NVML lists"
+def test_nvlink_between_gpus(found: NvmlReading, expected: tuple[float, bool] | None) -> None:
+    assert nvlink(found, len(found.gpus)) == expected
+    assert nvlink(found, 1) is None
+    assert nvlink(found, 9) is None, "more ranks than GPUs that NVML lists"

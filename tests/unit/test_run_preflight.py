@@ -230,12 +230,11 @@ def test_one_node_with_several_gpus_measures_between_them(
         "ranks": 2, "message_bytes": 2**24, "seconds": 9.0,
         "run_bytes": 27 * 2**20, "run_bytes_reason": "the largest block",
     }  # fmt: skip
-    path = {"kind": "nvlink", "bytes_per_s": 30e9}
     collect = node_facts.collect
     monkeypatch.setattr(
         preflight.node_facts,
         "collect",
-        lambda *a, **k: replace(collect(*a, **k), gpus=2, gpu_path=path),
+        lambda *a, **k: replace(collect(*a, **k), gpus=2, nvlink=(30e9, False)),
     )
     monkeypatch.setattr(preflight, "has_driver", lambda: True)
     monkeypatch.setattr(
