@@ -9,11 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from analysis.read.load import load_runs
 from analysis.results.curves import Curve, Point, rate_ratio
 from analysis.stats.estimates import Estimate
-from analysis.stats.verdicts import Verdict, compare, repeats_needed, spread_of, two_groups, verdicts
+from analysis.stats.verdicts import (
+    Verdict,
+    compare,
+    repeats_needed,
+    repeats_within,
+    spread_of,
+    two_groups,
+    verdicts,
+)
+from analysis.study import make_study
 
 _BASES = {"ddp": 0, "dp": 1, "single": 2, "fp32": 3, "tf32": 4}
 """Strategies and precisions that others are compared with: the lowest that the sweep has, else its first."""
@@ -47,6 +58,19 @@ def repeat_plan(curves: Sequence[Curve]) -> dict[str, Any] | None:
         return None
     needed = {str(effect): repeats_needed(spread, effect / 100) for effect in (5, 2)}
     return {"spread": spread, "needed": needed}
+
+
+def repeats_lacking(sweep: Path, within: float) -> dict[str, int]:
+    """Repeats that each size needs beyond its present ones for a throughput within +- `within`, by run.
+
+    None where more repeats give no interval either: of sizes whose runs are not stationary, or are equal.
+    """
+    lacking: dict[str, int] = {}
+    for point in make_study(load_runs([sweep])).points.values():
+        rates = point.samples_per_s_by_run if point.basis == "repeats" else ()
+        more = repeats_within(rates, within) - len(rates) if rates else 0
+        lacking |= {run.name: more for run in point.runs}
+    return lacking
 
 
 def against(curves: Sequence[Curve], others: Sequence[Curve]) -> list[PointComparison]:

@@ -24,12 +24,12 @@ from disttrain.config.parsing import SWEEP_SECTIONS, Draft, check, with_batch
 from disttrain.config.run_key import hash_values, keyed_values
 from disttrain.config.secret_variables import take_secrets
 from disttrain.errors import ConfigError, nearest
-from disttrain.records.planned import Target
+from disttrain.records.planned import AutoRepeats, Target
 from sweeps import command_template
 from sweeps.base_config import base_config
 from sweeps.overrides import Override, check_distinct
 from sweeps.run_names import readable_names, unique_names
-from sweeps.sweep_section import SweepSection, check_exclude_keys, read_section
+from sweeps.sweep_section import SweepSection, check_exclude_keys, read_section, take_auto_repeats
 from sweeps.targets_section import read_targets
 
 NODES, GPUS = "resources.nodes", "resources.gpus_per_node"
@@ -72,6 +72,8 @@ class SweepPlan:
     """None: the file has no `targets` section."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Values of the secrets that all runs share, which stand in no config."""
+    repeats: AutoRepeats | None = None
+    """Rule by which repeats are added; `runs` are then those of the largest number of repeats."""
 
     @property
     def scaling(self) -> Literal["weak", "strong"]:
@@ -128,6 +130,7 @@ def expand(
     for override in overrides:
         if not override.axis:
             base.set(override.key, override.values[0], override.origin)
+    rule = take_auto_repeats(base)
     section, targets = read_section(base), read_targets(base)
     chosen = [_with_overrides(axes, overrides) for axes in _chosen_grids(section, grids, base)]
     products = [axes | shape for axes in chosen for shape in shapes or [{}]]
@@ -155,6 +158,7 @@ def expand(
         _runs(_filled(resolved, section.repeats, base, origins), existing),
         targets,
         secrets,
+        rule,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, ValidationError
@@ -9,7 +10,10 @@ from pydantic import Field, PositiveInt, ValidationError
 from disttrain.config.parsing import Draft, known_keys
 from disttrain.config.sections.base import Section
 from disttrain.errors import ConfigError, nearest
+from disttrain.records.planned import AutoRepeats
 
+FIRST_REPEATS = 3
+"""Repeats of a point before its interval decides: two have an interval of 13 standard errors."""
 Values = Annotated[list[Any], Field(min_length=1)]
 
 
@@ -25,7 +29,8 @@ class SweepSection(Section):
     scaling: Literal["weak", "strong"] = "weak"
     """`weak` holds the local batch size while ranks grow, `strong` the global one."""
     repeats: PositiveInt = 1
-    """Launches of every combination: confidence intervals are computed over launches."""
+    """Launches of every combination: confidence intervals are computed over launches. `auto:2%` adds launches
+    until the interval of each throughput is within +-2 %, up to 10 launches; `auto:2%:6` up to 6."""
 
 
 def read_section(draft: Draft) -> SweepSection:
@@ -49,6 +54,23 @@ def read_section(draft: Draft) -> SweepSection:
     else:
         text = f"{key}={value!r}: {message[:1].lower()}{message[1:]}"
     raise ConfigError(text, at=draft.at(key))
+
+
+def take_auto_repeats(draft: Draft) -> AutoRepeats | None:
+    """The rule of `sweep.repeats: auto:2%`, which leaves its limit in the draft; None for a number.
+
+    Raises `ConfigError`.
+    """
+    value = draft.get("sweep.repeats") if isinstance(draft.data.get("sweep"), dict) else None
+    if not isinstance(value, str) or not value.startswith("auto"):
+        return None
+    origin, parts = draft.at("sweep.repeats"), re.fullmatch(r"auto:(\d*\.?\d+)%(?::(\d{1,4}))?", value)
+    within, most = (float(parts[1]) / 100, int(parts[2] or 10)) if parts else (0.0, 0)
+    if not 0 < within < 1 or most < FIRST_REPEATS:
+        allowed = f"auto:P% or auto:P%:N, with P above 0 and below 100 and N from {FIRST_REPEATS}"
+        raise ConfigError(f"sweep.repeats={value!r}: allowed: a number, {allowed}", at=origin)
+    draft.set("sweep.repeats", most, origin or "sweep")
+    return AutoRepeats(within=within, most=most)
 
 
 def check_exclude_keys(section: SweepSection, axes: set[str], draft: Draft) -> None:

@@ -135,6 +135,17 @@ def repeats_needed(spread: float, effect: float) -> int | None:
     return None
 
 
+def repeats_within(values: ArrayLike, within: float) -> int:
+    """Repeats for which the 95 % interval of a geometric mean is within +- `within`, at the spread of these
+    values: as many as these if theirs is, at most `MOST_REPEATS`."""
+    logs, count = np.log(np.asarray(values, dtype=np.float64)), np.size(values)
+    repeats = np.arange(count, MOST_REPEATS)
+    if count < 2:
+        return 2
+    half = t_quantile(repeats - 1) * logs.std(ddof=1) / np.sqrt(repeats)
+    return int(count + np.count_nonzero(half > np.log1p(within)))
+
+
 def two_groups(values: ArrayLike) -> tuple[float, float] | None:
     """Means of two groups of repeats, split at the largest gap; None without such groups, or for fewer than
     four values."""

@@ -143,6 +143,15 @@ class Target(Record):
     """A size of `parse_size`; null for the largest planned."""
 
 
+class AutoRepeats(Record):
+    """`auto:2%:10`: repeats are added to each point until the 95 % interval of its throughput is narrow."""
+
+    within: float
+    """Half width of the interval, as a share of the throughput."""
+    most: int
+    """Largest number of repeats of a point."""
+
+
 class SweepRecord(Record):
     """`sweep.json`, in the sweep's folder: the base config of all its runs, and its targets."""
 
@@ -152,3 +161,5 @@ class SweepRecord(Record):
     created: str
     targets: list[Target] = []
     """Replaced by each `sweep` whose file has a `targets` section."""
+    repeats: AutoRepeats | None = None
+    """Of the latest `sweep` with `--repeats auto`; null without one."""

@@ -5,6 +5,7 @@
 | `arguments`, `options`, `examples` | the parser of all verbs, shared arguments, examples for the help |
 | `target` | the scheduler to submit to, by `--cluster` and the flags of a site profile |
 | `submitting`, `action_table` | `sweep`, `run`, `resume`: submit runs, print the actions, wait |
+| `more_repeats` | `--repeats auto`: the runs that a sweep lacks, given the present ones |
 | `dry_run`, `dry_run_text`, `batch_scripts` | `--dry-run` and `--test-only` |
 | `selection` | find the runs and sweeps that arguments name, read and select them |
 | `trash` | the trash folder of `clean`: move there, restore, purge |

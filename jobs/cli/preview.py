@@ -72,6 +72,7 @@ def print_dry_run(
                     f"would start {len(starting)} of {len(runs)}{total_cost(starting)}",
                     *(f"warning: {line}" for line in notes),
                     *limit_lines(plan, scheduler),
+                    *_added_runs(plan, starting, scheduler),
                 ]
             ),
             memory_text(runs),
@@ -85,6 +86,19 @@ def print_dry_run(
     if refused:
         print_error(f"{scheduler.title} refuses {len(refused)} of {count(len(scripts), 'batch script')}")
     return EXIT_RUNS_MISSING if refused else 0
+
+
+def _added_runs(plan: Plan, starting: Sequence[dict[str, Any]], scheduler: Scheduler) -> list[str]:
+    """The line on the runs that may be added, and on the cost of all together; none without a rule."""
+    every = plan.possible
+    if every is None or plan.expanded is None or (rule := every.repeats) is None:
+        return []
+    planned = {run.config_key for run in plan.expanded.runs}
+    added = [cost_bound(run, scheduler) for run in every.runs if run.config_key not in planned]
+    return [
+        f"up to {count(len(added), 'run')} follow, until each throughput is within ±{100 * rule.within:g} % "
+        f"or has {rule.most} repeats: with them{total_cost([*starting, *added])}"
+    ]
 
 
 def _existing_or_planned(action: Action, root: Path) -> RunState:

@@ -18,8 +18,8 @@ from typing import Any
 from disttrain.errors import ConfigError
 from disttrain.records.collect_provenance import code_hash
 from disttrain.records.run_directory import RunDir
-from jobs.cli import follow, selection
-from jobs.cli.command_output import add_json, print_error, print_warning
+from jobs.cli import follow, more_repeats, selection
+from jobs.cli.command_output import add_json, print_error, print_warning, progress_stream
 from jobs.cli.formatting import count, runs_flag, table
 from jobs.cli.progress_bar import progress
 from jobs.cli.selection import read_states, refresh_or_warn
@@ -27,6 +27,7 @@ from jobs.core import hook
 from jobs.core.lock import sweep_lock
 from jobs.schedulers.interface import Scheduler, SubmitError
 from jobs.status import run_state
+from jobs.status.refresh import refresh
 from jobs.status.run_folders import check_tags, runs_of
 from jobs.status.run_state import RunState, read_runs
 from jobs.submission import pipeline, report_job
@@ -71,6 +72,7 @@ def submit_plan(args: argparse.Namespace, make_plan: MakePlan) -> int:
         note=args.note,
         annotates_runs=args.verb == "run",
     )
+    plan = more_repeats.with_rule(plan, args)
     only_shows = args.dry_run or args.test_only or args.memory
     choose = selection.described_scheduler if only_shows else selection.chosen_scheduler
     scheduler = choose(args, existing)
@@ -78,7 +80,7 @@ def submit_plan(args: argparse.Namespace, make_plan: MakePlan) -> int:
     if only_shows:
         from jobs.cli.preview import print_dry_run
 
-        return print_dry_run(args, plan, existing, scheduler)
+        return print_dry_run(args, more_repeats.with_wanted(plan, existing), existing, scheduler)
     starting = [action.plan for action in plan.decide(existing) if action.submits and action.plan]
     if not args.yes and len(starting) > RUNS_WITHOUT_YES:
         cost = total_cost([cost_bound(run, scheduler) for run in starting])
@@ -86,6 +88,9 @@ def submit_plan(args: argparse.Namespace, make_plan: MakePlan) -> int:
             f"{name}: {len(starting):,} runs would start{cost}; more than {RUNS_WITHOUT_YES} "
             "runs need --yes, and --dry-run lists them"
         )
+    if plan.possible is not None:
+        existing = refresh(existing, scheduler)
+        plan = more_repeats.with_wanted(plan, existing, added=plan.report_job is not None)
     return submit_all(args, [(plan, scheduler)])
 
 
@@ -261,7 +266,7 @@ def _report_lines(outcome: Outcome) -> list[str]:
 
 def _wait(
     args: argparse.Namespace,
-    runs: Sequence[RunDir],
+    runs: list[RunDir],
     schedulers: Sequence[Scheduler],
     outcomes: Sequence[Outcome],
 ) -> list[RunState]:
@@ -271,6 +276,11 @@ def _wait(
     polled = follow.PolledRuns(lambda: run_state.read_states(runs, code_hash=code), of_this_host)
     try:
         states = follow.follow(polled, args.runs)
+        while added := [each for outcome in outcomes if (each := more_repeats.submit(outcome)).submitted]:
+            actions = [action for outcome in added for action in outcome.actions]
+            print(_action_table(actions, [], dry_run=False), file=progress_stream(), flush=True)
+            runs += [run for outcome in added for run in outcome.runs]
+            states = follow.follow(polled, args.runs)
     except KeyboardInterrupt:
         for outcome in () if args.no_report else outcomes:
             if outcome.scheduler is not None:
@@ -289,11 +299,14 @@ def _wait(
 
 
 def run_report_job(args: argparse.Namespace, write_report: Callable[[], Path]) -> int:
-    """Write the report and call the hook; 1 if a run has failed or the report was not written.
+    """Write the report and call the hook; 1 if a run has failed or the report was not written. Neither if
+    this job adds runs, which another report job follows.
 
     The scheduler's mail about the job therefore distinguishes a sweep with failed runs.
     """
     folder, page = args.runs / args.sweeps[0], None
+    if report_job.add_runs(folder, args.sweep_end):
+        return 0
     try:
         page = write_report()
     except ConfigError as error:

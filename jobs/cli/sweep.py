@@ -17,11 +17,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.value(parser, "--gpus", "N", text, nargs="+")
     text = "config values; commas separate the values of an axis, [a, b] is one list value"
     options.words(parser, "--set", "KEY=VALUE[,VALUE...]", text)
-    options.value(parser, "--repeats", "N", "repeats of each combination")
+    text = "repeats of each combination; auto:2%: until each throughput is within 2 %, 10 at most"
+    options.value(parser, "--repeats", "N|auto:P%[:N]", text.replace("%", "%%"))
     text = "batch size that is constant over ranks: the local or the global one"
     options.value(parser, "--scaling", "weak|strong", text)
     options.value(parser, "--grid", "NAME", "grids of the file to expand (all)", nargs="+", default=[])
     options.submission(parser)
+    parser.add_argument("--report-job", type=int, help=argparse.SUPPRESS)  # that repeats this command
 
 
 def run(args: argparse.Namespace) -> int:

@@ -42,6 +42,12 @@ class Plan:
     expanded: SweepPlan | None = None
     command_hashes: Mapping[tuple[str, ...], str] = field(default_factory=dict)
     """Hash of the present code of each command of `expanded`."""
+    possible: SweepPlan | None = None
+    """All runs that may be wanted later, of a sweep to which runs are added as others end."""
+    command: Sequence[str] = ()
+    """Arguments of `submit.py` with which the report job adds them."""
+    report_job: int | None = None
+    """Submission of the report job that this process belongs to."""
     recorded: Sequence[RunDir] = ()
     """Runs that start again from their own `run.json`."""
     named: Collection[Path] = ()
@@ -191,7 +197,14 @@ def with_report(outcome: Outcome) -> Outcome:
     assert outcome.scheduler is not None
     plan = outcome.plan
     try:
-        job_id = report_job.ensure(plan.root, plan.sweep, outcome.scheduler, anew=outcome.submitted)
+        job_id = report_job.ensure(
+            plan.root,
+            plan.sweep,
+            outcome.scheduler,
+            anew=outcome.submitted,
+            command=plan.command,
+            own=plan.report_job,
+        )
     except SubmitError as error:
         return replace(outcome, report=error)
     return replace(outcome, report=job_id)

@@ -1,20 +1,25 @@
 """Submit the report job of a sweep, which runs `submit.py report` after all runs have ended.
 
     runs/<sweep>/.report/submissions/    journal of the report job (`jobs.core.journal`), without claims
+    runs/<sweep>/added_runs.json         commands that the job repeats first, since they may add runs
 
 A sweep has one report job at a time. When more runs are submitted, a new report job that waits for all of
 them replaces the former one. A report may be written twice, or before the last run ends; the next `report`
-replaces it.
+replaces it. A report job that adds runs writes none; another one follows these runs.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from disttrain.records.json_files import read_json_or_none
+from disttrain.records.collect_provenance import code_hash
+from disttrain.records.json_files import json_text, read_json_or_none, write_bytes
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal, run_code
 from jobs.core.processes import host
@@ -34,12 +39,21 @@ def journal_of(root: Path, sweep: str) -> RunDir:
     return RunDir(root / sweep / ".report")
 
 
-def ensure(root: Path, sweep: str, scheduler: Scheduler, *, anew: bool) -> str | None:
+def ensure(
+    root: Path,
+    sweep: str,
+    scheduler: Scheduler,
+    *,
+    anew: bool,
+    command: Sequence[str] = (),
+    own: int | None = None,
+) -> str | None:
     """Make sure that a report job waits for the active runs of a sweep; its id, or None without such runs.
 
     Without such runs, a report job that has ended without a report is submitted again. `anew`: runs were
-    submitted that the present report job does not wait for. The caller holds `sweep_lock`. Raises
-    `SubmitError`.
+    submitted that the present report job does not wait for. `command`: arguments of `submit.py` that the job
+    repeats to add runs. `own`: submission of the report job that calls this function, which has another one
+    follow. The caller holds `sweep_lock`. Raises `SubmitError`.
     """
     states = refresh(read_runs(root, sweep), scheduler, receipts=True)
     awaited = [
@@ -48,6 +62,10 @@ def ensure(root: Path, sweep: str, scheduler: Scheduler, *, anew: bool) -> str |
         if state.active and state.job_id and is_submitted_to(scheduler, state.cluster, state.cluster_name)
     ]
     folder = journal_of(root, sweep)
+    if command:
+        _record_command(root / sweep, command)
+    if awaited and own is not None:
+        journal.revoke(folder, own, "lost", "another report job follows the runs that it added")
     there = _alive(folder, scheduler)
     if not awaited and (there or not states or not _ended_without_report(folder)):
         return None
@@ -105,6 +123,37 @@ def _submit(
         raise
     journal.write_receipt(folder, number, job_id)
     return job_id
+
+
+def _record_command(sweep: Path, arguments: Sequence[str]) -> None:
+    """Record a command that adds runs. Only the owner may read the file: arguments may have secrets."""
+    known = _commands(sweep)
+    new = {"arguments": [*arguments], "folder": str(Path.cwd()), "code": str(run_code.CODE_ROOT)}
+    if new not in known:
+        write_bytes(sweep / "added_runs.json", json_text({"commands": [*known, new]}).encode(), mode=0o600)
+
+
+def _commands(sweep: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (read_json_or_none(sweep / "added_runs.json") or {}).get("commands", [])
+    return found
+
+
+def add_runs(sweep: Path, number: int) -> bool:
+    """Repeat the recorded commands as the report job of this submission; whether another one follows.
+
+    Code that is unchanged since the submission runs where it was, and has the commit for the records.
+    """
+    for each in _commands(sweep):
+        code = Path(each["code"])
+        code = code if code_hash(code) == code_hash() else run_code.CODE_ROOT
+        verb, *arguments = each["arguments"]
+        command = [sys.executable, str(code / "submit.py"), verb, "--report-job", str(number), *arguments]
+        path = os.pathsep.join([str(code), *filter(None, [os.environ.get("PYTHONPATH")])])
+        subprocess.run(command, cwd=each["folder"], env={**os.environ, "PYTHONPATH": path}, check=False)
+    return (
+        bool(_commands(sweep))
+        and journal.entry(journal_of(sweep.parent, sweep.name), number).read("claim") is not None
+    )
 
 
 def waits_for(root: Path, sweep: str, states: Sequence[RunState]) -> bool:

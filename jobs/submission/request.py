@@ -197,7 +197,8 @@ def _hook(args: argparse.Namespace) -> list[Override]:
 
 def write_sweep_record(root: Path, plan: SweepPlan) -> bool:
     """Create `sweep.json` if missing; whether it was. The first `sweep` adds its `base_ranks`, which `run`
-    leaves null. Targets are those of the latest file that has some. Secrets go to a file of their own.
+    leaves null. Targets and the rule of repeats are those of the latest `sweep` that has some. Secrets go to
+    a file of their own.
 
     The caller holds `sweep_lock`. Raises `ConfigError` if another command wrote another base config after
     `plan` was made.
@@ -206,11 +207,15 @@ def write_sweep_record(root: Path, plan: SweepPlan) -> bool:
     _refuse_other_base(_recorded_base(path), plan, root)
     secrets_file.add(path.parent, plan.secrets)
     recorded = read_json_or_none(path)
-    targets = {} if plan.targets is None else {"targets": [each.model_dump() for each in plan.targets]}
+    latest: dict[str, Any] = {}
+    if plan.targets is not None:
+        latest["targets"] = [each.model_dump() for each in plan.targets]
+    if plan.repeats is not None:
+        latest["repeats"] = plan.repeats.model_dump()
     if recorded is None:
         record = {"schema_version": 1, "name": plan.name, "base": plan.base}
-        return create_exclusive(path, {**record, "created": utc_now(), **targets})
-    changed = recorded | targets
+        return create_exclusive(path, {**record, "created": utc_now(), **latest})
+    changed = recorded | latest
     if recorded["base"]["sweep"]["base_ranks"] is None and plan.base_ranks is not None:
         base = recorded["base"]
         changed["base"] = {**base, "sweep": {**base["sweep"], "base_ranks": plan.base_ranks}}

@@ -53,6 +53,12 @@ data: {kind: digits}
 train: {steps: 6, local_batch_size: 8}
 telemetry: {warmup_steps: 2, sinks: []}
 """
+EMULATED = """\
+model: {kind: emulated, layers: 1, layer_mb: 0.01, forward_s: 0.01, backward_s: 0.01}
+data: {kind: synthetic, shape: [8], classes: 2}
+train: {steps: 6, local_batch_size: 8}
+telemetry: {warmup_steps: 2, sinks: []}
+"""
 
 
 @pytest.fixture
@@ -263,3 +269,26 @@ def test_the_report_is_written_when_the_last_run_has_ended(
     first, second = journal.entries(folder)
     assert "claim" in first.parts, "another one took its place"
     assert "claim" not in second.parts
+
+
+@pytest.mark.slow
+def test_repeats_are_added_after_the_runs_and_with_wait(
+    root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("DISTTRAIN_LAUNCHER")
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.yaml").write_text(EMULATED)
+    command = [sys.executable, submit_py.__file__, "sweep", "tiny.yaml", "--cluster", "local", "--repeats"]
+    subprocess.run([*command, "auto:0.0001%:4"], check=True, timeout=WITHIN_S)
+    page = root / "tiny" / "report" / "report.html"
+    wait_until(page.exists)
+    assert {name: state.attempts for name, state in states(root).items()} == {
+        f"n1-r{repeat}": 1 for repeat in range(4)
+    }
+    assert [("claim" in each.parts) for each in journal.entries(report_job.journal_of(root, "tiny"))] == [
+        True,
+        False,
+    ]
+    assert "Repeats were added until ±0.0001 % or 4" in page.with_name("report.md").read_text()
+    subprocess.run([*command, "auto:0.0001%:5", "--wait"], check=True, timeout=WITHIN_S)
+    assert len(states(root)) == 5

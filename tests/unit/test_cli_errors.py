@@ -76,6 +76,14 @@ def test_gpus_that_are_no_whole_nodes(options: str, message: str, capsys: pytest
         ("sweep tiny.yaml --nodes two", "--nodes: resources.nodes='two': input should be a valid integer"),
         ("sweep tiny.yaml --nodes 1 1", "--nodes: resources.nodes: the axis has the value 1 twice"),
         ("sweep tiny.yaml --repeats 0", "--repeats: sweep.repeats=0: input should be greater than 0"),
+        *(
+            (
+                f"sweep tiny.yaml --repeats {text}",
+                f"--repeats: sweep.repeats={text!r}: allowed: a number, auto:P% or auto:P%:N, with P above 0",
+            )
+            for text in ("auto", "auto:0%", "auto:2", "auto:abc%", "auto:100%", "auto:2%:2")
+        ),
+        ("sweep tiny.yaml --repeats auto:2% --no-report", "--no-report: --repeats auto needs the report job"),
         (
             "sweep tiny.yaml --scaling strog",
             "--scaling: sweep.scaling='strog': input should be 'weak' or 'strong'",

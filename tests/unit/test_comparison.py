@@ -21,6 +21,7 @@ from analysis.results.curves import Curve, scaling_curves
 from analysis.stats.estimates import Estimate, on_basis
 from analysis.study import Study, make_study
 from disttrain.records.json_files import read_json, write_json
+from disttrain.records.planned import AutoRepeats
 from tests.support.fake_runs import fake_run, fake_sweep
 from tests.support.golden import golden
 
@@ -306,7 +307,11 @@ def test_sentences_of_comparisons() -> None:
     texts = [
         say("verdicts", [(faster, [at_2]), (unsettled, [alone_at_2])], 3),
         say("verdicts", [(slower, several), (equivalent, [at_2]), (faster, [at_2])], 2),
-        say("repeat_plan", {"spread": 0.012, "needed": {"5": 3, "2": None}}),
+        say(
+            "repeat_plan",
+            {"spread": 0.012, "needed": {"5": 3, "2": None}},
+            [AutoRepeats(within=0.02, most=10)],
+        ),
         say("compared_records", [one], [], {}, "new", "old"),
         say("compared_records", [one, one], [], {"new": [], "old": ["code"]}, "new", "old"),
         say("compared_records", [], ["config", "code"], {}, "new", "old"),

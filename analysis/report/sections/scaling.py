@@ -8,6 +8,7 @@ from dataclasses import replace
 from analysis.comparison import repeat_plan
 from analysis.draw.points import Guide
 from analysis.draw.style import size_axis
+from analysis.read.record import read_record
 from analysis.report.common import (
     STEP,
     THROUGHPUT,
@@ -29,6 +30,7 @@ from analysis.results.caveats import claim
 from analysis.results.communication import exposed_share
 from analysis.results.curves import Point
 from analysis.stats.estimates import Estimate
+from disttrain.records.planned import SweepRecord
 
 ORDER = 20
 
@@ -39,7 +41,10 @@ def build(study: Study) -> Section | None:
         return None
     several = len(study.curves) > 1
     texts = [say("scaling_curve", claim(study, curve), several) for curve in study.curves]
-    texts.append(say("repeat_plan", repeat_plan(study.curves)))
+    folders = dict.fromkeys(run.folder.path.parent for run in study.runs)
+    records = [read_record(folder / "sweep.json", SweepRecord)[0] for folder in folders]
+    rules = [record.repeats for record in records if record and record.repeats]
+    texts.append(say("repeat_plan", repeat_plan(study.curves), rules))
     return Section("scaling", "Scaling", paragraphs=texts, tables=_tables(study), figures=_figures(study))
 
 
