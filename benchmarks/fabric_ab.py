@@ -20,7 +20,7 @@ from scipy.stats import t as student_t
 
 from benchmarks import result_record
 from disttrain.records.fabric_ab import AbComparison
-from jobs.arms.run import Options
+from jobs.arms.experiment import Options
 from tests.support.paired_blocks import NOISE, SLOW, experiment
 
 OPTIONS = Options(pairs=200, seconds=1e9)

@@ -16,10 +16,10 @@ from pathlib import Path
 from disttrain.records.fabric_ab import FabricAb
 from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import RunDir
+from jobs.arms.experiment import ArmFailed, BaselineFailed, Experiment, Options
 from jobs.arms.plan import ALLOW_UNKNOWN, Changes, baseline_changes, parse_settings, suggestions
 from jobs.arms.processes import ArmRanks
 from jobs.arms.result import progress_line
-from jobs.arms.run import ArmFailed, BaselineFailed, Experiment, Options
 from jobs.fabric.detect import detect_here
 
 ARM_RANK = "disttrain.comm_bench.arm_rank"
@@ -43,8 +43,9 @@ def main(words: list[str], arm_rank: str = ARM_RANK) -> int:
     settings = settings or derived_for_speed(given.device)
     removed = baseline_changes(settings, os.environ)
     command = [sys.executable, "-P", "-m", arm_rank, *for_arms, "--device", given.device]
-    ranks = ArmRanks(command, os.environ, removed, given.block_s)
-    if os.environ.get("RANK", "0") != "0":
+    leads = os.environ.get("RANK", "0") == "0"
+    ranks = ArmRanks(command, os.environ, removed, given.block_s, leads=leads)
+    if not leads:
         return ranks.follow()
     # the same order in each experiment would repeat a chance alignment
     seed = secrets.randbits(32)

@@ -45,14 +45,14 @@ def doubtful_settings(settings: Mapping[str, str]) -> list[str]:
     """One sentence for each variable that is unknown and close to a known one, or that does not allow its
     value."""
     known = registry()
-    sentences = []
-    for name, value in settings.items():
-        variable, meant = known.variables.get(name), known.misspelt(name)
-        if meant is not None:
-            sentences.append(f"no known library reads {name!r}; did you mean {meant!r}?")
-        elif variable is not None and not variable.accepts(value):
-            sentences.append(f"{name}={value} is not allowed; it takes {variable.allowed()}.")
-    return sentences
+    misspelt = {name: known.misspelt(name) for name in settings}
+    return [
+        f"no known library reads {name!r}; did you mean {misspelt[name]!r}?"
+        if misspelt[name]
+        else f"{name}={value} is not allowed; it takes {known.variables[name].allowed()}."
+        for name, value in settings.items()
+        if misspelt[name] or (name in known.variables and not known.variables[name].accepts(value))
+    ]
 
 
 def suggestions(fabric: Fabric, nodes: int, gpus_per_node: int) -> dict[str, str]:

@@ -6,7 +6,7 @@ import json
 import shlex
 
 from disttrain.records.fabric_ab import AbComparison, FabricAb
-from jobs.arms.run import kept
+from jobs.arms.experiment import kept
 
 HEAD = ("variable", "ratio", "interval", "pairs", "verdict", "reason")
 NONE = "\N{EN DASH}"

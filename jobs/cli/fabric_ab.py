@@ -14,8 +14,8 @@ from disttrain.records.fabric_ab import FabricAb
 from disttrain.records.json_files import read_json
 from disttrain.records.run_json import read_run_json
 from jobs.arms import result as ab_result
+from jobs.arms.experiment import kept
 from jobs.arms.plan import ALLOW_UNKNOWN, doubtful_settings, parse_settings
-from jobs.arms.run import kept
 from jobs.cli import submitting
 from jobs.cli.command_output import add_json, print_warning
 from jobs.cli.formatting import table

@@ -6,8 +6,8 @@ import math
 import random
 from collections.abc import Iterator
 
+from jobs.arms.experiment import ArmFailed, Experiment, Options
 from jobs.arms.plan import Changes
-from jobs.arms.run import ArmFailed, Experiment, Options
 
 STEP_S = 0.05
 SLOW, BROKEN = "SLOW", "BROKEN"
@@ -39,15 +39,16 @@ def log_noise(kind: str, seed: int, spread: float = 0.01) -> Iterator[float]:
 
 
 class Machine:
-    """A launcher of arms (`run.Launcher`) that share the noise of one machine and its clock."""
+    """A launcher of arms (`experiment.Launcher`) that share the noise of one machine and its clock."""
 
     def __init__(self, noise: Iterator[float], start_s: float = 0.0) -> None:
         self.noise, self.start_s = noise, start_s
         self.now = 0.0
-        self.running: list[GeneratedArm] = []
+        self.arms: list[GeneratedArm] = []
+        self.running: list[int] = []
         self.started: list[dict[str, str | None]] = []
 
-    def start(self, changes: Changes, within_s: float = math.inf) -> GeneratedArm:
+    def start(self, changes: Changes, within_s: float = math.inf) -> int:
         self.started.append(dict(changes))
         if self.start_s > within_s:
             self.now += within_s
@@ -55,11 +56,14 @@ class Machine:
         self.now += self.start_s
         if changes.get(BROKEN) == "start":
             raise ArmFailed("interface 'ib9' does not exist")
-        arm = GeneratedArm(self, changes)
-        self.running.append(arm)
-        return arm
+        self.arms.append(GeneratedArm(self, changes))
+        self.running.append(len(self.arms) - 1)
+        return self.running[-1]
 
-    def end(self, arm: GeneratedArm) -> None:
+    def block(self, arm: int, steps: int) -> float:
+        return self.arms[arm].block(steps)
+
+    def end(self, arm: int) -> None:
         self.running.remove(arm)
 
 

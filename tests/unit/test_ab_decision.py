@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.fabric_ab import repeated_t_finds, trial
 from jobs.arms.decision import decide, median_interval, needed_on_one_side
-from jobs.arms.run import Options
+from jobs.arms.experiment import Options
 from tests.support.paired_blocks import NOISE
 
 OPTIONS = Options(pairs=100, seconds=1e9)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.arms.run import END_OF_SHARE, BaselineFailed, Experiment, Options, kept
+from jobs.arms.experiment import END_OF_SHARE, BaselineFailed, Experiment, Options, kept
 from tests.support.paired_blocks import BROKEN, SLOW, Machine, experiment, log_noise
 
 OPTIONS = Options(pairs=60, seconds=1e9)
@@ -86,11 +86,9 @@ def test_the_order_within_pairs_is_random():
     class Ordered(Machine):
         order: list[bool] = []  # noqa: RUF012
 
-        def start(self, changes, *limits):
-            arm, block = super().start(changes, *limits), None
-            block = arm.block
-            arm.block = lambda steps: (self.order.append(SLOW in changes), block(steps))[1]
-            return arm
+        def block(self, arm, steps):
+            self.order.append(SLOW in self.started[arm])
+            return super().block(arm, steps)
 
     machine = Ordered(log_noise("independent", 0, spread=0.3))
     Experiment(machine, Options(pairs=100, seconds=1e9), clock=lambda: machine.now).run({SLOW: "0"})

@@ -57,7 +57,7 @@ def test_limits_of_an_answer_follow_the_intended_block_and_the_time_left(monkeyp
     monkeypatch.setattr(processes.ArmRanks, "ask", ask)
     monkeypatch.setattr(processes.ArmRanks, "_carry_out", lambda *_: None)
     launcher = processes.ArmRanks([], {}, {}, block_s=600.0)
-    launcher.start({}, within_s=40.0).block(10)
+    launcher.block(launcher.start({}, within_s=40.0), 10)
     assert limits == {"ready": 40.0, "seconds_per_step": 2100.0}
     launcher.start({}, within_s=4000.0)
     assert limits["ready"] == processes.START_WITHIN_S

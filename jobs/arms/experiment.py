@@ -15,12 +15,14 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeVar
 
 from disttrain.records.fabric_ab import AbComparison
 from jobs.arms.decision import LEVEL, MARGIN, decide
 from jobs.arms.plan import Changes
 
+T = TypeVar("T")
 END_OF_SHARE = "end of its share of the time"
 """Cap of a comparison that has used its time."""
 WARM_UP_STEPS = 5
@@ -35,20 +37,17 @@ class BaselineFailed(RuntimeError):
     """The ranks without the setting failed, so that nothing can be compared; the message is one line."""
 
 
-class Arm(Protocol):
-    """The ranks of one environment."""
-
-    def block(self, steps: int) -> float:
-        """Run some steps; seconds per step of the slowest rank. Raises `ArmFailed`."""
-
-
 class Launcher(Protocol):
     """Starts and ends the ranks of arms."""
 
-    def start(self, changes: Changes, within_s: float = math.inf) -> Arm:
-        """Start ranks with a changed environment. Raises `ArmFailed`, also if they are not ready in time."""
+    def start(self, changes: Changes, within_s: float = math.inf) -> int:
+        """Start ranks with a changed environment; the number of the arm. Raises `ArmFailed`, also if they are
+        not ready in time."""
 
-    def end(self, arm: Arm) -> None:
+    def block(self, arm: int, steps: int) -> float:
+        """Run some steps; seconds per step of the slowest rank. Raises `ArmFailed`."""
+
+    def end(self, arm: int) -> None:
         """End the ranks of an arm, also of one that failed."""
 
 
@@ -88,45 +87,35 @@ class Experiment:
         """Compare all settings. Raises `BaselineFailed`."""
         ends = self.clock() + self.options.seconds
         coin = random.Random(self.options.seed)
-        baseline, step_s = self._start_baseline()
+        baseline, step_s = _of_baseline(lambda: self._start(self.removed))
         self.steps = max(1, math.ceil(self.options.block_s / max(step_s, 1e-9)))
         alpha = self.options.level / max(1, len(settings))  # Bonferroni
         for position, (name, value) in enumerate(settings.items()):
             share_s = max(0.0, ends - self.clock()) / (len(settings) + 1 - position)
-            found = _comparison({name: value}, alpha)
-            self.alone.append(found)
-            self._compare(baseline, found, self.clock() + share_s, coin)
-            self.report(self)
+            self.alone.append(_comparison({name: value}, alpha))
+            self._compare(baseline, self.alone[-1], self.clock() + share_s, coin)
         gained = _gained(self.alone)
         if gained and self.clock() < ends:
-            former, (baseline, _) = baseline, self._start_baseline()
+            former, (baseline, _) = baseline, _of_baseline(lambda: self._start(self.removed))
             self.launcher.end(former)
             self.together = _comparison(gained, self.options.level)
             self._compare(baseline, self.together, ends, coin)
-            self.report(self)
         self.launcher.end(baseline)
 
-    def _start_baseline(self) -> tuple[Arm, float]:
-        """The arm without the settings, and its seconds per step."""
-        try:
-            return self._start(self.removed)
-        except ArmFailed as error:
-            raise BaselineFailed(str(error)) from error
-
-    def _start(self, changes: Changes, within_s: float = math.inf) -> tuple[Arm, float]:
+    def _start(self, changes: Changes, within_s: float = math.inf) -> tuple[int, float]:
         """An arm, and its seconds per step after the first block."""
         arm = self.launcher.start(changes, within_s)
         try:
-            arm.block(WARM_UP_STEPS)
-            return arm, arm.block(WARM_UP_STEPS)
+            self.launcher.block(arm, WARM_UP_STEPS)
+            return arm, self.launcher.block(arm, WARM_UP_STEPS)
         except ArmFailed:
             self.launcher.end(arm)
             raise
 
-    def _compare(self, baseline: Arm, found: AbComparison, until: float, coin: random.Random) -> None:
+    def _compare(self, baseline: int, found: AbComparison, until: float, coin: random.Random) -> None:
         """Pairs of blocks until the interval decides, or a cap is reached."""
         began = self.clock()
-        arm: Arm | None = None
+        arm: int | None = None
         try:
             if began < until:
                 arm, _ = self._start({**self.removed, **found.variables}, until - began)
@@ -136,24 +125,22 @@ class Experiment:
                 self.progress(found)
             found.reason = reason if found.verdict == "undecided" else None
         except ArmFailed as failure:
-            is_late = (
-                arm is None and self.clock() >= until
-            )  # the limit of the start was that of the comparison
+            is_late = arm is None and self.clock() >= until  # the start had the time of the comparison
             found.reason = END_OF_SHARE if is_late else str(failure)
             found.verdict = "undecided" if is_late else "failed"
         if arm is not None:
             self.launcher.end(arm)
         found.duration_s = self.clock() - began
+        self.report(self)
 
-    def _pair(self, baseline: Arm, arm: Arm, found: AbComparison, *, with_first: bool) -> None:
+    def _pair(self, baseline: int, arm: int, found: AbComparison, *, with_first: bool) -> None:
         """One block of each, and the decision. A pair counts only as a whole."""
-        with_s = arm.block(self.steps) if with_first else None
-        try:
-            without_s = baseline.block(self.steps)
-        except ArmFailed as error:
-            raise BaselineFailed(str(error)) from error
-        found.with_s.append(arm.block(self.steps) if with_s is None else with_s)
-        found.without_s.append(without_s)
+        seconds = {}
+        for number in (arm, baseline) if with_first else (baseline, arm):
+            measure = partial(self.launcher.block, number, self.steps)
+            seconds[number] = measure() if number == arm else _of_baseline(measure)
+        found.with_s.append(seconds[arm])
+        found.without_s.append(seconds[baseline])
         ratios = [math.log(a / b) for a, b in zip(found.without_s, found.with_s, strict=True)]
         decision = decide(ratios, margin=self.options.margin, alpha=found.alpha)
         for name, value in vars(decision).items():
@@ -164,6 +151,14 @@ class Experiment:
         if found.pairs >= self.options.pairs:
             return f"largest number of pairs: {self.options.pairs}"
         return END_OF_SHARE if self.clock() >= until else None
+
+
+def _of_baseline(act: Callable[[], T]) -> T:
+    """The result of an action of the baseline, without which nothing can be compared."""
+    try:
+        return act()
+    except ArmFailed as error:
+        raise BaselineFailed(str(error)) from error
 
 
 def _comparison(variables: dict[str, str], alpha: float) -> AbComparison:
