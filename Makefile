@@ -76,7 +76,7 @@ lint: $(STAMP)  ## ruff, mypy, import contracts, lengths, budgets, and whether g
 	@$(BIN)/python .ci/check_sizes.py
 	@$(BIN)/python .ci/check_budgets.py
 	@$(BIN)/python -m disttrain.documents --check
-	@$(BIN)/python -m jobs.schedulers.slurm.documents --check
+	@$(BIN)/python -m jobs.schedulers.documents --check
 	@$(BIN)/python -m jobs.cli.documents --check
 	@$(BIN)/python -m benchmarks.results_page --check
 
@@ -86,7 +86,7 @@ format: $(STAMP)  ## let ruff rewrite what it can
 
 schemas: $(STAMP)  ## regenerate docs/schemas, docs/configuration.md, docs/profiles.md, docs/json.md, jobs/train.sbatch
 	@$(BIN)/python -m disttrain.documents
-	@$(BIN)/python -m jobs.schedulers.slurm.documents
+	@$(BIN)/python -m jobs.schedulers.documents
 	@$(BIN)/python -m jobs.cli.documents
 	@$(BIN)/python -m benchmarks.results_page
 

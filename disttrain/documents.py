@@ -25,7 +25,7 @@ from disttrain.records.json_files import write_text
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 OTHERS = ("site-profile", "command-output")
-"""Schemas written by `jobs.schedulers.slurm.documents` and `jobs.cli.documents`."""
+"""Schemas written by `jobs.schedulers.documents` and `jobs.cli.documents`."""
 _INTRODUCTION = """\
 # Configuration
 

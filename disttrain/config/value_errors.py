@@ -53,4 +53,4 @@ def _problem(error: ErrorDetails) -> str:
 
 def _is_of_union(part: str | int) -> bool:
     """Whether a part of an error's location is not a key, but pydantic's name for a member of a union."""
-    return isinstance(part, str) and (part == "constrained-int" or part.startswith("literal["))
+    return isinstance(part, str) and (part.startswith(("literal[", "constrained-", "function-", "bool")))

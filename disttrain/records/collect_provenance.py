@@ -40,13 +40,10 @@ _RUN_IN_JOBS = (
     "jobs/schedulers/local/fifo_queue.py",
     "jobs/schedulers/local/supervisor.py",
     "jobs/schedulers/slurm/allocation.py",
-    "jobs/schedulers/slurm/batch_script.py",  # renders the script of the job
     "jobs/schedulers/slurm/commands.py",
-    "jobs/schedulers/slurm/gres.py",
-    "jobs/schedulers/slurm/node_record.py",
-    "jobs/schedulers/slurm/quoting.py",  # of that script
-    "jobs/schedulers/slurm/setup_lines.py",  # of that script
-    "jobs/schedulers/slurm/task.py",
+    "jobs/schedulers/slurm/script.py",  # renders the script of the job
+    "jobs/schedulers/slurm/steps.py",  # of that script
+    "jobs/schedulers/task.py",
 )
 """Sources that run inside a job, below the root. Decisions of `sweeps/` and `jobs/submission/` are in
 `run.json`, and so in the config key. Other code of the login node changes no result."""

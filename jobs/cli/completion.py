@@ -63,7 +63,7 @@ def _runs(prefix: str, parsed_args: argparse.Namespace, action: argparse.Action,
 def _profiles(prefix: str, **_: Any) -> Iterable[str]:
     from argcomplete import FilesCompleter
 
-    from jobs.schedulers.profile_files import profile_files
+    from jobs.schedulers import profile_files
 
     return FilesCompleter()(prefix) if "/" in prefix else profile_files()
 

@@ -106,6 +106,8 @@ class CurrentAllocation(Allocation):
 
     scheduler: str
     """Name of its scheduler."""
+    node_list_command: str
+    """Command that lists the nodes of a job."""
     node_rank: int
     nodes: int
     gpus_on_node: str | None
@@ -122,10 +124,6 @@ class CurrentAllocation(Allocation):
     @abstractmethod
     def time_limit_min(self) -> int | None:
         """Time limit in whole minutes; None where there is none, or the scheduler does not answer."""
-
-    @abstractmethod
-    def task_module(self) -> str:
-        """Module that runs one node of a submitted run, with the arguments `RUN_DIR --submission N`."""
 
 
 @dataclass(frozen=True)

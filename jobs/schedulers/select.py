@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import os
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from disttrain.errors import ConfigError
 from jobs.schedulers import names
 
 if TYPE_CHECKING:
-    from jobs.node.allocation import CurrentAllocation
     from jobs.schedulers.interface import Doctor, ProfileSelection, Scheduler
 
 
@@ -39,12 +36,3 @@ def _module(name: str, part: str) -> Any:
     if name not in found:
         raise ConfigError(f"no {part} {name!r}: there are {', '.join(found)}")
     return importlib.import_module(f"jobs.schedulers.{name}.{part}")
-
-
-def current_allocation(environ: Mapping[str, str] = os.environ) -> CurrentAllocation:
-    """The job that this process belongs to. Raises `ConfigError` outside of any."""
-    if "SLURM_JOB_ID" in environ:
-        from jobs.schedulers.slurm.allocation import SlurmAllocation
-
-        return SlurmAllocation(environ)
-    raise ConfigError("this process is in no job: SLURM_JOB_ID is not set")

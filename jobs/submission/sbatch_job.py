@@ -35,7 +35,8 @@ from jobs.core.requeue_policy import EXIT_DO_NOT_REQUEUE, EXIT_LAUNCH_FAILED
 from jobs.node.allocation import CurrentAllocation, JobEnded, poll_until
 from jobs.node.peers import after_first_end_s
 from jobs.schedulers.interface import Scheduler, SubmitError
-from jobs.schedulers.select import current_allocation, scheduler_named
+from jobs.schedulers.select import scheduler_named
+from jobs.schedulers.task import current_allocation
 from jobs.status.run_state import read_runs
 from jobs.submission.pipeline import Plan, submit
 from jobs.submission.request import DEFAULT, command_hashes, run_plan, sweep_name
@@ -96,8 +97,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
         planned = _wait_for_plan(allocation, root)
     if planned["run"] is None:
         return int(planned["exit"])
-    module = allocation.task_module()
-    return _become_task(module, RunDir(root / planned["run"]), planned["submission"], environ)
+    return _become_task(RunDir(root / planned["run"]), planned["submission"], environ)
 
 
 def _after_failure(allocation: CurrentAllocation, root: Path, environ: Mapping[str, str]) -> int:
@@ -108,7 +108,7 @@ def _after_failure(allocation: CurrentAllocation, root: Path, environ: Mapping[s
         return EXIT_LAUNCH_FAILED
     plan = max(plans, key=lambda each: str(each["time"]))
     run = RunDir(root / plan["run"])
-    return _become_task(allocation.task_module(), run, plan["submission"], environ, AFTER_FAILURE)
+    return _become_task(run, plan["submission"], environ, AFTER_FAILURE)
 
 
 def plans_without_run(root: Path) -> list[Path]:
@@ -302,7 +302,6 @@ def _read_plan(path: Path) -> dict[str, Any] | None:
 
 
 def _become_task(
-    module: str,
     run: RunDir,
     submission: int,
     environ: Mapping[str, str],
@@ -312,6 +311,6 @@ def _become_task(
     code = run_code.code_of_run(run, read_json(run.run_json))
     paths = os.pathsep.join([str(code), *filter(None, [environ.get("PYTHONPATH")])])
     env = {**environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
-    task = [sys.executable, "-m", module, str(run.path), "--submission", str(submission), *options]
+    task = ["-m", "jobs.schedulers.task", str(run.path), "--submission", str(submission), *options]
     sys.stdout.flush()
-    os.execve(sys.executable, task, env)
+    os.execve(sys.executable, [sys.executable, *task], env)

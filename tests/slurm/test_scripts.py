@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from jobs.schedulers.slurm.version import installed_slurm
 
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, write_text
+from jobs.schedulers.documents import ROOT
 from jobs.schedulers.interface import ProfileSelection
-from jobs.schedulers.slurm.batch_script import ArrayTask, render
-from jobs.schedulers.slurm.documents import ROOT
-from jobs.schedulers.slurm.profile_selection import resolve
-from jobs.schedulers.slurm.site_profile import Profile
-from jobs.schedulers.slurm.test_only import check_script
-from jobs.schedulers.slurm.version import installed_slurm
+from jobs.schedulers.site_profiles import resolve
+from jobs.schedulers.slurm.executor import check_script
+from jobs.schedulers.slurm.profile import Profile
+from jobs.schedulers.slurm.script import ArrayTask, render
 from tests.support.jobs import wait_until
 from tests.support.minicluster import MiniCluster
 from tests.support.scripts import CANARY, SHIPPED_NAMES, batch, config, fields, placing, sift, sift_batch
@@ -60,7 +60,7 @@ def test_slurm_reads_what_was_meant_and_runs_nothing(
 
 @pytest.mark.parametrize("profile", SHIPPED_NAMES)
 def test_slurm_accepts_the_scripts_of_the_shipped_profiles(quiet: Path, profile: str) -> None:
-    site = resolve(ProfileSelection(profile), slurm=installed_slurm)
+    site = resolve(ProfileSelection(profile), try_options=True)
     made = batch(quiet.parent, site, config=config(nodes=2, ranks=1))
     check = check_script(render(made), os.environ)
     assert check.accepted, check.message
@@ -81,7 +81,7 @@ def test_slurm_accepts_the_scripts_of_the_shipped_profiles(quiet: Path, profile:
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_slurm_reads_what_sites_ask_for(quiet: Path, words: list[str], taken: str) -> None:
-    profile = resolve(ProfileSelection("generic", words), slurm=installed_slurm)
+    profile = resolve(ProfileSelection("generic", words), try_options=True)
     made = batch(quiet.parent, profile, config=config(nodes=2, ranks=1))
     check = check_script(render(made), os.environ)
     assert re.search(taken, check.message, re.IGNORECASE), check.message
@@ -92,7 +92,7 @@ def test_the_installed_sbatch_lists_its_options(on_slurm: MiniCluster) -> None:
     assert found.version is not None
     assert {"account", "array", "gres", "switches", "wckey"} <= found.sbatch_options
     with pytest.raises(ConfigError, match="did you mean 'licenses'"):
-        resolve(ProfileSelection("generic", ["sbatch.licences=x"]), slurm=installed_slurm)
+        resolve(ProfileSelection("generic", ["sbatch.licences=x"]), try_options=True)
 
 
 def test_a_job_of_strange_names_gets_each_of_them_whole(quiet: Path, on_slurm: MiniCluster) -> None:
@@ -121,7 +121,7 @@ def test_a_job_of_strange_names_gets_each_of_them_whole(quiet: Path, on_slurm: M
     wait_until(lambda: record.read_bytes().endswith(b"0\0"))
     words = record.read_bytes().decode().split("\0")
     assert words[:-1] == [
-        str(made.code), strange, "-m", "jobs.schedulers.slurm.task", str(home / "run"), "--submission", "0",
+        str(made.code), strange, "-m", "jobs.schedulers.task", str(home / "run"), "--submission", "0",
     ]  # fmt: skip
     shown = on_slurm.ask("scontrol", "show", "job", job)
     assert f"Comment={strange}" in shown

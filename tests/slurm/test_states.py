@@ -16,7 +16,7 @@ from disttrain.records.run_directory import RunDir
 from jobs.cli.status_table import state_note
 from jobs.core import journal
 from jobs.node.torchrun import CANCELLED_BY_SCHEDULER
-from jobs.schedulers.slurm import sacct
+from jobs.schedulers.slurm import queries
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.gpu_hours import record_usage, usage_of_runs
 from jobs.status.refresh import refresh_all
@@ -101,7 +101,7 @@ def test_a_running_job_cancelled_behind_our_back(root: Path, on_slurm: MiniClust
     assert (asked(root).state, asked(root).cause) == ("failed", "cancelled")
     assert read_json(run.failed)["cause"] == "cancelled"
     assert asked(root).message == CANCELLED_BY_SCHEDULER
-    wait_until(lambda: sacct.records([job])[-1].cancelled_by)
+    wait_until(lambda: queries.records([job])[-1].cancelled_by)
     wait_until(lambda: status(job) == "ended")  # Slurm's epilog runs longer than the agents
     shown = on_slurm.submit("show", "a", "--runs", str(root), cwd=root)
     assert "cancelled: its job was cancelled by root\n" in shown
@@ -166,7 +166,7 @@ def test_accounting_and_our_own_times_agree_on_a_job_requeued_by_hand(
     wait_until(lambda: len(starts(run)) == 2)
     on_slurm.ask("scancel", job)
     wait_until(lambda: not asked(root).active)
-    wait_until(lambda: all(each.ended for each in sacct.records([job])))
+    wait_until(lambda: all(each.ended for each in queries.records([job])))
 
     own, told = gpu_hours.read(run), usage_of_runs([run])[run.path]
     assert own is not None
@@ -176,7 +176,7 @@ def test_accounting_and_our_own_times_agree_on_a_job_requeued_by_hand(
         assert ours.devices == theirs.devices == 1
         assert abs(gpu_hours.seconds_between(ours.started, theirs.started)) < 10
         assert abs(gpu_hours.seconds_between(ours.ended, theirs.ended)) < 15  # KillWait, and a busy machine
-    assert told.hours == pytest.approx(sum(each.elapsed_s for each in sacct.records([job])) / 3600)
+    assert told.hours == pytest.approx(sum(each.elapsed_s for each in queries.records([job])) / 3600)
     assert own.hours == pytest.approx(told.hours, abs=25 / 3600)
     assert told.queue_wait_s is not None
     assert told.queue_wait_s >= 5, "the wait of a requeued job, at least"

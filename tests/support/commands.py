@@ -31,4 +31,4 @@ def sacct(commands: Commands, *rows: str) -> None:
 
 
 def record(job_id: str, state: str, exit_code: str = "0:0", submitted: int = 100) -> str:
-    return f"{job_id}|{state}|{exit_code}|{submitted}|110|120|10|billing=1,node=1|1"
+    return f"{job_id}|{state}|{exit_code}|{submitted}|110|120|10|billing=1,node=1"

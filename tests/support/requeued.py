@@ -116,7 +116,7 @@ class Job:
         for pid in self.cluster.processes(self.nodes(attempt)[rank]):
             with contextlib.suppress(OSError):
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-                if words[1:3] == ["-m", "jobs.schedulers.slurm.task"] and str(self.run.path) in words:
+                if words[1:3] == ["-m", "jobs.schedulers.task"] and str(self.run.path) in words:
                     agents.append(pid)
         (agent,) = agents
         os.kill(agent, signal.SIGKILL)

@@ -15,11 +15,9 @@ from pydantic import ValidationError
 
 from disttrain.config.config_tree import Config
 from disttrain.errors import ConfigError
-from jobs.schedulers.profile_files import SHIPPED
-from jobs.schedulers.slurm import report_script
-from jobs.schedulers.slurm.batch_script import ArrayTask, ScriptFields, render
-from jobs.schedulers.slurm.report_script import ReportScript
-from jobs.schedulers.slurm.site_profile import GENERIC, Profile
+from jobs.schedulers import SHIPPED
+from jobs.schedulers.slurm.profile import GENERIC, Profile
+from jobs.schedulers.slurm.script import ArrayTask, ScriptFields, render, render_report
 
 SHARED = Path("/shared")
 SHIPPED_NAMES = sorted(path.stem for path in SHIPPED.glob("*.yaml"))
@@ -124,13 +122,13 @@ def sift_batch(profile: Profile, placed: dict[str, str]) -> ScriptFields:
     return made
 
 
-def sift_follow_up(profile: Profile, placed: dict[str, str]) -> ReportScript:
+def sift_follow_up(profile: Profile, placed: dict[str, str]) -> dict[str, Any]:
     """The job after the runs, of those values that are not refused."""
     kept = {"name": "demo", "comment": "disttrain:demo/.report:0:abc", "root": "runs", "python": "python3"}
 
-    def made(values: dict[str, str]) -> ReportScript:
+    def made(values: dict[str, str]) -> dict[str, Any]:
         root, sweep = SHARED / values["root"], values["name"]
-        return ReportScript(
+        return dict(
             name=f"report-{sweep}",
             comment=values["comment"],
             after=["1_0", "2"],
@@ -142,7 +140,7 @@ def sift_follow_up(profile: Profile, placed: dict[str, str]) -> ReportScript:
 
     for name in kept.keys() & placed.keys():
         with contextlib.suppress(ConfigError):
-            report_script.render_report_script(made(kept | {name: placed[name]}))
+            render_report(**made(kept | {name: placed[name]}))
             kept[name] = placed[name]
     return made(kept)
 

@@ -17,13 +17,15 @@ from disttrain.records.run_directory import RunDir
 from jobs.cli.status_table import state_note
 from jobs.core import journal
 from jobs.schedulers.interface import Job, JobStatus
-from jobs.schedulers.slurm.batch_log import CONSEQUENCE
+from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.batch_log import batch_log_of, error_line, last_line
 from jobs.status.refresh import ACCOUNTING_LAG_S, refresh, refresh_all
 from jobs.status.run_state import RunState, read_state
 from jobs.submission.decide import resume_actions
 from tests.support.jobs import CODE, FakeScheduler, FakeSlurm
 from tests.support.states import make_run, on_slurm
+
+CONSEQUENCE = SlurmScheduler.log_consequence
 
 EXITED = """\
 srun: error: died-1: task 0: Exited with exit code {0}

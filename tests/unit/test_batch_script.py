@@ -19,10 +19,9 @@ from disttrain.config.parsing import check, load
 from jobs.core import code_copy, environment
 from jobs.core.run_code import archive_of
 from jobs.schedulers.interface import ProfileSelection
-from jobs.schedulers.slurm import report_script
-from jobs.schedulers.slurm.batch_script import by_hand, render
-from jobs.schedulers.slurm.profile_selection import resolve
-from jobs.schedulers.slurm.site_profile import GENERIC, Profile
+from jobs.schedulers.site_profiles import resolve
+from jobs.schedulers.slurm.profile import GENERIC, Profile
+from jobs.schedulers.slurm.script import by_hand, render, render_report
 from tests.support.golden import golden
 from tests.support.scripts import (
     DEAF,
@@ -118,7 +117,7 @@ def test_a_site_that_sets_everything_starts_its_agents(site: Profile, tmp_path: 
         "--container-image=docker://nvcr.io#nvidia/pytorch:25.01-py3",
         f"--container-mounts={code}:{code},{runs}:{runs},/data:/data:ro",
         "bash", "-c", trace.started[12], "bash", "/opt/site/bin/python", "-m",
-        "jobs.schedulers.slurm.task", str(runs / "n2-r1"), "--submission", "1",
+        "jobs.schedulers.task", str(runs / "n2-r1"), "--submission", "1",
     ]  # fmt: skip
 
 
@@ -220,7 +219,7 @@ def test_a_value_is_refused_or_inert(given: dict[str, Any], placed: dict[str, st
         trace = run(script, Path(folder), PYTHONPATH="before")
     python = profile.python or (made.python if profile.container is None else "python3")
     run_dir, submission = str(share.run_dir), str(share.submission)
-    task = ["-m", "jobs.schedulers.slurm.task", run_dir, "--submission", submission]
+    task = ["-m", "jobs.schedulers.task", run_dir, "--submission", submission]
     assert trace.started[-10:] == [*DEAF, python, *task]
     assert trace.environment["PYTHONPATH"] == f"{made.code}:before"
     assert trace.modules == (["load", *profile.modules] if profile.modules else [])
@@ -250,15 +249,15 @@ def test_a_value_is_refused_or_inert_in_the_job_after_the_runs(
     named = {name: program(text) for name, text in placed.items() if name == "python"}
     profile = sift(given | ({"python": program(given["python"])} if "python" in given else {}))
     job = sift_follow_up(profile, placed | named)
-    script = report_script.render_report_script(job)
-    python = job.python if profile.container else profile.python or job.python
+    script = render_report(**job)
+    python = job["python"] if profile.container else profile.python or job["python"]
     with tempfile.TemporaryDirectory() as folder:
         trace = run(script, Path(folder), starts=python)
-    assert trace.started == job.command
+    assert trace.started == job["command"]
     assert trace.modules == (["load", *profile.modules] if profile.modules else [])
     read = directives(script)
-    assert (read["job-name"], read["comment"]) == (job.name, job.comment)
-    assert read["output"] == f"{str(job.logs).replace('%', '%%')}/%j.log"
+    assert (read["job-name"], read["comment"]) == (job["name"], job["comment"])
+    assert read["output"] == f"{str(job['logs']).replace('%', '%%')}/%j.log"
     assert read["dependency"] == "afterany:1_0:2"
     for name in ("partition", "account", "qos", "reservation", "wckey"):
         assert read.get(name) == getattr(profile, name)
@@ -276,4 +275,4 @@ def test_ranks_run_inside_the_container_and_the_batch_shell_outside(name: str) -
     assert len(steps) == 2
     for step in steps:
         command = step.partition("\n\n")[0]
-        assert command.index(image) < command.index("python3 -m jobs.schedulers.slurm.task")
+        assert command.index(image) < command.index("python3 -m jobs.schedulers.task")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from disttrain.errors import ConfigError
-from jobs.schedulers.slurm.batch_script import render, shape_options
-from jobs.schedulers.slurm.site_profile import GENERIC, Profile
+from jobs.schedulers.slurm.profile import GENERIC, Profile
+from jobs.schedulers.slurm.script import render, shape_options
 from tests.support.scripts import SHARED, batch, config, directives
 
 CONTAINED = Profile.model_validate({"name": "x", "container": {"kind": "pyxis", "image": "x"}})

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.schedulers.slurm.batch_script import render
-from jobs.schedulers.slurm.site_profile import GENERIC, Profile
+from jobs.schedulers.slurm.profile import GENERIC, Profile
+from jobs.schedulers.slurm.script import render
 from tests.support.scripts import batch, directives
 
 

@@ -284,9 +284,9 @@ def test_serial_makes_one_chain_also_where_runs_are_resumed(
 def test_the_answer_of_slurm_is_printed_and_a_refusal_is_exit_code_1(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobs.schedulers.slurm.squeue.answers", lambda: True)
+    monkeypatch.setattr("jobs.schedulers.slurm.queries.answers", lambda: True)
     monkeypatch.setattr(
-        "jobs.schedulers.slurm.scheduler.check_script",
+        "jobs.schedulers.slurm.executor.check_script",
         lambda script, environment: ScriptCheck("--nodes=1\n" in script, "Job 7 to start at noon"),
     )
     command = ["sweep", "tiny.yaml", "--cluster", "slurm", "--test-only"]
@@ -297,7 +297,7 @@ def test_the_answer_of_slurm_is_printed_and_a_refusal_is_exit_code_1(
     assert submit.main([*command, "--nodes", "1"]) == 0
     assert [path.name for path in Path().iterdir()] == ["tiny.yaml"], "--test-only is a dry run"
     assert submit.main(["sweep", "tiny.yaml", "--cluster", "local", "--test-only"]) == 2
-    monkeypatch.setattr("jobs.schedulers.slurm.squeue.answers", lambda: False)
+    monkeypatch.setattr("jobs.schedulers.slurm.queries.answers", lambda: False)
     assert submit.main(command) == 2
     assert "no Slurm controller answers" in capsys.readouterr().err
     assert submit.main([*command[:-1], "--dry-run"]) == 0, "a dry run needs no Slurm"

@@ -12,8 +12,8 @@ from disttrain.records.json_files import read_json, write_json
 from disttrain.records.planned import RunRecord, SweepRecord
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_copy, run_code
-from jobs.schedulers.slurm.batch_script import ArrayTask, ScriptFields, render
-from jobs.schedulers.slurm.site_profile import Profile
+from jobs.schedulers.slurm.profile import Profile
+from jobs.schedulers.slurm.script import ArrayTask, ScriptFields, render
 from jobs.status.run_state import read_runs
 from tests.support.jobs import FakeScheduler
 from tests.support.verbs import RUNS, ask, ask_json, end, states

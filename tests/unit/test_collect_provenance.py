@@ -59,14 +59,14 @@ def test_the_hash_is_of_the_sources_wherever_they_lie(checkout: Path, tmp_path: 
 
 
 IN_A_JOB = (
-    "jobs.schedulers.slurm.task",
-    "jobs.schedulers.slurm.node_record",
+    "jobs.schedulers.task",
+    "jobs.schedulers.slurm.allocation",
     "jobs.schedulers.local.supervisor",
 )
 """Modules that a scheduler or an agent starts by name."""
 DATA = ("jobs/fabric/variables.json",)
-RENDERS_THE_JOB = "jobs.schedulers.slurm.batch_script"
-CHECKS = {"jobs/schedulers/slurm/option_syntax.py", "jobs/schedulers/slurm/site_profile.py"}
+RENDERS_THE_JOB = "jobs.schedulers.slurm.script"
+CHECKS = {"jobs/schedulers/slurm/profile.py"}
 """Modules that the batch script imports, but that only hold and check values of the site profile."""
 
 

@@ -11,7 +11,7 @@ from disttrain.errors import ConfigError
 from jobs.fabric.description import Adapter, AdapterKind, Fabric, FabricKind, Port
 from jobs.schedulers.slurm import draft
 from jobs.schedulers.slurm.cluster_facts import ClusterFacts
-from jobs.schedulers.slurm.site_profile import Profile
+from jobs.schedulers.slurm.profile import Profile
 from tests.support.cluster_sites import SITES, site_facts
 
 ETHERNET = Fabric(FabricKind.ETHERNET)

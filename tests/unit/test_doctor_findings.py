@@ -11,7 +11,7 @@ from jobs.checks.finding import Finding, worst_first
 from jobs.checks.host_facts import HostFacts
 from jobs.schedulers.slurm import cluster_checks
 from jobs.schedulers.slurm.cluster_facts import ClusterFacts, Config
-from jobs.schedulers.slurm.site_profile import GENERIC, Profile
+from jobs.schedulers.slurm.profile import GENERIC, Profile
 from tests.support.cluster_sites import SITES, site_facts
 
 HOST = HostFacts(

@@ -16,8 +16,8 @@ from disttrain.records.gpu_hours import RunGpuHours
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal
-from jobs.schedulers.slurm import sacct
-from jobs.schedulers.slurm.sacct import JobRecord
+from jobs.schedulers.slurm import queries
+from jobs.schedulers.slurm.queries import JobRecord
 from jobs.status.gpu_hours import accounted_usage, record_usage, usage_of_runs
 from tests.support.commands import Commands
 from tests.support.fake_runs import fake_run
@@ -96,12 +96,12 @@ def record(
 ) -> JobRecord:
     at = [None if each is None else T0 + each for each in (submitted, started, ended)]
     elapsed_s = 0.0 if started is None else (started + 100 if ended is None else ended) - started
-    return JobRecord(job_id, state, "0:0", at[0], at[1], at[2], elapsed_s, gpus, 2)
+    return JobRecord(job_id, at[0], at[1], at[2], elapsed_s, gpus, state, "0:0")
 
 
 def by_sacct(records: list[JobRecord], jobs: list[str], attempts: list[dict[str, Any]]) -> Any:
-    starts = {job: [each.as_start() for each in own] for job, own in sacct.by_job(records, jobs).items()}
-    return accounted_usage(starts, "sacct", RUN, attempts)
+    starts = queries.by_job(records, jobs)
+    return accounted_usage({**starts}, "sacct", RUN, attempts)
 
 
 def test_accounting_counts_a_requeued_job_for_each_of_its_starts() -> None:
@@ -145,7 +145,7 @@ def made(root: Path, *, name: str = "s/a", attempts: int = 1) -> RunDir:
 
 def add_sacct(commands: Commands, *, ended: bool = True) -> None:
     end = str(T0 + 160) if ended else "Unknown"
-    row = f"7|COMPLETED|0:0|{T0}|{T0 + 58}|{end}|102|billing=8,gres/gpu=8|2"
+    row = f"7|COMPLETED|0:0|{T0}|{T0 + 58}|{end}|102|billing=8,gres/gpu=8"
     commands.add("sacct", f"echo '{row}'")
 
 
@@ -262,7 +262,7 @@ def without_attempts(root: Path) -> RunDir:
 
 def test_hours_of_failed_set_ups_count(commands: Commands, tmp_path: Path) -> None:
     run = without_attempts(tmp_path)
-    failed = f"7|FAILED|1:0|{T0}|{T0 + 50}|{T0 + 650}|600|billing=8,gres/gpu=8|2"
+    failed = f"7|FAILED|1:0|{T0}|{T0 + 50}|{T0 + 650}|600|billing=8,gres/gpu=8"
     commands.add("sacct", f"echo '{failed}'")
     found = usage_of_runs([run])[run.path]
     assert (found.hours, found.queue_wait_s, found.attempts) == (hours(600), 50, 0)
@@ -279,9 +279,9 @@ def test_hours_of_failed_set_ups_count(commands: Commands, tmp_path: Path) -> No
 
 def test_a_job_that_has_not_started_has_used_nothing(commands: Commands, tmp_path: Path) -> None:
     run = without_attempts(tmp_path)
-    commands.add("sacct", f"echo '7|PENDING|0:0|{T0}|Unknown|Unknown|0||2'")
+    commands.add("sacct", f"echo '7|PENDING|0:0|{T0}|Unknown|Unknown|0|'")
     assert usage_of_runs([run]) == {}
-    commands.add("sacct", f"echo '7|CANCELLED by 0|0:0|{T0}|None|{T0 + 9}|0||2'")
+    commands.add("sacct", f"echo '7|CANCELLED by 0|0:0|{T0}|None|{T0 + 9}|0|'")
     assert usage_of_runs([run]) == {}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.schedulers.slurm.gres import Gres, count_gpus, gpus_of_tres, parse_gpus, parse_gres
+from jobs.schedulers.slurm.commands import Gres, count_gpus, gpus_of_tres, parse_gpus, parse_gres
 
 
 @pytest.mark.parametrize(

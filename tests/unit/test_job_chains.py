@@ -15,8 +15,8 @@ from disttrain.records.run_directory import RunDir
 from jobs.core import journal
 from jobs.core.lock import sweep_lock
 from jobs.schedulers.interface import Batch, LimitReached, SubmitQuota
-from jobs.schedulers.slurm.batch_script import render
-from jobs.schedulers.slurm.site_profile import Profile
+from jobs.schedulers.slurm.profile import Profile
+from jobs.schedulers.slurm.script import render
 from jobs.status.refresh import refresh
 from jobs.status.run_state import read_runs
 from jobs.submission.batches import JobChains, chains_of, ends_of

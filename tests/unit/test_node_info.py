@@ -14,7 +14,7 @@ from disttrain.records.json_files import read_json
 from disttrain.records.node import NodeRecord
 from disttrain.records.run_directory import RunDir
 from jobs.node import node_info
-from jobs.schedulers.slurm import node_record
+from jobs.schedulers.slurm import allocation
 from tests.support.jobs import wait_until
 
 FILES = {
@@ -54,7 +54,7 @@ def root(tmp_path: Path) -> Path:
 
 def collect(root: Path, node: int = 0, **given) -> NodeRecord:
     given = {"environ": {}, "describe": lambda job_id: None} | given
-    return NodeRecord.model_validate(node_record.collect_node_record(node, root=root, **given))
+    return NodeRecord.model_validate(allocation.collect_node_record(node, root=root, **given))
 
 
 def test_processors_memory_and_network(root: Path) -> None:

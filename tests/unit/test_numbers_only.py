@@ -12,7 +12,7 @@ from disttrain.config.parsing import Draft, check
 from disttrain.config.type_names import type_name
 from disttrain.emulation.table import Layer
 from disttrain.errors import ConfigError
-from jobs.schedulers.slurm.site_profile import Profile
+from jobs.schedulers.slurm.profile import Profile
 
 GOOD = {"model": {"kind": "mlp"}, "data": {"kind": "digits"}, "train": {"steps": 5, "local_batch_size": 4}}
 TYPES = {key: type_name(field.rebuild_annotation()) for key, field in config_fields()}

@@ -10,12 +10,11 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from disttrain.errors import ConfigError
+from jobs.schedulers import SHIPPED, documents
 from jobs.schedulers.interface import ProfileSelection
-from jobs.schedulers.profile_files import SHIPPED
 from jobs.schedulers.select import scheduler_named
-from jobs.schedulers.slurm import documents
-from jobs.schedulers.slurm.profile_selection import VARIABLE, resolve
-from jobs.schedulers.slurm.site_profile import GENERIC, Profile
+from jobs.schedulers.site_profiles import VARIABLE, resolve
+from jobs.schedulers.slurm.profile import GENERIC, Profile
 
 
 @pytest.fixture(autouse=True)
@@ -112,7 +111,7 @@ REFUSED = {
     "constraint=[a|b": "constraint='[a|b': lacks a ']'",
     "constraint=a|b)": "has an unmatched ')'",
     "constraint=[(a|b])": "has an unmatched ']'",
-    "gpus=gres:2": "input should be 'gpus-per-node', 'gres', 'gpus' or 'none'",
+    "gpus=gres:2": "allowed: 'gpus-per-node', 'gres', 'gpus' or 'none'; did you mean 'gres'",
     "gpu_type=a:b": "is not a type such as h100",
     "cpus_per_task=0": "greater than 0",
     "mail_type=BEGIN": "'FAIL'",
@@ -143,7 +142,7 @@ REFUSED = {
     "environment.A-B=x": "is not the name of a variable",
     "environment.A=x\ny": "holds a control character",
     "python=-c": "begins with a dash",
-    "container.kind=docker": "input should be 'pyxis' or 'apptainer'",
+    "container.kind=docker": "allowed: 'pyxis' or 'apptainer'",
     "container.image=x": "container.kind",
     "name=x": "unknown key 'name'",
     "setup=echo 'a": "is not a complete line of shell",
@@ -152,7 +151,7 @@ REFUSED = {
     "setup=if true; then": "is not a complete line of shell",
     "setup=true\nfalse": "holds a control character",
     "foo": "is not KEY=VALUE",
-    "exclusive=top": "exclusive='top': input should be true, false, 'user', 'mcs' or 'topo'",
+    "exclusive=top": "exclusive='top': allowed: true or false or 'user', 'mcs' or 'topo'",
     "sbatch.account=x": "sbatch: account is reserved",
 }
 

@@ -12,8 +12,8 @@ from disttrain.records.run_directory import RunDir
 from jobs.core import journal as ledger
 from jobs.core import run_code
 from jobs.schedulers.interface import Job, SubmitError
-from jobs.schedulers.slurm.report_script import ReportScript, render_report_script
-from jobs.schedulers.slurm.site_profile import Profile
+from jobs.schedulers.slurm.profile import Profile
+from jobs.schedulers.slurm.script import render_report
 from jobs.submission import report_job
 from tests.support.jobs import FakeScheduler, repeats, submit, sweep_plan
 from tests.support.verbs import end
@@ -109,15 +109,17 @@ def test_it_requests_mail_when_it_starts(mail_type: str, requested: str) -> None
     profile = Profile.model_validate(
         {"name": "site", "mail_user": "me@example.org", "mail_type": mail_type.split()}
     )
-    job = ReportScript("report-demo", "tag", ["1"], ["/code/submit.py"], Path("/logs"), "python", profile)
-    script = render_report_script(job)
+    script = render_report(
+        name="report-demo", comment="tag", after=["1"], command=["/code/submit.py"], logs=Path("/logs"),
+        python="python", profile=profile,
+    )  # fmt: skip
     assert "#SBATCH --mail" not in script, "a mail about a job that is replaced"
     wanted = f'scontrol update MailType={requested} MailUser=me@example.org JobId="$SLURM_JOB_ID" || :\n'
     assert wanted in script
 
 
 def test_its_script() -> None:
-    job = ReportScript(
+    script = render_report(
         name="report-my sweep",
         comment="disttrain:demo/.report:0:abc",
         after=["1_0", "1_1", "2"],
@@ -126,7 +128,6 @@ def test_its_script() -> None:
         python="/venv/bin/python",
         profile=Profile(name="site", partition="cpu", account="physics", modules=("cuda/12",)),
     )
-    script = render_report_script(job)
     for line in (
         '#SBATCH --job-name="report-my sweep"',
         "#SBATCH --dependency=afterany:1_0:1_1:2",
@@ -140,7 +141,6 @@ def test_its_script() -> None:
         assert f"{line}\n" in script, script
     assert "gpu" not in script
     assert "mail" not in script.lower()
-    assert RunDir(job.logs.parent).submissions == job.logs
 
 
 def test_one_that_ended_without_a_report_is_submitted_again_after_the_runs(tmp_path: Path) -> None:

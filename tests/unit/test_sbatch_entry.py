@@ -203,7 +203,7 @@ def test_the_step_after_a_failure_takes_the_plan_of_its_own_start(
     sbatch_job.main(["--after-failure", "--config", "my.yaml"], {**environ, "SLURM_RESTART_COUNT": "1"})
     (words,) = became
     assert words[2:] == [
-        "jobs.schedulers.slurm.task", str(root / "my" / "b"), "--submission", "1", "--after-failure",
+        "jobs.schedulers.task", str(root / "my" / "b"), "--submission", "1", "--after-failure",
     ]  # fmt: skip
     code = sbatch_job.main(["--after-failure"], {**environ, "SLURM_RESTART_COUNT": "2"})
     assert (code, len(became)) == (69, 1), "this start has planned no run"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from disttrain.errors import ConfigError
-from jobs.schedulers import select
+from jobs.schedulers import select, task
 
 JOBS = Path(select.__file__).parents[1]
 ROOMS_THAT_NAME = ("schedulers", "minicluster")
@@ -69,7 +69,7 @@ def test_an_unknown_scheduler_is_refused_with_the_names_there_are() -> None:
 
 def test_a_process_in_no_job_has_no_allocation() -> None:
     with pytest.raises(ConfigError, match="this process is in no job"):
-        select.current_allocation({})
+        task.current_allocation({})
 
 
 @pytest.mark.parametrize(("name", "other"), [("local", "slurm"), ("slurm", "local")])

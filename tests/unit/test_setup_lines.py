@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from jobs.core.environment import SETUP_EXIT_VARIABLE
-from jobs.schedulers.slurm.setup_lines import node_setup
-from jobs.schedulers.slurm.site_profile import Profile
+from jobs.schedulers.slurm.profile import Profile
+from jobs.schedulers.slurm.steps import node_setup
 
 PRINT = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:]]))"
 

@@ -26,12 +26,11 @@ from jobs.schedulers.interface import (
     submission_tag,
 )
 from jobs.schedulers.local.scheduler import LocalScheduler
-from jobs.schedulers.slurm import executor, squeue
+from jobs.schedulers.slurm import executor, queries
 from jobs.schedulers.slurm.commands import query
-from jobs.schedulers.slurm.sbatch import Backoff
+from jobs.schedulers.slurm.executor import Backoff, check_script
+from jobs.schedulers.slurm.queries import answers
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
-from jobs.schedulers.slurm.squeue import answers
-from jobs.schedulers.slurm.test_only import check_script
 from jobs.status.run_state import RunState
 from tests.support.commands import Commands
 
@@ -310,7 +309,7 @@ def test_a_task_that_was_cancelled_before_it_started_leaves_no_trace_but_its_sib
     commands: Commands,
 ) -> None:
     commands.add("squeue", "echo '42_0|PENDING|0|Priority|x'; echo '42_2|PENDING|0|Priority|x'")
-    commands.add("sacct", "echo '42_[0,2]|PENDING|0:0|0|Unknown|Unknown|0||1'")
+    commands.add("sacct", "echo '42_[0,2]|PENDING|0:0|0|Unknown|Unknown|0|'")
     told = SlurmScheduler().poll(["42_0", "42_1", "43_1"])
     assert {job_id: job.status for job_id, job in told.items()} == {
         "42_0": "pending", "42_1": "ended", "43_1": "not_found",
@@ -340,7 +339,7 @@ def test_a_job_that_scancel_does_not_end_is_reported(commands: Commands) -> None
 
 def test_a_scancel_that_does_not_return_is_an_error(commands: Commands) -> None:
     commands.add("scancel", "exec sleep 60")
-    assert squeue.cancel(["1"], timeout_s=0.2) == "scancel: no answer within 0.2 s"
+    assert queries.cancel(["1"], timeout_s=0.2) == "scancel: no answer within 0.2 s"
 
 
 def test_a_job_of_the_same_number_is_not_ended(commands: Commands) -> None:

@@ -20,7 +20,7 @@ from jobs.schedulers.interface import (
     Unreachable,
     submission_tag,
 )
-from jobs.schedulers.slurm.site_profile import Profile
+from jobs.schedulers.slurm.profile import Profile
 from jobs.submission.decide import plan_actions
 from jobs.submission.submit import carry_out
 from tests.support.jobs import CODE, FakeScheduler, repeats, states, submit, sweep_plan

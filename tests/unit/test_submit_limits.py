@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from jobs.schedulers.interface import SubmitQuota
-from jobs.schedulers.slurm import submit_limits
-from jobs.schedulers.slurm.submit_limits import ControllerLimits, exceeded_limit, parse_config
+from jobs.schedulers.slurm import commands, queries
+from jobs.schedulers.slurm.executor import exceeded_limit
 
 CONFIG = """\
 Configuration data as of 2026-11-21T04:58:20
@@ -20,21 +20,13 @@ SchedulerParameters     = bf_interval=2,max_array_tasks=200
 """
 
 
-def test_what_the_controller_says_of_its_limits() -> None:
-    assert parse_config(CONFIG) == ControllerLimits(array=200, jobs=10000)
-    without = CONFIG.replace(",max_array_tasks=200", "")
-    assert parse_config(without) == ControllerLimits(array=1001, jobs=10000)
-    assert parse_config("") == ControllerLimits()
-    assert parse_config("MaxJobCount = 0") == ControllerLimits()
-
-
 NO_LIMIT_ON_JOBS = CONFIG.replace("MaxJobCount             = 10000\n", "")
 FULL = CONFIG.replace("10000", "2")
 NO_ARRAYS = CONFIG.replace("1001", "0").replace(",max_array_tasks=200", "")
 ANSWERS = {"scontrol show config": CONFIG, "squeue --noheader --array --states=all": "1\n2_0\n2_1\n"}
 
 
-def answer(command: list[str]) -> str | None:
+def answer(command: list[str], *_: object) -> str | None:
     return next((said for start, said in ANSWERS.items() if " ".join(command).startswith(start)), None)
 
 
@@ -42,20 +34,20 @@ def answer(command: list[str]) -> str | None:
     ("answers", "ask", "quota"),
     [
         (True, answer, SubmitQuota(200, 9997, "the limit of 10000 jobs (MaxJobCount of the cluster)")),
-        (True, lambda command: None, SubmitQuota()),
-        (True, lambda command: CONFIG if "config" in command else None, SubmitQuota(200)),
-        (True, lambda command: NO_LIMIT_ON_JOBS if "config" in command else "1\n2\n", SubmitQuota(200)),
+        (True, lambda command, *_: None, SubmitQuota()),
+        (True, lambda command, *_: CONFIG if "config" in command else None, SubmitQuota(200)),
+        (True, lambda command, *_: NO_LIMIT_ON_JOBS if "config" in command else "1\n2\n", SubmitQuota(200)),
         (
             True,
-            lambda command: FULL if "config" in command else "1\n2\n3\n",
+            lambda command, *_: FULL if "config" in command else "1\n2\n3\n",
             SubmitQuota(200, 0, "the limit of 2 jobs (MaxJobCount of the cluster)"),
         ),
         (
             True,
-            lambda command: NO_ARRAYS if "config" in command else "",
+            lambda command, *_: NO_ARRAYS if "config" in command else "",
             SubmitQuota(1, 10000, "the limit of 10000 jobs (MaxJobCount of the cluster)"),
         ),
-        (False, answer, SubmitQuota(submit_limits.DEFAULT_ARRAY)),
+        (False, answer, SubmitQuota(queries.DEFAULT_ARRAY)),
     ],
     ids=[
         "answered",
@@ -68,11 +60,12 @@ def answer(command: list[str]) -> str | None:
     ],
 )
 def test_the_quota_is_what_the_controller_says(
-    answers: bool, ask: Callable[[list[str]], str | None], quota: SubmitQuota, monkeypatch: pytest.MonkeyPatch
+    answers: bool, ask: Callable[..., str | None], quota: SubmitQuota, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submit_limits.squeue, "answers", lambda: answers)
-    monkeypatch.setattr(submit_limits.commands, "query_or_none", ask)
-    assert submit_limits.quota() == quota
+    monkeypatch.setattr(queries, "answers", lambda: answers)
+    monkeypatch.setattr(queries, "query_or_none", ask)
+    monkeypatch.setattr(commands, "query_or_none", ask)
+    assert queries.quota() == quota
 
 
 POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"

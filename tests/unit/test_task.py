@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jobs.core import processes, requeue_policy
-from jobs.schedulers.slurm import task
+from jobs.schedulers import task
 from jobs.schedulers.slurm.allocation import SlurmAllocation
 
 

@@ -1,21 +1,31 @@
-"""State and limits of the Slurm job that this process belongs to. Standard library only."""
+"""The Slurm job that this process belongs to: its state, its limits, and the record of a node.
+
+`python -m jobs.schedulers.slurm.allocation ATTEMPT_DIR NODE` writes the record. Standard library only.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import socket
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from disttrain.config.masking import MASK, is_secret, mask_lines
 from disttrain.config.requested_device import asks_for_gpus
+from jobs.node import node_info
 from jobs.node.allocation import AllocationFacts, CurrentAllocation
 from jobs.node.node_log import log_line
 from jobs.schedulers.slurm import commands
-from jobs.schedulers.slurm.gres import count_gpus, parse_gpus
+from jobs.schedulers.slurm.commands import EPOCH, JOB_TIMEOUT_S, count_gpus, parse_gpus, query_or_none
 
+_AT_WORK = {"CONFIGURING", "RESIZING", "RUNNING", "SIGNALING", "SUSPENDED"}
+_SHELL_ENDED = re.compile("JobLaunchFailure|RaisedSignal|NonZeroExitCode")
+"""Reasons of a job whose batch shell was killed or exited. scancel leaves none."""
 _KILL_WAIT_S = 30.0
 """Slurm's default of KillWait, in seconds."""
 _SLURMD_TIMEOUT_S = 300.0
@@ -24,6 +34,7 @@ _SLURMD_PORT = 6818
 """Slurm's default of SlurmdPort."""
 _CONNECT_S = 3.0
 _CLOCK_TOLERANCE_S = 5.0
+_SECRETS = re.compile(r"(?<=--job\.env).*")
 _FINAL = re.compile(r"disabled|not permitted|denied|invalid (user|job)|no such file", re.IGNORECASE)
 """Messages of final refusals. Any other message may be due to an unreachable controller."""
 _FIRST_PAUSE_S = 0.5
@@ -34,7 +45,8 @@ class SlurmAllocation(CurrentAllocation):
     """A `jobs.node.allocation.CurrentAllocation`, from the variables that Slurm sets for a task."""
 
     scheduler: str = "slurm"
-    node_info_module: str = "jobs.schedulers.slurm.node_record"
+    node_info_module: str = "jobs.schedulers.slurm.allocation"
+    node_list_command: str = "scontrol"
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.job_id = job_id(environ)
@@ -62,13 +74,10 @@ class SlurmAllocation(CurrentAllocation):
         return _with_own_rank(listed, self.node_rank, own) if listed is not None and is_whole else listed
 
     def time_limit_min(self) -> int | None:
-        return commands.time_limit_min(self.job_id)
-
-    def task_module(self) -> str:
-        return "jobs.schedulers.slurm.task"
+        return _time_limit_min(self.job_id)
 
     def facts(self) -> AllocationFacts | None:
-        facts = commands.job(self.job_id)
+        facts = _job(self.job_id)
         if facts is None or facts.end is None:
             return facts
         return dataclasses.replace(facts, end=facts.end + self._clock_offset_s)
@@ -84,10 +93,10 @@ class SlurmAllocation(CurrentAllocation):
         return f"this node has {given} of the {asked} GPUs that the job requested"
 
     def nodes_down(self) -> list[str]:
-        return commands.nodes_down(self._nodes) if self._nodes else []
+        return _nodes_down(self._nodes) if self._nodes else []
 
     def node_responds(self, host: str) -> bool:
-        port = commands.number_setting("SlurmdPort") or _SLURMD_PORT
+        port = _setting("SlurmdPort") or _SLURMD_PORT
         try:
             socket.create_connection((host, port), timeout=_CONNECT_S).close()
         except OSError:
@@ -95,7 +104,7 @@ class SlurmAllocation(CurrentAllocation):
         return True
 
     def node_timeout_s(self) -> float:
-        timeout_s = commands.number_setting("SlurmdTimeout")
+        timeout_s = _setting("SlurmdTimeout")
         return _SLURMD_TIMEOUT_S if timeout_s is None else timeout_s
 
     def end_time(self) -> float | None:
@@ -106,7 +115,7 @@ class SlurmAllocation(CurrentAllocation):
         return facts.end if facts else None
 
     def kill_wait_s(self) -> float:
-        wait_s = commands.number_setting("KillWait")
+        wait_s = _setting("KillWait")
         return _KILL_WAIT_S if wait_s is None else wait_s
 
     def requeue(self, until: float, is_current: Callable[[], bool]) -> bool:
@@ -117,10 +126,11 @@ class SlurmAllocation(CurrentAllocation):
         """
         pause_s = _FIRST_PAUSE_S
         while is_current():
-            facts = commands.job(self.job_id, commands.TIMEOUT_S)
+            facts = _job(self.job_id, commands.TIMEOUT_S)
             if facts is not None and facts.restarts > self.restart:
                 return True  # the reply was lost, or Slurm requeued the job itself
-            refusal = "squeue does not answer" if facts is None else commands.requeue(self.job_id)
+            command = ["scontrol", "requeue", self.job_id]
+            refusal = "squeue does not answer" if facts is None else commands.refusal(command)
             if refusal is None:
                 return True
             last = _FINAL.search(refusal) is not None or time.time() + pause_s > until
@@ -133,18 +143,18 @@ class SlurmAllocation(CurrentAllocation):
         return False
 
     def exclude(self, hosts: Sequence[str], formerly: Sequence[str], script: Path) -> None:
-        excluded = commands.excluded_nodes(self.job_id)
+        excluded = _excluded_nodes(self.job_id)
         if excluded is None or not script.exists():  # the options of a job by hand are in no file
             return
         nodes = ",".join(sorted({*hosts, *(set(excluded) - set(formerly))}))
         # Slurm holds a pending job for good if no nodes are left for it.
-        refusal = commands.script_refusal(script, f"--exclude={nodes}") if nodes else None
-        refusal = refusal or commands.update(self.job_id, f"ExcNodeList={nodes}")
+        refusal = _test_refusal(script, nodes) if nodes else None
+        refusal = refusal or _update(self.job_id, f"ExcNodeList={nodes}")
         outcome = f"not excluded: {refusal}" if refusal else f"excluded: {nodes or 'none'}"
         log_line(f"next start of job {self.job_id}: failed nodes: {', '.join(hosts) or 'none'}; {outcome}")
 
     def delay_start(self, delay_s: float) -> None:
-        refusal = commands.update(self.job_id, f"StartTime=now+{delay_s:.0f}")
+        refusal = _update(self.job_id, f"StartTime=now+{delay_s:.0f}")
         outcome = refusal or f"job {self.job_id} starts in {delay_s:.0f} s at the earliest"
         log_line(f"scontrol update StartTime: {outcome}")
 
@@ -194,3 +204,94 @@ def job_id(environ: Mapping[str, str]) -> str:
     if "SLURM_ARRAY_TASK_ID" in environ:
         return f"{environ['SLURM_ARRAY_JOB_ID']}_{environ['SLURM_ARRAY_TASK_ID']}"
     return environ["SLURM_JOB_ID"]
+
+
+def _job(job_id: str, timeout_s: float = JOB_TIMEOUT_S) -> AllocationFacts | None:
+    """The state of one job; a query by the job itself."""
+    squeue = ["squeue", "--noheader", "--states=all", "--jobs", job_id]
+    listing = query_or_none([*squeue, "-O", "State:32,RestartCnt:12,EndTime:24,Reason:64"], timeout_s, EPOCH)
+    words = listing.split() if listing else []
+    if len(words) < 4 or not words[1].isdigit():
+        return None
+    state, restarts, end, reason = words[:4]
+    return AllocationFacts(
+        running=state in _AT_WORK,
+        restarts=int(restarts),
+        end=float(end) if end.isdigit() else None,
+        end_cause="timeout" if reason == "TimeLimit" else "lost" if _SHELL_ENDED.match(reason) else None,
+    )
+
+
+def _time_limit_min(job_id: str) -> int | None:
+    """Time limit of a job in whole minutes; None without a limit, or if Slurm does not answer."""
+    listing = (
+        query_or_none(["squeue", "--noheader", "--states=all", "--jobs", job_id, "-o", "%l"], JOB_TIMEOUT_S)
+        or ""
+    )
+    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):\d\d", listing.strip())
+    if found is None:
+        return None
+    days, hours, minutes = (int(number or 0) for number in found.groups())
+    return (24 * days + hours) * 60 + minutes
+
+
+def _nodes_down(nodelist: str) -> list[str]:
+    """Nodes of this list that are down; empty if the controller does not answer."""
+    command = ["sinfo", "--noheader", "--Node", "--nodes", nodelist, "-o", "%N|%T"]
+    states = (line.split("|") for line in (query_or_none(command, JOB_TIMEOUT_S) or "").split())
+    return sorted({node for node, state in states if state.startswith("down") or state.endswith("*")})
+
+
+def _excluded_nodes(job_id: str) -> list[str] | None:
+    """Nodes that a job excludes; None if Slurm does not answer."""
+    found = re.search(r"ExcNodeList=(\S+)", commands.describe(job_id) or "")
+    if found is None:
+        return None
+    return [] if found[1] == "(null)" else commands.hostnames(found[1])
+
+
+def _setting(name: str) -> int | None:
+    """The number of a setting such as KillWait; None if the controller does not answer."""
+    return commands.leading_number(commands.settings().get(name))
+
+
+def _test_refusal(script: Path, excluded: str) -> str | None:
+    """Slurm's message if the script's job could not start without the excluded nodes, else None."""
+    return commands.refusal(["sbatch", "--test-only", f"--exclude={excluded}", str(script)])
+
+
+def _update(job_id: str, setting: str) -> str | None:
+    """Change a setting of a pending job; None on success, else Slurm's message."""
+    return commands.refusal(["scontrol", "update", f"JobId={job_id}", setting])
+
+
+def collect_node_record(
+    node: int,
+    *,
+    root: Path = Path("/"),
+    environ: Mapping[str, str] = os.environ,
+    describe: Callable[[str], str | None] = commands.describe,
+) -> dict[str, Any]:
+    """`node_info.collect_node_info` with the variables of Slurm and, on node 0, `scontrol show job`.
+
+    Secrets are masked, as are the variables among the arguments of a job by hand.
+    """
+    job_id = environ.get("SLURM_JOB_ID")
+    text = describe(job_id) if job_id and node == 0 else None
+    return {
+        **node_info.collect_node_info(node, root=root),
+        "slurm": {
+            name: MASK if is_secret(name) else value
+            for name, value in sorted(environ.items())
+            if name.startswith("SLURM_")
+        },
+        "scontrol": mask_lines(_SECRETS.sub(f" {MASK}", text)) if text else None,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(node_info.main(sys.argv[1:], collect_node_record))
+
+
+if __name__ == "__main__":
+    sys.exit(node_info.main(sys.argv[1:], collect_node_record))

@@ -31,7 +31,7 @@ from jobs.schedulers.slurm.cluster_conditions import (
     tracks_by,
 )
 from jobs.schedulers.slurm.cluster_facts import ClusterFacts
-from jobs.schedulers.slurm.site_profile import Profile
+from jobs.schedulers.slurm.profile import Profile
 
 _PARTS = {
     "partitions": "partitions: names, states, limits",

@@ -12,7 +12,7 @@ from jobs.checks.host_facts import HostFacts
 from jobs.core.requeue_policy import EXIT_DO_NOT_REQUEUE
 from jobs.fabric.description import ENOUGH_LOCKED_BYTES
 from jobs.schedulers.slurm.cluster_facts import ClusterFacts, Config, Node, Partition
-from jobs.schedulers.slurm.site_profile import Profile
+from jobs.schedulers.slurm.profile import Profile
 
 _OWN_CODES = {0, 1, 69, 75, EXIT_DO_NOT_REQUEUE}
 """Exit codes of a job's step (docs/requeue.md)."""

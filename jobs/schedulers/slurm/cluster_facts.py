@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jobs.schedulers.slurm import commands
-from jobs.schedulers.slurm.gres import Gres, count_gpus, parse_gres
+from jobs.schedulers.slurm.commands import Gres, count_gpus, parse_gres
 
 _UNLIMITED = {"", "UNLIMITED", "INFINITE", "NONE", "N/A", "(NULL)"}
 """Values that stand for no limit or no setting, in upper case."""

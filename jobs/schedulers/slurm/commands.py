@@ -1,6 +1,7 @@
-"""Calls of Slurm's commands with named fields and a time limit. Their `--json` output is not used.
+"""Calls of Slurm's commands with a time limit, and generic resources in their output.
 
-The result None means that Slurm did not answer, never that a job does not exist. Standard library only.
+`--json` is not used. None means that Slurm did not answer, never that a job does not exist. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -8,18 +9,17 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-from jobs.node.allocation import AllocationFacts
+from disttrain.errors import closest
 from jobs.schedulers.inherited_variables import outside_job
 
 TIMEOUT_S = 30.0
-_JOB_TIMEOUT_S = 5.0
+JOB_TIMEOUT_S = 5.0
 """Time limit of a query by the job itself, which Slurm may kill within seconds."""
-_AT_WORK = {"CONFIGURING", "RESIZING", "RUNNING", "SIGNALING", "SUSPENDED"}
-_SHELL_ENDED = re.compile("JobLaunchFailure|RaisedSignal|NonZeroExitCode")
-"""Reasons of a job whose batch shell was killed or exited. scancel leaves none."""
+_WRONG_OPTION = re.compile(r"\boption '--|Invalid --\S+ specification")
+_NO_SCRIPT = re.compile("script is empty|No command given")
 EPOCH = {"SLURM_TIME_FORMAT": "%s"}
 """Makes Slurm's commands print seconds since the epoch. The default is local time without a time zone."""
 
@@ -34,6 +34,7 @@ def query(command: list[str], timeout_s: float = TIMEOUT_S, environ: Mapping[str
         done = subprocess.run(
             command,
             env={**outside_job(os.environ), **environ},
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             errors="replace",  # a job's name or comment may have any bytes
@@ -45,7 +46,7 @@ def query(command: list[str], timeout_s: float = TIMEOUT_S, environ: Mapping[str
     except subprocess.TimeoutExpired:
         raise SlurmCommandError(f"{command[0]}: no answer within {timeout_s:g} s") from None
     if done.returncode != 0:
-        said = [line for line in done.stderr.splitlines() if line.strip()]
+        said = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("Try ")]
         raise SlurmCommandError(
             said[-1].rpartition("error: ")[2] if said else f"{command[0]} failed without a message"
         )
@@ -73,96 +74,29 @@ def hostnames(nodelist: str) -> list[str] | None:
     return None if listing is None else listing.split()
 
 
-def node_names() -> list[str] | None:
-    """Names of all nodes in partitions, hidden ones too; None if Slurm does not answer."""
-    listing = query_or_none(["sinfo", "--noheader", "--all", "--Node", "-o", "%N"], timeout_s=10)
-    return None if listing is None else sorted(set(listing.split()))
-
-
 def describe(job_id: str) -> str | None:
     """Output of `scontrol show job -d`."""
     return query_or_none(["scontrol", "show", "job", "-d", job_id], timeout_s=10)
 
 
-def job(job_id: str, timeout_s: float = _JOB_TIMEOUT_S) -> AllocationFacts | None:
-    """The state of one job; a query by the job itself."""
-    squeue = ["squeue", "--noheader", "--states=all", "--jobs", job_id]
-    listing = query_or_none([*squeue, "-O", "State:32,RestartCnt:12,EndTime:24,Reason:64"], timeout_s, EPOCH)
-    words = listing.split() if listing else []
-    if len(words) < 4 or not words[1].isdigit():
-        return None
-    state, restarts, end, reason = words[:4]
-    return AllocationFacts(
-        running=state in _AT_WORK,
-        restarts=int(restarts),
-        end=float(end) if end.isdigit() else None,
-        end_cause="timeout" if reason == "TimeLimit" else "lost" if _SHELL_ENDED.match(reason) else None,
-    )
-
-
-def time_limit_min(job_id: str) -> int | None:
-    """Time limit of a job in whole minutes; None without a limit, or if Slurm does not answer."""
-    listing = (
-        query_or_none(["squeue", "--noheader", "--states=all", "--jobs", job_id, "-o", "%l"], _JOB_TIMEOUT_S)
-        or ""
-    )
-    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):\d\d", listing.strip())
-    if found is None:
-        return None
-    days, hours, minutes = (int(number or 0) for number in found.groups())
-    return (24 * days + hours) * 60 + minutes
-
-
-def nodes_down(nodelist: str) -> list[str]:
-    """Nodes of this list that are down; empty if the controller does not answer."""
-    states = pairs(
-        query_or_none(["sinfo", "--noheader", "--Node", "--nodes", nodelist, "-o", "%N|%T"], _JOB_TIMEOUT_S)
-    )
-    return sorted({node for node, state in states or [] if state.startswith("down") or state.endswith("*")})
-
-
-def excluded_nodes(job_id: str) -> list[str] | None:
-    """Nodes that a job excludes; None if Slurm does not answer."""
-    found = re.search(r"ExcNodeList=(\S+)", describe(job_id) or "")
-    if found is None:
-        return None
-    return [] if found[1] == "(null)" else hostnames(found[1])
-
-
-def script_refusal(script: Path, *options: str) -> str | None:
-    """Test a batch script without submitting it; None if a job could start, else Slurm's message."""
-    return refusal(["sbatch", "--test-only", *options, str(script)])
-
-
 def controller_time() -> float | None:
     """The controller's clock, in seconds since the epoch; None if the controller does not answer."""
     found = re.search(
-        r"^sdiag output at .*\((\d+)\)", query_or_none(["sdiag"], _JOB_TIMEOUT_S) or "", re.MULTILINE
+        r"^sdiag output at .*\((\d+)\)", query_or_none(["sdiag"], JOB_TIMEOUT_S) or "", re.MULTILINE
     )
     return float(found[1]) if found else None
 
 
-def number_setting(name: str) -> int | None:
-    """The leading number of a setting such as KillWait; None if the controller does not answer."""
-    found = re.match(r"\d+", setting(name) or "")
+def settings() -> dict[str, str]:
+    """The controller's configuration; empty if the controller does not answer."""
+    text = query_or_none(["scontrol", "show", "config"], JOB_TIMEOUT_S) or ""
+    return dict(re.findall(r"^(\S+)\s*=\s*(.*?)\s*$", text, re.MULTILINE))
+
+
+def leading_number(text: str | None) -> int | None:
+    """30 of `30 sec`; None without a number."""
+    found = re.match(r"\d+", text or "")
     return int(found[0]) if found else None
-
-
-def setting(name: str) -> str | None:
-    """A value in the controller's configuration; None if the controller does not answer."""
-    settings = query_or_none(["scontrol", "show", "config"], _JOB_TIMEOUT_S) or ""
-    found = re.search(rf"^{name}\s*=\s*(\S+)", settings, re.MULTILINE)
-    return found[1] if found else None
-
-
-def requeue(job_id: str) -> str | None:
-    """Requeue a job; None on success, else Slurm's message in one line."""
-    return refusal(["scontrol", "requeue", job_id])
-
-
-def update(job_id: str, *settings: str) -> str | None:
-    """Change settings of a pending job, such as `StartTime=now+60`; None on success, else Slurm's message."""
-    return refusal(["scontrol", "update", f"JobId={job_id}", *settings])
 
 
 def refusal(command: list[str], timeout_s: float = TIMEOUT_S) -> str | None:
@@ -174,9 +108,92 @@ def refusal(command: list[str], timeout_s: float = TIMEOUT_S) -> str | None:
     return None
 
 
-def pairs(listing: str | None) -> list[tuple[str, str]] | None:
-    """Lines of two fields with `|` between them."""
-    if listing is None:
+def option_refusal(
+    command: str, name: str, value: str | bool, reserved: Mapping[str, str] = {}
+) -> str | None:
+    """Why the installed sbatch or srun refuses an option, with the nearest name; None if it does not.
+
+    `--version`, behind the option, starts no job. Without Slurm or its configuration, nothing is refused.
+    """
+    option = f"--{name}" if value is True else f"--{name}={value}"
+    why = refusal([command, option, "--version"], JOB_TIMEOUT_S) or ""
+    if _NO_SCRIPT.search(why):  # the option took `--version` as its value
+        return "needs a value"
+    if not _WRONG_OPTION.search(why):
         return None
-    lines = [line.strip().partition("|") for line in listing.splitlines()]
-    return [(left, right) for left, bar, right in lines if bar]
+    why = f"{command}: {why.removeprefix(f'{command}: ')}"
+    if "unrecognized" not in why:
+        return why
+    listed = re.findall(r"(?<![\w-])--([a-z][a-z0-9-]*[a-z0-9])", query_or_none([command, "--help"]) or "")
+    close = closest(name, sorted({*listed, *reserved}))
+    if close is None:
+        return why
+    use = f" It is reserved: {reserved[close]}" if close in reserved else ""
+    return f"{why}; did you mean '{close}'?{use}"
+
+
+_COUNT = re.compile(r"(\d+)([KMGTP]?)", re.IGNORECASE)
+_SCALES = "KMGTP"
+_EMPTY = ("", "(null)", "N/A")
+_FLAGS = ("no_consume",)
+
+
+@dataclass(frozen=True)
+class Gres:
+    """One entry of a list of generic resources (GRES), in the spellings of commands and sites:
+
+    | spelling | where |
+    | --- | --- |
+    | `gpu:h100:4`, `gpu:4`, `gpu` | `--gres`, gres.conf |
+    | `gpu:nvidia_h100_80gb_hbm3:4(S:0-1)`, `gpu:h100:4(IDX:0-3)` | sinfo, scontrol |
+    | `gres/gpu=8`, `gres/gpu:h100=8`, `gres:gpu:4` | AllocTRES, TresPerNode |
+    | `h100:4`, `4`, `a100:1,v100:3`, `h100=4` | `--gpus-per-node`, `--gpus` |
+    """
+
+    name: str
+    """`gpu`, `shard`, `nvme`; in lower case."""
+    type: str | None
+    count: int
+
+
+def parse_gres(text: str) -> list[Gres]:
+    """The entries of a list such as `gpu:h100:4(S:0-1),nvme:1`. An entry without a count has one."""
+    return [_entry(part) for part in _parts(text)]
+
+
+def parse_gpus(text: str) -> list[Gres]:
+    """The entries of a list of GPUs alone, such as `h100:4` or `4`."""
+    return [_entry(f"gpu:{part}") for part in _parts(text)]
+
+
+def count_gpus(entries: Iterable[Gres]) -> int | None:
+    """Number of GPUs; None without an entry of GPUs.
+
+    An entry without a type counts the GPUs of all types where both are given, as in AllocTRES.
+    """
+    gpus = [each for each in entries if each.name == "gpu"]
+    if not gpus:
+        return None
+    of_all_types = [each.count for each in gpus if each.type is None]
+    return of_all_types[0] if of_all_types else sum(each.count for each in gpus)
+
+
+def gpus_of_tres(text: str) -> int | None:
+    """Number of GPUs in AllocTRES: 8 for `billing=8,gres/gpu=8,gres/gpu:h100=8`; None without `gres/gpu`."""
+    return count_gpus(_entry(part) for part in _parts(text) if part.startswith("gres/"))
+
+
+def _parts(text: str) -> list[str]:
+    listed = re.sub(r"\([^)]*\)", "", "" if text.strip() in _EMPTY else text)  # (S:0-1), (IDX:0,2)
+    return [part.strip() for part in listed.split(",") if part.strip()]
+
+
+def _entry(text: str) -> Gres:
+    name, *rest = re.split(r"[:=]", re.sub(r"^gres[/:]", "", text))
+    words = [name, *(word for word in rest if word not in _FLAGS)]
+    last = _COUNT.fullmatch(words[-1]) if len(words) > 1 else None
+    count = 1
+    if last is not None:
+        count = int(last[1]) * 1024 ** (_SCALES.index(last[2].upper()) + 1 if last[2] else 0)
+        words.pop()
+    return Gres(words[0].lower(), ":".join(words[1:]) or None, count)

@@ -23,15 +23,13 @@ from jobs.checks.host_facts import (
 from jobs.fabric.detect import detect
 from jobs.schedulers.inherited_variables import outside_job
 from jobs.schedulers.interface import Diagnosis, ProfileSelection
-from jobs.schedulers.slurm import profile_selection
+from jobs.schedulers.site_profiles import resolve
 from jobs.schedulers.slurm.cluster_checks import cluster_findings, unchecked
 from jobs.schedulers.slurm.cluster_conditions import Jobs
 from jobs.schedulers.slurm.cluster_facts import ClusterFacts, Config, read_cluster
 from jobs.schedulers.slurm.draft import profile_text
-from jobs.schedulers.slurm.profile_options import check_options
-from jobs.schedulers.slurm.setup_lines import job_setup
-from jobs.schedulers.slurm.site_profile import Profile
-from jobs.schedulers.slurm.version import installed_slurm
+from jobs.schedulers.slurm.profile import Profile
+from jobs.schedulers.slurm.steps import job_setup
 
 _SETTINGS = (
     "SelectType", "SelectTypeParameters", "ProctrackType", "TaskPlugin", "KillWait", "UnkillableStepTimeout",
@@ -53,7 +51,7 @@ class SlurmDoctor:
 
     def __init__(self, selection: ProfileSelection) -> None:
         """Raises `ConfigError` if the site profile cannot be read."""
-        self._profile = profile_selection.resolve(selection)
+        self._profile = resolve(selection)
 
     def diagnose(self, runs: Path, *, job: bool) -> Diagnosis:
         facts, profile = read_cluster(), self._profile
@@ -99,13 +97,11 @@ DOCTOR = SlurmDoctor
 
 def _refused_option(profile: Profile) -> list[Finding]:
     """The first option of the site profile that the installed Slurm refuses."""
-    option = None
-    if profile_selection.depends_on_version(profile):
-        option = check_options(profile, installed_slurm())
+    option = profile.refused_option()
     if option is None:
         return []
     problem = f"submit.py refuses {option[0]} of the site profile: {option[1]}"
-    evidence = "`sbatch --version`, `sbatch --help`"
+    evidence = "`sbatch OPTION --version`"
     return [Finding("error", "profile.option", problem, "correct the option, or remove it", evidence)]
 
 

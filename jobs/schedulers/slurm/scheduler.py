@@ -1,61 +1,59 @@
-"""Slurm by `jobs.schedulers.interface`: sbatch (placed by submitit), squeue and sacct."""
+"""Slurm by `jobs.schedulers.interface`: sbatch (placed by submitit), squeue and queries."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import json
 import os
-import subprocess
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from disttrain.errors import ConfigError, message_of
+from disttrain.errors import ConfigError
 from disttrain.records.json_files import write_text
 from disttrain.records.run_directory import RunDir
 from jobs.core import run_code
-from jobs.core.processes import child_environment
 from jobs.schedulers import inherited_variables
 from jobs.schedulers.interface import (
     AccountedStart,
     Batch,
     Job,
-    LimitReached,
     ProfileSelection,
     Scheduler,
     ScriptPreview,
     SiteProfile,
     Submission,
-    SubmitError,
     SubmitQuota,
     Unreachable,
 )
-from jobs.schedulers.slurm import (
-    batch_log,
-    commands,
-    gres,
-    job_states,
-    profile_selection,
-    sacct,
-    squeue,
-    submit_limits,
-)
-from jobs.schedulers.slurm.batch_script import (
+from jobs.schedulers.site_profiles import resolve
+from jobs.schedulers.slurm import commands, queries
+from jobs.schedulers.slurm.profile import GENERIC, Profile
+from jobs.schedulers.slurm.script import (
     ArrayTask,
     ScriptFields,
     check_path,
     render,
+    render_report,
     shape_options,
 )
-from jobs.schedulers.slurm.report_script import ReportScript, render_report_script
-from jobs.schedulers.slurm.sbatch import Backoff, submit_with_backoff
-from jobs.schedulers.slurm.site_profile import GENERIC, Profile
-from jobs.schedulers.slurm.test_only import check_script
-from jobs.schedulers.slurm.version import installed_slurm
 
+if TYPE_CHECKING:
+    from jobs.schedulers.slurm.executor import Backoff
+
+_CONSEQUENCE = re.compile(
+    r"^srun: (error: )?\S+: tasks? [\d,-]+: (Exited with|Terminated|Killed|exited abnormally)"
+    r"|^srun: (Terminating|Force Terminated|Job step aborted|First task exited|forcing|got SIG|StepId=)"
+    r"|^srun: (launch/slurm: )?_step_signal"
+    r"|^srun: error: Timed out waiting for job step"
+    r"|^(slurmstepd(-\S+)?|srun): error: \*\*\* (JOB|STEP) .* CANCELLED"
+    r"|^slurmstepd(-\S+)?: error: (spank: |Failed to invoke spank)"
+    r"|^slurmstepd(-\S+)?: error: pyxis: (couldn't start container|child \d+ failed)"
+)
+"""Lines by which srun, slurmstepd and pyxis report that a task ended. Its own last line has the reason."""
 _UNAVAILABLE = "no Slurm controller answers"
 
 
@@ -64,7 +62,7 @@ class SlurmScheduler(Scheduler):
 
     name = "slurm"
     title = "Slurm"
-    log_consequence = batch_log.CONSEQUENCE
+    log_consequence = _CONSEQUENCE
     accounting = "sacct"
 
     def __init__(self, selection: ProfileSelection | None = None, backoff: Backoff | None = None) -> None:
@@ -79,7 +77,7 @@ class SlurmScheduler(Scheduler):
             self.profile(None)
 
     def unavailable(self) -> str | None:
-        return None if squeue.answers() else f"{_UNAVAILABLE} (`scontrol ping`)"
+        return None if queries.answers() else f"{_UNAVAILABLE} (`scontrol ping`)"
 
     def check_runs_folder(self, path: Path) -> None:
         check_path("--runs", path.absolute())
@@ -88,7 +86,7 @@ class SlurmScheduler(Scheduler):
         """The site profile of a submission. Cached: the runs of a sweep share one."""
         key = json.dumps(recorded, sort_keys=True)
         if key not in self._profiles:
-            self._profiles[key] = profile_selection.resolve(self._selection, recorded, installed_slurm)
+            self._profiles[key] = resolve(self._selection, recorded, try_options=True)
         return self._profiles[key]
 
     def batch_key(self, run: RunDir, record: Mapping[str, Any], profile: SiteProfile | None) -> str:
@@ -128,19 +126,22 @@ class SlurmScheduler(Scheduler):
         job_ids: Sequence[str],
         profile: Mapping[str, Any] | None,
     ) -> str:
-        report = ReportScript(
-            name=f"report-{job.run.sweep}",
+        name = f"report-{job.run.sweep}"
+        script = render_report(
+            name=name,
             comment=job.tag,
             after=list(dict.fromkeys(job_id.partition("_")[0] for job_id in job_ids)),  # whole arrays
             command=command,
             logs=job.run.submissions.absolute(),
             python=sys.executable,
-            profile=profile_selection.resolve(ProfileSelection(), profile),
+            profile=resolve(ProfileSelection(), profile),
         )
-        write_text(job.run.script, render_report_script(report))
-        return self._sbatch(job.run.script, report.name, job.tag)
+        write_text(job.run.script, script)
+        return self._sbatch(job.run.script, name, job.tag)
 
     def _sbatch(self, script: Path, name: str, comment: str) -> str:
+        from jobs.schedulers.slurm.executor import sbatch, submit_with_backoff
+
         return submit_with_backoff(
             lambda: sbatch(script, name),
             lambda: _jobs_by_comment().get(comment),
@@ -149,12 +150,8 @@ class SlurmScheduler(Scheduler):
 
     def find(self, submissions: Sequence[Submission]) -> list[str | None]:
         jobs = _jobs_by_comment()
-        found: list[str | None] = []
-        for each in submissions:
-            job_id = jobs.get(each.tag)
-            index = "" if each.index is None else f"_{each.index}"
-            found.append(None if job_id is None else job_id + index)
-        return found
+        found = [(jobs.get(each.tag), each.index) for each in submissions]
+        return [job_id if job_id is None or index is None else f"{job_id}_{index}" for job_id, index in found]
 
     def poll(self, job_ids: Sequence[str]) -> dict[str, Job]:
         """States from one squeue, and from sacct for the jobs that squeue does not list.
@@ -165,21 +162,21 @@ class SlurmScheduler(Scheduler):
         if not job_ids:
             return {}
         try:
-            queue = squeue.queue(job_ids)
+            queue = queries.queue(job_ids)
         except commands.SlurmCommandError as why:
             return dict.fromkeys(job_ids, Job("unknown", str(why)))
-        jobs = {job_id: job_states.from_queue(queue[job_id]) for job_id in job_ids if job_id in queue}
+        jobs = {job_id: queries.from_queue(queue[job_id]) for job_id in job_ids if job_id in queue}
         cancelled = [job_id for job_id, job in jobs.items() if job.cause == "cancelled"]
         jobs = {job_id: self._ended[job_id] for job_id in job_ids if job_id in self._ended} | jobs
         rest = [job_id for job_id in job_ids if job_id not in jobs]
         try:
-            records = sacct.records([*rest, *cancelled])
+            records = queries.records([*rest, *cancelled])
         except commands.SlurmCommandError:
             return jobs | dict.fromkeys(rest, Job("ended", certain=False))
         arrays = {job_id.partition("_")[0] for job_id in queue if "_" in job_id}
         accounted = {
-            job_id: job_states.from_accounting(own, job_id, arrays)
-            for job_id, own in sacct.by_job(records, [*rest, *cancelled]).items()
+            job_id: queries.from_accounting(own, job_id, arrays)
+            for job_id, own in queries.by_job(records, [*rest, *cancelled]).items()
         }
         self._ended |= {job_id: accounted[job_id] for job_id in rest if accounted[job_id].status == "ended"}
         late = [job_id for job_id in cancelled if accounted[job_id].cause != "cancelled"]
@@ -199,22 +196,22 @@ class SlurmScheduler(Scheduler):
                 reason = f"job {job_id} is another job (its comment is {entry.comment!r}, not {tag!r})"
                 failures[job_id] = f"{reason}; if it is not, end it with `scancel {job_id}`"
         wanted = [job_id for job_id in jobs if job_id not in failures]
-        refusal = squeue.cancel(wanted) if wanted else None
+        refusal = queries.cancel(wanted) if wanted else None
         if refusal is not None:  # scancel does not name every job that it has not ended
             left = self._listed(wanted)
-            alive = [job_id for job_id in wanted if job_id in left and not job_states.is_ending(left[job_id])]
+            alive = [job_id for job_id in wanted if job_id in left and not queries.is_ending(left[job_id])]
             failures |= {job_id: f"scancel did not end job {job_id}: {refusal}" for job_id in alive}
         return failures
 
-    def _listed(self, job_ids: Iterable[str]) -> dict[str, squeue.QueueEntry]:
-        """Entries of squeue. Raises `ConfigError` if the controller does not answer."""
+    def _listed(self, job_ids: Iterable[str]) -> dict[str, queries.QueueEntry]:
+        """Entries of queries. Raises `ConfigError` if the controller does not answer."""
         try:
-            return squeue.queue(job_ids)
+            return queries.queue(job_ids)
         except commands.SlurmCommandError as why:
             raise ConfigError(f"{_UNAVAILABLE} ({why})") from None
 
     def batch_log(self, run: RunDir, submission: int, job_id: str) -> Path:
-        return batch_log.folder(run, in_array="_" in job_id) / f"{job_id}.log"
+        return _logs(run, in_array="_" in job_id) / f"{job_id}.log"
 
     def cluster_name(self) -> str | None:
         return self._cluster_name
@@ -222,21 +219,20 @@ class SlurmScheduler(Scheduler):
     @functools.cached_property
     def _cluster_name(self) -> str | None:
         """Slurm's ClusterName. One query, also while the controller does not answer."""
-        return squeue.cluster_name()
+        return commands.settings().get("ClusterName")
 
     def node_names(self) -> list[str] | None:
-        return commands.node_names()
+        return queries.node_names()
 
     def accounted(self, job_ids: Sequence[str]) -> dict[str, list[AccountedStart]]:
         try:
-            records = sacct.records(job_ids)
+            records = queries.records(job_ids)
         except commands.SlurmCommandError as why:
             raise Unreachable(str(why)) from None
-        found = sacct.by_job(records, job_ids)
-        return {job_id: [record.as_start() for record in own] for job_id, own in found.items()}
+        return {job_id: [*own] for job_id, own in queries.by_job(records, job_ids).items()}
 
     def quota(self) -> SubmitQuota:
-        return submit_limits.quota()
+        return queries.quota()
 
     def submission_environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         return inherited_variables.outside_job(environ)
@@ -246,7 +242,7 @@ class SlurmScheduler(Scheduler):
         return [f"{', '.join(unused)} of this shell: not used; use a site profile or --slurm"] * bool(unused)
 
     def previews(self, batches: Iterable[Batch], *, test: bool, complete: bool) -> list[ScriptPreview]:
-        if test and not squeue.answers():
+        if test and not queries.answers():
             raise ConfigError(f"--test-only needs Slurm, and {_UNAVAILABLE} (`scontrol ping`)")
         environment = inherited_variables.outside_job(os.environ)
         found: list[ScriptPreview] = []
@@ -255,7 +251,10 @@ class SlurmScheduler(Scheduler):
             runs = [each.run.name for each in batch.submissions]
             script = render(fields) if complete or not found else None
             check = None
-            if test:  # without the jobs to wait for, which do not exist yet
+            if test:
+                from jobs.schedulers.slurm.executor import check_script
+
+                # without the jobs to wait for, which do not exist yet
                 check = check_script(render(dataclasses.replace(fields, after=())), environment)
             found.append(
                 ScriptPreview(fields.name, runs, fields.profile.name, shape_options(fields), script, check)
@@ -264,6 +263,14 @@ class SlurmScheduler(Scheduler):
 
 
 SCHEDULER = SlurmScheduler
+
+
+def _logs(run: RunDir, *, in_array: bool) -> Path:
+    """The folder of a job's batch log, which Slurm names by the job id.
+
+    Logs of array tasks lie outside the runs, because a requeued job opens its log again.
+    """
+    return run.path.parent / ".arrays" if in_array else run.submissions
 
 
 def _link(source: Path, path: Path) -> None:
@@ -285,7 +292,7 @@ def script_fields(batch: Batch) -> ScriptFields:
         comment=batch.submissions[0].tag,
         config=batch.record["config"],
         tasks=[ArrayTask(each.run.path.absolute(), each.number) for each in batch.submissions],
-        logs=batch_log.folder(first, in_array=len(batch.submissions) > 1).absolute(),
+        logs=_logs(first, in_array=len(batch.submissions) > 1).absolute(),
         code=run_code.code_of_run(first, batch.record),
         python=sys.executable,
         profile=profile,
@@ -296,35 +303,6 @@ def script_fields(batch: Batch) -> ScriptFields:
     )
 
 
-def sbatch(script: Path, name: str) -> str:
-    """Submit a script once; return the id of its job or array.
-
-    Raises `SubmitError`, `LimitReached`, or `Unreachable` if sbatch does not return.
-    """
-    from submitit.core.utils import FailedJobError
-
-    from jobs.schedulers.slurm.executor import TorchrunExecutor
-
-    try:
-        with environment_for_submission():
-            job = TorchrunExecutor(script.parent).place(script)
-    except subprocess.TimeoutExpired as error:
-        raise Unreachable(f"sbatch did not answer within {error.timeout:g} s") from None
-    except (FailedJobError, OSError, RuntimeError) as error:
-        message = message_of(error)
-        limit = submit_limits.exceeded_limit(message)
-        if limit is not None:
-            raise LimitReached(limit) from None
-        raise SubmitError(f"sbatch refused {name}: {gres.with_remedy(message)}") from None
-    return str(job.job_id)
-
-
-def environment_for_submission() -> contextlib.AbstractContextManager[None]:
-    """A context in which child processes inherit no variables of another job or launcher."""
-    kept = inherited_variables.outside_job(os.environ)
-    return child_environment(dict.fromkeys(os.environ.keys() - kept.keys()))
-
-
 def unused_by_sbatch(inherited: Mapping[str, str]) -> list[str]:
     """Variables of the environment that set options of sbatch, and that `submit.py` does not pass on."""
     kept = inherited_variables.outside_job(inherited)
@@ -333,7 +311,7 @@ def unused_by_sbatch(inherited: Mapping[str, str]) -> list[str]:
 
 def _jobs_by_comment() -> dict[str, str]:
     """Jobs and arrays that the controller lists, of any user, by comment. Raises `Unreachable`."""
-    comments = squeue.comments()
-    if comments is None:
-        raise Unreachable("the Slurm controller does not answer")
-    return {comment: job_id.partition("_")[0] for job_id, comment in comments}
+    try:
+        return queries.jobs_by_comment()
+    except commands.SlurmCommandError:
+        raise Unreachable("the Slurm controller does not answer") from None

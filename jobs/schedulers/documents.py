@@ -1,4 +1,4 @@
-"""Generate documents from site profiles and scripts: `python -m jobs.schedulers.slurm.documents [--check]`.
+"""Generate documents from site profiles and scripts: `python -m jobs.schedulers.documents [--check]`.
 
 The documents are `docs/schemas/site-profile.json`, the keys in `docs/profiles.md`, and `jobs/train.sbatch`.
 """
@@ -15,10 +15,10 @@ from pydantic import BaseModel
 from disttrain.config.parsing import check, load
 from disttrain.config.type_names import type_name
 from disttrain.documents import DOCS, table, update_files
-from jobs.schedulers.slurm.batch_script import by_hand
-from jobs.schedulers.slurm.site_profile import Container, Profile, Variable
+from jobs.schedulers.slurm.profile import Container, Profile, Variable
+from jobs.schedulers.slurm.script import by_hand
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 _KEYS = re.compile(r"(?<=<!-- keys, made by `make schemas` -->\n).*(?=<!-- end of keys -->)", re.DOTALL)
 
 

@@ -1,12 +1,13 @@
 """Render batch scripts from a run's config and the site profile. Pure functions.
 
-`render` makes the script that `submit.py` submits. `by_hand` makes `jobs/train.sbatch`, which takes config
-keys as arguments.
+`render` makes the script that `submit.py` submits, `render_report` that of a report job. `by_hand` makes
+`jobs/train.sbatch`, which takes config keys as arguments.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,17 +18,13 @@ from disttrain.config.requested_device import asks_for_gpus
 from disttrain.config.stop_time import lead_within
 from disttrain.errors import ConfigError
 from jobs.node.peers import after_first_end_s
-from jobs.schedulers.slurm import option_syntax
-from jobs.schedulers.slurm.quoting import file_pattern, sbatch_word
-from jobs.schedulers.slurm.setup_lines import job_setup, node_setup
-from jobs.schedulers.slurm.site_profile import EXPEDITE, GENERIC, Profile
+from jobs.schedulers.slurm.profile import EXPEDITE, GENERIC, Profile, clean, no_option
+from jobs.schedulers.slurm.steps import ENVIRONMENT, job_setup, launch
 
+Options = Mapping[str, str | int | bool | None]
+"""Options of sbatch by long name: True for one without a value, None for one that is left out."""
 _LONGEST_SIGNAL_S = 65535
-_STEP_NUMBERS = 4
-"""The number of the agents' step is the number of earlier starts, modulo this.
-
-Two starts share it only if they are a multiple of this apart. More numbers would cost more empty steps, each
-a request to the controller before the agents start."""
+_TASK = "jobs.schedulers.task"
 
 
 @dataclass(frozen=True)
@@ -67,54 +64,45 @@ class ScriptFields:
 
 def render(batch: ScriptFields) -> str:
     """The text of the script. Raises `ConfigError` for a path that a script cannot contain."""
-    in_container = ":," if batch.profile.container else ""
-    for folder in (batch.logs, *(share.run_dir for share in batch.tasks)):
+    profile, tasks, nodes = batch.profile, batch.tasks, batch.config["resources"]["nodes"]
+    in_container = ":," if profile.container else ""
+    for folder in (batch.logs, *(task.run_dir for task in tasks)):
         check_path("--runs", folder, in_container)
     check_path("the code", batch.code, ":" + in_container)
     for folder in batch.folders:
         check_path("the working directory", folder, in_container)
-    several, profile, nodes = len(batch.tasks) > 1, batch.profile, batch.config["resources"]["nodes"]
-    log = f"{file_pattern(str(batch.logs))}/{'%A_%a' if several else '%j'}.log"
     options: dict[str, str | int | bool | None] = {
         "job-name": batch.name,
         "comment": batch.comment,
-        "output": log,
+        "output": f"{file_pattern(batch.logs)}/{'%A_%a' if len(tasks) > 1 else '%j'}.log",
+        **_array(batch),
     }
-    options |= _array(batch)
     if batch.after:
-        own = batch.profile.sbatch.get("dependency")
-        options["dependency"] = ",".join(["afterany:" + ":".join(batch.after), *([str(own)] if own else [])])
-    folders = list(
-        dict.fromkeys([batch.code, *(share.run_dir.parent for share in batch.tasks), *batch.folders])
-    )
+        others = filter(None, [profile.sbatch.get("dependency")])
+        options["dependency"] = ",".join([f"afterany:{':'.join(batch.after)}", *map(str, others)])
+    folders = dict.fromkeys([batch.code, *(task.run_dir.parent for task in tasks), *batch.folders])
     return _text(
-        [
-            "#!/bin/bash",
-            *directives(options | _resources(batch.config, profile, batch.excluded_nodes) | options),
-            "",
-            *(_EXPEDITED if profile.sbatch.get("requeue") == EXPEDITE else ()),
-            *_ENVIRONMENT,
-            *job_setup(profile),
-            "# Jobs run this copy of the code, not modules of the working directory.",
-            f"code={shlex.quote(str(batch.code))}",
-            *_unpack(batch),
-            "export PYTHONSAFEPATH=1",
-            "export PYTHONPATH=$code${PYTHONPATH:+:$PYTHONPATH}",
-            "",
-            *_runs(batch.tasks),
-            "",
-            *_launch(
-                str(nodes),
-                str(_cpus(batch.config, profile)),
-                profile,
-                [shlex.quote(str(folder)) for folder in folders],
-                (
-                    f"{shlex.quote(_python(batch))} -m jobs.schedulers.slurm.task",
-                    '"$run" --submission "$submission"',
-                ),
-                after_first_end_s(batch.config),
-            ),
-        ]
+        *_directives(options | _resources(batch.config, profile, batch.excluded_nodes) | options),
+        "",
+        *(_EXPEDITED if profile.sbatch.get("requeue") == EXPEDITE else ()),
+        *ENVIRONMENT,
+        *job_setup(profile),
+        "# Jobs run this copy of the code, not modules of the working directory.",
+        f"code={shlex.quote(str(batch.code))}",
+        *_unpack(batch),
+        "export PYTHONSAFEPATH=1",
+        "export PYTHONPATH=$code${PYTHONPATH:+:$PYTHONPATH}",
+        "",
+        *_runs(tasks),
+        "",
+        *launch(
+            str(nodes),
+            str(_cpus(batch.config, profile)),
+            profile,
+            [shlex.quote(str(folder)) for folder in folders],
+            (f"{shlex.quote(_python(batch))} -m {_TASK}", '"$run" --submission "$submission"'),
+            after_first_end_s(batch.config),
+        ),
     )
 
 
@@ -133,7 +121,7 @@ def _unpack(batch: ScriptFields) -> list[str]:
 
 def shape_options(batch: ScriptFields) -> list[str]:
     """Options of the script that neither name a run nor a job, such as `--nodes=2`."""
-    lines = directives(_array(batch) | _resources(batch.config, batch.profile, batch.excluded_nodes))
+    lines = _directives(_array(batch) | _resources(batch.config, batch.profile, batch.excluded_nodes))
     return [line.removeprefix("#SBATCH ") for line in lines]
 
 
@@ -145,63 +133,107 @@ def _array(batch: ScriptFields) -> dict[str, str | int | bool | None]:
 
 
 def _python(batch: ScriptFields) -> str:
-    if batch.profile.python is not None:
-        return batch.profile.python
-    if batch.profile.container is not None:
-        return "python3"
+    if batch.profile.python or batch.profile.container:
+        return batch.profile.python or "python3"
     try:
-        return option_syntax.command(batch.python)
+        return no_option(batch.python)
     except ValueError as error:
         raise ConfigError(f"the Python that submits, {batch.python!r}, {error}") from None
 
 
 def by_hand(config: Mapping[str, Any], profile: Profile = GENERIC) -> str:
     """`jobs/train.sbatch`, which requests the resources of `config`; options of sbatch override them."""
-    options: dict[str, str | int | bool | None] = {"job-name": "train", "output": "train-%j.log"}
     return _text(
-        [
-            "#!/bin/bash",
-            *_BY_HAND_HEAD,
-            *directives(options | _resources(config, profile)),
-            "",
-            *_ENVIRONMENT,
-            *job_setup(profile),
-            *_BY_HAND_CODE,
-            "",
-            *_launch(
-                '"$SLURM_JOB_NUM_NODES"',
-                '"$SLURM_CPUS_PER_TASK"',
-                profile,
-                ['"$code"', '"$PWD"'],
-                ('"$python" -m jobs.submission.sbatch_entry', '"$@"'),
-                after_first_end_s(config),
-            ),
-        ]
+        *_BY_HAND_HEAD,
+        *_directives({"job-name": "train", "output": "train-%j.log", **_resources(config, profile)}),
+        "",
+        *ENVIRONMENT,
+        *job_setup(profile),
+        *_BY_HAND_CODE,
+        "",
+        *launch(
+            '"$SLURM_JOB_NUM_NODES"',
+            '"$SLURM_CPUS_PER_TASK"',
+            profile,
+            ['"$code"', '"$PWD"'],
+            ('"$python" -m jobs.submission.sbatch_entry', '"$@"'),
+            after_first_end_s(config),
+        ),
     )
+
+
+def render_report(
+    *,
+    name: str,
+    comment: str,
+    after: Sequence[str],
+    command: Sequence[str],
+    logs: Path,
+    python: str,
+    profile: Profile,
+) -> str:
+    """The script of a job that runs a command of Python after other jobs: one task on one processor.
+
+    `after` has the ids of these jobs (`afterany`): a requeued job has not ended. Raises `ConfigError` for a
+    path that a script cannot contain.
+    """
+    check_path("--runs", logs)
+    chosen = ("partition", "account", "qos", "reservation", "wckey")
+    options: Options = {
+        "job-name": name,
+        "comment": comment,
+        "output": f"{file_pattern(logs)}/%j.log",
+        "dependency": ":".join(["afterany", *after]) if after else None,
+        "kill-on-invalid-dep": "yes" if after else None,
+        "nodes": 1,
+        "ntasks": 1,
+        "cpus-per-task": 1,
+        "mem": "1G",
+        "time": 15,
+        "requeue": True,
+        "open-mode": "append",
+        **{key: getattr(profile, key) for key in chosen},
+    }
+    # `python` of a profile with a container is a path in the image; this job runs without a container.
+    python = python if profile.container else profile.python or python
+    # Without `command`, the shell would read a path with `=` as an assignment.
+    run = f"command {shlex.join([python, *command])}"
+    return _text(*_directives(options), "", *job_setup(profile), *_mail(profile), run)
+
+
+def _mail(profile: Profile) -> list[str]:
+    """Lines with which the job requests Slurm's mail about its own end.
+
+    An option of sbatch would request a mail about a job that is cancelled while it waits, because a job that
+    waits for more runs replaces it. The job fails if a run has failed, and Slurm sends the mail `END` only
+    about a job that has not failed.
+    """
+    wanted = {*profile.mail_type} - {"NONE"}
+    if not wanted:
+        return []
+    types = "END,FAIL" if "END" in wanted else "FAIL"
+    user = [f"MailUser={profile.mail_user}"] if profile.mail_user else []
+    request = shlex.join(["scontrol", "update", f"MailType={types}", *user])
+    return [f'{request} JobId="$SLURM_JOB_ID" || :', ""]
 
 
 def check_path(what: str, path: Path, signs: str = "") -> None:
     """Raise `ConfigError` for a path that a script cannot contain, or with a character of `signs`."""
     try:
-        file_pattern(option_syntax.clean(str(path)))
-        found = next((sign for sign in signs if sign in str(path)), None)
-        if found:
-            raise ValueError(f"holds {found!r}, which ends a path among others")
+        clean(str(path))
+        if "\\" in str(path):
+            raise ValueError("holds a backslash, which switches Slurm's file patterns off")
+        sign = next((sign for sign in signs if sign in str(path)), None)
+        if sign:
+            raise ValueError(f"holds {sign!r}, which ends a path among others")
     except ValueError as error:
         raise ConfigError(f"{what}: {str(path)!r} {error}") from None
 
 
-_ENVIRONMENT = (
-    "# Variables of a launcher or an allocation around the submitting shell would change srun and the ranks.",
-    "unset ${!SRUN_@} ${!SBATCH_@} ${!SLURM_CPU_BIND@} ${!SLURM_MEM_BIND@} ${!SLURM_GPU_BIND@}",
-    "unset ${!SLURM_STEP@} MASTER_ADDR MASTER_PORT WORLD_SIZE RANK LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK",
-    "# Slurm sets these two from sbatch's options. srun would ask for the GPUs of all nodes on one node, and",
-    "# refuse a number of processors that differs. Without them, each step gets all GPUs of its nodes.",
-    "unset SLURM_GPUS SLURM_TRES_PER_TASK",
-    "# The nodes get all other variables, also if the site submits with --export=NONE.",
-    "export SLURM_EXPORT_ENV=ALL",
-    "",
-)
+def file_pattern(path: Path) -> str:
+    """A path as a file pattern of Slurm, with each `%` escaped as `%%`."""
+    return str(path).replace("%", "%%")
+
 
 _EXPEDITED = (
     "# Slurm holds an expedited job whose script fails, for good. The result is in the run directory.",
@@ -217,7 +249,7 @@ _BY_HAND_HEAD = (
     "#",
     "# Options of sbatch, before the file name, override the lines below. Arguments after it are --config,",
     "# --name, --run-name, --skip-preflight, --from-scratch and keys of the config.",
-    "# Generated by `make schemas` from jobs/schedulers/slurm/batch_script.py. Scripts of submit.py differ",
+    "# Generated by `make schemas` from jobs/schedulers/slurm/script.py. Scripts of submit.py differ",
     "# in the path of the code and in the run that they start.",
 )
 
@@ -299,8 +331,8 @@ def _signal_s(job: Mapping[str, Any]) -> int:
     return min(max(1, math.ceil(lead_s)), _LONGEST_SIGNAL_S)
 
 
-def directives(options: Mapping[str, str | int | bool | None]) -> list[str]:
-    """The `#SBATCH` lines. An option of value True has no value in the line; an option of None is omitted."""
+def _directives(options: Options) -> list[str]:
+    """The `#SBATCH` lines."""
     return [
         f"#SBATCH --{name}" + ("" if value is True else f"={_word(name, str(value))}")
         for name, value in options.items()
@@ -309,10 +341,18 @@ def directives(options: Mapping[str, str | int | bool | None]) -> list[str]:
 
 
 def _word(option: str, value: str) -> str:
+    """A value as one argument of a `#SBATCH` line.
+
+    sbatch splits such a line like a shell, with three exceptions: a backslash escapes within both kinds of
+    quotes, an unquoted `#` ends the line, and sbatch expands nothing.
+    """
     try:
-        return sbatch_word(option_syntax.clean(value))
+        clean(value)
     except ValueError as error:
         raise ConfigError(f"--{option}={value!r} {error}") from None
+    if re.fullmatch(r"[A-Za-z0-9_@%+=:,./&|*()\[\]!-]+", value):
+        return value
+    return '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
 
 
 def _runs(tasks: Sequence[ArrayTask]) -> list[str]:
@@ -329,83 +369,5 @@ def _runs(tasks: Sequence[ArrayTask]) -> list[str]:
     ]
 
 
-def _launch(
-    nodes: str, cpus: str, profile: Profile, folders: Sequence[str], task: Sequence[str], wait_s: int
-) -> list[str]:
-    """Lines that start an agent on each node, and a step after a failure. Only `profile` is not quoted.
-
-    `task` is the command of an agent and its arguments. srun ends agents `wait_s` seconds after the first.
-    """
-    command, arguments = task
-    agents = [f"--nodes={nodes} --ntasks={nodes}", f"--ntasks-per-node=1 --cpus-per-task={cpus}"]
-    one_task = "--nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1"
-    overlap = "--relative=0 --overlap"
-    wait = f"--kill-on-bad-exit=0 --wait={wait_s}"
-    return [
-        *node_setup(profile),
-        "# This shell survives signals, and runs a trap only after srun has ended.",
-        "trap : TERM USR1 USR2",
-        "",
-        "# An srun of an earlier start, on a node that was frozen, may return and end its step by number.",
-        "# So the number of the agents' step differs between starts: empty steps come before this step.",
-        "# A failure of an empty step ends nothing, also after `set -e` in a profile.",
-        f"for _ in $(seq $((${{SLURM_RESTART_COUNT:-0}} % {_STEP_NUMBERS}))); do",
-        f"  srun {one_task} {overlap} true || :",
-        "done",
-        "",
-        "# One agent on each node. All counts are given, since srun reads others from the environment.",
-        "# After one node fails, the other nodes have time to record how they ended.",
-        "# srun runs in the foreground: Slurm's signals go to the agents.",
-        "# Signals are ignored while Python starts, until the agent has installed its handlers.",
-        _srun([*agents, wait], profile, folders, f"{command} {arguments}") + " && exit",
-        "status=$?",
-        "",
-        "# If srun or the agent of node 0 was killed, the attempt is open. This step closes the attempt",
-        "# and requeues the job. Agents that have not ended hold the memory, so this step requests none.",
-        _srun(
-            [one_task, f"{overlap} --mem=0"],
-            profile,
-            folders,
-            f"{command} --after-failure {arguments}",
-        )
-        + " || exit $status",
-    ]
-
-
-def _srun(options: Sequence[str], profile: Profile, folders: Sequence[str], task: str) -> str:
-    """A command that runs `task` under srun, in the container of the profile if it has one."""
-    lines = ["srun", *options]
-    extra = [
-        shlex.quote(f"--{name}" + ("" if value is True else f"={value}"))
-        for name, value in profile.srun.items()
-    ]
-    if extra:
-        lines.append(" ".join(extra))
-    if profile.container is not None and profile.container.kind == "apptainer":
-        # apptainer starts slowly, too, and resets signals to their defaults for its child
-        lines.append(_IGNORE_SIGNALS)
-    prefix = 'bash -c "$node_setup" bash' if profile.node_setup else _IGNORE_SIGNALS
-    lines += [*_container(profile, folders), prefix, task]
-    return " \\\n  ".join(lines)
-
-
-_IGNORE_SIGNALS = """sh -c 'trap "" USR1 USR2 TERM; exec "$@"' sh"""
-"""Prefix of a command that ignores these signals."""
-
-
-def _container(profile: Profile, folders: Sequence[str]) -> list[str]:
-    """Arguments that run the rest of the command in a container, with code and runs at their host paths."""
-    container = profile.container
-    if container is None:
-        return []
-    mounts = [f"{folder}:{folder}" for folder in folders] + [shlex.quote(mount) for mount in container.mounts]
-    arguments = [shlex.quote(argument) for argument in container.arguments]
-    image = shlex.quote(container.image)
-    if container.kind == "pyxis":
-        return [" ".join([f"--container-image={image} --container-mounts={','.join(mounts)}", *arguments])]
-    bound = " ".join(f"--bind {mount}" for mount in mounts)
-    return [" ".join(["apptainer exec", bound, *arguments, image])]
-
-
-def _text(lines: Sequence[str]) -> str:
-    return "\n".join(lines) + "\n"
+def _text(*lines: str) -> str:
+    return "\n".join(["#!/bin/bash", *lines]) + "\n"
