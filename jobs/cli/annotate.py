@@ -33,17 +33,15 @@ def run(args: argparse.Namespace) -> int:
     for tag in args.untag:
         if tag not in known:
             raise ConfigError(f"no such tag here: {tag!r}{nearest(tag, known)}", at="--untag")
-    if args.tags or args.untag or args.note is not None:
-        for folder in folders.values():
+    rows = []
+    for name, folder in folders.items():
+        if args.tags or args.untag or args.note is not None:
             with sweep_lock(folder if folder.parent == args.runs else folder.parent):
                 annotate(folder, add=args.tags, remove=args.untag, note=args.note)
-    annotations = {name: read_annotation(folder) for name, folder in folders.items()}
-    for name, each in annotations.items():
-        note = f'"{each.note}"' if each.note else "no note"
-        print(f"{name}: {', '.join(each.tags) or 'no tags'}; {note}")
-    rows = [
-        {"target": name, "tags": list(each.tags), "note": each.note} for name, each in annotations.items()
-    ]
+        now = read_annotation(folder)
+        note = f'"{now.note}"' if now.note else "no note"
+        print(f"{name}: {', '.join(now.tags) or 'no tags'}; {note}")
+        rows.append({"target": name, "tags": list(now.tags), "note": now.note})
     states = map(read_state, selection.find_runs(args.runs, names)) if args.json else ()
     add_json(list(states), annotations=rows)
     return 0

@@ -57,19 +57,26 @@ def run(args: argparse.Namespace) -> int:
             scheduler = selection.available_scheduler(name)
             hit, refused = cancel_runs(refresh(here, scheduler), scheduler, dry_run=args.dry_run)
         except ConfigError as error:  # the runs of another scheduler can still be cancelled
-            failures |= dict.fromkeys((state.run.path for state in here), f"not cancelled: {error}")
-            continue
+            hit, refused = [], dict.fromkeys((state.run.path for state in here), str(error))
         failures |= {path: f"not cancelled: {reason}" for path, reason in refused.items()}
         cancelled += hit
-        ended += hit if args.dry_run else _await_end(hit, scheduler)
+        ended += _await_end(hit, scheduler) if hit and not args.dry_run else hit
     failed = [state for state in active if state.run.path in failures]
     for state in failed:
         print_error(f"{state.label}: {failures[state.run.path]}")
-    if args.dry_run:
-        for verb, states in (("stop", stopping), ("cancel", cancelled)):
-            print(*(f"would {verb}  {state.label} (is {state.state})\n" for state in states), sep="", end="")
-    else:
-        _print_ends(stopping, cancelled, ended)
+    for state in stopping:
+        print(
+            f"would stop  {state.label} (is {state.state})"
+            if args.dry_run
+            else f"stopping  {state.label}: it may save first; `status` shows its end"
+        )
+    for before, now in zip(cancelled, ended, strict=True):
+        if args.dry_run:
+            print(f"would cancel  {now.label} (is {now.state})")
+        elif now.active:
+            print_error(f"{now.label}: its job is still ending; `status` shows its end")
+        else:
+            print(f"{now.displayed_state}  {now.label} (was {before.state})")
     add_json(
         [*stopping, *ended, *failed],
         stopping=[state.label for state in stopping],
@@ -89,10 +96,9 @@ def _stop(states: Sequence[RunState]) -> None:
 
     from disttrain.errors import ConfigError
 
-    denied = [state for state in states if not os.access(state.run.path, os.W_OK)]
-    if denied:
-        names = ", ".join(state.label for state in denied)
-        raise ConfigError(f"--graceful: no write access to {str(denied[0].run.path)!r}: cannot stop {names}")
+    denied = next((state for state in states if not os.access(state.run.path, os.W_OK)), None)
+    if denied is not None:
+        raise ConfigError(f"--graceful: no write access to {str(denied.run.path)!r}: nothing is stopped")
     for state in states:
         state.run.stop.touch()
 
@@ -108,7 +114,7 @@ def _uncancellable_reason(state: RunState) -> str | None:
     if state.cluster not in names() or state.job_id is None:
         return None
     only = scheduler_named(state.cluster).host_of(state.job_id)
-    return f"runs on {only}: cancel it on that host" if only not in (None, host()) else None
+    return None if only in (None, host()) else f"runs on {only}: cancel it on that host"
 
 
 def _await_end(cancelled: list[RunState], scheduler: Scheduler) -> list[RunState]:
@@ -118,27 +124,10 @@ def _await_end(cancelled: list[RunState], scheduler: Scheduler) -> list[RunState
     from jobs.submission.cancel import await_end
 
     def notify(active: int) -> None:
-        runs = count(active, "run")
-        print(
-            f"waiting at most {END_TIMEOUT_S:g} s for {runs} to end; Ctrl-C stops waiting, not the end",
-            file=sys.stderr,
-        )
+        within = f"waiting at most {END_TIMEOUT_S:g} s for {count(active, 'run')} to end"
+        print(f"{within}; Ctrl-C stops waiting, not the end", file=sys.stderr)
 
     try:
         return await_end(cancelled, scheduler, END_TIMEOUT_S, notify)
     except KeyboardInterrupt:
         return [read_state(state.run) for state in cancelled]
-
-
-def _print_ends(
-    stopping: Sequence[RunState], cancelled: Sequence[RunState], ended: Sequence[RunState]
-) -> None:
-    from jobs.cli.command_output import print_error
-
-    for state in stopping:
-        print(f"stopping  {state.label}: it may save first; `status` shows its end")
-    for before, now in zip(cancelled, ended, strict=True):
-        if now.active:
-            print_error(f"{now.label}: its job is still ending; `status` shows its end")
-        else:
-            print(f"{now.displayed_state}  {now.label} (was {before.state})")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Iterable
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,12 +34,6 @@ def complete() -> None:
             if completer := _COMPLETERS.get(action.dest) or _COMPLETERS.get(metavar):
                 action.completer = completer  # type: ignore[attr-defined]
     argcomplete.autocomplete(parser, always_complete_options=False)
-
-
-def _folders(prefix: str, **_: Any) -> Iterable[str]:
-    from argcomplete import DirectoriesCompleter
-
-    return DirectoriesCompleter()(prefix)
 
 
 def _sweeps(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
@@ -80,29 +73,24 @@ def _settings(prefix: str, **_: Any) -> list[str]:
     from disttrain.config.config_tree import config_fields
 
     key, equals, values = prefix.partition("=")
-    fields = {name: info.annotation for name, info in config_fields()}
-    kinds = {f"{section}.kind": builtin_kinds(package) for section, package in BUILT_SECTIONS.items()}
+    known = {name: _few_values(info.annotation) for name, info in config_fields()}
+    for section, package in BUILT_SECTIONS.items():
+        kinds = known[f"{section}.kind"] = builtin_kinds(package)
+        for builder in filter(None, (builder_of(package, kind) for kind in kinds)):
+            options = [*builder.options, *["size"] * bool(builder.sizes)]
+            known |= {f"{section}.{option}": [] for option in options if f"{section}.{option}" not in known}
     if equals:
-        known = kinds[key] if key in kinds else _few_values(fields.get(key))
-        return [f"{key}={_before_last_comma(values)}{value}" for value in known]
-    options = [
-        f"{section}.{option}"
-        for section, package in BUILT_SECTIONS.items()
-        for kind in kinds[f"{section}.kind"]
-        if (builder := builder_of(package, kind)) is not None
-        for option in (*builder.options, *["size"] * bool(builder.sizes))
-    ]
-    return [f"{name}=" for name in dict.fromkeys([*fields, *options])]
+        return [f"{key}={_before_last_comma(values)}{value}" for value in known.get(key, ())]
+    return [f"{name}=" for name in known]
 
 
 def _few_values(annotation: Any) -> list[str]:
     """The values of a `Literal` or a bool, also within a union; none for other types."""
     if annotation is bool:
         return ["true", "false"]
-    values = get_args(annotation)
-    if re.match(r"typing\.Literal\[", str(annotation)):
-        return [str(value) for value in values]
-    return [each for value in values if value is not annotation for each in _few_values(value)]
+    if get_origin(annotation) is Literal:
+        return [str(value) for value in get_args(annotation)]
+    return [value for part in get_args(annotation) for value in _few_values(part)]
 
 
 def _before_last_comma(text: str) -> str:
@@ -116,7 +104,6 @@ _COMPLETERS = {
     "SWEEP|RUN": _runs,
     "NAME|FILE": _profiles,
     "STATE": _states,
-    "DIR": _folders,
     "set": _settings,
 }
 """By metavar, up to its `[`, or by the name of the argument."""
