@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from jobs.schedulers.slurm.version import installed_slurm
 
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, write_text
@@ -87,12 +86,19 @@ def test_slurm_reads_what_sites_ask_for(quiet: Path, words: list[str], taken: st
     assert re.search(taken, check.message, re.IGNORECASE), check.message
 
 
-def test_the_installed_sbatch_lists_its_options(on_slurm: MiniCluster) -> None:
-    found = installed_slurm()
-    assert found.version is not None
-    assert {"account", "array", "gres", "switches", "wckey"} <= found.sbatch_options
-    with pytest.raises(ConfigError, match="did you mean 'licenses'"):
-        resolve(ProfileSelection("generic", ["sbatch.licences=x"]), try_options=True)
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [
+        ("sbatch.licences=x", "sbatch: unrecognized option .*did you mean 'licenses'"),
+        ("sbatch.licenses=true", "sbatch.licenses: needs a value"),
+        ("exclusive=topo", "exclusive: sbatch: Invalid --exclusive specification"),
+        ("srun.cpubind=none", "srun: unrecognized option .*did you mean 'cpu-bind'"),
+        ("srun.mpi=true", "srun.mpi: needs a value"),
+    ],
+)
+def test_the_installed_commands_refuse_an_option(on_slurm: MiniCluster, word: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        resolve(ProfileSelection("generic", [word]), try_options=True)
 
 
 def test_a_job_of_strange_names_gets_each_of_them_whole(quiet: Path, on_slurm: MiniCluster) -> None:
