@@ -47,9 +47,9 @@ def run(args: argparse.Namespace) -> int:
     from jobs.cli import report, submitting
     from jobs.cli.command_output import add_json
     from jobs.status.run_folders import runs_of
-    from jobs.submission import request
+    from jobs.submission import plan
 
-    exit_code = submitting.submit_plan(with_command(args), request.sweep_plan)
+    exit_code = submitting.submit_plan(with_command(args), plan.sweep_plan)
     if args.dry_run or args.test_only or args.memory:
         return exit_code
     if results := _results(runs_of(args.runs, args.name)):

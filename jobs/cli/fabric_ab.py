@@ -21,7 +21,7 @@ from jobs.cli.command_output import add_json, print_warning
 from jobs.cli.formatting import table
 from jobs.cli.selection import find_run
 from jobs.status.run_folders import runs_of
-from jobs.submission import request
+from jobs.submission import plan
 
 MODULE = "jobs.arms"
 JOB_MARGIN_MIN = 10.0
@@ -31,7 +31,7 @@ _MAX_NAME_CHARS = 60
 
 def run(args: argparse.Namespace) -> int:
     """Submit the job unless it was, and print its result if there is one; the exit code."""
-    exit_code = submitting.submit_plan(with_command(args), request.sweep_plan)
+    exit_code = submitting.submit_plan(with_command(args), plan.sweep_plan)
     if not (args.dry_run or args.test_only or args.memory):
         print_results(args.runs, args.name)
     return exit_code

@@ -24,8 +24,8 @@ from jobs.node.launch import launch_command
 from jobs.node.rendezvous import Endpoint
 from jobs.schedulers.interface import Scheduler, ScriptPreview
 from jobs.status.run_state import RunState
+from jobs.submission.before import estimate_memory
 from jobs.submission.decide import Action
-from jobs.submission.memory_estimates import estimate_memory
 from jobs.submission.pipeline import Plan, preview
 from sweeps.expand import RunPlan, SweepPlan
 

@@ -23,6 +23,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from jobs.cli import submitting
-    from jobs.submission import request
+    from jobs.submission import plan
 
-    return submitting.submit_plan(args, request.run_plan)
+    return submitting.submit_plan(args, plan.run_plan)

@@ -31,11 +31,10 @@ from jobs.status.refresh import refresh
 from jobs.status.run_folders import check_tags, runs_of
 from jobs.status.run_state import RunState, read_runs
 from jobs.submission import pipeline, report_job
-from jobs.submission.decide import Action, Kind
+from jobs.submission.before import check_start_from, excluded_nodes_warning
+from jobs.submission.decide import Action, Kind, submission_time
 from jobs.submission.pipeline import Outcome, Plan
-from jobs.submission.request import command_hashes, sweep_name
-from jobs.submission.start_from_check import check_start_from
-from jobs.submission.warnings import excluded_nodes_warning
+from jobs.submission.plan import command_hashes, sweep_name
 from sweeps.expand import RunPlan, SweepPlan
 
 EXIT_RUNS_MISSING = 1
@@ -323,7 +322,7 @@ def run_report_job(args: argparse.Namespace, write_report: Callable[[], Path]) -
 
 def _call_hook(folder: Path, states: Sequence[RunState], page: Path | None, record: Path) -> None:
     """Call the hook of the newest submission, if it has one."""
-    newest = max(states, key=report_job.submission_time, default=None)
+    newest = max(states, key=submission_time, default=None)
     command = hook.command_of(newest.run) if newest is not None else None
     if command is None:
         return

@@ -31,12 +31,12 @@ def run(args: argparse.Namespace) -> int:
 
     from jobs.cli import selection, submitting
     from jobs.cli.progress_bar import progress
-    from jobs.submission import request
+    from jobs.submission.plan import DEFAULT, sweep_plan
 
     if not (args.file or args.command):
-        args.file = str(request.DEFAULT)
+        args.file = str(DEFAULT)
     unknown = args.gpus and not args.gpus_per_node
     site = selection.described_scheduler(args, ()).profile(None) if unknown else None
     of_node = site.gpus_per_node if site else None
-    plan = functools.partial(request.sweep_plan, progress=progress, gpus_of_node=of_node)
+    plan = functools.partial(sweep_plan, progress=progress, gpus_of_node=of_node)
     return submitting.submit_plan(args, plan)

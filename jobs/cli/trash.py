@@ -20,7 +20,7 @@ from jobs.cli.selection import run_label
 from jobs.core import code_copy, lock, run_code
 from jobs.status.run_folders import runs_of, subfolders
 from jobs.status.run_state import RunState
-from jobs.submission import sbatch_job
+from jobs.submission import by_hand
 from sweeps.base_config import first_difference
 
 TRASH = ".trash"
@@ -102,9 +102,9 @@ def _move_code(root: Path, folder: Path) -> None:
     with code_copy.unreferenced_copies(root, lambda: _runs_in(root)) as copies:
         for copy in copies:
             _rename(copy, folder / run_code.FOLDER / copy.name)
-    for plan in sbatch_job.plans_without_run(root):
+    for plan in by_hand.plans_without_run(root):
         if plan.exists():  # a concurrent `clean` may have moved it
-            _rename(plan, folder / sbatch_job.FOLDER / plan.name)
+            _rename(plan, folder / by_hand.FOLDER / plan.name)
 
 
 def _folders(root: Path) -> list[Path]:
@@ -189,9 +189,9 @@ def _restore_run(run: RunDir, target: RunDir, root: Path) -> None:
             copy = folder / run_code.FOLDER / code.name
             if copy.exists() and not code.exists():
                 _rename(copy, code)
-        for plan in (folder / sbatch_job.FOLDER).glob("*.json"):
+        for plan in (folder / by_hand.FOLDER).glob("*.json"):
             if (read_json_or_none(plan) or {}).get("run") == run_label(run):
-                _rename(plan, root / sbatch_job.FOLDER / plan.name)
+                _rename(plan, root / by_hand.FOLDER / plan.name)
 
 
 def _own_sweep_json(run: RunDir) -> Path | None:

@@ -31,28 +31,29 @@ def cancel_runs(
     Returns the runs whose job was cancelled, and the reason for each run whose job goes on, by its folder.
     Raises `ConfigError` when the scheduler does not answer.
     """
-    active = [state for state in states if state.active]
-    here, failures = [], {}
-    for state in active:
+    here: list[RunState] = []
+    failures: dict[Path, str] = {}
+    for state in states:
         if is_submitted_to(scheduler, state.cluster, state.cluster_name):
-            here.append(state)
-        else:
+            here += [state] if state.active else []
+        elif state.active:
             failures[state.run.path] = f"its job is on cluster {state.cluster_name!r}: cancel it there"
     if dry_run:
         return here, failures
-    recorded = {state.run.path for state in here if _record_cancel(state)}
+    recorded = {state.run.path: state.submission for state in here if _record_cancel(state)}
     refused = scheduler.cancel({state.job_id: state.job_comment for state in here if state.job_id})
-    failures |= {state.run.path: refused[state.job_id] for state in here if state.job_id in refused}
+    cancelled = []
     for state in here:
-        if state.run.path in failures and state.run.path in recorded and state.submission is not None:
-            journal.withdraw_cancel(state.run, state.submission)
-    cancelled = [state for state in here if state.run.path not in failures]
-    for state in cancelled:
-        if state.state != "running" and state.run.path in recorded and state.submission is not None:
-            message = "cancelled while it waited to be started again"
-            if not state.claimed:
-                message = "cancelled before it started"
-            journal.revoke(state.run, state.submission, "cancelled", message, starts=state.starts)
+        number = recorded.get(state.run.path)
+        if state.job_id in refused:
+            failures[state.run.path] = refused[state.job_id]
+            if number is not None:
+                journal.withdraw_cancel(state.run, number)
+            continue
+        cancelled.append(state)
+        if number is not None and state.state != "running":
+            waited = "while it waited to be started again" if state.claimed else "before it started"
+            journal.revoke(state.run, number, "cancelled", f"cancelled {waited}", starts=state.starts)
     return cancelled, failures
 
 

@@ -1,15 +1,23 @@
-"""Decide what is done with each wanted run, given the states of the existing ones. Pure functions."""
+"""Decide what is done with each wanted run, given the states of the existing ones, and the jobs it waits for.
+
+`--max-running N` makes N chains of jobs, in which each job starts after the end of the one before. A sweep
+then has at most N running jobs, since each of its active jobs is in one of N chains. Jobs of earlier commands
+count, as do jobs that wait for their requeue. The intent of each submission records the jobs that it waits
+for (`after`), so that the next command continues the chains.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from disttrain.errors import ConfigError
-from jobs.schedulers.interface import SubmitError
+from jobs.core import journal
+from jobs.schedulers.interface import Scheduler, SubmitError, is_submitted_to
 from jobs.status.run_state import RunState
 
 if TYPE_CHECKING:
@@ -66,7 +74,7 @@ def plan_actions(
         code = command_hashes.get(run.config.command, code_hash)
         kind, reason = _decide(state, code, None if from_scratch else run.config.job.max_attempts)
         actions.append(Action(kind, plan.name, state.name if state else run.name, reason, run, state))
-    return _from_scratch(actions) if from_scratch else actions
+    return list(map(_from_scratch, actions)) if from_scratch else actions
 
 
 def resume_actions(
@@ -93,16 +101,12 @@ def resume_actions(
         elif state.silent and state.run.path in named:
             kind, reason = "retry", f"{state.message}, and presumed dead"
         actions.append(Action(kind, state.sweep, state.name, reason, None, state))
-    return _from_scratch(actions) if from_scratch else actions
+    return list(map(_from_scratch, actions)) if from_scratch else actions
 
 
-def _from_scratch(actions: Sequence[Action]) -> list[Action]:
-    return [
-        replace(action, from_scratch=True, reason=f"{action.reason}; from scratch")
-        if action.submits
-        else action
-        for action in actions
-    ]
+def _from_scratch(action: Action) -> Action:
+    reason = f"{action.reason}; from scratch"
+    return replace(action, from_scratch=True, reason=reason) if action.submits else action
 
 
 def _decide(state: RunState | None, code_hash: str, max_attempts: int | None) -> tuple[Kind, str]:
@@ -135,3 +139,73 @@ def _decide(state: RunState | None, code_hash: str, max_attempts: int | None) ->
     if state.attempts_without_progress >= max_attempts:
         return "blocked", f"{why} (job.max_attempts={max_attempts} in a row without a newer checkpoint)"
     return "retry", why
+
+
+class JobChains:
+    """The ends of `limit` chains, which new jobs continue.
+
+    `ends` are ids of active jobs, oldest first, each of which ends a chain. If there are more than `limit`,
+    all new jobs also wait for the oldest ones, so that the limit holds once the first new job starts.
+    """
+
+    def __init__(self, limit: int, ends: Sequence[str] = ()) -> None:
+        self.limit = limit
+        above, free = max(0, len(ends) - limit), max(0, limit - len(ends))
+        self._ends: deque[tuple[str, ...]] = deque([()] * free)
+        self._ends.extend((*ends[:above], end) for end in ends[above:])
+
+    @property
+    def empty(self) -> bool:
+        """Whether new jobs have no job to wait for."""
+        return not any(self._ends)
+
+    def before(self, jobs: int) -> tuple[str, ...]:
+        """Ids of the jobs that the next job waits for. An array of several jobs waits for all chains."""
+        if jobs == 1:
+            return self._ends[0]
+        return tuple(dict.fromkeys(job_id for end in self._ends for job_id in end))
+
+    def add(self, job_ids: Sequence[str]) -> None:
+        """Count new jobs: one job, which continues a chain, or the tasks of an array limited to `limit`."""
+        if len(job_ids) == 1:
+            self._ends.popleft()
+            self._ends.append(tuple(job_ids))
+        else:
+            self._ends = deque([tuple(job_ids)] * self.limit)
+
+
+def active_jobs(states: Sequence[RunState], scheduler: Scheduler) -> list[RunState]:
+    """The runs with an active job at this scheduler."""
+    return [
+        state
+        for state in states
+        if state.active and state.job_id and is_submitted_to(scheduler, state.cluster, state.cluster_name)
+    ]
+
+
+def intent_of(state: RunState) -> dict[str, Any]:
+    """The intent of the newest submission of a run; empty without one."""
+    return {} if state.submission is None else journal.entry(state.run, state.submission).read("intent") or {}
+
+
+def submission_time(state: RunState) -> str:
+    """Time of the newest submission of a run: UTC, ISO 8601."""
+    return str(intent_of(state).get("time", ""))
+
+
+def chains_of(states: Sequence[RunState], scheduler: Scheduler, limit: int) -> JobChains:
+    """The chains of a sweep. `states` are those of all its runs; jobs at other schedulers do not count."""
+    oldest_first = sorted(active_jobs(states, scheduler), key=submission_time)
+    return JobChains(
+        limit, ends_of({str(state.job_id): intent_of(state).get("after") or [] for state in oldest_first})
+    )
+
+
+def ends_of(after: Mapping[str, Sequence[str]]) -> list[str]:
+    """The active jobs that end a chain, given the jobs that each active job waits for, oldest first.
+
+    A job takes the place of the last job in its `after`, and of no other one. So all active jobs are in as
+    many chains as there are ends, and no more jobs than that can run at the same time.
+    """
+    replaced = {job_id for jobs in after.values() for job_id in jobs[-1:]}
+    return [job_id for job_id in after if job_id not in replaced]

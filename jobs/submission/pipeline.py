@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.records.run_directory import RunDir
+from jobs.core.code_copy import CommandReader
 from jobs.core.lock import sweep_lock
 from jobs.core.progress import Progress, without_progress
 from jobs.schedulers.interface import Batch, Scheduler, SubmitError
@@ -21,12 +22,11 @@ from jobs.status.refresh import refresh
 from jobs.status.run_folders import annotate
 from jobs.status.run_state import RunState, read_runs, read_states
 from jobs.submission import report_job
-from jobs.submission.batches import JobChains, batch_of, chains_of, submission_groups
-from jobs.submission.decide import Action, plan_actions, resume_actions
-from jobs.submission.prepare import PreparedRun, prepare
-from jobs.submission.request import discard_sweep_record, write_sweep_record
+from jobs.submission.before import excluded_nodes_warning, warnings_for
+from jobs.submission.decide import Action, JobChains, chains_of, plan_actions, resume_actions
+from jobs.submission.plan import discard_sweep_record, write_sweep_record
+from jobs.submission.prepare import PreparedRun, batch_of, prepare, submission_groups
 from jobs.submission.submit import carry_out
-from jobs.submission.warnings import excluded_nodes_warning, warnings_for
 from sweeps.expand import SweepPlan
 
 Warn = Callable[[str], None]
@@ -131,7 +131,8 @@ def preview(
     """
     actions, chains = plan.decide(states), plan.chains(states, scheduler)
     shown = progress(actions, "preparing runs", len(actions))
-    found = prepare(shown, scheduler, plan.root, {"code": code}, skip_preflight=plan.skip_preflight)
+    commands = CommandReader(plan.root)
+    found = prepare(shown, scheduler, plan.root, {"code": code}, commands, skip_preflight=plan.skip_preflight)
     prepared = [each for each in found if isinstance(each, PreparedRun)]
     batches = []
     most = scheduler.quota().array if prepared else 1

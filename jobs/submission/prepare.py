@@ -1,11 +1,10 @@
-"""Prepare runs for submission: the content of `run.json` and the site profile. Writes no run."""
+"""Prepare runs for submission: `run.json`, the site profile, and the batches. Writes no run."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +12,16 @@ from disttrain.records import collect_provenance
 from disttrain.records.json_files import CorruptFile
 from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json
-from jobs.core import excluded_nodes, run_code
+from jobs.core import excluded_nodes, journal, run_code
 from jobs.core.code_copy import CommandReader
-from jobs.schedulers.interface import Scheduler, SiteProfile
-from jobs.submission.decide import Action
+from jobs.schedulers.interface import Batch, Scheduler, SiteProfile, Submission, submission_tag
+from jobs.submission.decide import Action, JobChains
 
 
 @dataclass(frozen=True)
 class PreparedRun:
     """A run with the record and profile of its submission."""
 
-    position: int
-    """Index of its action."""
     action: Action
     run: RunDir
     record: Mapping[str, Any]
@@ -37,33 +34,37 @@ def prepare(
     scheduler: Scheduler,
     root: Path,
     provenance: Mapping[str, Any],
-    commands: CommandReader | None = None,
+    commands: CommandReader,
     *,
     skip_preflight: bool = False,
-    has_job: bool = False,
+    excluding: bool = True,
 ) -> Iterator[PreparedRun | Action]:
     """Yield the prepared run of each action, or the action itself if nothing is submitted. Writes nothing.
 
-    With `has_job`, the nodes are those of the job of this process, and none is excluded. Raises `ConfigError`
+    Without `excluding`, no node is excluded: the run takes the job of this process. Raises `ConfigError`
     where the exclusion list of the runs folder cannot be read.
     """
-    commands = commands or CommandReader(Path(root))
-    excluded = [] if has_job else nodes_to_exclude(Path(root), scheduler)
-    for position, action in enumerate(actions):
+    excluded = nodes_to_exclude(root, scheduler) if excluding else []
+    for action in actions:
         if not action.submits:
             yield action
             continue
-        run = action.state.run if action.state else RunDir(Path(root) / action.sweep / action.name)
+        run = action.state.run if action.state else RunDir(root / action.sweep / action.name)
         if run.path.exists() and not os.access(run.path, os.W_OK):
-            yield dataclasses.replace(action, kind="blocked", reason=f"no write access to {run.path}")
+            yield replace(action, kind="blocked", reason=f"no write access to {run.path}")
             continue
         try:
             record, profile = _run_record(action, run, scheduler, provenance, commands)
-            record = _with_nodes(record, excluded, skip_preflight=skip_preflight)
-            yield PreparedRun(position, action, run, record, profile)
         except (CorruptFile, OSError, KeyError) as error:
-            reason = f"{run.run_json} cannot be used: {error}"
-            yield dataclasses.replace(action, kind="blocked", reason=reason)
+            yield replace(action, kind="blocked", reason=f"{run.run_json} cannot be used: {error}")
+            continue
+        record.pop("excluded_nodes", None)
+        if excluded:
+            record["excluded_nodes"] = excluded
+        if skip_preflight:
+            config = record["config"]
+            record["config"] = {**config, "job": {**config["job"], "preflight": "off"}}
+        yield PreparedRun(action, run, record, profile)
 
 
 def nodes_to_exclude(root: Path, scheduler: Scheduler) -> list[str]:
@@ -75,19 +76,6 @@ def nodes_to_exclude(root: Path, scheduler: Scheduler) -> list[str]:
     return sorted({each.host for each in found})
 
 
-def _with_nodes(
-    record: Mapping[str, Any], excluded: Sequence[str], *, skip_preflight: bool
-) -> dict[str, Any]:
-    """The record with the nodes that the submission excludes, and without its pre-flight."""
-    made = {name: value for name, value in record.items() if name != "excluded_nodes"}
-    if excluded:
-        made["excluded_nodes"] = list(excluded)
-    if skip_preflight:
-        config = made["config"]
-        made["config"] = {**config, "job": {**config["job"], "preflight": "off"}}
-    return made
-
-
 def _run_record(
     action: Action,
     run: RunDir,
@@ -96,9 +84,10 @@ def _run_record(
     commands: CommandReader,
 ) -> tuple[dict[str, Any], SiteProfile | None]:
     """Content of `run.json` (`records.RunRecord`) and the site profile."""
-    folder = Path.cwd()
+    folder, recorded = Path.cwd(), None
     if action.plan is None:
         record = read_run_json(run)
+        recorded = record.get("profile")
         if (former := run_code.command_record(record)) is not None:
             folder = Path(former["folder"])
     else:
@@ -111,16 +100,50 @@ def _run_record(
             "config": action.plan.config.as_dict(),
             "axes": action.plan.axes,
         }
-    profile = scheduler.profile(record.get("profile") if action.plan is None else None)
+    profile, config = scheduler.profile(recorded), record["config"]
     record["cluster"] = scheduler.name
     record["profile"] = profile.as_dict() if profile else None
-    outside = run_code.missing_modules(
-        record["config"], run_code.code_of_run(run, {"provenance": provenance})
-    )
+    copy = run_code.code_of_run(run, {"provenance": provenance})
+    outside = run_code.missing_modules(config, copy)
     record["provenance"] = {**provenance, "code": {**provenance["code"], "not_covered": outside}}
-    if command := record["config"].get("command"):
+    if command := config.get("command"):
         record["provenance"]["command"] = commands.read(command, folder)
-    if secrets := record["config"]["job"].get("secrets"):  # not in the records of older code
+    if secrets := config["job"].get("secrets"):
         record["provenance"] = collect_provenance.without_secrets(record["provenance"], secrets)
     record["run_key"] = collect_provenance.run_key(record["config_key"], run_code.hash_in(record))
     return record, profile
+
+
+def submission_groups(
+    prepared: Sequence[PreparedRun], scheduler: Scheduler, most: int, chains: JobChains | None = None
+) -> list[list[PreparedRun]]:
+    """The runs of each job, or of each array of at most `most` runs, in the order of submission.
+
+    Runs share an array if their batch scripts differ only in the run. With `chains`, they do so only if there
+    is no other job: the limit of an array holds for this array alone.
+    """
+    single = [[each] for each in prepared]
+    if most == 1 or not prepared:
+        return single
+    groups: list[list[PreparedRun]] = []
+    newest: dict[str, list[PreparedRun]] = {}
+    for each in prepared:
+        key = scheduler.batch_key(each.run, each.record, each.profile)
+        if key not in newest or len(newest[key]) == most:
+            groups.append([])
+            newest[key] = groups[-1]
+        newest[key].append(each)
+    return groups if chains is None or (len(groups) == 1 and chains.empty) else single
+
+
+def batch_of(group: Sequence[PreparedRun], chains: JobChains | None = None) -> Batch:
+    """The batch of these runs, with their next submission numbers and the jobs that it waits for."""
+    first, several = group[0], len(group) > 1
+    numbers = [journal.next_submission(each.run) for each in group]
+    tag = submission_tag(first.run, numbers[0])
+    submissions = [
+        Submission(each.run, number, tag, index if several else None)
+        for index, (each, number) in enumerate(zip(group, numbers, strict=True))
+    ]
+    limits = (chains.before(len(group)), chains.limit) if chains else ()
+    return Batch(submissions, first.record, first.profile, *limits)

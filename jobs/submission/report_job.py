@@ -14,7 +14,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,7 @@ from jobs.schedulers.interface import (
 )
 from jobs.status.refresh import refresh
 from jobs.status.run_state import RunState, read_runs
+from jobs.submission.decide import active_jobs, submission_time
 
 
 def journal_of(root: Path, sweep: str) -> RunDir:
@@ -56,12 +56,7 @@ def ensure(
     follow. The caller holds `sweep_lock`. Raises `SubmitError`.
     """
     states = refresh(read_runs(root, sweep), scheduler, receipts=True)
-    awaited = [
-        state
-        for state in states
-        if state.active and state.job_id and is_submitted_to(scheduler, state.cluster, state.cluster_name)
-    ]
-    folder = journal_of(root, sweep)
+    awaited, folder = active_jobs(states, scheduler), journal_of(root, sweep)
     if command:
         _record_command(root / sweep, command)
     if awaited and own is not None:
@@ -70,13 +65,15 @@ def ensure(
     if not awaited and (there or not states or not _ended_without_report(folder)):
         return None
     if there and not anew:
-        return there[max(there)].job_id
+        return there[max(there)]
     newest = max(awaited or states, key=submission_time).run  # its code can read the records of all the runs
-    job_id = _submit(folder, awaited, newest, scheduler, [sweep, "--runs", str(root.absolute())])
-    refused = scheduler.cancel({each.job_id: each.tag for each in there.values()})
-    for number, each in there.items():
-        if each.job_id not in refused:
-            journal.revoke(folder, number, "cancelled", "replaced by a report job that waits for more runs")
+    arguments = ["report", sweep, "--runs", str(root.absolute())]
+    job_id = _submit(folder, [str(state.job_id) for state in awaited], newest, scheduler, arguments)
+    former = {job: Submission.announced(folder, number) for number, job in there.items()}
+    refused = scheduler.cancel({job: each.tag for job, each in former.items()})
+    for job in former.keys() - refused.keys():
+        message = "replaced by a report job that waits for more runs"
+        journal.revoke(folder, former[job].number, "cancelled", message)
     return job_id
 
 
@@ -93,7 +90,7 @@ def _ended_without_report(folder: RunDir) -> bool:
 
 
 def _submit(
-    folder: RunDir, awaited: Sequence[RunState], newest: RunDir, scheduler: Scheduler, arguments: list[str]
+    folder: RunDir, after: Sequence[str], newest: RunDir, scheduler: Scheduler, arguments: list[str]
 ) -> str:
     tag = submission_tag(folder, journal.next_submission(folder))
     intent = {
@@ -102,20 +99,14 @@ def _submit(
         "host": host(),
         "handle": tag,
         "index": None,
-        "after": [state.job_id for state in awaited],
+        "after": after,
     }
     number = journal.write_intent(folder, intent)
     record = read_json_or_none(newest.run_json) or {}
-    # Code without `job.on_end` does not know the option.
-    if "on_end" in ((record.get("config") or {}).get("job") or {}):
-        arguments = [*arguments, "--sweep-end", str(number)]
+    program = str(run_code.code_of_run(newest, record) / "submit.py")
+    words = [program, *arguments, "--sweep-end", str(number)]
     try:
-        job_id = scheduler.submit_after(
-            Submission(folder, number, tag),
-            [str(run_code.code_of_run(newest, record) / "submit.py"), "report", *arguments],
-            [str(state.job_id) for state in awaited],
-            record.get("profile"),
-        )
+        job_id = scheduler.submit_after(Submission(folder, number, tag), words, after, record.get("profile"))
     except Unreachable:
         raise
     except SubmitError as error:
@@ -166,49 +157,26 @@ def waits_for(root: Path, sweep: str, states: Sequence[RunState]) -> bool:
     )
 
 
-def submission_time(state: RunState) -> str:
-    """Time of the newest submission of a run: UTC, ISO 8601."""
-    if state.submission is None:
-        return ""
-    return str((journal.entry(state.run, state.submission).read("intent") or {}).get("time", ""))
-
-
-@dataclass(frozen=True)
-class _ReportJob:
-    job_id: str
-    tag: str | None
-    """Its comment."""
-
-
-def _alive(folder: RunDir, scheduler: Scheduler) -> dict[int, _ReportJob]:
-    """Pending and running report jobs of this cluster, by submission number.
+def _alive(folder: RunDir, scheduler: Scheduler) -> dict[int, str]:
+    """Ids of pending and running report jobs of this cluster, by submission number.
 
     Revokes the submissions of those that have ended.
     """
-    found: dict[int, _ReportJob] = {}
-    lost = []
+    job_ids: dict[int, str | None] = {}
     for entry in journal.entries(folder):
         intent = entry.read("intent") or {}
         is_here = is_submitted_to(scheduler, intent.get("cluster"), intent.get("cluster_name"))
-        if "claim" in (entry.parts or ()) or not is_here:
-            continue
-        receipt = entry.read("receipt")
-        if receipt is None:
-            lost.append(entry.number)
-        else:
-            found[entry.number] = _ReportJob(receipt["job_id"], intent.get("handle"))
-    if lost:
-        submissions = [Submission.announced(folder, number) for number in lost]
-        for submission, job_id in zip(submissions, scheduler.find(submissions), strict=True):
-            if job_id is None:
-                journal.revoke(folder, submission.number, "lost", "no job was found for it")
-            else:
-                journal.write_receipt(folder, submission.number, job_id)
-                found[submission.number] = _ReportJob(job_id, submission.tag)
-    jobs_now = scheduler.poll([each.job_id for each in found.values()])
-    over = {
-        number for number, each in found.items() if jobs_now[each.job_id].status in ("ended", "not_found")
-    }
-    for number in over:
-        journal.revoke(folder, number, "lost", "its job has ended")
-    return {number: each for number, each in found.items() if number not in over}
+        if is_here and "claim" not in (entry.parts or ()):
+            job_ids[entry.number] = (entry.read("receipt") or {}).get("job_id")
+    lost = [Submission.announced(folder, number) for number, job_id in job_ids.items() if job_id is None]
+    for submission, job_id in zip(lost, scheduler.find(lost) if lost else (), strict=True):
+        if job_id is not None:
+            journal.write_receipt(folder, submission.number, job_id)
+            job_ids[submission.number] = job_id
+    known = {number: job_id for number, job_id in job_ids.items() if job_id is not None}
+    jobs = scheduler.poll(list(known.values()))
+    alive = {number: job for number, job in known.items() if jobs[job].status not in ("ended", "not_found")}
+    for number in job_ids.keys() - alive.keys():
+        message = "its job has ended" if number in known else "no job was found for it"
+        journal.revoke(folder, number, "lost", message)
+    return alive

@@ -1,6 +1,6 @@
 """The task of `sbatch jobs/train.sbatch`: `python -m jobs.submission.sbatch_entry ARGUMENTS...`.
 
-This module refuses an interpreter that cannot train, and then calls `jobs.submission.sbatch_job`.
+This module refuses an interpreter that cannot train, and then calls `jobs.submission.by_hand`.
 """
 
 from jobs.node import interpreter
@@ -16,9 +16,9 @@ from collections.abc import Sequence
 def main(argv: Sequence[str]) -> int:
     """Run one node of the run that the arguments describe; return the exit code of the task."""
     interpreter.require_packages()
-    from jobs.submission import sbatch_job
+    from jobs.submission import by_hand
 
-    return sbatch_job.main(argv)
+    return by_hand.main(argv)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,11 @@ import pytest
 
 import submit
 from jobs.core import excluded_nodes
+from jobs.core.code_copy import CommandReader
 from jobs.schedulers.slurm.scheduler import script_fields
-from jobs.submission.batches import batch_of
+from jobs.submission.before import excluded_nodes_warning
 from jobs.submission.decide import Action
-from jobs.submission.prepare import PreparedRun, prepare
-from jobs.submission.warnings import excluded_nodes_warning
+from jobs.submission.prepare import PreparedRun, batch_of, prepare
 from tests.support.commands import Commands
 from tests.support.jobs import FakeScheduler, FakeSlurm, sweep_plan
 
@@ -92,7 +92,9 @@ def test_nodes_are_excluded_on_the_cluster_that_answers(
 
 def prepared(runs: Path, scheduler: FakeScheduler, **options: bool) -> PreparedRun:
     (plan,) = sweep_plan("a").runs
-    (found,) = prepare([Action("submit", "demo", "a", "", plan)], scheduler, runs, CODE, **options)
+    (found,) = prepare(
+        [Action("submit", "demo", "a", "", plan)], scheduler, runs, CODE, CommandReader(runs), **options
+    )
     assert isinstance(found, PreparedRun)
     return found
 
@@ -104,7 +106,7 @@ def test_a_submission_excludes_them_and_records_it(runs: Path) -> None:
     assert found.record["excluded_nodes"] == ["n1", "n2"]
     assert script_fields(batch_of([found])).excluded_nodes == ["n1", "n2"]
     assert excluded_nodes_warning(runs, FakeSlurm())[0].startswith("excluded nodes: n1, n2 ")
-    by_hand = prepared(runs, FakeSlurm(), has_job=True)
+    by_hand = prepared(runs, FakeSlurm(), excluding=False)
     assert "excluded_nodes" not in by_hand.record, "Slurm has already chosen the nodes of this job"
     assert "excluded_nodes" not in prepared(runs, FakeScheduler()).record, "one machine has no other node"
     assert excluded_nodes_warning(runs, FakeScheduler()) == []

@@ -10,12 +10,11 @@ import pytest
 import submit
 from analysis.report import Written
 from disttrain.config.config_tree import Config
-from disttrain.records.json_files import read_json, write_json
+from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
 from jobs.cli import follow, report
 from jobs.core import hook, journal
 from jobs.status.run_state import read_runs
-from jobs.submission import report_job
 from tests.support.jobs import FakeScheduler
 from tests.support.states import CONFIG, make_run
 from tests.support.verbs import RUNS, ask, end
@@ -131,7 +130,7 @@ def test_the_hook_is_not_called_after_wait_if_a_report_job_will_call_it(
     assert calls("tiny") == {}
 
 
-def test_the_report_job_is_one_at_the_sweeps_end_unless_its_code_is_older(
+def test_the_report_job_names_its_submission(
     capsys: pytest.CaptureFixture[str], cluster: FakeScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands: list[list[str]] = []
@@ -142,14 +141,7 @@ def test_the_report_job_is_one_at_the_sweeps_end_unless_its_code_is_older(
 
     monkeypatch.setattr(cluster, "submit_after", follow_up)
     ask(capsys, "sweep tiny.yaml --nodes 1")
-    run = RunDir(RUNS / "tiny/n1")
-    record = read_json(run.run_json)
-    del record["config"]["job"]["on_end"]
-    write_json(run.run_json, record)
-    report_job.ensure(RUNS, "tiny", cluster, anew=True)
-    new, old = commands
-    assert new == ["report", "tiny", "--runs", str(RUNS.absolute()), "--sweep-end", "0"]
-    assert old == new[:-2]
+    assert commands == [["report", "tiny", "--runs", str(RUNS.absolute()), "--sweep-end", "0"]]
 
 
 def test_a_flag_for_the_hook_is_no_part_of_a_runs_name(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ from disttrain.records.json_files import read_json, write_json
 from disttrain.records.provenance import Code
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_copy, run_code
-from jobs.submission.sbatch_job import FOLDER
+from jobs.submission.by_hand import FOLDER
 from tests.support.jobs import FakeScheduler, in_a_fork, submit, sweep_plan, wait_for
 from tests.unit.test_collect_provenance import git
 

@@ -19,8 +19,7 @@ from jobs.schedulers.slurm.profile import Profile
 from jobs.schedulers.slurm.script import render
 from jobs.status.refresh import refresh
 from jobs.status.run_state import read_runs
-from jobs.submission.batches import JobChains, chains_of, ends_of
-from jobs.submission.decide import plan_actions
+from jobs.submission.decide import JobChains, chains_of, ends_of, plan_actions
 from jobs.submission.submit import carry_out
 from sweeps.expand import SweepPlan
 from tests.support.jobs import CODE, FakeScheduler, repeats, sweep_plan

@@ -23,7 +23,7 @@ from disttrain.records.run_directory import RunDir
 from jobs.core import excluded_nodes
 from jobs.node import interpreter
 from jobs.schedulers.slurm.allocation import SlurmAllocation
-from jobs.submission import sbatch_entry, sbatch_job
+from jobs.submission import by_hand, sbatch_entry
 from tests.support.commands import Commands
 
 ENVIRON = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "7", "SLURM_NODEID": "1"}
@@ -31,7 +31,7 @@ ENVIRON = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "7", "SLURM_NODEID": "1"}
 
 def request(folder: Path, *words: str, **environ: str) -> dict[str, Any]:
     given = {**ENVIRON, "SLURM_SUBMIT_DIR": str(folder), **environ}
-    return vars(sbatch_job.read_request(words, SlurmAllocation(given)))
+    return vars(by_hand.read_request(words, SlurmAllocation(given)))
 
 
 def start(job: str, restart: int, step: str) -> SlurmAllocation:
@@ -62,7 +62,7 @@ def test_the_shape_is_the_jobs_own(tmp_path: Path) -> None:
     assert request(tmp_path, "--config", "my.yaml", **gpus)["gpus_per_node"] is None
     again = request(tmp_path, "--config", "my.yaml", "--resources.device", "cuda", **gpus)
     assert again["gpus_per_node"] == "4"
-    assert request(tmp_path)["file"] == str(sbatch_job.DEFAULT)
+    assert request(tmp_path)["file"] == str(by_hand.DEFAULT)
 
 
 @pytest.mark.parametrize("key", ["resources.nodes", "resources.gpus_per_node", "job.time_limit_min"])
@@ -73,7 +73,7 @@ def test_a_shape_beside_it_is_refused(key: str, tmp_path: Path) -> None:
 
 def test_a_later_start_finds_what_the_earlier_ones_were_for(tmp_path: Path) -> None:
     first = start("7", 0, "31000")
-    assert sbatch_job.former_submission(first, tmp_path) is None
+    assert by_hand.newest_plan(first, tmp_path, range(1)) is None
     for job, run, time in (
         (first, "a/b", "2026-01-02"),
         (start("7", 0, "31500"), "old/cluster", "2026-01-01"),
@@ -81,12 +81,13 @@ def test_a_later_start_finds_what_the_earlier_ones_were_for(tmp_path: Path) -> N
         (start("77", 0, "33000"), "other/job", "2026-01-04"),
     ):
         planned = {"restart": job.restart, "time": time, "run": run, "submission": 3}
-        write_json(sbatch_job.plan_file(job, tmp_path), planned)
-    former = sbatch_job.former_submission
-    assert former(start("7", 2, "34000"), tmp_path) == {"run": "a/b", "submission": 3}
-    assert former(start("7", 0, "35000"), tmp_path) is None, "another job with that id"
+        write_json(by_hand.plan_file(job, tmp_path), planned)
+    former = by_hand.newest_plan(start("7", 2, "34000"), tmp_path, range(2))
+    assert former is not None
+    assert (former["run"], former["submission"]) == ("a/b", 3)
+    assert by_hand.newest_plan(first, tmp_path, range(0)) is None, "another job with that id"
     write_json(RunDir(tmp_path / "a" / "b").run_json, {})
-    assert [path.name for path in sbatch_job.plans_without_run(tmp_path)] == [
+    assert [path.name for path in by_hand.plans_without_run(tmp_path)] == [
         "7-0-31500.json",
         "77-0-33000.json",
     ]
@@ -107,7 +108,7 @@ def test_the_time_limit_is_the_jobs(
     became = []
     monkeypatch.setattr(os, "execve", lambda python, command, env: became.append(command))
     environ = {**ENVIRON, "SLURM_NODEID": "0", "SLURM_SUBMIT_DIR": str(tmp_path)}
-    sbatch_job.main(["--config", "my.yaml"], environ)
+    by_hand.main(["--config", "my.yaml"], environ)
     ((*_, folder, _, submission),) = became
     record = read_json(RunDir(Path(folder)).run_json)
     assert (record["config"]["job"]["time_limit_min"], submission) == (limit_min, "0")
@@ -131,11 +132,11 @@ def test_a_longer_wait_at_the_rendezvous_than_that_of_the_script_is_a_warning(
     environ = {
         **ENVIRON, "SLURM_JOB_NUM_NODES": nodes, "SLURM_NODEID": "0", "SLURM_SUBMIT_DIR": str(tmp_path),
     }  # fmt: skip
-    sbatch_job.main(["--job.rendezvous_timeout_s", timeout_s], environ)
+    by_hand.main(["--job.rendezvous_timeout_s", timeout_s], environ)
     err = capsys.readouterr().err
     line = "warning: job.rendezvous_timeout_s=600 needs --wait=630 in a copy of jobs/train.sbatch, which has "
     assert (line in err) is warned
-    wait = re.search(r"--wait=(\d+)", (sbatch_job.DEFAULT.parents[1] / "jobs" / "train.sbatch").read_text())
+    wait = re.search(r"--wait=(\d+)", (by_hand.DEFAULT.parents[1] / "jobs" / "train.sbatch").read_text())
     assert wait is not None
     assert not warned or f"{line}--wait={wait[1]}:" in err, "the number of the script"
 
@@ -178,7 +179,7 @@ def test_a_python_as_old_as_36_can_compile_what_refuses_it(module: ModuleType) -
 
 def _refused(arguments: list[str], folder: Path) -> str:
     """The one line of a refusal that leaves nothing in `folder`."""
-    environ = {**os.environ, "PYTHONPATH": str(sbatch_job.run_code.CODE_ROOT)}
+    environ = {**os.environ, "PYTHONPATH": str(by_hand.run_code.CODE_ROOT)}
     command = [sys.executable, *arguments]
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (93, "")
@@ -192,30 +193,28 @@ def test_the_step_after_a_failure_takes_the_plan_of_its_own_start(
 ) -> None:
     became: list[list[str]] = []
     monkeypatch.setattr(os, "execve", lambda path, words, env: became.append(words))
-    monkeypatch.setattr(sbatch_job.run_code, "code_of_run", lambda run, record: tmp_path)
+    monkeypatch.setattr(by_hand.run_code, "code_of_run", lambda run, record: tmp_path)
     root = tmp_path / "runs"
     for restart, step, run in ((0, "41", "my/a"), (1, "42", "my/b"), (2, "43", None)):
         if run is not None:
             write_json(root / run / "run.json", {})
         plan = {"run": run, "submission": restart, "restart": restart, "time": f"{restart}"}
-        write_json(sbatch_job.plan_file(start("7", restart, step), root), plan)
+        write_json(by_hand.plan_file(start("7", restart, step), root), plan)
     environ = {**ENVIRON, "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_STEP_LAUNCHER_PORT": "50"}
-    sbatch_job.main(["--after-failure", "--config", "my.yaml"], {**environ, "SLURM_RESTART_COUNT": "1"})
+    by_hand.main(["--after-failure", "--config", "my.yaml"], {**environ, "SLURM_RESTART_COUNT": "1"})
     (words,) = became
     assert words[2:] == [
         "jobs.schedulers.task", str(root / "my" / "b"), "--submission", "1", "--after-failure",
     ]  # fmt: skip
-    code = sbatch_job.main(["--after-failure"], {**environ, "SLURM_RESTART_COUNT": "2"})
+    code = by_hand.main(["--after-failure"], {**environ, "SLURM_RESTART_COUNT": "2"})
     assert (code, len(became)) == (69, 1), "this start has planned no run"
 
 
-def test_the_name_of_the_cluster_is_read_only_for_an_exclusion_list(tmp_path: Path) -> None:
+def test_listed_nodes_are_a_warning(tmp_path: Path) -> None:
     allocation, scheduler = Mock(hosts=lambda: ["n1"]), Mock()
     scheduler.cluster_name.return_value = "west"
-    assert sbatch_job._exclusion_warnings(allocation, tmp_path, scheduler) == []
-    scheduler.cluster_name.assert_not_called()
     excluded_nodes.add(
         tmp_path, excluded_nodes.ExcludedNode.until("n1", "slow link", cluster="west", by="ann")
     )
-    (line,) = sbatch_job._exclusion_warnings(allocation, tmp_path, scheduler)
+    (line,) = by_hand.exclusion_warnings(allocation, tmp_path, scheduler)
     assert line.startswith("node n1 is on the exclusion list (ann: slow link)")

@@ -15,7 +15,7 @@ from disttrain.config.parsing import Draft, check
 from disttrain.errors import ConfigError
 from jobs.schedulers.interface import ProfileSelection
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
-from jobs.submission.start_from_check import check_start_from, unchecked_start_from
+from jobs.submission.before import check_start_from, unchecked_start_from
 from sweeps.expand import RunPlan
 from tests.support.jobs import FakeScheduler
 

@@ -10,7 +10,7 @@ from disttrain.config.parsing import check, load
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json
 from disttrain.records.planned import SweepRecord, Target
-from jobs.submission.request import write_sweep_record
+from jobs.submission.plan import write_sweep_record
 from sweeps.expand import SweepPlan, expand
 from sweeps.overrides import parse_set
 

@@ -15,7 +15,6 @@ job reads its submission from the file of an earlier start.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import os
 import sys
@@ -38,16 +37,15 @@ from jobs.schedulers.interface import Scheduler, SubmitError
 from jobs.schedulers.select import scheduler_named
 from jobs.schedulers.task import current_allocation
 from jobs.status.run_state import read_runs
+from jobs.submission.before import check_start_from
 from jobs.submission.pipeline import Plan, submit
-from jobs.submission.request import DEFAULT, command_hashes, run_plan, sweep_name
-from jobs.submission.start_from_check import check_start_from
+from jobs.submission.plan import DEFAULT, command_hashes, run_plan, sweep_name
 from sweeps.expand import GPUS, NODES, SweepPlan
 
 FOLDER = ".by-hand"
 AFTER_FAILURE = "--after-failure"
 """First argument of the step that follows a failure of the agents' step (`jobs.node.ending`)."""
 _FLAGS = ("--config", "--name", "--run-name", "--skip-preflight", "--from-scratch")
-_TIME_LIMIT = "job.time_limit_min"
 _LOCK_S = 60.0
 """Seconds to wait for another submitter of the same sweep."""
 _WAIT_S = 180.0
@@ -60,25 +58,33 @@ def plan_file(allocation: CurrentAllocation, root: Path) -> Path:
     return root / FOLDER / f"{start}.json"
 
 
-def former_submission(allocation: CurrentAllocation, root: Path) -> dict[str, Any] | None:
-    """Run and submission of this job, if it was started before."""
-    plans = [read_json_or_none(path) or {} for path in (root / FOLDER).glob(f"{allocation.job_id}-*.json")]
-    restart = allocation.restart
-    earlier = [each for each in plans if each.get("restart", restart) < restart and each["run"]]
-    if not earlier:
-        return None
-    last = max(earlier, key=lambda each: str(each["time"]))
-    return {name: last[name] for name in ("run", "submission")}
+def newest_plan(allocation: CurrentAllocation, root: Path, starts: range) -> dict[str, Any] | None:
+    """The newest plan with a run, of these starts of the job."""
+    files = (root / FOLDER).glob(f"{allocation.job_id}-*.json")
+    plans = [plan for path in files if (plan := read_json_or_none(path)) and plan["run"]]
+    plans = [plan for plan in plans if plan["restart"] in starts]
+    return max(plans, key=lambda plan: str(plan["time"]), default=None)
+
+
+def plans_without_run(root: Path) -> list[Path]:
+    """Plan files of jobs whose runs were moved away.
+
+    A job creates its run before its plan file, so a run is missing only if it was moved away.
+    """
+    plans = {path: read_json_or_none(path) or {} for path in sorted((root / FOLDER).glob("*.json"))}
+    runs = {path: plan["run"] for path, plan in plans.items() if plan.get("run")}
+    return [path for path, run in runs.items() if not RunDir(root / run).run_json.exists()]
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
     """Start the run that the arguments describe on one node of its job. Returns only if there is no run."""
     forbid_world_writes()
     allocation = current_allocation(environ)
-    root = allocation.submit_folder / "runs"
+    root, this = allocation.submit_folder / "runs", allocation.restart
     if list(argv[:1]) == [AFTER_FAILURE]:
-        return _after_failure(allocation, root, environ)
-    former = former_submission(allocation, root)
+        plan = newest_plan(allocation, root, range(this, this + 1))
+        return _become_task(allocation, plan or {"run": None, "exit": EXIT_LAUNCH_FAILED}, environ, *argv[:1])
+    former = newest_plan(allocation, root, range(this))
     request = None
     try:
         request = read_request(argv, allocation)
@@ -91,109 +97,60 @@ def main(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
                 print(f"error: {error}", file=sys.stderr)
             return EXIT_DO_NOT_REQUEUE
         print(f"warning: {error}; job {allocation.job_id} continues as planned", file=sys.stderr)
-    if allocation.node_rank == 0:
-        planned = _write_plan(allocation, root, former, request)
-    else:
-        planned = _wait_for_plan(allocation, root)
-    if planned["run"] is None:
-        return int(planned["exit"])
-    return _become_task(RunDir(root / planned["run"]), planned["submission"], environ)
-
-
-def _after_failure(allocation: CurrentAllocation, root: Path, environ: Mapping[str, str]) -> int:
-    """Continue as the step after a failure. Returns only if this start of the job has planned no run."""
-    files = (root / FOLDER).glob(f"{allocation.job_id}-{allocation.restart}-*.json")
-    plans = [plan for path in files if (plan := read_json_or_none(path)) and plan["run"]]
-    if not plans:
-        return EXIT_LAUNCH_FAILED
-    plan = max(plans, key=lambda each: str(each["time"]))
-    run = RunDir(root / plan["run"])
-    return _become_task(run, plan["submission"], environ, AFTER_FAILURE)
-
-
-def plans_without_run(root: Path) -> list[Path]:
-    """Plan files of jobs whose runs were moved away."""
-    plans = {path: read_json_or_none(path) or {} for path in sorted((root / FOLDER).glob("*.json"))}
-    # A job creates its run before its plan file, so a run is missing only if it was moved away.
-    return [
-        path
-        for path, plan in plans.items()
-        if plan.get("run") and not RunDir(root / plan["run"]).run_json.exists()
-    ]
+    if allocation.node_rank > 0:
+        return _become_task(allocation, _wait_for_plan(allocation, root), environ)
+    plan = {"run": None, "submission": None, "exit": EXIT_LAUNCH_FAILED}
+    try:
+        if former is not None:
+            print(f"job {allocation.job_id} continues {former['run']}", flush=True)
+            plan |= {name: former[name] for name in ("run", "submission")}
+        elif request is not None:
+            plan |= _submit(allocation, request)
+    except (ConfigError, SubmitError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        plan["exit"] = EXIT_DO_NOT_REQUEUE
+    finally:
+        about = {"job_id": allocation.job_id, "restart": this, "time": journal.utc_now()}
+        write_json(plan_file(allocation, root), {**about, **plan})
+    return _become_task(allocation, plan, environ)
 
 
 def read_request(argv: Sequence[str], allocation: CurrentAllocation) -> argparse.Namespace:
     """The equivalent arguments of `submit.py run`. Raises `ConfigError`."""
     parser = argparse.ArgumentParser(prog="jobs/train.sbatch", allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--config", type=Path, default=DEFAULT)
+    parser.add_argument("--config", dest="file", type=Path, default=DEFAULT)
     parser.add_argument("--name")
     parser.add_argument("--run-name")
     parser.add_argument("--skip-preflight", action="store_true")
     parser.add_argument("--from-scratch", action="store_true")
     try:
-        given, rest = parser.parse_known_args(argv)
+        request, rest = parser.parse_known_args(argv)
     except argparse.ArgumentError as error:
         raise ConfigError(str(error)) from None
-    flags = flag_pairs(rest, _FLAGS)
-    keys = dict(flags)
-    folder = allocation.submit_folder
-    file = folder / given.config
-    gpus = allocation.gpus_on_node
-    if gpus == "0" or keys.get("resources.device", _device(file)) == "cpu":
-        gpus = None
-    given_to_sbatch = (
-        (NODES, True, "--nodes"),
-        (GPUS, gpus, "--gpus-per-node"),
-        (_TIME_LIMIT, True, "--time"),
-    )
-    for key, allocated, option in given_to_sbatch:
-        if allocated and key in keys:
+    keys = dict(flags := flag_pairs(rest, _FLAGS))
+    file = allocation.submit_folder / request.file
+    device = keys.get("resources.device", load(file).get("resources.device") if file.exists() else None)
+    gpus = None if device == "cpu" or allocation.gpus_on_node == "0" else allocation.gpus_on_node
+    set_by_sbatch = {NODES: "--nodes", "job.time_limit_min": "--time"}
+    if gpus:
+        set_by_sbatch[GPUS] = "--gpus-per-node"
+    for key, option in set_by_sbatch.items():
+        if key in keys:
             raise ConfigError(f"{key} is set by the job: use sbatch {option} {keys[key]}", at=f"--{key}")
-    return argparse.Namespace(
+    vars(request).update(
         file=str(file),
-        name=given.name,
-        run_name=given.run_name,
-        runs=folder / "runs",
+        runs=allocation.submit_folder / "runs",
         nodes=str(allocation.nodes),
         gpus_per_node=gpus,
         set=[f"{key}={text}" for key, text in flags],
         start_from=None,
         on_end=None,
         command=(),
-        skip_preflight=given.skip_preflight,
-        from_scratch=given.from_scratch,
     )
+    return request
 
 
-def _device(file: Path) -> Any:
-    return load(file).get("resources.device") if file.exists() else None
-
-
-def _write_plan(
-    allocation: CurrentAllocation,
-    root: Path,
-    former: dict[str, Any] | None,
-    request: argparse.Namespace | None,
-) -> dict[str, Any]:
-    """On node 0, choose run and submission of this start of the job, and write them for the other nodes."""
-    planned: dict[str, Any] = {"run": None, "submission": None, "exit": EXIT_LAUNCH_FAILED}
-    job_id = allocation.job_id
-    try:
-        if former is not None:
-            print(f"job {job_id} continues {former['run']}", flush=True)
-            planned |= former
-        elif request is not None:
-            planned |= _plan(allocation, request)
-    except (ConfigError, SubmitError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        planned["exit"] = EXIT_DO_NOT_REQUEUE
-    finally:
-        about = {"job_id": job_id, "restart": allocation.restart, "time": journal.utc_now()}
-        write_json(plan_file(allocation, root), {**about, **planned})
-    return planned
-
-
-def _plan(allocation: CurrentAllocation, request: argparse.Namespace) -> dict[str, Any]:
+def _submit(allocation: CurrentAllocation, request: argparse.Namespace) -> dict[str, Any]:
     """Plan the run and journal this job as its submission, unless there is nothing to start."""
     root, name = request.runs, sweep_name(request)
     scheduler, job_id = scheduler_named(allocation.scheduler), allocation.job_id
@@ -211,15 +168,11 @@ def _plan(allocation: CurrentAllocation, request: argparse.Namespace) -> dict[st
     (action,) = outcome.actions
     if outcome.refusal is not None:
         raise outcome.refusal
-    label = f"{name}/{action.name}"
-    if action.kind == "in_progress" and action.state and action.state.job_id == job_id:
-        return {"run": label, "submission": action.state.submission}
+    label, state = f"{name}/{action.name}", action.state
+    if action.kind == "in_progress" and state and state.job_id == job_id:
+        return {"run": label, "submission": state.submission}
     if action.job_id is not None:
-        for line in [
-            *_exclusion_warnings(allocation, root, scheduler),
-            *_limit_warning(expanded),
-            *_secret_warnings(request, expanded),
-        ]:
+        for line in [*exclusion_warnings(allocation, root, scheduler), *_warnings(request, expanded)]:
             _warn(line)
         number = journal.entries(RunDir(root / label))[-1].number
         print(f"{label}: runs the present code, including edits made since sbatch", flush=True)
@@ -229,7 +182,7 @@ def _plan(allocation: CurrentAllocation, request: argparse.Namespace) -> dict[st
     if action.kind in ("up_to_date", "outdated"):
         print(f"{label}: {action.reason}; nothing to do", flush=True)
         return {"exit": 0}
-    other = f" (job {action.state.job_id})" if action.kind == "in_progress" and action.state else ""
+    other = f" (job {state.job_id})" if action.kind == "in_progress" and state else ""
     print(f"refused: {label}: {action.reason}{other}", file=sys.stderr)
     return {"exit": EXIT_DO_NOT_REQUEUE}
 
@@ -238,38 +191,35 @@ def _warn(line: str) -> None:
     print(f"warning: {line}", file=sys.stderr)
 
 
-def _exclusion_warnings(allocation: CurrentAllocation, root: Path, scheduler: Scheduler) -> list[str]:
+def exclusion_warnings(allocation: CurrentAllocation, root: Path, scheduler: Scheduler) -> list[str]:
     """Nodes of this job that are on the exclusion list, which a job by hand does not follow."""
-    if not (root / excluded_nodes.FILE).exists():
-        return []
     entries = excluded_nodes.among(root, scheduler.cluster_name(), allocation.hosts() or ())
     return [f"{each.problem}; {each.remedy}" for each in check_exclusions(entries)]
 
 
-def _limit_warning(plan: SweepPlan) -> list[str]:
-    """A warning if the agents need more time after the first end than the script by hand gives them.
+def _warnings(request: argparse.Namespace, plan: SweepPlan) -> list[str]:
+    """Agents that wait longer than the script, and secrets in its arguments.
 
     The script is made from the default config, before the config of the run is known.
     """
-    (run,) = plan.runs
-    given_s = after_first_end_s(check(load(DEFAULT)).as_dict())
-    needed_s = after_first_end_s(run.config.as_dict())
-    if run.config.resources.nodes == 1 or needed_s <= given_s:
-        return []
-    timeout_s = run.config.job.rendezvous_timeout_s
-    return [
-        f"job.rendezvous_timeout_s={timeout_s:g} needs --wait={needed_s} in a copy of jobs/train.sbatch, "
-        f"which has --wait={given_s}: after one agent has ended, the others wait {given_s} s at most"
-    ]
-
-
-def _secret_warnings(request: argparse.Namespace, plan: SweepPlan) -> list[str]:
-    return [
+    lines = []
+    config = plan.runs[0].config
+    script_s = after_first_end_s(check(load(DEFAULT)).as_dict())
+    needed_s = after_first_end_s(config.as_dict())
+    if config.resources.nodes > 1 and needed_s > script_s:
+        lines.append(
+            f"job.rendezvous_timeout_s={config.job.rendezvous_timeout_s:g} needs --wait={needed_s} in a copy "
+            f"of jobs/train.sbatch, which has --wait={script_s}: after one agent has ended, the others wait "
+            f"{script_s} s at most"
+        )
+    keys = {word.partition("=")[0] for word in request.set}
+    lines += [
         f"job.env.{name} is a secret, and the arguments of a job are shown to every user: export {name} "
         "before sbatch, or write it into the config file"
         for name in plan.secrets
-        if any(word.startswith(f"job.env.{name}=") for word in request.set)
+        if f"job.env.{name}" in keys
     ]
+    return lines
 
 
 def _limited(plan: SweepPlan, limit_min: int | None) -> SweepPlan:
@@ -284,33 +234,30 @@ def _limited(plan: SweepPlan, limit_min: int | None) -> SweepPlan:
 
 def _wait_for_plan(allocation: CurrentAllocation, root: Path) -> dict[str, Any]:
     """The plan that node 0 writes; after a time-out or the end of the job, one without a run."""
+    path = plan_file(allocation, root)
     try:
-        planned = poll_until(lambda: _read_plan(plan_file(allocation, root)), _WAIT_S, allocation)
+        plan = poll_until(lambda: read_json_or_none(path), _WAIT_S, allocation)
     except JobEnded as why:
         print(f"nothing to do: {why}", flush=True)
         return {"run": None, "exit": why.exit_code}
-    if planned is None:
+    if plan is None:
         print(f"cannot start: node 0 wrote no plan within {_WAIT_S:g} s", file=sys.stderr)
-        return {"run": None, "exit": EXIT_LAUNCH_FAILED}
-    return planned
-
-
-def _read_plan(path: Path) -> dict[str, Any] | None:
-    with contextlib.suppress(FileNotFoundError):
-        return read_json(path)
-    return None
+    return plan or {"run": None, "exit": EXIT_LAUNCH_FAILED}
 
 
 def _become_task(
-    run: RunDir,
-    submission: int,
-    environ: Mapping[str, str],
-    *options: str,
+    allocation: CurrentAllocation, plan: Mapping[str, Any], environ: Mapping[str, str], *options: str
 ) -> int:
-    """Replace this process by the task of a submitted job, with the run's code copy (`os.execve`)."""
+    """Replace this process by the task of a submitted job, with the run's code copy (`os.execve`).
+
+    Returns the exit code of a plan without a run.
+    """
+    if plan["run"] is None:
+        return int(plan["exit"])
+    run = RunDir(allocation.submit_folder / "runs" / plan["run"])
     code = run_code.code_of_run(run, read_json(run.run_json))
     paths = os.pathsep.join([str(code), *filter(None, [environ.get("PYTHONPATH")])])
-    env = {**environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
-    task = ["-m", "jobs.schedulers.task", str(run.path), "--submission", str(submission), *options]
+    arguments = [str(run.path), "--submission", str(plan["submission"]), *options]
     sys.stdout.flush()
-    os.execve(sys.executable, [sys.executable, *task], env)
+    env = {**environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
+    os.execve(sys.executable, [sys.executable, "-m", "jobs.schedulers.task", *arguments], env)

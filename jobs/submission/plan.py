@@ -25,7 +25,7 @@ from jobs.core.code_copy import CommandReader
 from jobs.core.journal import utc_now
 from jobs.status.run_folders import runs_of
 from jobs.status.run_state import RunState
-from jobs.submission.huggingface_check import check_huggingface
+from jobs.submission.before import check_huggingface
 from sweeps.base_config import first_difference
 from sweeps.expand import (
     GPUS,
@@ -96,24 +96,13 @@ def sweep_plan(
 
     Raises `ConfigError`; writes nothing.
     """
-    flags = [
-        parse_flag(flag, key, words)
-        for flag, key, words in (
-            ("--nodes", NODES, args.nodes),
-            ("--gpus-per-node", GPUS, args.gpus_per_node),
-        )
-        if words
-    ]
+    flags = _shape_flags(args.nodes, args.gpus_per_node)
     sets = [parse_set(text) for text in args.set]
-    sets += [
-        Override(key, parse_flag(flag, key, [value]).values, flag, axis=False)
-        for flag, key, value in (
-            ("--repeats", "sweep.repeats", args.repeats),
-            ("--scaling", "sweep.scaling", args.scaling),
-        )
-        if value is not None
-    ]
-    draft = _load(args.file) if args.file else Draft()
+    for name in ("repeats", "scaling"):
+        if (value := getattr(args, name)) is not None:
+            once = parse_flag(f"--{name}", f"sweep.{name}", [value])
+            sets.append(replace(once, axis=False))
+    draft = _load(args)
     if getattr(args, "command", None):
         draft.set("command", list(args.command), "--")
     shapes: list[Axes] = []
@@ -122,8 +111,12 @@ def sweep_plan(
         if args.nodes or len(of_node) > 1 or {NODES, GPUS} & {each.key for each in sets}:
             raise ConfigError("goes with one --gpus-per-node N and with no other nodes or GPUs", at="--gpus")
         shapes, flags = _gpu_shapes(args.gpus, of_node[0]), []
-    overrides = [*flags, *sets, *_hook(args)]
-    return _expand(args, draft, overrides, states, shapes, grids=args.grid, progress=progress)
+    return _expand(args, draft, [*flags, *sets], states, shapes=shapes, grids=args.grid, progress=progress)
+
+
+def _shape_flags(nodes: Sequence[str], gpus_per_node: Sequence[str]) -> list[Override]:
+    flags = [("--nodes", NODES, nodes), ("--gpus-per-node", GPUS, gpus_per_node)]
+    return [parse_flag(flag, key, words) for flag, key, words in flags if words]
 
 
 def _gpu_shapes(words: Iterable[str], of_node: Any) -> list[Axes]:
@@ -148,12 +141,11 @@ def run_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
     Each override but secrets is an axis of one value. Axes are part of the run's name and not of the base, so
     another call with another value makes another run of the same sweep.
     """
-    draft = _load(args.file) if args.file else Draft()
+    draft = _load(args)
     section = draft.data.get("sweep")
     if isinstance(section, dict):
         draft.data["sweep"] = {name: value for name, value in section.items() if name == "scaling"}
-    flags = [("--nodes", NODES, args.nodes), ("--gpus-per-node", GPUS, args.gpus_per_node)]
-    overrides = [parse_flag(flag, key, [word]) for flag, key, word in flags if word is not None]
+    overrides = _shape_flags(*([word] if word else [] for word in (args.nodes, args.gpus_per_node)))
     overrides += [parse_set(text) for text in args.set]
     if getattr(args, "command", None):
         overrides.append(Override("command", (tuple(args.command),), "--", axis=True))
@@ -168,7 +160,7 @@ def run_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
     listed = next((each.values[0] for each in overrides if each.key == "job.secrets"), None)
     names = listed or draft.get("job.secrets") or ()
     axes = [replace(each, axis=not is_about_secrets(each.key, names)) for each in overrides]
-    plan = _expand(args, draft, [*axes, *_hook(args)], states, scale_batch=False)
+    plan = _expand(args, draft, axes, states, scale_batch=False)
     return plan if args.run_name is None else _named(plan, args.run_name, states)
 
 
@@ -189,10 +181,6 @@ def _named(plan: SweepPlan, name: str, states: list[RunState]) -> SweepPlan:
         if state.name != name and state.config_key == run.config_key:
             raise ConfigError(f"{plan.name}/{state.name} is the same run already", at="--run-name")
     return replace(plan, runs=(replace(run, name=name),))
-
-
-def _hook(args: argparse.Namespace) -> list[Override]:
-    return [Override("job.on_end", (args.on_end,), "--on-end", axis=False)] if args.on_end else []
 
 
 def write_sweep_record(root: Path, plan: SweepPlan) -> bool:
@@ -235,16 +223,9 @@ def discard_sweep_record(root: Path, sweep: str) -> None:
 
 
 def _expand(
-    args: argparse.Namespace,
-    draft: Draft,
-    overrides: list[Override],
-    states: list[RunState],
-    shapes: Sequence[Axes] = (),
-    grids: Sequence[str] = (),
-    *,
-    scale_batch: bool = True,
-    progress: Progress = without_progress,
+    args: argparse.Namespace, draft: Draft, overrides: list[Override], states: list[RunState], **options: Any
 ) -> SweepPlan:
+    """The expanded sweep; `options` are those of `sweeps.expand.expand`."""
     name = sweep_name(args)
     recorded = _recorded_base(args.runs / name / "sweep.json")
     existing = ExistingSweep(
@@ -252,16 +233,9 @@ def _expand(
         unreadable=frozenset(state.name for state in states if not state.config_key),
         base_ranks=recorded["sweep"]["base_ranks"] if recorded else None,
     )
-    plan = expand(
-        draft,
-        overrides,
-        name=name,
-        shapes=shapes,
-        grids=grids,
-        existing=existing,
-        scale_batch=scale_batch,
-        progress=progress,
-    )
+    if args.on_end:
+        overrides = [*overrides, Override("job.on_end", (args.on_end,), "--on-end", axis=False)]
+    plan = expand(draft, overrides, name=name, existing=existing, **options)
     _refuse_other_base(recorded, plan, args.runs)
     check_huggingface(plan.runs)
     return plan
@@ -279,32 +253,29 @@ def _refuse_other_base(recorded: dict[str, Any] | None, plan: SweepPlan, root: P
 
 
 def _recorded_base(path: Path) -> dict[str, Any] | None:
+    hint = "move the sweep aside or use another --name"
     try:
         base = read_json(path)["base"]
-        sections = (
-            [value for name, value in base.items() if name != "command"] if isinstance(base, dict) else [0]
-        )
-        if all(isinstance(fields, dict) for fields in sections):
-            if base["sweep"]["base_ranks"] is not None:
-                base["sweep"]["base_ranks"] += 0
-            return base
-        raise KeyError("base")
+        sections = {name: {**section} for name, section in base.items() if name != "command"}
+        if not isinstance(sections["sweep"]["base_ranks"], int | None):
+            raise KeyError("base_ranks")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except CorruptFile as error:
-        raise ConfigError(f"{error}; move the sweep aside or use another --name") from None
-    except (KeyError, TypeError) as error:
-        raise ConfigError(
-            f"{path} has a missing or invalid {error}; move the sweep aside or use another --name"
-        ) from None
+        raise ConfigError(f"{error}; {hint}") from None
+    except (AttributeError, KeyError, TypeError):
+        raise ConfigError(f"{path} has a missing or invalid 'base'; {hint}") from None
+    recorded: dict[str, Any] = base
+    return recorded
 
 
-def _load(file: str) -> Draft:
-    path = Path(os.path.relpath(file)) if Path(file).is_relative_to(Path.cwd()) else Path(file)
+def _load(args: argparse.Namespace) -> Draft:
+    """The sweep file; an empty draft without one."""
+    if not args.file:
+        return Draft()
+    path = Path(args.file)
     if not path.exists():
-        known = {found.stem: os.path.relpath(found) for found in sorted(_SWEEP_FILES.glob("*.yaml"))}
-        hint = nearest(path.stem, known)
-        for stem, shown in known.items():
-            hint = hint.replace(f"'{stem}'", f"'{shown}'")
-        raise ConfigError(f"no file {file!r}{hint or '; there are: ' + ', '.join(known.values())}")
-    return load(path)
+        shipped = [os.path.relpath(file) for file in sorted(_SWEEP_FILES.glob("*.yaml"))]
+        near = nearest(path.stem, [Path(file).stem for file in shipped])
+        raise ConfigError(f"no file {args.file!r}{near}; there are: {', '.join(shipped)}")
+    return load(Path(os.path.relpath(path)) if path.is_relative_to(Path.cwd()) else path)

@@ -1,0 +1,288 @@
+"""Checks and warnings before submission, as far as this machine can see: options without effect, figures that
+would not be valid, checkpoints to start from, models of Hugging Face, memory."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from disttrain.checkpoint.start_from import refuse_missing
+from disttrain.config.builder_options import BUILT_SECTIONS, unchecked_options
+from disttrain.config.config_tree import model_waits
+from disttrain.config.huggingface_fields import described, require_one
+from disttrain.config.options_without_effect import options_without_effect
+from disttrain.errors import EXIT_BAD_INPUT, ConfigError
+from disttrain.records import run_placeholders
+from jobs.core.code_copy import script_file
+from jobs.core.run_code import CODE_ROOT
+from jobs.fabric.lint import FindingSeverity, lint
+from jobs.fabric.registry import registry
+from jobs.fabric.settings import Setting
+from jobs.schedulers.interface import Scheduler
+from jobs.submission.prepare import nodes_to_exclude
+from sweeps.expand import RunPlan
+
+Estimate = dict[str, Any]
+"""Fields of `disttrain.memory_estimate.MemoryEstimate`; of `parallel.strategy: auto`, `candidates` with these
+fields; or `reason` why there is no estimate."""
+_ESTIMATES_S = 600.0
+_TRANSFORMERS_S = 120.0
+"""Importing transformers and torch from a cold network file system may take a minute."""
+_NAMED = 3
+
+
+def warnings_for(
+    runs: Sequence[RunPlan], scheduler: Scheduler, sweep: Sequence[RunPlan], root: Path
+) -> list[str]:
+    """One line for each warning on the runs that start now; `sweep` has all runs of their sweep,
+    and `root` is the runs folder."""
+    lines = [*_oversubscribed(runs, scheduler), *scheduler.warnings(os.environ)]
+    if not runs:
+        return lines
+    lines += _wrong_variables(runs)
+    unmeasured = [run for run in runs if _is_all_warm_up(run)]
+    if unmeasured:
+        most = max(run.config.telemetry.warmup_steps for run in unmeasured)
+        lines.append(
+            f"{_names(unmeasured)}: no step will be measured: train.steps is not above "
+            f"telemetry.warmup_steps={most}"
+        )
+    lines += [*options_without_effect(run.config for run in sweep), *_shared_directory(sweep)]
+    return [*lines, *_unchecked_options(runs), *unchecked_start_from(runs, root, scheduler)]
+
+
+def excluded_nodes_warning(root: Path, scheduler: Scheduler) -> list[str]:
+    """The line that names the nodes which submissions from this runs folder avoid; none without any."""
+    hosts = nodes_to_exclude(root, scheduler)
+    shown = f"excluded nodes: {_first(hosts)} (submit.py nodes shows why; --clear uses them again)"
+    return [shown] if hosts else []
+
+
+def _first(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _names(runs: Sequence[RunPlan]) -> str:
+    return _first([run.name for run in runs])
+
+
+def _oversubscribed(runs: Sequence[RunPlan], scheduler: Scheduler) -> list[str]:
+    """A warning on runs with more busy threads than processors, counted as for `Metrics.oversubscribed`."""
+    processors = scheduler.processors()
+    busy = {}
+    for number, run in enumerate(runs if processors is not None else ()):
+        config, resources = run.config, run.config.resources
+        if not scheduler.uses_gpus(resources.device, resources.nodes * resources.gpus_per_node):
+            own = 0 if model_waits(config) else resources.threads_per_rank
+            busy[number] = config.world_size * (own + config.data.workers)
+    crowded = {number: threads for number, threads in busy.items() if threads > (processors or 0)}
+    if not crowded:
+        return []
+    return [
+        f"{_names([runs[number] for number in crowded])}: up to {max(crowded.values())} busy threads "
+        f"(ranks x threads and loader workers) on {processors} processors: timings will describe this "
+        "machine, not scaling"
+    ]
+
+
+def _wrong_variables(runs: Sequence[RunPlan]) -> list[str]:
+    """One line for each error: misspelt names, values out of range, values that fail on these nodes.
+
+    The network of the nodes is not known yet; their agents judge it at the start of the run.
+    """
+    environments = {
+        (run.config.resources.nodes, tuple(run.config.job.env.items())) for run in runs if run.config.job.env
+    }
+    lines: dict[str, None] = {}
+    for nodes, variables in sorted(environments):
+        settings = {
+            name: Setting(name, value, "job.env") for name, value in variables if registry().is_judged(name)
+        }
+        errors = [each for each in lint(settings, nodes=nodes) if each.severity is FindingSeverity.ERROR]
+        lines |= {f"job.env.{each.name}: {each.message}": None for each in errors if each.name in settings}
+    return list(lines)
+
+
+def _is_all_warm_up(run: RunPlan) -> bool:
+    """Whether all steps are warm-up. False for a length in epochs: the login node does not load the data."""
+    steps = run.config.train.steps
+    return steps is not None and steps <= run.config.telemetry.warmup_steps
+
+
+def _shared_directory(sweep: Sequence[RunPlan]) -> list[str]:
+    """A warning on scripts that cannot know their run, in a sweep of several runs."""
+    runs = [run for run in sweep if run.config.command and not _knows_its_run(run)]
+    if len(runs) < 2:
+        return []
+    return [
+        f"{_names(runs)} share a working directory, in which a run can resume from a "
+        "checkpoint of another one: set job.workdir=run, or give the script a path with {checkpoint_dir}"
+    ]
+
+
+def _knows_its_run(run: RunPlan) -> bool:
+    """Also of a script that may read DISTTRAIN_RUN_DIR, or use `Trainer`."""
+    config = run.config
+    words = [*config.command, *config.job.env.values()]
+    if config.job.workdir == "run" or any(map(run_placeholders.differs_by_run, words)):
+        return True
+    script = script_file(config.command, Path.cwd())
+    return script is None or b"disttrain" in script.read_bytes().lower()
+
+
+def _unchecked_options(runs: Sequence[RunPlan]) -> list[str]:
+    """Options of the user's own models and data sources that a misspelling could leave without effect."""
+    sections = {
+        (package, key, section.kind, tuple(section.model_extra or ()))
+        for run in runs
+        for key, package in BUILT_SECTIONS.items()
+        if (section := getattr(run.config, key)).model_extra
+    }
+    return sorted(filter(None, [*(unchecked_options(*each) for each in sections), check_huggingface(runs)]))
+
+
+def check_start_from(
+    runs: Sequence[RunPlan], existing: Collection[str | None], root: Path, scheduler: Scheduler | None = None
+) -> None:
+    """Raise `ConfigError` for a path of a new run that has no checkpoint, unless an earlier job may write it.
+
+    Args:
+        runs: the runs of a sweep.
+        existing: keys of configs that have a run. Such a run may go on from a checkpoint of its own after the
+            one that it started from was deleted.
+        root: the runs folder.
+        scheduler: the scheduler to submit to; None within a job.
+    """
+    paths = _start_paths([run for run in runs if run.config_key not in existing], root)
+    if not paths or (scheduler is not None and _dependency(scheduler)):
+        return
+    for path, is_visible in paths.items():
+        if is_visible and (message := refuse_missing(path)):
+            raise ConfigError(message)
+
+
+def unchecked_start_from(runs: Sequence[RunPlan], root: Path, scheduler: Scheduler) -> list[str]:
+    """A line for each path that this machine does not see, and for each that an earlier job may write."""
+    paths = _start_paths(runs, root)
+    lines = [
+        f"checkpoint.start_from={path}: this machine has no folder {Path(path).parent}, so the path can only "
+        "be checked in the job"
+        for path, is_visible in paths.items()
+        if not is_visible
+    ]
+    if dependency := _dependency(scheduler) if paths else None:
+        lines += [
+            f"checkpoint.start_from={path} holds no checkpoint yet; the job waits for others "
+            f"(sbatch.dependency={dependency}), and checks the path when it starts"
+            for path, is_visible in paths.items()
+            if is_visible and refuse_missing(path)
+        ]
+    return lines
+
+
+def _start_paths(runs: Sequence[RunPlan], root: Path) -> dict[str, bool]:
+    """The paths that runs start from, each with whether this machine has its file system.
+
+    A login node may lack a file system of the compute nodes, and still have the empty folder on which they
+    mount it. The runs folder is on both.
+    """
+    paths = sorted({run.config.checkpoint.start_from for run in runs if run.config.checkpoint.start_from})
+    folders = {path: os.path.dirname(os.path.realpath(path)) for path in paths}
+    return {
+        path: os.path.isdir(folder) or Path(folder).is_relative_to(os.path.realpath(root))
+        for path, folder in folders.items()
+    }
+
+
+def _dependency(scheduler: Scheduler) -> str | None:
+    """The `--dependency` of the site profile: its jobs may write the checkpoint."""
+    profile = scheduler.profile(None)
+    given = profile.as_dict().get("sbatch", {}).get("dependency") if profile is not None else None
+    return None if given is None else str(given)
+
+
+def check_huggingface(runs: Sequence[RunPlan]) -> str | None:
+    """A sentence on options that only the job can check; None if all are valid.
+
+    Raises `ConfigError` for a model type or a field of its config that transformers does not have, and for
+    data of which the model has no head.
+    """
+    models = {}
+    for run in runs:
+        if run.config.model.kind == "huggingface":
+            model = described(run.config)
+            models[json.dumps(model, sort_keys=True)] = model["model"]
+    for options in models.values():
+        require_one(options["path"], options["model_type"])
+    here = [
+        text
+        for text, options in models.items()
+        if options["path"] is None or Path(options["path"], "config.json").is_file()
+    ]
+    unknown = _unchecked_models(tuple(here)) if here else None
+    if unknown is None and len(here) < len(models):
+        unknown = "model.path has no config.json on this machine"
+    return unknown and f"model.kind=huggingface: {unknown}, so only the job can check model.config and data"
+
+
+@functools.cache
+def _unchecked_models(models: tuple[str, ...]) -> str | None:
+    """Why transformers could not check these models (JSON texts), or None if they are valid."""
+    if importlib.util.find_spec("transformers") is None:
+        return "transformers is not installed here"
+    done = _run_module("disttrain.config.huggingface_fields", models, _TRANSFORMERS_S)
+    if done is None:
+        return f"transformers was not imported within {_TRANSFORMERS_S:.0f} s"
+    if done.returncode == EXIT_BAD_INPUT:
+        raise ConfigError(done.stdout)
+    return f"transformers failed ({_last_line(done)})" if done.returncode else None
+
+
+def estimate_memory(runs: Sequence[RunPlan]) -> list[Estimate]:
+    """The estimates of `runs`, in their order; equal configs are estimated once."""
+    configs = ["" if run.config.command else json.dumps(run.config.as_dict(), sort_keys=True) for run in runs]
+    distinct = [config for config in dict.fromkeys(configs) if config]
+    estimates = dict(zip(distinct, _estimates(distinct), strict=True)) if distinct else {}
+    estimates[""] = {"reason": "the memory of a command is unknown"}
+    return [estimates[config] for config in configs]
+
+
+def _estimates(configs: Sequence[str]) -> list[Estimate]:
+    done = _run_module("disttrain.memory_estimate", configs, _ESTIMATES_S)
+    if done is None:
+        return [{"reason": f"no estimate within {_ESTIMATES_S:.0f} s"}] * len(configs)
+    if done.returncode:
+        return [{"reason": _last_line(done)}] * len(configs)
+    estimates: list[Estimate] = json.loads(done.stdout)
+    return estimates
+
+
+def _run_module(
+    module: str, texts: Sequence[str], within_s: float
+) -> subprocess.CompletedProcess[str] | None:
+    """Run a module that imports torch, with a JSON list on its stdin; None after a time-out."""
+    path = os.pathsep.join(filter(None, [str(CODE_ROOT), os.environ.get("PYTHONPATH")]))
+    try:
+        return subprocess.run(
+            [sys.executable, "-m", module],
+            input=f"[{','.join(texts)}]",
+            capture_output=True,
+            text=True,
+            timeout=within_s,
+            check=False,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _last_line(done: subprocess.CompletedProcess[str]) -> str:
+    return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
