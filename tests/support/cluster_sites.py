@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jobs.schedulers.slurm import cluster_facts
-from jobs.schedulers.slurm.cluster_facts import ClusterFacts
+from jobs.schedulers.slurm import facts
+from jobs.schedulers.slurm.facts import ClusterFacts
 from tests.support.commands import Commands
 
 FOLDER = Path(__file__).parent / "clusters"
@@ -22,12 +22,12 @@ def site_facts(site: str, user: str = "ada") -> ClusterFacts:
     finished = text(site, "sacct")
     return ClusterFacts(
         user,
-        cluster_facts.parse_config(text(site, "config") or ""),
-        cluster_facts.parse_partitions(text(site, "partitions") or ""),
-        cluster_facts.parse_nodes(text(site, "nodes") or ""),
-        cluster_facts.parse_queue(text(site, "queue") or ""),
-        cluster_facts.parse_accounts(text(site, "assoc") or ""),
-        None if finished is None else cluster_facts.parse_finished(finished),
+        facts.parse_config(text(site, "config") or ""),
+        facts.parse_partitions(text(site, "partitions") or ""),
+        facts.parse_nodes(text(site, "nodes") or ""),
+        facts.parse_queue(text(site, "queue") or ""),
+        facts.parse_accounts(text(site, "assoc") or ""),
+        None if finished is None else facts.parse_finished(finished),
         clock_offset_s=0.0,
     )
 

@@ -9,8 +9,8 @@ import yaml
 
 from disttrain.errors import ConfigError
 from jobs.fabric.description import Adapter, AdapterKind, Fabric, FabricKind, Port
-from jobs.schedulers.slurm import draft
-from jobs.schedulers.slurm.cluster_facts import ClusterFacts
+from jobs.schedulers.slurm import doctor
+from jobs.schedulers.slurm.facts import ClusterFacts
 from jobs.schedulers.slurm.profile import Profile
 from tests.support.cluster_sites import SITES, site_facts
 
@@ -18,13 +18,13 @@ ETHERNET = Fabric(FabricKind.ETHERNET)
 
 
 def drafted(facts: ClusterFacts) -> Profile:
-    return Profile.model_validate({**yaml.safe_load(draft.profile_text(facts, ETHERNET)), "name": "mine"})
+    return Profile.model_validate({**yaml.safe_load(doctor.profile_text(facts, ETHERNET)), "name": "mine"})
 
 
 @pytest.mark.parametrize("site", SITES)
 def test_every_line_has_its_evidence(site: str) -> None:
     facts = site_facts(site)
-    lines = draft.profile_text(facts, ETHERNET).splitlines()
+    lines = doctor.profile_text(facts, ETHERNET).splitlines()
     keys = [index for index, line in enumerate(lines) if not line.startswith(("#", "description"))]
     assert keys
     assert all(lines[index - 1].startswith("# ") for index in keys)
@@ -37,7 +37,7 @@ def test_a_site_whose_jobs_use_whole_nodes() -> None:
         "batch", "physics", "gpus-per-node", None,
     )  # fmt: skip
     assert (made.exclusive, made.cpus_per_task, made.memory) == (True, 192, "0")
-    text = draft.profile_text(site_facts("h100"), ETHERNET)
+    text = doctor.profile_text(site_facts("h100"), ETHERNET)
     for evidence in (
         "jobs request 25 GPUs here, those of ada 24",
         "4 of h100", "2 of 3 GPU jobs use whole", "job.time_limit_min may be 2880 at most",
@@ -50,7 +50,7 @@ def test_a_site_of_shared_nodes_without_cons_tres() -> None:
     made = drafted(facts)
     assert (made.partition, made.gpus, made.account) == ("gpu", "gres", None)
     assert (made.exclusive, made.cpus_per_task, made.memory) == (False, None, None)
-    assert "8 processors and 64000 MiB for each of 4 GPUs" in draft.profile_text(facts, ETHERNET)
+    assert "8 processors and 64000 MiB for each of 4 GPUs" in doctor.profile_text(facts, ETHERNET)
 
 
 def test_a_site_without_jobs() -> None:
@@ -58,7 +58,7 @@ def test_a_site_without_jobs() -> None:
     assert (made.partition, made.exclusive, made.cpus_per_task) == ("nvl", True, 144)
     idle = dataclasses.replace(site_facts("university"), queue=())
     assert drafted(idle).partition == "gpu", "the default partition has no GPUs"
-    assert "sinfo: 8 GPUs" in draft.profile_text(idle, ETHERNET)
+    assert "sinfo: 8 GPUs" in doctor.profile_text(idle, ETHERNET)
 
 
 def test_a_partition_of_several_types_has_one_chosen() -> None:
@@ -75,7 +75,7 @@ def test_the_partition_admits_the_account_and_is_up() -> None:
     alone = [part for part in facts.partitions or () if part.name in names]
     facts = dataclasses.replace(facts, partitions=alone, queue=())
     with pytest.raises(ConfigError, match="no partition of this cluster is up"):
-        draft.profile_text(dataclasses.replace(facts, accounts=("guest",)), ETHERNET)
+        doctor.profile_text(dataclasses.replace(facts, accounts=("guest",)), ETHERNET)
     made = drafted(facts)
     assert (made.partition, made.account) == ("mixed", "physics"), "an account beside the default one"
 
@@ -93,7 +93,7 @@ def test_a_part_that_slurm_did_not_list_is_named(part: str) -> None:
         site_facts("h100"), refusals={part: "`x`: no answer within 10 s"}, **{part: None}
     )
     with pytest.raises(ConfigError, match=f"no profile without {part}: `x`: no answer within 10 s"):
-        draft.profile_text(facts, ETHERNET)
+        doctor.profile_text(facts, ETHERNET)
 
 
 @pytest.mark.parametrize("kind", [FabricKind.INFINIBAND, FabricKind.ROCE, FabricKind.EFA])
@@ -103,7 +103,7 @@ def test_adapters_of_rdma_need_locked_memory(kind: FabricKind) -> None:
         Adapter(name, AdapterKind.VERBS, None, None, None, (port,), "", for_compute=True)
         for name in ("mlx5_0", "mlx5_1")
     ]
-    text = draft.profile_text(site_facts("h100"), Fabric(kind, tuple(adapters)))
+    text = doctor.profile_text(site_facts("h100"), Fabric(kind, tuple(adapters)))
     assert f"network of this host: {kind}, 2 adapters of 400 Gbit/s" in text
     made = Profile.model_validate({**yaml.safe_load(text), "name": "mine"})
     assert made.setup[0].startswith("ulimit -l unlimited")
@@ -122,5 +122,5 @@ def test_a_cluster_of_processors() -> None:
     ("text", "written"), [("gpu", "gpu"), ("on", '"on"'), ("01", '"01"'), ("a b", '"a b"')]
 )
 def test_a_name_is_text_in_yaml(text: str, written: str) -> None:
-    assert draft.word(text) == written
+    assert doctor.word(text) == written
     assert yaml.safe_load(f"x: {written}") == {"x": text}

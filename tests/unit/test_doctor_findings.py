@@ -9,8 +9,8 @@ import pytest
 
 from jobs.checks.finding import Finding, worst_first
 from jobs.checks.host_facts import HostFacts
-from jobs.schedulers.slurm import cluster_checks
-from jobs.schedulers.slurm.cluster_facts import ClusterFacts, Config
+from jobs.schedulers.slurm import doctor
+from jobs.schedulers.slurm.facts import ClusterFacts, Config
 from jobs.schedulers.slurm.profile import GENERIC, Profile
 from tests.support.cluster_sites import SITES, site_facts
 
@@ -26,7 +26,7 @@ def profile(**keys: object) -> Profile:
 
 
 def found(facts: ClusterFacts, own: Profile = GENERIC, host: HostFacts = HOST) -> dict[str, Finding]:
-    return {finding.key: finding for finding in cluster_checks.cluster_findings(facts, own, host)}
+    return {finding.key: finding for finding in doctor.cluster_findings(facts, own, host)}
 
 
 def with_settings(facts: ClusterFacts, **settings: str) -> ClusterFacts:
@@ -134,22 +134,20 @@ def test_warnings_before_a_preemption() -> None:
 
 def test_a_silent_controller_is_the_only_finding() -> None:
     facts = ClusterFacts("ada", refusals={"config": "Unable to contact slurm controller"})
-    (finding,) = cluster_checks.cluster_findings(facts, GENERIC, HOST)
+    (finding,) = doctor.cluster_findings(facts, GENERIC, HOST)
     assert (finding.severity, finding.key) == ("error", "controller.silent")
     assert finding.evidence == "Unable to contact slurm controller"
-    assert [each.check for each in cluster_checks.unchecked(facts, job=False)] == [
-        "the cluster's configuration"
-    ]
+    assert [each.check for each in doctor.unchecked(facts, job=False)] == ["the cluster's configuration"]
 
 
 def test_checks_that_could_not_be_made_are_named() -> None:
     facts = dataclasses.replace(site_facts("gb200"), nodes=None, refusals={"nodes": "sinfo: no answer"})
-    named = {each.check: each.reason for each in cluster_checks.unchecked(facts, job=False)}
+    named = {each.check: each.reason for each in doctor.unchecked(facts, job=False)}
     assert named["nodes and GPUs"] == "sinfo: no answer"
     assert "no job of ada ended" in named["accounting of a finished job"]
     assert "grace time of each QOS" in named
     assert any("--job" in reason for reason in named.values())
-    assert not any("--job" in each.reason for each in cluster_checks.unchecked(facts, job=True))
+    assert not any("--job" in each.reason for each in doctor.unchecked(facts, job=True))
 
 
 def test_a_clock_apart_and_an_accounting_that_is_silent() -> None:
@@ -163,7 +161,7 @@ def test_a_clock_apart_and_an_accounting_that_is_silent() -> None:
 
 @pytest.mark.parametrize("site", SITES)
 def test_every_finding_has_one_line_of_each_and_the_worst_come_first(site: str) -> None:
-    findings = worst_first(cluster_checks.cluster_findings(site_facts(site), GENERIC, HOST))
+    findings = worst_first(doctor.cluster_findings(site_facts(site), GENERIC, HOST))
     texts = [text for each in findings for text in (each.problem, each.remedy, each.evidence)]
     assert all(text and "\n" not in text and not text.endswith(".") for text in texts)
     assert len({each.key for each in findings}) == len(findings)

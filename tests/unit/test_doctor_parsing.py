@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.schedulers.slurm.cluster_facts import parse_nodes, parse_partitions, parse_queue
+from jobs.schedulers.slurm.facts import parse_nodes, parse_partitions, parse_queue
 from tests.support.cluster_sites import SITES, site_facts
 
 

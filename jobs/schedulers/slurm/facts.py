@@ -5,17 +5,21 @@ from __future__ import annotations
 import getpass
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from jobs.checks.host_facts import HostFacts
 from jobs.schedulers.slurm import commands
 from jobs.schedulers.slurm.commands import Gres, count_gpus, parse_gres
+from jobs.schedulers.slurm.profile import Profile
 
 _UNLIMITED = {"", "UNLIMITED", "INFINITE", "NONE", "N/A", "(NULL)"}
 """Values that stand for no limit or no setting, in upper case."""
 _SECTION = re.compile(r"^(\S.*) Configuration:?\s*$")
 _SETTING = re.compile(r"^\s*([A-Za-z][\w.]*(?:\[\d+\])?)\s*=\s*(.*?)\s*$")
+_MIG = re.compile(r"(?:.*_)?\d+g\.\d+gb.*")
 _GPU_RESOURCES = ("gpu", "shard", "mps")
 _BAD_STATES = ("down", "drain", "drng", "fail", "maint", "inval", "unk", "error", "blocked")
 _ALIVE = ("RUNNING", "PENDING", "SUSPENDED", "REQUEUED", "RESIZING")
@@ -165,6 +169,79 @@ class ClusterFacts:
     @property
     def has_gpus(self) -> bool:
         return any(node.gpu_count for node in self.nodes or ())
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """Jobs with the options of `profile` on a cluster that answered."""
+
+    facts: ClusterFacts
+    config: Config
+    profile: Profile
+    host: HostFacts | None
+    """The submitting host; None where its probe failed."""
+
+    @property
+    def partitions(self) -> list[Partition]:
+        """The partitions of the profile, else the default partition; those that exist."""
+        names = self.profile.partition.split(",") if self.profile.partition else None
+        return [
+            part
+            for part in self.facts.partitions or ()
+            if (part.is_default if names is None else part.name in names)
+        ]
+
+    @property
+    def nodes(self) -> list[Node]:
+        names = [part.name for part in self.partitions]
+        return self.facts.nodes_of(*names) if names else []
+
+    @property
+    def gpu_types(self) -> list[str]:
+        return sorted({name for node in self.nodes for name in node.gpu_types})
+
+    @property
+    def share_nodes(self) -> bool:
+        whole = bool(self.partitions) and all(part.is_exclusive for part in self.partitions)
+        return not (self.profile.exclusive or whole)
+
+    @property
+    def task_plugins(self) -> set[str]:
+        return {name.removeprefix("task/") for name in self.config.flags("TaskPlugin")}
+
+    def confines(self, setting: str) -> bool:
+        """Whether control groups confine a job by this setting."""
+        return "cgroup" in self.task_plugins and self.config.is_yes(setting)
+
+    def preempt_mode(self, part: Partition) -> str:
+        kind = self.config.text("PreemptType") or "none"
+        default = self.config.values.get("preemptmode", "OFF")
+        return "OFF" if kind.endswith("none") else (part.text("PreemptMode") or default).upper()
+
+    def lost_nodes(self) -> str:
+        names = [node.name for node in self.nodes if not node.usable]
+        shown = f"{', '.join(names[:4])}{', ...' * (len(names) > 4)}"
+        return f"{len(names)} of {len(self.nodes)}: {shown}" if names else ""
+
+    def mixed_gpus(self) -> str:
+        """Generic resources of the nodes, `gpu:h100:8 on 4 nodes`, if a job may get any of several types."""
+        if self.profile.gpu_type is not None or len(self.gpu_types) < 2:
+            return ""
+        kinds = Counter(
+            ",".join(f"{each.name}:{each.type or ''}:{each.count}".replace("::", ":") for each in node.gpus)
+            for node in self.nodes
+        )
+        return "; ".join(f"{words or 'no GPU'} on {count} nodes" for words, count in kinds.items())
+
+    def slices(self) -> str:
+        """Types of MIG slices that a job may get."""
+        names = [name for name in self.gpu_types if _MIG.fullmatch(name)]
+        return ", ".join(names) if self.profile.gpu_type in (None, *names) else ""
+
+    def lacks_gpus_per_node(self) -> bool:
+        select = self.config.text("SelectType") or ""
+        has_gpus = any(node.gpu_count for node in self.nodes)
+        return has_gpus and select.endswith(("linear", "cons_res")) and self.profile.gpus == "gpus-per-node"
 
 
 def parse_config(text: str) -> Config:

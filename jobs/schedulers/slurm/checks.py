@@ -1,4 +1,4 @@
-"""Rows about a Slurm cluster, for jobs with the options of one site profile. Pure.
+"""Checks of a Slurm cluster, as a table, for jobs with the options of one site profile. Pure.
 
 A refusal that `sbatch --test-only` gives has no row: `submit.py sweep --dry-run --test-only` shows it.
 """
@@ -6,47 +6,128 @@ A refusal that `sbatch --test-only` gives has no row: `submit.py sweep --dry-run
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 
-from jobs.checks.finding import Check, Finding, Unchecked, examine
+from disttrain.config.sections.job import JobConfig
+from jobs.checks.finding import Check
 from jobs.checks.host_checks import apart
-from jobs.checks.host_facts import HostFacts
-from jobs.schedulers.slurm.cluster_conditions import (
-    Jobs,
-    between,
-    cancels,
-    differs,
-    exit_codes,
-    full_queue,
-    lacks_gpus_per_node,
-    little_locked_memory,
-    lost_nodes,
-    memory_for_processors,
-    mixed_gpus,
-    no_grace,
-    of_partitions,
-    setting,
-    short_limit,
-    slices,
-    tracks_by,
-)
-from jobs.schedulers.slurm.cluster_facts import ClusterFacts
-from jobs.schedulers.slurm.profile import Profile
+from jobs.core.requeue_policy import EXIT_DO_NOT_REQUEUE
+from jobs.fabric.description import ENOUGH_LOCKED_BYTES
+from jobs.schedulers.slurm.facts import Jobs, Partition
 
-_PARTS = {
-    "partitions": "partitions: names, states, limits",
-    "nodes": "nodes and GPUs",
-    "queue": "length of the queue",
-    "accounts": "accounts of this user",
-    "clock": "clock of the controller",
-}
+_OWN_CODES = {0, 1, 69, 75, EXIT_DO_NOT_REQUEUE}
+"""Exit codes of a job's step (docs/requeue.md)."""
 _WHOLE_NODES = "set `exclusive: true` in the site profile for measurements"
+
+
+def setting(*names: str, holds: Callable[[Jobs], object]) -> Callable[[Jobs], str]:
+    """The settings as evidence, if `holds`."""
+    return lambda jobs: jobs.config.evidence(*names) if holds(jobs) else ""
+
+
+def between(
+    name: str, least: int, below: int, holds: Callable[[Jobs], bool] = lambda jobs: True
+) -> Callable[[Jobs], str]:
+    """A setting as evidence, if it is a number in this range, and `holds`."""
+    return setting(name, holds=lambda jobs: jobs.config.number(name) in range(least, below) and holds(jobs))
+
+
+def of_partitions(text: Callable[[Jobs, Partition], str]) -> Callable[[Jobs], str]:
+    """The text of each partition as evidence, with its name."""
+    return lambda jobs: ", ".join(
+        f"{part.name}: {shown}" for part in jobs.partitions if (shown := text(jobs, part))
+    )
+
+
+def unconfined(name: str, holds: Callable[[Jobs], bool] = lambda jobs: True) -> Callable[[Jobs], str]:
+    """Settings as evidence, if jobs share nodes whose control groups do not confine them by `name`."""
+    condition = lambda jobs: jobs.share_nodes and not jobs.confines(name) and holds(jobs)  # noqa: E731
+    return setting("TaskPlugin", name, holds=condition)
+
+
+def matching(name: str, pattern: str) -> Callable[[Jobs], str]:
+    """A setting as evidence, if it matches; one that is not set is empty."""
+    return setting(name, holds=lambda jobs: re.search(pattern, jobs.config.text(name) or ""))
+
+
+def shared_processors(jobs: Jobs, part: Partition) -> str:
+    return f"OverSubscribe={part.sharing}" if re.fullmatch("FORCE(?!:1$).*", part.sharing) else ""
+
+
+def shared_nodes(jobs: Jobs, part: Partition) -> str:
+    return f"OverSubscribe={part.sharing}" if jobs.share_nodes and not part.is_exclusive else ""
+
+
+def no_grace(jobs: Jobs, part: Partition) -> str:
+    """The grace time of a QOS is in accounting."""
+    mode, by_qos = jobs.preempt_mode(part), (jobs.config.text("PreemptType") or "").endswith("/qos")
+    abrupt = mode != "OFF" and "SUSPEND" not in mode and not by_qos and not part.number("GraceTime")
+    return f"PreemptMode={mode}, GraceTime=0" if abrupt else ""
+
+
+def cancels(jobs: Jobs, part: Partition) -> str:
+    return f"PreemptMode={mode}" if "CANCEL" in (mode := jobs.preempt_mode(part)) else ""
+
+
+def exit_codes(jobs: Jobs) -> str:
+    names = [
+        name
+        for name in ("RequeueExit", "RequeueExitHold")
+        for first, last in re.findall(r"(\d+)(?:-(\d+))?", jobs.config.text(name) or "")
+        if _OWN_CODES & {*range(int(first), int(last or first) + 1)}
+    ]
+    return jobs.config.evidence(*names)
+
+
+def full_queue(jobs: Jobs) -> str:
+    most, queued = jobs.config.number("MaxJobCount"), len(jobs.facts.queue or ())
+    return f"{queued} jobs, MaxJobCount = {most}" if most and queued > 0.9 * most else ""
+
+
+def short_limit(jobs: Jobs, part: Partition) -> str:
+    default_min = JobConfig().time_limit_min
+    is_short = part.max_minutes is not None and part.max_minutes < default_min
+    return f"MaxTime={part.text('MaxTime')}, and the default is {default_min:g} min" if is_short else ""
+
+
+def memory_for_processors(jobs: Jobs, part: Partition) -> str:
+    per_cpu = part.text("DefMemPerCPU") or jobs.config.text("DefMemPerCPU")
+    return f"DefMemPerCPU={per_cpu}" if jobs.profile.memory is None and per_cpu else ""
+
+
+def little_locked_memory(jobs: Jobs) -> str:
+    """The limit of the submitting shell is that of the ranks where Slurm propagates it."""
+    names = ("PropagateResourceLimits", "PropagateResourceLimitsExcept")
+    sent = jobs.config.values.get(names[0].lower(), "ALL").lower().split(",")
+    kept = jobs.config.flags(names[1])
+    propagated = not {"memlock", "all"} & {*kept} if kept else bool({"memlock", "all"} & {*sent})
+    sets_limit = any("ulimit -l" in line for line in (*jobs.profile.setup, *jobs.profile.node_setup))
+    limit = jobs.host.locked_memory if jobs.host else None
+    if (
+        limit is None
+        or limit >= ENOUGH_LOCKED_BYTES
+        or sets_limit
+        or not propagated
+        or not jobs.facts.has_gpus
+    ):
+        return ""
+    return f"ulimit -l: {limit // 1024}, {jobs.config.evidence(*names)}"
+
+
+def wants_wckey(jobs: Jobs) -> bool:
+    return "wckeys" in jobs.config.flags("AccountingStorageEnforce") and jobs.profile.wckey is None
+
+
+def counts_no_gpus(jobs: Jobs) -> bool:
+    counted = (jobs.config.text("AccountingStorageTRES") or "").lower()
+    return jobs.config.has_accounting and jobs.facts.has_gpus and "gres/gpu" not in counted
+
 
 CHECKS: tuple[Check[Jobs], ...] = (
     Check(
         "partitions.state",
         "error",
-        of_partitions(lambda jobs, part: f"State={part.state}" if part.state != "UP" else ""),
+        of_partitions(lambda jobs, part: "" if part.state == "UP" else f"State={part.state}"),
         "the partition of the site profile starts no jobs ({evidence})",
         "name another partition, or wait for the end of a maintenance (`scontrol show reservation`)",
     ),
@@ -61,29 +142,21 @@ CHECKS: tuple[Check[Jobs], ...] = (
     Check(
         "partitions.lost_nodes",
         "note",
-        lost_nodes,
+        Jobs.lost_nodes,
         "some nodes of the partition run no jobs",
         "`sinfo -R` lists the reasons",
     ),
     Check(
         "partitions.oversubscribe",
         "warning",
-        of_partitions(
-            lambda jobs, part: (
-                f"OverSubscribe={part.sharing}" if re.fullmatch("FORCE(?!:1$).*", part.sharing) else ""
-            )
-        ),
+        of_partitions(shared_processors),
         "several jobs run on the same processors: timings depend on the others",
         "for measurements name another partition: `--slurm partition=NAME`",
     ),
     Check(
         "partitions.shared_nodes",
         "note",
-        of_partitions(
-            lambda jobs, part: (
-                f"OverSubscribe={part.sharing}" if jobs.share_nodes and not part.is_exclusive else ""
-            )
-        ),
+        of_partitions(shared_nodes),
         "other jobs may share the nodes: memory bandwidth, links and loader processes then disturb timings",
         "set `exclusive: true` and `memory: 0` in the site profile for measurements",
     ),
@@ -99,33 +172,28 @@ CHECKS: tuple[Check[Jobs], ...] = (
     Check(
         "gpus.mixed",
         "warning",
-        mixed_gpus,
+        Jobs.mixed_gpus,
         "the partition has GPUs of several types, and a job may get any: runs are not comparable",
         "set `gpu_type` in the site profile to one of them",
     ),
     Check(
         "gpus.mig",
         "warning",
-        slices,
+        Jobs.slices,
         "some GPUs are MIG slices: NCCL connects no two slices of one GPU, and their speed is a fraction",
         "set `gpu_type` to a whole GPU, or run one rank on each node",
     ),
     Check(
         "gpus.option",
         "warning",
-        setting("SelectType", holds=lacks_gpus_per_node),
+        setting("SelectType", holds=Jobs.lacks_gpus_per_node),
         "--gpus-per-node needs select/cons_tres",
         "set `gpus: gres` in the site profile",
     ),
     Check(
         "limits.wckey",
         "warning",
-        setting(
-            "AccountingStorageEnforce",
-            holds=lambda jobs: (
-                "wckeys" in jobs.config.flags("AccountingStorageEnforce") and jobs.profile.wckey is None
-            ),
-        ),
+        setting("AccountingStorageEnforce", holds=wants_wckey),
         "Slurm requires a workload characterization key, and the site profile has none",
         "`sacctmgr show wckey user=$USER` lists yours; set `wckey` in the site profile",
     ),
@@ -147,7 +215,7 @@ CHECKS: tuple[Check[Jobs], ...] = (
     Check(
         "limits.private_jobs",
         "note",
-        setting("PrivateData", holds=lambda jobs: "jobs" in jobs.config.flags("PrivateData")),
+        matching("PrivateData", r"\bjobs\b"),
         "squeue lists your own jobs alone: `status` on the runs of another user cannot ask for their jobs",
         "let their owner run `submit.py status`",
     ),
@@ -162,12 +230,7 @@ CHECKS: tuple[Check[Jobs], ...] = (
     Check(
         "requeues.held",
         "note",
-        setting(
-            "SchedulerParameters",
-            holds=lambda jobs: re.search(
-                r"max_batch_requeue=[0-4]\b", jobs.config.text("SchedulerParameters") or ""
-            ),
-        ),
+        matching("SchedulerParameters", r"max_batch_requeue=[0-4]\b"),
         "Slurm holds a job whose start failed a few times, as after a failed prolog",
         "free it by `scontrol release JOB`, and exclude the node (`--slurm exclude=NODE`)",
     ),
@@ -181,7 +244,7 @@ CHECKS: tuple[Check[Jobs], ...] = (
     Check(
         "signals.proctrack",
         "warning",
-        tracks_by("pgid"),
+        matching("ProctrackType", "/pgid"),
         "Slurm tracks a step by its process group, and torchrun starts each rank in a session of its own: "
         "ranks may outlive their job and hold its GPUs",
         "the administrator sets ProctrackType=proctrack/cgroup; meanwhile look for left processes by `pgrep "
@@ -190,7 +253,7 @@ CHECKS: tuple[Check[Jobs], ...] = (
     Check(
         "signals.proctrack",
         "note",
-        tracks_by("linuxproc"),
+        matching("ProctrackType", "/linuxproc"),
         "Slurm tracks processes by their parents: a rank whose parents died escapes, and a signal to the "
         "batch shell reaches srun as well",
         "end runs by `submit.py cancel --graceful`, not by `scancel --full`; the administrator can set "
@@ -246,27 +309,14 @@ CHECKS: tuple[Check[Jobs], ...] = (
     Check(
         "accounting.gpus",
         "warning",
-        setting(
-            "AccountingStorageTRES",
-            holds=lambda jobs: (
-                jobs.config.has_accounting
-                and jobs.facts.has_gpus
-                and "gres/gpu" not in (jobs.config.text("AccountingStorageTRES") or "").lower()
-            ),
-        ),
+        setting("AccountingStorageTRES", holds=counts_no_gpus),
         "accounting does not count GPUs: `status --long` takes their number from the runs' configs",
         "the administrator sets AccountingStorageTRES=gres/gpu",
     ),
     Check(
         "isolation.processors",
         "warning",
-        setting(
-            "TaskPlugin",
-            "ConstrainCores",
-            holds=lambda jobs: (
-                jobs.share_nodes and not (jobs.confines("ConstrainCores") or "affinity" in jobs.task_plugins)
-            ),
-        ),
+        unconfined("ConstrainCores", lambda jobs: "affinity" not in jobs.task_plugins),
         "Slurm confines no job to its processors: jobs on one node slow each other, and timings vary",
         f"{_WHOLE_NODES}; the administrator can set TaskPlugin=task/affinity,task/cgroup and "
         "ConstrainCores=yes",
@@ -274,13 +324,7 @@ CHECKS: tuple[Check[Jobs], ...] = (
     Check(
         "isolation.devices",
         "warning",
-        setting(
-            "TaskPlugin",
-            "ConstrainDevices",
-            holds=lambda jobs: (
-                jobs.share_nodes and jobs.facts.has_gpus and not jobs.confines("ConstrainDevices")
-            ),
-        ),
+        unconfined("ConstrainDevices", lambda jobs: jobs.facts.has_gpus),
         "Slurm confines no job to its GPUs: a program that ignores CUDA_VISIBLE_DEVICES uses those of other "
         "jobs",
         f"{_WHOLE_NODES}; the administrator can set ConstrainDevices=yes",
@@ -288,11 +332,7 @@ CHECKS: tuple[Check[Jobs], ...] = (
     Check(
         "isolation.memory",
         "note",
-        setting(
-            "TaskPlugin",
-            "ConstrainRAMSpace",
-            holds=lambda jobs: jobs.share_nodes and not jobs.confines("ConstrainRAMSpace"),
-        ),
+        unconfined("ConstrainRAMSpace"),
         "Slurm limits no job to its memory: a run out of memory may end processes of other jobs, and its "
         "cause may read `killed` instead of `out_of_memory`",
         f"{_WHOLE_NODES}; the administrator can set ConstrainRAMSpace=yes",
@@ -309,16 +349,14 @@ CHECKS: tuple[Check[Jobs], ...] = (
     Check(
         "isolation.gpu_clock",
         "warning",
-        setting(
-            "GpuFreqDef", holds=lambda jobs: not (jobs.config.text("GpuFreqDef") or "high").startswith("high")
-        ),
+        matching("GpuFreqDef", r"^(?!high)."),
         "Slurm sets the clock of GPUs in every job: throughput is that of this clock",
         "set `srun: {gpu-freq: high}` in the site profile, or note the clock beside results",
     ),
     Check(
         "isolation.srunportrange",
         "note",
-        differs("SrunPortRange", "0-0"),
+        matching("SrunPortRange", r"^(?!.*0-0$)."),
         "srun is limited to these ports: a firewall between login node and nodes is likely, and may block "
         "other ports between nodes as well",
         "if runs do not start, the administrator opens all ports between nodes",
@@ -326,21 +364,21 @@ CHECKS: tuple[Check[Jobs], ...] = (
     Check(
         "isolation.jobsubmitplugins",
         "note",
-        differs("JobSubmitPlugins"),
+        matching("JobSubmitPlugins", r"^(?!.*none$)."),
         "the site checks or changes each job at its submission",
         "`submit.py sweep --dry-run --test-only` prints refusals; `scontrol show job` shows changes",
     ),
     Check(
         "isolation.jobcontainertype",
         "note",
-        differs("JobContainerType"),
+        matching("JobContainerType", r"^(?!.*none$)."),
         "each job has its own /tmp (and /dev/shm), which ends with the job",
         "keep runs and data on the shared file system",
     ),
     Check(
         "isolation.mpi",
         "note",
-        differs("MpiDefault"),
+        matching("MpiDefault", r"^(?!.*none$)."),
         "srun starts this MPI for each task, which torchrun does not use and which may fail in a container",
         "set `srun: {mpi: none}` in the site profile if a step fails at its start",
     ),
@@ -352,42 +390,3 @@ CHECKS: tuple[Check[Jobs], ...] = (
         "the administrator synchronizes both by NTP (chrony); ranks convert the end of their job's time",
     ),
 )
-
-
-def cluster_findings(facts: ClusterFacts, profile: Profile, host: HostFacts | None) -> list[Finding]:
-    """`host`: the submitting host, None where its probe failed."""
-    if facts.config is not None:
-        return examine(CHECKS, Jobs(facts, facts.config, profile, host))
-    return [
-        Finding(
-            "error",
-            "controller.silent",
-            "Slurm is installed here, and its controller does not answer: no job can be submitted",
-            "set SLURM_CONF or load the site's Slurm module, run this on a login node, or wait for the "
-            "controller (`scontrol ping`); `--cluster local` uses this machine",
-            facts.refusals.get("config", "no answer"),
-        )
-    ]
-
-
-def unchecked(facts: ClusterFacts, *, job: bool) -> Iterator[Unchecked]:
-    """Checks that could not be made. `job`: a node was examined, or the attempt failed and is listed."""
-    config = facts.config
-    if config is None:
-        yield Unchecked("the cluster's configuration", facts.refusals.get("config", "no answer"))
-        return
-    for part, check in _PARTS.items():
-        if part in facts.refusals:
-            yield Unchecked(check, facts.refusals[part])
-    if facts.finished == 0:
-        reason = f"no job of {facts.user} ended within 7 days; run the doctor again after a job"
-        yield Unchecked("accounting of a finished job", reason)
-    if (config.text("ProctrackType") or "").endswith("/cgroup") and not config.cgroup:
-        yield Unchecked("control groups", "`scontrol show config` has no section on them; read cgroup.conf")
-    if (config.text("PreemptType") or "").endswith("/qos"):
-        yield Unchecked("grace time of each QOS", "run `sacctmgr show qos format=Name,GraceTime,PreemptMode`")
-    reason = "run `submit.py sweep --dry-run --test-only`: Slurm says so itself"
-    yield Unchecked("whether partition, account, QOS and GPU type of the site profile are admitted", reason)
-    if not job:
-        reason = "needs a job: submit.py doctor --job"
-        yield Unchecked("Python, limits, /dev/shm and clock of a node, and locks between hosts", reason)
