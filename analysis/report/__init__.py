@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import msgspec
 
 from analysis.draw.style import png
 from analysis.read.load import KnownState, load_runs
@@ -20,7 +23,7 @@ from analysis.results.cost import samples_of, seconds_of
 from analysis.results.targets import TargetResult
 from analysis.study import make_study
 from disttrain.errors import ConfigError, is_disk_full, message_of
-from disttrain.records.json_files import read_json_or_none, write_bytes, write_json, write_text
+from disttrain.records.json_files import read_json_or_none, write_bytes, write_text
 
 __all__ = ["CostQuestion", "KnownState", "Written", "write"]
 
@@ -86,6 +89,7 @@ def write(
     load = partial(load_runs, warmup=warmup, reject_warned=reject_warned)
     other = None if against is None else make_study(load([against]))
     study = replace(make_study(load(sweeps, states, only), base, against=other), **question)
+    gc.freeze()  # runs live as long as the report: looking for cycles in them takes a tenth of it
     found = targets.required(study.runs, study.curves) if check else []
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -95,7 +99,9 @@ def write(
             (out / Path(earlier["file"]).name).unlink(missing_ok=True)
         for figure in (figure for section in sections for figure in section.figures):
             write_bytes(out / f"{figure.name}.png", png(figure.drawn))
-        write_json(out / "report.json", report)
+        write_bytes(
+            out / "report.json", msgspec.json.format(msgspec.json.encode(report, enc_hook=float), indent=1)
+        )
         write_text(out / "report.md", render.markdown(report, sections))
         write_text(out / "details.html", render.page(report, sections, out, details=True))
         write_text(out / "report.html", render.page(report, sections, out))

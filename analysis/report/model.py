@@ -14,14 +14,10 @@ from analysis.comparison import repeat_plan
 from analysis.read.run import Run
 from analysis.report import first_screen
 from analysis.report.section import Section
-from analysis.report.sections import cost
-from analysis.report.sections.reproduction import provenance
-from analysis.report.sections.runs import run_figures
-from analysis.report.sections.training import training_quality
 from analysis.stats.estimates import CONFIDENCE
 from analysis.study import Study
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 _LEFT_OUT = ("figures", "get", "colour", "emphasized", "most_rows", "places")
 """Fields of sections and columns that are no data."""
 _YAML = files("analysis.report").joinpath("templates", "definitions.yaml").read_text(encoding="utf-8")
@@ -39,7 +35,6 @@ def document(study: Study, sections: Sequence[Section], generated: str) -> dict[
     column; an estimate is an object with value, low, high, repeats and basis.
     """
     lead = first_screen.lead(study)
-    plan, properties = repeat_plan(study.curves), provenance(study.included or study.runs)
     return {
         "schema_version": SCHEMA_VERSION,
         "title": "Scaling report: " + ", ".join(study.sweeps),
@@ -56,8 +51,7 @@ def document(study: Study, sections: Sequence[Section], generated: str) -> dict[
         "emulated": study.emulated,
         "caveats": first_screen.caveats(study),
         "curves": plain(study.curves),
-        "repeat_plan": plan,
-        "training_quality": training_quality(study),
+        "repeat_plan": repeat_plan(study.curves),
         "figures": [
             {"file": f"{each.name}.png", "title": each.title, "alt": each.alt, "emulated": study.emulated}
             for section in sections
@@ -65,23 +59,16 @@ def document(study: Study, sections: Sequence[Section], generated: str) -> dict[
         ],
         "sections": plain(sections),
         "definitions": DEFINITIONS,
-        "runs": [{"sweep": run.sweep, "run": run.name, **run_figures(run)} for run in study.included],
         "excluded_runs": [
             {"sweep": run.sweep, "run": run.name, "state": run.state, "reason": run.note}
             for run in study.runs
             if not run.included
-        ],
-        "run_costs": [
-            {"sweep": run.sweep, "run": run.name, **{column.name: column.of(run) for column in cost.USED}}
-            for run in study.runs
-            if run.usage
         ],
         "overlaps": [
             {"run": one, "other": other, "hosts": each.hosts, "seconds": each.seconds, "gpus": each.gpus}
             for each in study.overlaps
             for one, other in [map(first_screen.run_name, each.runs)]
         ],
-        "provenance": [{"name": name, "values": values} for name, values in properties.items()],
     }
 
 

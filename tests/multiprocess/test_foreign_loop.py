@@ -21,6 +21,7 @@ from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import PHASES, Step
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.loop import LoopTelemetry
+from tests.support.fake_runs import table_rows
 from tests.support.ranks import RankFailed
 from tests.support.tutorial import BATCH, EPOCHS, SAMPLES, train
 
@@ -124,12 +125,20 @@ def test_the_program_of_the_page_runs_in_a_folder_of_its_own(tmp_path):
         subprocess.run([*command, "train.py"], cwd=tmp_path, check=True, timeout=60)
     assert submit.main(["report", "mine", "--runs", str(tmp_path / "runs")]) == 0
     report = read_json(tmp_path / "runs" / "mine" / "report" / "report.json")
-    assert [(run["run"], run["ranks_per_node"]) for run in report["runs"]] == [("n1", 1), ("n2", 2)]
-    assert [row["steps"] for row in report["training_quality"]] == [4 * 1024 // 32, 4 * 1024 // 32 // 2]
+    assert [(run["run"], run["ranks_per_node"]) for run in table_rows(report, "runs")] == [
+        ("n1", 1),
+        ("n2", 2),
+    ]
+    assert [row["steps"] for row in table_rows(report, "training_quality")] == [
+        4 * 1024 // 32,
+        4 * 1024 // 32 // 2,
+    ]
     assert not report["excluded_runs"]
     [curve] = report["curves"]
     assert [point["size"] for point in curve["points"]] == [1, 2]
-    assert "train.py" in next(item["values"] for item in report["provenance"] if item["name"] == "Command")
+    assert (
+        "train.py" in {row["property"]: row["value"] for row in table_rows(report, "provenance")}["Command"]
+    )
 
 
 def test_its_runs_are_reported_with_all_others(tmp_path):

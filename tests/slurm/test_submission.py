@@ -21,6 +21,7 @@ from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.run_state import read_runs
 from jobs.submission import report_job
 from jobs.submission.cancel import cancel_runs
+from tests.support.fake_runs import table_rows
 from tests.support.jobs import (
     SMALL,
     STANDIN,
@@ -341,7 +342,7 @@ def test_the_end_of_a_sweep_that_nobody_waits_for(on_slurm: MiniCluster, tmp_pat
         wait_until(lambda: status(second) == "ended")
     assert {state.state for state in states(root).values()} == {"done", "failed"}
     report = read_json(root / "small" / "report" / "report.json")
-    assert (len(report["runs"]), len(report["excluded_runs"])) == (1, 1)
+    assert (len(table_rows(report, "runs")), len(report["excluded_runs"])) == (2, 1)
     failed, ended = calls.read_text().splitlines()
     assert failed.startswith("run_failed failed=1 ") or failed.startswith("run_failed done=")
     assert ended in ("sweep_end done=1 failed=1", "sweep_end failed=1 done=1")

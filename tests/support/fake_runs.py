@@ -371,3 +371,13 @@ def _composition(records: list[Step]) -> dict[str, float | None]:
 def with_metrics(runs: Sequence[Run], **fields: Any) -> list[Run]:
     """These runs with other values in their metrics."""
     return [replace(run, metrics=run.metrics and run.metrics.model_copy(update=fields)) for run in runs]
+
+
+def table_rows(report: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """Rows of a table of report.json, by column; none without the table."""
+    tables = [each for section in report["sections"] for each in section["tables"] if each["name"] == name]
+    return [
+        dict(zip((column["name"] for column in table["columns"]), row, strict=True))
+        for table in tables
+        for row in table["rows"]
+    ]

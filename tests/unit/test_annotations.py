@@ -12,7 +12,7 @@ from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.status.run_folders import ANNOTATION, Annotation, annotate, read_annotation
 from jobs.status.run_state import read_state
-from tests.support.fake_runs import fake_sweep
+from tests.support.fake_runs import fake_sweep, table_rows
 from tests.support.jobs import FakeScheduler
 from tests.support.states import make_run
 from tests.support.verbs import RUNS, ask, ask_json
@@ -124,8 +124,8 @@ def test_a_report_on_a_tag_has_its_runs_alone(capsys: pytest.CaptureFixture[str]
         if run.name.endswith("r0"):
             annotate(run, add=["quiet"], note="at night")
     found = ask_json(capsys, "report --tag quiet")["report"]
-    assert [run["run"][-2:] for run in found["runs"]] == ["r0", "r0"]
-    values = {item["name"]: item["values"] for item in found["provenance"]}
-    assert (values["Tags"], values["Note"]) == (["quiet"], ["at night"])
+    assert [run["run"][-2:] for run in table_rows(found, "runs")] == ["r0", "r0"]
+    values = {row["property"]: row["value"] for row in table_rows(found, "provenance")}
+    assert (values["Tags"], values["Note"]) == ("quiet", "at night")
     assert (RUNS / "x" / "report-quiet" / "report.html").exists()
     assert not (RUNS / "x" / "report").exists()

@@ -15,6 +15,7 @@ from jobs.core import code_copy, run_code
 from jobs.schedulers.slurm.profile import Profile
 from jobs.schedulers.slurm.script import ArrayTask, ScriptFields, render
 from jobs.status.run_state import read_runs
+from tests.support.fake_runs import table_rows
 from tests.support.jobs import FakeScheduler
 from tests.support.verbs import RUNS, ask, ask_json, end, states
 from tests.unit.test_collect_provenance import git
@@ -167,11 +168,9 @@ def test_the_code_of_a_run_is_that_of_its_script(capsys: pytest.CaptureFixture[s
     assert f"  code     {code.hash} ({code.git_commit[:12]})\n" in ask(capsys, f"show train/{state.name}")
     end(state.run, "finished")
     ask(capsys, "report train")
-    provenance = {
-        item["name"]: item["values"] for item in read_json(RUNS / "train/report/report.json")["provenance"]
-    }
-    assert provenance["Code (hash)"] == [code.hash]
-    assert provenance["Commit"] == [code.git_commit]
+    rows = table_rows(read_json(RUNS / "train/report/report.json"), "provenance")
+    provenance = {row["property"]: row["value"] for row in rows}
+    assert (provenance["Code (hash)"], provenance["Commit"]) == (code.hash, code.git_commit)
 
 
 def test_clean_keeps_the_copy_of_a_run_that_stays(capsys: pytest.CaptureFixture[str], script: Path) -> None:

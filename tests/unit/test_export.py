@@ -64,7 +64,7 @@ def test_every_table_and_every_figure_of_the_page_has_a_file_with_its_numbers(tm
         recorded = [getattr(each, column) for run in study.runs for each in run.curves[curves[figure]]]
         assert set(recorded) <= set(frames[f"{figure}_by_step"][column])
     assert set(frames["utilization_by_step"]["run"]) == {run.name for run in study.included}
-    assert set(frames["lateness"]["first_rank"]) == {0, 1}
+    assert set(frames["lateness"]["rank"]) == {0, 1}
 
 
 def test_estimates_runs_and_units_are_columns_of_one_type(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tables say once what holds for all rows, and fold where they are long."""
+"""Tables say once the repeats of all rows, and fold where they are long."""
 
 from __future__ import annotations
 
@@ -23,23 +23,6 @@ def test_repeats_of_all_estimates_are_said_once() -> None:
     assert mixed.rows[1][2][1].line == "1.00 s [0.500, 2.00], n=2"
     alone = view([1, Estimate(1.0, None, None, 1), None])
     assert alone.rows[0][1][1].line == "1.00 s"
-
-
-def test_columns_of_one_text_are_named_once_but_keys_and_results_stay() -> None:
-    columns = [COLUMNS[0], Column("checkpoint_s", "checkpoint", "s"), Column("ratio", "ratio", "ratio")]
-    rows = [[1, 0.0, 0.9]] * 3
-    assert [column.heading for column in view(*rows, columns=columns).columns] == ["size", "ratio"]
-    assert view(*rows, columns=columns).words == "Caption. The same in all 3 rows: checkpoint 0 s."
-    assert len(view(*rows[:2], columns=columns).columns) == 3
-    advice = [COLUMNS[0], Column("step_s", "step", "s"), Column("advice", "to try")]
-    words = view(*([i, 1.0 + i, "Measure again."] for i in range(3)), columns=advice).words
-    assert words == "Caption. The same in all 3 rows: to try Measure again."
-
-
-def test_a_table_whose_columns_all_have_one_text_keeps_them() -> None:
-    shown = view(*([size, ONE, TWO] for size in range(3)))
-    assert [column.heading for column in shown.columns] == ["size", "a", "b"]
-    assert shown.words == "Caption."
 
 
 def test_a_table_drops_empty_columns_limits_its_rows_and_folds() -> None:

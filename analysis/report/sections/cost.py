@@ -25,7 +25,7 @@ from analysis.units import Unit, number, scale, span
 
 ORDER = 180
 
-USED = [
+_USED = [
     Column("state"),
     Column("attempts", "attempts", "count", get="starts"),
     Column("hours", "used", "h", "device-hours", get="usage.hours"),
@@ -56,7 +56,7 @@ def build(study: Study) -> Section | None:
         " ".join(filter(None, [*training, say("usage", used)])),
         tables=[
             _costs(study, costs, samples),
-            item_table("run_costs", caption, [*run_columns(study), *USED], used),
+            item_table("run_costs", caption, [*run_columns(study), *_USED], used),
         ],
         figures=[_figure(study, costs)] if costs else [],
     )

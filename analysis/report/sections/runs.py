@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from analysis.read.run import Run
 from analysis.read.run_table import column_value
 from analysis.report.common import Column, Section, Study, item_table, run_columns, say
 from analysis.units import plural, span
@@ -22,11 +19,6 @@ _FIGURES = (
     Column("measured_steps", "measured steps", "count"),
     Column("peak_memory_bytes", "peak memory", "B", "peak-memory"),
 )
-
-
-def run_figures(run: Run) -> dict[str, Any]:
-    """Figures of a run that counts."""
-    return {name: column_value(run, name) for name in ("emulated", *(column.name for column in _FIGURES))}
 
 
 def build(study: Study) -> Section:
@@ -57,7 +49,8 @@ def build(study: Study) -> Section:
             "steps": study.statistics.get(run.path),
             "time": study.job_times.get(run.path),
             "overlap": beside.get(run.path),
-            **(run_figures(run) if run.included else {"nodes": run.shape and run.shape[0]}),
+            **{each.name: column_value(run, each.name) for each in _FIGURES if run.included},
+            "nodes": run.shape and run.shape.nodes,
         }
         for run in study.runs
     ]

@@ -25,6 +25,7 @@ from analysis.report.common import (
     size_table,
     unit_name,
 )
+from analysis.report.sections.configurations import option_speedup
 from analysis.report.sections.utilization import GPU_BUSY
 from analysis.results.caveats import claim
 from analysis.results.communication import exposed_share
@@ -68,6 +69,8 @@ def _tables(study: Study) -> list[Table]:
         Column("peak_memory_bytes", f"memory a {unit}", "B", "peak-memory"),
         GPU_BUSY,
         Column("global_batch_size", "global batch", "count"),
+        option_speedup(study, "parallel.strategy"),
+        option_speedup(study, "precision.dtype"),
     ]
     several = len({curve.base and curve.base.size for curve in study.curves}) > 1
     bases = [at for at, place in enumerate(places(study)) if place.point.is_base]

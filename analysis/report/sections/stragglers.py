@@ -26,7 +26,7 @@ from analysis.results.culprits import LINK_STATES, recurring
 from analysis.results.curves import Point
 from analysis.results.rank_steps import equal_blame
 from analysis.results.slow_ranks import last_shares, median_of_others
-from analysis.stats.estimates import mean_interval
+from analysis.stats.estimates import block_sums, mean_interval
 from analysis.units import seconds
 
 ORDER = 100
@@ -35,8 +35,8 @@ _MOST_RANKS = 8
 """Rows of the table of ranks on the page."""
 _LEAST_SCALE = 0.03
 """Strongest colour of the heat map, at least: as a fraction of a rank's own seconds."""
-_MOST_CELLS = (64, 120)
-"""Rows and columns of the heat map, at most."""
+_MOST_CELLS = (32, 100)
+"""Ranks and columns of the heat map, at most."""
 
 _PARTS = (
     Column("name", "slow", get="first.name"),
@@ -58,7 +58,7 @@ _RANKS = (
     Column("node_share", "its node's", "share", "blame"),
 )
 _CELLS = (
-    Column("first_rank", "from rank", "count"),
+    Column("rank", "rank", "count"),
     Column("first_step", "from step", "count"),
     Column("excess_s", "excess", "s", "straggler-excess"),
 )
@@ -148,27 +148,22 @@ def _ranks(study: Study, point: Point, run: Run) -> Table:
 
 
 def _figure(study: Study, run: Run) -> Figure:
-    """Own work above the median of the other ranks: a row of several ranks shows the slowest, so that one
-    slow rank of many stays visible; a column of several steps shows their mean."""
+    """Own work above the median of the other ranks, of many ranks those with the most; a column of several
+    steps shows their mean."""
     of_run = study.rank_steps[run.path]
+    most_ranks, most_columns = _MOST_CELLS
     excess_s, hosts = of_run.own_s - median_of_others(of_run.own_s), of_run.hosts_in()
-    rows, columns = (
-        np.unique(np.linspace(0, size, most, endpoint=False, dtype=int))
-        for size, most in zip(excess_s.shape, _MOST_CELLS, strict=True)
-    )
-    sums_s = np.add.reduceat(excess_s * of_run.counts, columns, axis=1)
-    cells_s = np.maximum.reduceat(sums_s / np.add.reduceat(of_run.counts, columns), rows)
+    rows = np.sort(np.argsort(-excess_s.mean(axis=1))[:most_ranks])
+    sums_s, sizes = block_sums(excess_s[rows], min(most_columns, excess_s.shape[1]))
+    cells_s, steps = sums_s / sizes, of_run.first[np.cumsum(sizes) - sizes]
     high_s = max(float(np.quantile(cells_s, 0.995)), _LEAST_SCALE * float(np.median(of_run.own_s)))
-    names, titles = [], []
-    for at, end in zip(rows, [*rows[1:], None], strict=True):
-        first, *others = of_run.ranks[at:end]
-        names.append(f"{first} to {others[-1]}" if others else str(first))
-        titles.append(f"rank {names[-1]}" + (f" on {hosts[at]}" if hosts[at] else ""))
+    names = [str(of_run.ranks[row]) for row in rows]
+    titles = [f"rank {of_run.ranks[row]}" + (f" on {hosts[row]}" if hosts[row] else "") for row in rows]
     x = Axis("step", float(of_run.first[0]), float(of_run.last[-1]))
     cells = [
-        [of_run.ranks[at], int(step), excess]
-        for at, row_s in zip(rows, cells_s.tolist(), strict=True)
-        for step, excess in zip(of_run.first[columns], row_s, strict=True)
+        [of_run.ranks[row], step, excess]
+        for row, of_rank_s in zip(rows, cells_s.tolist(), strict=True)
+        for step, excess in zip(steps.tolist(), of_rank_s, strict=True)
     ]
     strongest = seconds(high_s)
     return Figure(

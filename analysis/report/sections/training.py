@@ -2,71 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
 from statistics import fmean
-from typing import Any
 
+from analysis.read.run import Run
 from analysis.read.run_table import column_value
-from analysis.report.common import Column, Section, Study, item_table, places, say, step_figure
+from analysis.report.common import Column, Section, Study, places, say, size_table, step_figure
 
 ORDER = 160
-
-_MEANS = (
-    Column("train_loss", "training loss", "loss", "loss"),
-    Column("valid_loss", "validation loss", "loss", "loss"),
-    Column("bits_per_byte", "bits per byte", "loss", "loss"),
-    Column("unigram_entropy_bits", "unigram entropy (bits)", "loss", "loss"),
-    Column("accuracy", "accuracy", "share"),
-)
-
 
 _steps = partial(column_value, column="steps")
 
 
-def training_quality(study: Study) -> list[dict[str, Any]]:
-    """Losses of the runs of each point at their last validation; means over repeats.
+def _mean(runs: Sequence[Run], name: str) -> float | None:
+    known = [value for run in runs if (value := column_value(run, name)) is not None]
+    return fmean(known) if known else None
 
-    Losses after other numbers of steps do not compare: they are apart.
-    """
-    rows = []
-    for place in places(study):
-        by_steps = sorted(place.point.runs, key=_steps)
-        for steps, group in groupby(by_steps, key=_steps):
-            runs = list(group)
-            values = {at.name: [column_value(run, at.name) for run in runs] for at in _MEANS}
-            known = {name: [each for each in of if each is not None] for name, of in values.items()}
-            means = {name: fmean(of) if of else None for name, of in known.items()}
-            rows.append(
-                {
-                    "runs": place.name,
-                    "curve": place.curve.label,
-                    "unit": place.curve.unit,
-                    "size": place.point.size,
-                    "shape": place.point.shape,
-                    "repeats": len(runs),
-                    "steps": steps,
-                    "skipped_steps": sum(column_value(run, "skipped_steps") for run in runs) or None,
-                    **means,
-                }
-            )
-    return [each for each in rows if any(each[mean.name] is not None for mean in _MEANS)]
+
+def _skipped(runs: Sequence[Run]) -> int | None:
+    return sum(column_value(run, "skipped_steps") for run in runs) or None
+
+
+_MEANS = [
+    Column(name, heading, "loss", "loss", get=partial(_mean, name=name))
+    for name, heading in (
+        ("train_loss", "training loss"),
+        ("valid_loss", "validation loss"),
+        ("bits_per_byte", "bits per byte"),
+        ("unigram_entropy_bits", "unigram entropy (bits)"),
+    )
+]
+_MEANS.append(Column("accuracy", "accuracy", "share", get=partial(_mean, name="accuracy")))
+_COLUMNS = (
+    Column("steps", "steps", "count", get=lambda runs: _steps(runs[0])),
+    Column("skipped_steps", "skipped steps", "count", get=_skipped),
+    *_MEANS,
+    Column("repeats", "n", "count", get=len),
+)
 
 
 def build(study: Study) -> Section:
-    """Empty if no run has losses."""
-    rows = training_quality(study)
-    gains = [
-        run["unigram_entropy_bits"] - run["bits_per_byte"]
-        for run in rows
-        if run["unigram_entropy_bits"] and run["bits_per_byte"]
+    """Empty if no run has losses. Losses after other numbers of steps do not compare: they are apart."""
+    items = [
+        (place, runs)
+        for place in places(study)
+        for _, group in groupby(sorted(place.point.runs, key=_steps), key=_steps)
+        for runs in [list(group)]
+        if any(mean.of(runs) is not None for mean in _MEANS)
     ]
-    columns = [
-        Column("runs"),
-        Column("steps", "steps", "count"),
-        Column("skipped_steps", "skipped steps", "count"),
-        *_MEANS,
-        Column("repeats", "n", "count"),
+    gains = [
+        entropy - bits
+        for _, runs in items
+        if (entropy := _mean(runs, "unigram_entropy_bits")) and (bits := _mean(runs, "bits_per_byte"))
     ]
     caption = "Losses at the last validation; means over repeats."
     loss = step_figure(
@@ -103,6 +92,6 @@ def build(study: Study) -> Section:
         "training",
         "Training quality",
         say("training", gains),
-        tables=[item_table("training_quality", caption, columns, rows)],
+        tables=[size_table(study, "training_quality", caption, _COLUMNS, items)],
         figures=loss + accuracy,
     )

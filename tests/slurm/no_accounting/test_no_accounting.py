@@ -15,6 +15,7 @@ from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.refresh import refresh
 from jobs.status.run_state import read_runs
 from tests.slurm.test_states import begun
+from tests.support.fake_runs import table_rows
 from tests.support.jobs import SMALL, STANDIN, ended_afterwards, starts, wait_until
 from tests.support.lineage import read_steps
 from tests.support.minicluster import MiniCluster
@@ -96,10 +97,11 @@ def test_without_accounting_everything_works(
     assert [usage["source"] for usage in told["usage"]] == ["timestamps", "timestamps"]
     on_plain.submit("report", "small", cwd=tmp_path)
     report = read_json(tmp_path / "runs" / "small" / "report" / "report.json")
-    assert [(row["attempts"], row["unit"], row["source"]) for row in report["run_costs"]] == [
+    costs = table_rows(report, "run_costs")
+    assert [(row["attempts"], row["unit"], row["source"]) for row in costs] == [
         (1, "GPU-hours", "timestamps")
     ] * 2
-    assert all(row["hours"] > 0 for row in report["run_costs"])
+    assert all(row["hours"] > 0 for row in costs)
 
     monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(STANDIN))
     root = tmp_path / "cancelled"
