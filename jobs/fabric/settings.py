@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from disttrain.errors import ConfigError
 from jobs.fabric.description import Fabric
 from jobs.fabric.registry import registry
@@ -78,6 +76,8 @@ def read_settings(text: str, name: str) -> ReadSettings:
     if name.endswith("nccl.conf"):  # of a name given twice, NCCL takes the first value
         lines = reversed(list(variable_lines(text)))
     elif name.endswith(_YAML) or text.lstrip().startswith("{"):
+        import yaml  # agents import this module, and should start quickly
+
         try:
             lines = iter([*_of_yaml(yaml.load(text, Loader=yaml.BaseLoader))])
         except yaml.YAMLError as error:

@@ -3,12 +3,11 @@
 Node 0 claims the attempt, and the other nodes wait for the claim. Each agent runs torchrun as a child
 (`jobs.node.launch`). Node 0 then closes the attempt, and requeues the job if the policy decides that. On a
 machine without a scheduler, a supervisor claims and closes the attempt, and starts each agent by
-`python -m jobs.node.agent`. Standard library only, for a quick start.
+`python -m jobs.node.agent RUN_DIR SUBMISSION ATTEMPT NODE_RANK NODES`. Starts quickly.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,23 +22,25 @@ from disttrain.records.run_json import read_run_json
 from jobs.core import journal, processes, requeue_policy
 from jobs.core.attempt import DoNotRestart, open_attempt
 from jobs.node import peers
-from jobs.node.allocation import LOOPBACK, JobEnded, NodeContext, block_signals, poll_until
+from jobs.node.allocation import (
+    LOOPBACK,
+    JobEnded,
+    NodeContext,
+    block_signals,
+    log_line,
+    poll_until,
+    redirect_output,
+)
 from jobs.node.ending import REQUEUE_TIMEOUT_S, end_start
 from jobs.node.launch import CANNOT_START, launch
-from jobs.node.node_log import log_line, redirect_output
 from jobs.node.torchrun import TorchrunResult
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(run_dir: str, *numbers: str) -> int:
     """Run one node of an attempt that a supervisor on this machine has claimed; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m jobs.node.agent", description=__doc__)
-    parser.add_argument("run_dir", type=Path)
-    for option in ("--submission", "--attempt", "--node-rank", "--nodes"):
-        parser.add_argument(option, type=int, required=True)
-    given = parser.parse_args(argv)
-    run = RunDir(given.run_dir.absolute())
-    node = NodeContext(run, given.submission, given.node_rank, [LOOPBACK] * given.nodes, None)
-    return run_agent(node, given.attempt)
+    submission, attempt, rank, nodes = map(int, numbers)
+    run = RunDir(Path(run_dir).absolute())
+    return run_agent(NodeContext(run, submission, rank, [LOOPBACK] * nodes, None), attempt)
 
 
 def run_agent(node: NodeContext, attempt: int | None = None) -> int:
@@ -161,4 +162,4 @@ def _wait_for_end(node: NodeContext, attempt: Attempt, result: TorchrunResult) -
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

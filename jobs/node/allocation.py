@@ -1,10 +1,17 @@
-"""A node of a job, its scheduler, and waiting no longer than the job runs. Standard library only."""
+"""A node of a job as its agent has it: the scheduler, the log, and waiting no longer than the job runs.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 import signal
+import sys
 import time
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -13,7 +20,7 @@ from typing import Any, Literal, TypeVar
 
 from disttrain.records.run_directory import RunDir
 from jobs.core import requeue_policy
-from jobs.node.node_log import log_line
+from jobs.core.journal import utc_now
 
 LOOPBACK = "127.0.0.1"
 WARNING_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
@@ -28,6 +35,26 @@ LONGEST_JITTER = 1 + _JITTER
 _QUERY_INTERVAL_S = 5.0
 """Time between two queries of the scheduler, which each waiting node sends."""
 T = TypeVar("T")
+
+
+def log_line(text: str) -> None:
+    """Write one line of the agent, with the time. A full disk loses the line, not the agent."""
+    with contextlib.suppress(OSError):
+        print(f"{utc_now()} agent: {text}", flush=True)
+
+
+def log_traceback() -> None:
+    """Write the traceback of the exception that is being handled."""
+    with contextlib.suppress(OSError):
+        traceback.print_exc()
+
+
+def redirect_output(path: Path) -> None:
+    """Append stdout and stderr of this process to the file at `path`."""
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for target in (sys.stdout, sys.stderr):
+        os.dup2(log, target.fileno())
+    os.close(log)
 
 
 @dataclass(frozen=True)

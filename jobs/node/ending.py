@@ -19,8 +19,15 @@ from jobs.core.attempt import close_attempt, failed_hosts, is_current, record_re
 from jobs.core.classify_exit import ExitStatus, is_communication_error
 from jobs.core.exit_evidence import is_rank_killed, read_rank_errors
 from jobs.node import peers
-from jobs.node.allocation import Allocation, JobEnded, NodeContext, block_signals, poll_until
-from jobs.node.node_log import log_line, redirect_output
+from jobs.node.allocation import (
+    Allocation,
+    JobEnded,
+    NodeContext,
+    block_signals,
+    log_line,
+    poll_until,
+    redirect_output,
+)
 from jobs.node.torchrun import TorchrunResult, cause_of_end
 
 REQUEUE_TIMEOUT_S = 600.0

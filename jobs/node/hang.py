@@ -26,7 +26,7 @@ from disttrain.records.json_files import create_exclusive, read_json_or_none, wr
 from disttrain.records.run_directory import Attempt
 from jobs.core.processes import children_of, is_running
 from jobs.core.rank_positions import RankPosition, describe_hang
-from jobs.node.node_log import log_line
+from jobs.node.allocation import log_line
 from jobs.node.peers import record
 
 _OTHER_NODES_S = 15.0

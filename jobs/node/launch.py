@@ -28,9 +28,8 @@ from disttrain.records.run_json import read_run_json
 from jobs.core import environment, processes, requeue_policy, run_code, secrets_file
 from jobs.core.attempt import is_current
 from jobs.node import interpreter, node_environment, node_info, peers, rendezvous
-from jobs.node.allocation import JobEnded, NodeContext
+from jobs.node.allocation import JobEnded, NodeContext, log_line, log_traceback
 from jobs.node.hang import memory_folder
-from jobs.node.node_log import log_line, log_traceback
 from jobs.node.preflight import run_preflight
 from jobs.node.torchrun import Torchrun, TorchrunResult, run_torchrun
 

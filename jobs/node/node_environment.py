@@ -28,8 +28,7 @@ from jobs.fabric.description import Fabric, FabricKind
 from jobs.fabric.detect import current_process, detect
 from jobs.fabric.lint import Finding, FindingSeverity, JobVariables, job_variables
 from jobs.fabric.settings import ENVIRONMENT, node_settings
-from jobs.node.allocation import LOOPBACK, Allocation, NodeContext
-from jobs.node.node_log import log_line
+from jobs.node.allocation import LOOPBACK, Allocation, NodeContext, log_line
 from jobs.node.rendezvous import interface_towards
 
 BINDING = ("--numa-binding", "node")

@@ -34,9 +34,8 @@ from jobs.checks.node_facts import NodeFacts
 from jobs.core import child_process, environment, excluded_nodes, journal
 from jobs.core.attempt import checkpoint_folder
 from jobs.node import peers, rendezvous
-from jobs.node.allocation import NodeContext, poll_until
+from jobs.node.allocation import NodeContext, log_line, poll_until
 from jobs.node.node_environment import NodeNetwork
-from jobs.node.node_log import log_line
 
 _VERDICT_MARGIN_S = 75.0
 """Time for the verdict of node 0 to reach the other nodes: NFS keeps a folder up to 60 s in its cache."""

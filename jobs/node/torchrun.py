@@ -28,8 +28,7 @@ from jobs.core import processes
 from jobs.core.rank_positions import describe_hang
 from jobs.core.signals import wait_for_signal
 from jobs.node import hang, peers
-from jobs.node.allocation import TERMINATION_SIGNALS, WARNING_SIGNALS, AllocationFacts, NodeContext
-from jobs.node.node_log import log_line
+from jobs.node.allocation import TERMINATION_SIGNALS, WARNING_SIGNALS, AllocationFacts, NodeContext, log_line
 
 _POLL_S = 1.0
 _SIGNAL_DELAY_S = 2.0

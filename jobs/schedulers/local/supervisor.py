@@ -24,7 +24,7 @@ from disttrain.records.run_json import read_run_json
 from jobs.core import hook, journal, processes, run_code
 from jobs.core.attempt import close_attempt, open_attempt
 from jobs.core.signals import wait_for_signal
-from jobs.node.node_log import log_line
+from jobs.node.allocation import log_line
 from jobs.schedulers.local import fifo_queue
 
 SHUTDOWN_S = 10.0
@@ -136,15 +136,8 @@ class _Agents:
         self.exit_codes: dict[int, int] = {}
         self._node_of = {}
         for node in range(nodes):
-            command = [
-                sys.executable,
-                "-m",
-                "jobs.node.agent",
-                str(run.path),
-                "--submission",
-                str(submission),
-            ]
-            command += ["--attempt", str(attempt.number), "--node-rank", str(node), "--nodes", str(nodes)]
+            command = [sys.executable, "-m", "jobs.node.agent", str(run.path)]
+            command += map(str, (submission, attempt.number, node, nodes))
             with open(attempt.node_log(node), "ab") as log:
                 self._node_of[processes.spawn(command, log=log.fileno())] = node
 

@@ -18,8 +18,7 @@ from typing import Any
 from disttrain.config.masking import MASK, is_secret, mask_lines
 from disttrain.config.requested_device import asks_for_gpus
 from jobs.node import node_info
-from jobs.node.allocation import AllocationFacts, CurrentAllocation
-from jobs.node.node_log import log_line
+from jobs.node.allocation import AllocationFacts, CurrentAllocation, log_line
 from jobs.schedulers.slurm import commands
 from jobs.schedulers.slurm.commands import EPOCH, JOB_TIMEOUT_S, count_gpus, parse_gpus, query_or_none
 
