@@ -42,7 +42,6 @@ _RUN_IN_JOBS = (
     "jobs/schedulers/slurm/allocation.py",
     "jobs/schedulers/slurm/commands.py",
     "jobs/schedulers/slurm/script.py",  # renders the script of the job
-    "jobs/schedulers/slurm/steps.py",  # of that script
     "jobs/schedulers/task.py",
 )
 """Sources that run inside a job, below the root. Decisions of `sweeps/` and `jobs/submission/` are in

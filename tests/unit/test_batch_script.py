@@ -18,10 +18,11 @@ from hypothesis import example, given, settings
 from disttrain.config.parsing import check, load
 from jobs.core import code_copy, environment
 from jobs.core.run_code import archive_of
+from jobs.schedulers.documents import by_hand
 from jobs.schedulers.interface import ProfileSelection
 from jobs.schedulers.site_profiles import resolve
 from jobs.schedulers.slurm.profile import GENERIC, Profile
-from jobs.schedulers.slurm.script import by_hand, render, render_report
+from jobs.schedulers.slurm.script import render, render_report
 from tests.support.golden import golden
 from tests.support.scripts import (
     DEAF,

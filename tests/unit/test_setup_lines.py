@@ -12,7 +12,7 @@ import pytest
 
 from jobs.core.environment import SETUP_EXIT_VARIABLE
 from jobs.schedulers.slurm.profile import Profile
-from jobs.schedulers.slurm.steps import node_setup
+from jobs.schedulers.slurm.script import node_setup
 
 PRINT = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:]]))"
 

@@ -1,4 +1,4 @@
-"""Calls of Slurm's commands with a time limit, and generic resources in their output.
+"""Calls of Slurm's commands with a time limit, generic resources in their output, values that they read.
 
 `--json` is not used. None means that Slurm did not answer, never that a job does not exist. Standard library
 only.
@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from disttrain.errors import closest
+from disttrain.errors import ConfigError, closest
 from jobs.schedulers.inherited_variables import outside_job
 
 TIMEOUT_S = 30.0
@@ -197,3 +199,51 @@ def _entry(text: str) -> Gres:
         count = int(last[1]) * 1024 ** (_SCALES.index(last[2].upper()) + 1 if last[2] else 0)
         words.pop()
     return Gres(words[0].lower(), ":".join(words[1:]) or None, count)
+
+
+def clean(text: str) -> str:
+    """Return `text`. Raises `ValueError` for a character that ends or garbles a line."""
+    bad = next((char for char in text if unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp")), None)
+    if bad is not None:
+        raise ValueError(f"holds a control character ({bad!r}), which would end or garble its line")
+    return text
+
+
+def no_option(text: str) -> str:
+    """Return `text`. Raises `ValueError` for a leading dash, which would make a command or file an option."""
+    if clean(text).startswith("-"):
+        raise ValueError("begins with a dash, like an option")
+    return text
+
+
+def check_path(what: str, path: Path, signs: str = "") -> None:
+    """Raise `ConfigError` for a path that a script cannot contain, or with a character of `signs`."""
+    try:
+        clean(str(path))
+        if "\\" in str(path):
+            raise ValueError("holds a backslash, which switches Slurm's file patterns off")
+        sign = next((sign for sign in signs if sign in str(path)), None)
+        if sign:
+            raise ValueError(f"holds {sign!r}, which ends a path among others")
+    except ValueError as error:
+        raise ConfigError(f"{what}: {str(path)!r} {error}") from None
+
+
+def file_pattern(path: Path) -> str:
+    """A path as a file pattern of Slurm, with each `%` escaped as `%%`."""
+    return str(path).replace("%", "%%")
+
+
+def sbatch_word(option: str, value: str) -> str:
+    """A value as one argument of a `#SBATCH` line.
+
+    sbatch splits such a line like a shell, with three exceptions: a backslash escapes within both kinds of
+    quotes, an unquoted `#` ends the line, and sbatch expands nothing.
+    """
+    try:
+        clean(value)
+    except ValueError as error:
+        raise ConfigError(f"--{option}={value!r} {error}") from None
+    if re.fullmatch(r"[A-Za-z0-9_@%+=:,./&|*()\[\]!-]+", value):
+        return value
+    return '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'

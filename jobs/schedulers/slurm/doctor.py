@@ -32,7 +32,7 @@ from jobs.schedulers.site_profiles import resolve
 from jobs.schedulers.slurm.checks import CHECKS
 from jobs.schedulers.slurm.facts import ClusterFacts, Config, Jobs, Node, Partition, QueuedJob, read_cluster
 from jobs.schedulers.slurm.profile import Profile
-from jobs.schedulers.slurm.steps import job_setup
+from jobs.schedulers.slurm.script import job_setup
 
 _SETTINGS = (
     "SelectType", "SelectTypeParameters", "ProctrackType", "TaskPlugin", "KillWait", "UnkillableStepTimeout",

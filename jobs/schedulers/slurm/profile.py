@@ -11,7 +11,6 @@ import functools
 import re
 import shutil
 import subprocess
-import unicodedata
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -30,26 +29,11 @@ from pydantic import (
 from disttrain.config.masking import is_secret
 from disttrain.config.numbers_only import NumbersOnly
 from jobs.schedulers.inherited_variables import is_set_by_launcher
-from jobs.schedulers.slurm.commands import count_gpus, option_refusal, parse_gres
+from jobs.schedulers.slurm.commands import clean, count_gpus, no_option, option_refusal, parse_gres
 
 _WORD = r"[A-Za-z0-9_][A-Za-z0-9_.:@+-]*"
 _NODE = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]|\[\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*\])*"
 _FEATURES = r"[A-Za-z0-9_\[(!][A-Za-z0-9_.:=+&|*()\[\],!-]*"
-
-
-def clean(text: str) -> str:
-    """Return `text`. Raises `ValueError` for a character that ends or garbles a line."""
-    bad = next((char for char in text if unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp")), None)
-    if bad is not None:
-        raise ValueError(f"holds a control character ({bad!r}), which would end or garble its line")
-    return text
-
-
-def no_option(text: str) -> str:
-    """Return `text`. Raises `ValueError` for a leading dash, which would make a command or file an option."""
-    if clean(text).startswith("-"):
-        raise ValueError("begins with a dash, like an option")
-    return text
 
 
 def _matches(pattern: str, meaning: str) -> AfterValidator:

@@ -1,13 +1,11 @@
 """Render batch scripts from a run's config and the site profile. Pure functions.
 
-`render` makes the script that `submit.py` submits, `render_report` that of a report job. `by_hand` makes
-`jobs/train.sbatch`, which takes config keys as arguments.
+`render` makes the script that `submit.py` submits, `render_report` that of a report job.
 """
 
 from __future__ import annotations
 
 import math
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,14 +14,18 @@ from typing import Any
 
 from disttrain.config.requested_device import asks_for_gpus
 from disttrain.config.stop_time import lead_within
-from disttrain.errors import ConfigError
+from jobs.core.environment import SETUP_EXIT_VARIABLE
 from jobs.node.peers import after_first_end_s
-from jobs.schedulers.slurm.profile import EXPEDITE, GENERIC, Profile, clean, no_option
-from jobs.schedulers.slurm.steps import ENVIRONMENT, job_setup, launch
+from jobs.schedulers.slurm.commands import check_path, file_pattern, sbatch_word
+from jobs.schedulers.slurm.profile import EXPEDITE, GENERIC, Profile
 
 Options = Mapping[str, str | int | bool | None]
 """Options of sbatch by long name: True for one without a value, None for one that is left out."""
-_LONGEST_SIGNAL_S = 65535
+_STEP_NUMBERS = 4
+"""The number of the agents' step is the number of earlier starts, modulo this.
+
+Two starts share it only if they are a multiple of this apart. More numbers would cost more empty steps, each
+a request to the controller before the agents start."""
 _TASK = "jobs.schedulers.task"
 
 
@@ -68,6 +70,8 @@ def render(batch: ScriptFields) -> str:
     in_container = ":," if profile.container else ""
     for folder in (batch.logs, *(task.run_dir for task in tasks)):
         check_path("--runs", folder, in_container)
+    python = profile.python or ("python3" if profile.container else batch.python)
+    check_path("the Python of the job", Path(python))
     check_path("the code", batch.code, ":" + in_container)
     for folder in batch.folders:
         check_path("the working directory", folder, in_container)
@@ -81,8 +85,8 @@ def render(batch: ScriptFields) -> str:
         others = filter(None, [profile.sbatch.get("dependency")])
         options["dependency"] = ",".join([f"afterany:{':'.join(batch.after)}", *map(str, others)])
     folders = dict.fromkeys([batch.code, *(task.run_dir.parent for task in tasks), *batch.folders])
-    return _text(
-        *_directives(options | _resources(batch.config, profile, batch.excluded_nodes) | options),
+    return script_text(
+        *directives(options | resources(batch.config, profile, batch.excluded_nodes) | options),
         "",
         *(_EXPEDITED if profile.sbatch.get("requeue") == EXPEDITE else ()),
         *ENVIRONMENT,
@@ -100,7 +104,7 @@ def render(batch: ScriptFields) -> str:
             str(_cpus(batch.config, profile)),
             profile,
             [shlex.quote(str(folder)) for folder in folders],
-            (f"{shlex.quote(_python(batch))} -m {_TASK}", '"$run" --submission "$submission"'),
+            (f"{shlex.quote(python)} -m {_TASK}", '"$run" --submission "$submission"'),
             after_first_end_s(batch.config),
         ),
     )
@@ -121,7 +125,7 @@ def _unpack(batch: ScriptFields) -> list[str]:
 
 def shape_options(batch: ScriptFields) -> list[str]:
     """Options of the script that neither name a run nor a job, such as `--nodes=2`."""
-    lines = _directives(_array(batch) | _resources(batch.config, batch.profile, batch.excluded_nodes))
+    lines = directives(_array(batch) | resources(batch.config, batch.profile, batch.excluded_nodes))
     return [line.removeprefix("#SBATCH ") for line in lines]
 
 
@@ -130,36 +134,6 @@ def _array(batch: ScriptFields) -> dict[str, str | int | bool | None]:
         return {}
     at_once = "" if batch.at_once is None else f"%{batch.at_once}"
     return {"array": f"0-{len(batch.tasks) - 1}{at_once}"}
-
-
-def _python(batch: ScriptFields) -> str:
-    if batch.profile.python or batch.profile.container:
-        return batch.profile.python or "python3"
-    try:
-        return no_option(batch.python)
-    except ValueError as error:
-        raise ConfigError(f"the Python that submits, {batch.python!r}, {error}") from None
-
-
-def by_hand(config: Mapping[str, Any], profile: Profile = GENERIC) -> str:
-    """`jobs/train.sbatch`, which requests the resources of `config`; options of sbatch override them."""
-    return _text(
-        *_BY_HAND_HEAD,
-        *_directives({"job-name": "train", "output": "train-%j.log", **_resources(config, profile)}),
-        "",
-        *ENVIRONMENT,
-        *job_setup(profile),
-        *_BY_HAND_CODE,
-        "",
-        *launch(
-            '"$SLURM_JOB_NUM_NODES"',
-            '"$SLURM_CPUS_PER_TASK"',
-            profile,
-            ['"$code"', '"$PWD"'],
-            ('"$python" -m jobs.submission.sbatch_entry', '"$@"'),
-            after_first_end_s(config),
-        ),
-    )
 
 
 def render_report(
@@ -178,7 +152,6 @@ def render_report(
     path that a script cannot contain.
     """
     check_path("--runs", logs)
-    chosen = ("partition", "account", "qos", "reservation", "wckey")
     options: Options = {
         "job-name": name,
         "comment": comment,
@@ -192,13 +165,13 @@ def render_report(
         "time": 15,
         "requeue": True,
         "open-mode": "append",
-        **{key: getattr(profile, key) for key in chosen},
+        **_site(profile, "partition", "account", "qos", "reservation", "wckey"),
     }
     # `python` of a profile with a container is a path in the image; this job runs without a container.
     python = python if profile.container else profile.python or python
     # Without `command`, the shell would read a path with `=` as an assignment.
     run = f"command {shlex.join([python, *command])}"
-    return _text(*_directives(options), "", *job_setup(profile), *_mail(profile), run)
+    return script_text(*directives(options), "", *job_setup(profile), *_mail(profile), run)
 
 
 def _mail(profile: Profile) -> list[str]:
@@ -208,70 +181,33 @@ def _mail(profile: Profile) -> list[str]:
     waits for more runs replaces it. The job fails if a run has failed, and Slurm sends the mail `END` only
     about a job that has not failed.
     """
-    wanted = {*profile.mail_type} - {"NONE"}
-    if not wanted:
+    if not {*profile.mail_type} - {"NONE"}:
         return []
-    types = "END,FAIL" if "END" in wanted else "FAIL"
     user = [f"MailUser={profile.mail_user}"] if profile.mail_user else []
+    types = "END,FAIL" if "END" in profile.mail_type else "FAIL"
     request = shlex.join(["scontrol", "update", f"MailType={types}", *user])
     return [f'{request} JobId="$SLURM_JOB_ID" || :', ""]
 
 
-def check_path(what: str, path: Path, signs: str = "") -> None:
-    """Raise `ConfigError` for a path that a script cannot contain, or with a character of `signs`."""
-    try:
-        clean(str(path))
-        if "\\" in str(path):
-            raise ValueError("holds a backslash, which switches Slurm's file patterns off")
-        sign = next((sign for sign in signs if sign in str(path)), None)
-        if sign:
-            raise ValueError(f"holds {sign!r}, which ends a path among others")
-    except ValueError as error:
-        raise ConfigError(f"{what}: {str(path)!r} {error}") from None
-
-
-def file_pattern(path: Path) -> str:
-    """A path as a file pattern of Slurm, with each `%` escaped as `%%`."""
-    return str(path).replace("%", "%%")
-
-
+ENVIRONMENT = (
+    "# Variables of a launcher or an allocation around the submitting shell would change srun and the ranks.",
+    "unset ${!SRUN_@} ${!SBATCH_@} ${!SLURM_CPU_BIND@} ${!SLURM_MEM_BIND@} ${!SLURM_GPU_BIND@}",
+    "unset ${!SLURM_STEP@} MASTER_ADDR MASTER_PORT WORLD_SIZE RANK LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK",
+    "# Slurm sets these two from sbatch's options. srun would ask for the GPUs of all nodes on one node, and",
+    "# refuse a number of processors that differs. Without them, each step gets all GPUs of its nodes.",
+    "unset SLURM_GPUS SLURM_TRES_PER_TASK",
+    "# The nodes get all other variables, also if the site submits with --export=NONE.",
+    "export SLURM_EXPORT_ENV=ALL",
+    "",
+)
 _EXPEDITED = (
     "# Slurm holds an expedited job whose script fails, for good. The result is in the run directory.",
     "trap 'exit 0' EXIT",
     "",
 )
 
-_BY_HAND_HEAD = (
-    "# One run, started by hand. Its run directory is below runs/ in the folder where sbatch is called.",
-    "#",
-    "#   sbatch --nodes 2 jobs/train.sbatch --config my.yaml",
-    "#   sbatch jobs/train.sbatch                              the default config",
-    "#",
-    "# Options of sbatch, before the file name, override the lines below. Arguments after it are --config,",
-    "# --name, --run-name, --skip-preflight, --from-scratch and keys of the config.",
-    "# Generated by `make schemas` from jobs/schedulers/slurm/script.py. Scripts of submit.py differ",
-    "# in the path of the code and in the run that they start.",
-)
 
-_BY_HAND_CODE = (
-    "# Slurm runs a copy of this file. The code is beside the original, else in the submit directory.",
-    "script=$(scontrol show job \"$SLURM_JOB_ID\" | sed -n 's/^ *Command=//p')",
-    'script=${script%" $*"} # the path is followed by the arguments',
-    'for code in "${script%/*}/.." "$SLURM_SUBMIT_DIR"; do',
-    '  [ -f "$code/jobs/submission/sbatch_entry.py" ] && break',
-    "done",
-    'code=$(cd "$code" && pwd) && [ -f "$code/jobs/submission/sbatch_entry.py" ] || {',
-    '  echo "cannot start: no code of disttrain around $script, nor in $SLURM_SUBMIT_DIR" >&2',
-    "  exit 69",
-    "}",
-    "export PYTHONPATH=$code${PYTHONPATH:+:$PYTHONPATH}",
-    "",
-    "python=${DISTTRAIN_PYTHON:-$code/.venv/bin/python}",
-    '[ -n "$DISTTRAIN_PYTHON" ] || [ -x "$python" ] || python=python3',
-)
-
-
-def _resources(
+def resources(
     config: Mapping[str, Any], profile: Profile, excluded: Sequence[str] = ()
 ) -> dict[str, str | int | bool | None]:
     """Options of sbatch from the shape and the limits of a run, the site profile, and excluded nodes."""
@@ -287,15 +223,16 @@ def _resources(
         "signal": f"USR2@{_signal_s(job)}",
         "requeue": profile.sbatch.get("requeue", True),
         "open-mode": "append",
-        "partition": profile.partition,
-        "account": profile.account,
-        "qos": profile.qos,
-        "reservation": profile.reservation,
-        "constraint": profile.constraint,
+        **_site(profile, "partition", "account", "qos", "reservation", "constraint"),
         "exclude": ",".join([*filter(None, [profile.exclude]), *excluded]) or None,
         "wckey": profile.wckey,
     }
     return options | {name: value for name, value in profile.sbatch.items() if name not in options}
+
+
+def _site(profile: Profile, *names: str) -> dict[str, str | None]:
+    """Options that keys of the profile have the names of."""
+    return {name: getattr(profile, name) for name in names}
 
 
 def _cpus(config: Mapping[str, Any], profile: Profile) -> int:
@@ -308,18 +245,14 @@ def _cpus(config: Mapping[str, Any], profile: Profile) -> int:
 
 def _gpus(config: Mapping[str, Any], profile: Profile) -> dict[str, str]:
     """The option that requests the GPUs of a node; with `gres`, also the site's other generic resources."""
-    ranks = config["resources"]["gpus_per_node"]
-    if not asks_for_gpus(config["resources"]["device"]):
+    resources, of_type = config["resources"], f"{profile.gpu_type}:" if profile.gpu_type else ""
+    if profile.gpus == "none" or not asks_for_gpus(resources["device"]):
         return {}
-    of_type = f"{profile.gpu_type}:" if profile.gpu_type else ""
-    if profile.gpus == "gpus-per-node":
-        return {"gpus-per-node": f"{of_type}{ranks}"}
-    if profile.gpus == "gpus":
-        return {"gpus": f"{of_type}{config['resources']['nodes'] * ranks}"}
-    if profile.gpus == "gres":
-        others = [profile.sbatch["gres"]] if "gres" in profile.sbatch else []
-        return {"gres": ",".join([f"gpu:{of_type}{ranks}", *map(str, others)])}
-    return {}
+    count = resources["gpus_per_node"] * (resources["nodes"] if profile.gpus == "gpus" else 1)
+    if profile.gpus != "gres":
+        return {profile.gpus: f"{of_type}{count}"}
+    others = [str(profile.sbatch["gres"])] if "gres" in profile.sbatch else []
+    return {"gres": ",".join([f"gpu:{of_type}{count}", *others])}
 
 
 def _signal_s(job: Mapping[str, Any]) -> int:
@@ -327,32 +260,16 @@ def _signal_s(job: Mapping[str, Any]) -> int:
 
     The signal comes up to a minute early, never late. At pre-emption Slurm sends the same signal at once.
     """
-    lead_s = lead_within(60 * job["time_limit_min"], job["stop_lead_s"])
-    return min(max(1, math.ceil(lead_s)), _LONGEST_SIGNAL_S)
+    return min(max(1, math.ceil(lead_within(60 * job["time_limit_min"], job["stop_lead_s"]))), 65535)
 
 
-def _directives(options: Options) -> list[str]:
+def directives(options: Options) -> list[str]:
     """The `#SBATCH` lines."""
     return [
-        f"#SBATCH --{name}" + ("" if value is True else f"={_word(name, str(value))}")
+        f"#SBATCH --{name}" + ("" if value is True else f"={sbatch_word(name, str(value))}")
         for name, value in options.items()
         if value is not None
     ]
-
-
-def _word(option: str, value: str) -> str:
-    """A value as one argument of a `#SBATCH` line.
-
-    sbatch splits such a line like a shell, with three exceptions: a backslash escapes within both kinds of
-    quotes, an unquoted `#` ends the line, and sbatch expands nothing.
-    """
-    try:
-        clean(value)
-    except ValueError as error:
-        raise ConfigError(f"--{option}={value!r} {error}") from None
-    if re.fullmatch(r"[A-Za-z0-9_@%+=:,./&|*()\[\]!-]+", value):
-        return value
-    return '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
 
 
 def _runs(tasks: Sequence[ArrayTask]) -> list[str]:
@@ -369,5 +286,115 @@ def _runs(tasks: Sequence[ArrayTask]) -> list[str]:
     ]
 
 
-def _text(*lines: str) -> str:
+def job_setup(profile: Profile) -> list[str]:
+    """Lines that run once, in the batch shell on the first node: the modules and `setup` of the profile."""
+    lines = []
+    if profile.modules:
+        lines += [
+            "# A batch shell is not a login shell, so `module` may be undefined.",
+            "type -t module >/dev/null || . /etc/profile",
+            f"module load {' '.join(map(shlex.quote, profile.modules))} || exit",
+            "",
+        ]
+    if profile.setup:
+        lines += [f"# Set-up of profile {profile.name}.", *profile.setup, ""]
+    return lines
+
+
+def node_setup(profile: Profile) -> list[str]:
+    """Lines that define the shell script `node_setup`, which each task runs before Python.
+
+    The script runs the profile's lines and then its own arguments. It ignores signals until the agent handles
+    them. If a line exits, the script runs its arguments as well, so that the agent records the failure: the
+    exit code is in `SETUP_EXIT_VARIABLE`.
+    """
+    if not profile.node_setup:
+        return []
+    script = [
+        'trap "" USR1 USR2 TERM',
+        f'trap "{SETUP_EXIT_VARIABLE}=\\$? exec \\"\\$@\\"" EXIT',
+        *profile.node_setup,
+        'exec "$@"',
+    ]
+    return [
+        f"# Set-up of each node by profile {profile.name}. Python follows also if it exits, to record that.",
+        f"node_setup={shlex.quote(chr(10).join(script))}",
+        "",
+    ]
+
+
+def launch(
+    nodes: str, cpus: str, profile: Profile, folders: Sequence[str], task: Sequence[str], wait_s: int
+) -> list[str]:
+    """Lines that start an agent on each node, and a step after a failure. Only `profile` is not quoted.
+
+    `task` is the command of an agent and its arguments. srun ends agents `wait_s` seconds after the first.
+    """
+    command, arguments = task
+    agents = [f"--nodes={nodes} --ntasks={nodes}", f"--ntasks-per-node=1 --cpus-per-task={cpus}"]
+    one_task = "--nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1"
+    overlap = "--relative=0 --overlap"
+    wait = f"--kill-on-bad-exit=0 --wait={wait_s}"
+    return [
+        *node_setup(profile),
+        "# This shell survives signals, and runs a trap only after srun has ended.",
+        "trap : TERM USR1 USR2",
+        "",
+        "# An srun of an earlier start, on a node that was frozen, may return and end its step by number.",
+        "# So the number of the agents' step differs between starts: empty steps come before this step.",
+        "# A failure of an empty step ends nothing, also after `set -e` in a profile.",
+        f"for _ in $(seq $((${{SLURM_RESTART_COUNT:-0}} % {_STEP_NUMBERS}))); do",
+        f"  srun {one_task} {overlap} true || :",
+        "done",
+        "",
+        "# One agent on each node. All counts are given, since srun reads others from the environment.",
+        "# After one node fails, the other nodes have time to record how they ended.",
+        "# srun runs in the foreground: Slurm's signals go to the agents.",
+        "# Signals are ignored while Python starts, until the agent has installed its handlers.",
+        _srun([*agents, wait], profile, folders, f"{command} {arguments}") + " && exit",
+        "status=$?",
+        "",
+        "# If srun or the agent of node 0 was killed, the attempt is open. This step closes the attempt",
+        "# and requeues the job. Agents that have not ended hold the memory, so this step requests none.",
+        _srun(
+            [one_task, f"{overlap} --mem=0"],
+            profile,
+            folders,
+            f"{command} --after-failure {arguments}",
+        )
+        + " || exit $status",
+    ]
+
+
+def _srun(options: Sequence[str], profile: Profile, folders: Sequence[str], task: str) -> str:
+    """A command that runs `task` under srun, in the container of the profile if it has one."""
+    extra = (f"--{name}" + ("" if value is True else f"={value}") for name, value in profile.srun.items())
+    lines = ["srun", *options, *filter(None, [shlex.join(extra)])]
+    if profile.container is not None and profile.container.kind == "apptainer":
+        # apptainer starts slowly, too, and resets signals to their defaults for its child
+        lines.append(_IGNORE_SIGNALS)
+    prefix = 'bash -c "$node_setup" bash' if profile.node_setup else _IGNORE_SIGNALS
+    lines += [*_container(profile, folders), prefix, task]
+    return " \\\n  ".join(lines)
+
+
+_IGNORE_SIGNALS = """sh -c 'trap "" USR1 USR2 TERM; exec "$@"' sh"""
+"""Prefix of a command that ignores these signals."""
+
+
+def _container(profile: Profile, folders: Sequence[str]) -> list[str]:
+    """Arguments that run the rest of the command in a container, with code and runs at their host paths."""
+    container = profile.container
+    if container is None:
+        return []
+    mounts = [f"{folder}:{folder}" for folder in folders] + [shlex.quote(mount) for mount in container.mounts]
+    arguments = [shlex.quote(argument) for argument in container.arguments]
+    image = shlex.quote(container.image)
+    if container.kind == "pyxis":
+        return [" ".join([f"--container-image={image} --container-mounts={','.join(mounts)}", *arguments])]
+    bound = " ".join(f"--bind {mount}" for mount in mounts)
+    return [" ".join(["apptainer exec", bound, *arguments, image])]
+
+
+def script_text(*lines: str) -> str:
     return "\n".join(["#!/bin/bash", *lines]) + "\n"
