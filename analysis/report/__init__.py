@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -54,6 +55,16 @@ class Written(NamedTuple):
     targets: list[TargetResult]
 
 
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    gc.disable()  # records have no cycles: looking for some takes a tenth of a large report
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@_without_collections()
 def write(
     sweeps: Sequence[Path | str],
     out: Path | str,
@@ -89,7 +100,6 @@ def write(
     load = partial(load_runs, warmup=warmup, reject_warned=reject_warned)
     other = None if against is None else make_study(load([against]))
     study = replace(make_study(load(sweeps, states, only), base, against=other), **question)
-    gc.freeze()  # runs live as long as the report: looking for cycles in them takes a tenth of it
     found = targets.required(study.runs, study.curves) if check else []
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -99,9 +109,8 @@ def write(
             (out / Path(earlier["file"]).name).unlink(missing_ok=True)
         for figure in (figure for section in sections for figure in section.figures):
             write_bytes(out / f"{figure.name}.png", png(figure.drawn))
-        write_bytes(
-            out / "report.json", msgspec.json.format(msgspec.json.encode(report, enc_hook=float), indent=1)
-        )
+        content = msgspec.json.encode(report, enc_hook=float)
+        write_bytes(out / "report.json", msgspec.json.format(content, indent=1))
         write_text(out / "report.md", render.markdown(report, sections))
         write_text(out / "details.html", render.page(report, sections, out, details=True))
         write_text(out / "report.html", render.page(report, sections, out))
