@@ -10,8 +10,6 @@ from jobs.cli import options
 if TYPE_CHECKING:
     from jobs.minicluster.config import ClusterSpec
 
-DEFAULT_NAME = "mini"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
@@ -27,7 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.value(up, "--nodes", "N", "nodes (4)", type=int, default=4)
     options.value(up, "--gpus-per-node", "N", "simulated GPUs of a node (4)", type=int, default=4)
     options.value(up, "--link", "RATE", "rate of each node's link, or none (1gbit)", default="1gbit")
-    options.flag(up, "--no-accounting", "no slurmdbd and no MariaDB")
+    text = "no slurmdbd and no MariaDB"
+    up.add_argument("--no-accounting", dest="accounting", action="store_false", help=text)
     text = "seconds that a pre-empted job may still run (30)"
     options.value(up, "--grace-s", "S", text, type=int, default=30)
     options.flag(up, "--short-timeouts", "reduce Slurm's timeouts to seconds, for fault tests")
@@ -55,25 +54,19 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _up(args: argparse.Namespace) -> int:
+    import dataclasses
     import time
 
     from jobs.cli.command_output import add_json
     from jobs.minicluster import lifecycle
     from jobs.minicluster.config import ClusterSpec
 
-    spec = ClusterSpec(
-        name=args.name or DEFAULT_NAME,
-        nodes=args.nodes,
-        gpus_per_node=args.gpus_per_node,
-        link=args.link,
-        accounting=not args.no_accounting,
-        grace_s=args.grace_s,
-        short_timeouts=args.short_timeouts,
-    )
+    names = [field.name for field in dataclasses.fields(ClusterSpec)]
+    spec = ClusterSpec(**{name: value for name in names if (value := getattr(args, name)) is not None})
     began = time.monotonic()
     cluster = lifecycle.up(spec)
     add_json(clusters=[lifecycle.status_fields(cluster)])
-    name_flag = "" if spec.name == DEFAULT_NAME else f" --name {spec.name}"
+    name_flag = f" --name {args.name}" if args.name else ""
     print(f"cluster {spec.name} is up after {time.monotonic() - began:.1f} s: {_spec_text(spec)}")
     print(f"use it:       python submit.py cluster shell{name_flag}")
     print(f"or in here:   {lifecycle.shell_line(cluster)}")
@@ -95,21 +88,20 @@ def _print_status(args: argparse.Namespace) -> int:
     from jobs.minicluster import discovery, lifecycle
 
     names = [discovery.resolve_name(args.name)] if args.name else discovery.cluster_names()
-    found = [lifecycle.find_cluster(name) for name in names]
-    fields = [lifecycle.status_fields(cluster) for cluster in found]
+    clusters = [lifecycle.find_cluster(name) for name in names]
+    fields = [lifecycle.status_fields(cluster) for cluster in clusters]
     add_json(clusters=fields)
-    if not found:
+    if not clusters:
         print("no cluster: python submit.py cluster up")
-    for cluster, each in zip(found, fields, strict=True):
+    for cluster, each in zip(clusters, fields, strict=True):
         shape = f": {_spec_text(cluster.spec)}" if cluster.spec else ""
         print(f"cluster {cluster.name} is {cluster.state}{shape}")
         if cluster.state == "left over":
             print(f"remove its files with: python submit.py cluster down --name {cluster.name}")
         elif each["nodes"] is None and cluster.state == "up":
             print("its controller does not answer")
-        for rows in (each["nodes"], each["partitions"]):
-            if rows:
-                print("\n" + table([name.upper() for name in rows[0]], [list(row.values()) for row in rows]))
+        for rows in filter(None, (each["nodes"], each["partitions"])):
+            print("\n" + table([name.upper() for name in rows[0]], [list(row.values()) for row in rows]))
     return 0
 
 
@@ -124,14 +116,13 @@ def _shell(args: argparse.Namespace) -> int:
         raise ConfigError(f"cluster {cluster.name!r} is not up (it is {cluster.state})")
     env = lifecycle.shell_environment(cluster, dict(os.environ))
     command = args.command or [os.environ.get("SHELL", "/bin/sh")]
-    prefix = []
+    words = command
     if args.node is not None:
-        reason = packages.unavailable_reason(accounting=False)
-        if reason:
+        if reason := packages.unavailable_reason(accounting=False):
             raise ConfigError(reason)
-        prefix = lifecycle.node_command_prefix(cluster, args.node)
+        words = [*lifecycle.node_command_prefix(cluster, args.node), *command]
     try:
-        os.execvpe((prefix or command)[0], [*prefix, *command], env)
+        os.execvpe(words[0], words, env)
     except OSError as error:
         raise ConfigError(f"cannot run {command[0]!r}: {error.strerror}") from None
 

@@ -7,8 +7,7 @@ import shlex
 import pytest
 
 import submit
-from jobs.cli.arguments import verb_of
-from jobs.cli.examples import EXAMPLES
+from jobs.cli.arguments import EXAMPLES, verb_of
 from tests.support.verbs import verbs
 
 VERBS = dict(verbs())

@@ -15,7 +15,7 @@ from jobs.schedulers import select, task
 JOBS = Path(select.__file__).parents[1]
 ROOMS_THAT_NAME = ("schedulers", "minicluster")
 MODULES_THAT_NAME = tuple(
-    f"cli/{verb}.py" for verb in ("arguments", "cluster", "doctor", "examples", "options", "selection")
+    f"cli/{verb}.py" for verb in ("arguments", "cluster", "doctor", "options", "selection")
 )
 BATCH = re.compile(
     r"""LOCAL x ACCUM|"LOCAL",|"local": (\w+\.)*(batch\.local|local_batch_size)"""
