@@ -51,12 +51,7 @@ class LocalScheduler(Scheduler):
         return [self._submit(each.run, each.number, batch.record) for each in batch.submissions]
 
     def _submit(self, run: RunDir, submission: int, record: Mapping[str, Any]) -> str:
-        ticket = fifo_queue.take(ticket_label(run, submission))
-        job_id = f"{processes.host()}:{ticket}"
-        command = ["jobs.schedulers.local.supervisor", str(run.path.absolute())]
-        command += ["--submission", str(submission), "--ticket", str(ticket), "--job-id", job_id]
-        _start(run, submission, ticket, run_code.code_of_run(run, record), command)
-        return job_id
+        return _start(run, submission, run_code.code_of_run(run, record))
 
     def submit_after(
         self,
@@ -69,11 +64,7 @@ class LocalScheduler(Scheduler):
 
         The waiting process runs this code. `command[0]` may be in a copy of older code.
         """
-        ticket = fifo_queue.take(ticket_label(job.run, job.number))
-        own = ["jobs.schedulers.local.queued_command", str(job.run.path.absolute())]
-        own += ["--submission", str(job.number), "--ticket", str(ticket), "--", *command]
-        _start(job.run, job.number, ticket, run_code.CODE_ROOT, own)
-        return f"{processes.host()}:{ticket}"
+        return _start(job.run, job.number, run_code.CODE_ROOT, command)
 
     def find(self, submissions: Sequence[Submission]) -> list[str | None]:
         tickets = [fifo_queue.find(ticket_label(each.run, each.number)) for each in submissions]
@@ -142,16 +133,21 @@ def _status(job_id: str) -> JobStatus:
     return "running" if claimed else "pending"
 
 
-def _start(run: RunDir, submission: int, ticket: int, code: Path, module: Sequence[str]) -> None:
-    """Start the process that holds a ticket: a module of the code copy `code`, with its arguments."""
+def _start(run: RunDir, submission: int, code: Path, command: Sequence[str] = ()) -> str:
+    """Take a ticket and start its supervisor, of the code copy `code`; return the job id."""
+    ticket = fifo_queue.take(ticket_label(run, submission))
+    job_id = f"{processes.host()}:{ticket}"
+    supervisor = ["-m", "jobs.schedulers.local.supervisor", str(run.path.absolute())]
+    supervisor += ["--submission", str(submission), "--ticket", str(ticket), "--job-id", job_id]
     log = run.submissions.absolute() / f"{submission:04d}.log"
     path = os.pathsep.join([str(code), *filter(None, [os.environ.get("PYTHONPATH")])])
     environ = without_batch_system(os.environ) | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
     try:
-        start_detached([sys.executable, "-m", *module], log, environ)
+        start_detached([sys.executable, *supervisor, "--command", *command], log, environ)
     except OSError as error:
         fifo_queue.discard(ticket)
         raise SubmitError(f"cannot start a process for {run.path}: {message_of(error)}") from None
+    return job_id
 
 
 def start_detached(command: Sequence[str], log: Path, environ: Mapping[str, str]) -> None:

@@ -13,9 +13,10 @@ import argparse
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from disttrain.records.json_files import CorruptFile
@@ -42,9 +43,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--submission", type=int, required=True)
     parser.add_argument("--ticket", type=int, required=True)
-    parser.add_argument("--job-id", required=True)
+    parser.add_argument("--job-id")
+    parser.add_argument("--command", nargs=argparse.REMAINDER, help="run this in place of agents")
     given = parser.parse_args(argv)
     run = RunDir(given.run_dir.absolute())
+    if given.command:
+        return run_command(run, given.submission, given.ticket, given.command)
     signal.pthread_sigmask(signal.SIG_BLOCK, {*_ASKED_TO_END, signal.SIGCHLD})
     processes.become_subreaper()
     with fifo_queue.hold(given.ticket) as place:
@@ -64,6 +68,23 @@ def main(argv: list[str] | None = None) -> int:
             return 0
         supervise(run, given.submission, given.job_id)
     return 0
+
+
+def run_command(folder: RunDir, submission: int, ticket: int, command: Sequence[str]) -> int:
+    """Run a command after all jobs submitted earlier have ended, unless it is revoked; return its exit code.
+
+    The command is a file of a code copy, with its arguments; it imports that copy.
+    """
+    with fifo_queue.hold(ticket) as place:
+        if place is None:
+            return 0
+        journal.write_holder(folder, submission, processes.current_process().as_dict())
+        place.wait_turn()
+        if journal.entry(folder, submission).read("claim") is not None:
+            return 0
+        path = [str(Path(command[0]).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+        return subprocess.run([sys.executable, *command], env=environ, check=False).returncode
 
 
 @contextlib.contextmanager
