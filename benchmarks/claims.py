@@ -3,7 +3,7 @@
     python -m benchmarks.claims            # list citations that differ, and figures without a source
     python -m benchmarks.claims --write    # rewrite cited figures from the newest records
 
-A citation is a link on the figure: `[19.6 ms](benchmarks/results/overhead.jsonl#every-step/bare_step_ms)`.
+A citation is a link on the figure: `[1.3 s](benchmarks/results/status.jsonl#ten-thousand-runs/median_s)`.
 Its fragment is the label of a record, then the path of a number, or of a list of numbers, in its `figures`.
 A label that ends in `*` cites the figures that the benchmark's `pooled` computes from all records whose
 labels begin so. The text holds as many numbers as the record. Their decimals fix the rounding; their unit is

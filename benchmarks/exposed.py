@@ -1,6 +1,4 @@
-"""Exposed communication of emulated steps by three methods side by side.
-
-    torchrun --nproc-per-node 2 -m benchmarks.exposed [--save LABEL]
+"""Exposed communication of emulated steps by three methods side by side, for `truth.py`.
 
 | method | exposed communication |
 |---|---|
@@ -12,24 +10,19 @@ The methods take turns, and the ranks begin each step together, so a slow machin
 """
 # No `from __future__ import annotations`: DDP refuses a hook whose annotations are text.
 
-import argparse
 import statistics
 import time
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks import result_record
-from disttrain.config.sections.resources import ResourcesConfig
 from disttrain.data import synthetic
 from disttrain.emulation.model import Emulated
 from disttrain.models import emulated
 from disttrain.parallel.backward_end import after_own_backward
-from disttrain.runtime.process_group import World, open_world
-from disttrain.runtime.rank_info import rank_info
+from disttrain.runtime.process_group import World
 
 WARM_UP = 3
 
@@ -102,39 +95,6 @@ def _logged(model: DistributedDataParallel) -> float:
     return float(found["backward_comm_time"] - found["backward_compute_comm_overlap_time"]) / 1e9
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--layer-mb", type=float, default=4.0)
-    parser.add_argument("--bucket-mb", type=float, default=8.0)
-    parser.add_argument("--forward-s", type=float, default=0.04)
-    parser.add_argument("--backward-s", type=float, default=0.08)
-    parser.add_argument("--late-s", type=float, default=0.0, help="rank 1 computes longer by this")
-    parser.add_argument("--rounds", type=int, default=20)
-    result_record.add_option(parser)
-    given = parser.parse_args()
-    here = rank_info()
-    shape = ResourcesConfig(nodes=here.nodes, gpus_per_node=here.local_size, device="cpu")
-    with open_world(shape) as world:
-        model = build(given.layers, given.layer_mb, given.forward_s, given.backward_s, given.late_s)
-        raw = {"ranks": world.all_gather_object(measure(world, model, given.bucket_mb, given.rounds))}
-        if world.rank == 0:
-            result = figures(raw)
-            for rank, found in result.items():
-                print(f"{rank}: " + ", ".join(f"{name} {value:.2f}" for name, value in found.items()))
-            result_record.save("exposed", given.save, result, raw)
-
-
-def figures(raw: dict[str, Any]) -> dict[str, Any]:
-    """Median exposed communication of each rank in milliseconds, by method."""
-    return {
-        f"rank-{rank}": {f"{name}_ms": 1e3 * statistics.median(seconds) for name, seconds in found.items()}
-        for rank, found in enumerate(raw["ranks"])
-    }
-
-
 def build(layers: int, layer_mb: float, forward_s: float, backward_s: float, late_s: float) -> Emulated:
     return emulated.build(
         synthetic.build(shape=(8,), classes=2, samples=8),
@@ -145,7 +105,3 @@ def build(layers: int, layer_mb: float, forward_s: float, backward_s: float, lat
         slow_ranks=(1,) if late_s else (),
         slow_s=late_s,
     )
-
-
-if __name__ == "__main__":
-    main()

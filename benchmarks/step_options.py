@@ -21,7 +21,7 @@ import sys
 from typing import Any
 
 from benchmarks import result_record, step_options_turns
-from benchmarks.overhead import mean_ratio
+from benchmarks.trainer import mean_ratio
 
 OPTIONS = ("channels_last", "gc_every")
 

@@ -25,8 +25,9 @@ import subprocess
 import sys
 from typing import Any
 
+from scipy import stats
+
 from benchmarks import result_record, trainer_turns
-from benchmarks.overhead import mean_ratio
 
 PEERS = ("bare", "fabric", "accelerate")
 STRATEGIES = ("single", "ddp", "fsdp")
@@ -93,6 +94,13 @@ def log_ratio(seconds: dict[str, list[float]], peer: str) -> float:
     """Mean over the rounds of a launch of log(seconds of `peer` / seconds of the trainer)."""
     pairs = zip(seconds[peer], seconds["disttrain"], strict=True)
     return statistics.fmean(math.log(theirs / ours) for theirs, ours in pairs)
+
+
+def mean_ratio(logs: list[float]) -> tuple[float, list[float]]:
+    """Geometric mean of ratios given as logarithms, and its 95 % interval."""
+    mean = statistics.fmean(logs)
+    half = stats.t.ppf(0.975, len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+    return math.exp(mean), [math.exp(mean - half), math.exp(mean + half)]
 
 
 def main() -> int:

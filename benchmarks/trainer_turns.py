@@ -6,6 +6,7 @@ Rank 0 prints the seconds of each turn as a JSON object.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import logging
 import random
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -24,7 +26,6 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from benchmarks.bare import Order
 from benchmarks.own_time import own_time
 from disttrain.build_by_kind import build_model, build_source
 from disttrain.config.config_tree import Config
@@ -41,6 +42,7 @@ from disttrain.train import prepare, take_step
 Turn = Callable[[int], None]
 """Trains a number of steps."""
 WARM_UP = 10
+SAMPLES = 512
 STEPS_OF_TURN = 5
 """Odd: with steps of an eighth of a second, what the trainer writes each second would always be due at the
 end of a turn of four steps, where the turn waits for it."""
@@ -56,7 +58,7 @@ def config_of(strategy: str, device: str, steps: int, tiny: bool) -> Config:
     info = rank_info()
     return check(Draft({
         "model": {"kind": "gpt", **model},
-        "data": {"kind": "synthetic", "task": "language", "samples": 512, "valid_samples": 0, **data},
+        "data": {"kind": "synthetic", "task": "language", "samples": SAMPLES, "valid_samples": 0, **data},
         "train": {"steps": steps, "local_batch_size": 8},
         "precision": {"dtype": "fp32" if small else "tf32", "on_non_finite": "ignore"},
         "parallel": {"strategy": strategy},
@@ -96,7 +98,7 @@ class Given:
 
     def batches(self) -> Iterator[Any]:
         size = int(self.config.train.local_batch_size or 1)
-        order = Order(size, self.world.rank, self.world.size)
+        order = _order(size, self.world.rank, self.world.size)
         pinned = self.world.device.type == "cuda"
         return iter(DataLoader(self.source.train, batch_sampler=order, pin_memory=pinned))
 
@@ -116,6 +118,13 @@ class Given:
                 optimizer.zero_grad(set_to_none=True)
 
         return run
+
+
+def _order(batch: int, rank: int, world: int) -> Iterator[list[int]]:
+    """Endless seeded permutations, distributed over the ranks batch by batch."""
+    for epoch in itertools.count():
+        order = np.random.default_rng([0, epoch]).permutation(SAMPLES).reshape(-1, world, batch)
+        yield from order[:, rank].tolist()
 
 
 def shard(model: nn.Module) -> None:

@@ -9,47 +9,22 @@ import pytest
 from benchmarks import (
     checkpoint_plan,
     cluster,
-    exposed,
     fabric_telemetry,
     file_system_calls,
     help,
     memory,
     memory_ranks,
-    overhead,
     peers,
     status,
+    trainer,
 )
 
 
-def launch(log_ratio, bare_step_ms=20.0, seconds=(0.001,)):
-    return {
-        "log_ratio": log_ratio,
-        "log_ratio_of_medians": log_ratio,
-        "log_bare_to_bare": 0.0,
-        "bare_step_ms": bare_step_ms,
-        "extra_us_median": 50.0,
-        "rounds": 10,
-        "losses_identical": True,
-        "parts": {"flush": list(seconds)},
-    }
-
-
-def test_the_overhead_is_a_geometric_mean_over_launches_with_a_t_interval():
-    logs = [0.001, 0.003, 0.005]
-    found = overhead.figures({"launches": [launch(log) for log in logs]})
+def test_a_ratio_is_a_geometric_mean_over_launches_with_a_t_interval():
     half = 4.302653 * 0.002 / math.sqrt(3)  # t of 2 degrees of freedom, standard deviation 0.002
-    assert found["ratio"] == pytest.approx(math.exp(0.003))
-    assert found["ratio_95"] == pytest.approx([math.exp(0.003 - half), math.exp(0.003 + half)])
-    assert (found["launches"], found["rounds"], found["losses_identical"]) == (3, 30, True)
-
-
-def test_parts_are_pooled_over_launches():
-    found = overhead.figures(
-        {"launches": [launch(0.0, seconds=(0.001, 0.002)), launch(0.0, seconds=(0.009,))]}
-    )
-    assert found["parts"]["flush"] == pytest.approx(
-        {"calls": 3, "median_ms": 2.0, "max_ms": 9.0, "total_s": 0.012}
-    )
+    ratio, interval = trainer.mean_ratio([0.001, 0.003, 0.005])
+    assert ratio == pytest.approx(math.exp(0.003))
+    assert interval == pytest.approx([math.exp(0.003 - half), math.exp(0.003 + half)])
 
 
 def test_added_time_is_a_median_with_an_interval_from_order_statistics():
@@ -66,14 +41,6 @@ def test_wall_times_have_median_and_extremes():
     }
     found = status.figures({"runs": 5, "taken_s": [0.1, 0.6, 0.2], "json_taken_s": [0.3]})
     assert found == {"runs": 5, **expected, "json_median_s": 0.3, "json_min_s": 0.3, "json_max_s": 0.3}
-
-
-def test_exposed_communication_is_a_median_of_each_rank_and_method():
-    ranks = [{"ddp_logger": [0.001, 0.003, 0.002]}, {"ddp_logger": [0.004]}]
-    assert exposed.figures({"ranks": ranks}) == {
-        "rank-0": {"ddp_logger_ms": 2.0},
-        "rank-1": {"ddp_logger_ms": 4.0},
-    }
 
 
 STRACE = """\
