@@ -126,7 +126,8 @@ def option_refusal(
     why = f"{command}: {why.removeprefix(f'{command}: ')}"
     if "unrecognized" not in why:
         return why
-    listed = re.findall(r"(?<![\w-])--([a-z][a-z0-9-]*[a-z0-9])", query_or_none([command, "--help"]) or "")
+    listings = [query_or_none([command, flag], JOB_TIMEOUT_S) or "" for flag in ("--help", "--usage")]
+    listed = re.findall(r"(?<![\w-])--([a-z][a-z0-9-]*[a-z0-9])", "\n".join(listings))
     close = closest(name, sorted({*listed, *reserved}))
     if close is None:
         return why
