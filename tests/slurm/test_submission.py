@@ -351,3 +351,20 @@ def test_the_end_of_a_sweep_that_nobody_waits_for(on_slurm: MiniCluster, tmp_pat
     wait_until(lambda: log.exists() and f"Slurm Job_id={second} " in log.read_text())
     (mail,) = (line for line in log.read_text().splitlines() if "somebody" in line)
     assert f"Job_id={second} Name=report-small Failed" in mail, "more than one mail, or not about a failure"
+
+
+@pytest.mark.slow
+def test_the_report_job_adds_repeats(on_slurm: MiniCluster, tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(SMALL)
+    root = tmp_path / "runs"
+    with ended_afterwards(root, SlurmScheduler()):
+        on_slurm.submit(*_SWEEP, "--repeats", "auto:0.0001%:4", cwd=tmp_path)
+        wait_until((root / "small" / "report" / "report.html").exists)
+    runs = states(root)
+    assert {name: (state.state, state.attempts) for name, state in runs.items()} == {
+        f"n1-r{repeat}": ("done", 1) for repeat in range(4)
+    }
+    ids = [
+        (each.read("intent") or {})["after"] for each in journal.entries(report_job.journal_of(root, "small"))
+    ]
+    assert ids == [[runs[f"n1-r{repeat}"].job_id for repeat in range(3)], [runs["n1-r3"].job_id]]
