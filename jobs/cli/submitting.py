@@ -304,9 +304,9 @@ def run_report_job(args: argparse.Namespace, write_report: Callable[[], Path]) -
     The scheduler's mail about the job therefore distinguishes a sweep with failed runs.
     """
     folder, page = args.runs / args.sweeps[0], None
-    if report_job.add_runs(folder, args.sweep_end):
-        return 0
     try:
+        if report_job.add_runs(folder, args.sweep_end):
+            return 0
         page = write_report()
     except ConfigError as error:
         print_error(f"error: {error}")

@@ -113,6 +113,8 @@ def test_the_report_job_adds_what_is_lacking(
     finish("n2-r2", cause="crashed")
     ask(capsys, f"sweep --report-job 1 {options}")
     assert [name for name, _ in cluster.submitted[6:]] == ["n2-r3"], "a failed run counts and is not repeated"
+    ask(capsys, f"sweep --report-job 1 {options}")
+    assert len(cluster.submitted) == 7, "a report job that starts twice doubles no run"
     finish("n2-r3", cause="crashed")
     ask(capsys, f"sweep --report-job 2 {options}")
     assert len(cluster.submitted) == 7
