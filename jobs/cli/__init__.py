@@ -2,12 +2,11 @@
 
 | module | shared by the verbs |
 |---|---|
-| `arguments`, `options`, `examples` | the parser of all verbs, shared arguments, examples for the help |
-| `target` | the scheduler to submit to, by `--cluster` and the flags of a site profile |
-| `submitting`, `action_table` | `sweep`, `run`, `resume`: submit runs, print the actions, wait |
+| `arguments`, `options` | the parser of all verbs with the examples of their help; shared arguments |
+| `submitting` | `sweep`, `run`, `resume`: submit runs, print the actions, wait, call the hook at the end |
 | `more_repeats` | `--repeats auto`: the runs that a sweep lacks, given the present ones |
-| `dry_run`, `dry_run_text`, `batch_scripts` | `--dry-run` and `--test-only` |
-| `selection` | find the runs and sweeps that arguments name, read and select them |
+| `preview` | `--dry-run`, `--test-only` and `--memory` |
+| `selection` | find the runs, sweeps and schedulers that arguments name, read and select runs |
 | `trash` | the trash folder of `clean`: move there, restore, purge |
 | `follow` | read states repeatedly and show them until all runs have ended |
 | `status_table`, `run_table` | table of states; runs as CSV and Parquet |
