@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -55,16 +53,6 @@ class Written(NamedTuple):
     targets: list[TargetResult]
 
 
-@contextmanager
-def _without_collections() -> Iterator[None]:
-    gc.disable()  # records have no cycles: looking for some takes a tenth of a large report
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
-@_without_collections()
 def write(
     sweeps: Sequence[Path | str],
     out: Path | str,
