@@ -106,69 +106,31 @@ class Subnet:
         return f"10.213.{self.number}.{10 + number}"
 
 
-@dataclass(frozen=True)
 class ClusterFolder:
     """Paths of one cluster's files."""
 
-    path: Path
-
-    @property
-    def spec(self) -> Path:
-        return self.path / "spec.json"
-
-    @property
-    def slurm_conf(self) -> Path:
-        return self.path / "slurm.conf"
-
-    @property
-    def slurmdbd_conf(self) -> Path:
-        return self.path / "slurmdbd.conf"
-
-    @property
-    def hosts(self) -> Path:
-        return self.path / "hosts"
-
-    @property
-    def munge_key(self) -> Path:
-        return self.path / "munge.key"
-
-    @property
-    def run(self) -> Path:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.spec = path / "spec.json"
+        self.subnet = path / "subnet"
+        """The number of the subnet."""
+        self.is_up = path / "up"
+        """Exists once the cluster was up."""
+        self.slurm_conf = path / "slurm.conf"
+        self.slurmdbd_conf = path / "slurmdbd.conf"
+        self.hosts = path / "hosts"
+        self.munge_key = path / "munge.key"
+        self.run = path / "run"
         """Sockets and pid files. Each node mounts a tmpfs here, so all nodes share one path."""
-        return self.path / "run"
-
-    @property
-    def munge_socket(self) -> Path:
-        return self.run / "munge.socket"
-
-    @property
-    def database(self) -> Path:
-        return self.path / "database"
-
-    @property
-    def database_socket(self) -> Path:
-        return self.database / "mariadb.socket"
-
-    @property
-    def logs(self) -> Path:
-        return self.path / "log"
-
-    @property
-    def mail_program(self) -> Path:
-        return self.path / "mail"
-
-    @property
-    def mail_log(self) -> Path:
+        self.munge_socket = self.run / "munge.socket"
+        self.database = path / "database"
+        self.database_socket = self.database / "mariadb.socket"
+        self.logs = path / "log"
+        self.mail_program = path / "mail"
+        self.mail_log = self.logs / "mail.log"
         """One line for each mail of Slurm, which is not sent: `-s SUBJECT RECIPIENT`."""
-        return self.logs / "mail.log"
-
-    @property
-    def devices(self) -> Path:
-        return self.path / "dev"
-
-    @property
-    def controller_state(self) -> Path:
-        return self.path / "slurmctld"
+        self.devices = path / "dev"
+        self.controller_state = path / "slurmctld"
 
     def spool(self, node: str) -> Path:
         return self.path / "spool" / node

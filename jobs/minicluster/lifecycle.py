@@ -86,19 +86,11 @@ def find_cluster(name: str) -> Cluster:
     with contextlib.suppress(OSError, ValueError, TypeError):
         spec = ClusterSpec(**json.loads(folder.spec.read_text()))
     with contextlib.suppress(OSError, ValueError):
-        subnet = Subnet(int(_subnet_file(folder).read_text()))
+        subnet = Subnet(int(folder.subnet.read_text()))
     state: State = "left over"
     if discovery.init_pid(folder, discovery.HEAD) is not None:
-        state = "up" if _is_up_file(folder).exists() else "coming up"
+        state = "up" if folder.is_up.exists() else "coming up"
     return Cluster(name, state, folder, spec, subnet)
-
-
-def _subnet_file(folder: ClusterFolder) -> Path:
-    return folder.path / "subnet"
-
-
-def _is_up_file(folder: ClusterFolder) -> Path:
-    return folder.path / "up"
 
 
 @contextlib.contextmanager
@@ -123,11 +115,11 @@ def _bring_up(spec: ClusterSpec, folder: ClusterFolder) -> None:
         with init:
             expect_from_init(init, READY, spec.head)
             subnet = network.link_to_machine(init.pid)
-            _subnet_file(folder).write_text(f"{subnet.number}\n")
+            folder.subnet.write_text(f"{subnet.number}\n")
             _write_files(spec, subnet, folder)
             send_to_init(init, str(subnet.number))
             expect_from_init(init, UP, spec.head)
-            _is_up_file(folder).touch()
+            folder.is_up.touch()
             send_to_init(init, DETACH)
             init.returncode = 0  # the init outlives this process, so Popen must not wait for it
     except BrokenPipeError:
@@ -196,7 +188,7 @@ def _clear(folder: ClusterFolder) -> None:
     """End the cluster's processes and empty its folder."""
     _kill([process.pid for process in discovery.namespace_processes(folder)])
     with contextlib.suppress(OSError, ValueError):
-        network.unlink_from_machine(Subnet(int(_subnet_file(folder).read_text())))
+        network.unlink_from_machine(Subnet(int(folder.subnet.read_text())))
     for entry in folder.path.iterdir():
         if entry.is_dir():
             shutil.rmtree(entry)
