@@ -84,6 +84,8 @@ def _is_path(value: Any) -> bool:
     """Whether a value, or an item of a list, has a separator of paths or the suffix of a file name."""
     if isinstance(value, list | tuple):
         return any(map(_is_path, value))
+    if isinstance(value, dict):
+        return any(map(_is_path, value.values()))
     return isinstance(value, str) and re.search(r"[/\\]|^~|\w\.[A-Za-z]\w*$", value) is not None
 
 

@@ -1,4 +1,8 @@
-"""The run key: a hash of the config values on which the results and the speed of a run depend."""
+"""The run key: a hash of the config values on which the results and the speed of a run depend.
+
+A field that is added later is marked `KEYED_IF_SET`, and enters the key only where it differs from its
+default, so that a new version changes no key of a config without it.
+"""
 
 from __future__ import annotations
 

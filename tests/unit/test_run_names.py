@@ -53,7 +53,9 @@ def test_paths_are_numbered_and_fields_outside_the_run_key_are_left_out() -> Non
     assert run_names(expanded(draft(), "job.time_limit_min=30", "job.env.OUT=/scratch/me")) == ["n1"]
 
 
-@pytest.mark.parametrize("value", ["/data", "a/b", r"C:\data", "~", "data.bin", "v2.txt", ["a", "b/c"]])
+@pytest.mark.parametrize(
+    "value", ["/data", "a/b", r"C:\data", "~", "data.bin", "v2.txt", ["a", "b/c"], {"a": "/b"}]
+)
 def test_paths_and_file_names_are_in_no_name(value: Any) -> None:
     assert names_of({"data.path": value}) == ["n1"]
 
@@ -109,3 +111,12 @@ def test_the_name_of_an_unreadable_run_is_not_given_to_a_second_run(unreadable: 
 
 def test_two_runs_never_have_the_name_of_one_unreadable_run() -> None:
     assert unique_names([("a", "1"), ("a", "2")], {}, {"a"}) == ["a-1", "a-2"]
+
+
+def test_names_stay_where_values_are_added_at_the_end_of_an_axis() -> None:
+    files = {"data": {"kind": "text"}, "model": {"kind": "gpt"}}
+    first = expanded(draft(**files), "data.path=/a", "optim.lr=0.1")
+    names = {run.config_key: f"own-{run.name}" for run in first.runs}  # of `--run-name`
+    longer = expanded(draft(**files), "data.path=/a,/b", "optim.lr=0.1,0.2", existing=ExistingSweep(names))
+    assert run_names(longer)[0] == "own-n1"
+    assert run_names(longer)[1:] == ["n1-path0-lr0.2", "n1-path1-lr0.1", "n1-path1-lr0.2"]
