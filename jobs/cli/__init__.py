@@ -9,9 +9,8 @@
 | `selection` | find the runs, sweeps and schedulers that arguments name, read and select runs |
 | `trash` | the trash folder of `clean`: move there, restore, purge |
 | `follow` | read states repeatedly and show them until all runs have ended |
-| `status_table`, `run_table` | table of states; runs as CSV and Parquet |
-| `log_tail` | lines of one log, or of all logs of an attempt by time |
-| `web_page` | ports and SSH tunnels of `open` and `tensorboard` |
+| `tables` | tables of runs: text, CSV and Parquet |
+| `fabric_checks`, `bench` | `fabric explain` and `lint`; `bench comm` and `fabric ab` |
 | `terminal`, `progress_bar` | colours and control characters; progress of long steps |
 | `formatting` | aligned tables, durations, numbers |
 | `command_output` | warnings, errors, and the document of `--json` |

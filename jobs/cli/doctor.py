@@ -21,7 +21,7 @@ from jobs.cli.formatting import count
 from jobs.cli.terminal import Colour, has_colour, paint
 
 if TYPE_CHECKING:
-    from jobs.schedulers.interface import Diagnosis
+    from jobs.schedulers.interface import Diagnosis, Doctor
 
 PROFILE = "site profile"
 PROFILE_KEYS = (
@@ -59,29 +59,26 @@ def run(args: argparse.Namespace) -> int:
 
     doctor = chosen_doctor(args)
     if args.write_profile is not None:
-        check_new_file(args.write_profile)
-        write_new(args.write_profile, doctor.draft_profile())
-        print_next_steps(args.write_profile)
+        write_profile(args.write_profile, doctor)
         add_json(profile=str(args.write_profile))
         return 0
     if args.runs.exists() and not args.runs.is_dir():
         raise ConfigError(f"--runs={str(args.runs)!r} is a file; give a folder, which need not exist yet")
     diagnosis = doctor.diagnose(args.runs, job=args.job)
     findings, host = worst_first(diagnosis.findings), diagnosis.host
-    if args.json:
-        about_host = host and {"name": host.host, "python": host.python, "packages": host.packages}
-        about_runs = host and {"path": host.folder, "file_system": host.mount}
-        add_json(
-            subject=diagnosis.subject,
-            facts={"host": about_host, "runs": about_runs, "cluster": diagnosis.cluster},
-            findings=[
-                {name: getattr(finding, of_finding) for name, of_finding in _KEYS.items()}
-                for finding in findings
-            ],
-            unchecked=[dataclasses.asdict(each) for each in diagnosis.unchecked],
-        )
-    else:
-        print(diagnosis_text(diagnosis, _columns(), coloured=has_colour(sys.stdout)))
+    add_json(
+        subject=diagnosis.subject,
+        facts={
+            "host": host and {"name": host.host, "python": host.python, "packages": host.packages},
+            "runs": host and {"path": host.folder, "file_system": host.mount},
+            "cluster": diagnosis.cluster,
+        },
+        findings=[
+            {name: getattr(finding, of_finding) for name, of_finding in _KEYS.items()} for finding in findings
+        ],
+        unchecked=[dataclasses.asdict(each) for each in diagnosis.unchecked],
+    )
+    print(diagnosis_text(diagnosis, _columns(), coloured=has_colour(sys.stdout)))
     errors = sum(finding.severity == "error" for finding in findings)
     if errors:
         print_error(f"error: {count(errors, 'finding')} of severity error")
@@ -124,8 +121,8 @@ def _columns() -> int:
     return shutil.get_terminal_size((_WIDTH, 24)).columns if sys.stdout.isatty() else _WIDTH
 
 
-def check_new_file(path: Path) -> None:
-    """Raise `ConfigError` unless `path` can become the file of a new site profile."""
+def write_profile(path: Path, doctor: Doctor) -> None:
+    """Create the file of a new site profile, never over an existing one. Raises `ConfigError`."""
     flag = f"--write-profile={str(path)!r}"
     if path.suffix not in (".yaml", ".yml"):
         raise ConfigError(f"{flag} must end in .yaml or .yml")
@@ -133,18 +130,12 @@ def check_new_file(path: Path) -> None:
         raise ConfigError(f"{flag} exists already, and is not overwritten; name a new file")
     if not path.absolute().parent.is_dir():
         raise ConfigError(f"{flag}: no folder {str(path.absolute().parent)!r}")
-
-
-def write_new(path: Path, text: str) -> None:
-    """Create a file, never over an existing one. Raises `ConfigError`."""
+    text = doctor.draft_profile()
     try:
         with open(path, "x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
         raise ConfigError(f"cannot write {str(path)!r}: {message_of(error)}") from None
-
-
-def print_next_steps(path: Path) -> None:
     name = str(path) if "/" in str(path) else f"./{path}"
     flag = f"--profile {shlex.quote(name)}"
     print(f"wrote {path}: check each line, then")

@@ -20,16 +20,13 @@ from typing import TYPE_CHECKING, TextIO
 
 from jobs.cli.command_output import print_error, progress_stream
 from jobs.cli.formatting import count, duration, number, runs_flag
-from jobs.cli.status_table import (
-    COLUMNS,
-    RIGHT_ALIGNED,
+from jobs.cli.tables import (
     STATES,
     queue_reason,
     resource_cells,
     state_counts,
     status_table,
     step_of,
-    table_rows,
     throughput,
 )
 from jobs.cli.terminal import can_redraw, console, has_colour, printable
@@ -38,7 +35,7 @@ from jobs.status.refresh import refresh, refresh_all
 from jobs.status.run_state import RunState
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.text import Text
 
 POLL_INTERVAL_S = 1.0
 PROGRESS_INTERVAL_S = 10.0
@@ -182,33 +179,25 @@ class _ChangeLines:
                 self._last[state.run.path] = (state.displayed_state, state.step, now)
 
 
-def live_table(states: Sequence[RunState], height: int, notice: str = "") -> Table:
+def live_table(states: Sequence[RunState], height: int, notice: str = "") -> Text:
     """The status table for rich, limited to `height` lines.
 
     Runs that do not fit are counted in the last line; the order of `STATES` decides which ones are shown.
     """
-    from rich.markup import escape
-    from rich.table import Table
+    from rich.text import Text
 
-    title = f"{state_counts(states)}   (Ctrl-C stops watching, not the jobs)"
-    if notice:
-        title += f"\n{escape(printable(notice))}"
-    table = Table(title=title, expand=True, box=None)
-    max_rows = max(1, height - 4 - bool(notice))  # title, header, count of hidden runs, last line
-    shown = list(states)
+    title = [
+        f"{state_counts(states)}   (Ctrl-C stops watching, not the jobs)",
+        *[printable(notice)] * bool(notice),
+    ]
+    shown, max_rows = list(states), max(1, height - 3 - len(title))  # header, count of hidden runs, last line
     if len(shown) > max_rows:
         order = list(STATES)
         shown = sorted(shown, key=lambda state: order.index(state.displayed_state))[:max_rows]
-    columns = [column for column in zip(COLUMNS, *table_rows(shown), strict=True) if any(column[1:])]
-    for title, *_ in columns:
-        justify = "right" if title in RIGHT_ALIGNED else "left"
-        table.add_column(title, justify=justify, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
-    for row, state in enumerate(shown, 1):
-        cells = (escape(printable(column[row])) for column in columns)
-        table.add_row(*cells, style=STATES[state.displayed_state] or "")
-    if len(states) > len(shown):
-        table.add_row(f"and {len(states) - len(shown)} more")
-    return table
+    more = [f"and {len(states) - len(shown)} more"] * (len(states) > len(shown))
+    text = Text.from_ansi("\n".join([*title, status_table(shown, coloured=True), *more]))
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +14,6 @@ from jobs.cli import options
 if TYPE_CHECKING:
     from analysis.report import Written
     from disttrain.records.run_directory import RunDir
-    from jobs.status.run_state import RunState
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,21 +70,20 @@ def run(args: argparse.Namespace) -> int:
     sweeps = sweeps or [newest_sweep(args.runs)]
     against = None if args.against is None else _other_sweep(args.runs, args.against, sweeps)
 
-    def write_as_asked() -> Written:
-        return write(
-            args.runs,
-            sweeps,
-            out=args.out,
-            base=args.base,
-            tags=args.tags,
-            against=against,
-            tables={"csv": args.csv, "parquet": args.parquet},
-            costs={"prices": args.prices, "deadline": args.deadline, "samples": args.samples},
-            warmup=args.warmup,
-            reject_warned=args.reject_warned,
-            check=args.check,
-        )
-
+    write_as_asked = functools.partial(
+        write,
+        args.runs,
+        sweeps,
+        out=args.out,
+        base=args.base,
+        tags=args.tags,
+        against=against,
+        tables={"csv": args.csv, "parquet": args.parquet},
+        costs={"prices": args.prices, "deadline": args.deadline, "samples": args.samples},
+        warmup=args.warmup,
+        reject_warned=args.reject_warned,
+        check=args.check,
+    )
     if args.sweep_end is not None:
         return submitting.run_report_job(args, lambda: write_as_asked().page)
     written = write_as_asked()
@@ -138,8 +137,8 @@ def write(
     from jobs.cli.command_output import add_json
     from jobs.cli.progress_bar import progress_bar
     from jobs.cli.selection import refresh_or_warn, with_tags
-    from jobs.cli.status_table import state_note
-    from jobs.status.gpu_hours import record_usage
+    from jobs.cli.tables import state_note
+    from jobs.status.gpu_hours import usage_of_runs
     from jobs.status.run_state import read_runs
 
     if len(sweeps) > 1 and out is None:
@@ -151,17 +150,19 @@ def write(
     kept = {kind: Path(each or out / kind) for kind, each in (tables or {}).items() if each is not None}
     with progress_bar("writing the report"):
         states = [state for sweep in sweeps for state in read_runs(root, sweep)]
-        tagged = {_resolved(state) for state in with_tags(states, tags)} if tags else None
-        record_usage(state.run for state in states)
+        usage_of_runs((state.run for state in states), write=True)
         states = refresh_or_warn(states)
+        paths = {state.run.path: state.run.path.parent.resolve() / state.name for state in states}
         written = report.write(
             [root / sweep for sweep in sweeps],
             out,
             states={
-                _resolved(state): report.KnownState(state.displayed_state, state_note(state), state.attempts)
+                paths[state.run.path]: report.KnownState(
+                    state.displayed_state, state_note(state), state.attempts
+                )
                 for state in states
             },
-            only=tagged,
+            only={paths[state.run.path] for state in with_tags(states, tags)} if tags else None,
             tables=kept,
             costs=report.CostQuestion(**costs or {}),
             **options,
@@ -179,8 +180,11 @@ def write(
     return written
 
 
-def _resolved(state: RunState) -> Path:
-    return state.run.path.parent.resolve() / state.name
+def named_or_newest_sweep(root: Path, name: str | None) -> str:
+    """The sweep of that name, by default the newest one. Raises `ConfigError`."""
+    from jobs.cli.selection import find_sweep
+
+    return find_sweep(root, name) if name else newest_sweep(root)
 
 
 def newest_sweep(root: Path) -> str:

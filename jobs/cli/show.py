@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jobs.cli import options
@@ -51,13 +51,13 @@ def run(args: argparse.Namespace) -> int:
     parts = [
         _pairs(state.label, _header(state, record)),
         _pairs("config", _config(record)),
-        _rows(
+        _section(
             "attempts",
             ("NUMBER", "STARTED (UTC)", "ENDED", "CAUSE", "MESSAGE"),
             [_attempt_cells(each) for each in attempts],
         ),
         _pairs("nodes of the last attempt", [(f"node {each['node']}", _node(each)) for each in nodes]),
-        _rows(
+        _section(
             "environment",
             ("VARIABLE", "REASON", "SOURCE"),
             [
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _header(state: RunState, record: Record) -> list[tuple[str, Any]]:
     from jobs.cli.formatting import duration
-    from jobs.cli.status_table import state_note, step_of
+    from jobs.cli.tables import state_note, step_of
     from jobs.core import run_code
 
     reason = state_note(state)
@@ -174,7 +174,7 @@ def _phases(seconds: Mapping[str, float | None]) -> str:
 
 
 def _files(state: RunState) -> list[tuple[str, Any]]:
-    from jobs.status.batch_log import batch_log_of
+    from jobs.status.refresh import batch_log_of
 
     run, batch = state.run, batch_log_of(state)
     return [
@@ -187,13 +187,12 @@ def _files(state: RunState) -> list[tuple[str, Any]]:
 
 def _pairs(title: str, rows: Iterable[tuple[str, Any]]) -> str:
     """A section of aligned names and values; empty without a value."""
-    shown = [(name, value) for name, value in rows if value not in (None, "")]
-    width = max((len(name) for name, _ in shown), default=0)
-    return "\n  ".join([title, *(f"{name.ljust(width)}  {value}" for name, value in shown)] if shown else [])
+    shown = [(name, str(value)) for name, value in rows if value not in (None, "")]
+    return _section(title, ("", ""), shown)
 
 
-def _rows(title: str, head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """A section with a table; empty without rows."""
+def _section(title: str, head: tuple[str, ...], rows: Sequence[Sequence[str]]) -> str:
+    """A section with a table, below its head if there is one; empty without rows."""
     from jobs.cli.formatting import table
 
-    return "\n  ".join([title, *table(head, rows).splitlines()]) if rows else ""
+    return "\n  ".join([title, *table(head, rows).splitlines()[not any(head) :]]) if rows else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jobs.cli import options
 
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
 
     from jobs.cli import selection
     from jobs.cli.command_output import add_json, print_warning
-    from jobs.cli.status_table import THROUGHPUT_BASIS, state_counts, status_table, sweep_table
+    from jobs.cli.tables import THROUGHPUT_BASIS, state_counts, status_table, sweep_table
     from jobs.cli.terminal import has_colour
     from jobs.status.run_folders import runs_below, runs_of
 
@@ -46,10 +46,9 @@ def run(args: argparse.Namespace) -> int:
     if args.csv is not None or args.parquet is not None:
         return _write_table(args, states)
     if args.long and states:
-        return _print_gpu_hours(states, args.json)
-    if args.json:
-        add_json(states)
-    elif not every:
+        return _print_gpu_hours(states)
+    add_json(states)
+    if not every:
         print(f"no runs in {args.runs} yet: python submit.py sweep --nodes 1 2 4")
     elif not states:
         print(f"none of {state_counts(every)}")
@@ -65,31 +64,27 @@ def run(args: argparse.Namespace) -> int:
 
 def _write_table(args: argparse.Namespace, states: list[RunState]) -> int:
     from disttrain.errors import ConfigError
-    from jobs.cli import run_table
     from jobs.cli.command_output import add_json
     from jobs.cli.selection import sweep_names
-    from jobs.cli.status_table import state_counts
+    from jobs.cli.tables import state_counts, write_table
 
     flag, file = ("--csv", args.csv) if args.csv is not None else ("--parquet", args.parquet)
     if file in sweep_names(args.runs):  # `status --csv SWEEP`
         raise ConfigError(f"{file!r} is a sweep; sweeps come first: status {file} {flag}", at=flag)
     if file == "-" and (args.json or flag == "--parquet"):
         raise ConfigError("needs a FILE here: standard output is for text alone", at=flag)
-    run_table.write(states, file, flag)
+    write_table(states, file, flag)
     if file != "-":
         add_json(states, table=file)
         print(f"{state_counts(states)}: {file}")
     return 0
 
 
-def _print_gpu_hours(states: list[RunState], as_json: bool) -> int:
-    import contextlib
-
+def _print_gpu_hours(states: list[RunState]) -> int:
     from disttrain.records import gpu_hours
-    from disttrain.records.run_json import read_run_json_or_none
     from jobs.cli.command_output import add_json
     from jobs.cli.formatting import count, duration, number, table
-    from jobs.cli.status_table import state_counts
+    from jobs.cli.tables import state_counts
     from jobs.status.gpu_hours import usage_of_runs
 
     usage = usage_of_runs(state.run for state in states)
@@ -98,12 +93,10 @@ def _print_gpu_hours(states: list[RunState], as_json: bool) -> int:
     for state in states:
         cells = ["", "", "", ""]
         if used := usage.get(state.run.path):
-            bound = None
-            with contextlib.suppress(KeyError, TypeError, ValueError):  # a damaged run.json
-                bound = gpu_hours.bound_hours(read_run_json_or_none(state.run) or {}, used.unit)
-            record = {"sweep": state.sweep, "run": state.name}
-            record |= used.model_dump(mode="json", exclude={"schema_version"})
-            runs.append(record | {"attempts": state.attempts, "bound_hours_per_start": bound})
+            bound = _bound_hours(state, used.unit)
+            record = used.model_dump(mode="json", exclude={"schema_version"})
+            record |= {"sweep": state.sweep, "run": state.name, "attempts": state.attempts}
+            runs.append(record | {"bound_hours_per_start": bound})
             limit = "" if bound is None else f"{number(bound, 3)} a start"
             cells = [f"{number(used.hours, 3)} {used.unit}", limit, duration(used.queue_wait_s), used.source]
         name = state.label if len(names) > 1 else state.name
@@ -118,10 +111,18 @@ def _print_gpu_hours(states: list[RunState], as_json: bool) -> int:
         parts = [" and ".join(f"{number(each, 3)} {unit}" for unit, each in hours.items()) or "nothing used"]
         parts += [count(attempts, "attempt")] + [f"{duration(wait)} in the queue"] * (wait is not None)
         lines.append(f"{sweep}: {', '.join(parts)}")
-    if as_json:
-        add_json(states, usage=runs, usage_by_sweep=sweeps)
-    else:
-        columns = ("RUN", "STATE", "ATTEMPTS", "USED", "LIMIT", "QUEUE WAIT", "BY")
-        right = frozenset(columns[2:6])
-        print(table(columns, rows, right), "", *lines, "", state_counts(states), sep="\n")
+    add_json(states, usage=runs, usage_by_sweep=sweeps)
+    columns = ("RUN", "STATE", "ATTEMPTS", "USED", "LIMIT", "QUEUE WAIT", "BY")
+    print(table(columns, rows, frozenset(columns[2:6])), "", *lines, "", state_counts(states), sep="\n")
     return 0
+
+
+def _bound_hours(state: RunState, unit: Any) -> float | None:
+    """Upper bound of one start's hours; None for a damaged `run.json`."""
+    from disttrain.records import gpu_hours
+    from disttrain.records.run_json import read_run_json_or_none
+
+    try:
+        return gpu_hours.bound_hours(read_run_json_or_none(state.run) or {}, unit)
+    except (KeyError, TypeError, ValueError):
+        return None

@@ -15,13 +15,13 @@ def run(args: argparse.Namespace) -> int:
     import sys
 
     from disttrain.errors import ConfigError
-    from jobs.cli import selection, web_page
+    from jobs.cli import open as web_page
     from jobs.cli.formatting import count
-    from jobs.cli.report import newest_sweep
+    from jobs.cli.report import named_or_newest_sweep
     from jobs.status.run_folders import runs_of
     from jobs.status.run_state import read_runs
 
-    sweep = selection.find_sweep(args.runs, args.sweep) if args.sweep else newest_sweep(args.runs)
+    sweep = named_or_newest_sweep(args.runs, args.sweep)
     if importlib.util.find_spec("tensorboard") is None:
         raise ConfigError(f"TensorBoard is not installed: {sys.executable} -m pip install tensorboard")
     logged = [run for run in runs_of(args.runs, sweep) if run.tensorboard.exists()]

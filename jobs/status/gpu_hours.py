@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -18,25 +19,21 @@ from jobs.schedulers.interface import AccountedStart, Scheduler, Unreachable, is
 from jobs.schedulers.select import scheduler_named
 
 
-def usage_of_runs(runs: Iterable[RunDir]) -> dict[Path, RunGpuHours]:
-    """Usage of each run that has any, by the run's folder. Writes nothing."""
-    runs = list(runs)
-    files = {run.path: found for run in runs if (found := gpu_hours.read(run)) is not None}
-    open_ones = [run for run in runs if run.path not in files or files[run.path].source == "timestamps"]
-    return files | {path: found for path, (found, _) in _accounted(open_ones).items()}
+def usage_of_runs(runs: Iterable[RunDir], *, write: bool = False) -> dict[Path, RunGpuHours]:
+    """Usage of each run that has any, by the run's folder.
 
-
-def record_usage(runs: Iterable[RunDir]) -> None:
-    """Write `usage.json` of runs whose jobs have ended by accounting.
-
-    A later report then needs no scheduler, and has the figures after accounting has dropped them.
+    `write` records the figures of accounting in `usage.json` of runs whose jobs have ended. A later report
+    then needs no scheduler, and has the figures after accounting has dropped them.
     """
     runs = list(runs)
-    missing = [run for run in runs if (found := gpu_hours.read(run)) is None or found.source == "timestamps"]
-    for path, (found, over) in _accounted(missing).items():
-        if over:
+    usage = {run.path: recorded for run in runs if (recorded := gpu_hours.read(run)) is not None}
+    open_ones = [run for run in runs if run.path not in usage or usage[run.path].source == "timestamps"]
+    for path, (accounted, is_final) in _accounted(open_ones).items():
+        usage[path] = accounted
+        if write and is_final:
             with contextlib.suppress(OSError):  # runs of another user: the times of attempts remain
-                write_json(RunDir(path).usage, found.model_dump(mode="json"))
+                write_json(RunDir(path).usage, accounted.model_dump(mode="json"))
+    return usage
 
 
 def accounted_usage(
@@ -54,9 +51,7 @@ def accounted_usage(
         return None
     unit = gpu_hours.unit_of(run, None)
     devices = gpu_hours.devices_of(run, unit)
-    own = sorted(
-        (each for found in starts_of.values() for each in found), key=lambda each: each.submitted or 0.0
-    )
+    own = sorted(itertools.chain(*starts_of.values()), key=lambda each: each.submitted or 0.0)
     starts = [
         StartGpuHours(
             job_id=each.job_id,
@@ -77,42 +72,34 @@ def accounted_usage(
 
 def _accounted(runs: Sequence[RunDir]) -> dict[Path, tuple[RunGpuHours, bool]]:
     """Usage by accounting: one query to each scheduler. Empty where there is no accounting."""
-    found: dict[Path, tuple[RunGpuHours, bool]] = {}
-    for name in names():
-        scheduler = scheduler_named(name)
+    usage: dict[Path, tuple[RunGpuHours, bool]] = {}
+    for scheduler in map(scheduler_named, names()):
         if scheduler.accounting is None:
             continue
-        known = [
-            (run, jobs, attempts)
-            for run in runs
-            if (attempts := _attempts_on(run, name)) is not None
-            and (jobs := _jobs_on(run, scheduler, attempts))
-        ]
-        if not known:
-            continue
+        attempts_of = {run: gpu_hours.attempt_records(run) for run in runs}
+        jobs_of = {run: _jobs_on(run, scheduler, attempts) for run, attempts in attempts_of.items()}
         try:
-            starts = scheduler.accounted(sorted({job_id for _, jobs, _ in known for job_id in jobs}))
+            starts = scheduler.accounted(sorted(jobs)) if (jobs := set().union(*jobs_of.values())) else {}
         except Unreachable:
             continue
-        for run, jobs, attempts in known:
+        for run, jobs in jobs_of.items():
             record = read_run_json_or_none(run)
             own = {job_id: starts[job_id] for job_id in jobs}
             with contextlib.suppress(KeyError, TypeError, ValueError):  # a damaged record
-                if record and (usage := accounted_usage(own, scheduler.accounting, record, attempts)):
-                    counted = {"submissions": gpu_hours.submission_count(run)}
-                    found[run.path] = (usage[0].model_copy(update=counted), usage[1])
-    return found
-
-
-def _attempts_on(run: RunDir, scheduler: str) -> list[dict[str, Any]] | None:
-    """Attempts of a run if all of them were on this scheduler, else None."""
-    attempts = gpu_hours.attempt_records(run)
-    only = all(each.get("cluster") == scheduler and each.get("job_id") for each in attempts)
-    return attempts if only else None
+                if (
+                    own
+                    and record
+                    and (counted := accounted_usage(own, scheduler.accounting, record, attempts_of[run]))
+                ):
+                    submissions = {"submissions": gpu_hours.submission_count(run)}
+                    usage[run.path] = (counted[0].model_copy(update=submissions), counted[1])
+    return usage
 
 
 def _jobs_on(run: RunDir, scheduler: Scheduler, attempts: Sequence[Mapping[str, Any]]) -> set[str]:
     """All jobs of a run, including those that never started it. Empty if one is on another cluster."""
+    if not all(each.get("cluster") == scheduler.name and each.get("job_id") for each in attempts):
+        return set()
     jobs = {str(each["job_id"]) for each in attempts}
     for entry in journal.entries(run):
         with contextlib.suppress(CorruptFile):

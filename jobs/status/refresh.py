@@ -1,8 +1,14 @@
-"""Correct the states that files give by the states of jobs at their schedulers."""
+"""Correct the states that files give by the states of jobs at their schedulers.
+
+A line of the batch log explains why a job ended before its agents started. This log holds the output of a job
+outside its attempts: of the set-up in the batch script, of the scheduler's launcher, and of agents that could
+not claim their attempt.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, MutableMapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -10,18 +16,35 @@ from typing import Any
 
 from disttrain.records.json_files import read_json_or_none
 from jobs.core import journal
-from jobs.core.log_text import read_tail
+from jobs.core.log_text import read_tail, shortened
 from jobs.core.requeue_policy import RULES
 from jobs.schedulers import names
 from jobs.schedulers.interface import Job, Scheduler, Submission, Unreachable, is_submitted_to
 from jobs.schedulers.select import scheduler_named
-from jobs.status.batch_log import batch_log_of, error_line, last_line, step_refusal
 from jobs.status.outcome import cancel_message, silent_s, unrecorded_outcome, with_disk_problem
 from jobs.status.run_state import RunState, read_state
 
 ACCOUNTING_LAG_S = 300.0
 """A job that its scheduler does not find is lost only after its run was silent for this long, in seconds.
 Accounting lags behind the queue, and a shared file system may lag as well."""
+
+_MAX_LINES = 50
+"""Number of last lines among which an error is searched. An older error was survived."""
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_SCRIPT = re.compile(r"^/\S*: (?=line \d+: )")
+"""bash's prefix of its own errors: the path of the node's copy of the script."""
+_TRACEBACK = re.compile(r"^Traceback \(most recent call last\):|^  File \"")
+_LMOD = re.compile(r"^Lmod has detected the following error:.*(?:\n(?!\s).+)*", re.MULTILINE)
+"""An error of Lmod, which breaks its lines at 80 columns."""
+_ERROR = re.compile(
+    r"error|exception|fatal|not found|no such|cannot|can't|could not|couldn't|unable to|failed|failure"
+    r"|denied|refused|invalid|illegal|unknown|unrecognized|unsupported|unbound|not permitted|no space|quota"
+    r"|killed|segmentation|abort|bad interpreter",
+    re.IGNORECASE,
+)
+_STEP_REFUSED = re.compile(r"^srun: error: Unable to create step")
+"""The step after a failure may be refused, too. So another error has precedence."""
+_NO_ERROR = re.compile(r"\b(warning|info|notice)\b|\b(0|no) (errors|failures)\b", re.IGNORECASE)
 
 Warn = Callable[[str], None]
 
@@ -209,19 +232,14 @@ def _cause_and_message(state: RunState, job: Job, log: Path | None, scheduler: S
     have recorded the end.
     """
     if job.status != "not_found" and job.message is not None:
-        cause, message = (
-            job.cause or ("lost" if state.claimed and log is None else "launch_failed"),
-            job.message,
-        )
+        message = job.message
+        cause = job.cause or ("lost" if state.claimed and log is None else "launch_failed")
     elif log is None:
         cause, message = "lost", job.message or "the scheduler does not list its job any more"
     else:
         cause, message = "launch_failed", "its job ended before its agents started"
-    if (
-        cause == "lost"
-        and state.attempt is not None
-        and (end := unrecorded_outcome(state.run, state.attempt))
-    ):
+    attempt = state.attempt if cause == "lost" else None
+    if attempt is not None and (end := unrecorded_outcome(state.run, attempt)):
         return end["cause"], end["message"]
     explain = error_line if cause == "launch_failed" else last_line
     if log is None:
@@ -229,9 +247,55 @@ def _cause_and_message(state: RunState, job: Job, log: Path | None, scheduler: S
         log = batch_log_of(state, scheduler) if cause == "lost" else None
     elif cause != "launch_failed":
         message += " during its set-up"
-    line = explain(read_tail(log), scheduler.log_consequence) if log is not None else None
-    message = f"{message}: {line}" if line else message
-    return cause, with_disk_problem(message, state.run.path) if cause in (
-        "lost",
-        "launch_failed",
-    ) else message
+    if log is not None and (line := explain(read_tail(log), scheduler.log_consequence)):
+        message += f": {line}"
+    is_sudden = cause in ("lost", "launch_failed")
+    return cause, with_disk_problem(message, state.run.path) if is_sudden else message
+
+
+def batch_log_of(state: RunState, scheduler: Scheduler | None = None) -> Path | None:
+    """The batch log of a run's newest submission; None if its job has written none."""
+    if state.job_id is None or state.cluster not in names():
+        return None
+    scheduler = scheduler or scheduler_named(state.cluster)
+    number = state.submission if state.submission is not None else journal.next_submission(state.run) - 1
+    path = scheduler.batch_log(state.run, number, state.job_id)
+    return path if path.exists() else None
+
+
+def error_line(log: str, consequence: re.Pattern[str]) -> str | None:
+    """The line of a batch log that gives the reason of a failure; None for an empty log.
+
+    The last line that reads as an error, else the last line. A line that ends in a colon includes the next
+    one. Lines that match `consequence` count only where the log has no other line.
+    """
+    lines = _cleaned(log)
+    reasons = ([line for line in lines if not consequence.search(line)] or lines)[-_MAX_LINES:]
+    if not reasons:
+        return None
+    errors = [
+        index for index, line in enumerate(reasons) if _ERROR.search(line) and not _NO_ERROR.search(line)
+    ]
+    errors = [index for index in errors if not _STEP_REFUSED.search(reasons[index])] or errors
+    index = errors[-1] if errors else len(reasons) - 1
+    following = reasons[index + 1 : index + 2] if reasons[index].endswith(":") else []
+    return shortened(" ".join([reasons[index], *following]))
+
+
+def last_line(log: str, consequence: re.Pattern[str]) -> str | None:
+    """The last line of a batch log that does not match `consequence`; None without one."""
+    lines = [line for line in _cleaned(log) if not consequence.search(line)]
+    return shortened(lines[-1]) if lines else None
+
+
+def step_refusal(log: str, consequence: re.Pattern[str]) -> str | None:
+    """The line by which the scheduler refused the last step of a job; None if the log ends otherwise."""
+    line = last_line(log, consequence)
+    return line if line and _STEP_REFUSED.search(line) else None
+
+
+def _cleaned(log: str) -> list[str]:
+    """The lines of a log without escape sequences, empty lines and the frames of tracebacks."""
+    text = _LMOD.sub(lambda error: " ".join(error[0].split()), _ESCAPES.sub("", log))
+    lines = (_SCRIPT.sub("", line).rstrip() for line in text.splitlines())
+    return [line for line in lines if line and not _TRACEBACK.search(line)]

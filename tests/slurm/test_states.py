@@ -13,12 +13,12 @@ import submit as command_line
 from disttrain.records import gpu_hours
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
-from jobs.cli.status_table import state_note
+from jobs.cli.tables import state_note
 from jobs.core import journal
 from jobs.node.torchrun import CANCELLED_BY_SCHEDULER
 from jobs.schedulers.slurm import queries
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
-from jobs.status.gpu_hours import record_usage, usage_of_runs
+from jobs.status.gpu_hours import usage_of_runs
 from jobs.status.refresh import refresh_all
 from jobs.status.run_state import RunState, read_runs
 from tests.support.jobs import (
@@ -181,5 +181,5 @@ def test_accounting_and_our_own_times_agree_on_a_job_requeued_by_hand(
     assert told.queue_wait_s is not None
     assert told.queue_wait_s >= 5, "the wait of a requeued job, at least"
     assert own.queue_wait_s == pytest.approx(told.queue_wait_s, abs=20)
-    record_usage([run])
+    usage_of_runs([run], write=True)
     assert gpu_hours.read(run) == told

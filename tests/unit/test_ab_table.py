@@ -13,7 +13,7 @@ import yaml
 from disttrain.records.fabric_ab import AbComparison, FabricAb
 from jobs.arms.decision import decide
 from jobs.arms.result import NONE, lines_to_keep, progress_line
-from jobs.cli.fabric_ab import render, sweep_name
+from jobs.cli.bench import render, sweep_name
 from sweeps.overrides import parse_set
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "fabric-ab.txt"

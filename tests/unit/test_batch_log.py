@@ -14,12 +14,11 @@ import pytest
 import submit as command_line
 from disttrain.records.json_files import write_json, write_text
 from disttrain.records.run_directory import RunDir
-from jobs.cli.status_table import state_note
+from jobs.cli.tables import state_note
 from jobs.core import journal
 from jobs.schedulers.interface import Job, JobStatus
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
-from jobs.status.batch_log import batch_log_of, error_line, last_line
-from jobs.status.refresh import ACCOUNTING_LAG_S, refresh, refresh_all
+from jobs.status.refresh import ACCOUNTING_LAG_S, batch_log_of, error_line, last_line, refresh, refresh_all
 from jobs.status.run_state import RunState, read_state
 from jobs.submission.decide import resume_actions
 from tests.support.jobs import CODE, FakeScheduler, FakeSlurm
@@ -216,8 +215,7 @@ def test_status_show_and_logs_lead_to_the_batch_log(
     run = on_slurm(tmp_path)
     log(run, "copying\nsh: exec: python: not found\n")
     slurm = FakeSlurm("ended", message="its job failed (exit code 127)")
-    for module in ("refresh", "batch_log"):
-        monkeypatch.setattr(f"jobs.status.{module}.scheduler_named", lambda name: slurm)
+    monkeypatch.setattr("jobs.status.refresh.scheduler_named", lambda name: slurm)
 
     def printed(*command: str) -> str:
         assert command_line.main([*command, "--runs", str(tmp_path)]) == 0

@@ -23,7 +23,7 @@ def test_a_job_is_submitted_for_each_shape(capsys):
     assert config["resources"]["nodes"] == 4
     assert config["resources"]["device"] == "cpu"
     words = " ".join(config["command"])
-    assert words.startswith("-m disttrain.comm_bench --device cpu --repeats 15 --max-mb 64.0")
+    assert words.startswith("-m disttrain.comm_bench --device cpu --max-mb 64.0 --repeats 15")
     again = ask_json(capsys, "bench comm --nodes 2 4 --gpus-per-node 2 --device cpu --max-mb 64")
     assert {each["action"] for each in again["actions"]} == {"in_progress"}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import submit
-from jobs.cli import fabric_explain
+from jobs.cli import fabric_checks
 from jobs.fabric.detect import detect
 from tests.support.fabric_trees import KINDS
 from tests.support.golden import golden
@@ -107,7 +107,7 @@ def test_a_login_node_may_have_fewer_gpus_than_the_job(
     shared_tree: Trees, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fabric = detect(shared_tree("ndr"))
-    monkeypatch.setattr(fabric_explain, "detect_here", lambda: replace(fabric, gpus=fabric.gpus[:1]))
+    monkeypatch.setattr(fabric_checks, "detect_here", lambda: replace(fabric, gpus=fabric.gpus[:1]))
     text = ask(capsys, "fabric explain --gpus-per-node 8")
     assert "this node has 1 GPU; the nodes of the job may differ from it" in text
     assert "with 8 GPUs each" in text

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import submit
-from jobs.cli import fabric_lint
+from jobs.cli import fabric_checks
 from jobs.fabric.detect import detect
 from tests.support.fabric_trees import tree
 
@@ -81,7 +81,7 @@ def test_the_root_folder_is_this_machine(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = detect(tree("cxi", Path("root").absolute()))
-    monkeypatch.setattr(fabric_lint, "detect_here", lambda: here)
+    monkeypatch.setattr(fabric_checks, "detect_here", lambda: here)
     code, out, _ = lint(capsys, "export NCCL_PROTO=LL128\n", "--root", "/", "--nccl", "2.27.5")
     assert code == 1
     assert "on GH200" in out

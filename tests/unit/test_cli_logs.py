@@ -183,7 +183,7 @@ def test_the_batch_log_is_followed_until_an_attempt_begins(
     run: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = run.submissions / "7.log"
-    monkeypatch.setattr("jobs.status.batch_log.scheduler_named", lambda name: FakeSlurm())
+    monkeypatch.setattr("jobs.status.refresh.scheduler_named", lambda name: FakeSlurm())
     steps = (
         lambda: log.write_text("copying\nthe da"),
         lambda: log.write_text("copying\nthe data\n"),
@@ -196,7 +196,6 @@ def test_the_batch_log_is_followed_until_an_attempt_begins(
 def test_the_batch_log_of_a_failed_set_up_comes_after_the_attempt_before(
     run: RunDir, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("jobs.status.batch_log.scheduler_named", lambda name: FakeSlurm())
     end(run, start(run), cause="preempted", next="requeue", ended="2026-11-22T10:00:00+00:00")
     write(run, "first\n")
     slurm.job = Job("pending")

@@ -15,8 +15,9 @@ import pytest
 import submit
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import write_text
-from jobs.cli import selection, web_page
-from jobs.cli.web_page import directions, has_display, tunnel_command
+from jobs.cli import open as web_page
+from jobs.cli import selection
+from jobs.cli.open import directions, has_display, tunnel_command
 from tests.support.fake_runs import fake_sweep
 from tests.support.states import make_run
 from tests.support.verbs import RUNS, ask

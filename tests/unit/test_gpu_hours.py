@@ -18,7 +18,7 @@ from disttrain.records.run_directory import RunDir
 from jobs.core import journal
 from jobs.schedulers.slurm import queries
 from jobs.schedulers.slurm.queries import JobRecord
-from jobs.status.gpu_hours import accounted_usage, record_usage, usage_of_runs
+from jobs.status.gpu_hours import accounted_usage, usage_of_runs
 from tests.support.commands import Commands
 from tests.support.fake_runs import fake_run
 
@@ -154,18 +154,18 @@ def test_what_accounting_says_is_noted_once_it_is_final_and_read_without_slurm(
 ) -> None:
     run = made(tmp_path)
     add_sacct(commands, ended=False)
-    record_usage([run])
+    usage_of_runs([run], write=True)
     assert not run.usage.exists()
     assert gpu_hours.read(run).source == "timestamps"  # type: ignore[union-attr]
     add_sacct(commands)
-    record_usage([run])
+    usage_of_runs([run], write=True)
     RunGpuHours.model_validate(read_json(run.usage))
     asked = commands.calls().count("sacct")
     assert "--duplicates" in commands.calls(), "else a requeued job has its last start only"
     for found in (gpu_hours.read(run), usage_of_runs([run])[run.path]):
         assert found is not None
         assert (found.source, found.hours, found.queue_wait_s) == ("sacct", hours(102), 58)
-    record_usage([run])
+    usage_of_runs([run], write=True)
     assert commands.calls().count("sacct") == asked
     write_json(run.attempt(1).record, attempt(1, 0, 170, 180))
     assert gpu_hours.read(run).source == "timestamps", "it has started again since"  # type: ignore[union-attr]
@@ -177,7 +177,7 @@ def test_without_accounting_the_attempts_own_times_tell(
 ) -> None:
     run = made(tmp_path, attempts=2)
     commands.add("sacct", script)
-    record_usage([run])
+    usage_of_runs([run], write=True)
     assert not run.usage.exists()
     found = usage_of_runs([run])[run.path]
     assert (found.source, found.hours, found.queue_wait_s) == ("timestamps", hours(200), 70)
@@ -266,14 +266,14 @@ def test_hours_of_failed_set_ups_count(commands: Commands, tmp_path: Path) -> No
     commands.add("sacct", f"echo '{failed}'")
     found = usage_of_runs([run])[run.path]
     assert (found.hours, found.queue_wait_s, found.attempts) == (hours(600), 50, 0)
-    record_usage([run])
+    usage_of_runs([run], write=True)
     assert gpu_hours.read(run) == found
     again = journal.write_intent(run, {"cluster": "slurm"})
     assert gpu_hours.read(run) == found
     journal.write_receipt(run, again, "8")
     assert gpu_hours.read(run) is None, "the new job may have used hours"
     commands.add("sacct", f"echo '{failed}'; echo '{failed.replace('7|', '8|', 1)}'")
-    record_usage([run])
+    usage_of_runs([run], write=True)
     assert gpu_hours.read(run).hours == hours(1200)  # type: ignore[union-attr]
 
 

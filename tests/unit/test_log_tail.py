@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from disttrain.records.run_directory import Attempt
-from jobs.cli import log_tail
-from jobs.cli.log_tail import LogLine, LogTail, logs_of, title_of
+from jobs.cli import logs as log_tail
+from jobs.cli.logs import LogLine, LogTail, logs_of, title_of
 
 
 def rank_line(second: float, rank: int, text: str = "step") -> str:

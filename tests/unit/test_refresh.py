@@ -13,7 +13,7 @@ import submit as command_line
 from disttrain.records.json_files import write_json, write_text
 from disttrain.records.run_directory import RunDir
 from jobs.cli import follow
-from jobs.cli.status_table import state_note
+from jobs.cli.tables import state_note
 from jobs.core import journal
 from jobs.core.processes import current_process
 from jobs.schedulers.interface import Job

@@ -16,7 +16,7 @@ import pytest
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.cli.follow import change_line
-from jobs.cli.status_table import state_note
+from jobs.cli.tables import state_note
 from jobs.core import attempt as attempts
 from jobs.core import journal, processes
 from jobs.status.run_state import read_runs, read_state

@@ -9,7 +9,7 @@ from pathlib import Path
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.cli.follow import change_line
-from jobs.cli.status_table import state_note, status_table, sweep_table, table_row
+from jobs.cli.tables import state_note, status_table, sweep_table
 from jobs.status.run_state import RunState, read_runs, read_state
 from tests.support.states import make_run
 
@@ -70,5 +70,5 @@ def test_the_note_counts_attempts_as_show_lists_them(tmp_path: Path) -> None:
 def test_a_script_may_report_its_step_without_their_number(tmp_path: Path) -> None:
     state = RunState(RunDir(tmp_path / "s" / "a"), "running", step=19)
     assert "step 19" in change_line(state).split("  ")
-    assert table_row(state, 0.0, with_sweep=False)[2] == "19"
-    assert table_row(replace(state, steps=40), 0.0, with_sweep=False)[2] == "19/40"
+    assert status_table([state]).split()[-1] == "19"
+    assert status_table([replace(state, steps=40)]).split()[-1] == "19/40"
