@@ -122,14 +122,7 @@ def expand(
     """
     existing = existing or ExistingSweep()
     check_distinct(overrides)
-    base = draft.copy()
-    has_command = any(override.key == "command" for override in overrides) or bool(base.get("command"))
-    if has_command:  # a name that only the command uses is no part of the base config
-        is_free = command_template.is_free
-        overrides = [replace(each, axis=each.axis or is_free(each.key)) for each in overrides]
-    for override in overrides:
-        if not override.axis:
-            base.set(override.key, override.values[0], override.origin)
+    base, overrides, has_command = _with_base_values(draft, overrides)
     rule = take_auto_repeats(base)
     section, targets = read_section(base), read_targets(base)
     chosen = [_with_overrides(axes, overrides) for axes in _chosen_grids(section, grids, base)]
@@ -160,6 +153,19 @@ def expand(
         secrets,
         rule,
     )
+
+
+def _with_base_values(draft: Draft, overrides: Sequence[Override]) -> tuple[Draft, Sequence[Override], bool]:
+    """The sweep file with the overrides that are no axes; the overrides; whether a command runs."""
+    base = draft.copy()
+    has_command = any(override.key == "command" for override in overrides) or bool(base.get("command"))
+    if has_command:  # a name that only the command uses is no part of the base config
+        is_free = command_template.is_free
+        overrides = [replace(each, axis=each.axis or is_free(each.key)) for each in overrides]
+    for override in overrides:
+        if not override.axis:
+            base.set(override.key, override.values[0], override.origin)
+    return base, overrides, has_command
 
 
 def _chosen_grids(section: SweepSection, chosen: Sequence[str], draft: Draft) -> list[Axes]:
