@@ -24,7 +24,7 @@ TWO = {"gpus_per_node": 2}
         ({"model": {"kind": "mlp"}, "data": {"kind": "digits"}}, "9b052bfde916"),
         ({"model": {"kind": "gpt", "layers": 2}, "data": {"kind": "text"}}, "e7b5db8c21d8"),
         ({"model": {"kind": "resnet"}, "data": {"kind": "digits"}}, "6adea5582d36"),
-        ({"model": {"kind": "emulated", "layers": 4}}, "3e9021338d63"),
+        ({"model": {"kind": "emulated", "layers": 4}}, "b824b6e5c011"),
         ({"parallel": {"strategy": "ddp"}, "resources": TWO}, "43d22b01ac83"),
         ({"parallel": {"strategy": "fsdp"}, "resources": TWO}, "9482586f2275"),
         ({"parallel": {"strategy": "dp"}}, "77150eaf558a"),
