@@ -12,7 +12,7 @@ from disttrain.config.sections.base import Section
 from disttrain.errors import ConfigError, nearest
 from disttrain.records.planned import AutoRepeats
 
-FIRST_REPEATS = 3
+FIRST_REPEATS, MOST_REPEATS = 3, 100
 """Repeats of a point before its interval decides: two have an interval of 13 standard errors."""
 Values = Annotated[list[Any], Field(min_length=1)]
 
@@ -66,8 +66,9 @@ def take_auto_repeats(draft: Draft) -> AutoRepeats | None:
         return None
     origin, parts = draft.at("sweep.repeats"), re.fullmatch(r"auto:(\d*\.?\d+)%(?::(\d{1,4}))?", value)
     within, most = (float(parts[1]) / 100, int(parts[2] or 10)) if parts else (0.0, 0)
-    if not 0 < within < 1 or most < FIRST_REPEATS:
-        allowed = f"auto:P% or auto:P%:N, with P above 0 and below 100 and N from {FIRST_REPEATS}"
+    if not 0 < within < 1 or not FIRST_REPEATS <= most <= MOST_REPEATS:
+        limits = f"P above 0 and below 100 and N from {FIRST_REPEATS} to {MOST_REPEATS}"
+        allowed = f"auto:P% or auto:P%:N, with {limits}"
         raise ConfigError(f"sweep.repeats={value!r}: allowed: a number, {allowed}", at=origin)
     draft.set("sweep.repeats", most, origin or "sweep")
     return AutoRepeats(within=within, most=most)

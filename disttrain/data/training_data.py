@@ -79,9 +79,9 @@ def refuse_unequal_data(source: Source, world: World) -> None:
     the files; no later check would find either.
     """
     record = source.record
-    content = content_sha256(source.files)  # a packed folder states a hash, and its files may differ
-    own = (record.name, record.version, record.bytes, record.sha256, record.fingerprint, content)
-    first, *others = world.on_all_ranks(lambda: own)
+    own = (record.name, record.version, record.bytes, record.sha256, record.fingerprint)
+    # a packed folder states a hash, and its files may differ
+    first, *others = world.on_all_ranks(lambda: (*own, content_sha256(source.files)))
     for rank, other in enumerate(others, 1):
         if other != first:
             raise ConfigError(f"data differs between ranks: rank 0 has {first}, rank {rank} has {other}")

@@ -7,6 +7,7 @@ ended before.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import heapq
 import re
 import resource
@@ -66,7 +67,8 @@ def run(args: argparse.Namespace) -> int:
     batch = tail = None
     is_printed, notice = False, ""
     while True:
-        names_in(run)  # refuses links
+        with contextlib.suppress(FileNotFoundError):  # of a run that was moved away meanwhile
+            names_in(run)  # refuses links
         # The state and the attempts are read before the log, so that no line before an end is missed.
         (state,) = polled.read() if args.follow else [read_state(run)]
         if not args.follow and _wants_latest(args):

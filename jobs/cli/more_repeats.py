@@ -91,7 +91,8 @@ def with_wanted(plan: Plan, states: Sequence[RunState], *, added: bool = False) 
     size = len(actions) // every.repeats.most  # repeats are the outermost loop of a sweep
     wanted = wanted_runs([actions[at::size] for at in range(size)], lacking)
     if added:
-        begun = [point for point in wanted if any(action.state for action in point)]
+        is_stopped = any(state.displayed_state in ENDED_BY_REQUEST for state in states)
+        begun = [point for point in wanted if not is_stopped and any(action.state for action in point)]
         wanted = [[action for action in point if action.kind == "submit"] for point in begun]
     keys = {action.plan.config_key for point in wanted for action in point if action.plan}
     runs = tuple(run for run in every.runs if run.config_key in keys)

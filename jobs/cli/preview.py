@@ -95,6 +95,8 @@ def _added_runs(plan: Plan, starting: Sequence[dict[str, Any]], scheduler: Sched
         return []
     planned = {run.config_key for run in plan.expanded.runs}
     added = [cost_bound(run, scheduler) for run in every.runs if run.config_key not in planned]
+    if not added:
+        return []
     return [
         f"up to {count(len(added), 'run')} follow, until each throughput is within ±{100 * rule.within:g} % "
         f"or has {rule.most} repeats: with them{total_cost([*starting, *added])}"

@@ -1,4 +1,4 @@
-"""Start torchrun on one node: checks, rendezvous, environment and command. Standard library only.
+"""Start torchrun on one node: checks, rendezvous, environment and command.
 
 The environment variable `DISTTRAIN_LAUNCHER`, a command line, replaces torchrun in tests. The replacement
 gets torchrun's arguments.

@@ -82,7 +82,8 @@ def _lay_over(draft: Draft, text: str) -> None:
         raise ConfigError(f"{key}: give {form}", at="--slurm")
     node = draft.data
     if rest:  # of a copy: the draft may hold a record
-        node = draft.data[field] = dict(node.get(field) or {})
+        section = node.get(field)
+        node = draft.data[field] = dict(section) if isinstance(section, dict) else {}
     leaf = rest[0] if rest else field
     if not value:
         node.pop(leaf, None)

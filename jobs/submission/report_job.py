@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from disttrain.errors import in_one_line
 from disttrain.records.collect_provenance import code_hash
 from disttrain.records.json_files import json_text, read_json_or_none, write_bytes
 from disttrain.records.run_directory import RunDir
@@ -59,22 +60,30 @@ def ensure(
     awaited, folder = active_jobs(states, scheduler), journal_of(root, sweep)
     if command:
         _record_command(root / sweep, command)
-    if awaited and own is not None:
-        journal.revoke(folder, own, "lost", "another report job follows the runs that it added")
     there = _alive(folder, scheduler)
+    if awaited and own is not None:
+        there.pop(own, None)
     if not awaited and (there or not states or not _ended_without_report(folder)):
         return None
     if there and not anew:
+        _followed(folder, own)
         return there[max(there)]
     newest = max(awaited or states, key=submission_time).run  # its code can read the records of all the runs
     arguments = ["report", sweep, "--runs", str(root.absolute())]
     job_id = _submit(folder, [str(state.job_id) for state in awaited], newest, scheduler, arguments)
+    _followed(folder, own)
     former = {job: Submission.announced(folder, number) for number, job in there.items()}
     refused = scheduler.cancel({job: each.tag for job, each in former.items()})
     for job in former.keys() - refused.keys():
         message = "replaced by a report job that waits for more runs"
         journal.revoke(folder, former[job].number, "cancelled", message)
     return job_id
+
+
+def _followed(folder: RunDir, own: int | None) -> None:
+    """Record that another report job follows the one of submission `own`, which then writes no report."""
+    if own is not None:
+        journal.revoke(folder, own, "lost", "another report job follows the runs that it added")
 
 
 def _ended_without_report(folder: RunDir) -> bool:
@@ -117,11 +126,20 @@ def _submit(
 
 
 def _record_command(sweep: Path, arguments: Sequence[str]) -> None:
-    """Record a command that adds runs. Only the owner may read the file: arguments may have secrets."""
-    known = _commands(sweep)
+    """Record a command that adds runs, in place of one that differs in the rule of repeats alone.
+
+    Only the owner may read the file: arguments may have secrets.
+    """
+    known = [
+        each for each in _commands(sweep) if _without_rule(each["arguments"]) != _without_rule(arguments)
+    ]
     new = {"arguments": [*arguments], "folder": str(Path.cwd()), "code": str(run_code.CODE_ROOT)}
-    if new not in known:
-        write_bytes(sweep / "added_runs.json", json_text({"commands": [*known, new]}).encode(), mode=0o600)
+    write_bytes(sweep / "added_runs.json", json_text({"commands": [*known, new]}).encode(), mode=0o600)
+
+
+def _without_rule(arguments: Sequence[str]) -> list[str]:
+    pairs = zip(arguments, ["", *arguments], strict=False)
+    return [each for each, before in pairs if before != "--repeats" and not each.startswith("--repeats")]
 
 
 def _commands(sweep: Path) -> list[dict[str, Any]]:
@@ -140,7 +158,10 @@ def add_runs(sweep: Path, number: int) -> bool:
         verb, *arguments = each["arguments"]
         command = [sys.executable, str(code / "submit.py"), verb, "--report-job", str(number), *arguments]
         path = os.pathsep.join([str(code), *filter(None, [os.environ.get("PYTHONPATH")])])
-        subprocess.run(command, cwd=each["folder"], env={**os.environ, "PYTHONPATH": path}, check=False)
+        try:
+            subprocess.run(command, cwd=each["folder"], env={**os.environ, "PYTHONPATH": path}, check=False)
+        except OSError as error:  # the folder of the command may be gone
+            print(f"warning: no repeats are added: {in_one_line(error)}", file=sys.stderr)
     return (
         bool(_commands(sweep))
         and journal.entry(journal_of(sweep.parent, sweep.name), number).read("claim") is not None

@@ -202,6 +202,14 @@ def test_a_dry_run_names_the_options_in_which_scripts_differ(capsys: pytest.Capt
     assert any(line.startswith("  --nodes=2: n2-") for line in found)
 
 
+def test_a_dry_run_of_scripts_of_ones_own_is_one_array(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("train.py").write_text("print(1)\n")
+    Path("own.yaml").write_text("command: train.py --lr {lr}\nsweep: {axes: {lr: [0.1, 0.2]}}\n")
+    assert submit.main(["sweep", "own.yaml", "--cluster", "slurm", "--nodes", "1", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "#SBATCH --array=0-1" in out
+
+
 def test_options_that_only_the_first_script_has_are_named() -> None:
     first, other = (
         ScriptPreview(name, [name], "generic", options, "", None)

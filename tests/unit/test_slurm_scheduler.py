@@ -206,7 +206,7 @@ echo 'Submitted batch job 42'""",
 def test_an_sbatch_that_does_not_return_is_tried_again_unless_its_job_exists(
     commands: Commands, run: RunDir, monkeypatch: pytest.MonkeyPatch, accepted: bool
 ) -> None:
-    monkeypatch.setattr(executor, "SBATCH_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(executor, "SBATCH_TIMEOUT_S", 2.0)
     commands.add("srun", "")
     first = f"mkdir '{commands.folder}/first' 2>/dev/null && exec sleep 60"
     commands.add("sbatch", f"{first}; echo 'Submitted batch job 43'")

@@ -290,7 +290,3 @@ def collect_node_record(
 
 if __name__ == "__main__":
     sys.exit(node_info.main(sys.argv[1:], collect_node_record))
-
-
-if __name__ == "__main__":
-    sys.exit(node_info.main(sys.argv[1:], collect_node_record))

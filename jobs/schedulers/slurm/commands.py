@@ -89,10 +89,10 @@ def controller_time() -> float | None:
     return float(found[1]) if found else None
 
 
-def settings() -> dict[str, str]:
+def settings(timeout_s: float = JOB_TIMEOUT_S) -> dict[str, str]:
     """The controller's configuration; empty if the controller does not answer."""
-    text = query_or_none(["scontrol", "show", "config"], JOB_TIMEOUT_S) or ""
-    return dict(re.findall(r"^(\S+)\s*=\s*(.*?)\s*$", text, re.MULTILINE))
+    text = query_or_none(["scontrol", "show", "config"], timeout_s) or ""
+    return dict(re.findall(r"^(\S+)[ \t]*=[ \t]*(.*?)[ \t]*$", text, re.MULTILINE))
 
 
 def leading_number(text: str | None) -> int | None:

@@ -257,7 +257,7 @@ def quota() -> SubmitQuota:
     """
     if not answers():
         return SubmitQuota(array=DEFAULT_ARRAY)
-    values = settings()
+    values = settings(TIMEOUT_S)
     tasks = re.search(r"max_array_tasks=(\d+)", values.get("SchedulerParameters", ""))
     sizes = [values.get("MaxArraySize", ""), tasks[1] if tasks else ""]
     array = max(1, min((int(size) for size in sizes if size.isdigit()), default=1))

@@ -94,9 +94,8 @@ class SlurmScheduler(Scheduler):
 
         Rendered once for all runs whose records are the same in what a script reads.
         """
-        config = {
-            name: record["config"][name] for name in ("resources", "job", "data") if name in record["config"]
-        }
+        names = ("command", "resources", "job", "data")
+        config = {name: record["config"][name] for name in names if name in record["config"]}
         code, folders = run_code.code_of_run(run, record), run_code.folders_of_run(run, record)
         read = [config, record["profile"], record.get("excluded_nodes"), str(code), *map(str, folders)]
         key = json.dumps(read)
@@ -204,7 +203,7 @@ class SlurmScheduler(Scheduler):
         return failures
 
     def _listed(self, job_ids: Iterable[str]) -> dict[str, queries.QueueEntry]:
-        """Entries of queries. Raises `ConfigError` if the controller does not answer."""
+        """Entries of squeue. Raises `ConfigError` if the controller does not answer."""
         try:
             return queries.queue(job_ids)
         except commands.SlurmCommandError as why:

@@ -71,7 +71,8 @@ def render(batch: ScriptFields) -> str:
     for folder in (batch.logs, *(task.run_dir for task in tasks)):
         check_path("--runs", folder, in_container)
     python = profile.python or ("python3" if profile.container else batch.python)
-    check_path("the Python of the job", Path(python))
+    if profile.python is None:  # else the profile was checked
+        check_path("the Python that submits", Path(python))
     check_path("the code", batch.code, ":" + in_container)
     for folder in batch.folders:
         check_path("the working directory", folder, in_container)
@@ -116,8 +117,8 @@ def _unpack(batch: ScriptFields) -> list[str]:
     new = '"$copy.$SLURM_JOB_ID"'
     return [
         f"for copy in {' '.join(shlex.quote(str(copy)) for copy in copies)}; do",
-        f'  [ -d "$copy" ] || {{ [ -f "$copy.tar" ] && mkdir {new} &&',
-        f'    tar -xf "$copy.tar" -C {new} && mv -T {new} "$copy"; }} ||',
+        f'  [ -d "$copy" ] || {{ [ -f "$copy.tar" ] && mkdir -p {new} &&',
+        f'    tar -xmf "$copy.tar" -C {new} && mv -T {new} "$copy"; }} ||',
         '    [ -d "$copy" ] || echo "the code copy of this job is missing: $copy" >&2',
         "done",
     ]
