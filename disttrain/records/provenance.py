@@ -19,7 +19,7 @@ class Code(Record):
     git_diff: str | None = None
     """Output of `git diff HEAD`: uncommitted changes of tracked files, at most 256 KiB."""
     snapshot: Literal["git", "files"] | None = None
-    """Source of the code snapshot that the job runs: files tracked by git, or files of the installed
+    """Source of the code copy that the job runs: files tracked by git, or files of the installed
     packages. Null for a trainer started by hand, which runs the code in place."""
     path: str | None = None
     """Path of the snapshot, below the runs folder."""

@@ -112,7 +112,7 @@ def test_another_number_of_ranks_draws_random_numbers_of_its_own(two_ranks: Rank
 def test_loader_processes_of_ranks_draw_different_random_numbers() -> None:
     data, plan = drawn_source(40), plan_batch(2, 4, 2)
     of_ranks = [
-        TrainingData(data, plan, STEPS, Mesh(rank, replicate=2), made(2, STEPS, workers=1), "table")
+        TrainingData(data, plan, STEPS, Mesh(rank, replicate=2), made(2, STEPS, workers=1))
         for rank in range(2)
     ]
     drawn = [

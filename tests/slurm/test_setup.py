@@ -73,6 +73,7 @@ def test_jobs_that_die_before_their_agents_start(
     send(sweep_plan("image"), root, container + f"python: {sys.executable}")
 
     wait_until(lambda: {asked(root)[f"array-r{n}"].state for n in (0, 1)} == {"starting"})
+    wait_until(lambda: command_line.main(["logs", "array-r1", "--runs", str(root)]) == 0)  # the log is there
     wait_until(lambda: printed(root, capsys, "logs", "array-r1") == "waiting\n")
     go.touch()
     wait_until(lambda: not any(state.active for state in asked(root).values()))

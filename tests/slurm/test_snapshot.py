@@ -30,13 +30,14 @@ def test_a_job_whose_code_is_not_what_it_was_is_refused(what: str, root: Path, o
         code = root / read_json(root / "demo" / "a" / "run.json")["provenance"]["code"]["path"]
         if what == "gone":
             os.rename(code, root / "elsewhere")
+            os.remove(f"{code}.tar")  # from which the job would restore it
         else:
             (code / "jobs" / "core" / "more.py").write_text("")
     finally:
         on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=up")
     ended = settled(root)["a"]
     assert (ended.state, ended.cause) == ("failed", "refused"), ended.message
-    assert str(ended.message).startswith("the code snapshot of the run ")
+    assert str(ended.message).startswith("the code copy of the run ")
     assert not (root / "demo" / "a" / "starts").exists()
     wait_until(lambda: "ExitCode=93:0" in on_slurm.ask("scontrol", "show", "job", str(action.job_id)))
 
