@@ -14,6 +14,7 @@ from jobs.cli import options
 if TYPE_CHECKING:
     from analysis.report import Written
     from disttrain.records.run_directory import RunDir
+    from jobs.status.run_state import RunState
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -116,6 +117,17 @@ def _other_sweep(root: Path, name: str, sweeps: Sequence[str]) -> Path:
     return root / sweep
 
 
+def _states_with_usage(root: Path, sweeps: Sequence[str]) -> list[RunState]:
+    """The runs of the sweeps, whose GPU-hours are recorded for the report."""
+    from jobs.cli.selection import refresh_or_warn
+    from jobs.status.gpu_hours import usage_of_runs
+    from jobs.status.run_state import read_runs
+
+    states = [state for sweep in sweeps for state in read_runs(root, sweep)]
+    usage_of_runs((state.run for state in states), write=True)
+    return refresh_or_warn(states)
+
+
 def write(
     root: Path,
     sweeps: Sequence[str],
@@ -136,10 +148,8 @@ def write(
     from jobs.cli import bench
     from jobs.cli.command_output import add_json
     from jobs.cli.progress_bar import progress_bar
-    from jobs.cli.selection import refresh_or_warn, with_tags
+    from jobs.cli.selection import with_tags
     from jobs.cli.tables import state_note
-    from jobs.status.gpu_hours import usage_of_runs
-    from jobs.status.run_state import read_runs
 
     if len(sweeps) > 1 and out is None:
         raise ConfigError("--out is needed for a report on several sweeps: the folder to write to")
@@ -149,9 +159,7 @@ def write(
     out = out or root / sweeps[0] / "-".join(["report", *tags]).replace("/", "-")
     kept = {kind: Path(each or out / kind) for kind, each in (tables or {}).items() if each is not None}
     with progress_bar("writing the report"):
-        states = [state for sweep in sweeps for state in read_runs(root, sweep)]
-        usage_of_runs((state.run for state in states), write=True)
-        states = refresh_or_warn(states)
+        states = _states_with_usage(root, sweeps)
         paths = {state.run.path: state.run.path.parent.resolve() / state.name for state in states}
         written = report.write(
             [root / sweep for sweep in sweeps],

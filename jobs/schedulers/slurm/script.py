@@ -22,10 +22,9 @@ from jobs.schedulers.slurm.profile import EXPEDITE, GENERIC, Profile
 Options = Mapping[str, str | int | bool | None]
 """Options of sbatch by long name: True for one without a value, None for one that is left out."""
 _STEP_NUMBERS = 4
-"""The number of the agents' step is the number of earlier starts, modulo this.
-
-Two starts share it only if they are a multiple of this apart. More numbers would cost more empty steps, each
-a request to the controller before the agents start."""
+"""The number of the agents' step is the number of earlier starts, modulo this: only starts that are a
+multiple of it apart share a number. More numbers would cost more empty steps, each a request to the
+controller."""
 _TASK = "jobs.schedulers.task"
 
 
@@ -83,8 +82,8 @@ def render(batch: ScriptFields) -> str:
         **_array(batch),
     }
     if batch.after:
-        others = filter(None, [profile.sbatch.get("dependency")])
-        options["dependency"] = ",".join([f"afterany:{':'.join(batch.after)}", *map(str, others)])
+        own = f"afterany:{':'.join(batch.after)}"
+        options["dependency"] = ",".join(map(str, filter(None, [own, profile.sbatch.get("dependency")])))
     folders = dict.fromkeys([batch.code, *(task.run_dir.parent for task in tasks), *batch.folders])
     return script_text(
         *directives(options | resources(batch.config, profile, batch.excluded_nodes) | options),
