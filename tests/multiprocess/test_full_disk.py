@@ -35,7 +35,7 @@ FULL_FROM, FULL_TO = 10, 90
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own, with room for a copy of the code."""
-    with mounted(tmp_path / "disk", "8m") as path:
+    with mounted(tmp_path / "disk", "16m") as path:
         yield path
 
 
