@@ -1,7 +1,8 @@
 """Lint of communication variables by the registry: unknown, not read, out of range, for debugging, without
 effect, in a bad combination; and names of devices that a node lacks. Then the variables of a job on one node.
 
-Pure: `lint` judges settings for an NCCL version and, if it is known, for a node's fabric.
+Pure: `lint` judges settings for an NCCL version and, if it is known, for a node's fabric. Names, ranges,
+versions and bad combinations are rows of `variables.json`.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from jobs.fabric.detect import detect
 from jobs.schedulers.inherited_variables import outside_job
 from jobs.schedulers.interface import Diagnosis, ProfileSelection
 from jobs.schedulers.site_profiles import resolve
-from jobs.schedulers.slurm.checks import CHECKS
+from jobs.schedulers.slurm.cluster_checks import CHECKS
 from jobs.schedulers.slurm.facts import ClusterFacts, Config, Jobs, Node, Partition, QueuedJob, read_cluster
 from jobs.schedulers.slurm.profile import Profile
 from jobs.schedulers.slurm.script import job_setup
