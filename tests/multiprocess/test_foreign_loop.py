@@ -122,7 +122,7 @@ def test_the_program_of_the_page_runs_in_a_folder_of_its_own(tmp_path):
             "--nproc-per-node",
             str(ranks),
         ]
-        subprocess.run([*command, "train.py"], cwd=tmp_path, check=True, timeout=60)
+        subprocess.run([*command, "train.py"], cwd=tmp_path, check=True, timeout=300)
     assert submit.main(["report", "mine", "--runs", str(tmp_path / "runs")]) == 0
     report = read_json(tmp_path / "runs" / "mine" / "report" / "report.json")
     assert [(run["run"], run["ranks_per_node"]) for run in table_rows(report, "runs")] == [

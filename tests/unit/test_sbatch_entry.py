@@ -161,7 +161,7 @@ def test_another_python_is_refused_before_anything_is_planned(
 
 def test_a_python_with_nothing_installed_says_so(tmp_path: Path) -> None:
     without_packages = ["-S", "-m", "jobs.submission.sbatch_entry"]
-    assert " has no torch, pydantic, yaml; " in _refused(without_packages, tmp_path)
+    assert " has no torch, psutil, pydantic, yaml; " in _refused(without_packages, tmp_path)
 
 
 def test_an_old_python_says_so(tmp_path: Path) -> None:
