@@ -29,14 +29,12 @@ def wanted_runs(points: Sequence[Sequence[Action]], lacking: Mapping[str, int]) 
     """The first repeats of each point, and those that it lacks once all of its runs have ended.
 
     `points` are the actions on all repeats that a point may have, `lacking` the numbers by run. A failed run
-    counts as a repeat. After a run was cancelled or stopped, none is added.
+    counts as a repeat.
     """
-    states = [action.state for point in points for action in point if action.state]
-    is_stopped = any(state.displayed_state in ENDED_BY_REQUEST for state in states)
     wanted = []
     for point in points:
         count = max(FIRST_REPEATS, *(number for number, each in enumerate(point, 1) if each.state), 0)
-        if not is_stopped and all(action.kind in _ENDED for action in point[:count]):
+        if all(action.kind in _ENDED for action in point[:count]):
             count += max(lacking.get(action.name, 0) for action in point[:count])
         wanted.append(list(point[:count]))
     return wanted
@@ -77,21 +75,22 @@ def with_wanted(plan: Plan, states: Sequence[RunState], *, added: bool = False) 
     """The plan of the runs that are wanted now, given the present runs of the sweep.
 
     `added`: only runs that were never submitted, of points that have some: a failed run is not started again,
-    and no axis comes in by an edit of the sweep file. A sweep without the rule is returned as it is.
+    and no axis comes in by an edit of the sweep file. After a run was cancelled or stopped, none is added. A
+    sweep without the rule is returned as it is.
     """
     every = plan.possible
     if every is None or every.repeats is None:
         return plan
     actions = replace(plan, expanded=every).decide(states)
+    is_stopped = any(state.displayed_state in ENDED_BY_REQUEST for state in states)
     lacking: Mapping[str, int] = {}
-    if any(action.kind == "up_to_date" for action in actions):
+    if not is_stopped and any(action.kind == "up_to_date" for action in actions):
         from analysis.comparison import repeats_lacking  # imports numpy
 
         lacking = repeats_lacking(plan.root / plan.sweep, every.repeats.within)
     size = len(actions) // every.repeats.most  # repeats are the outermost loop of a sweep
     wanted = wanted_runs([actions[at::size] for at in range(size)], lacking)
     if added:
-        is_stopped = any(state.displayed_state in ENDED_BY_REQUEST for state in states)
         begun = [point for point in wanted if not is_stopped and any(action.state for action in point)]
         wanted = [[action for action in point if action.kind == "submit"] for point in begun]
     keys = {action.plan.config_key for point in wanted for action in point if action.plan}

@@ -23,6 +23,7 @@ import functools
 import hashlib
 import io
 import os
+import re
 import shutil
 import sys
 import tarfile
@@ -46,6 +47,8 @@ _MAX_FILE_BYTES = 1024 * 1024
 _MAX_FILES = 10_000
 _MAX_BYTES = 64 * 1024 * 1024
 _SOURCES = (".py", ".yaml", ".yml", ".toml")
+_PART = re.compile(r"\.(tar|\d+)$")
+"""End of the name of a copy's archive, or of the folder into which a job, by its id, unpacks it."""
 _WITHOUT_GIT = {"git_commit": None, "git_dirty": None, "git_diff": None}
 
 
@@ -309,6 +312,6 @@ def unreferenced_copies(root: Path, runs: Callable[[], Iterable[RunDir]]) -> Ite
         with locked(folder / ".lock", fcntl.LOCK_EX | fcntl.LOCK_NB):
             used = {path for run in runs() for path in paths_in(read_json_or_none(run.run_json) or {})}
             names = [name for name in sorted(os.listdir(folder)) if name != ".lock"]
-            yield [folder / name for name in names if f"{FOLDER}/{name.removesuffix('.tar')}" not in used]
+            yield [folder / name for name in names if f"{FOLDER}/{_PART.sub('', name)}" not in used]
     except BlockingIOError:
         yield []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from disttrain.records.fabric import NcclLog
-from disttrain.telemetry.fabric.verdict import judge, link_shares
+from disttrain.telemetry.fabric.verdict import judge
 from tests.support.fabric_nodes import adapter, interface, nccl_log, node
 
 EIGHT = [adapter(f"mlx5_{number}/1", 100) for number in range(8)]
@@ -179,8 +179,3 @@ def test_traffic_of_a_storage_adapter_is_a_note_where_nccl_uses_the_expected_one
 def test_nearly_even_adapters_are_no_finding(amounts) -> None:
     links = [adapter(f"mlx5_{index}/1", amount) for index, amount in enumerate(amounts)]
     assert judge("nccl", [node(0, links, nccl_log("2.23.4-efa"))]).findings == []
-
-
-def test_shares_are_within_a_kind_of_link() -> None:
-    shares = link_shares([adapter("mlx5_0/1", 30), adapter("mlx5_1/1", 10), interface("eth0", 5)])
-    assert shares == {"mlx5_0/1": 0.75, "mlx5_1/1": 0.25, "eth0": 1.0}

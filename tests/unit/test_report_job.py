@@ -66,6 +66,26 @@ def test_one_whose_receipt_was_lost_is_found_and_replaced(tmp_path: Path) -> Non
     assert cluster.cancelled == ["later:1"]
 
 
+def test_one_that_adds_runs_ends_its_own_submission_once_another_follows(tmp_path: Path) -> None:
+    """If the other one is refused, it still writes the report itself."""
+    cluster = FakeScheduler()
+    submit(sweep_plan("a"), cluster, tmp_path)
+    report_job.ensure(tmp_path, "demo", cluster, anew=True)
+    journal = report_job.journal_of(tmp_path, "demo")
+    follow, cluster.submit_after = cluster.submit_after, refuse  # type: ignore[method-assign]
+    with pytest.raises(SubmitError):
+        report_job.ensure(tmp_path, "demo", cluster, anew=True, own=0)
+    assert ledger.entry(journal, 0).read("claim") is None
+    cluster.submit_after = follow  # type: ignore[method-assign]
+    report_job.ensure(tmp_path, "demo", cluster, anew=True, own=0)
+    assert (ledger.entry(journal, 0).read("claim") or {})["cause"] == "lost"
+    assert cluster.cancelled == [], "it ends by itself"
+
+
+def refuse(*_: object) -> str:
+    raise SubmitError("sbatch refused demo: no more jobs")
+
+
 def test_one_that_is_over_is_not_cancelled(tmp_path: Path) -> None:
     cluster = FakeScheduler("ended")
     submit(sweep_plan("a"), cluster, tmp_path)

@@ -49,18 +49,6 @@ def judge(backend: str | None, nodes: Sequence[NodeFabric]) -> FabricVerdict:
     )
 
 
-def link_shares(links: Sequence[LinkTraffic]) -> dict[str, float]:
-    """Share of each link in the sent and received bytes of the links of its kind, by name."""
-    totals: Counter[str] = Counter()
-    for link in links:
-        totals[link.kind] += link.sent_bytes + link.received_bytes
-    return {
-        link.name: (link.sent_bytes + link.received_bytes) / totals[link.kind]
-        for link in links
-        if totals[link.kind]
-    }
-
-
 def _missing_evidence(backend: str | None, nodes: Sequence[NodeFabric]) -> str | None:
     """The reason why neither a log nor a counter shows the network of the run; None if one does.
 
