@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import result_record
-from disttrain.telemetry.fabric.link_counters import LinkAccumulator, LinkReader
+from disttrain.hardware.link_counters import LinkAccumulator, LinkReader
 from disttrain.telemetry.fabric.nccl_log import parse
 
 LOG = Path(__file__).resolve().parent.parent / "tests/support/nccl_logs/2.27.7-infiniband.log"

@@ -22,11 +22,11 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import result_record
-from disttrain.build_by_kind import build_model, build_source
 from disttrain.config.config_tree import Config
-from disttrain.memory.host_limit import peak_resident_bytes, reset_peak, resident_bytes
-from disttrain.memory_estimate import estimate
-from disttrain.task import Task
+from disttrain.engine.build_by_kind import build_model, build_source
+from disttrain.engine.host_limit import peak_resident_bytes, reset_peak, resident_bytes
+from disttrain.engine.memory_estimate import estimate
+from disttrain.engine.task import Task
 from disttrain.transforms import transforms_of
 from tests.support.step_memory import allocated_peak
 

@@ -22,7 +22,7 @@ import statistics
 from typing import Any
 
 from benchmarks import result_record
-from disttrain.memory_estimate import estimate
+from disttrain.engine.memory_estimate import estimate
 from tests.support.ranks import Ranks
 from tests.support.step_memory import CASES, config_of, measure, measure_without_transport
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
-from disttrain.hooks import stop_agreement
+from disttrain.engine import stop_agreement
 from disttrain.telemetry import run as telemetry_run
 
 

@@ -33,12 +33,12 @@ from benchmarks import result_record
 from disttrain.config.config_tree import Config
 from disttrain.config.sections.optim import OptimConfig
 from disttrain.data.source import Arrays, Sample, Source
+from disttrain.engine.train import prepare
 from disttrain.optim.optimizer import build_optimizer
 from disttrain.records.dataset import DatasetRecord
 from disttrain.runtime.process_group import open_world
 from disttrain.runtime.run_output import RunOutput
 from disttrain.runtime.stop_signals import StopSignals
-from disttrain.train import prepare
 
 FEATURES, CLASSES, BATCH = 8, 4, 4
 FEWEST_BLOCKS = 6

@@ -23,11 +23,11 @@ from torch import Tensor, nn
 from benchmarks import result_record
 from disttrain.config.config_tree import Config
 from disttrain.config.sections.resources import ResourcesConfig
+from disttrain.engine.train import train
 from disttrain.records.json_files import read_jsonl
 from disttrain.runtime.process_group import World, open_world
 from disttrain.runtime.rank_info import rank_info
 from disttrain.runtime.run_output import RunOutput
-from disttrain.train import train
 
 FORWARD_S, BACKWARD_S = 0.020, 0.040
 STEPS, WARM_UP = 12, 2

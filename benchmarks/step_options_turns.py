@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks import trainer_turns
-from disttrain.hooks.garbage_collection import CollectGarbage, without_automatic_collection
+from disttrain.engine.garbage_collection import CollectGarbage, without_automatic_collection
 from disttrain.models.resnet import BasicBlock, ResNet
 from disttrain.runtime.process_group import World, open_world
 from disttrain.runtime.rank_info import rank_info

@@ -27,17 +27,17 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from benchmarks.own_time import own_time
-from disttrain.build_by_kind import build_model, build_source
 from disttrain.config.config_tree import Config
 from disttrain.config.parsing import Draft, check
 from disttrain.data.source import Source
-from disttrain.model_blocks import blocks_of
+from disttrain.engine.build_by_kind import build_model, build_source
+from disttrain.engine.train import prepare, take_step
+from disttrain.models.blocks import blocks_of
 from disttrain.optim.optimizer import build_optimizer
 from disttrain.runtime.process_group import World, ensure_group, open_world
 from disttrain.runtime.rank_info import rank_info
 from disttrain.runtime.run_output import RunOutput
 from disttrain.runtime.stop_signals import StopSignals
-from disttrain.train import prepare, take_step
 
 Turn = Callable[[int], None]
 """Trains a number of steps."""

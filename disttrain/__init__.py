@@ -9,16 +9,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from disttrain.trainer import Trainer
+    from disttrain.engine.loop_telemetry import LoopTelemetry
+    from disttrain.engine.trainer import Trainer
 
 __version__ = "0.1.0"
-__all__ = ["Trainer", "__version__"]
+__all__ = ["LoopTelemetry", "Trainer", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import `Trainer` on first use, because it imports torch."""
+    """Import `Trainer` and `LoopTelemetry` on first use, because they import torch."""
     if name == "Trainer":
-        from disttrain.trainer import Trainer
+        from disttrain.engine.trainer import Trainer
 
         return Trainer
+    if name == "LoopTelemetry":
+        from disttrain.engine.loop_telemetry import LoopTelemetry
+
+        return LoopTelemetry
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

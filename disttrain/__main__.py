@@ -66,10 +66,10 @@ def main(argv: list[str]) -> int:
         if attempt is not None:
             _observe(config, attempt)
         # torch takes seconds to import: invalid input is refused before that
+        from disttrain.engine.train import train
         from disttrain.runtime import log
         from disttrain.runtime.process_group import open_world
         from disttrain.runtime.run_output import RunOutput
-        from disttrain.train import train
 
         with open_world(
             config.resources, config.job.collective_timeout_s, config.precision.dtype,

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.arguments import parser
-from disttrain.flops import peaks
+from disttrain.models import peaks
 from disttrain.runtime.device import device_name
 from disttrain.telemetry.event_timer import EventTimer
 

@@ -21,13 +21,13 @@ from benchmarks.gpu.arguments import parser
 from benchmarks.gpu.training import config_of
 from disttrain.config.config_tree import Config
 from disttrain.config.parsing import Draft, check
+from disttrain.engine.memory_estimate import estimate
+from disttrain.engine.step_runner import StepRunner
+from disttrain.engine.task import Task
+from disttrain.engine.train import build_parallel_model
 from disttrain.errors import ConfigError
-from disttrain.memory_estimate import estimate
 from disttrain.runtime.process_group import World, open_world
-from disttrain.step_runner import StepRunner
-from disttrain.task import Task
 from disttrain.telemetry.step_clock import make_clock
-from disttrain.train import build_parallel_model
 from tests.support.step_memory import allocated_peak
 
 STEPS = 3

@@ -17,12 +17,12 @@ from benchmarks.gpu.attention import attention_operators
 from benchmarks.gpu.idle_gaps import idle_gaps
 from disttrain.config.config_tree import Config
 from disttrain.config.parsing import Draft, check
+from disttrain.engine.train import train
 from disttrain.records.json_files import read_json
 from disttrain.records.metrics import Metrics
 from disttrain.runtime.process_group import open_world
 from disttrain.runtime.rank_info import rank_info
 from disttrain.runtime.run_output import RunOutput
-from disttrain.train import train
 
 VOCABULARY = 50_304
 """GPT-2's 50,257 tokens, rounded up to a multiple of 128."""

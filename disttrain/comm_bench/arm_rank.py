@@ -29,6 +29,10 @@ from disttrain.comm_bench.ddp_steps import BASELINE, DDPStep, Model
 from disttrain.comm_bench.timing import slowest, timed
 from disttrain.config.config_tree import Config
 from disttrain.config.sections.resources import ResourcesConfig
+from disttrain.engine.step_runner import StepRunner
+from disttrain.engine.strategy_choice import resolve_strategy
+from disttrain.engine.task import Task
+from disttrain.engine.train import build_parallel_model
 from disttrain.errors import in_one_line
 from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json
@@ -39,11 +43,7 @@ from disttrain.runtime.parent_death import die_with_parent
 from disttrain.runtime.process_group import World, open_world
 from disttrain.runtime.rank_info import rank_info
 from disttrain.runtime.stop_signals import ignore_stop_signals
-from disttrain.step_runner import StepRunner
-from disttrain.strategy_choice import resolve_strategy
-from disttrain.task import Task
 from disttrain.telemetry.step_clock import make_clock
-from disttrain.train import build_parallel_model
 from disttrain.transforms.compilation import compiling
 
 IDLE_S = 7200.0

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import torch
 
-from disttrain.build_by_kind import build_model, build_source
 from disttrain.config.auto_strategy import planned_strategy
 from disttrain.config.config_tree import Config
 from disttrain.data.source import Arrays, Source
+from disttrain.engine.build_by_kind import build_model, build_source
 from disttrain.errors import in_one_line
-from disttrain.model_blocks import model_size
+from disttrain.models.blocks import model_size
 from disttrain.records.dataset import DatasetRecord
 
 DEFAULT_BYTES = 25 * 2**20

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from disttrain.data.source import Source
-from disttrain.emulation.model import Emulated, Speed
-from disttrain.emulation.table import Table, parse, uniform
 from disttrain.errors import ConfigError
+from disttrain.models.emulation.model import Emulated, Speed
+from disttrain.models.emulation.table import Table, parse, uniform
 from disttrain.runtime.rank_info import rank_info
 
 FILE_OPTIONS = ("table",)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from disttrain.config.model_combinations import refuse_sizes
 from disttrain.data.source import Source
 from disttrain.errors import ConfigError
-from disttrain.memory.chunked_cross_entropy import chunked_cross_entropy
+from disttrain.models.chunked_cross_entropy import chunked_cross_entropy
 
 SIZES = {
     "1M": {"layers": 5, "width": 128, "heads": 4},

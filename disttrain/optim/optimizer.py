@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from disttrain.config.sections.optim import OptimConfig
 from disttrain.errors import ConfigError
-from disttrain.model_hooks import hooks_of
+from disttrain.models.hooks import hooks_of
 
 _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, _NormBase)
 

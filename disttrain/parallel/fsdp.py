@@ -26,7 +26,7 @@ from torch.distributed.tensor import DTensor
 
 from disttrain.config.sections.parallel import FSDPConfig, ParallelConfig
 from disttrain.errors import ConfigError
-from disttrain.model_blocks import blocks_of
+from disttrain.models.blocks import blocks_of
 from disttrain.parallel.base import Strategy, Timed
 from disttrain.parallel.buffers import broadcast_buffers
 from disttrain.parallel.deferred_init import DeferredInit, NotDeferrable, record

@@ -171,7 +171,7 @@ class Metrics(Record):
     """Dtype of matmuls and convolutions: that of autocast, else of the weights, or `tf32` where torch may use
     TF32 for float32."""
     peak_flops: float | None = None
-    """Peak dense FLOP/s of one device on this model's mix of dtypes, from `disttrain.flops.peaks`."""
+    """Peak dense FLOP/s of one device on this model's mix of dtypes, from `disttrain.models.peaks`."""
     peak_source: str | None = None
     """Source of `peak_flops`."""
     mfu: float | None = None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 
-from disttrain.telemetry.json_lines import BLOCK_BYTES, KEPT_BYTES, JsonLinesWriter, json_line
+from disttrain.runtime.json_lines import BLOCK_BYTES, KEPT_BYTES, JsonLinesWriter, json_line
 
 
 class BackgroundWriter:

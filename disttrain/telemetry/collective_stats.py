@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from disttrain.records.communication import CollectiveSummary, CommSample, CommSummary, SampledCollective
+from disttrain.runtime.json_lines import JsonLinesWriter
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.json_lines import JsonLinesWriter
 from disttrain.telemetry.trace_parsing import StepTrace, bus_factor, length, merged, overlap
 
 METHOD = "profiler_samples"

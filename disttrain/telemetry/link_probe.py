@@ -25,8 +25,8 @@ from disttrain.records.json_files import write_json
 from disttrain.records.links import LinkRates, NodePairRate
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime import heartbeat
+from disttrain.runtime.json_lines import drop_if_disk_full
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.json_lines import drop_if_disk_full
 
 MESSAGES = 4
 """Messages in each direction; the fastest counts, because disturbances only delay."""

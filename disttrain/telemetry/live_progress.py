@@ -21,9 +21,9 @@ from disttrain.records.progress import Progress
 from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.records.shared_folder import AttemptWatch, growing_interval
 from disttrain.runtime import log
+from disttrain.runtime.json_lines import drop_if_disk_full
 from disttrain.telemetry import sinks
 from disttrain.telemetry.background_writer import BackgroundWriter
-from disttrain.telemetry.json_lines import drop_if_disk_full
 
 PROGRESS_EVERY_S = 1.0
 """Seconds between two sets of scalars, and between the first writes of `progress.json`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from disttrain.model_hooks import hooks_of
+from disttrain.models.hooks import hooks_of
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.null_reasons import NOT_EMULATED
 from disttrain.telemetry.run import RunTelemetry

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import torch
 
+from disttrain.hardware.node_samples import NodeSamples
 from disttrain.records.processor_list import list_text
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.hardware.node_samples import NodeSamples
 from disttrain.telemetry.step_clock import PhaseSeconds
 
 

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from disttrain.config.config_tree import Config
+from disttrain.hardware.node import NodeTelemetry
 from disttrain.records.exit_causes import StopCause
 from disttrain.records.json_files import json_text, write_text
 from disttrain.records.metrics import EvalPoint, LossPoint, Metrics, RatioPoint
@@ -32,13 +33,11 @@ from disttrain.runtime import heartbeat, log
 from disttrain.runtime.json_tensor import decode_json, encode_json
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
-from disttrain.step_result import StepResult
 from disttrain.telemetry import comm_split, link_probe, null_reasons, step_series, summary, throughput
 from disttrain.telemetry.background_writer import BackgroundJsonLines, BackgroundWriter
 from disttrain.telemetry.fabric import fabric_record
 from disttrain.telemetry.global_loss import GlobalLoss
 from disttrain.telemetry.gradient_log import SkippedSteps
-from disttrain.telemetry.hardware.node import NodeTelemetry
 from disttrain.telemetry.left_out_steps import LeftOutSteps
 from disttrain.telemetry.live_progress import LiveProgress
 from disttrain.telemetry.profiled_steps import ProfiledSteps
@@ -47,6 +46,7 @@ from disttrain.telemetry.reduction_pace import ReductionPace
 from disttrain.telemetry.run_metadata import RunMetadata
 from disttrain.telemetry.step_clock import PhaseSeconds, make_clock
 from disttrain.telemetry.step_records import StepLog
+from disttrain.telemetry.step_result import StepResult
 from disttrain.telemetry.step_series import StepSeries
 from disttrain.telemetry.timed_world import TimedWorld
 

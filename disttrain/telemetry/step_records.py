@@ -12,13 +12,13 @@ import torch
 
 from disttrain.records.base import SCHEMA_VERSION
 from disttrain.records.steps import PHASES
-from disttrain.step_result import StepResult
+from disttrain.runtime.json_lines import JsonLinesWriter
 from disttrain.telemetry.background_writer import BackgroundJsonLines
 from disttrain.telemetry.comm_split import UNMEASURED, CommSplit
 from disttrain.telemetry.gradient_log import GradientLog
-from disttrain.telemetry.json_lines import JsonLinesWriter
 from disttrain.telemetry.step_aggregate import DECIMALS, StepAccumulator
 from disttrain.telemetry.step_clock import COMM, COMM_TRANSFER, COMPUTE, OTHER, PhaseSeconds, StepClock
+from disttrain.telemetry.step_result import StepResult
 from disttrain.telemetry.step_series import StepSeries
 
 AGGREGATE_STEPS = 100

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from disttrain.hardware.aggregation import gpu_summary, process_summary
+from disttrain.hardware.node_samples import NodeSamples
 from disttrain.telemetry.fabric import fabric_record
-from disttrain.telemetry.hardware.aggregation import gpu_summary, process_summary
-from disttrain.telemetry.hardware.node_samples import NodeSamples
 from disttrain.telemetry.null_reasons import NO_FLOPS, NOTHING_MEASURED
 from disttrain.telemetry.rank_summary import RankSummary
 from disttrain.telemetry.run_metadata import RunMetadata

@@ -13,7 +13,7 @@ from typing import Any
 from torch.profiler import profile
 
 from disttrain.records.json_files import write_bytes
-from disttrain.telemetry.json_lines import drop_if_disk_full
+from disttrain.runtime.json_lines import drop_if_disk_full
 
 _HOST_EVENT = re.compile('"cat": "(?:cpu_op|cuda_runtime|cuda_driver|python_function|ac2g|fwdbwd)"')
 _BEGIN = "\n  {\n"

@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from disttrain.errors import ConfigError
-from disttrain.model_blocks import blocks_of
+from disttrain.models.blocks import blocks_of
 
 Contexts = Callable[[], tuple[AbstractContextManager[None], AbstractContextManager[None]]]
 """Contexts of the first and of the repeated forward pass."""

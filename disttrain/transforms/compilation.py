@@ -19,7 +19,7 @@ from torch import nn
 
 from disttrain.config.sections.compile import CompileConfig
 from disttrain.errors import ConfigError
-from disttrain.model_blocks import blocks_of
+from disttrain.models.blocks import blocks_of
 from disttrain.runtime import log
 
 _GRAPHS_PER_MODULE = 8

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from jobs.cli import options
 
 if TYPE_CHECKING:
-    from disttrain.emulation.table import Table
+    from disttrain.models.emulation.table import Table
     from disttrain.records.layers import Layers
     from disttrain.records.metrics import Metrics
 
@@ -91,7 +91,7 @@ def table_of(layers: Layers, metrics: Metrics, label: str) -> Table:
     The timed layer passes, with hooks on each layer, determine the division of time among layers. The
     measured steps determine the sums: mean compute, input wait and optimizer time.
     """
-    from disttrain.emulation.table import Layer, Table
+    from disttrain.models.emulation.table import Layer, Table
 
     scale, composition = scale_of(layers, metrics, label), metrics.composition
     return Table(

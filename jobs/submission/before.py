@@ -30,8 +30,8 @@ from jobs.submission.prepare import nodes_to_exclude
 from sweeps.expand import RunPlan
 
 Estimate = dict[str, Any]
-"""Fields of `disttrain.memory_estimate.MemoryEstimate`; of `parallel.strategy: auto`, `candidates` with these
-fields; or `reason` why there is no estimate."""
+"""Fields of `disttrain.engine.memory_estimate.MemoryEstimate`; of strategy `auto`, `candidates` with
+these fields; or `reason` why there is no estimate."""
 _ESTIMATES_S = 600.0
 _TRANSFORMERS_S = 120.0
 """Importing transformers and torch from a cold network file system may take a minute."""
@@ -256,7 +256,7 @@ def estimate_memory(runs: Sequence[RunPlan]) -> list[Estimate]:
 
 
 def _estimates(configs: Sequence[str]) -> list[Estimate]:
-    done = _run_module("disttrain.memory_estimate", configs, _ESTIMATES_S)
+    done = _run_module("disttrain.engine.memory_estimate", configs, _ESTIMATES_S)
     if done is None:
         return [{"reason": f"no estimate within {_ESTIMATES_S:.0f} s"}] * len(configs)
     if done.returncode:

@@ -8,15 +8,15 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from disttrain.build_by_kind import build_model, build_source
 from disttrain.config.config_tree import Config
-from disttrain.memory_estimate import estimate
+from disttrain.engine.build_by_kind import build_model, build_source
+from disttrain.engine.memory_estimate import estimate
+from disttrain.engine.task import Task
+from disttrain.engine.train import finish, prepare, run_loop
 from disttrain.optim.optimizer import build_optimizer
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
 from disttrain.runtime.stop_signals import StopSignals
-from disttrain.task import Task
-from disttrain.train import finish, prepare, run_loop
 from disttrain.transforms import transforms_of
 from tests.support.stopping import config as run_config
 from tests.support.stopping import train_until

@@ -6,13 +6,13 @@ import time
 import pytest
 import torch
 
+from disttrain.hardware.aggregation import gpu_summary
+from disttrain.hardware.gpu_reader import GpuReader, Nvml, Unavailable, identify
+from disttrain.hardware.node_samples import LocalRank
+from disttrain.hardware.sampler import HardwareSampler
 from disttrain.records.hardware import GpuSample, NodeGpus
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.run_directory import RunDir
-from disttrain.telemetry.hardware.aggregation import gpu_summary
-from disttrain.telemetry.hardware.gpu_reader import GpuReader, Nvml, Unavailable, identify
-from disttrain.telemetry.hardware.node_samples import LocalRank
-from disttrain.telemetry.hardware.sampler import HardwareSampler
 from tests.support import nvml as replay
 
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from disttrain.config.config_tree import Config
+from disttrain.engine.train import Run, finish, prepare, run_loop
 from disttrain.records.metrics import Metrics
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
 from disttrain.runtime.stop_signals import StopSignals
-from disttrain.train import Run, finish, prepare, run_loop
 from tests.support.stopping import config
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

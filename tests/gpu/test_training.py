@@ -9,11 +9,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from disttrain.engine.train import prepare
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
 from disttrain.runtime.stop_signals import StopSignals
 from disttrain.telemetry.comm_split import CommSplit
-from disttrain.train import prepare
 from tests.support.stopping import config, train_until
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

@@ -14,11 +14,11 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from disttrain import resolve_batch
 from disttrain.checkpoint.integrity import read_manifest
 from disttrain.config.config_tree import Config
+from disttrain.engine import resolve_batch
+from disttrain.engine.batch_search import search_batch_size
 from disttrain.errors import ConfigError
-from disttrain.memory.batch_search import search_batch_size
 from disttrain.records.batch_fit import BatchFit
 from disttrain.records.json_files import read_json
 from disttrain.runtime.process_group import World

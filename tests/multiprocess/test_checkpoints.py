@@ -17,8 +17,8 @@ from disttrain.checkpoint import integrity, resume, storage
 from disttrain.checkpoint.safe_reader import UnreadableCheckpoint
 from disttrain.checkpoint.saver import CheckpointSaver, _delete_old
 from disttrain.config.config_tree import Config
+from disttrain.engine.evaluation import Validation
 from disttrain.errors import ConfigError, Superseded
-from disttrain.hooks.evaluation import Validation
 from disttrain.records.json_files import read_json, read_jsonl, write_json
 from disttrain.records.metrics import EvalPoint, Metrics
 from disttrain.records.run_directory import RunDir

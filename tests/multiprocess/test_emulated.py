@@ -13,8 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from disttrain.config.config_tree import Config
 from disttrain.data import synthetic
-from disttrain.emulation.table import parse
 from disttrain.models import emulated
+from disttrain.models.emulation.table import parse
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.layers import Layers
 from disttrain.records.metrics import Metrics

@@ -23,10 +23,10 @@ import torch
 import torch.distributed as dist
 
 from disttrain.config.config_tree import Config
+from disttrain.engine.train import train
 from disttrain.records.metrics import Metrics
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
-from disttrain.train import train
 from tests.support.ranks import Ranks
 from tests.support.tolerance import approx_losses, tolerance
 
@@ -196,7 +196,7 @@ def automatic(world: World, folder: Path, device_bytes: float | None) -> Metrics
     """Training under `auto`, with devices of this memory."""
     limit: AbstractContextManager[Any] = nullcontext()
     if device_bytes is not None:
-        limit = patch("disttrain.strategy_choice.total_memory", lambda ranks: device_bytes)
+        limit = patch("disttrain.engine.strategy_choice.total_memory", lambda ranks: device_bytes)
     with limit:
         return on_this_rank(world, "mlp", Layout("auto", world.size, 1), HALF, folder, None)
 

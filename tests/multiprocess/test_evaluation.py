@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from disttrain.config.config_tree import Config
+from disttrain.engine.train import finish, prepare, run_loop
 from disttrain.records.metrics import EvalPoint
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
 from disttrain.runtime.stop_signals import StopSignals
-from disttrain.train import finish, prepare, run_loop
 from tests.support.ranks import Ranks
 from tests.support.small_models import Deep, source
 from tests.support.stopping import config

@@ -10,9 +10,10 @@ import torch
 
 import submit
 from analysis.read.frames import load
+from disttrain import LoopTelemetry
 from disttrain.data import synthetic
-from disttrain.emulation.model import Emulated
 from disttrain.models import emulated
+from disttrain.models.emulation.model import Emulated
 from disttrain.records.attempt import RankError
 from disttrain.records.communication import CommSample
 from disttrain.records.json_files import read_json, read_jsonl
@@ -20,7 +21,6 @@ from disttrain.records.metrics import Metrics
 from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import PHASES, Step
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.loop import LoopTelemetry
 from tests.support.fake_runs import table_rows
 from tests.support.ranks import RankFailed
 from tests.support.tutorial import BATCH, EPOCHS, SAMPLES, train

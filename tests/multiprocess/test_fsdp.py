@@ -12,11 +12,11 @@ from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy
 from torch.distributed.tensor import DTensor
 
-from disttrain.build_by_kind import build_model, build_source
 from disttrain.config.config_tree import Config
 from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.config.sections.optim import OptimConfig
 from disttrain.config.sections.resources import ResourcesConfig
+from disttrain.engine.build_by_kind import build_model, build_source
 from disttrain.parallel import fsdp
 from disttrain.parallel.base import build_strategy
 from disttrain.parallel.mesh import build_mesh

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from disttrain.engine.train import prepare
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
 from disttrain.runtime.stop_signals import StopSignals
-from disttrain.train import prepare
 from tests.support.stopping import config
 
 pytestmark = pytest.mark.multiprocess

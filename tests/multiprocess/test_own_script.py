@@ -115,7 +115,7 @@ def test_a_failure_names_the_rank_and_the_last_line_of_its_log(folder: Path) -> 
 
 LOOP = """\
 import torch
-from disttrain.telemetry.loop import LoopTelemetry
+from disttrain import LoopTelemetry
 
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -165,7 +165,7 @@ with Trainer(model, sgd, loss, steps=9, batch_size=8, config=quiet) as trainer:
 """,
     "loop": """\
 import os, time, torch
-from disttrain.telemetry.loop import LoopTelemetry
+from disttrain import LoopTelemetry
 
 torch.distributed.init_process_group("gloo")
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))

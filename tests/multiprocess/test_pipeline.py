@@ -10,6 +10,7 @@ import torch
 
 from disttrain.config.config_tree import Config
 from disttrain.config.sections.parallel import ParallelConfig
+from disttrain.engine.train import finish, prepare, run_loop, train
 from disttrain.models.gpt import GPT
 from disttrain.parallel.mesh import build_mesh
 from disttrain.parallel.pipeline import build
@@ -19,7 +20,6 @@ from disttrain.records.steps import PHASES, Step
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
 from disttrain.runtime.stop_signals import StopSignals
-from disttrain.train import finish, prepare, run_loop, train
 from tests.support.ranks import RankFailed, Ranks
 from tests.support.stopping import alone, train_until
 from tests.support.tolerance import AUTOCAST_DTYPES, approx_losses, tolerance

@@ -17,10 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from disttrain.config.config_tree import Config
+from disttrain.engine.train import finish, prepare, run_loop
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
 from disttrain.runtime.stop_signals import StopSignals
-from disttrain.train import finish, prepare, run_loop
 from tests.support.small_models import Net, source
 from tests.support.stopping import alone
 from tests.support.tolerance import approx_losses, assert_close, tolerance

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from disttrain.config.config_tree import Config
+from disttrain.engine.train import finish, prepare, run_loop
 from disttrain.parallel.base import build_strategy
 from disttrain.parallel.mesh import build_mesh
 from disttrain.records.metrics import Metrics
@@ -22,7 +23,6 @@ from disttrain.telemetry.profiled_steps import _profiler, mark
 from disttrain.telemetry.step_clock import COMPUTE
 from disttrain.telemetry.trace_file import export_trace
 from disttrain.telemetry.trace_parsing import END, parse_trace
-from disttrain.train import finish, prepare, run_loop
 from tests.support.ranks import Ranks
 from tests.support.stopping import config
 from tests.support.tolerance import AUTOCAST_DTYPES, approx_losses, tolerance

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from disttrain.config.parsing import check, load, with_batch
+from disttrain.engine.train import train
 from disttrain.records.metrics import Metrics
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
-from disttrain.train import train
 from tests.support.stopping import alone
 
 pytestmark = pytest.mark.multiprocess

@@ -18,12 +18,12 @@ from torch.utils.data import Dataset
 from disttrain.config.batch_plan import plan_batch
 from disttrain.config.config_tree import Config
 from disttrain.data.source import Source
-from disttrain.data.training_data import TrainingData
+from disttrain.engine.train import finish, prepare, run_loop
+from disttrain.engine.training_data import TrainingData
 from disttrain.parallel.mesh import Mesh
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
 from disttrain.runtime.stop_signals import StopSignals
-from disttrain.train import finish, prepare, run_loop
 from tests.support.ranks import Ranks
 from tests.support.small_models import FEATURES, Net, source
 from tests.support.stopping import alone, config, recorded

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from disttrain.config.config_tree import Config
-from disttrain.memory_estimate import estimate
+from disttrain.engine.memory_estimate import estimate
 from tests.support.ranks import Ranks
 from tests.support.step_memory import config_of, measure, strategy_state_bytes
 

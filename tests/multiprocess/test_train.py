@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from disttrain.config.config_tree import Config
+from disttrain.engine.train import train
 from disttrain.records.communication import CommSample
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.metrics import Metrics
@@ -20,7 +21,6 @@ from disttrain.records.progress import Progress
 from disttrain.records.steps import PHASES, Step
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
-from disttrain.train import train
 from tests.support.ranks import RankFailed
 from tests.support.tolerance import approx_losses, tolerance
 

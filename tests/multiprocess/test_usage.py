@@ -10,6 +10,9 @@ import torch
 
 from analysis.read.samples import step_at
 from disttrain.config.config_tree import Config
+from disttrain.engine.train import train
+from disttrain.hardware import node
+from disttrain.hardware.gpu_reader import GpuId
 from disttrain.records.hardware import GpuSample, HostSample
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.metrics import Metrics
@@ -17,9 +20,6 @@ from disttrain.records.progress import Progress
 from disttrain.records.run_directory import RunDir
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
-from disttrain.telemetry.hardware import node
-from disttrain.telemetry.hardware.gpu_reader import GpuId
-from disttrain.train import train
 from tests.support import nvml
 
 pytestmark = pytest.mark.multiprocess

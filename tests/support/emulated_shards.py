@@ -14,11 +14,11 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 from torch.distributed.tensor import DTensor
 
+from disttrain import LoopTelemetry
 from disttrain.data import synthetic
-from disttrain.emulation.model import Emulated
 from disttrain.models import emulated
+from disttrain.models.emulation.model import Emulated
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.loop import LoopTelemetry
 from tests.support.injected_delays import WARM_UP, real_time_priority
 
 SOURCE = synthetic.build(shape=(8,), classes=2, samples=8)

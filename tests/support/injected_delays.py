@@ -23,7 +23,8 @@ from torch import nn
 
 from disttrain.checkpoint import storage
 from disttrain.config.config_tree import Config
-from disttrain.emulation.model import Emulated
+from disttrain.engine.train import train
+from disttrain.models.emulation.model import Emulated
 from disttrain.records.json_files import read_jsonl
 from disttrain.records.metrics import Metrics
 from disttrain.records.run_directory import RunDir
@@ -33,7 +34,6 @@ from disttrain.runtime.rank_info import rank_info
 from disttrain.runtime.run_output import RunOutput
 from disttrain.telemetry import live_progress
 from disttrain.telemetry import run as run_module
-from disttrain.train import train
 
 WARM_UP, MEASURED = 3, 6
 """Steps; of the measured ones the medians are taken."""

@@ -188,7 +188,7 @@ class Recording(types.ModuleType):
 
 def record(rounds: int, every_s: float) -> Session:
     """A session of this machine's first GPU under `GpuReader`."""
-    from disttrain.telemetry.hardware.gpu_reader import GpuId, GpuReader, Nvml
+    from disttrain.hardware.gpu_reader import GpuId, GpuReader, Nvml
 
     recording = Recording(pynvml)
     sys.modules["pynvml"] = recording

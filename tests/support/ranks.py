@@ -45,7 +45,7 @@ class Ranks:
         self._nodes, self._device = nodes, device
         self._context = mp.get_context("forkserver" if forked else "spawn")
         if forked:
-            self._context.set_forkserver_preload(["disttrain.train"])
+            self._context.set_forkserver_preload(["disttrain.engine.train"])
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []
         self._start()

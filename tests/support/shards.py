@@ -14,9 +14,9 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
+from disttrain import LoopTelemetry
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.collective_stats import LARGEST_SHARE
-from disttrain.telemetry.loop import LoopTelemetry
 from tests.support.injected_delays import WARM_UP, real_time_priority
 
 BLOCKS, WIDTH, BATCH = 3, 16, 4

@@ -20,13 +20,13 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from disttrain.config.config_tree import Config
-from disttrain.model_blocks import blocks_of
+from disttrain.engine.step_runner import StepRunner
+from disttrain.engine.task import Task
+from disttrain.engine.train import ParallelModel, build_parallel_model
+from disttrain.models.blocks import blocks_of
 from disttrain.runtime.fully_shard_hooks import param_groups, sharded_modules
 from disttrain.runtime.process_group import World
-from disttrain.step_runner import StepRunner
-from disttrain.task import Task
 from disttrain.telemetry.step_clock import make_clock
-from disttrain.train import ParallelModel, build_parallel_model
 
 STEPS, MEASURED = 5, 3
 """Steps, of which the last ones are measured."""

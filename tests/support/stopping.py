@@ -18,12 +18,12 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from disttrain.config.config_tree import Config
+from disttrain.engine.train import Run, finish, prepare, run_loop
 from disttrain.records.metrics import Metrics
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
 from disttrain.runtime.stop_signals import SIGNALS, StopSignals
-from disttrain.step_result import StepResult
-from disttrain.train import Run, finish, prepare, run_loop
+from disttrain.telemetry.step_result import StepResult
 from tests.support.small_models import FEATURES
 
 MODEL = {"kind": "tests.support.small_models:Deep"}

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from disttrain.telemetry.loop import LoopTelemetry
+from disttrain import LoopTelemetry
 
 EPOCHS, BATCH, SAMPLES = 4, 8, 256
 

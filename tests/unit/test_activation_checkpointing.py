@@ -11,8 +11,8 @@ from torch import nn
 
 from disttrain.config.parsing import Draft, check
 from disttrain.data import synthetic
+from disttrain.engine.live_bytes import LiveBytes
 from disttrain.errors import ConfigError
-from disttrain.memory.live_bytes import LiveBytes
 from disttrain.models import gpt, huggingface, resnet
 from disttrain.transforms import transforms_of
 from disttrain.transforms.activation_checkpointing import Recomputed, checkpoint_activations

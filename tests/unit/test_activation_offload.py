@@ -9,9 +9,9 @@ import torch
 
 from disttrain.config.parsing import Draft, check
 from disttrain.data import synthetic
+from disttrain.engine.task import Task
 from disttrain.errors import ConfigError
 from disttrain.models import gpt
-from disttrain.task import Task
 from disttrain.transforms import activation_offload
 from disttrain.transforms.activation_checkpointing import checkpoint_activations
 from disttrain.transforms.activation_offload import offload, offload_activations

@@ -5,15 +5,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from disttrain.records.hardware import GpuSample, GpuSummary, HostSample, ProcessSummary
-from disttrain.telemetry.hardware import host
-from disttrain.telemetry.hardware.aggregation import (
+from disttrain.hardware import host
+from disttrain.hardware.aggregation import (
     GpuAccumulator,
     ProcessAccumulator,
     gpu_summary,
     process_summary,
 )
-from disttrain.telemetry.hardware.sampled_fields import GPU_FIELDS, PROCESS_FIELDS
+from disttrain.hardware.sampled_fields import GPU_FIELDS, PROCESS_FIELDS
+from disttrain.records.hardware import GpuSample, GpuSummary, HostSample, ProcessSummary
 from tests.support.nvml import raising
 
 KEYS = {"schema_version", "rank", "at_s", "time"}

@@ -15,12 +15,12 @@ from benchmarks.gpu.attention import TINY_SHAPES, attention_operators, kernel_ti
 from benchmarks.gpu.training import config_of
 from disttrain.config.parsing import Draft, check
 from disttrain.config.run_key import config_key
+from disttrain.engine.memory_estimate import estimate
+from disttrain.engine.train import train
 from disttrain.errors import ConfigError
-from disttrain.memory_estimate import estimate
 from disttrain.runtime.attention_kernel import attention_kernel, require_kernel
 from disttrain.runtime.process_group import open_world
 from disttrain.runtime.run_output import RunOutput
-from disttrain.train import train
 from tests.support import stopping
 
 GPU = torch.device("cuda", 0)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from disttrain.memory import batch_fit
+from disttrain.engine import batch_fit
 from disttrain.records.batch_fit import BatchProbe
 
 MIB = 2**20

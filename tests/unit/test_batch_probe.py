@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from disttrain import batch_probe
 from disttrain.config.config_tree import Config
+from disttrain.engine import batch_probe
 from disttrain.runtime import stop_signals
 from disttrain.runtime.process_group import open_world
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from disttrain.memory import batch_search
+from disttrain.engine import batch_search
 from disttrain.records.heartbeat import FOLDER_VARIABLE, count_killed_probes
 from tests.support.stopping import alone
 

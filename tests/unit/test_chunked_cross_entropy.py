@@ -10,11 +10,11 @@ import torch.nn.functional as F
 
 from disttrain.config.parsing import Draft, check
 from disttrain.data import synthetic
+from disttrain.engine.live_bytes import LiveBytes
+from disttrain.engine.task import Task
 from disttrain.errors import ConfigError
-from disttrain.memory.chunked_cross_entropy import IGNORED, chunked_cross_entropy
-from disttrain.memory.live_bytes import LiveBytes
 from disttrain.models import gpt
-from disttrain.task import Task
+from disttrain.models.chunked_cross_entropy import IGNORED, chunked_cross_entropy
 from disttrain.transforms import chunk_loss
 from tests.support.step_memory import allocated_peak
 from tests.support.tolerance import assert_close, tolerance

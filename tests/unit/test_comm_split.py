@@ -9,10 +9,9 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
+from disttrain.runtime.json_lines import JsonLinesWriter
 from disttrain.runtime.process_group import World
-from disttrain.step_result import StepResult
 from disttrain.telemetry.comm_split import UNMEASURED, CommSplit
-from disttrain.telemetry.json_lines import JsonLinesWriter
 from disttrain.telemetry.step_clock import (
     CHECKPOINT,
     COMM,
@@ -23,6 +22,7 @@ from disttrain.telemetry.step_clock import (
     HostClock,
 )
 from disttrain.telemetry.step_records import StepLog
+from disttrain.telemetry.step_result import StepResult
 
 ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)
 ON_DEVICE = World(rank=0, size=2, local_rank=0, local_size=2, device=torch.device("cuda"), backend="nccl")

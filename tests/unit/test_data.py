@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import Dataset, default_collate
 
-from disttrain.build_by_kind import build_source
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.sections.data import DataConfig
 from disttrain.data import digits, synthetic, tokens
 from disttrain.data.loader import make_loader
 from disttrain.data.sampler import GlobalOrder, RankBatches
 from disttrain.data.source import Windows
+from disttrain.engine.build_by_kind import build_source
 from disttrain.errors import ConfigError
 
 CPU = torch.device("cpu")

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from disttrain.emulation import device as devices
-from disttrain.emulation.deadline_timer import DeadlineTimer
+from disttrain.models.emulation import device as devices
+from disttrain.models.emulation.deadline_timer import DeadlineTimer
 from disttrain.runtime.waiting import SPIN_S, wait_until
 
 

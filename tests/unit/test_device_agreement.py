@@ -91,7 +91,7 @@ def test_a_rank_refuses_the_kernel_of_the_config_before_the_process_group(
 ) -> None:
     monkeypatch.setattr(entry.StopSignals, "install", lambda _: None)
     monkeypatch.setattr(entry.faulthandler, "enable", lambda: None)
-    monkeypatch.setattr("disttrain.train.train", lambda *_: pytest.fail("the run started"))
+    monkeypatch.setattr("disttrain.engine.train.train", lambda *_: pytest.fail("the run started"))
     monkeypatch.setattr("socket.gethostname", lambda: "cpu-07")
     monkeypatch.chdir(tmp_path)
     Path("own.yaml").write_text(
@@ -108,7 +108,7 @@ def test_a_rank_without_a_compiler_is_refused_before_the_process_group(
     reached = []
     monkeypatch.setattr(entry.StopSignals, "install", lambda _: None)
     monkeypatch.setattr(entry.faulthandler, "enable", lambda: None)
-    monkeypatch.setattr("disttrain.train.train", lambda *_: reached.append("the run"))
+    monkeypatch.setattr("disttrain.engine.train.train", lambda *_: reached.append("the run"))
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.chdir(tmp_path)
     Path("own.yaml").write_text(f"{{train: {{steps: 1, local_batch_size: 1}}, compile: {sections}}}")

@@ -12,11 +12,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from disttrain import build_by_kind
 from disttrain.config import builder_options
 from disttrain.config.sections.data import DataConfig
 from disttrain.config.sections.model import ModelConfig
 from disttrain.config.sections.parallel import ParallelConfig
+from disttrain.engine import build_by_kind
 from disttrain.parallel.base import build_strategy
 from disttrain.parallel.mesh import Mesh
 from disttrain.records.run_directory import Attempt

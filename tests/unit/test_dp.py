@@ -15,19 +15,19 @@ from disttrain.config.config_tree import Config
 from disttrain.config.parsing import Draft, check
 from disttrain.config.ranks import ranks_per_node
 from disttrain.config.sections.parallel import ParallelConfig
+from disttrain.engine.memory_estimate import estimate
+from disttrain.engine.strategy_choice import resolve_strategy
+from disttrain.engine.trainer_config import trainer_config
 from disttrain.errors import ConfigError
-from disttrain.memory_estimate import estimate
+from disttrain.hardware import node
+from disttrain.hardware.gpu_reader import GpuId
 from disttrain.parallel.base import build_strategy
 from disttrain.parallel.mesh import Mesh
 from disttrain.records.gpu_hours import devices_of
 from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.runtime.process_group import World, open_world
 from disttrain.runtime.rank_info import RankInfo
-from disttrain.strategy_choice import resolve_strategy
-from disttrain.telemetry.hardware import node
-from disttrain.telemetry.hardware.gpu_reader import GpuId
 from disttrain.telemetry.throughput import throughput, utilisation
-from disttrain.trainer_config import trainer_config
 from jobs.node.launch import launch_command
 from jobs.node.rendezvous import Endpoint
 from jobs.schedulers import documents

@@ -15,14 +15,14 @@ from disttrain.config.parsing import Draft, check, load
 from disttrain.config.run_key import config_key
 from disttrain.data import synthetic
 from disttrain.data.source import Source
-from disttrain.emulation import device as devices
-from disttrain.emulation.model import Emulated, EmulatedOptimizer, Speed
-from disttrain.emulation.table import parse, uniform
+from disttrain.engine.task import Task
 from disttrain.errors import ConfigError
-from disttrain.model_hooks import hooks_of
 from disttrain.models import emulated
+from disttrain.models.emulation import device as devices
+from disttrain.models.emulation.model import Emulated, EmulatedOptimizer, Speed
+from disttrain.models.emulation.table import parse, uniform
+from disttrain.models.hooks import hooks_of
 from disttrain.optim.optimizer import build_optimizer
-from disttrain.task import Task
 
 
 class Tape:
@@ -53,7 +53,7 @@ SOURCE = synthetic.build(shape=(8,), classes=2, samples=64)
 
 def on_tape(monkeypatch: pytest.MonkeyPatch, source: Source = SOURCE, **options) -> tuple[Emulated, Tape]:
     tape = Tape()
-    monkeypatch.setattr("disttrain.emulation.model.make_device", lambda device: tape)
+    monkeypatch.setattr("disttrain.models.emulation.model.make_device", lambda device: tape)
     return emulated.build(source, **options), tape
 
 

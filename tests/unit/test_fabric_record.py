@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from disttrain.hardware.link_counters import Link, LinkAccumulator
+from disttrain.hardware.node_samples import NodeSamples
 from disttrain.records.fabric import FabricRecord
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
 from disttrain.telemetry.fabric import fabric_record
-from disttrain.telemetry.fabric.link_counters import Link, LinkAccumulator
-from disttrain.telemetry.hardware.node_samples import NodeSamples
 from disttrain.telemetry.rank_summary import RankSummary
 from tests.support.fabric_nodes import MIB
 

@@ -8,12 +8,12 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from disttrain.build_by_kind import build_model, build_source
 from disttrain.config.sections.data import DataConfig
 from disttrain.config.sections.model import ModelConfig
 from disttrain.data import synthetic
-from disttrain.flops.counting import CONVOLUTION, MATMUL, flops_per_sample
+from disttrain.engine.build_by_kind import build_model, build_source
 from disttrain.models import resnet
+from disttrain.models.counting import CONVOLUTION, MATMUL, flops_per_sample
 from tests.support.small_models import CLASSES, FEATURES, Net, source
 
 CPU = torch.device("cpu")

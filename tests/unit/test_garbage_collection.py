@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from disttrain.hooks.garbage_collection import without_automatic_collection
+from disttrain.engine.garbage_collection import without_automatic_collection
+from disttrain.engine.train import prepare, run_loop, train
 from disttrain.runtime.run_output import RunOutput
 from disttrain.runtime.stop_signals import StopSignals
-from disttrain.step_result import StepResult
-from disttrain.train import prepare, run_loop, train
+from disttrain.telemetry.step_result import StepResult
 from tests.support import stopping
 
 
@@ -76,7 +76,7 @@ def test_the_setting_of_python_returns_after_a_run_and_after_a_failure(
         original(run)
         raise OSError("full")
 
-    monkeypatch.setattr("disttrain.train.run_loop", loop)
+    monkeypatch.setattr("disttrain.engine.train.run_loop", loop)
     output = RunOutput.of_job(tmp_path, 0)
     output.attempt.path.mkdir(parents=True)
     with pytest.raises(OSError, match="full"):

@@ -7,8 +7,8 @@ import pynvml
 import pytest
 import torch
 
-from disttrain.telemetry.hardware.gpu_reader import GpuId, GpuReader, Nvml, Unavailable, identify
-from disttrain.telemetry.hardware.sampled_fields import throttle_names
+from disttrain.hardware.gpu_reader import GpuId, GpuReader, Nvml, Unavailable, identify
+from disttrain.hardware.sampled_fields import throttle_names
 from tests.support import nvml
 from tests.support.nvml import LOST, WELL, raising
 

@@ -9,19 +9,19 @@ import pynvml
 import pytest
 import torch
 
+from disttrain.hardware import node as node_telemetry
+from disttrain.hardware import sample_file, sample_readers
+from disttrain.hardware import sampler as node_sampler
+from disttrain.hardware.aggregation import gpu_summary
+from disttrain.hardware.gpu_reader import GpuId, GpuReader
+from disttrain.hardware.node_samples import LocalRank
+from disttrain.hardware.sampler import HardwareSampler
 from disttrain.records.files import FILES
 from disttrain.records.hardware import GpuSample, HostSample
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.run_directory import RunDir
 from disttrain.runtime import log
 from disttrain.telemetry import throughput
-from disttrain.telemetry.hardware import node as node_telemetry
-from disttrain.telemetry.hardware import sample_file, sample_readers
-from disttrain.telemetry.hardware import sampler as node_sampler
-from disttrain.telemetry.hardware.aggregation import gpu_summary
-from disttrain.telemetry.hardware.gpu_reader import GpuId, GpuReader
-from disttrain.telemetry.hardware.node_samples import LocalRank
-from disttrain.telemetry.hardware.sampler import HardwareSampler
 from tests.support.jobs import WITHIN_S
 from tests.support.nvml import LOST, WELL, raising
 

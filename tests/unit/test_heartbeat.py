@@ -14,13 +14,13 @@ from torch.distributed.checkpoint import DefaultSavePlanner
 from torch.distributed.checkpoint.planner import WriteItem
 
 from disttrain.checkpoint import storage
-from disttrain.hooks.evaluation import Validation
+from disttrain.engine.evaluation import Validation
+from disttrain.engine.task import Task
+from disttrain.optim.precision import Precision
 from disttrain.parallel.mesh import Mesh
-from disttrain.precision import Precision
 from disttrain.records.heartbeat import FOLDER_VARIABLE, SCRIPT_TIMEOUT_VARIABLE, Heartbeat, read_heartbeats
 from disttrain.runtime import heartbeat
 from disttrain.runtime.process_group import World
-from disttrain.task import Task
 from disttrain.telemetry.script_watch import ScriptWatch
 from disttrain.telemetry.step_clock import HostClock
 

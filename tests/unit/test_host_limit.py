@@ -8,7 +8,7 @@ import resource
 
 import pytest
 
-from disttrain.memory.host_limit import host_limit, peak_resident_bytes, reset_peak
+from disttrain.engine.host_limit import host_limit, peak_resident_bytes, reset_peak
 
 GROUPS = "sys/fs/cgroup"
 STATUS = {"proc/self/status": "VmHWM:\t  9000 kB\nVmRSS:\t  1000 kB\n"}

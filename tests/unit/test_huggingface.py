@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch.utils.data import default_collate
 
-from disttrain.build_by_kind import build_model, build_source
 from disttrain.config.sections.data import DataConfig
 from disttrain.config.sections.model import ModelConfig
 from disttrain.data.source import Arrays, Source
+from disttrain.engine.build_by_kind import build_model, build_source
+from disttrain.engine.task import Task
 from disttrain.records.dataset import DatasetRecord
-from disttrain.task import Task
 
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")

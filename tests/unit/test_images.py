@@ -5,9 +5,9 @@ import pytest
 import torch
 from PIL import Image
 
-from disttrain.build_by_kind import build_source
 from disttrain.config.sections.data import DataConfig
 from disttrain.data import images
+from disttrain.engine.build_by_kind import build_source
 from disttrain.errors import ConfigError
 
 

@@ -10,9 +10,9 @@ from unittest.mock import patch
 
 import pytest
 
+from disttrain.runtime import json_lines as module
 from disttrain.runtime import log
-from disttrain.telemetry import json_lines as module
-from disttrain.telemetry.json_lines import JsonLinesWriter
+from disttrain.runtime.json_lines import JsonLinesWriter
 
 
 class Disk:

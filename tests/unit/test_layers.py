@@ -12,16 +12,16 @@ import yaml
 import submit
 from disttrain.config.batch_plan import plan_batch
 from disttrain.config.sections.optim import OptimConfig
-from disttrain.emulation.table import parse
+from disttrain.engine.layer_times import Timeline, layer_times, mean_layer_times
+from disttrain.engine.step_runner import StepRunner
+from disttrain.engine.task import Task
 from disttrain.errors import ConfigError
-from disttrain.hooks.layer_times import Timeline, layer_times, mean_layer_times
+from disttrain.models.emulation.table import parse
 from disttrain.parallel.single import SingleRank
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.layers import Layers, LayerTime
 from disttrain.records.metrics import Metrics
 from disttrain.records.run_directory import RunDir
-from disttrain.step_runner import StepRunner
-from disttrain.task import Task
 from disttrain.telemetry.step_clock import HostClock
 from jobs.cli.emulate import scale_of, table_of
 from tests.support.fake_runs import fake_run

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from disttrain.records.run_directory import ADAPTERS
-from disttrain.telemetry.fabric.link_counters import (
+from disttrain.hardware.link_counters import (
     LinkAccumulator,
     LinkReader,
     LinkSample,
@@ -16,6 +15,7 @@ from disttrain.telemetry.fabric.link_counters import (
     read_interfaces,
     read_links,
 )
+from disttrain.records.run_directory import ADAPTERS
 
 HEADER = "Inter-| Receive | Transmit\n face |bytes\n"
 

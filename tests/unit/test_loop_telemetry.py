@@ -18,11 +18,11 @@ from analysis.read.frames import load
 from analysis.read.load import load_runs
 from analysis.results.curves import scaling_curves
 from analysis.study import make_study
+from disttrain.engine.loop_config import optimizer_options
+from disttrain.engine.loop_telemetry import LoopTelemetry
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, read_jsonl, write_json
 from disttrain.records.run_directory import RunDir
-from disttrain.telemetry.loop.loop_config import optimizer_options
-from disttrain.telemetry.loop.loop_telemetry import LoopTelemetry
 from disttrain.telemetry.profiled_steps import ProfiledSteps
 from jobs.status.run_state import read_state
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
+from disttrain import LoopTelemetry
+from disttrain.engine.unwrap import unwrap_model
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.run_directory import RunDir
-from disttrain.telemetry.loop import LoopTelemetry
-from disttrain.telemetry.loop.unwrap import unwrap_model
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "own-loop.md"
 QUIET = {"warmup_steps": 1, "profiled_steps": 0, "sinks": [], "gpu_every_s": 0}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from disttrain.model_blocks import blocks_of
+from disttrain.models.blocks import blocks_of
 from disttrain.models.gpt import GPT, Block
 from disttrain.models.resnet import BasicBlock, ResNet
 

@@ -9,13 +9,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from disttrain.runtime.json_lines import JsonLinesWriter
 from disttrain.runtime.process_group import World
-from disttrain.step_result import StepResult
 from disttrain.telemetry.comm_split import CommSplit
 from disttrain.telemetry.global_loss import GlobalLoss
-from disttrain.telemetry.json_lines import JsonLinesWriter
 from disttrain.telemetry.step_clock import HostClock
 from disttrain.telemetry.step_records import StepLog
+from disttrain.telemetry.step_result import StepResult
 from disttrain.telemetry.step_series import StepSeries
 
 ON_DEVICE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cuda", 0), backend=None)

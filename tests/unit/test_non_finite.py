@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 import torch
 
-from disttrain import precision
 from disttrain.checkpoint import storage
 from disttrain.checkpoint.state_tensors import first_non_finite
 from disttrain.config.config_tree import Config
+from disttrain.engine.train import Run, finish, prepare, run_loop
 from disttrain.errors import NonFinite
-from disttrain.precision import LossScale
+from disttrain.optim import precision
+from disttrain.optim.precision import LossScale
 from disttrain.records.metrics import Metrics
 from disttrain.runtime.rank_failure import describe_failure
 from disttrain.runtime.run_output import RunOutput
 from disttrain.runtime.stop_signals import StopSignals
-from disttrain.train import Run, finish, prepare, run_loop
 from tests.support.stopping import alone, config, recorded, train_until
 
 STEPS = 12

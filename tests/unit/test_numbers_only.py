@@ -10,8 +10,8 @@ from pydantic import BaseModel, ValidationError
 from disttrain.config.config_tree import config_fields
 from disttrain.config.parsing import Draft, check
 from disttrain.config.type_names import type_name
-from disttrain.emulation.table import Layer
 from disttrain.errors import ConfigError
+from disttrain.models.emulation.table import Layer
 from jobs.schedulers.slurm.profile import Profile
 
 GOOD = {"model": {"kind": "mlp"}, "data": {"kind": "digits"}, "train": {"steps": 5, "local_batch_size": 4}}

@@ -7,9 +7,9 @@ import re
 import numpy as np
 import pytest
 
-from disttrain.build_by_kind import build_source
 from disttrain.config.sections.data import DataConfig
 from disttrain.data.__main__ import main
+from disttrain.engine.build_by_kind import build_source
 from disttrain.records.json_files import read_json
 
 

@@ -19,11 +19,11 @@ from disttrain.checkpoint.train_state import refuse_other_model
 from disttrain.config.parsing import Draft, check
 from disttrain.data import synthetic
 from disttrain.data.source import Source
+from disttrain.engine.task import Task
 from disttrain.errors import ConfigError
-from disttrain.flops.counting import flops_per_sample
 from disttrain.models import gpt
+from disttrain.models.counting import flops_per_sample
 from disttrain.models.gpt import GPT
-from disttrain.task import Task
 from disttrain.transforms import chunk_loss
 from tests.support.tolerance import assert_close
 

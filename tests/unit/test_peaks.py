@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from disttrain.flops import mfu, peaks
-from disttrain.flops.counting import CONVOLUTION, MATMUL
+from disttrain.models import mfu, peaks
+from disttrain.models.counting import CONVOLUTION, MATMUL
 from disttrain.runtime.device_precision import use_tf32
 from disttrain.telemetry import throughput
 from disttrain.telemetry.rank_summary import RankSummary

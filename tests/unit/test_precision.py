@@ -14,7 +14,7 @@ from disttrain.config.sections.optim import OptimConfig
 from disttrain.data.synthetic import build as build_source
 from disttrain.models.resnet import build as build_resnet
 from disttrain.optim.optimizer import build_optimizer
-from disttrain.precision import LossScale, Precision, step_unless
+from disttrain.optim.precision import LossScale, Precision, step_unless
 from tests.support.stopping import alone, train_until
 from tests.support.tolerance import AUTOCAST_DTYPES, approx_losses, tolerance
 

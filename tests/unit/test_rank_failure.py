@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from disttrain.engine.train import train
 from disttrain.records.json_files import read_json
 from disttrain.runtime.rank_failure import describe_failure
 from disttrain.runtime.run_output import RunOutput
 from disttrain.telemetry.run import RunTelemetry
-from disttrain.train import train
 from tests.support.stopping import alone, config
 
 

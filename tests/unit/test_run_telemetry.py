@@ -16,10 +16,10 @@ from disttrain.records.run_directory import RunDir
 from disttrain.records.shared_folder import AttemptWatch
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
-from disttrain.step_result import StepResult
 from disttrain.telemetry import live_progress
 from disttrain.telemetry import run as run_module
 from disttrain.telemetry.run import RunTelemetry
+from disttrain.telemetry.step_result import StepResult
 from disttrain.telemetry.summary import thin
 
 ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from disttrain.emulation.deadline_timer import DeadlineTimer
-from disttrain.emulation.sharded import pause_in_collectives
+from disttrain.engine.fsdp_exposed import FsdpExposed, is_sharded
+from disttrain.models.emulation.deadline_timer import DeadlineTimer
+from disttrain.models.emulation.sharded import pause_in_collectives
 from disttrain.parallel.fully_shard_waits import comm_method, time_waits
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.loop.fsdp_exposed import FsdpExposed, is_sharded
 from disttrain.telemetry.step_clock import COMPUTE, REPLICATE_SYNC, SHARD_SYNC, HostClock
 
 ON_CPU, ON_DEVICE = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from disttrain.memory_estimate import estimate
+from disttrain.engine.memory_estimate import estimate
 from tests.support.step_memory import CASES, config_of, measure_without_transport, step_peaks
 
 TOLERANCE = 0.08

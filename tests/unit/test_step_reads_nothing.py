@@ -20,13 +20,13 @@ from disttrain.config.sections.optim import OptimConfig
 from disttrain.config.sections.parallel import ParallelConfig
 from disttrain.data import synthetic
 from disttrain.data.source import Source
+from disttrain.engine.step_runner import StepRunner
+from disttrain.engine.task import Task
 from disttrain.models import gpt, mlp, resnet
 from disttrain.optim.optimizer import build_optimizer
+from disttrain.optim.precision import LossScale, Precision
 from disttrain.parallel.base import build_strategy
 from disttrain.parallel.mesh import Mesh
-from disttrain.precision import LossScale, Precision
-from disttrain.step_runner import StepRunner
-from disttrain.task import Task
 from disttrain.telemetry.step_clock import HostClock
 from disttrain.transforms.activation_checkpointing import checkpoint_activations
 from disttrain.transforms.channels_last import channels_last

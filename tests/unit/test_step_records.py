@@ -14,12 +14,12 @@ from disttrain.records.json_files import read_jsonl
 from disttrain.records.log_histogram import RESOLUTION, bin_of, durations
 from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import PHASES, Step, StepAggregate
+from disttrain.runtime.json_lines import JsonLinesWriter
 from disttrain.runtime.process_group import World
-from disttrain.step_result import StepResult
 from disttrain.telemetry.comm_split import CommSplit
-from disttrain.telemetry.json_lines import JsonLinesWriter
 from disttrain.telemetry.step_clock import COMM, COMPUTE, CONTROL_SYNC, OPTIMIZER, HostClock
 from disttrain.telemetry.step_records import AGGREGATE_STEPS, StepLog
+from disttrain.telemetry.step_result import StepResult
 from tests.support.lineage import read_steps
 
 ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)

@@ -13,12 +13,12 @@ from torch import nn
 from disttrain.config.batch_plan import plan_batch
 from disttrain.config.sections.optim import OptimConfig
 from disttrain.data.loader import to_device
-from disttrain.model_hooks import ModelHooks
+from disttrain.engine.step_runner import StepRunner
+from disttrain.engine.task import Task
+from disttrain.models.hooks import ModelHooks
 from disttrain.optim.optimizer import build_optimizer
+from disttrain.optim.precision import Precision
 from disttrain.parallel.single import SingleRank
-from disttrain.precision import Precision
-from disttrain.step_runner import StepRunner
-from disttrain.task import Task
 from disttrain.telemetry.step_clock import HostClock
 from tests.support.tolerance import tolerance
 

@@ -12,18 +12,18 @@ import pytest
 import torch
 
 from disttrain.config.config_tree import Config
+from disttrain.engine import stop_agreement
+from disttrain.engine.non_finite import NonFinitePolicy
+from disttrain.engine.stop_agreement import SUPERSEDED_WITHIN_S, StopAgreement, best_loss
 from disttrain.errors import Superseded
-from disttrain.hooks import stop_agreement
-from disttrain.hooks.non_finite import NonFinitePolicy
-from disttrain.hooks.stop_agreement import SUPERSEDED_WITHIN_S, StopAgreement, best_loss
 from disttrain.records.metrics import EvalPoint
 from disttrain.records.run_directory import RunDir
 from disttrain.records.shared_folder import AttemptWatch
 from disttrain.runtime.process_group import World
 from disttrain.runtime.stop_signals import CAUSES
-from disttrain.step_result import StepResult
 from disttrain.telemetry.gradient_log import SkippedSteps
 from disttrain.telemetry.step_clock import HostClock
+from disttrain.telemetry.step_result import StepResult
 
 ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)
 STEPS = 12

@@ -8,9 +8,9 @@ import pytest
 
 from disttrain.config.auto_strategy import allowed
 from disttrain.config.config_tree import Config
-from disttrain.memory.host_limit import total_memory
-from disttrain.memory_estimate import MemoryEstimate, estimate
-from disttrain.strategy_choice import RESERVE, choose_that_fits
+from disttrain.engine.host_limit import total_memory
+from disttrain.engine.memory_estimate import MemoryEstimate, estimate
+from disttrain.engine.strategy_choice import RESERVE, choose_that_fits
 
 GIB = 2**30
 

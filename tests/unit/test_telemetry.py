@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from disttrain.records.json_files import read_jsonl
 from disttrain.records.steps import PHASES, Step
+from disttrain.runtime.json_lines import JsonLinesWriter
 from disttrain.runtime.process_group import World
-from disttrain.step_result import StepResult
 from disttrain.telemetry.comm_split import CommSplit
 from disttrain.telemetry.global_loss import GlobalLoss
-from disttrain.telemetry.json_lines import JsonLinesWriter
 from disttrain.telemetry.step_clock import COMM, COMM_TRANSFER, COMPUTE, HostClock
 from disttrain.telemetry.step_records import StepLog
+from disttrain.telemetry.step_result import StepResult
 from disttrain.telemetry.step_series import StepSeries
 from disttrain.telemetry.summary import communication, composition, step_time, thin
 

@@ -11,9 +11,9 @@ import disttrain.records
 
 ALONE = (
     "disttrain.documents",
-    "disttrain.emulation.table",
+    "disttrain.models.emulation.table",
     "disttrain.errors",
-    "disttrain.flops.peaks",
+    "disttrain.models.peaks",
     "disttrain.runtime.log",
     "disttrain.runtime.rank_info",
     "disttrain.runtime.stop_signals",

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from disttrain.checkpoint import storage
 from disttrain.checkpoint.resume import ResumeSource
 from disttrain.checkpoint.train_state import RandomState, TrainState
-from disttrain.precision import Precision
+from disttrain.optim.precision import Precision
 from disttrain.runtime import log
 from disttrain.runtime.process_group import World
 from disttrain.runtime.seeding import seed_all

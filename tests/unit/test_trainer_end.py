@@ -7,10 +7,10 @@ import sys
 import pytest
 import torch
 
+from disttrain import LoopTelemetry
 from disttrain.errors import ConfigError, NonFinite
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import ATTEMPT, RUN_DIR, RunDir
-from disttrain.telemetry.loop import LoopTelemetry
 from jobs.status.run_state import read_state
 from tests.unit.test_trainer import adamw, network, not_a_number, samples, train, trainer
 
@@ -127,7 +127,7 @@ def no_memory(*_, **__):
 
 
 def test_an_error_of_the_constructor_by_hand_ends_the_run_with_its_cause(tmp_path, monkeypatch):
-    monkeypatch.setattr("disttrain.trainer.StepRunner", no_memory)
+    monkeypatch.setattr("disttrain.engine.trainer.StepRunner", no_memory)
     with pytest.raises(MemoryError):
         trainer(tmp_path, network())
     state = read_state(RunDir(tmp_path))
@@ -139,7 +139,7 @@ def test_an_error_of_the_constructor_by_hand_ends_the_run_with_its_cause(tmp_pat
 def test_an_error_of_the_constructor_leaves_a_finished_run(tmp_path, monkeypatch):
     with trainer(tmp_path, network(), steps=1) as own:
         train(own, 1)
-    monkeypatch.setattr("disttrain.trainer.StepRunner", no_memory)
+    monkeypatch.setattr("disttrain.engine.trainer.StepRunner", no_memory)
     with pytest.raises(MemoryError):
         trainer(tmp_path, network())
     assert read_state(RunDir(tmp_path)).state == "done"
@@ -147,7 +147,7 @@ def test_an_error_of_the_constructor_leaves_a_finished_run(tmp_path, monkeypatch
 
 
 def test_an_error_at_the_start_of_a_loop_ends_the_run_with_its_cause(tmp_path, monkeypatch):
-    monkeypatch.setattr("disttrain.telemetry.loop.loop_telemetry.RunTelemetry", no_memory)
+    monkeypatch.setattr("disttrain.engine.loop_telemetry.RunTelemetry", no_memory)
     model = network()
     with pytest.raises(MemoryError):
         LoopTelemetry(tmp_path, model, adamw(model), steps=2, samples_per_step=4)

@@ -8,7 +8,7 @@ from analysis.report.common import Column, Section, Study, item_table, run_colum
 ORDER = 4
 _MOST_FIGURES = 8
 _CODE = """\
-from disttrain.telemetry.loop import LoopTelemetry
+from disttrain import LoopTelemetry
 with LoopTelemetry(None, model, optimizer, steps=..., samples_per_step=...) as telemetry:
     for batch in telemetry.steps(loader):"""
 

@@ -9,8 +9,8 @@ from disttrain.records.fabric import FabricRecord, FabricVerdict, NodeFabric, Ra
 from disttrain.records.json_files import write_json
 from disttrain.records.metrics import Metrics
 from disttrain.records.run_directory import Attempt
+from disttrain.runtime.json_lines import drop_if_disk_full
 from disttrain.telemetry.fabric.verdict import judge
-from disttrain.telemetry.json_lines import drop_if_disk_full
 from disttrain.telemetry.null_reasons import ALONE
 from disttrain.telemetry.rank_summary import RankSummary
 

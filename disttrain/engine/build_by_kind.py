@@ -1,0 +1,114 @@
+"""Build the data and the model that `kind` and its options in the config name."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+from torch.utils.data import Dataset
+
+from disttrain.config.builder_options import check_options
+from disttrain.config.config_tree import Config
+from disttrain.config.sections.data import DataConfig
+from disttrain.config.sections.model import ModelConfig
+from disttrain.data.content_hash import content_sha256
+from disttrain.data.source import Source, sample_count, source_fingerprint
+from disttrain.engine.training_data import TrainingData, spread_source
+from disttrain.errors import ConfigError, in_one_line
+from disttrain.parallel.mesh import Mesh
+from disttrain.records.dataset import DatasetRecord
+from disttrain.runtime.process_group import World
+
+
+def build_source(config: DataConfig) -> Source:
+    """The data source that `config` names. Raises `ConfigError`.
+
+    A callable of another package returns a `Source`, or a map-style classification or regression dataset.
+    """
+    options = check_options("data", "data", config.kind, config.model_extra or {})
+    built = _call(_resolve("data", "data", config.kind), "data", config.kind, options)
+    if isinstance(built, Dataset):
+        built = _source_of(built, config.kind)
+    if not isinstance(built, Source):
+        raise ConfigError(
+            f"data.kind={config.kind} returned {type(built).__name__}, not a Source or a Dataset"
+        )
+    if built.files and built.record.sha256 is None:
+        try:
+            sha256 = content_sha256(built.files)
+        except OSError as error:
+            raise ConfigError(f"data: {in_one_line(error)}") from None
+        built = dataclasses.replace(built, record=built.record.model_copy(update={"sha256": sha256}))
+    fingerprint = source_fingerprint(built, config.kind, options)
+    return dataclasses.replace(built, record=built.record.model_copy(update={"fingerprint": fingerprint}))
+
+
+def build_data(config: Config, mesh: Mesh, world: World) -> TrainingData:
+    """The source of `config.data` with its batches by data-parallel rank. All ranks together.
+
+    Raises `ConfigError`.
+    """
+    return spread_source(build_source(config.data), config, mesh, world)
+
+
+def build_model(config: ModelConfig, source: Source) -> nn.Module:
+    """The model that `config` names, for `source`. Raises `ConfigError`.
+
+    A callable of another package receives `source` if it has a parameter of that name.
+    """
+    options = check_options("models", "model", config.kind, config.model_extra or {})
+    build = _resolve("models", "model", config.kind)
+    if "source" in inspect.signature(build).parameters:
+        options = {"source": source, **options}
+    model = _call(build, "model", config.kind, options)
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model.kind={config.kind} returned {type(model).__name__}, not an nn.Module")
+    return model
+
+
+def _resolve(package: str, key: str, kind: str) -> Callable[..., Any]:
+    module_name, _, attribute = kind.partition(":")
+    try:
+        module = importlib.import_module(module_name if attribute else f"disttrain.{package}.{kind}")
+        builder: Callable[..., Any] = getattr(module, attribute or "build")
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{key}.kind={kind!r} cannot be imported: {error}") from None
+    if not callable(builder):
+        raise ConfigError(f"{key}.kind={kind!r} is {type(builder).__name__}, not a callable")
+    return builder
+
+
+def _call(builder: Callable[..., Any], key: str, kind: str, options: Mapping[str, Any]) -> Any:
+    try:
+        inspect.signature(builder).bind(**options)
+    except TypeError as error:  # options that its source text does not show
+        raise ConfigError(f"{key}.kind={kind} does not take these options: {error}") from None
+    return builder(**options)
+
+
+def _source_of(dataset: Dataset[Any], kind: str) -> Source:
+    """A source from a dataset: shape and task of its first sample, and `classes` (a number, or a list of
+    names)."""
+    try:
+        size = sample_count(dataset)
+        sample, target = dataset[0]
+        shape, regression = tuple(sample.shape), target.is_floating_point()
+    except (TypeError, ValueError, AttributeError, IndexError, NotImplementedError) as error:
+        raise ConfigError(f"data.kind={kind}: needed are map-style pairs of tensors ({error})") from None
+    classes: Any = target.numel() if regression else getattr(dataset, "classes", None)
+    if classes is None:
+        raise ConfigError(
+            f"data.kind={kind}: integer targets need an attribute `classes`, or return a Source"
+        )
+    return Source(
+        train=dataset,
+        valid=None,
+        task="regression" if regression else "classification",
+        shape=shape,
+        classes=classes if isinstance(classes, int) else len(classes),
+        record=DatasetRecord(name=kind, version=None, sha256=None, train_samples=size, valid_samples=0),
+    )

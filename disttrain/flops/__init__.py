@@ -1,1 +1,0 @@
-"""Model FLOPs, peak rates of devices, and model FLOPs utilization (MFU)."""

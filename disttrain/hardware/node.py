@@ -1,0 +1,112 @@
+"""Hardware sampling of a run: the first rank of each node samples the GPUs and processes of all its ranks."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from disttrain.hardware.first_steps import read_first_steps
+from disttrain.hardware.gpu_reader import identify
+from disttrain.hardware.node_samples import LocalRank, NodeSamples
+from disttrain.hardware.sampler import HardwareSampler
+from disttrain.records.fabric import NcclLog
+from disttrain.records.run_directory import Attempt
+from disttrain.runtime.process_group import World
+
+
+class NodeTelemetry:
+    """Samples every `every_s` seconds (0: never) on each node's first rank; does nothing on the others.
+
+    The samples are written every `flush_every_s` seconds.
+    """
+
+    def __init__(self, attempt: Attempt, world: World, every_s: float, flush_every_s: float) -> None:
+        self.devices = world.size
+        """Number of devices of the run, set by `start`: smaller than the number of ranks where ranks share a
+        GPU."""
+        self.device = ""
+        """Name of this rank's device (see `LocalRank`), set by `start`."""
+        self._attempt = attempt
+        self._world = world
+        self._every_s = every_s
+        self._flush_every_s = flush_every_s
+        self._sampler: HardwareSampler | None = None
+        self._segment = 0
+        self._outside = False
+        self._nccl: tuple[NcclLog | None, str | None] = (None, None)
+        """NCCL's log of the first steps, or the reason for none."""
+
+    def start(self, start_clock: Callable[[], None], is_measured: Callable[[], bool]) -> None:
+        """Start the clock of the steps and the sampling. All ranks call this together.
+
+        `is_measured`, called by the sampler's thread, gives whether the current step is measured.
+        """
+        device = self._world.device
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)  # the clocks of device and host then start together
+        origin_s = time.monotonic()
+        start_clock()
+        node = self._world.rank // self._world.local_size
+        others = tuple(
+            gpu
+            for index in range(1, self._world.gpus_per_rank)
+            if (gpu := identify(torch.device("cuda", index)))
+        )
+        own = LocalRank(self._world.rank, node, os.getpid(), identify(device), origin_s, others)
+        ranks: list[LocalRank] = self._world.all_gather_object(own)
+        self.device = own.device
+        self.devices = len({device for rank in ranks for device in rank.devices})
+        if self._every_s and self._world.local_rank == 0:
+
+            def segment() -> int | None:
+                return self._segment if is_measured() and not self._outside else None
+
+            local = [rank for rank in ranks if rank.node == node]
+            backend = self._world.backend if self._world.nodes > 1 else None
+            self._sampler = HardwareSampler(
+                self._attempt, local, self._every_s, segment, backend, self._flush_every_s
+            )
+            self._sampler.start()
+
+    def warmed_up(self) -> None:
+        """The next step is the first measured one: end and read NCCL's log, and sample the links, on ranks
+        that sample."""
+        if self._sampler and self._world.backend == "nccl" and self._nccl == (None, None):
+            self._nccl = read_first_steps(self._attempt, self._world)
+        self._sample_links()
+
+    @contextmanager
+    def outside_steps(self) -> Iterator[None]:
+        """Within, samples do not count; the next measured step begins a new segment."""
+        self._sample_links()
+        self._outside = True
+        yield
+        self._segment += 1
+        self._outside = False
+        self._sample_links()
+
+    def live(self) -> dict[str, float]:
+        """Means of the newest samples of this node, by their names in `Progress`."""
+        return self._sampler.live() if self._sampler else {}
+
+    def accumulated(self) -> NodeSamples | None:
+        """The accumulated samples of this node; None on ranks that do not sample."""
+        if self._sampler is None:
+            return None
+        found = self._sampler.accumulated()
+        found.nccl, found.nccl_reason = self._nccl
+        return found
+
+    def _sample_links(self) -> None:
+        if self._sampler:
+            self._sampler.sample_links()
+
+    def close(self) -> None:
+        """Take a last sample and end."""
+        self.warmed_up()  # also where the run had no measured step
+        if self._sampler:
+            self._sampler.close()

@@ -1,1 +1,0 @@
-"""Hooks of the training loop, called between steps: telemetry, evaluation, stopping and checkpointing."""
