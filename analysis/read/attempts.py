@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from analysis.read.lines import Columns, read_columns, read_struct
 from analysis.read.record import R, read_record
-from disttrain.records.links import LinkRates
 from disttrain.records.node import NodeRecord
 from disttrain.records.preflight import Preflight
 from disttrain.records.run_directory import Attempt, RunDir
@@ -130,13 +129,13 @@ class RunAttempt:
             rates.append(max(gbit, default=0) * 1e9 / 8)
         return min(filter(None, rates), default=None)
 
-    @cached_property
-    def links(self) -> LinkRates | None:
-        """Measured rates between nodes, whose names are those of the attempt's record where they differ."""
-        links = _read(self.files.links, LinkRates, self.problems)
-        if links is not None and len(set(self.record.nodes)) == len(links.hosts):
-            links.hosts = self.record.nodes
-        return links
+    @property
+    def link_rates(self) -> dict[tuple[str, str], float]:
+        """Bytes per second from one node to another, as the pre-flight measured them; empty without."""
+        measured = self.preflight.bandwidth if self.preflight else None
+        links = measured.links if measured else []
+        hosts = self.hosts(1 + max((link.source for link in links), default=0))
+        return {(hosts[link.source], hosts[link.target]): link.bytes_per_s for link in links}
 
 
 def _read(path: Path, model: type[R], problems: list[str]) -> R | None:

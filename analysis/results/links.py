@@ -38,13 +38,9 @@ class SlowLink(NamedTuple):
 
 
 def link_rates(attempts: Sequence[RunAttempt]) -> LinkRates:
-    """Rates between the nodes of a run (`links.json`), of the newest attempt that has them; empty without
+    """Rates between the nodes of a run, of the newest attempt whose pre-flight measured them; empty without
     any."""
-    links = next((each.links for each in reversed(attempts) if each.links), None)
-    if links is None:
-        return {}
-    hosts, rates = links.hosts, sorted(links.rates, key=lambda rate: -rate.bytes_per_s)
-    return {(hosts[rate.source], hosts[rate.target]): rate.bytes_per_s for rate in rates}
+    return next((each.link_rates for each in reversed(attempts) if each.link_rates), {})
 
 
 def unjudged_links(run: Run) -> str:

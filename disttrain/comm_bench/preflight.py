@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from disttrain.comm_bench.links import measure_rates
 from disttrain.comm_bench.message_size import MessageSize, message_size
 from disttrain.comm_bench.timing import last_to_arrive, timed
 from disttrain.config.config_tree import Config
@@ -24,7 +25,6 @@ from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json
 from disttrain.runtime.process_group import World, open_world
 from disttrain.runtime.rank_info import rank_info
-from disttrain.telemetry.link_probe import measure_rates
 from disttrain.telemetry.trace_parsing import bus_factor
 
 MESSAGE_BYTES = {"gloo": 2**20, "nccl": 16 * 2**20}

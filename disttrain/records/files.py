@@ -14,7 +14,6 @@ from disttrain.records.fabric_ab import FabricAb
 from disttrain.records.gpu_hours import RunGpuHours
 from disttrain.records.hardware import GpuSample, HostSample, NodeGpus
 from disttrain.records.layers import Layers
-from disttrain.records.links import LinkRates
 from disttrain.records.metrics import Metrics
 from disttrain.records.node import NodeRecord
 from disttrain.records.packed_tokens import PackedTokens
@@ -47,7 +46,6 @@ FILES: dict[str, type[Record]] = {
     "comm-bench": CommBench,
     "fabric-ab": FabricAb,
     "layers": Layers,
-    "links": LinkRates,
     "fabric": FabricRecord,
     "preflight": Preflight,
     "checkpoint": Checkpoint,

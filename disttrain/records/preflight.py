@@ -7,7 +7,6 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from disttrain.records.base import Record
-from disttrain.records.links import NodePairRate
 
 
 class _Part(BaseModel):
@@ -66,6 +65,16 @@ class PreflightAllReduce(_Part):
     """Minimum over ranks and repeats: the last rank to arrive did not wait."""
     bus_bytes_per_s: float
     """`bytes` / `seconds` x 2(N-1)/N over N ranks, as nccl-tests defines it."""
+
+
+class NodePairRate(_Part):
+    """Rate of data from the first rank of one node to that of another."""
+
+    source: int
+    """Node rank of the sender."""
+    target: int
+    bytes_per_s: float
+    """Fastest of several messages, from the start of sending to the receiver's acknowledgement."""
 
 
 class PreflightBandwidth(_Part):

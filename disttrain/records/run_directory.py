@@ -91,11 +91,6 @@ class Attempt:
         return self.path / "layers.json"
 
     @property
-    def links(self) -> Path:
-        """Rates between neighbouring nodes, measured before the first step."""
-        return self.path / "links.json"
-
-    @property
     def fabric(self) -> Path:
         """The network that the attempt used, and the verdict on it."""
         return self.path / "fabric.json"

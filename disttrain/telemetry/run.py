@@ -33,7 +33,7 @@ from disttrain.runtime import heartbeat, log
 from disttrain.runtime.json_tensor import decode_json, encode_json
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
-from disttrain.telemetry import comm_split, link_probe, null_reasons, step_series, summary, throughput
+from disttrain.telemetry import comm_split, null_reasons, step_series, summary, throughput
 from disttrain.telemetry.background_writer import BackgroundJsonLines, BackgroundWriter
 from disttrain.telemetry.fabric import fabric_record
 from disttrain.telemetry.global_loss import GlobalLoss
@@ -123,7 +123,6 @@ class RunTelemetry:
     # The training loop calls these, in this order
     def start(self) -> None:
         """The first step begins now. All ranks together."""
-        link_probe.write_rates(self.world, self.attempt, self.config.telemetry.link_probe_mb)
         self._node.start(self.clock.start, lambda: self._step >= self._left_out.warm_step)
         self._began = time.monotonic()
         if self._progress:

@@ -10,7 +10,7 @@ import pytest
 from analysis.read.load import load_runs
 from analysis.results.culprits import Diagnosis, diagnose
 from analysis.results.rank_steps import rank_steps
-from disttrain.telemetry import link_probe
+from disttrain.comm_bench.links import measure_rates
 from tests.support import injected_delays as delays
 from tests.support.ranks import Ranks
 
@@ -51,7 +51,7 @@ def test_jitter_on_all_ranks_names_nobody(four_ranks, tmp_path):
 
 
 def test_neighbouring_nodes_are_measured_in_both_directions(four_ranks):
-    rates = [rate for each in four_ranks.call(link_probe.measure_rates, 1 << 16) for rate in each]
+    rates = [rate for each in four_ranks.call(measure_rates, 1 << 16) for rate in each]
     expected = {(0, 1), (1, 2), (2, 3), (3, 0)}
     assert {(rate.source, rate.target) for rate in rates} == expected | {(b, a) for a, b in expected}
     assert len(rates) == 8

@@ -85,7 +85,6 @@ def test_excluded_from_the_key_is_what_cannot_change_the_numbers():
         "telemetry.full_records",
         "telemetry.flush_every_s",
         "telemetry.gpu_every_s",
-        "telemetry.link_probe_mb",
         "telemetry.sinks",
         "profile.steps",
         "profile.ranks",

@@ -29,9 +29,9 @@ from analysis.study import Study, make_study
 from disttrain.records.communication import CommSummary
 from disttrain.records.hardware import GpuSummary
 from disttrain.records.json_files import read_json, write_json
-from disttrain.records.links import LinkRates, NodePairRate
 from disttrain.records.run_directory import RunDir
 from tests.support.fake_runs import fake_run, fake_sweep
+from tests.support.link_rates import record_rates
 
 PAGE_BYTES = 1_000_000
 SCRIPT_BYTES = 15_000
@@ -114,10 +114,7 @@ def test_bus_bandwidth_stands_beside_the_rate_that_the_run_measured(tmp_path: Pa
     ).model_dump(mode="json")
     edit_metrics(sweep, comm=comm)
     for number, run in enumerate(sorted(sweep.glob("n4*"))):
-        rates = [NodePairRate(source=0, target=1, bytes_per_s=1e9)]
-        rates += [NodePairRate(source=1, target=0, bytes_per_s=(80e6, 120e6)[number])]
-        record = LinkRates(attempt=0, backend="gloo", message_bytes=2**20, hosts=["a", "b"], rates=rates)
-        write_json(RunDir(run).attempt(0).links, record.model_dump(mode="json"))
+        record_rates(RunDir(run).attempt(0), {(0, 1): 1e9, (1, 0): (80e6, 120e6)[number]})
     section = communication.build(study_of(sweep))
     assert section is not None
     names = [column.name for column in section.tables[0].columns]

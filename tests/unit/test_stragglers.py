@@ -12,8 +12,8 @@ from analysis.read.attempts import read_attempts
 from analysis.results.links import link_rates
 from analysis.results.rank_steps import RankSteps, equal_blame, noise_floor_s, straggler_loss
 from disttrain.records.json_files import write_json
-from disttrain.records.links import LinkRates, NodePairRate
 from disttrain.records.run_directory import RunDir
+from tests.support.link_rates import record_rates
 from tests.support.straggler_records import MATRICES, delays, generate, seconds_of
 
 
@@ -149,21 +149,10 @@ def test_symmetric_heavy_tails_give_no_systematic_error(ranks):
 
 def test_link_rates_are_those_of_the_newest_attempt_that_measured_them(tmp_path: Path):
     run = RunDir(tmp_path / "run")
-    rates = [
-        NodePairRate(source=0, target=1, bytes_per_s=5.0),
-        NodePairRate(source=1, target=0, bytes_per_s=7.0),
-    ]
-    for number, host in enumerate(("old", "new")):
-        record = LinkRates(
-            attempt=number, backend="gloo", message_bytes=8, hosts=[f"{host}0", f"{host}1"], rates=rates
-        )
-        write_json(run.attempt(number).links, record.model_dump())
-    for number in (2, 3):
-        write_json(run.attempt(number).record, {"nodes": ["x", "y"]})
-    write_json(run.attempt(3).links, {"rates": 5})
-    assert link_rates(read_attempts(run, [])) == {("new0", "new1"): 5.0, ("new1", "new0"): 7.0}
-    write_json(run.attempt(1).record, {"nodes": ["c00", "c01"]})
-    assert link_rates(read_attempts(run, [])) == {("c00", "c01"): 5.0, ("c01", "c00"): 7.0}
-    write_json(run.attempt(1).record, {"nodes": ["c00", "c00"]})
-    assert [*link_rates(read_attempts(run, []))] == [("new1", "new0"), ("new0", "new1")], "one machine"
+    for number in range(4):
+        write_json(run.attempt(number).record, {"nodes": [f"c{number}", f"d{number}"]})
+        if number < 2:
+            record_rates(run.attempt(number), {(0, 1): 5.0 + number, (1, 0): 7.0})
+    write_json(run.attempt(3).preflight, {"bandwidth": 5})
+    assert link_rates(read_attempts(run, [])) == {("c1", "d1"): 6.0, ("d1", "c1"): 7.0}
     assert link_rates(read_attempts(RunDir(tmp_path / "none"), [])) == {}

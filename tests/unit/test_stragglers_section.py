@@ -24,11 +24,11 @@ from analysis.stats.estimates import Estimate
 from analysis.study import Study, make_study
 from analysis.units import cell
 from disttrain.records.json_files import read_json, write_json, write_text
-from disttrain.records.links import LinkRates, NodePairRate
 from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import PHASES
 from tests.support.fake_runs import NODE, fake_run
 from tests.support.golden import golden
+from tests.support.link_rates import record_rates, ring
 from tests.support.straggler_records import TRANSFER_S, delays, generate
 
 STEPS = 110
@@ -213,20 +213,10 @@ def test_the_tables_have_the_numbers_of_the_recorded_ranks(tmp_path):
     assert "<title>rank 3 on c03</title>" in section.figures[0].svg
 
 
-def record_rates(run: RunDir, slow_bytes_per_s: float) -> None:
-    """Rates of 120 MB/s between neighbours, or less from and to node c01."""
-    pairs = [(a, b) for a in range(4) for b in range(4) if abs(a - b) in (1, 3)]
-    rates = [
-        NodePairRate(source=a, target=b, bytes_per_s=slow_bytes_per_s if 1 in (a, b) else 120e6)
-        for a, b in pairs
-    ]
-    record = LinkRates(attempt=0, backend="gloo", message_bytes=1 << 20, hosts=["x"] * 4, rates=rates)
-    write_json(run.attempt(0).links, record.model_dump(mode="json"))
-
-
 def with_a_slow_link(path: Path) -> RunDir:
+    """Rates of 120 MB/s between neighbours, or of 12 MB/s from and to node c01."""
     run = write_run(path, delays(4, STEPS, jitter_s=0.003), transfer_s=10 * TRANSFER_S)
-    record_rates(run, 12e6)
+    record_rates(run.attempt(0), ring(4, {1: 0.1}, 120e6))
     return run
 
 
@@ -283,7 +273,7 @@ def test_nobody_is_slow_only_where_a_slow_rank_would_have_been_found(tmp_path, j
 
 def test_a_damaged_record_of_links_is_as_none(tmp_path):
     run = write_run(tmp_path / "sweep" / "n4", delays(4, STEPS, slow=[1], slow_s=0.05))
-    write_text(run.attempt(0).links, '{"rates": 3}')
+    write_text(run.attempt(0).preflight, '{"bandwidth": 3}')
     assert "rank 1 on c01 is slow" in section_of(tmp_path / "sweep").conclusion
 
 

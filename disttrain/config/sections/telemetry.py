@@ -28,9 +28,6 @@ class TelemetryConfig(Section):
     rewrites every minute."""
     gpu_every_s: Annotated[NonNegativeFloat, Field(json_schema_extra=NOT_IN_KEY)] = 1.0
     """Seconds between samples of the GPUs, and of the ranks' processes; 0 takes none."""
-    link_probe_mb: Annotated[NonNegativeFloat | None, Field(json_schema_extra=NOT_IN_KEY)] = None
-    """MiB of the messages that measure the rate of each link between neighbouring nodes, once before the
-    first step (`links.json`). 0: none; null: 1 over gloo, none over NCCL."""
     sinks: Annotated[tuple[str, ...], Field(json_schema_extra=NOT_IN_KEY)] = ("tensorboard",)
     """Extra sinks: modules of `disttrain.telemetry.sinks`, or `package.module:Class`."""
 

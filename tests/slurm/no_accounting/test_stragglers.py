@@ -28,7 +28,7 @@ def train_on(cluster: MiniCluster, root: Path, *settings: str) -> Path:
     common = [
         f"resources.gpus_per_node={RANKS_PER_NODE}", "model.layers=2", f"model.layer_mb={GRADIENT_MB / 2}",
         "model.forward_s=0.03", "model.backward_s=0.06", f"parallel.ddp.bucket_mb={GRADIENT_MB}",
-        f"train.steps={WARM_UP + MEASURED}", f"telemetry.warmup_steps={WARM_UP}",
+        f"train.steps={WARM_UP + MEASURED}", "job.preflight=full", f"telemetry.warmup_steps={WARM_UP}",
     ]  # fmt: skip
     sweep = SUBMIT.parent / "sweeps" / "emulated.yaml"
     command = ["sweep", str(sweep), "--nodes", str(NODES), "--set", *common, *settings]
