@@ -114,20 +114,3 @@ def test_the_config_chooses_the_blocks():
     (transform,) = transforms_of(config_with(activation_checkpointing="every-n", every_blocks=2), CPU)
     model = transform(a_gpt()[0])
     assert [isinstance(block, Recomputed) for block in model.blocks] == [True, False] * (LAYERS // 2)
-
-
-@pytest.mark.parametrize(
-    ("memory", "model", "message"),
-    [
-        ({"activation_checkpointing": "every-n"}, {}, "needs memory.every_blocks"),
-        ({"activation_checkpointing": "full", "every_blocks": 2}, {}, "every_blocks=2 has no effect"),
-        (
-            {"activation_checkpointing": "full"},
-            {"kind": "emulated"},
-            "emulated has no activations",
-        ),
-    ],
-)
-def test_pairings_without_effect_are_refused(memory, model, message):
-    with pytest.raises(ConfigError, match=message):
-        check(Draft({"train": {"steps": 1, "local_batch_size": 1}, "memory": memory, "model": model}))

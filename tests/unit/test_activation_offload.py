@@ -7,7 +7,6 @@ import copy
 import pytest
 import torch
 
-from disttrain.config.parsing import Draft, check
 from disttrain.data import synthetic
 from disttrain.engine.task import Task
 from disttrain.errors import ConfigError
@@ -67,21 +66,3 @@ def test_small_tensors_stay(copies, monkeypatch):
 def test_a_cpu_is_refused():
     with pytest.raises(ConfigError, match="needs a GPU, and this rank computes on cpu"):
         offload_activations(torch.nn.Linear(2, 2), torch.device("cpu"))
-
-
-@pytest.mark.parametrize(
-    ("sections", "message"),
-    [
-        (
-            {"resources": {"device": "cpu"}},
-            "needs a GPU, but resources.device=cpu; use memory.act",
-        ),
-        ({"parallel": {"strategy": "dp"}}, "does not go with parallel.strategy=dp; use ddp"),
-        ({"parallel": {"strategy": "fsdp"}}, "does not go with parallel.strategy=fsdp"),
-        ({"compile": {"scope": "blocks"}}, "does not go with compile.scope=blocks"),
-    ],
-)
-def test_pairings_that_cannot_work_are_refused(sections, message):
-    draft = {"train": {"steps": 1, "local_batch_size": 1}, "memory": {"offload_activations": True}}
-    with pytest.raises(ConfigError, match=message):
-        check(Draft(draft | sections))

@@ -103,31 +103,6 @@ def draft(kernel: str, device: str, dtype: str = "fp32", kind: str = "gpt", **op
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (draft("cudnn", "cpu"), r"needs a GPU, but resources\.device=cpu; use flash or math"),
-        (
-            draft("flash", "cuda"),
-            r"needs precision\.dtype=bf16 or fp16 on a GPU, not fp32; use",
-        ),
-        (draft("cudnn", "auto", "tf32"), r"not tf32; use efficient or math, or precision\.dtype=bf16"),
-        (
-            draft("flash", "cuda", kind="huggingface"),
-            r"needs precision\.dtype=bf16 or fp16 on a GPU, not fp32; use",
-        ),
-        (
-            draft("flash", "cpu", dropout=0.1),
-            r"flash with model\.dropout=0\.1 needs a GPU, but resources\.device=cpu; use math or auto",
-        ),
-        (draft("math", "auto", kind="mlp"), r"model\.kind=mlp has no attention; leave it out"),
-    ],
-)
-def test_combinations_that_cannot_run_are_refused(given: Draft, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        check(given)
-
-
-@pytest.mark.parametrize(
     "given",
     [draft("flash", "cpu"), draft("math", "cpu"), draft("cudnn", "cuda", "bf16"), draft("efficient", "auto")],
 )

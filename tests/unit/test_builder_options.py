@@ -215,20 +215,3 @@ def test_a_size_is_its_options(tmp_path):
     assert check_options("models", "model", "gpt", {"size": None}) == check_options(
         "models", "model", "gpt", {}
     )
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"size": "124m"}, r"^model\.size='124m': allowed for gpt: 1M, .*7B; did you mean '124M'\?$"),
-        ({"size": "1M", "width": 64}, r"^model\.size=1M sets model\.width=128: give only one of them$"),
-    ],
-)
-def test_bad_sizes_are_refused(options, message):
-    with pytest.raises(ConfigError, match=message):
-        check_options("models", "model", "gpt", options)
-
-
-def test_a_model_without_sizes_has_no_such_option():
-    with pytest.raises(ConfigError, match=r"^model\.size is not an option of model\.kind=mlp"):
-        check_options("models", "model", "mlp", {"size": "1M"})

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import copy
 
-import pytest
 import torch
 from torch import nn
 
-from disttrain.config.parsing import Draft, check
-from disttrain.errors import ConfigError
 from disttrain.models.resnet import BasicBlock, ResNet
 from disttrain.transforms import load_transforms
 from disttrain.transforms.channels_last import channels_last
@@ -47,14 +44,3 @@ def test_every_activation_is_channels_last_and_numbers_stay() -> None:
 def test_other_inputs_pass_unchanged() -> None:
     model = channels_last(nn.Linear(2, 2))
     assert model(torch.ones(3, 2)).shape == (3, 2)
-
-
-@pytest.mark.parametrize("strategy", ["fsdp", "hsdp"])
-def test_a_sharded_model_is_refused(strategy: str) -> None:
-    given = {
-        "train": {"steps": 1, "local_batch_size": 1},
-        "model": {"kind": "resnet", "transforms": ["disttrain.transforms.channels_last:channels_last"]},
-        "parallel": {"strategy": strategy},
-    }
-    with pytest.raises(ConfigError, match=f"{strategy} shards only contiguous ones; use ddp"):
-        check(Draft(given))

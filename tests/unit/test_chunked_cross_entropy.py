@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from disttrain.config.parsing import Draft, check
 from disttrain.data import synthetic
 from disttrain.engine.live_bytes import LiveBytes
 from disttrain.engine.task import Task
@@ -101,19 +100,6 @@ def test_a_gpt_trains_and_validates_as_with_logits(tied):
         results.append([loss.detach(), tally.float(), *(p.grad for p in model.parameters())])
     assert_close(*results, sums=4)  # the layer and the loss, forward and backward
     assert dataclasses.astuple(Task.of(source))[2] is False
-
-
-@pytest.mark.parametrize(
-    ("sections", "message"),
-    [
-        ({"model": {"kind": "mlp"}}, "does not go with model.kind=mlp"),
-        ({"compile": {"scope": "model"}}, "does not go with compile.scope=model"),
-    ],
-)
-def test_other_models_are_refused(sections, message):
-    draft = {"train": {"steps": 1, "local_batch_size": 1}, "memory": {"loss_chunk_tokens": 8}}
-    with pytest.raises(ConfigError, match=message):
-        check(Draft(draft | sections))
 
 
 def test_the_chunk_is_an_attribute_of_the_model():

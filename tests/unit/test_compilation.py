@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch._inductor import metrics
 
-from disttrain.config.parsing import Draft, check
 from disttrain.config.sections.compile import CompileConfig
 from disttrain.errors import ConfigError
 from disttrain.models.gpt import GPT
@@ -199,42 +198,3 @@ def test_a_call_that_the_attention_kernel_refuses_names_its_key() -> None:
 def test_a_model_without_blocks_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"Linear has no blocks; use compile.scope=model"):
         compile_model(nn.Linear(2, 2), CompileConfig(scope="blocks", backend="eager"))
-
-
-@pytest.mark.parametrize(
-    ("sections", "message"),
-    [
-        ({"compile": {"fullgraph": True}}, r"compile.fullgraph=true has no effect with compile.scope=none"),
-        (
-            {"compile": {"scope": "model", "backend": "eager", "mode": "max-autotune"}},
-            "is a mode of compile.backend=inductor",
-        ),
-        (
-            {"compile": {"scope": "blocks"}, "model": {"kind": "emulated"}},
-            "model.kind=emulated has no operators to compile",
-        ),
-        (
-            {"compile": {"scope": "blocks"}, "telemetry": {"layer_passes": 2}},
-            "a compiled layer cannot be timed",
-        ),
-        (
-            {
-                "compile": {"scope": "model"},
-                "resources": {"nodes": 2},
-                "memory": {"activation_checkpointing": "full"},
-            },
-            "memory.activation_checkpointing=full does not allow; use compile.scope=blocks",
-        ),
-        (
-            {
-                "compile": {"scope": "model"},
-                "resources": {"nodes": 2},
-                "parallel": {"ddp": {"bucket_mb": 0.5}},
-            },
-            "parallel.ddp.bucket_mb=0.5; use at least 1, or compile.scope=blocks",
-        ),
-    ],
-)
-def test_pairings_that_cannot_work_are_refused(sections: dict[str, dict[str, object]], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        check(Draft({"train": {"steps": 1, "local_batch_size": 1}} | sections))

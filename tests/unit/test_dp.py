@@ -129,13 +129,6 @@ def test_a_trainer_on_one_device_asks_for_one_gpu(monkeypatch):
         assert config.resources.gpus_per_node == expected
 
 
-def test_several_nodes_and_a_shared_gpu_are_refused():
-    with pytest.raises(ConfigError, match=r"dp is one process on the GPUs of one node.*use ddp or auto"):
-        dp_config(4, nodes=2)
-    with pytest.raises(ConfigError, match=r"resources.device=shared is one GPU"):
-        dp_config(2, device="shared")
-
-
 def test_several_ranks_are_refused(monkeypatch, tmp_path):
     (tmp_path / "dp.yaml").write_text("{parallel: {strategy: dp}, train: {steps: 1, local_batch_size: 8}}")
     monkeypatch.setattr(entry, "rank_info", lambda: RankInfo(rank=0, size=2, local_rank=0, local_size=2))

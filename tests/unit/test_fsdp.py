@@ -15,7 +15,6 @@ from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from disttrain.config.parsing import Draft, check
 from disttrain.config.sections.parallel import FSDPConfig, ParallelConfig
 from disttrain.errors import ConfigError
 from disttrain.parallel import fsdp
@@ -181,30 +180,6 @@ def test_buffers_move_and_parameters_stay() -> None:
     assert {buffer.device.type for buffer in model.buffers()} == {"meta"}
     assert {parameter.device.type for parameter in model.parameters()} == {"cpu"}
     assert model[1].running_mean is model[0].running_mean
-
-
-@pytest.mark.parametrize(
-    ("strategy", "device", "message"),
-    [
-        (
-            "ddp",
-            "auto",
-            "needs parallel.strategy=fsdp or hsdp.* not ddp; use fsdp, or memory.offload_act",
-        ),
-        ("auto", "auto", "needs parallel.strategy=fsdp or hsdp.* not auto"),
-        ("single", "auto", "not single; use fsdp"),
-        (
-            "hsdp",
-            "cpu",
-            "needs a GPU, but resources.device=cpu, where shards are in host memory already; leave it",
-        ),
-    ],
-)
-def test_offload_without_shards_or_without_a_gpu_is_refused(strategy, device, message) -> None:
-    parallel = {"strategy": strategy, "fsdp": {"cpu_offload": True}}
-    train, resources = {"steps": 1, "local_batch_size": 1}, {"device": device}
-    with pytest.raises(ConfigError, match=message):
-        check(Draft({"train": train, "parallel": parallel, "resources": resources}))
 
 
 def test_a_validation_leaves_every_parameter_sharded() -> None:

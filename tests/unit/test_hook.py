@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from disttrain.config.parsing import Draft, check
-from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.core import hook
@@ -172,10 +170,3 @@ def test_an_error_of_the_hook_raises_nothing(tmp_path: Path) -> None:
     said = hook.call_after(run, run.attempt(0))
     assert said is not None
     assert said.startswith("job.on_end was not called: ")
-
-
-def test_a_url_in_the_config_is_refused() -> None:
-    draft = Draft({"train": {"steps": 1, "local_batch_size": 1}, "job": {"on_end": "curl https://x.org/T0"}})
-    with pytest.raises(ConfigError, match=r"job.on_end holds a URL.*environment variable") as refused:
-        check(draft)
-    assert "T0" not in str(refused.value)

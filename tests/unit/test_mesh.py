@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from disttrain.config.batch_plan import plan_batch
-from disttrain.config.parsing import Draft, check
 from disttrain.config.sections.parallel import HSDPConfig, ParallelConfig
 from disttrain.data.sampler import GlobalOrder, RankBatches
 from disttrain.errors import ConfigError
@@ -69,26 +68,3 @@ def test_the_samplers_of_the_data_parallel_ranks_cover_each_global_batch_once():
     assert read[0] == read[2]
     assert read[1] == read[3]
     assert sorted(read[0] + read[1]) == list(range(16))
-
-
-@pytest.mark.parametrize(
-    ("sections", "refusal"),
-    [
-        (
-            {"parallel": {"strategy": "hsdp", "hsdp": {"shard_size": 4}}},
-            "parallel.hsdp.shard_size=4 does not divide the 6 ranks of resources.nodes=2 x "
-            "resources.gpus_per_node=3; use 1, 2, 3 or 6",
-        ),
-        (
-            {"parallel": {"strategy": "fsdp"}, "telemetry": {"layer_passes": 2}},
-            "telemetry.layer_passes=2 needs whole layers on every rank, but "
-            "parallel.strategy=fsdp shards them; use single or ddp",
-        ),
-    ],
-)
-def test_impossible_sharding_is_refused_before_a_start(sections, refusal):
-    resources = {"nodes": 2, "gpus_per_node": 3}
-    config = {"train": {"steps": 1, "local_batch_size": 1}, "resources": resources, **sections}
-    with pytest.raises(ConfigError) as caught:
-        check(Draft(config, {}))
-    assert str(caught.value) == refusal

@@ -35,20 +35,6 @@ def test_a_boolean_is_no_number_in_the_config(key: str, value: bool) -> None:
     assert refusal(key, value) == f"--{key}: {key}={value}: allowed: {allowed}, not true or false"
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "expected"),
-    [
-        ("optim.betas", [True, 0.9], "optim.betas=[True, 0.9]: allowed: list of float, not true or false"),
-        ("optim.betas", True, "optim.betas=True: a list is needed, in brackets"),
-        ("profile.ranks", [0, False], "profile.ranks=[0, False]: allowed: list of int"),
-        ("model.dropout", True, "model.dropout=True: allowed: float, not true or false"),
-        ("data.size", False, "data.size=False: allowed: int"),
-    ],
-)
-def test_nor_in_a_list_or_an_option_of_a_model(key: str, value: object, expected: str) -> None:
-    assert expected in refusal(key, value)
-
-
 def test_fields_for_booleans_take_them() -> None:
     assert len(BOOLEAN) > 5
     for key in sorted(key for key in BOOLEAN if "gradient_communication" not in key):  # needs a scheme

@@ -43,30 +43,6 @@ def test_a_sweep_scales_the_batch_by_the_replicas_of_a_stage() -> None:
     assert (plan.local, plan.accumulation, plan.world, plan.global_) == (2, 8, 2, 32)
 
 
-@pytest.mark.parametrize(
-    ("sections", "message"),
-    [
-        ({"resources": {"gpus_per_node": 3}}, "parallel.pipeline.stages=4 does not divide the 6 ranks"),
-        ({"model": {"layers": 3}}, "parallel.pipeline.stages=4 is more than model.layers=3"),
-        ({"model": {"tie_weights": True}}, "needs model.tie_weights=false"),
-        ({"model": {"kind": "mlp"}}, "cannot split model.kind=mlp; use model.kind=gpt"),
-        ({"resources": {"device": "shared"}}, "gloo, which sends no GPU tensors"),
-        ({"telemetry": {"layer_passes": 2}}, "a stage of parallel.strategy=pipeline has a part"),
-        (
-            {"train": {"local_batch_size": 4}},
-            "schedule=1f1b needs 4, one for each stage; use train",
-        ),
-    ],
-    ids=lambda value: str(value)[:40],
-)
-def test_a_pipeline_that_cannot_run_is_refused_before_it_starts(sections: Any, message: str) -> None:
-    made = draft(**sections)
-    if made.data["model"]["kind"] == "mlp":
-        del made.data["model"]["tie_weights"]
-    with pytest.raises(ConfigError, match=message):
-        with_batch(check(made), made)
-
-
 def test_gpipe_takes_fewer_micro_batches_than_stages() -> None:
     made = draft(
         train={"local_batch_size": 4},

@@ -72,9 +72,3 @@ def test_a_transform_that_checkpoints_would_not_fit_is_refused(name, message):
     (transform,) = load_transforms([f"{HERE}:{name}"])
     with pytest.raises(ConfigError, match=message):
         transform(nn.Linear(1, 1))
-
-
-def test_a_name_without_a_callable_is_refused_before_the_run():
-    data = {"train": {"steps": 1, "local_batch_size": 1}, "model": {"transforms": ["compile"]}}
-    with pytest.raises(ConfigError, match=r"model.transforms.0='compile'"):
-        check(Draft(data))
