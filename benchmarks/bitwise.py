@@ -1,4 +1,6 @@
-"""Compare the losses of two code trees bit by bit: GPT and ResNet, 50 steps, on 1, 2 and 3 ranks.
+"""Compare the losses of two code trees bit by bit: 50 steps on 1, 2 and 3 ranks.
+
+GPT and ResNet under DDP; GPT under FSDP, as a pipeline, and resumed from the checkpoint of step 20.
 
     python -m benchmarks.bitwise --code ../before --out benchmarks/results/bitwise-losses.json
     python -m benchmarks.bitwise --compare benchmarks/results/bitwise-losses.json
@@ -15,6 +17,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,20 +30,31 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 STEPS = 50
+RESUMED_STEP = 20
+"""A training `resumed` takes the steps after this one a second time, from the checkpoint of this step."""
 RANKS = (1, 2, 3)
+ONLY_RANKS = {"fsdp": (2, 3), "pipeline": (2,), "resumed": (1, 2)}
 
 _COMMON: dict[str, Any] = {
     "resources": {"device": "cpu"},
     "telemetry": {"warmup_steps": 5, "sinks": []},
 }
+_GPT: dict[str, Any] = {
+    "model": {"kind": "gpt", "layers": 2, "width": 64, "heads": 4, "dropout": 0.1},
+    "data": {"kind": "text", "seq_len": 32},
+    "optim": {"name": "adamw", "lr": 3e-3, "grad_clip": 1.0, "schedule": "cosine", "warmup_steps": 5},
+    "accumulation": 2,
+    "local": 4,
+}
 MODELS: dict[str, dict[str, Any]] = {
-    "gpt": {
-        "model": {"kind": "gpt", "layers": 2, "width": 64, "heads": 4, "dropout": 0.1},
-        "data": {"kind": "text", "seq_len": 32},
-        "optim": {"name": "adamw", "lr": 3e-3, "grad_clip": 1.0, "schedule": "cosine", "warmup_steps": 5},
-        "accumulation": 2,
-        "local": 4,
+    "gpt": _GPT,
+    "fsdp": {**_GPT, "parallel": {"strategy": "fsdp"}},
+    "pipeline": {
+        **_GPT,
+        "model": {**_GPT["model"], "tie_weights": False},
+        "parallel": {"strategy": "pipeline", "pipeline": {"stages": 2}},
     },
+    "resumed": {**_GPT, "checkpoint": {"every_steps": RESUMED_STEP, "keep": 9}},
     "resnet": {
         "model": {"kind": "resnet", "depth": 18, "width": 8},
         "data": {"kind": "digits"},
@@ -56,7 +70,7 @@ def main() -> int:
     losses = {
         f"{model} on {ranks}": train(arguments.code.resolve(), model, ranks, arguments.keep)
         for model in MODELS
-        for ranks in RANKS
+        for ranks in ONLY_RANKS.get(model, RANKS)
         if not arguments.only or f"{model} on {ranks}" in arguments.only
     }
     if arguments.out:
@@ -88,18 +102,18 @@ def train(code: Path, model: str, ranks: int, keep: Path | None) -> dict[str, li
         folder.mkdir(parents=True, exist_ok=True)
         config_file, run = folder / "config.yaml", folder / "run"
         config_file.write_text(yaml.safe_dump(config))
-        torchrun = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            f"--nproc-per-node={ranks}",
+        command = [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"),
+            *("-m", "disttrain", "--config", str(config_file), "--run-dir", str(run)),
         ]
-        command = [*torchrun, "-m", "disttrain", "--config", str(config_file), "--run-dir", str(run)]
         environment = {**os.environ, "PYTHONPATH": str(code), "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, cwd=code, env=environment, stderr=subprocess.PIPE, text=True)
-        if done.returncode:
-            raise SystemExit(f"{model} on {ranks} ranks failed:\n{done.stderr}")
+        for _ in range(2 if model == "resumed" else 1):
+            for checkpoint in run.glob("checkpoints/step-*"):
+                if int(checkpoint.name.removeprefix("step-")) > RESUMED_STEP:
+                    shutil.rmtree(checkpoint)
+            done = subprocess.run(command, cwd=code, env=environment, stderr=subprocess.PIPE, text=True)
+            if done.returncode:
+                raise SystemExit(f"{model} on {ranks} ranks failed:\n{done.stderr}")
         return read_losses(run, ranks)
 
 
@@ -107,9 +121,10 @@ def read_losses(run: Path, ranks: int) -> dict[str, list[str]]:
     """The losses in a run directory, as text."""
     found = {}
     for rank in range(ranks):
-        lines = (run / "attempts" / "000" / f"steps-{rank:05d}.jsonl").read_text().splitlines()
-        steps = [json.loads(line) for line in lines]
-        if [step["step"] for step in steps] != list(range(1, STEPS + 1)):
+        files = sorted(run.glob(f"attempts/*/steps-{rank:05d}.jsonl"))
+        steps = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+        again = range(RESUMED_STEP + 1, STEPS + 1) if len(files) > 1 else ()
+        if [step["step"] for step in steps] != [*range(1, STEPS + 1), *again]:
             raise SystemExit(f"{run}: rank {rank} lacks records of some of {STEPS} steps")
         found[f"rank {rank}"] = [repr(step["loss"]) for step in steps]
     evaluations = json.loads((run / "metrics.json").read_text())["eval_history"]
