@@ -22,7 +22,6 @@ from typing import NoReturn
 
 from disttrain.checkpoint.folder import checkpoint_folder
 from disttrain.checkpoint.start_from import refuse_missing
-from disttrain.config import huggingface_fields
 from disttrain.config.config_tree import Config
 from disttrain.config.dotted_keys import get_key
 from disttrain.config.gpu_options import gpu_option
@@ -30,6 +29,7 @@ from disttrain.config.parsing import Draft, check, flag_pairs, load, parse_value
 from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.config.sections.job import JobConfig
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError, Superseded
+from disttrain.models import huggingface_fields
 from disttrain.records.heartbeat import Phase
 from disttrain.records.json_files import CorruptFile
 from disttrain.records.run_directory import Attempt, RunDir, attempt_of_job, checkpoint_steps
@@ -150,7 +150,7 @@ def read_config(arguments: argparse.Namespace, flags: list[tuple[str, str]]) -> 
         raise ConfigError("command: start a script of your own by submit.py", at=draft.at("command"))
     _check_start(config.checkpoint, arguments.run_dir, draft.at("checkpoint.start_from"))
     if config.model.kind == "huggingface" and importlib.util.find_spec("transformers"):
-        huggingface_fields.check(huggingface_fields.described(config))
+        huggingface_fields.check(config.as_dict())
     return with_batch(config, draft)[0]
 
 

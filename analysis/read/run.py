@@ -17,13 +17,13 @@ from analysis.read.samples import Kind, Samples, other_load
 from analysis.read.steps import Floats, Steps
 from disttrain.config.config_tree import config_fields
 from disttrain.config.dotted_keys import flat_values, get_key
-from disttrain.config.ranks import gpus_per_rank
 from disttrain.config.sections.base import is_excluded_from_key
 from disttrain.records import gpu_hours
 from disttrain.records.json_files import read_json_or_none
 from disttrain.records.metrics import Metrics
 from disttrain.records.node import NodeRecord
 from disttrain.records.planned import RunRecord
+from disttrain.records.ranks import gpus_per_rank
 from disttrain.records.run_directory import RunDir
 
 _NOT_IN_KEY = {key for key, field in config_fields() if is_excluded_from_key(field)}

@@ -35,6 +35,11 @@ def check_sizes(config: Config) -> tuple[str, str] | None:
 def check_data(config: Config) -> tuple[str, str] | None:
     """Dotted key and message for samples that the model does not take, as a check of `combinations`."""
     kind, samples = config.model.kind, samples_of(config.data)
+    options = config.model.model_extra or {}
+    path, model_type = options.get("path"), options.get("model_type")
+    if kind == "huggingface" and (path is None) == (model_type is None):
+        given = f"model.path={path or 'null'} and model.model_type={model_type or 'null'}"
+        return "model.kind", f"{given}: give exactly one of them"
     takes, instead = _TAKES.get(kind, (None, ""))
     if samples is None or takes is None or samples in takes:
         return None

@@ -29,11 +29,11 @@ from disttrain.config.builder_options import (
 from disttrain.config.combinations import refuse_combinations
 from disttrain.config.config_tree import OF_A_COMMAND, Config, config_fields
 from disttrain.config.dotted_keys import get_key
-from disttrain.config.masking import mask_lines
 from disttrain.config.pipeline_combinations import few_micro_batches
 from disttrain.config.secret_variables import take_secrets
 from disttrain.config.value_errors import describe
 from disttrain.errors import ConfigError, nearest
+from disttrain.records.masking import mask_lines
 
 SWEEP_SECTIONS = ("sweep", "targets")
 """Sections of a sweep file that are no part of a run's config."""

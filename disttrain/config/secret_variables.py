@@ -10,8 +10,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from disttrain.config.dotted_keys import flat_values, get_key
-from disttrain.config.masking import is_secret
 from disttrain.errors import ConfigError
+from disttrain.records.masking import is_secret
 
 if TYPE_CHECKING:
     from disttrain.config.parsing import Draft

@@ -21,21 +21,21 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from disttrain.config.auto_strategy import allowed, choose_strategy
 from disttrain.config.config_tree import Config
-from disttrain.config.requested_device import asks_for_gpus
 from disttrain.config.sections.compile import CompileConfig
-from disttrain.config.state_memory import (
-    StateMemory,
-    moments,
-    replicated_memory,
-    sharded_memory,
-)
 from disttrain.data.source import Sample
 from disttrain.engine.build_by_kind import build_model, build_source
 from disttrain.engine.live_bytes import LiveBytes
 from disttrain.engine.task import Task
 from disttrain.errors import ConfigError, in_one_line
 from disttrain.models.blocks import model_size
+from disttrain.models.state_memory import (
+    StateMemory,
+    moments,
+    replicated_memory,
+    sharded_memory,
+)
 from disttrain.parallel.gradient_communication.state_size import state_bytes
+from disttrain.records.ranks import asks_for_gpus
 from disttrain.transforms import transforms_of
 
 _SHARDED = ("fsdp", "hsdp")

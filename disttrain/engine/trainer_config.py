@@ -12,10 +12,10 @@ from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.combinations import refuse_combinations
 from disttrain.config.config_tree import Config
 from disttrain.config.parsing import check_section
-from disttrain.config.requested_device import asks_for_gpus
 from disttrain.config.sections.optim import OptimConfig
 from disttrain.config.sections.telemetry import TelemetryConfig
 from disttrain.errors import ConfigError, nearest
+from disttrain.records.ranks import asks_for_gpus
 from disttrain.runtime.rank_info import RankInfo
 
 _OF_THE_OPTIMIZER = ("name", "lr", "weight_decay", "betas", "momentum", "fused")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from torch import Tensor, nn
 
-from disttrain.config.state_memory import ModelSize
+from disttrain.models.state_memory import ModelSize
 
 
 def blocks_of(model: nn.Module) -> dict[str, nn.Module]:

@@ -10,17 +10,16 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from disttrain.config.huggingface_fields import (
+from disttrain.data.source import Source
+from disttrain.errors import ConfigError
+from disttrain.models.huggingface_fields import (
     model_name,
     new_settings,
     require_folder,
     require_head,
     require_length,
-    require_one,
     saved_settings,
 )
-from disttrain.data.source import Source
-from disttrain.errors import ConfigError
 
 
 def build(
@@ -44,7 +43,6 @@ def build(
     ConfigError : transformers is not installed, or folder or config give no model, or none for the source, or
         `config` has a field that the model does not have.
     """
-    require_one(path, model_type)
     try:
         import transformers
     except ImportError:

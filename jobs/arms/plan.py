@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from disttrain.config.masking import is_secret
 from disttrain.errors import ConfigError
+from disttrain.records.masking import is_secret
 from jobs.core.environment import is_launcher_variable
 from jobs.fabric.derive import Severity, derive
 from jobs.fabric.description import Fabric

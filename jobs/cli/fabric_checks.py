@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from disttrain.config.masking import MASK, is_secret
 from disttrain.errors import ConfigError, message_of
+from disttrain.records.masking import MASK, is_secret
 from jobs.cli.command_output import add_json
 from jobs.cli.formatting import count, table
 from jobs.fabric.defects import defects

@@ -14,11 +14,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from disttrain.config.masking import MASK, is_secret
-from disttrain.config.ranks import ranks_per_node
 from disttrain.errors import in_one_line
 from disttrain.records.json_files import read_json
+from disttrain.records.masking import MASK, is_secret
 from disttrain.records.processor_list import list_text
+from disttrain.records.ranks import ranks_per_node
 from disttrain.records.run_directory import ADAPTERS, PROCESSORS, Attempt
 from jobs.checks.gpu_health import node_gpus
 from jobs.core import environment, run_code

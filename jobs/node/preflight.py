@@ -20,10 +20,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
-from disttrain.config.ranks import ranks_per_node
-from disttrain.config.requested_device import asks_for_gpus
 from disttrain.errors import ConfigError, message_of
 from disttrain.records.json_files import read_json, read_json_or_none
+from disttrain.records.ranks import asks_for_gpus, ranks_per_node
 from disttrain.records.run_directory import Attempt, RunDir, checkpoint_steps
 from jobs.checks import node_checks, node_facts
 from jobs.checks.ceiling import judged_bandwidth

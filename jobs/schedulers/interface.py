@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from disttrain.config.requested_device import asks_for_gpus
 from disttrain.errors import ConfigError
+from disttrain.records.ranks import asks_for_gpus
 from disttrain.records.run_directory import RunDir
 from jobs.checks.finding import Finding, Unchecked
 from jobs.checks.host_facts import HostFacts

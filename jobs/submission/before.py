@@ -16,7 +16,6 @@ from typing import Any
 from disttrain.checkpoint.start_from import refuse_missing
 from disttrain.config.builder_options import BUILT_SECTIONS, unchecked_options
 from disttrain.config.config_tree import model_waits
-from disttrain.config.huggingface_fields import described, require_one
 from disttrain.config.options_without_effect import options_without_effect
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError
 from disttrain.records import run_placeholders
@@ -218,15 +217,9 @@ def check_huggingface(runs: Sequence[RunPlan]) -> str | None:
     models = {}
     for run in runs:
         if run.config.model.kind == "huggingface":
-            model = described(run.config)
-            models[json.dumps(model, sort_keys=True)] = model["model"]
-    for options in models.values():
-        require_one(options["path"], options["model_type"])
-    here = [
-        text
-        for text, options in models.items()
-        if options["path"] is None or Path(options["path"], "config.json").is_file()
-    ]
+            sections = {key: value for key, value in run.config.as_dict().items() if key in BUILT_SECTIONS}
+            models[json.dumps(sections, sort_keys=True)] = sections["model"]["path"]
+    here = [text for text, path in models.items() if path is None or Path(path, "config.json").is_file()]
     unknown = _unchecked_models(tuple(here)) if here else None
     if unknown is None and len(here) < len(models):
         unknown = "model.path has no config.json on this machine"
@@ -238,7 +231,7 @@ def _unchecked_models(models: tuple[str, ...]) -> str | None:
     """Why transformers could not check these models (JSON texts), or None if they are valid."""
     if importlib.util.find_spec("transformers") is None:
         return "transformers is not installed here"
-    done = _run_module("disttrain.config.huggingface_fields", models, _TRANSFORMERS_S)
+    done = _run_module("disttrain.models.huggingface_fields", models, _TRANSFORMERS_S)
     if done is None:
         return f"transformers was not imported within {_TRANSFORMERS_S:.0f} s"
     if done.returncode == EXIT_BAD_INPUT:

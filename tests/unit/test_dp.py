@@ -13,7 +13,6 @@ from disttrain.config.auto_strategy import choose_strategy
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.config_tree import Config
 from disttrain.config.parsing import Draft, check
-from disttrain.config.ranks import ranks_per_node
 from disttrain.config.sections.parallel import ParallelConfig
 from disttrain.engine.memory_estimate import estimate
 from disttrain.engine.strategy_choice import resolve_strategy
@@ -24,6 +23,7 @@ from disttrain.hardware.gpu_reader import GpuId
 from disttrain.parallel.base import build_strategy
 from disttrain.parallel.mesh import Mesh
 from disttrain.records.gpu_hours import devices_of
+from disttrain.records.ranks import ranks_per_node
 from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.runtime.process_group import World, open_world
 from disttrain.runtime.rank_info import RankInfo

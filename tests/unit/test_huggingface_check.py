@@ -12,10 +12,10 @@ import pytest
 
 import submit
 from disttrain import __main__ as entry
-from disttrain.config import huggingface_fields
 from disttrain.config.parsing import Draft
 from disttrain.config.parsing import check as check_config
 from disttrain.errors import ConfigError
+from disttrain.models import huggingface_fields
 
 CONFIG = """
 model: {kind: huggingface, model_type: gpt2, config: {n_layer: 1, n_embd: 8, n_head: 2}}
@@ -75,7 +75,7 @@ def test_one_of_path_and_model_type_is_needed(config: Path, capsys: pytest.Captu
 
 def checked(monkeypatch: pytest.MonkeyPatch, **options: Any) -> int:
     model = {"path": None, "model_type": None, "config": None} | options
-    given = {"model": model, "data": {"kind": "own:data", "samples": None, "seq_len": None}}
+    given = {"model": model, "data": {"kind": "own:data"}}
     monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps([given])))
     return huggingface_fields.main()
 
@@ -142,12 +142,11 @@ def test_data_without_a_head_or_with_too_many_tokens_are_refused(
             }
         )
     )
-    given = huggingface_fields.described(config)
     if message is None:
-        huggingface_fields.check(given)
+        huggingface_fields.check(config.as_dict())
         return
     with pytest.raises(ConfigError) as refused:
-        huggingface_fields.check(given)
+        huggingface_fields.check(config.as_dict())
     assert str(refused.value) == f"model.model_type={model_type!r} {message}"
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from disttrain.config.sections.optim import OptimConfig
-from disttrain.config.state_memory import ModelSize, moments, replicated_memory, sharded_memory
+from disttrain.models.state_memory import ModelSize, moments, replicated_memory, sharded_memory
 from disttrain.optim.optimizer import build_optimizer
 
 

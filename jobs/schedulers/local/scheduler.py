@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from disttrain.config.requested_device import asks_for_gpus
 from disttrain.errors import ConfigError, message_of
+from disttrain.records.ranks import asks_for_gpus
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal, processes, run_code
 from jobs.schedulers.inherited_variables import without_batch_system

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from disttrain.config.requested_device import asks_for_gpus
 from disttrain.config.stop_time import lead_within
+from disttrain.records.ranks import asks_for_gpus
 from jobs.core.environment import SETUP_EXIT_VARIABLE
 from jobs.node.peers import after_first_end_s
 from jobs.schedulers.slurm.commands import check_path, file_pattern, sbatch_word

@@ -1,4 +1,4 @@
-"""Ranks and GPUs on a node, of a config as plain data. Standard library only."""
+"""Ranks and GPUs on a node, of a config as plain data. Standard library only: agents read it."""
 
 from __future__ import annotations
 
@@ -15,3 +15,8 @@ def gpus_per_rank(config: Mapping[str, Any]) -> int:
 def ranks_per_node(config: Mapping[str, Any]) -> int:
     """Ranks on each node of a config as plain data."""
     return int(config["resources"]["gpus_per_node"]) // gpus_per_rank(config)
+
+
+def asks_for_gpus(device: str) -> bool:
+    """Whether `resources.device` means a GPU for each rank, where a job gets what it requests."""
+    return device not in ("cpu", "shared")

@@ -1,6 +1,6 @@
 """Configs of Hugging Face models: fields that the model has, and data that it has a head for.
 
-The trainer calls the functions. Before submission, `python -m disttrain.config.huggingface_fields` checks the
+The trainer calls the functions. Before submission, `python -m disttrain.models.huggingface_fields` checks the
 models of a plan in a process of its own, because transformers imports torch.
 """
 
@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from disttrain.config.config_tree import Config
 from disttrain.config.model_combinations import DATA_OF, IMAGES, TOKENS, samples_of
+from disttrain.config.sections.data import DataConfig
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError, nearest
 
 _MAPPINGS = {
@@ -24,12 +24,6 @@ _MAPPINGS = {
 """Classes of configs with a head, in transformers, by the auto class of the head."""
 _HEAD_OF = {TOKENS: "AutoModelForCausalLM", IMAGES: "AutoModelForImageClassification"}
 """The head for samples of a built-in data source."""
-
-
-def require_one(path: str | None, model_type: str | None) -> None:
-    """Raise `ConfigError` unless exactly one of `model.path` and `model.model_type` is given."""
-    if (path is None) == (model_type is None):
-        raise ConfigError(f"model.path={path} and model.model_type={model_type}: give exactly one of them")
 
 
 def require_folder(path: str) -> None:
@@ -99,23 +93,18 @@ def require_length(settings: Any, tokens: int, given: str) -> None:
         raise ConfigError(f"{given} takes {longest} tokens, but data.seq_len={tokens}; lower data.seq_len")
 
 
-def described(config: Config) -> dict[str, Any]:
-    """What the check of a config reads, as JSON types."""
-    options = config.data.model_extra or {}
-    data = {"kind": config.data.kind, "samples": samples_of(config.data), "seq_len": options.get("seq_len")}
-    return {"model": config.model.model_extra or {}, "data": data}
-
-
-def check(given: Mapping[str, Any]) -> None:
+def check(config: Mapping[str, Any]) -> None:
     """Raise `ConfigError` for options of `disttrain.models.huggingface` with which no config can be made, or
-    whose model has no head for the data or too few positions. `given` is a result of `described`."""
-    data, settings = given["data"], _settings(given["model"])
-    if data["samples"] not in _HEAD_OF:
+    whose model has no head for the data or too few positions. `config` is plain data."""
+    model, data = config["model"], DataConfig.model_validate(config["data"])
+    settings, samples = _settings(model), samples_of(data)
+    if samples not in _HEAD_OF:
         return
-    model = model_name(given["model"]["path"], given["model"]["model_type"])
-    require_head(settings, _HEAD_OF[data["samples"]], f"{model} with data.kind={data['kind']}")
-    if data["samples"] == TOKENS and data["seq_len"]:
-        require_length(settings, data["seq_len"], model)
+    name = model_name(model["path"], model["model_type"])
+    require_head(settings, _HEAD_OF[samples], f"{name} with data.kind={data.kind}")
+    tokens = (data.model_extra or {}).get("seq_len")
+    if samples == TOKENS and tokens:
+        require_length(settings, tokens, name)
 
 
 def model_name(path: str | None, model_type: str | None) -> str:
@@ -125,7 +114,6 @@ def model_name(path: str | None, model_type: str | None) -> str:
 
 def _settings(options: Mapping[str, Any]) -> Any:
     path, model_type, config = options["path"], options["model_type"], options["config"] or {}
-    require_one(path, model_type)
     if path is not None:
         require_folder(path)
     try:
@@ -146,10 +134,10 @@ def _settings(options: Mapping[str, Any]) -> Any:
 
 
 def main() -> int:
-    """Check the JSON list of models and data on standard input; print the first error."""
+    """Check the JSON list of configs on standard input; print the first error."""
     try:
-        for given in json.load(sys.stdin):
-            check(given)
+        for config in json.load(sys.stdin):
+            check(config)
     except ConfigError as error:
         print(error)
         return EXIT_BAD_INPUT
