@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from disttrain.checkpoint.folder import checkpoint_folder
-from disttrain.checkpoint.start_from import refuse_missing
 from disttrain.config.config_tree import Config
 from disttrain.config.dotted_keys import get_key
 from disttrain.config.gpu_options import gpu_option
@@ -30,6 +29,7 @@ from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.config.sections.job import JobConfig
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError, Superseded
 from disttrain.models import huggingface_fields
+from disttrain.records.checkpoint import refuse_missing
 from disttrain.records.heartbeat import Phase
 from disttrain.records.json_files import CorruptFile
 from disttrain.records.run_directory import Attempt, RunDir, attempt_of_job, checkpoint_steps

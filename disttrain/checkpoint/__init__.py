@@ -8,7 +8,7 @@
       step-00000100.damaged/     in quarantine
 
 `saver` takes checkpoints while training continues, and reads the first one back; `resume` finds the one
-that a run starts from, and `start_from` refuses a missing one before a job starts.
+that a run starts from.
 `train_state` lists the parts that resume, `state_tensors` converts them to tensors by name and back, and
 `storage` writes and reads these tensors, through `safe_reader` without executing code; `host_buffers` holds
 their copies until they are on disk. `manifest` compares a checkpoint with the run, `integrity` verifies its

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from disttrain.config.sections.checkpoint import CheckpointConfig
-from disttrain.records.checkpoint import Checkpoint
+from disttrain.records.checkpoint import MANIFEST, Checkpoint, committed_path
 from disttrain.records.json_files import create_exclusive, read_json, write_json
-from disttrain.records.run_directory import RunDir, checkpoint_steps, rename_aside
+from disttrain.records.run_directory import RunDir, rename_aside
 
-MANIFEST = "manifest.json"
 METADATA = ".metadata"
 _OWNER = "owner.json"
 _QUARANTINED = re.compile(r"step-\d{8,}\.damaged(-\d+)?")
@@ -41,19 +40,9 @@ def checkpoint_folder(config: CheckpointConfig, run: RunDir) -> Path:
     return Path(config.dir).resolve() / run.sweep / run.name if config.dir else run.checkpoints
 
 
-def committed_path(folder: Path, step: int) -> Path:
-    """Path of the committed checkpoint of `step`."""
-    return folder / f"step-{step:08d}"
-
-
 def temporary_path(folder: Path, step: int, attempt: int) -> Path:
     """Path under which `attempt` writes the checkpoint of `step`."""
     return folder / f"step-{step:08d}.a{attempt:03d}.tmp"
-
-
-def committed_paths(folder: Path) -> list[Path]:
-    """Folders of committed checkpoints, newest first; their content is not checked."""
-    return [committed_path(folder, step) for step in checkpoint_steps(folder)]
 
 
 def commit(temporary: Path, manifest: Checkpoint) -> Path:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from disttrain.checkpoint.folder import MANIFEST, METADATA, DamagedCheckpoint
+from disttrain.checkpoint.folder import METADATA, DamagedCheckpoint
 from disttrain.errors import ConfigError
-from disttrain.records.checkpoint import Checkpoint, CheckpointFile
+from disttrain.records.checkpoint import MANIFEST, Checkpoint, CheckpointFile
 from disttrain.records.json_files import CorruptFile, read_json
 
 _MISSING = (FileNotFoundError, NotADirectoryError)

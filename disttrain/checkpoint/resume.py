@@ -16,7 +16,7 @@ from disttrain.checkpoint.folder import CommittedCheckpoint, DamagedCheckpoint, 
 from disttrain.checkpoint.safe_reader import content_problems
 from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.errors import ConfigError, Superseded
-from disttrain.records.checkpoint import Checkpoint
+from disttrain.records.checkpoint import Checkpoint, committed_paths
 from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.runtime import log
 from disttrain.runtime.process_group import World
@@ -104,7 +104,7 @@ def _remove_partial(folder: Path, attempt: Attempt) -> None:
 
 
 def _newest_readable(folder: Path, attempt: Attempt) -> CommittedCheckpoint | None:
-    for path in folders.committed_paths(folder):
+    for path in committed_paths(folder):
         try:
             return CommittedCheckpoint(path, integrity.read_manifest(path))
         except DamagedCheckpoint as error:

@@ -7,9 +7,10 @@ import os
 import shutil
 from pathlib import Path
 
-from disttrain.checkpoint.folder import CommittedCheckpoint, DamagedCheckpoint, committed_paths
+from disttrain.checkpoint.folder import CommittedCheckpoint, DamagedCheckpoint
 from disttrain.checkpoint.integrity import read_manifest
 from disttrain.errors import ConfigError
+from disttrain.records.checkpoint import committed_paths
 
 
 def delete_old(folder: Path, keep: int, attempt: int | None = None) -> None:

@@ -147,7 +147,7 @@ READERS = (
     ),
     Reader(
         ("checkpoint.best",),
-        lambda config: config.checkpoint.regular,
+        lambda config: config.checkpoint.requested,
         ("checkpoint.every_steps", "checkpoint.every_s"),
         "checkpoint.every_steps or checkpoint.every_s",
     ),

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from disttrain.checkpoint.folder import DamagedCheckpoint, checkpoint_folder, committed_paths
+from disttrain.checkpoint.folder import DamagedCheckpoint, checkpoint_folder
 from disttrain.checkpoint.integrity import read_manifest
 from disttrain.config.config_tree import Config
 from disttrain.config.run_key import config_key
 from disttrain.engine.batch_fit import divisors
 from disttrain.engine.batch_search import search_batch_size
 from disttrain.records.batch_fit import BatchFit
-from disttrain.records.checkpoint import Checkpoint
+from disttrain.records.checkpoint import Checkpoint, committed_paths
 from disttrain.runtime import log
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput

@@ -67,7 +67,7 @@ class StopAgreement(Hook):
         follows the step. `pace` receives the seconds of a step on the slowest rank, at each agreement."""
         self._replicas_agree = replicas_agree
         self._pace = pace
-        self.next_step = saver.step
+        self.next_step = self._started = saver.step
         """The next agreement follows this step."""
         self._steps = steps
         self._config = config.checkpoint
@@ -105,10 +105,10 @@ class StopAgreement(Hook):
         return None
 
     def on_end(self) -> None:
-        """Leave the end of a run with regular checkpoints as a checkpoint."""
+        """Save the end of a run that has an interval by its config, or saved one by the default interval."""
         self._arrived_view()
         self._non_finite.check(self._world.all_reduce_max(self._non_finite.own_view(wait=True)))
-        if self._config.regular:
+        if self._config.requested or self._saver.step > self._started:
             self._save(self._steps)
         with heartbeat.within("checkpoint"):
             self._saver.close()
@@ -118,7 +118,7 @@ class StopAgreement(Hook):
         self._validated = point
         if point.loss is not None and point.loss < self._best_loss:
             self._best_loss = point.loss
-            if self._config.best and self._config.regular:
+            if self._config.best and self._config.requested:
                 self._is_best = True
                 self.next_step = point.step
 
@@ -172,7 +172,7 @@ class StopAgreement(Hook):
             max_age_s = growing_interval(self._check_s, SUPERSEDED_WITHIN_S, now - self._began)
             if self._attempt.superseded(max_age_s) is not None:
                 request = _SUPERSEDED
-        every_s = self._config.every_s
+        every_s = self._config.interval_s
         time_is_up = is_rank0 and every_s is not None and now - self._saved >= every_s
         step_s = (now - self._synced) / (step - self._synced_step) if step > self._synced_step else 0.0
         return [request, self._saver.writing, time_is_up, step_s]

@@ -25,7 +25,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from disttrain.checkpoint.folder import committed_path
 from disttrain.checkpoint.train_state import RandomState
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.sections.data import DataConfig
@@ -54,6 +53,7 @@ from disttrain.models.hooks import hooks_of
 from disttrain.optim.optimizer import set_lr_scales
 from disttrain.optim.precision import build_precision
 from disttrain.parallel.mesh import build_mesh
+from disttrain.records.checkpoint import committed_path
 from disttrain.records.metrics import EvalPoint, Metrics
 from disttrain.runtime import heartbeat
 from disttrain.runtime.rank_failure import record_failure

@@ -1,9 +1,27 @@
-"""Manifest of a checkpoint."""
+"""Manifest of a checkpoint, and the check of a path to one before a job starts."""
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from disttrain.errors import nearest
 from disttrain.records.base import Record
 from disttrain.records.batch_fit import BatchFit
+from disttrain.records.run_directory import checkpoint_steps
+
+MANIFEST = "manifest.json"
+
+
+def committed_path(folder: Path, step: int) -> Path:
+    """Path of the committed checkpoint of `step`."""
+    return folder / f"step-{step:08d}"
+
+
+def committed_paths(folder: Path) -> list[Path]:
+    """Folders of committed checkpoints, newest first; their content is not checked."""
+    return [committed_path(folder, step) for step in checkpoint_steps(folder)]
 
 
 class CheckpointFile(Record):
@@ -39,3 +57,41 @@ class Checkpoint(Record):
     torch: str
     files: dict[str, CheckpointFile]
     """Every other file of the checkpoint, by name."""
+
+
+def refuse_missing(given: str) -> str | None:
+    """The message for a `checkpoint.start_from` without a checkpoint; None if it has one.
+
+    The message names the checkpoints nearby.
+    """
+    path, at = Path(given), f"checkpoint.start_from={given}"
+    try:
+        _refresh(path.parent)
+        _refresh(path)
+        if (path / MANIFEST).is_file():
+            return None
+        is_there, found = path.exists(), _nearby(path)
+    except OSError as error:
+        return f"{at} cannot be read: {error.strerror}"
+    problem = f"holds no {MANIFEST}" if is_there else "does not exist"
+    if not found:
+        return f"{at} {problem}; give the folder of a checkpoint, as .../checkpoints/step-00000100"
+    closest = "" if is_there else nearest(str(path), map(str, found))
+    return f"{at} {problem}{closest or f'; the newest checkpoint there is {found[0]}'}"
+
+
+def _refresh(folder: Path) -> None:
+    """Open a folder, which NFS then compares with the server.
+
+    A node otherwise answers from a cache, for up to a minute, that a new checkpoint does not exist.
+    """
+    with suppress(OSError), os.scandir(folder):
+        pass
+
+
+def _nearby(path: Path) -> list[Path]:
+    """Checkpoints in the folder, in its `checkpoints`, or beside it; newest first."""
+    for folder in (path, path / "checkpoints", path.parent):
+        if folder.is_dir() and (found := committed_paths(folder)):
+            return found
+    return []

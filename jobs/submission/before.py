@@ -13,12 +13,12 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from disttrain.checkpoint.start_from import refuse_missing
 from disttrain.config.builder_options import BUILT_SECTIONS, unchecked_options
 from disttrain.config.config_tree import model_waits
 from disttrain.config.options_without_effect import options_without_effect
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError
 from disttrain.records import run_placeholders
+from disttrain.records.checkpoint import refuse_missing
 from jobs.core.code_copy import script_file
 from jobs.core.run_code import CODE_ROOT
 from jobs.fabric.lint import FindingSeverity, lint

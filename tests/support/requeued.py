@@ -17,8 +17,8 @@ import torch
 import yaml
 
 from disttrain.checkpoint import state_tensors
-from disttrain.checkpoint.folder import committed_paths
 from disttrain.checkpoint.storage import load_tensors, shapes
+from disttrain.records.checkpoint import committed_paths
 from disttrain.records.json_files import read_json, read_json_or_none, read_jsonl
 from disttrain.records.run_directory import Attempt, RunDir
 from jobs.status.run_state import RunState, read_state

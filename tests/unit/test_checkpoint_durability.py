@@ -20,6 +20,7 @@ from disttrain.checkpoint.resume import newest_intact
 from disttrain.checkpoint.saver import CheckpointSaver
 from disttrain.checkpoint.storage import CapturedState
 from disttrain.config.sections.checkpoint import CheckpointConfig
+from disttrain.records.checkpoint import committed_path, committed_paths
 from disttrain.records.run_directory import RunDir
 from disttrain.runtime.process_group import World
 from tests.support.manifests import manifest
@@ -119,7 +120,7 @@ def record_events(events: list[Event], below: str, kill_at: int | None) -> None:
 def test_everything_is_on_disk_before_the_rename_that_commits(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     events = run_child(lambda: save(run, 1), tmp_path)
-    committed = folders.committed_path(run.checkpoints, 1)
+    committed = committed_path(run.checkpoints, 1)
     temporary = folders.temporary_path(run.checkpoints, 1, attempt=0)
     commit = events.index(Event("rename", str(temporary), str(committed)))
     before, after = events[:commit], events[commit + 1 :]
@@ -174,7 +175,7 @@ def test_a_later_attempt_that_begins_while_files_are_written_prevents_the_commit
     run.attempt(1).path.mkdir()
     made.close()
     assert (made.failed, made.committed_step) == (1, None)
-    assert folders.committed_paths(run.checkpoints) == []
+    assert committed_paths(run.checkpoints) == []
 
 
 @pytest.mark.parametrize("lost", [False, True])

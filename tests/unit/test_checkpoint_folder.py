@@ -14,6 +14,7 @@ from disttrain.checkpoint import folder as folders
 from disttrain.checkpoint import integrity, retention
 from disttrain.checkpoint.folder import CommittedCheckpoint, DamagedCheckpoint
 from disttrain.errors import ConfigError
+from disttrain.records.checkpoint import committed_path, committed_paths
 from disttrain.records.json_files import read_json, write_json
 from tests.support.manifests import manifest
 
@@ -31,7 +32,7 @@ def write(folder: Path, step: int, valid_loss: float | None = None) -> Path:
 
 def test_a_commit_appears_whole_under_its_step(tmp_path: Path) -> None:
     path = write(tmp_path, 10)
-    assert folders.committed_paths(tmp_path) == [path]
+    assert committed_paths(tmp_path) == [path]
     found = integrity.read_manifest(path)
     assert integrity.mismatched_files(path, found, found.files) == []
     assert os.listdir(tmp_path) == ["step-00000010"]
@@ -41,7 +42,7 @@ def test_a_commit_replaces_nothing(tmp_path: Path) -> None:
     write(tmp_path, 10)
     with pytest.raises(OSError, match=r"not empty|exists"):
         write(tmp_path, 10)
-    assert integrity.read_manifest(folders.committed_path(tmp_path, 10)).step == 10
+    assert integrity.read_manifest(committed_path(tmp_path, 10)).step == 10
 
 
 def test_a_flipped_bit_is_seen(tmp_path: Path) -> None:
@@ -91,7 +92,7 @@ def test_what_cannot_be_read_now_is_not_damaged(tmp_path: Path, monkeypatch: pyt
         patched.setattr(integrity, "read_json", stale)
         with pytest.raises(OSError, match="Stale"):
             integrity.read_manifest(path)
-    assert folders.committed_paths(tmp_path) == [path]
+    assert committed_paths(tmp_path) == [path]
 
 
 @pytest.mark.parametrize("change", [{"compression": "zstd"}, {"torch": ...}])
@@ -122,21 +123,21 @@ def test_a_manifest_that_cannot_be_is_damage(tmp_path: Path, change: dict, says:
 def test_a_folder_for_several_runs_knows_whose_it_is(tmp_path: Path) -> None:
     assert folders.owner(tmp_path, Path("/runs/a")) == "/runs/a"
     assert folders.owner(tmp_path, Path("/elsewhere/a")) == "/runs/a"
-    assert folders.committed_paths(tmp_path) == []
+    assert committed_paths(tmp_path) == []
 
 
 def test_quarantine_keeps_every_one(tmp_path: Path) -> None:
     for _ in range(2):
         folders.quarantine(write(tmp_path, 10))
     assert sorted(os.listdir(tmp_path)) == ["step-00000010.damaged", "step-00000010.damaged-2"]
-    assert folders.committed_paths(tmp_path) == []
+    assert committed_paths(tmp_path) == []
 
 
 def test_prune_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
     for step, loss in [(10, 3.0), (20, 1.0), (30, 2.0), (40, None), (50, 2.5)]:
         write(tmp_path, step, loss)
     retention.delete_old(tmp_path, keep=2)
-    assert [path.name for path in folders.committed_paths(tmp_path)] == [
+    assert [path.name for path in committed_paths(tmp_path)] == [
         "step-00000050",
         "step-00000040",
         "step-00000020",
@@ -146,9 +147,9 @@ def test_prune_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
 def test_prune_neither_counts_nor_touches_what_it_cannot_read(tmp_path: Path) -> None:
     for step in (10, 20, 30):
         write(tmp_path, step)
-    (folders.committed_path(tmp_path, 30) / "a").unlink()
+    (committed_path(tmp_path, 30) / "a").unlink()
     retention.delete_old(tmp_path, keep=1)
-    assert [path.name for path in folders.committed_paths(tmp_path)] == ["step-00000030", "step-00000020"]
+    assert [path.name for path in committed_paths(tmp_path)] == ["step-00000030", "step-00000020"]
 
 
 @given(

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from disttrain import __main__ as entry
-from disttrain.checkpoint import start_from
-from disttrain.checkpoint.start_from import refuse_missing
 from disttrain.config.parsing import Draft, check
 from disttrain.errors import ConfigError
+from disttrain.records import checkpoint as start_from
+from disttrain.records.checkpoint import refuse_missing
 from jobs.schedulers.interface import ProfileSelection
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.submission.before import check_start_from, unchecked_start_from

@@ -242,6 +242,31 @@ def test_the_best_is_saved_only_on_request():
     assert saved(losses, every_steps=None) == []
 
 
+@pytest.mark.parametrize(
+    ("checkpoint", "steps"),
+    [
+        ({"every_steps": None}, [9, 12]),  # every 900 s, and the end of a run that was longer
+        ({"every_steps": None, "every_s": 300, "best": False}, [3, 6, 9, 12]),
+        ({"every_steps": None, "every_s": 0}, []),
+        ({"every_steps": 5, "best": False}, [5, 10, 12]),
+        ({"every_steps": 5, "every_s": 200, "best": False}, [2, 4, 5, 7, 9, 10, 12]),
+    ],
+)
+def test_intervals_in_seconds(checkpoint: dict, steps: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of 100 s. Only with an interval of the user does a validation save."""
+    losses: dict[int, float | None] = {step: 1 / step for step in range(1, STEPS + 1)}
+    monkeypatch.setattr(stop_agreement, "time", SimpleNamespace(monotonic=lambda: 100.0 * next_step[0]))
+    next_step = [0]
+
+    class Counting(dict[int, float | None]):
+        def __contains__(self, step: object) -> bool:
+            next_step[0] += 1
+            return super().__contains__(step)
+
+    found = saved(Counting(losses), check_s=0.0, **checkpoint)
+    assert [step for step, _ in found] == steps
+
+
 def test_the_best_loss_of_earlier_attempts():
     assert best_loss([point(1, 3.0), point(2, None), point(3, 1.0), point(4, 2.0)], ALONE) == 1.0
     assert best_loss([point(1, None)], ALONE) is None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from disttrain.config.sections.base import NOT_IN_KEY, Section
+
+DEFAULT_INTERVAL_S = 900.0
 
 
 class CheckpointConfig(Section):
@@ -17,10 +19,11 @@ class CheckpointConfig(Section):
 
     every_steps: PositiveInt | None = None
     """Steps between checkpoints."""
-    every_s: PositiveFloat | None = None
-    """Seconds between checkpoints; with `every_steps`, the earlier of both."""
+    every_s: NonNegativeFloat | None = None
+    """Seconds between checkpoints; with `every_steps`, the earlier of both. 0: none by time. null: 900
+    without `every_steps`, else none."""
     best: bool = True
-    """With an interval: also save after each validation with the lowest loss so far."""
+    """With `every_steps` or `every_s`: also save after each validation with the lowest loss so far."""
     keep: Annotated[PositiveInt, Field(json_schema_extra=NOT_IN_KEY)] = 2
     """Number of newest checkpoints kept; the one with the lowest validation loss is kept in addition."""
     dir: Annotated[str | None, Field(json_schema_extra=NOT_IN_KEY)] = None
@@ -35,6 +38,13 @@ class CheckpointConfig(Section):
     and begin at step 1."""
 
     @property
-    def regular(self) -> bool:
-        """Whether checkpoints are taken at intervals."""
-        return self.every_steps is not None or self.every_s is not None
+    def interval_s(self) -> float | None:
+        """Seconds between checkpoints; None: no interval in seconds."""
+        if self.every_s is None:
+            return DEFAULT_INTERVAL_S if self.every_steps is None else None
+        return self.every_s or None
+
+    @property
+    def requested(self) -> bool:
+        """Whether the user set an interval; the run then saves at its end, too."""
+        return bool(self.every_steps or self.every_s)

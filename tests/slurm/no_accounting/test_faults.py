@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from disttrain.checkpoint.folder import MANIFEST
+from disttrain.records.checkpoint import MANIFEST
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
 from tests.support import requeued
