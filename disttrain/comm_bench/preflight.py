@@ -1,7 +1,7 @@
 """All-reduce and links of a job before its training starts: `python -m disttrain.comm_bench.preflight OUT`.
 
 The agents start one process for each rank, with torchrun's variables. Rank 0 writes the result. The sizes
-are that of the run's messages and a large one. Each all-reduce is repeated as often as its first duration
+are that of DDP's buckets and a large one. Each all-reduce is repeated as often as its first duration
 allows, and left out if that is too long.
 """
 
@@ -16,13 +16,9 @@ import torch
 import torch.distributed as dist
 
 from disttrain.comm_bench.links import measure_rates
-from disttrain.comm_bench.message_size import MessageSize, message_size
 from disttrain.comm_bench.timing import last_to_arrive, timed
-from disttrain.config.config_tree import Config
 from disttrain.config.sections.resources import ResourcesConfig
 from disttrain.records.json_files import write_json
-from disttrain.records.run_directory import RunDir
-from disttrain.records.run_json import read_run_json
 from disttrain.runtime.process_group import World, open_world
 from disttrain.runtime.rank_info import rank_info
 from disttrain.telemetry.trace_parsing import bus_factor
@@ -37,10 +33,10 @@ _MOST_REPEATS = 5
 _COLLECTIVE_TIMEOUT_S = 45.0
 
 
-def measure(world: World, message: MessageSize) -> dict[str, Any]:
+def measure(world: World, bucket_bytes: int) -> dict[str, Any]:
     """The result, on all ranks together. Rates of links are those that this rank measured."""
     backend = str(world.backend)
-    sizes = sorted({message.bytes, LARGE_BYTES[backend]})  # the first one predicts the time of the second
+    sizes = sorted({bucket_bytes, LARGE_BYTES[backend]})  # the first one predicts the time of the second
     results: list[dict[str, Any]] = []
     for size in sizes:
         if results and results[-1]["seconds"] * size / results[-1]["bytes"] > _BUDGET_S:
@@ -51,8 +47,6 @@ def measure(world: World, message: MessageSize) -> dict[str, Any]:
         "backend": backend,
         "ranks": world.size,
         "all_reduce": results,
-        "run_bytes": message.bytes,
-        "run_bytes_reason": message.reason,
         "links": links,
         "message_bytes": MESSAGE_BYTES[backend],
     }
@@ -77,24 +71,17 @@ def measure_all_reduce(world: World, size: int) -> dict[str, Any]:
     }
 
 
-def run_message(world: World, run: RunDir) -> MessageSize:
-    """The size of the messages of a run, as rank 0 finds it, on all ranks."""
-    own = message_size(Config.model_validate(read_run_json(run)["config"])) if world.rank == 0 else None
-    found: MessageSize = world.all_gather_object(own)[0]
-    return found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m disttrain.comm_bench.preflight", description=__doc__)
     parser.add_argument("out", type=Path, help="file of the result")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda", "shared"])
-    parser.add_argument("--run", type=Path, required=True, help="directory of the run")
+    parser.add_argument("--bucket-mb", type=float, default=25.0, help="bucket size of DDP in MiB")
     given = parser.parse_args()
     began = time.monotonic()
     info = rank_info()
     shape = ResourcesConfig(nodes=info.nodes, gpus_per_node=info.local_size, device=given.device)
     with open_world(shape, _COLLECTIVE_TIMEOUT_S) as world:
-        found = measure(world, run_message(world, RunDir(given.run)))
+        found = measure(world, round(given.bucket_mb * 2**20))
         links = world.gather_object(found["links"])
         if links is not None:
             every = sorted((rate for rates in links for rate in rates), key=lambda each: each["source"])

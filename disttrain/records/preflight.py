@@ -83,13 +83,8 @@ class PreflightBandwidth(_Part):
     backend: str
     ranks: int
     all_reduce: list[PreflightAllReduce]
-    """At the size of the run's messages and at a large size, the smaller one first; without the other one if
-    that would take too long."""
-    run_bytes: int | None = None
-    """Size of the run's messages; null in older records."""
-    run_bytes_reason: str | None = None
-    """Reason for this size: `parallel.ddp.bucket_mb`, the parameters of the largest block (`fsdp`, `hsdp`),
-    or 25 MiB where it is not known."""
+    """At the size of DDP's buckets (`parallel.ddp.bucket_mb`, else 25 MiB) and at a large size, the smaller
+    one first; without the other one if that would take too long."""
     links: list[NodePairRate]
     """Rates between neighbouring nodes in a ring."""
     message_bytes: int

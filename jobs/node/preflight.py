@@ -216,7 +216,9 @@ def _measured(start: _Start, facts: Sequence[NodeFacts]) -> tuple[dict[str, Any]
 def _run_measurement(start: _Start, port: int) -> str | None:
     """Run this node's ranks of the measurement; the reason, one line, if they failed. Raises `JobEnded`."""
     command = [sys.executable, "-P", "-m", "disttrain.comm_bench.preflight", str(start.result_file)]
-    command += ["--device", str(start.config["resources"]["device"]), "--run", str(start.node.run.path)]
+    command += ["--device", str(start.config["resources"]["device"])]
+    bucket_mb = start.config.get("parallel", {}).get("ddp", {}).get("bucket_mb")
+    command += [] if bucket_mb is None else ["--bucket-mb", str(bucket_mb)]
     with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
         processes = [
             subprocess.Popen(
@@ -266,9 +268,6 @@ def _last_line(output: IO[str]) -> str:
 
 def _log(own: NodeFacts, findings: Sequence[Finding], bandwidth: Mapping[str, Any]) -> None:
     lines = [f"{finding.severity}: {finding.problem}; {finding.remedy}" for finding in findings]
-    if bandwidth.get("run_bytes"):
-        size = f"{bandwidth['run_bytes'] / 2**20:.1f} MiB"
-        lines.append(f"the messages of the run have {size} ({bandwidth['run_bytes_reason']})")
     if bandwidth.get("not_judged"):
         lines.append(bandwidth["not_judged"])
     if own.write_bytes_per_s is not None and own.read_bytes_per_s is not None:

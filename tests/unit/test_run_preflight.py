@@ -216,7 +216,6 @@ def test_the_bandwidth_is_measured_between_machines_and_between_gpus(
 def test_one_node_with_several_gpus_measures_between_them(
     attempt: Attempt,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
     hosts: list[str],
     configured: str,
     mode: str,
@@ -228,7 +227,6 @@ def test_one_node_with_several_gpus_measures_between_them(
     result = {
         "backend": "nccl", "links": [], "all_reduce": reduced,
         "ranks": 2, "message_bytes": 2**24, "seconds": 9.0,
-        "run_bytes": 27 * 2**20, "run_bytes_reason": "the largest block",
     }  # fmt: skip
     collect = node_facts.collect
     monkeypatch.setattr(
@@ -246,8 +244,6 @@ def test_one_node_with_several_gpus_measures_between_them(
     assert found.mode == mode
     slow = [each for each in found.problems if each.check == "all_reduce"]
     assert len(slow) == (mode == "full")
-    line = "pre-flight: the messages of the run have 27.0 MiB (the largest block)"
-    assert (line in capsys.readouterr().out) == (mode == "full")
 
 
 def test_the_space_needed_includes_one_more_checkpoint(tmp_path: Path) -> None:
