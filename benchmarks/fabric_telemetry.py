@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks import result_record
 from disttrain.hardware.link_counters import LinkAccumulator, LinkReader
-from disttrain.telemetry.fabric.nccl_log import parse
+from disttrain.telemetry.network.nccl_log import parse
 
 LOG = Path(__file__).resolve().parent.parent / "tests/support/nccl_logs/2.27.7-infiniband.log"
 EVERY_S = 1.0

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
-
 from disttrain.errors import in_one_line
 from disttrain.hardware.sampled_fields import GPU_FIELDS, Reader, UnusableReading
 from disttrain.records.hardware import GpuDevice
@@ -50,19 +48,6 @@ class GpuId:
 
     uuid: str | None
     pci_bus_id: str | None
-
-
-def identify(device: torch.device) -> GpuId | None:
-    """The GPU of a torch device; None for a CPU."""
-    if device.type != "cuda":
-        return None
-    properties = torch.cuda.get_device_properties(device)
-    uuid = str(getattr(properties, "uuid", "")) or None
-    if uuid and not uuid.startswith(("GPU-", "MIG-")):
-        uuid = f"GPU-{uuid}"
-    numbers = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
-    given = [number for number in numbers if number is not None]
-    return GpuId(uuid, "{:08x}:{:02x}:{:02x}.0".format(*given) if len(given) == 3 else None)
 
 
 class Nvml:

@@ -1,34 +1,10 @@
-"""Record of the network that a run used: links with traffic, NCCL's own log, and the verdict on both."""
+"""Record of the network that a run used: links with traffic, and NCCL's own log."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 from disttrain.records.base import Record
-
-
-class FabricFinding(Record):
-    """One difference between the expected and the used network."""
-
-    code: str
-    """`transport`, `gpudirect`, `adapters`, `shared-memory`, `warnings`, `versions`, `init-time`, `plugin`,
-    `interface` or `uneven`."""
-    severity: Literal["problem", "note"]
-    """A `problem` costs speed or shows an error; a `note` explains."""
-    message: str
-
-
-class FabricVerdict(Record):
-    """Verdict on the network of a run."""
-
-    verdict: Literal["as_expected", "problems", "unproven"]
-    """`unproven`: neither channels in a log of NCCL nor counters of links show what the run used."""
-    conclusion: str
-    """One sentence."""
-    transport: str
-    """Transport between the nodes: `NET/IB`, `NET/Socket`, `NET/<plugin>`, `gloo over <interface>`; within
-    one node `P2P` or `SHM`; `unknown`."""
-    findings: list[FabricFinding] = []
 
 
 class LinkTraffic(Record):
@@ -126,6 +102,4 @@ class FabricRecord(Record):
 
     attempt: int
     backend: str | None
-    verdict: FabricVerdict | None
-    """Null where the run used no network between nodes or took no samples; `metrics.json` has the reason."""
     nodes: list[NodeFabric]

@@ -19,7 +19,6 @@ from disttrain.records.node import NodeRecord
 from disttrain.records.packed_tokens import PackedTokens
 from disttrain.records.planned import EnvRecord, RunRecord, SweepRecord
 from disttrain.records.preflight import Preflight
-from disttrain.records.profile import ProfileRecord
 from disttrain.records.progress import Progress
 from disttrain.records.steps import Step, StepAggregate
 
@@ -41,7 +40,6 @@ FILES: dict[str, type[Record]] = {
     "gpu-sample": GpuSample,
     "host-sample": HostSample,
     "comm-sample": CommSample,
-    "profile": ProfileRecord,
     "metrics": Metrics,
     "comm-bench": CommBench,
     "fabric-ab": FabricAb,

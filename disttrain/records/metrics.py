@@ -9,7 +9,6 @@ from disttrain.records.batch_fit import BatchFit
 from disttrain.records.communication import CommSummary
 from disttrain.records.dataset import DatasetRecord
 from disttrain.records.exit_causes import StopCause
-from disttrain.records.fabric import FabricVerdict
 from disttrain.records.hardware import GpuSummary, ProcessSummary
 
 
@@ -194,8 +193,6 @@ class Metrics(Record):
     """Summary of the GPU samples."""
     processes: ProcessSummary | None = None
     """Summary of the samples of the ranks' processes."""
-    fabric: FabricVerdict | None = None
-    """Verdict on the network between the ranks; `attempts/NNN/fabric.json` has its evidence."""
     null_reasons: dict[str, str] = {}
     """Reason for each null figure, by its name (`gpu.energy_j` is `energy_j` of `gpu`). Only facts are null
     without a reason: `stop_cause`, `backend`, `nccl`, `batch_fit`, `resumed_step`, `checkpoint_step`,

@@ -81,10 +81,6 @@ class Attempt:
         """The requested trace, as PyTorch's profiler exports it."""
         return self.path / f"trace-{rank:05d}.json.gz"
 
-    def profile(self, rank: int) -> Path:
-        """Comparison of the trace with the step clock."""
-        return self.path / f"profile-{rank:05d}.json"
-
     @property
     def layers(self) -> Path:
         """Times of each layer, if requested."""
@@ -92,7 +88,7 @@ class Attempt:
 
     @property
     def fabric(self) -> Path:
-        """The network that the attempt used, and the verdict on it."""
+        """The network that the attempt used."""
         return self.path / "fabric.json"
 
     def nccl_log(self, node: int) -> Path:

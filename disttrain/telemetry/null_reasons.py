@@ -12,7 +12,7 @@ from typing import Any
 
 from disttrain.records.metrics import Metrics
 from disttrain.records.steps import PHASES
-from disttrain.telemetry.collective_stats import LARGEST_SHARE
+from disttrain.telemetry.profiled.collective_summary import LARGEST_SHARE
 
 NOTHING_MEASURED = "no step was measured"
 NO_FLOPS = "the model's FLOPs could not be counted"

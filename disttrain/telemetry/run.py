@@ -24,7 +24,6 @@ import torch
 from torch import Tensor
 
 from disttrain.config.config_tree import Config
-from disttrain.hardware.node import NodeTelemetry
 from disttrain.records.exit_causes import StopCause
 from disttrain.records.json_files import json_text, write_text
 from disttrain.records.metrics import EvalPoint, LossPoint, Metrics, RatioPoint
@@ -35,12 +34,13 @@ from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
 from disttrain.telemetry import comm_split, null_reasons, step_series, summary, throughput
 from disttrain.telemetry.background_writer import BackgroundJsonLines, BackgroundWriter
-from disttrain.telemetry.fabric import fabric_record
 from disttrain.telemetry.global_loss import GlobalLoss
 from disttrain.telemetry.gradient_log import SkippedSteps
 from disttrain.telemetry.left_out_steps import LeftOutSteps
 from disttrain.telemetry.live_progress import LiveProgress
-from disttrain.telemetry.profiled_steps import ProfiledSteps
+from disttrain.telemetry.network import network_record
+from disttrain.telemetry.node_sampling import NodeTelemetry
+from disttrain.telemetry.profiled.profiled_steps import ProfiledSteps
 from disttrain.telemetry.rank_summary import RankSummary, rank_summary
 from disttrain.telemetry.reduction_pace import ReductionPace
 from disttrain.telemetry.run_metadata import RunMetadata
@@ -192,7 +192,6 @@ class RunTelemetry:
         metrics = self._metrics("stopped" if stop_cause else "completed", ranks, stop_cause)
         if not self.output.keeps_finished:
             self._write_progress(time.monotonic(), metrics)
-        self.profiled.finish(self._recorder.profiled_phases)
         self._write_final(metrics, ranks)
         self._close()
         return metrics
@@ -203,7 +202,6 @@ class RunTelemetry:
         try:
             self._recorder.abandon()
             self._global_loss.collect()
-            self.profiled.finish(self._recorder.profiled_phases)
             if self.is_rank0:
                 ranks = [self._rank_summary()]
                 self._write_final(self._metrics("failed", ranks), ranks)
@@ -306,7 +304,8 @@ class RunTelemetry:
         self.writer.wait()  # for an interim `metrics.json`
         if self.is_rank0 and not self.output.keeps_finished and self.attempt.superseded() is None:
             write_text(self.run.metrics, json_text(metrics.model_dump(mode="json")))
-            fabric_record.write(self.attempt, metrics, ranks)
+            if metrics.world_size > 1:
+                network_record.write(self.attempt, metrics.backend, metrics.ranks_per_node, ranks)
 
     def _close(self) -> None:
         self._node.close()

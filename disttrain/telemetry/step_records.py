@@ -90,8 +90,6 @@ class StepLog:
         self.warm_step = warmup_steps
         """Last step of the warm-up."""
         self.profiled: frozenset[int] = frozenset()
-        self.profiled_phases: dict[int, PhaseSeconds] = {}
-        """Seconds in each phase of the profiled steps."""
         self._split = split
         self._compares_passes = compares_passes
         self._recorded: deque[_RecordedStep] = deque()
@@ -213,9 +211,7 @@ class StepLog:
 
     def _account(self, closed: _ClosedStep) -> None:
         phases = closed.phases
-        if closed.step in self.profiled:
-            self.profiled_phases[closed.step] = phases
-        elif closed.step > self.warm_step:
+        if closed.step > self.warm_step and closed.step not in self.profiled:
             self.durations.append(sum(phases))
             self.comm_unmeasured |= not closed.comm_measured
             if self._split is not None and closed.comm_measured and phases[COMPUTE] > 0:

@@ -11,7 +11,6 @@ from typing import Any
 
 from disttrain.hardware.aggregation import gpu_summary, process_summary
 from disttrain.hardware.node_samples import NodeSamples
-from disttrain.telemetry.fabric import fabric_record
 from disttrain.telemetry.null_reasons import NO_FLOPS, NOTHING_MEASURED
 from disttrain.telemetry.rank_summary import RankSummary
 from disttrain.telemetry.run_metadata import RunMetadata
@@ -48,7 +47,6 @@ def of_run(
         ),
         memory(totals),
         usage([rank.usage for rank in totals if rank.usage], every_s),
-        fabric_record.verdict(metrics_fields, totals),
     ]
     return (
         {name: value for fields, _ in parts for name, value in fields.items()},

@@ -8,8 +8,8 @@ import sys
 import pytest
 import torch
 
+from analysis.results.network import judge
 from disttrain.records.fabric import NcclLog, NodeFabric
-from disttrain.telemetry.fabric.verdict import judge
 from tests.gpu.test_nvml import REASON
 
 pytestmark = pytest.mark.skipif(REASON is not None, reason=f"no GPU to ask: {REASON}")
@@ -20,7 +20,7 @@ import torch, torch.distributed as dist
 from disttrain.records.run_directory import RunDir
 from disttrain.runtime import nccl_log_file
 from disttrain.runtime.rank_info import RankInfo
-from disttrain.telemetry.fabric.nccl_log import parse
+from disttrain.telemetry.network.nccl_log import parse
 from pathlib import Path
 rank, size = int(sys.argv[1]), int(sys.argv[2])
 attempt = RunDir(Path(sys.argv[3])).attempt(0)

@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from disttrain.hardware.aggregation import gpu_summary
-from disttrain.hardware.gpu_reader import GpuReader, Nvml, Unavailable, identify
+from disttrain.hardware.gpu_reader import GpuReader, Nvml, Unavailable
 from disttrain.hardware.node_samples import LocalRank
 from disttrain.hardware.sampler import HardwareSampler
 from disttrain.records.hardware import GpuSample, NodeGpus
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.run_directory import RunDir
+from disttrain.telemetry.node_sampling import identify
 from tests.support import nvml as replay
 
 

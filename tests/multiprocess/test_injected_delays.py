@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks import exposed
+from benchmarks.truth import by_profiler
 from disttrain.records.communication import CommSample
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.metrics import Metrics
-from disttrain.records.profile import ProfileRecord
 from disttrain.records.run_directory import RunDir
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.collective_stats import LARGEST_SHARE
+from disttrain.telemetry.profiled.collective_summary import LARGEST_SHARE
 from tests.support import injected_delays as delays
 from tests.support.injected_delays import LATE_RANK, LATE_S, STEP, Phases, assert_about, assert_added
 from tests.support.ranks import Ranks
@@ -164,12 +164,14 @@ def test_the_profiler_and_the_clock_agree_on_traced_steps(three_ranks, tmp_path)
     sections = delays.DELAYS["slow rank"].sections
     run(three_ranks, tmp_path, **sections, profile={"steps": [5, 9], "ranks": [0, 1, 2]})
     for rank in range(RANKS):
-        record = ProfileRecord.model_validate(read_json(RunDir(tmp_path).attempt(0).profile(rank)))
+        steps = by_profiler(RunDir(tmp_path).attempt(0), rank)
+        lines = [line for line in delays.measured_steps(tmp_path, rank) if 5 <= line["step"] <= 9]
+        clock = [{"compute_s": line["compute_s"], "exposed_s": line["comm_exposed_s"]} for line in lines]
         late = rank == LATE_RANK
         compute_s = STEP["model"]["forward_s"] + STEP["model"]["backward_s"] + late * LATE_S
         for name, seconds in {"compute_s": compute_s, "exposed_s": 0.0 if late else LATE_S}.items():
-            figures = statistics.median(getattr(step.profiler, name) for step in record.steps)
-            difference = statistics.median(getattr(step.difference, name) for step in record.steps)
+            figures = statistics.median(step[name] for step in steps)
+            difference = statistics.median(c[name] - p[name] for c, p in zip(clock, steps, strict=True))
             if seconds:
                 assert_about(figures, seconds, f"{name} of rank {rank}")
             else:

@@ -19,10 +19,9 @@ from disttrain.records.metrics import Metrics
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
 from disttrain.runtime.stop_signals import StopSignals
-from disttrain.telemetry.profiled_steps import _profiler, mark
+from disttrain.telemetry.profiled.profiled_steps import _profiler, mark
+from disttrain.telemetry.profiled.step_trace import END, comm_sample, export_trace
 from disttrain.telemetry.step_clock import COMPUTE
-from disttrain.telemetry.trace_file import export_trace
-from disttrain.telemetry.trace_parsing import END, parse_trace
 from tests.support.ranks import Ranks
 from tests.support.stopping import config
 from tests.support.tolerance import AUTOCAST_DTYPES, approx_losses, tolerance
@@ -152,7 +151,7 @@ def profiled_bytes(world: World, reduce_dtype: str) -> list[tuple[str, int | Non
         mark(COMPUTE)
         loss.backward()
         mark(END)
-    [step] = parse_trace(export_trace(profiler, for_collectives=True))
+    step = comm_sample(1, export_trace(profiler, for_collectives=True))
     return [(each.kind, each.bytes) for each in step.collectives]
 
 

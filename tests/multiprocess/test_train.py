@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
-import statistics
 from pathlib import Path
 
 import pytest
@@ -16,11 +15,11 @@ from disttrain.engine.train import train
 from disttrain.records.communication import CommSample
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.metrics import Metrics
-from disttrain.records.profile import ProfileRecord
 from disttrain.records.progress import Progress
 from disttrain.records.steps import PHASES, Step
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
+from disttrain.telemetry.profiled.step_trace import END, MARK
 from tests.support.ranks import RankFailed
 from tests.support.tolerance import approx_losses, tolerance
 
@@ -185,12 +184,12 @@ def test_sampled_steps_tell_what_each_bucket_did_and_are_left_out(two_ranks, tmp
     assert steps == list(range(1, 63)), "sampled steps are recorded all the same"
 
 
-def test_a_trace_on_request_stands_beside_our_own_figures(two_ranks, tmp_path):
-    asked, slow_s = {"steps": [20, 22], "ranks": [1]}, 0.03
+def test_a_trace_on_request_is_written_and_left_out(two_ranks, tmp_path):
+    asked = {"steps": [20, 22], "ranks": [1]}
     config = make_config(
         SMALL,
         2,
-        model={"slow_rank": 1, "slow_s": slow_s},
+        model={"slow_rank": 1, "slow_s": 0.03},
         train={"steps": 42, "log_every": 1},
         telemetry={"profiled_steps": 2},
         profile=asked,
@@ -201,16 +200,7 @@ def test_a_trace_on_request_stands_beside_our_own_figures(two_ranks, tmp_path):
     assert not attempt.trace(0).exists()
     trace = json.loads(gzip.decompress(attempt.trace(1).read_bytes()))
     assert any(event["name"] == "gloo:all_reduce" for event in trace["traceEvents"])
-    record = ProfileRecord.model_validate(read_json(attempt.profile(1)))
-    assert [each.step for each in record.steps] == [20, 21, 22]
-    assert all(each.profiler.compute_s > 0 for each in record.steps)
-    differences = [each.difference for each in record.steps]
-    # it sleeps between two operators, which the clock counts as compute and the profiler does not
-    assert all(each.compute_s >= slow_s for each in differences)
-    # medians: another process may delay a single step
-    assert statistics.median(each.compute_s for each in differences) < 1.5 * slow_s
-    assert abs(statistics.median(each.exposed_s for each in differences)) < 0.5 * slow_s
-    assert 0 < statistics.median(each.step_s for each in differences) < 0.5 * slow_s
+    assert [event["name"] for event in trace["traceEvents"]].count(f"{MARK}{END}") == 3
 
 
 def test_a_sampled_step_computes_what_any_step_does(two_ranks, tmp_path):

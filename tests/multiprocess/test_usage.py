@@ -11,7 +11,6 @@ import torch
 from analysis.read.samples import step_at
 from disttrain.config.config_tree import Config
 from disttrain.engine.train import train
-from disttrain.hardware import node
 from disttrain.hardware.gpu_reader import GpuId
 from disttrain.records.hardware import GpuSample, HostSample
 from disttrain.records.json_files import read_json, read_jsonl
@@ -20,6 +19,7 @@ from disttrain.records.progress import Progress
 from disttrain.records.run_directory import RunDir
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
+from disttrain.telemetry import node_sampling
 from tests.support import nvml
 
 pytestmark = pytest.mark.multiprocess
@@ -118,7 +118,7 @@ def test_gpus_as_they_happen_and_in_the_summary(tmp_path, monkeypatch):
     session = nvml.load()
     gpu = next(iter(session["gpus"]))
     monkeypatch.setitem(sys.modules, "pynvml", nvml.module(session))
-    monkeypatch.setattr(node, "identify", lambda _: GpuId(gpu, None))
+    monkeypatch.setattr(node_sampling, "identify", lambda _: GpuId(gpu, None))
     metrics = train_on(alone(), config_for(1, 1), tmp_path)
     attempt = RunDir(tmp_path).attempt(0)
     lines = [GpuSample.model_validate(line) for line in read_jsonl(attempt.gpu_samples(0))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from analysis.results.network import judge
 from disttrain.records.fabric import FabricRecord
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import PROCESSORS, RunDir
@@ -48,8 +49,7 @@ def test_a_sweep_is_done_and_its_report_has_gpu_hours(slurm: MiniCluster, tmp_pa
     assert variables[PROCESSORS]["value"] == ""
     assert variables[PROCESSORS]["reason"].startswith("ranks are not bound: ")
     fabric = FabricRecord.model_validate(read_json(run.attempt(0).fabric))
-    assert read_json(run.metrics)["fabric"] == fabric.verdict.model_dump()
-    assert fabric.verdict.transport == "gloo over eth0"
+    assert judge(fabric.backend, fabric.nodes).transport == "gloo over eth0"
     assert [node.host for node in fabric.nodes] == attempt["nodes"]
     assert all(rank.processors for node in fabric.nodes for rank in node.ranks)
     assert {link.name for node in fabric.nodes for link in node.links} == {"eth0"}

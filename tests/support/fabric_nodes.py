@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from disttrain.records.fabric import LinkTraffic, NcclLog, NodeFabric
-from disttrain.telemetry.fabric.nccl_log import parse
+from disttrain.telemetry.network.nccl_log import parse
 
 NCCL_LOGS = Path(__file__).with_name("nccl_logs")
 MIB = 2**20
@@ -34,4 +34,6 @@ def _link(name: str, kind, mib: float, expected: bool, rate: float | None) -> Li
 
 
 def node(number: int, links: Sequence[LinkTraffic] = (), nccl: NcclLog | None = None, **fields) -> NodeFabric:
+    expected = [link.name for link in links if link.expected and link.kind == "adapter"]
+    fields = {"expected_adapters": expected, **fields}
     return NodeFabric(node=number, host=f"node{number}", links=list(links), nccl=nccl, **fields)

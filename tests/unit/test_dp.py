@@ -18,7 +18,6 @@ from disttrain.engine.memory_estimate import estimate
 from disttrain.engine.strategy_choice import resolve_strategy
 from disttrain.engine.trainer_config import trainer_config
 from disttrain.errors import ConfigError
-from disttrain.hardware import node
 from disttrain.hardware.gpu_reader import GpuId
 from disttrain.parallel.base import build_strategy
 from disttrain.parallel.mesh import Mesh
@@ -27,6 +26,7 @@ from disttrain.records.ranks import ranks_per_node
 from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.runtime.process_group import World, open_world
 from disttrain.runtime.rank_info import RankInfo
+from disttrain.telemetry import node_sampling
 from disttrain.telemetry.throughput import throughput, utilisation
 from jobs.node.launch import launch_command
 from jobs.node.rendezvous import Endpoint
@@ -84,8 +84,10 @@ def test_the_process_takes_the_gpus_or_the_cpu(monkeypatch):
 
 def test_the_figures_count_the_gpus_of_data_parallel(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-    monkeypatch.setattr(node, "identify", lambda device: GpuId(f"GPU-{device.index or 0}", None))
-    telemetry = node.NodeTelemetry(Attempt(tmp_path, 0), world("cuda", 4), every_s=0, flush_every_s=5)
+    monkeypatch.setattr(node_sampling, "identify", lambda device: GpuId(f"GPU-{device.index or 0}", None))
+    telemetry = node_sampling.NodeTelemetry(
+        Attempt(tmp_path, 0), world("cuda", 4), every_s=0, flush_every_s=5
+    )
     telemetry.start(lambda: None, lambda: True)
     assert (telemetry.devices, telemetry.device) == (4, "GPU-0")
     fields, _ = throughput(800.0, 1, telemetry.devices, tokens_per_sample=None, images=False)

@@ -9,9 +9,8 @@ from analysis.report.section import Section
 from analysis.report.sections import fabric
 from analysis.study import make_study
 from disttrain.records.fabric import FabricRecord, NodeFabric
-from disttrain.records.json_files import read_json, write_json
+from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import RunDir
-from disttrain.telemetry.fabric.verdict import judge
 from tests.support.fabric_nodes import adapter, interface, nccl_log, node
 from tests.support.fake_runs import fake_sweep
 
@@ -20,9 +19,7 @@ def section_of(root: Path, backend: str, nodes: list[NodeFabric]) -> Section | N
     """The section of a sweep whose runs on two nodes used these nodes."""
     sweep = fake_sweep(root, nodes=(1, 2), repeats=2)
     for path in sweep.glob("n2*/metrics.json"):
-        verdict = judge(backend, nodes)
-        write_json(path, read_json(path) | {"backend": backend, "fabric": verdict.model_dump(mode="json")})
-        record = FabricRecord(attempt=0, backend=backend, verdict=verdict, nodes=nodes)
+        record = FabricRecord(attempt=0, backend=backend, nodes=nodes)
         write_json(RunDir(path.parent).attempt(0).fabric, record.model_dump(mode="json"))
     table = load_runs([sweep])
     return fabric.build(make_study(table))
@@ -62,10 +59,7 @@ def test_figures_are_those_of_the_repeat_with_the_worst_verdict(tmp_path: Path) 
     wrong = [node(index, [interface("eth1", 0, expected=True), interface("eth0", 7)]) for index in range(2)]
     assert section_of(tmp_path, "gloo", right) is not None
     (path,) = (tmp_path / "default").glob("n2*-r1/metrics.json")
-    verdict = judge("gloo", wrong)
-    assert verdict.verdict != "as_expected"
-    write_json(path, read_json(path) | {"fabric": verdict.model_dump(mode="json")})
-    record = FabricRecord(attempt=0, backend="gloo", verdict=verdict, nodes=wrong)
+    record = FabricRecord(attempt=0, backend="gloo", nodes=wrong)
     write_json(RunDir(path.parent).attempt(0).fabric, record.model_dump(mode="json"))
     table = load_runs([tmp_path / "default"])
     found = fabric.build(make_study(table))
@@ -76,17 +70,10 @@ def test_figures_are_those_of_the_repeat_with_the_worst_verdict(tmp_path: Path) 
 
 
 def test_runs_without_a_network_have_no_section(tmp_path: Path) -> None:
-    assert section_of(tmp_path / "loopback", "gloo", [node(0, [interface("lo", 5, expected=True)])]) is None
+    loopback, eth = ([interface(name, 5, expected=True)] for name in ("lo", "eth0"))
+    assert section_of(tmp_path / "loopback", "gloo", [node(index, loopback) for index in range(2)]) is None
+    assert section_of(tmp_path / "one node", "gloo", [node(0, eth)]) is None
+    unsampled = [node(index, expected_adapters=None) for index in range(2)]
+    assert section_of(tmp_path / "unsampled", "gloo", unsampled) is None
     table = load_runs([fake_sweep(tmp_path / "old")])
     assert fabric.build(make_study(table)) is None
-
-
-def test_a_missing_record_leaves_the_verdict(tmp_path: Path) -> None:
-    nodes = [node(0, [interface("eth1", 900, expected=True)])]
-    assert section_of(tmp_path, "gloo", nodes) is not None
-    for path in tmp_path.glob("*/*/attempts/*/fabric.json"):
-        path.unlink()
-    table = load_runs([tmp_path / "default"])
-    found = fabric.build(make_study(table))
-    assert found is not None
-    assert len(found.tables) == 1

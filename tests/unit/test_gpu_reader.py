@@ -7,8 +7,9 @@ import pynvml
 import pytest
 import torch
 
-from disttrain.hardware.gpu_reader import GpuId, GpuReader, Nvml, Unavailable, identify
+from disttrain.hardware.gpu_reader import GpuId, GpuReader, Nvml, Unavailable
 from disttrain.hardware.sampled_fields import throttle_names
+from disttrain.telemetry.node_sampling import identify
 from tests.support import nvml
 from tests.support.nvml import LOST, WELL, raising
 

@@ -9,7 +9,6 @@ import pynvml
 import pytest
 import torch
 
-from disttrain.hardware import node as node_telemetry
 from disttrain.hardware import sample_file, sample_readers
 from disttrain.hardware import sampler as node_sampler
 from disttrain.hardware.aggregation import gpu_summary
@@ -21,6 +20,7 @@ from disttrain.records.hardware import GpuSample, HostSample
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.run_directory import RunDir
 from disttrain.runtime import log
+from disttrain.telemetry import node_sampling as node_telemetry
 from disttrain.telemetry import throughput
 from tests.support.jobs import WITHIN_S
 from tests.support.nvml import LOST, WELL, raising

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu.idle_gaps import idle_gaps
+from disttrain.telemetry.profiled.step_trace import END, MARK
 from disttrain.telemetry.step_clock import COMPUTE, OPTIMIZER
-from disttrain.telemetry.trace_parsing import END, MARK
 
 
 def event(category: str, name: str, begin_ms: float, ms: float) -> dict[str, Any]:

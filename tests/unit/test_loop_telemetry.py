@@ -23,7 +23,7 @@ from disttrain.engine.loop_telemetry import LoopTelemetry
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, read_jsonl, write_json
 from disttrain.records.run_directory import RunDir
-from disttrain.telemetry.profiled_steps import ProfiledSteps
+from disttrain.telemetry.profiled.profiled_steps import ProfiledSteps
 from jobs.status.run_state import read_state
 
 

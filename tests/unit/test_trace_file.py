@@ -9,10 +9,9 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from disttrain.telemetry.profiled_steps import mark
+from disttrain.telemetry.profiled.profiled_steps import mark
+from disttrain.telemetry.profiled.step_trace import END, comm_sample, decode_trace
 from disttrain.telemetry.step_clock import COMPUTE, OPTIMIZER, OTHER
-from disttrain.telemetry.trace_file import decode_trace
-from disttrain.telemetry.trace_parsing import END, parse_trace
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +35,7 @@ def test_a_trace_for_collectives_has_no_operators(text: str) -> None:
     assert operators
     assert part["traceEvents"] == [each for each in whole["traceEvents"] if each not in operators]
     assert {**whole, "traceEvents": []} == {**part, "traceEvents": []}
-    [all_events], [selected] = parse_trace(whole), parse_trace(part)
-    assert (selected.step, selected.compute) == (all_events.step, all_events.compute)
+    assert comm_sample(1, part) == comm_sample(1, whole)
 
 
 def test_kernels_and_their_annotations_are_kept() -> None:
@@ -56,5 +54,4 @@ def test_kernels_and_their_annotations_are_kept() -> None:
 def test_a_file_of_another_layout_is_decoded_too(text: str, indent: int | None) -> None:
     whole = decode_trace(text)
     found = decode_trace(json.dumps(whole, indent=indent), for_collectives=True)
-    [all_events], [selected] = parse_trace(whole), parse_trace(found)
-    assert (selected.step, selected.compute) == (all_events.step, all_events.compute)
+    assert comm_sample(1, found) == comm_sample(1, whole)

@@ -1,5 +1,6 @@
 """What is read from a profiler's trace, and the figures made of it."""
 
+import gzip
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,19 +15,23 @@ from disttrain.records.communication import CommSample
 from disttrain.records.json_files import read_jsonl
 from disttrain.records.run_directory import RunDir
 from disttrain.runtime.process_group import World
-from disttrain.telemetry import profiled_steps
-from disttrain.telemetry.collective_stats import (
-    CollectiveStats,
-    comm_sample,
+from disttrain.telemetry.profiled import profiled_steps
+from disttrain.telemetry.profiled.collective_summary import (
+    bus_factor,
     comm_summary,
     groups_of_ranks,
     steps_to_profile,
 )
+from disttrain.telemetry.profiled.step_trace import (
+    END,
+    MARK,
+    comm_sample,
+    export_trace,
+    length,
+    merged,
+    overlap,
+)
 from disttrain.telemetry.step_clock import COMM, COMPUTE, OPTIMIZER, OTHER, REPLICATE_SYNC, SHARD_SYNC
-from disttrain.telemetry.trace_comparison import compare_with_clock
-from disttrain.telemetry.trace_file import export_trace
-from disttrain.telemetry.trace_parsing import END, MARK, bus_factor, length, merged, overlap, parse_trace
-from tests.support.stopping import alone
 
 
 def annotation(name, begin_ms, ms, **arguments):
@@ -54,14 +59,9 @@ def gloo(kind, begin_ms, ms, floats):
     return annotation(f"gloo:{kind}", begin_ms, ms, **{"Input Dims": [[floats]], "Input type": ["float"]})
 
 
-def only(trace):
-    [step] = parse_trace(trace)
-    return step
-
-
 def test_what_compute_hides_and_what_it_waits_for():
     events = [*HOST, gloo("all_reduce", 45, 20, 500), gloo("all_reduce", 20, 20, 1000)]
-    sample = comm_sample(7, only({"traceEvents": events, "distributedInfo": {"world_size": 2}}))
+    sample = comm_sample(7, {"traceEvents": events, "distributedInfo": {"world_size": 2}})
     assert (sample.step, sample.step_s, sample.compute_s) == pytest.approx((7, 0.08, 0.04))
     assert (sample.total_s, sample.hidden_s, sample.exposed_s) == pytest.approx((0.04, 0.025, 0.015))
     first, second = sample.collectives
@@ -71,7 +71,7 @@ def test_what_compute_hides_and_what_it_waits_for():
 
 def test_collectives_at_the_same_time_are_merged_not_summed():
     events = [*HOST, gloo("all_reduce", 40, 20, 1), gloo("all_reduce", 45, 20, 1)]
-    sample = comm_sample(1, only({"traceEvents": events}))
+    sample = comm_sample(1, {"traceEvents": events})
     assert sample.total_s == pytest.approx(0.025)
     assert sum(each.duration_s for each in sample.collectives) == pytest.approx(0.04)
 
@@ -79,7 +79,7 @@ def test_collectives_at_the_same_time_are_merged_not_summed():
 def test_a_collective_is_over_when_the_rank_stops_waiting_for_it():
     late = gloo("all_reduce", 45, 27, 1)  # gloo's thread closed it 2 ms after backward() had returned
     after = gloo("all_reduce", 75, 10, 1)  # somebody's own, past the end of the step
-    sample = comm_sample(1, only({"traceEvents": [*HOST, late, after]}))
+    sample = comm_sample(1, {"traceEvents": [*HOST, late, after]})
     assert [each.duration_s for each in sample.collectives] == pytest.approx([0.025, 0.005])
     assert (sample.hidden_s, sample.exposed_s) == pytest.approx((0.005, 0.025))
 
@@ -101,15 +101,10 @@ def test_no_communication_is_longer_than_its_step_nor_exposed_beyond_itself(at, 
         for event in (kinds[1:] if on_device else kinds[:1])
     ]
     events = [*marks(*zip(phases, sorted(at), strict=True)), operator(BACKWARD, 1, 50), *found]
-    trace = only({"traceEvents": events})
-    sample = comm_sample(1, trace)
-    figures = compare_with_clock(0, [(1, trace)], {}).steps[0].profiler
+    sample = comm_sample(1, {"traceEvents": events})
     tiny = 1e-9
-    for each in (sample, figures):
-        total_s = sample.total_s if each is sample else figures.comm_s
-        hidden_s, exposed_s = each.hidden_s or 0.0, each.exposed_s or 0.0
-        assert -tiny <= exposed_s <= total_s + tiny <= each.step_s + 2 * tiny
-        assert hidden_s >= -tiny
+    assert -tiny <= sample.exposed_s <= sample.total_s + tiny <= sample.step_s + 2 * tiny
+    assert sample.hidden_s >= -tiny
     assert sample.hidden_s == pytest.approx(sample.total_s - sample.exposed_s)
 
 
@@ -126,7 +121,7 @@ def test_a_device_trace_is_about_its_kernels():
         kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 30, 20, **sizes),
         kernel("ncclDevKernel_AllGather_RING_LL", 60, 5, **gathered, **{"Out msg nelems": 800}),
     ]
-    sample = comm_sample(1, only({"traceEvents": events}))
+    sample = comm_sample(1, {"traceEvents": events})
     assert sample.compute_s == pytest.approx(0.03)
     assert (sample.hidden_s, sample.exposed_s) == pytest.approx((0.01, 0.015))
     assert [(each.kind, each.bytes) for each in sample.collectives] == [
@@ -136,48 +131,13 @@ def test_a_device_trace_is_about_its_kernels():
 
 def test_a_size_the_trace_does_not_tell_is_null():
     events = [*HOST, kernel("ncclDevKernel_SendRecv", 30, 20)]
-    [found] = comm_sample(1, only({"traceEvents": events})).collectives
+    [found] = comm_sample(1, {"traceEvents": events}).collectives
     assert found.bytes is None
 
 
 def test_a_trace_without_marks_is_refused():
     with pytest.raises(ValueError, match="no marks"):
-        parse_trace({"traceEvents": [gloo("all_reduce", 0, 1, 1)]})
-
-
-def test_several_steps_in_one_trace_each_have_their_own():
-    later = [event | {"ts": event["ts"] + 0.1e6} for event in HOST]
-    events = [*HOST, gloo("all_reduce", 45, 10, 1), *later, gloo("all_reduce", 160, 5, 1)]
-    first, second = parse_trace({"traceEvents": events})
-    assert [each.interval for each in first.collectives] == [pytest.approx((0.045, 0.055))]
-    assert [each.interval for each in second.collectives] == [pytest.approx((0.06, 0.065))]
-
-
-def test_on_a_cpu_the_profilers_compute_is_its_operators():
-    """Not the marks of our own clock, which says 40 ms: to these there would be no difference, ever."""
-    events = [
-        *HOST,
-        annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 1, 8),
-        operator("aten::stack", 2, 6),
-        operator("aten::mm", 12, 10),
-        operator(BACKWARD, 30, 12),
-        operator("aten::mm", 31, 8),
-        operator("aten::copy_", 30, 19, tid=7),
-        operator("aten::norm", 71, 2),
-    ]
-    trace = only({"traceEvents": events})
-    assert length(trace.busy) == pytest.approx(0.022)
-    assert length(trace.compute) == pytest.approx(0.04)
-
-
-def test_without_a_backward_pass_the_profiler_cannot_tell_compute():
-    own = [0.04, 0.0, 0.004, 0.012, 0.01, 0.0, 0.014]
-    trace = only({"traceEvents": [*HOST, operator("aten::mm", 12, 10), gloo("all_reduce", 45, 20, 500)]})
-    [step] = compare_with_clock(3, [(7, trace)], {7: own}).steps
-    assert (step.profiler.compute_s, step.profiler.exposed_s, step.difference.exposed_s) == (None,) * 3
-    assert step.profiler.comm_s == pytest.approx(0.02)
-    for name in ("profiler.compute_s", "profiler.hidden_s", "profiler.exposed_s"):
-        assert "no operator of a backward pass" in step.null_reasons[name]
+        comm_sample(1, {"traceEvents": [gloo("all_reduce", 0, 1, 1)]})
 
 
 class RunningAhead:
@@ -242,27 +202,13 @@ def test_kernels_that_the_host_ran_ahead_of_stay_in_their_step(monkeypatch, tmp_
             device.launch("ncclDevKernel_AllReduce", 10)
         assert starts.pop() == began_ms, "the clock's step begins where the trace's does"
         closely.step_done(step)
-    closely.finish({})
     [sample] = map(CommSample.model_validate, read_jsonl(attempt.comm(0)))
-    figures = [(sample.step_s, sample.compute_s, sample.total_s)]
-    record = json.loads(attempt.profile(0).read_text())
-    figures += [tuple(s["profiler"][n] for n in ("step_s", "compute_s", "comm_s")) for s in record["steps"]]
-    assert figures == [pytest.approx((0.041, 0.03, 0.01))] * 3
+    assert (sample.step_s, sample.compute_s, sample.total_s) == pytest.approx((0.041, 0.03, 0.01))
+    marks = [
+        event["name"] for event in json.loads(gzip.decompress(attempt.trace(0).read_bytes()))["traceEvents"]
+    ]
+    assert marks.count(f"{MARK}{END}") == 2
     assert for_collectives == [False, True], "operators are decoded for a trace on request alone"
-
-
-def test_the_profilers_figures_stand_beside_the_clocks_with_their_difference():
-    events = [*HOST, gloo("all_reduce", 45, 20, 500), operator("aten::mm", 10, 35), operator(BACKWARD, 46, 4)]
-    own = [0.04, 0.0, 0.004, 0.012, 0.01, 0.0, 0.014]
-    record = compare_with_clock(
-        3, [(7, only({"traceEvents": events})), (8, only({"traceEvents": events}))], {7: own}
-    )
-    first, second = record.steps
-    assert (record.rank, first.step, first.profiler.hidden_s) == (3, 7, pytest.approx(0.004))
-    assert (first.clock.exposed_s, first.clock.hidden_s) == (pytest.approx(0.016), None)
-    assert (first.difference.compute_s, first.difference.exposed_s) == pytest.approx((0.001, 0.0))
-    assert list(first.null_reasons) == ["clock.comm_s", "clock.hidden_s"]
-    assert (second.clock, second.difference) == (None, None)
 
 
 intervals = st.lists(
@@ -297,7 +243,7 @@ def sample(wait_ms: float) -> CommSample:
     """A rank that comes `wait_ms` earlier than the last one to a transfer of 10 ms of 1,000 bytes, which gloo
     closes 2 ms late."""
     events = [*HOST, gloo("all_reduce", 60 - wait_ms, 12 + wait_ms, 250)]
-    return comm_sample(1, only({"traceEvents": events, "distributedInfo": {"world_size": 2}}))
+    return comm_sample(1, {"traceEvents": events, "distributedInfo": {"world_size": 2}})
 
 
 def test_waiting_for_peers_does_not_lower_the_bandwidth():
@@ -317,8 +263,7 @@ def test_a_collective_of_a_sharded_model_is_compared_within_its_group():
     for gather_ms, reduce_ms in calls.values():
         events = [*parts, gloo("all_gather", 11, gather_ms, 25), gloo("all_reduce", 72, reduce_ms, 50)]
         trace = {"traceEvents": events, "distributedInfo": {"world_size": 4}}
-        [step] = parse_trace(trace, {"shard": 2, "replicate": 2})
-        ranks.append(comm_sample(1, step))
+        ranks.append(comm_sample(1, trace, {"shard": 2, "replicate": 2}))
     gather, reduce = comm_summary([ranks], ranks=4).collectives
     assert (gather.dimension, gather.ranks, gather.bytes) == ("shard", 2, 200)
     assert gather.transfer_s == pytest.approx((0.010 + 0.030) / 2)
@@ -340,10 +285,3 @@ def test_the_groups_of_each_dimension_hold_every_rank_once(replicas, shards):
 
 def test_nothing_sampled_nothing_said():
     assert comm_summary([], ranks=2) is None
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device here that is always full")
-def test_on_a_full_disk_a_sample_counts_all_the_same():
-    sampler = CollectiveStats(Path("/dev/full"), alone())
-    sampler.add(sample(0))
-    assert sampler.summary().sampled_steps == 1

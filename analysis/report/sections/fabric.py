@@ -1,16 +1,15 @@
-"""The network that runs used: NCCL's own log, links with traffic, and the verdict on both."""
+"""The network that runs used: the verdict on it, and links with traffic."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from pydantic import ValidationError
-
+from analysis.read.record import read_record
 from analysis.read.run import Run
 from analysis.report.common import Column, Section, Study, item_table, places, size_table
-from disttrain.records.fabric import FabricRecord, LinkTraffic, NodeFabric
-from disttrain.records.json_files import read_json_or_none
+from analysis.results.network import judge, traffic
+from disttrain.records.fabric import FabricRecord, NodeFabric
 
 ORDER = 150
 
@@ -70,26 +69,29 @@ def build(study: Study) -> Section | None:
 
 
 def _network(run: Run) -> dict[str, Any] | None:
-    """Values of `_COLUMNS`, with the run, its `fabric.json` and the verdict; None without a network."""
-    metrics = run.metrics
-    if metrics is None or metrics.fabric is None or metrics.fabric.transport == _LOOPBACK:
+    """Values of `_COLUMNS`, with the run, its nodes and the verdict; None without a network, and without
+    samples of it."""
+    if run.metrics is None:
         return None
-    record = read_json_or_none(run.folder.attempt(metrics.attempt).fabric)
-    try:
-        nodes = FabricRecord.model_validate(record).nodes
-    except ValidationError:  # also of no file
-        nodes = []
+    record, _ = read_record(run.folder.attempt(run.metrics.attempt).fabric, FabricRecord)
+    nodes = record.nodes if record else []
+    sampled = any(node.nccl or node.nccl_reason or node.expected_adapters is not None for node in nodes)
+    if record is None or not sampled or (len(nodes) == 1 and record.backend != "nccl"):
+        return None
+    judged = judge(record.backend, nodes)
+    if judged.transport == _LOOPBACK:
+        return None
     logs = [node.nccl for node in nodes if node.nccl]
     channels = sum(log.network_channels for log in logs)
-    expected = [_bytes(link) for node in nodes for link in node.links if link.expected]
+    expected = [traffic(link) for node in nodes for link in node.links if link.expected]
     return {
         "run": run,
-        "judged": metrics.fabric,
+        "judged": judged,
         "nodes": nodes,
         "gpudirect": sum(log.gpudirect_channels for log in logs) / channels if channels else None,
         "nccl": next((log.version for log in logs if log.version), None),
-        "links_used": sum(map(bool, expected)) if nodes else None,
-        "links_expected": len(expected) if nodes else None,
+        "links_used": sum(map(bool, expected)),
+        "links_expected": len(expected),
     }
 
 
@@ -101,18 +103,14 @@ def _rank(network: dict[str, Any]) -> int:
 def _links(nodes: list[NodeFabric]) -> Iterator[dict[str, Any]]:
     """Values of `_LINK_COLUMNS` of links with traffic, or that should have some; the busiest first."""
     for node in nodes:
-        for link in sorted(node.links, key=lambda link: (-_bytes(link), link.name)):
-            total = sum(_bytes(each) for each in node.links if each.kind == link.kind)
+        for link in sorted(node.links, key=lambda link: (-traffic(link), link.name)):
+            total = sum(traffic(each) for each in node.links if each.kind == link.kind)
             rate, line = link.sent_bytes / link.seconds if link.seconds else None, link.line_rate_bytes_per_s
-            if _bytes(link) or link.expected:
+            if traffic(link) or link.expected:
                 yield {
                     "node": node.host,
                     "of": link,
-                    "share": _bytes(link) / total if total else None,
+                    "share": traffic(link) / total if total else None,
                     "rate": rate,
                     "line_rate_share": rate / line if rate is not None and line else None,
                 }
-
-
-def _bytes(link: LinkTraffic) -> int:
-    return link.sent_bytes + link.received_bytes

@@ -33,7 +33,7 @@ class TelemetryConfig(Section):
 
 
 class ProfileConfig(Section):
-    """A trace of some steps by PyTorch's profiler, and what is in it beside our own figures."""
+    """A trace of some steps by PyTorch's profiler."""
 
     steps: Annotated[tuple[PositiveInt, PositiveInt] | None, Field(json_schema_extra=NOT_IN_KEY)] = None
     """First and last step of the trace. They are left out of all figures."""

@@ -1,6 +1,8 @@
 """Profile selected steps under PyTorch's profiler: the collectives of each, and a trace on request.
 
-Profiled steps are recorded like any other and left out of all figures, on all ranks.
+A few steps, evenly spaced over the run, are profiled for their collectives: a hook on every bucket would add
+hundreds of microseconds to each step instead. Profiled steps are recorded like any other and left out of all
+figures, on all ranks.
 """
 
 from __future__ import annotations
@@ -8,25 +10,23 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from disttrain.config.config_tree import Config
-from disttrain.records.communication import CommSummary
-from disttrain.records.json_files import write_json
+from disttrain.records.communication import CommSample, CommSummary
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime import log
 from disttrain.runtime.fully_shard_hooks import Dimension
+from disttrain.runtime.json_lines import JsonLinesWriter
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.collective_stats import CollectiveStats, comm_sample, steps_to_profile
 from disttrain.telemetry.null_reasons import ProfilingPlan
-from disttrain.telemetry.step_clock import OTHER, ClockedStep, PhaseSeconds, StepClock
-from disttrain.telemetry.trace_comparison import compare_with_clock
-from disttrain.telemetry.trace_file import export_trace, write_trace
-from disttrain.telemetry.trace_parsing import END, MARK, StepTrace, parse_trace
+from disttrain.telemetry.profiled.collective_summary import comm_summary, layout, steps_to_profile
+from disttrain.telemetry.profiled.step_trace import END, MARK, comm_sample, export_trace, write_trace
+from disttrain.telemetry.step_clock import OTHER, StepClock
 
 
 class HasClock(Protocol):
@@ -50,27 +50,26 @@ class ProfiledSteps:
     ) -> None:
         """`times_collectives`: whether `telemetry.profiled_steps` applies to this run of `steps` steps.
         `group_sizes`: ranks of this rank's group of each dimension of a mesh with two."""
-        self._group_sizes = group_sizes or {}
+        self._group_sizes = group_sizes
         self._requested = config.telemetry.profiled_steps
         self._world = world
         self._attempt = attempt
-        self._collective_stats = CollectiveStats(attempt.comm(world.rank), world)
         first, last = config.profile.steps or (1, 0)
         self._traced = range(first, last + 1)
         self._writes_trace = world.rank in config.profile.ranks
-        spread = steps_to_profile(
-            config.telemetry.profiled_steps if times_collectives else 0, config.telemetry.warmup_steps, steps
-        )
+        count = self._requested if times_collectives else 0
+        spread = steps_to_profile(count, config.telemetry.warmup_steps, steps)
         self.for_collectives = spread - set(self._traced)
         """Steps profiled for `comm-RRRRR.jsonl`."""
         self.steps = self.for_collectives | set(self._traced)
         """All steps that run within `take`."""
         self._profiler: profile | None = None
-        self._traced_steps: list[tuple[int, StepTrace]] = []
+        self._samples: list[list[CommSample]] = []
+        """On rank 0: the records of all ranks of each step whose collectives are equal on all of them."""
 
     @contextmanager
     def take(self, step: int, loop: HasClock) -> Iterator[None]:
-        """Within, `loop` takes `step` under the profiler. All ranks together.
+        """Within, `loop` takes `step` under the profiler. Collective: all ranks call it.
 
         The step begins when all ranks are ready; later steps of one trace begin when this rank is ready. Time
         since the previous step belongs to no step."""
@@ -86,7 +85,7 @@ class ProfiledSteps:
             yield
             return
         clock = loop.clock
-        loop.clock = MarkingClock(clock)
+        loop.clock = cast(StepClock, MarkingClock(clock))
         mark(OTHER)
         try:
             yield
@@ -96,27 +95,18 @@ class ProfiledSteps:
             mark(END)
 
     def step_done(self, step: int) -> None:
-        """Call after `step`, outside of steps. All ranks together."""
+        """Call after `step`, outside of steps. Collective: all ranks call it."""
         if step in self._traced and step != self._traced[-1]:
             return
-        trace = self._stop(step)
-        if step in self.for_collectives:
-            read = self._steps_of(trace, step)
-            self._collective_stats.add(
-                comm_sample(step, read[-1]) if read else None
-            )  # the last of the steps in the trace
-            return
-        if trace is not None:
-            read = self._steps_of(trace, step)
-            self._traced_steps = list(zip(range(step - len(read) + 1, step + 1), read, strict=True))
-            write_trace(self._attempt.trace(self._world.rank), trace)
-        self._world.all_gather_object(
-            None
-        )  # without this, the others would wait for this rank within the next step
+        # also after a trace: without this, the others would wait for this rank within the next step
+        ranks = [sample for sample in self._world.all_gather_object(self._read(step)) if sample is not None]
+        same = len(ranks) == self._world.size and all(layout(each) == layout(ranks[0]) for each in ranks)
+        if self._world.rank == 0 and same:
+            self._samples.append(ranks)
 
     def summary(self) -> CommSummary | None:
         """Communication of a step, from the steps profiled for it; None where there are none."""
-        return self._collective_stats.summary()
+        return comm_summary(self._samples, self._world.size)
 
     def plan(self, first: int, last: int) -> ProfilingPlan:
         """How many steps were to be profiled for their collectives, and were between `first` and `last`."""
@@ -126,37 +116,33 @@ class ProfiledSteps:
             taken=sum(first < step <= last for step in self.for_collectives),
         )
 
-    def finish(self, own: Mapping[int, PhaseSeconds]) -> None:
-        """Compare the profiler's phases of the traced steps with the step clock's (`own`) in
-        `profile-RRRRR.json`."""
-        if self._traced_steps:
-            record = compare_with_clock(self._world.rank, self._traced_steps, own)
-            write_json(self._attempt.profile(self._world.rank), record.model_dump(mode="json"))
+    def _read(self, step: int) -> CommSample | None:
+        """End the profile. Write the trace that was requested, or else the step's record, and return that.
 
-    def _steps_of(self, trace: dict[str, Any] | None, step: int) -> list[StepTrace]:
-        """The steps in a trace that ends with `step`. A trace that cannot be read is logged and gives none,
-        so that profiling never ends the run."""
+        A trace that cannot be exported or read is logged, so that profiling never ends the run."""
+        profiler, self._profiler = self._profiler, None
+        if profiler is None:
+            return None
+        for_collectives = step in self.for_collectives
         try:
-            return parse_trace(trace, self._group_sizes) if trace is not None else []
-        except (ValueError, KeyError, TypeError) as error:
-            _lost(step, error)
-            return []
+            profiler.stop()
+            trace = export_trace(profiler, for_collectives=for_collectives)
+            if not for_collectives:
+                write_trace(self._attempt.trace(self._world.rank), trace)
+                return None
+            sample = comm_sample(step, trace, self._group_sizes)
+            file = JsonLinesWriter(self._attempt.comm(self._world.rank))
+            file.add(sample.model_dump(mode="json"))
+            file.close()
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+            log.error("profiled step lost", step=step, kind=type(error).__name__, error=str(error))
+            return None
+        return sample
 
     def _drain(self) -> None:
         """Wait for the device: permitted, since no figure covers the step."""
         if self._world.device.type == "cuda":
             torch.cuda.synchronize(self._world.device)
-
-    def _stop(self, step: int) -> dict[str, Any] | None:
-        profiler, self._profiler = self._profiler, None
-        if profiler is None:
-            return None
-        try:
-            profiler.stop()
-            return export_trace(profiler, for_collectives=step in self.for_collectives)
-        except (OSError, ValueError, RuntimeError) as error:
-            _lost(step, error)
-            return None
 
 
 class MarkingClock:
@@ -165,22 +151,12 @@ class MarkingClock:
     def __init__(self, clock: StepClock) -> None:
         self._clock = clock
 
-    @property
-    def phase(self) -> int:
-        return self._clock.phase
-
-    def start(self) -> None:
-        self._clock.start()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._clock, name)
 
     def switch(self, phase: int) -> None:
         self._clock.switch(phase)
         mark(phase)
-
-    def end_step(self) -> None:
-        self._clock.end_step()
-
-    def finished(self, await_steps: int = 0) -> list[ClockedStep]:
-        return self._clock.finished(await_steps)
 
 
 def mark(phase: int) -> None:
@@ -195,7 +171,3 @@ def _profiler(device: torch.device) -> profile:
     # without a device, a thread beside the training thread may communicate the gradients
     threads = None if device.type == "cuda" else _ExperimentalConfig(profile_all_threads=True)
     return profile(activities=kinds, record_shapes=True, experimental_config=threads)
-
-
-def _lost(step: int, error: Exception) -> None:
-    log.error("profiled step lost", step=step, kind=type(error).__name__, error=str(error))

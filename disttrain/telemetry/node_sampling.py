@@ -9,13 +9,26 @@ from contextlib import contextmanager
 
 import torch
 
-from disttrain.hardware.first_steps import read_first_steps
-from disttrain.hardware.gpu_reader import identify
+from disttrain.hardware.gpu_reader import GpuId
 from disttrain.hardware.node_samples import LocalRank, NodeSamples
 from disttrain.hardware.sampler import HardwareSampler
 from disttrain.records.fabric import NcclLog
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime.process_group import World
+from disttrain.telemetry.network.network_record import read_first_steps
+
+
+def identify(device: torch.device) -> GpuId | None:
+    """The GPU of a torch device; None for a CPU."""
+    if device.type != "cuda":
+        return None
+    properties = torch.cuda.get_device_properties(device)
+    uuid = str(getattr(properties, "uuid", "")) or None
+    if uuid and not uuid.startswith(("GPU-", "MIG-")):
+        uuid = f"GPU-{uuid}"
+    numbers = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+    given = [number for number in numbers if number is not None]
+    return GpuId(uuid, "{:08x}:{:02x}:{:02x}.0".format(*given) if len(given) == 3 else None)
 
 
 class NodeTelemetry:
@@ -76,7 +89,8 @@ class NodeTelemetry:
         """The next step is the first measured one: end and read NCCL's log, and sample the links, on ranks
         that sample."""
         if self._sampler and self._world.backend == "nccl" and self._nccl == (None, None):
-            self._nccl = read_first_steps(self._attempt, self._world)
+            node = self._world.rank // self._world.local_size
+            self._nccl = read_first_steps(self._attempt, node)
         self._sample_links()
 
     @contextmanager

@@ -1,1 +1,0 @@
-"""Proof of the network that a run used: counters of links, and NCCL's own log."""

@@ -1,0 +1,1 @@
+"""Steps under PyTorch's profiler: their collectives, and traces on request."""

@@ -1,0 +1,214 @@
+"""The trace of a profiled step: exported, written, and read as one `CommSample`.
+
+On a device, collectives are NCCL's kernels, and compute is the union of all other kernels except those of the
+optimizer. On a CPU, collectives are gloo's annotations, and compute is the time in phase `compute` of the
+step clock, which marks its phases in the trace. Collectives may overlap, so intervals are merged before they
+are measured, never summed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import math
+import re
+import tempfile
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch.profiler import profile
+
+from disttrain.records.communication import CommSample, SampledCollective
+from disttrain.records.json_files import write_bytes
+from disttrain.runtime.fully_shard_hooks import Dimension
+from disttrain.runtime.json_lines import drop_if_disk_full
+from disttrain.telemetry.step_clock import COMMUNICATION, COMPUTE, REPLICATE_SYNC, SHARD_SYNC
+
+MARK = "disttrain::phase-"
+"""Prefix of the names of the step clock's marks; the phase that begins there follows."""
+END = -1
+"""In place of a phase: the end of the step."""
+
+Interval = tuple[float, float]
+"""Begin and end in seconds."""
+Event = Mapping[str, Any]
+
+_HOST_EVENT = re.compile('"cat": "(?:cpu_op|cuda_runtime|cuda_driver|python_function|ac2g|fwdbwd)"')
+_BEGIN = "\n  {\n"
+"""Begin of an event in Kineto's file."""
+_GLOO = "gloo:"
+_OPTIMIZER = "Optimizer."
+_BYTES = {
+    "double": 8, "float": 4, "bfloat16": 2, "half": 2, "long int": 8, "long": 8, "int": 4,
+    "unsigned char": 1, "byte": 1, "char": 1, "bool": 1,
+}  # fmt: skip
+"""By the names of gloo (`c10::BFloat16`) and NCCL (`BFloat16`), in lower case without namespace."""
+_NCCL_KINDS = {
+    "allreduce": "all_reduce",
+    "_allgather_base": "all_gather",
+    "allgather": "all_gather",
+    "_reduce_scatter_base": "reduce_scatter",
+    "all_to_allv": "all_to_all",
+}
+_DIMENSIONS: dict[int, Dimension] = {SHARD_SYNC: "shard", REPLICATE_SYNC: "replicate"}
+_MESH_GROUPS: dict[str, Dimension] = {"mesh_shard": "shard", "mesh_replicate": "replicate"}
+"""Description that a `DeviceMesh` gives to the process group of a dimension."""
+
+
+def export_trace(profiler: profile, *, for_collectives: bool = False) -> dict[str, Any]:
+    """The trace of a profiler that has stopped (see `decode_trace`).
+
+    Raises `OSError`, `ValueError` or `RuntimeError`.
+    """
+    with tempfile.TemporaryDirectory(prefix="disttrain-") as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        return decode_trace(path.read_text(), for_collectives=for_collectives)
+
+
+def decode_trace(text: str, *, for_collectives: bool = False) -> dict[str, Any]:
+    """The trace in a file that Kineto wrote. Raises `ValueError` if it is not JSON.
+
+    `for_collectives` leaves out operators, calls of the CUDA runtime, and links between events: a step of a
+    large model has a hundred thousand of them, which take seconds to decode.
+    """
+    if for_collectives:
+        head, *events = text.split(_BEGIN)
+        last = events[-1:]  # with the end of the file
+        kept = [event for event in events[:-1] if not _HOST_EVENT.search(event)]
+        try:
+            return dict(json.loads(_BEGIN.join([head, *kept, *last])))
+        except ValueError:
+            pass  # another layout of the file
+    return dict(json.loads(text))
+
+
+def write_trace(path: Path, trace: Mapping[str, Any]) -> None:
+    """Write `trace`, compressed with gzip. A full disk drops the file and logs an error."""
+    with drop_if_disk_full():
+        write_bytes(path, gzip.compress(json.dumps(trace).encode(), compresslevel=5), durable=False)
+
+
+def comm_sample(step: int, trace: Event, sizes: Mapping[Dimension, int] | None = None) -> CommSample:
+    """One rank's communication in the step of a trace. Raises `ValueError` for a trace without marks.
+
+    A device is idle at the first and the last mark. `sizes`: ranks of this rank's group of each dimension of
+    the mesh, which gloo's annotations lack.
+    """
+    events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
+    # a device trace contains each annotation a second time, for the kernels
+    annotations = (event for event in events if event.get("cat") == "user_annotation")
+    marks = [(e["ts"] / 1e6, int(e["name"][len(MARK) :])) for e in annotations if e["name"].startswith(MARK)]
+    if END not in (phase for _, phase in marks):
+        raise ValueError("the trace has no marks of the step clock")
+    origin, end = min(marks)[0], max(marks)[0]
+    marks = sorted((at - origin, phase) for at, phase in marks)
+    ranks = trace.get("distributedInfo", {}).get("world_size", 1)
+    spans = [(_interval(event, origin), event) for event in events if origin <= event["ts"] / 1e6 < end]
+    kernels = [(span, event) for span, event in spans if event.get("cat") == "kernel"]
+    ends = [end - origin]
+    if kernels:
+        updates = [
+            s for s, e in spans if e["name"].startswith(_OPTIMIZER) and e.get("cat") == "gpu_user_annotation"
+        ]
+        own = (span for span, event in kernels if not _is_nccl(event))
+        compute = merged(span for span in own if not any(a <= span[0] < b for a, b in updates))
+        calls = [(span, _nccl(event, ranks)) for span, event in kernels if _is_nccl(event)]
+    else:
+        phases = [((begin, until), phase) for (begin, phase), (until, _) in itertools.pairwise(marks)]
+        compute = [span for span, phase in phases if phase == COMPUTE]
+        # gloo's annotation ends with the work of its thread, up to milliseconds after backward() continued
+        ends = [until for (_, until), phase in phases if phase in COMMUNICATION] + ends
+        calls = []
+        for span, event in spans:
+            if event["name"].startswith(_GLOO):
+                _, phase = marks[bisect_right(marks, (span[0], math.inf)) - 1]
+                calls.append((span, _gloo(event, ranks, _DIMENSIONS.get(phase), sizes or {})))
+    collectives, intervals = [], []
+    numbers = Counter[str]()
+    for (begin, until), fields in sorted(calls, key=lambda call: call[0]):
+        # a collective ends no later than this rank stopped waiting for it
+        intervals.append((begin, min(until, next(at for at in ends if at > begin))))
+        duration_s, hidden_s = length(intervals[-1:]), overlap(intervals[-1:], compute)
+        times = {"start_s": begin, "duration_s": duration_s, "hidden_s": hidden_s}
+        collectives.append(
+            SampledCollective(
+                **fields, bucket=numbers[fields["kind"]], **times, exposed_s=duration_s - hidden_s
+            )
+        )
+        numbers[fields["kind"]] += 1
+    union = merged(intervals)
+    hidden_s = overlap(union, compute)
+    return CommSample(
+        step=step,
+        step_s=end - origin,
+        compute_s=length(compute),
+        total_s=length(union),
+        hidden_s=hidden_s,
+        exposed_s=length(union) - hidden_s,
+        collectives=collectives,
+    )
+
+
+def merged(intervals: Iterable[Interval]) -> list[Interval]:
+    """Union of intervals, as disjoint intervals in order."""
+    union: list[Interval] = []
+    for begin, end in sorted(intervals):
+        if union and begin <= union[-1][1]:
+            union[-1] = (union[-1][0], max(union[-1][1], end))
+        else:
+            union.append((begin, end))
+    return union
+
+
+def length(intervals: Iterable[Interval]) -> float:
+    """Total seconds of disjoint intervals."""
+    return sum(end - begin for begin, end in intervals)
+
+
+def overlap(a: Sequence[Interval], b: Sequence[Interval]) -> float:
+    """Seconds of the intersection of two lists of disjoint intervals."""
+    # the parts of a sum count once in each list, and once in the union
+    return max(0.0, length(a) + length(b) - length(merged([*a, *b])))
+
+
+def _interval(event: Event, origin: float) -> Interval:
+    begin = event["ts"] / 1e6 - origin
+    return begin, begin + event["dur"] / 1e6
+
+
+def _is_nccl(event: Event) -> bool:
+    return "nccl" in event["name"].lower()
+
+
+def _width(dtype: str) -> int | None:
+    return _BYTES.get(dtype.removeprefix("c10::").lower())
+
+
+def _gloo(
+    event: Event, ranks: int, dimension: Dimension | None, sizes: Mapping[Dimension, int]
+) -> dict[str, Any]:
+    """Kind, size and group of a collective of gloo; the trace has the size of the input."""
+    arguments, kind = event.get("args", {}), event["name"][len(_GLOO) :]
+    ranks = ranks if dimension is None else sizes.get(dimension, ranks)
+    shapes, dtypes = arguments.get("Input Dims", []), arguments.get("Input type", [])
+    size = sum(math.prod(dims) * (_width(dtype) or 0) for dims, dtype in zip(shapes, dtypes, strict=False))
+    size *= ranks if kind == "all_gather" else 1
+    return {"kind": kind, "bytes": size or None, "ranks": ranks, "dimension": dimension or "world"}
+
+
+def _nccl(event: Event, ranks: int) -> dict[str, Any]:
+    """Kind, size and group of a collective of NCCL."""
+    arguments = event.get("args", {})
+    name, width = arguments.get("Collective name", ""), _width(arguments.get("dtype", ""))
+    sizes = [arguments[key] for key in ("In msg nelems", "Out msg nelems") if key in arguments]
+    return {
+        "kind": _NCCL_KINDS.get(name, name or "nccl"),
+        "bytes": max(map(int, sizes)) * width if sizes and width else None,
+        "ranks": int(arguments.get("Group size", ranks)),
+        "dimension": _MESH_GROUPS.get(arguments.get("Process Group Description", ""), "world"),
+    }
