@@ -36,7 +36,7 @@ from disttrain.models.model_cost import ModelCost, count_cost
 from disttrain.optim.optimizer import build_optimizer
 from disttrain.optim.precision import Precision, build_precision
 from disttrain.parallel.base import Strategy, build_strategy
-from disttrain.parallel.mesh import Mesh, build_mesh
+from disttrain.parallel.mesh import Mesh
 from disttrain.records.batch_fit import BatchFit
 from disttrain.records.exit_causes import StopCause
 from disttrain.records.heartbeat import FOLDER_VARIABLE, stop_request_path
@@ -199,11 +199,11 @@ def build_parallel_model(config: Config, world: World, chosen: tuple[str, str]) 
     ranks together."""
     transforms = transforms_of(config, world.device)
     name, reason = chosen
-    mesh = build_mesh(name, config.parallel, world)
-    data = build_data(config, mesh, world)
     strategy = build_strategy(name, config.parallel)
+    mesh = strategy.mesh(world)
+    data = build_data(config, mesh, world)
     seed_all(config.train.seed)  # the same weights on every rank
-    model = strategy.build(lambda: build_model(config.model, data.source), world.device)
+    model = strategy.build(lambda: build_model(config.model, data.source), world)
     precision, precision_fields = build_precision(config.precision, world.device, hooks_of(model))
     strategy.autocast_dtype = precision.autocast_dtype
     cost = count_cost(model, data.source, world.device, precision.autocast_dtype)

@@ -52,7 +52,7 @@ from disttrain.errors import ConfigError
 from disttrain.models.hooks import hooks_of
 from disttrain.optim.optimizer import set_lr_scales
 from disttrain.optim.precision import build_precision
-from disttrain.parallel.mesh import build_mesh
+from disttrain.parallel.base import build_strategy
 from disttrain.records.checkpoint import committed_path
 from disttrain.records.metrics import EvalPoint, Metrics
 from disttrain.runtime import heartbeat
@@ -115,7 +115,7 @@ class Trainer(Generic[B]):
             self._world = self._exit.enter_context(join_world(self._config))
             self._plan = plan
             chosen = choose_strategy_of_script(self._config, self._world)
-            self._mesh = build_mesh(chosen["strategy"], self._config.parallel, self._world)
+            self._mesh = build_strategy(chosen["strategy"], self._config.parallel).mesh(self._world)
             self._objective = OwnObjective(loss)
             self._precision, precision = build_precision(
                 self._config.precision, self._world.device, hooks_of(model)

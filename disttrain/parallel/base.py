@@ -57,10 +57,14 @@ class Strategy:
     autocast_dtype: torch.dtype | None = None
     """Dtype of autocast in the passes; set before `apply`."""
 
-    def build(self, make: Callable[[], nn.Module], device: torch.device) -> nn.Module:
-        """The model of `make`, which `apply` receives after the transforms: on `device`, or without
-        memory. `make` draws random numbers. Raises `ConfigError`."""
-        return make().to(device)
+    def mesh(self, world: World) -> Mesh:
+        """Positions of the ranks. Raises `ConfigError` if the world does not divide into it."""
+        return Mesh(rank=world.rank, replicate=world.size)
+
+    def build(self, make: Callable[[], nn.Module], world: World) -> nn.Module:
+        """The model of `make`, which `apply` receives after the transforms: on the device, in host memory, or
+        without memory. `make` draws random numbers."""
+        return make().to(world.device)
 
     def apply(self, model: nn.Module, mesh: Mesh, world: World) -> nn.Module:
         """The parallel model. All ranks together."""

@@ -29,10 +29,9 @@ from disttrain.errors import ConfigError
 from disttrain.models.blocks import blocks_of
 from disttrain.parallel.base import Strategy, Timed
 from disttrain.parallel.buffers import broadcast_buffers
-from disttrain.parallel.deferred_init import DeferredInit, NotDeferrable, record
 from disttrain.parallel.fully_shard_waits import RETURNED_EARLY, comm_method, time_waits
+from disttrain.parallel.initial_weights import build_on_rank_0, fill, named_tensors
 from disttrain.parallel.mesh import Mesh
-from disttrain.parallel.sharded_tensors import fill_shard
 from disttrain.runtime.fully_shard_hooks import (
     Dimension,
     compute_device,
@@ -52,24 +51,17 @@ class FSDP(Strategy):
 
     def __init__(self, options: FSDPConfig) -> None:
         self.options = options
-        self._initial: DeferredInit | None = None
         self._world: World | None = None
         self._buffers_are_equal = False
         self._timed: Timed = lambda dimension: nullcontext()
         self._exposed_comm_reason: str | None = None
 
-    def build(self, make: Callable[[], nn.Module], device: torch.device) -> nn.Module:
-        """The model on the meta device; with `meta_device` false, in host memory."""
-        if not self.options.meta_device:
-            return make()
-        try:
-            model, self._initial = record(make)
-        except NotDeferrable as error:
-            raise ConfigError(
-                f"the model cannot be built without memory ({error}); parallel.fsdp.meta_device=false builds "
-                "the whole model in host memory on every rank"
-            ) from None
-        return model
+    def mesh(self, world: World) -> Mesh:
+        return Mesh(rank=world.rank, shard=world.size)
+
+    def build(self, make: Callable[[], nn.Module], world: World) -> nn.Module:
+        """The model in host memory of rank 0, with `meta_device` false of every rank."""
+        return build_on_rank_0(make, world) if self.options.meta_device else make()
 
     def apply(self, model: nn.Module, mesh: Mesh, world: World) -> nn.Module:
         ensure_group(world)
@@ -80,6 +72,7 @@ class FSDP(Strategy):
             "mp_policy": self.mixed_precision(),
             "offload_policy": offload_policy(self.options, world.device),
         }
+        initial = named_tensors(model)
         reshard = self.options.reshard_after_forward
         blocks = [
             fully_shard(block, mesh=device_mesh, reshard_after_forward=reshard, **policies)
@@ -87,11 +80,12 @@ class FSDP(Strategy):
         ]
         fully_shard(model, mesh=device_mesh, **policies)
         set_prefetch(blocks, self.options.forward_prefetch, self.options.backward_prefetch)
-        if self._initial is not None:
+        if any(tensor.is_meta for tensor in initial.values()):
             model.to_empty(device="cpu" if self.options.cpu_offload else world.device)
-            fill(model, self._initial)
-            move_buffers(model, world.device)
-            self._initial = None
+            for module in model.modules():
+                buffers = {name: value for name, value in module._buffers.items() if value is not None}
+                module._buffers.update({name: value.to(world.device) for name, value in buffers.items()})
+        fill(model, initial, world)
         self.comm_method, self.comm_reason = comm_method(model, world)
         return model
 
@@ -189,38 +183,6 @@ def set_prefetch(blocks: list[FSDPModule], forward: int, backward: int | None) -
             block.set_modules_to_forward_prefetch(blocks[at + 1 : at + 1 + forward])
         if backward is not None:
             block.set_modules_to_backward_prefetch(blocks[max(0, at - backward) : at][::-1])
-
-
-def fill(model: nn.Module, initial: DeferredInit) -> None:
-    """Set the parameters and buffers of this rank to their initial values, one tensor at a time.
-
-    Raises `ConfigError` for a tensor that a transform added, which has none.
-    """
-    tensors: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
-    tensors |= dict(model.named_buffers(remove_duplicate=False))
-    filled = set()
-
-    def put(name: str, value: Tensor) -> None:
-        if name in tensors:  # a transform may have removed a tensor
-            fill_shard(tensors[name], value)
-            filled.add(name)
-
-    initial.replay(put)
-    if added := sorted(tensors.keys() - filled):
-        raise ConfigError(
-            f"model.transforms: {added[0]} is not in the model before them, so its initial value is unknown; "
-            "use parallel.fsdp.meta_device=false"
-        )
-
-
-def move_buffers(model: nn.Module, device: torch.device) -> None:
-    """Move the buffers of `model` to `device`; parameters stay. One that modules share stays shared."""
-    moved: dict[int, tuple[Tensor, Tensor]] = {}  # the first of a pair keeps its identity alive
-    for module in model.modules():
-        for name, buffer in module._buffers.items():
-            if buffer is not None:
-                moved.setdefault(id(buffer), (buffer, buffer.to(device)))
-                module._buffers[name] = moved[id(buffer)][1]
 
 
 def build(config: ParallelConfig) -> FSDP:

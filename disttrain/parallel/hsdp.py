@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from disttrain.config.sections.parallel import ParallelConfig
+from disttrain.config.sections.parallel import FSDPConfig, HSDPConfig, ParallelConfig
+from disttrain.errors import ConfigError
 from disttrain.parallel.fsdp import FSDP
 from disttrain.parallel.mesh import Mesh
 from disttrain.runtime.process_group import World
@@ -17,6 +18,16 @@ from disttrain.runtime.process_group import World
 class HSDP(FSDP):
     """`FSDP` on a mesh of `replicate` x `shard` ranks."""
 
+    def __init__(self, options: FSDPConfig, layout: HSDPConfig) -> None:
+        super().__init__(options)
+        self._layout = layout
+
+    def mesh(self, world: World) -> Mesh:
+        shard = self._layout.shard_size or world.local_size
+        if world.size % shard:
+            raise ConfigError(f"parallel.hsdp.shard_size={shard} does not divide the {world.size} ranks")
+        return Mesh(rank=world.rank, replicate=world.size // shard, shard=shard)
+
     def device_mesh(self, mesh: Mesh, world: World) -> DeviceMesh:
         """Consecutive ranks, those of a node, share a copy."""
         names = ("replicate", "shard")
@@ -24,4 +35,4 @@ class HSDP(FSDP):
 
 
 def build(config: ParallelConfig) -> HSDP:
-    return HSDP(config.fsdp)
+    return HSDP(config.fsdp, config.hsdp)

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from disttrain.config.sections.parallel import ParallelConfig
-from disttrain.errors import ConfigError
-from disttrain.runtime.process_group import World
-
 
 @dataclass(frozen=True)
 class Mesh:
@@ -49,18 +45,3 @@ class Mesh:
     def data_rank(self) -> int:
         """Position of this rank among those that read different samples: the sampler's rank."""
         return self.rank % self.data_size
-
-
-def build_mesh(strategy: str, config: ParallelConfig, world: World) -> Mesh:
-    """The mesh of a strategy. Raises `ConfigError` if the world does not divide into it."""
-    if strategy == "fsdp":
-        return Mesh(rank=world.rank, shard=world.size)
-    if strategy == "hsdp":
-        shard = config.hsdp.shard_size or world.local_size
-        if world.size % shard:
-            raise ConfigError(f"parallel.hsdp.shard_size={shard} does not divide the {world.size} ranks")
-        return Mesh(rank=world.rank, replicate=world.size // shard, shard=shard)
-    if strategy == "pipeline":
-        stages = config.pipeline.stages
-        return Mesh(rank=world.rank, replicate=world.size // stages, pipeline=stages)
-    return Mesh(rank=world.rank, replicate=world.size)

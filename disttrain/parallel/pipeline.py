@@ -24,9 +24,8 @@ from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 from disttrain.config.sections.parallel import ParallelConfig, PipelineConfig
 from disttrain.errors import ConfigError
 from disttrain.parallel.base import BatchLoss, HasTally, Pass, Strategy, Timed
-from disttrain.parallel.deferred_init import DeferredInit, NotDeferrable, record
+from disttrain.parallel.initial_weights import build_on_rank_0, fill, named_tensors
 from disttrain.parallel.mesh import Mesh
-from disttrain.parallel.sharded_tensors import fill_shard
 from disttrain.runtime.process_group import World, set_timeouts
 
 COMM_METHOD = "pipeline_schedule"
@@ -89,18 +88,16 @@ class Pipeline(Strategy):
     def __init__(self, options: PipelineConfig) -> None:
         self.options = options
         self._communicating: Pass = nullcontext
-        self._initial: DeferredInit | None = None
         self._schedule: PipelineScheduleSingle | None = None
         self._validation: PipelineScheduleSingle | None = None
         self._validation_rows = 0
 
-    def build(self, make: Callable[[], nn.Module], device: torch.device) -> nn.Module:
-        """The model without memory; one that cannot be built so, in host memory."""
-        try:
-            model, self._initial = record(make)
-        except NotDeferrable:
-            model = make()
-        return model
+    def mesh(self, world: World) -> Mesh:
+        stages = self.options.stages
+        return Mesh(rank=world.rank, replicate=world.size // stages, pipeline=stages)
+
+    def build(self, make: Callable[[], nn.Module], world: World) -> nn.Module:
+        return build_on_rank_0(make, world)
 
     def apply(self, model: nn.Module, mesh: Mesh, world: World) -> nn.Module:
         """This rank's stage of `model`. Raises `ConfigError` if the model cannot be split."""
@@ -123,13 +120,16 @@ class Pipeline(Strategy):
         self._device = world.device
         self._stages = device_mesh.get_group("pipeline")
         self._replicas = device_mesh.get_group("replicate")
+        initial = named_tensors(model)
         stage = model.pipeline_stage(mesh.stage, mesh.pipeline)
         for name, _ in stage.named_buffers():
             raise ConfigError(
                 f"parallel.strategy=pipeline: the model has a buffer {name}; checkpoints and validation take "
                 "buffers from rank 0, which has other layers"
             )
-        return self._filled(stage)
+        stage.to_empty(device=world.device)
+        fill(stage, initial, world)
+        return stage
 
     def run_schedule(
         self, model: nn.Module, batches: Sequence[Any], loss: BatchLoss, forward: Pass, backward: Pass
@@ -171,21 +171,6 @@ class Pipeline(Strategy):
     def time_communication(self, model: nn.Module, timed: Timed) -> None:
         """Time the all-reduces of gradients and of their norm."""
         self._communicating = partial(timed, None)
-
-    def _filled(self, stage: nn.Module) -> nn.Module:
-        """The stage on the device, with the weights that the whole model has."""
-        if self._initial is None:
-            return stage.to(self._device)
-        stage.to_empty(device=self._device)
-        own = dict(stage.named_parameters(remove_duplicate=False))
-
-        def fill(name: str, value: Tensor) -> None:
-            if name in own:
-                fill_shard(own[name], value)
-
-        self._initial.replay(fill)
-        self._initial = None
-        return stage
 
     @property
     def _is_first(self) -> bool:

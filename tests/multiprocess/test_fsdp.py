@@ -19,7 +19,6 @@ from disttrain.config.sections.resources import ResourcesConfig
 from disttrain.engine.build_by_kind import build_model, build_source
 from disttrain.parallel import fsdp
 from disttrain.parallel.base import build_strategy
-from disttrain.parallel.mesh import build_mesh
 from disttrain.runtime.process_group import World
 from tests.support.ranks import Ranks
 from tests.support.stopping import MODEL, Seen, config, train_until
@@ -52,9 +51,9 @@ def parallel_model(world: World, config: Config) -> nn.Module:
     source = build_source(config.data)
     strategy = build_strategy(config.parallel.strategy, config.parallel)
     torch.manual_seed(0)
-    model = strategy.build(lambda: build_model(config.model, source), world.device)
+    model = strategy.build(lambda: build_model(config.model, source), world)
     torch.manual_seed(world.rank)
-    return strategy.apply(model, build_mesh(config.parallel.strategy, config.parallel, world), world)
+    return strategy.apply(model, strategy.mesh(world), world)
 
 
 def initial_weights(world: World, config: Config) -> tuple[bool, int, int]:

@@ -12,7 +12,6 @@ from disttrain.config.config_tree import Config
 from disttrain.config.sections.parallel import ParallelConfig
 from disttrain.engine.train import finish, prepare, run_loop, train
 from disttrain.models.gpt import GPT
-from disttrain.parallel.mesh import build_mesh
 from disttrain.parallel.pipeline import build
 from disttrain.records.json_files import read_jsonl
 from disttrain.records.metrics import Metrics
@@ -132,9 +131,9 @@ def built(world: World) -> tuple[set[str], int, dict[str, torch.Tensor]]:
     config = ParallelConfig.model_validate({"strategy": "pipeline"})
     strategy = build(config)
     torch.manual_seed(0)
-    model = strategy.build(gpt, world.device)
+    model = strategy.build(gpt, world)
     devices = {parameter.device.type for parameter in model.parameters()}
-    stage = strategy.apply(model, build_mesh("pipeline", config, world), world)
+    stage = strategy.apply(model, strategy.mesh(world), world)
     return devices, sum(p.nbytes for p in stage.parameters()), stage.state_dict()
 
 
@@ -145,8 +144,8 @@ def gpt() -> GPT:
 def test_a_rank_holds_its_own_layers_alone_with_the_weights_of_the_whole_model(two_ranks: Ranks) -> None:
     torch.manual_seed(0)
     whole = gpt()
-    (devices, first_bytes, first), (_, last_bytes, last) = two_ranks.call(built)
-    assert devices == {"meta"}, "the whole model has no memory"
+    (_, first_bytes, first), (devices, last_bytes, last) = two_ranks.call(built)
+    assert devices == {"meta"}, "the whole model has memory on rank 0 alone"
     assert first_bytes + last_bytes == sum(p.nbytes for p in whole.parameters())
     assert {name.partition(".")[0] for name in first} == {"embed", "blocks"}
     for name, value in whole.state_dict().items():

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from disttrain.config.sections.parallel import ParallelConfig
-from disttrain.parallel.mesh import build_mesh
 from disttrain.parallel.pipeline import Pipeline, build
 from disttrain.runtime.process_group import World
 from tests.support.ranks import Ranks
@@ -59,7 +58,7 @@ def pipeline_of(world: World, stages: int, schedule: str) -> tuple[Pipeline, Tim
     pipeline = {"stages": stages, "schedule": schedule}
     config = ParallelConfig.model_validate({"strategy": "pipeline", "pipeline": pipeline})
     strategy = build(config)
-    model = strategy.apply(TimedStage(), build_mesh("pipeline", config, world), world)
+    model = strategy.apply(TimedStage(), strategy.mesh(world), world)
     assert isinstance(model, TimedStage)
     return strategy, model
 

@@ -14,7 +14,6 @@ from torch import nn
 from disttrain.config.config_tree import Config
 from disttrain.engine.train import finish, prepare, run_loop
 from disttrain.parallel.base import build_strategy
-from disttrain.parallel.mesh import build_mesh
 from disttrain.records.metrics import Metrics
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
@@ -143,8 +142,8 @@ def profiled_bytes(world: World, reduce_dtype: str) -> list[tuple[str, int | Non
     config = made("fsdp", reduce_dtype=reduce_dtype)
     strategy = build_strategy("fsdp", config.parallel)
     strategy.autocast_dtype = torch.bfloat16
-    mesh = build_mesh("fsdp", config.parallel, world)
-    model = strategy.apply(strategy.build(lambda: nn.Linear(6, 5, bias=False), world.device), mesh, world)
+    mesh = strategy.mesh(world)
+    model = strategy.apply(strategy.build(lambda: nn.Linear(6, 5, bias=False), world), mesh, world)
     loss = model(torch.ones(1, 6, dtype=torch.bfloat16)).sum()
     profiler = _profiler(world.device)
     with profiler:

@@ -19,8 +19,7 @@ from disttrain.config.sections.parallel import FSDPConfig, ParallelConfig
 from disttrain.errors import ConfigError
 from disttrain.parallel import fsdp
 from disttrain.parallel.base import Strategy, build_strategy
-from disttrain.parallel.fsdp import move_buffers, offload_policy
-from disttrain.parallel.mesh import build_mesh
+from disttrain.parallel.fsdp import offload_policy
 from disttrain.runtime.fully_shard_hooks import param_groups, sharded_modules
 from disttrain.runtime.process_group import World
 
@@ -59,8 +58,8 @@ def sharded(strategy: str = "fsdp", **options: Any) -> tuple[Strategy, nn.Module
     world = World(rank=0, size=4, local_rank=0, local_size=2, device=torch.device("cpu"), backend="fake")
     config = ParallelConfig(fsdp=options)
     made = build_strategy(strategy, config)
-    model = made.build(Net, world.device)
-    return made, made.apply(model, build_mesh(strategy, config, world), world)
+    model = made.build(Net, world)
+    return made, made.apply(model, made.mesh(world), world)
 
 
 class Recorded(TorchDispatchMode):
@@ -128,20 +127,6 @@ def test_prefetched_blocks_are_gathered_ahead() -> None:
     assert gathered_before(events_of_a_step(backward_prefetch=2), "backward") == [3, 4, 4, 4]
 
 
-def test_a_model_that_cannot_be_recorded_is_refused_with_the_option_that_builds_it() -> None:
-    class Reads(nn.Linear):
-        def __init__(self) -> None:
-            super().__init__(2, 2)
-            self.largest = self.weight.max().item()
-
-    device = torch.device("cpu")
-    made = build_strategy("fsdp", ParallelConfig())
-    with pytest.raises(ConfigError, match=r"reads a value .* parallel.fsdp.meta_device=false builds"):
-        made.build(Reads, device)
-    whole = build_strategy("fsdp", ParallelConfig(fsdp={"meta_device": False})).build(Reads, device)
-    assert whole.weight.device == device
-
-
 def test_the_shards_of_all_blocks_are_offloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fsdp, "offload_policy", lambda *_: CPUOffloadPolicy(pin_memory=False))
     _, model = sharded(cpu_offload=True)
@@ -171,15 +156,6 @@ def test_the_norm_of_offloaded_gradients_is_reduced_on_the_device_of_the_passes(
     monkeypatch.setattr(dist, "all_reduce", lambda tensor, group: reduced.append(tensor.device.type))
     assert made.grad_norm(model).device.type == "meta"
     assert reduced == ["meta"]
-
-
-def test_buffers_move_and_parameters_stay() -> None:
-    model = nn.Sequential(nn.BatchNorm1d(2), nn.BatchNorm1d(2))
-    model[1].running_mean = model[0].running_mean
-    move_buffers(model, torch.device("meta"))
-    assert {buffer.device.type for buffer in model.buffers()} == {"meta"}
-    assert {parameter.device.type for parameter in model.parameters()} == {"cpu"}
-    assert model[1].running_mean is model[0].running_mean
 
 
 def test_a_validation_leaves_every_parameter_sharded() -> None:

@@ -9,7 +9,8 @@ from disttrain.config.batch_plan import plan_batch
 from disttrain.config.sections.parallel import HSDPConfig, ParallelConfig
 from disttrain.data.sampler import GlobalOrder, RankBatches
 from disttrain.errors import ConfigError
-from disttrain.parallel.mesh import Mesh, build_mesh
+from disttrain.parallel.base import build_strategy
+from disttrain.parallel.mesh import Mesh
 from disttrain.runtime.process_group import World
 
 
@@ -18,7 +19,7 @@ def test_every_rank_of_a_replicated_model_reads_its_own_samples(size):
     world = World(
         rank=size - 1, size=size, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None
     )
-    mesh = build_mesh("ddp", ParallelConfig(), world)
+    mesh = build_strategy("ddp", ParallelConfig()).mesh(world)
     assert (mesh.size, mesh.data_size, mesh.data_rank) == (size, size, size - 1)
 
 
@@ -41,7 +42,10 @@ def world(rank: int, nodes: int, per_node: int) -> World:
 )
 def test_sharding_strategies_divide_the_world(strategy, nodes, per_node, shard_size, layout):
     config = ParallelConfig(hsdp=HSDPConfig(shard_size=shard_size))
-    meshes = [build_mesh(strategy, config, world(rank, nodes, per_node)) for rank in range(nodes * per_node)]
+    meshes = [
+        build_strategy(strategy, config).mesh(world(rank, nodes, per_node))
+        for rank in range(nodes * per_node)
+    ]
     assert {(mesh.replicate, mesh.shard) for mesh in meshes} == {layout}
     assert [mesh.data_rank for mesh in meshes] == list(range(nodes * per_node))
 
@@ -49,7 +53,7 @@ def test_sharding_strategies_divide_the_world(strategy, nodes, per_node, shard_s
 def test_a_shard_that_does_not_divide_the_world_is_refused():
     config = ParallelConfig(hsdp=HSDPConfig(shard_size=3))
     with pytest.raises(ConfigError, match=r"parallel.hsdp.shard_size=3 does not divide the 4 ranks"):
-        build_mesh("hsdp", config, world(0, 2, 2))
+        build_strategy("hsdp", config).mesh(world(0, 2, 2))
 
 
 def test_stages_of_a_pipeline_read_the_same_samples_and_shards_do_not():

@@ -64,8 +64,8 @@ class FSDPConfig(Section):
     """Dtype in which gradients travel and are summed. Parameters travel in the dtype of autocast
     (`precision.dtype` bf16 or fp16), else in their own."""
     meta_device: Annotated[bool, Field(json_schema_extra=KEYED_IF_SET)] = True
-    """Build the model without memory, and give each rank its shard of the initial weights. False builds the
-    whole model in host memory on every rank."""
+    """Build the model in host memory of rank 0 alone, which sends every rank its shard. False builds it in
+    host memory of every rank."""
     cpu_offload: Annotated[bool, Field(json_schema_extra=KEYED_IF_SET)] = False
     """Keep each rank's shard of parameters, gradients and optimizer state in pinned host memory. The CPU
     updates the parameters. Needs a GPU; see [memory.md](memory.md)."""
