@@ -60,7 +60,7 @@ def source() -> Source:
     targets = inputs[:, :CLASSES].argmax(1)
     record = DatasetRecord(name="tiny", version=None, sha256=None, train_samples=64, valid_samples=0)
     data = cast(Dataset[Sample], Arrays(inputs, targets))
-    return Source(data, None, "classification", (FEATURES,), CLASSES, record)
+    return Source(task="classification", shape=(FEATURES,), classes=CLASSES, train=data, record=record)
 
 
 def batches() -> Iterator[tuple[Tensor, Tensor]]:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from disttrain.data.source import Arrays, Source
-from disttrain.errors import ConfigError
+from disttrain.errors import require_at_least
 from disttrain.records.dataset import DatasetRecord
 
 _VALID_EVERY = 5
@@ -28,8 +28,7 @@ def build(*, size: int = 8) -> Source:
     import sklearn  # takes half a second, so imported only for this data kind
     from sklearn.datasets import load_digits
 
-    if size < 1:
-        raise ConfigError(f"data.size={size}: must be at least 1")
+    require_at_least("data", 1, size=size)
     images, labels = load_digits(return_X_y=True)
     held_out = np.zeros(len(labels), bool)
     for digit in range(10):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,8 +18,9 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from disttrain.data.source import Sample, Source
-from disttrain.errors import ConfigError
+from disttrain.data.folders import files_below
+from disttrain.data.source import Sample, Source, require_share
+from disttrain.errors import ConfigError, require_at_least
 from disttrain.records.dataset import DatasetRecord
 
 if TYPE_CHECKING:
@@ -60,10 +60,8 @@ def build(
         import PIL.Image  # noqa: F401
     except ImportError:
         raise ConfigError("data.kind=images needs the package Pillow; install pillow") from None
-    if size < 1:
-        raise ConfigError(f"data.size={size}: must be at least 1")
-    if not 0 <= valid_share <= 0.5:
-        raise ConfigError(f"data.valid_share={valid_share}: must be between 0 and 0.5")
+    require_at_least("data", 1, size=size)
+    require_share(valid_share)
     names = _names("data.path", path)
     classes = sorted({_class(name) for name in names})
     if valid_path is None:
@@ -161,22 +159,13 @@ def _names(field: str, path: str) -> list[str]:
     """Sorted paths of the images relative to `path`, with `/` as separator."""
     if not Path(path).is_dir():
         raise ConfigError(f"{field}={path!r} is no folder; give one with a subfolder for each class")
-    found = []
-    for folder, folders, files in os.walk(path):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        relative = Path(folder).relative_to(path)
-        if relative.parts:
-            found += [
-                (relative / name).as_posix()
-                for name in files
-                if name.lower().endswith(_SUFFIXES) and not name.startswith(".")
-            ]
-    if not found:
+    names = [name for name in files_below(Path(path)) if "/" in name and name.lower().endswith(_SUFFIXES)]
+    if not names:
         raise ConfigError(
             f"{field}={path!r} holds no images in subfolders; a class is a subfolder with files "
             f"{', '.join(f'*{suffix}' for suffix in _SUFFIXES)}"
         )
-    return sorted(found)
+    return names
 
 
 def _class(name: str) -> str:

@@ -14,10 +14,10 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from disttrain.data.folders import files_below
 from disttrain.data.tokenizer import Tokenizer, load_tokenizer
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import write_json
@@ -36,7 +36,7 @@ def pack(inputs: Sequence[str], out: Path, tokenizer: str = "bytes", field: str 
     if out.exists():
         raise ConfigError(f"--out {str(out)!r} exists; give a new folder")
     loaded = load_tokenizer(tokenizer, "--tokenizer")
-    files = [file for given in inputs for file in _files(given)]
+    files = [file for name in inputs for file in _files(name)]
     temporary = out.with_name(f"{out.name}.{os.getpid()}.tmp")
     try:
         temporary.mkdir(parents=True)
@@ -80,19 +80,14 @@ def _write(folder: Path, tokenizer: Tokenizer, name: str, documents: Iterable[by
     return record
 
 
-def _files(given: str) -> list[Path]:
-    root = Path(given)
-    if root.is_file():
-        return [root]
-    if not root.is_dir():
-        raise ConfigError(f"{given!r} does not exist; give files or folders of text")
-    found = sorted(
-        path for path in root.rglob("*")
-        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(root).parts)
-    )  # fmt: skip
-    if not found:
-        raise ConfigError(f"{given!r} holds no files")
-    return found
+def _files(name: str) -> list[Path]:
+    root = Path(name)
+    if not root.exists():
+        raise ConfigError(f"{name!r} does not exist; give files or folders of text")
+    files = [root / relative for relative in files_below(root)]
+    if not files:
+        raise ConfigError(f"{name!r} holds no files")
+    return files
 
 
 def _documents(files: Iterable[Path], field: str) -> Iterator[bytes]:
@@ -115,13 +110,11 @@ def _lines(file: Path, field: str) -> Iterator[bytes]:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
-            text: Any = None
             try:
                 document = json.loads(line)
             except ValueError:
                 raise ConfigError(f"{file}:{number} is not valid JSON") from None
-            if isinstance(document, dict):
-                text = document.get(field)
+            text = document.get(field) if isinstance(document, dict) else None
             if not isinstance(text, str):
                 keys = ", ".join(document) if isinstance(document, dict) else type(document).__name__
                 raise ConfigError(

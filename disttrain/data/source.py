@@ -11,45 +11,32 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from disttrain.errors import ConfigError
-from disttrain.records.dataset import DatasetRecord
+from disttrain.errors import ConfigError, require_at_least
+from disttrain.records.dataset import DatasetRecord, DataShape
 
-Task = Literal["language", "classification", "regression"]
 Sample = tuple[Tensor, Tensor]
 Batch = tuple[Tensor, Tensor]
 """Samples stacked along a first dimension."""
 
 
-@dataclass(frozen=True)
-class Source:
-    """A data source: training and validation split, and the shapes from which a model is built."""
+@dataclass(frozen=True, kw_only=True)
+class Source(DataShape):
+    """A data source: training and validation split, and the shape of their samples."""
 
     train: Dataset[Sample]
-    valid: Dataset[Sample] | None
-    task: Task
-    shape: tuple[int, ...]
-    """Shape of one input, without the batch dimension: `(seq_len,)` for language."""
-    classes: int
-    """Size of the vocabulary (language), number of classes, or number of outputs (regression)."""
+    valid: Dataset[Sample] | None = None
     record: DatasetRecord
-    tokens_per_sample: int | None = None
-    """Predicted tokens in one sample; None where samples are not token sequences."""
-    files: tuple[Path, ...] = ()
-    """Files whose content hash is the record's `sha256`; if that is null, one rank computes it."""
+    files_sha256: str | None = None
+    """`content_sha256` of the files of this node, which the ranks compare; None without files."""
     bytes_per_token: float | None = None
     """Mean bytes of text per token, for a loss in bits per byte; None where unknown."""
-
-    @property
-    def images(self) -> bool:
-        """Whether a sample is an image of shape (channels, height, width) to classify."""
-        return self.task == "classification" and len(self.shape) == 3
 
 
 class Arrays(Dataset[Sample]):
@@ -76,17 +63,20 @@ class Windows(Dataset[Sample]):
     Sample i has the input tokens [i*L, (i+1)*L), and the next token of each as target; both have shape (L,)
     and dtype int64. Inputs do not overlap, so every token but the first is predicted once. A remainder of
     less than one window is not used. Tokens keep their stored dtype until they are read.
+
+    Raises `ConfigError` if `what`, such as "the validation split", fills no sample.
     """
 
-    def __init__(self, tokens: np.ndarray, seq_len: int) -> None:
+    def __init__(self, tokens: np.ndarray, seq_len: int, what: str = "the data") -> None:
+        require_at_least("data", 1, seq_len=seq_len)
+        if len(tokens) <= seq_len:
+            raise ConfigError(
+                f"data.seq_len={seq_len} needs {seq_len + 1} tokens, but {what} has {len(tokens)}; "
+                "use a smaller data.seq_len or more data"
+            )
         self.tokens = tokens
         self.seq_len = seq_len
-        self._rows = self._windows()
-
-    def _windows(self) -> np.ndarray:
-        if len(self.tokens) <= self.seq_len:
-            return np.empty((0, self.seq_len + 1), self.tokens.dtype)
-        return np.lib.stride_tricks.sliding_window_view(self.tokens, self.seq_len + 1)[:: self.seq_len]
+        self._rows = np.lib.stride_tricks.sliding_window_view(tokens, seq_len + 1)[::seq_len]
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -99,36 +89,25 @@ class Windows(Dataset[Sample]):
         windows = torch.from_numpy(self._rows[indices].astype(np.int64))
         return list(zip(windows[:, :-1], windows[:, 1:], strict=True))
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> tuple[Any, ...]:
         # A spawned loader process unpickles the dataset: pickle the location of a mapped file, not its
         # content.
-        tokens: Any = self.tokens
-        if isinstance(tokens, np.memmap):
-            tokens = {
-                "filename": tokens.filename,
-                "dtype": tokens.dtype,
-                "offset": tokens.offset,
-                "shape": tokens.shape,
-            }
-        return {"tokens": tokens, "seq_len": self.seq_len}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        tokens = state["tokens"]
-        self.tokens = np.memmap(**tokens, mode="r") if isinstance(tokens, dict) else tokens
-        self.seq_len = state["seq_len"]
-        self._rows = self._windows()
+        tokens = self.tokens
+        if not isinstance(tokens, np.memmap):
+            return Windows, (tokens, self.seq_len)
+        return _mapped_windows, (tokens.filename, tokens.dtype, tokens.offset, tokens.shape, self.seq_len)
 
 
-def windows_or_refuse(tokens: np.ndarray, seq_len: int, what: str) -> Windows:
-    """The `Windows` of `tokens`. Raises `ConfigError` if `what`, such as "the validation split", fills
-    none."""
-    windows = Windows(tokens, seq_len)
-    if not len(windows):
-        raise ConfigError(
-            f"data.seq_len={seq_len} needs {seq_len + 1} tokens, but {what} has {len(tokens)}; "
-            "use a smaller data.seq_len or more data"
-        )
-    return windows
+def _mapped_windows(
+    file: Path, dtype: np.dtype[Any], offset: int, shape: tuple[int, ...], seq_len: int
+) -> Windows:
+    return Windows(np.memmap(file, dtype, "r", offset, shape), seq_len)
+
+
+def require_share(valid_share: float) -> None:
+    """Raise `ConfigError` for a share of samples that cannot be held out for validation."""
+    if not 0 <= valid_share <= 0.5:
+        raise ConfigError(f"data.valid_share={valid_share}: must be between 0 and 0.5")
 
 
 def source_fingerprint(source: Source, kind: str, options: Mapping[str, Any]) -> str:

@@ -16,8 +16,8 @@ from typing import Literal
 import torch
 from torch.utils.data import Dataset, Subset
 
-from disttrain.data.source import Sample, Source, Task
-from disttrain.errors import ConfigError
+from disttrain.data.source import Sample, Source
+from disttrain.errors import ConfigError, require_at_least
 from disttrain.records.dataset import DatasetRecord
 from disttrain.runtime.rank_info import rank_info
 from disttrain.runtime.waiting import wait_until
@@ -59,21 +59,17 @@ def build(
     ------
     ConfigError : a size or a delay is out of range.
     """
-    counts = {"classes": classes, "vocab": vocab, "seq_len": seq_len, "samples": samples}
-    for name, value in counts.items():
-        if value < 1:
-            raise ConfigError(f"data.{name}={value}: must be at least 1")
+    require_at_least("data", 1, classes=classes, vocab=vocab, seq_len=seq_len, samples=samples)
+    require_at_least("data", 0, valid_samples=valid_samples, delay_s=delay_s)
     if not shape or min(shape) < 1:
         raise ConfigError(f"data.shape={list(shape)}: one size or more, each at least 1")
-    for name, given in {"valid_samples": valid_samples, "delay_s": delay_s}.items():
-        if given < 0:
-            raise ConfigError(f"data.{name}={given}: must not be negative")
     total = samples + valid_samples
-    dataset: Dataset[Sample] = (
-        Sentences(total, seq_len, vocab, seed) if task == "language" else Waves(total, shape, classes, seed)
-    )
+    dataset: Dataset[Sample]
     if task == "language":
-        shape, classes = (seq_len,), vocab
+        dataset, shape, classes = Sentences(total, seq_len, vocab, seed), (seq_len,), vocab
+    else:
+        dataset = Waves(total, shape, classes, seed)
+    generated_by = json.dumps([task, shape, classes, seed])
     train: Dataset[Sample] = Subset(dataset, range(samples))
     if delay_s and (not delay_ranks or rank_info().rank in delay_ranks):
         train = Delayed(train, samples, delay_s)
@@ -87,16 +83,11 @@ def build(
         record=DatasetRecord(
             name="synthetic",
             version=f"seed {seed}",
-            sha256=_sha256(task, shape, classes, seed),
+            sha256=hashlib.sha256(generated_by.encode()).hexdigest(),
             train_samples=samples,
             valid_samples=valid_samples,
         ),
     )
-
-
-def _sha256(task: Task, shape: tuple[int, ...], classes: int, seed: int) -> str:
-    """SHA-256 over the parameters that determine each sample."""
-    return hashlib.sha256(json.dumps([task, shape, classes, seed]).encode()).hexdigest()
 
 
 class Delayed(Dataset[Sample]):

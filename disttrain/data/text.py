@@ -9,21 +9,19 @@ therefore depends only on the content, and no file is in both splits.
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
 import sysconfig
-from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 
 import numpy as np
 
-from disttrain.data.source import Source, sample_count, windows_or_refuse
-from disttrain.data.tokenizer import Tokenizer, load_tokenizer
+from disttrain.data.folders import files_below
+from disttrain.data.source import Source, Windows, require_share, sample_count
+from disttrain.data.tokenizer import load_tokenizer
 from disttrain.errors import ConfigError
 from disttrain.records.dataset import DatasetRecord
 
-_STDLIB_LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
+_STDLIB_LEFT_OUT = {"__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test"}
 """Installed packages, and tests, which some distributions do not install."""
 
 
@@ -49,33 +47,33 @@ def build(
     ------
     ConfigError : no text was found, or less than one sample.
     """
-    if seq_len < 1:
-        raise ConfigError(f"data.seq_len={seq_len}: must be at least 1")
-    if not 0 <= valid_share <= 0.5:
-        raise ConfigError(f"data.valid_share={valid_share}: must be between 0 and 0.5")
-    files = _read_stdlib(pattern or "*.py") if path is None else _read(Path(path), pattern or "*")
-    split = _split(files, valid_share)
+    require_share(valid_share)
+    files = _read(path, pattern)
+    train_files, valid_files = _split(files, valid_share)
     loaded = load_tokenizer(tokenizer, "data.tokenizer")
-    train, valid = _encode(loaded, split.train), _encode(loaded, split.valid)
-    encoded, encoded_bytes = (valid, split.valid) if split.valid else (train, split.train)
-    train_windows = windows_or_refuse(train, seq_len, "the training split")
-    valid_windows = windows_or_refuse(valid, seq_len, "the validation split") if split.valid else None
+
+    def windows(contents: list[bytes], what: str) -> Windows:
+        return Windows(np.concatenate(loaded.encode(contents)), seq_len, what)
+
+    train = windows(train_files, "the training split")
+    valid = windows(valid_files, "the validation split") if valid_files else None
+    held_out, held_out_bytes = (train, train_files) if valid is None else (valid, valid_files)
     return Source(
-        train=train_windows,
-        valid=valid_windows,
+        train=train,
+        valid=valid,
         task="language",
         shape=(seq_len,),
         classes=loaded.vocab,
         tokens_per_sample=seq_len,
-        bytes_per_token=sum(map(len, encoded_bytes)) / len(encoded),
+        bytes_per_token=sum(map(len, held_out_bytes)) / len(held_out.tokens),
         record=DatasetRecord(
             name="python-stdlib" if path is None else "text",
             version=platform.python_version() if path is None else None,
-            sha256=_sha256(files),
-            train_samples=len(train_windows),
-            valid_samples=sample_count(valid_windows),
+            sha256=hashlib.sha256(b"".join(files)).hexdigest(),
+            train_samples=len(train),
+            valid_samples=sample_count(valid),
             bytes=sum(map(len, files)),
-            unigram_entropy_bits=unigram_entropy_bits(split.train),
+            unigram_entropy_bits=unigram_entropy_bits(train_files),
         ),
     )
 
@@ -89,55 +87,32 @@ def unigram_entropy_bits(contents: list[bytes]) -> float:
     return float(-(share * np.log2(share)).sum())
 
 
-@dataclass(frozen=True)
-class _Split:
-    train: list[bytes]
-    valid: list[bytes]
-
-
-def _read_stdlib(pattern: str) -> list[bytes]:
-    root = Path(sysconfig.get_path("stdlib"))
-    # Python's build writes this module with paths of its machine.
-    names = [name for name in _walk(root, pattern, _STDLIB_LEFT_OUT) if "_sysconfigdata" not in name]
-    return _contents(root, names, f"the standard library's source (pattern {pattern!r})")
-
-
-def _read(path: Path, pattern: str) -> list[bytes]:
-    if path.is_dir():
-        return _contents(
-            path, _walk(path, pattern, set()), f"data.path={str(path)!r} with pattern {pattern!r}"
-        )
-    if not path.exists():
-        raise ConfigError(f"data.path={str(path)!r} does not exist; give a folder or a file of text")
-    return _contents(path.parent, [path.name], f"data.path={str(path)!r}")
-
-
-def _walk(root: Path, pattern: str, left_out: set[str]) -> list[str]:
-    """Sorted relative paths with `/` as separator, so that the order is the same on every machine."""
-    found = []
-    for folder, folders, names in os.walk(root):
-        folders[:] = [
-            f for f in folders if f not in left_out and f != "__pycache__" and not f.startswith(".")
-        ]
-        relative = Path(folder).relative_to(root)
-        found += [(relative / n).as_posix() for n in names if fnmatch(n, pattern) and not n.startswith(".")]
-    return sorted(found)
-
-
-def _contents(root: Path, names: list[str], what: str) -> list[bytes]:
-    contents: dict[bytes, None] = {}
-    for name in names:
-        try:
-            contents[(root / name).read_bytes()] = None
-        except OSError as error:
-            raise ConfigError(f"data: cannot read {str(root / name)!r}: {error.strerror}") from None
+def _read(path: str | None, pattern: str | None) -> list[bytes]:
+    """The contents of the files, without duplicates and empty files. Raises `ConfigError`."""
+    if path is None:
+        root, pattern, what = Path(sysconfig.get_path("stdlib")), pattern or "*.py", "the standard library"
+        # Python's build writes this module with paths of its machine.
+        names = [n for n in files_below(root, pattern, _STDLIB_LEFT_OUT) if "_sysconfigdata" not in n]
+    else:
+        root, pattern, what = Path(path), pattern or "*", f"data.path={path!r}"
+        if not root.exists():
+            raise ConfigError(f"{what} does not exist; give a folder or a file of text")
+        names = files_below(root, pattern)
+    try:
+        contents = dict.fromkeys((root / name).read_bytes() for name in names)
+    except OSError as error:
+        raise ConfigError(f"data: cannot read {error.filename!r}: {error.strerror}") from None
     contents.pop(b"", None)
     if not contents:
-        raise ConfigError(f"data: nothing to read in {what}; give a folder or a file of text as data.path")
+        raise ConfigError(
+            f"data: nothing to read in {what} (pattern {pattern!r}); give a folder or a file of text as "
+            "data.path"
+        )
     return list(contents)
 
 
-def _split(files: list[bytes], valid_share: float) -> _Split:
+def _split(files: list[bytes], valid_share: float) -> tuple[list[bytes], list[bytes]]:
+    """Contents of the training and of the validation split."""
     room = round(valid_share * sum(map(len, files)))
     chosen: set[bytes] = set()
     for content in sorted(files, key=lambda content: hashlib.sha256(content).digest()):
@@ -145,21 +120,7 @@ def _split(files: list[bytes], valid_share: float) -> _Split:
             chosen.add(content)
             room -= len(content)
     if chosen or not room:
-        return _Split([c for c in files if c not in chosen], [c for c in files if c in chosen])
+        return [c for c in files if c not in chosen], [c for c in files if c in chosen]
     *others, last = files
     room = min(room, len(last) // 2)
-    return _Split([*others, last[:-room]], [last[-room:]])
-
-
-def _sha256(files: list[bytes]) -> str:
-    digest = hashlib.sha256()
-    for content in files:
-        digest.update(content)
-    return digest.hexdigest()
-
-
-def _encode(tokenizer: Tokenizer, contents: list[bytes]) -> np.ndarray:
-    """The tokens of all files, each encoded separately."""
-    if tokenizer.dtype is np.uint8:
-        return np.frombuffer(b"".join(contents), np.uint8)
-    return np.concatenate([np.empty(0, tokenizer.dtype), *tokenizer.encode(contents)])
+    return [*others, last[:-room]], [last[-room:]]

@@ -51,8 +51,6 @@ def load_tokenizer(name: str, field: str) -> Tokenizer:
     dtype = np.uint16 if vocab <= 1 << 16 else np.uint32
 
     def encode(texts: Sequence[bytes]) -> list[np.ndarray]:
-        if not texts:
-            return []
         plain = [text.decode("utf-8", errors="replace") for text in texts]
         return [
             np.asarray(ids, dtype)

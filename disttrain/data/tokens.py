@@ -8,6 +8,11 @@ split is `valid_path`, or else the last `valid_share` of the samples.
 
 from __future__ import annotations
 
+import bisect
+import hashlib
+import itertools
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -16,11 +21,14 @@ import numpy as np
 from pydantic import ValidationError
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from disttrain.data.source import Sample, Source, Windows, sample_count, windows_or_refuse
+from disttrain.data.source import Sample, Source, Windows, require_share, sample_count
 from disttrain.errors import ConfigError
 from disttrain.records.dataset import DatasetRecord
 from disttrain.records.json_files import CorruptFile, read_json
 from disttrain.records.packed_tokens import MANIFEST, TOKENS, PackedTokens
+
+_PLACES = 64
+_PLACE_BYTES = 4096
 
 
 def build(
@@ -48,23 +56,20 @@ def build(
     ------
     ConfigError : a file is missing, fills no sample, or holds a token outside of the vocabulary.
     """
-    if seq_len < 1:
-        raise ConfigError(f"data.seq_len={seq_len}: must be at least 1")
-    if not 0 <= valid_share <= 0.5:
-        raise ConfigError(f"data.valid_share={valid_share}: must be between 0 and 0.5")
-    data = _describe("data.path", path, dtype, vocab)
+    require_share(valid_share)
+    data = _open("data.path", path, dtype, vocab)
     samples = data.samples(seq_len)
     train: Dataset[Sample] = samples
     valid: Dataset[Sample] | None = None
     parts = [data]
     if valid_path is not None:
-        parts.append(_describe("data.valid_path", valid_path, data.dtype, data.vocab))
+        parts.append(_open("data.valid_path", valid_path, data.dtype, data.vocab))
         valid = parts[1].samples(seq_len)
     elif held_out := round(valid_share * len(samples)):
         kept = len(samples) - held_out
         train, valid = Subset(samples, range(kept)), Subset(samples, range(kept, len(samples)))
-    files = tuple(file for part in parts for file in part.files)
-    known = [part.sha256 for part in parts if part.sha256 is not None]
+    files = [file for part in parts for file in part.files]
+    sha256 = content_sha256(files)
     return Source(
         train=train,
         valid=valid,
@@ -73,11 +78,11 @@ def build(
         classes=data.vocab,
         tokens_per_sample=seq_len,
         bytes_per_token=bytes_per_token or data.bytes_per_token,
-        files=files,
+        files_sha256=sha256,
         record=DatasetRecord(
             name="tokens",
             version=None,
-            sha256=known[0] if len(known) == len(parts) else None,
+            sha256=data.sha256 if data.sha256 and all(part.sha256 for part in parts) else sha256,
             train_samples=sample_count(train),
             valid_samples=sample_count(valid),
             bytes=sum(file.stat().st_size for file in files),
@@ -85,8 +90,26 @@ def build(
     )
 
 
+def content_sha256(files: Sequence[Path]) -> str:
+    """SHA-256 of the sizes of the files and of 4 KiB at each of 64 places, evenly spaced over their bytes.
+
+    So every rank can afford it, whatever the size of the data. Changes between these places are not noticed;
+    of one file of up to 256 KiB, every byte counts.
+    """
+    sizes = [file.stat().st_size for file in files]
+    digest = hashlib.sha256(json.dumps(sizes).encode())
+    ends = list(itertools.accumulate(sizes))
+    for place in range(_PLACES):
+        at = place * ends[-1] // _PLACES
+        number = bisect.bisect_right(ends, at)
+        with open(files[number], "rb") as stream:
+            stream.seek(at - (ends[number] - sizes[number]))
+            digest.update(stream.read(_PLACE_BYTES))
+    return digest.hexdigest()
+
+
 @dataclass(frozen=True)
-class _TokenData:
+class _TokenFiles:
     """Token files of one split or of all data."""
 
     files: list[Path]
@@ -98,67 +121,46 @@ class _TokenData:
 
     def samples(self, seq_len: int) -> ConcatDataset[Sample]:
         """All samples. Raises `ConfigError`."""
-        return _samples(self.files, self.dtype, seq_len, self.vocab)
+        windows: list[Windows] = []
+        for file in self.files:
+            tokens = _map(file, self.dtype)
+            windows.append(Windows(tokens, seq_len, f"token file {file.name}"))
+            largest = int(tokens[: 1 << 20].max())  # the first tokens reveal a wrong dtype or vocabulary
+            if largest >= self.vocab:
+                raise ConfigError(
+                    f"data.vocab={self.vocab}, but {file.name} holds token {largest}; check data.vocab and "
+                    "data.dtype"
+                )
+        return ConcatDataset(windows)
 
 
-def _describe(field: str, path: str, dtype: str, vocab: int | None) -> _TokenData:
-    """The token data at `path`; a packed folder contains its own dtype and vocabulary.
+def _open(field: str, path: str, dtype: str, vocab: int | None) -> _TokenFiles:
+    """The token files at `path`; a packed folder contains its own dtype and vocabulary.
 
-    Raises `ConfigError` for a vocabulary that is missing or not that of the packed folder.
+    Raises `ConfigError` for missing files, for a vocabulary that is missing or not that of the packed folder,
+    and for a manifest that does not fit the tokens.
     """
-    packed = _packed(field, path)
-    if packed is None:
+    root = Path(path)
+    files = sorted(p for p in root.iterdir() if p.suffix in (".npy", ".bin")) if root.is_dir() else [root]
+    if not files:
+        raise ConfigError(f"{field}={path!r} holds no *.npy or *.bin files")
+    if not files[0].is_file():
+        raise ConfigError(f"{field}={path!r} does not exist; give a token file or a folder of them")
+    if not (root / MANIFEST).is_file():
         if vocab is None:
             raise ConfigError(f"data.vocab is needed by data.kind=tokens: {path!r} holds no {MANIFEST}")
-        return _TokenData(_token_files(field, path), dtype, vocab)
-    if vocab not in (None, packed.vocab):
-        raise ConfigError(f"data.vocab={vocab}, but the tokens of {path!r} have vocab={packed.vocab}")
-    bytes_per_token = packed.text_bytes / packed.tokens
-    files = _token_files(field, path)
-    return _TokenData(files, packed.dtype, packed.vocab, bytes_per_token, packed.sha256)
-
-
-def _packed(field: str, path: str) -> PackedTokens | None:
-    """The manifest of a packed folder; None for other data.
-
-    Raises `ConfigError` for a manifest that is not one, or that does not fit the tokens.
-    """
-    manifest = Path(path, MANIFEST)
-    if not manifest.is_file():
-        return None
+        return _TokenFiles(files, dtype, vocab)
     try:
-        packed = PackedTokens.model_validate(read_json(manifest, follow_links=True))
-        size = Path(path, TOKENS).stat().st_size
+        packed = PackedTokens.model_validate(read_json(root / MANIFEST, follow_links=True))
+        size = (root / TOKENS).stat().st_size
     except (OSError, CorruptFile, ValidationError):
         raise ConfigError(f"{field}={path!r}: {MANIFEST} is not that of a packed folder of tokens") from None
     if size != packed.tokens * np.dtype(packed.dtype).itemsize:
         raise ConfigError(f"{field}={path!r}: {TOKENS} has {size} bytes, not those of {packed.tokens} tokens")
-    return packed
-
-
-def _token_files(field: str, path: str) -> list[Path]:
-    root = Path(path)
-    if root.is_dir():
-        files = sorted(p for p in root.iterdir() if p.suffix in (".npy", ".bin"))
-        if not files:
-            raise ConfigError(f"{field}={path!r} holds no *.npy or *.bin files")
-        return files
-    if not root.is_file():
-        raise ConfigError(f"{field}={path!r} does not exist; give a token file or a folder of them")
-    return [root]
-
-
-def _samples(files: list[Path], dtype: str, seq_len: int, vocab: int) -> ConcatDataset[Sample]:
-    windows: list[Windows] = []
-    for file in files:
-        tokens = _map(file, dtype)
-        windows.append(windows_or_refuse(tokens, seq_len, f"token file {file.name}"))
-        largest = int(tokens[: 1 << 20].max())  # the first tokens reveal a wrong dtype or vocabulary
-        if largest >= vocab:
-            raise ConfigError(
-                f"data.vocab={vocab}, but {file.name} holds token {largest}; check data.vocab and data.dtype"
-            )
-    return ConcatDataset(windows)
+    if vocab not in (None, packed.vocab):
+        raise ConfigError(f"data.vocab={vocab}, but the tokens of {path!r} have vocab={packed.vocab}")
+    bytes_per_token = packed.text_bytes / packed.tokens
+    return _TokenFiles(files, packed.dtype, packed.vocab, bytes_per_token, packed.sha256)
 
 
 def _map(file: Path, dtype: str) -> np.ndarray:

@@ -15,10 +15,9 @@ from disttrain.config.builder_options import check_options
 from disttrain.config.config_tree import Config
 from disttrain.config.sections.data import DataConfig
 from disttrain.config.sections.model import ModelConfig
-from disttrain.data.content_hash import content_sha256
 from disttrain.data.source import Source, sample_count, source_fingerprint
 from disttrain.engine.training_data import TrainingData, spread_source
-from disttrain.errors import ConfigError, in_one_line
+from disttrain.errors import ConfigError
 from disttrain.parallel.mesh import Mesh
 from disttrain.records.dataset import DatasetRecord
 from disttrain.runtime.process_group import World
@@ -37,12 +36,6 @@ def build_source(config: DataConfig) -> Source:
         raise ConfigError(
             f"data.kind={config.kind} returned {type(built).__name__}, not a Source or a Dataset"
         )
-    if built.files and built.record.sha256 is None:
-        try:
-            sha256 = content_sha256(built.files)
-        except OSError as error:
-            raise ConfigError(f"data: {in_one_line(error)}") from None
-        built = dataclasses.replace(built, record=built.record.model_copy(update={"sha256": sha256}))
     fingerprint = source_fingerprint(built, config.kind, options)
     return dataclasses.replace(built, record=built.record.model_copy(update={"fingerprint": fingerprint}))
 

@@ -31,8 +31,8 @@ from disttrain.engine.strategy_choice import resolve_strategy
 from disttrain.engine.task import Task
 from disttrain.engine.telemetry_hook import TelemetryHook
 from disttrain.engine.training_data import TrainingData
+from disttrain.models.flops import ModelCost, count_cost
 from disttrain.models.hooks import hooks_of
-from disttrain.models.model_cost import ModelCost, count_cost
 from disttrain.optim.optimizer import build_optimizer
 from disttrain.optim.precision import Precision, build_precision
 from disttrain.parallel.base import Strategy, build_strategy
@@ -206,7 +206,7 @@ def build_parallel_model(config: Config, world: World, chosen: tuple[str, str]) 
     model = strategy.build(lambda: build_model(config.model, data.source), world)
     precision, precision_fields = build_precision(config.precision, world.device, hooks_of(model))
     strategy.autocast_dtype = precision.autocast_dtype
-    cost = count_cost(model, data.source, world.device, precision.autocast_dtype)
+    cost = count_cost(model, data.source.train[0][0], world.device, precision.autocast_dtype)
     seed_all(config.train.seed + 1 + world.rank)  # other dropout on every rank
     for transform in transforms:
         model = transform(model)

@@ -12,7 +12,6 @@ from torch.utils.data import default_collate
 
 from disttrain.config.batch_plan import BatchPlan, plan_batch
 from disttrain.config.config_tree import Config
-from disttrain.data.content_hash import content_sha256
 from disttrain.data.loader import make_loader
 from disttrain.data.sampler import GlobalOrder, RankBatches
 from disttrain.data.source import Batch, Source
@@ -79,9 +78,8 @@ def refuse_unequal_data(source: Source, world: World) -> None:
     the files; no later check would find either.
     """
     record = source.record
-    own = (record.name, record.version, record.bytes, record.sha256, record.fingerprint)
-    # a packed folder states a hash, and its files may differ
-    first, *others = world.on_all_ranks(lambda: (*own, content_sha256(source.files)))
+    hashes = (record.sha256, record.fingerprint, source.files_sha256)  # a packed folder states the first
+    first, *others = world.on_all_ranks(lambda: (record.name, record.version, record.bytes, *hashes))
     for rank, other in enumerate(others, 1):
         if other != first:
             raise ConfigError(f"data differs between ranks: rank 0 has {first}, rank {rank} has {other}")

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from disttrain.config.model_combinations import refuse_sizes
-from disttrain.data.source import Source
 from disttrain.errors import ConfigError
 from disttrain.models.chunked_cross_entropy import chunked_cross_entropy
+from disttrain.records.dataset import DataShape
 
 SIZES = {
     "1M": {"layers": 5, "width": 128, "heads": 4},
@@ -33,16 +33,13 @@ SIZES = {
 al. 2020, arXiv:2005.14165, table 2.1) where they have the name. The number of parameters holds for tied
 weights and a vocabulary of 50,304 tokens; up to 30M, of 256 tokens (bytes)."""
 
-_UNPADDED = 1
-"""Default of `vocab_multiple`. A default that is a name is left to `build`: configs without the option keep
-their run keys."""
 _INIT_STD = 0.02
 _ROTARY_BASE = 10_000.0
 """Longest wavelength of the rotary positions, in units of 2 pi tokens."""
 
 
 def build(
-    source: Source,
+    source: DataShape,
     *,
     layers: int = 4,
     width: int = 128,
@@ -50,7 +47,7 @@ def build(
     mlp_ratio: float = 4.0,
     dropout: float = 0.0,
     tie_weights: bool = True,
-    vocab_multiple: int = _UNPADDED,
+    vocab_multiple: int = 1,
 ) -> GPT:
     """GPT with the vocabulary of a language source.
 
@@ -68,10 +65,8 @@ def build(
     ConfigError : the source is not a language source, or a size is out of range.
     """
     if source.task != "language":
-        raise ConfigError(
-            f"model.kind=gpt predicts tokens, but data.kind gives {source.task} of inputs {source.shape} "
-            f"({source.record.name}); use data.kind=text, tokens or synthetic with data.task=language"
-        )
+        instead = "data.kind=text, tokens or synthetic with data.task=language"
+        raise ConfigError(source.refusal("gpt", "tokens", instead))
     sizes = {"layers": layers, "width": width, "heads": heads, "vocab_multiple": vocab_multiple}
     if refusal := refuse_sizes(sizes):
         raise ConfigError(refusal[1])
@@ -97,7 +92,7 @@ class GPT(nn.Module):
         hidden: int,
         dropout: float,
         tie_weights: bool,
-        vocab_multiple: int = _UNPADDED,
+        vocab_multiple: int = 1,
     ) -> None:
         super().__init__()
         padded = -(-vocabulary // vocab_multiple) * vocab_multiple

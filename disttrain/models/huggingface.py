@@ -10,7 +10,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from disttrain.data.source import Source
 from disttrain.errors import ConfigError
 from disttrain.models.huggingface_fields import (
     model_name,
@@ -20,10 +19,11 @@ from disttrain.models.huggingface_fields import (
     require_length,
     saved_settings,
 )
+from disttrain.records.dataset import DataShape
 
 
 def build(
-    source: Source,
+    source: DataShape,
     *,
     path: str | None = None,
     model_type: str | None = None,
@@ -53,22 +53,23 @@ def build(
         require_folder(path)
     head, argument, fields = _head(source)
     auto = getattr(transformers, head)
-    given = model_name(path, model_type)
+    name = model_name(path, model_type)
     try:
         if path is not None:
             settings = saved_settings(path, config or {})
-            _check_fit(settings, source, head, given)
-            model = auto.from_pretrained(path, config=settings, local_files_only=True)
         else:
             assert model_type is not None
             settings = new_settings(model_type, fields, config or {})
-            _check_fit(settings, source, head, given)
+        _check_fit(settings, source, head, name)
+        if path is not None:
+            model = auto.from_pretrained(path, config=settings, local_files_only=True)
+        else:
             model = auto.from_config(settings)
     except ConfigError:
         raise
     except (ValueError, TypeError, OSError, KeyError, AttributeError, RuntimeError, ImportError) as error:
         raise ConfigError(
-            f"{given} cannot be made a {head.removeprefix('AutoModelFor')} model: {error}"
+            f"{name} cannot be made a {head.removeprefix('AutoModelFor')} model: {error}"
         ) from None
     model.config.use_cache = False  # the cache of keys and values serves generation only
     return Logits(model.float(), argument)
@@ -86,36 +87,33 @@ class Logits(nn.Module):
         return self.model(**{self.argument: inputs}).logits
 
 
-def _head(source: Source) -> tuple[str, str, dict[str, Any]]:
+def _head(source: DataShape) -> tuple[str, str, dict[str, Any]]:
     """The auto class, the name of its input, and the config fields that the source determines."""
     fields: dict[str, Any]
     if source.task == "language":
         fields = {"vocab_size": source.classes, **_NO_SPECIAL_TOKENS}
         return "AutoModelForCausalLM", "input_ids", fields
-    if source.task == "classification" and len(source.shape) == 3:
+    if source.images:
         channels, height, width = source.shape
         fields = {"num_labels": source.classes, "num_channels": channels, "image_size": (height, width)}
         return "AutoModelForImageClassification", "pixel_values", fields
-    tokens = len(source.shape) == 1 and not source.train[0][0].is_floating_point()
-    if source.task == "classification" and tokens:
+    if source.task == "classification" and len(source.shape) == 1:
         return "AutoModelForSequenceClassification", "input_ids", {"num_labels": source.classes}
-    raise ConfigError(
-        f"model.kind=huggingface has no head for data.kind with {source.task} of inputs {source.shape} "
-        f"({source.record.name}); supported: language, classification of images or of token sequences"
-    )
+    takes = "tokens, images or classified sequences of tokens"
+    raise ConfigError(source.refusal("huggingface", takes, "other data"))
 
 
 _NO_SPECIAL_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 """Default special tokens, such as 50256 of GPT-2, may lie outside of the source's vocabulary."""
 
 
-def _check_fit(settings: Any, source: Source, head: str, given: str) -> None:
-    require_head(settings, head, f"{given} with the data {source.record.name}")
+def _check_fit(settings: Any, source: DataShape, head: str, name: str) -> None:
+    require_head(settings, head, f"{name} with {source.task} of inputs {source.shape}")
     vocabulary = getattr(settings, "vocab_size", None)
     if source.task == "language" and vocabulary is not None and vocabulary < source.classes:
-        raise ConfigError(f"{given} knows {vocabulary} tokens, but data.kind gives {source.classes}")
+        raise ConfigError(f"{name} knows {vocabulary} tokens, but data.kind gives {source.classes}")
     labels = getattr(settings, "num_labels", None)
     if source.task == "classification" and labels is not None and labels != source.classes:
-        raise ConfigError(f"{given} has {labels} classes, but data.kind gives {source.classes}")
+        raise ConfigError(f"{name} has {labels} classes, but data.kind gives {source.classes}")
     if len(source.shape) == 1:
-        require_length(settings, source.shape[0], given)
+        require_length(settings, source.shape[0], name)

@@ -7,12 +7,12 @@ from typing import Literal
 
 from torch import nn
 
-from disttrain.data.source import Source
-from disttrain.errors import ConfigError
+from disttrain.errors import ConfigError, require_at_least
+from disttrain.records.dataset import DataShape
 
 
 def build(
-    source: Source,
+    source: DataShape,
     *,
     hidden: tuple[int, ...] = (256, 256),
     activation: Literal["relu", "gelu"] = "relu",
@@ -25,11 +25,9 @@ def build(
     """
     if source.task == "language":
         raise ConfigError(
-            f"model.kind=mlp takes numbers, but data.kind gives language ({source.record.name}); "
-            "use data.kind=digits or synthetic, or model.kind=gpt"
+            source.refusal("mlp", "numbers", "data.kind=digits or synthetic, or model.kind=gpt")
         )
-    if any(width < 1 for width in hidden):
-        raise ConfigError(f"model.hidden={list(hidden)}: widths must be at least 1")
+    require_at_least("model", 1, hidden=min(hidden, default=1))
     layers: list[nn.Module] = [nn.Flatten()]
     inputs = math.prod(source.shape)
     for width in hidden:

@@ -10,13 +10,13 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from disttrain.data.source import Source
-from disttrain.errors import ConfigError
+from disttrain.errors import ConfigError, require_at_least
+from disttrain.records.dataset import DataShape
 
 _SMALL_INPUT = 64
 
 
-def build(source: Source, *, depth: Literal[18, 50] = 18, width: int = 64) -> ResNet:
+def build(source: DataShape, *, depth: Literal[18, 50] = 18, width: int = 64) -> ResNet:
     """ResNet-18 or ResNet-50 for images of shape (channels, height, width).
 
     Parameters
@@ -27,14 +27,10 @@ def build(source: Source, *, depth: Literal[18, 50] = 18, width: int = 64) -> Re
     ------
     ConfigError : samples are not images, or the width is below 1.
     """
-    if source.task != "classification" or len(source.shape) != 3:
-        raise ConfigError(
-            "model.kind=resnet classifies images (channels, height, width), but data.kind gives "
-            f"{source.task} of inputs {source.shape} ({source.record.name}); "
-            "use data.kind=digits, or synthetic with a data.shape of three"
-        )
-    if width < 1:
-        raise ConfigError(f"model.width={width}: must be at least 1")
+    if not source.images:
+        instead = "data.kind=digits or images, or synthetic with a data.shape of three"
+        raise ConfigError(source.refusal("resnet", "images (channels, height, width)", instead))
+    require_at_least("model", 1, width=width)
     block: type[BasicBlock] | type[Bottleneck] = BasicBlock if depth == 18 else Bottleneck
     counts = (2, 2, 2, 2) if depth == 18 else (3, 4, 6, 3)
     return ResNet(block, counts, source.shape[0], min(source.shape[1:]) < _SMALL_INPUT, source.classes, width)

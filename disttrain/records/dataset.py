@@ -1,8 +1,38 @@
-"""Record of a dataset."""
+"""Shape of a dataset's samples, from which a model is built, and its record."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Literal
+
 from disttrain.records.base import Record
+
+Task = Literal["language", "classification", "regression"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataShape:
+    """The properties of a data source from which a model is built."""
+
+    task: Task
+    shape: tuple[int, ...]
+    """Shape of one input, without the batch dimension: `(seq_len,)` for language."""
+    classes: int
+    """Size of the vocabulary (language), number of classes, or number of outputs (regression)."""
+    tokens_per_sample: int | None = None
+    """Predicted tokens in one sample; None where samples are not token sequences."""
+
+    @property
+    def images(self) -> bool:
+        """Whether a sample is an image of shape (channels, height, width) to classify."""
+        return self.task == "classification" and len(self.shape) == 3
+
+    def refusal(self, kind: str, takes: str, instead: str) -> str:
+        """Message for samples of which a built-in model of this kind takes none."""
+        return (
+            f"model.kind={kind} takes {takes}, but data.kind gives {self.task} of inputs {self.shape}; "
+            f"use {instead}"
+        )
 
 
 class DatasetRecord(Record):

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from jobs.cli import options
 
 if TYPE_CHECKING:
-    from disttrain.models.emulation.table import Table
-    from disttrain.records.layers import Layers
+    from disttrain.records.layers import Layers, LayerTable
     from disttrain.records.metrics import Metrics
 
 _WARN_SCALE = 1.5
@@ -85,18 +84,18 @@ def scale_of(layers: Layers, metrics: Metrics, label: str) -> float:
     return compute_s / metrics.accumulation / timed_s
 
 
-def table_of(layers: Layers, metrics: Metrics, label: str) -> Table:
+def table_of(layers: Layers, metrics: Metrics, label: str) -> LayerTable:
     """The layer table of a measured run. Times are seconds per micro-batch.
 
     The timed layer passes, with hooks on each layer, determine the division of time among layers. The
     measured steps determine the sums: mean compute, input wait and optimizer time.
     """
-    from disttrain.models.emulation.table import Layer, Table
+    from disttrain.records.layers import LayerTable, LayerTime
 
     scale, composition = scale_of(layers, metrics, label), metrics.composition
-    return Table(
+    return LayerTable(
         layers=tuple(
-            Layer(
+            LayerTime(
                 name=layer.name or "model",
                 bytes=layer.bytes,
                 forward_s=layer.forward_s * scale,
@@ -105,7 +104,7 @@ def table_of(layers: Layers, metrics: Metrics, label: str) -> Table:
             for layer in layers.layers
         ),
         samples=layers.samples,
-        dtype_bytes=layers.dtype_bytes,
+        dtype_bytes=2 if layers.dtype_bytes == 2 else 4,
         optimizer_s=composition["optimizer_s"],
         input_s=(composition["input_s"] or 0.0) / metrics.accumulation,
         source=f"{label} on {layers.device}, {layers.passes} passes x {scale:.3f} to sum to the run's compute"
@@ -113,7 +112,7 @@ def table_of(layers: Layers, metrics: Metrics, label: str) -> Table:
     )
 
 
-def write_table(table: Table, path: Path) -> None:
+def write_table(table: LayerTable, path: Path) -> None:
     """Write YAML, or JSON if the file name ends in `.json`. Raises `ConfigError`."""
     import yaml
 

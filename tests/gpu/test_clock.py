@@ -8,7 +8,7 @@ import statistics
 import pytest
 import torch
 
-from disttrain.models.emulation.device import make_device
+from disttrain.models.emulated_device import make_device
 from disttrain.telemetry.step_clock import COMM, COMPUTE, CONTROL_SYNC, INPUT, OPTIMIZER, OTHER, CudaClock
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

@@ -18,7 +18,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from disttrain.models.emulation.device import Device, make_device
+from disttrain.models.emulated_device import Device, make_device
 from disttrain.parallel.fully_shard_waits import STREAM_WAITS, comm_method, time_waits
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.step_clock import COMPUTE, PHASE_OF_DIMENSION, CudaClock, control_sync

@@ -14,9 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 from disttrain.config.config_tree import Config
 from disttrain.data import synthetic
 from disttrain.models import emulated
-from disttrain.models.emulation.table import parse
 from disttrain.records.json_files import read_json, read_jsonl
-from disttrain.records.layers import Layers
+from disttrain.records.layers import Layers, parse_table
 from disttrain.records.metrics import Metrics
 from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.runtime.process_group import World
@@ -187,7 +186,7 @@ def test_a_table_of_a_measured_run_takes_as_long_as_it_did(one_thread, tmp_path)
     layers = Layers.model_validate(read_json(attempt.layers))
     assert sum(layer.bytes for layer in layers.layers) == 4 * measured.parameters
     table = table_of(layers, measured, "real")
-    assert parse(table.model_dump(mode="json")) == table
+    assert parse_table(table.model_dump(mode="json")) == table
     again = make_config(
         SMALL,
         1,

@@ -13,7 +13,7 @@ from analysis.read.frames import load
 from disttrain import LoopTelemetry
 from disttrain.data import synthetic
 from disttrain.models import emulated
-from disttrain.models.emulation.model import Emulated
+from disttrain.models.emulated import Emulated
 from disttrain.records.attempt import RankError
 from disttrain.records.communication import CommSample
 from disttrain.records.json_files import read_json, read_jsonl

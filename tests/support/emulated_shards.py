@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from disttrain import LoopTelemetry
 from disttrain.data import synthetic
 from disttrain.models import emulated
-from disttrain.models.emulation.model import Emulated
+from disttrain.models.emulated import Emulated
 from disttrain.runtime.process_group import World
 from tests.support.injected_delays import WARM_UP, real_time_priority
 

@@ -24,7 +24,7 @@ from torch import nn
 from disttrain.checkpoint import storage
 from disttrain.config.config_tree import Config
 from disttrain.engine.train import train
-from disttrain.models.emulation.model import Emulated
+from disttrain.models.emulated import Emulated
 from disttrain.records.json_files import read_jsonl
 from disttrain.records.metrics import Metrics
 from disttrain.records.run_directory import RunDir

@@ -35,7 +35,14 @@ def source(samples: int = 64, valid: int = 13, rank_specific: bool = False) -> S
     name = f"argmax-{os.environ.get('RANK')}" if rank_specific else "argmax"
     record = DatasetRecord(name=name, version=None, sha256=None, train_samples=samples, valid_samples=valid)
     train, held_out = Arrays(inputs[:samples], targets[:samples]), Arrays(inputs[samples:], targets[samples:])
-    return Source(train, held_out if valid else None, "classification", (FEATURES,), CLASSES, record)
+    return Source(
+        train=train,
+        valid=held_out if valid else None,
+        task="classification",
+        shape=(FEATURES,),
+        classes=CLASSES,
+        record=record,
+    )
 
 
 class Drawing(Dataset[tuple[Tensor, Tensor]]):

@@ -18,17 +18,15 @@ from disttrain.data.source import Source
 from disttrain.engine.task import Task
 from disttrain.errors import ConfigError
 from disttrain.models import emulated
-from disttrain.models.emulation import device as devices
-from disttrain.models.emulation.model import Emulated, EmulatedOptimizer, Speed
-from disttrain.models.emulation.table import parse, uniform
+from disttrain.models import emulated_device as devices
+from disttrain.models.emulated import Emulated, EmulatedOptimizer, Speed
 from disttrain.models.hooks import hooks_of
 from disttrain.optim.optimizer import build_optimizer
+from disttrain.records.layers import LayerTable, LayerTime, parse_table
 
 
 class Tape:
     """A device that writes down what it is told."""
-
-    timing_error_s = None
 
     def __init__(self) -> None:
         self.said: list[str | float] = []
@@ -39,8 +37,9 @@ class Tape:
     def advance(self, seconds: float) -> None:
         self.said.append(round(seconds, 9))
 
-    def end(self) -> None:
+    def end(self) -> float:
         self.said.append("end")
+        return 0.2
 
 
 LAYERS = [
@@ -53,7 +52,7 @@ SOURCE = synthetic.build(shape=(8,), classes=2, samples=64)
 
 def on_tape(monkeypatch: pytest.MonkeyPatch, source: Source = SOURCE, **options) -> tuple[Emulated, Tape]:
     tape = Tape()
-    monkeypatch.setattr("disttrain.models.emulation.model.make_device", lambda device: tape)
+    monkeypatch.setattr("disttrain.models.emulated.make_device", lambda device: tape)
     return emulated.build(source, **options), tape
 
 
@@ -100,17 +99,16 @@ def test_language_and_regression_sources_get_what_they_need(monkeypatch):
     assert tape.said[-1] == "end"
 
 
-def test_what_is_late_aside_is_not_late_in_a_step():
-    model = emulated.build(SOURCE, layers=1, layer_mb=0.001, forward_s=0.0, backward_s=0.0)
+def test_only_passes_of_steps_are_late(monkeypatch):
+    model, _ = on_tape(monkeypatch, table=LAYERS)
     passes(model)
-    model.on_step(1)
-    timer = model.clock.device
-    timer.timing_error_s += 0.2
-    in_step_s = model.timing_error_s
-    with model.uncounted():
-        timer.timing_error_s += 5
-    assert model.timing_error_s == pytest.approx(in_step_s)
-    assert in_step_s == pytest.approx(0.2, abs=0.01)
+    assert model.report() == {"emulation_late_s": "this attempt did no step"}
+    for step in (1, 2):
+        model.on_step(step)
+        with model.uncounted():
+            passes(model)
+        passes(model)  # forward and backward pass end 0.2 s late each
+    assert model.report() == {"emulation_late_s": pytest.approx(0.4)}
 
 
 def test_an_emulated_optimizer_takes_its_time_and_changes_nothing(monkeypatch):
@@ -182,10 +180,9 @@ def test_a_gpu_sleeps_as_many_cycles_as_the_seconds_have(monkeypatch):
         ({"table": "resnet50"}, r"model.table='resnet50': needed is a file"),
         ({"layers": 0}, r"model.layers=0: must be at least 1"),
         ({"layer_mb": 0}, r"no parameters"),
-        ({"forward_s": -1.0}, r"model.forward_s=-1.0: must not be negative"),
+        ({"forward_s": -1.0}, r"model.forward_s=-1.0: must be at least 0"),
         ({"slow_s": 1.0}, r"need model.slow_ranks"),
         ({"slow_ranks": (0,), "slow_s": 1.0, "slow_steps": (4, 3)}, r"model.slow_steps=\[4, 3\]: first step"),
-        ({"slow_ranks": (0,), "slow_steps": (1, 3)}, r"model.slow_steps needs model.slow_s"),
         (
             {"table": {"layers": LAYERS, "input_s": -1.0}},
             r"model.table: input_s: .*greater than or equal to 0",
@@ -194,7 +191,7 @@ def test_a_gpu_sleeps_as_many_cycles_as_the_seconds_have(monkeypatch):
         ({"table": [{**LAYERS[0], "byte": 4}]}, r"model.table: layers.0.byte: .*allowed: .*mean 'bytes'"),
         ({"table": [{"name": "a"}]}, r"model.table: layers.0.bytes: field required"),
         ({"table": []}, r"model.table: layers: "),
-        ({"slow_ranks": (0,), "slow_factor": 0.0}, r"model.slow_factor=0.0: must be more than 0"),
+        ({"slow_ranks": (0,), "slow_factor": 0.0}, r"model.slow_factor=0.0: must be at least 0.1"),
     ],
 )
 def test_bad_tables_are_one_line(options, message):
@@ -216,10 +213,11 @@ def test_a_table_in_a_file_is_part_of_what_the_run_is(tmp_path, suffix):
     config.write_text(CONFIG.replace("TABLE", str(file)))
     keys = set()
     for scale in (1.0, 1e-05):
-        table = uniform(2, 1.0, 0.1 * scale, 0.2 * scale)
+        layer = LayerTime(name="a", bytes=4, forward_s=0.1 * scale, backward_s=0.2 * scale)
+        table = LayerTable(layers=(layer, layer))
         file.write_text(table.model_dump_json())
         found = check(load(config))
-        assert parse(found.model.model_extra["table"]) == table
+        assert parse_table(found.model.model_extra["table"]) == table
         keys.add(config_key(found))
     assert len(keys) == 2
     file.write_text("{")

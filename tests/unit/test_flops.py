@@ -13,16 +13,14 @@ from disttrain.config.sections.model import ModelConfig
 from disttrain.data import synthetic
 from disttrain.engine.build_by_kind import build_model, build_source
 from disttrain.models import resnet
-from disttrain.models.counting import CONVOLUTION, MATMUL, flops_per_sample
+from disttrain.models.flops import CONVOLUTION, MATMUL, flops_per_sample
 from tests.support.small_models import CLASSES, FEATURES, Net, source
-
-CPU = torch.device("cpu")
 
 
 def test_two_linear_layers():
     hidden = 16
     forward = 2 * FEATURES * hidden + 2 * hidden * CLASSES
-    assert flops_per_sample(Net(hidden), source().train, CPU) == {MATMUL: 3 * forward}
+    assert flops_per_sample(Net(hidden), source().train[0][0]) == {MATMUL: 3 * forward}
 
 
 def test_a_decoder_is_the_formula_of_the_field():
@@ -34,7 +32,7 @@ def test_a_decoder_is_the_formula_of_the_field():
     model = build_model(ModelConfig(kind="gpt", layers=layers, width=width, heads=4), data)
     matrices = sum(p.numel() for p in model.parameters() if p.dim() >= 2)  # the tied head counts, once
     per_token = 6 * matrices + 12 * layers * width * length
-    assert flops_per_sample(model, data.train, CPU) == {MATMUL: length * per_token}
+    assert flops_per_sample(model, data.train[0][0]) == {MATMUL: length * per_token}
 
 
 def images(size):
@@ -55,7 +53,7 @@ def test_a_residual_network_is_the_sum_of_its_layers(depth):
         elif isinstance(layer, nn.Linear):
             expected[MATMUL] += 3 * 2 * layer.weight.numel()
 
-    found = flops_per_sample(model, data.train, CPU)
+    found = flops_per_sample(model, data.train[0][0])
     for layer in model.modules():
         layer.register_forward_hook(count)
     with torch.no_grad():
@@ -66,7 +64,7 @@ def test_a_residual_network_is_the_sum_of_its_layers(depth):
 def test_resnet_50_asks_for_what_is_published():
     """4.1 billion multiply-adds for one image of 224 pixels (He et al. give 3.8 with stride in the 1x1)."""
     model = build_model(ModelConfig(kind="resnet", depth=50), images(224))
-    flops = flops_per_sample(model, images(224).train, CPU)
+    flops = flops_per_sample(model, images(224).train[0][0])
     assert sum(flops.values()) / 3 / 2 == pytest.approx(4.1e9, rel=0.02)
 
 
@@ -80,7 +78,7 @@ def test_three_times_the_forward_is_what_training_does(kind):
             DataConfig(kind="synthetic", task="language", vocab=50, seq_len=16, samples=2, valid_samples=0)
         )
     model = build_model(ModelConfig(kind=kind, **options), data)
-    total = sum(flops_per_sample(model, data.train, CPU).values())
+    total = sum(flops_per_sample(model, data.train[0][0]).values())
     first = 0
     if kind == "resnet":
         kernel = model.stem[0].weight
@@ -95,7 +93,7 @@ def test_counting_changes_nothing():
     model = nn.Sequential(nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, CLASSES))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     random_state = torch.get_rng_state()
-    flops_per_sample(model, source().train, CPU)
+    flops_per_sample(model, source().train[0][0])
     assert model.training
     assert torch.equal(torch.get_rng_state(), random_state)
     for name, value in model.state_dict().items():
@@ -107,14 +105,14 @@ def test_nothing_countable_is_nothing_not_zero():
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
             return inputs + 1
 
-    assert flops_per_sample(Lookup(), source().train, CPU) == {}
+    assert flops_per_sample(Lookup(), source().train[0][0]) == {}
 
 
 def test_a_model_without_memory_is_counted_as_one_on_the_cpu():
-    expected = flops_per_sample(Net(8), source().train, CPU)
+    expected = flops_per_sample(Net(8), source().train[0][0])
     with torch.device("meta"):
         model = Net(8)
-    assert flops_per_sample(model, source().train, torch.device("meta")) == expected != {}
+    assert flops_per_sample(model, source().train[0][0]) == expected != {}
 
 
 def test_a_count_on_the_meta_device_leaves_every_parameter_in_place():
@@ -127,5 +125,5 @@ def test_a_count_on_the_meta_device_leaves_every_parameter_in_place():
         return [id(value) for module in model.modules() for value in module._parameters.values()]
 
     before = held()
-    assert flops_per_sample(model, images.train, torch.device("meta"))
+    assert flops_per_sample(model, images.train[0][0])
     assert held() == before

@@ -16,10 +16,9 @@ from disttrain.engine.layer_times import Timeline, layer_times, mean_layer_times
 from disttrain.engine.step_runner import StepRunner
 from disttrain.engine.task import Task
 from disttrain.errors import ConfigError
-from disttrain.models.emulation.table import parse
 from disttrain.parallel.single import SingleRank
 from disttrain.records.json_files import read_json, write_json
-from disttrain.records.layers import Layers, LayerTime
+from disttrain.records.layers import Layers, LayerTime, parse_table
 from disttrain.records.metrics import Metrics
 from disttrain.records.run_directory import RunDir
 from disttrain.telemetry.step_clock import HostClock
@@ -119,9 +118,9 @@ def test_the_verb_writes_what_the_model_reads(tmp_path, capsys):
     write_json(run.attempt(0).layers, LAYERS.model_dump(mode="json"))
     assert submit.main([*words, "--out", str(out)]) == 0
     assert f"--set model.table={out}" in capsys.readouterr().out
-    table = parse(yaml.safe_load(out.read_text()))
+    table = parse_table(yaml.safe_load(out.read_text()))
     assert submit.main([*words, "--out", str(tmp_path / "t.json")]) == 0
-    assert parse(json.loads((tmp_path / "t.json").read_text())) == table
+    assert parse_table(json.loads((tmp_path / "t.json").read_text())) == table
     assert [layer.name for layer in table.layers] == ["a", "b"]
     assert submit.main([*words, "--out", str(tmp_path / "t.txt")]) == 2
     assert not (tmp_path / "t.txt").exists()

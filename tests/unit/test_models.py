@@ -178,7 +178,7 @@ def test_mlp_for_regression():
 @pytest.mark.parametrize(
     ("build", "source", "options", "message"),
     [
-        (gpt.build, shaped(), {}, r"model\.kind=gpt predicts tokens, but data\.kind gives classification"),
+        (gpt.build, shaped(), {}, r"model\.kind=gpt takes tokens, but data\.kind gives classification"),
         (
             gpt.build,
             shaped("language", (8,)),
@@ -192,7 +192,7 @@ def test_mlp_for_regression():
             {},
             r"model\.kind=mlp takes numbers, but data\.kind gives language",
         ),
-        (mlp.build, shaped(), {"hidden": (4, 0)}, r"model\.hidden=\[4, 0\]"),
+        (mlp.build, shaped(), {"hidden": (4, 0)}, r"model\.hidden=0: must be at least 1"),
         (resnet.build, shaped(shape=(64,)), {}, r"model\.kind=resnet .* inputs \(64,\)"),
         (resnet.build, shaped("language", (8,)), {}, r"model\.kind=resnet .* language"),
         (
@@ -294,7 +294,7 @@ def test_other_names_of_huggingface_fields_are_accepted():
             {"model_type": "gpt2", "config": TINY_GPT2},
             r"gpt2 has no head ImageClassification; use data\.kind=text, tokens or ",
         ),
-        (shaped("regression", (8,), 3), {"model_type": "gpt2"}, r"no head for data\.kind with regression"),
+        (shaped("regression", (8,), 3), {"model_type": "gpt2"}, r"but data\.kind gives regression of inputs"),
         (
             shaped("language", (8,), 300),
             {"model_type": "gpt2", "config": {**TINY_GPT2, "n_layr": 3}},

@@ -16,13 +16,12 @@ from torch.utils.data import default_collate
 from disttrain.checkpoint.resume import ResumeSource
 from disttrain.checkpoint.state_tensors import model_tensors
 from disttrain.checkpoint.train_state import refuse_other_model
-from disttrain.config.parsing import Draft, check
 from disttrain.data import synthetic
 from disttrain.data.source import Source
 from disttrain.engine.task import Task
 from disttrain.errors import ConfigError
 from disttrain.models import gpt
-from disttrain.models.counting import flops_per_sample
+from disttrain.models.flops import flops_per_sample
 from disttrain.models.gpt import GPT
 from disttrain.transforms import chunk_loss
 from tests.support.tolerance import assert_close
@@ -102,7 +101,7 @@ def test_the_last_stage_of_a_pipeline_leaves_the_padding_out(source: Source) -> 
 def test_padding_counts_among_parameters_and_flops(source: Source) -> None:
     models = pair(source)
     parameters = [sum(p.numel() for p in model.parameters()) for model in models]
-    flops = [sum(flops_per_sample(m, source.train, torch.device("cpu")).values()) for m in models]
+    flops = [sum(flops_per_sample(m, source.train[0][0]).values()) for m in models]
     rows = PADDED - VOCABULARY
     assert [b - a for a, b in pairwise(parameters)] == [rows * SMALL["width"]]
     assert [b - a for a, b in pairwise(flops)] == [3 * 2 * 12 * rows * SMALL["width"]]
@@ -116,13 +115,6 @@ def test_a_checkpoint_of_another_padding_is_refused(source: Source) -> None:
     message = r"embed\.weight has shape \(50, 16\) in it, \(96, 16\) is needed"
     with pytest.raises(ConfigError, match=message):
         refuse_other_model(found, wanted, known)
-
-
-def test_a_config_without_the_option_keeps_its_values() -> None:
-    draft: dict[str, Any] = {"data": {"kind": "text"}, "train": {"steps": 1, "local_batch_size": 1}}
-    assert "vocab_multiple" not in check(Draft({**draft, "model": {"kind": "gpt"}})).as_dict()["model"]
-    model = {"kind": "gpt", "vocab_multiple": 128}
-    assert check(Draft({**draft, "model": model})).as_dict()["model"]["vocab_multiple"] == 128
 
 
 def test_a_multiple_below_1_is_refused(source: Source) -> None:

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from disttrain.models import mfu, peaks
-from disttrain.models.counting import CONVOLUTION, MATMUL
+from disttrain.models import flops, peaks
+from disttrain.models.flops import CONVOLUTION, MATMUL
 from disttrain.runtime.device_precision import use_tf32
 from disttrain.telemetry import throughput
 from disttrain.telemetry.rank_summary import RankSummary
@@ -115,25 +115,25 @@ def gpu(monkeypatch):
 
 def test_float32_is_tf32_where_torch_may(gpu):
     model = nn.Linear(2, 2)
-    assert mfu.arithmetic(model, gpu(8, 0)) == {MATMUL: "float32", CONVOLUTION: "tf32"}  # torch's defaults
+    assert flops.arithmetic(model, gpu(8, 0)) == {MATMUL: "float32", CONVOLUTION: "tf32"}  # torch's defaults
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.allow_tf32 = False
-    assert mfu.arithmetic(model, gpu(8, 0)) == {MATMUL: "tf32", CONVOLUTION: "float32"}
-    assert mfu.arithmetic(model, gpu(7, 0)) == {MATMUL: "float32", CONVOLUTION: "float32"}
-    assert mfu.arithmetic(model, torch.device("cpu"))[MATMUL] == "float32"
+    assert flops.arithmetic(model, gpu(8, 0)) == {MATMUL: "tf32", CONVOLUTION: "float32"}
+    assert flops.arithmetic(model, gpu(7, 0)) == {MATMUL: "float32", CONVOLUTION: "float32"}
+    assert flops.arithmetic(model, torch.device("cpu"))[MATMUL] == "float32"
 
 
 def test_weights_say_the_dtype_where_it_is_not_float32(gpu):
-    assert mfu.arithmetic(nn.Linear(2, 2).bfloat16(), gpu(9, 0))[MATMUL] == "bfloat16"
+    assert flops.arithmetic(nn.Linear(2, 2).bfloat16(), gpu(9, 0))[MATMUL] == "bfloat16"
     mixed = nn.Sequential(nn.Linear(2, 2).half(), nn.Linear(2, 2))
-    assert mfu.arithmetic(mixed, gpu(9, 0)) is None
-    assert mfu.peak_of("NVIDIA H200", mixed, {MATMUL: 1}, gpu(9, 0)).reason.startswith("weights of several")
+    assert flops.arithmetic(mixed, gpu(9, 0)) is None
+    assert flops.peak_of("NVIDIA H200", mixed, {MATMUL: 1}, gpu(9, 0)).reason.startswith("weights of several")
 
 
 def test_the_peak_under_autocast_is_that_of_its_dtype(gpu):
     model, work = nn.Linear(2, 2), {MATMUL: 10, CONVOLUTION: 5}
     for dtype, name in ((torch.bfloat16, "bfloat16"), (torch.float16, "float16")):
-        peak = mfu.peak_of("NVIDIA H200", model, work, gpu(9, 0), dtype)
+        peak = flops.peak_of("NVIDIA H200", model, work, gpu(9, 0), dtype)
         assert peak.dtypes == {MATMUL: name, CONVOLUTION: name}
         assert peak.flops_per_s == pytest.approx(989.4e12)
 
@@ -141,7 +141,7 @@ def test_the_peak_under_autocast_is_that_of_its_dtype(gpu):
 @pytest.mark.parametrize(("enabled", "dtype"), [(True, "tf32"), (False, "float32")])
 def test_both_kinds_of_work_take_the_precision_of_float32(gpu, enabled, dtype):
     use_tf32(enabled)
-    assert mfu.arithmetic(nn.Linear(2, 2), gpu(8, 0)) == {MATMUL: dtype, CONVOLUTION: dtype}
+    assert flops.arithmetic(nn.Linear(2, 2), gpu(8, 0)) == {MATMUL: dtype, CONVOLUTION: dtype}
     # torch.compile reads these settings
     assert torch.get_float32_matmul_precision() == ("high" if enabled else "highest")
     assert torch.backends.cuda.matmul.allow_tf32 == torch.backends.cudnn.allow_tf32 == enabled
@@ -149,14 +149,14 @@ def test_both_kinds_of_work_take_the_precision_of_float32(gpu, enabled, dtype):
 
 def test_the_peak_of_a_model_on_a_device(gpu):
     model, device = nn.Linear(2, 2), gpu(9, 0)
-    peak = mfu.peak_of("NVIDIA H200", model, {MATMUL: 10}, device)
+    peak = flops.peak_of("NVIDIA H200", model, {MATMUL: 10}, device)
     assert peak.flops_per_s == pytest.approx(66.9e12)
     assert peak.dtypes == {MATMUL: "float32"}
     assert peak.source.startswith("NVIDIA H200 datasheet")
-    unknown = mfu.peak_of("NVIDIA H300", model, {MATMUL: 10}, device)
+    unknown = flops.peak_of("NVIDIA H300", model, {MATMUL: 10}, device)
     assert (unknown.flops_per_s, unknown.source) == (None, None)
     assert unknown.reason == "no peak is known for device 'NVIDIA H300'"
-    assert mfu.peak_of("NVIDIA H200", model, {}, device).reason == "the model's FLOPs could not be counted"
+    assert flops.peak_of("NVIDIA H200", model, {}, device).reason == "the model's FLOPs could not be counted"
 
 
 # In metrics.json

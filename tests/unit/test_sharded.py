@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from disttrain.engine.fsdp_exposed import FsdpExposed, is_sharded
-from disttrain.models.emulation.deadline_timer import DeadlineTimer
-from disttrain.models.emulation.sharded import pause_in_collectives
+from disttrain.models.emulated_device import DeadlineTimer, pause_in_collectives
 from disttrain.parallel.fully_shard_waits import comm_method, time_waits
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.step_clock import COMPUTE, REPLICATE_SYNC, SHARD_SYNC, HostClock
@@ -126,12 +125,11 @@ def test_a_collective_stops_an_emulated_model_once_whoever_else_times_it(module,
         """For how long one of each puts off what is due."""
         pause_in_collectives(model, timer)
         timer.start()
-        began, late_s = now[0], timer.timing_error_s
+        began = now[0]
         for each in (group._all_gather_comm, group._reduce_scatter_comm):
             each(output_tensor=None, input_tensor=None, group=Group(4))
         now[0] += 5  # so that the pass is late, however long it was stopped
-        timer.end()
-        return now[0] - began - (timer.timing_error_s - late_s)
+        return now[0] - began - timer.end()
 
     if who_is_first == "emulation":
         assert stops() == 1.0
@@ -217,8 +215,7 @@ def test_the_all_reduce_between_replicas_is_timed_within_their_group(module, emu
     assert (phases[COMPUTE], phases[7:]) == (5.0, [])
     assert within == {SHARD_SYNC: [0.5, 0.5], REPLICATE_SYNC: [0.25]}
     if emulated:
-        timer.end()
-        assert timer.timing_error_s == pytest.approx(5.0), "6.25 s less 1.25 s in collectives"
+        assert timer.end() == pytest.approx(5.0), "6.25 s less 1.25 s in collectives"
     collectives.close()
     assert (group._all_reduce_hook is None) is not emulated
 

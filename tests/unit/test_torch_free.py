@@ -11,7 +11,6 @@ import disttrain.records
 
 ALONE = (
     "disttrain.documents",
-    "disttrain.models.emulation.table",
     "disttrain.errors",
     "disttrain.models.peaks",
     "disttrain.runtime.log",
