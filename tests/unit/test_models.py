@@ -195,12 +195,6 @@ def test_mlp_for_regression():
         (mlp.build, shaped(), {"hidden": (4, 0)}, r"model\.hidden=0: must be at least 1"),
         (resnet.build, shaped(shape=(64,)), {}, r"model\.kind=resnet .* inputs \(64,\)"),
         (resnet.build, shaped("language", (8,)), {}, r"model\.kind=resnet .* language"),
-        (
-            huggingface.build,
-            shaped("language", (8,)),
-            {},
-            r"model\.path=None and model\.model_type=None: give",
-        ),
     ],
 )
 def test_misfit_is_one_line_naming_fields(build, source, options, message):
