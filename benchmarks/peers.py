@@ -113,7 +113,7 @@ def ours(folder: Path) -> Block:
         session.telemetry.clock.start()
         began = time.perf_counter()
         for step in itertools.islice(steps, count):
-            result = session.runner.step(step, given)
+            result = session.stepper.step(step, given)
             for hook in session.hooks:
                 hook.on_step(result)
         return time.perf_counter() - began

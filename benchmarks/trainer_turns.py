@@ -30,7 +30,7 @@ from benchmarks.own_time import own_time
 from disttrain.config.config_tree import Config
 from disttrain.config.parsing import Draft, check
 from disttrain.data.source import Source
-from disttrain.engine.build_by_kind import build_model, build_source
+from disttrain.engine.kinds import build_model, build_source
 from disttrain.engine.train import prepare, take_step
 from disttrain.models.blocks import blocks_of
 from disttrain.optim.optimizer import build_optimizer

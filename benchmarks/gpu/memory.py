@@ -22,12 +22,11 @@ from benchmarks.gpu.training import config_of
 from disttrain.config.config_tree import Config
 from disttrain.config.parsing import Draft, check
 from disttrain.engine.memory_estimate import estimate
-from disttrain.engine.step_runner import StepRunner
-from disttrain.engine.task import Task
-from disttrain.engine.train import build_parallel_model
+from disttrain.engine.spec import spec_of_config
+from disttrain.engine.step import build_stepper
 from disttrain.errors import ConfigError
+from disttrain.parallel.base import build_strategy
 from disttrain.runtime.process_group import World, open_world
-from disttrain.telemetry.step_clock import make_clock
 from tests.support.step_memory import allocated_peak
 
 STEPS = 3
@@ -53,14 +52,11 @@ def peak_memory(world: World, config: Config) -> int:
     """Bytes that the allocator of the device holds at most in some steps, beside those from before."""
 
     def run() -> None:
-        built = build_parallel_model(config, world, (config.parallel.strategy, "measured"))
-        runner = StepRunner(
-            built.model, Task.of(built.data.source), built.optimizer, config.optim, built.strategy,
-            built.data.plan, STEPS, make_clock(world.device), built.precision,
-        )  # fmt: skip
-        batches = itertools.repeat(built.data.example())
+        spec = spec_of_config(config, world)
+        stepper = build_stepper(spec, build_strategy(config.parallel.strategy, config.parallel), world)
+        batches = itertools.repeat(spec.example())
         for step in range(1, STEPS + 1):
-            runner.step(step, batches)
+            stepper.step(step, batches)
 
     return _peak_on_gpu(run) if world.device.type == "cuda" else allocated_peak(run)
 

@@ -29,11 +29,10 @@ from disttrain.comm_bench.ddp_steps import BASELINE, DDPStep, Model
 from disttrain.comm_bench.timing import slowest, timed
 from disttrain.config.config_tree import Config
 from disttrain.config.sections.resources import ResourcesConfig
-from disttrain.engine.step_runner import StepRunner
-from disttrain.engine.strategy_choice import resolve_strategy
-from disttrain.engine.task import Task
-from disttrain.engine.train import build_parallel_model
+from disttrain.engine.spec import spec_of_config
+from disttrain.engine.step import build_stepper
 from disttrain.errors import in_one_line
+from disttrain.parallel.base import build_strategy
 from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json
 from disttrain.runtime.attention_kernel import attention_kernel
@@ -43,8 +42,6 @@ from disttrain.runtime.parent_death import die_with_parent
 from disttrain.runtime.process_group import World, open_world
 from disttrain.runtime.rank_info import rank_info
 from disttrain.runtime.stop_signals import ignore_stop_signals
-from disttrain.telemetry.step_clock import make_clock
-from disttrain.transforms.compilation import compiling
 
 IDLE_S = 7200.0
 """Timeout of a collective: an arm waits for its turn in one."""
@@ -114,18 +111,14 @@ def build_step(given: argparse.Namespace, config: Config | None, world: World) -
             f"{model.gradient_bytes / 1e6:.1f} MB of gradients in buckets of {given.bucket_mb:g} MiB"
         )
         return DDPStep(BASELINE, world, model, {"ddp": {"bucket_mb": given.bucket_mb}}).run, text
-    chosen = resolve_strategy(config, world)
-    built = build_parallel_model(config, world, chosen)
-    runner = StepRunner(
-        built.model, Task.of(built.data.source, config.memory.loss_in_model), built.optimizer, config.optim,
-        built.strategy, built.data.plan, 1, make_clock(world.device), built.precision,
-    )  # fmt: skip
-    example = built.data.example()
-    with compiling(config.compile, config.train.attention):
-        runner.prime(example, compiles=config.compile.scope != "none")
+    spec = spec_of_config(config, world)
+    stepper = build_stepper(spec, build_strategy(spec.config.parallel.strategy, spec.config.parallel), world)
+    example = spec.example()
+    stepper.prime(example)
     batches = itertools.repeat(example)
-    text = f"{chosen[0]} step of {given.like.parent.name}/{given.like.name}, with one batch repeated"
-    return lambda: runner.step(1, batches), text
+    run = f"{given.like.parent.name}/{given.like.name}"
+    text = f"{spec.config.parallel.strategy} step of {run}, with one batch repeated"
+    return lambda: stepper.step(1, batches), text
 
 
 def serve(world: World, step: Step, answers: IO[str]) -> None:

@@ -28,20 +28,18 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.config_tree import Config
 from disttrain.engine import batch_fit
-from disttrain.engine.evaluation import Validation
 from disttrain.engine.host_limit import peak_resident_bytes, reset_peak
 from disttrain.engine.probe_protocol import EXIT_OUT_OF_MEMORY, STORE_PREFIX
-from disttrain.engine.step_runner import StepRunner
-from disttrain.engine.task import Task
-from disttrain.engine.train import ParallelModel, build_parallel_model
+from disttrain.engine.spec import spec_of_config
+from disttrain.engine.step import build_stepper
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError
+from disttrain.parallel.base import build_strategy
 from disttrain.records.batch_fit import BatchFit, BatchProbe
 from disttrain.runtime.attention_kernel import attention_kernel
 from disttrain.runtime.launcher_store import launcher_store
 from disttrain.runtime.parent_death import die_with_parent
 from disttrain.runtime.process_group import World, open_world
 from disttrain.runtime.stop_signals import ignore_stop_signals
-from disttrain.telemetry.step_clock import make_clock
 from disttrain.transforms.compilation import compiling
 
 WARM_UP_STEPS = 2
@@ -90,22 +88,22 @@ class _Probe:
         self._config, self._world, self._answers = config, world, answers
         self._below: int | None = request["below"]
         self._began = time.monotonic()
-        self._built = _build(config, world)
-        self._ranks = self._built.mesh.data_size
-        self._task = Task.of(self._built.data.source, config.memory.loss_in_model)
+        sizes = {"local_batch_size": 1, "global_batch_size": None, "steps": 1}
+        one_sample = config.model_copy(update={"train": config.train.model_copy(update=sizes)})
+        self._spec = spec_of_config(one_sample, world)
+        self._ranks = self._spec.mesh.data_size
+        assert self._spec.source is not None
+        self._source = self._spec.source
         limit = _device_limit(world) or (request["limit_bytes"], request["limit_source"])
         (lowest,) = world.all_reduce_max([-limit[0]])
         self._limit = (round(-lowest), limit[1])
         self._budget = (1 - batch_fit.RESERVE) * self._limit[0] - request["parent_bytes"]
-        self._runner = StepRunner(
-            self._built.model, self._task, self._built.optimizer, config.optim,
-            self._built.strategy, self._built.data.plan, 1, make_clock(world.device),
-            self._built.precision,
-        )  # fmt: skip
+        strategy = build_strategy(config.parallel.strategy, config.parallel)
+        self._stepper = build_stepper(self._spec, strategy, world)
 
     def run(self) -> BatchFit:
         multiple = self._multiple()
-        samples = self._built.data.source.record.train_samples
+        samples = self._source.record.train_samples
         limit = max(1, samples // self._ranks)
         if self._below is not None:
             limit = min(limit, self._below - 1)
@@ -124,7 +122,7 @@ class _Probe:
 
     def _smallest(self) -> int:
         """Batch norms of vectors need two samples."""
-        return 2 if any(isinstance(module, _BatchNorm) for module in self._built.model.modules()) else 1
+        return 2 if any(isinstance(module, _BatchNorm) for module in self._stepper.model.modules()) else 1
 
     def _multiple(self) -> int | None:
         """Samples of one rank in an optimizer step, if `train.global_batch_size` determines them."""
@@ -139,9 +137,8 @@ class _Probe:
         _answer(self._answers, {"trying": size})
         world, accumulation = self._world, (self._multiple() or size) // size
         plan = BatchPlan(size, min(accumulation, MAX_ACCUMULATION), self._ranks)
-        data = dataclasses.replace(self._built.data, plan=plan)
-        batches = itertools.repeat(data.example())
-        self._runner.plan = plan
+        batches = itertools.repeat(dataclasses.replace(self._spec, plan=plan).example())
+        self._stepper.plan = plan
         if self._config.compile.scope != "none":
             torch._dynamo.reset()  # the graphs of all sizes would exceed the limit, and run uncompiled
         _reset_peak(world.device)
@@ -150,8 +147,8 @@ class _Probe:
         if steps is None:
             steps = min(max(math.ceil(TIMED_S / warm_up_s), TIMED_STEPS[0]), TIMED_STEPS[1])
         elapsed_s = self._seconds(steps, batches)
-        if validate and data.source.valid is not None:
-            self._validate(size)
+        if validate and self._source.valid is not None:  # two batches on each rank
+            self._stepper.validate(self._source.valid, 1, 2 * size * self._ranks)
         (peak,) = world.all_reduce_max([_peak_bytes(world.device)])
         rate = steps * plan.global_ / elapsed_s
         return BatchProbe(local_batch_size=size, peak_bytes=round(peak), samples_per_s=rate)
@@ -160,20 +157,11 @@ class _Probe:
         """Duration of some steps on the slowest rank."""
         began = time.monotonic()
         for _ in range(steps):
-            self._runner.step(1, batches)
+            self._stepper.step(1, batches)
         if self._world.device.type == "cuda":
             torch.cuda.synchronize(self._world.device)
         (elapsed_s,) = self._world.all_reduce_max([time.monotonic() - began])
         return elapsed_s
-
-    def _validate(self, size: int) -> None:
-        """Two batches of validation on each rank."""
-        source, runner = self._built.data.source, self._runner
-        assert source.valid is not None
-        Validation(
-            source.valid, self._task, self._world, self._built.mesh, size, 2 * size * self._ranks,
-            runner.precision,
-        ).run(runner.model, 1, runner.strategy)  # fmt: skip
 
     def _fit(self, chosen: BatchProbe, probes: list[BatchProbe], verified: BatchProbe) -> BatchFit:
         fixed, slope = batch_fit.fit_memory(probes)
@@ -191,12 +179,6 @@ class _Probe:
             verified_peak_bytes=verified.peak_bytes,
             seconds=time.monotonic() - self._began,
         )
-
-
-def _build(config: Config, world: World) -> ParallelModel:
-    sizes = {"local_batch_size": 1, "global_batch_size": None}
-    one_sample = config.model_copy(update={"train": config.train.model_copy(update=sizes)})
-    return build_parallel_model(one_sample, world, (config.parallel.strategy, "that of the run"))
 
 
 def _device_limit(world: World) -> tuple[int, str] | None:

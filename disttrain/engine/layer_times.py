@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from disttrain.data.source import Batch
-from disttrain.engine.step_runner import StepRunner
+from disttrain.engine.step import Stepper
 from disttrain.records.json_files import write_json
 from disttrain.records.layers import Layers, LayerTime
 from disttrain.telemetry.event_timer import EventTimer
@@ -35,10 +35,10 @@ class Timeline:
     """Starts of `forward` and `backward`, and the `end` of the pass."""
 
 
-def write_layer_times(runner: StepRunner, batch: Batch, telemetry: RunTelemetry) -> None:
+def write_layer_times(stepper: Stepper, batch: Batch, telemetry: RunTelemetry) -> None:
     """Time every layer and write the times of rank 0. All ranks together."""
     passes = telemetry.config.telemetry.layer_passes
-    layers = layer_times(runner, batch, passes)
+    layers = layer_times(stepper, batch, passes)
     if telemetry.world.rank != 0 or telemetry.attempt.superseded() is not None:
         return
     found = Layers(
@@ -47,19 +47,19 @@ def write_layer_times(runner: StepRunner, batch: Batch, telemetry: RunTelemetry)
         emulated=telemetry.config.emulated,
         passes=passes,
         samples=telemetry.metrics_fields["local_batch_size"],
-        dtype_bytes=next(runner.unwrapped_model.parameters()).element_size(),
+        dtype_bytes=next(stepper.unwrapped_model.parameters()).element_size(),
         layers=layers,
     )
     write_json(telemetry.attempt.layers, found.model_dump(mode="json"))
 
 
-def layer_times(runner: StepRunner, batch: Batch, passes: int) -> list[LayerTime]:
+def layer_times(stepper: Stepper, batch: Batch, passes: int) -> list[LayerTime]:
     """Mean seconds of each layer over `passes` passes on `batch`, on this rank."""
-    model = runner.unwrapped_model
+    model = stepper.unwrapped_model
     owned = {name: own for name, module in model.named_modules() if (own := _trained(module))}
     lines = []
     for index in range(_WARM_UP + passes):
-        line = _timed(runner, batch, list(owned))
+        line = _timed(stepper, batch, list(owned))
         if index >= _WARM_UP:
             lines.append(line)
     sizes = {name: sum(p.numel() * p.element_size() for p in own) for name, own in _distinct(owned).items()}
@@ -115,8 +115,8 @@ def _distinct(owned: dict[str, list[nn.Parameter]]) -> dict[str, list[nn.Paramet
     return found
 
 
-def _timed(runner: StepRunner, batch: Batch, names: list[str]) -> Timeline:
-    model = runner.unwrapped_model
+def _timed(stepper: Stepper, batch: Batch, names: list[str]) -> Timeline:
+    model = stepper.unwrapped_model
     device = next(model.parameters()).device
     timer = EventTimer(device)
     forward: list[tuple[str, int]] = []
@@ -141,7 +141,7 @@ def _timed(runner: StepRunner, batch: Batch, names: list[str]) -> Timeline:
         def begun(part: str) -> None:
             begins[part] = timer.record()
 
-        runner.isolated_pass(batch, begun)
+        stepper.isolated_pass(batch, begun)
     times = timer.times_s()
     return Timeline(
         [(name, times[number]) for name, number in forward],

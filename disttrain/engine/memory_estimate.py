@@ -23,9 +23,9 @@ from disttrain.config.auto_strategy import allowed, choose_strategy
 from disttrain.config.config_tree import Config
 from disttrain.config.sections.compile import CompileConfig
 from disttrain.data.source import Sample
-from disttrain.engine.build_by_kind import build_model, build_source
+from disttrain.engine.kinds import build_model, build_source
 from disttrain.engine.live_bytes import LiveBytes
-from disttrain.engine.task import Task
+from disttrain.engine.objective import Task
 from disttrain.errors import ConfigError, in_one_line
 from disttrain.models.blocks import model_size
 from disttrain.models.state_memory import (

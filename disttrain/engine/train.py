@@ -6,10 +6,6 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import nn
 
 from disttrain.checkpoint.folder import checkpoint_folder
 from disttrain.checkpoint.manifest import build_manifest
@@ -18,25 +14,19 @@ from disttrain.checkpoint.saver import CheckpointSaver
 from disttrain.checkpoint.train_state import RandomState, Stateful, TrainState
 from disttrain.config.config_tree import Config
 from disttrain.data.source import Batch
-from disttrain.engine.build_by_kind import build_data, build_model
-from disttrain.engine.evaluation import EvaluationHook, Validation
+from disttrain.engine.evaluation import EvaluationHook
 from disttrain.engine.garbage_collection import CollectGarbage, without_automatic_collection
 from disttrain.engine.hook import Hook
 from disttrain.engine.layer_times import write_layer_times
 from disttrain.engine.non_finite import NonFinitePolicy
 from disttrain.engine.resolve_batch import resolve_batch_size
-from disttrain.engine.step_runner import StepRunner
+from disttrain.engine.spec import spec_of_config
+from disttrain.engine.step import Stepper, build_stepper
 from disttrain.engine.stop_agreement import StopAgreement, best_loss
 from disttrain.engine.strategy_choice import resolve_strategy
-from disttrain.engine.task import Task
 from disttrain.engine.telemetry_hook import TelemetryHook
-from disttrain.engine.training_data import TrainingData
-from disttrain.models.flops import ModelCost, count_cost
 from disttrain.models.hooks import hooks_of
-from disttrain.optim.optimizer import build_optimizer
-from disttrain.optim.precision import Precision, build_precision
-from disttrain.parallel.base import Strategy, build_strategy
-from disttrain.parallel.mesh import Mesh
+from disttrain.parallel.base import build_strategy
 from disttrain.records.batch_fit import BatchFit
 from disttrain.records.exit_causes import StopCause
 from disttrain.records.heartbeat import FOLDER_VARIABLE, stop_request_path
@@ -46,7 +36,6 @@ from disttrain.runtime.attention_kernel import attention_kernel
 from disttrain.runtime.process_group import World
 from disttrain.runtime.rank_failure import record_failure
 from disttrain.runtime.run_output import RunOutput
-from disttrain.runtime.seeding import seed_all
 from disttrain.runtime.stop_signals import StopRequests, StopSignals
 from disttrain.telemetry.machine_facts import describe_machine
 from disttrain.telemetry.model_report import add_model_report, reason_at_start
@@ -55,8 +44,6 @@ from disttrain.telemetry.run_metadata import RunMetadata, communication_metadata
 from disttrain.telemetry.step_clock import COMMUNICATION
 from disttrain.telemetry.step_result import StepResult
 from disttrain.telemetry.telemetry_state import TelemetryState
-from disttrain.transforms import transforms_of
-from disttrain.transforms.compilation import compiling
 
 
 def train(config: Config, output: RunOutput, world: World, signals: StopSignals | None = None) -> Metrics:
@@ -81,9 +68,8 @@ def train(config: Config, output: RunOutput, world: World, signals: StopSignals 
 class Run:
     """Everything that is built when the first step begins."""
 
-    runner: StepRunner
+    stepper: Stepper
     telemetry: RunTelemetry
-    data: TrainingData
     batches: Iterator[Batch]
     saver: CheckpointSaver
     stopping: StopAgreement
@@ -98,7 +84,7 @@ def run_loop(run: Run) -> StopCause | None:
     for hook in run.hooks:
         if cause := hook.on_start(run.start_step):
             return cause
-    for step in range(run.start_step + 1, run.data.steps + 1):
+    for step in range(run.start_step + 1, run.stepper.spec.steps + 1):
         result = take_step(step, run)
         heartbeat.step_done(step)
         for hook in run.hooks:
@@ -113,17 +99,17 @@ def take_step(step: int, run: Run) -> StepResult:
     """Run optimizer step `step`, under the profiler if the step is to be profiled."""
     profiled = run.telemetry.profiled
     if step not in profiled.steps:
-        return run.runner.step(step, run.batches)
-    with profiled.take(step, run.runner):
-        return run.runner.step(step, run.batches)
+        return run.stepper.step(step, run.batches)
+    with profiled.take(step, run.stepper):
+        return run.stepper.step(step, run.batches)
 
 
 def finish(run: Run, config: Config, world: World, stop_cause: StopCause | None) -> Metrics:
     """Write the records of a run that completed or stopped. All ranks together."""
     heartbeat.enter("finish")
-    telemetry, model = run.telemetry, run.runner.unwrapped_model
+    telemetry, model = run.telemetry, run.stepper.unwrapped_model
     if config.telemetry.layer_passes and stop_cause is None:
-        write_layer_times(run.runner, run.data.example(), telemetry)
+        write_layer_times(run.stepper, run.stepper.spec.example(), telemetry)
     telemetry.checkpointed(run.saver.committed_step, run.saver.failed)
     add_model_report(model, telemetry, world)
     metrics = telemetry.finish(stop_cause)
@@ -131,131 +117,94 @@ def finish(run: Run, config: Config, world: World, stop_cause: StopCause | None)
     return metrics
 
 
-@dataclass(frozen=True)
-class ParallelModel:
-    """A model that all ranks train together, with its data and its optimizer."""
-
-    mesh: Mesh
-    data: TrainingData
-    cost: ModelCost
-    strategy: Strategy
-    metrics_fields: dict[str, Any]
-    """Strategy and precision as fields of `Metrics`."""
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    precision: Precision
-
-
 def prepare(config: Config, output: RunOutput, world: World, signals: StopSignals) -> Run:
     """Build a run. All ranks together."""
     chosen = resolve_strategy(config, world)  # first: the search of a batch size trains with it
     resolved, batch_fit = resolve_batch_size(config, chosen[0], output, world)
-    built = build_parallel_model(resolved, world, chosen)
-    data, plan, model = built.data, built.data.plan, built.strategy.unwrap(built.model)
-    manifest = build_manifest(config, data.source.record, plan, output.attempt, world)
+    spec = spec_of_config(resolved, world, chosen)
+    assert spec.source is not None
+    strategy = build_strategy(spec.config.parallel.strategy, spec.config.parallel)
+    stepper = build_stepper(spec, strategy, world)
+    model = stepper.unwrapped_model
+    manifest = build_manifest(config, spec.source.record, spec.plan, output.attempt, world)
     manifest = manifest.model_copy(update={"batch_fit": batch_fit})
-    origin = find_resume_source(config.checkpoint, output.run, output.attempt, manifest, data.steps, world)
-    telemetry = build_telemetry(config, output, world, built, origin, batch_fit)
+    origin = find_resume_source(config.checkpoint, output.run, output.attempt, manifest, spec.steps, world)
+    telemetry = build_telemetry(config, output, stepper, origin, batch_fit)
+    stepper.clock = telemetry.clock
     heartbeat.communicates_while(lambda: telemetry.clock.phase in COMMUNICATION)
-    task, precision = Task.of(data.source, config.memory.loss_in_model), built.precision
-    runner = StepRunner(
-        built.model, task, built.optimizer, config.optim, built.strategy, plan, data.steps, telemetry.clock,
-        precision,
-    )  # fmt: skip
-    with compiling(config.compile, config.train.attention):
-        runner.prime(data.example(), compiles=config.compile.scope != "none")
+    stepper.prime(spec.example())
 
     random = RandomState(world.device)
-    parts: list[Stateful] = [TelemetryState(telemetry, origin), precision, built.strategy, random]
-    holders = built.mesh.stage_ranks if built.mesh.pipeline > 1 else None
-    state = TrainState(model, built.optimizer, parts, world, holders)
+    parts: list[Stateful] = [TelemetryState(telemetry, origin), stepper.precision, strategy, random]
+    holders = spec.mesh.stage_ranks if spec.mesh.pipeline > 1 else None
+    state = TrainState(model, stepper.optimizer, parts, world, holders)
     start_step = state.restore(origin) if origin else 0
-    batches = data.batches(start_step, world.device)
-    batches = hooks_of(model).wrap_batches(batches, plan.local, world.device)
+    batches = spec.batches(spec.source.train, start_step, world.device)
+    batches = hooks_of(model).wrap_batches(batches, spec.plan.local, world.device)
 
     folder = checkpoint_folder(config.checkpoint, output.run)
     saver = CheckpointSaver(
         folder, config.checkpoint, output.attempt, telemetry.timed_world, state.capture, manifest, start_step
     )
-    agree = built.strategy.replicas_agree
-    stopping = build_stopping(config, output, world, signals, saver, telemetry, data.steps, agree)
+    agree = strategy.replicas_agree
+    stopping = build_stopping(config, output, world, signals, saver, telemetry, spec.steps, agree)
     hooks: list[Hook] = [TelemetryHook(telemetry)]
-    if data.source.valid is not None:
-        validation = Validation(
-            data.source.valid, task, world, built.mesh, plan.local, config.train.eval_samples, precision
-        )
+    if spec.source.valid is not None:
         listeners = [telemetry.evaluated, stopping.validated]
-        every = config.train.eval_every
-        hooks.append(EvaluationHook(validation, runner, telemetry, listeners, data.steps, every))
+        hooks.append(EvaluationHook(spec.source.valid, stepper, telemetry, listeners))
     if config.train.gc_every:
         hooks.append(CollectGarbage(config.train.gc_every))
     hooks.append(stopping)
     random.restart(start_step, config.train.seed, world)  # last: building an iterator draws random numbers
-    return Run(runner, telemetry, data, batches, saver, stopping, hooks, start_step)
-
-
-def build_parallel_model(config: Config, world: World, chosen: tuple[str, str]) -> ParallelModel:
-    """Mesh, data, model, transforms, strategy, optimizer; `chosen` is the result of `resolve_strategy`. All
-    ranks together."""
-    transforms = transforms_of(config, world.device)
-    name, reason = chosen
-    strategy = build_strategy(name, config.parallel)
-    mesh = strategy.mesh(world)
-    data = build_data(config, mesh, world)
-    seed_all(config.train.seed)  # the same weights on every rank
-    model = strategy.build(lambda: build_model(config.model, data.source), world)
-    precision, precision_fields = build_precision(config.precision, world.device, hooks_of(model))
-    strategy.autocast_dtype = precision.autocast_dtype
-    cost = count_cost(model, data.source.train[0][0], world.device, precision.autocast_dtype)
-    seed_all(config.train.seed + 1 + world.rank)  # other dropout on every rank
-    for transform in transforms:
-        model = transform(model)
-    model = strategy.apply(model, mesh, world)
-    optimizer = build_optimizer(strategy.parameters(model), config.optim, strategy.unwrap(model))
-    strategy_fields = {"strategy": name, "strategy_reason": reason, "comm_method": strategy.comm_method}
-    metrics_fields = strategy_fields | precision_fields
-    return ParallelModel(mesh, data, cost, strategy, metrics_fields, model, optimizer, precision)
+    return Run(stepper, telemetry, batches, saver, stopping, hooks, start_step)
 
 
 def build_telemetry(
     config: Config,
     output: RunOutput,
-    world: World,
-    built: ParallelModel,
+    stepper: Stepper,
     origin: ResumeSource | None,
     batch_fit: BatchFit | None,
 ) -> RunTelemetry:
     """The telemetry, and the first line of the log. All ranks together."""
-    data, cost = built.data, built.cost
+    spec, cost, plan, world = stepper.spec, stepper.cost, stepper.plan, stepper.world
+    assert spec.source is not None
     metrics_fields = {
         **output.identity(),
         **describe_machine(world, config),
-        **built.metrics_fields,
+        "strategy": spec.config.parallel.strategy,
+        "strategy_reason": spec.strategy_reason,
+        "comm_method": stepper.strategy.comm_method,
+        **stepper.precision_fields,
         "model": config.model.kind,
         **cost.metrics_fields(),
-        **data.metrics_fields(),
+        "dataset": spec.source.record,
+        "steps_total": spec.steps,
+        "local_batch_size": plan.local,
+        "accumulation": plan.accumulation,
+        "global_batch_size": plan.global_,
         "batch_fit": batch_fit,
         "resumed_step": origin.step if origin else None,
     }
     metadata = RunMetadata(
-        tokens_per_sample=data.source.tokens_per_sample,
-        samples_are_images=data.source.images,
+        tokens_per_sample=spec.source.tokens_per_sample,
+        samples_are_images=spec.source.images,
         peak_reason=cost.peak.reason,
-        emulation_late_reason=reason_at_start(built.model),
-        **communication_metadata(built.strategy, built.model),
+        emulation_late_reason=reason_at_start(stepper.model),
+        **communication_metadata(stepper.strategy, stepper.model),
     )
     log.info(
         "start",
         model=config.model.kind,
         parameters=cost.parameters,
-        steps=data.steps,
-        strategy=built.metrics_fields["strategy"],
-        reason=built.metrics_fields["strategy_reason"],
-        precision=built.metrics_fields["precision"],
-        precision_reason=built.metrics_fields["precision_reason"],
+        steps=spec.steps,
+        strategy=spec.config.parallel.strategy,
+        reason=spec.strategy_reason,
+        precision=stepper.precision_fields["precision"],
+        precision_reason=stepper.precision_fields["precision_reason"],
         device=str(world.device),
         world_size=world.size,
-        batch=f"{data.plan.local} x {data.plan.accumulation} x {data.plan.world} = {data.plan.global_}",
+        batch=f"{plan.local} x {plan.accumulation} x {plan.world} = {plan.global_}",
     )
     return RunTelemetry(output, world, config, metrics_fields, metadata)
 

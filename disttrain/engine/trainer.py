@@ -27,31 +27,23 @@ from torch.utils.data import Dataset
 
 from disttrain.checkpoint.train_state import RandomState
 from disttrain.config.batch_plan import BatchPlan
-from disttrain.config.sections.data import DataConfig
-from disttrain.data.loader import make_loader
-from disttrain.data.sampler import GlobalOrder, RankBatches
 from disttrain.data.source import sample_count
-from disttrain.engine.evaluation import Validation
 from disttrain.engine.non_finite import NonFinitePolicy
-from disttrain.engine.step_runner import StepRunner
-from disttrain.engine.task import OwnObjective
+from disttrain.engine.objective import OwnObjective
+from disttrain.engine.spec import Collate, spec_of_script
+from disttrain.engine.step import build_stepper
 from disttrain.engine.trainer_checkpoints import TrainerCheckpoints
 from disttrain.engine.trainer_config import trainer_config
 from disttrain.engine.trainer_setup import (
     OptimizerFactory,
     choose_optimizer,
-    choose_strategy_of_script,
     find_run,
     join_world,
-    parallelize,
     recorded_if_it_fails,
     refuse_between_averages,
     start_telemetry,
 )
 from disttrain.errors import ConfigError
-from disttrain.models.hooks import hooks_of
-from disttrain.optim.optimizer import set_lr_scales
-from disttrain.optim.precision import build_precision
 from disttrain.parallel.base import build_strategy
 from disttrain.records.checkpoint import committed_path
 from disttrain.records.metrics import EvalPoint, Metrics
@@ -60,12 +52,9 @@ from disttrain.runtime.rank_failure import record_failure
 from disttrain.runtime.rank_info import rank_info
 from disttrain.telemetry.script_watch import ScriptWatch
 from disttrain.telemetry.step_result import StepResult
-from disttrain.transforms.compilation import compiling
 
 B = TypeVar("B")
 """A batch: tensors, at any depth of tuples, lists and mappings."""
-
-Collate = Callable[[list[Any]], Any]
 
 
 class Trainer(Generic[B]):
@@ -114,37 +103,25 @@ class Trainer(Generic[B]):
             """Optimizer steps so far, those before a `load` included."""
             self._world = self._exit.enter_context(join_world(self._config))
             self._plan = plan
-            chosen = choose_strategy_of_script(self._config, self._world)
-            self._mesh = build_strategy(chosen["strategy"], self._config.parallel).mesh(self._world)
-            self._objective = OwnObjective(loss)
-            self._precision, precision = build_precision(
-                self._config.precision, self._world.device, hooks_of(model)
+            spec = spec_of_script(
+                model,
+                lambda parameters, _: choose_optimizer(optimizer, list(parameters)),
+                OwnObjective(loss),
+                self._config,
+                plan,
+                steps,
+                self._world,
             )
-            strategy, parallel_model = parallelize(
-                model, chosen["strategy"], self._config, self._mesh, self._world, self._precision
-            )
-            made = choose_optimizer(optimizer, list(strategy.parameters(parallel_model)))
-            peak = set_lr_scales(made)
-            self._output = find_run(run_dir, self._config, made, self._world)
+            strategy = build_strategy(spec.config.parallel.strategy, spec.config.parallel)
+            self._stepper = build_stepper(spec, strategy, self._world)
+            self._output = find_run(run_dir, self._config, self._stepper.optimizer, self._world)
             with self._output.recorded_if_it_fails():
                 self._random = RandomState(self._world.device)
-                self._telemetry = start_telemetry(
-                    self._output,
-                    self._world,
-                    self._config,
-                    plan,
-                    parallel_model,
-                    strategy,
-                    chosen | precision,
-                )
+                self._telemetry = start_telemetry(self._output, self._config, self._stepper)
+                self._stepper.clock = self._telemetry.clock
                 self._watch = ScriptWatch(self._world.rank, self._telemetry.clock, steps)
                 self._non_finite = NonFinitePolicy(self._config.precision, self._telemetry.skipped_steps)
-                optim = self._config.optim.model_copy(update={"lr": peak})
-                self._runner = StepRunner(
-                    parallel_model, self._objective, made, optim, strategy, plan, steps,
-                    self._telemetry.clock, self._precision,
-                )  # fmt: skip
-                self._checkpoints = TrainerCheckpoints(self._telemetry, self._runner, self._random, steps)
+                self._checkpoints = TrainerCheckpoints(self._telemetry, self._stepper, self._random, steps)
                 self._validated: EvalPoint | None = None
                 self._began = False
                 self._closed = False
@@ -153,7 +130,7 @@ class Trainer(Generic[B]):
     @property
     def model(self) -> nn.Module:
         """The model without the wrapper of the strategy."""
-        return self._runner.unwrapped_model
+        return self._stepper.unwrapped_model
 
     @property
     def device(self) -> torch.device:
@@ -184,15 +161,7 @@ class Trainer(Generic[B]):
         only on `train.seed`. A global batch is the same for any number of ranks, and after a `load`, which
         comes first, the order goes on. `workers` is the number of loader processes.
         """
-        samples, seed = sample_count(dataset), self._config.train.seed
-        order = GlobalOrder(samples, seed)
-        rank = self._mesh.data_rank
-        own = RankBatches(order, self._plan, rank, self.steps, self.steps_done)
-        settings = DataConfig(workers=workers)
-        loader = make_loader(
-            dataset, own, settings, self.device, seed=(seed, rank), first=own.first, collate=collate
-        )
-        return iter(loader)
+        return self._stepper.spec.batches(dataset, self.steps_done, self.device, workers, collate)
 
     def step(self, batches: Iterator[B]) -> StepResult | None:
         """Train on the next `accumulation` batches, each of `batch_size` samples; None if `batches` ends.
@@ -219,10 +188,10 @@ class Trainer(Generic[B]):
             batches = itertools.chain([first], batches)
         profiled = self._telemetry.profiled
         try:
-            with profiled.take(number, self._runner) if number in profiled.steps else nullcontext():
-                result = self._runner.step(number, batches)
+            with profiled.take(number, self._stepper) if number in profiled.steps else nullcontext():
+                result = self._stepper.step(number, batches)
         except StopIteration:  # also within an accumulation, whose gradients are then dropped
-            self._runner.strategy.drop_gradients(self._runner.model, self._runner.optimizer)
+            self._stepper.strategy.drop_gradients(self._stepper.model, self._stepper.optimizer)
             return None
         self.steps_done = number
         self._telemetry.step_done(result)
@@ -242,16 +211,11 @@ class Trainer(Generic[B]):
         """
         if not sample_count(dataset):
             raise ConfigError("validate() needs at least 1 sample; the dataset is empty")
-        refuse_between_averages(self._runner.strategy, self.steps_done, "validate()")
-        runner = self._runner
-        validation = Validation(
-            dataset, self._objective, self._world, self._mesh, self._plan.local, samples, self._precision,
-            collate,
-        )  # fmt: skip
+        refuse_between_averages(self._stepper.strategy, self.steps_done, "validate()")
         if not self._began:
-            return validation.run(runner.model, self.steps_done, runner.strategy)
+            return self._stepper.validate(dataset, self.steps_done, samples, collate)
         with heartbeat.within("evaluation"), self._telemetry.outside_steps():
-            self._validated = validation.run(runner.model, self.steps_done, runner.strategy)
+            self._validated = self._stepper.validate(dataset, self.steps_done, samples, collate)
             self._telemetry.evaluated(self._validated)
         return self._validated
 
@@ -265,7 +229,7 @@ class Trainer(Generic[B]):
         if not self._began:
             raise RuntimeError("save() follows the first step() of a Trainer")
         saver, step = self._checkpoints.saver(), self.steps_done
-        refuse_between_averages(self._runner.strategy, step, "save()")
+        refuse_between_averages(self._stepper.strategy, step, "save()")
         if step > saver.step:
             self._end_if_not_finite(wait=True)
             point = self._validated
@@ -332,9 +296,7 @@ class Trainer(Generic[B]):
 
     def _begin(self, batch: B) -> None:
         """Start the clock; `batch` is that of the first step."""
-        options = self._config.compile
-        with compiling(options):
-            self._runner.prime(batch, compiles=options.scope != "none")
+        self._stepper.prime(batch)
         self._telemetry.start()
         self._began = True
 

@@ -10,7 +10,7 @@ from disttrain.checkpoint.resume import ResumeSource, named_checkpoint, newest_i
 from disttrain.checkpoint.saver import CheckpointSaver
 from disttrain.checkpoint.train_state import RandomState, Stateful, TrainState
 from disttrain.config.batch_plan import BatchPlan
-from disttrain.engine.step_runner import StepRunner
+from disttrain.engine.step import Stepper
 from disttrain.errors import ConfigError
 from disttrain.records.checkpoint import Checkpoint
 from disttrain.records.dataset import DatasetRecord
@@ -25,9 +25,9 @@ from disttrain.telemetry.telemetry_state import TelemetryState
 class TrainerCheckpoints:
     """The checkpoints of one `Trainer`. All ranks call the same methods in the same order."""
 
-    def __init__(self, telemetry: RunTelemetry, runner: StepRunner, random: RandomState, steps: int) -> None:
+    def __init__(self, telemetry: RunTelemetry, stepper: Stepper, random: RandomState, steps: int) -> None:
         self._telemetry = telemetry
-        self._runner = runner
+        self._stepper = stepper
         self._random = random
         self._steps = steps
         self._config, self._world = telemetry.config, telemetry.world
@@ -51,7 +51,7 @@ class TrainerCheckpoints:
         Raises `ConfigError` for a checkpoint of another global batch, or beyond the last step.
         """
         if not origin.only_model:
-            refuse_other_plan(origin, self._runner.plan, self._steps)
+            refuse_other_plan(origin, self._stepper.plan, self._steps)
             log_inexact_resume(origin, self._manifest())
         step = self._state(origin).restore(origin)
         if not origin.only_model:
@@ -93,14 +93,14 @@ class TrainerCheckpoints:
 
     def _manifest(self) -> Checkpoint:
         unknown = DatasetRecord(name="own", version=None, sha256=None, train_samples=0, valid_samples=0)
-        attempt, plan = self._telemetry.attempt, self._runner.plan
+        attempt, plan = self._telemetry.attempt, self._stepper.plan
         return build_manifest(self._config, unknown, plan, attempt, self._world)
 
     def _state(self, origin: ResumeSource | None) -> TrainState:
-        runner = self._runner
+        stepper = self._stepper
         telemetry = TelemetryState(self._telemetry, origin)
-        parts: list[Stateful] = [telemetry, runner.precision, runner.strategy, self._random]
-        return TrainState(runner.unwrapped_model, runner.optimizer, parts, self._world)
+        parts: list[Stateful] = [telemetry, stepper.precision, stepper.strategy, self._random]
+        return TrainState(stepper.unwrapped_model, stepper.optimizer, parts, self._world)
 
 
 def refuse_later_checkpoint(folder: Path, started: int, world: World) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
@@ -12,16 +11,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from disttrain.config.auto_strategy import choose_strategy
-from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.config_tree import Config
 from disttrain.config.gpu_options import gpu_option
 from disttrain.engine.loop_config import known_values
+from disttrain.engine.step import Stepper
 from disttrain.errors import ConfigError
-from disttrain.optim.precision import Precision
-from disttrain.parallel.base import Strategy, build_strategy
-from disttrain.parallel.dp import dp_reason
-from disttrain.parallel.mesh import Mesh
+from disttrain.parallel.base import Strategy
 from disttrain.runtime import nccl_log_file
 from disttrain.runtime.device_agreement import choose
 from disttrain.runtime.process_group import World, check_group_size, open_world
@@ -31,7 +26,6 @@ from disttrain.runtime.run_output import RunOutput
 from disttrain.telemetry.machine_facts import describe_machine
 from disttrain.telemetry.run import RunTelemetry
 from disttrain.telemetry.run_metadata import RunMetadata, communication_metadata
-from disttrain.transforms import transforms_of
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 """Makes an optimizer of the parameters of the parallel model."""
@@ -76,26 +70,6 @@ def recorded_if_it_fails(world: ExitStack) -> Iterator[None]:
         raise
 
 
-def choose_strategy_of_script(config: Config, world: World) -> dict[str, str]:
-    """Strategy and reason as fields of `Metrics`. The memory of a script's model is not estimated."""
-    name, reason = choose_strategy(config.parallel.strategy, world.size)
-    return {"strategy": name, "strategy_reason": dp_reason(world) if name == "dp" else reason}
-
-
-def parallelize(
-    model: nn.Module, strategy_name: str, config: Config, mesh: Mesh, world: World, precision: Precision
-) -> tuple[Strategy, nn.Module]:
-    """The strategy, and the parallel model with the weights of rank 0. All ranks together."""
-    model = model.to(world.device)
-    for value in itertools.chain(model.parameters(), model.buffers()):
-        world.broadcast(value.detach())
-    for transform in transforms_of(config, world.device):
-        model = transform(model)
-    strategy = build_strategy(strategy_name, config.parallel)
-    strategy.autocast_dtype = precision.autocast_dtype
-    return strategy, strategy.apply(model, mesh, world)
-
-
 def choose_optimizer(
     given: torch.optim.Optimizer | OptimizerFactory, parameters: list[nn.Parameter]
 ) -> torch.optim.Optimizer:
@@ -136,31 +110,25 @@ def refuse_between_averages(strategy: Strategy, step: int, call: str) -> None:
         )
 
 
-def start_telemetry(
-    output: RunOutput,
-    world: World,
-    config: Config,
-    plan: BatchPlan,
-    parallel_model: nn.Module,
-    strategy: Strategy,
-    chosen: Mapping[str, str],
-) -> RunTelemetry:
-    """The telemetry of a model and data of the user; `chosen` has strategy and precision as fields of
-    `Metrics`. All ranks together."""
+def start_telemetry(output: RunOutput, config: Config, stepper: Stepper) -> RunTelemetry:
+    """The telemetry of a model and data of the user. All ranks together."""
+    spec, plan, world = stepper.spec, stepper.plan, stepper.world
     fields = {
         **output.identity(),
         **describe_machine(world, config),
-        **chosen,
-        "comm_method": strategy.comm_method,
+        "strategy": spec.config.parallel.strategy,
+        "strategy_reason": spec.strategy_reason,
+        **stepper.precision_fields,
+        "comm_method": stepper.strategy.comm_method,
         "model": config.model.kind,
-        "parameters": sum(p.numel() for p in parallel_model.parameters()),
+        "parameters": stepper.cost.parameters,
         "model_flops_per_sample": None,
         "flops_method": None,
         "dataset": None,
-        "steps_total": config.train.steps,
+        "steps_total": spec.steps,
         "local_batch_size": plan.local,
         "accumulation": plan.accumulation,
         "global_batch_size": plan.global_,
     }
-    metadata = RunMetadata(**communication_metadata(strategy, parallel_model))
+    metadata = RunMetadata(**communication_metadata(stepper.strategy, stepper.model))
     return RunTelemetry(output, world, config, fields, metadata)

@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 
 from disttrain.config.config_tree import Config
-from disttrain.engine.build_by_kind import build_model, build_source
+from disttrain.engine.kinds import build_model, build_source
 from disttrain.engine.memory_estimate import estimate
-from disttrain.engine.task import Task
+from disttrain.engine.objective import Task
 from disttrain.engine.train import finish, prepare, run_loop
 from disttrain.optim.optimizer import build_optimizer
 from disttrain.runtime.process_group import World
@@ -81,7 +81,7 @@ def test_offloaded_shards_leave_the_gpu_and_train_alike(tmp_path: Path) -> None:
             metrics = finish(run, made, world, None)
             assert metrics.resumed_step == 3
             losses.append([point.loss for point in metrics.loss_history])
-            state = sum(parameter.nbytes for parameter in run.runner.model.parameters())
+            state = sum(parameter.nbytes for parameter in run.stepper.model.parameters())
             del run
     finally:
         dist.destroy_process_group()

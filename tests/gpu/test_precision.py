@@ -77,18 +77,18 @@ def test_auto_is_bf16_on_a_gpu_that_has_it(tmp_path):
 def test_a_skipped_step_does_not_wait_for_the_device(tmp_path, dtype):
     run = begin(made(dtype), tmp_path)
     run.telemetry.start()
-    before = [parameter.detach().clone() for parameter in run.runner.model.parameters()]
+    before = [parameter.detach().clone() for parameter in run.stepper.model.parameters()]
     torch.cuda.set_sync_debug_mode("error")
     try:
-        parameter = next(run.runner.model.parameters())
+        parameter = next(run.stepper.model.parameters())
         hook = parameter.register_post_accumulate_grad_hook(lambda p: p.grad.fill_(torch.inf))
-        result = run.runner.step(1, run.batches)
+        result = run.stepper.step(1, run.batches)
         hook.remove()
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert result.skipped
-    assert all(torch.equal(a, b) for a, b in zip(before, run.runner.model.parameters(), strict=True))
-    if run.runner.precision.loss_scale is not None:
-        assert run.runner.precision.loss_scale.value.item() == 2.0**15
-    assert not run.runner.step(2, run.batches).skipped
+    assert all(torch.equal(a, b) for a, b in zip(before, run.stepper.model.parameters(), strict=True))
+    if run.stepper.precision.loss_scale is not None:
+        assert run.stepper.precision.loss_scale.value.item() == 2.0**15
+    assert not run.stepper.step(2, run.batches).skipped
     run.saver.close()

@@ -51,7 +51,7 @@ def test_no_step_waits_for_the_device(sections, tmp_path):
         **sections,
     )
     session = prepare(made, RunOutput.of_job(tmp_path, 0), ON_GPU, StopSignals())
-    runner, telemetry = session.runner, session.telemetry
+    runner, telemetry = session.stepper, session.telemetry
     telemetry.start()
     try:
         for step in range(1, 31):

@@ -11,13 +11,12 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from torch import nn
 
 from disttrain.checkpoint import integrity, resume, storage
 from disttrain.checkpoint.safe_reader import UnreadableCheckpoint
 from disttrain.checkpoint.saver import CheckpointSaver, _delete_old
 from disttrain.config.config_tree import Config
-from disttrain.engine.evaluation import Validation
+from disttrain.engine.step import Stepper
 from disttrain.errors import ConfigError, Superseded
 from disttrain.records.json_files import read_json, read_jsonl, write_json
 from disttrain.records.metrics import EvalPoint, Metrics
@@ -48,11 +47,11 @@ def test_regular_ones_are_kept_and_the_end_is_one(tmp_path: Path, asynchronous: 
 def test_the_best_validated_one_is_taken_and_kept(tmp_path: Path) -> None:
     losses = {3: 3.0, 6: 1.0, 9: 2.0, 12: 2.5}
 
-    def validate(_self: Validation, _model: nn.Module, step: int, _strategy: object) -> EvalPoint:
+    def validate(_self: Stepper, _dataset: object, step: int, _samples: int) -> EvalPoint:
         return EvalPoint(step=step, loss=losses[step], metrics={}, samples=1, elapsed_s=0.0)
 
     made = config(checkpoint={"every_steps": 100, "keep": 1}, train={"eval_every": 3})
-    with patch.object(Validation, "run", validate):
+    with patch.object(Stepper, "validate", validate):
         train_until(alone(), made, tmp_path, 0, 8)
         assert names(tmp_path) == ["step-00000006", "step-00000008"]
         train_until(alone(), made, tmp_path, 1, None)  # which knows what was best before it began
@@ -78,10 +77,10 @@ def test_ranks_agree_on_what_was_best_before_they_began(three_ranks: Ranks, tmp_
 def validating(
     world: World, losses: dict[int, float], made: Config, folder: Path, attempt: int, stop: int | None
 ) -> Seen:
-    def validate(_self: Validation, _model: nn.Module, step: int, _strategy: object) -> EvalPoint:
+    def validate(_self: Stepper, _dataset: object, step: int, _samples: int) -> EvalPoint:
         return EvalPoint(step=step, loss=losses[step], metrics={}, samples=1, elapsed_s=0.0)
 
-    with patch.object(Validation, "run", validate):
+    with patch.object(Stepper, "validate", validate):
         return train_until(world, made, folder, attempt, stop)
 
 

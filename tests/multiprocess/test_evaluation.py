@@ -27,7 +27,7 @@ def trained(world: World, made: Config, folder: Path) -> tuple[dict[str, Tensor]
     """The state of the model after training, and the validations."""
     run = prepare(made, RunOutput.of_job(folder, 0), world, StopSignals())
     points = finish(run, made, world, run_loop(run)).eval_history
-    return {name: value.clone() for name, value in run.runner.unwrapped_model.state_dict().items()}, points
+    return {name: value.clone() for name, value in run.stepper.unwrapped_model.state_dict().items()}, points
 
 
 def test_batch_norm_is_validated_with_the_statistics_that_a_checkpoint_holds(

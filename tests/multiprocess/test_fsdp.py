@@ -16,7 +16,7 @@ from disttrain.config.config_tree import Config
 from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.config.sections.optim import OptimConfig
 from disttrain.config.sections.resources import ResourcesConfig
-from disttrain.engine.build_by_kind import build_model, build_source
+from disttrain.engine.kinds import build_model, build_source
 from disttrain.parallel import fsdp
 from disttrain.parallel.base import build_strategy
 from disttrain.runtime.process_group import World

@@ -24,9 +24,9 @@ def collectives_of_an_isolated_pass(world: World, folder: Path) -> int:
     """Count the collectives of a pass after a step with communication: a model with buffers broadcasts them
     at the start of the next pass."""
     session = prepare(config(ranks=2, nodes=2), RunOutput.of_job(folder, 0), world, StopSignals())
-    session.runner.step(1, session.batches)
+    session.stepper.step(1, session.batches)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        session.runner.isolated_pass(session.data.example(), lambda what: None)
-    assert session.runner.model.require_forward_param_sync
+        session.stepper.isolated_pass(session.stepper.spec.example(), lambda what: None)
+    assert session.stepper.model.require_forward_param_sync
     session.telemetry.abort()
     return sum(event.count for event in profile.key_averages() if event.key.startswith("gloo:"))

@@ -102,11 +102,11 @@ def overflow_on(world: World, config: Config, folder: Path) -> tuple[int, list[f
     output = RunOutput.of_job(folder, 0)
     output.attempt.path.mkdir(parents=True, exist_ok=True)
     run = prepare(config, output, world, StopSignals())
-    scale = run.runner.precision.loss_scale
+    scale = run.stepper.precision.loss_scale
     assert scale is not None
     scale.value.fill_(2.0**40)
     metrics = finish(run, config, world, run_loop(run))
-    finite = all(bool(p.isfinite().all()) for p in run.runner.model.parameters())
+    finite = all(bool(p.isfinite().all()) for p in run.stepper.model.parameters())
     return metrics.skipped_steps if world.rank == 0 else -1, [scale.value.item()], finite
 
 

@@ -67,7 +67,7 @@ def trained(world: World, made: Config, folder: Path) -> tuple[dict[str, Tensor]
     """Parameters, training losses and validations of the trainer."""
     run = prepare(made, RunOutput.of_job(folder, 0), world, StopSignals())
     metrics = finish(run, made, world, run_loop(run))
-    parameters = {name: value.clone() for name, value in run.runner.unwrapped_model.state_dict().items()}
+    parameters = {name: value.clone() for name, value in run.stepper.unwrapped_model.state_dict().items()}
     validations = [(point.step, point.samples, point.loss) for point in metrics.eval_history]
     return parameters, [point.loss for point in metrics.loss_history], validations
 

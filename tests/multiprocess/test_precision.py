@@ -52,7 +52,7 @@ def train_with_overflow(
     output = RunOutput.of_job(folder, 0)
     output.attempt.path.mkdir(parents=True, exist_ok=True)
     run = prepare(config, output, world, StopSignals())
-    runner, skipped = run.runner, []
+    runner, skipped = run.stepper, []
     original = runner._update
 
     def update(number: int) -> Any:
@@ -128,7 +128,7 @@ def train_on_nan(world: World, config: Config, folder: Path) -> tuple[int, bool]
         run = dataclasses.replace(run, batches=poisoned(run.batches, 3))
     run_loop(run)
     skipped = run.telemetry.skipped_steps(True).of_attempt
-    state = run.runner.unwrapped_model.state_dict().values()
+    state = run.stepper.unwrapped_model.state_dict().values()
     finish(run, config, world, None)
     return skipped, all(bool(value.isfinite().all()) for value in state)
 

@@ -18,8 +18,9 @@ from torch.utils.data import Dataset
 from disttrain.config.batch_plan import plan_batch
 from disttrain.config.config_tree import Config
 from disttrain.data.source import Source
+from disttrain.engine.objective import Task
+from disttrain.engine.spec import TrainSpec
 from disttrain.engine.train import finish, prepare, run_loop
-from disttrain.engine.training_data import TrainingData
 from disttrain.parallel.mesh import Mesh
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
@@ -77,7 +78,7 @@ def random_numbers(world: World, made: Config, folder: Path) -> dict[str, list[b
     """The random numbers of this rank by use: one dropout mask per step, and each generator's numbers per
     sample."""
     run = prepare(made, RunOutput.of_job(folder, 0), world, StopSignals())
-    model = run.runner.unwrapped_model
+    model = run.stepper.unwrapped_model
     assert isinstance(model, Masking)
     model.masks.clear()  # of the pass that primes DDP's buckets
     inputs: list[bytes] = []
@@ -111,14 +112,13 @@ def test_another_number_of_ranks_draws_random_numbers_of_its_own(two_ranks: Rank
 
 def test_loader_processes_of_ranks_draw_different_random_numbers() -> None:
     data, plan = drawn_source(40), plan_batch(2, 4, 2)
-    of_ranks = [
-        TrainingData(data, plan, STEPS, Mesh(rank, replicate=2), made(2, STEPS, workers=1))
-        for rank in range(2)
-    ]
-    drawn = [
-        sample.numpy().tobytes()
-        for rank in of_ranks
-        for inputs, _ in rank.batches(0, torch.device("cpu"))
-        for sample in inputs
-    ]
+    made_of = {"make_model": Net, "make_optimizer": lambda *_: None, "objective": Task(data.task)}
+    drawn = []
+    for rank in range(2):
+        spec = TrainSpec(
+            made(2, STEPS, workers=1), mesh=Mesh(rank, replicate=2), plan=plan, steps=STEPS, source=data,
+            strategy_reason="", **made_of,
+        )  # fmt: skip
+        for inputs, _ in spec.batches(data.train, 0, torch.device("cpu")):
+            drawn += [sample.numpy().tobytes() for sample in inputs]
     assert len(set(drawn)) == len(drawn) == 2 * 2 * STEPS

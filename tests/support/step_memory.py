@@ -20,13 +20,12 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from disttrain.config.config_tree import Config
-from disttrain.engine.step_runner import StepRunner
-from disttrain.engine.task import Task
-from disttrain.engine.train import ParallelModel, build_parallel_model
+from disttrain.engine.spec import spec_of_config
+from disttrain.engine.step import Stepper, build_stepper
 from disttrain.models.blocks import blocks_of
+from disttrain.parallel.base import build_strategy
 from disttrain.runtime.fully_shard_hooks import param_groups, sharded_modules
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.step_clock import make_clock
 
 STEPS, MEASURED = 5, 3
 """Steps, of which the last ones are measured."""
@@ -92,23 +91,20 @@ def measure(world: World, config: Config) -> StepMemory:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         # The profiler does not see a tensor freed on gloo's thread, where DDP's first broadcast can end.
         with patch("torch.nn.parallel.distributed._sync_module_states"):
-            built, runner = _build(world, config)
-        batches = itertools.repeat(built.data.example())
+            stepper = _build(world, config)
+        batches = itertools.repeat(stepper.spec.example())
         for step in range(1, STEPS + 1):
-            with record_function(_STEP), _gathered(built.model) as gathered:
-                runner.step(step, batches)
-    model = sum(parameter.numel() * parameter.element_size() for parameter in built.model.parameters())
+            with record_function(_STEP), _gathered(stepper.model) as gathered:
+                stepper.step(step, batches)
+    model = sum(parameter.numel() * parameter.element_size() for parameter in stepper.model.parameters())
     return StepMemory(step_peaks(_events(profiler)), max(gathered, default=0), model)
 
 
-def _build(world: World, config: Config) -> tuple[ParallelModel, StepRunner]:
+def _build(world: World, config: Config) -> Stepper:
     world = replace(world, local_rank=world.rank, local_size=world.size)
-    built = build_parallel_model(config, world, (config.parallel.strategy, "measured"))
-    runner = StepRunner(
-        built.model, Task.of(built.data.source), built.optimizer, config.optim, built.strategy,
-        built.data.plan, STEPS, make_clock(world.device), built.precision,
-    )  # fmt: skip
-    return built, runner
+    train = config.train.model_copy(update={"steps": STEPS})
+    spec = spec_of_config(config.model_copy(update={"train": train}), world)
+    return build_stepper(spec, build_strategy(config.parallel.strategy, config.parallel), world)
 
 
 def strategy_state_bytes(world: World, config: Config) -> int:
@@ -116,11 +112,11 @@ def strategy_state_bytes(world: World, config: Config) -> int:
 
     The profiler does not see the state of a scheme of gradient communication, which another thread allocates.
     """
-    built, runner = _build(world, config)
-    batches = itertools.repeat(built.data.example())
+    stepper = _build(world, config)
+    batches = itertools.repeat(stepper.spec.example())
     for step in (1, 2):
-        runner.step(step, batches)
-    return sum(tensor.nbytes for tensor in built.strategy.state_dict().values())
+        stepper.step(step, batches)
+    return sum(tensor.nbytes for tensor in stepper.strategy.state_dict().values())
 
 
 @contextmanager

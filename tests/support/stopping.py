@@ -88,7 +88,7 @@ def train_until(
 
 def after_step(run: Run, step: int, act: Callable[[], Any]) -> None:
     """Have `act` run as the last thing in optimizer step `step`."""
-    runner = run.runner
+    runner = run.stepper
     original = runner.step
 
     def stepped(number: int, batches: Any) -> StepResult:
@@ -116,7 +116,7 @@ def samples_of(ranks: list[Seen]) -> list[bytes]:
 
 def parameter_hash(run: Run) -> str:
     digest = hashlib.sha256()
-    bare, optimizer = run.runner.unwrapped_model, run.runner.optimizer
+    bare, optimizer = run.stepper.unwrapped_model, run.stepper.optimizer
     moments = [value for each in bare.parameters() for _, value in sorted(optimizer.state[each].items())]
     for value in [*bare.state_dict().values(), *moments]:
         value = value.full_tensor() if isinstance(value, DTensor) else value
@@ -125,7 +125,7 @@ def parameter_hash(run: Run) -> str:
 
 
 def bucket_count(run: Run) -> int:
-    model = run.runner.model
+    model = run.stepper.model
     if not isinstance(model, DistributedDataParallel):
         return 0
     return len(model._get_ddp_logging_data().get("rebuilt_bucket_sizes", "").split(","))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from disttrain.data import synthetic
-from disttrain.engine.task import Task
+from disttrain.engine.objective import Task
 from disttrain.errors import ConfigError
 from disttrain.models import gpt
 from disttrain.transforms import activation_offload

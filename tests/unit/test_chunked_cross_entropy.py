@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from disttrain.data import synthetic
 from disttrain.engine.live_bytes import LiveBytes
-from disttrain.engine.task import Task
+from disttrain.engine.objective import Task
 from disttrain.errors import ConfigError
 from disttrain.models import gpt
 from disttrain.models.chunked_cross_entropy import IGNORED, chunked_cross_entropy

@@ -6,7 +6,7 @@ import numpy as np
 
 from disttrain.config.sections.data import DataConfig
 from disttrain.data.tokens import content_sha256
-from disttrain.engine.build_by_kind import build_source
+from disttrain.engine.kinds import build_source
 
 
 def files(folder: Path, stream: np.ndarray, sizes: list[int]) -> list[Path]:

@@ -17,7 +17,7 @@ from disttrain.data import digits, synthetic, tokens
 from disttrain.data.loader import make_loader
 from disttrain.data.sampler import GlobalOrder, RankBatches
 from disttrain.data.source import Windows
-from disttrain.engine.build_by_kind import build_source
+from disttrain.engine.kinds import build_source
 from disttrain.errors import ConfigError
 
 CPU = torch.device("cpu")

@@ -16,7 +16,7 @@ from disttrain.config import builder_options
 from disttrain.config.sections.data import DataConfig
 from disttrain.config.sections.model import ModelConfig
 from disttrain.config.sections.parallel import ParallelConfig
-from disttrain.engine import build_by_kind
+from disttrain.engine import kinds
 from disttrain.parallel.base import build_strategy
 from disttrain.parallel.mesh import Mesh
 from disttrain.records.run_directory import Attempt
@@ -58,8 +58,8 @@ def test_the_document_has_one_example_of_each():
 
 
 def test_the_model_and_the_data_source_train_together(installed):
-    source = build_by_kind.build_source(DataConfig(kind="parity", bits=4))
-    model = build_by_kind.build_model(ModelConfig(kind="linear", bias=False), source)
+    source = kinds.build_source(DataConfig(kind="parity", bits=4))
+    model = kinds.build_model(ModelConfig(kind="linear", bias=False), source)
     assert [p.shape for p in model.parameters()] == [torch.Size([2, 4])]
     inputs, targets = source.train[0]
     assert model(inputs[None]).shape == (1, 2)

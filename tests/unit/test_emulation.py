@@ -15,7 +15,7 @@ from disttrain.config.parsing import Draft, check, load
 from disttrain.config.run_key import config_key
 from disttrain.data import synthetic
 from disttrain.data.source import Source
-from disttrain.engine.task import Task
+from disttrain.engine.objective import Task
 from disttrain.errors import ConfigError
 from disttrain.models import emulated
 from disttrain.models import emulated_device as devices

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from disttrain.config.sections.data import DataConfig
 from disttrain.config.sections.model import ModelConfig
 from disttrain.data import synthetic
-from disttrain.engine.build_by_kind import build_model, build_source
+from disttrain.engine.kinds import build_model, build_source
 from disttrain.models import resnet
 from disttrain.models.flops import CONVOLUTION, MATMUL, flops_per_sample
 from tests.support.small_models import CLASSES, FEATURES, Net, source

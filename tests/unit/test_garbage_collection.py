@@ -30,7 +30,7 @@ def collections_by_step(gc_every: int, folder: Path) -> dict[int, list[int]]:
     """Generations of the collections that began within or after each step of a run, by step."""
     made = stopping.config(train={"gc_every": gc_every}, telemetry={"profiled_steps": 0, "gpu_every_s": 0})
     run = prepare(made, RunOutput.of_job(folder, 0), stopping.alone(), StopSignals())
-    original, found, now = run.runner.step, {}, [0]
+    original, found, now = run.stepper.step, {}, [0]
 
     def stepped(step: int, batches: Any) -> StepResult:
         now[0] = step
@@ -41,7 +41,7 @@ def collections_by_step(gc_every: int, folder: Path) -> dict[int, list[int]]:
         if phase == "start" and now[0]:
             found[now[0]].append(info["generation"])
 
-    run.runner.step = stepped  # type: ignore[method-assign]
+    run.stepper.step = stepped  # type: ignore[method-assign]
     gc.callbacks.append(collected)
     try:
         with without_automatic_collection(gc_every > 0):

@@ -14,15 +14,12 @@ from torch.distributed.checkpoint import DefaultSavePlanner
 from torch.distributed.checkpoint.planner import WriteItem
 
 from disttrain.checkpoint import storage
-from disttrain.engine.evaluation import Validation
-from disttrain.engine.task import Task
-from disttrain.optim.precision import Precision
-from disttrain.parallel.mesh import Mesh
+from disttrain.config.batch_plan import BatchPlan
 from disttrain.records.heartbeat import FOLDER_VARIABLE, SCRIPT_TIMEOUT_VARIABLE, Heartbeat, read_heartbeats
 from disttrain.runtime import heartbeat
-from disttrain.runtime.process_group import World
 from disttrain.telemetry.script_watch import ScriptWatch
 from disttrain.telemetry.step_clock import HostClock
+from tests.support.steppers import stepper
 
 TIMEOUTS = {"setup": 600.0, "step": 60.0, "checkpoint": 500.0, "evaluation": 400.0, "finish": 600.0}
 
@@ -87,10 +84,9 @@ def test_each_batch_of_a_validation_is_progress(
             return super().forward(inputs)
 
     samples = [(torch.ones(2), torch.tensor(0)) for _ in range(8)]
-    world = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)
-    validation = Validation(samples, Task("classification"), world, Mesh(0), 2, 0, Precision())
+    made = stepper(SlowModel(2, 3), BatchPlan(2, 1, 1))
     with heartbeat.within("evaluation"):
-        validation.run(SlowModel(2, 3), step=0)
+        made.validate(samples, step=0)
         assert began == [0.0, 300.0, 600.0, 900.0]
         assert position.at == ("evaluation", 0, 1200.0)
     assert position.limit_s("evaluation") == 900.0

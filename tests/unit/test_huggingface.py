@@ -7,8 +7,8 @@ from torch.utils.data import default_collate
 from disttrain.config.sections.data import DataConfig
 from disttrain.config.sections.model import ModelConfig
 from disttrain.data.source import Arrays, Source
-from disttrain.engine.build_by_kind import build_model, build_source
-from disttrain.engine.task import Task
+from disttrain.engine.kinds import build_model, build_source
+from disttrain.engine.objective import Task
 from disttrain.records.dataset import DatasetRecord
 
 transformers = pytest.importorskip("transformers")

@@ -7,7 +7,7 @@ from PIL import Image
 
 from disttrain.config.sections.data import DataConfig
 from disttrain.data import images
-from disttrain.engine.build_by_kind import build_source
+from disttrain.engine.kinds import build_source
 from disttrain.errors import ConfigError
 
 

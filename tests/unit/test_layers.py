@@ -11,19 +11,15 @@ import yaml
 
 import submit
 from disttrain.config.batch_plan import plan_batch
-from disttrain.config.sections.optim import OptimConfig
 from disttrain.engine.layer_times import Timeline, layer_times, mean_layer_times
-from disttrain.engine.step_runner import StepRunner
-from disttrain.engine.task import Task
 from disttrain.errors import ConfigError
-from disttrain.parallel.single import SingleRank
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.layers import Layers, LayerTime, parse_table
 from disttrain.records.metrics import Metrics
 from disttrain.records.run_directory import RunDir
-from disttrain.telemetry.step_clock import HostClock
 from jobs.cli.emulate import scale_of, table_of
 from tests.support.fake_runs import fake_run
+from tests.support.steppers import stepper
 
 
 def test_a_pass_is_cut_without_gap_or_overlap():
@@ -58,9 +54,7 @@ def test_layers_are_timed_and_nothing_is_left_behind():
     model = Shared()
     plan = plan_batch(4, None, 1)
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
-    runner = StepRunner(
-        model, Task("classification"), optimizer, OptimConfig(), SingleRank(), plan, 1, HostClock()
-    )
+    runner = stepper(model, plan, optimizer=optimizer)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     batch = (torch.randn(4, 8), torch.zeros(4, dtype=torch.long))
     layers = layer_times(runner, batch, passes=3)

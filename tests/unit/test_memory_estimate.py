@@ -12,9 +12,9 @@ import torch
 
 from disttrain.config.config_tree import Config
 from disttrain.engine import memory_estimate
-from disttrain.engine.build_by_kind import build_model, build_source
+from disttrain.engine.kinds import build_model, build_source
 from disttrain.engine.memory_estimate import MemoryEstimate, estimate
-from disttrain.engine.task import Task
+from disttrain.engine.objective import Task
 from disttrain.transforms import transforms_of
 from jobs.cli.preview import memory_text
 from tests.support.step_memory import allocated_peak

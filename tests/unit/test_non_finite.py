@@ -61,7 +61,7 @@ def test_a_bad_batch_is_skipped_and_counted(tmp_path):
     assert (metrics.status, metrics.steps, metrics.skipped_steps) == ("completed", STEPS, 2)
     assert undisturbed.skipped_steps == 0
     assert inputs == expected  # the position in the data
-    assert all(parameter.isfinite().all() for parameter in run.runner.unwrapped_model.parameters())
+    assert all(parameter.isfinite().all() for parameter in run.stepper.unwrapped_model.parameters())
     lines, plain = step_lines(tmp_path / "bad"), step_lines(tmp_path / "good")
     assert [line["step"] for line in lines if line["skipped"]] == [5, 6]
     assert [line["lr"] for line in lines] == [line["lr"] for line in plain]
@@ -112,7 +112,7 @@ def test_a_state_that_is_not_finite_is_never_committed(tmp_path):
         precision={"on_non_finite": "ignore"}, checkpoint={"every_steps": 2, "best": False, "keep": 9}
     )
     run, metrics, _ = train_with(made, tmp_path, range(5, 6))
-    assert not all(parameter.isfinite().all() for parameter in run.runner.unwrapped_model.parameters())
+    assert not all(parameter.isfinite().all() for parameter in run.stepper.unwrapped_model.parameters())
     assert committed(tmp_path) == [2, 4]
     assert (metrics.checkpoint_step, metrics.checkpoints_failed) == (4, 4)
 

@@ -9,7 +9,7 @@ import pytest
 
 from disttrain.config.sections.data import DataConfig
 from disttrain.data.__main__ import main
-from disttrain.engine.build_by_kind import build_source
+from disttrain.engine.kinds import build_source
 from disttrain.records.json_files import read_json
 
 

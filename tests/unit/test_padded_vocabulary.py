@@ -18,7 +18,7 @@ from disttrain.checkpoint.state_tensors import model_tensors
 from disttrain.checkpoint.train_state import refuse_other_model
 from disttrain.data import synthetic
 from disttrain.data.source import Source
-from disttrain.engine.task import Task
+from disttrain.engine.objective import Task
 from disttrain.errors import ConfigError
 from disttrain.models import gpt
 from disttrain.models.flops import flops_per_sample

@@ -12,7 +12,7 @@ from torch import nn
 from disttrain.config.builder_options import builder_of, builtin_kinds
 from disttrain.config.sections.data import DataConfig
 from disttrain.config.sections.model import ModelConfig
-from disttrain.engine.build_by_kind import build_model, build_source
+from disttrain.engine.kinds import build_model, build_source
 from disttrain.errors import ConfigError
 
 BUILTIN = [(section, kind) for section in ("models", "data") for kind in builtin_kinds(section)]

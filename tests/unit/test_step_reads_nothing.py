@@ -16,20 +16,17 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from disttrain.config.batch_plan import plan_batch
-from disttrain.config.sections.optim import OptimConfig
 from disttrain.config.sections.parallel import ParallelConfig
 from disttrain.data import synthetic
 from disttrain.data.source import Source
-from disttrain.engine.step_runner import StepRunner
-from disttrain.engine.task import Task
+from disttrain.engine.objective import Task
 from disttrain.models import gpt, mlp, resnet
-from disttrain.optim.optimizer import build_optimizer
 from disttrain.optim.precision import LossScale, Precision
 from disttrain.parallel.base import build_strategy
 from disttrain.parallel.mesh import Mesh
-from disttrain.telemetry.step_clock import HostClock
 from disttrain.transforms.activation_checkpointing import checkpoint_activations
 from disttrain.transforms.channels_last import channels_last
+from tests.support.steppers import stepper
 from tests.support.stopping import alone
 
 _aten = torch.ops.aten
@@ -129,16 +126,12 @@ def test_a_step_reads_nothing(build: Any, kind: str, name: str, parallel: str) -
     model, source = build()
     device = torch.device("cpu")
     scaled = Precision(checks_gradients=True, loss_scale=LossScale(device))
-    optim = OptimConfig(name=name, grad_clip=1.0, weight_decay=0.1)
     strategy = build_strategy(parallel, ParallelConfig(strategy=parallel))
     model = strategy.apply(model, Mesh(rank=0), alone())
-    clock = HostClock()
-    clock.start()
-    optimizer = build_optimizer(strategy.parameters(model), optim)
     precision = scaled if kind == "scaled" else PRECISIONS[kind]
-    runner = StepRunner(
-        model, Task.of(source), optimizer, optim, strategy, plan_batch(2, 4, 1), 10, clock, precision
-    )
+    optim = {"name": name, "grad_clip": 1.0, "weight_decay": 0.1}
+    plan, task = plan_batch(2, 4, 1), Task.of(source)
+    runner = stepper(model, plan, objective=task, strategy=strategy, precision=precision, **optim)
     given = batches(source)
     if parallel != "single":
         runner.step(1, given)  # DDP and fully_shard set themselves up

@@ -127,7 +127,7 @@ def no_memory(*_, **__):
 
 
 def test_an_error_of_the_constructor_by_hand_ends_the_run_with_its_cause(tmp_path, monkeypatch):
-    monkeypatch.setattr("disttrain.engine.trainer.StepRunner", no_memory)
+    monkeypatch.setattr("disttrain.engine.trainer.RandomState", no_memory)
     with pytest.raises(MemoryError):
         trainer(tmp_path, network())
     state = read_state(RunDir(tmp_path))
@@ -139,7 +139,7 @@ def test_an_error_of_the_constructor_by_hand_ends_the_run_with_its_cause(tmp_pat
 def test_an_error_of_the_constructor_leaves_a_finished_run(tmp_path, monkeypatch):
     with trainer(tmp_path, network(), steps=1) as own:
         train(own, 1)
-    monkeypatch.setattr("disttrain.engine.trainer.StepRunner", no_memory)
+    monkeypatch.setattr("disttrain.engine.trainer.RandomState", no_memory)
     with pytest.raises(MemoryError):
         trainer(tmp_path, network())
     assert read_state(RunDir(tmp_path)).state == "done"
@@ -164,7 +164,7 @@ def test_dp_on_the_cpu_has_its_reason(tmp_path):
 def test_parameters_of_single_ranks_are_not_validated(tmp_path, monkeypatch):
     with trainer(tmp_path, network()) as own:
         train(own, 1)
-        monkeypatch.setattr(own._runner.strategy, "replicas_agree", lambda step: step == 2)
+        monkeypatch.setattr(own._stepper.strategy, "replicas_agree", lambda step: step == 2)
         with pytest.raises(RuntimeError, match=r"^validate\(\) after step 1: the ranks hold different"):
             own.validate(samples())
         with pytest.raises(RuntimeError, match=r"^save\(\) after step 1: the ranks hold different"):

@@ -11,15 +11,11 @@ import torch
 from torch import nn
 
 from disttrain.config.batch_plan import plan_batch
-from disttrain.config.sections.optim import OptimConfig
 from disttrain.data.loader import to_device
-from disttrain.engine.step_runner import StepRunner
-from disttrain.engine.task import Task
+from disttrain.engine.step import Stepper
 from disttrain.models.hooks import ModelHooks
-from disttrain.optim.optimizer import build_optimizer
 from disttrain.optim.precision import Precision
-from disttrain.parallel.single import SingleRank
-from disttrain.telemetry.step_clock import HostClock
+from tests.support.steppers import stepper
 from tests.support.tolerance import tolerance
 
 
@@ -33,15 +29,10 @@ class Counting(nn.Linear, ModelHooks):
 
 
 def runner(
-    model: nn.Module, precision: Precision | None = None, accumulation: int = 1, **optim
-) -> StepRunner:
-    clock = HostClock()
-    clock.start()
-    config = OptimConfig(**{"name": "sgd", "lr": 0.5, "momentum": 0.0} | optim)
-    optimizer = build_optimizer(model.parameters(), config)
-    plan = plan_batch(2, 2 * accumulation, 1)
-    task = Task("classification")
-    return StepRunner(model, task, optimizer, config, SingleRank(), plan, 10, clock, precision)
+    model: nn.Module, precision: Precision | None = None, accumulation: int = 1, **optim: object
+) -> Stepper:
+    options = {"name": "sgd", "lr": 0.5, "momentum": 0.0} | optim
+    return stepper(model, plan_batch(2, 2 * accumulation, 1), precision=precision, **options)
 
 
 def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

@@ -1,4 +1,4 @@
-"""Build the data and the model that `kind` and its options in the config name."""
+"""Data source and model by the `kind` of their section: a module, or `package.module:callable`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,11 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from disttrain.config.builder_options import check_options
-from disttrain.config.config_tree import Config
 from disttrain.config.sections.data import DataConfig
 from disttrain.config.sections.model import ModelConfig
 from disttrain.data.source import Source, sample_count, source_fingerprint
-from disttrain.engine.training_data import TrainingData, spread_source
 from disttrain.errors import ConfigError
-from disttrain.parallel.mesh import Mesh
 from disttrain.records.dataset import DatasetRecord
-from disttrain.runtime.process_group import World
 
 
 def build_source(config: DataConfig) -> Source:
@@ -38,14 +34,6 @@ def build_source(config: DataConfig) -> Source:
         )
     fingerprint = source_fingerprint(built, config.kind, options)
     return dataclasses.replace(built, record=built.record.model_copy(update={"fingerprint": fingerprint}))
-
-
-def build_data(config: Config, mesh: Mesh, world: World) -> TrainingData:
-    """The source of `config.data` with its batches by data-parallel rank. All ranks together.
-
-    Raises `ConfigError`.
-    """
-    return spread_source(build_source(config.data), config, mesh, world)
 
 
 def build_model(config: ModelConfig, source: Source) -> nn.Module:
