@@ -41,7 +41,6 @@ def allowed(config: Config, *, several_nodes: bool) -> tuple[list[str], str | No
 
 def refusal_with(config: Config, strategy: str) -> str | None:
     """The message by which the config is refused with `strategy` in place of its own; None if it is not."""
-    parallel = config.parallel.model_copy(update={"strategy": strategy})
-    changed = config.model_copy(update={"parallel": parallel})
+    changed = config.with_values("parallel", strategy=strategy)
     refusals = (check(changed) for check in CHECKS)
     return next((message for _, message in filter(None, refusals)), None)

@@ -81,6 +81,10 @@ class Config(Section):
         """Whether compute or data loading is replaced by waits."""
         return is_emulated(self.as_dict())
 
+    def with_values(self, section: str, **values: Any) -> Config:
+        """A copy with other values in one section; nothing is checked."""
+        return self.model_copy(update={section: getattr(self, section).model_copy(update=values)})
+
     def as_dict(self) -> dict[str, Any]:
         """The config as plain JSON types: the sections of a `command`, or those of the trainer."""
         plain = self.model_dump(mode="json")

@@ -23,20 +23,19 @@ class LiveBytes(TorchDispatchMode):
         """Live bytes of storages that were created within the block."""
         self.peak = 0
         """The largest value of `now`; assign `now` to it to begin a new peak."""
-        self._live: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._sizes: dict[int, int] = {}
 
-    def ignore(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Leave out the storages of `tensors`, which existed before the block."""
-        for tensor in tensors:
-            self._watch(tensor.untyped_storage(), counted=False)
-
-    def recount(self, tensor: torch.Tensor, nbytes: int) -> None:
-        """Count the storage of `tensor` as `nbytes` from now on."""
-        self._watch(tensor.untyped_storage(), counted=False)
-        key = tensor.untyped_storage()._cdata
-        self.now += nbytes - self._sizes[key]
+    def count_as(self, tensor: torch.Tensor, nbytes: int) -> None:
+        """Count the storage of `tensor` as `nbytes` from now on: 0 for one from before the block."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key not in self._sizes:
+            weakref.finalize(storage, self._freed, key).atexit = False
+        self.now += nbytes - self._sizes.get(key, 0)
         self._sizes[key] = nbytes
+
+    def _freed(self, key: int) -> None:
+        self.now -= self._sizes.pop(key)
 
     def __torch_dispatch__(
         self,
@@ -47,20 +46,7 @@ class LiveBytes(TorchDispatchMode):
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor):
-                self._watch(leaf.untyped_storage(), counted=True)
+            if isinstance(leaf, torch.Tensor) and leaf.untyped_storage()._cdata not in self._sizes:
+                self.count_as(leaf, leaf.untyped_storage().nbytes())
         self.peak = max(self.peak, self.now)
         return result
-
-    def _watch(self, storage: torch.UntypedStorage, counted: bool) -> None:
-        key = storage._cdata
-        if key in self._live:
-            return
-        self._sizes[key] = storage.nbytes() if counted else 0
-        self.now += self._sizes[key]
-
-        def freed(_: object) -> None:
-            self.now -= self._sizes.pop(key)
-            self._live.pop(key, None)
-
-        self._live[key] = weakref.ref(storage, freed)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,19 +21,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from disttrain.config.auto_strategy import allowed, choose_strategy
 from disttrain.config.config_tree import Config
-from disttrain.config.sections.compile import CompileConfig
 from disttrain.data.source import Sample
 from disttrain.engine.kinds import build_model, build_source
 from disttrain.engine.live_bytes import LiveBytes
 from disttrain.engine.objective import Task
 from disttrain.errors import ConfigError, in_one_line
-from disttrain.models.blocks import model_size
-from disttrain.models.state_memory import (
-    StateMemory,
-    moments,
-    replicated_memory,
-    sharded_memory,
-)
+from disttrain.models.blocks import blocks_of
 from disttrain.parallel.gradient_communication.state_size import state_bytes
 from disttrain.records.ranks import asks_for_gpus
 from disttrain.transforms import transforms_of
@@ -59,6 +52,38 @@ class MemoryEstimate:
     total_bytes: int
 
 
+@dataclass(frozen=True)
+class ModelSize:
+    """Numbers of parameters of a model; a tied one counts once."""
+
+    parameters: int
+    trained: int
+    """Those with a gradient."""
+    largest_block: int = 0
+    """Parameters of the largest block; 0 without blocks: a sharded model is then gathered as a whole."""
+    outside_blocks: int = 0
+    """Parameters in no block, such as an embedding."""
+    parameter_bytes: int = 4
+    """Bytes of a parameter, and of its gradient and of each moment."""
+
+    @classmethod
+    def of(cls, model: nn.Module) -> ModelSize:
+        blocks = [list(block.parameters()) for block in blocks_of(model).values()]
+        inside = {id(parameter) for block in blocks for parameter in block}
+        parameters = list(model.parameters())
+        return cls(
+            parameters=_count(parameters),
+            trained=_count([p for p in parameters if p.requires_grad]),
+            largest_block=max(map(_count, blocks), default=0),
+            outside_blocks=_count([p for p in parameters if id(p) not in inside]),
+            parameter_bytes=max((p.element_size() for p in parameters), default=4),
+        )
+
+
+def _count(parameters: list[nn.Parameter]) -> int:
+    return sum(parameter.numel() for parameter in parameters)
+
+
 def estimate(config: Config) -> MemoryEstimate:
     """The estimate of a config whose local batch size is filled in; `auto` counts as 1 sample.
 
@@ -70,112 +95,67 @@ def estimate(config: Config) -> MemoryEstimate:
         raise ConfigError("pipeline stages hold different layers")
     if config.gpus_per_rank > 1 and asks_for_gpus(config.resources.device):
         raise ConfigError(f"parallel.strategy=dp divides the batch among {config.gpus_per_rank} GPUs")
-    given = config.train.local_batch_size
-    local = given if isinstance(given, int) else 1
+    local = config.train.local_batch_size
+    local = local if isinstance(local, int) else 1
+    one_step = local * config.world_size
+    accumulates = (config.train.global_batch_size or one_step) > one_step
+    strategy, _ = choose_strategy(config.parallel.strategy, config.world_size)
     source = build_source(config.data)
     task, sample = Task.of(source, config.memory.loss_in_model), source.train[0]
-    fused = config.train.attention != "math"
-    kernels = [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH] if fused else [SDPBackend.MATH]
-    with FakeTensorMode(), sdpa_kernel(kernels):
+    math_alone = config.train.attention == "math"
+    with FakeTensorMode(), sdpa_kernel([SDPBackend.MATH] + [SDPBackend.FLASH_ATTENTION] * (not math_alone)):
         model = build_model(config.model, source)
-        for transform in transforms_of(_uncompiled(config), torch.device("cpu")):
+        # compilation is left out: it fuses operators, which needs less memory than the estimate
+        for transform in transforms_of(config.with_values("compile", scope="none"), torch.device("cpu")):
             model = transform(model)
-        strategy, _ = choose_strategy(config.parallel.strategy, config.world_size)
-        readers = config.world_size
-        accumulates = (config.train.global_batch_size or local * readers) > local * readers
-        state = _state(config, strategy, model, accumulates)
-        kept = None
-        if strategy in _SHARDED:
-            kept = 0.0 if config.parallel.fsdp.cpu_offload else 1 / _shards(config, strategy)
-            if config.precision.dtype in _HALF:
-                cast_parameters(model, _HALF[config.precision.dtype])
-        first, later = activation_peaks(model, task, sample, local, _autocast(config), kept)
+        state = state_memory(config, strategy, ModelSize.of(model), accumulates)
+        parameters, gradients, optimizer, communication = state
+        if strategy == "ddp":
+            communication += state_bytes(config.parallel.gradient_communication, model.parameters())
+        first, later = _activation_peaks(config, strategy, model, task, sample, local)
     # gradients exist only from the backward pass on, when activations are freed, unless they are in buckets
     in_buckets = strategy == "ddp" and config.parallel.ddp.gradient_as_bucket_view
-    fresh = not accumulates and not in_buckets
-    activations = max(0, first - state.gradients) if fresh else later
+    activations = later if accumulates or in_buckets else max(0, first - gradients)
+    total = parameters + gradients + optimizer + communication + activations
     return MemoryEstimate(
-        strategy=strategy,
-        local_batch_size=local,
-        parameters_bytes=state.parameters,
-        gradients_bytes=state.gradients,
-        optimizer_bytes=state.optimizer,
-        communication_bytes=state.communication,
-        activations_bytes=activations,
-        total_bytes=state.total + activations,
+        strategy, local, parameters, gradients, optimizer, communication, activations, total
     )
 
 
-def activation_peaks(
-    model: nn.Module,
-    task: Task,
-    sample: Sample,
-    samples: int,
-    autocast: AbstractContextManager[Any] | None = None,
-    kept: float | None = None,
-) -> tuple[int, int]:
-    """Peak bytes beside the parameters in a forward and backward pass of `samples` like `sample`, and beside
-    parameters and gradients in a second one. The model may be of fake tensors, within their mode.
+def state_memory(
+    config: Config, strategy: str, size: ModelSize, accumulates: bool
+) -> tuple[int, int, int, int]:
+    """Bytes on one device of parameters, gradients, optimizer state, and what exists because they travel.
 
-    `kept` is the fraction of a gradient that stays on the device after it was computed, in float32; None: all
-    of it as it is.
+    With P parameters of b bytes, m moments each, and one copy of the state spread over s ranks, a device
+    holds P b (2 + m) / s bytes from step to step (Rajbhandari et al. 2020, arXiv 1910.02054, section 3).
     """
-    inputs, targets = sample
-    batch = (_like(inputs, samples), _like(targets, samples))
-    peaks: list[int] = []
-    for _ in range(2):
-        existing = [*model.parameters(), *model.buffers(), *batch]
-        existing += [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-        with LiveBytes() as live, ExitStack() as stack:
-            live.ignore(existing)
-            if kept is not None and not peaks:
-                _keep_fraction(model, live, kept, stack)
-            with autocast or nullcontext():
-                loss = task.batch_loss(model, batch)
-            loss.backward()
-            del loss
-        peaks.append(live.peak)
-    return peaks[0], peaks[1]
+    width = size.parameter_bytes
+    moments = 2 if config.optim.name == "adamw" else int(config.optim.momentum > 0)
+    trained = size.trained * width
+    if strategy not in _SHARDED:
+        # DDP does not see the first micro-steps: their gradients are formed outside of the buckets
+        copied = strategy == "ddp" and (accumulates or not config.parallel.ddp.gradient_as_bucket_view)
+        return size.parameters * width, trained, moments * trained, copied * trained
 
-
-def _keep_fraction(model: nn.Module, live: LiveBytes, kept: float, stack: ExitStack) -> None:
-    """Count this fraction of each gradient once it is computed, until `stack` is closed."""
-
-    def reduced(parameter: Tensor) -> None:
-        if parameter.grad is not None:
-            live.recount(parameter.grad, math.ceil(kept * parameter.numel() * 4))
-
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            stack.callback(parameter.register_post_accumulate_grad_hook(reduced).remove)
-
-
-def cast_parameters(model: nn.Module, dtype: torch.dtype) -> None:
-    """Have the fake `model` hold its floating-point parameters in `dtype`, in which `fully_shard` gathers
-    them: autocast then makes no copies."""
-    cast: dict[int, nn.Parameter] = {}
-    parameters = list(model.parameters())  # keeps the identities alive
-    for parameter in parameters:
-        if parameter.is_floating_point():
-            cast[id(parameter)] = nn.Parameter(parameter.detach().to(dtype), parameter.requires_grad)
-    for module in model.modules():
-        for name, value in module._parameters.items():
-            if value is not None:
-                module._parameters[name] = cast.get(id(value), value)
-
-
-def _like(sample: Tensor, samples: int) -> Tensor:
-    return torch.zeros((samples, *sample.shape), dtype=sample.dtype)
-
-
-def _autocast(config: Config) -> AbstractContextManager[Any] | None:
-    dtype = _HALF.get(config.precision.dtype)
-    return None if dtype is None else torch.autocast("cpu", dtype)
-
-
-def _uncompiled(config: Config) -> Config:
-    """Compilation is left out: it fuses operators, which needs less memory than the estimate."""
-    return config.model_copy(update={"compile": CompileConfig()})
+    options, shards = config.parallel.fsdp, _shards(config, strategy)
+    unit = size.largest_block or size.parameters
+    # Resharded, the parameters outside of the blocks stay gathered, and so do the block that computes and
+    # those that are gathered ahead; on one rank, `fully_shard` copies what it would gather.
+    forward, backward = (
+        min(size.parameters, size.outside_blocks + (1 + ahead) * unit)
+        if options.reshard_after_forward
+        else size.parameters
+        for ahead in (options.forward_prefetch, options.backward_prefetch or 1)
+    )
+    # in the backward pass beside the whole gradients of one block and of the parameters outside
+    gathered = max(forward, backward + min(size.trained, size.outside_blocks + unit))
+    gathered *= 2 if config.precision.dtype in _HALF else width
+    whole = trained if accumulates and options.accumulation == "no_sync" else 0
+    if options.cpu_offload:  # the shards of one group's parameters and gradients are copied at a time
+        return 0, whole, 0, gathered + 2 * math.ceil(max(unit, size.outside_blocks) / shards) * width
+    share = math.ceil(size.trained / shards) * width
+    return math.ceil(size.parameters / shards) * width, max(share, whole), moments * share, gathered
 
 
 def _shards(config: Config, strategy: str) -> int:
@@ -185,27 +165,44 @@ def _shards(config: Config, strategy: str) -> int:
     return config.parallel.hsdp.shard_size or config.resources.gpus_per_node
 
 
-def _state(config: Config, strategy: str, model: nn.Module, accumulates: bool) -> StateMemory:
-    size, held = model_size(model), moments(config.optim.name, config.optim.momentum)
+def _activation_peaks(
+    config: Config, strategy: str, model: nn.Module, task: Task, sample: Sample, samples: int
+) -> tuple[int, int]:
+    """Peak bytes beside the parameters in a forward and backward pass of `samples` like `sample`, and beside
+    parameters and gradients in a second one."""
+    dtype = _HALF.get(config.precision.dtype)
+    inputs, targets = (torch.zeros((samples, *each.shape), dtype=each.dtype) for each in sample)
+    live, peaks = LiveBytes(), []
     if strategy in _SHARDED:
-        options = config.parallel.fsdp
-        return sharded_memory(
-            size,
-            held,
-            _shards(config, strategy),
-            gathered_bytes=2 if config.precision.dtype in _HALF else None,
-            reshard=options.reshard_after_forward,
-            whole_gradients=accumulates and options.accumulation == "no_sync",
-            offload=options.cpu_offload,
-            forward_prefetch=options.forward_prefetch,
-            backward_prefetch=options.backward_prefetch or 1,
-        )
-    if strategy != "ddp":
-        return replicated_memory(size, held)
-    # DDP does not see the first micro-steps: their gradients are formed outside of the buckets
-    copies = accumulates or not config.parallel.ddp.gradient_as_bucket_view
-    scheme = state_bytes(config.parallel.gradient_communication, model.parameters())
-    return replicated_memory(size, held, bucket_copy=copies, communication_state=scheme)
+        kept = 0.0 if config.parallel.fsdp.cpu_offload else 1 / _shards(config, strategy)
+
+        def reduce(parameter: Tensor) -> None:
+            """A float32 share of the gradient stays on the device once it is reduced."""
+            assert parameter.grad is not None
+            live.count_as(parameter.grad, math.ceil(kept * parameter.numel() * 4))
+
+        for parameter in model.parameters():
+            if dtype and parameter.is_floating_point():  # `fully_shard` gathers it in the dtype of autocast
+                parameter.data = parameter.data.to(dtype)
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(reduce)
+    with live:
+        for tensor in (*model.parameters(), *model.buffers(), inputs, targets):
+            live.count_as(tensor, 0)
+        for _ in range(2):
+            before = live.peak = live.now
+            with torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
+                loss = task.batch_loss(model, (inputs, targets))
+            loss.backward()
+            del loss
+            peaks.append(live.peak - before)
+    return peaks[0], peaks[1]
+
+
+def candidates(config: Config, *, several_nodes: bool) -> Iterator[MemoryEstimate]:
+    """The estimates of the strategies among which the ranks choose for `auto`, ddp first."""
+    for strategy in allowed(config, several_nodes=several_nodes)[0]:
+        yield estimate(config.with_values("parallel", strategy=strategy))
 
 
 def answer(config: Config) -> dict[str, Any]:
@@ -213,13 +210,9 @@ def answer(config: Config) -> dict[str, Any]:
     estimates from which the ranks choose the first that fits their devices."""
     if config.parallel.strategy != "auto" or config.world_size == 1:
         return asdict(estimate(config))
-    per_node = config.resources.gpus_per_node
-    candidates, _ = allowed(config, several_nodes=1 < per_node < config.world_size)
-    found = []
-    for strategy in candidates:
-        parallel = config.parallel.model_copy(update={"strategy": strategy})
-        found.append(asdict(estimate(config.model_copy(update={"parallel": parallel}))))
-    return {"strategy": "auto", "candidates": found}
+    several_nodes = 1 < config.resources.gpus_per_node < config.world_size
+    estimates = candidates(config, several_nodes=several_nodes)
+    return {"strategy": "auto", "candidates": [asdict(each) for each in estimates]}
 
 
 def main() -> None:

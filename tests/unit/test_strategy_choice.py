@@ -26,7 +26,7 @@ def need(strategy: str) -> MemoryEstimate:
     ("device_gib", "chosen"), [(7, "ddp"), (6.4, "hsdp"), (4.3, "fsdp"), (2, "fsdp"), (math.inf, "ddp")]
 )
 def test_the_first_that_fits_with_its_arithmetic(device_gib: float, chosen: str) -> None:
-    strategy, reason = choose_that_fits(["ddp", "hsdp", "fsdp"], need, device_gib * GIB)
+    strategy, reason = choose_that_fits(map(need, ["ddp", "hsdp", "fsdp"]), device_gib * GIB)
     assert strategy == chosen
     terms = "weights 1.0 GiB + gradients 1.0 GiB + optimizer 2.0 GiB + communication 0.0 MiB"
     assert f"ddp needs 6.0 GiB = {terms} + activations of 8 samples 2.0 GiB" in reason
@@ -39,7 +39,7 @@ def test_a_model_whose_memory_cannot_be_estimated_takes_the_first() -> None:
     def fails(strategy: str) -> MemoryEstimate:
         raise RuntimeError("no fake kernel")
 
-    assert choose_that_fits(["ddp", "fsdp"], fails, 1.0) == (
+    assert choose_that_fits(map(fails, ["ddp", "fsdp"]), 1.0) == (
         "ddp",
         "memory not estimated: RuntimeError: no fake kernel",
     )
@@ -61,8 +61,8 @@ def test_a_device_between_the_needs_of_ddp_and_fsdp_gets_fsdp() -> None:
 
     whole, shared = of("ddp").total_bytes, of("fsdp").total_bytes
     assert shared < 0.7 * whole
-    assert choose_that_fits(["ddp", "fsdp"], of, (whole + shared) / 2 / (1 - RESERVE))[0] == "fsdp"
-    assert choose_that_fits(["ddp", "fsdp"], of, 1.01 * whole / (1 - RESERVE))[0] == "ddp"
+    for device_bytes, chosen in (((whole + shared) / 2, "fsdp"), (1.01 * whole, "ddp")):
+        assert choose_that_fits(map(of, ["ddp", "fsdp"]), device_bytes / (1 - RESERVE))[0] == chosen
 
 
 @pytest.mark.parametrize(
