@@ -27,7 +27,7 @@ from disttrain.engine.garbage_collection import CollectGarbage, without_automati
 from disttrain.models.resnet import BasicBlock, ResNet
 from disttrain.runtime.process_group import World, open_world
 from disttrain.runtime.rank_info import rank_info
-from disttrain.transforms.channels_last import channels_last
+from disttrain.transforms import channels_last
 
 AtEnd = Callable[[], Any]
 """Work at the end of a turn."""
@@ -64,7 +64,7 @@ def resnets(device: torch.device, tiny: bool) -> dict[str, Side]:
     def step_of(option: bool) -> Callable[[], None]:
         torch.manual_seed(0)
         model = ResNet(BasicBlock, (2, 2, 2, 2), 3, side < 64, 10, width).to(device)
-        model = channels_last(model) if option else model  # type: ignore[assignment]
+        model = channels_last.build(model) if option else model  # type: ignore[assignment]
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=True)
 
         def step() -> None:

@@ -54,7 +54,7 @@ RUNS: dict[str, dict[str, Any]] = {
         "model": {
             "kind": "resnet",
             "depth": 50,
-            "transforms": ["disttrain.transforms.channels_last:channels_last"],
+            "transforms": ["channels_last"],
         },
         "data": {
             "kind": "synthetic",

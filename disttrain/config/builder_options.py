@@ -75,17 +75,18 @@ def builtin_kinds(section: str) -> list[str]:
     return _modules_with(_PACKAGE_ROOT / section, "build")
 
 
-def check_sink(name: str) -> None:
-    """Raise `ConfigError` for a sink that is neither built in nor of the form `package.module:Class`."""
+def check_plug_in(name: str, key: str, package: str, attribute: str = "build") -> None:
+    """Raise `ConfigError` for a name that is neither a module of `disttrain.<package>` with this attribute
+    nor of the form `package.module:name`."""
     if ":" in name:
-        source_of(name, "telemetry.sinks")
+        source_of(name, key)
         return
-    folder = _PACKAGE_ROOT / "telemetry" / "sinks"
-    if not _defines(folder, name, "Sink"):
-        sinks = _modules_with(folder, "Sink")
+    folder = _PACKAGE_ROOT.joinpath(*package.split("."))
+    if not _defines(folder, name, attribute):
+        names = _modules_with(folder, attribute)
         raise ConfigError(
-            f"telemetry.sinks: {name!r} is unknown; allowed: {', '.join(sinks)} or package.module:Class"
-            f"{nearest(name, sinks)}"
+            f"{key}: {name!r} is unknown; allowed: {', '.join(names)} or package.module:name"
+            f"{nearest(name, names)}"
         )
 
 

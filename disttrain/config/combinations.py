@@ -100,7 +100,7 @@ def _strategy(config: Config) -> Refusal | None:
         return (
             "parallel.ddp.sync_batch_norm",
             f"parallel.ddp.sync_batch_norm=true needs parallel.strategy=ddp, not {config.parallel.strategy}; "
-            "use ddp, or model.transforms=[disttrain.transforms.group_norm:group_norm]",
+            "use ddp, or model.transforms=[group_norm]",
         )
     if ddp.static_graph and ddp.find_unused_parameters:
         return (
@@ -180,11 +180,10 @@ def _sharding(config: Config) -> Refusal | None:
             f"telemetry.layer_passes={config.telemetry.layer_passes} needs whole layers on every rank, but "
             f"parallel.strategy={parallel.strategy} shards them; use single or ddp",
         )
-    channels_last = "disttrain.transforms.channels_last:channels_last"
-    if parallel.strategy in ("fsdp", "hsdp") and channels_last in config.model.transforms:
+    if parallel.strategy in ("fsdp", "hsdp") and "channels_last" in config.model.transforms:
         return (
             "model.transforms",
-            f"model.transforms: {channels_last} makes parameters non-contiguous, and "
+            "model.transforms: channels_last makes parameters non-contiguous, and "
             f"parallel.strategy={parallel.strategy} shards only contiguous ones; use ddp",
         )
     return None

@@ -56,8 +56,8 @@ def _optimizer(option: str, name: str) -> Reader:
 _NO_BATCH_NORMS = ("gpt", "mlp", "emulated")
 """Built-in models without batch norms, and without kernels of convolutions."""
 _OF_CONVOLUTIONS = {
-    "disttrain.transforms.channels_last:channels_last",
-    "disttrain.transforms.group_norm:group_norm",
+    "channels_last",
+    "group_norm",
 }
 """Transforms that leave a model without batch norms and convolutions as it is."""
 

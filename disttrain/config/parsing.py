@@ -23,8 +23,7 @@ from disttrain.config.builder_options import (
     BUILT_SECTIONS,
     OptionError,
     check_options,
-    check_sink,
-    source_of,
+    check_plug_in,
 )
 from disttrain.config.combinations import refuse_combinations
 from disttrain.config.config_tree import OF_A_COMMAND, Config, config_fields
@@ -303,10 +302,10 @@ def _check_plug_ins(config: Config, draft: Draft) -> None:
     key = "telemetry.sinks"
     try:
         for sink in config.telemetry.sinks:
-            check_sink(sink)
+            check_plug_in(sink, key, "telemetry.sinks", "Sink")
         key = "model.transforms"
         for transform in config.model.transforms:
-            source_of(transform, key)
+            check_plug_in(transform, key, "transforms")
     except ConfigError as error:
         raise ConfigError(str(error), at=draft.at(key)) from None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,7 +15,8 @@ from disttrain.config.sections.data import DataConfig
 from disttrain.config.sections.model import ModelConfig
 from disttrain.data.source import Source, sample_count, source_fingerprint
 from disttrain.errors import ConfigError
-from disttrain.records.dataset import DatasetRecord
+from disttrain.records.dataset import DataShape, DatasetRecord
+from disttrain.runtime.plug_ins import load_plug_in
 
 
 def build_source(config: DataConfig) -> Source:
@@ -25,7 +25,7 @@ def build_source(config: DataConfig) -> Source:
     A callable of another package returns a `Source`, or a map-style classification or regression dataset.
     """
     options = check_options("data", "data", config.kind, config.model_extra or {})
-    built = _call(_resolve("data", "data", config.kind), "data", config.kind, options)
+    built = _call(load_plug_in("data.kind", "disttrain.data", config.kind), "data", config.kind, options)
     if isinstance(built, Dataset):
         built = _source_of(built, config.kind)
     if not isinstance(built, Source):
@@ -36,31 +36,19 @@ def build_source(config: DataConfig) -> Source:
     return dataclasses.replace(built, record=built.record.model_copy(update={"fingerprint": fingerprint}))
 
 
-def build_model(config: ModelConfig, source: Source) -> nn.Module:
+def build_model(config: ModelConfig, source: DataShape) -> nn.Module:
     """The model that `config` names, for `source`. Raises `ConfigError`.
 
     A callable of another package receives `source` if it has a parameter of that name.
     """
     options = check_options("models", "model", config.kind, config.model_extra or {})
-    build = _resolve("models", "model", config.kind)
+    build = load_plug_in("model.kind", "disttrain.models", config.kind)
     if "source" in inspect.signature(build).parameters:
         options = {"source": source, **options}
     model = _call(build, "model", config.kind, options)
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model.kind={config.kind} returned {type(model).__name__}, not an nn.Module")
     return model
-
-
-def _resolve(package: str, key: str, kind: str) -> Callable[..., Any]:
-    module_name, _, attribute = kind.partition(":")
-    try:
-        module = importlib.import_module(module_name if attribute else f"disttrain.{package}.{kind}")
-        builder: Callable[..., Any] = getattr(module, attribute or "build")
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{key}.kind={kind!r} cannot be imported: {error}") from None
-    if not callable(builder):
-        raise ConfigError(f"{key}.kind={kind!r} is {type(builder).__name__}, not a callable")
-    return builder
 
 
 def _call(builder: Callable[..., Any], key: str, kind: str, options: Mapping[str, Any]) -> Any:

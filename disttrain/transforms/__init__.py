@@ -1,20 +1,20 @@
 """Transforms: functions `nn.Module -> nn.Module`, applied to a model before the strategy makes it parallel.
 
 A transform keeps the names and the order of the parameters, so that a checkpoint fits with and without it.
-Those that `model.transforms` names as `package.module:callable` come first, in this order; then those of the
+Those that `model.transforms` names come first, in this order; then those of the
 section `memory`, and compilation.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import nn
 
 from disttrain.config.config_tree import Config
 from disttrain.errors import ConfigError
+from disttrain.runtime.plug_ins import load_plug_in
 from disttrain.transforms.activation_checkpointing import checkpoint_activations
 from disttrain.transforms.activation_offload import offload_activations
 from disttrain.transforms.compilation import compile_model
@@ -25,17 +25,17 @@ Transform = Callable[[nn.Module], nn.Module]
 def transforms_of(config: Config, device: torch.device) -> list[Transform]:
     """The transforms of a run that computes on `device`, in the order in which they are applied. Raises
     `ConfigError`."""
-    found, memory = load_transforms(config.model.transforms), config.memory
+    transforms, memory = [load_transform(name) for name in config.model.transforms], config.memory
     mode = memory.activation_checkpointing
     if mode != "none":
-        found.append(lambda model: checkpoint_activations(model, mode, memory.every_blocks or 1))
+        transforms.append(lambda model: checkpoint_activations(model, mode, memory.every_blocks or 1))
     if memory.offload_activations:
-        found.append(lambda model: offload_activations(model, device))
+        transforms.append(lambda model: offload_activations(model, device))
     if memory.loss_chunk_tokens is not None:
-        found.append(lambda model: chunk_loss(model, memory.loss_chunk_tokens))
+        transforms.append(lambda model: chunk_loss(model, memory.loss_chunk_tokens))
     if config.compile.scope != "none":
-        found.append(lambda model: compile_model(model, config.compile))
-    return found
+        transforms.append(lambda model: compile_model(model, config.compile))
+    return transforms
 
 
 def chunk_loss(model: nn.Module, tokens: int | None) -> nn.Module:
@@ -49,30 +49,23 @@ def chunk_loss(model: nn.Module, tokens: int | None) -> nn.Module:
     return model
 
 
-def load_transforms(names: Sequence[str]) -> list[Transform]:
-    """The functions that `model.transforms` names. Raises `ConfigError` for one that cannot be imported."""
-    return [_load(name) for name in names]
-
-
-def _load(name: str) -> Transform:
-    module_name, _, attribute = name.partition(":")
-    try:
-        found: Transform = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"model.transforms: {name!r} cannot be imported: {error}") from None
-    if not callable(found):
-        raise ConfigError(f"model.transforms: {name!r} is {type(found).__name__}, not a callable")
+def load_transform(name: str) -> Transform:
+    """The transform that `model.transforms` names: `build` of a module of this package, or
+    `package.module:callable`. Raises `ConfigError`."""
+    build = load_plug_in("model.transforms", __name__, name)
 
     def transform(model: nn.Module) -> nn.Module:
         names = [parameter for parameter, _ in model.named_parameters()]
-        made = found(model)
-        if not isinstance(made, nn.Module):
-            raise ConfigError(f"model.transforms: {name!r} returned {type(made).__name__}, not an nn.Module")
-        if names != [parameter for parameter, _ in made.named_parameters()]:
+        changed = build(model)
+        if not isinstance(changed, nn.Module):
             raise ConfigError(
-                f"model.transforms: {name!r} changed the names or the order of the parameters, by which "
+                f"model.transforms={name!r} returned {type(changed).__name__}, not an nn.Module"
+            )
+        if names != [parameter for parameter, _ in changed.named_parameters()]:
+            raise ConfigError(
+                f"model.transforms={name!r} changed the names or the order of the parameters, by which "
                 "checkpoints hold them"
             )
-        return made
+        return changed
 
     return transform

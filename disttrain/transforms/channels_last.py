@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 
-def channels_last(model: nn.Module) -> nn.Module:
+def build(model: nn.Module) -> nn.Module:
     """Store the kernels of `model` channels-last, in place, and images when they enter it."""
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     model.register_forward_pre_hook(_reordered)

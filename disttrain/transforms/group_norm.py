@@ -11,7 +11,7 @@ _GROUPS = 32
 """Most groups of channels (Wu and He 2018, arXiv 1803.08494, section 3)."""
 
 
-def group_norm(model: nn.Module) -> nn.Module:
+def build(model: nn.Module) -> nn.Module:
     """`model` with each batch norm replaced by a group norm of the same weight and bias.
 
     The number of groups is the greatest common divisor of 32 and the number of channels.

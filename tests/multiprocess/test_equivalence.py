@@ -35,7 +35,7 @@ pytestmark = pytest.mark.multiprocess
 STRATEGIES = ("ddp", "fsdp", "hsdp")
 WORLDS = (1, 2, 4)
 BATCH, HALF = 16, 3
-SMALL, TRANSFORMS = "tests.support.small_models", "disttrain.transforms"
+SMALL = "tests.support.small_models"
 
 MODELS: dict[str, dict[str, dict[str, Any]]] = {
     "gpt": {
@@ -44,7 +44,7 @@ MODELS: dict[str, dict[str, dict[str, Any]]] = {
         "optim": {"lr": 3e-3, "grad_clip": 0.5, "weight_decay": 0.1},
     },
     "resnet": {
-        "model": {"kind": f"{SMALL}:small_resnet", "transforms": [f"{TRANSFORMS}.group_norm:group_norm"]},
+        "model": {"kind": f"{SMALL}:small_resnet", "transforms": ["group_norm"]},
         "data": {"kind": "digits"},
         "optim": {"lr": 1e-2},
     },

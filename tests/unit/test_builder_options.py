@@ -13,9 +13,11 @@ from disttrain.config.builder_options import (
     builder_of,
     builtin_kinds,
     check_options,
-    check_sink,
+    check_plug_in,
 )
 from disttrain.errors import ConfigError
+
+SINKS = ("telemetry.sinks", "telemetry.sinks", "Sink")
 
 NET = '''
 import a_module_that_does_not_exist
@@ -157,7 +159,7 @@ def test_a_name_that_the_module_may_have_is_accepted(tmp_path, monkeypatch, name
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "my_plug_ins.py").write_text(PLUG_INS)
     builder_of("models", f"my_plug_ins:{name}")
-    check_sink(f"my_plug_ins:{name}")
+    check_plug_in(f"my_plug_ins:{name}", *SINKS)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +188,7 @@ def test_a_name_that_the_module_lacks_is_refused(tmp_path, monkeypatch):
     with pytest.raises(
         ConfigError, match=r"^telemetry\.sinks: 'my_plug_ins:Snik': .* did you mean 'Sink'\?$"
     ):
-        check_sink("my_plug_ins:Snik")
+        check_plug_in("my_plug_ins:Snik", *SINKS)
     (tmp_path / "my_plug_ins.py").write_text("\ndef build(:\n")
     with pytest.raises(ConfigError, match=r"my_plug_ins\.py:2: not valid Python: "):
         builder_of("models", "my_plug_ins:build")
@@ -200,11 +202,11 @@ def test_another_form_than_module_and_name_is_refused(text):
 
 def test_a_sink_is_built_in_or_of_a_module():
     for sink in ("tensorboard", "mlflow", "not_on_this_path:Sink"):
-        check_sink(sink)
+        check_plug_in(sink, *SINKS)
     with pytest.raises(
         ConfigError, match=r"'tensorbord' is unknown; allowed: mlflow, tensorboard or .*'tensorboard'\?$"
     ):
-        check_sink("tensorbord")
+        check_plug_in("tensorbord", *SINKS)
 
 
 def test_a_size_is_its_options(tmp_path):

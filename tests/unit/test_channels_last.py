@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 from disttrain.models.resnet import BasicBlock, ResNet
-from disttrain.transforms import load_transforms
-from disttrain.transforms.channels_last import channels_last
+from disttrain.transforms import channels_last, load_transform
 from tests.support.tolerance import assert_close
 
 
@@ -27,8 +26,7 @@ def formats(model: nn.Module) -> list[bool]:
 def test_every_activation_is_channels_last_and_numbers_stay() -> None:
     torch.manual_seed(0)
     plain = ResNet(BasicBlock, (1, 1, 1, 1), 3, True, 10, 8)
-    (transform,) = load_transforms(["disttrain.transforms.channels_last:channels_last"])
-    model = transform(copy.deepcopy(plain))
+    model = load_transform("channels_last")(copy.deepcopy(plain))
     images = torch.randn(2, 3, 16, 16)
     before, after = formats(plain), formats(model)
     expected, found = plain(images), model(images)
@@ -42,5 +40,5 @@ def test_every_activation_is_channels_last_and_numbers_stay() -> None:
 
 
 def test_other_inputs_pass_unchanged() -> None:
-    model = channels_last(nn.Linear(2, 2))
+    model = channels_last.build(nn.Linear(2, 2))
     assert model(torch.ones(3, 2)).shape == (3, 2)

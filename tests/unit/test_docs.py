@@ -22,7 +22,7 @@ from disttrain.parallel.mesh import Mesh
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime.process_group import World
 from disttrain.telemetry import sinks
-from disttrain.transforms import load_transforms
+from disttrain.transforms import load_transform
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = {
@@ -72,7 +72,7 @@ def test_the_transform_computes_the_same_gradients(installed):
     inputs, gradients = torch.randn(2, 3), []
     forwards: list[int] = []
     model[1].register_forward_hook(lambda *_: forwards.append(1))
-    (transform,) = load_transforms(["disttrain.transforms.recompute:recompute"])
+    transform = load_transform("recompute")
     for change in (lambda module: module, transform):
         change(model)(inputs).sum().backward()
         gradients.append([p.grad.clone() for p in model.parameters()])

@@ -7,7 +7,7 @@ from torch import nn
 
 from disttrain.data.synthetic import build as build_source
 from disttrain.models.resnet import build
-from disttrain.transforms.group_norm import group_norm
+from disttrain.transforms.group_norm import build as group_norm
 from tests.support.tolerance import assert_close
 
 

@@ -19,7 +19,7 @@ from sweeps.expand import expand
 from tests.support.stopping import alone, config, train_until
 
 PRESETS = sorted((Path(__file__).parents[2] / "sweeps").glob("*.yaml"))
-CHANNELS_LAST = "disttrain.transforms.channels_last:channels_last"
+CHANNELS_LAST = "channels_last"
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ MODULES = (
     combinations, attention_combinations, compile_combinations, gpu_options, gradient_communication,
     model_combinations, optim_combinations, paired_options, pipeline_combinations,
 )  # fmt: skip
-CHANNELS_LAST = "disttrain.transforms.channels_last:channels_last"
+CHANNELS_LAST = "channels_last"
 PIPELINE = {
     "model.tie_weights": False, "parallel.strategy": "pipeline", "resources.gpus_per_node": 2,
     "train.global_batch_size": 8,

@@ -25,7 +25,7 @@ from disttrain.optim.precision import LossScale, Precision
 from disttrain.parallel.base import build_strategy
 from disttrain.parallel.mesh import Mesh
 from disttrain.transforms.activation_checkpointing import checkpoint_activations
-from disttrain.transforms.channels_last import channels_last
+from disttrain.transforms.channels_last import build as channels_last
 from tests.support.steppers import stepper
 from tests.support.stopping import alone
 

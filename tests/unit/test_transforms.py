@@ -8,7 +8,7 @@ from torch import nn
 
 from disttrain.config.parsing import Draft, check
 from disttrain.errors import ConfigError
-from disttrain.transforms import load_transforms
+from disttrain.transforms import load_transform
 
 HERE = __name__
 
@@ -42,19 +42,19 @@ not_callable = 3
 def test_transforms_are_applied_in_their_order():
     model: nn.Module = nn.Linear(1, 1, bias=False)
     nn.init.ones_(model.weight)
-    for transform in load_transforms([f"{HERE}:double", f"{HERE}:add_three"]):
-        model = transform(model)
+    for name in ("double", "add_three"):
+        model = load_transform(f"{HERE}:{name}")(model)
     assert model(torch.ones(1)).item() == 5
 
 
 def test_none_is_the_default():
     assert check(Draft({"train": {"steps": 1, "local_batch_size": 1}})).model.transforms == ()
-    assert load_transforms([]) == []
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
+        ("no_such", "cannot be imported"),
         ("no.such:thing", "cannot be imported"),
         ("math:no_such", "cannot be imported"),
         (f"{HERE}:not_callable", "is int, not a callable"),
@@ -62,13 +62,13 @@ def test_none_is_the_default():
 )
 def test_a_name_that_leads_nowhere_is_refused(name, message):
     with pytest.raises(ConfigError, match=message):
-        load_transforms([name])
+        load_transform(name)
 
 
 @pytest.mark.parametrize(
     ("name", "message"), [("wrap", "names or the order"), ("forget", "returned NoneType")]
 )
 def test_a_transform_that_checkpoints_would_not_fit_is_refused(name, message):
-    (transform,) = load_transforms([f"{HERE}:{name}"])
+    transform = load_transform(f"{HERE}:{name}")
     with pytest.raises(ConfigError, match=message):
         transform(nn.Linear(1, 1))

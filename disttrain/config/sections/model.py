@@ -17,8 +17,6 @@ class ModelConfig(Section):
     kind: str = "gpt"
     """A module of `disttrain.models` (gpt, mlp, resnet, emulated, huggingface), or
     `package.module:callable`."""
-    transforms: Annotated[
-        tuple[Annotated[str, Field(pattern=r"^[\w.]+:\w+$")], ...], Field(json_schema_extra=KEYED_IF_SET)
-    ] = ()
-    """Functions from module to module, applied in this order before the strategy:
-    `package.module:callable`."""
+    transforms: Annotated[tuple[str, ...], Field(json_schema_extra=KEYED_IF_SET)] = ()
+    """Functions from module to module, applied in this order before the strategy: a module of
+    `disttrain.transforms` (channels_last, group_norm), or `package.module:callable`."""

@@ -31,7 +31,7 @@ class DDPConfig(Section):
     pass. Without it they differ by rank; a validation and a checkpoint take those of rank 0."""
     sync_batch_norm: Annotated[bool, Field(json_schema_extra=KEYED_IF_SET)] = False
     """Compute each batch norm over the samples of all ranks. A group norm needs no communication for this:
-    `model.transforms=[disttrain.transforms.group_norm:group_norm]`."""
+    `model.transforms=[group_norm]`."""
 
 
 class PipelineConfig(Section):

@@ -1,0 +1,25 @@
+"""Plug-ins that the config names: a module of a package of the trainer, or `package.module:name`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from disttrain.errors import ConfigError
+
+
+def load_plug_in(key: str, package: str, name: str, attribute: str = "build") -> Callable[..., Any]:
+    """The callable `attribute` of module `package`.`name`, or the foreign one that `name` names.
+
+    Raises `ConfigError`, for the config key `key`, for a name that leads to no callable.
+    """
+    module, _, foreign = name.partition(":")
+    try:
+        imported = importlib.import_module(module if foreign else f"{package}.{name}")
+        plug_in: Callable[..., Any] = getattr(imported, foreign or attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{key}={name!r} cannot be imported: {error}") from None
+    if not callable(plug_in):
+        raise ConfigError(f"{key}={name!r} is {type(plug_in).__name__}, not a callable")
+    return plug_in
