@@ -15,7 +15,7 @@ from disttrain.config.sections.data import DataConfig
 from disttrain.config.sections.model import ModelConfig
 from disttrain.data.source import Source, sample_count, source_fingerprint
 from disttrain.errors import ConfigError
-from disttrain.records.dataset import DataShape, DatasetRecord
+from disttrain.records.dataset import DatasetRecord, DataShape
 from disttrain.runtime.plug_ins import load_plug_in
 
 
