@@ -4,9 +4,10 @@
 
 The state is that of a GPT trained with AdamW under DDP: 16 tensors per layer, three tensors of the optimizer
 for each of them, and four tensors of each rank. All ranks derive their shares at the same time, so the
-slowest rank counts. Rank 0 then receives one message of each rank and writes `.metadata`. The network and the
-files of the tensors are excluded. `--dcp` adds the planner of `torch.distributed.checkpoint` with the same
-state: rank 0 receives the plans of all ranks and creates the global plan.
+slowest rank counts. Rank 0 then receives one message of each rank and writes `.metadata` and manifest. The
+network and the files of the tensors are excluded. `--dcp` adds the planner of
+`torch.distributed.checkpoint` with the same state: rank 0 receives the plans of all ranks and creates the
+global plan.
 """
 
 from __future__ import annotations
@@ -21,15 +22,21 @@ from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.planner import SavePlan
-from torch.distributed.checkpoint.storage import WriteResult
 
 from benchmarks import result_record
 from disttrain.checkpoint import storage
-from disttrain.checkpoint.storage import CapturedState, Share, State, WrittenShare
+from disttrain.checkpoint.manifest import WrittenShare, describe_shares
+from disttrain.checkpoint.share import CapturedState, Share, State, own_share
+from disttrain.records.checkpoint import Checkpoint, CheckpointFile
+from disttrain.records.json_files import write_json
 
 WIDTH = 2048
+MANIFEST = Checkpoint(
+    step=1, attempt=0, config_key="", code_hash="", world_size=1, global_batch_size=1, seed=0, dataset="",
+    dataset_sha256=None, dataset_fingerprint=None, valid_loss=None, created="", torch=torch.__version__,
+    files={}, tensors={}, positions=[],
+)  # fmt: skip
 
 
 def figures(raw: dict[str, Any]) -> dict[str, Any]:
@@ -37,7 +44,7 @@ def figures(raw: dict[str, Any]) -> dict[str, Any]:
     parts = {name: statistics.median(taken) for name, taken in raw["taken_s"].items()}
     total = parts["share"] + parts["receive"] + parts["metadata"]
     found = {f"{name}_s": round(seconds, 4) for name, seconds in parts.items()}
-    counts = {name: raw[name] for name in ("ranks", "tensors", "largest_message_bytes")}
+    counts = {name: raw[name] for name in ("ranks", "tensors", "largest_message_bytes", "manifest_bytes")}
     return {**counts, **found, "total_s": round(total, 4)}
 
 
@@ -71,10 +78,16 @@ def captured(rank: int, layers: int) -> CapturedState:
 
 def message(share: Share, rank: int) -> bytes:
     """The message of a rank that has written `share`, for rank 0."""
-    _, plan, metadata = storage.plan_share(share)
-    name = f"__{rank}_0.distcp"
-    results = [WriteResult(item.index, 1, _StorageInfo(name, 0, 1)) for item in plan.items]
-    return pickle.dumps(WrittenShare(results, metadata))
+    positions = {name: (1000 * number, 1000) for number, name in enumerate(share.tensors)}
+    file = CheckpointFile(bytes=1000 * len(positions), sha256=f"{rank:064d}")
+    return pickle.dumps(WrittenShare(share.described, positions, file, (None, "")))
+
+
+def write_description(folder: Path, shares: list[WrittenShare]) -> None:
+    """Write `.metadata` and manifest of these shares, by rank."""
+    manifest = MANIFEST.model_copy(update=describe_shares(shares))
+    storage.write_metadata(folder, manifest)
+    write_json(folder / "manifest.json", manifest.model_dump(mode="json"))
 
 
 def measure(ranks: int, layers: int, repeats: int) -> dict[str, Any]:
@@ -86,14 +99,15 @@ def measure(ranks: int, layers: int, repeats: int) -> dict[str, Any]:
         share_s, messages = [], []
         for rank, state in enumerate(states):
             began = time.perf_counter()
-            messages.append(message(storage.own_share(state, rank, ranks), rank))
+            messages.append(message(own_share(state, rank, ranks), rank))
             share_s.append(time.perf_counter() - began)
         taken["share"].append(max(share_s))
         began = time.perf_counter()
         shares: list[WrittenShare] = [pickle.loads(each) for each in messages]
         received = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
-            storage.write_metadata(Path(folder), shares)
+            write_description(Path(folder), shares)
+            manifest_bytes = (Path(folder) / "manifest.json").stat().st_size
         taken["receive"].append(received - began)
         taken["metadata"].append(time.perf_counter() - received)
     tensors = len(states[0].replicated) + sum(len(state.own) for state in states)
@@ -101,6 +115,7 @@ def measure(ranks: int, layers: int, repeats: int) -> dict[str, Any]:
         "ranks": ranks,
         "tensors": tensors,
         "largest_message_bytes": max(map(len, messages)),
+        "manifest_bytes": manifest_bytes,
         "taken_s": taken,
     }
 

@@ -1,4 +1,4 @@
-"""The folder of a run's checkpoints: names, commit, quarantine, removal of partial ones. Without torch.
+"""The folder of a run's checkpoints: names, commit, integrity, quarantine, retention. Without torch.
 
 A checkpoint is written under a temporary name that carries the attempt, and committed by renaming the
 finished folder. A committed checkpoint is never written to.
@@ -6,21 +6,29 @@ finished folder. A committed checkpoint is never written to.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import re
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from disttrain.config.sections.checkpoint import CheckpointConfig
-from disttrain.records.checkpoint import MANIFEST, Checkpoint, committed_path
-from disttrain.records.json_files import create_exclusive, read_json, write_json
+from disttrain.errors import ConfigError
+from disttrain.records.checkpoint import MANIFEST, Checkpoint, CheckpointFile, committed_path, committed_paths
+from disttrain.records.json_files import CorruptFile, read_json, write_json
 from disttrain.records.run_directory import RunDir, rename_aside
 
-METADATA = ".metadata"
-_OWNER = "owner.json"
-_QUARANTINED = re.compile(r"step-\d{8,}\.damaged(-\d+)?")
 _PARTIAL = re.compile(r"step-\d{8,}\.(?:a(\d+)\.tmp|deleted)")
+_MISSING = (FileNotFoundError, NotADirectoryError)
+"""Errors of a missing file. Any other error of the file system may be temporary, so it does not mark a
+checkpoint as damaged."""
+_OTHER_FIELDS = ("missing", "extra_forbidden")
+"""Validation errors of a manifest whose set of fields differs from today's."""
 
 
 class DamagedCheckpoint(ValueError):
@@ -60,14 +68,62 @@ def commit(temporary: Path, manifest: Checkpoint) -> Path:
     return target
 
 
+def read_manifest(path: Path) -> Checkpoint:
+    """The manifest of the checkpoint at `path`, after a check of its files' sizes.
+
+    Raises `DamagedCheckpoint`, `ConfigError` for a manifest of other code, and `OSError`.
+    """
+    try:
+        manifest = Checkpoint.model_validate(read_json(path / MANIFEST, follow_links=True))
+        sizes = {name: os.stat(path / name).st_size for name in manifest.files}
+    except ValidationError as error:
+        fields = {str(fault["loc"][0]) for fault in error.errors() if fault["type"] in _OTHER_FIELDS}
+        if fields:
+            differing = ", ".join(sorted(fields))
+            raise ConfigError(
+                f"{path} was written by other code: {MANIFEST} differs in its fields ({differing}); "
+                "resume with that code, or move the checkpoint away"
+            ) from None
+        raise DamagedCheckpoint(" ".join(str(error).split())) from None
+    except (*_MISSING, CorruptFile) as error:
+        raise DamagedCheckpoint(" ".join(str(error).split())) from None
+    for name, size in sizes.items():
+        if os.path.basename(name) != name:
+            raise DamagedCheckpoint(f"{MANIFEST} names a file elsewhere: {name!r}")
+        if size != manifest.files[name].bytes:
+            raise DamagedCheckpoint(f"{name} has {size} bytes instead of {manifest.files[name].bytes}")
+    named = re.fullmatch(r"step-(\d+)", path.name)
+    if named and int(named[1]) != manifest.step:
+        raise DamagedCheckpoint(f"{MANIFEST} is of step {manifest.step}")
+    return manifest
+
+
+def mismatched_files(found: CommittedCheckpoint, names: Iterable[str]) -> list[str]:
+    """The files among `names` whose SHA-256 differs from the manifest's, or that are missing.
+
+    Raises `OSError`.
+    """
+    wrong = []
+    for name in names:
+        try:
+            matches = file_digest(found.path / name) == found.manifest.files[name]
+        except _MISSING:
+            matches = False
+        if not matches:
+            wrong.append(name)
+    return wrong
+
+
+def file_digest(path: Path) -> CheckpointFile:
+    """Size in bytes and SHA-256 of a file. Raises `OSError`."""
+    with open(path, "rb") as file:
+        hashed = hashlib.file_digest(file, "sha256").hexdigest()
+        return CheckpointFile(bytes=os.fstat(file.fileno()).st_size, sha256=hashed)
+
+
 def quarantine(path: Path) -> Path:
     """Rename a damaged checkpoint to `<name>.damaged` (`-2`, `-3`, ...), which no reader takes."""
     return rename_aside(path, "damaged")
-
-
-def has_quarantined(folder: Path) -> bool:
-    """Whether a checkpoint is in quarantine."""
-    return any(_QUARANTINED.fullmatch(name) for name in _names(folder))
 
 
 def remove_partial(folder: Path, attempt: int) -> None:
@@ -75,25 +131,34 @@ def remove_partial(folder: Path, attempt: int) -> None:
 
     Call at the start of an attempt.
     """
-    for name in _names(folder):
-        partial = _PARTIAL.fullmatch(name)
+    for path in folder.glob("step-*"):
+        partial = _PARTIAL.fullmatch(path.name)
         if partial and int(partial[1] or 0) <= attempt:
-            shutil.rmtree(folder / name, ignore_errors=True)
+            shutil.rmtree(path, ignore_errors=True)
 
 
-def owner(folder: Path, run: Path) -> str:
-    """Path of the run that owns a checkpoint folder outside its run directory; the first caller becomes
-    owner."""
-    path = folder / _OWNER
-    create_exclusive(path, {"run": str(run)})
-    return str(read_json(path).get("run"))
+def delete_old(folder: Path, keep: int, attempt: int | None = None) -> None:
+    """Delete all but the `keep` newest checkpoints and the one with the lowest validation loss.
+
+    With `attempt`, only checkpoints that this attempt wrote are counted and deleted. A checkpoint with an
+    unreadable manifest is neither counted nor deleted: the next start of the run checks it. Raises `OSError`.
+    """
+    readable = []
+    for path in committed_paths(folder):
+        with contextlib.suppress(DamagedCheckpoint, ConfigError):
+            readable.append(CommittedCheckpoint(path, read_manifest(path)))
+    for old in beyond_retention([c for c in readable if attempt in (None, c.manifest.attempt)], keep):
+        doomed = old.path.with_name(f"{old.path.name}.deleted")
+        os.rename(old.path, doomed)  # first, so that no reader takes a half-deleted one for a damaged one
+        shutil.rmtree(doomed, ignore_errors=True)
 
 
-def _names(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except FileNotFoundError:
-        return []
+def beyond_retention(newest_first: list[CommittedCheckpoint], keep: int) -> list[CommittedCheckpoint]:
+    """The checkpoints to delete: neither among the `keep` newest nor the one with the lowest validation
+    loss."""
+    losses = {c.path: c.manifest.valid_loss for c in newest_first if c.manifest.valid_loss is not None}
+    best = min(losses, key=lambda path: losses[path], default=None)
+    return [old for old in newest_first[keep:] if old.path != best]
 
 
 def sync(path: Path) -> None:

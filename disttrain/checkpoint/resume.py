@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import torch
-
 from disttrain.checkpoint import folder as folders
-from disttrain.checkpoint import integrity, manifest
+from disttrain.checkpoint import manifest
 from disttrain.checkpoint.folder import CommittedCheckpoint, DamagedCheckpoint, checkpoint_folder
-from disttrain.checkpoint.safe_reader import content_problems
 from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.errors import ConfigError, Superseded
 from disttrain.records.checkpoint import Checkpoint, committed_paths
 from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.runtime import log
 from disttrain.runtime.process_group import World
-
-_CHECKSUM = "checksum differs from the manifest"
 
 
 @dataclass(frozen=True)
@@ -47,10 +41,7 @@ def find_resume_source(
     The run's own newest intact checkpoint comes first, then `checkpoint.start_from`. Raises `ConfigError` for
     a checkpoint that does not fit the run that `expected` describes, and as `newest_intact` does.
     """
-    folder = checkpoint_folder(config, run)
-    if config.dir:
-        _refuse_other_run(folder, run, world)
-    found = newest_intact(folder, attempt, world)
+    found = newest_intact(checkpoint_folder(config, run), attempt, world)
     if found is not None:
         manifest.refuse_other_config(found, expected)
         source = ResumeSource(**vars(found), same_run=True)
@@ -60,8 +51,7 @@ def find_resume_source(
     else:
         return None
     if not source.only_model:
-        manifest.refuse_other_data(source, expected)
-        manifest.refuse_beyond_the_end(source, steps)
+        manifest.refuse_other_training(source, expected, steps)
         manifest.log_inexact_resume(source, expected)
     return source
 
@@ -70,7 +60,7 @@ def newest_intact(folder: Path, attempt: Attempt, world: World) -> CommittedChec
     """The newest intact checkpoint; newer, damaged ones go to quarantine. None if the run never had one. A
     collective.
 
-    Raises `ConfigError` if all are damaged, or if the newest intact one cannot be loaded.
+    Raises `ConfigError` if all are damaged.
     """
     _on_rank0(lambda: _remove_partial(folder, attempt), world)
     while True:
@@ -106,10 +96,10 @@ def _remove_partial(folder: Path, attempt: Attempt) -> None:
 def _newest_readable(folder: Path, attempt: Attempt) -> CommittedCheckpoint | None:
     for path in committed_paths(folder):
         try:
-            return CommittedCheckpoint(path, integrity.read_manifest(path))
+            return CommittedCheckpoint(path, folders.read_manifest(path))
         except DamagedCheckpoint as error:
             _quarantine(path, str(error), attempt)
-    if folders.has_quarantined(folder):
+    if any(folder.glob("step-*.damaged*")):
         raise ConfigError(
             f"all checkpoints of this run are damaged ({folder}); submit.py resume RUN --from-scratch "
             "trains from step 1 and keeps them aside (by hand: move that folder away)"
@@ -127,7 +117,7 @@ def named_checkpoint(given: str, field: str, world: World) -> CommittedCheckpoin
 
     def read() -> CommittedCheckpoint:
         try:
-            return CommittedCheckpoint(path, integrity.read_manifest(path))
+            return CommittedCheckpoint(path, folders.read_manifest(path))
         except DamagedCheckpoint as error:
             raise ConfigError(f"{field}={given}: {error}") from None
 
@@ -139,51 +129,28 @@ def named_checkpoint(given: str, field: str, world: World) -> CommittedCheckpoin
 
 
 def _problem(found: CommittedCheckpoint, world: World) -> str | None:
-    """One line naming the damaged files, or None. Each rank verifies a share of the files.
-
-    Raises `ConfigError` for files that are intact, but cannot be loaded.
-    """
-    wrong = {
-        name: reason
-        for each in world.on_all_ranks(lambda: problems_in_share(found, world.rank, world.size))
-        for name, reason in each.items()
-    }
+    """One line naming the damaged files, or None. Each rank verifies a share of the files."""
+    names = share_of_files(found, world.rank, world.size)
+    shares = world.on_all_ranks(lambda: folders.mismatched_files(found, names))
+    wrong = [name for share in shares for name in share]
     if not wrong:
         return None
 
     def verify_again() -> None:
         """Rank 0 verifies too: a stale file cache or bad memory of one node does not make a file damaged."""
-        if world.rank == 0:
-            unconfirmed = wrong.keys() - _file_problems(found, list(wrong)).keys()
-            if unconfirmed:
-                raise RuntimeError(
-                    f"{found.path}: intact on rank 0, but not on other ranks: {sorted(unconfirmed)}"
-                )
+        unconfirmed = {*wrong} - {*folders.mismatched_files(found, wrong)} if world.rank == 0 else None
+        if unconfirmed:
+            raise RuntimeError(
+                f"{found.path}: intact on rank 0, but not on other ranks: {sorted(unconfirmed)}"
+            )
 
     world.on_all_ranks(verify_again)
-    problem = "; ".join(f"{name}: {reason}" for name, reason in wrong.items())
-    if _CHECKSUM not in wrong.values():
-        raise ConfigError(
-            f"{found.path} is intact, but PyTorch {torch.__version__} on Python {platform.python_version()} "
-            f"cannot read it ({problem}); PyTorch {found.manifest.torch} wrote it: resume with the versions "
-            "that wrote it, or move this checkpoint away"
-        )
-    return problem
+    return "; ".join(f"{name}: checksum differs from the manifest" for name in wrong)
 
 
-def problems_in_share(found: CommittedCheckpoint, rank: int, world_size: int) -> dict[str, str]:
-    """The reason for each file, among those that `rank` verifies, for which `found` cannot be restored.
-
-    Raises `OSError`.
-    """
-    return _file_problems(found, sorted(found.manifest.files)[rank::world_size])
-
-
-def _file_problems(found: CommittedCheckpoint, names: Sequence[str]) -> dict[str, str]:
-    """The reason for each file among `names` that is damaged or cannot be loaded. Raises `OSError`."""
-    mismatched = integrity.mismatched_files(found.path, found.manifest, names)
-    intact = [name for name in names if name not in mismatched]
-    return dict.fromkeys(mismatched, _CHECKSUM) | content_problems(found.path, intact, found.manifest.files)
+def share_of_files(found: CommittedCheckpoint, rank: int, world_size: int) -> list[str]:
+    """The files that `rank` verifies."""
+    return sorted(found.manifest.files)[rank::world_size]
 
 
 def _quarantine(path: Path, problem: str, attempt: Attempt) -> None:
@@ -196,12 +163,3 @@ def _refuse_superseded(attempt: Attempt) -> None:
     reason = attempt.superseded()
     if reason is not None:
         raise Superseded(reason)
-
-
-def _refuse_other_run(folder: Path, run: RunDir, world: World) -> None:
-    owner = world.on_all_ranks(lambda: folders.owner(folder, run.path) if world.rank == 0 else "")[0]
-    if owner != str(run.path):
-        raise ConfigError(
-            f"checkpoint.dir: {folder} belongs to the run {owner}; choose another folder (if that run was "
-            f"moved to {run.path}, delete owner.json there)"
-        )

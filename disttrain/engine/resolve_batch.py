@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from disttrain.checkpoint.folder import DamagedCheckpoint, checkpoint_folder
-from disttrain.checkpoint.integrity import read_manifest
+from disttrain.checkpoint.folder import DamagedCheckpoint, checkpoint_folder, read_manifest
 from disttrain.config.config_tree import Config
 from disttrain.config.run_key import config_key
 from disttrain.engine.batch_fit import divisors

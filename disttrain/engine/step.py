@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from disttrain.checkpoint.state_tensors import drop_gradients, preserve_state
+from disttrain.checkpoint.state import drop_gradients, preserve_state
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.sections.data import DataConfig
 from disttrain.data.loader import make_loader, to_device

@@ -11,7 +11,7 @@ from disttrain.checkpoint.folder import checkpoint_folder
 from disttrain.checkpoint.manifest import build_manifest
 from disttrain.checkpoint.resume import ResumeSource, find_resume_source
 from disttrain.checkpoint.saver import CheckpointSaver
-from disttrain.checkpoint.train_state import RandomState, Stateful, TrainState
+from disttrain.checkpoint.state import RandomState, Stateful, TrainState
 from disttrain.config.config_tree import Config
 from disttrain.data.source import Batch
 from disttrain.engine.evaluation import EvaluationHook

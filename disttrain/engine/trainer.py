@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from disttrain.checkpoint.train_state import RandomState
+from disttrain.checkpoint.state import RandomState
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.data.source import sample_count
 from disttrain.engine.non_finite import NonFinitePolicy

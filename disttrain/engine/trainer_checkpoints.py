@@ -8,7 +8,7 @@ from disttrain.checkpoint.folder import checkpoint_folder
 from disttrain.checkpoint.manifest import build_manifest, log_inexact_resume
 from disttrain.checkpoint.resume import ResumeSource, named_checkpoint, newest_intact
 from disttrain.checkpoint.saver import CheckpointSaver
-from disttrain.checkpoint.train_state import RandomState, Stateful, TrainState
+from disttrain.checkpoint.state import RandomState, Stateful, TrainState
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.engine.step import Stepper
 from disttrain.errors import ConfigError

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 from contextlib import suppress
 from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
 
 from disttrain.errors import nearest
 from disttrain.records.base import Record
@@ -31,8 +34,43 @@ class CheckpointFile(Record):
     sha256: str
 
 
+class CheckpointTensor(BaseModel):
+    """One tensor of a checkpoint, of all ranks together."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    dtype: str
+    shape: tuple[int, ...]
+    mesh: tuple[int, ...] = ()
+    """Sizes of the mesh of all ranks that holds its shards; empty for a tensor that is stored whole."""
+    placements: tuple[int | None, ...] = ()
+    """By dimension of the mesh the dimension of the tensor that is split over it; null: replicas."""
+
+    def chunk(self, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Offsets and sizes of the part that `rank` holds."""
+        offsets, sizes = [0] * len(self.shape), list(self.shape)
+        ranks = math.prod(self.mesh)
+        for number, dimension in zip(self.mesh, self.placements, strict=True):
+            ranks //= number
+            if dimension is not None:
+                length = -(-sizes[dimension] // number)
+                start = min(sizes[dimension], rank // ranks % number * length)
+                offsets[dimension] += start
+                sizes[dimension] = min(length, sizes[dimension] - start)
+        return tuple(offsets), tuple(sizes)
+
+
+class CheckpointPositions(BaseModel):
+    """Tensors, or shards of tensors, at the same positions in the files of some ranks."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    ranks: list[int]
+    """The file of rank 0 is `__0_0.distcp`."""
+    positions: dict[str, tuple[int, int]]
+    """Offset and length in bytes, by name."""
+
+
 class Checkpoint(Record):
-    """`checkpoints/step-NNNNNNNN/manifest.json`: origin of a checkpoint, and checksums of its files."""
+    """`checkpoints/step-NNNNNNNN/manifest.json`: origin, tensors and files of a checkpoint."""
 
     step: int
     """Completed optimizer steps."""
@@ -40,7 +78,7 @@ class Checkpoint(Record):
     """Number of the attempt that wrote it."""
     config_key: str
     """Config key of the run (see `RunRecord.config_key`)."""
-    code_hash: str | None = None
+    code_hash: str
     """Hash of the code that wrote it (see `Code.hash`)."""
     world_size: int
     global_batch_size: int
@@ -48,8 +86,8 @@ class Checkpoint(Record):
     """The search of `train.local_batch_size: auto`; null for a given size."""
     seed: int
     dataset_sha256: str | None
-    dataset_fingerprint: str | None = None
-    """See `DatasetRecord.fingerprint`; null in checkpoints of earlier versions."""
+    dataset_fingerprint: str | None
+    """See `DatasetRecord.fingerprint`."""
     dataset: str
     valid_loss: float | None
     """Validation loss at this step; null without a validation at this step."""
@@ -57,6 +95,8 @@ class Checkpoint(Record):
     torch: str
     files: dict[str, CheckpointFile]
     """Every other file of the checkpoint, by name."""
+    tensors: dict[str, CheckpointTensor]
+    positions: list[CheckpointPositions]
 
 
 def refuse_missing(given: str) -> str | None:

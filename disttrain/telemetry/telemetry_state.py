@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from disttrain.checkpoint.resume import ResumeSource
-from disttrain.checkpoint.storage import State
-from disttrain.checkpoint.train_state import OWN
+from disttrain.checkpoint.share import State
+from disttrain.checkpoint.state import OWN
 from disttrain.telemetry.run import RunTelemetry
 
 _HISTORY = "history."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from disttrain.checkpoint.host_buffers import HostBuffers
+from disttrain.checkpoint.share import HostBuffers
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 

@@ -14,7 +14,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from disttrain.checkpoint.integrity import read_manifest
+from disttrain.checkpoint.folder import read_manifest
 from disttrain.config.config_tree import Config
 from disttrain.engine import resolve_batch
 from disttrain.engine.batch_search import search_batch_size

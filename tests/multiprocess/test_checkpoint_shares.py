@@ -11,10 +11,10 @@ from unittest.mock import patch
 import pytest
 import torch.distributed as dist
 
-from disttrain.checkpoint import storage
-from disttrain.checkpoint.host_buffers import HostBuffers
+from disttrain.checkpoint.folder import read_manifest
 from disttrain.checkpoint.saver import CheckpointSaver
-from disttrain.checkpoint.train_state import TrainState
+from disttrain.checkpoint.share import CapturedState, HostBuffers, State
+from disttrain.checkpoint.state import TrainState
 from disttrain.config.config_tree import Config
 from disttrain.runtime.process_group import World
 from tests.support.ranks import Ranks
@@ -28,7 +28,7 @@ def test_each_rank_copies_its_share_alone_and_plans_without_its_peers(
 ) -> None:
     copied = three_ranks.call(copied_names, config(ranks=3), tmp_path)
     path = tmp_path / "checkpoints" / "step-00000005"
-    assert sorted(name for names in copied for name in names) == sorted(storage.shapes(path))
+    assert sorted(name for names in copied for name in names) == sorted(read_manifest(path).tensors)
     assert all(any(name.startswith("optimizer.") for name in names) for names in copied)
 
 
@@ -37,11 +37,11 @@ def copied_names(world: World, made: Config, folder: Path) -> list[str]:
     names: list[str] = []
     copy, write = HostBuffers.copy, CheckpointSaver._write_in_background
 
-    def recording(buffers: HostBuffers, state: storage.State) -> storage.State:
+    def recording(buffers: HostBuffers, state: State) -> State:
         names.extend(state)
         return copy(buffers, state)
 
-    def without_collectives(saver: CheckpointSaver, state: storage.CapturedState, path: Path) -> Any:
+    def without_collectives(saver: CheckpointSaver, state: CapturedState, path: Path) -> Any:
         collectives = ("all_", "gather", "scatter", "broadcast", "reduce", "barrier", "send", "recv")
         forbidden = [name for name in dir(dist) if name.startswith(collectives)]
         with ExitStack() as stack:
@@ -69,7 +69,7 @@ def with_another_layout(world: World, made: Config, folder: Path) -> Seen:
     """Rank 1 lacks a tensor, so that it derives other shares than its peers."""
     capture = TrainState.capture
 
-    def without_one(state: TrainState) -> storage.CapturedState:
+    def without_one(state: TrainState) -> CapturedState:
         captured = capture(state)
         captured.replicated.pop("model.layers.0.0.bias")
         return captured

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import pickle
+from collections.abc import Collection
 from contextlib import nullcontext
 from pathlib import Path
 from unittest.mock import patch
@@ -12,8 +12,9 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from disttrain.checkpoint import integrity, resume, storage
-from disttrain.checkpoint.safe_reader import UnreadableCheckpoint
+from disttrain.checkpoint import folder as folders
+from disttrain.checkpoint import storage
+from disttrain.checkpoint.folder import CommittedCheckpoint
 from disttrain.checkpoint.saver import CheckpointSaver, _delete_old
 from disttrain.config.config_tree import Config
 from disttrain.engine.step import Stepper
@@ -24,7 +25,7 @@ from disttrain.records.run_directory import RunDir
 from disttrain.runtime import log
 from disttrain.runtime.process_group import World
 from jobs.status.outcome import warning
-from tests.support.damaged_checkpoint import Harmful, damage
+from tests.support.damaged_checkpoint import damage
 from tests.support.ranks import RankFailed, Ranks
 from tests.support.stopping import Seen, alone, config, train_until
 
@@ -41,7 +42,7 @@ def test_regular_ones_are_kept_and_the_end_is_one(tmp_path: Path, asynchronous: 
     train_until(alone(), made, tmp_path, 0, None)
     # the last step is the validated one, and so the best
     assert names(tmp_path) == ["step-00000009", "step-00000011"]
-    assert integrity.read_manifest(tmp_path / "checkpoints" / "step-00000011").valid_loss is not None
+    assert folders.read_manifest(tmp_path / "checkpoints" / "step-00000011").valid_loss is not None
 
 
 def test_the_best_validated_one_is_taken_and_kept(tmp_path: Path) -> None:
@@ -122,21 +123,25 @@ def test_a_damaged_one_is_set_aside_and_the_one_before_taken(
     assert seen[0].metrics.loss_history == whole[0].metrics.loss_history
 
 
-@pytest.mark.parametrize(
-    ("how", "reason"),
-    [("foreign code", r"system is not allowed in \.metadata"), ("no tensor", "cannot be loaded")],
-)
 def test_an_intact_one_that_cannot_be_loaded_is_refused_and_nothing_moved(
-    three_ranks: Ranks, tmp_path: Path, how: str, reason: str
+    three_ranks: Ranks, tmp_path: Path
 ) -> None:
     made = config(ranks=3, checkpoint={"every_steps": 4, "keep": 9})
     three_ranks.call(train_until, made, tmp_path, 0, 6)
     path = tmp_path / "checkpoints" / "step-00000006"
     write_json(path / "manifest.json", read_json(path / "manifest.json") | {"torch": "99.0"})
-    damage(path, how)
-    with pytest.raises(RankFailed, match=rf"ConfigError.*is intact.*{reason}.*PyTorch 99\.0 wrote it"):
+    damage(path, "no tensor")
+    with pytest.raises(RankFailed, match=r"ConfigError.*is intact.*cannot read it.*PyTorch 99\.0 wrote it"):
         three_ranks.call(train_until, made, tmp_path, 1, None)
     assert names(tmp_path) == ["step-00000004", "step-00000006"]
+
+
+def test_metadata_of_dcp_are_not_read(tmp_path: Path) -> None:
+    """Its reader executes code in them."""
+    train_until(alone(), config(), tmp_path, 0, 6)
+    path = tmp_path / "checkpoints" / "step-00000006"
+    damage(path, "foreign code")
+    assert train_until(alone(), config(), tmp_path, 1, None).metrics.resumed_step == 6
     assert not (path / "executed").exists()
 
 
@@ -178,11 +183,12 @@ def with_a_blind_reader(
     """Rank 1 cannot load the checkpoint of step `blind`. The result has the warning that `status` reads as
     each later checkpoint begins, and the checkpoints there are after the failure."""
     states: dict[object, object] = {}
-    original, save = resume.content_problems, CheckpointSaver.save
+    original, save = storage.verify_content, CheckpointSaver.save
 
-    def content_problems(path: Path, *arguments: object) -> dict[str, str]:
-        unreadable = world.rank == 1 and path.name == f"step-{blind:08d}"
-        return {".metadata": "no such class"} if unreadable else original(path, *arguments)
+    def verify_content(found: CommittedCheckpoint, files: Collection[str]) -> None:
+        if world.rank == 1 and found.path.name == f"step-{blind:08d}":
+            raise ValueError("no such class")
+        original(found, files)
 
     def saved(self: CheckpointSaver, step: int, valid_loss: float | None) -> None:
         self.commit()
@@ -193,7 +199,7 @@ def with_a_blind_reader(
         save(self, step, valid_loss)
 
     with (
-        patch.object(resume, "content_problems", content_problems),
+        patch.object(storage, "verify_content", verify_content),
         patch.object(CheckpointSaver, "save", saved),
     ):
         seen, calls = errors_told(world, made, folder, 1)
@@ -238,9 +244,7 @@ def test_what_one_node_alone_cannot_see_is_not_given_up(three_ranks: Ranks, tmp_
 
 def in_the_dark(world: World, made: Config, folder: Path) -> None:
     """As on a node whose view of a shared file system is an old one."""
-    with (
-        patch.object(integrity, "file_digest", side_effect=FileNotFoundError) if world.rank else nullcontext()
-    ):
+    with patch.object(folders, "file_digest", side_effect=FileNotFoundError) if world.rank else nullcontext():
         train_until(world, made, folder, 1, None)
 
 
@@ -265,16 +269,6 @@ def test_nor_does_it_delete_what_its_successor_may_read(tmp_path: Path) -> None:
     RunDir(tmp_path).attempt(1).path.rmdir()
     _delete_old(tmp_path / "checkpoints", 1, attempt)
     assert names(tmp_path) == ["step-00000005"]
-
-
-def test_two_runs_do_not_share_their_checkpoints(three_ranks: Ranks, tmp_path: Path) -> None:
-    """Two roots with a run of the same name, and one `checkpoint.dir`."""
-    made = config(ranks=3, checkpoint={"dir": str(tmp_path / "shared")})
-    one, other = tmp_path / "one" / "sweep" / "run", tmp_path / "other" / "sweep" / "run"
-    three_ranks.call(train_until, made, one, 0, 5)
-    with pytest.raises(RankFailed, match=r"ConfigError: checkpoint\.dir: .* belongs to the run .*/one/"):
-        three_ranks.call(train_until, made, other, 0, None)
-    assert three_ranks.call(train_until, made, one, 1, None)[0].metrics.resumed_step == 5
 
 
 def test_going_on_with_other_code_is_said(tmp_path: Path) -> None:
@@ -306,7 +300,7 @@ def on_a_full_disk(world: World, made: Config, folder: Path, what: str) -> Seen:
     target = {
         "write": f"{module}.write",
         "plan": f"{module}.dcp.FileSystemWriter.prepare_local_plan",
-        "copy": "disttrain.checkpoint.host_buffers.HostBuffers.copy",
+        "copy": "disttrain.checkpoint.share.HostBuffers.copy",
     }[what]
     full = OSError(errno.ENOSPC, "No space left on device")
     with patch(target, side_effect=full) if world.rank == 1 else nullcontext():
@@ -341,22 +335,6 @@ def test_a_deadline_that_has_passed_stops_it_before_its_first_step(
     assert not (tmp_path / "checkpoints").exists()  # there was nothing to save
 
 
-@pytest.mark.parametrize("where", ["metadata", "entry"])
-def test_nothing_in_a_checkpoint_is_run(tmp_path: Path, where: str) -> None:
-    trace = tmp_path / "trace"
-    path = tmp_path / "checkpoint"
-    if where == "metadata":
-        path.mkdir()
-        (path / ".metadata").write_bytes(pickle.dumps(Harmful(trace)))
-    else:
-        import torch.distributed.checkpoint as dcp
-
-        dcp.save({"a": Harmful(trace)}, checkpoint_id=path, no_dist=True)
-    with pytest.raises(UnreadableCheckpoint):
-        storage.load_tensors({"a": torch.zeros(1)}, path)
-    assert not trace.exists()
-
-
 def test_the_usual_tools_read_it(tmp_path: Path) -> None:
     import torch.distributed.checkpoint as dcp
 
@@ -364,7 +342,9 @@ def test_the_usual_tools_read_it(tmp_path: Path) -> None:
     path = tmp_path / "checkpoints" / "step-00000005"
     weight = {"model.layers.0.0.weight": torch.zeros(24, 8)}
     dcp.load(weight, checkpoint_id=path, no_dist=True)
-    assert weight["model.layers.0.0.weight"].abs().sum() > 0
+    own = {"model.layers.0.0.weight": torch.ones(24, 8)}
+    storage.load_tensors(own, CommittedCheckpoint(path, folders.read_manifest(path)))
+    assert torch.equal(weight["model.layers.0.0.weight"], own["model.layers.0.0.weight"])
 
 
 def test_figures_of_a_resumed_run_leave_out_the_first_steps_of_each_start(tmp_path: Path) -> None:

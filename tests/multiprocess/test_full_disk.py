@@ -72,7 +72,7 @@ def test_a_checkpoint_a_command_and_a_state_name_the_full_disk(
     lost = make_run(disk, "other/n1", "lost")
     fill(disk / "filler")
     with pytest.raises(Exception, match=r"unexpected pos|No space") as raised:  # the first one by PyTorch
-        storage.write(storage.Share({"weight": torch.zeros(10_000)}), disk / "other", 0)
+        storage.write({"weight": torch.zeros(10_000)}, disk / "other", 0)
     assert message_of(raised.value).startswith("the disk is full")
     assert submit_py.main(["run", "tiny.yaml", "--runs", str(disk), "--cluster", "local"]) == 1
     assert capsys.readouterr().err == f"error: the disk is full: {disk}/tiny/sweep.json\n"

@@ -6,8 +6,7 @@ import os
 import pickle
 from pathlib import Path
 
-from disttrain.checkpoint import integrity
-from disttrain.checkpoint.safe_reader import SafeReader
+from disttrain.checkpoint.folder import file_digest
 from disttrain.records.json_files import read_json, write_json
 
 
@@ -36,15 +35,12 @@ def damage(path: Path, how: str) -> None:
         (path / ".metadata").write_bytes(pickle.dumps(Harmful(path / "executed")))
         reseal(path)
     else:
-        item = next(iter(SafeReader(path).read_metadata().storage_data.values()))
-        content = bytearray((path / item.relative_path).read_bytes())
-        content[item.offset : item.offset + item.length] = bytes(item.length)
-        (path / item.relative_path).write_bytes(content)
+        shard.write_bytes(bytes(shard.stat().st_size))
         reseal(path)
 
 
 def reseal(path: Path) -> None:
     """Make the checksums of a manifest those of its files."""
     manifest = read_json(path / "manifest.json")
-    manifest["files"] = {name: integrity.file_digest(path / name).model_dump() for name in manifest["files"]}
+    manifest["files"] = {name: file_digest(path / name).model_dump() for name in manifest["files"]}
     write_json(path / "manifest.json", manifest)

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 import yaml
 
-from disttrain.checkpoint import state_tensors
-from disttrain.checkpoint.storage import load_tensors, shapes
+from disttrain.checkpoint.folder import CommittedCheckpoint, read_manifest
+from disttrain.checkpoint.state import MODEL, OPTIMIZER
+from disttrain.checkpoint.storage import dtype_of, load_tensors
 from disttrain.records.checkpoint import committed_paths
 from disttrain.records.json_files import read_json, read_json_or_none, read_jsonl
 from disttrain.records.run_directory import Attempt, RunDir
@@ -156,12 +157,12 @@ def steps_lost(run: RunDir, rank: int = 0) -> int:
 
 
 def final_tensors(run: RunDir) -> dict[str, torch.Tensor]:
-    newest = committed_paths(run.checkpoints)[0]
-    names = (state_tensors.MODEL, state_tensors.OPTIMIZER)
+    path = committed_paths(run.checkpoints)[0]
+    newest = CommittedCheckpoint(path, read_manifest(path))
     found = {
-        name: torch.empty(size, dtype=dtype)
-        for name, (size, dtype) in shapes(newest).items()
-        if name.startswith(names)
+        name: torch.empty(tensor.shape, dtype=dtype_of(tensor))
+        for name, tensor in newest.manifest.tensors.items()
+        if name.startswith((MODEL, OPTIMIZER))
     }
     load_tensors(found, newest)
     return found

@@ -16,7 +16,7 @@ def build(*, slow_ranks: tuple[int, ...], slow_write_s: float, **options: Any) -
     if rank_info().rank in slow_ranks:
         write = storage.write
 
-        def slow(*arguments: Any) -> storage.WrittenShare:
+        def slow(*arguments: Any) -> storage.Positions:
             time.sleep(slow_write_s)
             return write(*arguments)
 

@@ -18,7 +18,7 @@ from disttrain.checkpoint import folder as folders
 from disttrain.checkpoint import storage
 from disttrain.checkpoint.resume import newest_intact
 from disttrain.checkpoint.saver import CheckpointSaver
-from disttrain.checkpoint.storage import CapturedState
+from disttrain.checkpoint.share import CapturedState
 from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.records.checkpoint import committed_path, committed_paths
 from disttrain.records.run_directory import RunDir
@@ -162,7 +162,7 @@ def test_a_process_killed_at_any_point_leaves_the_old_checkpoint_or_the_new(tmp_
         assert found is not None, events[point]
         assert found.manifest.step == expected, events[point]
         loaded = {"model.w": torch.zeros(9)}
-        storage.load_tensors(loaded, found.path)
+        storage.load_tensors(loaded, found)
         assert loaded["model.w"].tolist() == [float(expected)] * 9
         left = {path.name for path in run.checkpoints.iterdir()}
         assert left <= {"step-00000001", "step-00000002"}, events[point]

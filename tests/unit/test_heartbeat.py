@@ -110,7 +110,7 @@ def test_each_written_part_of_a_checkpoint_is_progress(
     monkeypatch.setattr(DefaultSavePlanner, "resolve_data", slow)
     share = {name: torch.ones(2) for name in "abc"}
     with heartbeat.within("checkpoint"):
-        storage.write(storage.Share(share), tmp_path / "checkpoint", 0)
+        storage.write(share, tmp_path / "checkpoint", 0)
         assert seen == [0.0, 300.0, 600.0]
         assert since() == 900.0, "the file is on disk"
         set_clock(monkeypatch, 1000.0)

@@ -2,7 +2,7 @@
 
 import torch
 
-from disttrain.checkpoint.state_tensors import drop_gradients
+from disttrain.checkpoint.state import drop_gradients
 from tests.support.small_models import FEATURES, Deep
 
 

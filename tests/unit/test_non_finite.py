@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from disttrain.checkpoint import storage
-from disttrain.checkpoint.state_tensors import first_non_finite
+from disttrain.checkpoint.folder import read_manifest
+from disttrain.checkpoint.state import first_non_finite
 from disttrain.config.config_tree import Config
 from disttrain.engine.train import Run, finish, prepare, run_loop
 from disttrain.errors import NonFinite
@@ -145,7 +145,7 @@ def test_a_resumed_float16_run_takes_up_its_loss_scale(tmp_path, monkeypatch):
     assert parts[-1].parameters == whole.parameters
     assert parts[-1].metrics.grad_norm_history == whole.metrics.grad_norm_history
     [newest] = [path for path in (tmp_path / "parts/checkpoints").glob("step-*")]
-    assert "precision.loss_scale" in storage.shapes(newest)
+    assert "precision.loss_scale" in read_manifest(newest).tensors
     first, stopped, resumed = [(scale.value.item(), scale.clean_steps.item()) for scale in scales]
     assert stopped[0] != 2.0**16, "the first scale"
     assert resumed == first

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -13,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from disttrain.checkpoint.resume import ResumeSource
-from disttrain.checkpoint.state_tensors import model_tensors
-from disttrain.checkpoint.train_state import refuse_other_model
+from disttrain.checkpoint.folder import CommittedCheckpoint
+from disttrain.checkpoint.share import describe
+from disttrain.checkpoint.state import model_tensors, refuse_other_model
 from disttrain.data import synthetic
 from disttrain.data.source import Source
 from disttrain.engine.objective import Task
@@ -24,6 +23,7 @@ from disttrain.models import gpt
 from disttrain.models.flops import flops_per_sample
 from disttrain.models.gpt import GPT
 from disttrain.transforms import chunk_loss
+from tests.support.manifests import manifest
 from tests.support.tolerance import assert_close
 
 VOCABULARY, PADDED = 50, 96
@@ -109,12 +109,12 @@ def test_padding_counts_among_parameters_and_flops(source: Source) -> None:
 
 def test_a_checkpoint_of_another_padding_is_refused(source: Source) -> None:
     plain, padded = pair(source)
-    known = {name: (value.shape, value.dtype) for name, value in model_tensors(plain).items()}
-    wanted = {name: value.shape for name, value in model_tensors(padded).items()}
-    found = cast(ResumeSource, SimpleNamespace(path=Path("checkpoints/step-8")))
+    saved = {name: describe(value) for name, value in model_tensors(plain).items()}
+    found = CommittedCheckpoint(Path("checkpoints/step-8"), manifest().model_copy(update={"tensors": saved}))
+    wanted = {name: tuple(value.shape) for name, value in model_tensors(padded).items()}
     message = r"embed\.weight has shape \(50, 16\) in it, \(96, 16\) is needed"
     with pytest.raises(ConfigError, match=message):
-        refuse_other_model(found, wanted, known)
+        refuse_other_model(found, wanted)
 
 
 def test_a_multiple_below_1_is_refused(source: Source) -> None:

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from disttrain.checkpoint.state_tensors import preserve_state, random_state, set_random_state
-from disttrain.checkpoint.train_state import RandomState, TrainState
+from disttrain.checkpoint.state import RandomState, TrainState, preserve_state, random_state, set_random_state
 from disttrain.runtime.process_group import World
 
 DEVICE = torch.device("cuda", 1)

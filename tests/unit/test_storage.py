@@ -9,20 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from disttrain.checkpoint import storage
-from disttrain.checkpoint.host_buffers import HostBuffers
-from disttrain.checkpoint.storage import CapturedState
+from disttrain.checkpoint.share import CapturedState, HostBuffers, assign, describe, own_share
+from tests.support.manifests import manifest, write_checkpoint
 
 SIZES = st.dictionaries(st.text("abc", min_size=1), st.integers(0, 1000), max_size=40)
 
 
 @given(SIZES, st.integers(1, 20), st.randoms())
 def test_every_tensor_is_saved_by_one_rank_and_the_loads_are_even(sizes, world_size, random) -> None:
-    ranks = storage.assign(sizes, world_size)
+    ranks = assign(sizes, world_size)
     assert ranks.keys() == sizes.keys()
     loads = [sum(sizes[name] for name in sizes if ranks[name] == rank) for rank in range(world_size)]
     assert max(loads) <= sum(sizes.values()) / world_size + max(sizes.values(), default=0)
     shuffled = random.sample(sorted(sizes.items()), len(sizes))
-    assert storage.assign(dict(shuffled), world_size) == ranks  # the order of names differs between processes
+    assert assign(dict(shuffled), world_size) == ranks  # the order of names differs between processes
 
 
 def captured(rank: int) -> CapturedState:
@@ -31,13 +31,13 @@ def captured(rank: int) -> CapturedState:
 
 
 def test_shares_of_all_ranks_are_one_checkpoint(tmp_path: Path) -> None:
-    shares = [storage.own_share(captured(rank), rank, 3) for rank in range(3)]
-    storage.write_metadata(tmp_path, [storage.write(share, tmp_path, r) for r, share in enumerate(shares)])
+    shares = [own_share(captured(rank), rank, 3) for rank in range(3)]
+    found = write_checkpoint(tmp_path, shares, manifest())
     assert {path.name for path in tmp_path.iterdir()} == {".metadata", *(f"__{r}_0.distcp" for r in range(3))}
     whole = captured(0).replicated | {f"rank-{rank:05d}.seed": torch.tensor([rank]) for rank in range(3)}
-    assert storage.shapes(tmp_path) == {name: (value.shape, value.dtype) for name, value in whole.items()}
+    assert found.manifest.tensors == {name: describe(value) for name, value in whole.items()}
     loaded = {name: torch.zeros_like(value) for name, value in whole.items()}
-    storage.load_tensors(loaded, tmp_path)
+    storage.load_tensors(loaded, found)
     assert all(torch.equal(loaded[name], value) for name, value in whole.items())
 
 

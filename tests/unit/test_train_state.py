@@ -9,14 +9,14 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
-from disttrain.checkpoint import storage
 from disttrain.checkpoint.resume import ResumeSource
-from disttrain.checkpoint.train_state import RandomState, TrainState
+from disttrain.checkpoint.share import own_share
+from disttrain.checkpoint.state import RandomState, TrainState
 from disttrain.optim.precision import Precision
 from disttrain.runtime import log
 from disttrain.runtime.process_group import World
 from disttrain.runtime.seeding import seed_all
-from tests.support.manifests import manifest
+from tests.support.manifests import manifest, write_checkpoint
 
 CPU = torch.device("cpu")
 ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=CPU, backend=None)
@@ -42,9 +42,8 @@ def state_of(precision: Precision) -> TrainState:
 
 def saved(state: TrainState, path: Path, world_size: int) -> ResumeSource:
     """A checkpoint of step 5, as written by `world_size` ranks."""
-    share = storage.own_share(state.capture(), 0, 1)
-    storage.write_metadata(path, [storage.write(share, path, 0)])
-    return ResumeSource(path, manifest(step=5, world_size=world_size))
+    made = manifest(step=5, world_size=world_size)
+    return ResumeSource(**vars(write_checkpoint(path, [own_share(state.capture(), 0, 1)], made)))
 
 
 def test_the_state_of_a_precision_resumes_on_any_number_of_ranks(tmp_path):

@@ -1,0 +1,296 @@
+"""The state of training that resumes, as tensors by name: one list of parts, captured and restored together.
+
+Names in a checkpoint begin with `model.` or `optimizer.` (of all ranks), `history.` (of rank 0),
+`precision.`, or `rank-00000.` (of one rank). A part names what belongs to its rank alone from `rank.` on.
+Hyperparameters come from the config; the learning rate and the position in the order of samples follow from
+the step.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from disttrain.checkpoint import storage
+from disttrain.checkpoint.folder import CommittedCheckpoint
+from disttrain.checkpoint.resume import ResumeSource
+from disttrain.checkpoint.share import CapturedState, State
+from disttrain.errors import ConfigError, in_one_line
+from disttrain.records.checkpoint import CheckpointTensor
+from disttrain.runtime import log
+from disttrain.runtime.json_tensor import decode_json, encode_json
+from disttrain.runtime.process_group import World
+from disttrain.runtime.seeding import seed_all
+
+MODEL, OPTIMIZER = "model.", "optimizer."
+OWN = "rank."
+"""Prefix of the names that belong to one rank, as its parts use it."""
+_RANK0 = "history."
+_SHARED = "precision."
+
+Described = Mapping[str, CheckpointTensor]
+
+
+class Stateful(Protocol):
+    """A part of the state, as `torch.distributed.checkpoint.stateful.Stateful` defines it.
+
+    `load_state_dict` receives the whole state of the checkpoint that this rank reads, and takes its own
+    names.
+    """
+
+    def state_dict(self) -> State:
+        """Tensors by name; they may share memory with the live state. A collective."""
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore the part from a result of `state_dict`. A collective."""
+
+
+class RandomState:
+    """The random number generators of this rank."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._loaded: State = {}
+
+    def state_dict(self) -> State:
+        return {OWN + name: value for name, value in random_state(self._device).items()}
+
+    def load_state_dict(self, state: State) -> None:
+        """Keep the state until `restart`: building an iterator draws random numbers."""
+        self._loaded = {
+            name.removeprefix(OWN): value for name, value in state.items() if name.startswith(OWN)
+        }
+
+    def restart(self, step: int, seed: int, world: World) -> None:
+        """Set the generators to their state after `step`; on another number of ranks, to a new seed."""
+        if self._loaded:
+            set_random_state(self._loaded, self._device)
+        elif step:
+            seed_all(int(np.random.SeedSequence([seed, step, world.rank]).generate_state(1)[0]))
+
+
+class TrainState:
+    """The unwrapped `model`, its optimizer and the other `parts`, captured and restored together.
+
+    `holders` are the world ranks that have the same layers of the model as this one; None: all ranks.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        parts: Sequence[Stateful],
+        world: World,
+        holders: tuple[int, ...] | None = None,
+    ) -> None:
+        self._model = model
+        self._optimizer = optimizer
+        self._parts = parts
+        self._world = world
+        self._holders = holders
+        self._own_prefix = f"rank-{world.rank:05d}."
+
+    def capture(self) -> CapturedState:
+        """The state as this rank holds it. A collective."""
+        own = model_tensors(self._model)
+        buffers = {MODEL + name for name, _ in self._model.named_buffers(remove_duplicate=False)}
+        replicated = {name: own.pop(name) for name in [*own] if name not in buffers}
+        replicated |= optimizer_tensors(self._model, self._optimizer)
+        if self._world.rank:  # the buffers of ranks differ; training continues with those of rank 0
+            own = {}
+        for part in self._parts:
+            for name, value in part.state_dict().items():
+                if name.startswith(OWN):
+                    own[self._own_prefix + name.removeprefix(OWN)] = value
+                elif name.startswith(_SHARED):
+                    replicated[name] = value
+                else:
+                    own[name] = value
+        return CapturedState(replicated, own, self._holders)
+
+    def restore(self, found: ResumeSource) -> int:
+        """Load the checkpoint and return the step after which training continues. A collective.
+
+        Raises `ConfigError` for a checkpoint of another model, or that this version of PyTorch cannot read.
+        If another number of ranks wrote it, training continues from the same step with a new random state.
+        """
+        described = found.manifest.tensors
+        state = model_tensors(self._model)
+        refuse_other_model(found, self._shapes_of_all_layers(state))
+        if not found.only_model:
+            state |= empty_optimizer_tensors(self._model, described)
+            prefixes = [_SHARED] if self._world.rank else [_SHARED, _RANK0]
+            if found.manifest.world_size == self._world.size:
+                prefixes.append(self._own_prefix)
+            state |= {
+                name: torch.empty(tensor.shape, dtype=storage.dtype_of(tensor))
+                for name, tensor in described.items()
+                if name.startswith(tuple(prefixes))
+            }
+        self._load(state, found)
+        if found.only_model:
+            log.info("model loaded", path=str(found.path))
+            return 0
+        load_optimizer(self._model, self._optimizer, state)
+        own = self._own_prefix
+        random_state = "restored" if any(name.startswith(own) for name in state) else "reseeded"
+        named = {OWN + k.removeprefix(own) if k.startswith(own) else k: v for k, v in state.items()}
+        for part in self._parts:
+            part.load_state_dict(named)
+        step = found.manifest.step
+        log.info("resumed", step=step, path=str(found.path), random_state=random_state)
+        return step
+
+    def _load(self, state: State, found: CommittedCheckpoint) -> None:
+        def problem() -> str | None:
+            try:
+                storage.load_tensors(state, found)
+            except (OSError, MemoryError):
+                raise  # of this node, or temporary
+            except Exception as error:  # DCP and torch.load raise errors of many types
+                return in_one_line(error)
+            return None
+
+        for problem_of_rank in self._world.on_all_ranks(problem):
+            if problem_of_rank is not None:
+                raise ConfigError(
+                    f"{found.path} is intact, but PyTorch {torch.__version__} cannot read it "
+                    f"({problem_of_rank}); PyTorch {found.manifest.torch} wrote it: resume with that "
+                    "version, or move this checkpoint away"
+                )
+
+    def _shapes_of_all_layers(self, own: State) -> dict[str, tuple[int, ...]]:
+        """Shapes of the model's tensors on all ranks together, by name. A collective if the ranks hold
+        different layers."""
+        shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
+        if self._holders is None:
+            return shapes
+        return {name: s for rank in self._world.all_gather_object(shapes) for name, s in rank.items()}
+
+
+def refuse_other_model(found: CommittedCheckpoint, wanted: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise `ConfigError` unless the checkpoint holds exactly the tensors of this model, with the `wanted`
+    shapes."""
+    saved = {name: t.shape for name, t in found.manifest.tensors.items() if name.startswith(MODEL)}
+    for name in [*wanted, *saved]:
+        shape, size = wanted.get(name), saved.get(name)
+        if shape != size:
+            there = "is not in it" if size is None else f"has shape {size} in it"
+            here = "this model has no such tensor" if shape is None else f"{shape} is needed"
+            raise ConfigError(f"{found.path} is of another model: {name.removeprefix(MODEL)} {there}, {here}")
+
+
+def model_tensors(model: nn.Module) -> State:
+    """Parameters and persistent buffers of the unwrapped model. They share the model's memory."""
+    return {MODEL + name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+
+
+def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> State:
+    """The optimizer's tensors by the names of their parameters. They share the optimizer's memory."""
+    return {
+        f"{OPTIMIZER}{name}.{key}": value
+        for name, parameter in model.named_parameters()
+        for key, value in optimizer.state.get(parameter, {}).items()
+        if isinstance(value, Tensor)
+    }
+
+
+def _of_optimizer(names: Iterable[str], model: nn.Module) -> Iterator[tuple[str, nn.Parameter, str]]:
+    """Name, parameter of this rank, and key of its state, for each of the optimizer's `names`."""
+    parameters = dict(model.named_parameters())
+    for name in names:
+        parameter, _, key = name.removeprefix(OPTIMIZER).rpartition(".")
+        if name.startswith(OPTIMIZER) and parameter in parameters:
+            yield name, parameters[parameter], key
+
+
+def empty_optimizer_tensors(model: nn.Module, described: Described) -> State:
+    """Empty tensors for the optimizer's state, which an optimizer creates only at its first step."""
+    state = {}
+    for name, parameter, _ in _of_optimizer(described, model):
+        shape, dtype = described[name].shape, storage.dtype_of(described[name])
+        moment = shape == parameter.shape
+        state[name] = torch.empty_like(parameter, dtype=dtype) if moment else torch.empty(shape, dtype=dtype)
+    return state
+
+
+def load_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, state: State) -> None:
+    """Load the filled tensors of `empty_optimizer_tensors` into the optimizer."""
+    plain = optimizer.state_dict()
+    numbers = (number for group in plain["param_groups"] for number in group["params"])
+    owners = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    number_of = dict(zip(owners, numbers, strict=True))
+    loaded: dict[int, State] = {}
+    for name, parameter, key in _of_optimizer(state, model):
+        loaded.setdefault(number_of[parameter], {})[key] = state[name]
+    optimizer.load_state_dict({"state": loaded, "param_groups": plain["param_groups"]})
+
+
+def first_non_finite(state: State) -> str | None:
+    """Name of the first tensor of model or optimizer that contains NaN or infinity; None if there is none."""
+    for name, value in state.items():
+        if not name.startswith((MODEL, OPTIMIZER)) or not value.is_floating_point() or not value.numel():
+            continue
+        if not all(bound.isfinite() for bound in value.aminmax()):  # NaN is both bounds
+            return name
+    return None
+
+
+def random_state(device: torch.device) -> State:
+    """State of the random generators of torch, CUDA, NumPy and Python in this process."""
+    name, keys, *rest = np.random.get_state(legacy=True)
+    state = {
+        "torch": torch.get_rng_state(),
+        "python": encode_json(random.getstate()),
+        "numpy": encode_json([name, np.asarray(keys).tolist(), *rest]),
+    }
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def set_random_state(state: State, device: torch.device) -> None:
+    """Restore the generators from `random_state`; the CUDA generator only if `state` has one."""
+    torch.set_rng_state(state["torch"])
+    version, numbers, gauss = decode_json(state["python"])
+    random.setstate((version, tuple(numbers), gauss))
+    np.random.set_state(tuple(decode_json(state["numpy"])))
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)
+
+
+@contextmanager
+def preserve_state(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Restore random state and buffers at the end of the block, and clear all gradients."""
+    numbers = random_state(device)
+    buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+    try:
+        yield
+    finally:
+        model.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            for name, buffer in model.named_buffers():
+                buffer.copy_(buffers[name])
+        set_random_state(numbers, device)
+
+
+@contextmanager
+def drop_gradients(model: nn.Module) -> Iterator[None]:
+    """Drop each gradient as soon as it is accumulated, so that gradients need no memory beside DDP's
+    buckets."""
+
+    def drop(parameter: Tensor) -> None:
+        parameter.grad = None
+
+    hooks = [p.register_post_accumulate_grad_hook(drop) for p in model.parameters() if p.requires_grad]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
