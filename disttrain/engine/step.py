@@ -20,6 +20,7 @@ from torch.utils.data import Dataset
 
 from disttrain.checkpoint.state import drop_gradients, preserve_state
 from disttrain.config.batch_plan import BatchPlan
+from disttrain.config.schedules import learning_rate
 from disttrain.config.sections.data import DataConfig
 from disttrain.data.loader import make_loader, to_device
 from disttrain.engine.spec import Collate, TrainSpec
@@ -28,7 +29,6 @@ from disttrain.models.hooks import hooks_of
 from disttrain.optim.optimizer import set_learning_rate, set_lr_scales
 from disttrain.optim.precision import Precision, build_precision
 from disttrain.optim.running_statistics import RunningStatistics
-from disttrain.optim.schedules import learning_rate
 from disttrain.parallel.base import Strategy
 from disttrain.parallel.buffers import broadcast_buffers
 from disttrain.records.metrics import EvalPoint

@@ -1,1 +1,1 @@
-"""Optimizers and learning rate schedules."""
+"""Optimizers, precision, and running statistics of skipped steps."""

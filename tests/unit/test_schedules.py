@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from disttrain.config.schedules import learning_rate, peak_lr
 from disttrain.config.sections.optim import OptimConfig
-from disttrain.optim.schedules import learning_rate, peak_lr
 
 
 def test_warm_up_is_linear_and_reaches_the_peak():

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from disttrain.config.schedules import SCHEDULES
 from disttrain.config.sections.base import KEYED_IF_SET, Section
 
+if TYPE_CHECKING:
+    _Schedule = str
+else:
+    _Schedule = Literal[tuple(SCHEDULES)]
 _Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -28,7 +33,7 @@ class OptimConfig(Section):
     """Fused optimizer kernels; null uses them where the device supports them."""
     grad_clip: PositiveFloat | None = None
     """Global gradient norm above which gradients are clipped; null does not clip."""
-    schedule: Literal["constant", "cosine", "cosine_restarts", "linear", "step"] = "constant"
+    schedule: _Schedule = "constant"
     """Learning-rate schedule after the warm-up."""
     warmup_steps: NonNegativeInt = 0
     """Steps of linear warm-up before the schedule starts."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from disttrain.config.sections.optim import OptimConfig
+if TYPE_CHECKING:
+    from disttrain.config.sections.optim import OptimConfig
 
-Schedule = Callable[[int, int, OptimConfig], float]
+Schedule = Callable[[int, int, "OptimConfig"], float]
 """(step after the warm-up, from 1; steps after the warm-up; options) to a factor of the peak learning
 rate."""
 
