@@ -13,11 +13,10 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
-from disttrain.config.sections.precision import PrecisionConfig
+from disttrain.config.sections.precision import PRECISIONS, PrecisionConfig
 from disttrain.models.hooks import ModelHooks
 from disttrain.runtime.device_precision import choose_precision, use_tf32
 
-_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _LARGEST_SCALE = 2.0**126
 """A larger loss scale has a reciprocal that float32 holds with fewer bits, and then becomes infinite."""
 
@@ -134,11 +133,12 @@ def build_precision(
     name, reason = choose_precision(config.dtype, device)
     if device.type == "cuda":
         use_tf32(name != "fp32")  # under autocast, for the operators that stay in float32
+    scheme = PRECISIONS[name]
     precision = Precision(
         device,
-        autocast_dtype=_AUTOCAST.get(name),
+        autocast_dtype=getattr(torch, scheme.autocast) if scheme.autocast else None,
         checks_gradients=config.on_non_finite != "ignore" and hooks.has_real_gradients,
-        loss_scale=LossScale(device) if name == "fp16" else None,
+        loss_scale=LossScale(device) if scheme.loss_scale else None,
     )
     return precision, {"precision": name, "precision_reason": reason}
 

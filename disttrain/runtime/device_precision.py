@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from disttrain.config.sections.precision import PRECISIONS
 from disttrain.errors import ConfigError
 from disttrain.runtime.device import device_name
 
 _CPU_BF16 = ("avx512_bf16", "amx_bf16", "bf16")
 """Processor features with bfloat16 arithmetic, on x86 and on Arm."""
-_MIN_CAPABILITY = {"tf32": (8, 0), "bf16": (8, 0), "fp16": (5, 3)}
-"""Lowest CUDA compute capability with hardware for a precision."""
 
 
 def choose_precision(wanted: str, device: torch.device) -> tuple[str, str]:
@@ -57,5 +56,5 @@ def _has_bf16(device: torch.device) -> bool:
 
 def _has(precision: str, device: torch.device) -> bool:
     return torch.version.hip is not None or (
-        torch.cuda.get_device_capability(device) >= _MIN_CAPABILITY[precision]
+        torch.cuda.get_device_capability(device) >= PRECISIONS[precision].capability
     )

@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from pydantic import Field, PositiveInt
 
 from disttrain.config.sections.base import KEYED_IF_SET, Section
 
 
+class PrecisionScheme(NamedTuple):
+    """A precision of matrix products and convolutions."""
+
+    autocast: str | None = None
+    """Torch's dtype under autocast; None: float32 without autocast."""
+    loss_scale: bool = False
+    """Whether gradients need a dynamic loss scale."""
+    capability: tuple[int, int] = (0, 0)
+    """Lowest CUDA compute capability with hardware for it."""
+
+
+PRECISIONS = {
+    "fp32": PrecisionScheme(),
+    "tf32": PrecisionScheme(capability=(8, 0)),
+    "bf16": PrecisionScheme("bfloat16", capability=(8, 0)),
+    "fp16": PrecisionScheme("float16", loss_scale=True, capability=(5, 3)),
+}
+"""By the names that `precision.dtype` takes beside `auto`."""
+
+if TYPE_CHECKING:
+    _Name = str
+else:
+    _Name = Literal[("auto", *PRECISIONS)]
+
+
 class PrecisionConfig(Section):
     """Dtype of the compute, and steps whose gradients are not finite."""
 
-    dtype: Annotated[
-        Literal["auto", "fp32", "tf32", "bf16", "fp16"], Field(json_schema_extra=KEYED_IF_SET)
-    ] = "fp32"
+    dtype: Annotated[_Name, Field(json_schema_extra=KEYED_IF_SET)] = "fp32"
     """Dtype of matrix products and convolutions; parameters and optimizer state stay in float32. `auto`: bf16
     where the device computes it in hardware, else fp32; the log says which and why. `tf32`: float32 with TF32
     on a GPU. `bf16`, `fp16`: autocast; `fp16` with dynamic loss scaling."""
