@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import result_record
-from disttrain.hardware.link_counters import LinkAccumulator, LinkReader
+from disttrain.hardware.sampler import Links, NodeSamples
 from disttrain.telemetry.network.nccl_log import parse
 
 LOG = Path(__file__).resolve().parent.parent / "tests/support/nccl_logs/2.27.7-infiniband.log"
@@ -86,12 +86,11 @@ def measure(adapters: int, interfaces: int, lines: int, repeats: int) -> dict[st
     """CPU seconds of each call."""
     with tempfile.TemporaryDirectory() as folder:
         write_node(Path(folder), adapters, interfaces)
-        links: list[LinkAccumulator] = []
-        reader = LinkReader("nccl", links, Path(folder))
+        links = Links("nccl", NodeSamples(), Path(folder))
 
         def sample() -> None:
-            for accumulator, taken in reader.read():
-                accumulator.add(taken, 0)
+            for device, taken in links.read():
+                device.add(links.fields, taken, 0)
 
         sample_s = cpu_s(sample, repeats)
     text = log_lines(lines)

@@ -1,1 +1,1 @@
-"""GPUs and processes, sampled beside the steps."""
+"""GPUs, processes and links of a node, sampled beside its work. Imports no torch."""

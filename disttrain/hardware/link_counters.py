@@ -7,14 +7,12 @@ links below them count the same bytes.
 
 from __future__ import annotations
 
-import os
 import re
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from disttrain.records.fabric import LinkTraffic
 from disttrain.records.nccl_names import parse_names, permits
 from disttrain.records.run_directory import ADAPTERS
 
@@ -36,67 +34,11 @@ class Link:
     line_rate_bytes_per_s: float | None = None
     expected: bool = False
 
-
-@dataclass(frozen=True)
-class LinkSample:
-    """Counters of one link at one time."""
-
-    at_s: float
-    sent_bytes: int
-    received_bytes: int
-
-
-@dataclass
-class LinkAccumulator:
-    """Traffic of one link in measured steps: the growth between consecutive samples of one segment."""
-
-    link: Link
-    sent_bytes: int = 0
-    received_bytes: int = 0
-    seconds: float = 0.0
-    _last: tuple[LinkSample, int | None] | None = field(default=None, repr=False)
-
-    def add(self, sample: LinkSample, segment: int | None) -> None:
-        """Take the next sample. A counter that was reset loses one interval."""
-        if self._last is not None and segment is not None and self._last[1] == segment:
-            before = self._last[0]
-            sent = sample.sent_bytes - before.sent_bytes
-            received = sample.received_bytes - before.received_bytes
-            if sent >= 0 and received >= 0:
-                self.sent_bytes += sent
-                self.received_bytes += received
-                self.seconds += sample.at_s - before.at_s
-        self._last = (sample, segment)
-
-    def traffic(self) -> LinkTraffic:
-        link = self.link
-        return LinkTraffic(
-            name=link.name,
-            kind="adapter" if link.kind == "adapter" else "interface",
-            sent_bytes=self.sent_bytes,
-            received_bytes=self.received_bytes,
-            seconds=self.seconds,
-            expected=link.expected,
-            line_rate_bytes_per_s=link.line_rate_bytes_per_s,
-        )
-
-
-class LinkReader:
-    """The links of this node; `read` samples all of them."""
-
-    def __init__(self, backend: str, into: list[LinkAccumulator], root: Path = Path("/")) -> None:
-        self._root = root
-        self._links = find_links(backend, os.environ, root)
-        self._accumulators = {link.name: LinkAccumulator(link) for link in self._links}
-        into += self._accumulators.values()
-
-    def read(self) -> list[tuple[LinkAccumulator, LinkSample]]:
-        """One sample of each link that can be read, with its accumulator."""
-        samples = read_links(self._links, time.monotonic(), self._root)
-        return [(self._accumulators[name], sample) for name, sample in samples.items()]
-
-    def close(self) -> None:
-        """Nothing is held open."""
+    @property
+    def constants(self) -> dict[str, Any]:
+        """The fields of `LinkTraffic` that are known before any traffic."""
+        rate = self.line_rate_bytes_per_s
+        return {"kind": self.kind, "expected": self.expected, "line_rate_bytes_per_s": rate}
 
 
 def find_links(backend: str | None, environ: Mapping[str, str], root: Path = Path("/")) -> list[Link]:
@@ -126,16 +68,16 @@ def expected_adapters(backend: str | None, environ: Mapping[str, str], root: Pat
     return sorted(_expected_ports(_active_ports(root), environ)) if backend == "nccl" else []
 
 
-def read_links(links: list[Link], at_s: float, root: Path = Path("/")) -> dict[str, LinkSample]:
-    """The counters of the links that can be read, by name."""
+def read_links(links: Sequence[Link], root: Path = Path("/")) -> dict[str, dict[str, float]]:
+    """Bytes sent and received of the links that can be read, by name."""
     interfaces = read_interfaces(root)
-    found = {}
+    counters: dict[str, dict[str, float]] = {}
     for link in links:
         values = interfaces.get(link.name) if link.counters is None else _counts(link.counters)
         if values is not None:
             sent, received = (link.unit_bytes * value for value in values)
-            found[link.name] = LinkSample(at_s, sent, received)
-    return found
+            counters[link.name] = {"sent_bytes": sent, "received_bytes": received}
+    return counters
 
 
 def read_interfaces(root: Path = Path("/")) -> dict[str, tuple[int, int]]:

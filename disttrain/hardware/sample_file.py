@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from disttrain.records.hardware import GpuSample, HostSample
 from disttrain.runtime.json_lines import JsonLinesWriter
 
 LINES_AT_FULL_RATE = 20_000
@@ -25,11 +25,11 @@ class SampleFile:
         self._rounds = 0
         self._written = 0
 
-    def add(self, samples: Sequence[GpuSample] | Sequence[HostSample]) -> None:
+    def add(self, samples: Sequence[Mapping[str, Any]]) -> None:
         """Take one round: one sample of each device."""
         if self._rounds % 2 ** (self._written // LINES_AT_FULL_RATE) == 0:
             for sample in samples:
-                self._file.add(dict(sample))
+                self._file.add(sample)
             self._written += 1
         self._rounds += 1
         if (now := time.monotonic()) - self._flushed >= self._flush_every_s:

@@ -1,5 +1,6 @@
 """Records of hardware samples: GPUs through NVML, processes of ranks through the operating system.
 
+Samples and summaries also have the fields of `telemetry.fields`.
 `docs/telemetry.md` lists all fields in one table.
 """
 
@@ -38,7 +39,7 @@ class NodeGpus(Record):
     gpus: list[GpuDevice]
 
 
-class GpuSample(Record):
+class GpuSample(Record, extra="allow"):
     """One line of `gpu-nodeNN.jsonl`: one GPU at one instant. Values that the device does not report are
     null."""
 
@@ -73,7 +74,7 @@ class GpuSample(Record):
     pcie_rx_bytes_per_s: float | None
 
 
-class HostSample(Record):
+class HostSample(Record, extra="allow"):
     """One line of `host-nodeNN.jsonl`: one rank's process at one instant.
 
     Values that the system does not report are null.
@@ -98,7 +99,7 @@ class HostSample(Record):
     100 is one processor. Null in the first sample. Older records count all processors of the machine."""
 
 
-class GpuSummary(Record):
+class GpuSummary(Record, extra="allow"):
     """Summary of the GPU samples in measured steps of this attempt, unless a field says otherwise."""
 
     gpus: int
@@ -137,7 +138,7 @@ class GpuSummary(Record):
     pcie_rx_bytes_per_s: float | None
 
 
-class ProcessSummary(Record):
+class ProcessSummary(Record, extra="allow"):
     """Summary of the process samples in measured steps of this attempt."""
 
     ranks: int

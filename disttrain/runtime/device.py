@@ -10,8 +10,7 @@ from pathlib import Path
 import torch
 
 from disttrain.errors import ConfigError
-from disttrain.records.processor_list import numbers
-from disttrain.records.run_directory import PROCESSORS
+from disttrain.records.processor_list import usable_processors
 
 
 def choose_device(requested: str, local_rank: int, gpus: int) -> torch.device:
@@ -92,13 +91,6 @@ def machine_id() -> str:
 def usable_cpus(environ: Mapping[str, str] = os.environ) -> int:
     """Number of `usable_processors`."""
     return len(usable_processors(environ))
-
-
-def usable_processors(environ: Mapping[str, str] = os.environ) -> frozenset[int]:
-    """Processors of the job on this node: those of this process, and where ranks are bound those of all ranks
-    (`DISTTRAIN_PROCESSORS`)."""
-    mask = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    return frozenset(mask).union(numbers(environ.get(PROCESSORS, "")))
 
 
 def device_name(device: torch.device) -> str:

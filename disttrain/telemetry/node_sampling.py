@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 
-from disttrain.hardware.gpu_reader import GpuId
-from disttrain.hardware.node_samples import LocalRank, NodeSamples
-from disttrain.hardware.sampler import HardwareSampler
+from disttrain.config.sections.telemetry import TelemetryConfig
+from disttrain.errors import ConfigError
+from disttrain.hardware.fields import FIELDS, Field
+from disttrain.hardware.readings import GpuId
+from disttrain.hardware.sampler import HardwareSampler, LocalRank, NodeSamples
 from disttrain.records.fabric import NcclLog
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.network.network_record import read_first_steps
+from disttrain.telemetry.network.nccl_log import read_first_steps
 
 
 def identify(device: torch.device) -> GpuId | None:
@@ -31,13 +34,28 @@ def identify(device: torch.device) -> GpuId | None:
     return GpuId(uuid, "{:08x}:{:02x}:{:02x}.0".format(*given) if len(given) == 3 else None)
 
 
+def load_fields(names: Sequence[str]) -> tuple[Field, ...]:
+    """The table of fields with the rows `package.module:ROW` of `telemetry.fields`. Raises `ConfigError`."""
+    rows = list(FIELDS)
+    for name in names:
+        module, _, attribute = name.partition(":")
+        try:
+            row = getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ConfigError(
+                f"telemetry.fields: no row {name!r} ({error}); needed: package.module:ROW"
+            ) from None
+        if not isinstance(row, Field):
+            raise ConfigError(f"telemetry.fields: {name} is no disttrain.hardware.fields.Field")
+        rows.append(row)
+    return tuple(rows)
+
+
 class NodeTelemetry:
-    """Samples every `every_s` seconds (0: never) on each node's first rank; does nothing on the others.
+    """Samples every `telemetry.gpu_every_s` (0: never) on each node's first rank; idle on the others."""
 
-    The samples are written every `flush_every_s` seconds.
-    """
-
-    def __init__(self, attempt: Attempt, world: World, every_s: float, flush_every_s: float) -> None:
+    def __init__(self, attempt: Attempt, world: World, config: TelemetryConfig) -> None:
+        self.fields = load_fields(config.fields)
         self.devices = world.size
         """Number of devices of the run, set by `start`: smaller than the number of ranks where ranks share a
         GPU."""
@@ -45,12 +63,11 @@ class NodeTelemetry:
         """Name of this rank's device (see `LocalRank`), set by `start`."""
         self._attempt = attempt
         self._world = world
-        self._every_s = every_s
-        self._flush_every_s = flush_every_s
+        self._config = config
         self._sampler: HardwareSampler | None = None
         self._segment = 0
         self._outside = False
-        self._nccl: tuple[NcclLog | None, str | None] = (None, None)
+        self.nccl: tuple[NcclLog | None, str | None] = (None, None)
         """NCCL's log of the first steps, or the reason for none."""
 
     def start(self, start_clock: Callable[[], None], is_measured: Callable[[], bool]) -> None:
@@ -71,9 +88,9 @@ class NodeTelemetry:
         )
         own = LocalRank(self._world.rank, node, os.getpid(), identify(device), origin_s, others)
         ranks: list[LocalRank] = self._world.all_gather_object(own)
-        self.device = own.device
+        self.device = own.devices[0]
         self.devices = len({device for rank in ranks for device in rank.devices})
-        if self._every_s and self._world.local_rank == 0:
+        if self._config.gpu_every_s and self._world.local_rank == 0:
 
             def segment() -> int | None:
                 return self._segment if is_measured() and not self._outside else None
@@ -81,16 +98,17 @@ class NodeTelemetry:
             local = [rank for rank in ranks if rank.node == node]
             backend = self._world.backend if self._world.nodes > 1 else None
             self._sampler = HardwareSampler(
-                self._attempt, local, self._every_s, segment, backend, self._flush_every_s
-            )
+                self._attempt, local, self._config.gpu_every_s, segment, backend, self._config.flush_every_s,
+                self.fields,
+            )  # fmt: skip
             self._sampler.start()
 
     def warmed_up(self) -> None:
         """The next step is the first measured one: end and read NCCL's log, and sample the links, on ranks
         that sample."""
-        if self._sampler and self._world.backend == "nccl" and self._nccl == (None, None):
+        if self._sampler and self._world.backend == "nccl" and self.nccl == (None, None):
             node = self._world.rank // self._world.local_size
-            self._nccl = read_first_steps(self._attempt, node)
+            self.nccl = read_first_steps(self._attempt, node)
         self._sample_links()
 
     @contextmanager
@@ -109,11 +127,7 @@ class NodeTelemetry:
 
     def accumulated(self) -> NodeSamples | None:
         """The accumulated samples of this node; None on ranks that do not sample."""
-        if self._sampler is None:
-            return None
-        found = self._sampler.accumulated()
-        found.nccl, found.nccl_reason = self._nccl
-        return found
+        return self._sampler.accumulated() if self._sampler else None
 
     def _sample_links(self) -> None:
         if self._sampler:

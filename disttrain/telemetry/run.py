@@ -103,7 +103,7 @@ class RunTelemetry:
         self._losses = StepSeries()  # on rank 0
         self._global_loss = GlobalLoss(self.timed_world, self._losses)
         self.pace = ReductionPace(self.config.train.log_every)
-        self._node = NodeTelemetry(self.attempt, self.world, settings.gpu_every_s, settings.flush_every_s)
+        self._node = NodeTelemetry(self.attempt, self.world, settings)
         self._step, self._lr = 0, 0.0
         self._began = time.monotonic()
         self._flush_due = self._began + settings.flush_every_s
@@ -326,7 +326,7 @@ class RunTelemetry:
         return self._seconds_before + time.monotonic() - self._began
 
     def _rank_summary(self) -> RankSummary:
-        return rank_summary(self._recorder.measured, self._node.device, self.world, self._node.accumulated())
+        return rank_summary(self._recorder.measured, self._node, self.world)
 
     def _metrics(
         self, status: Status, ranks: list[RankSummary], stop_cause: StopCause | None = None
@@ -342,7 +342,7 @@ class RunTelemetry:
         metrics_fields, seconds = dict(self.metrics_fields), self._seconds()
         fields, reasons = throughput.of_run(
             metrics_fields, metadata, samples_per_s, self._node.devices, ranks,
-            self.config.telemetry.gpu_every_s,
+            self.config.telemetry.gpu_every_s, self._node.fields,
         )  # fmt: skip
         comm_known = self._measures_comm and not recorder.comm_unmeasured
         if not comm_known:

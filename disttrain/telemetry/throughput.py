@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from disttrain.hardware.aggregation import gpu_summary, process_summary
-from disttrain.hardware.node_samples import NodeSamples
+from disttrain.hardware.fields import FIELDS, Field
+from disttrain.hardware.sampler import NodeSamples
+from disttrain.hardware.statistics import gpu_summary, process_summary
 from disttrain.telemetry.null_reasons import NO_FLOPS, NOTHING_MEASURED
 from disttrain.telemetry.rank_summary import RankSummary
 from disttrain.telemetry.run_metadata import RunMetadata
@@ -26,6 +27,7 @@ def of_run(
     devices: int,
     totals: Sequence[RankSummary],
     every_s: float,
+    fields: Sequence[Field],
 ) -> Figures:
     """All figures of this module; `every_s` is the sampling interval `telemetry.gpu_every_s`."""
     ranks = metrics_fields["world_size"]
@@ -46,7 +48,7 @@ def of_run(
             peak_reason=metadata.peak_reason,
         ),
         memory(totals),
-        usage([rank.usage for rank in totals if rank.usage], every_s),
+        usage([rank.usage for rank in totals if rank.usage], every_s, fields),
     ]
     return (
         {name: value for fields, _ in parts for name, value in fields.items()},
@@ -121,7 +123,7 @@ def memory(ranks: Sequence[RankSummary]) -> Figures:
     return fields, {name: "no rank has a GPU" for name, value in fields.items() if value is None}
 
 
-def usage(nodes: Sequence[NodeSamples], every_s: float) -> Figures:
+def usage(nodes: Sequence[NodeSamples], every_s: float, rows: Sequence[Field] = FIELDS) -> Figures:
     """GPU and process summaries over all nodes with samples."""
     fields: dict[str, Any] = {"gpu": None, "processes": None}
     if not nodes:
@@ -129,16 +131,16 @@ def usage(nodes: Sequence[NodeSamples], every_s: float) -> Figures:
         return fields, {"gpu": why, "processes": why}
     reasons: dict[str, str] = {}
     # nodes on one machine may share a GPU, which each of them samples
-    gpus = list({tally.device: tally for node in reversed(nodes) for tally in node.gpus}.values())
+    gpus = list({tally.name: tally for node in reversed(nodes) for tally in node.gpus}.values())
     missing = sorted({node.gpu_reason for node in nodes if node.gpu_reason})
     if gpus:
-        fields["gpu"], why_null = gpu_summary(gpus)
+        fields["gpu"], why_null = gpu_summary(rows, gpus)
         reasons |= why_null
     else:
         reasons["gpu"] = "; ".join(missing) or "sampling did not begin"
-    hosts = [tally for node in nodes for tally in node.hosts]
+    hosts = [tally for node in nodes for tally in node.processes]
     if hosts:
-        fields["processes"], why_null = process_summary(hosts)
+        fields["processes"], why_null = process_summary(rows, hosts)
         reasons |= why_null
     else:
         reasons["processes"] = "sampling did not begin"

@@ -1,15 +1,16 @@
 """The real NVML, on a machine that has a GPU."""
 
+import os
 import sys
 import time
 
 import pytest
 import torch
 
-from disttrain.hardware.aggregation import gpu_summary
-from disttrain.hardware.gpu_reader import GpuReader, Nvml, Unavailable
-from disttrain.hardware.node_samples import LocalRank
-from disttrain.hardware.sampler import HardwareSampler
+from disttrain.hardware.fields import FIELDS
+from disttrain.hardware.readings import Nvml, Readings, Unavailable
+from disttrain.hardware.sampler import HardwareSampler, LocalRank
+from disttrain.hardware.statistics import gpu_summary
 from disttrain.records.hardware import GpuSample, NodeGpus
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.run_directory import RunDir
@@ -33,22 +34,28 @@ REASON = without_gpu()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=f"no GPU to ask: {REASON}")
 
 
+def gpu(device):
+    nvml = Nvml()
+    fields = [row for row in FIELDS if row.of == "gpu"]
+    return Readings(fields, nvml.api, nvml.find(identify(device)))
+
+
 def test_the_device_torch_uses_is_the_one_that_is_sampled():
     device = torch.device("cuda", torch.cuda.device_count() - 1)
     torch.cuda.set_device(device)
-    reader = GpuReader(Nvml(), identify(device), [0])
+    reader = gpu(device)
     before = reader.read(time.monotonic())
     held = torch.empty(1 << 30, dtype=torch.uint8, device=device)
     torch.cuda.synchronize(device)
     grown = reader.read(time.monotonic())["memory_used_bytes"] - before["memory_used_bytes"]
     assert grown >= held.numel()
-    assert reader.device.name == torch.cuda.get_device_name(device)
+    assert reader.samples.constants["name"] == torch.cuda.get_device_name(device)
 
 
 def test_work_shows(tmp_path):
     device = torch.device("cuda", 0)
     attempt = RunDir(tmp_path).attempt(0)
-    own = LocalRank(0, 0, 1, identify(device), time.monotonic())
+    own = LocalRank(0, 0, os.getpid(), identify(device), time.monotonic())
     sampler = HardwareSampler(attempt, [own], 0.1, lambda: 0)
     sampler.start()
     matrix = torch.randn(4096, 4096, device=device)
@@ -59,7 +66,7 @@ def test_work_shows(tmp_path):
     sampler.close()
     samples = [GpuSample.model_validate(line) for line in read_jsonl(attempt.gpu_samples(0))]
     devices = NodeGpus.model_validate(read_json(attempt.gpu_devices(0)))
-    usage, reasons = gpu_summary(sampler.accumulated().gpus)
+    usage, reasons = gpu_summary(FIELDS, sampler.accumulated().gpus)
     print(devices.model_dump_json(indent=1), usage.model_dump_json(indent=1), reasons, file=sys.stderr)
     assert len(samples) > 10
     assert usage.utilization > 0.5
@@ -70,10 +77,10 @@ def test_work_shows(tmp_path):
 def test_a_recording_of_it_replays(monkeypatch):
     recording = replay.Recording(sys.modules["pynvml"])
     monkeypatch.setitem(sys.modules, "pynvml", recording)
-    gpu = identify(torch.device("cuda", 0))
+    device = torch.device("cuda", 0)
     times = (1.0, 2.0, 3.0)
-    reader = GpuReader(Nvml(), gpu, [0])
+    reader = gpu(device)
     samples = [reader.read(now) for now in times]
     monkeypatch.setitem(sys.modules, "pynvml", replay.module(recording.session))
-    again = GpuReader(Nvml(), gpu, [0])
+    again = gpu(device)
     assert [again.read(now) for now in times] == samples

@@ -187,15 +187,18 @@ class Recording(types.ModuleType):
 
 
 def record(rounds: int, every_s: float) -> Session:
-    """A session of this machine's first GPU under `GpuReader`."""
-    from disttrain.hardware.gpu_reader import GpuId, GpuReader, Nvml
+    """A session of this machine's first GPU under `Readings`."""
+    from disttrain.hardware.fields import FIELDS
+    from disttrain.hardware.readings import GpuId, Nvml, Readings
 
     recording = Recording(pynvml)
     sys.modules["pynvml"] = recording
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
     uuid = pynvml.nvmlDeviceGetUUID(handle)
-    reader = GpuReader(Nvml(), GpuId(uuid, None), [0])
+    nvml = Nvml()
+    fields = [row for row in FIELDS if row.of == "gpu"]
+    reader = Readings(fields, nvml.api, nvml.find(GpuId(uuid, None)))
     for _ in range(rounds):
         reader.read(time.monotonic())
         time.sleep(every_s)

@@ -3,19 +3,18 @@
 import os
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
-from disttrain.hardware import host
-from disttrain.hardware.aggregation import (
-    GpuAccumulator,
-    ProcessAccumulator,
-    gpu_summary,
-    process_summary,
-)
-from disttrain.hardware.sampled_fields import GPU_FIELDS, PROCESS_FIELDS
-from disttrain.records.hardware import GpuSample, GpuSummary, HostSample, ProcessSummary
+from disttrain.hardware import statistics
+from disttrain.hardware.fields import FIELDS
+from disttrain.hardware.readings import Readings
+from disttrain.hardware.statistics import DeviceSamples
+from disttrain.records.hardware import GpuDevice, GpuSample, GpuSummary, HostSample, ProcessSummary
 from tests.support.nvml import raising
 
+GPU_FIELDS = [row for row in FIELDS if row.of == "gpu"]
+PROCESS_FIELDS = [row for row in FIELDS if row.of in ("process", "host")]
 KEYS = {"schema_version", "rank", "at_s", "time"}
 COUNTS = {"schema_version", "gpus", "gpus_lost", "ranks", "samples", "sampled_s"}
 
@@ -26,17 +25,31 @@ COUNTS = {"schema_version", "gpus", "gpus_lost", "ranks", "samples", "sampled_s"
 )
 def test_the_table_has_every_field_of_the_records_and_no_other(fields, sample, summary):
     figures = [figure.name for each in fields for figure in each.figures]
-    assert {each.name for each in fields} == set(sample.model_fields) - KEYS
+    assert {each.name for each in fields if each.constant} <= set(GpuDevice.model_fields)
+    assert {each.name for each in fields if not each.constant} == set(sample.model_fields) - KEYS
     assert sorted(figures) == sorted(set(summary.model_fields) - COUNTS)
 
 
-def gpu_sample(at_s, **values):
-    empty = dict.fromkeys(GpuSample.model_fields)
-    return GpuSample.model_construct(**empty | {"rank": 0, "at_s": at_s, "time": 0.0} | values)
+class Gpu(DeviceSamples):
+    """A GPU of this maximal clock."""
+
+    def __init__(self, mhz=2000.0):
+        super().__init__(constants={"sm_clock_max_mhz": mhz})
+
+    def take(self, at_s, segment, **values):
+        self.add(GPU_FIELDS, {"at_s": at_s, **values}, segment)
+
+
+def gpu_summary(gpus):
+    return statistics.gpu_summary(FIELDS, gpus)
+
+
+def process_summary(ranks):
+    return statistics.process_summary(FIELDS, ranks)
 
 
 def test_only_measured_samples_count_and_counters_within_a_stretch():
-    tally = GpuAccumulator({"sm_clock_max_mhz": 2000.0}, device="gpu")
+    tally = Gpu()
     samples = [  # at_s, segment, energy, power, utilization
         (0.0, None, 0.0, 900.0, 0.0),  # warm-up
         (1.0, 0, 100.0, 300.0, 0.8),
@@ -46,7 +59,7 @@ def test_only_measured_samples_count_and_counters_within_a_stretch():
         (6.0, 1, 1900.0, 400.0, 0.9),
     ]
     for at_s, segment, energy, power, busy in samples:
-        tally.add(gpu_sample(at_s, energy_j=energy, power_w=power, utilization=busy), segment)
+        tally.take(at_s, segment, energy_j=energy, power_w=power, utilization=busy)
     usage, reasons = gpu_summary([tally])
     assert usage.energy_j == 300 + 800
     assert usage.sampled_s == 1 + 2
@@ -59,17 +72,15 @@ def test_only_measured_samples_count_and_counters_within_a_stretch():
 
 def test_usage_over_gpus():
     one, two = (
-        GpuAccumulator({"sm_clock_max_mhz": 2000.0}, device="one"),
-        GpuAccumulator({"sm_clock_max_mhz": 1000.0}, device="two"),
+        Gpu(),
+        Gpu(1000.0),
     )
     for at_s in (0.0, 1.0):
-        one.add(
-            gpu_sample(at_s, energy_j=at_s * 100, power_w=100, sm_clock_mhz=1500, throttle=["power_cap"]), 0
-        )
-        two.add(gpu_sample(at_s, energy_j=at_s * 300, power_w=300, sm_clock_mhz=1000, throttle=[]), 0)
-    one.add(gpu_sample(2.0, ecc_corrected=5, xids=[48, 48], temperature_c=80), None)
-    two.add(gpu_sample(2.0, ecc_corrected=1), None)
-    two.add(gpu_sample(3.0, ecc_corrected=4, xids=[]), None)
+        one.take(at_s, 0, energy_j=at_s * 100, power_w=100, sm_clock_mhz=1500, throttle=["power_cap"])
+        two.take(at_s, 0, energy_j=at_s * 300, power_w=300, sm_clock_mhz=1000, throttle=[])
+    one.take(2.0, None, ecc_corrected=5, xids=[48, 48], temperature_c=80)
+    two.take(2.0, None, ecc_corrected=1)
+    two.take(3.0, None, ecc_corrected=4, xids=[])
     usage, _ = gpu_summary([one, two])
     assert (usage.energy_j, usage.power_mean_w, usage.power_max_w) == (400, 200, 300)
     assert (usage.sm_clock_ratio_min, usage.sm_clock_ratio_mean) == (0.75, 0.875)
@@ -79,29 +90,36 @@ def test_usage_over_gpus():
 
 
 def test_figures_without_samples_are_null_with_a_reason():
-    tally = GpuAccumulator({"sm_clock_max_mhz": 2000.0}, device="gpu")
-    tally.add(gpu_sample(0.0, energy_j=0.0), None)
+    tally = Gpu()
+    tally.take(0.0, None, energy_j=0.0)
     usage, reasons = gpu_summary([tally])
     assert (usage.energy_j, usage.power_mean_w) == (None, None)
     assert reasons["gpu.power_mean_w"] == "no sample fell into measured steps"
-    tally.add(gpu_sample(1.0, energy_j=5.0), 0)
+    tally.take(1.0, 0, energy_j=5.0)
     usage, reasons = gpu_summary([tally])
     assert usage.energy_j is None
-    assert reasons["gpu.energy_j"] == "a GPU without two samples in one segment of measured steps"
-    other = GpuAccumulator({"sm_clock_max_mhz": 2000.0}, device="gpu")
+    assert reasons["gpu.energy_j"] == "a device without two samples in one segment of measured steps"
+    other = Gpu()
     for at_s in (0.0, 1.0):
-        other.add(gpu_sample(at_s), 0)
-    assert gpu_summary([other])[1]["gpu.energy_j"] == "a GPU without an energy counter"
+        other.take(at_s, 0)
+    assert gpu_summary([other])[1]["gpu.energy_j"] == "no GPU reports it"
+
+
+def process(pid=None):
+    own = [row for row in FIELDS if row.of == "process"]
+    return Readings(own, psutil, psutil.Process(pid or os.getpid()))
 
 
 def test_processes_of_the_system():
-    reader = host.ProcessReader(os.getpid())
-    first, second = reader.read(), reader.read()
+    reader, host = process(), Readings([row for row in FIELDS if row.of == "host"], psutil, frozenset({0}))
+    first, second = reader.read(1.0), reader.read(2.0)
     assert first["cpu_percent"] is None
-    assert second["cpu_percent"] is not None
+    assert 0 <= second["cpu_percent"] < 10_000
     assert second["rss_bytes"] > 1e6
     assert second["threads"] >= 1
-    assert host.host_memory()["host_memory_total_bytes"] > host.host_memory()["host_memory_used_bytes"]
+    values = host.read(1.0)
+    assert values["host_memory_total_bytes"] > values["host_memory_used_bytes"] > 0
+    assert values["host_cpu_percent"] is None
 
 
 @pytest.mark.parametrize(("counted", "percent"), [({0, 2}, 150.0), ({0, 1, 2}, 249.0), ({0, 64}, 249.0)])
@@ -112,54 +130,46 @@ def test_processors_of_the_job_count_all_processes(monkeypatch, counted, percent
     def read(percpu):
         assert percpu
         user, at_s = next(busy)
-        monkeypatch.setattr(host.time, "monotonic", lambda: at_s)
         seconds = (user, 0.99 * at_s, 7.0)
         return [SimpleNamespace(user=each, nice=0.0, system=2.0, idle=500.0) for each in seconds]
 
-    monkeypatch.setattr(host.psutil, "cpu_times", read)
-    processors = host.HostProcessors(counted)
-    assert processors.percent() is None
-    assert processors.percent() == percent
-    assert processors.percent() is None  # an error: StopIteration
+    monkeypatch.setattr(psutil, "cpu_times", read)
+    host = Readings([row for row in FIELDS if row.name == "host_cpu_percent"], psutil, frozenset(counted))
+    values = [host.read(now)["host_cpu_percent"] for now in (100.0, 101.0, 102.0)]
+    assert values == [None, percent, None], "at last an error: StopIteration"
 
 
 def test_a_reading_of_a_process_that_fails_is_null_with_the_reason_and_costs_no_other(monkeypatch):
-    monkeypatch.setattr(host.psutil.Process, "num_threads", raising(ValueError("a line of /proc")))
-    reader = host.ProcessReader(os.getpid())
-    told = [reader.read() for _ in range(2)][1]
+    monkeypatch.setattr(psutil.Process, "num_threads", raising(ValueError("a line of /proc")))
+    reader = process()
+    told = [reader.read(now) for now in (1.0, 2.0)][1]
     assert told["threads"] is None
     assert told["rss_bytes"] > 1e6
     assert told["cpu_percent"] is not None
-    tally = ProcessAccumulator(errors=reader.errors)
-    empty = dict.fromkeys(HostSample.model_fields)
-    tally.add(HostSample.model_construct(**empty | told), 0)
+    tally = reader.samples
+    tally.add(PROCESS_FIELDS, {"at_s": 0.0, **told}, 0)
     usage, reasons = process_summary([tally])
     assert (usage.threads_max, usage.rss_peak_bytes) == (None, told["rss_bytes"])
     assert reasons["processes.threads_max"] == "ValueError: a line of /proc"
     assert reasons["processes.host_memory_used_peak"] == "the system does not report it"
 
 
-def test_a_process_that_is_gone_or_a_system_that_fails_gives_nulls(monkeypatch):
-    assert host.ProcessReader(2**22 + 1).read() == {"cpu_percent": None, "rss_bytes": None, "threads": None}
-
-    def denied():
-        raise host.psutil.AccessDenied
-
-    monkeypatch.setattr(host.psutil, "virtual_memory", denied)
-    assert set(host.host_memory().values()) == {None}
+def test_a_system_that_fails_gives_nulls(monkeypatch):
+    monkeypatch.setattr(psutil, "virtual_memory", raising(psutil.AccessDenied()))
+    host = Readings([row for row in FIELDS if row.name.startswith("host_memory")], psutil, frozenset({0}))
+    assert set(host.read(1.0).values()) == {None}
 
 
 def test_usage_of_processes():
-    tally = ProcessAccumulator()
+    tally = DeviceSamples()
     for segment, cpu, rss in ((None, 500.0, 9), (0, 100.0, 5), (0, 300.0, 7)):
         fields = {"cpu_percent": cpu, "rss_bytes": rss, "threads": 3}
         fields |= {"host_memory_used_bytes": 30, "host_memory_total_bytes": 120}
-        tally.add(HostSample.model_construct(rank=0, at_s=0.0, time=0.0, **fields), segment)
+        tally.add(PROCESS_FIELDS, {"at_s": 0.0, **fields}, segment)
     usage, reasons = process_summary([tally])
     assert (usage.samples, usage.cpu_percent, usage.rss_peak_bytes) == (2, 200, 9)
     assert usage.host_memory_used_peak == 0.25
     assert reasons == {}
     assert (
-        process_summary([ProcessAccumulator()])[1]["processes.cpu_percent"]
-        == "no sample fell into measured steps"
+        process_summary([DeviceSamples()])[1]["processes.cpu_percent"] == "no sample fell into measured steps"
     )

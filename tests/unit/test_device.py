@@ -6,8 +6,9 @@ import os
 
 import pytest
 
+from disttrain.records.processor_list import usable_processors
 from disttrain.records.run_directory import PROCESSORS
-from disttrain.runtime.device import usable_cpus, usable_processors
+from disttrain.runtime.device import usable_cpus
 
 
 def test_processors_of_the_job_are_those_of_all_bound_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

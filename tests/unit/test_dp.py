@@ -14,11 +14,12 @@ from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.config_tree import Config
 from disttrain.config.parsing import Draft, check
 from disttrain.config.sections.parallel import ParallelConfig
+from disttrain.config.sections.telemetry import TelemetryConfig
 from disttrain.engine.memory_estimate import estimate
 from disttrain.engine.strategy_choice import resolve_strategy
 from disttrain.engine.trainer_config import trainer_config
 from disttrain.errors import ConfigError
-from disttrain.hardware.gpu_reader import GpuId
+from disttrain.hardware.readings import GpuId
 from disttrain.parallel.base import build_strategy
 from disttrain.parallel.mesh import Mesh
 from disttrain.records.gpu_hours import devices_of
@@ -85,9 +86,8 @@ def test_the_process_takes_the_gpus_or_the_cpu(monkeypatch):
 def test_the_figures_count_the_gpus_of_data_parallel(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     monkeypatch.setattr(node_sampling, "identify", lambda device: GpuId(f"GPU-{device.index or 0}", None))
-    telemetry = node_sampling.NodeTelemetry(
-        Attempt(tmp_path, 0), world("cuda", 4), every_s=0, flush_every_s=5
-    )
+    attempt, config = Attempt(tmp_path, 0), TelemetryConfig(gpu_every_s=0)
+    telemetry = node_sampling.NodeTelemetry(attempt, world("cuda", 4), config)
     telemetry.start(lambda: None, lambda: True)
     assert (telemetry.devices, telemetry.device) == (4, "GPU-0")
     fields, _ = throughput(800.0, 1, telemetry.devices, tokens_per_sample=None, images=False)

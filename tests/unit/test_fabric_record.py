@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from disttrain.hardware.link_counters import Link, LinkAccumulator
-from disttrain.hardware.node_samples import NodeSamples
+from disttrain.hardware.sampler import NodeSamples
+from disttrain.hardware.statistics import DeviceSamples, Tally
 from disttrain.records.fabric import FabricRecord
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
@@ -16,12 +16,17 @@ from tests.support.fabric_nodes import MIB
 
 def ranks(sampled: bool = True) -> list[RankSummary]:
     """Two nodes of two ranks; the first of each has the samples of its node."""
-    link = LinkAccumulator(Link("eth0", "interface", None, expected=True), 5 * MIB, 3 * MIB, 2.0)
+    constants = {"kind": "interface", "expected": True, "line_rate_bytes_per_s": None}
+    link = DeviceSamples("eth0", constants, clock=Tally(segment_growth=2.0))
+    link.figures = {
+        "sent_bytes": Tally(segment_growth=5 * MIB),
+        "received_bytes": Tally(segment_growth=3 * MIB),
+    }
     samples = NodeSamples(links=[link], expected_adapters=["cxi0/1"])
     return [
         RankSummary(
             (0.0,) * 7, "cpu", 1, None, None, samples if sampled and rank % 2 == 0 else None,
-            rank, f"host{rank // 2}", f"{rank}",
+            (None, None), rank, f"host{rank // 2}", f"{rank}",
         )
         for rank in range(4)
     ]  # fmt: skip

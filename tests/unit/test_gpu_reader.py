@@ -7,8 +7,8 @@ import pynvml
 import pytest
 import torch
 
-from disttrain.hardware.gpu_reader import GpuId, GpuReader, Nvml, Unavailable
-from disttrain.hardware.sampled_fields import throttle_names
+from disttrain.hardware.fields import FIELDS, throttle_names
+from disttrain.hardware.readings import GpuId, Nvml, Readings, Unavailable
 from disttrain.telemetry.node_sampling import identify
 from tests.support import nvml
 from tests.support.nvml import LOST, WELL, raising
@@ -16,17 +16,23 @@ from tests.support.nvml import LOST, WELL, raising
 BUS = "00000000:1b:00.0"
 
 
+def gpu(uuid=WELL, bus=None):
+    session = Nvml()
+    return Readings([row for row in FIELDS if row.of == "gpu"], session.api, session.find(GpuId(uuid, bus)))
+
+
 def read(uuid=WELL, times=(10.0, 11.0, 12.0, 13.0)):
-    reader = GpuReader(Nvml(), GpuId(uuid, None), [0])
+    reader = gpu(uuid)
     return reader, [reader.read(now) for now in times]
 
 
 def test_each_field_as_the_driver_means_it(replay):
     replay()
     reader, (first, second, third, fourth) = read()
-    device = reader.device
-    assert (device.name, device.memory_total_bytes) == ("NVIDIA H100 80GB HBM3", 85_520_809_984)
-    assert (device.sm_clock_max_mhz, device.power_limit_w) == (1980, 700)
+    assert reader.samples.constants == {
+        "name": "NVIDIA H100 80GB HBM3", "memory_total_bytes": 85_520_809_984, "sm_clock_max_mhz": 1980,
+        "power_limit_w": 700,
+    }  # fmt: skip
     assert first["utilization"] == 0.35
     assert first["power_w"] == pytest.approx(118.25)
     assert [s["energy_j"] for s in (first, second, fourth)] == [0.0, 512.0, 1839.0]
@@ -59,7 +65,7 @@ def test_a_refused_field_is_null_with_its_reason_and_is_asked_once(replay):
     fake = replay()
     reader, samples = read()
     assert [s["ecc_uncorrected"] for s in samples] == [None] * 4
-    assert reader.device.unsupported == {"ecc_uncorrected": "Insufficient Permissions"}
+    assert reader.samples.unsupported == {"ecc_uncorrected": "Insufficient Permissions"}
     assert fake.asked[WELL]["nvmlDeviceGetTotalEccErrors 1 0"] == 1
 
 
@@ -67,8 +73,8 @@ def test_a_passing_error_costs_one_value(replay):
     replay()
     reader, samples = read()
     assert [s["utilization"] for s in samples] == [0.35, 0.98, None, 1.0]
-    assert reader.device.errors == {"utilization": "Unknown Error"}
-    assert "utilization" not in reader.device.unsupported
+    assert reader.samples.errors == {"utilization": "Unknown Error"}
+    assert "utilization" not in reader.samples.unsupported
 
 
 @pytest.mark.parametrize("error", [UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), ValueError("odd")])
@@ -78,12 +84,12 @@ def test_what_the_binding_trips_over_costs_that_value_alone(replay, error):
     reader, samples = read()
     assert [s["power_w"] for s in samples] == [s["xids"] for s in samples] == [None] * 4
     assert samples[0]["utilization"] == 0.35
-    assert (reader.device.name, reader.device.power_limit_w) == (None, 700)
+    assert (reader.samples.constants["name"], reader.samples.constants["power_limit_w"]) == (None, 700)
     text = f"{type(error).__name__}: {error}"
-    assert {field: reader.device.errors[field] for field in ("name", "power_w", "xids")} == dict.fromkeys(
+    assert {field: reader.samples.errors[field] for field in ("name", "power_w", "xids")} == dict.fromkeys(
         ("name", "power_w", "xids"), text
     )
-    assert not {"name", "power_w"} & set(reader.device.unsupported)
+    assert not {"name", "power_w"} & set(reader.samples.unsupported)
 
 
 def test_older_names_of_a_call_are_tried(replay):
@@ -94,7 +100,7 @@ def test_older_names_of_a_call_are_tried(replay):
     del fake.nvmlDeviceGetTemperatureV  # as in an old pynvml
     reader, samples = read()
     assert samples[0]["temperature_c"] is not None
-    assert "temperature_c" not in reader.device.unsupported
+    assert "temperature_c" not in reader.samples.unsupported
 
 
 def test_pcie_is_measured_now_and_then_where_its_counter_has_32_bits(replay):
@@ -102,9 +108,9 @@ def test_pcie_is_measured_now_and_then_where_its_counter_has_32_bits(replay):
     reader, samples = read(times=range(12))
     assert [s["pcie_tx_bytes_per_s"] for s in samples] == [1_500_000, *[None] * 9, 2_500_000, None]
     assert samples[0]["pcie_rx_bytes_per_s"] == 700_000
-    assert reader.device.pcie_method == "20 ms in every 10th sample"
+    assert reader.slow_method == "20 ms in every 10th sample"
     assert fake.asked[WELL]["nvmlDeviceGetPcieThroughput 0"] == 2
-    assert "pcie_tx_bytes_per_s" not in reader.device.unsupported
+    assert "pcie_tx_bytes_per_s" not in reader.samples.unsupported
 
 
 def test_pcie_from_its_counter_where_there_is_one(replay):
@@ -116,22 +122,22 @@ def test_pcie_from_its_counter_where_there_is_one(replay):
     replay(counting)
     reader, samples = read()
     assert [s["pcie_rx_bytes_per_s"] for s in samples] == [None, 10**9, 10**9, 10**9]
-    assert reader.device.pcie_method == "counter"
+    assert reader.slow_method == "counter"
 
 
 def test_a_device_that_tells_nothing_gives_nulls_and_reasons(replay):
     replay(lambda session: session["gpus"][WELL].update(calls={}))
     reader, samples = read()
     assert set(samples[1].values()) == {None}
-    assert set(reader.device.unsupported) >= set(samples[1]) - {"xids"}
-    assert reader.device.pcie_method is None
+    assert set(reader.samples.unsupported) >= set(samples[1]) - {"xids"}
+    assert reader.slow_method is None
 
 
 def test_a_lost_gpu_ends_its_own_samples_only(replay):
     fake = replay()
     reader, samples = read(LOST)
-    assert reader.lost
-    assert reader.device.lost == "GPU is lost"
+    assert reader.samples.lost
+    assert reader.samples.lost == "GPU is lost"
     asked = dict(fake.asked[LOST])
     assert set(reader.read(20.0).values()) == {None}
     assert fake.asked[LOST] == asked
@@ -140,7 +146,7 @@ def test_a_lost_gpu_ends_its_own_samples_only(replay):
 
 def test_gpus_are_found_by_uuid_or_bus_never_by_index(replay):
     replay().nvmlDeviceGetHandleByIndex = pytest.fail
-    assert GpuReader(Nvml(), GpuId("GPU-of-a-slice", BUS), [0]).device.name
+    assert gpu("GPU-of-a-slice", BUS).samples.constants["name"]
     with pytest.raises(Unavailable, match=r"GPU-none: Not Found, 00000000:ff:00\.0: Not Found"):
         Nvml().find(GpuId("GPU-none", "00000000:ff:00.0"))
 

@@ -9,12 +9,14 @@ import pynvml
 import pytest
 import torch
 
-from disttrain.hardware import sample_file, sample_readers
+from disttrain.config.sections.telemetry import TelemetryConfig
+from disttrain.errors import ConfigError
+from disttrain.hardware import sample_file
 from disttrain.hardware import sampler as node_sampler
-from disttrain.hardware.aggregation import gpu_summary
-from disttrain.hardware.gpu_reader import GpuId, GpuReader
-from disttrain.hardware.node_samples import LocalRank
-from disttrain.hardware.sampler import HardwareSampler
+from disttrain.hardware.fields import FIELDS, Field, Figure
+from disttrain.hardware.readings import GpuId
+from disttrain.hardware.sampler import HardwareSampler, LocalRank
+from disttrain.hardware.statistics import gpu_summary
 from disttrain.records.files import FILES
 from disttrain.records.hardware import GpuSample, HostSample
 from disttrain.records.json_files import read_json, read_jsonl
@@ -78,7 +80,7 @@ def test_a_session_leaves_valid_records_and_a_lost_gpu_does_not_end_the_other(re
     devices = FILES["gpu-devices"].model_validate(read_json(attempt.gpu_devices(0)))
     assert devices.driver == "550.90.07"
     assert [device.lost for device in devices.gpus] == [None, "GPU is lost"]
-    usage, _ = gpu_summary(rounds.sampler.accumulated().gpus)
+    usage, _ = gpu_summary(FIELDS, rounds.sampler.accumulated().gpus)
     assert (usage.gpus, usage.gpus_lost) == (2, 1)
     assert usage.xids == {"94": 1}
     hosts = [HostSample.model_validate(line) for line in read_jsonl(attempt.host_samples(0))]
@@ -98,9 +100,11 @@ def test_ranks_that_share_a_gpu_share_its_samples(replay, tmp_path, monkeypatch)
 def test_a_gpu_counts_once_however_many_ranks_and_nodes_share_it(replay, tmp_path, monkeypatch):
     """Two nodes of one machine share a GPU; another one has no UUID, so it is told apart by its node."""
     places = [(0, WELL), (0, WELL), (1, WELL), (0, LOST), (0, None), (1, None)]
-    gpus = [LocalRank(i, node, 1, GpuId(uuid, "00:1"), 0.0) for i, (node, uuid) in enumerate(places)]
-    assert len({rank.device for rank in gpus}) == 4
-    assert len({LocalRank(i, 0, 1, None, 0.0).device for i in range(3)}) == 3
+    gpus = [
+        LocalRank(i, node, os.getpid(), GpuId(uuid, "00:1"), 0.0) for i, (node, uuid) in enumerate(places)
+    ]
+    assert len({rank.devices[0] for rank in gpus}) == 4
+    assert len({LocalRank(i, 0, 1, None, 0.0).devices[0] for i in range(3)}) == 3
 
     replay()
     usages = []
@@ -110,7 +114,7 @@ def test_a_gpu_counts_once_however_many_ranks_and_nodes_share_it(replay, tmp_pat
         usages.append(rounds.sampler.accumulated())
     fields, _ = throughput.usage(usages, 1.0)
     assert fields["gpu"].gpus == 1
-    assert fields["gpu"].samples == usages[0].gpus[0].samples
+    assert fields["gpu"].samples == usages[0].gpus[0].clock.count
     assert fields["processes"].ranks == 2
 
 
@@ -161,8 +165,8 @@ def test_what_goes_wrong_ends_one_kind_of_samples_and_nothing_else(replay, tmp_p
 def test_when_nothing_can_be_sampled_the_thread_ends(tmp_path, monkeypatch):
     told = []
     monkeypatch.setattr(log, "error", lambda message, **fields: told.append((message, fields["error"])))
-    monkeypatch.setattr(sample_readers, "host_memory", lambda: 1 / 0)
-    monkeypatch.setattr(node_sampler, "GpuSampleReader", raising(ValueError("odd")))
+    monkeypatch.setattr(node_sampler, "Processes", lambda node: 1 / 0)
+    monkeypatch.setattr(node_sampler, "Gpus", raising(ValueError("odd")))
     sampler = HardwareSampler(RunDir(tmp_path).attempt(0), ranks_on(None), 0.01, lambda: None)
     sampler.start()
     sampler._thread.join(20)
@@ -172,24 +176,26 @@ def test_when_nothing_can_be_sampled_the_thread_ends(tmp_path, monkeypatch):
 
 def test_a_gpu_that_cannot_be_opened_or_read_costs_the_others_nothing(replay, tmp_path, monkeypatch):
     fake = replay()
-    real_read, real_look = GpuReader.read, fake.nvmlDeviceGetHandleByUUID
-
-    def read_or_raise(reader, now):
-        return raising(TypeError("odd counter"))() if reader.device.uuid == LOST else real_read(reader, now)
+    real_look, real_power = fake.nvmlDeviceGetHandleByUUID, fake.nvmlDeviceGetPowerUsage
+    handles = {}
 
     def look_or_raise(uuid):
-        return raising(ValueError("odd name"))() if uuid == "GPU-odd" else real_look(uuid)
+        handles[uuid] = raising(ValueError("odd name"))() if uuid == "GPU-odd" else real_look(uuid)
+        return handles[uuid]
 
-    monkeypatch.setattr(GpuReader, "read", read_or_raise)
-    fake.nvmlDeviceGetHandleByUUID = look_or_raise
+    def power(handle):
+        return raising(TypeError("odd counter"))() if handle is handles[LOST] else real_power(handle)
+
+    fake.nvmlDeviceGetHandleByUUID, fake.nvmlDeviceGetPowerUsage = look_or_raise, power
     attempt = RunDir(tmp_path).attempt(0)
     gpus = (GpuId("GPU-odd", None), GpuId(LOST, None), GpuId(WELL, None))
     rounds = Rounds(monkeypatch, ranks_on(*gpus), attempt)
     rounds.end()
     assert rounds.sampler.accumulated().gpu_reason == "GPU-odd: ValueError: odd name"
-    assert [line["rank"] for line in read_jsonl(attempt.gpu_samples(0))] == [2, 2]
+    lines = [(line["rank"], line["power_w"] is None) for line in read_jsonl(attempt.gpu_samples(0))]
+    assert lines == [(1, True), (2, False)] * 2
     devices = read_json(attempt.gpu_devices(0))["gpus"]
-    assert [device["errors"] for device in devices] == [{"sample": "TypeError: odd counter"}, {}]
+    assert [device["errors"] for device in devices] == [{"power_w": "TypeError: odd counter"}, {}]
     assert len(list(read_jsonl(attempt.host_samples(0)))) == 6
 
 
@@ -217,7 +223,7 @@ def test_long_runs_write_ever_fewer_lines(tmp_path, monkeypatch):
     monkeypatch.setattr(sample_file, "LINES_AT_FULL_RATE", 10)
     lines = sample_file.SampleFile(tmp_path / "x.jsonl", 0.0)
     for index in range(1000):
-        lines.add([HostSample.model_construct(rank=index)])
+        lines.add([{"rank": index}])
     lines.close()
     kept = [line["rank"] for line in read_jsonl(tmp_path / "x.jsonl")]
     assert kept[:12] == [*range(10), 10, 12]
@@ -229,7 +235,7 @@ def test_samples_are_written_at_intervals(tmp_path, monkeypatch):
     monkeypatch.setattr(node_sampler.time, "monotonic", lambda: now)
     lines, sizes = sample_file.SampleFile(tmp_path / "x.jsonl", 5.0), []
     for index in range(11):
-        lines.add([HostSample.model_construct(rank=index)])
+        lines.add([{"rank": index}])
         sizes.append(len(list(read_jsonl(tmp_path / "x.jsonl"))))
         now += 1
     assert sizes == [1, 1, 1, 1, 1, 6, 6, 6, 6, 6, 11]
@@ -249,10 +255,10 @@ def test_links_are_counted_in_measured_steps_where_nodes_communicate(tmp_path, m
                 sender.sendall(bytes(50_000))
                 receiver.recv(50_000, socket.MSG_WAITALL)  # the bytes have then passed the interface
     rounds.end(0)
-    (loopback,) = [link.traffic() for link in rounds.sampler.accumulated().links if link.link.name == "lo"]
-    assert loopback.expected
-    assert loopback.seconds > 0
-    assert loopback.sent_bytes >= 100_000
+    (loopback,) = [link for link in rounds.sampler.accumulated().links if link.name == "lo"]
+    assert loopback.constants["expected"]
+    assert loopback.clock.segment_growth > 0
+    assert loopback.grown("sent_bytes") >= 100_000
     alone = Rounds(monkeypatch, ranks_on(None), attempt)
     alone.end()
     assert alone.sampler.accumulated().links == []
@@ -271,9 +277,9 @@ def test_links_of_a_run_shorter_than_the_interval_are_counted(tmp_path, monkeypa
                 rounds.sampler.sample_links()
                 sender.sendall(bytes(50_000))
                 receiver.recv(50_000, socket.MSG_WAITALL)
-    (loopback,) = [each for each in rounds.sampler.accumulated().links if each.link.name == "lo"]
-    assert 50_000 <= loopback.sent_bytes < 100_000, "later samples are those of the thread"
-    assert loopback.seconds > 0
+    (loopback,) = [each for each in rounds.sampler.accumulated().links if each.name == "lo"]
+    assert 50_000 <= loopback.grown("sent_bytes") < 100_000, "later samples are those of the thread"
+    assert loopback.clock.segment_growth > 0
     rounds.end(None)
     assert rounds.sampler.accumulated().expected_adapters == [], "gloo expects none"
 
@@ -282,7 +288,7 @@ def test_measured_steps_begin_and_end_with_a_sample_of_the_links(tmp_path, monke
     taken = []
 
     class Sampler:
-        def __init__(self, attempt, ranks, every_s, segment, backend, flush_every_s):
+        def __init__(self, attempt, ranks, every_s, segment, *others):
             self.segment = segment
 
         def start(self): ...
@@ -292,9 +298,31 @@ def test_measured_steps_begin_and_end_with_a_sample_of_the_links(tmp_path, monke
 
     monkeypatch.setattr(node_telemetry, "HardwareSampler", Sampler)
     attempt = RunDir(tmp_path).attempt(0)
-    telemetry = node_telemetry.NodeTelemetry(attempt, GLOO_WORLD, every_s=60, flush_every_s=5)
+    telemetry = node_telemetry.NodeTelemetry(attempt, GLOO_WORLD, TelemetryConfig(gpu_every_s=60))
     telemetry.start(lambda: None, lambda: True)
     telemetry.warmed_up()
     with telemetry.outside_steps():
         assert taken == [0, 0]
     assert taken == [0, 0, 1]
+
+
+FAN = Field("gpu", "fan_percent", "%", (lambda api, h: 41,), (Figure("fan_percent_max", "max"),))
+"""A row of a user."""
+
+
+def test_a_row_of_a_user_is_in_samples_and_summary(replay, tmp_path, monkeypatch):
+    replay()
+    attempt = RunDir(tmp_path).attempt(0)
+    fields = node_telemetry.load_fields([f"{__name__}:FAN"])
+    sampler = HardwareSampler(attempt, ranks_on(GpuId(WELL, None)), 60, lambda: 0, fields=fields)
+    sampler.start()
+    sampler.close()
+    assert {GpuSample.model_validate(line).fan_percent for line in read_jsonl(attempt.gpu_samples(0))} == {41}
+    summary, _ = gpu_summary(fields, sampler.accumulated().gpus)
+    assert summary.model_dump()["fan_percent_max"] == 41
+
+
+@pytest.mark.parametrize("name", ["no.such:FAN", f"{__name__}:NONE", f"{__name__}:WITHIN_S", "FAN"])
+def test_a_row_that_is_none_is_refused(name):
+    with pytest.raises(ConfigError, match=r"telemetry\.fields: "):
+        node_telemetry.load_fields([name])

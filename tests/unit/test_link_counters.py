@@ -7,14 +7,12 @@ from pathlib import Path
 import pytest
 
 from disttrain.hardware.link_counters import (
-    LinkAccumulator,
-    LinkReader,
-    LinkSample,
     expected_adapters,
     find_links,
     read_interfaces,
     read_links,
 )
+from disttrain.hardware.sampler import Links, NodeSamples
 from disttrain.records.run_directory import ADAPTERS
 
 HEADER = "Inter-| Receive | Transmit\n face |bytes\n"
@@ -110,9 +108,7 @@ def test_counters_of_ports_are_words_and_those_of_efa_bytes(tmp_path: Path) -> N
     }.items():
         (efa / file).write_text(text)
     links = find_links("nccl", {}, root)
-    found = {
-        name: (each.sent_bytes, each.received_bytes) for name, each in read_links(links, 0.0, root).items()
-    }
+    found = {name: (*each.values(),) for name, each in read_links(links, root).items()}
     assert found == {"mlx5_0/1": (4000, 2000), "rdmap0/1": (10, 20), "eth0": (14, 7)}
     assert links[0].line_rate_bytes_per_s == 50e9
 
@@ -123,24 +119,25 @@ def test_the_interfaces_of_this_process_are_found() -> None:
 
 def test_only_growth_within_a_segment_counts(tmp_path: Path) -> None:
     root = make_node(tmp_path, interfaces={"eth0": 1})
-    accumulator = LinkAccumulator(find_links("gloo", {}, root)[0])
+    samples = NodeSamples()
+    links = Links("gloo", samples, root)
     counts = [(None, 100), (0, 150), (0, 250), (None, 900), (1, 1000), (1, 1010), (1, 3)]
     for second, (segment, count) in enumerate(counts):
-        accumulator.add(LinkSample(float(second), count, 2 * count), segment)
-    found = accumulator.traffic()
-    assert (found.sent_bytes, found.received_bytes, found.seconds) == (110, 220, 2.0)
+        sample = {"at_s": float(second), "sent_bytes": count, "received_bytes": 2 * count}
+        samples.links[0].add(links.fields, sample, segment)
+    assert [samples.links[0].grown(name) for name in ("sent_bytes", "received_bytes")] == [110, 220]
 
 
 @pytest.mark.parametrize("missing", ["eth0", "mlx5_0/1"])
 def test_a_link_that_goes_away_leaves_the_others(tmp_path: Path, missing: str) -> None:
     root = make_node(tmp_path, {"mlx5_0": NDR}, {"eth0": 1})
-    accumulators: list[LinkAccumulator] = []
-    reader = LinkReader("nccl", accumulators, root)
-    assert len(reader.read()) == len(accumulators) == 2
+    samples = NodeSamples()
+    reader = Links("nccl", samples, root)
+    assert len(reader.read()) == len(samples.links) == 2
     if missing == "eth0":
         (root / "proc/self/net/dev").write_text(HEADER)
     else:
         (root / "sys/class/infiniband/mlx5_0/ports/1/counters/port_rcv_data").unlink()
-    assert [each.link.name for each, _ in reader.read()] == [
+    assert [each.name for each, _ in reader.read()] == [
         name for name in ("mlx5_0/1", "eth0") if name != missing
     ]

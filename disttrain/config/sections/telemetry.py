@@ -28,6 +28,8 @@ class TelemetryConfig(Section):
     rewrites every minute."""
     gpu_every_s: Annotated[NonNegativeFloat, Field(json_schema_extra=NOT_IN_KEY)] = 1.0
     """Seconds between samples of the GPUs, and of the ranks' processes; 0 takes none."""
+    fields: Annotated[tuple[str, ...], Field(json_schema_extra=NOT_IN_KEY)] = ()
+    """Extra fields of the hardware samples, `package.module:ROW`: rows of `disttrain.hardware.fields`."""
     sinks: Annotated[tuple[str, ...], Field(json_schema_extra=NOT_IN_KEY)] = ("tensorboard",)
     """Extra sinks: modules of `disttrain.telemetry.sinks`, or `package.module:Class`."""
 

@@ -1,4 +1,4 @@
-"""Parser of NCCL's log: pure, from lines of text to `NcclLog`.
+"""NCCL's log, read from a file or lines of text as `NcclLog`.
 
 The formats are those of NCCL 2.4 to 2.31 and of RCCL: names of algorithms were numbers until 2.24, and lines
 of channels have had six forms. A line of unknown form is skipped, so a new version loses fields and raises
@@ -7,12 +7,16 @@ nothing.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from re import Match
 
+from disttrain.errors import in_one_line
 from disttrain.records.fabric import CollectiveChoice, NcclLog
+from disttrain.records.run_directory import Attempt
+from disttrain.runtime import nccl_log_file
 
 WARNINGS_KEPT = 20
 CHOICES_KEPT = 20
@@ -26,6 +30,22 @@ _NETWORK_CHANNEL = re.compile(r"((?:NET|COLLNET)/.+?)/\d+(?:\(\d+\))?(?:/(.*))?"
 _ADAPTER = re.compile(r"\[\d+\] ?([^\s:={]+):(\d+)/")
 """`[0]mlx5_0:1/IB`; of ports that NCCL 2.20 to 2.23 merges, `[0]={[0] mlx5_0:1/RoCE, [1] mlx5_1:1/RoCE}`."""
 _INTERFACE = re.compile(r"\[\d+\]([^\s:]+):")
+
+
+def read_first_steps(attempt: Attempt, node: int) -> tuple[NcclLog | None, str | None]:
+    """End the log of NCCL on this node, and read it; the reason if there is none. Raises nothing."""
+    path = attempt.nccl_log(node)
+    try:
+        nccl_log_file.end(path)
+        with path.open(errors="replace") as lines:
+            return parse(lines), None
+    except FileNotFoundError:
+        for name in ("NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG"):
+            if os.environ.get(name):
+                return None, f"{name} is set, so NCCL's log is not in the folder of the attempt"
+        return None, "NCCL wrote no log: none was requested before the process group began"
+    except Exception as error:  # a log of unknown form must not end the training
+        return None, f"NCCL's log cannot be read: {in_one_line(error)}"
 
 
 def parse(lines: Iterable[str]) -> NcclLog:

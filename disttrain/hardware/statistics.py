@@ -1,0 +1,167 @@
+"""From samples to the figures of a run: each device takes one sample at a time, and devices are merged.
+
+Segments are numbered runs of measured steps without a validation in between; a sample outside of them, for
+instance in the warm-up, has the segment None. The statistics are
+
+- `mean`, `min`, `max`: over all samples of all devices
+- `growth`: last less first reading of each device, summed over devices that have the field
+- `segment_growth`: growth between consecutive samples of one segment, summed over segments and devices; null
+  where a device has none. A counter that was reset loses one interval.
+- `counts`: how often each entry of a list occurs
+- `shares`: `counts` / samples that have the list
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from disttrain.hardware.fields import Field, Statistic
+from disttrain.records.hardware import GpuSummary, ProcessSummary
+
+NOT_IN_MEASURED_STEPS = "no sample fell into measured steps"
+Figures = tuple[dict[str, Any], dict[str, str]]
+"""Fields by name, and the reason for each null field."""
+
+
+@dataclass
+class Tally:
+    """Running statistics of one figure on one device."""
+
+    count: int = 0
+    total: float = 0.0
+    least: float | None = None
+    most: float | None = None
+    growth: float | None = None
+    segment_growth: float | None = None
+    entries: Counter[str] = field(default_factory=Counter)
+    _last: tuple[float, int | None] | None = None
+
+    def add(self, value: Any, segment: int | None) -> None:
+        """Take the value of the next sample: a number, a list, or None."""
+        if isinstance(value, list):
+            self.count += 1
+            self.entries.update(map(str, value))
+        elif value is None:
+            self._last = self._last and (self._last[0], None)
+        else:
+            self.count += 1
+            self.total += value
+            self.least = value if self.least is None else min(self.least, value)
+            self.most = value if self.most is None else max(self.most, value)
+            last, last_segment = self._last or (value, None)
+            self.growth = (self.growth or 0) + value - last
+            if segment is not None and segment == last_segment and value >= last:
+                self.segment_growth = (self.segment_growth or 0) + value - last
+            self._last = (value, segment)
+
+
+@dataclass
+class DeviceSamples:
+    """The samples of one GPU, rank's process or link so far."""
+
+    name: str = ""
+    constants: dict[str, Any] = field(default_factory=dict)
+    """Constants of the device, to which figures may be relative."""
+    unsupported: dict[str, str] = field(default_factory=dict)
+    """Reason of each field that will never have a value."""
+    errors: dict[str, str] = field(default_factory=dict)
+    """First error of each other field."""
+    lost: str | None = None
+    """NVML's error when the GPU fell off the bus; a lost GPU is not read again."""
+    clock: Tally = field(default_factory=Tally)
+    """Of `at_s` in measured steps."""
+    figures: dict[str, Tally] = field(default_factory=dict)
+
+    def add(self, fields: Sequence[Field], sample: Mapping[str, Any], segment: int | None) -> None:
+        """Take the next sample, of that segment of measured steps, if any."""
+        if segment is not None:
+            self.clock.add(sample["at_s"], segment)
+        for row in fields:
+            for figure in row.figures:
+                if segment is not None or figure.whole_attempt:
+                    value = sample.get(row.name)
+                    if figure.relative_to is not None:
+                        unit = sample.get(figure.relative_to) or self.constants.get(figure.relative_to)
+                        value = value / unit if value is not None and unit else None
+                    self.figures.setdefault(figure.name, Tally()).add(value, segment)
+
+    def grown(self, name: str) -> float:
+        """`segment_growth` of a figure, 0 without any."""
+        tally = self.figures.get(name)
+        return (tally.segment_growth or 0) if tally else 0
+
+
+def _merged(tallies: Sequence[Tally]) -> Tally:
+    """One tally of several devices."""
+
+    def known(name: str) -> list[Any]:
+        return [value for tally in tallies if (value := getattr(tally, name)) is not None]
+
+    grown = known("segment_growth")
+    return Tally(
+        sum(tally.count for tally in tallies),
+        sum(tally.total for tally in tallies),
+        min(known("least"), default=None),
+        max(known("most"), default=None),
+        sum(known("growth")),
+        sum(grown) if len(grown) == len(tallies) else None,
+        sum((tally.entries for tally in tallies), Counter()),
+    )
+
+
+_FIGURES: dict[Statistic, Callable[[Tally], Any]] = {
+    "mean": lambda tally: tally.total / tally.count,
+    "min": lambda tally: tally.least,
+    "max": lambda tally: tally.most,
+    "growth": lambda tally: tally.growth,
+    "segment_growth": lambda tally: tally.segment_growth,
+    "counts": lambda tally: dict(sorted(tally.entries.items())),
+    "shares": lambda tally: {name: count / tally.count for name, count in sorted(tally.entries.items())},
+}
+
+
+def figures(fields: Sequence[Field], devices: Sequence[DeviceSamples], absent: str) -> Figures:
+    """Each figure over the devices, and the reason of each that is null: a reader's first error, `absent`, or
+    that no sample counts."""
+    values: dict[str, Any] = {}
+    reasons: dict[str, str] = {}
+    measured = any(device.clock.count for device in devices)
+    for row in fields:
+        errors = [device.errors[row.name] for device in devices if row.name in device.errors]
+        for figure in row.figures:
+            tallies = [device.figures.get(figure.name, Tally()) for device in devices]
+            tally = _merged(tallies)
+            values[figure.name] = _FIGURES[figure.statistic](tally) if tally.count else None
+            if values[figure.name] is None:
+                why = errors[0] if errors else absent
+                if figure.statistic == "segment_growth" and all(tally.count for tally in tallies):
+                    why = "a device without two samples in one segment of measured steps"
+                reasons[figure.name] = why if measured or figure.whole_attempt else NOT_IN_MEASURED_STEPS
+    return values, reasons
+
+
+def gpu_summary(fields: Sequence[Field], gpus: Sequence[DeviceSamples]) -> tuple[GpuSummary, dict[str, str]]:
+    """The figures over all GPUs, and the reason of each that is null."""
+    values, reasons = figures([row for row in fields if row.of == "gpu"], gpus, "no GPU reports it")
+    summary = GpuSummary(
+        gpus=len(gpus),
+        gpus_lost=sum(gpu.lost is not None for gpu in gpus),
+        samples=sum(gpu.clock.count for gpu in gpus),
+        sampled_s=sum(gpu.clock.segment_growth or 0.0 for gpu in gpus) / len(gpus),
+        **values,
+    )
+    return summary, {f"gpu.{name}": why for name, why in reasons.items()}
+
+
+def process_summary(
+    fields: Sequence[Field], ranks: Sequence[DeviceSamples]
+) -> tuple[ProcessSummary, dict[str, str]]:
+    """The figures over all ranks' processes, and the reason of each that is null."""
+    rows = [row for row in fields if row.of in ("process", "host")]
+    values, reasons = figures(rows, ranks, "the system does not report it")
+    samples = sum(rank.clock.count for rank in ranks)
+    summary = ProcessSummary(ranks=len(ranks), samples=samples, **values)
+    return summary, {f"processes.{name}": why for name, why in reasons.items()}
