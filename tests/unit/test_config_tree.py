@@ -82,6 +82,7 @@ def test_excluded_from_the_key_is_what_cannot_change_the_numbers():
         "checkpoint.keep",
         "checkpoint.dir",
         "telemetry.profiled_steps",
+        "telemetry.fields",
         "telemetry.full_records",
         "telemetry.flush_every_s",
         "telemetry.gpu_every_s",
