@@ -28,7 +28,6 @@ from disttrain.config.parsing import Draft, check, flag_pairs, load, parse_value
 from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.config.sections.job import JobConfig
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError, Superseded
-from disttrain.models import huggingface_fields
 from disttrain.records.checkpoint import refuse_missing
 from disttrain.records.heartbeat import Phase
 from disttrain.records.json_files import CorruptFile
@@ -150,7 +149,9 @@ def read_config(arguments: argparse.Namespace, flags: list[tuple[str, str]]) -> 
         raise ConfigError("command: start a script of your own by submit.py", at=draft.at("command"))
     _check_start(config.checkpoint, arguments.run_dir, draft.at("checkpoint.start_from"))
     if config.model.kind == "huggingface" and importlib.util.find_spec("transformers"):
-        huggingface_fields.check(config.as_dict())
+        from disttrain.models import huggingface  # imports torch
+
+        huggingface.check(config.as_dict())
     return with_batch(config, draft)[0]
 
 

@@ -1,25 +1,29 @@
 """Models of the package transformers, from a local folder or from a config, without downloads.
 
 The task of the source determines the head: causal language model, sequence classification of tokens, or image
-classification.
+classification. Before submission, `python -m disttrain.models.huggingface` checks the models of a plan in a
+process of its own, because transformers imports torch.
 """
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from disttrain.errors import ConfigError
-from disttrain.models.huggingface_fields import (
-    model_name,
-    new_settings,
-    require_folder,
-    require_head,
-    require_length,
-    saved_settings,
-)
+from disttrain.config.model_combinations import DATA_OF, IMAGES, TOKENS, samples_of
+from disttrain.config.sections.data import DataConfig
+from disttrain.errors import EXIT_BAD_INPUT, ConfigError, nearest
 from disttrain.records.dataset import DataShape
+
+_HEAD_OF = {TOKENS: "AutoModelForCausalLM", IMAGES: "AutoModelForImageClassification"}
+"""The head for samples of a built-in data source."""
+_NO_SPECIAL_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+"""Default special tokens, such as 50256 of GPT-2, may lie outside of the source's vocabulary."""
 
 
 def build(
@@ -49,24 +53,24 @@ def build(
         raise ConfigError(
             "model.kind=huggingface needs the package transformers; install disttrain[huggingface]"
         ) from None
-    if path is not None:
-        require_folder(path)
     head, argument, fields = _head(source)
+    settings = _settings(path, model_type, fields, config or {})
+    name = _name(path, model_type)
+    _require_head(settings, head, f"{name} with {source.task} of inputs {source.shape}")
+    vocabulary = getattr(settings, "vocab_size", None)
+    if source.task == "language" and vocabulary is not None and vocabulary < source.classes:
+        raise ConfigError(f"{name} knows {vocabulary} tokens, but data.kind gives {source.classes}")
+    labels = getattr(settings, "num_labels", None)
+    if source.task == "classification" and labels is not None and labels != source.classes:
+        raise ConfigError(f"{name} has {labels} classes, but data.kind gives {source.classes}")
+    if len(source.shape) == 1:
+        _require_length(settings, source.shape[0], name)
     auto = getattr(transformers, head)
-    name = model_name(path, model_type)
     try:
-        if path is not None:
-            settings = saved_settings(path, config or {})
-        else:
-            assert model_type is not None
-            settings = new_settings(model_type, fields, config or {})
-        _check_fit(settings, source, head, name)
         if path is not None:
             model = auto.from_pretrained(path, config=settings, local_files_only=True)
         else:
             model = auto.from_config(settings)
-    except ConfigError:
-        raise
     except (ValueError, TypeError, OSError, KeyError, AttributeError, RuntimeError, ImportError) as error:
         raise ConfigError(
             f"{name} cannot be made a {head.removeprefix('AutoModelFor')} model: {error}"
@@ -87,33 +91,110 @@ class Logits(nn.Module):
         return self.model(**{self.argument: inputs}).logits
 
 
+def check(config: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for options with which no config of a model can be made, or whose model has no head
+    for the data or too few positions. `config` is plain data."""
+    model, data = config["model"], DataConfig.model_validate(config["data"])
+    path, model_type = model["path"], model["model_type"]
+    settings, samples = _settings(path, model_type, {}, model["config"] or {}), samples_of(data)
+    if samples not in _HEAD_OF:
+        return
+    name, tokens = _name(path, model_type), (data.model_extra or {}).get("seq_len")
+    _require_head(settings, _HEAD_OF[samples], f"{name} with data.kind={data.kind}")
+    if samples == TOKENS and tokens:
+        _require_length(settings, tokens, name)
+
+
+def main() -> int:
+    """Check the JSON list of configs on standard input; print the first error."""
+    try:
+        for config in json.load(sys.stdin):
+            check(config)
+    except ConfigError as error:
+        print(error)
+        return EXIT_BAD_INPUT
+    return 0
+
+
+def _name(path: str | None, model_type: str | None) -> str:
+    """The given one of the two keys with its value, for messages."""
+    return f"model.path={path!r}" if path is not None else f"model.model_type={model_type!r}"
+
+
 def _head(source: DataShape) -> tuple[str, str, dict[str, Any]]:
     """The auto class, the name of its input, and the config fields that the source determines."""
-    fields: dict[str, Any]
     if source.task == "language":
-        fields = {"vocab_size": source.classes, **_NO_SPECIAL_TOKENS}
-        return "AutoModelForCausalLM", "input_ids", fields
+        return _HEAD_OF[TOKENS], "input_ids", {"vocab_size": source.classes, **_NO_SPECIAL_TOKENS}
     if source.images:
-        channels, height, width = source.shape
-        fields = {"num_labels": source.classes, "num_channels": channels, "image_size": (height, width)}
-        return "AutoModelForImageClassification", "pixel_values", fields
+        channels, *sizes = source.shape
+        fields = {"num_labels": source.classes, "num_channels": channels, "image_size": tuple(sizes)}
+        return _HEAD_OF[IMAGES], "pixel_values", fields
     if source.task == "classification" and len(source.shape) == 1:
         return "AutoModelForSequenceClassification", "input_ids", {"num_labels": source.classes}
     takes = "tokens, images or classified sequences of tokens"
     raise ConfigError(source.refusal("huggingface", takes, "other data"))
 
 
-_NO_SPECIAL_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-"""Default special tokens, such as 50256 of GPT-2, may lie outside of the source's vocabulary."""
+def _settings(
+    path: str | None, model_type: str | None, fields: Mapping[str, Any], options: Mapping[str, Any]
+) -> Any:
+    """The config of the model in the folder `path`, or of a model type with `fields` of the source; with
+    `options` set. Raises `ConfigError`, also for an unknown field."""
+    from transformers import CONFIG_MAPPING, AutoConfig
+
+    if path is not None and not Path(path, "config.json").is_file():
+        raise ConfigError(
+            f"model.path={path!r} holds no config.json; give the local folder of a Hugging Face model"
+        )
+    if path is None and model_type not in CONFIG_MAPPING:
+        raise ConfigError(
+            f"model.model_type={model_type!r} is no model type of transformers"
+            f"{nearest(str(model_type), list(CONFIG_MAPPING.keys()))}"
+        )
+    try:
+        if path is not None:
+            settings, unknown = AutoConfig.from_pretrained(
+                path, local_files_only=True, return_unused_kwargs=True, **options
+            )
+            known = settings
+        else:
+            settings = AutoConfig.for_model(str(model_type), **{**fields, **options})
+            known = AutoConfig.for_model(str(model_type), **fields)
+            # transformers stores an option that the model type does not have as a new attribute
+            unknown = [name for name in options if hasattr(settings, name) and not hasattr(known, name)]
+    except Exception as error:  # transformers and huggingface_hub raise many types
+        config = dict(options)
+        raise ConfigError(f"{_name(path, model_type)} with model.config={config}: {error}") from None
+    for name in unknown:
+        hint = nearest(name, [*known.to_dict(), *known.attribute_map])
+        raise ConfigError(f"model.config.{name} is not a field of {type(known).__name__}{hint}")
+    return settings
 
 
-def _check_fit(settings: Any, source: DataShape, head: str, name: str) -> None:
-    require_head(settings, head, f"{name} with {source.task} of inputs {source.shape}")
-    vocabulary = getattr(settings, "vocab_size", None)
-    if source.task == "language" and vocabulary is not None and vocabulary < source.classes:
-        raise ConfigError(f"{name} knows {vocabulary} tokens, but data.kind gives {source.classes}")
-    labels = getattr(settings, "num_labels", None)
-    if source.task == "classification" and labels is not None and labels != source.classes:
-        raise ConfigError(f"{name} has {labels} classes, but data.kind gives {source.classes}")
-    if len(source.shape) == 1:
-        require_length(settings, source.shape[0], name)
+def _require_head(settings: Any, head: str, name: str) -> None:
+    """Raise `ConfigError` unless transformers has a model of auto class `head` for this config; `name` names
+    model and data."""
+    if _has_head(settings, head):
+        return
+    usable = [DATA_OF[samples] for samples, other in _HEAD_OF.items() if _has_head(settings, other)]
+    raise ConfigError(
+        f"{name}: {settings.model_type} has no head {head.removeprefix('AutoModelFor')}; use "
+        f"{', or '.join(usable) or 'another model.model_type'}"
+    )
+
+
+def _has_head(settings: Any, head: str) -> bool:
+    import transformers
+
+    return type(settings) in getattr(transformers, head)._model_mapping
+
+
+def _require_length(settings: Any, tokens: int, name: str) -> None:
+    """Raise `ConfigError` for a sample of more tokens than the model has positions."""
+    longest = getattr(settings, "max_position_embeddings", None)
+    if longest is not None and longest < tokens:
+        raise ConfigError(f"{name} takes {longest} tokens, but data.seq_len={tokens}; lower data.seq_len")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

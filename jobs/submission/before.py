@@ -231,7 +231,7 @@ def _unchecked_models(models: tuple[str, ...]) -> str | None:
     """Why transformers could not check these models (JSON texts), or None if they are valid."""
     if importlib.util.find_spec("transformers") is None:
         return "transformers is not installed here"
-    done = _run_module("disttrain.models.huggingface_fields", models, _TRANSFORMERS_S)
+    done = _run_module("disttrain.models.huggingface", models, _TRANSFORMERS_S)
     if done is None:
         return f"transformers was not imported within {_TRANSFORMERS_S:.0f} s"
     if done.returncode == EXIT_BAD_INPUT:

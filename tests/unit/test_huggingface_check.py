@@ -15,7 +15,7 @@ from disttrain import __main__ as entry
 from disttrain.config.parsing import Draft
 from disttrain.config.parsing import check as check_config
 from disttrain.errors import ConfigError
-from disttrain.models import huggingface_fields
+from disttrain.models import huggingface
 
 CONFIG = """
 model: {kind: huggingface, model_type: gpt2, config: {n_layer: 1, n_embd: 8, n_head: 2}}
@@ -77,7 +77,7 @@ def checked(monkeypatch: pytest.MonkeyPatch, **options: Any) -> int:
     model = {"path": None, "model_type": None, "config": None} | options
     given = {"model": model, "data": {"kind": "own:data"}}
     monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps([given])))
-    return huggingface_fields.main()
+    return huggingface.main()
 
 
 def test_the_check_uses_the_config_classes_of_transformers(
@@ -143,10 +143,10 @@ def test_data_without_a_head_or_with_too_many_tokens_are_refused(
         )
     )
     if message is None:
-        huggingface_fields.check(config.as_dict())
+        huggingface.check(config.as_dict())
         return
     with pytest.raises(ConfigError) as refused:
-        huggingface_fields.check(config.as_dict())
+        huggingface.check(config.as_dict())
     assert str(refused.value) == f"model.model_type={model_type!r} {message}"
 
 

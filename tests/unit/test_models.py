@@ -267,7 +267,7 @@ def test_other_names_of_huggingface_fields_are_accepted():
 @pytest.mark.parametrize(
     ("source", "options", "message"),
     [
-        (shaped("language", (8,), 300), {"model_type": "gpt3"}, r"model\.model_type='gpt3' cannot be made"),
+        (shaped("language", (8,), 300), {"model_type": "gpt3"}, r"model\.model_type='gpt3' is no model type"),
         (
             shaped("language", (8,), 300),
             {"path": "/nowhere"},
