@@ -7,8 +7,8 @@ in `telemetry.fields`; the docs, `docs/schemas` and `disttrain.records.hardware`
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
@@ -25,18 +25,6 @@ class UnusableReading(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Figure:
-    """One field of `GpuSummary` or `ProcessSummary`."""
-
-    name: str
-    statistic: Statistic
-    whole_attempt: bool = False
-    """Whether samples outside the measured steps count, too."""
-    relative_to: str | None = None
-    """The sample is divided by this field of the sample or constant of the device."""
-
-
-@dataclass(frozen=True)
 class Field:
     """One field of a sample."""
 
@@ -45,7 +33,12 @@ class Field:
     unit: str
     readers: tuple[Callable[..., Any], ...] = ()
     """In order of preference; a reader that is not supported gives way to the next."""
-    figures: tuple[Figure, ...] = ()
+    figures: Mapping[str, Statistic] = field(default_factory=dict)
+    """Fields of `GpuSummary` or `ProcessSummary`."""
+    whole_attempt: bool = False
+    """Whether samples outside the measured steps count in the figures, too."""
+    relative_to: str | None = None
+    """For the figures, the sample is divided by this field of the sample or constant of the device."""
     per_second: bool = False
     """The readers give a counter; the sample has the counter's growth per second since the previous
     sample."""
@@ -120,8 +113,7 @@ def _ecc(kind: str) -> Reader:
 
 
 def _rate(name: str, counter: Reader, slow: Reader | None = None) -> Field:
-    figures = (Figure(name, "mean"),)
-    return Field("gpu", name, "bytes/s", (counter,), figures, per_second=True, slow_reader=slow)
+    return Field("gpu", name, "bytes/s", (counter,), {name: "mean"}, per_second=True, slow_reader=slow)
 
 
 def _busy_s(psutil: Any, processors: frozenset[int]) -> float:
@@ -148,27 +140,26 @@ FIELDS = (
      constant=True),
     _gpu("power_limit_w", "W", (lambda api, h: api.nvmlDeviceGetEnforcedPowerLimit(h) / 1e3,), constant=True),
     _gpu("utilization", "share", (lambda api, h: api.nvmlDeviceGetUtilizationRates(h).gpu / 100,),
-     (Figure("utilization", "mean"),), live="gpu_utilization"),
+     {"utilization": "mean"}, live="gpu_utilization"),
     _gpu("memory_used_bytes", "bytes", (lambda api, h: api.nvmlDeviceGetMemoryInfo(h).used,),
-     (Figure("memory_used_peak_bytes", "max", True),), live="gpu_memory_used_bytes"),
+     {"memory_used_peak_bytes": "max"}, True, live="gpu_memory_used_bytes"),
     _gpu("power_w", "W", (lambda api, h: api.nvmlDeviceGetPowerUsage(h) / 1e3,),
-     (Figure("power_mean_w", "mean"), Figure("power_max_w", "max")), live="gpu_power_w"),
+     {"power_mean_w": "mean", "power_max_w": "max"}, live="gpu_power_w"),
     _gpu("energy_j", "J", (lambda api, h: api.nvmlDeviceGetTotalEnergyConsumption(h) / 1e3,),
-     (Figure("energy_j", "segment_growth"),), since_start=True),
+     {"energy_j": "segment_growth"}, since_start=True),
     _gpu("sm_clock_mhz", "MHz", (lambda api, h: api.nvmlDeviceGetClockInfo(h, api.NVML_CLOCK_SM),),
-     (Figure("sm_clock_ratio_min", "min", relative_to="sm_clock_max_mhz"),
-      Figure("sm_clock_ratio_mean", "mean", relative_to="sm_clock_max_mhz"))),
+     {"sm_clock_ratio_min": "min", "sm_clock_ratio_mean": "mean"}, relative_to="sm_clock_max_mhz"),
     _gpu("throttle", "names",
      (lambda api, h: throttle_names(api.nvmlDeviceGetCurrentClocksEventReasons(h)),
       lambda api, h: throttle_names(api.nvmlDeviceGetCurrentClocksThrottleReasons(h))),
-     (Figure("throttled", "shares"),)),
+     {"throttled": "shares"}),
     _gpu("temperature_c", "degrees Celsius",
      (lambda api, h: api.nvmlDeviceGetTemperatureV(h, api.NVML_TEMPERATURE_GPU),
       lambda api, h: api.nvmlDeviceGetTemperature(h, api.NVML_TEMPERATURE_GPU)),
-     (Figure("temperature_max_c", "max", True),)),
-    _gpu("ecc_corrected", "errors", (_ecc("CORRECTED"),), (Figure("ecc_corrected", "growth", True),)),
-    _gpu("ecc_uncorrected", "errors", (_ecc("UNCORRECTED"),), (Figure("ecc_uncorrected", "growth", True),)),
-    _gpu("xids", "Xid numbers", (NewXids,), (Figure("xids", "counts", True),)),
+     {"temperature_max_c": "max"}, True),
+    _gpu("ecc_corrected", "errors", (_ecc("CORRECTED"),), {"ecc_corrected": "growth"}, True),
+    _gpu("ecc_uncorrected", "errors", (_ecc("UNCORRECTED"),), {"ecc_uncorrected": "growth"}, True),
+    _gpu("xids", "Xid numbers", (NewXids,), {"xids": "counts"}, True),
     _rate("nvlink_tx_bytes_per_s", _counter("NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX", _ALL_LINKS, 1024)),
     _rate("nvlink_rx_bytes_per_s", _counter("NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX", _ALL_LINKS, 1024)),
     _rate("pcie_tx_bytes_per_s", _counter("NVML_FI_DEV_PCIE_COUNT_TX_BYTES", 0, 1),
@@ -176,17 +167,17 @@ FIELDS = (
     _rate("pcie_rx_bytes_per_s", _counter("NVML_FI_DEV_PCIE_COUNT_RX_BYTES", 0, 1),
      lambda api, h: 1000 * api.nvmlDeviceGetPcieThroughput(h, api.NVML_PCIE_UTIL_RX_BYTES)),
     _process("cpu_percent", "% of one processor", (lambda _, process: 100 * sum(process.cpu_times()[:2]),),
-     (Figure("cpu_percent", "mean"),), per_second=True, live="cpu_percent"),
+     {"cpu_percent": "mean"}, per_second=True, live="cpu_percent"),
     _process("rss_bytes", "bytes", (lambda _, process: process.memory_info().rss,),
-     (Figure("rss_peak_bytes", "max", True),), live="rss_bytes"),
+     {"rss_peak_bytes": "max"}, True, live="rss_bytes"),
     _process("threads", "threads", (lambda _, process: process.num_threads(),),
-     (Figure("threads_max", "max", True),)),
+     {"threads_max": "max"}, True),
     _host("host_memory_used_bytes", "bytes", (_in_use,),
-     (Figure("host_memory_used_peak", "max", True, relative_to="host_memory_total_bytes"),)),
+     {"host_memory_used_peak": "max"}, True, "host_memory_total_bytes"),
     _host("host_memory_total_bytes", "bytes", (lambda psutil, _: psutil.virtual_memory().total,)),
     _host("host_cpu_percent", "% of one processor", (lambda psutil, own: 100 * _busy_s(psutil, own),),
      per_second=True),
-    _link("sent_bytes", "bytes", figures=(Figure("sent_bytes", "segment_growth"),)),
-    _link("received_bytes", "bytes", figures=(Figure("received_bytes", "segment_growth"),)),
+    _link("sent_bytes", "bytes", figures={"sent_bytes": "segment_growth"}),
+    _link("received_bytes", "bytes", figures={"received_bytes": "segment_growth"}),
 )
 # fmt: on

@@ -45,15 +45,10 @@ class LocalRank:
     rank: int
     node: int
     pid: int
-    gpu: GpuId | None
+    gpus: tuple[GpuId, ...]
+    """Its own first, then others that a rank of DataParallel computes on; empty on a CPU."""
     origin_s: float
     """The monotonic clock when the rank's loop began; all processes of a host share that clock."""
-    other_gpus: tuple[GpuId, ...] = ()
-    """GPUs beside `gpu` that a rank of DataParallel computes on."""
-
-    @property
-    def gpus(self) -> tuple[GpuId, ...]:
-        return (self.gpu, *self.other_gpus) if self.gpu else ()
 
     @property
     def devices(self) -> list[str]:
@@ -86,13 +81,15 @@ class NodeSamples:
 
 @dataclass(frozen=True)
 class Node:
-    """What the sources of a node share."""
+    """What is sampled on a node."""
 
     attempt: Attempt
     ranks: Sequence[LocalRank]
-    fields: Sequence[Field]
     every_s: float
-    flush_every_s: float
+    """Seconds between samples."""
+    flush_every_s: float = 0.0
+    """Seconds between writes of the files."""
+    fields: Sequence[Field] = FIELDS
     samples: NodeSamples = field(default_factory=NodeSamples)
 
     @property
@@ -226,24 +223,14 @@ class Links(Source):
 
 
 class HardwareSampler:
-    """Samples every `every_s` seconds from `start` to `close`.
+    """Samples from `start` to `close`.
 
     `segment` gives the segment of measured steps that the loop is in (`disttrain.hardware.statistics`).
-    `backend` is that of the processes of several nodes, whose links are sampled, too; None: no link is. The
-    files are written every `flush_every_s` seconds.
+    `backend` is that of the processes of several nodes, whose links are sampled, too; None: no link is.
     """
 
-    def __init__(
-        self,
-        attempt: Attempt,
-        ranks: Sequence[LocalRank],
-        every_s: float,
-        segment: Callable[[], int | None],
-        backend: str | None = None,
-        flush_every_s: float = 0.0,
-        fields: Sequence[Field] = FIELDS,
-    ) -> None:
-        self._node = Node(attempt, ranks, fields, every_s, flush_every_s)
+    def __init__(self, node: Node, segment: Callable[[], int | None], backend: str | None = None) -> None:
+        self._node = node
         self._segment = segment
         self._backend = backend
         self._closing = threading.Event()

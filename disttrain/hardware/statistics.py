@@ -13,6 +13,7 @@ instance in the warm-up, has the segment None. The statistics are
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,8 +23,6 @@ from disttrain.hardware.fields import Field, Statistic
 from disttrain.records.hardware import GpuSummary, ProcessSummary
 
 NOT_IN_MEASURED_STEPS = "no sample fell into measured steps"
-Figures = tuple[dict[str, Any], dict[str, str]]
-"""Fields by name, and the reason for each null field."""
 
 
 @dataclass
@@ -32,30 +31,29 @@ class Tally:
 
     count: int = 0
     total: float = 0.0
-    least: float | None = None
-    most: float | None = None
-    growth: float | None = None
+    least: float = math.inf
+    most: float = -math.inf
+    growth: float = 0
     segment_growth: float | None = None
     entries: Counter[str] = field(default_factory=Counter)
     _last: tuple[float, int | None] | None = None
 
     def add(self, value: Any, segment: int | None) -> None:
         """Take the value of the next sample: a number, a list, or None."""
-        if isinstance(value, list):
-            self.count += 1
-            self.entries.update(map(str, value))
-        elif value is None:
+        if value is None:
             self._last = self._last and (self._last[0], None)
-        else:
-            self.count += 1
-            self.total += value
-            self.least = value if self.least is None else min(self.least, value)
-            self.most = value if self.most is None else max(self.most, value)
-            last, last_segment = self._last or (value, None)
-            self.growth = (self.growth or 0) + value - last
-            if segment is not None and segment == last_segment and value >= last:
-                self.segment_growth = (self.segment_growth or 0) + value - last
-            self._last = (value, segment)
+            return
+        self.count += 1
+        if isinstance(value, list):
+            self.entries.update(map(str, value))
+            return
+        self.total += value
+        self.least, self.most = min(self.least, value), max(self.most, value)
+        last, last_segment = self._last or (value, None)
+        self.growth += value - last
+        if segment is not None and segment == last_segment and value >= last:
+            self.segment_growth = (self.segment_growth or 0) + value - last
+        self._last = (value, segment)
 
 
 @dataclass
@@ -80,13 +78,13 @@ class DeviceSamples:
         if segment is not None:
             self.clock.add(sample["at_s"], segment)
         for row in fields:
-            for figure in row.figures:
-                if segment is not None or figure.whole_attempt:
-                    value = sample.get(row.name)
-                    if figure.relative_to is not None:
-                        unit = sample.get(figure.relative_to) or self.constants.get(figure.relative_to)
-                        value = value / unit if value is not None and unit else None
-                    self.figures.setdefault(figure.name, Tally()).add(value, segment)
+            if segment is not None or row.whole_attempt:
+                value = sample.get(row.name)
+                if row.relative_to is not None:
+                    unit = sample.get(row.relative_to) or self.constants.get(row.relative_to)
+                    value = value / unit if value is not None and unit else None
+                for name in row.figures:
+                    self.figures.setdefault(name, Tally()).add(value, segment)
 
     def grown(self, name: str) -> float:
         """`segment_growth` of a figure, 0 without any."""
@@ -96,17 +94,13 @@ class DeviceSamples:
 
 def _merged(tallies: Sequence[Tally]) -> Tally:
     """One tally of several devices."""
-
-    def known(name: str) -> list[Any]:
-        return [value for tally in tallies if (value := getattr(tally, name)) is not None]
-
-    grown = known("segment_growth")
+    grown = [tally.segment_growth for tally in tallies if tally.segment_growth is not None]
     return Tally(
         sum(tally.count for tally in tallies),
         sum(tally.total for tally in tallies),
-        min(known("least"), default=None),
-        max(known("most"), default=None),
-        sum(known("growth")),
+        min(tally.least for tally in tallies),
+        max(tally.most for tally in tallies),
+        sum(tally.growth for tally in tallies),
         sum(grown) if len(grown) == len(tallies) else None,
         sum((tally.entries for tally in tallies), Counter()),
     )
@@ -123,37 +117,13 @@ _FIGURES: dict[Statistic, Callable[[Tally], Any]] = {
 }
 
 
-def figures(fields: Sequence[Field], devices: Sequence[DeviceSamples], absent: str) -> Figures:
-    """Each figure over the devices, and the reason of each that is null: a reader's first error, `absent`, or
-    that no sample counts."""
-    values: dict[str, Any] = {}
-    reasons: dict[str, str] = {}
-    measured = any(device.clock.count for device in devices)
-    for row in fields:
-        errors = [device.errors[row.name] for device in devices if row.name in device.errors]
-        for figure in row.figures:
-            tallies = [device.figures.get(figure.name, Tally()) for device in devices]
-            tally = _merged(tallies)
-            values[figure.name] = _FIGURES[figure.statistic](tally) if tally.count else None
-            if values[figure.name] is None:
-                why = errors[0] if errors else absent
-                if figure.statistic == "segment_growth" and all(tally.count for tally in tallies):
-                    why = "a device without two samples in one segment of measured steps"
-                reasons[figure.name] = why if measured or figure.whole_attempt else NOT_IN_MEASURED_STEPS
-    return values, reasons
-
-
 def gpu_summary(fields: Sequence[Field], gpus: Sequence[DeviceSamples]) -> tuple[GpuSummary, dict[str, str]]:
     """The figures over all GPUs, and the reason of each that is null."""
-    values, reasons = figures([row for row in fields if row.of == "gpu"], gpus, "no GPU reports it")
-    summary = GpuSummary(
-        gpus=len(gpus),
-        gpus_lost=sum(gpu.lost is not None for gpu in gpus),
-        samples=sum(gpu.clock.count for gpu in gpus),
-        sampled_s=sum(gpu.clock.segment_growth or 0.0 for gpu in gpus) / len(gpus),
-        **values,
-    )
-    return summary, {f"gpu.{name}": why for name, why in reasons.items()}
+    rows = [row for row in fields if row.of == "gpu"]
+    values, reasons = _figures("gpu", rows, gpus, "no GPU reports it")
+    lost = sum(gpu.lost is not None for gpu in gpus)
+    sampled_s = sum(gpu.clock.segment_growth or 0.0 for gpu in gpus) / len(gpus)
+    return GpuSummary(gpus=len(gpus), gpus_lost=lost, sampled_s=sampled_s, **values), reasons
 
 
 def process_summary(
@@ -161,7 +131,27 @@ def process_summary(
 ) -> tuple[ProcessSummary, dict[str, str]]:
     """The figures over all ranks' processes, and the reason of each that is null."""
     rows = [row for row in fields if row.of in ("process", "host")]
-    values, reasons = figures(rows, ranks, "the system does not report it")
-    samples = sum(rank.clock.count for rank in ranks)
-    summary = ProcessSummary(ranks=len(ranks), samples=samples, **values)
-    return summary, {f"processes.{name}": why for name, why in reasons.items()}
+    values, reasons = _figures("processes", rows, ranks, "the system does not report it")
+    return ProcessSummary(ranks=len(ranks), **values), reasons
+
+
+def _figures(
+    summary: str, fields: Sequence[Field], devices: Sequence[DeviceSamples], absent: str
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The number of samples and each figure over the devices, and the reason of each that is null: a reader's
+    first error, `absent`, or that no sample counts."""
+    samples = sum(device.clock.count for device in devices)
+    values: dict[str, Any] = {"samples": samples}
+    reasons: dict[str, str] = {}
+    for row in fields:
+        errors = [device.errors[row.name] for device in devices if row.name in device.errors]
+        for name, statistic in row.figures.items():
+            tallies = [device.figures.get(name, Tally()) for device in devices]
+            tally = _merged(tallies)
+            values[name] = _FIGURES[statistic](tally) if tally.count else None
+            if values[name] is None:
+                why = errors[0] if errors else absent
+                if statistic == "segment_growth" and all(tally.count for tally in tallies):
+                    why = "a device without two samples in one segment of measured steps"
+                reasons[f"{summary}.{name}"] = why if samples or row.whole_attempt else NOT_IN_MEASURED_STEPS
+    return values, reasons

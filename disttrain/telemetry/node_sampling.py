@@ -14,7 +14,7 @@ from disttrain.config.sections.telemetry import TelemetryConfig
 from disttrain.errors import ConfigError
 from disttrain.hardware.fields import FIELDS, Field
 from disttrain.hardware.readings import GpuId
-from disttrain.hardware.sampler import HardwareSampler, LocalRank, NodeSamples
+from disttrain.hardware.sampler import HardwareSampler, LocalRank, Node, NodeSamples
 from disttrain.records.fabric import NcclLog
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime.process_group import World
@@ -81,12 +81,9 @@ class NodeTelemetry:
         origin_s = time.monotonic()
         start_clock()
         node = self._world.rank // self._world.local_size
-        others = tuple(
-            gpu
-            for index in range(1, self._world.gpus_per_rank)
-            if (gpu := identify(torch.device("cuda", index)))
-        )
-        own = LocalRank(self._world.rank, node, os.getpid(), identify(device), origin_s, others)
+        others = [torch.device("cuda", index) for index in range(1, self._world.gpus_per_rank)]
+        gpus = tuple(filter(None, map(identify, [device, *others])))
+        own = LocalRank(self._world.rank, node, os.getpid(), gpus, origin_s)
         ranks: list[LocalRank] = self._world.all_gather_object(own)
         self.device = own.devices[0]
         self.devices = len({device for rank in ranks for device in rank.devices})
@@ -97,10 +94,9 @@ class NodeTelemetry:
 
             local = [rank for rank in ranks if rank.node == node]
             backend = self._world.backend if self._world.nodes > 1 else None
-            self._sampler = HardwareSampler(
-                self._attempt, local, self._config.gpu_every_s, segment, backend, self._config.flush_every_s,
-                self.fields,
-            )  # fmt: skip
+            every_s, flush_every_s = self._config.gpu_every_s, self._config.flush_every_s
+            sampled = Node(self._attempt, local, every_s, flush_every_s, self.fields)
+            self._sampler = HardwareSampler(sampled, segment, backend)
             self._sampler.start()
 
     def warmed_up(self) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from disttrain.hardware.fields import FIELDS
 from disttrain.hardware.readings import Nvml, Readings, Unavailable
-from disttrain.hardware.sampler import HardwareSampler, LocalRank
+from disttrain.hardware.sampler import HardwareSampler, LocalRank, Node
 from disttrain.hardware.statistics import gpu_summary
 from disttrain.records.hardware import GpuSample, NodeGpus
 from disttrain.records.json_files import read_json, read_jsonl
@@ -55,8 +55,8 @@ def test_the_device_torch_uses_is_the_one_that_is_sampled():
 def test_work_shows(tmp_path):
     device = torch.device("cuda", 0)
     attempt = RunDir(tmp_path).attempt(0)
-    own = LocalRank(0, 0, os.getpid(), identify(device), time.monotonic())
-    sampler = HardwareSampler(attempt, [own], 0.1, lambda: 0)
+    own = LocalRank(0, 0, os.getpid(), (identify(device),), time.monotonic())
+    sampler = HardwareSampler(Node(attempt, [own], 0.1), lambda: 0)
     sampler.start()
     matrix = torch.randn(4096, 4096, device=device)
     until = time.monotonic() + 4

@@ -24,7 +24,7 @@ COUNTS = {"schema_version", "gpus", "gpus_lost", "ranks", "samples", "sampled_s"
     [(GPU_FIELDS, GpuSample, GpuSummary), (PROCESS_FIELDS, HostSample, ProcessSummary)],
 )
 def test_the_table_has_every_field_of_the_records_and_no_other(fields, sample, summary):
-    figures = [figure.name for each in fields for figure in each.figures]
+    figures = [name for each in fields for name in each.figures]
     assert {each.name for each in fields if each.constant} <= set(GpuDevice.model_fields)
     assert {each.name for each in fields if not each.constant} == set(sample.model_fields) - KEYS
     assert sorted(figures) == sorted(set(summary.model_fields) - COUNTS)

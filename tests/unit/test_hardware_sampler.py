@@ -13,9 +13,9 @@ from disttrain.config.sections.telemetry import TelemetryConfig
 from disttrain.errors import ConfigError
 from disttrain.hardware import sample_file
 from disttrain.hardware import sampler as node_sampler
-from disttrain.hardware.fields import FIELDS, Field, Figure
+from disttrain.hardware.fields import FIELDS, Field
 from disttrain.hardware.readings import GpuId
-from disttrain.hardware.sampler import HardwareSampler, LocalRank
+from disttrain.hardware.sampler import HardwareSampler, LocalRank, Node
 from disttrain.hardware.statistics import gpu_summary
 from disttrain.records.files import FILES
 from disttrain.records.hardware import GpuSample, HostSample
@@ -38,7 +38,7 @@ class Rounds:
 
     def __init__(self, monkeypatch, ranks, attempt, every_s=1.0, backend=None):
         self.segment = 0
-        self.sampler = HardwareSampler(attempt, ranks, every_s, lambda: self.segment, backend)
+        self.sampler = HardwareSampler(Node(attempt, ranks, every_s), lambda: self.segment, backend)
         self.taken = threading.Semaphore(0)
         self.go = threading.Semaphore(0)
 
@@ -64,7 +64,7 @@ class Rounds:
 
 
 def ranks_on(*gpus):
-    return [LocalRank(i, 0, os.getpid(), gpu, origin_s=0.0) for i, gpu in enumerate(gpus)]
+    return [LocalRank(i, 0, os.getpid(), (gpu,) if gpu else (), 0.0) for i, gpu in enumerate(gpus)]
 
 
 def test_a_session_leaves_valid_records_and_a_lost_gpu_does_not_end_the_other(replay, tmp_path, monkeypatch):
@@ -101,10 +101,10 @@ def test_a_gpu_counts_once_however_many_ranks_and_nodes_share_it(replay, tmp_pat
     """Two nodes of one machine share a GPU; another one has no UUID, so it is told apart by its node."""
     places = [(0, WELL), (0, WELL), (1, WELL), (0, LOST), (0, None), (1, None)]
     gpus = [
-        LocalRank(i, node, os.getpid(), GpuId(uuid, "00:1"), 0.0) for i, (node, uuid) in enumerate(places)
+        LocalRank(i, node, os.getpid(), (GpuId(uuid, "0:1"),), 0.0) for i, (node, uuid) in enumerate(places)
     ]
     assert len({rank.devices[0] for rank in gpus}) == 4
-    assert len({LocalRank(i, 0, 1, None, 0.0).devices[0] for i in range(3)}) == 3
+    assert len({LocalRank(i, 0, 1, (), 0.0).devices[0] for i in range(3)}) == 3
 
     replay()
     usages = []
@@ -167,7 +167,7 @@ def test_when_nothing_can_be_sampled_the_thread_ends(tmp_path, monkeypatch):
     monkeypatch.setattr(log, "error", lambda message, **fields: told.append((message, fields["error"])))
     monkeypatch.setattr(node_sampler, "Processes", lambda node: 1 / 0)
     monkeypatch.setattr(node_sampler, "Gpus", raising(ValueError("odd")))
-    sampler = HardwareSampler(RunDir(tmp_path).attempt(0), ranks_on(None), 0.01, lambda: None)
+    sampler = HardwareSampler(Node(RunDir(tmp_path).attempt(0), ranks_on(None), 0.01), lambda: None)
     sampler.start()
     sampler._thread.join(20)
     assert not sampler._thread.is_alive()
@@ -209,7 +209,8 @@ def test_a_driver_that_never_answers_does_not_hold_the_end(replay, tmp_path, mon
 
     fake.nvmlDeviceGetPowerUsage = hang
     monkeypatch.setattr(node_sampler, "CLOSE_S", 0.01)
-    sampler = HardwareSampler(RunDir(tmp_path).attempt(0), ranks_on(GpuId(WELL, None)), 0.01, lambda: None)
+    node = Node(RunDir(tmp_path).attempt(0), ranks_on(GpuId(WELL, None)), 0.01)
+    sampler = HardwareSampler(node, lambda: None)
     sampler.start()
     assert asked.wait(20)
     sampler.accumulated()  # no lock is held meanwhile
@@ -288,7 +289,7 @@ def test_measured_steps_begin_and_end_with_a_sample_of_the_links(tmp_path, monke
     taken = []
 
     class Sampler:
-        def __init__(self, attempt, ranks, every_s, segment, *others):
+        def __init__(self, node, segment, backend):
             self.segment = segment
 
         def start(self): ...
@@ -306,7 +307,7 @@ def test_measured_steps_begin_and_end_with_a_sample_of_the_links(tmp_path, monke
     assert taken == [0, 0, 1]
 
 
-FAN = Field("gpu", "fan_percent", "%", (lambda api, h: 41,), (Figure("fan_percent_max", "max"),))
+FAN = Field("gpu", "fan_percent", "%", (lambda api, h: 41,), {"fan_percent_max": "max"})
 """A row of a user."""
 
 
@@ -314,7 +315,7 @@ def test_a_row_of_a_user_is_in_samples_and_summary(replay, tmp_path, monkeypatch
     replay()
     attempt = RunDir(tmp_path).attempt(0)
     fields = node_telemetry.load_fields([f"{__name__}:FAN"])
-    sampler = HardwareSampler(attempt, ranks_on(GpuId(WELL, None)), 60, lambda: 0, fields=fields)
+    sampler = HardwareSampler(Node(attempt, ranks_on(GpuId(WELL, None)), 60, fields=fields), lambda: 0)
     sampler.start()
     sampler.close()
     assert {GpuSample.model_validate(line).fan_percent for line in read_jsonl(attempt.gpu_samples(0))} == {41}

@@ -74,8 +74,23 @@ class _Reader:
             return
         for pattern, read in _PATTERNS:
             if found := pattern.match(text):
-                read(self, found)
+                if isinstance(read, str):
+                    self._keep(read, *found.groups())
+                else:
+                    read(self, found)
                 return
+
+    def _keep(self, field: str, value: str, *values: str) -> None:
+        """Keep a value in a field of `NcclLog`: each new one of a list, the largest number, the last text."""
+        kept = getattr(self.log, field)
+        if isinstance(kept, dict):
+            kept[value] = values[0]
+        elif isinstance(kept, list):
+            kept += [value] if value not in kept else []
+        elif field in _LARGEST:
+            setattr(self.log, field, max(_LARGEST[field](value), kept or 0))
+        else:
+            setattr(self.log, field, value)
 
     def result(self) -> NcclLog:
         choices = sorted(self._choices.values(), key=lambda each: -each.bytes)
@@ -101,25 +116,6 @@ class _Reader:
         elif interfaces := _INTERFACE.findall(found[1]):
             self.log.interfaces = interfaces
 
-    def bootstrap(self, found: Match[str]) -> None:
-        self.log.bootstrap_interface = found[1]
-
-    def network(self, found: Match[str]) -> None:
-        self.log.network = found[1]
-
-    def plugin(self, found: Match[str]) -> None:
-        if found[1] not in self.log.plugins:
-            self.log.plugins.append(found[1])
-
-    def collective_channels(self, found: Match[str]) -> None:
-        self.log.collective_channels = max(int(found[1]), self.log.collective_channels or 0)
-
-    def variable(self, found: Match[str]) -> None:
-        self.log.environment[found[1]] = found[2]
-
-    def init_time(self, found: Match[str]) -> None:
-        self.log.init_s = max(float(found[1]), self.log.init_s or 0.0)
-
     def choice(self, found: Match[str]) -> None:
         first, last = found["first"], found["last"]
         made = CollectiveChoice(
@@ -140,7 +136,8 @@ def _named(text: str, names: tuple[str, ...]) -> str:
     return next((name for name in names if name.lower() == plain), text)
 
 
-_PATTERNS: tuple[tuple[re.Pattern[str], Callable[[_Reader, Match[str]], None]], ...] = (
+_LARGEST: dict[str, Callable[[str], float]] = {"collective_channels": int, "init_s": float}
+_PATTERNS: tuple[tuple[re.Pattern[str], str | Callable[[_Reader, Match[str]], None]], ...] = (
     (
         re.compile(
             r"(?:(?:Channel|Ring) \d+(?:/\d+)? ?: .*?->|Coll(?:Net)? \d+(?:/\d+)? : \d+ \[).*? via "
@@ -157,15 +154,15 @@ _PATTERNS: tuple[tuple[re.Pattern[str], Callable[[_Reader, Match[str]], None]], 
         _Reader.choice,
     ),
     (re.compile(r"NET/\w+ ?: Using (.+)"), _Reader.devices),
-    (re.compile(r"Bootstrap ?: Using (?:\[\d+\])?([^\s:]+):"), _Reader.bootstrap),
-    (re.compile(r"Using network (.+)"), _Reader.network),
-    (re.compile(r"Assigned NET plugin (.+?) to comm"), _Reader.network),
-    (re.compile(r"NET/Plugin ?: Loaded \w+ plugin (.+?)(?: \(v\d+\))?$"), _Reader.plugin),
-    (re.compile(r"Successfully loaded external \w+ plugin (\S+)"), _Reader.plugin),
-    (re.compile(r"NET/OFI (?:Initializing|Using) (aws-ofi-\w+ \S+)"), _Reader.plugin),
-    (re.compile(r"P2P plugin (?:v\d+ )?(\w+)$"), _Reader.plugin),
-    (re.compile(r"(\d+) coll channels"), _Reader.collective_channels),
-    (re.compile(r"(\w+) set by environment to (.*?)\.?$"), _Reader.variable),
-    (re.compile(r"(NCCL_\w+) set to (\S+)"), _Reader.variable),
-    (re.compile(r"Init timings.*? total ([\d.]+)"), _Reader.init_time),
+    (re.compile(r"Bootstrap ?: Using (?:\[\d+\])?([^\s:]+):"), "bootstrap_interface"),
+    (re.compile(r"Using network (.+)"), "network"),
+    (re.compile(r"Assigned NET plugin (.+?) to comm"), "network"),
+    (re.compile(r"NET/Plugin ?: Loaded \w+ plugin (.+?)(?: \(v\d+\))?$"), "plugins"),
+    (re.compile(r"Successfully loaded external \w+ plugin (\S+)"), "plugins"),
+    (re.compile(r"NET/OFI (?:Initializing|Using) (aws-ofi-\w+ \S+)"), "plugins"),
+    (re.compile(r"P2P plugin (?:v\d+ )?(\w+)$"), "plugins"),
+    (re.compile(r"(\d+) coll channels"), "collective_channels"),
+    (re.compile(r"(\w+) set by environment to (.*?)\.?$"), "environment"),
+    (re.compile(r"(NCCL_\w+) set to (\S+)"), "environment"),
+    (re.compile(r"Init timings.*? total ([\d.]+)"), "init_s"),
 )
