@@ -33,9 +33,9 @@ from benchmarks import result_record
 from disttrain.config.sections.parallel import ParallelConfig
 from disttrain.config.sections.resources import ResourcesConfig
 from disttrain.parallel.ddp import build
-from disttrain.parallel.gradient_communication.powersgd import is_compressed
-from disttrain.parallel.gradient_communication.topk import count_of
 from disttrain.parallel.mesh import Mesh
+from disttrain.parallel.schemes.powersgd import is_compressed
+from disttrain.parallel.schemes.topk import count_of
 from disttrain.runtime.process_group import World, open_world
 
 NODES, PER_NODE = 2, 2

@@ -74,6 +74,7 @@ def main(argv: list[str]) -> int:
             config.resources, config.job.collective_timeout_s, config.precision.dtype,
             gpus_per_rank=config.gpus_per_rank, attention=config.train.attention,
             on_gpu=gpu_option(config), compiles_with=config.compile.used_backend,
+            backend=config.parallel.backend,
         ) as world:  # fmt: skip
             if by_hand:
                 output = RunOutput.by_hand(arguments.run_dir, arguments.config, config, world)

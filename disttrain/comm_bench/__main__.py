@@ -61,6 +61,7 @@ def measure(world: World, model: Model, largest: int, repeats: int) -> CommBench
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m disttrain.comm_bench", description=__doc__)
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda", "shared"])
+    parser.add_argument("--backend", default="auto", choices=["auto", "nccl", "gloo"])
     parser.add_argument("--max-mb", type=float, default=16.0, help="largest message in MiB")
     parser.add_argument("--repeats", type=int, default=15, help="repeats after the warm-up")
     parser.add_argument("--width", type=int, default=Model.width)
@@ -72,7 +73,7 @@ def main() -> None:
         parser.error("one rank has no communication: start at least two")
     shape = ResourcesConfig(nodes=info.nodes, gpus_per_node=info.local_size, device=given.device)
     model = Model(given.width, given.layers, given.rows)
-    with open_world(shape) as world:
+    with open_world(shape, backend=given.backend) as world:
         found = measure(world, model, int(given.max_mb * 2**20), given.repeats)
         if world.rank == 0:
             run = RunDir(Path(os.environ.get("DISTTRAIN_RUN_DIR", ".")))

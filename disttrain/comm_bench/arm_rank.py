@@ -65,10 +65,11 @@ def main() -> int:
     config = None if given.like is None else config_of(RunDir(given.like), shape)
     dtype = "fp32" if config is None else config.precision.dtype
     attention = "auto" if config is None else config.train.attention
+    backend = "auto" if config is None else config.parallel.backend
     store = launcher_store(given.store_prefix)
     try:
         with (
-            open_world(shape, IDLE_S, dtype, store, attention=attention) as world,
+            open_world(shape, IDLE_S, dtype, store, attention=attention, backend=backend) as world,
             attention_kernel(attention),
         ):
             step, text = build_step(given, config, world)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -17,7 +16,7 @@ from disttrain.config.sections.parallel import ParallelConfig
 from disttrain.parallel.ddp import DDP
 from disttrain.parallel.ddp import build as build_ddp
 from disttrain.parallel.mesh import Mesh
-from disttrain.parallel.pipeline import average_gradients
+from disttrain.parallel.schemes.counted_group import CountedGroup
 from disttrain.records.comm_bench import StepTiming, Timing
 from disttrain.runtime.process_group import World
 
@@ -79,8 +78,7 @@ class DDPStep:
         with self.strategy.micro_step(self.module, last=self.name not in (NO_OVERLAP, NO_COMMUNICATION)):
             self.module(self.inputs).square().mean().backward()
         if self.name == NO_OVERLAP:
-            assert dist.group.WORLD is not None
-            average_gradients(self.module.parameters(), dist.group.WORLD)
+            CountedGroup().average([p.grad for p in self.module.parameters() if p.grad is not None])
         self.optimizer.step()
         self.optimizer.zero_grad()
 

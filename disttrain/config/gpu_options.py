@@ -36,6 +36,8 @@ def gpu_option(config: Config) -> GpuOption | None:
     if parallel.fsdp.cpu_offload and parallel.strategy in ("fsdp", "hsdp"):
         key = "parallel.fsdp.cpu_offload"
         return GpuOption(key, f"{key}=true", ", where shards are in host memory already; leave it out")
+    if parallel.backend == "nccl":
+        return GpuOption("parallel.backend", "parallel.backend=nccl", "; use gloo or auto")
     if config.memory.offload_activations:
         key = "memory.offload_activations"
         return GpuOption(key, f"{key}=true", "; use memory.activation_checkpointing")

@@ -303,6 +303,11 @@ def _check_plug_ins(config: Config, draft: Draft) -> None:
     try:
         for sink in config.telemetry.sinks:
             check_plug_in(sink, key, "telemetry.sinks", "Sink")
+        key = "parallel.strategy"
+        if config.parallel.strategy != "auto":
+            check_plug_in(config.parallel.strategy, key, "parallel")
+        key = "parallel.gradient_communication.scheme"
+        check_plug_in(config.parallel.gradient_communication.scheme, key, "parallel.schemes")
         key = "model.transforms"
         for transform in config.model.transforms:
             check_plug_in(transform, key, "transforms")

@@ -22,6 +22,12 @@ def check_pipeline(config: Config) -> Refusal | None:
             "resources.device=shared communicates through gloo, which sends no GPU tensors from stage to "
             "stage; parallel.strategy=pipeline needs a GPU for each rank: use cuda or cpu",
         )
+    if config.parallel.backend == "gloo" and config.resources.device != "cpu":
+        return (
+            "parallel.backend",
+            "parallel.backend=gloo sends no GPU tensors from stage to stage, as parallel.strategy=pipeline "
+            "does; use auto, or resources.device=cpu",
+        )
     if passes := config.telemetry.layer_passes:
         return (
             "telemetry.layer_passes",

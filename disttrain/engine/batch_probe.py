@@ -66,6 +66,7 @@ def main() -> int:
             config.resources, config.job.collective_timeout_s, config.precision.dtype,
             launcher_store(os.environ.get(STORE_PREFIX, "")),
             gpus_per_rank=config.gpus_per_rank, attention=config.train.attention,
+            backend=config.parallel.backend,
         ) as world:  # fmt: skip
             with attention_kernel(config.train.attention):
                 fit = _Probe(config, request, world, answers).run()

@@ -27,7 +27,7 @@ from disttrain.engine.live_bytes import LiveBytes
 from disttrain.engine.objective import Task
 from disttrain.errors import ConfigError, in_one_line
 from disttrain.models.blocks import blocks_of
-from disttrain.parallel.gradient_communication.state_size import state_bytes
+from disttrain.parallel.schemes.scheme import state_bytes
 from disttrain.records.ranks import asks_for_gpus
 from disttrain.transforms import transforms_of
 

@@ -39,7 +39,7 @@ def join_world(config: Config) -> AbstractContextManager[World]:
         return open_world(
             config.resources, config.job.collective_timeout_s, config.precision.dtype,
             gpus_per_rank=config.gpus_per_rank, on_gpu=gpu_option(config),
-            compiles_with=config.compile.used_backend,
+            compiles_with=config.compile.used_backend, backend=config.parallel.backend,
         )  # fmt: skip
     info = rank_info()
     check_group_size(info)

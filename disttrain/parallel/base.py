@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
@@ -15,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from disttrain.config.sections.parallel import ParallelConfig
 from disttrain.parallel.mesh import Mesh
 from disttrain.runtime.fully_shard_hooks import Dimension
+from disttrain.runtime.plug_ins import load_plug_in
 from disttrain.runtime.process_group import World
 
 BatchLoss = Callable[[nn.Module, Any], Tensor]
@@ -160,6 +160,8 @@ class Strategy:
 
 
 def build_strategy(name: str, config: ParallelConfig) -> Strategy:
-    """The strategy of module `disttrain.parallel.<name>`, with its options."""
-    built: Strategy = importlib.import_module(f"disttrain.parallel.{name}").build(config)
+    """The strategy that `build(config)` of `disttrain/parallel/<name>.py` returns, or `package.module:name`
+    with `parallel.options` as keyword arguments. Raises `ConfigError`."""
+    build = load_plug_in("parallel.strategy", str(__package__), name)
+    built: Strategy = build(**config.options) if ":" in name else build(config)
     return built

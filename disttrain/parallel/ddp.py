@@ -17,17 +17,16 @@ from disttrain.config.sections.gradient_communication import GradientCommunicati
 from disttrain.config.sections.parallel import DDPConfig, ParallelConfig
 from disttrain.parallel.backward_end import after_own_backward
 from disttrain.parallel.base import Strategy, Timed
-from disttrain.parallel.gradient_communication.base import build_scheme
-from disttrain.parallel.gradient_communication.ddp_hook import GradientHook
-from disttrain.parallel.gradient_communication.local_sgd import average_tensors
 from disttrain.parallel.mesh import Mesh
-from disttrain.parallel.sync_batch_norm import CPUSyncBatchNorm, synchronize_batch_norms
+from disttrain.parallel.schemes.ddp_hook import GradientHook
+from disttrain.parallel.schemes.scheme import build_scheme, by_prefix
+from disttrain.parallel.sync_batch_norm import NormGroup, norm_groups, synchronize_batch_norms
 from disttrain.runtime.process_group import World, ensure_group
 
 COMM_METHOD = "ddp_backward_tail"
 """From the end of this rank's own backward pass to the end of `backward()`, which waits for the buckets
-still in flight, the broadcast of buffers before a forward pass, and on the CPU the statistics of synchronized
-batch norms. Contains waiting for peers and transfer; communication hidden under compute is not in it."""
+still in flight, the broadcast of buffers before a forward pass, and the statistics of synchronised batch
+norms. Contains waiting for peers and transfer; communication hidden under compute is not in it."""
 
 _STATE = "rank.gradient_communication."
 
@@ -61,12 +60,13 @@ class DDP(Strategy):
     """`torch.nn.parallel.DistributedDataParallel` with the options of `parallel.ddp`, and the communication
     hook of `parallel.gradient_communication`."""
 
-    comm_method: str | None = COMM_METHOD
+    comm_method = COMM_METHOD
 
     def __init__(self, options: DDPConfig, communication: GradientCommunicationConfig) -> None:
         self.options = options
         self.communication = communication
         self._hook: GradientHook | None = None
+        self._norms: list[NormGroup] = []
 
     @property
     def priming_passes(self) -> int:  # type: ignore[override]
@@ -82,7 +82,8 @@ class DDP(Strategy):
         options = self.options
         ensure_group(world)
         if options.sync_batch_norm:
-            model = synchronize_batch_norms(model, world.device)
+            synchronize_batch_norms(model, world.device)
+        self._norms = norm_groups(model)
         wrapped = DistributedDataParallel(
             model,
             device_ids=[world.device.index] if world.device.type == "cuda" else None,
@@ -93,9 +94,6 @@ class DDP(Strategy):
             static_graph=options.static_graph,
             find_unused_parameters=options.find_unused_parameters,
         )
-        if any(isinstance(module, nn.SyncBatchNorm) for module in model.modules()):
-            self.comm_method = None
-            self.comm_reason = "SyncBatchNorm communicates within the passes, which cannot be timed"
         if self.communication.scheme != "none":
             scheme = build_scheme(self.communication, world)
             self._hook = GradientHook(wrapped, scheme, self.communication.warmup_steps, world)
@@ -103,24 +101,22 @@ class DDP(Strategy):
 
     @property
     def compares_collectives(self) -> bool:  # type: ignore[override]
-        """Of `hierarchical`, one rank of each node has more collectives than the others."""
-        return self.communication.scheme != "hierarchical"
+        return self._hook is None or self._hook.scheme.compares_collectives
 
     def on_step(self, step: int) -> None:
         if self._hook is not None:
             self._hook.step = step
 
     def averages_replicas(self, step: int, last: bool) -> bool:
-        if self.communication.scheme != "local_sgd" or step <= self.communication.warmup_steps:
-            return False
-        return last or step % self.communication.average_every == 0
+        every = self._average_every(step)
+        return every > 0 and (last or step % every == 0)
 
     def replicas_agree(self, step: int) -> bool:
-        local = self.communication.scheme == "local_sgd" and step > self.communication.warmup_steps
-        return not local or self.averages_replicas(step, last=False)
+        every = self._average_every(step)
+        return every == 0 or step % every == 0
 
     def average_replicas(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        assert self._hook is not None
+        assert self._hook is not None, "only a scheme averages replicas"
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         moments = [  # by name: a loaded optimizer has another order, and the order of summation follows
             value
@@ -128,7 +124,12 @@ class DDP(Strategy):
             for _, value in sorted(optimizer.state.get(parameter, {}).items())
             if isinstance(value, Tensor) and value.shape == parameter.shape and value.is_floating_point()
         ]
-        average_tensors([*parameters, *moments], self._hook.scheme.group)
+        self._hook.scheme.group.average([*parameters, *moments])
+
+    def _average_every(self, step: int) -> int:
+        """Steps between averages of the parameters; 0 where gradients are averaged in `step`."""
+        hook = self._hook
+        return hook.scheme.average_every if hook is not None and step > hook.warmup_steps else 0
 
     def _bucket_sizes(self) -> list[Any] | None:
         """Sizes in MiB of the first bucket and of all others; None for PyTorch's own. Fractions are valid,
@@ -145,16 +146,15 @@ class DDP(Strategy):
         # The first pass without sync after one with sync broadcasts buffers, and then the next one does not.
         broadcasts = model.require_forward_param_sync
         model.require_forward_param_sync = False
-        norms = _sync_batch_norms(model)
-        for norm in norms:
-            norm.synchronizes = False
+        for norm in self._norms:
+            norm.silent = True
         try:
             with model.no_sync():
                 yield
         finally:
             model.require_forward_param_sync = broadcasts
-            for norm in norms:
-                norm.synchronizes = True
+            for norm in self._norms:
+                norm.silent = False
 
     def unwrap(self, model: nn.Module) -> nn.Module:
         assert isinstance(model, DistributedDataParallel)
@@ -167,8 +167,8 @@ class DDP(Strategy):
         assert isinstance(model, DistributedDataParallel)
         over_all_ranks = partial(timed, None)
         wrap_buffer_broadcast(model, over_all_ranks)
-        for norm in _sync_batch_norms(model):
-            norm.comm_context = over_all_ranks
+        for norm in self._norms:
+            norm.timed = over_all_ranks
 
     def state_dict(self) -> dict[str, Tensor]:
         if self._hook is None:
@@ -177,14 +177,8 @@ class DDP(Strategy):
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Take up the state of the scheme of gradient communication, which begins anew without one."""
-        if self._hook is None:
-            return
-        own = {name.removeprefix(_STATE): value for name, value in state.items() if name.startswith(_STATE)}
-        self._hook.scheme.load_state_dict(own)
-
-
-def _sync_batch_norms(model: nn.Module) -> list[CPUSyncBatchNorm]:
-    return [module for module in model.modules() if isinstance(module, CPUSyncBatchNorm)]
+        if self._hook is not None:
+            self._hook.scheme.load_state_dict(by_prefix(state, _STATE))
 
 
 def build(config: ParallelConfig) -> DDP:

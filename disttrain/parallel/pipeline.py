@@ -8,7 +8,7 @@ micro-batches instead of m (Narayanan et al. 2021, arXiv:2104.04473).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -16,7 +16,6 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle
@@ -26,14 +25,13 @@ from disttrain.errors import ConfigError
 from disttrain.parallel.base import BatchLoss, HasTally, Pass, Strategy, Timed
 from disttrain.parallel.initial_weights import build_on_rank_0, fill, named_tensors
 from disttrain.parallel.mesh import Mesh
+from disttrain.parallel.schemes.counted_group import CountedGroup
 from disttrain.runtime.process_group import World, set_timeouts
 
 COMM_METHOD = "pipeline_schedule"
 """Time in the schedule outside of this rank's own forward and backward passes: waiting for the neighbouring
 stages and transfer of activations, which cannot be separated; then the all-reduce of gradients and of their
 norm."""
-_BUCKET_BYTES = 25 * 2**20
-"""Largest message of the gradient all-reduce, except for a single larger gradient."""
 _SCHEDULES: dict[str, type[PipelineScheduleSingle]] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 
 
@@ -119,7 +117,7 @@ class Pipeline(Strategy):
         self._mesh = mesh
         self._device = world.device
         self._stages = device_mesh.get_group("pipeline")
-        self._replicas = device_mesh.get_group("replicate")
+        self._replicas = CountedGroup(device_mesh.get_group("replicate"))
         initial = named_tensors(model)
         stage = model.pipeline_stage(mesh.stage, mesh.pipeline)
         for name, _ in stage.named_buffers():
@@ -143,9 +141,9 @@ class Pipeline(Strategy):
         self._schedule.step(*inputs, target=targets, losses=losses, return_outputs=False)
         total = torch.stack(losses).detach().sum() if losses else torch.zeros((), device=self._device)
         dist.broadcast(total, group=self._stages, group_src=self._mesh.pipeline - 1)
-        if self._mesh.data_size > 1:
+        if self._replicas.size > 1:
             with self._communicating():
-                average_gradients(model.parameters(), self._replicas)
+                self._replicas.average([p.grad for p in model.parameters() if p.grad is not None])
         return total
 
     def batch_tally(self, model: nn.Module, batch: Any, objective: HasTally) -> Tensor:
@@ -195,25 +193,6 @@ class Pipeline(Strategy):
         stage.forward_pass, stage.backward_pass = forward, backward
         kind = _SCHEDULES[self.options.schedule]
         return kind(stage, micro_batches, loss_fn=loss_of, scale_grads=False)
-
-
-def average_gradients(parameters: Iterable[nn.Parameter], group: dist.ProcessGroup) -> None:
-    """Replace each gradient by its mean over the ranks of `group`, in messages of up to `_BUCKET_BYTES`."""
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    buckets: list[list[Tensor]] = []
-    room = 0
-    for gradient in gradients:
-        if gradient.nbytes > room:
-            buckets.append([])
-            room = _BUCKET_BYTES
-        buckets[-1].append(gradient)
-        room -= gradient.nbytes
-    for bucket in buckets:
-        flat = _flatten_dense_tensors(bucket)
-        dist.all_reduce(flat, group=group)
-        flat /= group.size()
-        for gradient, mean in zip(bucket, _unflatten_dense_tensors(flat, bucket), strict=True):
-            gradient.copy_(mean)
 
 
 def build(config: ParallelConfig) -> Pipeline:

@@ -70,10 +70,11 @@ def choose(
     attention: str = "auto",
     on_gpu: GpuOption | None = None,
     compiles_with: str | None = None,
+    backend: str = "auto",
 ) -> RankDevice:
     """Choose this rank's device for `resources.device=requested`, `precision.dtype=precision`,
-    `train.attention=attention`, the option `on_gpu`, which a CPU does not have, and the backend of
-    `torch.compile`. Raises nothing."""
+    `train.attention=attention`, the option `on_gpu`, which a CPU does not have, the backend of
+    `torch.compile`, and `parallel.backend=backend`. Raises nothing."""
     node = socket.gethostname()
     try:
         device = choose_device(requested, info.local_rank, info.local_size * gpus_per_rank)
@@ -82,12 +83,17 @@ def choose(
         require_compiler(compiles_with, device)
         if on_gpu is not None and device.type == "cpu":
             raise ConfigError(on_gpu.refusal("this rank trains on the CPU"))
+        if backend == "nccl" and (device.type == "cpu" or requested == "shared"):
+            raise ConfigError(
+                "parallel.backend=nccl needs a GPU for each rank, and this rank has none of its own; "
+                "use gloo or auto"
+            )
     except ConfigError as error:
         return RankDevice(node, problem="config", message=str(error))
     except Exception as error:  # a broken driver raises errors of many types
         return RankDevice(node, problem="node", message=" ".join(str(error).split()))
-    # NCCL refuses two ranks on one device
-    backend = "nccl" if device.type == "cuda" and requested != "shared" else "gloo"
+    if backend == "auto":
+        backend = "nccl" if device.type == "cuda" and requested != "shared" else "gloo"
     return RankDevice(node, str(device), backend, resolved)
 
 

@@ -191,6 +191,7 @@ def open_world(
     attention: str = "auto",
     on_gpu: GpuOption | None = None,
     compiles_with: str | None = None,
+    backend: str = "auto",
 ) -> Iterator[World]:
     """Join the process group, and leave it at the end of the block.
 
@@ -198,6 +199,7 @@ def open_world(
     can wait for peers that sit in a collective, and the process must exit for torchrun to end them. `store`:
     used in place of torchrun's own. `gpus_per_rank`: see `Config.gpus_per_rank`. Each rank must have the
     kernel `attention`, a GPU for `on_gpu`, and the compiler of `compiles_with`, a backend of `torch.compile`.
+    `backend`: `parallel.backend`.
 
     Raises `ConfigError` when torchrun's world is not `resources.nodes x resources.gpus_per_node`: a
     rendezvous can form a smaller world without an error, and training must not run in one. Raises
@@ -214,7 +216,7 @@ def open_world(
         _check_interface(os.environ.get("GLOO_SOCKET_IFNAME", ""), info.rank)
     torch.set_num_threads(resources.threads_per_rank)
     chosen = device_agreement.choose(
-        resources.device, precision, info, gpus_per_rank, attention, on_gpu, compiles_with
+        resources.device, precision, info, gpus_per_rank, attention, on_gpu, compiles_with, backend
     )
     timeout, control = timedelta(seconds=collective_timeout_s), None
     with heartbeat.collective():
@@ -234,9 +236,9 @@ def open_world(
                 # exceeds the usual limit of open files
                 os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
                 control = dist.new_group(backend="gloo", timeout=timeout)
-    backend = chosen.backend if info.size > 1 else None
+    used = chosen.backend if info.size > 1 else None
     yield World(
-        **vars(info), device=device, backend=backend, collective_timeout=timeout, control=control,
+        **vars(info), device=device, backend=used, collective_timeout=timeout, control=control,
         gpus_per_rank=gpus_per_rank if device.type == "cuda" else 1,
     )  # fmt: skip
     if dist.is_initialized():

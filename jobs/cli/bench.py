@@ -56,6 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.value(comm, "--nodes", "N", "node counts (2)", nargs="+", default=["2"])
     options.value(comm, "--gpus-per-node", "N", "ranks on each node (1)", nargs="+")
     _add_device(comm, default="auto")
+    text = "backend of the collectives (auto: NCCL where each rank has a GPU of its own, else gloo)"
+    options.value(comm, "--backend", "auto|nccl|gloo", text, choices=["auto", "nccl", "gloo"], default="auto")
     _add_numbers(comm, _COMM)
     options.submission(comm)
 
@@ -119,7 +121,8 @@ def run(args: argparse.Namespace) -> int:
     from jobs.cli.command_output import add_json
     from jobs.status.run_folders import runs_of
 
-    words = ["-m", "disttrain.comm_bench", "--device", args.device, *_words(args, _COMM)]
+    backend = [] if args.backend == "auto" else ["--backend", args.backend]
+    words = ["-m", "disttrain.comm_bench", "--device", args.device, *backend, *_words(args, _COMM)]
     words[words.index("--rounds")] = "--repeats"
     exit_code = _submit(args, words, "comm-bench", [f"resources.device={args.device}"])
     if not _is_dry(args) and (results := _results(runs_of(args.runs, args.name))):

@@ -74,6 +74,8 @@ def _settings(prefix: str, **_: Any) -> list[str]:
 
     key, equals, values = prefix.partition("=")
     known = {name: _few_values(info.annotation) for name, info in config_fields()}
+    known["parallel.strategy"] = ["auto", *builtin_kinds("parallel")]
+    known["parallel.gradient_communication.scheme"] = builtin_kinds("parallel/schemes")
     for section, package in BUILT_SECTIONS.items():
         kinds = known[f"{section}.kind"] = builtin_kinds(package)
         for builder in filter(None, (builder_of(package, kind) for kind in kinds)):

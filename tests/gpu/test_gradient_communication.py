@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from disttrain.config.sections.gradient_communication import GradientCommunicationConfig
-from disttrain.parallel.gradient_communication.base import FlatGradient, build_scheme
+from disttrain.parallel.schemes.scheme import FlatGradient, build_scheme
 from disttrain.runtime.process_group import World, ensure_group
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

@@ -16,14 +16,14 @@ from disttrain.config.config_tree import Config
 from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.config.sections.gradient_communication import GradientCommunicationConfig
 from disttrain.config.sections.job import JobConfig
-from disttrain.config.sections.parallel import FSDPConfig, ParallelConfig
+from disttrain.config.sections.parallel import FSDPConfig, HSDPConfig, ParallelConfig
 from disttrain.parallel.ddp import DDP, build
-from disttrain.parallel.gradient_communication.base import FlatGradient, build_scheme
-from disttrain.parallel.gradient_communication.counted_group import own_group, subgroup
-from disttrain.parallel.gradient_communication.powersgd import average_powersgd
-from disttrain.parallel.gradient_communication.topk import TopK, count_of
 from disttrain.parallel.hsdp import HSDP
 from disttrain.parallel.mesh import Mesh
+from disttrain.parallel.schemes import all_reduce_compressed, hierarchical_all_reduce, make_scheme
+from disttrain.parallel.schemes.counted_group import CountedGroup
+from disttrain.parallel.schemes.scheme import FlatGradient, Scheme, build_scheme
+from disttrain.parallel.schemes.topk import TopK, count_of
 from disttrain.records.metrics import Metrics
 from disttrain.runtime.process_group import World
 from tests.multiprocess.test_resume import STEPS, in_attempts
@@ -127,12 +127,12 @@ def of_rank_two(world: World) -> tuple[Tensor, Tensor, Tensor, dict[str, int]]:
     """A gradient whose mean has rank 2, on every rank other factors, and that mean."""
     left = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
     right = torch.randn(50, 2, generator=torch.Generator().manual_seed(1 + world.rank))
-    group = own_group(world)
     matrix, bias = left @ right.T, torch.full((7,), float(world.rank))
-    first = torch.randn(50, 2, generator=torch.Generator().manual_seed(9))
-    average_powersgd({"w": matrix}, [bias], group, {"w": first}, {"w": torch.zeros(40, 50)})
-    expected = group.mean(left @ right.T)
-    return matrix, expected, bias, dict(group.bytes)
+    scheme = make_scheme("powersgd", rank=2)
+    gradient = FlatGradient(torch.cat([matrix.flatten(), bias]), {"weight": matrix.shape, "bias": bias.shape})
+    scheme.average(gradient, 1)
+    parts = gradient.split(gradient.values)
+    return parts["weight"], scheme.group.mean(matrix), parts["bias"], dict(scheme.group.bytes)
 
 
 def test_powersgd_is_exact_for_gradients_of_its_rank(three_ranks: Ranks) -> None:
@@ -144,8 +144,9 @@ def test_powersgd_is_exact_for_gradients_of_its_rank(three_ranks: Ranks) -> None
 
 def timeouts(world: World) -> list[timedelta | None]:
     """Of two groups of schemes, of the two of a mesh, and of the world."""
-    groups = [own_group(world).group, subgroup(world, [0, 1, 2]).group]  # type: ignore[union-attr]
-    model = HSDP(FSDPConfig()).apply(nn.Linear(3, 3), Mesh(world.rank, shard=3), world)
+    group = CountedGroup.beside_training(world)
+    groups = [group.group, group.subgroup([0, 1, 2]).group]  # type: ignore[union-attr]
+    model = HSDP(FSDPConfig(), HSDPConfig()).apply(nn.Linear(3, 3), Mesh(world.rank, shard=3), world)
     groups += model.weight.device_mesh.get_all_groups()  # type: ignore[union-attr]
     options = [group._get_backend(torch.device("cpu")).options for group in groups if group is not None]
     return [*(each._timeout for each in options), world.collective_timeout]
@@ -153,6 +154,57 @@ def timeouts(world: World) -> list[timedelta | None]:
 
 def test_groups_have_the_timeout_of_the_run(three_ranks: Ranks) -> None:
     assert three_ranks.call(timeouts) == [[timedelta(seconds=JobConfig().collective_timeout_s)] * 5] * 3
+
+
+def on_a_tensor(world: World) -> dict[str, list[Tensor]]:
+    """By call, the results of two steps, and last the largest error of a rank."""
+    found: dict[str, list[Tensor]] = {"two nodes": [], "topk": [], "powersgd": [], "foreign": []}
+    topk = make_scheme("topk", ratio=0.1)
+    for step in (1, 2):
+        matrix = drawn(world.rank, step).view(SHAPE)
+        found["two nodes"].append(hierarchical_all_reduce(matrix.clone(), ranks_per_node=2))
+        for name in ("none", "fp16", "bf16"):
+            found.setdefault(name, []).append(all_reduce_compressed(matrix.clone(), name))
+        found["topk"].append(all_reduce_compressed(matrix.clone(), topk, name="w", step=step))
+        low_rank = all_reduce_compressed(matrix.clone(), "powersgd", rank=40, step=step)
+        found["powersgd"].append(low_rank)
+        found["foreign"].append(all_reduce_compressed(matrix.clone(), f"{__name__}:int8", bits=7))
+    found["topk"].append(topk.state_dict()["error.w"])
+    return found
+
+
+class Int8(Scheme):
+    """A scheme of another package: values travel as 8-bit numbers, in units of the largest of all ranks."""
+
+    def __init__(self, group: CountedGroup, bits: int) -> None:
+        super().__init__(group)
+        self.levels = 2**bits - 1
+
+    def average(self, gradient: FlatGradient, step: int) -> None:
+        unit = self.group.all_gather(gradient.values.abs().max()).max() / self.levels
+        sent = self.group.all_gather((gradient.values / unit).round().to(torch.int8))
+        gradient.values.copy_(sent.float().mean(0) * unit)
+
+
+def int8(group: CountedGroup, bits: int) -> Int8:
+    return Int8(group, bits)
+
+
+def test_calls_on_a_tensor_give_the_sum_that_all_reduce_gives(four_ranks: Ranks) -> None:
+    ranks = four_ranks.call(on_a_tensor)
+    sums = [4 * mean.view(SHAPE) for mean in means(4, 2)]
+    for found in ranks:
+        for name, dtype in [("none", None), ("two nodes", None), ("fp16", "float16"), ("bf16", "bfloat16")]:
+            assert_close(found[name], sums, sums=4, dtype=getattr(torch, dtype or "float32"))
+        *sent, _ = found["topk"]
+        errors = torch.stack([each["topk"][-1] for each in ranks]).sum(0)
+        assert_close(sum(sent) + errors, sum(sums), sums=8)
+        assert float((found["foreign"][0] - sums[0]).abs().max()) < 4 * 4 / 127
+        assert all(
+            torch.equal(a, b)
+            for name in found
+            for a, b in zip(found[name][:2], ranks[0][name][:2], strict=True)
+        )
 
 
 class Net(nn.Module):
@@ -205,9 +257,11 @@ def test_a_hook_under_each_option_of_ddp_and_with_accumulation(three_ranks: Rank
         assert sent == 2 * PARAMETERS, "one reduction of a step, not one of each micro-batch"
 
 
-@pytest.mark.parametrize("scheme", ["fp16", "powersgd", "topk", "randomk", "hierarchical"])
+@pytest.mark.parametrize(
+    "scheme", ["fp16", "powersgd", "topk", "randomk", "hierarchical", f"{__name__}:int8"]
+)
 def test_gradients_are_equal_on_all_ranks_after_several_buckets(three_ranks: Ranks, scheme: str) -> None:
-    ranks = three_ranks.call(in_ddp, {}, {"scheme": scheme, "ratio": 0.1}, 1)
+    ranks = three_ranks.call(in_ddp, {}, {"scheme": scheme, "ratio": 0.1, "options": {"bits": 7}}, 1)
     assert all(torch.equal(gradients, ranks[0][0]) for gradients, _ in ranks)
     assert ranks[0][0].count_nonzero() > 0
 

@@ -13,8 +13,7 @@ from torch import Tensor
 from disttrain.config.config_tree import Config
 from disttrain.config.sections.gradient_communication import GradientCommunicationConfig
 from disttrain.parallel import ddp
-from disttrain.parallel.gradient_communication.base import FlatGradient, Scheme, build_scheme
-from disttrain.parallel.gradient_communication.local_sgd import average_tensors
+from disttrain.parallel.schemes.scheme import FlatGradient, Scheme, build_scheme
 from disttrain.runtime.process_group import World
 from tests.multiprocess.test_gradient_communication import SHAPE, SIZE, averages, communicating, means
 from tests.multiprocess.test_train import train_on
@@ -97,17 +96,17 @@ def test_without_error_feedback_randomk_scales_its_values_by_size_over_count(two
 def averaged_steps(world: World, config: Config, folder: Path) -> list[int]:
     """The steps after which the parameters are averaged in a run."""
     steps: list[int] = []
-    replicas_of = ddp.DDP.averages_replicas
+    average_replicas, on_step = ddp.DDP.average_replicas, ddp.DDP.on_step
 
-    def asked(strategy: ddp.DDP, step: int, last: bool) -> bool:
-        asked.step = step  # type: ignore[attr-defined]
-        return replicas_of(strategy, step, last)
+    def begun(strategy: ddp.DDP, step: int) -> None:
+        begun.step = step  # type: ignore[attr-defined]
+        on_step(strategy, step)
 
-    def counted(*arguments: Any) -> None:
-        steps.append(asked.step)  # type: ignore[attr-defined]
-        average_tensors(*arguments)
+    def averaged(*arguments: Any) -> None:
+        steps.append(begun.step)  # type: ignore[attr-defined]
+        average_replicas(*arguments)
 
-    with patch.object(ddp.DDP, "averages_replicas", asked), patch.object(ddp, "average_tensors", counted):
+    with patch.object(ddp.DDP, "on_step", begun), patch.object(ddp.DDP, "average_replicas", averaged):
         train_on(world, config, folder)
     return steps
 

@@ -119,6 +119,6 @@ def calls(world: World) -> dict[str, Any]:
 
 
 def test_its_communication_is_timed_and_left_out_where_asked(two_ranks: Ranks) -> None:
-    """Each norm communicates once forward and once backward; DDP broadcasts the buffers before a forward."""
-    expected = {"step": 1 + 2 * 2, "without communication": 0, "evaluation": 1}
+    """Each norm sums twice forward and twice backward; DDP broadcasts the buffers before a forward pass."""
+    expected = {"step": 1 + 2 * 4, "without communication": 0, "evaluation": 1}
     assert two_ranks.call(calls) == [expected] * 2

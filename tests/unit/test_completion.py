@@ -65,7 +65,7 @@ def candidates(line: str) -> list[str]:
         ("submit.py watch --state failed,lo", ["failed,lost"]),
         ("submit.py sweep --set train.steps=4 optim.lr=1 parallel.stra", ["parallel.strategy="]),
         ("submit.py sweep --set model.kind=mlp,g", ["mlp,gpt"]),
-        ("submit.py run x.yaml --set parallel.strategy=d", ["dp", "ddp"]),
+        ("submit.py run x.yaml --set parallel.strategy=d", ["ddp", "dp"]),
         ("submit.py run x.yaml --set model.wid", ["model.width="]),
         ("submit.py report --out el", ["elsewhere/"]),
         ("submit.py sweep da", ["data.txt"]),

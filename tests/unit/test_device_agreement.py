@@ -70,6 +70,7 @@ def test_nodes_that_would_choose_another_precision_are_named() -> None:
     ("wanted", "message"),
     [
         ({"precision": "tf32"}, r"precision\.dtype=tf32 needs a GPU, .*; use fp32"),
+        ({"backend": "nccl"}, r"parallel\.backend=nccl needs a GPU for each rank, .*; use gloo or auto"),
         ({"attention": "cudnn"}, r"train\.attention=cudnn needs a GPU, .*; use flash"),
         ({"on_gpu": GpuOption("a.b", "a.b=1", "; use c")}, r"a\.b=1 needs a GPU, but this rank .*; use c"),
     ],

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from disttrain.config.sections.gradient_communication import GradientCommunicationConfig
-from disttrain.parallel.gradient_communication.base import FlatGradient, Scheme, State, build_scheme
+from disttrain.parallel.schemes.scheme import FlatGradient, Scheme, State, build_scheme
 from disttrain.runtime.process_group import ensure_group
 from tests.support.stopping import alone
 

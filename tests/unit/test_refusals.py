@@ -65,6 +65,7 @@ CASES: list[dict[str, Any]] = [
     {**PIPELINE, "model.tie_weights": True},
     {"parallel.strategy": "pipeline", "model.kind": "mlp", "data.kind": "digits", **TWO},
     {**PIPELINE, "resources.device": "shared"},
+    {**PIPELINE, "parallel.backend": "gloo"},
     {**PIPELINE, "telemetry.layer_passes": 2},
     {**PIPELINE, "train.global_batch_size": None},
     {**PIPELINE, "train.local_batch_size": 8},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
@@ -13,12 +13,12 @@ from disttrain.errors import as_text, either
 class GradientCommunicationConfig(Section):
     """How the gradients of `strategy` ddp travel."""
 
-    scheme: Annotated[
-        Literal["none", "fp16", "bf16", "powersgd", "topk", "randomk", "hierarchical", "local_sgd"],
-        Field(json_schema_extra=KEYED_IF_SET),
-    ] = "none"
-    """`none`: one all-reduce of each bucket, in the type of the gradients. See
+    scheme: Annotated[str, Field(json_schema_extra=KEYED_IF_SET)] = "none"
+    """`none`: one all-reduce of each bucket, in the type of the gradients. `fp16`, `bf16`, `powersgd`,
+    `topk`, `randomk`, `hierarchical`, `local_sgd`, or `package.module:name`: see
     [gradient-communication.md](gradient-communication.md)."""
+    options: Annotated[dict[str, Any], Field(json_schema_extra=KEYED_IF_SET)] = {}  # noqa: RUF012 -- pydantic copies it
+    """Keyword arguments of a scheme of another package."""
     warmup_steps: Annotated[NonNegativeInt, Field(json_schema_extra=KEYED_IF_SET)] = 0
     """First steps of the run in which gradients travel as by `none`."""
     rank: Annotated[PositiveInt, Field(json_schema_extra=KEYED_IF_SET)] = 4
@@ -61,7 +61,7 @@ def refuse_scheme(section: GradientCommunicationConfig, strategy: str) -> tuple[
         )
     for name, schemes in _OPTIONS_OF.items():
         value, default = getattr(section, name), type(section).model_fields[name].default
-        if scheme not in schemes and value != default:
+        if scheme not in schemes and ":" not in scheme and value != default:
             return (
                 f"{key}.{name}",
                 f"{key}.{name}={as_text(value)} has no effect with {key}.scheme={scheme}: leave it out, or "

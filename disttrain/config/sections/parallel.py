@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -81,12 +81,17 @@ class HSDPConfig(Section):
 class ParallelConfig(Section):
     """How the ranks work together."""
 
-    strategy: Literal["auto", "single", "dp", "ddp", "fsdp", "hsdp", "pipeline"] = "auto"
+    strategy: str = "auto"
     """`single`: one rank. `dp`: one process, and DataParallel over its `resources.gpus_per_node` GPUs, else
     `single`. `ddp`: all ranks hold the model. `fsdp`: all ranks share one copy of the model, sharded by
     block. `hsdp`: ranks of a node share one copy, and every node holds one. `pipeline`: each rank holds
     some of the layers. `auto`: single on one rank; on more, the first of ddp, hsdp and fsdp whose estimated
-    memory fits the device. The log and `strategy_reason` hold the arithmetic."""
+    memory fits the device. `package.module:name`: one of another package, with its `options`. The log and
+    `strategy_reason` hold the arithmetic."""
+    options: Annotated[dict[str, Any], Field(json_schema_extra=KEYED_IF_SET)] = {}  # noqa: RUF012 -- pydantic copies it
+    """Keyword arguments of a strategy of another package."""
+    backend: Annotated[Literal["auto", "nccl", "gloo"], Field(json_schema_extra=KEYED_IF_SET)] = "auto"
+    """Backend of the collectives: `auto` is NCCL where every rank has a GPU of its own, else gloo."""
     ddp: DDPConfig = DDPConfig()
     """Options of `strategy` ddp."""
     fsdp: FSDPConfig = FSDPConfig()

@@ -19,8 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from disttrain.parallel.gradient_communication.base import FlatGradient, Scheme
-from disttrain.parallel.gradient_communication.none import Uncompressed
+from disttrain.parallel.schemes.scheme import FlatGradient, Scheme
 from disttrain.runtime.process_group import World
 
 BucketFuture = torch.futures.Future[Tensor]
@@ -39,26 +38,24 @@ class GradientHook:
     ) -> None:
         self.step = 0
         self.scheme = scheme
-        self._uncompressed = Uncompressed(scheme.group)
-        self._warmup_steps = warmup_steps
+        self.warmup_steps = warmup_steps
         self._names = {id(parameter): name for name, parameter in model.module.named_parameters()}
         self._run = _on_stream(world.device) if world.backend == "nccl" else _on_thread(self, world.device)
         model.register_comm_hook(self, _hook)
-
-    @property
-    def compresses(self) -> bool:
-        """Whether the scheme averages the buckets of this step."""
-        return self.step > self._warmup_steps
 
     def start(self, bucket: dist.GradBucket) -> BucketFuture:
         """Begin to average `bucket`."""
         shapes = {self._names[id(parameter)]: parameter.shape for parameter in bucket.parameters()}
         gradient = FlatGradient(bucket.buffer(), shapes, bucket.index())
-        scheme, step = self.scheme if self.compresses else self._uncompressed, self.step
+        scheme, step = self.scheme, self.step
+        compresses = step > self.warmup_steps
 
         def average() -> Tensor:
             with torch.no_grad():
-                scheme.average(gradient, step)
+                if compresses:
+                    scheme.average(gradient, step)
+                else:
+                    Scheme.average(scheme, gradient, step)
             return gradient.values
 
         return self._run(average)
