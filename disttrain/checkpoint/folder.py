@@ -18,7 +18,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from disttrain.config.sections.checkpoint import CheckpointConfig
-from disttrain.errors import ConfigError
+from disttrain.errors import ConfigError, message_of
 from disttrain.records.checkpoint import MANIFEST, Checkpoint, CheckpointFile, committed_path, committed_paths
 from disttrain.records.json_files import CorruptFile, read_json, write_json
 from disttrain.records.run_directory import RunDir, rename_aside
@@ -27,8 +27,6 @@ _PARTIAL = re.compile(r"step-\d{8,}\.(?:a(\d+)\.tmp|deleted)")
 _MISSING = (FileNotFoundError, NotADirectoryError)
 """Errors of a missing file. Any other error of the file system may be temporary, so it does not mark a
 checkpoint as damaged."""
-_OTHER_FIELDS = ("missing", "extra_forbidden")
-"""Validation errors of a manifest whose set of fields differs from today's."""
 
 
 class DamagedCheckpoint(ValueError):
@@ -75,27 +73,28 @@ def read_manifest(path: Path) -> Checkpoint:
     """
     try:
         manifest = Checkpoint.model_validate(read_json(path / MANIFEST, follow_links=True))
-        sizes = {name: os.stat(path / name).st_size for name in manifest.files}
     except ValidationError as error:
-        fields = {str(fault["loc"][0]) for fault in error.errors() if fault["type"] in _OTHER_FIELDS}
-        if fields:
-            differing = ", ".join(sorted(fields))
-            raise ConfigError(
-                f"{path} was written by other code: {MANIFEST} differs in its fields ({differing}); "
-                "resume with that code, or move the checkpoint away"
-            ) from None
-        raise DamagedCheckpoint(" ".join(str(error).split())) from None
+        raise ConfigError(
+            f"{path} was written by other code ({MANIFEST}: {message_of(error)}); resume with that code, or "
+            "move the checkpoint away"
+        ) from None
     except (*_MISSING, CorruptFile) as error:
-        raise DamagedCheckpoint(" ".join(str(error).split())) from None
-    for name, size in sizes.items():
-        if os.path.basename(name) != name:
-            raise DamagedCheckpoint(f"{MANIFEST} names a file elsewhere: {name!r}")
-        if size != manifest.files[name].bytes:
-            raise DamagedCheckpoint(f"{name} has {size} bytes instead of {manifest.files[name].bytes}")
-    named = re.fullmatch(r"step-(\d+)", path.name)
-    if named and int(named[1]) != manifest.step:
+        raise DamagedCheckpoint(message_of(error)) from None
+    verify_sizes(path, manifest)
+    if path.name.startswith("step-") and path != committed_path(path.parent, manifest.step):
         raise DamagedCheckpoint(f"{MANIFEST} is of step {manifest.step}")
     return manifest
+
+
+def verify_sizes(path: Path, manifest: Checkpoint) -> None:
+    """Raise `DamagedCheckpoint` if a file is missing or has another size, and `OSError`."""
+    for name, file in manifest.files.items():
+        try:
+            size = os.stat(path / name).st_size
+        except _MISSING as error:
+            raise DamagedCheckpoint(message_of(error)) from None
+        if size != file.bytes:
+            raise DamagedCheckpoint(f"{name} has {size} bytes instead of {file.bytes}")
 
 
 def mismatched_files(found: CommittedCheckpoint, names: Iterable[str]) -> list[str]:
@@ -137,17 +136,17 @@ def remove_partial(folder: Path, attempt: int) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def delete_old(folder: Path, keep: int, attempt: int | None = None) -> None:
+def delete_old(folder: Path, keep: int) -> None:
     """Delete all but the `keep` newest checkpoints and the one with the lowest validation loss.
 
-    With `attempt`, only checkpoints that this attempt wrote are counted and deleted. A checkpoint with an
-    unreadable manifest is neither counted nor deleted: the next start of the run checks it. Raises `OSError`.
+    A checkpoint with an unreadable manifest is neither counted nor deleted: the next start of the run checks
+    it. Raises `OSError`.
     """
     readable = []
     for path in committed_paths(folder):
         with contextlib.suppress(DamagedCheckpoint, ConfigError):
             readable.append(CommittedCheckpoint(path, read_manifest(path)))
-    for old in beyond_retention([c for c in readable if attempt in (None, c.manifest.attempt)], keep):
+    for old in beyond_retention(readable, keep):
         doomed = old.path.with_name(f"{old.path.name}.deleted")
         os.rename(old.path, doomed)  # first, so that no reader takes a half-deleted one for a damaged one
         shutil.rmtree(doomed, ignore_errors=True)

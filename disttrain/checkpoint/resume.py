@@ -62,7 +62,6 @@ def newest_intact(folder: Path, attempt: Attempt, world: World) -> CommittedChec
 
     Raises `ConfigError` if all are damaged.
     """
-    _on_rank0(lambda: _remove_partial(folder, attempt), world)
     while True:
         found = _on_rank0(lambda: _newest_readable(folder, attempt), world)
         problem = _problem(found, world) if found else None
@@ -88,12 +87,9 @@ def _on_rank0(act: Callable[[], CommittedCheckpoint | None], world: World) -> Co
     return decided
 
 
-def _remove_partial(folder: Path, attempt: Attempt) -> None:
+def _newest_readable(folder: Path, attempt: Attempt) -> CommittedCheckpoint | None:
     _refuse_superseded(attempt)
     folders.remove_partial(folder, attempt.number)
-
-
-def _newest_readable(folder: Path, attempt: Attempt) -> CommittedCheckpoint | None:
     for path in committed_paths(folder):
         try:
             return CommittedCheckpoint(path, folders.read_manifest(path))

@@ -5,13 +5,12 @@ writes its files, without collectives. The commit follows at a later step bounda
 to have finished; rank 0 gathers their results. A checkpoint that fails costs a line in the log, never the
 run. The thread refuses a share with NaN or infinity, so a state that is not finite is never committed.
 
-The threads read the first checkpoint of each attempt back. If that fails, training goes on, `status` shows
-the reason, checkpoints of earlier attempts stay, and the next one is read back, too.
+The threads read the first checkpoint of each attempt back, and no older one is deleted before. If that fails,
+training goes on, `status` shows the reason, and the next one is read back, too.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,7 +23,7 @@ import torch
 
 from disttrain.checkpoint import folder as folders
 from disttrain.checkpoint import storage
-from disttrain.checkpoint.folder import CommittedCheckpoint
+from disttrain.checkpoint.folder import CommittedCheckpoint, DamagedCheckpoint
 from disttrain.checkpoint.manifest import WrittenShare, describe_shares
 from disttrain.checkpoint.resume import share_of_files
 from disttrain.checkpoint.share import CapturedState, HostBuffers, Share, own_share
@@ -161,46 +160,39 @@ class CheckpointSaver:
         self, written: CommittedCheckpoint, results: list[WrittenShare | str]
     ) -> CommittedCheckpoint | None:
         """Commit the checkpoint on rank 0; None if it failed."""
-        step = written.manifest.step
+        path, step = written.path, written.manifest.step
+        shares = [result for result in results if isinstance(result, WrittenShare)]
+        problems = [
+            f"rank {rank}: {result}" for rank, result in enumerate(results) if isinstance(result, str)
+        ]
+        if len({share.layout for share in shares}) > len({share.layout[0] for share in shares}):
+            problems.append("the ranks hold different models or optimizers")
         try:
-            committed = self._complete(written, results)
+            if problems:
+                raise ValueError(problems[0])
+            manifest = written.manifest.model_copy(update=describe_shares(shares))
+            storage.write_metadata(path, manifest)
+            manifest.files[storage.METADATA] = folders.file_digest(path / storage.METADATA)
+            folders.verify_sizes(path, manifest)
+            if reason := self._attempt.superseded():
+                raise ValueError(reason)
+            committed = CommittedCheckpoint(folders.commit(path, manifest), manifest)
         except (OSError, ValueError) as error:
             self.failed += 1
-            log.error("checkpoint failed", step=step, problem=message_of(error), path=str(written.path))
-            self._thread.submit(shutil.rmtree, written.path, True)
+            log.error("checkpoint failed", step=step, problem=message_of(error), path=str(path))
+            self._thread.submit(shutil.rmtree, path, True)
             return None
         self.committed_step = step
-        log.info("checkpoint", step=step, bytes=sum(file.bytes for file in committed.manifest.files.values()))
-        own_only = not self._restorable
-        self._thread.submit(_delete_old, self.folder, self._config.keep, self._attempt, own_only)
+        log.info("checkpoint", step=step, bytes=sum(file.bytes for file in manifest.files.values()))
+        if self._restorable:
+            self._thread.submit(_delete_old, self.folder, self._config.keep, self._attempt)
         return committed
-
-    def _complete(
-        self, written: CommittedCheckpoint, results: list[WrittenShare | str]
-    ) -> CommittedCheckpoint:
-        """Raises `ValueError` for a problem of a rank, and `OSError`."""
-        shares = []
-        for rank, result in enumerate(results):
-            if isinstance(result, str):
-                raise ValueError(f"rank {rank}: {result}")
-            shares.append(result)
-        if len({share.layout for share in shares}) > len({share.layout[0] for share in shares}):
-            raise ValueError("the ranks hold different models or optimizers")
-        manifest = written.manifest.model_copy(update=describe_shares(shares))
-        storage.write_metadata(written.path, manifest)
-        manifest.files[storage.METADATA] = folders.file_digest(written.path / storage.METADATA)
-        for name, file in manifest.files.items():
-            if os.stat(written.path / name).st_size != file.bytes:
-                raise OSError(f"{name} differs in size from the bytes written")
-        if reason := self._attempt.superseded():
-            raise OSError(reason)
-        return CommittedCheckpoint(folders.commit(written.path, manifest), manifest)
 
     def _read_back(self, committed: CommittedCheckpoint) -> None:
         """Verify and load this rank's share of the files, as at a start. Raises an exception of any type."""
         names = share_of_files(committed, self._world.rank, self._world.size)
         if wrong := folders.mismatched_files(committed, names):
-            raise ValueError(f"the checksum of {wrong[0]} differs from the manifest")
+            raise DamagedCheckpoint(f"the checksum of {wrong[0]} differs from the manifest")
         storage.verify_content(committed, names)
 
     def _end_read_back(self, committed: CommittedCheckpoint, problems: list[str | None]) -> None:
@@ -243,11 +235,10 @@ def _or_problem(act: Callable[[], T]) -> T | str:
         return in_one_line(error)
 
 
-def _delete_old(folder: Path, keep: int, attempt: Attempt, own_only: bool = False) -> None:
-    """Delete old checkpoints, with `own_only` those of this attempt alone."""
+def _delete_old(folder: Path, keep: int, attempt: Attempt) -> None:
     try:
         # a later attempt may be reading a checkpoint that this one would delete
         if attempt.superseded() is None:
-            folders.delete_old(folder, keep, attempt.number if own_only else None)
+            folders.delete_old(folder, keep)
     except OSError as error:
         log.error("old checkpoints could not be deleted", problem=message_of(error))

@@ -50,21 +50,21 @@ class Share:
 
 def own_share(state: CapturedState, rank: int, world_size: int) -> Share:
     """The tensors and the shards of tensors that `rank` of `world_size` saves."""
-    holders = range(world_size) if state.holders is None else state.holders
-    sharded = {name: value for name, value in state.replicated.items() if isinstance(value, DTensor)}
     tensors: State = {}
     described = {}
-    for name in _saved_here(sharded):
-        shard, described[name] = sharded[name].to_local(), describe(sharded[name])
-        if shard.numel():
+    sharded = {name: value for name, value in state.replicated.items() if isinstance(value, DTensor)}
+    for number, name in enumerate(sorted(sharded, key=lambda name: (-sharded[name].nbytes, name))):
+        shard, entry = sharded[name].to_local(), describe(sharded[name])
+        if shard.numel() and _is_saved_here(sharded[name], number):
             [position] = sharded[name].__create_chunk_list__()  # the interface that DCP uses
-            if (position.offsets, position.sizes) != described[name].chunk(rank):
+            if (position.offsets, position.sizes) != entry.chunk(rank):
                 raise ValueError(f"{name}: a manifest cannot describe {sharded[name].placements}")
-            tensors[name] = shard
+            tensors[name], described[name] = shard, entry
+    holders = range(world_size) if state.holders is None else state.holders
     whole = {name: value for name, value in state.replicated.items() if name not in sharded}
     chosen = assign({name: value.nbytes for name, value in whole.items()}, len(holders))
-    tensors |= {name: whole[name] for name, index in chosen.items() if holders[index] == rank} | state.own
-    return Share(tensors, {name: describe(value) for name, value in tensors.items()} | described)
+    alone = {name: whole[name] for name, index in chosen.items() if holders[index] == rank} | state.own
+    return Share(tensors | alone, described | {name: describe(value) for name, value in alone.items()})
 
 
 def describe(tensor: Tensor) -> CheckpointTensor:
@@ -92,29 +92,17 @@ def assign(sizes: Mapping[str, int], world_size: int) -> dict[str, int]:
     return ranks
 
 
-def _saved_here(sharded: Mapping[str, DTensor]) -> list[str]:
-    """Names of the shards that this rank saves, and not another rank with the same shard."""
-    by_replicas: dict[tuple[int, int], dict[str, int]] = {}
-    for name, value in sharded.items():
-        by_replicas.setdefault(_replicas(value), {})[name] = value.nbytes
-    return [
-        name
-        for (index, number), sizes in by_replicas.items()
-        for name, replica in assign(sizes, number).items()
-        if replica == index
-    ]
-
-
-def _replicas(tensor: DTensor) -> tuple[int, int]:
-    """(index of this rank, number) among the ranks that hold the same shard."""
+def _is_saved_here(tensor: DTensor, number: int) -> bool:
+    """Whether this rank saves its shard, and not another rank with the same shard: they take turns by the
+    `number` of the tensor."""
     coordinate = tensor.device_mesh.get_coordinate()
     assert coordinate is not None, "this rank is in the mesh of its parameters"
-    index, number = 0, 1
-    for dimension, placement in enumerate(tensor.placements):
+    for size, own, placement in zip(tensor.device_mesh.shape, coordinate, tensor.placements, strict=True):
         if placement.is_replicate():
-            index = index * tensor.device_mesh.size(dimension) + coordinate[dimension]
-            number *= tensor.device_mesh.size(dimension)
-    return index, number
+            if number % size != own:
+                return False
+            number //= size
+    return True
 
 
 class HostBuffers:

@@ -2,6 +2,7 @@
 
 Names in a checkpoint begin with `model.` or `optimizer.` (of all ranks), `history.` (of rank 0),
 `precision.`, or `rank-00000.` (of one rank). A part names what belongs to its rank alone from `rank.` on.
+`load_state_dict` of a part receives all that this rank reads. Both methods are collectives.
 Hyperparameters come from the config; the learning rate and the position in the order of samples follow from
 the step.
 """
@@ -11,11 +12,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.distributed.checkpoint.stateful import Stateful as Stateful
 
 from disttrain.checkpoint import storage
 from disttrain.checkpoint.folder import CommittedCheckpoint
@@ -34,22 +36,6 @@ OWN = "rank."
 _RANK0 = "history."
 _SHARED = "precision."
 
-Described = Mapping[str, CheckpointTensor]
-
-
-class Stateful(Protocol):
-    """A part of the state, as `torch.distributed.checkpoint.stateful.Stateful` defines it.
-
-    `load_state_dict` receives the whole state of the checkpoint that this rank reads, and takes its own
-    names.
-    """
-
-    def state_dict(self) -> State:
-        """Tensors by name; they may share memory with the live state. A collective."""
-
-    def load_state_dict(self, state: State) -> None:
-        """Restore the part from a result of `state_dict`. A collective."""
-
 
 class RandomState:
     """The random number generators of this rank."""
@@ -59,13 +45,11 @@ class RandomState:
         self._loaded: State = {}
 
     def state_dict(self) -> State:
-        return {OWN + name: value for name, value in random_state(self._device).items()}
+        return random_state(self._device)
 
     def load_state_dict(self, state: State) -> None:
         """Keep the state until `restart`: building an iterator draws random numbers."""
-        self._loaded = {
-            name.removeprefix(OWN): value for name, value in state.items() if name.startswith(OWN)
-        }
+        self._loaded = {name: state[name] for name in random_state(self._device) if name in state}
 
     def restart(self, step: int, seed: int, world: World) -> None:
         """Set the generators to their state after `step`; on another number of ranks, to a new seed."""
@@ -120,30 +104,28 @@ class TrainState:
         Raises `ConfigError` for a checkpoint of another model, or that this version of PyTorch cannot read.
         If another number of ranks wrote it, training continues from the same step with a new random state.
         """
-        described = found.manifest.tensors
+        own, step = self._own_prefix, found.manifest.step
         state = model_tensors(self._model)
-        refuse_other_model(found, self._shapes_of_all_layers(state))
-        if not found.only_model:
-            state |= empty_optimizer_tensors(self._model, described)
-            prefixes = [_SHARED] if self._world.rank else [_SHARED, _RANK0]
-            if found.manifest.world_size == self._world.size:
-                prefixes.append(self._own_prefix)
-            state |= {
-                name: torch.empty(tensor.shape, dtype=storage.dtype_of(tensor))
-                for name, tensor in described.items()
-                if name.startswith(tuple(prefixes))
-            }
-        self._load(state, found)
+        shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
+        if self._holders is not None:  # other ranks hold other layers
+            shapes = {k: s for rank in self._world.all_gather_object(shapes) for k, s in rank.items()}
+        refuse_other_model(found, shapes)
         if found.only_model:
+            self._load(state, found)
             log.info("model loaded", path=str(found.path))
             return 0
+        same_world = found.manifest.world_size == self._world.size
+        prefixes = (_SHARED, *([own] if same_world else []), *([] if self._world.rank else [_RANK0]))
+        for name, tensor in found.manifest.tensors.items():
+            if name.startswith(prefixes):
+                state[name] = torch.empty(tensor.shape, dtype=storage.dtype_of(tensor))
+        state |= empty_optimizer_tensors(self._model, found.manifest.tensors)
+        self._load(state, found)
         load_optimizer(self._model, self._optimizer, state)
-        own = self._own_prefix
-        random_state = "restored" if any(name.startswith(own) for name in state) else "reseeded"
-        named = {OWN + k.removeprefix(own) if k.startswith(own) else k: v for k, v in state.items()}
+        state = {OWN + k.removeprefix(own) if k.startswith(own) else k: v for k, v in state.items()}
         for part in self._parts:
-            part.load_state_dict(named)
-        step = found.manifest.step
+            part.load_state_dict(state)
+        random_state = "restored" if same_world else "reseeded"
         log.info("resumed", step=step, path=str(found.path), random_state=random_state)
         return step
 
@@ -157,21 +139,12 @@ class TrainState:
                 return in_one_line(error)
             return None
 
-        for problem_of_rank in self._world.on_all_ranks(problem):
-            if problem_of_rank is not None:
-                raise ConfigError(
-                    f"{found.path} is intact, but PyTorch {torch.__version__} cannot read it "
-                    f"({problem_of_rank}); PyTorch {found.manifest.torch} wrote it: resume with that "
-                    "version, or move this checkpoint away"
-                )
-
-    def _shapes_of_all_layers(self, own: State) -> dict[str, tuple[int, ...]]:
-        """Shapes of the model's tensors on all ranks together, by name. A collective if the ranks hold
-        different layers."""
-        shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
-        if self._holders is None:
-            return shapes
-        return {name: s for rank in self._world.all_gather_object(shapes) for name, s in rank.items()}
+        if problems := [*filter(None, self._world.on_all_ranks(problem))]:
+            raise ConfigError(
+                f"{found.path} is intact, but PyTorch {torch.__version__} cannot read it ({problems[0]}); "
+                f"PyTorch {found.manifest.torch} wrote it: resume with that version, or move this checkpoint "
+                "away"
+            )
 
 
 def refuse_other_model(found: CommittedCheckpoint, wanted: Mapping[str, tuple[int, ...]]) -> None:
@@ -210,7 +183,7 @@ def _of_optimizer(names: Iterable[str], model: nn.Module) -> Iterator[tuple[str,
             yield name, parameters[parameter], key
 
 
-def empty_optimizer_tensors(model: nn.Module, described: Described) -> State:
+def empty_optimizer_tensors(model: nn.Module, described: Mapping[str, CheckpointTensor]) -> State:
     """Empty tensors for the optimizer's state, which an optimizer creates only at its first step."""
     state = {}
     for name, parameter, _ in _of_optimizer(described, model):
@@ -222,14 +195,12 @@ def empty_optimizer_tensors(model: nn.Module, described: Described) -> State:
 
 def load_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, state: State) -> None:
     """Load the filled tensors of `empty_optimizer_tensors` into the optimizer."""
-    plain = optimizer.state_dict()
-    numbers = (number for group in plain["param_groups"] for number in group["params"])
-    owners = (parameter for group in optimizer.param_groups for parameter in group["params"])
-    number_of = dict(zip(owners, numbers, strict=True))
-    loaded: dict[int, State] = {}
+    loaded: dict[str, Any] = optimizer.state_dict() | {"state": {}}
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    number_of = {id(parameter): number for number, parameter in enumerate(parameters)}
     for name, parameter, key in _of_optimizer(state, model):
-        loaded.setdefault(number_of[parameter], {})[key] = state[name]
-    optimizer.load_state_dict({"state": loaded, "param_groups": plain["param_groups"]})
+        loaded["state"].setdefault(number_of[id(parameter)], {})[key] = state[name]
+    optimizer.load_state_dict(loaded)
 
 
 def first_non_finite(state: State) -> str | None:
@@ -246,23 +217,23 @@ def random_state(device: torch.device) -> State:
     """State of the random generators of torch, CUDA, NumPy and Python in this process."""
     name, keys, *rest = np.random.get_state(legacy=True)
     state = {
-        "torch": torch.get_rng_state(),
-        "python": encode_json(random.getstate()),
-        "numpy": encode_json([name, np.asarray(keys).tolist(), *rest]),
+        f"{OWN}torch": torch.get_rng_state(),
+        f"{OWN}python": encode_json(random.getstate()),
+        f"{OWN}numpy": encode_json([name, np.asarray(keys).tolist(), *rest]),
     }
     if device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
+        state[f"{OWN}cuda"] = torch.cuda.get_rng_state(device)
     return state
 
 
 def set_random_state(state: State, device: torch.device) -> None:
     """Restore the generators from `random_state`; the CUDA generator only if `state` has one."""
-    torch.set_rng_state(state["torch"])
-    version, numbers, gauss = decode_json(state["python"])
+    torch.set_rng_state(state[f"{OWN}torch"])
+    version, numbers, gauss = decode_json(state[f"{OWN}python"])
     random.setstate((version, tuple(numbers), gauss))
-    np.random.set_state(tuple(decode_json(state["numpy"])))
-    if device.type == "cuda" and "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"], device)
+    np.random.set_state(tuple(decode_json(state[f"{OWN}numpy"])))
+    if device.type == "cuda" and f"{OWN}cuda" in state:
+        torch.cuda.set_rng_state(state[f"{OWN}cuda"], device)
 
 
 @contextmanager

@@ -66,15 +66,6 @@ def test_damage_that_shows_without_reading_the_content(tmp_path: Path, damage: s
         folders.read_manifest(path)
 
 
-def test_a_manifest_does_not_reach_outside(tmp_path: Path) -> None:
-    path = write(tmp_path, 10)
-    text = (path / "manifest.json").read_text()
-    (tmp_path / "elsewhere").write_bytes(CONTENT)
-    (path / "manifest.json").write_text(text.replace('"a"', '"../elsewhere"'))
-    with pytest.raises(DamagedCheckpoint, match="elsewhere"):
-        folders.read_manifest(path)
-
-
 def test_what_cannot_be_read_now_is_not_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system that is in trouble would otherwise cost the newest checkpoint, which is whole."""
     path = write(tmp_path, 10)
@@ -94,7 +85,7 @@ def test_what_cannot_be_read_now_is_not_damaged(tmp_path: Path, monkeypatch: pyt
     assert committed_paths(tmp_path) == [path]
 
 
-@pytest.mark.parametrize("change", [{"compression": "zstd"}, {"torch": ...}])
+@pytest.mark.parametrize("change", [{"compression": "zstd"}, {"torch": ...}, {"step": "ten"}])
 def test_what_other_code_wrote_is_refused_not_set_aside(tmp_path: Path, change: dict) -> None:
     path = write(tmp_path, 10)
     changed = {k: v for k, v in (read_json(path / "manifest.json") | change).items() if v is not ...}
@@ -103,18 +94,10 @@ def test_what_other_code_wrote_is_refused_not_set_aside(tmp_path: Path, change: 
         folders.read_manifest(path)
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"step": 9}, "is of step 9"),
-        ({"step": "ten"}, "valid integer"),
-        ({"files": {"a": 3}}, "valid dictionary"),
-    ],
-)
-def test_a_manifest_that_cannot_be_is_damage(tmp_path: Path, change: dict, says: str) -> None:
+def test_a_manifest_of_another_step_is_damage(tmp_path: Path) -> None:
     path = write(tmp_path, 10)
-    write_json(path / "manifest.json", read_json(path / "manifest.json") | change)
-    with pytest.raises(DamagedCheckpoint, match=says):
+    write_json(path / "manifest.json", read_json(path / "manifest.json") | {"step": 9})
+    with pytest.raises(DamagedCheckpoint, match="is of step 9"):
         folders.read_manifest(path)
 
 

@@ -30,7 +30,7 @@ def generators(monkeypatch) -> dict[torch.device, torch.Tensor]:
 
 def test_the_state_of_the_rank_s_own_gpu_is_kept_and_put_back(generators):
     kept = random_state(DEVICE)
-    assert kept["cuda"].tolist() == [1] * 16
+    assert kept["rank.cuda"].tolist() == [1] * 16
     generators[DEVICE] += 5
     set_random_state(kept, DEVICE)
     assert [state.tolist() for state in generators.values()] == [[0] * 16, [1] * 16]
