@@ -30,7 +30,7 @@ from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.records.steps import PHASES
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.profiled.collective_summary import LARGEST_SHARE
-from disttrain.telemetry.profiled.step_trace import END, MARK, comm_sample, length, merged, overlap
+from disttrain.telemetry.profiled.step_trace import END, MARK, comm_sample, covered, length, merged
 from tests.support import emulated_shards
 from tests.support import injected_delays as delays
 from tests.support.injected_delays import LATE_RANK, LATE_S, STEP, WARM_UP, Phases
@@ -215,7 +215,7 @@ def by_profiler(attempt: Attempt, rank: int) -> list[dict[str, float]]:
         compute = merged((begin / 1e6, until / 1e6) for begin, until in spans)
         calls = comm_sample(0, {**trace, "traceEvents": step}).collectives
         union = merged((call.start_s, call.start_s + call.duration_s) for call in calls)
-        exposed_s = length(union) - overlap(union, compute)
+        exposed_s = length(union) - sum(covered(union, compute))
         steps.append({"compute_s": length(compute), "exposed_s": exposed_s})
     return steps
 

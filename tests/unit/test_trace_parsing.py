@@ -26,10 +26,10 @@ from disttrain.telemetry.profiled.step_trace import (
     END,
     MARK,
     comm_sample,
+    covered,
     export_trace,
     length,
     merged,
-    overlap,
 )
 from disttrain.telemetry.step_clock import COMM, COMPUTE, OPTIMIZER, OTHER, REPLICATE_SYNC, SHARD_SYNC
 
@@ -221,7 +221,7 @@ def test_interval_arithmetic_is_that_of_sets(a, b):
     seconds_a, seconds_b = ({s for begin, end in each for s in range(begin, end)} for each in (a, b))
     union_a, union_b = merged(a), merged(b)
     assert length(union_a) == len(seconds_a)
-    assert overlap(union_a, union_b) == overlap(union_b, union_a) == len(seconds_a & seconds_b)
+    assert sum(covered(union_a, union_b)) == sum(covered(union_b, union_a)) == len(seconds_a & seconds_b)
 
 
 @given(st.integers(0, 50), st.integers(1, 300), st.integers(0, 5000))

@@ -128,21 +128,25 @@ def comm_sample(step: int, trace: Event, sizes: Mapping[Dimension, int] | None =
             if event["name"].startswith(_GLOO):
                 _, phase = marks[bisect_right(marks, (span[0], math.inf)) - 1]
                 calls.append((span, _gloo(event, ranks, _DIMENSIONS.get(phase), sizes or {})))
-    collectives, intervals = [], []
+    calls.sort(key=lambda call: call[0])
+    # a collective ends no later than this rank stopped waiting for it
+    intervals = [(begin, min(until, next(at for at in ends if at > begin))) for (begin, until), _ in calls]
     numbers = Counter[str]()
-    for (begin, until), fields in sorted(calls, key=lambda call: call[0]):
-        # a collective ends no later than this rank stopped waiting for it
-        intervals.append((begin, min(until, next(at for at in ends if at > begin))))
-        duration_s, hidden_s = length(intervals[-1:]), overlap(intervals[-1:], compute)
-        times = {"start_s": begin, "duration_s": duration_s, "hidden_s": hidden_s}
+    collectives = []
+    for (begin, until), own_s, (_, call) in zip(intervals, covered(intervals, compute), calls, strict=True):
         collectives.append(
             SampledCollective(
-                **fields, bucket=numbers[fields["kind"]], **times, exposed_s=duration_s - hidden_s
+                **call,
+                bucket=numbers[call["kind"]],
+                start_s=begin,
+                duration_s=until - begin,
+                hidden_s=own_s,
+                exposed_s=until - begin - own_s,
             )
         )
-        numbers[fields["kind"]] += 1
+        numbers[call["kind"]] += 1
     union = merged(intervals)
-    hidden_s = overlap(union, compute)
+    hidden_s = sum(covered(union, compute))
     return CommSample(
         step=step,
         step_s=end - origin,
@@ -170,10 +174,15 @@ def length(intervals: Iterable[Interval]) -> float:
     return sum(end - begin for begin, end in intervals)
 
 
-def overlap(a: Sequence[Interval], b: Sequence[Interval]) -> float:
-    """Seconds of the intersection of two lists of disjoint intervals."""
-    # the parts of a sum count once in each list, and once in the union
-    return max(0.0, length(a) + length(b) - length(merged([*a, *b])))
+def covered(intervals: Iterable[Interval], by: Sequence[Interval]) -> list[float]:
+    """Seconds of each interval that lie in one of `by`, which are disjoint and in order."""
+    begins, sums = [begin for begin, _ in by], [0.0, *itertools.accumulate(end - begin for begin, end in by)]
+
+    def before(at: float) -> float:
+        index = bisect_right(begins, at)
+        return sums[index] - max(0.0, by[index - 1][1] - at) if index else 0.0
+
+    return [before(end) - before(begin) for begin, end in intervals]
 
 
 def _interval(event: Event, origin: float) -> Interval:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 NODES, RANKS_PER_NODE = 4, 2
 SLOW_NODE, NODE_OF_SLOW_LINK = 2, 4
-LINK_BITS_PER_S, SLOWER = 1_000_000_000, 10
+LINK_BITS_PER_S, SLOWER = 1_000_000_000, 3
 GRADIENT_MB, WARM_UP, MEASURED = 1, 3, 20
 LATE_S = 0.05
 
@@ -38,7 +38,8 @@ def train_on(cluster: MiniCluster, root: Path, *settings: str) -> Path:
 
 
 def test_a_slow_node_and_a_slow_link_are_named(plain: MiniCluster, tmp_path: Path) -> None:
-    """One link is held to a tenth while its ranks compute as fast as any: none of them is named."""
+    """One link is held to a third, which the pre-flight does not refuse; its ranks compute as fast as any:
+    none of them is named."""
     slow = [rank for rank in range(NODES * RANKS_PER_NODE) if rank // RANKS_PER_NODE == SLOW_NODE - 1]
     try:
         plain.shape(NODE_OF_SLOW_LINK, LINK_BITS_PER_S // SLOWER)
@@ -48,7 +49,7 @@ def test_a_slow_node_and_a_slow_link_are_named(plain: MiniCluster, tmp_path: Pat
     (run,) = load_runs([path.parent])
     seconds = rank_steps(run.steps)
     assert seconds is not None
-    link, node = diagnose(seconds, link_rates(run.attempts)).culprits
+    node, link = diagnose(seconds, link_rates(run.attempts)).culprits
     assert link.name == f"the link of node {plain.name}-{NODE_OF_SLOW_LINK}"
     assert node.name == f"node {plain.name}-{SLOW_NODE}"
     assert node.ranks == tuple(slow)
