@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 from disttrain.engine import stop_agreement
-from disttrain.telemetry import run as telemetry_run
+from disttrain.telemetry import live_progress, recorder
 
 
 class OwnTime:
@@ -33,6 +33,6 @@ def own_time() -> Iterator[OwnTime]:
     """Have the trainer read an `OwnTime` within the block."""
     clock = OwnTime()
     with ExitStack() as stack:
-        for module in (telemetry_run, stop_agreement):
+        for module in (recorder, live_progress, stop_agreement):
             stack.enter_context(patch.object(module, "time", clock))
         yield clock

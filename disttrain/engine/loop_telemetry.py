@@ -41,10 +41,9 @@ from disttrain.runtime.process_group import World, check_group_size
 from disttrain.runtime.rank_failure import record_failure
 from disttrain.runtime.rank_info import rank_info
 from disttrain.runtime.run_output import RunOutput
+from disttrain.telemetry.facts import Communication, RunFacts
 from disttrain.telemetry.machine_facts import describe_machine
-from disttrain.telemetry.model_report import add_model_report, reason_at_start
-from disttrain.telemetry.run import RunTelemetry
-from disttrain.telemetry.run_metadata import RunMetadata
+from disttrain.telemetry.recorder import Recorder
 from disttrain.telemetry.script_watch import ScriptWatch
 from disttrain.telemetry.step_clock import COMPUTE, INPUT, OPTIMIZER, OTHER, StepClock
 from disttrain.telemetry.step_result import StepResult
@@ -115,7 +114,7 @@ class LoopTelemetry:
 
     def _start(self, config: Config, model: nn.Module, plan: StepPlan) -> None:
         """Start the telemetry, and register the hooks."""
-        work, metadata = _parallel(model, self._world)
+        work, communication = _parallel(model, self._world)
         metrics_fields = {
             **self._output.identity(),
             **describe_machine(self._world, config),
@@ -128,8 +127,8 @@ class LoopTelemetry:
             "dataset": None,
             **plan.metrics_fields(self._world.size),
         }
-        metadata.emulation_late_reason = reason_at_start(self._model)
-        self._telemetry = RunTelemetry(self._output, self._world, config, metrics_fields, metadata)
+        facts = RunFacts(metrics_fields, communication)
+        self._telemetry = Recorder(self._output, self._world, config, facts)
         self._watch = ScriptWatch(self._world.rank, self._telemetry.clock, plan.steps)
         if plan.resumed_step:
             self._telemetry.resume(plan.resumed_step, {}, {}, same_run=True)
@@ -193,7 +192,7 @@ class LoopTelemetry:
         lr = float(self._optimizer.param_groups[0]["lr"])
         missed = self._comm.missed(self._stepped) if self._comm else None
         self._telemetry.step_done(
-            StepResult(self._step, self._no_loss if loss is None else loss, lr, exposed_comm_reason=missed),
+            StepResult(self._step, self._no_loss if loss is None else loss, lr, comm_reason=missed),
             loss_recorded=loss is not None,
         )
         self._watch.step_done(self._step)
@@ -224,7 +223,7 @@ class LoopTelemetry:
         if self._comm is not None:
             self._comm.close()
         if error is None:
-            add_model_report(self._model, self._telemetry, self._world)
+            self._telemetry.report_of(self._model)
             self.metrics: Metrics = self._telemetry.finish(self._stop_cause())
             self._output.close(None, self.metrics)
         else:
@@ -259,22 +258,18 @@ class LoopTelemetry:
         self.clock.switch(OPTIMIZER)
 
 
-def _parallel(model: nn.Module, world: World) -> tuple[dict[str, Any], RunMetadata]:
+def _parallel(model: nn.Module, world: World) -> tuple[dict[str, Any], Communication]:
     """The strategy of the wrapped model as fields of `Metrics`, and how its communication is measured."""
     if world.size == 1:
-        return {"strategy": "single", "comm_method": None}, RunMetadata()
+        return {"strategy": "single", "comm_method": None}, Communication()
     if isinstance(model, DistributedDataParallel):
-        return {"strategy": "ddp", "comm_method": ddp.COMM_METHOD}, RunMetadata(profiles_collectives=True)
+        return {"strategy": "ddp", "comm_method": ddp.COMM_METHOD}, Communication(profiles_collectives=True)
     if not fsdp_exposed.is_sharded(model):
         why = "the model is neither wrapped in DistributedDataParallel nor sharded by fully_shard"
-        return {"strategy": None, "comm_method": None}, RunMetadata(exposed_comm_reason=why)
+        return {"strategy": None, "comm_method": None}, Communication(why)
     elsewhere = fsdp_exposed.not_among_all(model, world)
     method, why_not = (None, elsewhere) if elsewhere else comm_method(model, world)
     return (
         {"strategy": "fsdp2", "comm_method": method},
-        RunMetadata(
-            exposed_comm_reason=why_not,
-            profiles_collectives=elsewhere is None,
-            comm_groups=groups_of_mesh(model),
-        ),
+        Communication(why_not, profiles_collectives=elsewhere is None, groups=groups_of_mesh(model)),
     )

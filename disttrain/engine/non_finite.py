@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from disttrain.config.sections.precision import PrecisionConfig
 from disttrain.errors import NonFinite
-from disttrain.telemetry.gradient_log import SkippedSteps
+from disttrain.telemetry.step_log import SkippedSteps
 
 VIEW = 2
 """Numbers in the view of a rank."""

@@ -194,9 +194,7 @@ class Metrics(Record):
     processes: ProcessSummary | None = None
     """Summary of the samples of the ranks' processes."""
     null_reasons: dict[str, str] = {}
-    """Reason for each null figure, by its name (`gpu.energy_j` is `energy_j` of `gpu`). Only facts are null
-    without a reason: `stop_cause`, `backend`, `nccl`, `batch_fit`, `resumed_step`, `checkpoint_step`,
-    `dataset` and its fields."""
+    """Reasons for null figures of communication, FLOPs, MFU and GPUs, by name (`gpu.energy_j`: of `gpu`)."""
 
     skipped_steps: int = 0
     """Steps of the run whose update was skipped because the gradient norm was not finite."""

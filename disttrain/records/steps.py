@@ -50,6 +50,8 @@ class Step(Record):
     neither `optim.grad_clip` nor `precision.on_non_finite` needs it."""
     skipped: bool = False
     """Whether the update was skipped because the gradient norm was not finite."""
+    extra: dict[str, float | None] = {}
+    """Further values of the step by name."""
 
 
 class StepAggregate(Record):
@@ -93,3 +95,5 @@ class StepAggregate(Record):
     """Mean of the finite gradient norms of the steps."""
     skipped: int = 0
     """Steps whose update was skipped because the gradient norm was not finite."""
+    extra: dict[str, float | None] = {}
+    """Means of the finite further values of the steps, by name."""

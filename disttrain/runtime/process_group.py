@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -46,6 +46,8 @@ class World(RankInfo):
     """Group of control collectives; None: the process group."""
     gpus_per_rank: int = field(default=1, kw_only=True)
     """GPUs that this rank computes on, from `device` on; 1 on the CPU."""
+    waiting: Callable[[], AbstractContextManager[None]] = field(default=heartbeat.collective, kw_only=True)
+    """A context of each wait for other ranks."""
 
     def all_reduce(
         self,
@@ -55,7 +57,7 @@ class World(RankInfo):
     ) -> torch.Tensor:
         """Reduce `tensor` over all ranks, or over those of `group`, in place, and return it."""
         if self.size > 1:
-            with heartbeat.collective():
+            with self.waiting():
                 dist.all_reduce(tensor, op, group=group)
         return tensor
 
@@ -75,7 +77,7 @@ class World(RankInfo):
         """Overwrite `tensor` with that of rank 0 in place, and return it."""
         if self.size > 1:
             contiguous = tensor.contiguous()  # NCCL refuses a tensor with gaps
-            with heartbeat.collective():
+            with self.waiting():
                 dist.broadcast(contiguous, src=0)
             if contiguous is not tensor:
                 tensor.copy_(contiguous)
@@ -86,7 +88,7 @@ class World(RankInfo):
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
-        with heartbeat.collective():
+        with self.waiting():
             dist.all_gather_object(values, value, group=self.control)
         return values
 
@@ -98,7 +100,7 @@ class World(RankInfo):
         if self.size == 1:
             return [value]
         values: list[Any] | None = [None] * self.size if self.rank == 0 else None
-        with heartbeat.collective():
+        with self.waiting():
             dist.gather_object(value, values, group=self.control)
         return values
 
@@ -138,7 +140,7 @@ class World(RankInfo):
         work = dist.all_reduce(reduced, dist.ReduceOp.MAX, group=self.control, async_op=True)
 
         def wait() -> list[float]:
-            with heartbeat.collective():
+            with self.waiting():
                 work.wait()
                 return list(reduced.tolist())
 

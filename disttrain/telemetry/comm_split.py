@@ -13,89 +13,59 @@ separately. A collective within a group of ranks, as under hybrid sharding, is c
 from __future__ import annotations
 
 import itertools
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 import torch.distributed as dist
 
 from disttrain.runtime.fully_shard_hooks import Dimension
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.async_reduction import AsyncReductionQueue
+from disttrain.telemetry.reductions import Reductions
 from disttrain.telemetry.step_clock import PHASE_OF_DIMENSION
+from disttrain.telemetry.step_records import StepRecord
 
 METHOD = "min_over_ranks"
-UNMEASURED = -1.0
-"""In place of seconds: this rank could not measure its communication in the step."""
 
 
+@dataclass(frozen=True)
 class CommSplit:
-    """Finds the transfer time of each step. Steps are compared in windows, which all ranks close after
-    the same step."""
+    """Finds the transfer seconds of steps."""
 
-    def __init__(self, world: World, groups: Mapping[Dimension, dist.ProcessGroup] | None = None) -> None:
-        """`groups`: this rank's process group of each dimension of a mesh with two."""
-        self._world = world
-        self._groups = {PHASE_OF_DIMENSION[name]: group for name, group in (groups or {}).items()}
-        self._open = 0  # steps since the last window was closed
-        self._windows: deque[int] = deque()
-        self._reductions = AsyncReductionQueue[list[int]](world)
-        self._arrived: list[list[list[float]]] = []
-        """Minima of the oldest window that have arrived."""
+    world: World
+    reductions: Reductions
+    groups: Mapping[Dimension, dist.ProcessGroup] = field(default_factory=dict)
+    """This rank's process group of each dimension of a mesh with two."""
+    compares_passes: bool = True
+    """Without, all exposed communication in the passes counts as waiting."""
 
-    def step_done(self) -> None:
-        self._open += 1
+    def submit(self, steps: Sequence[StepRecord], then: Callable[[], None], *, wait: bool = False) -> None:
+        """Collective: compare the exposed communication of `steps`, which take the transfer; then call
+        `then`. Every rank has the same number of control synchronisations in a step."""
+        passes = [step.passes_s if self.compares_passes else min(step.passes_s, 0.0) for step in steps]
+        self._submit(steps, [[s, *step.control] for s, step in zip(passes, steps, strict=True)], None, wait)
+        for dimension, group in self.groups.items():
+            phase = PHASE_OF_DIMENSION[dimension]
+            self._submit(steps, [step.within.get(phase, []) for step in steps], group, wait)
+        self.reductions.then(then)
 
-    def due(self, *, everything: bool) -> int:
-        """Close the window; the number of steps that all ranks compare next.
-
-        On a GPU the newest window waits for the next call, when its clock can be read without waiting for
-        queued work; `everything` includes it.
-        """
-        if self._open:
-            self._windows.append(self._open)
-            self._open = 0
-        held_back = 1 if self._world.device.type == "cuda" and not everything else 0
-        count = 0
-        while len(self._windows) > held_back:
-            count += self._windows.popleft()
-        return count
-
-    def submit(
+    def _submit(
         self,
-        exposed_s: Sequence[Sequence[float]],
-        within: Sequence[Mapping[int, Sequence[float]]] = (),
-        *,
-        wait: bool = False,
+        steps: Sequence[StepRecord],
+        seconds: list[list[float]],
+        group: dist.ProcessGroup | None,
+        wait: bool,
     ) -> None:
-        """Compare the exposed communication of the `due` steps. All ranks together.
-
-        For each step: the seconds in the backward pass, which may be UNMEASURED, then those in each control
-        synchronisation; every rank has the same number of them. `within` has the seconds within groups.
-        """
-        self._compare(exposed_s, None, wait)
-        for phase, group in self._groups.items():
-            self._compare([step.get(phase, ()) for step in within], group, wait)
-
-    def _compare(
-        self, seconds: Sequence[Sequence[float]], group: dist.ProcessGroup | None, wait: bool
-    ) -> None:
-        flat = list(itertools.chain.from_iterable(seconds))
+        flat = [each for of_step in seconds for each in of_step]
         # from pinned memory: a copy from pageable memory would wait for all queued work
-        on_gpu = self._world.device.type == "cuda"
-        own = torch.tensor(flat, dtype=torch.float64, pin_memory=on_gpu)
-        values = own.to(self._world.device, non_blocking=True)
-        self._reductions.submit([len(step) for step in seconds], values, dist.ReduceOp.MIN, group, wait=wait)
+        own = torch.tensor(flat, dtype=torch.float64, pin_memory=self.world.device.type == "cuda")
+        values = own.to(self.world.device, non_blocking=True)
+        take = partial(_take_minima, steps, [len(of_step) for of_step in seconds])
+        self.reductions.submit(values, dist.ReduceOp.MIN, take, group, wait=wait)
 
-    def ready(self, wait: bool = False) -> list[float | None]:
-        """Transfer seconds of the steps whose comparison has arrived, oldest first; with `wait`, of all. None
-        where the communication of some rank was UNMEASURED."""
-        found: list[float | None] = []
-        for counts, minima in self._reductions.ready(wait):
-            values = iter(minima.tolist())
-            self._arrived.append([list(itertools.islice(values, count)) for count in counts])
-            if len(self._arrived) == 1 + len(self._groups):
-                for of_all, *of_groups in zip(*self._arrived, strict=True):
-                    found.append(None if of_all[0] < 0 else sum(of_all) + sum(map(sum, of_groups)))
-                self._arrived.clear()
-        return found
+
+def _take_minima(steps: Sequence[StepRecord], counts: Sequence[int], minima: torch.Tensor) -> None:
+    values = iter(minima.tolist())
+    for step, count in zip(steps, counts, strict=True):
+        step.take_transfer(list(itertools.islice(values, count)))

@@ -12,7 +12,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -40,169 +41,161 @@ COMMUNICATION = frozenset({COMM, COMM_TRANSFER, CONTROL_SYNC, SHARD_SYNC, REPLIC
 _PHASES = 7
 
 ANCHOR_EVERY_S = 60.0
-"""Seconds between the events from which a CUDA clock measures the start of steps. `elapsed_time` gives
+"""Seconds between the instants from which the start of steps is measured. On CUDA, `elapsed_time` gives
 milliseconds in single precision: 4 us coarse after 60 s, but 8 ms after 28 h."""
 
 PhaseSeconds = list[float]
-"""Seconds in each phase of one step, indexed by the constants above. A clock appends the seconds of each
-CONTROL_SYNC in order."""
+"""Seconds in each phase of one step, indexed by the constants up to OTHER."""
 
 
-class ClockedStep(NamedTuple):
-    """A closed step; `start_s` is in seconds since the first `start()` of the clock."""
+@dataclass(frozen=True, slots=True)
+class ClockedStep:
+    """Where the time of a step went, in seconds."""
 
-    start_s: float
-    phases: PhaseSeconds
-    within: dict[int, list[float]]
-    """Seconds of each SHARD_SYNC and of each REPLICATE_SYNC, in order."""
-    gap_s: float
+    phases: PhaseSeconds = field(default_factory=lambda: [0.0] * _PHASES)
+    control: list[float] = field(default_factory=list)
+    """Each CONTROL_SYNC, in order."""
+    within: dict[int, list[float]] = field(default_factory=dict)
+    """Each SHARD_SYNC and each REPLICATE_SYNC, in order."""
+    start_s: float = 0.0
+    """Start, from the first `start()` of the clock."""
+    gap_s: float = 0.0
     """Wall time before the step that belongs to no step."""
 
-
-class StepClock(Protocol):
-    """The interface of a step clock."""
-
     @property
-    def phase(self) -> int:
+    def exposed_s(self) -> float:
+        """Exposed communication."""
+        return self.phases[COMM] + sum(self.control) + sum(map(sum, self.within.values()))
+
+
+class StepClock:
+    """Marks the beginnings of phases with instants: times of the host, or events of a device."""
+
+    def __init__(self) -> None:
+        self.phase = OTHER
         """The current phase."""
+        self._marks: list[tuple[int, Any]] = []
+        self._gap_from: Any = None
+        self._anchor: Any = None
+        self._anchor_s = 0.0
+        """Seconds from the first `start()` to the anchor."""
+        self._closed: deque[ClosedStep] = deque()
 
     def start(self) -> None:
         """Begin the next step now, in phase OTHER. Time since the last `end_step` is its `gap_s`."""
+        now = self._instant()
+        self.phase = OTHER
+        self._marks = [(OTHER, now)]
+        if self._anchor is None:
+            self._anchor = self._gap_from = now
 
     def switch(self, phase: int) -> None:
         """End the current phase and begin `phase`."""
+        self.phase = phase
+        self._marks.append((phase, self._instant()))
 
-    def end_step(self) -> None:
+    def end_step(self) -> ClosedStep:
         """Close the step and begin the next one at the same instant, in phase OTHER."""
+        assert self._anchor is not None, "start() comes first"
+        end = self._instant()
+        self._marks.append((OTHER, end))
+        closed = ClosedStep(self, self._gap_from, self._marks)
+        self._closed.append(closed)
+        self.phase, self._marks, self._gap_from = OTHER, [(OTHER, end)], end
+        return closed
 
     def finished(self, await_steps: int = 0) -> list[ClockedStep]:
-        """Each closed step not yet returned, oldest first.
+        """Each closed step not yet returned, oldest first, as far as the device has passed their ends; the
+        first `await_steps` steps are waited for."""
+        if await_steps and self._closed:
+            self.wait(self._closed[min(await_steps, len(self._closed)) - 1].end)
+        finished = []
+        while self._closed and self._passed(self._closed[0].end):
+            closed = self._closed.popleft()
+            since_anchor_s = self.between_s(self._anchor, closed.begin)
+            start_s = self._anchor_s + since_anchor_s
+            if since_anchor_s > ANCHOR_EVERY_S:
+                self._anchor, self._anchor_s = closed.begin, start_s
+            finished.append(closed.read(start_s))
+        return finished
 
-        Steps that the device has not finished are returned by a later call, except that the first
-        `await_steps` steps are waited for.
-        """
+    def between_s(self, begin: Any, end: Any) -> float:
+        """Seconds between two instants."""
+        raise NotImplementedError
+
+    def wait(self, instant: Any) -> None:
+        """Wait for the device to pass `instant`."""
+
+    def _instant(self) -> Any:
+        raise NotImplementedError
+
+    def _passed(self, instant: Any) -> bool:
+        return True
 
 
-class HostClock:
+class ClosedStep:
+    """A step between two instants, which the device may not have passed yet."""
+
+    def __init__(self, clock: StepClock, gap_from: Any, marks: list[tuple[int, Any]]) -> None:
+        self._clock, self._gap_from, self._marks = clock, gap_from, marks
+
+    @property
+    def begin(self) -> Any:
+        """The instant of its beginning."""
+        return self._marks[0][1]
+
+    @property
+    def end(self) -> Any:
+        """The instant of its end."""
+        return self._marks[-1][1]
+
+    def read(self, start_s: float = 0.0) -> ClockedStep:
+        """The seconds of the step; waits for the device."""
+        between_s = self._clock.between_s
+        self._clock.wait(self.end)
+        step = ClockedStep(start_s=start_s, gap_s=between_s(self._gap_from, self.begin))
+        for (phase, begin), (_, end) in itertools.pairwise(self._marks):
+            if phase < _PHASES:
+                step.phases[phase] += between_s(begin, end)
+            elif phase == CONTROL_SYNC:
+                step.control.append(between_s(begin, end))
+            else:
+                step.within.setdefault(phase, []).append(between_s(begin, end))
+        return step
+
+
+class HostClock(StepClock):
     """The step clock of a CPU rank."""
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
-        self._now = now
-        self._origin: float | None = None
-        self._last = self._began = self._gap_s = 0.0
-        self.phase = OTHER
-        self._parts = _Parts()
-        self._done: list[ClockedStep] = []
+        super().__init__()
+        self._instant = now  # type: ignore[method-assign]
 
-    def start(self) -> None:
-        self._last = self._now()
-        if self._origin is None:
-            self._origin = self._began = self._last
-        self._gap_s += self._last - self._began
-        self._began = self._last
-        self.phase = OTHER
-        self._parts = _Parts()
-
-    def switch(self, phase: int) -> None:
-        now = self._now()
-        self._parts.add(self.phase, now - self._last)
-        self._last = now
-        self.phase = phase
-
-    def end_step(self) -> None:
-        self.switch(OTHER)
-        assert self._origin is not None, "start() comes first"
-        self._done.append(self._parts.closed(self._began - self._origin, self._gap_s))
-        self._parts = _Parts()
-        self._began, self._gap_s = self._last, 0.0
-
-    def finished(self, await_steps: int = 0) -> list[ClockedStep]:
-        done, self._done = self._done, []
-        return done
+    def between_s(self, begin: float, end: float) -> float:
+        return end - begin
 
 
-class CudaClock:
+class CudaClock(StepClock):
     """The step clock of a CUDA rank: events on the compute stream.
 
     A phase begins when the device passes its event. Input time is therefore the time that the device waited
     for input, not the time that the host spent on loading: loading hidden by compute counts as 0.
     """
 
-    def __init__(self) -> None:
-        self.phase = OTHER
-        self._anchor: torch.cuda.Event | None = None
-        self._anchor_s = 0.0
-        """Seconds from the first `start()` to the anchor."""
-        self._marks: list[tuple[int, torch.cuda.Event]] = []
-        self._gap_from: torch.cuda.Event | None = None
-        self._pending: deque[tuple[torch.cuda.Event, list[tuple[int, torch.cuda.Event]]]] = deque()
+    def between_s(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
+        return begin.elapsed_time(end) / 1e3
 
-    def start(self) -> None:
-        self.phase = OTHER
-        self._marks = [(OTHER, self._event())]
-        self._gap_from = self._gap_from or self._marks[0][1]
-        if self._anchor is None:
-            self._anchor = self._marks[0][1]
+    def wait(self, instant: torch.cuda.Event) -> None:
+        with heartbeat.collective():  # the device may wait for other ranks
+            instant.synchronize()
 
-    def switch(self, phase: int) -> None:
-        self.phase = phase
-        self._marks.append((phase, self._event()))
-
-    def end_step(self) -> None:
-        boundary = self._event()
-        self.phase = OTHER
-        self._marks.append((OTHER, boundary))
-        assert self._gap_from is not None, "start() comes first"
-        self._pending.append((self._gap_from, self._marks))
-        self._marks, self._gap_from = [(OTHER, boundary)], boundary
-
-    def finished(self, await_steps: int = 0) -> list[ClockedStep]:
-        if await_steps and self._pending:
-            with heartbeat.collective():  # the device may wait for other ranks
-                self._pending[min(await_steps, len(self._pending)) - 1][1][-1][1].synchronize()
-        done = []
-        while self._pending and self._pending[0][1][-1][1].query():
-            gap_from, marks = self._pending.popleft()
-            parts = _Parts()
-            for (phase, begin), (_, end) in itertools.pairwise(marks):
-                parts.add(phase, begin.elapsed_time(end) / 1e3)
-            start = marks[0][1]
-            done.append(parts.closed(self._start_s(start), gap_from.elapsed_time(start) / 1e3))
-        return done
-
-    def _start_s(self, start: torch.cuda.Event) -> float:
-        """Seconds from the first `start()` to the event `start`."""
-        assert self._anchor is not None, "start() comes first"
-        since_anchor_s = self._anchor.elapsed_time(start) / 1e3
-        start_s = self._anchor_s + since_anchor_s
-        if since_anchor_s > ANCHOR_EVERY_S:
-            self._anchor, self._anchor_s = start, start_s
-        return start_s
-
-    @staticmethod
-    def _event() -> torch.cuda.Event:
+    def _instant(self) -> torch.cuda.Event:
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 
-
-class _Parts:
-    """The seconds of one step as they grow."""
-
-    def __init__(self) -> None:
-        self._phases: PhaseSeconds = [0.0] * _PHASES
-        self._within: dict[int, list[float]] = {}
-
-    def add(self, phase: int, seconds: float) -> None:
-        if phase < _PHASES:
-            self._phases[phase] += seconds
-        elif phase == CONTROL_SYNC:
-            self._phases.append(seconds)
-        else:
-            self._within.setdefault(phase, []).append(seconds)
-
-    def closed(self, start_s: float, gap_s: float) -> ClockedStep:
-        return ClockedStep(start_s, self._phases, self._within, gap_s)
+    def _passed(self, instant: torch.cuda.Event) -> bool:
+        return instant.query()
 
 
 @contextmanager

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -11,46 +13,44 @@ from torch import Tensor
 
 from disttrain.telemetry.summary import thin
 
+P = TypeVar("P")
+
 
 class StepSeries:
-    """Steps and their values. A value that is not finite is read as None."""
+    """Steps and their values."""
 
     def __init__(self) -> None:
-        self._steps, self._values = array("q"), array("d")
+        self._points = array("d")  # step, value, step, value, ...
+
+    def __len__(self) -> int:
+        return len(self._points) // 2
 
     def add(self, step: int, value: float) -> None:
-        self._steps.append(step)
-        self._values.append(value)
+        self._points.extend((step, value))
 
     @property
     def newest(self) -> tuple[int, float] | None:
         """The last step and its value."""
-        return (self._steps[-1], self._values[-1]) if self._steps else None
+        return (int(self._points[-2]), self._points[-1]) if self._points else None
+
+    @property
+    def values(self) -> Sequence[float]:
+        """The values, in order."""
+        return self._points[1::2]
 
     def thinned(self) -> list[tuple[int, float | None]]:
-        """The points that `summary.thin` keeps."""
-        places = thin(range(len(self._steps)))
-        return [(self._steps[at], _finite(self._values[at])) for at in places]
+        """The points that `summary.thin` keeps. A value that is not finite is None."""
+        points = [(int(self._points[2 * at]), self._points[2 * at + 1]) for at in thin(range(len(self)))]
+        return [(step, value if math.isfinite(value) else None) for step, value in points]
 
-    def tensors(self) -> tuple[Tensor, Tensor]:
-        """Steps (int64) and values (float64), for a checkpoint."""
-        return as_tensor(self._steps), as_tensor(self._values)
+    def points(self, make: Callable[..., P], value: str) -> list[P]:
+        """A record for each point of `thinned`, with the fields `step` and `value`."""
+        return [make(**{"step": step, value: number}) for step, number in self.thinned()]
 
-    def extend(self, steps: Tensor, values: Tensor) -> None:
-        """Append the result of `tensors`."""
-        extend(self._steps, steps)
-        extend(self._values, values)
+    def tensor(self) -> Tensor:
+        """A copy, for a checkpoint."""
+        return torch.from_numpy(np.array(self._points))
 
-
-def as_tensor(numbers: array[int] | array[float]) -> Tensor:
-    """A copy."""
-    return torch.from_numpy(np.array(numbers))
-
-
-def extend(numbers: array[int] | array[float], by: Tensor) -> None:
-    """Append the result of `as_tensor` of an array of the same type."""
-    numbers.frombytes(by.numpy().tobytes())
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    def extend(self, points: Tensor) -> None:
+        """Append the result of `tensor`."""
+        self._points.frombytes(points.numpy().tobytes())

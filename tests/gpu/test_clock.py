@@ -31,10 +31,13 @@ def test_known_work_is_found_in_its_class_and_the_parts_are_the_step():
         clock.end_step()
     steps = clock.finished(await_steps=STEPS)
     assert len(steps) == STEPS
-    for (start, parts, _), (following, *_) in itertools.pairwise(steps):
-        assert start + sum(parts) == pytest.approx(following, abs=1e-5)
-    for phase, seconds in {**KNOWN_S, OTHER: 0.0, len(steps[0][1]) - 1: 0.01}.items():
-        found = statistics.median(parts[phase] for _, parts, _ in steps)
+    for step, following in itertools.pairwise(steps):
+        assert step.start_s + sum(step.phases) + sum(step.control) == pytest.approx(
+            following.start_s, abs=1e-5
+        )
+    assert statistics.median(step.control[-1] for step in steps) == pytest.approx(0.01, rel=0.05, abs=0.001)
+    for phase, seconds in {**KNOWN_S, OTHER: 0.0}.items():
+        found = statistics.median(step.phases[phase] for step in steps)
         assert found == pytest.approx(seconds, rel=0.05, abs=0.001)
 
 

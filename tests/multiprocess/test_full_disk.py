@@ -16,8 +16,7 @@ from disttrain.errors import message_of
 from disttrain.records.json_files import read_json, read_jsonl, write_json
 from disttrain.records.run_directory import RunDir
 from disttrain.telemetry import live_progress
-from disttrain.telemetry import run as run_module
-from disttrain.telemetry.step_records import StepLog
+from disttrain.telemetry.step_log import StepLog
 from disttrain.telemetry.step_result import StepResult
 from jobs.status.run_state import read_state
 from tests.support.jobs import WITHIN_S, FakeScheduler, starts, submit, sweep_plan, wait_until
@@ -54,7 +53,7 @@ def test_no_step_and_no_record_is_lost(
             (disk / "filler").unlink()
 
     monkeypatch.setattr(live_progress, "PROGRESS_EVERY_S", 0.0)
-    monkeypatch.setattr(run_module, "FLUSH_SHARE", 1e9)
+    monkeypatch.setattr(live_progress, "SUMMARY_SHARE", 1e9)
     made = config(train={"steps": STEPS}, telemetry={"flush_every_s": 1e-9, "sinks": sinks})
     with patch.object(StepLog, "record", note):
         seen = train_until(alone(), made, disk, 0, None)

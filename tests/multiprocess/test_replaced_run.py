@@ -11,7 +11,7 @@ import pytest
 
 from disttrain.errors import Superseded
 from disttrain.records.run_directory import ID_VARIABLE, RunDir
-from disttrain.telemetry.step_records import StepLog
+from disttrain.telemetry.step_log import StepLog
 from disttrain.telemetry.step_result import StepResult
 from jobs.core import journal
 from jobs.core.requeue_policy import EXIT_DO_NOT_REQUEUE

@@ -93,7 +93,7 @@ def test_figures_by_name(tmp_path):
     nulls = ("mfu", "peak_flops", "gpu_memory_utilization", "throughput_images_per_sec", "gpu", "processes")
     for name in nulls:
         assert getattr(metrics, name) is None
-        assert metrics.null_reasons[name]
+    assert {"mfu", "peak_flops", "gpu"} <= set(metrics.null_reasons)
     assert not list(RunDir(tmp_path).attempt(0).path.glob("host-node*"))
 
 
@@ -109,7 +109,7 @@ def test_images_have_their_throughput(tmp_path):
     )
     metrics = train_on(alone(), config, tmp_path)
     assert metrics.throughput_images_per_sec == metrics.samples_per_s > 0
-    assert metrics.null_reasons["tokens_per_s"] == "samples are not known to be token sequences"
+    assert metrics.tokens_per_s is None
 
 
 def test_gpus_as_they_happen_and_in_the_summary(tmp_path, monkeypatch):

@@ -33,7 +33,6 @@ from disttrain.runtime.process_group import World
 from disttrain.runtime.rank_info import rank_info
 from disttrain.runtime.run_output import RunOutput
 from disttrain.telemetry import live_progress
-from disttrain.telemetry import run as run_module
 
 WARM_UP, MEASURED = 3, 6
 """Steps; of the measured ones the medians are taken."""
@@ -141,7 +140,7 @@ def train_on_slow_disk(world: World, config: Config, folder: Path, slow_rank: in
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(live_progress, "PROGRESS_EVERY_S", 0.0))
-        stack.enter_context(patch.object(run_module, "FLUSH_SHARE", 1e9))
+        stack.enter_context(patch.object(live_progress, "SUMMARY_SHARE", 1e9))
         if world.rank == slow_rank:
             stack.enter_context(patch.multiple(os, write=slow(os.write), replace=slow(os.replace)))
         return train_rank(world, config, folder)

@@ -28,7 +28,7 @@ from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.runtime.process_group import World, open_world
 from disttrain.runtime.rank_info import RankInfo
 from disttrain.telemetry import node_sampling
-from disttrain.telemetry.throughput import throughput, utilisation
+from disttrain.telemetry.summary import throughput, utilisation
 from jobs.node.launch import launch_command
 from jobs.node.rendezvous import Endpoint
 from jobs.schedulers import documents
@@ -90,9 +90,9 @@ def test_the_figures_count_the_gpus_of_data_parallel(monkeypatch, tmp_path):
     telemetry = node_sampling.NodeTelemetry(attempt, world("cuda", 4), config)
     telemetry.start(lambda: None, lambda: True)
     assert (telemetry.devices, telemetry.device) == (4, "GPU-0")
-    fields, _ = throughput(800.0, 1, telemetry.devices, tokens_per_sample=None, images=False)
+    fields = throughput(800.0, 1, telemetry.devices, tokens_per_sample=None, images=False)
     assert fields["samples_per_second_per_gpu"] == 200
-    fields, _ = utilisation(800.0, 1, 4, flops_per_sample=10, peak_flops=4000.0, peak_reason="")
+    fields = utilisation(800.0, 1, 4, flops_per_sample=10, peak_flops=4000.0)
     assert fields["mfu"] == 0.5
 
 

@@ -10,7 +10,7 @@ from disttrain.records.fabric import FabricRecord
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
 from disttrain.telemetry.network import network_record
-from disttrain.telemetry.rank_summary import RankSummary
+from disttrain.telemetry.summary import RankSummary
 from tests.support.fabric_nodes import MIB
 
 

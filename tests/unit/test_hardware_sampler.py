@@ -23,7 +23,7 @@ from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.run_directory import RunDir
 from disttrain.runtime import log
 from disttrain.telemetry import node_sampling as node_telemetry
-from disttrain.telemetry import throughput
+from disttrain.telemetry import summary
 from tests.support.jobs import WITHIN_S
 from tests.support.nvml import LOST, WELL, raising
 
@@ -112,7 +112,7 @@ def test_a_gpu_counts_once_however_many_ranks_and_nodes_share_it(replay, tmp_pat
         rounds = Rounds(monkeypatch, [gpus[2 * node]], RunDir(tmp_path).attempt(node))
         rounds.end()
         usages.append(rounds.sampler.accumulated())
-    fields, _ = throughput.usage(usages, 1.0)
+    fields, _ = summary.usage(usages)
     assert fields["gpu"].gpus == 1
     assert fields["gpu"].samples == usages[0].gpus[0].clock.count
     assert fields["processes"].ranks == 2

@@ -9,14 +9,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from disttrain.runtime.json_lines import JsonLinesWriter
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.comm_split import CommSplit
-from disttrain.telemetry.global_loss import GlobalLoss
-from disttrain.telemetry.step_clock import HostClock
-from disttrain.telemetry.step_records import StepLog
+from disttrain.telemetry.step_clock import ClockedStep, HostClock
+from disttrain.telemetry.step_records import StepRecord
 from disttrain.telemetry.step_result import StepResult
-from disttrain.telemetry.step_series import StepSeries
+from tests.support.step_logs import step_log
 
 ON_DEVICE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cuda", 0), backend=None)
 
@@ -88,21 +85,13 @@ def test_the_mode_sees_what_would_wait(never_waiting):
 
 
 def test_nothing_is_waited_for_when_ranks_compare_losses_and_times(never_waiting, tmp_path):
-    curve, split = StepSeries(), CommSplit(ON_DEVICE)
-    losses = GlobalLoss(ON_DEVICE, curve)
-    recorder = StepLog(
-        JsonLinesWriter(tmp_path / "steps.jsonl"),
-        HostClock(),
-        samples_per_step=1,
-        warmup_steps=0,
-        split=split,
-    )
+    log, compared = step_log(tmp_path / "steps.jsonl", HostClock(), ON_DEVICE), []
     for step in range(1, 4):
-        loss = torch.zeros((), device="cuda:0")
-        recorder.record(StepResult(step, loss, 0.1))
-        losses.add(step, loss)
-    losses.reduce()
-    split.submit([[0.1], [0.2, 0.3], [0.1]])
-    losses.collect()
-    assert (curve.thinned(), split.ready()) == ([], []), "read later, once they have arrived"
-    recorder.close()
+        log.record(StepResult(step, torch.zeros((), device="cuda:0"), 0.1))
+    log.reduce()
+    clocked = ClockedStep(control=[0.1, 0.2])
+    steps = [StepRecord.of(StepResult(1, 0.0, 0.1), clocked)]
+    log.split.submit(steps, lambda: compared.append(1))
+    log.reductions.collect()
+    assert (len(log.series["loss"]), compared) == (0, []), "read later, once they have arrived"
+    log.close()

@@ -7,8 +7,8 @@ from torch import nn
 from disttrain.models import flops, peaks
 from disttrain.models.flops import CONVOLUTION, MATMUL
 from disttrain.runtime.device_precision import use_tf32
-from disttrain.telemetry import throughput
-from disttrain.telemetry.rank_summary import RankSummary
+from disttrain.telemetry import summary
+from disttrain.telemetry.summary import RankSummary
 
 DTYPES = {"float32", "tf32", "bfloat16", "float16", "float8"}
 
@@ -162,60 +162,41 @@ def test_the_peak_of_a_model_on_a_device(gpu):
 # In metrics.json
 
 
-def utilisation(samples_per_s, **changes):
-    given = {"flops_per_sample": 10**9, "peak_flops": 1e12, "peak_reason": ""} | changes
-    return throughput.utilisation(samples_per_s, 4, changes.pop("devices", 4), **given)
-
-
 def test_mfu_is_achieved_over_peak_of_all_devices():
-    fields, reasons = utilisation(2000.0)
+    fields = summary.utilisation(2000.0, 4, 4, 10**9, 1e12)
     assert fields == {"model_flops_per_s_per_rank": 5e11, "mfu": 0.5}
-    assert reasons == {}
-    fields, _ = throughput.utilisation(
-        500.0, 4, 1, flops_per_sample=10**9, peak_flops=1e12, peak_reason=""
-    )  # four ranks share one GPU
-    assert fields["mfu"] == 0.5
+    assert summary.utilisation(500.0, 4, 1, 10**9, 1e12)["mfu"] == 0.5, "four ranks share one GPU"
 
 
-def test_no_peak_no_mfu_but_flops():
-    fields, reasons = utilisation(2000.0, peak_flops=None, peak_reason="no peak is known for device 'x'")
-    assert fields == {"model_flops_per_s_per_rank": 5e11, "mfu": None}
-    assert set(reasons) == {"mfu", "peak_flops", "peak_source"}
+@pytest.mark.parametrize(("samples_per_s", "peak"), [(2000.0, None), (5000.0, 1e12)])
+def test_no_peak_or_an_impossible_one_no_mfu_but_flops(samples_per_s, peak):
+    fields = summary.utilisation(samples_per_s, 4, 4, 10**9, peak)
+    assert fields == {"model_flops_per_s_per_rank": samples_per_s * 10**9 / 4, "mfu": None}
 
 
-def test_an_impossible_mfu_is_none():
-    fields, reasons = utilisation(5000.0)
-    assert fields["mfu"] is None
-    assert reasons["mfu"].startswith("1.25 of the peak")
-
-
-def test_null_throughput_has_reasons():
-    fields, reasons = throughput.throughput(100.0, 4, 2, tokens_per_sample=None, images=True)
+def test_throughput_by_kind_of_sample():
+    fields = summary.throughput(100.0, 4, 2, tokens_per_sample=None, images=True)
     assert fields["throughput_images_per_sec"] == 100
     assert (fields["samples_per_s_per_rank"], fields["samples_per_second_per_gpu"]) == (25, 50)
-    assert set(reasons) == {"tokens_per_s", "tokens_per_s_per_rank", "tokens_per_s_per_gpu"}
-    fields, reasons = throughput.throughput(100.0, 4, 2, tokens_per_sample=8, images=False)
+    fields = summary.throughput(100.0, 4, 2, tokens_per_sample=8, images=False)
     names = ("tokens_per_s", "tokens_per_s_per_rank", "tokens_per_s_per_gpu")
     assert [fields[name] for name in names] == [800, 200, 400]
-    assert reasons == {"throughput_images_per_sec": "samples are not known to be images"}
-    fields, reasons = throughput.throughput(None, 4, 4, tokens_per_sample=8, images=True)
-    assert set(fields.values()) == {None}
-    assert set(reasons) == set(fields)
+    assert fields["throughput_images_per_sec"] is None
+    nothing = summary.throughput(None, 4, 4, tokens_per_sample=8, images=True)
+    assert set(nothing.values()) == {None}
 
 
 def test_memory_at_its_peak():
     def rank(device, held, whole=100):
-        return RankSummary([], device, 0, held, whole, None)
+        return RankSummary([], device, 7, held, whole, None)
 
-    fields, reasons = throughput.memory([rank("a", 30), rank("b", 60)])
-    assert fields == {"peak_reserved_memory_bytes": 60, "gpu_memory_utilization": 0.6}
-    assert reasons == {}
-    fields, _ = throughput.memory([rank("a", 50), rank("b", 60), rank("a", 25)])
-    assert fields == {"peak_reserved_memory_bytes": 60, "gpu_memory_utilization": 0.75}
-    fields, reasons = throughput.memory([rank("rank 0", None, None)])
-    assert set(fields.values()) == {None}
-    assert set(reasons) == set(fields)
+    def figures(*ranks):
+        return list(summary.memory(ranks).values())
+
+    assert figures(rank("a", 30), rank("b", 60)) == [7, 60, 0.6]
+    assert figures(rank("a", 50), rank("b", 60), rank("a", 25)) == [7, 60, 0.75]
+    assert figures(rank("rank 0", None, None)) == [7, None, None]
 
 
 def test_why_there_are_no_samples():
-    assert throughput.usage([], 0.0)[1] == dict.fromkeys(("gpu", "processes"), "telemetry.gpu_every_s is 0")
+    assert summary.usage([])[1] == {"gpu": "telemetry.gpu_every_s is 0"}

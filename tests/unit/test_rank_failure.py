@@ -11,7 +11,7 @@ from disttrain.engine.train import train
 from disttrain.records.json_files import read_json
 from disttrain.runtime.rank_failure import describe_failure
 from disttrain.runtime.run_output import RunOutput
-from disttrain.telemetry.run import RunTelemetry
+from disttrain.telemetry.recorder import Recorder
 from tests.support.stopping import alone, config
 
 
@@ -28,10 +28,10 @@ def test_the_cause_is_in_its_file_before_the_telemetry_is_aborted(
     """The abort writes files and may block, so the agent may kill this rank before its end."""
     seen = []
 
-    def abort(telemetry: RunTelemetry) -> None:
+    def abort(telemetry: Recorder) -> None:
         seen.append(read_json(telemetry.attempt.error(0))["message"])
 
-    monkeypatch.setattr(RunTelemetry, "abort", abort)
+    monkeypatch.setattr(Recorder, "abort", abort)
     made = config(model={"kind": "tests.support.small_models:Failing", "message": "too warm"})
     output = RunOutput.of_job(tmp_path, 0)
     output.attempt.path.mkdir(parents=True)

@@ -92,8 +92,8 @@ def test_a_call_is_timed_as_control_synchronisation(module, ranks, work, reason)
     )
     now[0] += 1
     clock.end_step()
-    [(_, parts, *_)] = clock.finished()
-    assert (parts[COMPUTE], parts[7:], answer) == (3.0, [0.5], work)
+    [step] = clock.finished()
+    assert (step.phases[COMPUTE], step.control, answer) == (3.0, [0.5], work)
     assert [collectives.missed(True), collectives.missed(True)] == [reason, None]
     collectives.close()
     assert group._all_gather_comm is comm
@@ -138,8 +138,8 @@ def test_a_collective_stops_an_emulated_model_once_whoever_else_times_it(module,
     clock.start()
     assert [stops(), stops()] == [1.0, 1.0]
     clock.end_step()
-    [(_, parts, *_)] = clock.finished()
-    assert parts[7:] == [0.5] * 4
+    [step] = clock.finished()
+    assert step.control == [0.5] * 4
     collectives.close()
     assert group._all_gather_comm is before
     assert stops() == 1.0
@@ -211,9 +211,9 @@ def test_the_all_reduce_between_replicas_is_timed_within_their_group(module, emu
             group._all_reduce_hook(None)
     now[0] += 1
     clock.end_step()
-    [(_, phases, within, _)] = clock.finished()
-    assert (phases[COMPUTE], phases[7:]) == (5.0, [])
-    assert within == {SHARD_SYNC: [0.5, 0.5], REPLICATE_SYNC: [0.25]}
+    [step] = clock.finished()
+    assert (step.phases[COMPUTE], step.control) == (5.0, [])
+    assert step.within == {SHARD_SYNC: [0.5, 0.5], REPLICATE_SYNC: [0.25]}
     if emulated:
         assert timer.end() == pytest.approx(5.0), "6.25 s less 1.25 s in collectives"
     collectives.close()

@@ -43,8 +43,9 @@ def test_parts_sum_to_the_step_and_every_second_has_its_class(switches, tail):
     time.now += tail
     expected[current] += tail
     clock.end_step()
-    [(start, parts, *_)] = clock.finished()
-    assert start == 0
+    [step] = clock.finished()
+    parts = step.phases
+    assert step.start_s == 0
     assert parts == pytest.approx(expected, abs=1e-9)
     assert sum(parts) == pytest.approx(time.now - 100.0, abs=1e-9)
 
@@ -57,7 +58,7 @@ def test_steps_follow_each_other_without_a_gap():
         clock.switch(COMPUTE)
         time.now += seconds
         clock.end_step()
-    starts = [start for start, *_ in clock.finished()]
+    starts = [step.start_s for step in clock.finished()]
     assert starts == [0.0, 1.0, 3.0]
     assert clock.finished() == []
 
@@ -74,10 +75,10 @@ def test_time_between_end_and_start_belongs_to_no_step():
     clock.switch(OPTIMIZER)
     time.now += 2
     clock.end_step()
-    (_, first, *_), (start, second, _, gap_s) = clock.finished()
-    assert sum(first) == 1
-    assert sum(second) == 2
-    assert (start, gap_s) == (51, 50)
+    first, second = clock.finished()
+    assert sum(first.phases) == 1
+    assert sum(second.phases) == 2
+    assert (second.start_s, second.gap_s) == (51, 50)
 
 
 def test_own_backward_callback_runs_after_every_gradient_and_before_callbacks_queued_later():
@@ -146,13 +147,13 @@ def test_the_device_clock_is_a_partition_read_only_when_the_device_has_passed(mo
     FakeEvent.host += 3.0
     clock.end_step()
     FakeEvent.passed = 5.0  # the device is in its second step
-    [(start, parts, *_)] = clock.finished()
-    assert (start, sum(parts)) == (0.0, 4.0)
-    [(second_start, second, *_, before), (third_start, third, *_, between)] = clock.finished(await_steps=9)
-    assert (before, between) == (0.0, 50.0)
-    assert [second[phase] for phase in (INPUT, COMPUTE, COMM, OPTIMIZER)] == [2.0] * 4
-    assert (second_start, third_start) == (4.0, 62.0)
-    assert third[COMPUTE] == sum(third) == 3.0
+    [first] = clock.finished()
+    assert (first.start_s, sum(first.phases)) == (0.0, 4.0)
+    second, third = clock.finished(await_steps=9)
+    assert (second.gap_s, third.gap_s) == (0.0, 50.0)
+    assert [second.phases[phase] for phase in (INPUT, COMPUTE, COMM, OPTIMIZER)] == [2.0] * 4
+    assert (second.start_s, third.start_s) == (4.0, 62.0)
+    assert third.phases[COMPUTE] == sum(third.phases) == 3.0
 
 
 def test_starts_on_a_device_stay_precise_for_days(monkeypatch):
@@ -172,6 +173,6 @@ def test_starts_on_a_device_stay_precise_for_days(monkeypatch):
         began_s = FakeEvent.host
         FakeEvent.host += step_s
         clock.end_step()
-        [(start_s, *_)] = clock.finished()
-        errors_s.append(abs(start_s - began_s))
+        [step] = clock.finished()
+        errors_s.append(abs(step.start_s - began_s))
     assert max(errors_s) < 1e-3

@@ -14,15 +14,11 @@ from disttrain.records.json_files import read_jsonl
 from disttrain.records.log_histogram import RESOLUTION, bin_of, durations
 from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import PHASES, Step, StepAggregate
-from disttrain.runtime.json_lines import JsonLinesWriter
-from disttrain.runtime.process_group import World
-from disttrain.telemetry.comm_split import CommSplit
 from disttrain.telemetry.step_clock import COMM, COMPUTE, CONTROL_SYNC, OPTIMIZER, HostClock
-from disttrain.telemetry.step_records import AGGREGATE_STEPS, StepLog
+from disttrain.telemetry.step_log import AGGREGATE_STEPS
 from disttrain.telemetry.step_result import StepResult
 from tests.support.lineage import read_steps
-
-ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)
+from tests.support.step_logs import step_log
 
 
 def record(path, seconds, *, full, sampled=(), after=0, warmup=0, window=None):
@@ -30,17 +26,11 @@ def record(path, seconds, *, full, sampled=(), after=0, warmup=0, window=None):
     and by step the window that a checkpoint would take along."""
     now = [0.0]
     clock = HostClock(lambda: now[0])
-    recorder = StepLog(
-        JsonLinesWriter(path),
-        clock,
-        samples_per_step=4,
-        warmup_steps=after + warmup,
-        split=None,
-        full_records=full,
-    )
-    recorder.profiled = frozenset(sampled)
-    if window is not None:
-        recorder.resume(window)
+    options = {"samples_per_step": 4, "full_records": full, "profiled": frozenset(sampled)}
+    recorder = step_log(path, clock, compares=False, warmup_steps=warmup, **options)
+    if after:
+        own = recorder.own_state()
+        recorder.resume(after, own | {"aggregate": window}, same_run=True)
     opened = {after: window}
     clock.start()
     for step, step_s in enumerate(seconds, after + 1):
@@ -143,12 +133,9 @@ def realistic(path, *, full, steps=2000):
     random = np.random.default_rng(0)
     now = [1e6 / 3]
     clock = HostClock(lambda: now[0])
-    split = CommSplit(ALONE)
-    recorder = StepLog(
-        JsonLinesWriter(path), clock, samples_per_step=512, warmup_steps=10, split=split, full_records=full
-    )
-    clock._origin = 0.0
+    recorder = step_log(path, clock, samples_per_step=512, warmup_steps=10, full_records=full)
     clock.start()
+    clock._anchor = 0.0
     for step in range(10**6 - steps, 10**6):
         for phase in (*range(CONTROL_SYNC), CONTROL_SYNC, CONTROL_SYNC, COMM):
             clock.switch(phase)
@@ -158,7 +145,7 @@ def realistic(path, *, full, steps=2000):
             StepResult(step, torch.tensor(random.uniform(1, 9)), 3e-4 * random.uniform(), norm, skipped)
         )
         clock.end_step()
-        recorder.split_comm(everything=True)
+        recorder.reduce(wait=True)
         recorder.open_aggregate()
     recorder.close()
     return [len(line) + 1 for line in path.read_text().splitlines()]

@@ -21,8 +21,8 @@ from disttrain.records.run_directory import RunDir
 from disttrain.records.shared_folder import AttemptWatch
 from disttrain.runtime.process_group import World
 from disttrain.runtime.stop_signals import CAUSES
-from disttrain.telemetry.gradient_log import SkippedSteps
 from disttrain.telemetry.step_clock import HostClock
+from disttrain.telemetry.step_log import SkippedSteps
 from disttrain.telemetry.step_result import StepResult
 
 ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)

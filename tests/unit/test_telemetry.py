@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,35 +12,23 @@ from hypothesis import strategies as st
 
 from disttrain.records.json_files import read_jsonl
 from disttrain.records.steps import PHASES, Step
-from disttrain.runtime.json_lines import JsonLinesWriter
-from disttrain.runtime.process_group import World
-from disttrain.telemetry.comm_split import CommSplit
-from disttrain.telemetry.global_loss import GlobalLoss
 from disttrain.telemetry.step_clock import COMM, COMM_TRANSFER, COMPUTE, HostClock
-from disttrain.telemetry.step_records import StepLog
 from disttrain.telemetry.step_result import StepResult
 from disttrain.telemetry.step_series import StepSeries
 from disttrain.telemetry.summary import communication, composition, step_time, thin
-
-ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)
+from tests.support.step_logs import step_log
 
 
 def record(path, losses, *, warmup=0, measures_comm=True):
     times = iter(range(1000))
     clock = HostClock(lambda: float(next(times)))
-    recorder = StepLog(
-        JsonLinesWriter(path),
-        clock,
-        samples_per_step=4,
-        warmup_steps=warmup,
-        split=CommSplit(ALONE) if measures_comm else None,
-    )
+    recorder = step_log(path, clock, compares=measures_comm, samples_per_step=4, warmup_steps=warmup)
     clock.start()
     for step, loss in enumerate(losses, 1):
         clock.switch(COMPUTE)
         recorder.record(StepResult(step, torch.tensor(loss), 0.1))
         clock.end_step()
-    recorder.split_comm(everything=True)
+    recorder.reduce(wait=True)
     recorder.close()
     return recorder
 
@@ -62,8 +51,9 @@ def test_a_loss_that_is_not_finite_is_null_in_strict_json(tmp_path):
 def test_warm_up_steps_are_written_but_not_measured(tmp_path):
     recorder = record(tmp_path / "steps.jsonl", [1.0] * 5, warmup=3)
     assert len(list(read_jsonl(tmp_path / "steps.jsonl"))) == 5
-    assert len(recorder.durations) == 2
-    assert sum(recorder.measured) == pytest.approx(sum(recorder.durations))
+    assert len(recorder.series["step_s"]) == 2
+    assert sum(recorder.measured) == pytest.approx(sum(recorder.series["step_s"].values))
+    assert recorder.left_out == [(1, 3)]
 
 
 def test_what_is_not_measured_is_null_never_zero(tmp_path):
@@ -120,24 +110,44 @@ def test_thinning_keeps_order_and_both_ends(limit, size):
         assert (kept[0], kept[-1]) == (points[0], points[-1])
 
 
-def test_global_loss_of_one_rank_is_its_own():
-    curve = StepSeries()
-    losses = GlobalLoss(ALONE, curve)
-    losses.add(1, torch.tensor(2.0))
-    losses.add(2, torch.tensor(1.0))
-    losses.collect()
-    assert curve.thinned() == []
-    for _ in range(2):
-        losses.reduce()
-        losses.collect()
-        assert curve.thinned() == [(1, 2.0), (2, 1.0)]
+def test_global_loss_of_one_rank_is_its_own(tmp_path):
+    recorder = record(tmp_path / "steps.jsonl", [2.0, 1.0])
+    assert recorder.series["loss"].thinned() == [(1, 2.0), (2, 1.0)]
+
+
+def test_a_further_value_is_in_the_line_and_in_a_series_of_its_name(tmp_path):
+    clock = HostClock()
+    recorder = step_log(tmp_path / "steps.jsonl", clock, full_records=1)
+    clock.start()
+    for step in range(1, 4):
+        extra = {"grad_norm/head": torch.tensor(float(step))}
+        recorder.record(StepResult(step, torch.tensor(1.0), 0.1, extra=extra))
+        clock.end_step()
+    recorder.reduce(wait=True)
+    recorder.close()
+    assert recorder.series["grad_norm/head"].newest == (3, 3.0)
+    found = [line["extra"] for line in read_jsonl(tmp_path / "steps.jsonl")]
+    assert found == [{"grad_norm/head": 1.0}, {"grad_norm/head": 2.5}]
+
+
+def test_a_result_has_its_seconds_once_its_step_is_closed():
+    times = iter([0.0, 1.0, 3.0, 6.0])
+    clock = HostClock(lambda: next(times))
+    clock.start()
+    clock.switch(COMPUTE)
+    clock.switch(COMM)
+    result = StepResult(1, torch.tensor(1.0), 0.1)
+    assert result.step_s is None
+    result = replace(result, closed=clock.end_step())
+    assert (result.step_s, result.compute_s, result.comm_s) == (6.0, 2.0, 3.0)
+    assert replace(result, comm_reason="an unshard was asynchronous").comm_s is None
 
 
 def test_a_curve_is_thinned_like_a_list_and_goes_on_from_its_tensors():
     before, after = StepSeries(), StepSeries()
     for step in range(1, 2001):
         before.add(step, math.nan if step == 1 else step / 3)
-    after.extend(*before.tensors())
+    after.extend(before.tensor())
     after.add(2001, math.inf)
     points = [(1, None), *((step, step / 3) for step in range(2, 2001)), (2001, None)]
     assert after.thinned() == thin(points)

@@ -147,7 +147,7 @@ def test_an_error_of_the_constructor_leaves_a_finished_run(tmp_path, monkeypatch
 
 
 def test_an_error_at_the_start_of_a_loop_ends_the_run_with_its_cause(tmp_path, monkeypatch):
-    monkeypatch.setattr("disttrain.engine.loop_telemetry.RunTelemetry", no_memory)
+    monkeypatch.setattr("disttrain.engine.loop_telemetry.Recorder", no_memory)
     model = network()
     with pytest.raises(MemoryError):
         LoopTelemetry(tmp_path, model, adamw(model), steps=2, samples_per_step=4)

@@ -9,7 +9,7 @@ from disttrain.records.fabric import FabricRecord, LinkTraffic, NodeFabric, Rank
 from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime.json_lines import drop_if_disk_full
-from disttrain.telemetry.rank_summary import RankSummary
+from disttrain.telemetry.summary import RankSummary
 
 
 def _traffic(link: DeviceSamples) -> LinkTraffic:

@@ -23,7 +23,6 @@ from disttrain.runtime import log
 from disttrain.runtime.fully_shard_hooks import Dimension
 from disttrain.runtime.json_lines import JsonLinesWriter
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.null_reasons import ProfilingPlan
 from disttrain.telemetry.profiled.collective_summary import comm_summary, layout, steps_to_profile
 from disttrain.telemetry.profiled.step_trace import END, MARK, comm_sample, export_trace, write_trace
 from disttrain.telemetry.step_clock import OTHER, StepClock
@@ -51,13 +50,12 @@ class ProfiledSteps:
         """`times_collectives`: whether `telemetry.profiled_steps` applies to this run of `steps` steps.
         `group_sizes`: ranks of this rank's group of each dimension of a mesh with two."""
         self._group_sizes = group_sizes
-        self._requested = config.telemetry.profiled_steps
+        count = config.telemetry.profiled_steps if times_collectives else 0
         self._world = world
         self._attempt = attempt
         first, last = config.profile.steps or (1, 0)
         self._traced = range(first, last + 1)
         self._writes_trace = world.rank in config.profile.ranks
-        count = self._requested if times_collectives else 0
         spread = steps_to_profile(count, config.telemetry.warmup_steps, steps)
         self.for_collectives = spread - set(self._traced)
         """Steps profiled for `comm-RRRRR.jsonl`."""
@@ -107,14 +105,6 @@ class ProfiledSteps:
     def summary(self) -> CommSummary | None:
         """Communication of a step, from the steps profiled for it; None where there are none."""
         return comm_summary(self._samples, self._world.size)
-
-    def plan(self, first: int, last: int) -> ProfilingPlan:
-        """How many steps were to be profiled for their collectives, and were between `first` and `last`."""
-        return ProfilingPlan(
-            requested=self._requested,
-            planned=len(self.for_collectives),
-            taken=sum(first < step <= last for step in self.for_collectives),
-        )
 
     def _read(self, step: int) -> CommSample | None:
         """End the profile. Write the trace that was requested, or else the step's record, and return that.

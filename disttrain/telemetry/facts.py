@@ -1,0 +1,64 @@
+"""The constants of a run, made once when it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+
+from disttrain.parallel.base import Strategy
+from disttrain.runtime.fully_shard_hooks import Dimension
+
+DIFFERENT_COLLECTIVES = "the ranks exchange different messages, so no step is profiled for collectives"
+
+
+@dataclass(frozen=True)
+class Communication:
+    """How the communication of a run is measured."""
+
+    reason: str | None = None
+    """Reason why no exposed communication is measured; None where it is, or where there is none."""
+    profiles_collectives: bool = False
+    """Whether steps are profiled for their collectives; possible also without exposed communication."""
+    unprofiled_reason: str | None = None
+    """Reason why none is; None where there is none."""
+    groups: Mapping[Dimension, dist.ProcessGroup] = field(default_factory=dict)
+    """This rank's process group of each dimension of a mesh with two."""
+    compares_passes: bool = True
+    """Whether the ranks compare their exposed communication in the passes, which finds its transfer time.
+    Without a comparison, all of it counts as waiting."""
+
+    @classmethod
+    def of(cls, strategy: Strategy, parallel_model: nn.Module) -> Communication:
+        """That of a strategy with the model that it made parallel."""
+        compares = strategy.compares_collectives
+        return cls(
+            reason=strategy.comm_reason,
+            profiles_collectives=strategy.comm_method is not None and compares,
+            unprofiled_reason=None if compares else DIFFERENT_COLLECTIVES,
+            groups=strategy.comm_groups(parallel_model),
+            compares_passes=compares,
+        )
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """Constants of a run of a config, of a script's `Trainer`, or of a loop of one's own."""
+
+    metrics: Mapping[str, Any]
+    """The fields of `Metrics` that are constant: identity, machine, strategy, precision, plan, cost, data."""
+    communication: Communication = Communication()
+    tokens_per_sample: int | None = None
+    """None where samples are not token sequences, or where their kind is unknown."""
+    samples_are_images: bool = False
+    peak_reason: str = "no peak was looked up"
+    """Reason of a null `peak_flops`."""
+
+    @property
+    def samples_of_data(self) -> int | None:
+        """Training samples of the data; None where it is unknown."""
+        dataset = self.metrics["dataset"]
+        return dataset.train_samples if dataset else None

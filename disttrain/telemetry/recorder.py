@@ -1,0 +1,346 @@
+"""What records a run on one rank: the interface of the training loop, and when files are written.
+
+Every step costs a few clock readings and two list appends (`step_done`). All else happens between steps:
+
+- every `train.log_every` steps or a second, all ranks reduce their losses and compare their communication
+- every second, rank 0 takes values for the sinks; a log line, `progress.json` and an interim `metrics.json`
+  are written at intervals that grow with the run (`disttrain.telemetry.live_progress`)
+- every `telemetry.flush_every_s` seconds, step records are written
+
+A thread writes the files. The loop waits for it when a checkpoint is taken and at the end.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Literal
+
+from torch import Tensor, nn
+
+from disttrain.config.config_tree import Config
+from disttrain.models.hooks import hooks_of
+from disttrain.records.exit_causes import StopCause
+from disttrain.records.json_files import json_text, write_text
+from disttrain.records.metrics import EvalPoint, GradNormPoint, LossPoint, Metrics, RatioPoint
+from disttrain.records.shared_folder import AttemptWatch
+from disttrain.runtime import heartbeat, log
+from disttrain.runtime.json_tensor import decode_json, encode_json
+from disttrain.runtime.process_group import World
+from disttrain.runtime.run_output import RunOutput
+from disttrain.telemetry import comm_split, null_reasons, summary
+from disttrain.telemetry.background_writer import BackgroundJsonLines, BackgroundWriter
+from disttrain.telemetry.facts import RunFacts
+from disttrain.telemetry.live_progress import LiveProgress
+from disttrain.telemetry.network import network_record
+from disttrain.telemetry.node_sampling import NodeTelemetry
+from disttrain.telemetry.profiled.profiled_steps import ProfiledSteps
+from disttrain.telemetry.reductions import Reductions
+from disttrain.telemetry.step_clock import PhaseSeconds, control_sync, make_clock
+from disttrain.telemetry.step_log import SkippedSteps, StepLog
+from disttrain.telemetry.step_result import StepResult
+from disttrain.telemetry.summary import RankSummary
+
+REDUCE_EVERY_S = 1.0
+"""Intended seconds between two reductions, as far as `MOST_STEPS` permits."""
+MOST_STEPS = 100
+"""Largest number of steps between two reductions if `train.log_every` is smaller: steps may become slower."""
+Status = Literal["running", "completed", "stopped", "failed"]
+
+
+class Recorder:
+    """Records the steps of a run. Built after the model."""
+
+    def __init__(self, output: RunOutput, world: World, config: Config, facts: RunFacts) -> None:
+        self.output, self.world, self.config, self.facts = output, world, config, facts
+        self.run, self.attempt = output.run, output.attempt
+        self.is_rank0 = world.rank == 0
+        self.metrics_fields = dict(facts.metrics)
+        """Fields of `Metrics` that do not come from steps."""
+        self.eval_history: list[EvalPoint] = []
+        self.clock = make_clock(world.device)
+        communication, settings = facts.communication, config.telemetry
+        self._comm_reason = communication.reason
+        split = None
+        self.timed_world = world
+        """The world for collectives within a step, which are timed as control synchronisation."""
+        if facts.metrics["comm_method"] is not None:
+            self.timed_world = replace(world, waiting=lambda: control_sync(self.clock))
+        reductions = Reductions(self.timed_world)
+        if facts.metrics["comm_method"] is not None:
+            self.metrics_fields["comm_split"] = comm_split.METHOD
+            split = comm_split.CommSplit(
+                self.timed_world, reductions, communication.groups, communication.compares_passes
+            )
+        self.profiled = ProfiledSteps(
+            config, self.attempt, world,
+            times_collectives=communication.profiles_collectives,
+            steps=facts.metrics["steps_total"],
+            group_sizes={name: group.size() for name, group in communication.groups.items()},
+        )  # fmt: skip
+        self.writer = BackgroundWriter()
+        self.attempt_watch = AttemptWatch(self.attempt)
+        self.steps = StepLog(
+            BackgroundJsonLines(self.attempt.steps(world.rank), self.writer),
+            self.clock, self.timed_world, reductions, split,
+            samples_per_step=facts.metrics["local_batch_size"] * facts.metrics["accumulation"],
+            warmup_steps=settings.warmup_steps,
+            profiled=self.profiled.steps,
+            full_records=settings.full_records,
+        )  # fmt: skip
+        self._node = NodeTelemetry(self.attempt, world, settings)
+        self._reduce_every = config.train.log_every
+        self._step, self._lr = 0, 0.0
+        self._seconds_before = 0.0  # of earlier attempts
+        self._began = time.monotonic()
+        self._flush_due = self._began + settings.flush_every_s
+        self._progress: LiveProgress | None = None
+        if self.is_rank0:
+            self._progress = LiveProgress(output, self.attempt_watch, config, facts, self.writer)
+
+    # The training loop calls these, in this order
+
+    def start(self) -> None:
+        """Collective: the first step begins now."""
+        self._node.start(self.clock.start, lambda: self._step >= self.steps.warm_step)
+        self._began = time.monotonic()
+        if self._progress:
+            self._progress.restart(self._step, self._began)
+        self.clock.start()
+
+    def step_done(self, result: StepResult, *, loss_recorded: bool = True) -> StepResult:
+        """Close the optimizer step of `result`, and return it with its seconds. Without `loss_recorded`, the
+        loss is NaN because the loop recorded none."""
+        step = result.step
+        if self._step == self.steps.start_step:
+            self.output.replace_finished()
+        self._comm_reason = self._comm_reason or result.comm_reason
+        self._step, self._lr = step, result.lr
+        self.steps.record(result, loss_recorded=loss_recorded)
+        result = replace(result, closed=self.clock.end_step())
+        if step == self.steps.warm_step:
+            self._node.warmed_up()
+        if step in self.profiled.steps:
+            # a trace takes longer to write than a step may last
+            with heartbeat.within("finish"), self.outside_steps():
+                self.profiled.step_done(step)
+        if step % self._reduce_every == 0:
+            self._reduce()
+        now = time.monotonic()
+        if now >= self._flush_due:
+            self._flush()
+        if self._progress and self._progress.is_due(now):
+            self._write_progress(now)
+        return result
+
+    @contextmanager
+    def outside_steps(self) -> Iterator[None]:
+        """Time within belongs to no step; the next step begins at the end."""
+        began = time.monotonic()
+        with self._node.outside_steps():
+            yield
+        if self._progress:
+            self._progress.exclude(time.monotonic() - began)
+        self.clock.start()
+
+    def evaluated(self, point: EvalPoint) -> None:
+        """Take a validation result."""
+        self.eval_history.append(point)
+        log.info("validation", step=point.step, loss=point.loss, **point.metrics)
+        if self._progress:
+            metrics = {f"valid/{name}": value for name, value in point.metrics.items()}
+            self._progress.send(point.step, {"loss/valid": point.loss, **metrics})
+
+    def checkpointed(self, committed_step: int | None, failed: int) -> None:
+        """Take the newest committed checkpoint and the number of failed ones of this attempt."""
+        self.metrics_fields |= {"checkpoint_step": committed_step, "checkpoints_failed": failed}
+
+    def report_of(self, model: nn.Module) -> None:
+        """Collective: take the largest value over ranks of each figure that the model measured itself."""
+        for name, value in hooks_of(model).report().items():
+            if not isinstance(value, str):
+                self.metrics_fields[name] = self.world.all_reduce_max([value])[0]
+
+    def set_pace(self, step_s: float) -> None:
+        """Take the seconds of a step (0: unknown): the same on all ranks, and after the same step.
+
+        Where steps are shorter than `REDUCE_EVERY_S`, a reduction follows a multiple of `train.log_every`."""
+        every = self.config.train.log_every
+        wanted = math.ceil(REDUCE_EVERY_S / step_s / every) if step_s > 0 else 1
+        self._reduce_every = every * max(1, min(wanted, MOST_STEPS // every))
+
+    def current(self) -> Metrics:
+        """Collective: the metrics so far, over all ranks, outside of steps."""
+        self._reduce(wait=True)
+        return self._metrics("running", self.world.all_gather_object(self._rank_summary()))
+
+    def finish(self, stop_cause: StopCause | None = None) -> Metrics:
+        """Collective: write all records and the final `metrics.json`."""
+        if stop_cause is None:
+            self.output.replace_finished()
+        self._reduce(wait=True)
+        self._node.close()
+        ranks = self.world.all_gather_object(self._rank_summary())
+        metrics = self._metrics("stopped" if stop_cause else "completed", ranks, stop_cause)
+        if not self.output.keeps_finished:
+            self._write_progress(time.monotonic(), metrics)
+        self._write_final(metrics, ranks)
+        self._close()
+        return metrics
+
+    def abort(self) -> None:
+        """Write what this rank measured in a run that fails, without waiting for ranks or the device. Raises
+        nothing, so that the first error is the one that is reported."""
+        try:
+            self.steps.abandon()
+            if self.is_rank0:
+                ranks = [self._rank_summary()]
+                self._write_final(self._metrics("failed", ranks), ranks)
+            self._close()
+        except Exception as error:
+            log.error("the last records are lost", kind=type(error).__name__, error=str(error))
+
+    def skipped_steps(self, wait: bool = False) -> SkippedSteps:
+        """Skipped steps among those that the device has finished; with `wait`, among all."""
+        self.steps.collect(self.steps.unread if wait else 0)
+        return self.steps.skipped
+
+    # Checkpoints
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Collective: the state that a resumed run needs: of all ranks (on rank 0, else empty), and of this
+        rank alone. Afterwards the record of each step done is in this attempt's file, or in the state where
+        steps share a record that is not complete."""
+        self._reduce(wait=True)
+        self.steps.flush()
+        self.writer.wait()
+        own = {"steps": encode_json(self.steps.own_state())}
+        if not self.is_rank0:
+            return {}, own
+        run = {
+            **self.steps.run_state(),
+            "evaluations": [point.model_dump(mode="json") for point in self.eval_history],
+            "seconds": self._seconds(),
+        }
+        return {"run": encode_json(run)} | {
+            name: each.tensor() for name, each in self.steps.series.items()
+        }, own
+
+    def resume(
+        self, step: int, history: dict[str, Tensor], own: dict[str, Tensor], *, same_run: bool
+    ) -> None:
+        """Continue after `step` from a `state`, of this run or of another one. Without `own`, another
+        number of ranks measured the steps before: figures of speed then cover the steps from here on."""
+        self._step = step
+        self.steps.resume(step, decode_json(own["steps"]) if own else None, same_run=same_run)
+        if history:
+            run = decode_json(history.pop("run"))
+            self.steps.resume_run(run, history, with_speed=bool(own))
+            self.eval_history = [EvalPoint.model_validate(point) for point in run["evaluations"]]
+            self._seconds_before = run["seconds"]
+
+    # Between steps
+
+    def _reduce(self, wait: bool = False) -> None:
+        """Collective: reduce the losses and compare the communication."""
+        self.steps.reduce(wait)
+
+    def _write_progress(self, now: float, final: Metrics | None = None) -> None:
+        if self._progress:
+            scalars = {"lr": self._lr, "memory_gib": summary.peak_memory_bytes(self.world.device) / 2**30}
+            mean = self._samples_per_s([self.steps.measured])
+            self._progress.write(self._step, now, scalars, self.steps.series, self._node.live(), mean, final)
+
+    def _flush(self) -> None:
+        """Have the step records written and, on rank 0 if it is due, an interim `metrics.json`."""
+        now = time.monotonic()
+        self._flush_due = now + self.config.telemetry.flush_every_s
+        self.steps.collect()
+        self.steps.flush()
+        if self._progress:
+            self._progress.write_summary_if_due(now, lambda: self._metrics("running", [self._rank_summary()]))
+
+    def _write_final(self, metrics: Metrics, ranks: list[RankSummary]) -> None:
+        self.writer.wait()  # for an interim `metrics.json`
+        if self.is_rank0 and not self.output.keeps_finished and self.attempt.superseded() is None:
+            write_text(self.run.metrics, json_text(metrics.model_dump(mode="json")))
+            if metrics.world_size > 1:
+                network_record.write(self.attempt, metrics.backend, metrics.ranks_per_node, ranks)
+
+    def _close(self) -> None:
+        self._node.close()
+        self.steps.close()
+        if self._progress:
+            self._progress.close()
+        self.writer.close()
+
+    # The summary
+
+    def _samples_per_s(self, measured: Sequence[PhaseSeconds]) -> float | None:
+        """Throughput over the measured steps, from the sums of one or more ranks; None without such steps."""
+        measured_s = sum(map(sum, measured)) / len(measured)
+        samples = len(self.steps.series["step_s"]) * self.facts.metrics["global_batch_size"]
+        return samples / measured_s if measured_s else None
+
+    def _seconds(self) -> float:
+        return self._seconds_before + time.monotonic() - self._began
+
+    def _rank_summary(self) -> RankSummary:
+        return RankSummary.of(self.steps.measured, self._node, self.world)
+
+    def _metrics(
+        self, status: Status, ranks: list[RankSummary], stop_cause: StopCause | None = None
+    ) -> Metrics:
+        """The summary over `ranks`: all at the end, rank 0 alone while the run goes on."""
+        log_, facts, fields = self.steps, self.facts, dict(self.metrics_fields)
+        series, count, comm = log_.series, len(log_.series["step_s"]), self.profiled.summary()
+        measured = [rank.measured for rank in ranks]
+        samples_per_s, seconds = self._samples_per_s(measured), self._seconds()
+        comm_known = fields["comm_method"] is not None and not log_.comm_unmeasured
+        if not comm_known:
+            fields |= {"comm_method": None, "comm_split": None}
+        ratios = series["ratio"].points(RatioPoint, "ratio")
+        flops, peak = fields["model_flops_per_sample"], fields.get("peak_flops")
+        usage, gpu_reasons = summary.usage([rank.usage for rank in ranks if rank.usage], self._node.fields)
+        metrics = Metrics(
+            **fields,
+            **summary.throughput(
+                samples_per_s, self.world.size, self._node.devices,
+                tokens_per_sample=facts.tokens_per_sample, images=facts.samples_are_images,
+            ),
+            **summary.utilisation(samples_per_s, self.world.size, self._node.devices, flops, peak),
+            **summary.memory(ranks),
+            **usage,
+            status=status,
+            stop_cause=stop_cause,
+            attempt=self.attempt.number,
+            updated=datetime.now(UTC).isoformat(timespec="seconds"),
+            steps=self._step,
+            seconds_total=seconds,
+            training_time=seconds,
+            gap_s=log_.gap_s,
+            warmup_steps=sum(last - first + 1 for first, last in log_.left_out) - log_.profiled_after_warmup,
+            sampled_steps=log_.profiled_after_warmup,
+            left_out=log_.left_out,
+            measured_steps=count,
+            measured_s=sum(map(sum, measured)) / len(ranks) if count else None,
+            step_time=summary.step_time(series["step_s"].values),
+            composition=summary.composition(measured, count, comm_known),
+            comm=comm,
+            communication_time_per_step=comm.total_s if comm else None,
+            **summary.communication(measured, comm_known),
+            communication_computation_history=ratios if comm_known else [],
+            skipped_steps=log_.skipped.total,
+            grad_norm_history=series["grad_norm"].points(GradNormPoint, "grad_norm"),
+            loss_history=series["loss"].points(LossPoint, "loss"),
+            eval_history=self.eval_history,
+        )  # fmt: skip
+        reasons = null_reasons.reasons(
+            metrics, facts, comm=self._comm_reason,
+            requested=self.config.telemetry.profiled_steps, planned=len(self.profiled.for_collectives),
+        )  # fmt: skip
+        return metrics.model_copy(update={"null_reasons": reasons | gpu_reasons})
