@@ -38,6 +38,7 @@ class Readings:
 
     def __init__(self, fields: Sequence[Field], api: Any, device: Any, name: str = "") -> None:
         """`api` and `device` are what the readers of `fields` take."""
+        # copied by another thread: its dicts are replaced, not changed
         self.samples = DeviceSamples(name)
         self._target = (api, device)
         self._permanent = [getattr(api, name, None) for name in _PERMANENT]
@@ -89,11 +90,11 @@ class Readings:
                 code = getattr(error, "value", None)  # of an NVMLError
                 reason = str(error) if unusable or code is not None else in_one_line(error)
                 if not unusable and (code is None or code not in self._permanent):
-                    self.samples.errors.setdefault(row.name, reason)
+                    self.samples.errors = {row.name: reason, **self.samples.errors}
                     return None
             del readers[0]
             if not readers:
-                self.samples.unsupported[row.name] = reason
+                self.samples.unsupported = {**self.samples.unsupported, row.name: reason}
         return None
 
     def _converted(self, row: Field, value: Any, now: float) -> Any:

@@ -19,6 +19,8 @@ from typing import Any
 
 import pynvml
 
+from disttrain.hardware.fields import FIELDS, Field
+
 SESSION = Path(__file__).with_name("nvml_session.json")
 Session = dict[str, Any]
 WELL, LOST = "GPU-5a2c0b6e-9d1f-4e3a-8b7c-1f2e3d4c5b6a", "GPU-77d1e0aa-0c2b-4f7d-9a55-6b8c9d0e1f2a"
@@ -186,9 +188,12 @@ class Recording(types.ModuleType):
         self.session["gpus"][uuid]["calls"].setdefault(key, []).append(answer)
 
 
+FAN = Field("gpu", "fan_percent", "%", (lambda api, handle: 41,), {"fan_percent_max": "max"})
+"""A row of a user."""
+
+
 def record(rounds: int, every_s: float) -> Session:
     """A session of this machine's first GPU under `Readings`."""
-    from disttrain.hardware.fields import FIELDS
     from disttrain.hardware.readings import GpuId, Nvml, Readings
 
     recording = Recording(pynvml)

@@ -13,7 +13,7 @@ from disttrain.config.sections.telemetry import TelemetryConfig
 from disttrain.errors import ConfigError
 from disttrain.hardware import sample_file
 from disttrain.hardware import sampler as node_sampler
-from disttrain.hardware.fields import FIELDS, Field
+from disttrain.hardware.fields import FIELDS
 from disttrain.hardware.readings import GpuId
 from disttrain.hardware.sampler import HardwareSampler, LocalRank, Node
 from disttrain.hardware.statistics import gpu_summary
@@ -305,22 +305,6 @@ def test_measured_steps_begin_and_end_with_a_sample_of_the_links(tmp_path, monke
     with telemetry.outside_steps():
         assert taken == [0, 0]
     assert taken == [0, 0, 1]
-
-
-FAN = Field("gpu", "fan_percent", "%", (lambda api, h: 41,), {"fan_percent_max": "max"})
-"""A row of a user."""
-
-
-def test_a_row_of_a_user_is_in_samples_and_summary(replay, tmp_path, monkeypatch):
-    replay()
-    attempt = RunDir(tmp_path).attempt(0)
-    fields = node_telemetry.load_fields([f"{__name__}:FAN"])
-    sampler = HardwareSampler(Node(attempt, ranks_on(GpuId(WELL, None)), 60, fields=fields), lambda: 0)
-    sampler.start()
-    sampler.close()
-    assert {GpuSample.model_validate(line).fan_percent for line in read_jsonl(attempt.gpu_samples(0))} == {41}
-    summary, _ = gpu_summary(fields, sampler.accumulated().gpus)
-    assert summary.model_dump()["fan_percent_max"] == 41
 
 
 @pytest.mark.parametrize("name", ["no.such:FAN", f"{__name__}:NONE", f"{__name__}:WITHIN_S", "FAN"])
