@@ -10,15 +10,14 @@ import argparse
 import os
 from pathlib import Path
 
-import torch
-
 from disttrain.comm_bench.collectives import measure_collectives
 from disttrain.comm_bench.ddp_steps import Model, measure_steps
+from disttrain.comm_bench.timing import conditions
 from disttrain.config.sections.resources import ResourcesConfig
 from disttrain.records.comm_bench import CommBench
 from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import RunDir
-from disttrain.runtime.device import device_name, machine_id, nccl_version, usable_cpus
+from disttrain.runtime.device import machine_id, usable_cpus
 from disttrain.runtime.process_group import World, open_world
 from disttrain.runtime.rank_info import rank_info
 
@@ -40,14 +39,9 @@ def measure(world: World, model: Model, largest: int, repeats: int) -> CommBench
     machines = world.all_gather_object(machine_id())
     compute, steps = measure_steps(world, model, repeats)
     return CommBench(
-        device=device_name(world.device),
-        backend=world.backend or "",
-        nodes=world.nodes,
-        ranks_per_node=world.local_size,
+        **conditions(world),
         one_machine=len(set(machines)) == 1,
         cpu_count=usable_cpus(),
-        torch=torch.__version__,
-        nccl=nccl_version(),
         width=model.width,
         layers=model.layers,
         rows=model.rows,
@@ -64,9 +58,7 @@ def main() -> None:
     parser.add_argument("--backend", default="auto", choices=["auto", "nccl", "gloo"])
     parser.add_argument("--max-mb", type=float, default=16.0, help="largest message in MiB")
     parser.add_argument("--repeats", type=int, default=15, help="repeats after the warm-up")
-    parser.add_argument("--width", type=int, default=Model.width)
-    parser.add_argument("--layers", type=int, default=Model.layers)
-    parser.add_argument("--rows", type=int, default=Model.rows, help="samples of a rank in a step")
+    Model.add_arguments(parser)
     given = parser.parse_args()
     info = rank_info()
     if info.size == 1:

@@ -23,10 +23,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-import torch
-
-from disttrain.comm_bench.ddp_steps import BASELINE, DDPStep, Model
-from disttrain.comm_bench.timing import slowest, timed
+from disttrain.comm_bench.ddp_steps import DDPStep, Model
+from disttrain.comm_bench.timing import conditions, slowest, timed
 from disttrain.config.config_tree import Config
 from disttrain.config.sections.resources import ResourcesConfig
 from disttrain.engine.spec import spec_of_config
@@ -36,7 +34,6 @@ from disttrain.parallel.base import build_strategy
 from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json
 from disttrain.runtime.attention_kernel import attention_kernel
-from disttrain.runtime.device import device_name, nccl_version
 from disttrain.runtime.launcher_store import launcher_store
 from disttrain.runtime.parent_death import die_with_parent
 from disttrain.runtime.process_group import World, open_world
@@ -73,7 +70,7 @@ def main() -> int:
             attention_kernel(attention),
         ):
             step, text = build_step(given, config, world)
-            answer(answers, {"ready": facts(world) | {"step": text}})
+            answer(answers, {"ready": conditions(world) | {"step": text}})
             serve(world, step, answers)
         return 0
     except Exception as error:
@@ -87,9 +84,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--store-prefix", required=True, help="prefix of the keys by which the ranks meet")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda", "shared"])
     parser.add_argument("--like", type=Path, help="run directory whose config gives the step")
-    parser.add_argument("--width", type=int, default=Model.width)
-    parser.add_argument("--layers", type=int, default=Model.layers)
-    parser.add_argument("--rows", type=int, default=Model.rows, help="samples of a rank in a step")
+    Model.add_arguments(parser)
     parser.add_argument("--bucket-mb", type=float, default=25.0, help="largest bucket in MiB")
     return parser.parse_args(words)
 
@@ -99,8 +94,8 @@ def config_of(run: RunDir, shape: ResourcesConfig) -> Config:
     call of the step is the first of its run."""
     config = Config.model_validate(read_run_json(run)["config"])
     communication = config.parallel.gradient_communication.model_copy(update={"warmup_steps": 0})
-    parallel = config.parallel.model_copy(update={"gradient_communication": communication})
-    return config.model_copy(update={"resources": shape, "parallel": parallel})
+    config = config.with_values("parallel", gradient_communication=communication)
+    return config.model_copy(update={"resources": shape})
 
 
 def build_step(given: argparse.Namespace, config: Config | None, world: World) -> tuple[Step, str]:
@@ -111,7 +106,7 @@ def build_step(given: argparse.Namespace, config: Config | None, world: World) -
             f"DDP step of {model.layers} layers {model.width} x {model.width}, {model.rows} samples a rank, "
             f"{model.gradient_bytes / 1e6:.1f} MB of gradients in buckets of {given.bucket_mb:g} MiB"
         )
-        return DDPStep(BASELINE, world, model, {"ddp": {"bucket_mb": given.bucket_mb}}).run, text
+        return DDPStep(world, model, ddp={"bucket_mb": given.bucket_mb}).run, text
     spec = spec_of_config(config, world)
     stepper = build_stepper(spec, build_strategy(spec.config.parallel.strategy, spec.config.parallel), world)
     example = spec.example()
@@ -147,18 +142,6 @@ def block(world: World, step: Step, steps: int) -> float:
             step()
 
     return slowest(world, [timed(world, act)])[0] / steps
-
-
-def facts(world: World) -> dict[str, Any]:
-    """Conditions of the measurement, as in `FabricAb`."""
-    return {
-        "device": device_name(world.device),
-        "backend": world.backend or "",
-        "nodes": world.nodes,
-        "ranks_per_node": world.local_size,
-        "torch": torch.__version__,
-        "nccl": nccl_version(),
-    }
 
 
 def answer(answers: IO[str], message: dict[str, Any]) -> None:

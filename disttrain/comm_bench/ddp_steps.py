@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
+import itertools
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, cast
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from disttrain.comm_bench.timing import median_interval, slowest, summary, timed
-from disttrain.config.sections.parallel import ParallelConfig
+from disttrain.config.batch_plan import BatchPlan
+from disttrain.config.config_tree import Config
+from disttrain.engine.objective import OwnObjective
+from disttrain.engine.spec import spec_of_script
+from disttrain.engine.step import build_stepper
 from disttrain.parallel.ddp import DDP
 from disttrain.parallel.ddp import build as build_ddp
-from disttrain.parallel.mesh import Mesh
 from disttrain.parallel.schemes.counted_group import CountedGroup
 from disttrain.records.comm_bench import StepTiming, Timing
 from disttrain.runtime.process_group import World
@@ -50,45 +55,53 @@ class Model:
     def build(self) -> nn.Module:
         return nn.Sequential(*(nn.Linear(self.width, self.width, bias=False) for _ in range(self.layers)))
 
+    @classmethod
+    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--width", type=int, default=cls.width)
+        parser.add_argument("--layers", type=int, default=cls.layers)
+        parser.add_argument("--rows", type=int, default=cls.rows, help="samples of a rank in a step")
 
-@dataclass
+
 class DDPStep:
-    """The step under one form of gradient communication, on one rank."""
+    """The step under one form of gradient communication, on one rank, with one batch repeated."""
 
-    name: str
-    world: World
-    model: Model
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Sections of `parallel`."""
-    strategy: DDP = field(init=False)
-    step: int = 0
-
-    def __post_init__(self) -> None:
-        self.strategy = build_ddp(ParallelConfig.model_validate(self.options))
+    def __init__(self, world: World, model: Model, name: str = BASELINE, **parallel: Any) -> None:
+        """`parallel` has sections of the config's `parallel`."""
+        config = Config.model_validate(
+            {
+                "train": {"steps": 1, "local_batch_size": model.rows},
+                "parallel": {"strategy": "ddp", **parallel},
+                "precision": {"dtype": "fp32", "on_non_finite": "ignore"},
+            }
+        )
         torch.manual_seed(0)
-        self.inputs = torch.randn(self.model.rows, self.model.width, device=self.world.device)
-        module = self.model.build().to(self.world.device)
-        self.module = self.strategy.apply(module, Mesh(self.world.rank, self.world.size), self.world)
-        self.optimizer = torch.optim.SGD(self.module.parameters(), lr=1e-6)
+        spec = spec_of_script(
+            model.build(),
+            lambda parameters, _: torch.optim.SGD(parameters, lr=1e-6),
+            OwnObjective(lambda module, batch: module(batch).square().mean()),
+            config, BatchPlan(model.rows, 1, world.size), 1, world,
+        )  # fmt: skip
+        self._strategy: DDP = build_ddp(config.parallel)
+        self._stepper = build_stepper(spec, self._strategy, world)
+        self._batches = itertools.repeat(torch.randn(model.rows, model.width, device=world.device))
+        self._in_backward = name not in (NO_OVERLAP, NO_COMMUNICATION)
+        if name == NO_OVERLAP:
+            group, parameters = CountedGroup(), list(self._stepper.model.parameters())
+            self._stepper.optimizer.register_step_pre_hook(
+                lambda *_: group.average([p.grad for p in parameters if p.grad is not None])
+            )
 
     def run(self) -> None:
         """One step: forward pass, backward pass with the gradients' communication, update."""
-        self.step += 1
-        self.strategy.on_step(self.step)
-        with self.strategy.micro_step(self.module, last=self.name not in (NO_OVERLAP, NO_COMMUNICATION)):
-            self.module(self.inputs).square().mean().backward()
-        if self.name == NO_OVERLAP:
-            CountedGroup().average([p.grad for p in self.module.parameters() if p.grad is not None])
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        with nullcontext() if self._in_backward else self._strategy.no_comm(self._stepper.model):
+            self._stepper.step(1, self._batches)
 
     def bytes_of_a_step(self) -> int:
         """Bytes that this rank hands to collectives, counted over one step. All ranks together."""
-        hook = self.strategy._hook
+        hook = self._strategy._hook
         if hook is None:
-            return sum(p.nbytes for p in cast(DistributedDataParallel, self.module).parameters())
-        scheme = hook.scheme
-        group = getattr(scheme, "leaders", None) or scheme.group
+            return sum(parameter.nbytes for parameter in self._stepper.model.parameters())
+        group = getattr(hook.scheme, "leaders", None) or hook.scheme.group
         before = sum(group.bytes.values())
         self.run()
         return sum(group.bytes.values()) - before
@@ -99,40 +112,37 @@ def measure_steps(world: World, model: Model, rounds: int) -> tuple[Timing, list
 
     The forms take turns; the order of each round is random and equal on all ranks.
     """
-    turns: dict[str, DDPStep] = {}
-    skipped: dict[str, str] = {}
-    for name in [NO_COMMUNICATION, *FORMS]:
-        if reason := why_not_measured(name, world.nodes, world.local_size):
-            skipped[name] = reason
-            continue
-        turns[name] = DDPStep(name, world, model, FORMS.get(name, {}))
+    skipped = {name: why_not_measured(name, world.nodes, world.local_size) for name in FORMS}
+    turns = {
+        name: DDPStep(world, model, name, **FORMS.get(name, {}))
+        for name in (NO_COMMUNICATION, *FORMS)
+        if skipped.get(name) is None
+    }
     seconds = {name: slowest(world, values) for name, values in _in_turns(world, turns, rounds).items()}
-    compute = summary(seconds[NO_COMMUNICATION])
-    found = []
+    timings = []
     for name, options in FORMS.items():
-        text = _text(options)
-        if name in skipped:
-            found.append(StepTiming(name=name, options=text, reason=skipped[name]))
+        text = ", ".join(f"{key}={value}" for part in options.values() for key, value in part.items())
+        if name not in turns:
+            timings.append(StepTiming(name=name, options=text, reason=skipped[name]))
             continue
-        step = summary(seconds[name])
         ratios = [base / own for base, own in zip(seconds[BASELINE], seconds[name], strict=True)]
-        speed_up, low, high = median_interval(ratios)
-        exposed_s = median_interval(paired_differences(seconds[name], seconds[NO_COMMUNICATION]))
-        found.append(
+        speed_up, speed_up_low, speed_up_high = median_interval(ratios)
+        exposed = median_interval(paired_differences(seconds[name], seconds[NO_COMMUNICATION]))
+        timings.append(
             StepTiming(
                 name=name,
                 options=text,
-                step=step,
-                exposed_s=exposed_s[0],
-                exposed_low_s=exposed_s[1],
-                exposed_high_s=exposed_s[2],
+                step=summary(seconds[name]),
+                exposed_s=exposed[0],
+                exposed_low_s=exposed[1],
+                exposed_high_s=exposed[2],
                 bytes=turns[name].bytes_of_a_step(),
                 speed_up=speed_up,
-                speed_up_low=low,
-                speed_up_high=high,
+                speed_up_low=speed_up_low,
+                speed_up_high=speed_up_high,
             )
         )
-    return compute, found
+    return summary(seconds[NO_COMMUNICATION]), timings
 
 
 def paired_differences(seconds: Sequence[float], of_others: Sequence[float]) -> list[float]:
@@ -153,12 +163,7 @@ def _in_turns(world: World, turns: dict[str, DDPStep], rounds: int) -> dict[str,
     for round_ in range(_WARM_UP + rounds):
         chance.shuffle(order)
         for name in order:
-            act: Callable[[], object] = turns[name].run
-            taken = timed(world, act)
+            taken = timed(world, turns[name].run)
             if round_ >= _WARM_UP:
                 seconds[name].append(taken)
     return seconds
-
-
-def _text(options: dict[str, Any]) -> str:
-    return ", ".join(f"{key}={value}" for section in options.values() for key, value in section.items())

@@ -1,4 +1,4 @@
-"""Durations of operations that all ranks begin together."""
+"""Durations of operations that all ranks begin together, and the conditions that a result states."""
 
 from __future__ import annotations
 
@@ -6,13 +6,27 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
 from disttrain.records.comm_bench import Timing
+from disttrain.runtime.device import device_name, nccl_version
 from disttrain.runtime.process_group import World
 
 CONFIDENCE = 0.95
+
+
+def conditions(world: World) -> dict[str, Any]:
+    """Conditions of a measurement, as in `CommBench` and `FabricAb`."""
+    return {
+        "device": device_name(world.device),
+        "backend": world.backend or "",
+        "nodes": world.nodes,
+        "ranks_per_node": world.local_size,
+        "torch": torch.__version__,
+        "nccl": nccl_version(),
+    }
 
 
 def timed(world: World, act: Callable[[], object]) -> float:

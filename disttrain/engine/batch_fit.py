@@ -6,9 +6,15 @@ are proportional to it. Two probes give a and b.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 from disttrain.records.batch_fit import BatchProbe
+
+EXIT_OUT_OF_MEMORY = 75
+"""Exit code of a probe process that could not allocate memory."""
+STORE_PREFIX = "DISTTRAIN_PROBE_STORE_PREFIX"
+"""Environment variable: prefix of the keys by which the probe processes of all ranks meet."""
 
 RESERVE = 0.07
 """Fraction of the limit kept free, for fragmentation and for growth after the probes."""
@@ -32,29 +38,9 @@ def fit_memory(probes: Sequence[BatchProbe]) -> tuple[float, float]:
     return first.peak_bytes - slope * first.local_batch_size, slope
 
 
-def largest_fitting(probes: Sequence[BatchProbe], budget_bytes: float) -> int | None:
-    """The largest batch whose predicted peak is at most `budget_bytes`; None without a bound, as when the
-    probes are equal."""
-    fixed, slope = fit_memory(probes)
-    return None if slope == 0 else int((budget_bytes - fixed) / slope)
-
-
-def growing_sizes(multiple: int | None, limit: int, smallest: int = 1) -> list[int]:
-    """Batch sizes to try from `smallest` up to `limit`, in ascending order: powers of two, or divisors of
-    `multiple` of which each is at least one and a half times the one before."""
-    if multiple is None:
-        powers = (1 << power for power in range(limit.bit_length()))
-        return [size for size in powers if smallest <= size <= limit]
-    sizes: list[int] = []
-    for size in divisors(multiple):
-        if smallest <= size <= limit and (not sizes or size >= 1.5 * sizes[-1]):
-            sizes.append(size)
-    return sizes
-
-
 def divisors(number: int) -> list[int]:
     """The divisors of a positive number, in ascending order."""
-    small = [size for size in range(1, int(number**0.5) + 1) if number % size == 0]
+    small = [size for size in range(1, math.isqrt(number) + 1) if number % size == 0]
     return sorted({*small, *(number // size for size in small)})
 
 
@@ -65,28 +51,28 @@ def search(
     budget_bytes: float,
     smallest: int = 1,
 ) -> list[BatchProbe]:
-    """Probe growing sizes up to `limit` while their predicted peak fits and they become faster; then the
-    largest size that fits.
+    """Probe growing sizes up to `limit` while their predicted peak fits and they become faster; at the end
+    the largest size that fits.
 
     `multiple`: the local batch size must divide it; None: any size. The result is in ascending order, and is
     empty only without a size between `smallest` and `limit`.
     """
+    allowed = [smallest] if multiple is None else divisors(multiple)
+    size = next((size for size in allowed if smallest <= size <= limit), None)
     probes: list[BatchProbe] = []
-    for size in growing_sizes(multiple, limit, smallest):
-        if len(probes) >= 2 and not _fits(probes, size, budget_bytes):
-            break
+    while size is not None:
         probes.append(measure(size))
         if probes[-1].peak_bytes > budget_bytes or _stalled(probes):
-            return probes
-    size = _last_size(probes, multiple, limit, budget_bytes) if probes else 0
-    if probes and size > probes[-1].local_batch_size:
-        probes.append(measure(size))
+            break
+        fixed, slope = fit_memory(probes)
+        bound = limit
+        if len(probes) > 1 and slope > 0:
+            bound = min(limit, int((budget_bytes - fixed) / slope))
+        if multiple is None:
+            allowed = [2 * size, bound - bound % _ROUND_TO if bound >= _ROUND_TO else bound]
+        larger = [other for other in allowed if size < other <= bound]
+        size = next((other for other in larger if other >= 1.5 * size), max(larger, default=None))
     return probes
-
-
-def _fits(probes: Sequence[BatchProbe], size: int, budget_bytes: float) -> bool:
-    largest = largest_fitting(probes, budget_bytes)
-    return largest is None or size <= largest
 
 
 def _stalled(probes: Sequence[BatchProbe]) -> bool:
@@ -95,14 +81,6 @@ def _stalled(probes: Sequence[BatchProbe]) -> bool:
     if len(speeds) <= STALLS:
         return False
     return max(speeds[-STALLS:]) < (1 + GAIN) * max(speeds[:-STALLS])
-
-
-def _last_size(probes: Sequence[BatchProbe], multiple: int | None, limit: int, budget_bytes: float) -> int:
-    largest = largest_fitting(probes, budget_bytes)
-    bound = limit if largest is None else min(limit, largest)
-    if multiple is not None:
-        return max((size for size in divisors(multiple) if size <= bound), default=0)
-    return bound - bound % _ROUND_TO if bound >= _ROUND_TO else bound
 
 
 def by_preference(probes: Sequence[BatchProbe], budget_bytes: float) -> Iterator[BatchProbe]:

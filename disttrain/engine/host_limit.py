@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from disttrain.records.oom_kills import memory_group
+
 _NO_LIMIT = 1 << 60
 """Version 1 writes a number near 2^63 for no limit."""
 
@@ -32,8 +34,11 @@ def host_limit(local_ranks: int, root: Path = Path("/")) -> MemoryLimit:
     Of shared memory: this rank's share of what is free now. All ranks of the node must measure at the same
     time. Raises `RuntimeError` where no limit can be read.
     """
-    own = resident_bytes(root)
-    limits = [MemoryLimit(own + max(0, free) // local_ranks, source) for free, source in _shared_free(root)]
+    resident = resident_bytes(root)
+    shared = [(limit - used, source) for limit, used, source in _groups(root) if used is not None]
+    if (available := _stat(root / "proc/meminfo", "MemAvailable:")) is not None:
+        shared.append((available * 1024, "MemAvailable"))
+    limits = [MemoryLimit(resident + max(0, free) // local_ranks, source) for free, source in shared]
     for name in ("RLIMIT_DATA", "RLIMIT_AS"):
         soft, _ = resource.getrlimit(getattr(resource, name))
         if soft != resource.RLIM_INFINITY:
@@ -46,48 +51,29 @@ def host_limit(local_ranks: int, root: Path = Path("/")) -> MemoryLimit:
 def total_memory(local_ranks: int, root: Path = Path("/")) -> float:
     """This rank's share of the machine's memory and of the limits of its control groups, in use or not:
     the same at every start. Infinite where nothing can be read."""
-    limits = [_number(folder / limit_name) for folder, limit_name, _ in _groups(root)]
-    physical = _stat(root / "proc/meminfo", "MemTotal:")
-    limits.append(None if physical is None else physical * 1024)
-    return min((limit for limit in limits if limit is not None), default=math.inf) / local_ranks
+    limits = [limit for limit, _, _ in _groups(root)]
+    if (physical := _stat(root / "proc/meminfo", "MemTotal:")) is not None:
+        limits.append(physical * 1024)
+    return min(limits, default=math.inf) / local_ranks
 
 
-def _shared_free(root: Path) -> Iterator[tuple[int, str]]:
-    """(free bytes, source) of each control group above this process, and of the machine."""
-    for folder, limit_name, usage_name in _groups(root):
-        limit, usage = _number(folder / limit_name), _number(folder / usage_name)
-        if limit is not None and usage is not None and limit < _NO_LIMIT:
-            cache = _stat(folder / "memory.stat", "inactive_file") or 0  # reclaimed before any kill
-            yield limit - max(0, usage - cache), f"{limit_name} of {folder}"
-    if (available := _stat(root / "proc/meminfo", "MemAvailable:")) is not None:
-        yield available * 1024, "MemAvailable"
-
-
-def _groups(root: Path) -> Iterator[tuple[Path, str, str]]:
-    """(folder, file of the limit, file of the usage) of this process's control group and those above it."""
-    try:
-        text = (root / "proc/self/cgroup").read_text()
-    except OSError:
+def _groups(root: Path) -> Iterator[tuple[int, int | None, str]]:
+    """(limit, bytes in use that the kernel cannot reclaim, source) of this process's control group and of
+    those above it that have a limit."""
+    group = memory_group(root)
+    if group is None:
         return
-    first = re.search(r"^\d+:(?:[^:]*,)?memory(?:,[^:]*)?:/(.*)$", text, re.MULTILINE)
-    second = re.search(r"^0::/(.*)$", text, re.MULTILINE)
-    names: tuple[str, str]
-    if first is not None:
-        top, path, names = (
-            root / "sys/fs/cgroup/memory",
-            first[1],
-            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-        )
-    elif second is not None:
-        top, path, names = root / "sys/fs/cgroup", second[1], ("memory.max", "memory.current")
-    else:
-        return
-    folder = top / path if path else top
-    while True:
-        yield (folder, *names)
+    top, path = group
+    names = ("memory.max", "memory.current")
+    if top.name == "memory":
+        names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    for folder in (top / path, *(top / path).parents):
+        limit, used = (_number(folder / name) for name in names)
+        if limit is not None and limit < _NO_LIMIT:
+            cache = _stat(folder / "memory.stat", "inactive_file") or 0
+            yield limit, None if used is None else max(0, used - cache), f"{names[0]} of {folder}"
         if folder == top:
             return
-        folder = folder.parent
 
 
 def resident_bytes(root: Path = Path("/")) -> int:

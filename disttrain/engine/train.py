@@ -14,12 +14,12 @@ from disttrain.checkpoint.saver import CheckpointSaver
 from disttrain.checkpoint.state import RandomState, Stateful, TrainState
 from disttrain.config.config_tree import Config
 from disttrain.data.source import Batch
+from disttrain.engine.auto_batch import resolve_batch_size
 from disttrain.engine.evaluation import EvaluationHook
 from disttrain.engine.garbage_collection import CollectGarbage, without_automatic_collection
 from disttrain.engine.hook import Hook
 from disttrain.engine.layer_times import write_layer_times
 from disttrain.engine.non_finite import NonFinitePolicy
-from disttrain.engine.resolve_batch import resolve_batch_size
 from disttrain.engine.spec import spec_of_config
 from disttrain.engine.step import Stepper, build_stepper
 from disttrain.engine.stop_agreement import StopAgreement, best_loss

@@ -13,21 +13,29 @@ ROOT = Path("/")
 """Folder of `proc` and `sys`."""
 
 
-def count_oom_kills(root: Path | None = None) -> int | None:
-    """Number of OOM kills since the control group was created; None without a counter of the kernel."""
-    root = ROOT if root is None else root
-    top = root / "sys/fs/cgroup"
+def memory_group(root: Path) -> tuple[Path, str] | None:
+    """(mount point, path below it) of the control group that limits this process's memory; the mount point of
+    version 1 is named `memory`."""
     try:
         groups = (root / "proc/self/cgroup").read_text()
     except OSError:
         return None
-    first = re.search(r"^\d+:(?:[^:]*,)?memory(?:,[^:]*)?:/(.*)$", groups, re.MULTILINE)
-    second = re.search(r"^0::/(.*)$", groups, re.MULTILINE)
-    if first is not None:  # version 1; in a container the group itself may be mounted as the root
-        own = [top / "memory" / first[1] / "memory.oom_control", top / "memory/memory.oom_control"]
-    else:
-        own = [top / second[1] / "memory.events"] if second is not None else []
-    return next((count for count in map(_count, own) if count is not None), None)
+    for version, mount in ((r"\d+:(?:[^:]*,)?memory(?:,[^:]*)?", "cgroup/memory"), ("0:", "cgroup")):
+        if found := re.search(rf"^{version}:/(.*)$", groups, re.MULTILINE):
+            return root / "sys/fs" / mount, found[1]
+    return None
+
+
+def count_oom_kills(root: Path | None = None) -> int | None:
+    """Number of OOM kills since the control group was created; None without a counter of the kernel."""
+    group = memory_group(ROOT if root is None else root)
+    if group is None:
+        return None
+    top, path = group
+    files = [top / path / "memory.events"]
+    if top.name == "memory":  # version 1; in a container the group itself may be mounted as the root
+        files = [top / path / "memory.oom_control", top / "memory.oom_control"]
+    return next((count for count in map(_count, files) if count is not None), None)
 
 
 def _count(path: Path) -> int | None:

@@ -16,8 +16,8 @@ import torch
 
 from disttrain.checkpoint.folder import read_manifest
 from disttrain.config.config_tree import Config
-from disttrain.engine import resolve_batch
-from disttrain.engine.batch_search import search_batch_size
+from disttrain.engine import auto_batch
+from disttrain.engine.auto_batch import search_batch_size
 from disttrain.errors import ConfigError
 from disttrain.records.batch_fit import BatchFit
 from disttrain.records.json_files import read_json
@@ -45,7 +45,7 @@ def hungry(nodes: int, size: int, *, killed: bool = False, **train: Any) -> Conf
 
 def resumed(world: World, made: Config, folder: Path) -> Seen:
     """The second attempt, in which no search is made."""
-    with patch.object(resolve_batch, "search_batch_size", side_effect=AssertionError("searched again")):
+    with patch.object(auto_batch, "search_batch_size", side_effect=AssertionError("searched again")):
         return train_until(world, made, folder, 1, None)
 
 
@@ -54,7 +54,7 @@ def test_ranks_agree_after_a_probe_without_memory_and_a_resumed_run_keeps_the_si
     two_ranks: Ranks, tmp_path: Path
 ) -> None:
     made = hungry(2, size=4, global_batch_size=16)
-    first = two_ranks.call(train_until, made, tmp_path, 0, 2)
+    first = two_ranks.call(train_until, made, tmp_path, 0, 2, answer_within_s=240.0)
     assert all(len(batch) for seen in first for batch in seen.inputs)
     manifest = read_manifest(tmp_path / "checkpoints" / "step-00000002")
     fit = manifest.batch_fit
@@ -69,7 +69,7 @@ def test_ranks_agree_after_a_probe_without_memory_and_a_resumed_run_keeps_the_si
         assert seen.metrics.batch_fit == fit
         assert (seen.metrics.local_batch_size, seen.metrics.global_batch_size) == (fit.local_batch_size, 16)
     assert [seen.metrics.steps for seen in second] == [4, 4]
-    assert resolve_batch._kept_size(manifest, 1) == fit.local_batch_size
+    assert auto_batch.kept_size(manifest, 1) == fit.local_batch_size
 
 
 def limited(world: World, made: Config) -> BatchFit:

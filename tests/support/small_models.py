@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from disttrain.data.source import Arrays, Source
-from disttrain.engine.probe_protocol import STORE_PREFIX
+from disttrain.engine.batch_fit import STORE_PREFIX
 from disttrain.models.resnet import BasicBlock, ResNet
 from disttrain.records.dataset import DatasetRecord
 

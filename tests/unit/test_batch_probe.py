@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,24 +15,15 @@ from disttrain.runtime import stop_signals
 from disttrain.runtime.process_group import open_world
 
 
-def test_stop_signals_are_ignored_before_the_request_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Reading(Exception):
-        pass
-
-    def read(_file: object) -> None:
-        raise Reading
-
+def test_stop_signals_are_ignored_before_the_request_is_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     handlers: dict[int, Any] = {}
     monkeypatch.setattr(stop_signals.signal, "signal", handlers.__setitem__)
     monkeypatch.setattr(batch_probe, "die_with_parent", lambda: None)
-    monkeypatch.setattr(batch_probe, "_be_killed_first", lambda: None)
-    monkeypatch.setattr(batch_probe.os, "fdopen", lambda *_: io.StringIO())
-    monkeypatch.setattr(batch_probe.os, "dup", lambda number: number)
-    monkeypatch.setattr(batch_probe.os, "dup2", lambda *_: None)
-    monkeypatch.setattr(batch_probe.json, "load", read)
-    monkeypatch.setattr(batch_probe.sys, "stdout", io.TextIOWrapper(io.FileIO(0, closefd=False)))
-    with pytest.raises(Reading):
-        batch_probe.main()
+    monkeypatch.setattr(batch_probe.Path, "write_text", lambda *_, **__: None)
+    with pytest.raises(FileNotFoundError):
+        batch_probe.main(tmp_path)
     assert handlers == dict.fromkeys((signal.SIGINT, *stop_signals.SIGNALS), signal.SIG_IGN)
 
 
@@ -52,9 +43,9 @@ def test_each_size_of_a_compiled_model_is_within_the_limit_of_graphs() -> None:
         torch._dynamo.config.patch(optimize_ddp=True, recompile_limit=8),
         open_world(config.resources) as world,
     ):
-        probe = batch_probe._Probe(config, request, world, io.StringIO())
+        probe = batch_probe.Probe(config, request, world, lambda size: None)
         torch._dynamo.config.recompile_limit = 1
-        sizes = [probe._measure(size, steps=1).local_batch_size for size in (2, 3)]
+        sizes = [probe.measure(size, steps=1).local_batch_size for size in (2, 3)]
     torch._dynamo.reset()
     assert sizes == [2, 3]
 
@@ -68,4 +59,4 @@ def test_each_size_of_a_compiled_model_is_within_the_limit_of_graphs() -> None:
     ],
 )
 def test_errors_of_too_little_memory(message: str, expected: bool) -> None:
-    assert batch_probe._is_out_of_memory(RuntimeError(message)) is expected
+    assert batch_probe.is_out_of_memory(RuntimeError(message)) is expected
