@@ -23,8 +23,8 @@ from typing import NoReturn
 from disttrain.checkpoint.folder import checkpoint_folder
 from disttrain.config.config_tree import Config
 from disttrain.config.dotted_keys import get_key
-from disttrain.config.gpu_options import gpu_option
 from disttrain.config.parsing import Draft, check, flag_pairs, load, parse_value, with_batch
+from disttrain.config.refusals import refusal_with
 from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.config.sections.job import JobConfig
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError, Superseded
@@ -73,7 +73,7 @@ def main(argv: list[str]) -> int:
         with open_world(
             config.resources, config.job.collective_timeout_s, config.precision.dtype,
             gpus_per_rank=config.gpus_per_rank, attention=config.train.attention,
-            on_gpu=gpu_option(config), compiles_with=config.compile.used_backend,
+            on_gpu=refusal_with(config, "resources", device="cpu"), compiles_with=config.compile.used_backend,
             backend=config.parallel.backend,
         ) as world:  # fmt: skip
             if by_hand:

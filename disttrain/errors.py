@@ -5,14 +5,15 @@ from __future__ import annotations
 import difflib
 import errno
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeGuard
 
 EXIT_BAD_INPUT = 2
 
 
 class ConfigError(ValueError):
-    """Invalid input. The message is one line that names the field, its value and the allowed values.
+    """Invalid input. The message is one line that names the field, its value and the allowed values; of a
+    config, a line for each mistake.
 
     Entry points print it after `error: ` and exit with `EXIT_BAD_INPUT`.
     """
@@ -20,6 +21,13 @@ class ConfigError(ValueError):
     def __init__(self, message: str, *, at: str | None = None) -> None:
         text = " ".join(message.split())
         super().__init__(f"{at}: {text}" if at else text)
+
+    @classmethod
+    def of_all(cls, errors: Sequence[ConfigError]) -> ConfigError:
+        """Several errors as one, with a line for each."""
+        error = cls("")
+        error.args = ("\n".join(map(str, errors)),)
+        return error
 
 
 class CorruptFile(ValueError):

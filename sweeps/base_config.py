@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from pydantic import ValidationError
 from pydantic_core import PydanticUndefined
 
-from disttrain.config.builder_options import BUILT_SECTIONS, check_options
 from disttrain.config.config_tree import OF_A_COMMAND, Config, config_fields
 from disttrain.config.dotted_keys import ABSENT, flat_values
-from disttrain.config.parsing import SWEEP_SECTIONS, Draft, check
+from disttrain.config.options import BUILT_SECTIONS, planned_options
+from disttrain.config.parsing import Draft, check_values
 from disttrain.config.sections.base import is_excluded_from_key
 from disttrain.errors import ConfigError
 
@@ -31,18 +30,12 @@ def base_config(draft: Draft, *, scaling: str, base_ranks: int | None, has_comma
     base_ranks : number of ranks that the batch sizes of the base refer to; None: each run's own ranks
     has_command : whether the runs have a `command`, in the base or as an axis
     """
-    data = {name: value or {} for name, value in draft.data.items() if name not in SWEEP_SECTIONS}
-    try:
-        plain = Config.model_validate(data).as_dict()
-    except ValidationError:
-        check(draft)  # raises the same error as one line
-        raise
-    built = {section: package for section, package in BUILT_SECTIONS.items() if section in plain}
-    for section, package in built.items():
+    plain = check_values(draft).as_dict()
+    for section in (name for name in BUILT_SECTIONS if name in plain):
         declared = set(type(getattr(Config(), section)).model_fields)
         given = {name: value for name, value in plain[section].items() if name not in declared}
         with contextlib.suppress(ConfigError):  # an axis may supply a required option
-            plain[section] |= check_options(package, section, plain[section]["kind"], given)
+            plain[section] |= planned_options(section, plain[section]["kind"], given)
     if has_command:
         plain = {name: values for name, values in plain.items() if name in OF_A_COMMAND}
     for name in _SHAPE:

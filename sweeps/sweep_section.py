@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Annotated, Any, Literal
 
@@ -9,6 +10,7 @@ from pydantic import Field, PositiveInt, ValidationError
 
 from disttrain.config.parsing import Draft, known_keys
 from disttrain.config.sections.base import Section
+from disttrain.config.value_errors import describe
 from disttrain.errors import ConfigError, nearest
 from disttrain.records.planned import AutoRepeats
 
@@ -36,12 +38,14 @@ class SweepSection(Section):
 def read_section(draft: Draft) -> SweepSection:
     """Check the `sweep` section of a draft. Raises `ConfigError`, one line, with file and line."""
     try:
-        return SweepSection.model_validate(draft.data.get("sweep") or {})
+        return SweepSection.model_validate_json(
+            json.dumps(draft.data.get("sweep") or {}, default=str), strict=True
+        )
     except ValidationError as error:
         detail = error.errors()[0]
     parts = [str(part) for part in detail["loc"]]
     key = ".".join(["sweep", *parts])
-    kind, value, message = detail["type"], detail["input"], detail["msg"]
+    kind, value = detail["type"], detail["input"]
     if kind == "extra_forbidden":
         allowed = [f"sweep.{name}" for name in SweepSection.model_fields]
         text = f"unknown key '{key}'{nearest(key, allowed)}; allowed: {', '.join(allowed)}"
@@ -52,7 +56,7 @@ def read_section(draft: Draft) -> SweepSection:
     elif kind in ("dict_type", "model_type"):
         text = f"{key}={value!r} must be a mapping"
     else:
-        text = f"{key}={value!r}: {message[:1].lower()}{message[1:]}"
+        text = f"sweep.{describe([detail])[0][1]}"
     raise ConfigError(text, at=draft.at(key))
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from disttrain.config.combinations import CHECKS
 from disttrain.config.config_tree import Config
+from disttrain.config.refusals import refusal_with
 from disttrain.errors import ConfigError
 
 
@@ -26,21 +26,13 @@ def planned_strategy(config: Config) -> str:
         return choose_strategy(wanted, config.world_size)[0]
     if config.model.kind == "emulated":  # its layers take no device memory
         return "ddp"
-    sharded = ("fsdp", "hsdp") if 1 < per_node < config.world_size else ("fsdp",)
-    return "ddp" if all(refusal_with(config, each) for each in sharded) else "auto"
+    candidates, _ = allowed(config, several_nodes=1 < per_node < config.world_size)
+    return "auto" if len(candidates) > 1 else "ddp"
 
 
 def allowed(config: Config, *, several_nodes: bool) -> tuple[list[str], str | None]:
     """The strategies that can run the config, ddp first; the reason if it is ddp alone."""
-    refusals = {
-        name: refusal_with(config, name) for name in (["hsdp", "fsdp"] if several_nodes else ["fsdp"])
-    }
+    names = ["hsdp", "fsdp"] if several_nodes else ["fsdp"]
+    refusals = {name: refusal_with(config, "parallel", strategy=name) for name in names}
     candidates = ["ddp", *(name for name, refusal in refusals.items() if refusal is None)]
     return candidates, refusals["fsdp"] if len(candidates) == 1 else None
-
-
-def refusal_with(config: Config, strategy: str) -> str | None:
-    """The message by which the config is refused with `strategy` in place of its own; None if it is not."""
-    changed = config.with_values("parallel", strategy=strategy)
-    refusals = (check(changed) for check in CHECKS)
-    return next((message for _, message in filter(None, refusals)), None)

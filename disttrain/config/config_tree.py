@@ -1,8 +1,8 @@
 """The config tree of one run: its sections, the same for the trainer, a sweep and a job.
 
 Imports without torch, because the login node checks a config before a job runs. Options of a model or a
-data source belong to the file that builds it. `disttrain.config.builder_options` reads them from its
-signature, so a new option needs no change here.
+data source belong to the file that builds it. `disttrain.config.options` has them, so a
+new option needs no change here.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from disttrain.config.sections.train import TrainConfig
 def _words(value: Any) -> Any:
     """The words of a command that is given as one line."""
     if isinstance(value, str):
-        return shlex.split(value)
+        return tuple(shlex.split(value))
     if isinstance(value, list | tuple):
-        return [str(word) if isinstance(word, int | float) else word for word in value]
+        return tuple(str(word) if isinstance(word, int | float) else word for word in value)
     return value
 
 

@@ -1,5 +1,4 @@
-"""Parsing of YAML files, flags and overrides into a checked `Config`; an error is one line with file and
-line.
+"""YAML files, flags and overrides become a checked `Config`; an error is one line with file and line.
 
 A `Draft` is a config before the check: nested plain data, and the origin of each dotted key. Overrides are
 set in the draft, then `check` returns a `Config`.
@@ -8,27 +7,22 @@ set in the draft, then `check` returns a `Config`.
 from __future__ import annotations
 
 import copy
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 from disttrain.config.batch_plan import BatchPlan, Scaling, scale_batch
-from disttrain.config.builder_options import (
-    BUILT_SECTIONS,
-    OptionError,
-    check_options,
-    check_plug_in,
-)
-from disttrain.config.combinations import refuse_combinations
 from disttrain.config.config_tree import OF_A_COMMAND, Config, config_fields
 from disttrain.config.dotted_keys import get_key
-from disttrain.config.pipeline_combinations import few_micro_batches
+from disttrain.config.options import BUILT_SECTIONS, OptionError, names_of, planned_options, refuse_unknown
+from disttrain.config.other_names import hint
+from disttrain.config.refusals import OF_THE_BATCH, refuse
 from disttrain.config.secret_variables import take_secrets
 from disttrain.config.value_errors import describe
 from disttrain.errors import ConfigError, nearest
@@ -39,14 +33,19 @@ SWEEP_SECTIONS = ("sweep", "targets")
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which `1e-3` is a number (YAML 1.1 requires a dot) and a date is text."""
+    """YAML in which `1e-3` is a number (YAML 1.1 requires a dot), `1e4` a whole one, and a date is text."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 -- as in the base class
         first: [(tag, pattern) for tag, pattern in found if not tag.endswith((":float", ":timestamp"))]
         for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
+    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
+        number = super().construct_yaml_float(node)
+        return int(number) if re.fullmatch(r"[-+]?\d[\d_]*[eE]\+?\d\d?", node.value) else number
 
+
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(
@@ -83,12 +82,9 @@ class Draft:
 
     def at(self, key: str) -> str | None:
         """Origin of `key`, or of the innermost section around it."""
-        parts = key.split(".")
-        for size in range(len(parts), 0, -1):
-            found = self.origin.get(".".join(parts[:size]))
-            if found:
-                return found
-        return None
+        while key and key not in self.origin:
+            key = key.rpartition(".")[0]
+        return self.origin.get(key)
 
     def copy(self) -> Draft:
         return Draft(copy.deepcopy(self.data), dict(self.origin))
@@ -170,7 +166,21 @@ def check(draft: Draft) -> Config:
     """The checked config, without values of secrets. `SWEEP_SECTIONS` are ignored, so that the trainer can
     read a sweep file.
 
-    Raises `ConfigError`, one line, for an unknown key, a wrong type or an impossible combination.
+    Raises `ConfigError`, a line for each unknown key, wrong type or impossible combination.
+    """
+    config = check_values(draft)
+    if config.command:
+        _check_command(config, draft)
+        return config
+    config = _with_options(config, draft)
+    refuse(config, draft.at)
+    return config
+
+
+def check_values(draft: Draft) -> Config:
+    """The config with its keys and types checked, but neither options of models and data nor combinations.
+
+    Raises `ConfigError`.
     """
     data = {name: value for name, value in draft.data.items() if name not in SWEEP_SECTIONS}
     for name, value in data.items():
@@ -178,72 +188,59 @@ def check(draft: Draft) -> Config:
             data[name] = {}
     take_secrets(Draft(data, draft.origin))
     try:
-        config = Config.model_validate(data)
+        config = Config.model_validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as error:
-        raise _one_line(error.errors(), draft) from None
-    _check_hook(config, draft)
-    if config.command:
-        _check_command(config, draft)
-        return config
-    for key, use in _OF_COMMANDS.items():
-        if getattr(config.job, key) != type(config.job).model_fields[key].default:
-            message = f"job.{key} has no effect on this project's trainer: {use}"
-            raise ConfigError(message, at=draft.at(f"job.{key}"))
-    config = _with_options(config, draft)
-    _check_plug_ins(config, draft)
-    refuse_combinations(config, draft.at)
+        unknown = [each for each in error.errors() if each["type"] == "extra_forbidden"]
+        wrong = [each for each in error.errors() if each["type"] != "extra_forbidden"]
+        keys = [".".join(map(str, each["loc"])) for each in unknown]
+        messages = [(key, _unknown(key, draft.get(key))) for key in keys] + describe(wrong)
+        raise _errors(((key, mask_lines(message)) for key, message in messages), draft) from None
+    errors = []
+    for key, package, name in [] if config.command else names_of(config):
+        try:
+            refuse_unknown(key, package, name)
+        except ConfigError as error:
+            errors.append((key, str(error)))
+    if errors:
+        raise _errors(errors, draft)
     return config
 
 
 def check_section(name: str, values: dict[str, Any]) -> None:
     """Raise `ConfigError` unless `values` is a valid section `name` of a config."""
-    draft = Draft({name: values})
-    try:
-        config = Config.model_validate(draft.data)
-    except ValidationError as error:
-        raise _one_line(error.errors(), draft) from None
-    _check_plug_ins(config, draft)
+    check_values(Draft({name: values}))
 
 
-def with_batch(
-    config: Config, draft: Draft, base_ranks: int | None = None, scaling: Scaling = "weak"
-) -> tuple[Config, BatchPlan | None]:
-    """The config with both batch sizes filled in, and its batch plan; a `command` has none, and neither has a
-    local batch size of `auto`.
-
-    The sizes in `config` refer to `base_ranks` ranks (by default its own world size) and are scaled from
-    there. Raises `ConfigError` when they do not divide.
-    """
-    local, global_ = config.train.local_batch_size, config.train.global_batch_size
-    readers = config.world_size // config.stages
-    base_readers = max(1, (base_ranks or config.world_size) // config.stages)
-    if config.command:  # the script has its own batch size
-        return config, None
-    try:
-        if local == "auto":
-            return _with_global_batch(config, base_readers, readers, scaling), None
-        batch = scale_batch(local, global_, base_world=base_readers, world=readers, scaling=scaling)
-    except ConfigError as error:
-        key = "train.global_batch_size" if global_ else "train.local_batch_size"
-        raise ConfigError(str(error), at=draft.at(key)) from None
-    if refusal := few_micro_batches(config, batch):
-        key, message = refusal
-        raise ConfigError(message, at=draft.at(key))
-    sizes = {"local_batch_size": batch.local, "global_batch_size": batch.global_}
-    return config.model_copy(update={"train": config.train.model_copy(update=sizes)}), batch
+def _errors(messages: Iterable[tuple[str, str]], draft: Draft) -> ConfigError:
+    return ConfigError.of_all([ConfigError(message, at=draft.at(key)) for key, message in messages])
 
 
-def _with_global_batch(config: Config, base_readers: int, readers: int, scaling: Scaling) -> Config:
-    """The config with the global batch size scaled to its ranks, which find the local one themselves."""
-    global_ = config.train.global_batch_size
-    if global_ is None:
-        return config
-    batch = scale_batch(None, global_, base_world=base_readers, world=readers, scaling=scaling)
-    sizes = {"global_batch_size": batch.global_}
-    return config.model_copy(update={"train": config.train.model_copy(update=sizes)})
+def _unknown(key: str, value: Any) -> str:
+    """The message for an unknown key: its name here if others use it, else the nearest one."""
+    sections, section = [*Config.model_fields, *SWEEP_SECTIONS], key.split(".")[0]
+    allowed = [each for each in known_keys() if each.split(".")[0] == section] if "." in key else sections
+    is_section = "." not in key and (value is None or isinstance(value, dict))
+    close = hint(key) or (nearest(key, sections) if is_section else "") or nearest(key, known_keys())
+    return f"unknown key '{key}'{close}; allowed: {', '.join(allowed)}"
 
 
-_WITHOUT_EFFECT = (
+def _with_options(config: Config, draft: Draft) -> Config:
+    update: dict[str, Any] = {}
+    errors = []
+    for key in BUILT_SECTIONS:
+        section = getattr(config, key)
+        declared = {name: getattr(section, name) for name in type(section).model_fields}
+        try:
+            options = planned_options(key, section.kind, section.model_extra or {})
+            update[key] = type(section)(**declared, **options)
+        except OptionError as error:
+            errors.append((f"{key}.{error.option}", str(error)))
+    if errors:
+        raise _errors(errors, draft)
+    return config.model_copy(update=update)
+
+
+_TRAINER_KEYS = (
     "stop_check_s",
     "setup_timeout_s",
     "step_timeout_s",
@@ -252,12 +249,6 @@ _WITHOUT_EFFECT = (
     "collective_timeout_s",
 )
 """Keys of `job` that only this project's trainer reads."""
-_OF_COMMANDS = {
-    "stop_signal": "only a command gets the signal",
-    "workdir": "it writes into its run directory alone",
-    "script_step_timeout_s": "it has job.step_timeout_s",
-}
-"""Keys of `job` that only a command has, and the reason."""
 
 
 def check_words(command: Sequence[str], at: str | None = None) -> None:
@@ -276,67 +267,37 @@ def _check_command(config: Config, draft: Draft) -> None:
     """Refuse a command that torchrun cannot start, and keys that only the trainer reads."""
     check_words(config.command, draft.at("command"))
     given = [name for name in draft.data if name in Config.model_fields and name not in OF_A_COMMAND]
-    given += [f"job.{name}" for name in draft.data.get("job") or {} if name in _WITHOUT_EFFECT]
+    given += [f"job.{name}" for name in draft.data.get("job") or {} if name in _TRAINER_KEYS]
     if given:
         key = next((key for key in draft.origin if key.startswith(f"{given[0]}.")), given[0])
         message = f"{key} has no effect on a command: only this project's trainer reads it"
         raise ConfigError(message, at=draft.at(key))
 
 
-def _with_options(config: Config, draft: Draft) -> Config:
-    update: dict[str, Any] = {}
-    for key, package in BUILT_SECTIONS.items():
-        section = getattr(config, key)
-        try:
-            options = check_options(package, key, section.kind, section.model_extra or {})
-        except OptionError as error:
-            raise ConfigError(str(error), at=draft.at(f"{key}.{error.option}")) from None
-        except ConfigError as error:
-            raise ConfigError(str(error), at=draft.at(f"{key}.kind")) from None
-        declared = {name: getattr(section, name) for name in type(section).model_fields}
-        update[key] = type(section)(**declared, **options)
-    return config.model_copy(update=update)
+def with_batch(
+    config: Config, draft: Draft, base_ranks: int | None = None, scaling: Scaling = "weak"
+) -> tuple[Config, BatchPlan | None]:
+    """The config with both batch sizes filled in, and its batch plan; a `command` has none, and neither has a
+    local batch size of `auto`, whose ranks find it.
 
-
-def _check_plug_ins(config: Config, draft: Draft) -> None:
-    key = "telemetry.sinks"
+    The sizes in `config` refer to `base_ranks` ranks (by default its own world size) and are scaled from
+    there. Raises `ConfigError` when they do not divide.
+    """
+    local, global_ = config.train.local_batch_size, config.train.global_batch_size
+    if config.command or (local == "auto" and global_ is None):  # the script has its own batch size
+        return config, None
+    readers = config.world_size // config.stages
+    base_readers = max(1, (base_ranks or config.world_size) // config.stages)
+    number = None if local == "auto" else local
     try:
-        for sink in config.telemetry.sinks:
-            check_plug_in(sink, key, "telemetry.sinks", "Sink")
-        key = "parallel.strategy"
-        if config.parallel.strategy != "auto":
-            check_plug_in(config.parallel.strategy, key, "parallel")
-        key = "parallel.gradient_communication.scheme"
-        check_plug_in(config.parallel.gradient_communication.scheme, key, "parallel.schemes")
-        key = "model.transforms"
-        for transform in config.model.transforms:
-            check_plug_in(transform, key, "transforms")
+        batch = scale_batch(number, global_, base_world=base_readers, world=readers, scaling=scaling)
     except ConfigError as error:
+        key = "train.global_batch_size" if global_ else "train.local_batch_size"
         raise ConfigError(str(error), at=draft.at(key)) from None
-
-
-def _check_hook(config: Config, draft: Draft) -> None:
-    key = "job.on_end"
-    if "://" in (config.job.on_end or ""):
-        raise ConfigError(
-            f"{key} holds a URL, which run.json would record and which may be a secret: put the URL into an "
-            'environment variable, and write "$NAME" here',
-            at=draft.at(key),
-        )
-
-
-def _one_line(errors: list[ErrorDetails], draft: Draft) -> ConfigError:
-    detail = errors[0]
-    key = ".".join(str(part) for part in detail["loc"])
-    kind, value = detail["type"], detail["input"]
-    if kind == "extra_forbidden":
-        sections, section = [*Config.model_fields, *SWEEP_SECTIONS], key.split(".")[0]
-        allowed = [k for k in known_keys() if k.split(".")[0] == section] if "." in key else sections
-        is_section = "." not in key and (value is None or isinstance(value, dict))
-        hint = (nearest(key, sections) if is_section else "") or nearest(key, known_keys())
-        message = f"unknown key '{key}'{hint}; allowed: {', '.join(allowed)}"
-    elif kind in ("model_type", "model_attributes_type"):
-        message = f"{key}={value!r} must be a section with keys of its own"
-    else:
-        key, message = describe(errors)
-    return ConfigError(mask_lines(message), at=draft.at(key))
+    found = {
+        "local_batch_size": local if local == "auto" else batch.local,
+        "global_batch_size": batch.global_,
+    }
+    config = config.model_copy(update={"train": config.train.model_copy(update=found)})
+    refuse(config, draft.at, OF_THE_BATCH)
+    return config, None if local == "auto" else batch

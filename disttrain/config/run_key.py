@@ -1,7 +1,7 @@
 """The run key: a hash of the config values on which the results and the speed of a run depend.
 
-A field that is added later is marked `KEYED_IF_SET`, and enters the key only where it differs from its
-default, so that a new version changes no key of a config without it.
+A field that is added later is `KeyedIfSet`, and enters the key only where it differs from its default, so
+that a new version changes no key of a config without it.
 """
 
 from __future__ import annotations
@@ -13,39 +13,31 @@ from typing import Any
 
 from disttrain.config.config_tree import Config, config_fields
 from disttrain.config.dotted_keys import ABSENT, get_key, pop_key
-from disttrain.config.sections.base import is_excluded_from_key, is_keyed_if_set
+from disttrain.config.sections.base import KEYED_IF_SET, has_mark, is_excluded_from_key
 
 
 def keyed_values(config: Config) -> dict[str, Any]:
     """The config as plain data without the fields that are excluded from the run key."""
     plain = config.as_dict()
-    for key in _excluded_keys():
-        if key.partition(".")[0] in plain:
+    excluded, later = _marked()
+    for key in excluded:
+        if get_key(plain, key, ABSENT) is not ABSENT:
             pop_key(plain, key)
-    for key, default in _later_keys():
+    for key, default in later.items():
         if get_key(plain, key, ABSENT) == default:
-            _pop_with_empty_sections(plain, key)
+            pop_key(plain, key)
+            while (key := key.rpartition(".")[0]) and not get_key(plain, key):  # no section of such fields
+                pop_key(plain, key)
     return plain
 
 
-def _pop_with_empty_sections(plain: dict[str, Any], key: str) -> None:
-    pop_key(plain, key)
-    section, _, _ = key.rpartition(".")
-    while section and not get_key(plain, section):
-        pop_key(plain, section)
-        section, _, _ = section.rpartition(".")
-
-
 @functools.cache
-def _excluded_keys() -> tuple[str, ...]:
-    return tuple(key for key, field in config_fields() if is_excluded_from_key(field))
-
-
-@functools.cache
-def _later_keys() -> tuple[tuple[str, Any], ...]:
-    """Dotted key and default, as plain data, of each field that is keyed only if it is set."""
-    plain = Config().as_dict()
-    return tuple((key, get_key(plain, key)) for key, field in config_fields() if is_keyed_if_set(field))
+def _marked() -> tuple[list[str], dict[str, Any]]:
+    """Dotted keys of the fields that are excluded from the key; those that are keyed if they are set, with
+    their defaults as plain data."""
+    plain, fields = Config().as_dict(), list(config_fields())
+    later = {key: get_key(plain, key) for key, field in fields if has_mark(field, KEYED_IF_SET)}
+    return [key for key, field in fields if is_excluded_from_key(field)], later
 
 
 def config_key(config: Config, repeat: int = 0) -> str:

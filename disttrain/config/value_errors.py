@@ -6,40 +6,48 @@ from collections.abc import Sequence
 
 from pydantic_core import ErrorDetails
 
-from disttrain.errors import nearest
+from disttrain.config.sections.base import WITHOUT_VALUE
+from disttrain.errors import as_text, nearest
 
 _MESSAGES = {
+    "int_type": "a whole number is needed",
+    "float_type": "a number is needed",
     "tuple_type": "a list is needed, in brackets",
     "list_type": "a list is needed, in brackets",
     "dict_type": "a mapping of names to values is needed",
     "string_type": "a text is needed",
     "bool_type": "allowed: true or false",
     "bool_parsing": "allowed: true or false",
+    "model_type": "a section with keys of its own is needed",
     "string_pattern_mismatch": "needed is the form package.module:callable",
 }
 """Messages by pydantic's type of an error."""
 
 
-def describe(errors: Sequence[ErrorDetails]) -> tuple[str, str]:
-    """Dotted key of the first error, and a message that begins with key and value."""
-    first = errors[0]
-    path = [part for part in first["loc"] if not _is_of_union(part)]
-    if first["type"] == "missing" and isinstance(path[-1], int):  # of a list of fixed length
-        path = path[:-1]
-        missing = [each for each in errors if each["loc"][:-1] == first["loc"][:-1]]
-        return _named(path, first, f"{len(first['input']) + len(missing)} values are needed")
-    if first["type"] == "too_long":
-        return _named(path, first, f"at most {first['ctx']['max_length']} values are allowed")
-    if _is_of_union(first["loc"][-1]):
-        kinds = [each for each in errors if each["loc"][:-1] == first["loc"][:-1]]
-        words = [each["ctx"]["expected"] for each in kinds if each["type"] == "literal_error"]
-        return _named(path, first, " or ".join([_problem(first), *words]))
-    return _named(path, first, _problem(first))
+def describe(errors: Sequence[ErrorDetails]) -> list[tuple[str, str]]:
+    """Dotted key of each value that is wrong, and a message that begins with key and value."""
+    by_key: dict[tuple[str | int, ...], list[ErrorDetails]] = {}
+    for error in errors:
+        path = tuple(part for part in error["loc"] if not _is_of_union(part))
+        if error["type"] == "missing" and isinstance(path[-1], int):  # of a list of fixed length
+            path = path[:-1]
+        by_key.setdefault(path, []).append(error)
+    return [(".".join(map(str, path)), _message(path, errors)) for path, errors in by_key.items()]
 
 
-def _named(path: Sequence[str | int], error: ErrorDetails, problem: str) -> tuple[str, str]:
-    key = ".".join(map(str, path))
-    return key, f"{key}={error['input']!r}: {problem}"
+def _message(path: Sequence[str | int], errors: Sequence[ErrorDetails]) -> str:
+    first, key = errors[0], ".".join(map(str, path))
+    if first["type"] == WITHOUT_VALUE:
+        return f"{key} {first['msg']}"
+    if first["type"] == "missing" and path != first["loc"]:
+        problem = f"{len(first['input']) + len(errors)} values are needed"
+    elif first["type"] == "too_long":
+        problem = f"at most {first['ctx']['max_length']} values are allowed"
+    else:
+        words = [each["ctx"]["expected"] for each in errors[1:] if each["type"] == "literal_error"]
+        problem = " or ".join([_problem(first), *words])
+    value = first["input"]
+    return f"{key}={value!r}: {problem}" if isinstance(value, str) else f"{key}={as_text(value)}: {problem}"
 
 
 def _problem(error: ErrorDetails) -> str:

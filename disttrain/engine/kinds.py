@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
 from torch.utils.data import Dataset
 
-from disttrain.config.builder_options import check_options
+from disttrain.config.options import check_options, inspected
 from disttrain.config.sections.data import DataConfig
 from disttrain.config.sections.model import ModelConfig
 from disttrain.data.source import Source, sample_count, source_fingerprint
@@ -24,8 +23,9 @@ def build_source(config: DataConfig) -> Source:
 
     A callable of another package returns a `Source`, or a map-style classification or regression dataset.
     """
-    options = check_options("data", "data", config.kind, config.model_extra or {})
-    built = _call(load_plug_in("data.kind", "disttrain.data", config.kind), "data", config.kind, options)
+    build = load_plug_in("data.kind", "disttrain.data", config.kind)
+    options = check_options(inspected(build), "data", config.kind, config.model_extra or {})
+    built = build(**options)
     if isinstance(built, Dataset):
         built = _source_of(built, config.kind)
     if not isinstance(built, Source):
@@ -41,22 +41,14 @@ def build_model(config: ModelConfig, source: DataShape) -> nn.Module:
 
     A callable of another package receives `source` if it has a parameter of that name.
     """
-    options = check_options("models", "model", config.kind, config.model_extra or {})
     build = load_plug_in("model.kind", "disttrain.models", config.kind)
+    options = check_options(inspected(build), "model", config.kind, config.model_extra or {})
     if "source" in inspect.signature(build).parameters:
         options = {"source": source, **options}
-    model = _call(build, "model", config.kind, options)
+    model = build(**options)
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model.kind={config.kind} returned {type(model).__name__}, not an nn.Module")
     return model
-
-
-def _call(builder: Callable[..., Any], key: str, kind: str, options: Mapping[str, Any]) -> Any:
-    try:
-        inspect.signature(builder).bind(**options)
-    except TypeError as error:  # options that its source text does not show
-        raise ConfigError(f"{key}.kind={kind} does not take these options: {error}") from None
-    return builder(**options)
 
 
 def _source_of(dataset: Dataset[Any], kind: str) -> Source:

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from disttrain.config.batch_plan import BatchPlan
-from disttrain.config.combinations import refuse_combinations
 from disttrain.config.config_tree import Config
 from disttrain.config.parsing import check_section
+from disttrain.config.refusals import refuse
 from disttrain.config.sections.optim import OptimConfig
 from disttrain.config.sections.telemetry import TelemetryConfig
 from disttrain.errors import ConfigError, nearest
@@ -67,7 +67,7 @@ def trainer_config(
         raise ConfigError(
             "parallel.strategy=pipeline splits the models of this project alone; use ddp or auto"
         )
-    refuse_combinations(config, lambda key: "config")
+    refuse(config, lambda key: "config")
     return config
 
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from disttrain.config.config_tree import Config
-from disttrain.config.gpu_options import gpu_option
+from disttrain.config.refusals import refusal_with
 from disttrain.engine.loop_config import known_values
 from disttrain.engine.step import Stepper
 from disttrain.errors import ConfigError
@@ -38,14 +38,14 @@ def join_world(config: Config) -> AbstractContextManager[World]:
             nccl_log_file.request(output.attempt, rank_info())
         return open_world(
             config.resources, config.job.collective_timeout_s, config.precision.dtype,
-            gpus_per_rank=config.gpus_per_rank, on_gpu=gpu_option(config),
+            gpus_per_rank=config.gpus_per_rank, on_gpu=refusal_with(config, "resources", device="cpu"),
             compiles_with=config.compile.used_backend, backend=config.parallel.backend,
         )  # fmt: skip
     info = rank_info()
     check_group_size(info)
     chosen = choose(
         config.resources.device, config.precision.dtype, info, config.gpus_per_rank,
-        on_gpu=gpu_option(config), compiles_with=config.compile.used_backend,
+        on_gpu=refusal_with(config, "resources", device="cpu"), compiles_with=config.compile.used_backend,
     )  # fmt: skip
     if chosen.problem:
         raise ConfigError(chosen.message)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from disttrain.config.model_combinations import refuse_sizes
 from disttrain.errors import ConfigError
 from disttrain.models.chunked_cross_entropy import chunked_cross_entropy
 from disttrain.records.dataset import DataShape
@@ -41,13 +41,13 @@ _ROTARY_BASE = 10_000.0
 def build(
     source: DataShape,
     *,
-    layers: int = 4,
-    width: int = 128,
-    heads: int = 4,
+    layers: PositiveInt = 4,
+    width: PositiveInt = 128,
+    heads: PositiveInt = 4,
     mlp_ratio: float = 4.0,
     dropout: float = 0.0,
     tie_weights: bool = True,
-    vocab_multiple: int = 1,
+    vocab_multiple: PositiveInt = 1,
 ) -> GPT:
     """GPT with the vocabulary of a language source.
 
@@ -62,14 +62,11 @@ def build(
 
     Raises
     ------
-    ConfigError : the source is not a language source, or a size is out of range.
+    ConfigError : the source is not a language source.
     """
     if source.task != "language":
         instead = "data.kind=text, tokens or synthetic with data.task=language"
         raise ConfigError(source.refusal("gpt", "tokens", instead))
-    sizes = {"layers": layers, "width": width, "heads": heads, "vocab_multiple": vocab_multiple}
-    if refusal := refuse_sizes(sizes):
-        raise ConfigError(refusal[1])
     hidden = round(mlp_ratio * width)
     return GPT(source.classes, layers, width, heads, hidden, dropout, tie_weights, vocab_multiple)
 

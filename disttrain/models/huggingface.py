@@ -1,23 +1,20 @@
 """Models of the package transformers, from a local folder or from a config, without downloads.
 
 The task of the source determines the head: causal language model, sequence classification of tokens, or image
-classification. Before submission, `python -m disttrain.models.huggingface` checks the models of a plan in a
-process of its own, because transformers imports torch.
+classification. `check` is for configs before a submission.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from disttrain.config.model_combinations import DATA_OF, IMAGES, TOKENS, samples_of
+from disttrain.config.data_of_models import DATA_OF, IMAGES, TOKENS, samples_of
 from disttrain.config.sections.data import DataConfig
-from disttrain.errors import EXIT_BAD_INPUT, ConfigError, nearest
+from disttrain.errors import ConfigError, nearest
 from disttrain.records.dataset import DataShape
 
 _HEAD_OF = {TOKENS: "AutoModelForCausalLM", IMAGES: "AutoModelForImageClassification"}
@@ -105,17 +102,6 @@ def check(config: Mapping[str, Any]) -> None:
         _require_length(settings, tokens, name)
 
 
-def main() -> int:
-    """Check the JSON list of configs on standard input; print the first error."""
-    try:
-        for config in json.load(sys.stdin):
-            check(config)
-    except ConfigError as error:
-        print(error)
-        return EXIT_BAD_INPUT
-    return 0
-
-
 def _name(path: str | None, model_type: str | None) -> str:
     """The given one of the two keys with its value, for messages."""
     return f"model.path={path!r}" if path is not None else f"model.model_type={model_type!r}"
@@ -194,7 +180,3 @@ def _require_length(settings: Any, tokens: int, name: str) -> None:
     longest = getattr(settings, "max_position_embeddings", None)
     if longest is not None and longest < tokens:
         raise ConfigError(f"{name} takes {longest} tokens, but data.seq_len={tokens}; lower data.seq_len")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

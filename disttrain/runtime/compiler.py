@@ -6,11 +6,15 @@ import shutil
 
 import torch
 
-from disttrain.errors import ConfigError
+from disttrain.errors import ConfigError, nearest
 
 
 def require_compiler(backend: str | None, device: torch.device) -> None:
-    """Raise `ConfigError` unless the compiler of the code that `backend` makes for `device` is installed."""
+    """Raise `ConfigError` unless torch has the `backend`, and the compiler of its code for `device` is
+    installed."""
+    if backend is not None and backend not in (known := torch.compiler.list_backends(exclude_tags=())):
+        hint = nearest(backend, known)
+        raise ConfigError(f"compile.backend={backend!r} is unknown; allowed: {', '.join(known)}{hint}")
     if backend != "inductor":
         return
     if device.type == "cuda":

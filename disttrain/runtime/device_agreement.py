@@ -15,7 +15,6 @@ from typing import Literal
 
 import torch.distributed as dist
 
-from disttrain.config.gpu_options import GpuOption
 from disttrain.errors import ConfigError, NodeFault
 from disttrain.runtime.attention_kernel import require_kernel
 from disttrain.runtime.compiler import require_compiler
@@ -68,13 +67,14 @@ def choose(
     info: RankInfo,
     gpus_per_rank: int = 1,
     attention: str = "auto",
-    on_gpu: GpuOption | None = None,
+    on_gpu: str | None = None,
     compiles_with: str | None = None,
     backend: str = "auto",
 ) -> RankDevice:
     """Choose this rank's device for `resources.device=requested`, `precision.dtype=precision`,
-    `train.attention=attention`, the option `on_gpu`, which a CPU does not have, the backend of
-    `torch.compile`, and `parallel.backend=backend`. Raises nothing."""
+    `train.attention=attention`, the backend of
+    `torch.compile`, and `parallel.backend=backend`; `on_gpu` is the refusal of an option that a CPU
+    does not have. Raises nothing."""
     node = socket.gethostname()
     try:
         device = choose_device(requested, info.local_rank, info.local_size * gpus_per_rank)
@@ -82,7 +82,7 @@ def choose(
         require_kernel(attention, device)
         require_compiler(compiles_with, device)
         if on_gpu is not None and device.type == "cpu":
-            raise ConfigError(on_gpu.refusal("this rank trains on the CPU"))
+            raise ConfigError(f"this rank trains on the CPU: {on_gpu}")
         if backend == "nccl" and (device.type == "cpu" or requested == "shared"):
             raise ConfigError(
                 "parallel.backend=nccl needs a GPU for each rank, and this rank has none of its own; "

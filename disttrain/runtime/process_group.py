@@ -15,7 +15,6 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
-from disttrain.config.gpu_options import GpuOption
 from disttrain.config.sections.job import JobConfig
 from disttrain.config.sections.resources import ResourcesConfig
 from disttrain.errors import ConfigError, in_one_line
@@ -191,7 +190,7 @@ def open_world(
     *,
     gpus_per_rank: int = 1,
     attention: str = "auto",
-    on_gpu: GpuOption | None = None,
+    on_gpu: str | None = None,
     compiles_with: str | None = None,
     backend: str = "auto",
 ) -> Iterator[World]:

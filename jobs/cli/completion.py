@@ -69,17 +69,17 @@ def _states(prefix: str, **_: Any) -> list[str]:
 
 def _settings(prefix: str, **_: Any) -> list[str]:
     """`key=` for each config key; after the `=` the values of a key that has few."""
-    from disttrain.config.builder_options import BUILT_SECTIONS, builder_of, builtin_kinds
     from disttrain.config.config_tree import config_fields
+    from disttrain.config.options import BUILT_SECTIONS, builder_of, kinds_of
 
     key, equals, values = prefix.partition("=")
     known = {name: _few_values(info.annotation) for name, info in config_fields()}
-    known["parallel.strategy"] = ["auto", *builtin_kinds("parallel")]
-    known["parallel.gradient_communication.scheme"] = builtin_kinds("parallel/schemes")
+    known["parallel.strategy"] = ["auto", *kinds_of("parallel")]
+    known["parallel.gradient_communication.scheme"] = kinds_of("parallel/schemes")
     for section, package in BUILT_SECTIONS.items():
-        kinds = known[f"{section}.kind"] = builtin_kinds(package)
+        kinds = known[f"{section}.kind"] = kinds_of(package)
         for builder in filter(None, (builder_of(package, kind) for kind in kinds)):
-            options = [*builder.options, *["size"] * bool(builder.sizes)]
+            options = [*builder.types, *["size"] * bool(builder.sizes)]
             known |= {f"{section}.{option}": [] for option in options if f"{section}.{option}" not in known}
     if equals:
         return [f"{key}={_before_last_comma(values)}{value}" for value in known.get(key, ())]

@@ -14,8 +14,7 @@ from typing import Any, ClassVar, Literal, get_type_hints
 
 from pydantic import TypeAdapter
 
-from disttrain.config.type_names import type_name
-from disttrain.documents import DOCS, table, update_files
+from disttrain.documents import DOCS, table, type_name, update_files
 from jobs.cli.arguments import build_parser, parsers
 from jobs.status.run_state import RunFields, StateName
 

@@ -15,8 +15,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from disttrain.config.parsing import check, load
-from disttrain.config.type_names import type_name
-from disttrain.documents import DOCS, table, update_files
+from disttrain.documents import DOCS, table, type_name, update_files
 from jobs.node.peers import after_first_end_s
 from jobs.schedulers.slurm.profile import GENERIC, Container, Profile, Variable
 from jobs.schedulers.slurm.script import (

@@ -4,7 +4,6 @@ would not be valid, checkpoints to start from, models of Hugging Face, memory.""
 from __future__ import annotations
 
 import functools
-import importlib.util
 import json
 import os
 import subprocess
@@ -13,9 +12,9 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from disttrain.config.builder_options import BUILT_SECTIONS, unchecked_options
 from disttrain.config.config_tree import model_waits
-from disttrain.config.options_without_effect import options_without_effect
+from disttrain.config.options import plug_ins
+from disttrain.config.without_effect import options_without_effect
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError
 from disttrain.records import run_placeholders
 from disttrain.records.checkpoint import refuse_missing
@@ -32,7 +31,7 @@ Estimate = dict[str, Any]
 """Fields of `disttrain.engine.memory_estimate.MemoryEstimate`; of strategy `auto`, `candidates` with
 these fields; or `reason` why there is no estimate."""
 _ESTIMATES_S = 600.0
-_TRANSFORMERS_S = 120.0
+_IMPORT_S = 120.0
 """Importing transformers and torch from a cold network file system may take a minute."""
 _NAMED = 3
 
@@ -54,7 +53,7 @@ def warnings_for(
             f"telemetry.warmup_steps={most}"
         )
     lines += [*options_without_effect(run.config for run in sweep), *_shared_directory(sweep)]
-    return [*lines, *_unchecked_options(runs), *unchecked_start_from(runs, root, scheduler)]
+    return [*lines, *check_plug_ins(runs), *unchecked_start_from(runs, root, scheduler)]
 
 
 def excluded_nodes_warning(root: Path, scheduler: Scheduler) -> list[str]:
@@ -137,17 +136,6 @@ def _knows_its_run(run: RunPlan) -> bool:
     return script is None or b"disttrain" in script.read_bytes().lower()
 
 
-def _unchecked_options(runs: Sequence[RunPlan]) -> list[str]:
-    """Options of the user's own models and data sources that a misspelling could leave without effect."""
-    sections = {
-        (package, key, section.kind, tuple(section.model_extra or ()))
-        for run in runs
-        for key, package in BUILT_SECTIONS.items()
-        if (section := getattr(run.config, key)).model_extra
-    }
-    return sorted(filter(None, [*(unchecked_options(*each) for each in sections), check_huggingface(runs)]))
-
-
 def check_start_from(
     runs: Sequence[RunPlan], existing: Collection[str | None], root: Path, scheduler: Scheduler | None = None
 ) -> None:
@@ -208,35 +196,29 @@ def _dependency(scheduler: Scheduler) -> str | None:
     return None if given is None else str(given)
 
 
-def check_huggingface(runs: Sequence[RunPlan]) -> str | None:
-    """A sentence on options that only the job can check; None if all are valid.
+def check_plug_ins(runs: Sequence[RunPlan]) -> list[str]:
+    """Check plug-ins and Hugging Face models by importing them; a line for each that only the job can check.
 
-    Raises `ConfigError` for a model type or a field of its config that transformers does not have, and for
-    data of which the model has no head.
+    Raises `ConfigError` for a name or an option that does not exist.
     """
-    models = {}
-    for run in runs:
-        if run.config.model.kind == "huggingface":
-            sections = {key: value for key, value in run.config.as_dict().items() if key in BUILT_SECTIONS}
-            models[json.dumps(sections, sort_keys=True)] = sections["model"]["path"]
-    here = [text for text, path in models.items() if path is None or Path(path, "config.json").is_file()]
-    unknown = _unchecked_models(tuple(here)) if here else None
-    if unknown is None and len(here) < len(models):
-        unknown = "model.path has no config.json on this machine"
-    return unknown and f"model.kind=huggingface: {unknown}, so only the job can check model.config and data"
+    sections = {"model", "data", "parallel", "telemetry"}
+    texts = dict.fromkeys(
+        json.dumps(run.config.model_dump(mode="json", include=sections))
+        for run in runs
+        if not run.config.command and (plug_ins(run.config) or run.config.model.kind == "huggingface")
+    )
+    return _unchecked(tuple(texts)) if texts else []
 
 
 @functools.cache
-def _unchecked_models(models: tuple[str, ...]) -> str | None:
-    """Why transformers could not check these models (JSON texts), or None if they are valid."""
-    if importlib.util.find_spec("transformers") is None:
-        return "transformers is not installed here"
-    done = _run_module("disttrain.models.huggingface", models, _TRANSFORMERS_S)
-    if done is None:
-        return f"transformers was not imported within {_TRANSFORMERS_S:.0f} s"
-    if done.returncode == EXIT_BAD_INPUT:
+def _unchecked(texts: tuple[str, ...]) -> list[str]:
+    done = _run_module("disttrain.engine.plug_in_check", texts, _IMPORT_S)
+    if done is not None and done.returncode == EXIT_BAD_INPUT:
         raise ConfigError(done.stdout)
-    return f"transformers failed ({_last_line(done)})" if done.returncode else None
+    if done is None or done.returncode:
+        reason = _last_line(done) if done else f"not imported within {_IMPORT_S:.0f} s"
+        return [f"plug-ins are only checked in the job: {reason}"]
+    return done.stdout.splitlines()
 
 
 def estimate_memory(runs: Sequence[RunPlan]) -> list[Estimate]:

@@ -25,7 +25,7 @@ from jobs.core.code_copy import CommandReader
 from jobs.core.journal import utc_now
 from jobs.status.run_folders import runs_of
 from jobs.status.run_state import RunState
-from jobs.submission.before import check_huggingface
+from jobs.submission.before import check_plug_ins
 from sweeps.base_config import first_difference
 from sweeps.expand import (
     GPUS,
@@ -237,7 +237,7 @@ def _expand(
         overrides = [*overrides, Override("job.on_end", (args.on_end,), "--on-end", axis=False)]
     plan = expand(draft, overrides, name=name, existing=existing, **options)
     _refuse_other_base(recorded, plan, args.runs)
-    check_huggingface(plan.runs)
+    check_plug_ins(plan.runs)
     return plan
 
 

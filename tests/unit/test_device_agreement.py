@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 
 from disttrain import __main__ as entry
-from disttrain.config.gpu_options import GpuOption
 from disttrain.config.sections.resources import ResourcesConfig
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError, NodeFault
 from disttrain.runtime import device, device_agreement
@@ -72,7 +71,7 @@ def test_nodes_that_would_choose_another_precision_are_named() -> None:
         ({"precision": "tf32"}, r"precision\.dtype=tf32 needs a GPU, .*; use fp32"),
         ({"backend": "nccl"}, r"parallel\.backend=nccl needs a GPU for each rank, .*; use gloo or auto"),
         ({"attention": "cudnn"}, r"train\.attention=cudnn needs a GPU, .*; use flash"),
-        ({"on_gpu": GpuOption("a.b", "a.b=1", "; use c")}, r"a\.b=1 needs a GPU, but this rank .*; use c"),
+        ({"on_gpu": "a.b=1 needs a GPU"}, r"this rank trains on the CPU: a\.b=1 needs a GPU"),
     ],
 )
 def test_settings_that_no_device_has_are_refused_before_the_process_group(

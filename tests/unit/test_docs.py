@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from disttrain.config import builder_options
+from disttrain.config import options
 from disttrain.config.sections.data import DataConfig
 from disttrain.config.sections.model import ModelConfig
 from disttrain.config.sections.parallel import ParallelConfig
@@ -43,7 +43,7 @@ def installed(tmp_path, monkeypatch):
         module = importlib.util.module_from_spec(spec)
         monkeypatch.setitem(sys.modules, module_name, module)
         spec.loader.exec_module(module)
-    monkeypatch.setattr(builder_options, "_PACKAGE_ROOT", tmp_path)
+    monkeypatch.setattr(options, "PACKAGE", tmp_path)
     return tmp_path
 
 
@@ -100,8 +100,7 @@ def test_the_strategy_communicates_float16(installed):
 
 
 def test_the_options_are_checked_without_running_the_example(installed):
-    assert builder_options.builtin_kinds("models") == ["linear"]
-    assert builder_options.check_options("models", "model", "linear", {}) == {"bias": True}
+    assert options.planned_options("model", "linear", {"bias": False}) == {"bias": False}
 
 
 def test_the_sink_writes(installed, tmp_path):

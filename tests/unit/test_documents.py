@@ -9,7 +9,6 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from disttrain import documents
-from disttrain.config.builder_options import builder_of, builtin_kinds
 from disttrain.config.config_tree import Config
 from disttrain.config.parsing import known_keys
 from disttrain.records.attempt import Outcome
@@ -61,16 +60,14 @@ def test_every_key_and_option_is_in_the_reference():
     text = (DOCS / "configuration.md").read_text()
     keys = known_keys()
     for section, package in {"model": "models", "data": "data"}.items():
-        for kind in builtin_kinds(package):
-            builder = builder_of(package, kind)
-            assert builder is not None
-            keys += [f"{section}.{option}" for option in builder.options]
+        for builder in documents.builders()[package].values():
+            keys += [f"{section}.{option}" for option in builder.types]
     assert [key for key in keys if f"| `{key}`" not in text] == []
     assert [name for name in Config.model_fields if f"\n## {name}\n" not in text] == []
 
 
 def test_every_key_of_the_tree_has_a_meaning():
-    rows = [line.split(" | ") for line in documents.configuration().splitlines() if line.startswith("| `")]
+    rows = [line.split(" | ") for line in documents.configuration({}).splitlines() if line.startswith("| `")]
     meaning = {row[0].split("`")[1]: row[3].strip(" |") for row in rows}
     assert [key for key in known_keys() if not meaning[key]] == []
 

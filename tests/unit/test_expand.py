@@ -198,10 +198,10 @@ def test_runs_that_differ_only_outside_the_config_key_are_refused(
             "--set: unknown key 'train.lcal_batch_size'; did you mean 'train.local_batch_size'?",
         ),
         (["optim.lr=1", "optim.lr=2"], "--set: optim.lr is given twice"),
-        (["optim.lr=fast"], "--set: optim.lr='fast': input should be a valid number"),
+        (["optim.lr=fast"], "--set: optim.lr='fast': a number is needed"),
         (["resources.nodes=2"], "--set: resources.nodes is given twice (first by --nodes)"),
         (["train.steps.more=1"], "--set: train.steps is a value, not a section"),
-        (["parallel.strategy=single"], "--set: parallel.strategy=single needs 1 rank"),
+        (["parallel.strategy=single"], "--set: parallel.strategy=single does not go with resources.nodes="),
     ],
 )
 def test_mistakes_on_the_command_line_name_their_flag(overrides: list[str], message: str) -> None:

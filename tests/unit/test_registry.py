@@ -1,7 +1,5 @@
 """What `kind` names is found, called and checked; options read from source are the real signature's."""
 
-import importlib
-import inspect
 import sys
 import textwrap
 
@@ -9,13 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from disttrain.config.builder_options import builder_of, builtin_kinds
 from disttrain.config.sections.data import DataConfig
 from disttrain.config.sections.model import ModelConfig
 from disttrain.engine.kinds import build_model, build_source
 from disttrain.errors import ConfigError
-
-BUILTIN = [(section, kind) for section in ("models", "data") for kind in builtin_kinds(section)]
 
 
 @pytest.fixture
@@ -67,25 +62,6 @@ def digits():
     return build_source(DataConfig(kind="digits"))
 
 
-def test_every_builtin_is_there():
-    assert builtin_kinds("models") == ["emulated", "gpt", "huggingface", "mlp", "resnet"]
-    assert builtin_kinds("data") == ["digits", "images", "synthetic", "text", "tokens"]
-
-
-@pytest.mark.parametrize(("section", "kind"), BUILTIN)
-def test_options_read_from_source_are_the_real_signature(section, kind):
-    build = importlib.import_module(f"disttrain.{section}.{kind}").build
-    real = {n: p for n, p in inspect.signature(build, eval_str=True).parameters.items() if n != "source"}
-    read = builder_of(section, kind)
-    assert not read.open_ended
-    assert list(read.options) == list(real)
-    for name, (annotation, default) in read.options.items():
-        assert annotation == real[name].annotation, name
-        given = ... if real[name].default is inspect.Parameter.empty else real[name].default
-        assert default == given or name in read.signature.computed, name
-        assert real[name].kind is inspect.Parameter.KEYWORD_ONLY
-
-
 def test_options_reach_the_builder():
     source = build_source(DataConfig(kind="synthetic", shape=[2, 3], classes=4, samples=9))
     assert (source.shape, source.classes, len(source.train)) == ((2, 3), 4, 9)
@@ -114,23 +90,21 @@ def test_any_dataset_by_import_path():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (
-            ModelConfig(kind="gtp"),
-            r"model\.kind='gtp' is unknown; allowed: emulated, gpt, .*did you mean 'gpt'",
-        ),
         (ModelConfig(kind="mlp", hiden=[3]), r"model\.hiden is not an option .*did you mean 'hidden'"),
         (ModelConfig(kind="nowhere:Net"), r"model\.kind='nowhere:Net' cannot be imported: No module named"),
         (
             ModelConfig(kind="my_plugin:Nett"),
-            r"model\.kind: 'my_plugin:Nett': .* defines no 'Nett'; did you mean 'Net'",
+            r"model\.kind='my_plugin:Nett' cannot be imported: .* no attribute 'Nett'",
         ),
         (ModelConfig(kind="my_plugin:value"), r"model\.kind='my_plugin:value' is int, not a callable"),
         (
             ModelConfig(kind="my_plugin:number"),
             r"model\.kind=my_plugin:number returned int, not an nn\.Module",
         ),
-        (ModelConfig(kind="my_plugin:alias", b=1), r"model\.kind=my_plugin:alias does not take .*'b'"),
-        (DataConfig(kind="txt"), r"data\.kind='txt' is unknown; .*did you mean 'text'"),
+        (
+            ModelConfig(kind="my_plugin:alias", b=1),
+            r"model\.b is not an option of",
+        ),
         (DataConfig(kind="tokens", vocab=5), r"data\.path is needed by data\.kind=tokens"),
         (DataConfig(kind="my_plugin:number"), r"data\.kind=my_plugin:number returned int, not a Source"),
         (DataConfig(kind="my_plugin:Labelled", named=False), r"integer targets need an attribute `classes`"),

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, TypeVar
 
-from pydantic import ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
-from disttrain.config.numbers_only import NumbersOnly
+T = TypeVar("T")
+NOT_IN_KEY, KEYED_IF_SET = "not_in_key", "keyed_if_set"
+NotInKey = Annotated[T, Field(json_schema_extra={NOT_IN_KEY: True})]
+"""A field that changes how a run is carried out or observed, but neither its results nor its speed: it is
+excluded from the run key."""
+KeyedIfSet = Annotated[T, Field(json_schema_extra={KEYED_IF_SET: True})]
+"""A field that was added after runs had keys: at its default it is excluded from the run key, so that the key
+of a config without it stays the same."""
 
-NOT_IN_KEY: dict[str, Any] = {"not_in_key": True}
-"""Marks a field that changes how a run is carried out or observed, but neither its results nor its speed: it
-is excluded from the run key."""
-KEYED_IF_SET: dict[str, Any] = {"keyed_if_set": True}
-"""Marks a field that was added after runs had keys: at its default it is excluded from the run key, so that
-the key of a config without it stays the same."""
+WITHOUT_VALUE = "without_value"
+"""Type of a pydantic error whose message must not show the value."""
 
 
-class Section(NumbersOnly):
+class Section(BaseModel):
     """Base of every section: immutable; refuses unknown keys; the docstring under a field describes it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
@@ -30,14 +33,10 @@ def section_of(field: FieldInfo) -> type[Section] | None:
 
 
 def is_excluded_from_key(field: FieldInfo) -> bool:
-    """Whether the field is marked `NOT_IN_KEY`."""
-    return _has_mark(field, "not_in_key")
+    """Whether the field is marked `NotInKey`."""
+    return has_mark(field, NOT_IN_KEY)
 
 
-def is_keyed_if_set(field: FieldInfo) -> bool:
-    """Whether the field is marked `KEYED_IF_SET`."""
-    return _has_mark(field, "keyed_if_set")
-
-
-def _has_mark(field: FieldInfo, name: str) -> bool:
-    return isinstance(field.json_schema_extra, dict) and bool(field.json_schema_extra.get(name))
+def has_mark(field: FieldInfo, mark: str) -> bool:
+    """Whether the field has the mark `NOT_IN_KEY` or `KEYED_IF_SET`."""
+    return isinstance(field.json_schema_extra, dict) and bool(field.json_schema_extra.get(mark))

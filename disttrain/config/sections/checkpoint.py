@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveInt
 
-from disttrain.config.sections.base import NOT_IN_KEY, Section
+from disttrain.config.sections.base import NotInKey, Section
 
 DEFAULT_INTERVAL_S = 900.0
 
@@ -24,9 +24,9 @@ class CheckpointConfig(Section):
     without `every_steps`, else none."""
     best: bool = True
     """With `every_steps` or `every_s`: also save after each validation with the lowest loss so far."""
-    keep: Annotated[PositiveInt, Field(json_schema_extra=NOT_IN_KEY)] = 2
+    keep: NotInKey[PositiveInt] = 2
     """Number of newest checkpoints kept; the one with the lowest validation loss is kept in addition."""
-    dir: Annotated[str | None, Field(json_schema_extra=NOT_IN_KEY)] = None
+    dir: NotInKey[str | None] = None
     """Folder of checkpoints, with a subfolder `<sweep>/<run>` for each run; null: `checkpoints` of the run
     directory."""
     asynchronous: bool = True

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field
+from disttrain.config.sections.base import KeyedIfSet, Section
 
-from disttrain.config.sections.base import KEYED_IF_SET, Section
+_Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 
 
 class CompileConfig(Section):
     """Compilation with `torch.compile`, in a pass before the first step."""
 
-    scope: Annotated[Literal["none", "blocks", "model"], Field(json_schema_extra=KEYED_IF_SET)] = "none"
+    scope: KeyedIfSet[Literal["none", "blocks", "model"]] = "none"
     """`blocks`: each block of the model by itself; blocks of equal shapes are compiled once. `model`: the
     whole model as one graph, which takes longer to compile."""
-    backend: Annotated[Literal["inductor", "aot_eager", "eager"], Field(json_schema_extra=KEYED_IF_SET)] = (
-        "inductor"
+    backend: KeyedIfSet[str] = "inductor"
+    """A backend that `torch.compiler.list_backends` names. `inductor` generates kernels; `aot_eager` and
+    `eager` capture the graph and run PyTorch's own kernels, to find the cause of a problem."""
+    mode: KeyedIfSet[Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]] = (
+        "default"
     )
-    """`inductor` generates kernels; the others capture the graph and run PyTorch's own kernels, to find the
-    cause of a problem."""
-    mode: Annotated[
-        Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"],
-        Field(json_schema_extra=KEYED_IF_SET),
-    ] = "default"
     """Mode of inductor; `reduce-overhead` and `max-autotune` use CUDA graphs."""
-    fullgraph: Annotated[bool, Field(json_schema_extra=KEYED_IF_SET)] = False
+    fullgraph: KeyedIfSet[bool] = False
     """Refuse a model that does not become one graph per block (or model)."""
-    dynamic: Annotated[bool | None, Field(json_schema_extra=KEYED_IF_SET)] = False
+    dynamic: KeyedIfSet[bool | None] = False
     """Whether one graph serves all shapes; false: a graph for each shape; null: PyTorch decides."""
 
     @property

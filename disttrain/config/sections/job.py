@@ -2,79 +2,97 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
+from pydantic_core import PydanticCustomError
 
-from disttrain.config.sections.base import KEYED_IF_SET, NOT_IN_KEY, Section
+from disttrain.config.sections.base import WITHOUT_VALUE, KeyedIfSet, NotInKey, Section
+
+
+def _text(value: Any) -> Any:
+    """`OMP_PROC_BIND: 1` means the text "1"."""
+    return value if isinstance(value, bool) or not isinstance(value, int | float) else str(value)
+
+
+def _without_url(command: str) -> str:
+    if "://" in command:
+        raise PydanticCustomError(
+            WITHOUT_VALUE,
+            "holds a URL, which run.json would record and which may be a secret: put the URL into an "
+            'environment variable, and write "$NAME" here',
+        )
+    return command
 
 
 class JobConfig(Section):
     """Limits, retries and environment of the job."""
 
-    model_config = ConfigDict(coerce_numbers_to_str=True)  # `OMP_PROC_BIND: 1` means the text "1"
-
-    time_limit_min: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 60.0
+    time_limit_min: NotInKey[PositiveFloat] = 60.0
     """Wall-clock limit of one attempt, in minutes."""
-    max_attempts: Annotated[PositiveInt, Field(json_schema_extra=NOT_IN_KEY)] = 3
+    max_attempts: NotInKey[PositiveInt] = 3
     """Failed attempts in a row without a newer checkpoint, the first included, after which a failure becomes
     final. A pre-emption and a stop by the user do not count."""
-    max_requeues: Annotated[NonNegativeInt, Field(json_schema_extra=NOT_IN_KEY)] = 100
+    max_requeues: NotInKey[NonNegativeInt] = 100
     """Largest number of automatic requeues of one Slurm job, for any cause."""
-    rendezvous_timeout_s: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 120.0
+    rendezvous_timeout_s: NotInKey[PositiveFloat] = 120.0
     """Seconds that nodes wait for each other at the rendezvous."""
-    stop_lead_s: Annotated[NonNegativeFloat, Field(json_schema_extra=NOT_IN_KEY)] = 60.0
+    stop_lead_s: NotInKey[NonNegativeFloat] = 60.0
     """Seconds before the job's time limit at which ranks stop and save. If less time than this is left when
     the ranks start, they train for three quarters of it."""
-    stop_check_s: Annotated[NonNegativeFloat, Field(json_schema_extra=NOT_IN_KEY)] = 1.0
+    stop_check_s: NotInKey[NonNegativeFloat] = 1.0
     """Seconds between the checks at which ranks agree on stop requests; 0: at every step. A long run reads
     the file `STOP` more rarely: within 20 s, or at each check where checks are further apart; with 0, at
     every check."""
-    preflight: Annotated[Literal["auto", "basic", "full", "off"], Field(json_schema_extra=NOT_IN_KEY)] = (
-        "auto"
-    )
+    preflight: NotInKey[Literal["auto", "basic", "full", "off"]] = "auto"
     """Checks of the nodes before the ranks start, see [preflight.md](preflight.md). `basic`: agreement of the
     nodes, GPUs, clocks, shared folder, free space. `full`: also rates of storage, links and an all-reduce, in
     less than a minute. `auto`: full for a Slurm job of several nodes with NVIDIA GPUs, else basic. `off`:
     none."""
-    setup_timeout_s: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 600.0
+    setup_timeout_s: NotInKey[PositiveFloat] = 600.0
     """Seconds until the ranks train, in the first step, and after the last step, after which a rank counts as
     hung. The agent of its node ends a hung attempt."""
-    step_timeout_s: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 60.0
+    step_timeout_s: NotInKey[PositiveFloat] = 60.0
     """Seconds in one later step after which a rank counts as hung; at least three times the 99th percentile
     of the newest thousand steps."""
-    checkpoint_timeout_s: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 600.0
+    checkpoint_timeout_s: NotInKey[PositiveFloat] = 600.0
     """Seconds without progress, while training waits for a checkpoint, after which a rank counts as hung; at
     least three times the longest wait so far. Each tensor that the rank writes, and the flush of its file to
     disk, are progress."""
-    evaluation_timeout_s: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 600.0
+    evaluation_timeout_s: NotInKey[PositiveFloat] = 600.0
     """Seconds in one batch of a validation after which a rank counts as hung; at least three times the
     longest batch so far."""
-    collective_timeout_s: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 900.0
+    collective_timeout_s: NotInKey[PositiveFloat] = 900.0
     """Timeout of one collective in gloo and NCCL. Where an agent watches the ranks, the shorter timeouts
     above end a hang first."""
-    script_step_timeout_s: Annotated[PositiveFloat | None, Field(json_schema_extra=NOT_IN_KEY)] = None
+    script_step_timeout_s: NotInKey[PositiveFloat | None] = None
     """Seconds between the ends of two steps after which a rank of a `command` that uses `Trainer` or
     `LoopTelemetry` counts as hung; at least three times the 99th percentile of the newest thousand. It must
     exceed the longest validation, save or other pause of the script. Null: such ranks are not watched."""
-    stop_signal: Annotated[
-        Literal["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2"], Field(json_schema_extra=NOT_IN_KEY)
-    ] = "SIGTERM"
+    stop_signal: NotInKey[Literal["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2"]] = "SIGTERM"
     """Signal that asks each process of a `command` to save and exit with code 0: `stop_lead_s` seconds before
     the time limit, at a pre-emption, and at `submit.py cancel --graceful`."""
-    workdir: Annotated[Literal["submit", "run", "code"], Field(json_schema_extra=KEYED_IF_SET)] = "submit"
+    workdir: KeyedIfSet[Literal["submit", "run", "code"]] = "submit"
     """Working directory of a `command`. `submit`: that of the submission. `run`: the run directory. `code`:
     the root of the copy of the code, which runs with the same code share."""
-    env: dict[str, str] = {}  # noqa: RUF012 -- pydantic copies it
+    env: dict[str, Annotated[str, BeforeValidator(_text)]] = {}  # noqa: RUF012 -- pydantic copies it
     """Environment variables of every rank; they override derived ones. Values may have placeholders, such as
     `{run_dir}`, see [own-script.md](own-script.md#sweeps). The value of a secret stands in no name, record or
     command, see [submitting.md](submitting.md#secrets)."""
-    secrets: Annotated[tuple[str, ...], Field(json_schema_extra=NOT_IN_KEY)] = ()
+    secrets: NotInKey[tuple[str, ...]] = ()
     """Names of variables that are secrets, in addition to those that look like one (`HF_TOKEN`,
     `WANDB_API_KEY`). A value comes from `job.env`, else from the environment of the job."""
-    binding: Annotated[Literal["auto", "none"], Field(json_schema_extra=KEYED_IF_SET)] = "auto"
+    binding: KeyedIfSet[Literal["auto", "none"]] = "auto"
     """Binding of ranks to processors in a Slurm job with several ranks on a node. `auto`: torchrun binds each
     rank to the NUMA node of its GPU, where `numactl` is installed. `none`: ranks may use all processors."""
-    on_end: Annotated[str | None, Field(min_length=1, json_schema_extra=NOT_IN_KEY)] = None
+    on_end: NotInKey[Annotated[str, Field(min_length=1), AfterValidator(_without_url)] | None] = None
     """Shell command that is called at the end of the sweep, and after a run has failed. URLs are refused,
     because `run.json` records the command: put them into environment variables."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pydantic import ConfigDict
 
-from pydantic import ConfigDict, Field
-
-from disttrain.config.sections.base import KEYED_IF_SET, Section
+from disttrain.config.sections.base import KeyedIfSet, Section
 
 
 class ModelConfig(Section):
@@ -17,6 +15,6 @@ class ModelConfig(Section):
     kind: str = "gpt"
     """A module of `disttrain.models` (gpt, mlp, resnet, emulated, huggingface), or
     `package.module:callable`."""
-    transforms: Annotated[tuple[str, ...], Field(json_schema_extra=KEYED_IF_SET)] = ()
+    transforms: KeyedIfSet[tuple[str, ...]] = ()
     """Functions from module to module, applied in this order before the strategy: a module of
     `disttrain.transforms` (channels_last, group_norm), or `package.module:callable`."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from disttrain.config.schedules import SCHEDULES
-from disttrain.config.sections.base import KEYED_IF_SET, Section
+from disttrain.config.sections.base import KeyedIfSet, Section
 
 if TYPE_CHECKING:
     _Schedule = str
@@ -40,9 +40,9 @@ class OptimConfig(Section):
     final_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Final learning rate of `cosine` and `linear`, and of each cycle of `cosine_restarts`, as a fraction of
     the peak."""
-    restart_every: Annotated[PositiveInt | None, Field(json_schema_extra=KEYED_IF_SET)] = None
+    restart_every: KeyedIfSet[PositiveInt | None] = None
     """Steps of the first cycle of `cosine_restarts`; required by that schedule and refused with any other."""
-    restart_factor: Annotated[PositiveInt, Field(json_schema_extra=KEYED_IF_SET)] = 1
+    restart_factor: KeyedIfSet[PositiveInt] = 1
     """Length of each cycle of `cosine_restarts` / length of the one before."""
     step_every: PositiveInt | None = None
     """Steps between drops of the `step` schedule; required by that schedule and refused with any other."""

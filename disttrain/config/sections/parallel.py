@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from disttrain.config.sections.base import KEYED_IF_SET, Section
+from disttrain.config.sections.base import KeyedIfSet, Section
 from disttrain.config.sections.gradient_communication import GradientCommunicationConfig
 
 
@@ -15,7 +15,7 @@ class DDPConfig(Section):
 
     bucket_mb: PositiveFloat | None = None
     """Gradient bucket size in MiB; null leaves PyTorch's own, 25 MiB after a first bucket of 1 MiB."""
-    first_bucket_mb: Annotated[PositiveFloat | None, Field(json_schema_extra=KEYED_IF_SET)] = None
+    first_bucket_mb: KeyedIfSet[PositiveFloat | None] = None
     """Size of the bucket that is reduced first, in MiB: a small one lets communication begin early. null: as
     `bucket_mb`, or 1 MiB if both are null."""
     gradient_as_bucket_view: bool = True
@@ -26,10 +26,10 @@ class DDPConfig(Section):
     """Promise that every step uses the same parameters."""
     find_unused_parameters: bool = False
     """Look for parameters without a gradient (costs a walk over the graph in each step)."""
-    broadcast_buffers: Annotated[bool, Field(json_schema_extra=KEYED_IF_SET)] = True
+    broadcast_buffers: KeyedIfSet[bool] = True
     """Give every rank the buffers of rank 0, such as running statistics of batch norm, before each forward
     pass. Without it they differ by rank; a validation and a checkpoint take those of rank 0."""
-    sync_batch_norm: Annotated[bool, Field(json_schema_extra=KEYED_IF_SET)] = False
+    sync_batch_norm: KeyedIfSet[bool] = False
     """Compute each batch norm over the samples of all ranks. A group norm needs no communication for this:
     `model.transforms=[group_norm]`."""
 
@@ -37,9 +37,9 @@ class DDPConfig(Section):
 class PipelineConfig(Section):
     """Options of pipeline parallelism. The micro-batches of a step are those of the accumulation."""
 
-    stages: Annotated[int, Field(ge=2, json_schema_extra=KEYED_IF_SET)] = 2
+    stages: KeyedIfSet[Annotated[int, Field(ge=2)]] = 2
     """Stages that the layers are split into. Each stage has ranks / `stages` replicas."""
-    schedule: Annotated[Literal["gpipe", "1f1b"], Field(json_schema_extra=KEYED_IF_SET)] = "1f1b"
+    schedule: KeyedIfSet[Literal["gpipe", "1f1b"]] = "1f1b"
     """Order of the passes: `gpipe` runs all forward passes first; `1f1b` alternates, so that a stage keeps
     the activations of at most `stages` micro-batches."""
 
@@ -47,26 +47,24 @@ class PipelineConfig(Section):
 class FSDPConfig(Section):
     """Options of `fully_shard`, in both strategies that shard."""
 
-    reshard_after_forward: Annotated[bool, Field(json_schema_extra=KEYED_IF_SET)] = True
+    reshard_after_forward: KeyedIfSet[bool] = True
     """Free the gathered parameters of a block after its forward pass, and gather them again for its backward
     pass. False keeps them: one all-gather per block less, and the memory of all parameters."""
-    forward_prefetch: Annotated[NonNegativeInt, Field(json_schema_extra=KEYED_IF_SET)] = 0
+    forward_prefetch: KeyedIfSet[NonNegativeInt] = 0
     """Blocks whose parameters are gathered ahead in the forward pass. 0: the host issues each all-gather when
     it reaches the block, which on a GPU overlaps with the block before."""
-    backward_prefetch: Annotated[PositiveInt | None, Field(json_schema_extra=KEYED_IF_SET)] = None
+    backward_prefetch: KeyedIfSet[PositiveInt | None] = None
     """Blocks whose parameters are gathered ahead in the backward pass; null is PyTorch's one."""
-    accumulation: Annotated[Literal["reduce_scatter", "no_sync"], Field(json_schema_extra=KEYED_IF_SET)] = (
-        "reduce_scatter"
-    )
+    accumulation: KeyedIfSet[Literal["reduce_scatter", "no_sync"]] = "reduce_scatter"
     """Gradients of all micro-steps but the last: `reduce_scatter` reduces each within the shard, and keeps a
     shard of their sum. `no_sync` sends nothing, and keeps whole gradients."""
-    reduce_dtype: Annotated[Literal["fp32", "bf16", "fp16"], Field(json_schema_extra=KEYED_IF_SET)] = "fp32"
+    reduce_dtype: KeyedIfSet[Literal["fp32", "bf16", "fp16"]] = "fp32"
     """Dtype in which gradients travel and are summed. Parameters travel in the dtype of autocast
     (`precision.dtype` bf16 or fp16), else in their own."""
-    meta_device: Annotated[bool, Field(json_schema_extra=KEYED_IF_SET)] = True
+    meta_device: KeyedIfSet[bool] = True
     """Build the model in host memory of rank 0 alone, which sends every rank its shard. False builds it in
     host memory of every rank."""
-    cpu_offload: Annotated[bool, Field(json_schema_extra=KEYED_IF_SET)] = False
+    cpu_offload: KeyedIfSet[bool] = False
     """Keep each rank's shard of parameters, gradients and optimizer state in pinned host memory. The CPU
     updates the parameters. Needs a GPU; see [memory.md](memory.md)."""
 
@@ -74,7 +72,7 @@ class FSDPConfig(Section):
 class HSDPConfig(Section):
     """Layout of `strategy` hsdp."""
 
-    shard_size: Annotated[PositiveInt | None, Field(json_schema_extra=KEYED_IF_SET)] = None
+    shard_size: KeyedIfSet[PositiveInt | None] = None
     """Ranks that share one copy of the parameters; null: `resources.gpus_per_node`."""
 
 
@@ -88,9 +86,9 @@ class ParallelConfig(Section):
     some of the layers. `auto`: single on one rank; on more, the first of ddp, hsdp and fsdp whose estimated
     memory fits the device. `package.module:name`: one of another package, with its `options`. The log and
     `strategy_reason` hold the arithmetic."""
-    options: Annotated[dict[str, Any], Field(json_schema_extra=KEYED_IF_SET)] = {}  # noqa: RUF012 -- pydantic copies it
+    options: KeyedIfSet[dict[str, Any]] = {}  # noqa: RUF012 -- pydantic copies it
     """Keyword arguments of a strategy of another package."""
-    backend: Annotated[Literal["auto", "nccl", "gloo"], Field(json_schema_extra=KEYED_IF_SET)] = "auto"
+    backend: KeyedIfSet[Literal["auto", "nccl", "gloo"]] = "auto"
     """Backend of the collectives: `auto` is NCCL where every rank has a GPU of its own, else gloo."""
     ddp: DDPConfig = DDPConfig()
     """Options of `strategy` ddp."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 
-from disttrain.config.sections.base import KEYED_IF_SET, Section
+from disttrain.config.sections.base import KeyedIfSet, Section
 
 
 class PrecisionScheme(NamedTuple):
@@ -37,15 +37,13 @@ else:
 class PrecisionConfig(Section):
     """Dtype of the compute, and steps whose gradients are not finite."""
 
-    dtype: Annotated[_Name, Field(json_schema_extra=KEYED_IF_SET)] = "fp32"
+    dtype: KeyedIfSet[_Name] = "fp32"
     """Dtype of matrix products and convolutions; parameters and optimizer state stay in float32. `auto`: bf16
     where the device computes it in hardware, else fp32; the log says which and why. `tf32`: float32 with TF32
     on a GPU. `bf16`, `fp16`: autocast; `fp16` with dynamic loss scaling."""
-    on_non_finite: Annotated[Literal["skip", "stop", "ignore"], Field(json_schema_extra=KEYED_IF_SET)] = (
-        "skip"
-    )
+    on_non_finite: KeyedIfSet[Literal["skip", "stop", "ignore"]] = "skip"
     """A step whose gradients contain NaN or infinity. `skip`: leave the parameters unchanged, count the step
     and go on. `stop`: skip it and end the run with cause `non_finite`. `ignore`: no check and, without
     `optim.grad_clip`, no gradient norm."""
-    max_skipped: Annotated[PositiveInt, Field(json_schema_extra=KEYED_IF_SET)] = 20
+    max_skipped: KeyedIfSet[PositiveInt] = 20
     """Skipped steps in a row after which `skip` ends the run with cause `non_finite`."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
-from disttrain.config.sections.base import KEYED_IF_SET, NOT_IN_KEY, Section
+from disttrain.config.sections.base import KeyedIfSet, NotInKey, Section
 
 
 class TrainConfig(Section):
@@ -27,14 +27,12 @@ class TrainConfig(Section):
     """Steps between validations; 0 validates once, at the end."""
     eval_samples: NonNegativeInt = 0
     """Validation samples used each time; 0 uses all of them."""
-    log_every: Annotated[PositiveInt, Field(json_schema_extra=NOT_IN_KEY)] = 10
+    log_every: NotInKey[PositiveInt] = 10
     """Steps between all-reduces of the loss for the global loss curve. Where they last less than a second, a
     multiple of them, up to 100 steps."""
-    gc_every: Annotated[NonNegativeInt, Field(json_schema_extra=KEYED_IF_SET)] = 0
+    gc_every: KeyedIfSet[NonNegativeInt] = 0
     """Steps between garbage collections of Python, in the same steps on all ranks; 0: each rank collects when
     Python's own counters say so."""
-    attention: Annotated[
-        Literal["auto", "cudnn", "flash", "efficient", "math"], Field(json_schema_extra=KEYED_IF_SET)
-    ] = "auto"
+    attention: KeyedIfSet[Literal["auto", "cudnn", "flash", "efficient", "math"]] = "auto"
     """Kernel of `scaled_dot_product_attention`; `auto`: PyTorch's choice for each call, which is cuDNN first
     on Hopper. Another value allows this kernel alone; see [speed.md](speed.md#attention)."""

@@ -16,9 +16,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
     ConfigDict,
     PositiveInt,
+    Strict,
     StringConstraints,
     ValidationInfo,
     WithJsonSchema,
@@ -26,7 +28,6 @@ from pydantic import (
     model_validator,
 )
 
-from disttrain.config.numbers_only import NumbersOnly
 from disttrain.records.masking import is_secret
 from jobs.schedulers.inherited_variables import is_set_by_launcher
 from jobs.schedulers.slurm.commands import clean, count_gpus, no_option, option_refusal, parse_gres
@@ -166,7 +167,7 @@ _RESERVED = {
 """Options that a profile cannot set, each with the reason or the key to set instead."""
 
 
-class _Model(NumbersOnly):
+class _Model(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True, coerce_numbers_to_str=True
     )
@@ -218,9 +219,9 @@ class Profile(_Model):
     if nodes come with theirs."""
     gpu_type: _GpuType | None = None
     """Type of GPU, as the site's generic resources name it, such as `h100` or `nvidia_h100_80gb_hbm3`."""
-    gpus_per_node: PositiveInt | None = None
+    gpus_per_node: Annotated[PositiveInt, Strict()] | None = None
     """GPUs of a node, which `sweep --gpus` fills before the next node."""
-    cpus_per_task: PositiveInt | None = None
+    cpus_per_task: Annotated[PositiveInt, Strict()] | None = None
     """Processors of each node, for sbatch and srun; null: one for each thread and loader process of its
     ranks."""
     memory: _Memory | None = None
@@ -235,9 +236,9 @@ class Profile(_Model):
     sweep has failed."""
     wckey: _Names | None = None
     """Workload characterization key."""
-    sbatch: _Options = {}  # noqa: RUF012 -- pydantic copies it
+    sbatch: _Options = {}
     """Further options of sbatch by long name, such as `hint: nomultithread`; true for one without a value."""
-    srun: _Options = {}  # noqa: RUF012 -- pydantic copies it
+    srun: _Options = {}
     """Further options of the srun that starts the agents, such as `cpu-bind: none`."""
     modules: Annotated[tuple[_Module, ...], BeforeValidator(_one_or_more)] = ()
     """Modules that the job loads, in this order."""
@@ -247,7 +248,7 @@ class Profile(_Model):
     node_setup: Annotated[tuple[_Shell, ...], BeforeValidator(_one_or_more)] = ()
     """Shell lines (bash) that the task of each node runs before Python, in the container if there is one. The
     ranks of the node get the variables that they export."""
-    environment: dict[str, Variable] = {}  # noqa: RUF012 -- pydantic copies it
+    environment: dict[str, Variable] = {}
     """Variables of every rank, each with its reason; `job.env` of a config takes precedence."""
     python: _Path | None = None
     """Python interpreter of the job; null: the one that submits, or `python3` in a container."""

@@ -1,0 +1,244 @@
+"""Options of models and data sources: the keyword arguments of their `build`.
+
+Those of built-in kinds are in `options.json`, which `make schemas` writes (`write_options`), so that the
+login node checks them without torch. Those of other kinds are read from the imported callable: in the process
+that checks plug-ins before a submission, and in the job.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pydantic
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+from disttrain.config.config_tree import Config
+from disttrain.config.other_names import hint
+from disttrain.config.value_errors import describe
+from disttrain.errors import ConfigError, nearest
+
+BUILT_SECTIONS = {"model": "models", "data": "data"}
+"""Config section with options of a builder, to the package of its builders."""
+SINKS = "telemetry/sinks"
+PACKAGE = Path(__file__).resolve().parents[1]
+FILE = Path(__file__).with_name("options.json")
+FILE_SUFFIXES = (".yaml", ".yml", ".json")
+_TYPES = {"Any": Any, "Literal": Literal} | {
+    name: getattr(pydantic, name)
+    for name in ("PositiveInt", "NonNegativeInt", "PositiveFloat", "NonNegativeFloat")
+}
+_LOOKS_LIKE = 0.85
+"""Similarity (difflib's ratio) at which an option of a builder with `**kwargs` counts as a misspelt one."""
+
+
+@dataclass(frozen=True)
+class Builder:
+    """A callable whose keyword arguments are options of the config."""
+
+    types: Mapping[str, str]
+    """Annotation of each option, as text."""
+    defaults: Mapping[str, Any]
+    """Of the options that are not required."""
+    doc: str = ""
+    open_ended: bool = False
+    """Whether the callable has `**kwargs`."""
+    sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """`SIZES` of the module: values of several options by a name, given as the option `size`. Planning
+    replaces the name by the values, so that a size and its values give the same run key."""
+    file_options: tuple[str, ...] = ()
+    """`FILE_OPTIONS` of the module: options that may name a YAML or JSON file. Planning replaces the name by
+    the file's content, so that the content is part of the run key and of `run.json`."""
+
+    @functools.cached_property
+    def model(self) -> type[BaseModel]:
+        """A pydantic model of the options, made once: a sweep checks thousands of configs against it."""
+        config = ConfigDict(extra="allow", protected_namespaces=())
+        fields: Any = {
+            name: (type_of(text), self.defaults.get(name, ...)) for name, text in self.types.items()
+        }
+        return create_model("Options", __config__=config, **fields)
+
+
+def type_of(text: str) -> Any:
+    """The type of an annotation; any for types of the user's own, which the call checks."""
+    try:
+        return eval(text, dict(_TYPES))
+    except Exception:
+        return Any
+
+
+def inspected(build: Callable[..., Any]) -> Builder:
+    """The options of an imported callable."""
+    parameters = [each for each in inspect.signature(build).parameters.values() if each.name != "source"]
+    variable = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    named = {each.name: each for each in parameters if each.kind not in variable}
+    module = vars(sys.modules.get(build.__module__, object))
+    return Builder(
+        types={name: _annotation(each.annotation) for name, each in named.items()},
+        defaults={name: each.default for name, each in named.items() if each.default is not each.empty},
+        doc=inspect.getdoc(build) or "",
+        open_ended=any(each.kind is each.VAR_KEYWORD for each in parameters),
+        sizes=module.get("SIZES", {}),
+        file_options=module.get("FILE_OPTIONS", ()),
+    )
+
+
+def _annotation(annotation: Any) -> str:
+    if annotation is inspect.Parameter.empty:
+        return "Any"
+    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+
+
+@functools.cache
+def _built_in() -> dict[str, Any]:
+    known: dict[str, Any] = json.loads(FILE.read_text())
+    return {
+        package: {kind: Builder(**each) for kind, each in kinds.items()} for package, kinds in known.items()
+    }
+
+
+def kinds_of(package: str) -> list[str]:
+    """Names of the built-in kinds of a package, such as `models`."""
+    return sorted(_built_in()[package])
+
+
+def builder_of(package: str, kind: str) -> Builder | None:
+    """The options of a built-in kind; None for another one."""
+    builder: Builder | None = _built_in()[package].get(kind)
+    return builder
+
+
+def refuse_unknown(key: str, package: str, kind: str) -> None:
+    """Raise `ConfigError` for a kind that is neither a file of the package nor `package.module:callable`."""
+    if ":" in kind:
+        module, _, name = kind.partition(":")
+        if not (name.isidentifier() and all(part.isidentifier() for part in module.split("."))):
+            raise ConfigError(f"{key}: {kind!r} is not of the form package.module:name")
+    elif kind not in _built_in()[package] and not (PACKAGE / package / f"{kind}.py").is_file():
+        kinds = kinds_of(package)
+        allowed = f"{', '.join(kinds)} or package.module:callable"
+        raise ConfigError(f"{key}={kind!r} is unknown; allowed: {allowed}{nearest(kind, kinds)}")
+
+
+def names_of(config: Config) -> list[tuple[str, str, str]]:
+    """Key, package and value of each name in a config that is a module of the package, or a plug-in."""
+    model, parallel, scheme = config.model, config.parallel, config.parallel.gradient_communication.scheme
+    return [
+        ("model.kind", "models", model.kind),
+        ("data.kind", "data", config.data.kind),
+        *(("model.transforms", "transforms", name) for name in model.transforms),
+        *(("parallel.strategy", "parallel", name) for name in [parallel.strategy] if name != "auto"),
+        ("parallel.gradient_communication.scheme", "parallel/schemes", scheme),
+        *(("telemetry.sinks", SINKS, name) for name in config.telemetry.sinks),
+    ]
+
+
+def plug_ins(config: Config) -> list[tuple[str, str, str]]:
+    """Those of the names that are no built-in kinds."""
+    return [each for each in names_of(config) if ":" in each[2] or builder_of(each[1], each[2]) is None]
+
+
+class OptionError(ConfigError):
+    """An invalid option; `option` is its name, for which the caller adds file and line."""
+
+    def __init__(self, option: str, message: str) -> None:
+        super().__init__(message)
+        self.option = option
+
+
+def planned_options(section: str, kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a config: those of a built-in kind checked, with defaults filled in, others unchanged.
+
+    Raises `OptionError`.
+    """
+    builder = builder_of(BUILT_SECTIONS[section], kind)
+    if builder is None:
+        return dict(given)
+    given = _with_size(builder, section, kind, given)
+    return check_options(builder, section, kind, {**builder.defaults, **given})
+
+
+def check_options(builder: Builder, section: str, kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """`given` converted to the builder's types.
+
+    Raises `OptionError` for an unknown option or a wrong type.
+    """
+    for name in given:
+        _check_name(builder, section, kind, name)
+    try:
+        text = json.dumps(given, default=str)
+        checked = builder.model.model_validate_json(text, strict=True).model_dump(exclude_unset=True)
+    except ValidationError as error:
+        name = str(error.errors()[0]["loc"][0])
+        if error.errors()[0]["type"] == "missing" and name not in given:
+            raise OptionError(name, f"{section}.{name} is needed by {section}.kind={kind}") from None
+        raise OptionError(name, f"{section}.{describe(error.errors())[0][1]}") from None
+    for name in builder.file_options:
+        if isinstance(checked.get(name), str) and checked[name].endswith(FILE_SUFFIXES):
+            checked[name] = _content(f"{section}.{name}", name, Path(checked[name]))
+    return checked
+
+
+def _with_size(builder: Builder, section: str, kind: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`given` with the values of its `size` in place of the name. Raises `OptionError`."""
+    if not builder.sizes or "size" not in given:
+        return given
+    rest = {name: value for name, value in given.items() if name != "size"}
+    if given["size"] is None:
+        return rest
+    size, allowed = str(given["size"]), list(builder.sizes)
+    if size not in builder.sizes:
+        message = f"{section}.size={size!r}: allowed for {kind}: {', '.join(allowed)}{nearest(size, allowed)}"
+        raise OptionError("size", message)
+    for name, value in builder.sizes[size].items():
+        if name in rest:
+            message = f"{section}.size={size} sets {section}.{name}={value}: give only one of them"
+            raise OptionError(name, message)
+    return {**rest, **builder.sizes[size]}
+
+
+def _check_name(builder: Builder, section: str, kind: str, name: str) -> None:
+    """Raise `OptionError` for an option that the builder does not accept.
+
+    A builder may pass `**kwargs` on to code that ignores unknown names. So a name close to a known one is
+    refused, too.
+    """
+    if name in builder.types:
+        return
+    allowed = sorted(builder.types)
+    if not builder.open_ended:
+        close = hint(name) or nearest(name, allowed)
+        message = f"{section}.{name} is not an option of {section}.kind={kind}{close}; allowed: "
+        message += ", ".join(allowed) or "none"
+        raise OptionError(name, message)
+    if meant := difflib.get_close_matches(name, allowed, n=1, cutoff=_LOOKS_LIKE):
+        raise OptionError(
+            name,
+            f"{section}.{name} is not named by {section}.kind={kind}; did you mean '{meant[0]}'? Its "
+            f"**kwargs could hide a misspelt option; if {name} is right, make it an argument",
+        )
+
+
+def _content(key: str, option: str, path: Path) -> Any:
+    try:
+        return _content_version(path, path.stat().st_mtime_ns)
+    except OSError as error:
+        raise OptionError(option, f"{key}={str(path)!r} cannot be read: {error.strerror}") from None
+    except (ValueError, yaml.YAMLError):
+        raise OptionError(option, f"{key}={str(path)!r} is not valid {path.suffix[1:].upper()}") from None
+
+
+@functools.cache
+def _content_version(path: Path, _modified: int) -> Any:
+    text = path.read_text(encoding="utf-8")
+    # not the YAML reader: YAML 1.1 reads `1e-05` as text
+    return json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)

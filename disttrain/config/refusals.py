@@ -1,0 +1,380 @@
+"""The values that exclude each other, refused before any process starts: one table of rules.
+
+`docs/configuration.md` lists them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from disttrain.config.config_tree import Config
+from disttrain.config.data_of_models import other_data
+from disttrain.config.dotted_keys import flat_values
+from disttrain.config.rules import ANY, NO_EFFECT, SET, Not, Rule
+from disttrain.config.sections.compile import CompileConfig
+from disttrain.errors import ConfigError, either
+
+_STRATEGY, _SCHEME = "parallel.strategy", "parallel.gradient_communication.scheme"
+_STAGES = "parallel.pipeline.stages"
+_SHARDED = ("fsdp", "hsdp")
+_RANKS = {"resources.nodes": ANY, "resources.gpus_per_node": ANY}
+
+
+def _fitting_sizes(config: Config) -> str | None:
+    """Sizes near those of a GPT whose heads have an odd width: rotary positions turn pairs."""
+    options = config.model.model_extra or {}
+    width, heads = options.get("width"), options.get("heads")
+    if not width or not heads or width % (2 * heads) == 0:
+        return None
+    below = width // (2 * heads) * 2 * heads
+    text = f"model.width={either(size for size in (below, below + 2 * heads) if size)}"
+    divisors = _divisors(width // 2) if width % 2 == 0 else []
+    near = [*[n for n in divisors if n < heads][-1:], *[n for n in divisors if n > heads][:1]]
+    return f"{text}, or model.heads={either(near)}" if near else text
+
+
+def _divisors(number: int) -> list[int]:
+    return [size for size in range(1, number + 1) if number % size == 0]
+
+
+def _numbers_of_stages(config: Config) -> str | None:
+    ranks = config.world_size
+    if ranks % config.stages == 0:
+        return None
+    divisors = _divisors(ranks)[1:]
+    return f"use {either(divisors)}" if divisors else "give at least 2 ranks, or use parallel.strategy=auto"
+
+
+def _is_own_scheme(config: Config) -> bool:
+    return ":" not in config.parallel.gradient_communication.scheme
+
+
+def _profile_is_outside(config: Config) -> bool:
+    first, last = config.profile.steps or (1, 1)
+    return not first <= last <= (config.train.steps or last)
+
+
+def _sizes_of_micro_batches(config: Config) -> str | None:
+    """Batch sizes near those of a config that give each stage of a 1F1B pipeline a micro-batch."""
+    local, global_, stages = config.train.local_batch_size, config.train.global_batch_size, config.stages
+    if not isinstance(local, int) or global_ is None:
+        return None
+    replicas = config.world_size // stages
+    samples = global_ // replicas
+    if samples // local >= stages:
+        return None
+    fitting = [size for size in _divisors(samples) if size <= samples // stages]
+    local, global_ = (fitting[-1], global_) if fitting else (1, stages * replicas)
+    return f"train.local_batch_size={local} with train.global_batch_size={global_}"
+
+
+def _between_averages(key: str) -> Rule:
+    section, name = key.split(".")
+
+    def next_average(config: Config) -> str | None:
+        steps = getattr(getattr(config, section), name)
+        every = config.parallel.gradient_communication.average_every
+        return f"{key}={-(-steps // every) * every}" if steps % every else None
+
+    when = {key: SET, "parallel.gradient_communication.average_every": ANY, _SCHEME: "local_sgd"}
+    why = "no multiple; between averages each rank has parameters of its own; use {}"
+    return Rule(when, why, next_average)
+
+
+def _only(
+    option: str, chooser: str, *values: str, required: bool = False, also: Callable[[Config], Any] = bool
+) -> list[Rule]:
+    """Refusals of an option that only some values of the key `chooser` read, or also need."""
+    use = f"leave it out, or use {chooser}={either(values)}"
+    missing = [Rule({chooser: values, option: None}, "give both")] if required else []
+    return [*missing, Rule({option: SET, chooser: Not(*values)}, use, also, NO_EFFECT)]
+
+
+REFUSALS: Sequence[Rule] = (
+    Rule(
+        {"train.steps": ANY, "train.epochs": ANY},
+        "give exactly one of them",
+        lambda c: (c.train.steps is None) == (c.train.epochs is None),
+    ),
+    Rule({"train.local_batch_size": None, "train.global_batch_size": None}, "give one of them, or both"),
+    Rule(
+        {"profile.steps": SET, "train.steps": ANY},
+        "give first and last step, in order and within the run",
+        _profile_is_outside,
+    ),
+    Rule(
+        {"profile.ranks": ANY, "profile.steps": SET, **_RANKS},
+        "the run has no such rank; use at most {}",
+        lambda c: max(c.profile.ranks, default=0) >= c.world_size and str(c.world_size - 1),
+    ),
+    # --- strategies
+    Rule({_STRATEGY: "single", **_RANKS}, "single has 1 rank; use ddp or auto", lambda c: c.world_size > 1),
+    Rule(
+        {_STRATEGY: "dp", "resources.nodes": Not(1)},
+        "dp is one process on the GPUs of one node; use ddp or auto",
+    ),
+    Rule(
+        {"resources.device": "shared", _STRATEGY: "dp", "resources.gpus_per_node": Not(1)},
+        "shared is one GPU, and dp divides the batch among several; use cuda or auto",
+    ),
+    Rule(
+        {"parallel.ddp.sync_batch_norm": True, _STRATEGY: Not("auto", "ddp", "single")},
+        "use ddp, or model.transforms=[group_norm]",
+    ),
+    Rule(
+        {"parallel.ddp.static_graph": True, "parallel.ddp.find_unused_parameters": True},
+        "the first step of a static graph shows the unused parameters; leave one of them out",
+    ),
+    Rule(
+        {"parallel.ddp.first_bucket_mb": SET, "parallel.ddp.find_unused_parameters": True},
+        "PyTorch would apply the size to the last bucket; leave one of them out",
+    ),
+    Rule(
+        {_STAGES: ANY, _STRATEGY: "pipeline", **_RANKS},
+        "the stages do not divide the ranks; {}",
+        _numbers_of_stages,
+    ),
+    Rule(
+        {_STAGES: ANY, _STRATEGY: "pipeline", "model.kind": "gpt", "model.layers": ANY},
+        "each stage needs a layer; use a model.layers of at least {}",
+        lambda c: (c.model.model_extra or {}).get("layers", c.stages) < c.stages and c.stages,
+    ),
+    Rule(
+        {_STRATEGY: "pipeline", "model.kind": "gpt", "model.tie_weights": True},
+        "the first stage has the embedding, the last one the output layer; use model.tie_weights=false",
+    ),
+    Rule(
+        {_STRATEGY: "pipeline", "model.kind": ("mlp", "resnet", "emulated", "huggingface")},
+        "the model cannot be split; use model.kind=gpt, or another strategy",
+    ),
+    Rule(
+        {"resources.device": "shared", _STRATEGY: "pipeline"},
+        "ranks on one GPU use gloo, which sends no GPU tensors from stage to stage; use cuda or cpu",
+    ),
+    Rule(
+        {"parallel.backend": "gloo", _STRATEGY: "pipeline", "resources.device": Not("cpu")},
+        "gloo sends no GPU tensors from stage to stage; use auto, or resources.device=cpu",
+    ),
+    Rule({"parallel.backend": "nccl", "resources.device": "cpu"}, "NCCL needs GPUs; use gloo or auto"),
+    Rule(
+        {"telemetry.layer_passes": SET, _STRATEGY: (*_SHARDED, "pipeline")},
+        "layers are timed where each rank has whole ones; use single or ddp",
+    ),
+    Rule(
+        {"parallel.hsdp.shard_size": SET, _STRATEGY: "hsdp", **_RANKS},
+        "does not divide the ranks; use {}",
+        lambda c: c.world_size % (c.parallel.hsdp.shard_size or 1) and either(_divisors(c.world_size)),
+    ),
+    Rule(
+        {"optim.fused": True, "optim.name": "sgd", _STRATEGY: _SHARDED},
+        "PyTorch has no fused SGD for sharded parameters; leave optim.fused out, or use optim.name=adamw",
+    ),
+    Rule(
+        {"model.transforms": ANY, _STRATEGY: _SHARDED},
+        "channels_last makes parameters non-contiguous, which cannot be sharded; use ddp",
+        lambda c: "channels_last" in c.model.transforms,
+    ),
+    Rule(
+        {"parallel.fsdp.cpu_offload": True, _STRATEGY: Not(*_SHARDED)},
+        "only shards are moved; use fsdp, or memory.offload_activations for a model that is whole",
+    ),
+    Rule(
+        {"parallel.fsdp.cpu_offload": True, _STRATEGY: _SHARDED, "resources.device": "cpu"},
+        "needs a GPU; on a CPU shards are in host memory already; leave it out",
+    ),
+    # --- communication of gradients
+    Rule(
+        {_SCHEME: Not("none"), _STRATEGY: Not("auto", "ddp")},
+        f"only gradients of ddp have a communication hook; use {_STRATEGY}=ddp, or {_SCHEME}=none",
+    ),
+    *(
+        rule
+        for name, schemes in {
+            "warmup_steps": ("fp16", "bf16", "powersgd", "topk", "randomk", "hierarchical", "local_sgd"),
+            "rank": ("powersgd",),
+            "warm_start": ("powersgd",),
+            "ratio": ("topk", "randomk"),
+            "error_feedback": ("topk", "randomk"),
+            "average_every": ("local_sgd",),
+        }.items()
+        for rule in _only(f"parallel.gradient_communication.{name}", _SCHEME, *schemes, also=_is_own_scheme)
+    ),
+    Rule(
+        {
+            "precision.dtype": "fp16",
+            _SCHEME: ("topk", "randomk", "powersgd"),
+            "parallel.gradient_communication.error_feedback": True,
+        },
+        "fp16 changes the scale of the gradients, of which a part is kept for the next step; use "
+        "precision.dtype=bf16",
+    ),
+    Rule(
+        {"precision.dtype": "fp16", _SCHEME: "local_sgd"},
+        "fp16 skips steps on all ranks together, which local SGD cannot; use precision.dtype=bf16",
+    ),
+    Rule(
+        {"precision.on_non_finite": Not("ignore"), _SCHEME: "local_sgd"},
+        "needs the same gradients on all ranks; use precision.on_non_finite=ignore",
+    ),
+    _between_averages("checkpoint.every_steps"),
+    _between_averages("train.eval_every"),
+    # --- models and data
+    Rule(
+        {"model.width": ANY, "model.kind": "gpt", "model.heads": ANY},
+        "the width must be a multiple of 2 x heads; use {}",
+        _fitting_sizes,
+    ),
+    Rule(
+        {"model.path": ANY, "model.kind": "huggingface", "model.model_type": ANY},
+        "give exactly one of path and model_type",
+        lambda c: sum(bool((c.model.model_extra or {}).get(name)) for name in ("path", "model_type")) != 1,
+    ),
+    Rule({"data.kind": ANY, "model.kind": ANY}, "{}", other_data),
+    # --- optimizer, precision, batch
+    *_only("optim.step_every", "optim.schedule", "step", required=True),
+    *_only("optim.restart_every", "optim.schedule", "cosine_restarts", required=True),
+    *_only("optim.lr_base_batch", "optim.lr_scaling", "linear", "sqrt", required=True),
+    *_only("optim.restart_factor", "optim.schedule", "cosine_restarts"),
+    Rule(
+        {"optim.warmup_steps": ANY, "train.steps": ANY, "optim.schedule": Not("constant")},
+        "the warm-up leaves no step for the schedule; use at most {}, or optim.schedule=constant",
+        lambda c: c.optim.warmup_steps >= (c.train.steps or 1 << 62) > 1 and (c.train.steps or 0) - 1,
+    ),
+    Rule({"precision.dtype": "tf32", "resources.device": "cpu"}, "needs a GPU; use fp32 or bf16"),
+    Rule(
+        {"precision.on_non_finite": Not("skip"), "precision.dtype": "fp16"},
+        "fp16 skips steps while it adapts its loss scale; use skip, or precision.dtype=bf16",
+    ),
+    *_only("precision.max_skipped", "precision.on_non_finite", "skip"),
+    Rule({"train.local_batch_size": "auto", _STRATEGY: "pipeline"}, "give a number"),
+    Rule(
+        {"train.local_batch_size": "auto", "model.kind": "emulated"},
+        "an emulated model has no activations that could fit or not; give a number",
+    ),
+    # --- memory
+    *_only("memory.every_blocks", "memory.activation_checkpointing", "every-n", required=True),
+    Rule(
+        {"memory.activation_checkpointing": Not("none"), "model.kind": "emulated"},
+        "an emulated model has no activations; give its layers the longer backward_s instead",
+    ),
+    *(
+        Rule({f"memory.{name}": SET, _STRATEGY: "dp"}, "use ddp")
+        for name in ("activation_checkpointing", "offload_activations", "loss_chunk_tokens")
+    ),
+    Rule(
+        {"memory.offload_activations": True, _STRATEGY: (*_SHARDED, "pipeline")},
+        "needs a model that is whole on each rank; use memory.activation_checkpointing",
+    ),
+    Rule(
+        {"memory.offload_activations": True, "compile.scope": Not("none")},
+        "use memory.activation_checkpointing, or compile.scope=none",
+    ),
+    Rule(
+        {"memory.offload_activations": True, "resources.device": "cpu"},
+        "needs a GPU; use memory.activation_checkpointing",
+    ),
+    Rule({"memory.loss_chunk_tokens": SET, "model.kind": Not("gpt")}, "use model.kind=gpt, or leave it out"),
+    Rule({"memory.loss_chunk_tokens": SET, _STRATEGY: "pipeline"}, "use another strategy, or leave it out"),
+    Rule({"memory.loss_chunk_tokens": SET, "compile.scope": "model"}, "use compile.scope=none or blocks"),
+    # --- compilation and attention
+    *(
+        rule
+        for name in CompileConfig.model_fields
+        if name != "scope"
+        for rule in _only(f"compile.{name}", "compile.scope", "blocks", "model")
+    ),
+    Rule(
+        {"compile.mode": SET, "compile.backend": Not("inductor"), "compile.scope": Not("none")},
+        "modes are those of inductor; use compile.backend=inductor, or leave compile.mode out",
+    ),
+    Rule({"compile.scope": Not("none"), "model.kind": "emulated"}, "there is nothing to compile; use none"),
+    Rule(
+        {"compile.scope": Not("none"), "telemetry.layer_passes": SET},
+        "a compiled layer cannot be timed; use compile.scope=none",
+    ),
+    Rule({"compile.scope": Not("none"), _STRATEGY: "dp"}, "dp copies the model in every step; use ddp"),
+    Rule(
+        {"compile.mode": ("reduce-overhead", "max-autotune"), _STRATEGY: _SHARDED},
+        "CUDA graphs need parameters at fixed addresses, and shards are gathered anew; use default or "
+        "max-autotune-no-cudagraphs",
+    ),
+    Rule({"compile.scope": "model", _STRATEGY: (*_SHARDED, "pipeline")}, "use compile.scope=blocks"),
+    Rule(
+        {"compile.scope": "model", "memory.activation_checkpointing": Not("none"), **_RANKS},
+        "recomputation does not allow the splits of the graph at DDP's buckets; use compile.scope=blocks",
+        lambda c: c.world_size > 1,
+    ),
+    Rule(
+        {"compile.scope": "model", "parallel.ddp.bucket_mb": SET, **_RANKS},
+        "the graph is split at DDP's buckets, the first of 1 MiB; use at least 1, or compile.scope=blocks",
+        lambda c: c.world_size > 1 and (c.parallel.ddp.bucket_mb or 1) < 1,
+    ),
+    Rule(
+        {"train.attention": Not("auto"), "model.kind": ("mlp", "resnet", "emulated")},
+        "the model has no attention; leave it out",
+    ),
+    Rule({"train.attention": ("cudnn", "efficient"), "resources.device": "cpu"}, "use flash or math"),
+    Rule(
+        {
+            "train.attention": ("cudnn", "flash"),
+            "precision.dtype": ("fp32", "tf32"),
+            "model.kind": ("gpt", "huggingface"),
+            "resources.device": Not("cpu"),
+        },
+        "on a GPU the kernel computes in bf16 or fp16; use efficient or math, or precision.dtype=bf16",
+    ),
+    Rule(
+        {
+            "train.attention": "flash",
+            "resources.device": "cpu",
+            "model.kind": "gpt",
+            "model.dropout": Not(0, None),
+        },
+        "dropout needs a GPU; use math or auto, or model.dropout=0",
+    ),
+    # --- keys of a command
+    *(
+        Rule({f"job.{key}": SET}, f"it is for a command; this project's trainer {why}", verb="has no effect")
+        for key, why in {
+            "stop_signal": "gets signals of its own",
+            "workdir": "writes into its run directory alone",
+            "script_step_timeout_s": "has job.step_timeout_s",
+        }.items()
+    ),
+)
+OF_THE_BATCH: Sequence[Rule] = (
+    Rule(
+        {
+            "train.local_batch_size": ANY,
+            "train.global_batch_size": ANY,
+            _STRATEGY: "pipeline",
+            _STAGES: ANY,
+            "parallel.pipeline.schedule": "1f1b",
+        },
+        "a replica needs a micro-batch for each stage; use {}, or parallel.pipeline.schedule=gpipe",
+        _sizes_of_micro_batches,
+    ),
+)
+"""Rules for a config with both batch sizes."""
+
+
+def refuse(config: Config, origin: Callable[[str], str | None], rules: Sequence[Rule] = REFUSALS) -> None:
+    """Raise `ConfigError` with a line for each rule that applies; `origin` is the place of a key."""
+    errors = [ConfigError(message, at=origin(key)) for key, message in _messages(config, rules).items()]
+    if errors:
+        raise ConfigError.of_all(errors)
+
+
+def refusal_with(config: Config, section: str, **values: Any) -> str | None:
+    """The first message by which the config is refused with these values of a section; None if it is not."""
+    return next(iter(_messages(config.with_values(section, **values), REFUSALS).values()), None)
+
+
+def _messages(config: Config, rules: Sequence[Rule]) -> Mapping[str, str]:
+    """The message of the first rule that applies, by the key that it is about."""
+    flat, messages = flat_values(config.as_dict()), {}
+    for rule in rules:
+        if rule.key not in messages and (result := rule.applies(config, flat)):
+            messages[rule.key] = rule.message([flat], result)
+    return messages

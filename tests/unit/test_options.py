@@ -1,0 +1,124 @@
+"""Options of models and data: of built-in kinds from `options.json`, of others from the imported callable."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from disttrain.config import options
+from disttrain.config.config_tree import Config
+from disttrain.config.options import (
+    BUILT_SECTIONS,
+    OptionError,
+    builder_of,
+    check_options,
+    inspected,
+    kinds_of,
+    planned_options,
+    refuse_unknown,
+)
+from disttrain.config.parsing import Draft, check
+from disttrain.errors import ConfigError
+
+
+def test_every_builder_we_ship_declares_plain_options() -> None:
+    for section in BUILT_SECTIONS.values():
+        for kind in kinds_of(section):
+            builder = builder_of(section, kind)
+            assert builder is not None
+            assert not builder.open_ended, kind
+            assert [name for name, text in builder.types.items() if options.type_of(text) is Any] == [], kind
+
+
+def test_a_new_kind_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until `make schemas` puts its options into `options.json`, they are checked as those of a plug-in."""
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "net.py").write_text("")
+    monkeypatch.setattr(options, "PACKAGE", tmp_path)
+    assert planned_options("model", "net", {"width": 3}) == {"width": 3}
+    config = Config.model_validate({"model": {"kind": "net"}})
+    assert options.plug_ins(config) == [("model.kind", "models", "net")]
+    with pytest.raises(ConfigError, match=r"model\.kind='nett' is unknown; allowed: emulated, gpt"):
+        check(Draft({"model": {"kind": "nett"}}))
+
+
+def test_defaults_are_filled_in() -> None:
+    filled = planned_options("model", "mlp", {"hidden": [3]})
+    assert filled == {"hidden": (3,), "activation": "relu", "dropout": 0.0}
+
+
+def test_a_size_is_its_options() -> None:
+    named = planned_options("model", "gpt", {"size": "124M", "dropout": 0.1})
+    assert named == planned_options("model", "gpt", {"layers": 12, "width": 768, "heads": 12, "dropout": 0.1})
+    assert planned_options("model", "gpt", {"size": None}) == planned_options("model", "gpt", {})
+
+
+def build(source: object, depth: int = 1, *, rates: tuple[float, ...], own: Path | None = None) -> None: ...
+def open_ended(*, n_layer: int = 2, **rest: Any) -> None: ...
+
+
+class Net:
+    def __init__(self, width: int = 8, flag=True) -> None: ...  # type: ignore[no-untyped-def]
+
+
+def test_names_types_and_defaults_come_from_the_signature() -> None:
+    assert inspected(build).types == {"depth": "int", "rates": "tuple[float, ...]", "own": "Path | None"}
+    assert inspected(build).defaults == {"depth": 1, "own": None}
+    assert inspected(Net).types == {"width": "int", "flag": "Any"}
+    assert inspected(open_ended).open_ended
+    assert check_options(inspected(build), "model", "my:build", {"rates": [1]}) == {"rates": (1.0,)}
+
+
+@pytest.mark.parametrize(
+    ("of", "given", "message"),
+    [
+        (build, {}, r"^model\.rates is needed by model\.kind=my:net$"),
+        (build, {"rates": [1], "deph": 2}, r"^model\.deph is not an option .*did you mean 'depth'\?"),
+        (build, {"rates": ["x"]}, r"^model\.rates\.0='x': a number is needed$"),
+        (open_ended, {"n_layr": 3}, r"^model\.n_layr is not named .*did you mean 'n_layer'\?"),
+    ],
+)
+def test_a_bad_option_is_named(of: Any, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        check_options(inspected(of), "model", "my:net", given)
+
+
+@pytest.mark.parametrize("text", [":build", "my_plug_ins:", "my-plug.ins:build", "a..b:c", "a:b:c"])
+def test_another_form_than_module_and_name_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"is not of the form package\.module:name"):
+        refuse_unknown("model.kind", "models", text)
+
+
+PLUG_INS = """
+from torch import nn
+def build(source, *, layers: int = 3): ...
+class Sink: ...
+"""
+
+
+def checked(folder: Path, **sections: Any) -> tuple[int, str]:
+    draft = Draft({"train": {"steps": 1, "local_batch_size": 1}, **sections})
+    ran = subprocess.run(
+        [sys.executable, "-m", "disttrain.engine.plug_in_check"],
+        input=json.dumps([check(draft).as_dict()]), capture_output=True, text=True, cwd=folder, check=False,
+    )  # fmt: skip
+    return ran.returncode, ran.stdout + ran.stderr
+
+
+def test_plug_ins_are_imported_before_a_submission(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(PLUG_INS)
+    good = {"model": {"kind": "mine:build", "layers": 4}, "telemetry": {"sinks": ["mine:Sink"]}}
+    assert checked(tmp_path, **good) == (0, "\n")
+    code, out = checked(tmp_path, model={"kind": "mine:build", "layer": 4})
+    assert (code, out.partition(";")[0]) == (2, "model.layer is not an option of model.kind=mine:build")
+    code, out = checked(tmp_path, model={"kind": "mine:biuld"})
+    assert (code, out[:50]) == (2, "model.kind='mine:biuld' cannot be imported: module")
+    assert checked(tmp_path, model={"kind": "on.the.cluster:Net"}) == (
+        0,
+        "model.kind=on.the.cluster:Net: no module 'on.the.cluster' here, so only the job can check it\n",
+    )
