@@ -26,5 +26,17 @@ def blocks_of(model: nn.Module) -> dict[str, nn.Module]:
     return {prefix + key: child for key, child in parent.named_children() if _has_parameters(child)}
 
 
+def mix_in(module: nn.Module, mixin: type[nn.Module]) -> None:
+    """Put `mixin` before the class of `module`, as `fully_shard` does: modules and parameters keep their
+    names."""
+    kind = type(module)
+    mixed = type(kind.__name__, (mixin, kind), {"__module__": kind.__module__})
+    module.__class__ = _MIXED.setdefault((mixin, kind), mixed)
+
+
+_MIXED: dict[tuple[type, type], type[nn.Module]] = {}
+"""Classes by mixin and class; with one class, equal blocks are compiled once."""
+
+
 def _has_parameters(module: nn.Module) -> bool:
     return any(True for _ in module.parameters())

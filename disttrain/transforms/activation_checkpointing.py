@@ -2,8 +2,7 @@
 which it computes need not be kept (Chen et al. 2016, arXiv:1604.06174).
 
 Gradients stay bitwise equal: the repeated pass draws the same random numbers and leaves the running
-statistics of batch norms unchanged. The class of each block is replaced, as `fully_shard` does, so modules
-and parameters keep their names.
+statistics of batch norms unchanged.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from disttrain.errors import ConfigError
-from disttrain.models.blocks import blocks_of
+from disttrain.models.blocks import blocks_of, mix_in
 
 Contexts = Callable[[], tuple[AbstractContextManager[None], AbstractContextManager[None]]]
 """Contexts of the first and of the repeated forward pass."""
@@ -57,10 +56,6 @@ def checkpoint_activations(model: nn.Module, mode: str, every: int = 1) -> nn.Mo
     return model
 
 
-_CLASSES: dict[type[nn.Module], type[nn.Module]] = {}
-"""Class of recomputed blocks by that of the blocks; with one class, equal blocks are compiled once."""
-
-
 class Recomputed(nn.Module):
     """Mixed into the class of a block: the forward pass keeps its inputs alone."""
 
@@ -80,12 +75,8 @@ class Recomputed(nn.Module):
 
 def _recompute(block: nn.Module, selective: bool) -> None:
     norms = [module for module in block.modules() if isinstance(module, _NormBase)]
-    contexts = partial(_contexts, norms, selective)
-    kind = type(block)
-    block.__class__ = _CLASSES.setdefault(
-        kind, type(kind.__name__, (Recomputed, kind), {"__module__": kind.__module__})
-    )
-    vars(block)["_contexts"] = contexts
+    mix_in(block, Recomputed)
+    vars(block)["_contexts"] = partial(_contexts, norms, selective)
     vars(block)["_compiled_contexts"] = {"context_fn": _saving_contexts} if selective else {}
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from disttrain.errors import ConfigError
+from disttrain.models.blocks import mix_in
 
 SMALLEST_BYTES = 1 << 20
 """Smaller tensors stay on the device: their copies would cost more time than they save memory."""
@@ -67,11 +68,5 @@ def offload_activations(model: nn.Module, device: torch.device) -> nn.Module:
             f"memory.offload_activations=true needs a GPU, and this rank computes on {device.type}; use "
             "memory.activation_checkpointing"
         )
-    offload(model)
+    mix_in(model, Offloaded)
     return model
-
-
-def offload(model: nn.Module) -> None:
-    """Replace the class of `model` by one that offloads."""
-    kind = type(model)
-    model.__class__ = type(kind.__name__, (Offloaded, kind), {"__module__": kind.__module__})

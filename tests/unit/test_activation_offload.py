@@ -11,9 +11,10 @@ from disttrain.data import synthetic
 from disttrain.engine.objective import Task
 from disttrain.errors import ConfigError
 from disttrain.models import gpt
+from disttrain.models.blocks import mix_in
 from disttrain.transforms import activation_offload
 from disttrain.transforms.activation_checkpointing import checkpoint_activations
-from disttrain.transforms.activation_offload import offload, offload_activations
+from disttrain.transforms.activation_offload import Offloaded, offload_activations
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def test_gradients_are_bitwise_equal_and_parameters_stay(copies, recomputes, aut
     offloaded = copy.deepcopy(plain)
     if recomputes:
         checkpoint_activations(offloaded, "full")
-    offload(offloaded)
+    mix_in(offloaded, Offloaded)
     batch = torch.utils.data.default_collate([source.train[i] for i in range(4)])
     for model in (plain, offloaded):
         with torch.autocast("cpu", torch.bfloat16, enabled=autocasts):
@@ -58,7 +59,7 @@ def test_gradients_are_bitwise_equal_and_parameters_stay(copies, recomputes, aut
 def test_small_tensors_stay(copies, monkeypatch):
     monkeypatch.setattr(activation_offload, "SMALLEST_BYTES", 1 << 20)
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
-    offload(model)
+    mix_in(model, Offloaded)
     model(torch.randn(2, 4)).sum().backward()
     assert copies == []
 
