@@ -38,12 +38,6 @@ class Attempt:
         return self.path / "attempt.json"
 
     @property
-    def finished(self) -> Path:
-        """Folder with copies of `run.json`, `metrics.json` and `DONE` of a finished run that this attempt, by
-        hand, started again."""
-        return self.path / "finished"
-
-    @property
     def rendezvous(self) -> Path:
         return self.path / "rendezvous.json"
 

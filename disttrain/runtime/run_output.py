@@ -16,7 +16,7 @@ from disttrain.records import collect_provenance
 from disttrain.records.attempt import Outcome, RankError
 from disttrain.records.exit_causes import unplanned_steps
 from disttrain.records.file_mode import forbid_world_writes
-from disttrain.records.json_files import read_json_or_none, write_bytes, write_json
+from disttrain.records.json_files import read_json_or_none, write_json
 from disttrain.records.metrics import Metrics
 from disttrain.records.planned import RunRecord
 from disttrain.records.provenance import Provenance
@@ -85,7 +85,7 @@ class RunOutput:
         return cls(run, run.attempt(number), writes_outcome=world.rank == 0)
 
     def _begin(self, config: dict[str, Any], key: str, made: Provenance) -> RunOutput:
-        """This output with its record, which is written now unless the run directory has a finished run."""
+        """This output with its record, which is written now."""
         record = RunRecord(
             name=self.run.name,
             sweep=self.run.sweep,
@@ -97,36 +97,10 @@ class RunOutput:
             cluster=None,
             provenance=made,
         )
-        output = replace(self, record=record)
-        if not output.keeps_finished:
-            output._write_record()
-        for stale in (self.run.stop, self.run.failed):
+        write_json(self.run.run_json, record.model_dump(mode="json"))
+        for stale in (self.run.stop, self.run.failed, self.run.done):
             stale.unlink(missing_ok=True)
-        return output
-
-    def _write_record(self) -> None:
-        if self.record is not None:
-            write_json(self.run.run_json, self.record.model_dump(mode="json"))
-
-    @property
-    def keeps_finished(self) -> bool:
-        """Whether the run directory has the records of a finished run, which this start by hand has not
-        replaced."""
-        return self.record is not None and self.run.done.exists()
-
-    def replace_finished(self) -> None:
-        """Replace the records of a finished run by those of this attempt, which keeps copies.
-
-        Called after the first step and before any other record of it: whatever ends this attempt before, also
-        SIGKILL, leaves a finished run.
-        """
-        if not self.keeps_finished:
-            return
-        for path in (self.run.run_json, self.run.metrics, self.run.done):
-            if path.exists():
-                write_bytes(self.attempt.finished / path.name, path.read_bytes())
-        self._write_record()
-        self.run.done.unlink()
+        return replace(self, record=record)
 
     def identity(self) -> dict[str, Any]:
         """The identifying fields of `Metrics`: name, sweep, run key."""
@@ -152,13 +126,8 @@ class RunOutput:
             raise
 
     def close(self, error: RankError | None, metrics: Metrics | None = None) -> None:
-        """Write `DONE` or `FAILED` on rank 0 of a trainer started by hand; in a job the agent writes them.
-
-        A finished run stays as it was if this attempt failed or was stopped before the end of its first step.
-        """
+        """Write `DONE` or `FAILED` on rank 0 of a trainer started by hand; in a job the agent writes them."""
         if not self.writes_outcome:
-            return
-        if (error or (metrics and metrics.stop_cause)) and self.keeps_finished:
             return
         cause, message = "finished", None
         if error:

@@ -116,8 +116,6 @@ class Recorder:
         """Close the optimizer step of `result`, and return it with its seconds. Without `loss_recorded`, the
         loss is NaN because the loop recorded none."""
         step = result.step
-        if self._step == self.steps.start_step:
-            self.output.replace_finished()
         self._comm_reason = self._comm_reason or result.comm_reason
         self._step, self._lr = step, result.lr
         self.steps.record(result, loss_recorded=loss_recorded)
@@ -180,14 +178,11 @@ class Recorder:
 
     def finish(self, stop_cause: StopCause | None = None) -> Metrics:
         """Collective: write all records and the final `metrics.json`."""
-        if stop_cause is None:
-            self.output.replace_finished()
         self._reduce(wait=True)
         self._node.close()
         ranks = self.world.all_gather_object(self._rank_summary())
         metrics = self._metrics("stopped" if stop_cause else "completed", ranks, stop_cause)
-        if not self.output.keeps_finished:
-            self._write_progress(time.monotonic(), metrics)
+        self._write_progress(time.monotonic(), metrics)
         self._write_final(metrics, ranks)
         self._close()
         return metrics
@@ -266,7 +261,7 @@ class Recorder:
 
     def _write_final(self, metrics: Metrics, ranks: list[RankSummary]) -> None:
         self.writer.wait()  # for an interim `metrics.json`
-        if self.is_rank0 and not self.output.keeps_finished and self.attempt.superseded() is None:
+        if self.is_rank0 and self.attempt.superseded() is None:
             write_text(self.run.metrics, json_text(metrics.model_dump(mode="json")))
             if metrics.world_size > 1:
                 network_record.write(self.attempt, metrics.backend, metrics.ranks_per_node, ranks)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -144,18 +143,6 @@ def test_a_signal_stops_it_in_good_order_and_the_same_command_goes_on(config, tm
     assert read_state(run).state == "done"
     metrics = Metrics.model_validate(read_json(run.metrics))
     assert (metrics.attempt, metrics.resumed_step, metrics.steps) == (1, 2, 4)
-
-
-def test_a_finished_run_stays_finished_after_a_start_that_was_killed_before_its_first_step(config, tmp_path):
-    assert run_alone("--config", str(config), "--run-dir", "run", cwd=tmp_path).returncode == 0
-    killed = ("--model.kind", "tests.support.small_models:Asking", "--model.marker", str(tmp_path / "asked"))
-    killed += ("--model.call", "1", "--model.signal_number", str(int(signal.SIGKILL)))
-    for path in (tmp_path / "run" / "checkpoints").glob("*"):
-        shutil.rmtree(path)
-    again = run_alone("--config", str(config), "--run-dir", "run", *killed, cwd=tmp_path)
-    assert again.returncode == -signal.SIGKILL
-    state = read_state(RunDir(tmp_path / "run"))
-    assert (state.state, state.attempt, state.step) == ("done", 0, 4)
 
 
 def test_the_wrong_world_size_is_refused_and_recorded(tmp_path):

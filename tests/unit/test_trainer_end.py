@@ -31,27 +31,14 @@ def test_a_save_below_a_checkpoint_of_an_earlier_attempt_is_refused(tmp_path):
         assert own.save().is_dir()
 
 
-RECORDS = ("run.json", "metrics.json", "progress.json", "DONE")
-
-
-def test_a_finished_run_keeps_its_records_until_a_step_of_the_next_start(tmp_path):
+def test_a_start_in_the_directory_of_a_finished_run_replaces_its_records(tmp_path):
     with trainer(tmp_path, network(), steps=2) as own:
         train(own, 2)
-    before = {name: (tmp_path / name).read_bytes() for name in RECORDS}
-    own = trainer(tmp_path, network(), steps=3)
-    own._begin(next(own.batches(samples())))
-    assert {name: (tmp_path / name).read_bytes() for name in RECORDS} == before, "it may be killed now"
-    assert (read_state(RunDir(tmp_path)).state, read_state(RunDir(tmp_path)).step) == ("done", 2)
-    with pytest.raises(KeyboardInterrupt), own:
-        raise KeyboardInterrupt
-    assert {name: (tmp_path / name).read_bytes() for name in RECORDS} == before
+    assert (tmp_path / "DONE").exists()
     with trainer(tmp_path, network(), steps=4) as own:
-        train(own, 1)
         assert not (tmp_path / "DONE").exists()
+        train(own, 1)
         assert read_json(tmp_path / "run.json")["config"]["train"]["steps"] == 4
-        kept = RunDir(tmp_path).attempt(2).finished
-        assert (kept / "DONE").read_bytes() == before["DONE"]
-        assert (kept / "run.json").read_bytes() == before["run.json"]
     assert read_json(tmp_path / "metrics.json")["run_key"] == read_json(tmp_path / "run.json")["run_key"]
 
 
@@ -134,16 +121,6 @@ def test_an_error_of_the_constructor_by_hand_ends_the_run_with_its_cause(tmp_pat
     assert (state.state, state.cause) == ("failed", "out_of_memory")
     assert state.message == "rank 0: MemoryError: no memory for the telemetry"
     assert read_json(RunDir(tmp_path).attempt(0).error(0))["kind"] == "MemoryError"
-
-
-def test_an_error_of_the_constructor_leaves_a_finished_run(tmp_path, monkeypatch):
-    with trainer(tmp_path, network(), steps=1) as own:
-        train(own, 1)
-    monkeypatch.setattr("disttrain.engine.trainer.RandomState", no_memory)
-    with pytest.raises(MemoryError):
-        trainer(tmp_path, network())
-    assert read_state(RunDir(tmp_path)).state == "done"
-    assert read_json(RunDir(tmp_path).attempt(1).error(0))["cause"] == "out_of_memory"
 
 
 def test_an_error_at_the_start_of_a_loop_ends_the_run_with_its_cause(tmp_path, monkeypatch):
