@@ -11,8 +11,6 @@ Ranks wait instead of computing, and run at real-time priority if the user is ro
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
 import os
 import statistics
 import tempfile
@@ -23,6 +21,7 @@ from typing import Any
 
 from benchmarks import exposed, result_record
 from benchmarks.ring import step_s
+from benchmarks.trace_steps import operators, spans, traced_steps
 from disttrain.records.communication import CommSample
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.metrics import Metrics
@@ -30,7 +29,7 @@ from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.records.steps import PHASES
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.profiled.collective_summary import LARGEST_SHARE
-from disttrain.telemetry.profiled.step_trace import END, MARK, comm_sample, covered, length, merged
+from disttrain.telemetry.profiled.step_trace import comm_sample, covered, length, merged
 from tests.support import emulated_shards
 from tests.support import injected_delays as delays
 from tests.support.injected_delays import LATE_RANK, LATE_S, STEP, WARM_UP, Phases
@@ -201,23 +200,18 @@ def of_profiler(ranks: Ranks, folder: Path, steps: int) -> Iterator[Check]:
 def by_profiler(attempt: Attempt, rank: int) -> list[dict[str, float]]:
     """Compute and exposed communication of each step in a CPU rank's trace, without the clock's phases:
     compute is the time in operators of the training thread up to the end of the backward pass."""
-    trace = json.loads(gzip.decompress(attempt.trace(rank).read_bytes()))
-    events = sorted((e for e in trace["traceEvents"] if e.get("ph") == "X"), key=lambda event: event["ts"])
-    steps, rest = [], events
-    for end in (event for event in events if event["name"] == f"{MARK}{END}"):
-        step = [event for event in rest if event["ts"] <= end["ts"]]
-        rest = [event for event in rest if event["ts"] > end["ts"]]
-        own = [event for event in step if event["tid"] == end["tid"] and event.get("cat") == "cpu_op"]
-        origin = min(event["ts"] for event in step if event["name"].startswith(MARK))
-        passes = [e for e in own if e["name"].startswith("autograd::engine::evaluate_function")]
-        last = max(event["ts"] + event["dur"] for event in passes)
-        spans = ((e["ts"] - origin, e["ts"] - origin + e["dur"]) for e in own if origin <= e["ts"] < last)
-        compute = merged((begin / 1e6, until / 1e6) for begin, until in spans)
-        calls = comm_sample(0, {**trace, "traceEvents": step}).collectives
-        union = merged((call.start_s, call.start_s + call.duration_s) for call in calls)
+    figures = []
+    for events, mark in traced_steps(attempt.trace(rank)):
+        own, origin_s = operators(events, mark), events[0]["ts"] / 1e6
+        passes = spans(e for e in own if e["name"].startswith("autograd::engine::evaluate_function"))
+        last_s = max(until for _, until in passes)
+        compute = merged(span for span in spans(own) if span[0] < last_s)
+        calls = comm_sample(0, {"traceEvents": events}).collectives
+        starts = [(origin_s + call.start_s, call.duration_s) for call in calls]
+        union = merged((start_s, start_s + duration_s) for start_s, duration_s in starts)
         exposed_s = length(union) - sum(covered(union, compute))
-        steps.append({"compute_s": length(compute), "exposed_s": exposed_s})
-    return steps
+        figures.append({"compute_s": length(compute), "exposed_s": exposed_s})
+    return figures
 
 
 def of_methods(ranks: Ranks, steps: int) -> Iterator[Check]:

@@ -72,13 +72,15 @@ def _evidence(backend: str | None, nodes: Sequence[NodeFabric], transport: str) 
     Several machines need channels over the network or traffic over links. One machine, which may stand for
     several nodes, needs channels within it.
     """
-    links = [link for node in nodes for link in _evidence_links(backend, node)]
+    ports = backend == "nccl" and any(node.expected_adapters for node in nodes)
+    links = [link for node in nodes for link in node.links]
+    if backend == "nccl" and (ports or any(link.expected for link in links)):
+        links = [link for link in links if link.expected]  # other traffic uses the rest
     names = sorted({link.name for link in links if traffic(link) >= LEAST_BYTES})
     carried = f"traffic of the measured steps went over {', '.join(names)}" if names else ""
     silent = "no link carried traffic"
     if not links:
-        adapters = backend == "nccl" and any(node.expected_adapters for node in nodes)
-        silent = f"no counter of {'an expected adapter' if adapters else 'a link'} was read"
+        silent = f"no counter of {'an expected adapter' if ports else 'a link'} was read"
     elif not any(link.seconds for link in links):
         silent = "the measured steps were shorter than the interval of the samples"
     if backend != "nccl":
@@ -86,8 +88,8 @@ def _evidence(backend: str | None, nodes: Sequence[NodeFabric], transport: str) 
     logs = [node.nccl for node in nodes if node.nccl]
     within, several = any(log.transports for log in logs), len({node.host for node in nodes}) > 1
     if channels := sum(log.network_channels for log in logs):
-        ports = max(len(log.adapters) for log in logs)
-        over = f" over {ports} adapter{'s' if ports > 1 else ''} of each node" if ports else ""
+        count = max(len(log.adapters) for log in logs)
+        over = f" over {count} adapter{'s' if count > 1 else ''} of each node" if count else ""
         direct = channels == sum(log.gpudirect_channels for log in logs)
         with_ = " with GPUDirect on all channels of the logged ranks" if direct else ""
         return f"NCCL connects the nodes by {transport}{over}{with_}", ""
@@ -99,12 +101,6 @@ def _evidence(backend: str | None, nodes: Sequence[NodeFabric], transport: str) 
     if not several:
         return "", reason
     return carried and f"{reason}; {carried}", f"{reason}, and {silent}"
-
-
-def _evidence_links(backend: str | None, node: NodeFabric) -> list[LinkTraffic]:
-    """Links whose traffic shows the network: with NCCL the expected ones, as other traffic uses the rest."""
-    expected = [link for link in node.links if link.expected]
-    return expected if backend == "nccl" and (expected or node.expected_adapters) else node.links
 
 
 def _nccl_transport(nodes: Sequence[NodeFabric]) -> str:
