@@ -55,7 +55,8 @@ def main() -> int:
     except ConfigError as error:
         print(error)
         return EXIT_BAD_INPUT
-    print("\n".join(dict.fromkeys(lines)))
+    for line in dict.fromkeys(lines):
+        print(line)
     return 0
 
 

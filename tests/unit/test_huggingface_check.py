@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 from pathlib import Path
@@ -14,6 +13,7 @@ import submit
 from disttrain import __main__ as entry
 from disttrain.config.parsing import Draft
 from disttrain.config.parsing import check as check_config
+from disttrain.engine import plug_in_check
 from disttrain.errors import ConfigError
 from disttrain.models import huggingface
 
@@ -50,34 +50,26 @@ def test_a_field_that_the_model_does_not_have_is_refused_in_a_dry_run(
     assert not (config.parent / "runs").exists()
 
 
-def test_a_machine_without_transformers_leaves_the_check_to_the_job(
-    config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_what_this_machine_lacks_is_left_to_the_job(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    real = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name == "transformers" else real(name, *rest)
-    )
-    assert dry_run(config, "model.config.n_layr=4") == 0
+    assert checked(monkeypatch, path="/nowhere") == 0
+    assert "model.path=/nowhere has no config.json on this machine" in capsys.readouterr().out
+    monkeypatch.setattr(plug_in_check, "_is_here", lambda module: False)
+    assert checked(monkeypatch, model_type="gpt2", config={"n_layr": 4}) == 0
     assert "transformers is not installed here, so only the job can check" in capsys.readouterr().out
-
-
-def test_a_folder_of_another_machine_is_left_to_the_job(
-    config: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert dry_run(config, "model.path=/nowhere", "model.model_type=null") == 0
-    assert "model.path has no config.json on this machine" in capsys.readouterr().out
 
 
 def test_one_of_path_and_model_type_is_needed(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert dry_run(config, "model.path=/nowhere") == 2
-    assert "give exactly one of them" in capsys.readouterr().err
+    assert "give exactly one of" in capsys.readouterr().err
 
 
 def checked(monkeypatch: pytest.MonkeyPatch, **options: Any) -> int:
     model = {"path": None, "model_type": None, "config": None} | options
-    given = {"model": model, "data": {"kind": "own:data"}}
+    given = {"model": {"kind": "huggingface", **model}, "data": {"kind": "text"}}
     monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps([given])))
-    return huggingface.main()
+    return plug_in_check.main()
 
 
 def test_the_check_uses_the_config_classes_of_transformers(

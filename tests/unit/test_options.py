@@ -113,7 +113,7 @@ def checked(folder: Path, **sections: Any) -> tuple[int, str]:
 def test_plug_ins_are_imported_before_a_submission(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(PLUG_INS)
     good = {"model": {"kind": "mine:build", "layers": 4}, "telemetry": {"sinks": ["mine:Sink"]}}
-    assert checked(tmp_path, **good) == (0, "\n")
+    assert checked(tmp_path, **good) == (0, "")
     code, out = checked(tmp_path, model={"kind": "mine:build", "layer": 4})
     assert (code, out.partition(";")[0]) == (2, "model.layer is not an option of model.kind=mine:build")
     code, out = checked(tmp_path, model={"kind": "mine:biuld"})
