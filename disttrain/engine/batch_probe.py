@@ -110,7 +110,7 @@ class Probe:
         global_ = config.train.global_batch_size
         self._multiple = None if global_ is None else plan_batch(None, global_, self._ranks).local
         host_limit: tuple[int, str] = request["limit_bytes"], request["limit_source"]
-        limit, self._limit_source = _device_limit(world) or host_limit
+        limit, self._limit_source = _device_limit(config, world) or host_limit
         self._limit = round(-world.all_reduce_max([-limit])[0])
         self._budget = (1 - batch_fit.RESERVE) * self._limit - request["parent_bytes"]
         strategy = build_strategy(config.parallel.strategy, config.parallel)
@@ -194,7 +194,7 @@ class Probe:
         )
 
 
-def _device_limit(world: World) -> tuple[int, str] | None:
+def _device_limit(config: Config, world: World) -> tuple[int, str] | None:
     """Memory that this rank's allocator may reach on its GPU; None on the CPU.
 
     The allocator is held to the limit without the reserve, so that a probe beyond it fails alone.
@@ -203,7 +203,7 @@ def _device_limit(world: World) -> tuple[int, str] | None:
         return None
     world.all_gather_object(None)  # every rank of a shared GPU measures before any allocates more
     free, total = torch.cuda.mem_get_info(world.device)
-    sharing = world.local_size if world.backend == "gloo" and world.local_size > 1 else 1
+    sharing = world.local_size if config.resources.device == "shared" else 1
     limit = torch.cuda.memory_reserved(world.device) + free // sharing
     torch.cuda.set_per_process_memory_fraction(
         min(1.0, (1 - batch_fit.RESERVE) * limit / total), world.device

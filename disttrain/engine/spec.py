@@ -89,7 +89,7 @@ def spec_of_config(config: Config, world: World, chosen: tuple[str, str] | None 
     also if the data differs between ranks.
     """
     strategy, reason = chosen or resolve_strategy(config, world)
-    config = _with_strategy(config, strategy)
+    config = config.with_values("parallel", strategy=strategy)
     mesh = build_strategy(strategy, config.parallel).mesh(world)
     source = build_source(config.data)
     refuse_unequal_data(source, world)
@@ -124,7 +124,7 @@ def spec_of_script(
 ) -> TrainSpec:
     """The training of a script's own parts. The memory that its model needs is not estimated."""
     strategy, reason = choose_strategy(config.parallel.strategy, world.size)
-    config = _with_strategy(config, strategy)
+    config = config.with_values("parallel", strategy=strategy)
     return TrainSpec(
         config,
         make_model=lambda: model,
@@ -136,11 +136,6 @@ def spec_of_script(
         source=None,
         strategy_reason=dp_reason(world) if strategy == "dp" else reason,
     )
-
-
-def _with_strategy(config: Config, strategy: str) -> Config:
-    parallel = config.parallel.model_copy(update={"strategy": strategy})
-    return config.model_copy(update={"parallel": parallel})
 
 
 def refuse_unequal_data(source: Source, world: World) -> None:
