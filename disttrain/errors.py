@@ -50,13 +50,6 @@ class NodeFault(RuntimeError):
         self.rank = rank
 
 
-def require_at_least(section: str, least: float, **options: float) -> None:
-    """Raise `ConfigError` for the first of these options of a config section that is less than `least`."""
-    for name, value in options.items():
-        if value < least:
-            raise ConfigError(f"{section}.{name}={value}: must be at least {least}")
-
-
 def is_disk_full(error: BaseException) -> bool:
     """Whether the error means that the disk, or the user's quota, is full."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)

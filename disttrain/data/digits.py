@@ -10,15 +10,15 @@ import hashlib
 import numpy as np
 import torch
 import torch.nn.functional as F
+from pydantic import PositiveInt
 
 from disttrain.data.source import Arrays, Source
-from disttrain.errors import require_at_least
 from disttrain.records.dataset import DatasetRecord
 
 _VALID_EVERY = 5
 
 
-def build(*, size: int = 8) -> Source:
+def build(*, size: PositiveInt = 8) -> Source:
     """Images of shape (1, size, size), standardised by the training split's mean and deviation.
 
     Parameters
@@ -28,7 +28,6 @@ def build(*, size: int = 8) -> Source:
     import sklearn  # takes half a second, so imported only for this data kind
     from sklearn.datasets import load_digits
 
-    require_at_least("data", 1, size=size)
     images, labels = load_digits(return_X_y=True)
     held_out = np.zeros(len(labels), bool)
     for digit in range(10):

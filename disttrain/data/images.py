@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from pydantic import PositiveInt
 from torch.utils.data import Dataset
 
 from disttrain.data.folders import files_below
 from disttrain.data.source import Sample, Source, require_share
-from disttrain.errors import ConfigError, require_at_least
+from disttrain.errors import ConfigError
 from disttrain.records.dataset import DatasetRecord
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ _HASH_RANGE = 1 << 32
 def build(
     *,
     path: str,
-    size: int = 224,
+    size: PositiveInt = 224,
     valid_path: str | None = None,
     valid_share: float = 0.1,
     augment: bool = True,
@@ -60,7 +61,6 @@ def build(
         import PIL.Image  # noqa: F401
     except ImportError:
         raise ConfigError("data.kind=images needs the package Pillow; install pillow") from None
-    require_at_least("data", 1, size=size)
     require_share(valid_share)
     names = _names("data.path", path)
     classes = sorted({_class(name) for name in names})

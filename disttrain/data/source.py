@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from disttrain.errors import ConfigError, require_at_least
+from disttrain.errors import ConfigError
 from disttrain.records.dataset import DatasetRecord, DataShape
 
 Sample = tuple[Tensor, Tensor]
@@ -68,7 +68,6 @@ class Windows(Dataset[Sample]):
     """
 
     def __init__(self, tokens: np.ndarray, seq_len: int, what: str = "the data") -> None:
-        require_at_least("data", 1, seq_len=seq_len)
         if len(tokens) <= seq_len:
             raise ConfigError(
                 f"data.seq_len={seq_len} needs {seq_len + 1} tokens, but {what} has {len(tokens)}; "

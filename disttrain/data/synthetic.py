@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch.utils.data import Dataset, Subset
 
 from disttrain.data.source import Sample, Source
-from disttrain.errors import ConfigError, require_at_least
 from disttrain.records.dataset import DatasetRecord
 from disttrain.runtime.rank_info import rank_info
 from disttrain.runtime.waiting import wait_until
@@ -35,14 +35,14 @@ _STRIDES = 4
 def build(
     *,
     task: Literal["classification", "language"] = "classification",
-    shape: tuple[int, ...] = (3, 32, 32),
-    classes: int = 10,
-    vocab: int = 256,
-    seq_len: int = 128,
-    samples: int = 10_000,
-    valid_samples: int = 1_000,
+    shape: tuple[PositiveInt, ...] = (3, 32, 32),
+    classes: PositiveInt = 10,
+    vocab: PositiveInt = 256,
+    seq_len: PositiveInt = 128,
+    samples: PositiveInt = 10_000,
+    valid_samples: NonNegativeInt = 1_000,
     seed: int = 0,
-    delay_s: float = 0.0,
+    delay_s: NonNegativeFloat = 0.0,
     delay_ranks: tuple[int, ...] = (),
 ) -> Source:
     """Synthetic samples of any shape.
@@ -54,15 +54,7 @@ def build(
     valid_samples : number of validation samples; 0 for no validation.
     delay_s : additional seconds of loading a training batch, as from slow storage; the run is emulated.
     delay_ranks : ranks with this delay; empty for all ranks.
-
-    Raises
-    ------
-    ConfigError : a size or a delay is out of range.
     """
-    require_at_least("data", 1, classes=classes, vocab=vocab, seq_len=seq_len, samples=samples)
-    require_at_least("data", 0, valid_samples=valid_samples, delay_s=delay_s)
-    if not shape or min(shape) < 1:
-        raise ConfigError(f"data.shape={list(shape)}: one size or more, each at least 1")
     total = samples + valid_samples
     dataset: Dataset[Sample]
     if task == "language":

@@ -14,6 +14,7 @@ import sysconfig
 from pathlib import Path
 
 import numpy as np
+from pydantic import PositiveInt
 
 from disttrain.data.folders import files_below
 from disttrain.data.source import Source, Windows, require_share, sample_count
@@ -29,7 +30,7 @@ def build(
     *,
     path: str | None = None,
     pattern: str | None = None,
-    seq_len: int = 128,
+    seq_len: PositiveInt = 128,
     valid_share: float = 0.05,
     tokenizer: str = "bytes",
 ) -> Source:

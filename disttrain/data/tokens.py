@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from pydantic import ValidationError
+from pydantic import PositiveInt, ValidationError
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from disttrain.data.source import Sample, Source, Windows, require_share, sample_count
@@ -34,9 +34,9 @@ _PLACE_BYTES = 4096
 def build(
     *,
     path: str,
-    vocab: int | None = None,
+    vocab: PositiveInt | None = None,
     dtype: Literal["uint8", "uint16", "uint32", "int32", "int64"] = "uint16",
-    seq_len: int = 1024,
+    seq_len: PositiveInt = 1024,
     valid_path: str | None = None,
     valid_share: float = 0.01,
     bytes_per_token: float | None = None,

@@ -9,9 +9,10 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from disttrain.errors import ConfigError, require_at_least
+from disttrain.errors import ConfigError
 from disttrain.models.emulated_device import (
     DeadlineTimer,
     Device,
@@ -35,16 +36,16 @@ def build(
     source: DataShape,
     *,
     table: str | list[Any] | dict[str, Any] | None = None,
-    layers: int = 8,
-    layer_mb: float = 4.0,
-    forward_s: float = 0.16,
-    backward_s: float = 0.32,
+    layers: PositiveInt = 8,
+    layer_mb: NonNegativeFloat = 4.0,
+    forward_s: NonNegativeFloat = 0.16,
+    backward_s: NonNegativeFloat = 0.32,
     dtype_bytes: Literal[2, 4] = 4,
-    optimizer_s: float | None = None,
-    jitter_s: float = 0.0,
+    optimizer_s: NonNegativeFloat | None = None,
+    jitter_s: NonNegativeFloat = 0.0,
     slow_ranks: tuple[int, ...] = (),
-    slow_s: float = 0.0,
-    slow_factor: float = 1.0,
+    slow_s: NonNegativeFloat = 0.0,
+    slow_factor: PositiveFloat = 1.0,
     slow_steps: tuple[int, int] | None = None,
     seed: int = 0,
 ) -> Emulated:
@@ -71,10 +72,6 @@ def build(
     ------
     ConfigError : an option is out of range, or the table is wrong or has no parameters.
     """
-    require_at_least("model", 1, layers=layers)
-    require_at_least("model", 0, layer_mb=layer_mb, forward_s=forward_s, backward_s=backward_s)
-    require_at_least("model", 0, optimizer_s=optimizer_s or 0.0, jitter_s=jitter_s, slow_s=slow_s)
-    require_at_least("model", _LEAST_FACTOR, slow_factor=slow_factor)
     if slow_steps is not None and not 1 <= slow_steps[0] <= slow_steps[1]:
         raise ConfigError(f"model.slow_steps={list(slow_steps)}: first step from 1 on, then last step")
     if not slow_ranks and (slow_s or slow_factor != 1.0):

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+from pydantic import PositiveInt
 from torch import nn
 
-from disttrain.errors import ConfigError, require_at_least
+from disttrain.errors import ConfigError
 from disttrain.records.dataset import DataShape
 
 
 def build(
     source: DataShape,
     *,
-    hidden: tuple[int, ...] = (256, 256),
+    hidden: tuple[PositiveInt, ...] = (256, 256),
     activation: Literal["relu", "gelu"] = "relu",
     dropout: float = 0.0,
 ) -> nn.Sequential:
@@ -27,7 +28,6 @@ def build(
         raise ConfigError(
             source.refusal("mlp", "numbers", "data.kind=digits or synthetic, or model.kind=gpt")
         )
-    require_at_least("model", 1, hidden=min(hidden, default=1))
     layers: list[nn.Module] = [nn.Flatten()]
     inputs = math.prod(source.shape)
     for width in hidden:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from disttrain.errors import ConfigError, require_at_least
+from disttrain.errors import ConfigError
 from disttrain.records.dataset import DataShape
 
 _SMALL_INPUT = 64
 
 
-def build(source: DataShape, *, depth: Literal[18, 50] = 18, width: int = 64) -> ResNet:
+def build(source: DataShape, *, depth: Literal[18, 50] = 18, width: PositiveInt = 64) -> ResNet:
     """ResNet-18 or ResNet-50 for images of shape (channels, height, width).
 
     Parameters
@@ -30,7 +31,6 @@ def build(source: DataShape, *, depth: Literal[18, 50] = 18, width: int = 64) ->
     if not source.images:
         instead = "data.kind=digits or images, or synthetic with a data.shape of three"
         raise ConfigError(source.refusal("resnet", "images (channels, height, width)", instead))
-    require_at_least("model", 1, width=width)
     block: type[BasicBlock] | type[Bottleneck] = BasicBlock if depth == 18 else Bottleneck
     counts = (2, 2, 2, 2) if depth == 18 else (3, 4, 6, 3)
     return ResNet(block, counts, source.shape[0], min(source.shape[1:]) < _SMALL_INPUT, source.classes, width)

@@ -178,9 +178,7 @@ def test_a_gpu_sleeps_as_many_cycles_as_the_seconds_have(monkeypatch):
     ("options", "message"),
     [
         ({"table": "resnet50"}, r"model.table='resnet50': needed is a file"),
-        ({"layers": 0}, r"model.layers=0: must be at least 1"),
         ({"layer_mb": 0}, r"no parameters"),
-        ({"forward_s": -1.0}, r"model.forward_s=-1.0: must be at least 0"),
         ({"slow_s": 1.0}, r"need model.slow_ranks"),
         ({"slow_ranks": (0,), "slow_s": 1.0, "slow_steps": (4, 3)}, r"model.slow_steps=\[4, 3\]: first step"),
         (
@@ -191,7 +189,6 @@ def test_a_gpu_sleeps_as_many_cycles_as_the_seconds_have(monkeypatch):
         ({"table": [{**LAYERS[0], "byte": 4}]}, r"model.table: layers.0.byte: .*allowed: .*mean 'bytes'"),
         ({"table": [{"name": "a"}]}, r"model.table: layers.0.bytes: field required"),
         ({"table": []}, r"model.table: layers: "),
-        ({"slow_ranks": (0,), "slow_factor": 0.0}, r"model.slow_factor=0.0: must be at least 0.1"),
     ],
 )
 def test_bad_tables_are_one_line(options, message):
@@ -249,8 +246,6 @@ def test_a_slow_store_delays_batches_on_the_ranks_it_is_for(monkeypatch):
         batch = fetch([0, 3, 5]) if fetch else [slow.train[i] for i in (0, 3, 5)]
         assert all(torch.equal(a[0], plain.train[i][0]) for a, i in zip(batch, (0, 3, 5), strict=True))
         assert len(waited) == expected
-    with pytest.raises(ConfigError, match=r"data.delay_s=-1"):
-        synthetic.build(delay_s=-1)
 
 
 def test_the_shipped_sweep_is_what_its_comment_says():

@@ -180,19 +180,11 @@ def test_mlp_for_regression():
     [
         (gpt.build, shaped(), {}, r"model\.kind=gpt takes tokens, but data\.kind gives classification"),
         (
-            gpt.build,
-            shaped("language", (8,)),
-            {"width": 30, "heads": 4},
-            r"model\.width=30 .* model\.heads=4",
-        ),
-        (gpt.build, shaped("language", (8,)), {"layers": 0}, r"model\.layers=0"),
-        (
             mlp.build,
             shaped("language", (8,)),
             {},
             r"model\.kind=mlp takes numbers, but data\.kind gives language",
         ),
-        (mlp.build, shaped(), {"hidden": (4, 0)}, r"model\.hidden=0: must be at least 1"),
         (resnet.build, shaped(shape=(64,)), {}, r"model\.kind=resnet .* inputs \(64,\)"),
         (resnet.build, shaped("language", (8,)), {}, r"model\.kind=resnet .* language"),
     ],
