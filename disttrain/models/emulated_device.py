@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
@@ -147,7 +146,7 @@ class _Pause:
     def __init__(self, timer: DeadlineTimer) -> None:
         self._timer = timer
 
-    def around(self, dimension: Dimension, group: dist.ProcessGroup) -> AbstractContextManager[None]:
+    def around(self, dimension: Dimension | None) -> AbstractContextManager[None]:
         return self._timer.paused()
 
     def returned_early(self) -> None:

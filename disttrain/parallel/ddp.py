@@ -21,6 +21,7 @@ from disttrain.parallel.mesh import Mesh
 from disttrain.parallel.schemes.ddp_hook import GradientHook
 from disttrain.parallel.schemes.scheme import build_scheme, by_prefix
 from disttrain.parallel.sync_batch_norm import NormGroup, norm_groups, synchronize_batch_norms
+from disttrain.runtime.observed_group import TimedCalls
 from disttrain.runtime.process_group import World, ensure_group
 
 COMM_METHOD = "ddp_backward_tail"
@@ -165,10 +166,9 @@ class DDP(Strategy):
 
     def time_communication(self, model: nn.Module, timed: Timed) -> None:
         assert isinstance(model, DistributedDataParallel)
-        over_all_ranks = partial(timed, None)
-        wrap_buffer_broadcast(model, over_all_ranks)
+        wrap_buffer_broadcast(model, partial(timed, None))
         for norm in self._norms:
-            norm.timed = over_all_ranks
+            norm.observer = TimedCalls(timed)
 
     def state_dict(self) -> dict[str, Tensor]:
         if self._hook is None:

@@ -1,6 +1,7 @@
 """When compute waits for the collectives of `fully_shard`.
 
-On a CPU each call returns when its collective is done, so its duration is the time that compute waits.
+On a CPU each call of a process group returns when its collective is done, so its duration is the time that
+compute waits.
 
 On CUDA the collectives run on streams of their own, and the compute stream waits for events at three places
 of FSDP2: before it uses gathered parameters, before a reduction reuses the memory of an earlier one, and at
@@ -12,11 +13,8 @@ same. These places are private in FSDP2 and were read in torch 2.13.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 from typing import Any
 
-import torch
-import torch.distributed as dist
 from torch import nn
 
 from disttrain.parallel.base import Timed
@@ -29,12 +27,19 @@ from disttrain.runtime.fully_shard_hooks import (
     sharded_modules,
     why_unobservable,
 )
+from disttrain.runtime.observed_group import TimedCalls
 from disttrain.runtime.process_group import World
 
 CALLS = "fsdp_custom_collectives"
 """Method on a CPU: duration of each call of a collective of `fully_shard`."""
 STREAM_WAITS = "fsdp_stream_waits"
 """Method on CUDA: time between events around each wait of the compute stream."""
+_WAITS = (
+    "_all_gather_result", "wait_for_unshard", "post_backward", "finalize_backward",
+    "comm_ctx.reduce_scatter_states", "comm_ctx.reduce_scatter_max_input_buffers",
+    "comm_ctx._last_post_reduce_events",
+)  # fmt: skip
+"""Attributes of a parameter group at which compute waits on CUDA."""
 RETURNED_EARLY = "an unshard was asynchronous, and the time that compute waited for it is unknown"
 """Reason why the communication of a step is unknown."""
 
@@ -44,9 +49,8 @@ def comm_method(model: nn.Module, world: World) -> tuple[str | None, str | None]
     if world.size == 1:
         return None, None
     on_gpu = world.device.type == "cuda"
-    why = _why_unknown_waits if on_gpu else why_unobservable
     for module in sharded_modules(model):
-        if reason := why(module):
+        if reason := why_unobservable(module, *(_WAITS if on_gpu else ())):
             return None, reason
     return (STREAM_WAITS if on_gpu else CALLS), None
 
@@ -59,45 +63,18 @@ def time_waits(
     `returned_early` is called after a collective that was still under way when its call returned. Returns a
     function that restores the model.
     """
-    on_gpu = compute_device(model).type == "cuda"
     undo: list[Callable[[], None]] = []
     for module in sharded_modules(model):
-        if on_gpu:
+        if compute_device(model).type == "cuda":
             undo += [_time_stream_waits(group, timed) for group in param_groups(module)]
         else:
-            undo.append(observe(module, _Calls(timed, module, returned_early)))
+            undo.append(observe(module, TimedCalls(timed, returned_early)))
 
     def restore() -> None:
-        for each in undo:
-            each()
+        for restore_module in undo:
+            restore_module()
 
     return restore
-
-
-class _Calls:
-    """Times each call of a collective of one module."""
-
-    def __init__(self, timed: Timed, module: Any, returned_early: Callable[[], None]) -> None:
-        self._timed = timed
-        self._two_dimensions = any(map(replicates, param_groups(module)))
-        self.returned_early = returned_early
-
-    def around(self, dimension: Dimension, group: dist.ProcessGroup) -> AbstractContextManager[None]:
-        return self._timed(dimension if self._two_dimensions else None)
-
-
-def _why_unknown_waits(module: Any) -> str | None:
-    for group in param_groups(module):
-        try:
-            _ = group._all_gather_result, group.wait_for_unshard, group.post_backward
-            _ = group.finalize_backward, group.comm_ctx.reduce_scatter_states
-            _ = group.comm_ctx.reduce_scatter_max_input_buffers, group.comm_ctx._last_post_reduce_events
-            hook = group._all_reduce_hook
-        except AttributeError:
-            return f"the places where fully_shard of torch {torch.__version__} waits are unknown"
-        if hook is not None:
-            return "the hook of set_all_reduce_hook may communicate, which cannot be timed"
-    return None
 
 
 def _time_stream_waits(group: Any, timed: Timed) -> Callable[[], None]:

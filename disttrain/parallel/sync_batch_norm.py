@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import Any
 
 import torch
@@ -13,39 +10,18 @@ import torch.distributed.nn.functional as autograd_collectives
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-_COLLECTIVES = ("allreduce", "allgather", "all_gather_single", "_allgather_base")
-"""Methods of a process group that `torch.nn.SyncBatchNorm` and autograd's all-reduce call."""
+from disttrain.runtime.observed_group import ObservedGroup, TimedCalls
 
 
-class NormGroup:
-    """Stands for the process group of a batch norm. Each collective is done, for the current stream, within
-    `timed`; a `silent` group has one rank, so that its norm does not communicate."""
+class NormGroup(ObservedGroup):
+    """The process group of a batch norm; a `silent` one has one rank, so that the norm exchanges nothing."""
 
     def __init__(self, group: Any) -> None:
-        self._group = group
-        self.timed: Callable[[], AbstractContextManager[None]] = nullcontext
+        super().__init__(group, TimedCalls())
         self.silent = False
 
     def size(self) -> int:
-        return 1 if self.silent else int(self._group.size())
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._group, name)
-        return partial(self._run, value) if name in _COLLECTIVES else value
-
-    def _run(self, collective: Callable[..., Any], *arguments: Any) -> Any:
-        with self.timed():
-            work = collective(*arguments)
-            if work is not None:
-                work.wait()
-        return work
-
-    # torch looks up the group's backend after an error
-    def __eq__(self, other: object) -> bool:
-        return other is self or other is self._group
-
-    def __hash__(self) -> int:
-        return hash(self._group)
+        return 1 if self.silent else int(self.group.size())
 
 
 class CPUSyncBatchNorm(_BatchNorm):

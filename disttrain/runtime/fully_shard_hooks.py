@@ -1,142 +1,74 @@
-"""Observation of the collectives of `fully_shard`: when each begins and ends on the calling thread.
-
-FSDP2 calls all-gather and reduce-scatter through objects that can be replaced (`set_custom_all_gather`,
-`set_custom_reduce_scatter`). Under hybrid sharding an all-reduce between the replicas directly follows the
-reduce-scatter, and a hook runs after it (`set_all_reduce_hook`), so the time between them is the all-reduce.
-"""
+"""Observation of the collectives of `fully_shard`, and what is private in FSDP2 (read in torch 2.13)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
+from disttrain.runtime.observed_group import ObservedGroup, Observer
+
 Dimension = Literal["shard", "replicate"]
 """Dimension of the mesh over which a collective runs."""
-
-
-class Observer(Protocol):
-    """Receives each collective of a module."""
-
-    def around(self, dimension: Dimension, group: dist.ProcessGroup) -> AbstractContextManager[None]:
-        """Context of the call. On a CPU the collective is done at its end."""
-
-    def returned_early(self) -> None:
-        """The call has returned while its collective was still under way (`unshard(async_op=True)`)."""
-
-
-class ObservedCollective:
-    """One of FSDP2's communication objects, each call in the context of an observer."""
-
-    def __init__(self, comm: Any, observer: Observer) -> None:
-        self.comm = comm
-        self.observer = observer
-        self.allocate = comm.allocate
-
-    def __call__(
-        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, **how: Any
-    ) -> dist.Work | None:
-        with self.observer.around("shard", group):
-            work: dist.Work | None = self.comm(
-                output_tensor=output_tensor, input_tensor=input_tensor, group=group, **how
-            )
-        if work is not None:
-            self.observer.returned_early()
-        return work
-
-
-class _BeforeAllReduce(ObservedCollective):
-    """A reduce-scatter that an all-reduce between replicas follows, unless gradients still accumulate."""
-
-    def __init__(self, comm: Any, observer: Observer, param_group: Any) -> None:
-        super().__init__(comm, observer)
-        self._param_group = param_group
-        self.all_reduce = ExitStack()
-
-    def __call__(
-        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, **how: Any
-    ) -> dist.Work | None:
-        work = super().__call__(output_tensor, input_tensor, group, **how)
-        if self._param_group.all_reduce_grads:
-            replicas = self._param_group.mesh_info.replicate_process_group
-            self.all_reduce.enter_context(self.observer.around("replicate", replicas))
-        return work
-
-
-class _AfterAllReduce:
-    """The hook after an all-reduce; `before` is the hook of another observer."""
-
-    def __init__(self, scatter: _BeforeAllReduce, before: _AfterAllReduce | None) -> None:
-        self._scatter = scatter
-        self._before = before
-
-    def __call__(self, output: torch.Tensor) -> None:
-        self._scatter.all_reduce.close()
-        if self._before is not None:
-            self._before(output)
+_GROUPS: dict[str, Dimension] = {"shard_process_group": "shard", "replicate_process_group": "replicate"}
+"""Process groups of a mesh."""
 
 
 def observe(module: FSDPModule, observer: Observer) -> Callable[[], None]:
     """Have `observer` receive each collective of a module for which `why_unobservable` is None; returns a
     function that restores what was there."""
-    [group] = param_groups(module)
-    gather, scatter, hook = group._all_gather_comm, group._reduce_scatter_comm, group._all_reduce_hook
-    if replicates(group):
-        before = _BeforeAllReduce(scatter, observer, group)
-        module.set_all_reduce_hook(_AfterAllReduce(before, hook))
-        _install(module, ObservedCollective(gather, observer), before)
-    else:
-        _install(module, ObservedCollective(gather, observer), ObservedCollective(scatter, observer))
+    before: list[tuple[Any, str, Any]] = []
+    two_dimensions = any(map(replicates, param_groups(module)))
+    for info in _meshes(module):
+        for name in _GROUPS.keys() & vars(info).keys():
+            group = getattr(info, name)
+            before.append((info, name, group))
+            setattr(info, name, ObservedGroup(group, observer, _GROUPS[name] if two_dimensions else None))
 
     def restore() -> None:
-        _install(module, gather, scatter)
-        group._all_reduce_hook = hook
+        for item in before:
+            setattr(*item)
 
     return restore
 
 
-def _install(module: FSDPModule, gather: Any, scatter: Any) -> None:
-    module.set_custom_all_gather(gather)
-    module.set_custom_reduce_scatter(scatter)
-
-
-def observers_of(module: FSDPModule) -> list[Observer]:
+def observers_of(module: FSDPModule) -> Iterator[Observer]:
     """Those who observe the module now."""
-    [group] = param_groups(module)
-    found, comm = [], group._all_gather_comm
-    while isinstance(comm, ObservedCollective):
-        found.append(comm.observer)
-        comm = comm.comm
-    return found
+    for info in _meshes(module):
+        group = info.shard_process_group
+        while isinstance(group, ObservedGroup):
+            yield group.observer
+            group = group.group
 
 
-def why_unobservable(module: FSDPModule) -> str | None:
-    """Reason why some collective of the module cannot be observed; None if all can."""
+def why_unobservable(module: FSDPModule, *needed: str) -> str | None:
+    """Reason why a collective of the module cannot be observed, or a wait for one at the attributes `needed`
+    of its groups; None if all can."""
     try:
-        groups = param_groups(module)
-        if len(groups) > 1:  # FSDP2 has one communication object per module
-            return "fully_shard was given a shard_placement_fn that makes several groups of one module"
-        for group in groups:
-            if group._all_reduce_hook is not None and not isinstance(group._all_reduce_hook, _AfterAllReduce):
+        for group in param_groups(module):
+            attrgetter("mesh_info", "post_forward_mesh_info", *needed)(group)
+            if group._all_reduce_hook is not None:
                 return "the hook of set_all_reduce_hook may communicate, which cannot be timed"
-            _ = group._all_gather_comm, group._reduce_scatter_comm, group.all_reduce_grads
-            if replicates(group) and group.mesh_info.shard_mesh_size == 1:
-                return "a mesh with one rank in its shard dimension has an all-reduce that cannot be timed"
-        _ = FSDPModule.set_custom_all_gather, FSDPModule.set_custom_reduce_scatter
     except AttributeError:
-        return f"torch {torch.__version__} has no interface to observe the collectives of fully_shard"
+        return f"the places where fully_shard of torch {torch.__version__} waits are unknown"
     return None
 
 
 def param_groups(module: FSDPModule) -> list[Any]:
-    """Parameter groups of a module, each gathered and scattered as one. Private in FSDP2: the only way to
-    read the communication objects in use."""
+    """Parameter groups of a module, each gathered and scattered as one."""
     return list(module._get_fsdp_state()._fsdp_param_groups)
+
+
+def _meshes(module: FSDPModule) -> list[Any]:
+    """Layouts of the ranks, which groups may share; another one after the forward pass for a module that is
+    then sharded over fewer ranks."""
+    infos = [i for group in param_groups(module) for i in (group.mesh_info, group.post_forward_mesh_info)]
+    return list({id(info): info for info in infos if info is not None}.values())
 
 
 def replicates(group: Any) -> bool:
@@ -146,23 +78,20 @@ def replicates(group: Any) -> bool:
 
 def sharded_modules(model: nn.Module) -> list[FSDPModule]:
     """The modules to which `fully_shard` was applied and which have parameters of their own to gather."""
-    found = [module for module in model.modules() if isinstance(module, FSDPModule)]
-    return [module for module in found if param_groups(module)]
+    modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    return [module for module in modules if param_groups(module)]
 
 
 def compute_device(model: nn.Module) -> torch.device:
     """The device of the passes: of gathered parameters, if the shards are kept in host memory."""
     for module in sharded_modules(model):
-        for group in param_groups(module):
-            return torch.device(group.device)
+        return torch.device(param_groups(module)[0].device)
     return next(model.parameters()).device
 
 
 def groups_of_mesh(model: nn.Module) -> dict[Dimension, dist.ProcessGroup]:
     """This rank's process groups of a mesh with replicas; empty where all ranks share one copy."""
     for module in sharded_modules(model):
-        for group in param_groups(module):
-            if replicates(group):
-                info = group.mesh_info
-                return {"shard": info.shard_process_group, "replicate": info.replicate_process_group}
+        for group in filter(replicates, param_groups(module)):
+            return {dimension: getattr(group.mesh_info, name) for name, dimension in _GROUPS.items()}
     return {}

@@ -94,7 +94,6 @@ def test_shards_that_are_kept_and_gradients_that_are_gathered_are_measured(three
             {"build": "but_the_last"},
             "2.linear.weight is not sharded, and",
         ),
-        ({"build": "replicated"}, "a mesh with one rank in its shard dimension has an all-reduce"),
         ({"build": "with_hook"}, "the hook of set_all_reduce_hook may communicate"),
         ({"unshard": True}, "an unshard was asynchronous"),
     ],

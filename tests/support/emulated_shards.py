@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ from disttrain import LoopTelemetry
 from disttrain.data import synthetic
 from disttrain.models import emulated
 from disttrain.models.emulated import Emulated
+from disttrain.runtime.fully_shard_hooks import observe
+from disttrain.runtime.observed_group import TimedCalls
 from disttrain.runtime.process_group import World
 from tests.support.injected_delays import WARM_UP, real_time_priority
 
@@ -45,14 +49,13 @@ def build(dtype_bytes: int = 4, late_s: dict[int, float] | None = None, **option
 
 
 class Gather(DefaultAllGather):
-    """An all-gather that takes `longer_s` seconds longer and records each call with its elements."""
+    """An all-gather that records each call with its elements."""
 
-    def __init__(self, longer_s: float, calls: list[tuple[str, int]]) -> None:
+    def __init__(self, calls: list[tuple[str, int]]) -> None:
         super().__init__()
-        self.longer_s, self.calls = longer_s, calls
+        self.calls = calls
 
     def __call__(self, output_tensor, input_tensor, group, async_op=False):
-        time.sleep(self.longer_s)
         self.calls.append(("gather", output_tensor.numel()))
         return super().__call__(output_tensor, input_tensor, group, async_op)
 
@@ -60,12 +63,11 @@ class Gather(DefaultAllGather):
 class Scatter(DefaultReduceScatter):
     """A reduce-scatter like `Gather`."""
 
-    def __init__(self, longer_s: float, calls: list[tuple[str, int]]) -> None:
+    def __init__(self, calls: list[tuple[str, int]]) -> None:
         super().__init__()
-        self.longer_s, self.calls = longer_s, calls
+        self.calls = calls
 
     def __call__(self, output_tensor, input_tensor, group, op, async_op=False):
-        time.sleep(self.longer_s)
         self.calls.append(("scatter", input_tensor.numel()))
         return super().__call__(output_tensor, input_tensor, group, op, async_op)
 
@@ -73,11 +75,18 @@ class Scatter(DefaultReduceScatter):
 def shard(world: World, model: Emulated, build: str, longer_s: float = 0.0) -> list[tuple[str, int]]:
     """Shard the model with collectives that take `longer_s` longer; the list grows with each call."""
     calls: list[tuple[str, int]] = []
+
+    @contextmanager
+    def slow(dimension: object) -> Iterator[None]:
+        time.sleep(longer_s)
+        yield
+
     BUILD[build](world, model)
     for module in model.modules():
         if isinstance(module, FSDPModule):
-            module.set_custom_all_gather(Gather(longer_s, calls))
-            module.set_custom_reduce_scatter(Scatter(longer_s, calls))
+            module.set_custom_all_gather(Gather(calls))
+            module.set_custom_reduce_scatter(Scatter(calls))
+            observe(module, TimedCalls(slow))
     return calls
 
 

@@ -20,38 +20,35 @@ ON_CPU, ON_DEVICE = (
 )
 
 
-class Comm:
-    def __init__(self, time: list[float], work: object) -> None:
+class Group:
+    """A process group whose collectives take half a second."""
+
+    def __init__(self, time: list[float], work: object = None) -> None:
         self.time, self.work = time, work
 
-    def allocate(self) -> None: ...
-
-    def __call__(self, output_tensor, input_tensor, group, async_op=False):
+    def all_gather_single(self, *tensors_and_options):
         self.time[0] += 0.5
         return self.work
 
+    reduce_scatter_single = all_gather_single
 
-class Group:
-    def __init__(self, ranks: int) -> None:
-        self.ranks = ranks
 
-    def size(self) -> int:
-        return self.ranks
+NOW, LATER = SimpleNamespace(asyncOp=False), SimpleNamespace(asyncOp=True)
+"""Options of a collective."""
 
 
 class ParamGroup:
     _all_reduce_hook = None
-    all_reduce_grads = True
+    post_forward_mesh_info = None
     device = torch.device("cpu")
 
-    def __init__(self, comm: Comm) -> None:
-        self.mesh_info = SimpleNamespace(replicate_mesh_dim=None, shard_mesh_size=2)
-        self._all_gather_comm = self._reduce_scatter_comm = comm
+    def __init__(self, group: Group) -> None:
+        self.mesh_info = SimpleNamespace(replicate_mesh_dim=None, shard_process_group=group)
 
 
 @pytest.fixture
 def module(monkeypatch):
-    """Makes a sharded module of a `Comm`, without a process group."""
+    """Makes a sharded module of groups, without torch's."""
     from torch.distributed.fsdp import FSDPModule
 
     class Sharded(FSDPModule, torch.nn.Linear):
@@ -61,79 +58,71 @@ def module(monkeypatch):
         def _get_fsdp_state(self):
             return self
 
-    def make(*comms: Comm) -> torch.nn.Module:
+    def make(*groups: Group) -> torch.nn.Module:
         made = Sharded(1, 1)
-        object.__setattr__(made, "_fsdp_param_groups", [ParamGroup(comm) for comm in comms])
+        object.__setattr__(made, "_fsdp_param_groups", [ParamGroup(group) for group in groups])
         return made
 
     return make
 
 
 @pytest.mark.parametrize(
-    ("ranks", "work", "reason"),
+    ("work", "reason"),
     [
-        (4, None, None),
-        (4, "work", "an unshard was asynchronous, and the time that compute waited for it is unknown"),
+        (None, None),
+        ("work", "an unshard was asynchronous, and the time that compute waited for it is unknown"),
     ],
 )
-def test_a_call_is_timed_as_control_synchronisation(module, ranks, work, reason):
+def test_a_call_is_timed_as_control_synchronisation(module, work, reason):
     now = [0.0]
-    clock, comm = HostClock(lambda: now[0]), Comm(now, work)
-    model = module(comm)
+    clock, shard = HostClock(lambda: now[0]), Group(now, work)
+    model = module(shard)
     assert is_sharded(model)
     assert comm_method(model, ON_CPU) == ("fsdp_custom_collectives", None)
     collectives = FsdpExposed(model, lambda: clock)
     clock.start()
     clock.switch(COMPUTE)
     now[0] += 2
-    [group] = model._fsdp_param_groups
-    answer = group._all_gather_comm(
-        output_tensor=None, input_tensor=None, group=Group(ranks), async_op=bool(work)
-    )
+    info = model._fsdp_param_groups[0].mesh_info
+    answer = info.shard_process_group.all_gather_single(None, None, LATER if work else NOW)
     now[0] += 1
     clock.end_step()
     [step] = clock.finished()
     assert (step.phases[COMPUTE], step.control, answer) == (3.0, [0.5], work)
     assert [collectives.missed(True), collectives.missed(True)] == [reason, None]
     collectives.close()
-    assert group._all_gather_comm is comm
+    assert info.shard_process_group is shard
 
 
 def test_untimed_collectives_are_refused_with_the_reason(module):
-    comm = Comm([0.0], None)
-    assert "waits are unknown" in comm_method(module(comm), ON_DEVICE)[1]
-    assert "several groups of one module" in comm_method(module(comm, comm), ON_CPU)[1]
-    other_torch = module(comm)
-    del other_torch._fsdp_param_groups[0]._all_gather_comm
-    assert comm_method(other_torch, ON_CPU)[1].endswith(
-        "has no interface to observe the collectives of fully_shard"
-    )
+    group = Group([0.0])
+    assert comm_method(module(group, group), ON_CPU) == ("fsdp_custom_collectives", None)
+    assert "waits are unknown" in comm_method(module(group), ON_DEVICE)[1]
+    other_torch = module(group)
+    del other_torch._fsdp_param_groups[0].mesh_info
+    assert "waits are unknown" in comm_method(other_torch, ON_CPU)[1]
 
 
 @pytest.mark.parametrize("who_is_first", ["telemetry", "emulation"])
 def test_a_collective_stops_an_emulated_model_once_whoever_else_times_it(module, who_is_first):
     now = [0.0]
-    clock, comm, timer = (
-        HostClock(lambda: now[0]),
-        Comm(now, None),
-        DeadlineTimer(lambda: now[0], lambda _: None),
-    )
-    model = module(comm)
-    [group] = model._fsdp_param_groups
+    clock, timer = HostClock(lambda: now[0]), DeadlineTimer(lambda: now[0], lambda _: None)
+    model = module(Group(now))
+    info = model._fsdp_param_groups[0].mesh_info
 
     def stops() -> float:
         """For how long one of each puts off what is due."""
         pause_in_collectives(model, timer)
         timer.start()
         began = now[0]
-        for each in (group._all_gather_comm, group._reduce_scatter_comm):
-            each(output_tensor=None, input_tensor=None, group=Group(4))
+        info.shard_process_group.all_gather_single(None, None, NOW)
+        info.shard_process_group.reduce_scatter_single(None, None, NOW)
         now[0] += 5  # so that the pass is late, however long it was stopped
         return now[0] - began - timer.end()
 
     if who_is_first == "emulation":
         assert stops() == 1.0
-    before = group._all_gather_comm
+    before = info.shard_process_group
     collectives = FsdpExposed(model, lambda: clock)
     clock.start()
     assert [stops(), stops()] == [1.0, 1.0]
@@ -141,7 +130,7 @@ def test_a_collective_stops_an_emulated_model_once_whoever_else_times_it(module,
     [step] = clock.finished()
     assert step.control == [0.5] * 4
     collectives.close()
-    assert group._all_gather_comm is before
+    assert info.shard_process_group is before
     assert stops() == 1.0
     assert not timer.restarts
 
@@ -150,74 +139,57 @@ def _has_a_hook(group: ParamGroup) -> None:
     group._all_reduce_hook = print
 
 
-def _has_replicas_of_one_rank(group: ParamGroup) -> None:
-    group.mesh_info.replicate_mesh_dim, group.mesh_info.shard_mesh_size = 0, 1
-
-
 def _is_of_another_torch(group: ParamGroup) -> None:
-    del group._all_gather_comm
+    del group.mesh_info
 
 
-@pytest.mark.parametrize("change", [_has_a_hook, _has_replicas_of_one_rank, _is_of_another_torch])
+@pytest.mark.parametrize("change", [_has_a_hook, _is_of_another_torch])
 def test_where_communication_cannot_be_seen_layers_begin_anew(module, change):
-    timer, comm = DeadlineTimer(), Comm([0.0], None)
-    model = module(comm)
+    timer, shard = DeadlineTimer(), Group([0.0])
+    model = module(shard)
     change(model._fsdp_param_groups[0])
     pause_in_collectives(model, timer)
-    assert timer.restarts
-    assert model._fsdp_param_groups[0]._reduce_scatter_comm is comm
-
-
-def test_several_groups_of_a_module_let_layers_begin_anew(module):
-    timer, comm = DeadlineTimer(), Comm([0.0], None)
-    pause_in_collectives(module(comm, comm), timer)
     assert timer.restarts
 
 
 def test_a_collective_that_is_waited_for_elsewhere_lets_layers_begin_anew(module):
     timer = DeadlineTimer()
-    model = module(Comm([0.0], "work"))
+    model = module(Group([0.0], "work"))
     pause_in_collectives(model, timer)
     assert not timer.restarts
-    [group] = model._fsdp_param_groups
-    work = group._all_gather_comm(output_tensor=None, input_tensor=None, group=Group(4), async_op=True)
+    info = model._fsdp_param_groups[0].mesh_info
+    work = info.shard_process_group.all_gather_single(None, None, LATER)
     assert (work, timer.restarts) == ("work", True)
 
 
 @pytest.mark.parametrize("emulated", [False, True])
 def test_the_all_reduce_between_replicas_is_timed_within_their_group(module, emulated):
     now = [0.0]
-    clock, comm = HostClock(lambda: now[0]), Comm(now, None)
+    clock, shard, replicas = HostClock(lambda: now[0]), Group(now), Group(now)
     timer = DeadlineTimer(lambda: now[0], lambda _: None)
-    model = module(comm)
-    [group] = model._fsdp_param_groups
-    group.mesh_info = SimpleNamespace(
-        replicate_mesh_dim=0,
-        shard_mesh_size=2,
-        shard_process_group=Group(2),
-        replicate_process_group=Group(2),
-    )
+    model = module(shard)
+    info = model._fsdp_param_groups[0].mesh_info
+    info.replicate_mesh_dim, info.replicate_process_group = 0, replicas
     if emulated:
         pause_in_collectives(model, timer)
     collectives = FsdpExposed(model, lambda: clock)
     clock.start()
     timer.start()
-    for group.all_reduce_grads in (False, True):  # the gradients of two micro-batches
+    for last in (False, True):  # the gradients of two micro-batches
         clock.switch(COMPUTE)
         now[0] += 2
-        group._reduce_scatter_comm(output_tensor=None, input_tensor=None, group=Group(2))
-        if group.all_reduce_grads:
-            now[0] += 0.25
-            group._all_reduce_hook(None)
+        info.shard_process_group.reduce_scatter_single(None, None, NOW)
+        if last:
+            info.replicate_process_group.reduce_scatter_single(None, None, NOW)
     now[0] += 1
     clock.end_step()
     [step] = clock.finished()
     assert (step.phases[COMPUTE], step.control) == (5.0, [])
-    assert step.within == {SHARD_SYNC: [0.5, 0.5], REPLICATE_SYNC: [0.25]}
+    assert step.within == {SHARD_SYNC: [0.5, 0.5], REPLICATE_SYNC: [0.5]}
     if emulated:
-        assert timer.end() == pytest.approx(5.0), "6.25 s less 1.25 s in collectives"
+        assert timer.end() == pytest.approx(5.0), "6.5 s less 1.5 s in collectives"
     collectives.close()
-    assert (group._all_reduce_hook is None) is not emulated
+    assert (info.replicate_process_group is replicas) is not emulated
 
 
 def test_a_model_that_is_not_sharded_is_left_alone():
@@ -232,7 +204,7 @@ def test_on_cuda_each_wait_of_the_compute_stream_is_timed_before_it_happens(
 ):
     """With one buffer, the second reduction waits for the first, and the end for what was reduced last."""
     did = []
-    model = module(Comm([0.0], None))
+    model = module(Group([0.0]))
     [group] = model._fsdp_param_groups
     group.mesh_info.replicate_mesh_dim = replicas
     group.device = torch.device("cuda")
