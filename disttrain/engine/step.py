@@ -140,7 +140,8 @@ class Stepper:
             self.strategy.average_replicas(self.model, self.optimizer)
         self.clock.switch(OTHER)
         reason = self.strategy.exposed_comm_reason()
-        return StepResult(step, loss, self._rates[step - 1], grad_norm, skipped, reason)
+        marks = self.clock.step
+        return StepResult(step, loss, self._rates[step - 1], grad_norm, skipped, reason, marks=marks)
 
     def prime(self, batch: Any) -> None:
         """Run passes without effect: the `priming_passes` of the strategy, at least one if the model compiles

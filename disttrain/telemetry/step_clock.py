@@ -74,35 +74,34 @@ class StepClock:
     def __init__(self) -> None:
         self.phase = OTHER
         """The current phase."""
-        self._marks: list[tuple[int, Any]] = []
         self._gap_from: Any = None
         self._anchor: Any = None
         self._anchor_s = 0.0
         """Seconds from the first `start()` to the anchor."""
-        self._closed: deque[ClosedStep] = deque()
+        self._closed: deque[StepMarks] = deque()
+        self.step: StepMarks
+        """The step under way."""
 
     def start(self) -> None:
         """Begin the next step now, in phase OTHER. Time since the last `end_step` is its `gap_s`."""
         now = self._instant()
         self.phase = OTHER
-        self._marks = [(OTHER, now)]
         if self._anchor is None:
             self._anchor = self._gap_from = now
+        self.step = StepMarks(self, self._gap_from, now)
 
     def switch(self, phase: int) -> None:
         """End the current phase and begin `phase`."""
         self.phase = phase
-        self._marks.append((phase, self._instant()))
+        self.step.marks.append((phase, self._instant()))
 
-    def end_step(self) -> ClosedStep:
+    def end_step(self) -> None:
         """Close the step and begin the next one at the same instant, in phase OTHER."""
-        assert self._anchor is not None, "start() comes first"
-        end = self._instant()
-        self._marks.append((OTHER, end))
-        closed = ClosedStep(self, self._gap_from, self._marks)
-        self._closed.append(closed)
-        self.phase, self._marks, self._gap_from = OTHER, [(OTHER, end)], end
-        return closed
+        self._gap_from = end = self._instant()
+        self.step.marks.append((OTHER, end))
+        self.step.is_closed = True
+        self._closed.append(self.step)
+        self.phase, self.step = OTHER, StepMarks(self, end, end)
 
     def finished(self, await_steps: int = 0) -> list[ClockedStep]:
         """Each closed step not yet returned, oldest first, as far as the device has passed their ends; the
@@ -133,28 +132,30 @@ class StepClock:
         return True
 
 
-class ClosedStep:
-    """A step between two instants, which the device may not have passed yet."""
+class StepMarks:
+    """The beginnings of the phases of a step, and its end, which the device may not have passed yet."""
 
-    def __init__(self, clock: StepClock, gap_from: Any, marks: list[tuple[int, Any]]) -> None:
-        self._clock, self._gap_from, self._marks = clock, gap_from, marks
+    def __init__(self, clock: StepClock, gap_from: Any, begin: Any) -> None:
+        self._clock, self._gap_from = clock, gap_from
+        self.marks: list[tuple[int, Any]] = [(OTHER, begin)]
+        self.is_closed = False
 
     @property
     def begin(self) -> Any:
         """The instant of its beginning."""
-        return self._marks[0][1]
+        return self.marks[0][1]
 
     @property
     def end(self) -> Any:
         """The instant of its end."""
-        return self._marks[-1][1]
+        return self.marks[-1][1]
 
     def read(self, start_s: float = 0.0) -> ClockedStep:
         """The seconds of the step; waits for the device."""
         between_s = self._clock.between_s
         self._clock.wait(self.end)
         step = ClockedStep(start_s=start_s, gap_s=between_s(self._gap_from, self.begin))
-        for (phase, begin), (_, end) in itertools.pairwise(self._marks):
+        for (phase, begin), (_, end) in itertools.pairwise(self.marks):
             if phase < _PHASES:
                 step.phases[phase] += between_s(begin, end)
             elif phase == CONTROL_SYNC:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from disttrain.telemetry.background_writer import BackgroundJsonLines
 from disttrain.telemetry.comm_split import CommSplit
 from disttrain.telemetry.reductions import Reductions
 from disttrain.telemetry.step_clock import COMM, COMM_TRANSFER, COMPUTE, PhaseSeconds, StepClock
-from disttrain.telemetry.step_records import StepRecord, line
+from disttrain.telemetry.step_records import StepRecord, aggregate_line, step_line
 from disttrain.telemetry.step_result import StepResult
 from disttrain.telemetry.step_series import StepSeries
 
@@ -115,14 +115,10 @@ class StepLog:
     def record(self, result: StepResult, *, loss_recorded: bool = True) -> None:
         """Call directly before the clock's `end_step`: the copies to the host then end with the step."""
         self._losses.append((result.step if loss_recorded else None, result.loss))
+        extra = {name: _on_host(value) for name, value in result.extra.items()} if result.extra else {}
+        loss, norm, skipped = map(_on_host, (result.loss, result.grad_norm, result.skipped))
         self._recorded.append(
-            replace(
-                result,
-                loss=_on_host(result.loss),
-                grad_norm=_on_host(result.grad_norm),
-                skipped=_on_host(result.skipped),
-                extra={name: _on_host(value) for name, value in result.extra.items()},
-            )
+            StepResult(result.step, loss, result.lr, norm, skipped, result.comm_reason, extra)
         )
 
     def collect(self, await_steps: int = 0) -> None:
@@ -193,7 +189,7 @@ class StepLog:
     def open_aggregate(self) -> dict[str, Any] | None:
         """The record of the steps that are in no line yet, for a checkpoint. Ending the aggregate at each
         checkpoint instead would give as many short lines as there are checkpoints."""
-        return self._line(self._shared, alone=False) if self._shared else None
+        return self._aggregate() if self._shared else None
 
     def close(self) -> None:
         self._end_aggregate()
@@ -220,7 +216,7 @@ class StepLog:
             self.left_out[len(self.left_out) - bool(follows) :] = [(before[0] if follows else number, number)]
         if number <= self.full_records or profiled or (self._measured(step) and not split):
             self._end_aggregate()  # lines are in the order of the steps
-            self.lines.add(self._line([step], alone=True, split=split))
+            self.lines.add(step_line(step, self.samples_per_step, comm=self._measured(step), split=split))
             return
         if self._shared:  # the steps of one aggregate are all measured, or none
             last = self._shared[-1]
@@ -232,11 +228,11 @@ class StepLog:
 
     def _end_aggregate(self) -> None:
         if self._shared:
-            self.lines.add(self._line(self._shared, alone=False))
+            self.lines.add(self._aggregate())
             self._shared = []
 
-    def _line(self, steps: list[StepRecord], *, alone: bool, split: bool = True) -> dict[str, Any]:
-        return line(steps, self.samples_per_step, alone=alone, comm=self._measured(steps[-1]), split=split)
+    def _aggregate(self) -> dict[str, Any]:
+        return aggregate_line(self._shared, self.samples_per_step, comm=self._measured(self._shared[-1]))
 
     def _measured(self, step: StepRecord) -> bool:
         """Whether the communication of the step is known."""

@@ -48,7 +48,7 @@ class StepRecord:
             result.step, result.lr, float(result.loss),
             None if result.grad_norm is None else float(result.grad_norm),
             result.skipped is not None and bool(result.skipped),
-            {name: float(value) for name, value in result.extra.items()},
+            {name: float(value) for name, value in result.extra.items()} if result.extra else {},
             clocked.start_s, clocked.gap_s, phases, passes_s, clocked.control, clocked.within,
         )  # fmt: skip
         if result.comm_reason is not None:
@@ -78,53 +78,66 @@ class StepRecord:
             self.phases[COMM_TRANSFER] += sum(minima)
 
 
-def line(
-    steps: Sequence[StepRecord], samples: int, *, alone: bool, comm: bool, split: bool
-) -> dict[str, Any]:
-    """The line of one step, or that of consecutive ones as a `StepAggregate`.
+def step_line(step: StepRecord, samples: int, *, comm: bool, split: bool) -> dict[str, Any]:
+    """The line of one step.
 
     `samples`: of a step on this rank. `comm`: whether exposed communication was measured. `split`: whether
     the ranks compared it.
     """
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "step": step.step,
+        **_seconds(step.start_s, step.gap_s, step.phases, comm=comm, split=split),
+        "samples": samples,
+        "loss": step.loss,
+        "lr": step.lr,
+        "grad_norm": step.grad_norm,
+        "skipped": step.skipped,
+        **({"extra": step.extra} if step.extra else {}),
+    }
+
+
+def aggregate_line(steps: Sequence[StepRecord], samples: int, *, comm: bool) -> dict[str, Any]:
+    """The line of consecutive steps, a `StepAggregate`; arguments as for `step_line`."""
     first, last = steps[0], steps[-1]
     sums = [sum(seconds) for seconds in zip(*(step.phases for step in steps), strict=True)]
-    phases: dict[str, float | None] = dict(zip(PHASES, map(_rounded, sums), strict=True))
-    if not (comm and split):
-        phases[PHASES[COMM]] = phases[PHASES[COMM_TRANSFER]] = None
-    extra = {name: _mean(step.extra.get(name) for step in steps) for name in last.extra}
-    common = {
-        "start_s": _rounded(first.start_s),
-        "step_s": _rounded(sum(sums)),
-        "gap_s": _rounded(sum(step.gap_s for step in steps)),
-        **phases,
-        "comm_exposed_s": _rounded(sums[COMM] + sums[COMM_TRANSFER]) if comm else None,
-        "samples": samples * len(steps),
-        "loss": _mean(step.loss for step in steps),
-        "lr": last.lr,
-        "grad_norm": _mean(step.grad_norm for step in steps),
-        **({"extra": extra} if extra else {}),
-    }
-    if alone:
-        return {"schema_version": SCHEMA_VERSION, "step": first.step, **common, "skipped": first.skipped}
+    gap_s = sum(step.gap_s for step in steps)
     shortest, longest = (choose(steps, key=lambda step: step.step_s) for choose in (min, max))
     bins = Counter(bin_of(step.step_s) for step in steps)
+    extra = {name: _mean(step.extra.get(name) for step in steps) for name in last.extra}
     return {
         "schema_version": SCHEMA_VERSION,
         "first": first.step,
         "last": last.step,
         "steps": len(steps),
-        **common,
-        "skipped": sum(step.skipped for step in steps),
-        "shortest_s": _rounded(shortest.step_s),
+        **_seconds(first.start_s, gap_s, sums, comm=comm, split=True),
+        "shortest_s": round(shortest.step_s, DECIMALS),
         "shortest_step": shortest.step,
-        "longest_s": _rounded(longest.step_s),
+        "longest_s": round(longest.step_s, DECIMALS),
         "longest_step": longest.step,
         "bins": sorted(bins.items()),
+        "samples": samples * len(steps),
+        "loss": _mean(step.loss for step in steps),
+        "lr": last.lr,
+        "grad_norm": _mean(step.grad_norm for step in steps),
+        "skipped": sum(step.skipped for step in steps),
+        **({"extra": extra} if extra else {}),
     }
 
 
-def _rounded(seconds: float) -> float:
-    return round(seconds, DECIMALS)
+def _seconds(
+    start_s: float, gap_s: float, phases: PhaseSeconds, *, comm: bool, split: bool
+) -> dict[str, float | None]:
+    named: dict[str, float | None] = {
+        "start_s": round(start_s, DECIMALS),
+        "step_s": round(sum(phases), DECIMALS),
+        "gap_s": round(gap_s, DECIMALS),
+        **dict(zip(PHASES, [round(seconds, DECIMALS) for seconds in phases], strict=True)),
+        "comm_exposed_s": round(phases[COMM] + phases[COMM_TRANSFER], DECIMALS) if comm else None,
+    }
+    if not (comm and split):
+        named[PHASES[COMM]] = named[PHASES[COMM_TRANSFER]] = None
+    return named
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from disttrain.telemetry.step_clock import COMPUTE, ClosedStep
+from disttrain.telemetry.step_clock import COMPUTE, ClockedStep, StepMarks
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +30,23 @@ class StepResult:
     """Reason why some communication of the step was not timed; None if all was."""
     extra: dict[str, Tensor | float] = field(default_factory=dict)
     """Further values of the step by name: in its record, the log line and the sinks."""
-    closed: ClosedStep | None = field(default=None, repr=False)
-    """The step on the clock, once it is closed."""
+    marks: StepMarks | None = field(default=None, repr=False)
+    """The step on the clock."""
 
     @property
     def step_s(self) -> float | None:
-        """Seconds of the step; None until it is closed, as for the others."""
-        return None if self.closed is None else sum(self.closed.read().phases)
+        """Seconds of the step; None until the trainer has closed it, as for the others."""
+        return sum(step.phases) if (step := self._clocked()) else None
 
     @property
     def compute_s(self) -> float | None:
         """Seconds of compute."""
-        return None if self.closed is None else self.closed.read().phases[COMPUTE]
+        return step.phases[COMPUTE] if (step := self._clocked()) else None
 
     @property
     def comm_s(self) -> float | None:
         """Seconds of exposed communication; None also where some was not timed."""
-        return None if self.closed is None or self.comm_reason else self.closed.read().exposed_s
+        return step.exposed_s if (step := self._clocked()) and not self.comm_reason else None
+
+    def _clocked(self) -> ClockedStep | None:
+        return self.marks.read() if self.marks is not None and self.marks.is_closed else None

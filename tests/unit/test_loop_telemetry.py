@@ -204,7 +204,7 @@ def test_a_loop_that_continues_counts_from_its_resumed_step(tmp_path: Path) -> N
             "unknown key 'telemetry.warmup'; did you mean 'telemetry.warmup_steps'?",
         ),
         ({"telemetry": {"warmup_steps": -1}}, "telemetry.warmup_steps=-1: "),
-        ({"telemetry": {"sinks": ["csv"]}}, "telemetry.sinks: 'csv' is unknown"),
+        ({"telemetry": {"sinks": ["csv"]}}, "telemetry.sinks='csv' is unknown"),
         ({"telemetry": {"layer_passes": 2}}, "telemetry.layer_passes has no effect on a loop of your own"),
     ],
 )
