@@ -63,14 +63,13 @@ def documents() -> dict[str, str]:
 
 def builders() -> dict[str, dict[str, options.Builder]]:
     """Options of the callable in each module of the packages of kinds."""
-    packages = dict.fromkeys(("models", "data", "transforms", "parallel", "parallel/schemes"), "build")
-    packages[options.SINKS] = "Sink"
+    packages = ("models", "data", "transforms", "parallel", "parallel/schemes", "telemetry/sinks")
     known: dict[str, dict[str, options.Builder]] = {}
-    for package, name in packages.items():
+    for package in packages:
         prefix = f"disttrain.{package.replace('/', '.')}"
         kinds = sorted(path.stem for path in (options.PACKAGE / package).glob("[!_]*.py"))
         modules = {kind: importlib.import_module(f"{prefix}.{kind}") for kind in kinds}
-        defined = {kind: getattr(module, name, None) for kind, module in modules.items()}
+        defined = {kind: getattr(module, "build", None) for kind, module in modules.items()}
         known[package] = {kind: options.inspected(build) for kind, build in defined.items() if build}
     return known
 

@@ -28,7 +28,6 @@ from disttrain.errors import ConfigError, nearest
 
 BUILT_SECTIONS = {"model": "models", "data": "data"}
 """Config section with options of a builder, to the package of its builders."""
-SINKS = "telemetry/sinks"
 PACKAGE = Path(__file__).resolve().parents[1]
 FILE = Path(__file__).with_name("options.json")
 FILE_SUFFIXES = (".yaml", ".yml", ".json")
@@ -138,7 +137,7 @@ def names_of(config: Config) -> list[tuple[str, str, str]]:
         *(("model.transforms", "transforms", name) for name in model.transforms),
         *(("parallel.strategy", "parallel", name) for name in [parallel.strategy] if name != "auto"),
         ("parallel.gradient_communication.scheme", "parallel/schemes", scheme),
-        *(("telemetry.sinks", SINKS, name) for name in config.telemetry.sinks),
+        *(("telemetry.sinks", "telemetry/sinks", name) for name in config.telemetry.sinks),
     ]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from disttrain.config.config_tree import Config
-from disttrain.config.options import SINKS, check_options, inspected, plug_ins
+from disttrain.config.options import check_options, inspected, plug_ins
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError
 from disttrain.models import huggingface
 from disttrain.runtime.plug_ins import load_plug_in
@@ -25,8 +25,7 @@ def unchecked(config: Config) -> Iterator[str]:
         if ":" in name and not _is_here(module := name.partition(":")[0]):
             yield f"{key}={name}: no module {module!r} here, so only the job can check it"
             continue
-        attribute = "Sink" if package == SINKS else "build"
-        build = load_plug_in(key, f"disttrain.{package.replace('/', '.')}", name, attribute)
+        build = load_plug_in(key, f"disttrain.{package.replace('/', '.')}", name)
         section, _, leaf = key.partition(".")
         if leaf == "kind":
             given = config.model.model_extra if section == "model" else config.data.model_extra

@@ -29,7 +29,7 @@ def curves(attempt: Attempt) -> dict[str, list[tuple[int, float]]]:
 
 
 def test_tensorboard_reads_the_scalars(attempt: Attempt) -> None:
-    sink = tensorboard.Sink(attempt)
+    sink = tensorboard.build(attempt)
     sink.scalars(1, {"loss/train": 2.5, "lr": 0.1})
     sink.scalars(2, {"loss/train": float("inf"), "lr": 1e-30})
     sink.close()
@@ -42,7 +42,7 @@ def test_tensorboard_reads_the_scalars(attempt: Attempt) -> None:
 def test_scalars_are_appended_at_intervals(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(tensorboard.time, "monotonic", lambda: now)
-    sink = tensorboard.Sink(attempt)
+    sink = tensorboard.build(attempt)
     writes: list[int] = []
     write = os.write
     monkeypatch.setattr(
@@ -57,7 +57,7 @@ def test_scalars_are_appended_at_intervals(attempt: Attempt, monkeypatch: pytest
 
 
 def test_a_full_disk_is_an_error(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
-    sink = tensorboard.Sink(attempt)
+    sink = tensorboard.build(attempt)
     sink.scalars(1, {"loss/train": 1.0})
 
     def full(*_: object) -> int:
@@ -77,6 +77,6 @@ def test_the_files_of_an_attempt_open_in_their_own_reader(tmp_path: Path) -> Non
     assert curves(attempt) == {"loss/train": [(7, 2.5)]}
 
 
-def test_an_unknown_sink_is_refused_with_the_nearest_one(attempt: Attempt) -> None:
-    with pytest.raises(ConfigError, match="did you mean 'tensorboard'"):
+def test_an_unknown_sink_is_refused(attempt: Attempt) -> None:
+    with pytest.raises(ConfigError, match=r"telemetry\.sinks='tensorbord' cannot be imported"):
         sinks.open_sink("tensorbord", attempt)

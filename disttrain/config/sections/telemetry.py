@@ -29,7 +29,7 @@ class TelemetryConfig(Section):
     fields: NotInKey[tuple[str, ...]] = ()
     """Extra fields of the hardware samples, `package.module:ROW`: rows of `disttrain.hardware.fields`."""
     sinks: NotInKey[tuple[str, ...]] = ("tensorboard",)
-    """Extra sinks: modules of `disttrain.telemetry.sinks`, or `package.module:Class`."""
+    """Extra sinks: modules of `disttrain.telemetry.sinks`, or `package.module:build`."""
 
 
 class ProfileConfig(Section):

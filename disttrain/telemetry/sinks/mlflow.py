@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.config.dotted_keys import flat_values
+from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json_or_none
 from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.records.run_json import read_run_json_or_none
@@ -34,10 +35,18 @@ _PARAMS = 100
 _PARAM_LENGTH = 500
 
 
-class Sink:
-    def __init__(self, attempt: Attempt) -> None:
-        import mlflow.tracking  # noqa: F401 -- fails before the run starts
+def build(attempt: Attempt) -> MLflow:
+    try:  # before the run starts
+        import mlflow.tracking  # noqa: F401
+    except ModuleNotFoundError:
+        raise ConfigError(
+            "telemetry.sinks: mlflow is not installed: pip install 'disttrain[mlflow]'"
+        ) from None
+    return MLflow(attempt)
 
+
+class MLflow:
+    def __init__(self, attempt: Attempt) -> None:
         self._run = RunDir(attempt.path.parent.parent)
         self._waiting: list[tuple[int, str, float, int]] = []
         self._lock = threading.Lock()

@@ -19,7 +19,11 @@ WRITE_EVERY_S = 10.0
 _FORMAT = "brain.Event:2"
 
 
-class Sink:
+def build(attempt: Attempt) -> TensorBoard:
+    return TensorBoard(attempt)
+
+
+class TensorBoard:
     def __init__(self, attempt: Attempt) -> None:
         # slow to import, and only rank 0 needs it
         from tensorboard.compat.proto import event_pb2, summary_pb2
