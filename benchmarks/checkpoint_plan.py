@@ -29,7 +29,7 @@ from disttrain.checkpoint import storage
 from disttrain.checkpoint.manifest import WrittenShare, describe_shares
 from disttrain.checkpoint.share import CapturedState, Share, State, own_share
 from disttrain.records.checkpoint import Checkpoint, CheckpointFile
-from disttrain.records.json_files import write_json
+from disttrain.records.json_files import write_text
 
 WIDTH = 2048
 MANIFEST = Checkpoint(
@@ -87,7 +87,7 @@ def write_description(folder: Path, shares: list[WrittenShare]) -> None:
     """Write `.metadata` and manifest of these shares, by rank."""
     manifest = MANIFEST.model_copy(update=describe_shares(shares))
     storage.write_metadata(folder, manifest)
-    write_json(folder / "manifest.json", manifest.model_dump(mode="json"))
+    write_text(folder / "manifest.json", manifest.model_dump_json(indent=1))
 
 
 def measure(ranks: int, layers: int, repeats: int) -> dict[str, Any]:

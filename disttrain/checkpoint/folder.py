@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.errors import ConfigError, message_of
 from disttrain.records.checkpoint import MANIFEST, Checkpoint, CheckpointFile, committed_path, committed_paths
-from disttrain.records.json_files import CorruptFile, read_json, write_json
+from disttrain.records.json_files import CorruptFile, read_json, write_text
 from disttrain.records.run_directory import RunDir, rename_aside
 
 _PARTIAL = re.compile(r"step-\d{8,}\.(?:a(\d+)\.tmp|deleted)")
@@ -57,7 +57,7 @@ def commit(temporary: Path, manifest: Checkpoint) -> Path:
     The rename is the commit: atomic, and it fails where the step has a checkpoint already. The other files
     must be on disk. Raises `OSError`.
     """
-    write_json(temporary / MANIFEST, manifest.model_dump(mode="json"))
+    write_text(temporary / MANIFEST, manifest.model_dump_json(indent=1))
     sync(temporary)
     target = committed_path(temporary.parent, manifest.step)
     os.rename(temporary, target)
