@@ -115,8 +115,3 @@ def test_a_checkpoint_of_another_padding_is_refused(source: Source) -> None:
     message = r"embed\.weight has shape \(50, 16\) in it, \(96, 16\) is needed"
     with pytest.raises(ConfigError, match=message):
         refuse_other_model(found, wanted)
-
-
-def test_a_multiple_below_1_is_refused(source: Source) -> None:
-    with pytest.raises(ConfigError, match=r"^model\.vocab_multiple=0: must be at least 1$"):
-        gpt.build(source, vocab_multiple=0)
