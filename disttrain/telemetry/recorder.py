@@ -112,9 +112,9 @@ class Recorder:
             self._progress.restart(self._step, self._began)
         self.clock.start()
 
-    def step_done(self, result: StepResult, *, loss_recorded: bool = True) -> None:
-        """Close the optimizer step of `result`. Without `loss_recorded`, the loss is NaN because the loop
-        recorded none."""
+    def step_done(self, result: StepResult, *, loss_recorded: bool = True) -> StepResult:
+        """Close the optimizer step of `result`, and return that. Without `loss_recorded`, the loss is NaN
+        because the loop recorded none."""
         step = result.step
         self._comm_reason = self._comm_reason or result.comm_reason
         self._step, self._lr = step, result.lr
@@ -127,12 +127,13 @@ class Recorder:
             with heartbeat.within("finish"), self.outside_steps():
                 self.profiled.step_done(step)
         if step % self._reduce_every == 0:
-            self._reduce()
+            self.steps.reduce()
         now = time.monotonic()
         if now >= self._flush_due:
             self._flush()
         if self._progress and self._progress.is_due(now):
             self._write_progress(now)
+        return result
 
     @contextmanager
     def outside_steps(self) -> Iterator[None]:
@@ -172,12 +173,12 @@ class Recorder:
 
     def current(self) -> Metrics:
         """Collective: the metrics so far, over all ranks, outside of steps."""
-        self._reduce(wait=True)
+        self.steps.reduce(wait=True)
         return self._metrics("running", self.world.all_gather_object(self._rank_summary()))
 
     def finish(self, stop_cause: StopCause | None = None) -> Metrics:
         """Collective: write all records and the final `metrics.json`."""
-        self._reduce(wait=True)
+        self.steps.reduce(wait=True)
         self._node.close()
         ranks = self.world.all_gather_object(self._rank_summary())
         metrics = self._metrics("stopped" if stop_cause else "completed", ranks, stop_cause)
@@ -209,7 +210,7 @@ class Recorder:
         """Collective: the state that a resumed run needs: of all ranks (on rank 0, else empty), and of this
         rank alone. Afterwards the record of each step done is in this attempt's file, or in the state where
         steps share a record that is not complete."""
-        self._reduce(wait=True)
+        self.steps.reduce(wait=True)
         self.steps.flush()
         self.writer.wait()
         own = {"steps": encode_json(self.steps.own_state())}
@@ -238,10 +239,6 @@ class Recorder:
             self._seconds_before = run["seconds"]
 
     # Between steps
-
-    def _reduce(self, wait: bool = False) -> None:
-        """Collective: reduce the losses and compare the communication."""
-        self.steps.reduce(wait)
 
     def _write_progress(self, now: float, final: Metrics | None = None) -> None:
         if self._progress:
