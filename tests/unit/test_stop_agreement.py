@@ -91,6 +91,7 @@ def test_each_agreement_passes_on_the_seconds_of_a_step(monkeypatch):
     now = iter(range(0, 100, 3))
     monkeypatch.setattr(stop_agreement, "time", SimpleNamespace(monotonic=lambda: float(next(now))))
     clock, undisturbed = HostClock(), Undisturbed()
+    clock.start()
     policy = NonFinitePolicy(config.precision, lambda wait: SkippedSteps())
     agreement = StopAgreement(
         config, ALONE, undisturbed, undisturbed, Saver(), clock, None, STEPS, policy, pace=told.append
@@ -145,6 +146,7 @@ def agreements(
     )
     policy = NonFinitePolicy(config.precision, lambda wait: SkippedSteps())
     clock, saver = HostClock(), Saver()
+    clock.start()
     agreement = StopAgreement(
         config, world, Undisturbed(), Requests(stop_after), saver, clock, None, STEPS, policy, replicas_agree
     )
