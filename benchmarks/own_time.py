@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
-from disttrain.engine import stop_agreement
+from disttrain.engine import agreement
 from disttrain.telemetry import live_progress, recorder
 
 
@@ -33,6 +33,6 @@ def own_time() -> Iterator[OwnTime]:
     """Have the trainer read an `OwnTime` within the block."""
     clock = OwnTime()
     with ExitStack() as stack:
-        for module in (recorder, live_progress, stop_agreement):
+        for module in (recorder, live_progress, agreement):
             stack.enter_context(patch.object(module, "time", clock))
         yield clock

@@ -33,12 +33,11 @@ from benchmarks import result_record
 from disttrain.config.config_tree import Config
 from disttrain.config.sections.optim import OptimConfig
 from disttrain.data.source import Arrays, Sample, Source
-from disttrain.engine.train import prepare
+from disttrain.engine.train import begin
 from disttrain.optim.optimizer import build_optimizer
 from disttrain.records.dataset import DatasetRecord
 from disttrain.runtime.process_group import open_world
 from disttrain.runtime.run_output import RunOutput
-from disttrain.runtime.stop_signals import StopSignals
 
 FEATURES, CLASSES, BATCH = 8, 4, 4
 FEWEST_BLOCKS = 6
@@ -105,17 +104,15 @@ def ours(folder: Path) -> Block:
     }
     config = Config.model_validate(settings)
     world = open_world(config.resources).__enter__()
-    session = prepare(config, RunOutput.of_job(folder, 0), world, StopSignals())
-    session.telemetry.start()
-    given, steps = batches(), itertools.count(1)
+    trainer = begin(config, RunOutput.of_job(folder, 0), world)
+    given = batches()
+    trainer.step(given)
 
     def run(count: int) -> float:
-        session.telemetry.clock.start()
+        trainer.recorder.clock.start()
         began = time.perf_counter()
-        for step in itertools.islice(steps, count):
-            result = session.stepper.step(step, given)
-            for hook in session.hooks:
-                hook.on_step(result)
+        for _ in range(count):
+            trainer.step(given)
         return time.perf_counter() - began
 
     return run

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks import trainer_turns
-from disttrain.engine.garbage_collection import CollectGarbage, without_automatic_collection
+from disttrain.engine.garbage_collection import collections_by_hand
 from disttrain.models.resnet import BasicBlock, ResNet
 from disttrain.runtime.process_group import World, open_world
 from disttrain.runtime.rank_info import rank_info
@@ -46,8 +46,7 @@ def _plain() -> Iterator[AtEnd]:
 @contextmanager
 def _collected_at_the_end() -> Iterator[AtEnd]:
     """The state of a run with `train.gc_every` after its first step, and the collection of that option."""
-    with without_automatic_collection(True):
-        CollectGarbage(STEPS["gc_every"]).on_start(0)
+    with collections_by_hand():
         yield gc.collect
 
 

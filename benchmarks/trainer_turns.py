@@ -31,13 +31,12 @@ from disttrain.config.config_tree import Config
 from disttrain.config.parsing import Draft, check
 from disttrain.data.source import Source
 from disttrain.engine.kinds import build_model, build_source
-from disttrain.engine.train import prepare, take_step
+from disttrain.engine.train import batches_of, begin
 from disttrain.models.blocks import blocks_of
 from disttrain.optim.optimizer import build_optimizer
 from disttrain.runtime.process_group import World, ensure_group, open_world
 from disttrain.runtime.rank_info import rank_info
 from disttrain.runtime.run_output import RunOutput
-from disttrain.runtime.stop_signals import StopSignals
 
 Turn = Callable[[int], None]
 """Trains a number of steps."""
@@ -178,19 +177,15 @@ def accelerate(given: Given) -> Turn:
 
 
 def disttrain(given: Given, folder: Path) -> Turn:
-    run = prepare(given.config, RunOutput.of_job(folder, 0), given.world, StopSignals())
-    run.telemetry.start()
-    done = 0
+    trainer = begin(given.config, RunOutput.of_job(folder, 0), given.world)
+    batches = batches_of(trainer)
 
     def turn(steps: int) -> None:
-        nonlocal done
-        run.telemetry.clock.start()  # the turns of the other loops belong to no step
-        for step in range(done + 1, done + 1 + steps):
-            result = take_step(step, run)
-            for hook in run.hooks:
-                hook.on_step(result)
-        run.telemetry.writer.wait()  # else they would run beside the next turn
-        done += steps
+        if trainer.steps_done:
+            trainer.recorder.clock.start()  # the turns of the other loops belong to no step
+        for _ in range(steps):
+            trainer.step(batches)
+        trainer.recorder.writer.wait()  # else they would run beside the next turn
 
     return turn
 

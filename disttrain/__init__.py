@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from disttrain.engine.loop_telemetry import LoopTelemetry
+    from disttrain.engine.own_loop import LoopTelemetry
     from disttrain.engine.trainer import Trainer
 
 __version__ = "0.1.0"
@@ -23,7 +23,7 @@ def __getattr__(name: str) -> Any:
 
         return Trainer
     if name == "LoopTelemetry":
-        from disttrain.engine.loop_telemetry import LoopTelemetry
+        from disttrain.engine.own_loop import LoopTelemetry
 
         return LoopTelemetry
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,6 +17,7 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -43,15 +44,15 @@ EXIT_FAILED = 1
 _OWN_FLAGS = ("--config", "--run-dir", "--attempt", "--help")
 
 
-def main(argv: list[str]) -> int:
+def rank_main(argv: list[str], environ: Mapping[str, str]) -> int:
     """Run one rank. Exit code: 0 finished or stopped on request, 1 failed, 2 invalid input (a retry would
     fail)."""
     signals = StopSignals()
     signals.install()  # first: an early stop signal must not end this process
-    if "TORCHELASTIC_RUN_ID" in os.environ:
+    if "TORCHELASTIC_RUN_ID" in environ:
         die_with_parent()  # torchrun: orphaned ranks would train on
     faulthandler.enable()
-    rank, attempt, output = 0, None, None
+    rank, attempt = 0, None
     try:
         rank = rank_info().rank
         arguments, flags = parse_arguments(argv)
@@ -83,21 +84,15 @@ def main(argv: list[str]) -> int:
                 output = RunOutput.of_job(arguments.run_dir, arguments.attempt)
             log.open_log(rank, output.attempt.rank_log(rank))
             log.info("run directory", path=str(output.run.path), attempt=output.attempt.number)
-            metrics = train(config, output, world, signals)
-            output.close(None, metrics)
+            train(config, output, world, signals)
         return 0
     except (Exception, KeyboardInterrupt) as error:
         refused = isinstance(error, ConfigError)
-        record = record_failure(error, rank, attempt)
+        record_failure(error, rank, attempt)
         if not refused:
             traceback.print_exc()
         elif rank == 0:  # the message is the same on every rank
             print(f"error: {error}", file=sys.stderr)
-        if output:
-            try:
-                output.close(record)
-            except OSError as problem:
-                print(f"error: {output.run.path} cannot be closed: {problem}", file=sys.stderr)
         return EXIT_BAD_INPUT if refused else EXIT_FAILED
     finally:
         for loader in multiprocessing.active_children():
@@ -211,4 +206,4 @@ def exit_process(code: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    exit_process(main(sys.argv[1:]))
+    exit_process(rank_main(sys.argv[1:], os.environ))

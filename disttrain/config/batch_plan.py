@@ -27,11 +27,23 @@ class BatchPlan:
         return self.local * self.accumulation * self.world
 
 
-def plan_batch(local: int | None, global_: int | None, world: int) -> BatchPlan:
-    """The batch plan of one run on `world` ranks, from one batch size or both.
+def plan_batch(
+    local: int | None, global_: int | None, world: int, accumulation: int | None = None
+) -> BatchPlan:
+    """The batch plan of one run on `world` ranks, from one batch size or both, and any accumulation.
 
     Raises `ConfigError` without any batch size, or if the global one is not divisible.
     """
+    if accumulation is not None and local is not None:
+        plan = BatchPlan(local, accumulation, world)
+        if global_ not in (None, plan.global_):
+            raise ConfigError(
+                f"train.accumulation={accumulation} x train.local_batch_size={local} x {world} ranks is "
+                f"{plan.global_} samples, not train.global_batch_size={global_}; leave one of them out"
+            )
+        return plan
+    if accumulation is not None and global_ is not None:
+        return BatchPlan(plan_batch(None, global_, world * accumulation).local, accumulation, world)
     if local is None and global_ is None:
         raise ConfigError("train.local_batch_size or train.global_batch_size is needed; neither is given")
     if global_ is None:
@@ -53,14 +65,20 @@ def plan_batch(local: int | None, global_: int | None, world: int) -> BatchPlan:
 
 
 def scale_batch(
-    local: int | None, global_: int | None, *, base_world: int, world: int, scaling: Scaling
+    local: int | None,
+    global_: int | None,
+    *,
+    base_world: int,
+    world: int,
+    scaling: Scaling,
+    accumulation: int | None = None,
 ) -> BatchPlan:
     """The batch plan at `world` ranks of a sweep whose batch sizes refer to `base_world` ranks.
 
     Weak scaling holds the local batch and the accumulation: the global batch grows with the ranks. Strong
     scaling holds the global batch: the accumulation shrinks first, then the local batch.
     """
-    base = plan_batch(local, global_, base_world)
+    base = plan_batch(local, global_, base_world, accumulation)
     if scaling == "weak":
         return BatchPlan(base.local, base.accumulation, world)
     if base.global_ % world:

@@ -38,8 +38,8 @@ _NAMES = {
 _WITHOUT_KEY = {
     "pin_memory": "batches are in pinned memory wherever the model is on a GPU",
     "persistent_workers": "workers live as long as the run",
-    "gradient_accumulation_steps": "train.global_batch_size over train.local_batch_size x ranks",
-    "accumulate_grad_batches": "train.global_batch_size over train.local_batch_size x ranks",
+    "gradient_accumulation_steps": "train.accumulation",
+    "accumulate_grad_batches": "train.accumulation",
 }
 """What stands here in place of a key."""
 

@@ -290,13 +290,17 @@ def with_batch(
     base_readers = max(1, (base_ranks or config.world_size) // config.stages)
     number = None if local == "auto" else local
     try:
-        batch = scale_batch(number, global_, base_world=base_readers, world=readers, scaling=scaling)
+        batch = scale_batch(
+            number, global_, base_world=base_readers, world=readers, scaling=scaling,
+            accumulation=config.train.accumulation,
+        )  # fmt: skip
     except ConfigError as error:
         key = "train.global_batch_size" if global_ else "train.local_batch_size"
         raise ConfigError(str(error), at=draft.at(key)) from None
     found = {
         "local_batch_size": local if local == "auto" else batch.local,
         "global_batch_size": batch.global_,
+        "accumulation": None,  # both sizes determine it
     }
     config = config.model_copy(update={"train": config.train.model_copy(update=found)})
     refuse(config, draft.at, OF_THE_BATCH)

@@ -99,6 +99,10 @@ REFUSALS: Sequence[Rule] = (
     ),
     Rule({"train.local_batch_size": None, "train.global_batch_size": None}, "give one of them, or both"),
     Rule(
+        {"train.accumulation": SET, "train.local_batch_size": "auto"},
+        "the size that fits determines it; leave it out, or give train.global_batch_size in its place",
+    ),
+    Rule(
         {"profile.steps": SET, "train.steps": ANY},
         "give first and last step, in order and within the run",
         _profile_is_outside,

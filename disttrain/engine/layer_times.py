@@ -17,7 +17,7 @@ from disttrain.engine.step import Stepper
 from disttrain.records.json_files import write_json
 from disttrain.records.layers import Layers, LayerTime
 from disttrain.telemetry.event_timer import EventTimer
-from disttrain.telemetry.run import RunTelemetry
+from disttrain.telemetry.recorder import Recorder
 
 _WARM_UP = 2
 """Untimed passes before the timed ones."""
@@ -35,22 +35,22 @@ class Timeline:
     """Starts of `forward` and `backward`, and the `end` of the pass."""
 
 
-def write_layer_times(stepper: Stepper, batch: Batch, telemetry: RunTelemetry) -> None:
+def write_layer_times(stepper: Stepper, batch: Batch, recorder: Recorder) -> None:
     """Time every layer and write the times of rank 0. All ranks together."""
-    passes = telemetry.config.telemetry.layer_passes
+    passes = recorder.config.telemetry.layer_passes
     layers = layer_times(stepper, batch, passes)
-    if telemetry.world.rank != 0 or telemetry.attempt.superseded() is not None:
+    if recorder.world.rank != 0 or recorder.attempt.superseded() is not None:
         return
     found = Layers(
-        attempt=telemetry.attempt.number,
-        device=telemetry.metrics_fields["device"],
-        emulated=telemetry.config.emulated,
+        attempt=recorder.attempt.number,
+        device=recorder.metrics_fields["device"],
+        emulated=recorder.config.emulated,
         passes=passes,
-        samples=telemetry.metrics_fields["local_batch_size"],
+        samples=recorder.metrics_fields["local_batch_size"],
         dtype_bytes=next(stepper.unwrapped_model.parameters()).element_size(),
         layers=layers,
     )
-    write_json(telemetry.attempt.layers, found.model_dump(mode="json"))
+    write_json(recorder.attempt.layers, found.model_dump(mode="json"))
 
 
 def layer_times(stepper: Stepper, batch: Batch, passes: int) -> list[LayerTime]:

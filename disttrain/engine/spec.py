@@ -95,7 +95,7 @@ def spec_of_config(config: Config, world: World, chosen: tuple[str, str] | None 
     refuse_unequal_data(source, world)
     train = config.train
     assert train.local_batch_size != "auto", "resolved before the data is built"
-    plan = plan_batch(train.local_batch_size, train.global_batch_size, mesh.data_size)
+    plan = plan_batch(train.local_batch_size, train.global_batch_size, mesh.data_size, train.accumulation)
     steps = train.steps
     if steps is None:
         assert train.epochs is not None

@@ -23,8 +23,9 @@ from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.schedules import learning_rate
 from disttrain.config.sections.data import DataConfig
 from disttrain.data.loader import make_loader, to_device
+from disttrain.engine.facts_of import uncounted
 from disttrain.engine.spec import Collate, TrainSpec
-from disttrain.models.flops import ModelCost, Peak, count_cost
+from disttrain.models.flops import ModelCost, count_cost
 from disttrain.models.hooks import hooks_of
 from disttrain.optim.optimizer import set_learning_rate, set_lr_scales
 from disttrain.optim.precision import Precision, build_precision
@@ -32,7 +33,7 @@ from disttrain.optim.running_statistics import RunningStatistics
 from disttrain.parallel.base import Strategy
 from disttrain.parallel.buffers import broadcast_buffers
 from disttrain.records.metrics import EvalPoint
-from disttrain.runtime import heartbeat
+from disttrain.runtime import heartbeat, log
 from disttrain.runtime.fully_shard_hooks import compute_device
 from disttrain.runtime.process_group import World
 from disttrain.runtime.seeding import seed_all
@@ -71,8 +72,7 @@ def build_stepper(
     precision, precision_fields = build_precision(config.precision, device, hooks_of(model))
     strategy.autocast_dtype = precision.autocast_dtype
     if spec.source is None:
-        no_peak = Peak(None, None, None, "no peak was looked up")
-        cost = ModelCost(sum(p.numel() for p in model.parameters()), None, no_peak)
+        cost = uncounted(model)
     else:
         cost = count_cost(model, spec.source.train[0][0], device, precision.autocast_dtype)
         seed_all(config.train.seed + 1 + world.rank)  # other dropout on every rank
@@ -125,6 +125,22 @@ class Stepper:
     def unwrapped_model(self) -> nn.Module:
         """The model without its distributed wrapper."""
         return self.strategy.unwrap(self.model)
+
+    def log_start(self) -> None:
+        """The first line of the log of a training."""
+        spec, plan = self.spec, self.plan
+        log.info(
+            "start",
+            model=spec.config.model.kind,
+            parameters=self.cost.parameters,
+            steps=spec.steps,
+            strategy=spec.config.parallel.strategy,
+            reason=spec.strategy_reason,
+            **self.precision_fields,
+            device=str(self.world.device),
+            world_size=self.world.size,
+            batch=f"{plan.local} x {plan.accumulation} x {plan.world} = {plan.global_}",
+        )
 
     def step(self, step: int, batches: Iterator[Any]) -> StepResult:
         """Run optimizer step `step` (1 is the first) on the next micro-batches."""

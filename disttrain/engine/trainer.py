@@ -1,4 +1,4 @@
-"""`Trainer`: the trainer's step, validation, checkpoints and metrics for a script of one's own.
+"""`Trainer`: the step, validation, checkpoints and metrics in a run directory, for a config or a script.
 
     with Trainer(model, optimizer, loss, steps=1000, batch_size=32) as trainer:
         trainer.load()
@@ -13,10 +13,11 @@ torchrun or `submit.py run -- script.py`. Run directory, records and report are 
 
 from __future__ import annotations
 
+import gc
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, TypeVar
@@ -25,33 +26,48 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from disttrain.checkpoint.state import RandomState
-from disttrain.config.batch_plan import BatchPlan
+from disttrain.checkpoint.folder import checkpoint_folder
+from disttrain.checkpoint.manifest import build_manifest
+from disttrain.checkpoint.resume import ResumeSource, find_resume_source
+from disttrain.checkpoint.saver import CheckpointSaver
+from disttrain.checkpoint.state import RandomState, Stateful, TrainState
+from disttrain.config.config_tree import Config
 from disttrain.data.source import sample_count
-from disttrain.engine.non_finite import NonFinitePolicy
-from disttrain.engine.objective import OwnObjective
-from disttrain.engine.spec import Collate, spec_of_script
-from disttrain.engine.step import build_stepper
-from disttrain.engine.trainer_checkpoints import TrainerCheckpoints
-from disttrain.engine.trainer_config import trainer_config
-from disttrain.engine.trainer_setup import (
+from disttrain.engine.agreement import Agreement
+from disttrain.engine.auto_batch import resolve_batch_size
+from disttrain.engine.facts_of import facts_of
+from disttrain.engine.garbage_collection import collections_by_hand
+from disttrain.engine.layer_times import write_layer_times
+from disttrain.engine.script_config import (
+    UNKNOWN_DATA,
     OptimizerFactory,
-    choose_optimizer,
-    find_run,
-    join_world,
+    build_of_script,
+    find_checkpoint,
     recorded_if_it_fails,
     refuse_between_averages,
-    start_telemetry,
+    refuse_later_checkpoint,
 )
+from disttrain.engine.spec import Collate, spec_of_config
+from disttrain.engine.step import Stepper, build_stepper
+from disttrain.engine.strategy_choice import resolve_strategy
 from disttrain.errors import ConfigError
+from disttrain.models.hooks import hooks_of
 from disttrain.parallel.base import build_strategy
-from disttrain.records.checkpoint import committed_path
+from disttrain.records.batch_fit import BatchFit
+from disttrain.records.checkpoint import Checkpoint, committed_path
+from disttrain.records.exit_causes import StopCause
 from disttrain.records.metrics import EvalPoint, Metrics
-from disttrain.runtime import heartbeat
+from disttrain.runtime import heartbeat, log
+from disttrain.runtime.process_group import World
 from disttrain.runtime.rank_failure import record_failure
-from disttrain.runtime.rank_info import rank_info
+from disttrain.runtime.run_output import RunOutput
+from disttrain.runtime.stop_signals import StopRequests
+from disttrain.telemetry.facts import Communication
+from disttrain.telemetry.recorder import Recorder
 from disttrain.telemetry.script_watch import ScriptWatch
+from disttrain.telemetry.step_clock import COMMUNICATION, OTHER
 from disttrain.telemetry.step_result import StepResult
+from disttrain.telemetry.telemetry_state import TelemetryState
 
 B = TypeVar("B")
 """A batch: tensors, at any depth of tuples, lists and mappings."""
@@ -79,6 +95,9 @@ class Trainer(Generic[B]):
     ConfigError : a value or a combination of them is invalid, or the ranks do not have equal devices.
     """
 
+    _watch: ScriptWatch | None = None
+    """Heartbeats of a script; those of a config begin in `disttrain.__main__`."""
+
     def __init__(
         self,
         model: nn.Module,
@@ -93,64 +112,76 @@ class Trainer(Generic[B]):
     ) -> None:
         self._exit = ExitStack()
         with recorded_if_it_fails(self._exit):
-            for name, value in (("steps", steps), ("batch_size", batch_size), ("accumulation", accumulation)):
-                if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                    raise ConfigError(f"{name}={value!r}: must be a whole number of at least 1")
-            plan = BatchPlan(batch_size, accumulation, rank_info().size)
-            self._config = trainer_config(type(model), plan, steps, config or {}, rank_info())
-            self.steps = steps
-            self.steps_done = 0
-            """Optimizer steps so far, those before a `load` included."""
-            self._world = self._exit.enter_context(join_world(self._config))
-            self._plan = plan
-            spec = spec_of_script(
-                model,
-                lambda parameters, _: choose_optimizer(optimizer, list(parameters)),
-                OwnObjective(loss),
-                self._config,
-                plan,
-                steps,
-                self._world,
+            full, stepper, output = build_of_script(
+                self._exit, model, optimizer, loss, steps, batch_size, accumulation, run_dir, config or {}
             )
-            strategy = build_strategy(spec.config.parallel.strategy, spec.config.parallel)
-            self._stepper = build_stepper(spec, strategy, self._world)
-            self._output = find_run(run_dir, self._config, self._stepper.optimizer, self._world)
-            with self._output.recorded_if_it_fails():
-                self._random = RandomState(self._world.device)
-                self._telemetry = start_telemetry(self._output, self._config, self._stepper)
-                self._stepper.clock = self._telemetry.clock
-                self._watch = ScriptWatch(self._world.rank, self._telemetry.clock, steps)
-                self._non_finite = NonFinitePolicy(self._config.precision, self._telemetry.skipped_steps)
-                self._checkpoints = TrainerCheckpoints(self._telemetry, self._stepper, self._random, steps)
-                self._validated: EvalPoint | None = None
-                self._began = False
-                self._closed = False
-                self._final: Metrics | None = None
+            with output.recorded_if_it_fails():
+                manifest = build_manifest(full, UNKNOWN_DATA, stepper.plan, output.attempt, stepper.world)
+                self._record(full, stepper, output, manifest)
+                self._watch = ScriptWatch(stepper.world.rank, self.recorder.clock, steps)
 
-    @property
-    def model(self) -> nn.Module:
+    @classmethod
+    def of_config(cls, config: Config, output: RunOutput, world: World) -> Trainer[Any]:
+        """The trainer of a config, at the run's checkpoint or at `checkpoint.start_from`. All ranks together.
+        Raises `ConfigError`."""
+        self = cls.__new__(cls)
+        self._exit = ExitStack()
+        chosen = resolve_strategy(config, world)  # first: the search of a batch size trains with it
+        resolved, batch_fit = resolve_batch_size(config, chosen[0], output, world)
+        spec = spec_of_config(resolved, world, chosen)
+        assert spec.source is not None
+        strategy = build_strategy(spec.config.parallel.strategy, spec.config.parallel)
+        stepper = build_stepper(spec, strategy, world)
+        manifest = build_manifest(config, spec.source.record, spec.plan, output.attempt, world)
+        manifest = manifest.model_copy(update={"batch_fit": batch_fit})
+        source = find_resume_source(
+            config.checkpoint, output.run, output.attempt, manifest, spec.steps, world
+        )
+        self._record(config, stepper, output, manifest, batch_fit)
+        heartbeat.communicates_while(lambda: self.recorder.clock.phase in COMMUNICATION)
+        if source is not None:
+            self._restore(source)
+        return self
+
+    def _record(
+        self,
+        config: Config,
+        stepper: Stepper,
+        output: RunOutput,
+        manifest: Checkpoint,
+        batch_fit: BatchFit | None = None,
+    ) -> None:
+        """Begin the records of a run with this `stepper`. All ranks together."""
+        spec, world, strategy = stepper.spec, stepper.world, stepper.strategy
+        facts = facts_of(
+            output, world, config, spec.plan, spec.steps, stepper.cost,
+            Communication.of(strategy, stepper.model), spec.source,
+            strategy=spec.config.parallel.strategy, strategy_reason=spec.strategy_reason,
+            comm_method=strategy.comm_method, batch_fit=batch_fit, **stepper.precision_fields,
+        )  # fmt: skip
+        self.config, self.stepper = config, stepper
+        self.model: nn.Module = stepper.unwrapped_model
         """The model without the wrapper of the strategy."""
-        return self._stepper.unwrapped_model
+        self.device, self.rank, self.world_size = world.device, world.rank, world.size
+        self.run_dir: Path = output.run.path
+        self.recorder = Recorder(output, world, config, facts)
+        stepper.clock = self.recorder.clock
+        self.steps = spec.steps
+        self.steps_done = 0
+        """Optimizer steps so far, those before a `load` included."""
+        self.stop_cause: StopCause | None = None
+        """The cause by which the ranks agreed to stop."""
+        self._world, self._output, self._manifest = world, output, manifest
+        self._random = RandomState(world.device)
+        self._requests: StopRequests | None = None
+        self._source: ResumeSource | None = None
+        self._began = self._closed = False
+        self._final: Metrics | None = None
+        stepper.log_start()
 
-    @property
-    def device(self) -> torch.device:
-        """The device of this rank."""
-        return self._world.device
-
-    @property
-    def rank(self) -> int:
-        """This rank, from 0."""
-        return self._world.rank
-
-    @property
-    def world_size(self) -> int:
-        """Number of ranks."""
-        return self._world.size
-
-    @property
-    def run_dir(self) -> Path:
-        """The run directory."""
-        return self._output.run.path
+    def stop_on(self, requests: StopRequests) -> None:
+        """Stop with a checkpoint once any rank has one of `requests`; before the first step."""
+        self._requests = requests
 
     def batches(
         self, dataset: Dataset[Any], *, workers: int = 0, collate: Collate | None = None
@@ -161,10 +192,13 @@ class Trainer(Generic[B]):
         only on `train.seed`. A global batch is the same for any number of ranks, and after a `load`, which
         comes first, the order goes on. `workers` is the number of loader processes.
         """
-        return self._stepper.spec.batches(dataset, self.steps_done, self.device, workers, collate)
+        spec = self.stepper.spec
+        batches = spec.batches(dataset, self.steps_done, self.device, workers, collate)
+        return hooks_of(self.model).wrap_batches(batches, spec.plan.local, self.device)
 
     def step(self, batches: Iterator[B]) -> StepResult | None:
-        """Train on the next `accumulation` batches, each of `batch_size` samples; None if `batches` ends.
+        """Train on the next `accumulation` batches, each of `batch_size` samples; None if `batches` ends, or
+        if the ranks agreed to stop.
 
         `batches` is the result of the method of that name, or an iterator over a loader of the caller, such
         as `iter(loader)` with a `DistributedSampler`. Tensors in the result stay on the device. Time between
@@ -180,25 +214,27 @@ class Trainer(Generic[B]):
             raise RuntimeError(f"the training has steps={self.steps}, and all of them are done")
         if not self._began:
             # The iterator exists, and drew its seed; the dataset may draw more for the first batch.
-            self._random.restart(self.steps_done, self._config.train.seed, self._world)
+            self._random.restart(self.steps_done, self.config.train.seed, self._world)
             first = next(batches, None)
             if first is None:
                 return None
             self._begin(first)
             batches = itertools.chain([first], batches)
-        profiled = self._telemetry.profiled
+        self.stop_cause = self.stop_cause or self._agreement.boundary(self.steps_done)
+        if self.stop_cause is not None:
+            return None
+        profiled = self.recorder.profiled
         try:
-            with profiled.take(number, self._stepper) if number in profiled.steps else nullcontext():
-                result = self._stepper.step(number, batches)
+            with profiled.take(number, self.stepper) if number in profiled.steps else nullcontext():
+                result = self.stepper.step(number, batches)
         except StopIteration:  # also within an accumulation, whose gradients are then dropped
-            self._stepper.strategy.drop_gradients(self._stepper.model, self._stepper.optimizer)
+            self.stepper.strategy.drop_gradients(self.stepper.model, self.stepper.optimizer)
             return None
         self.steps_done = number
-        self._telemetry.step_done(result)
-        self._watch.step_done(number)
-        last = number == self.steps
-        if last or number % self._config.train.log_every == 0:
-            self._end_if_not_finite(wait=last)
+        result = self.recorder.step_done(result)
+        (self._watch or heartbeat).step_done(number)
+        if (every := self.config.train.gc_every) and number % every == 0:
+            gc.collect()
         return result
 
     def validate(
@@ -211,29 +247,38 @@ class Trainer(Generic[B]):
         """
         if not sample_count(dataset):
             raise ConfigError("validate() needs at least 1 sample; the dataset is empty")
-        refuse_between_averages(self._stepper.strategy, self.steps_done, "validate()")
+        refuse_between_averages(self.stepper.strategy, self.steps_done, "validate()")
         if not self._began:
-            return self._stepper.validate(dataset, self.steps_done, samples, collate)
-        with heartbeat.within("evaluation"), self._telemetry.outside_steps():
-            self._validated = self._stepper.validate(dataset, self.steps_done, samples, collate)
-            self._telemetry.evaluated(self._validated)
-        return self._validated
+            return self.stepper.validate(dataset, self.steps_done, samples, collate)
+        with heartbeat.within("evaluation"), self.recorder.outside_steps():
+            point = self.stepper.validate(dataset, self.steps_done, samples, collate)
+            self.recorder.evaluated(point)
+            self._agreement.validated(point)
+        return point
 
-    def save(self) -> Path:
+    def save(self, *, wait: bool = True) -> Path:
         """Save model, optimizer, random state and records; the folder of the committed checkpoint.
 
         The folder `checkpoints` of the run directory keeps the newest `checkpoint.keep`, and the one with the
-        lowest loss of a `validate` after the same step. Raises `RuntimeError` on all ranks if the checkpoint
-        cannot be written, before the first step, or if the folder has a later step of an earlier attempt.
+        lowest loss of a `validate` after the same step. Without `wait`, the checkpoint is written beside the
+        following steps. Raises `RuntimeError` on all ranks if the checkpoint cannot be written, before the
+        first step, or if the folder has a later step of an earlier attempt.
         """
         if not self._began:
             raise RuntimeError("save() follows the first step() of a Trainer")
-        saver, step = self._checkpoints.saver(), self.steps_done
-        refuse_between_averages(self._stepper.strategy, step, "save()")
+        saver, step = self._saver, self.steps_done
+        if saver.step == self._start_step:
+            refuse_later_checkpoint(self._folder, self._start_step, self._world)
+        refuse_between_averages(self.stepper.strategy, step, "save()")
         if step > saver.step:
-            self._end_if_not_finite(wait=True)
-            point = self._validated
-            self._checkpoints.save(step, point.loss if point is not None and point.step == step else None)
+            self._agreement.check_gradients()
+            self._agreement.save(step)
+        if wait and saver.pending:
+            with heartbeat.within("checkpoint"):
+                saver.commit()
+            if self._world.of_rank0(saver.committed_step) != step:
+                raise RuntimeError(f"the checkpoint of step {step} was not written; the log has the reason")
+        self.recorder.clock.switch(OTHER)
         return committed_path(saver.folder, step)
 
     def load(self, path: str | Path | None = None, *, model_only: bool = False) -> int:
@@ -248,19 +293,19 @@ class Trainer(Generic[B]):
         """
         if self._began and not model_only:
             raise RuntimeError("load() precedes the first step() of a Trainer, but for model_only=True")
-        origin = self._checkpoints.find(path, model_only=model_only)
-        if origin is not None:
-            step = self._checkpoints.restore(origin)
-            if not model_only:
-                self.steps_done = step
+        source = find_checkpoint(
+            path, self._folder, self._output.attempt, self._manifest, self.steps, self._world, model_only
+        )
+        if source is not None:
+            self._restore(source)
         return self.steps_done
 
     def metrics(self) -> Metrics:
         """The metrics so far, over all ranks, as in `metrics.json`; after `close`, the final ones."""
         if self._final is not None:
             return self._final
-        with self._telemetry.outside_steps() if self._began else nullcontext():
-            return self._of_rank0(self._telemetry.current())
+        with self.recorder.outside_steps() if self._began else nullcontext():
+            return self._world.of_rank0(self.recorder.current())
 
     def close(self) -> None:
         """Write the records of a training that ended; also the end of a `with` block.
@@ -279,32 +324,76 @@ class Trainer(Generic[B]):
         if self._closed:
             return
         self._closed = True
-        self._watch.close()
+        if self._watch is not None:
+            self._watch.close()
         if isinstance(error, SystemExit) and not error.code:
             kind = error = trace = None
-        if error is None:
-            if not self._began:
-                self._telemetry.start()
-            self._checkpoints.close()
-            self._final = self._of_rank0(self._telemetry.finish())
-            self._output.close(None, self._final)
-        else:
-            record = record_failure(error, self._world.rank, self._output.attempt)
-            self._telemetry.abort()
-            self._output.close(record)
-        self._exit.__exit__(kind, error, trace)
+        try:
+            if error is None:
+                self._finish()
+        except BaseException as failure:
+            kind, error, trace = type(failure), failure, failure.__traceback__
+            raise
+        finally:
+            if error is not None:  # recorded before anything that may block
+                record = record_failure(error, self._world.rank, self._output.attempt)
+                self.recorder.abort()
+                with suppress(OSError):  # a full disk must not replace the error
+                    self._output.close(record)
+            self._exit.__exit__(kind, error, trace)
 
     def _begin(self, batch: B) -> None:
-        """Start the clock; `batch` is that of the first step."""
-        self._stepper.prime(batch)
-        self._telemetry.start()
+        """Start the clock; `batch` is that of the first step. All ranks together."""
+        self.stepper.prime(batch)
+        capture = self._state(self._source).capture
+        self._start_step = self.steps_done
+        self._saver = CheckpointSaver(
+            self._folder, self.config.checkpoint, self._output.attempt, self.recorder.timed_world, capture,
+            self._manifest, self.steps_done,
+        )  # fmt: skip
+        self._agreement = Agreement(
+            self.recorder, self._saver, self.steps, self.steps_done, self._requests,
+            self.stepper.strategy.replicas_agree,
+        )  # fmt: skip
+        if self.config.train.gc_every:
+            self._exit.enter_context(collections_by_hand())
+        if self._watch is None:
+            heartbeat.enter("step")
+        self.recorder.start()
         self._began = True
 
-    def _of_rank0(self, metrics: Metrics) -> Metrics:
-        """The metrics of rank 0, which alone has the history of earlier attempts. All ranks together."""
-        shared: Metrics = self._world.all_gather_object(metrics if self._world.rank == 0 else None)[0]
-        return shared
+    def _finish(self) -> None:
+        """Write the records of a training that ended without an error. All ranks together."""
+        if not self._began:
+            self.recorder.start()
+        elif self.stop_cause is None:
+            self._agreement.end(self.steps_done)
+        heartbeat.enter("finish")
+        if self.config.telemetry.layer_passes and self.stop_cause is None:
+            write_layer_times(self.stepper, self.stepper.spec.example(), self.recorder)
+        if self._began:
+            self.recorder.checkpointed(self._saver.committed_step, self._saver.failed)
+        self.recorder.report_of(self.model)
+        metrics = self._final = self._world.of_rank0(self.recorder.finish(self.stop_cause))
+        log.info(
+            self.stop_cause or "finished", step=metrics.steps, samples_per_s=metrics.samples_per_s or 0.0
+        )
+        self._output.close(None, metrics)
 
-    def _end_if_not_finite(self, wait: bool) -> None:
-        """Raise `NonFinite` by `precision.on_non_finite`. All ranks together."""
-        self._non_finite.check(self._world.all_reduce_max(self._non_finite.own_view(wait)))
+    @property
+    def _folder(self) -> Path:
+        return checkpoint_folder(self.config.checkpoint, self._output.run)
+
+    def _state(self, source: ResumeSource | None) -> TrainState:
+        stepper, mesh = self.stepper, self.stepper.spec.mesh
+        records = TelemetryState(self.recorder, source)
+        parts: list[Stateful] = [records, stepper.precision, stepper.strategy, self._random]
+        holders = mesh.stage_ranks if mesh.pipeline > 1 else None
+        return TrainState(self.model, stepper.optimizer, parts, self._world, holders)
+
+    def _restore(self, source: ResumeSource) -> None:
+        """Load the state of `source`, or its model alone. All ranks together."""
+        step = self._state(source).restore(source)
+        if not source.only_model:
+            self._source, self.steps_done = source, step
+            self.recorder.metrics_fields["resumed_step"] = step

@@ -91,6 +91,11 @@ class World(RankInfo):
             dist.all_gather_object(values, value, group=self.control)
         return values
 
+    def of_rank0(self, value: T) -> T:
+        """The picklable `value` of rank 0, on all ranks."""
+        shared: T = self.all_gather_object(value if self.rank == 0 else None)[0]
+        return shared
+
     def gather_object(self, value: Any) -> list[Any] | None:
         """The picklable `value` of every rank, by rank, on rank 0; None on the others.
 

@@ -1,7 +1,7 @@
 """Stop requests: a signal, the time limit, a `STOP` file, a request of the agent. Imports without torch.
 
 A request has no immediate effect. Each rank records its own; at a step boundary all ranks compare them
-(`disttrain.engine.stop_agreement`), so that the same step is the last one on every rank.
+(`disttrain.engine.agreement`), so that the same step is the last one on every rank.
 """
 
 from __future__ import annotations

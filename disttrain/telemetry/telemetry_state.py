@@ -5,15 +5,15 @@ from __future__ import annotations
 from disttrain.checkpoint.resume import ResumeSource
 from disttrain.checkpoint.share import State
 from disttrain.checkpoint.state import OWN
-from disttrain.telemetry.run import RunTelemetry
+from disttrain.telemetry.recorder import Recorder
 
 _HISTORY = "history."
 
 
 class TelemetryState:
-    """Implements `Stateful` for a `RunTelemetry` that goes on from `origin`, if there is one."""
+    """Implements `Stateful` for a `Recorder` that goes on from `origin`, if there is one."""
 
-    def __init__(self, telemetry: RunTelemetry, origin: ResumeSource | None) -> None:
+    def __init__(self, telemetry: Recorder, origin: ResumeSource | None) -> None:
         self._telemetry = telemetry
         self._origin = origin
 

@@ -12,11 +12,10 @@ from disttrain.config.config_tree import Config
 from disttrain.engine.kinds import build_model, build_source
 from disttrain.engine.memory_estimate import estimate
 from disttrain.engine.objective import Task
-from disttrain.engine.train import finish, prepare, run_loop
+from disttrain.engine.train import batches_of, begin, run
 from disttrain.optim.optimizer import build_optimizer
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
-from disttrain.runtime.stop_signals import StopSignals
 from disttrain.transforms import transforms_of
 from tests.support.stopping import config as run_config
 from tests.support.stopping import train_until
@@ -75,14 +74,15 @@ def test_offloaded_shards_leave_the_gpu_and_train_alike(tmp_path: Path) -> None:
             train_until(world, made, folder, 0, 3)
             torch.cuda.empty_cache()
             before = torch.cuda.memory_allocated()
-            run = prepare(made, RunOutput.of_job(folder, 1), world, StopSignals())  # resumes after step 3
+            trainer = begin(made, RunOutput.of_job(folder, 1), world)  # resumes after step 3
             held.append(torch.cuda.memory_allocated() - before)
-            run_loop(run)
-            metrics = finish(run, made, world, None)
+            with trainer:
+                run(trainer, batches_of(trainer))
+            metrics = trainer.metrics()
             assert metrics.resumed_step == 3
             losses.append([point.loss for point in metrics.loss_history])
-            state = sum(parameter.nbytes for parameter in run.stepper.model.parameters())
-            del run
+            state = sum(parameter.nbytes for parameter in trainer.stepper.model.parameters())
+            del trainer
     finally:
         dist.destroy_process_group()
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)

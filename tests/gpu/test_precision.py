@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from disttrain.config.config_tree import Config
-from disttrain.engine.train import Run, finish, prepare, run_loop
+from disttrain.engine.train import batches_of, begin, run
+from disttrain.engine.trainer import Trainer
 from disttrain.records.metrics import Metrics
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
-from disttrain.runtime.stop_signals import StopSignals
 from tests.support.stopping import config
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -36,15 +36,16 @@ def made(dtype: str, **sections: Any) -> Config:
     )
 
 
-def begin(made: Config, folder: Path) -> Run:
+def trainer_of(made: Config, folder: Path) -> Trainer[Any]:
     output = RunOutput.of_job(folder, 0)
     output.attempt.path.mkdir(parents=True, exist_ok=True)
-    return prepare(made, output, ON_GPU, StopSignals())
+    return begin(made, output, ON_GPU)
 
 
 def train_all(made: Config, folder: Path) -> Metrics:
-    run = begin(made, folder)
-    return finish(run, made, ON_GPU, run_loop(run))
+    with trainer_of(made, folder) as trainer:
+        run(trainer, batches_of(trainer))
+    return trainer.metrics()
 
 
 @pytest.fixture(scope="module")
@@ -68,27 +69,27 @@ def test_the_loss_curve_stays_near_that_of_float32(tmp_path, exact, dtype):
 
 def test_auto_is_bf16_on_a_gpu_that_has_it(tmp_path):
     has_bf16 = torch.cuda.get_device_capability(DEVICE) >= (8, 0)
-    assert begin(made("auto"), tmp_path).telemetry.metrics_fields["precision"] == (
+    assert trainer_of(made("auto"), tmp_path).recorder.metrics_fields["precision"] == (
         "bf16" if has_bf16 else "fp32"
     )
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 def test_a_skipped_step_does_not_wait_for_the_device(tmp_path, dtype):
-    run = begin(made(dtype), tmp_path)
-    run.telemetry.start()
-    before = [parameter.detach().clone() for parameter in run.stepper.model.parameters()]
+    trainer = trainer_of(made(dtype), tmp_path)
+    stepper, batches = trainer.stepper, batches_of(trainer)
+    trainer.recorder.start()
+    before = [parameter.detach().clone() for parameter in stepper.model.parameters()]
     torch.cuda.set_sync_debug_mode("error")
     try:
-        parameter = next(run.stepper.model.parameters())
+        parameter = next(stepper.model.parameters())
         hook = parameter.register_post_accumulate_grad_hook(lambda p: p.grad.fill_(torch.inf))
-        result = run.stepper.step(1, run.batches)
+        result = stepper.step(1, batches)
         hook.remove()
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert result.skipped
-    assert all(torch.equal(a, b) for a, b in zip(before, run.stepper.model.parameters(), strict=True))
-    if run.stepper.precision.loss_scale is not None:
-        assert run.stepper.precision.loss_scale.value.item() == 2.0**15
-    assert not run.stepper.step(2, run.batches).skipped
-    run.saver.close()
+    assert all(torch.equal(a, b) for a, b in zip(before, stepper.model.parameters(), strict=True))
+    if stepper.precision.loss_scale is not None:
+        assert stepper.precision.loss_scale.value.item() == 2.0**15
+    assert not stepper.step(2, batches).skipped

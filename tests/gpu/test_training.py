@@ -9,10 +9,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from disttrain.engine.train import prepare
+from disttrain.engine.train import batches_of, begin
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
-from disttrain.runtime.stop_signals import StopSignals
 from disttrain.telemetry.comm_split import CommSplit
 from tests.support.stopping import config, train_until
 
@@ -50,18 +49,17 @@ def test_no_step_waits_for_the_device(sections, tmp_path):
         telemetry={"profiled_steps": 0, "gpu_every_s": 0},
         **sections,
     )
-    session = prepare(made, RunOutput.of_job(tmp_path, 0), ON_GPU, StopSignals())
-    runner, telemetry = session.stepper, session.telemetry
-    telemetry.start()
+    trainer = begin(made, RunOutput.of_job(tmp_path, 0), ON_GPU)
+    batches = batches_of(trainer)
     try:
         for step in range(1, 31):
             if step == 16:  # DDP itself waits for its own clock in its first ten steps
                 torch.cuda.set_sync_debug_mode("error")
-            telemetry.step_done(runner.step(step, session.batches))
+            trainer.step(batches)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert telemetry.finish().measured_steps == 28
-    session.saver.close()
+    trainer.close()
+    assert trainer.metrics().measured_steps == 28
 
 
 def test_nor_does_a_comparison_of_ranks():

@@ -10,11 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from disttrain.config.config_tree import Config
-from disttrain.engine.train import finish, prepare, run_loop
+from disttrain.engine.train import batches_of, begin, run
 from disttrain.records.metrics import EvalPoint
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
-from disttrain.runtime.stop_signals import StopSignals
 from tests.support.ranks import Ranks
 from tests.support.small_models import Deep, source
 from tests.support.stopping import config
@@ -25,9 +24,10 @@ pytestmark = pytest.mark.multiprocess
 
 def trained(world: World, made: Config, folder: Path) -> tuple[dict[str, Tensor], list[EvalPoint]]:
     """The state of the model after training, and the validations."""
-    run = prepare(made, RunOutput.of_job(folder, 0), world, StopSignals())
-    points = finish(run, made, world, run_loop(run)).eval_history
-    return {name: value.clone() for name, value in run.stepper.unwrapped_model.state_dict().items()}, points
+    with begin(made, RunOutput.of_job(folder, 0), world) as trainer:
+        run(trainer, batches_of(trainer))
+    state = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    return state, trainer.metrics().eval_history
 
 
 def test_batch_norm_is_validated_with_the_statistics_that_a_checkpoint_holds(

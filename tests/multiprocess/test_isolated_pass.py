@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from disttrain.engine.train import prepare
+from disttrain.engine.train import batches_of, begin
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
-from disttrain.runtime.stop_signals import StopSignals
 from tests.support.stopping import config
 
 pytestmark = pytest.mark.multiprocess
@@ -23,10 +22,10 @@ def test_an_isolated_pass_communicates_nothing(two_ranks, tmp_path):
 def collectives_of_an_isolated_pass(world: World, folder: Path) -> int:
     """Count the collectives of a pass after a step with communication: a model with buffers broadcasts them
     at the start of the next pass."""
-    session = prepare(config(ranks=2, nodes=2), RunOutput.of_job(folder, 0), world, StopSignals())
-    session.stepper.step(1, session.batches)
+    trainer = begin(config(ranks=2, nodes=2), RunOutput.of_job(folder, 0), world)
+    trainer.step(batches_of(trainer))
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        session.stepper.isolated_pass(session.stepper.spec.example(), lambda what: None)
-    assert session.stepper.model.require_forward_param_sync
-    session.telemetry.abort()
+        trainer.stepper.isolated_pass(trainer.stepper.spec.example(), lambda what: None)
+    assert trainer.stepper.model.require_forward_param_sync
+    trainer.recorder.abort()
     return sum(event.count for event in profile.key_averages() if event.key.startswith("gloo:"))

@@ -10,7 +10,7 @@ import torch
 
 from disttrain.config.config_tree import Config
 from disttrain.config.sections.parallel import ParallelConfig
-from disttrain.engine.train import finish, prepare, run_loop, train
+from disttrain.engine.train import batches_of, begin, run, train
 from disttrain.models.gpt import GPT
 from disttrain.parallel.pipeline import build
 from disttrain.records.json_files import read_jsonl
@@ -18,7 +18,6 @@ from disttrain.records.metrics import Metrics
 from disttrain.records.steps import PHASES, Step
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
-from disttrain.runtime.stop_signals import StopSignals
 from tests.support.ranks import RankFailed, Ranks
 from tests.support.stopping import alone, train_until
 from tests.support.tolerance import AUTOCAST_DTYPES, approx_losses, tolerance
@@ -101,12 +100,14 @@ def overflow_on(world: World, config: Config, folder: Path) -> tuple[int, list[f
     """Train with a loss scale that overflows on the first steps: skipped steps, scale, finite weights."""
     output = RunOutput.of_job(folder, 0)
     output.attempt.path.mkdir(parents=True, exist_ok=True)
-    run = prepare(config, output, world, StopSignals())
-    scale = run.stepper.precision.loss_scale
+    trainer = begin(config, output, world)
+    scale = trainer.stepper.precision.loss_scale
     assert scale is not None
     scale.value.fill_(2.0**40)
-    metrics = finish(run, config, world, run_loop(run))
-    finite = all(bool(p.isfinite().all()) for p in run.stepper.model.parameters())
+    with trainer:
+        run(trainer, batches_of(trainer))
+    metrics = trainer.metrics()
+    finite = all(bool(p.isfinite().all()) for p in trainer.stepper.model.parameters())
     return metrics.skipped_steps if world.rank == 0 else -1, [scale.value.item()], finite
 
 

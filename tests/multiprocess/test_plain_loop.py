@@ -17,10 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from disttrain.config.config_tree import Config
-from disttrain.engine.train import finish, prepare, run_loop
+from disttrain.engine.train import batches_of, begin, run
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
-from disttrain.runtime.stop_signals import StopSignals
 from tests.support.small_models import Net, source
 from tests.support.stopping import alone
 from tests.support.tolerance import approx_losses, assert_close, tolerance
@@ -65,9 +64,10 @@ def config(name: str, ranks: int) -> Config:
 
 def trained(world: World, made: Config, folder: Path) -> tuple[dict[str, Tensor], list[float], list[Any]]:
     """Parameters, training losses and validations of the trainer."""
-    run = prepare(made, RunOutput.of_job(folder, 0), world, StopSignals())
-    metrics = finish(run, made, world, run_loop(run))
-    parameters = {name: value.clone() for name, value in run.stepper.unwrapped_model.state_dict().items()}
+    with begin(made, RunOutput.of_job(folder, 0), world) as trainer:
+        run(trainer, batches_of(trainer))
+    metrics = trainer.metrics()
+    parameters = {name: value.clone() for name, value in trainer.model.state_dict().items()}
     validations = [(point.step, point.samples, point.loss) for point in metrics.eval_history]
     return parameters, [point.loss for point in metrics.loss_history], validations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,11 @@ import torch
 from torch import nn
 
 from disttrain.config.config_tree import Config
-from disttrain.engine.train import finish, prepare, run_loop
+from disttrain.engine.train import batches_of, begin, run
 from disttrain.parallel.base import build_strategy
 from disttrain.records.metrics import Metrics
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
-from disttrain.runtime.stop_signals import StopSignals
 from disttrain.telemetry.profiled.profiled_steps import _profiler, mark
 from disttrain.telemetry.profiled.step_trace import END, comm_sample, export_trace
 from disttrain.telemetry.step_clock import COMPUTE
@@ -51,8 +49,8 @@ def train_with_overflow(
     whether its parameters are finite."""
     output = RunOutput.of_job(folder, 0)
     output.attempt.path.mkdir(parents=True, exist_ok=True)
-    run = prepare(config, output, world, StopSignals())
-    runner, skipped = run.stepper, []
+    trainer = begin(config, output, world)
+    runner, skipped = trainer.stepper, []
     original = runner._update
 
     def update(number: int) -> Any:
@@ -66,9 +64,10 @@ def train_with_overflow(
         return found
 
     runner._update = update  # type: ignore[method-assign]
-    metrics = finish(run, config, world, run_loop(run))
+    with trainer:
+        run(trainer, batches_of(trainer))
     parameters = [p.to_local() if hasattr(p, "to_local") else p for p in runner.model.parameters()]
-    return metrics, skipped, all(bool(p.isfinite().all()) for p in parameters)
+    return trainer.metrics(), skipped, all(bool(p.isfinite().all()) for p in parameters)
 
 
 @pytest.fixture(scope="module")
@@ -123,13 +122,12 @@ def train_on_nan(world: World, config: Config, folder: Path) -> tuple[int, bool]
     """Train with NaN in the batch of rank 1 in step 3: skipped steps, and whether the state is finite."""
     output = RunOutput.of_job(folder, 0)
     output.attempt.path.mkdir(parents=True, exist_ok=True)
-    run = prepare(config, output, world, StopSignals())
-    if world.rank == 1:
-        run = dataclasses.replace(run, batches=poisoned(run.batches, 3))
-    run_loop(run)
-    skipped = run.telemetry.skipped_steps(True).of_attempt
-    state = run.stepper.unwrapped_model.state_dict().values()
-    finish(run, config, world, None)
+    trainer = begin(config, output, world)
+    batches = batches_of(trainer)
+    with trainer:
+        run(trainer, poisoned(batches, 3) if world.rank == 1 else batches)
+        skipped = trainer.recorder.skipped_steps(True).of_attempt
+    state = trainer.model.state_dict().values()
     return skipped, all(bool(value.isfinite().all()) for value in state)
 
 

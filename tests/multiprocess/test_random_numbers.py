@@ -20,11 +20,10 @@ from disttrain.config.config_tree import Config
 from disttrain.data.source import Source
 from disttrain.engine.objective import Task
 from disttrain.engine.spec import TrainSpec
-from disttrain.engine.train import finish, prepare, run_loop
+from disttrain.engine.train import batches_of, begin, run
 from disttrain.parallel.mesh import Mesh
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
-from disttrain.runtime.stop_signals import StopSignals
 from tests.support.ranks import Ranks
 from tests.support.small_models import FEATURES, Net, source
 from tests.support.stopping import alone, config, recorded
@@ -77,14 +76,14 @@ def made(ranks: int, steps: int, workers: int = 0, **checkpoint: Any) -> Config:
 def random_numbers(world: World, made: Config, folder: Path) -> dict[str, list[bytes]]:
     """The random numbers of this rank by use: one dropout mask per step, and each generator's numbers per
     sample."""
-    run = prepare(made, RunOutput.of_job(folder, 0), world, StopSignals())
-    model = run.stepper.unwrapped_model
+    trainer = begin(made, RunOutput.of_job(folder, 0), world)
+    model = trainer.model
     assert isinstance(model, Masking)
-    model.masks.clear()  # of the pass that primes DDP's buckets
     inputs: list[bytes] = []
-    run = dataclasses.replace(run, batches=recorded(run.batches, inputs))
-    finish(run, made, world, run_loop(run))
-    numbers = {"dropout": [mask.numpy().tobytes() for mask in model.masks]}
+    with trainer:
+        run(trainer, recorded(batches_of(trainer), inputs))
+    masks = model.masks[-len(inputs) :]  # without those of the passes that prime DDP's buckets
+    numbers = {"dropout": [mask.numpy().tobytes() for mask in masks]}
     samples = np.frombuffer(b"".join(inputs), np.float32).reshape(-1, FEATURES)
     return numbers | {
         name: [row[columns].tobytes() for row in samples] for name, columns in GENERATORS.items()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
 import signal
@@ -18,7 +17,8 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from disttrain.config.config_tree import Config
-from disttrain.engine.train import Run, finish, prepare, run_loop
+from disttrain.engine.train import batches_of, begin, run
+from disttrain.engine.trainer import Trainer
 from disttrain.records.metrics import Metrics
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
@@ -73,22 +73,22 @@ def train_until(
     signals.install()
     try:
         with nullcontext() if prime else patch("disttrain.parallel.ddp.DDP.priming_passes", 0):
-            run = prepare(config, output, world, signals)
-        inputs: list[bytes] = []
-        run = dataclasses.replace(run, batches=recorded(run.batches, inputs))
-        if stop_after is not None and world.rank == stop_after % world.size:
-            after_step(run, stop_after, lambda: os.kill(os.getpid(), SIGNALS[stop_after % len(SIGNALS)]))
-        cause = run_loop(run)
-        metrics = finish(run, config, world, cause)
-        return Seen(metrics, parameter_hash(run), inputs, bucket_count(run))
+            trainer = begin(config, output, world, signals)
+            if stop_after is not None and world.rank == stop_after % world.size:
+                number = SIGNALS[stop_after % len(SIGNALS)]
+                after_step(trainer, stop_after, lambda: os.kill(os.getpid(), number))
+            inputs: list[bytes] = []
+            with trainer:
+                run(trainer, recorded(batches_of(trainer), inputs))
+        return Seen(trainer.metrics(), parameter_hash(trainer), inputs, bucket_count(trainer))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def after_step(run: Run, step: int, act: Callable[[], Any]) -> None:
+def after_step(trainer: Trainer[Any], step: int, act: Callable[[], Any]) -> None:
     """Have `act` run as the last thing in optimizer step `step`."""
-    runner = run.stepper
+    runner = trainer.stepper
     original = runner.step
 
     def stepped(number: int, batches: Any) -> StepResult:
@@ -114,9 +114,9 @@ def samples_of(ranks: list[Seen]) -> list[bytes]:
     ]
 
 
-def parameter_hash(run: Run) -> str:
+def parameter_hash(trainer: Trainer[Any]) -> str:
     digest = hashlib.sha256()
-    bare, optimizer = run.stepper.unwrapped_model, run.stepper.optimizer
+    bare, optimizer = trainer.model, trainer.stepper.optimizer
     moments = [value for each in bare.parameters() for _, value in sorted(optimizer.state[each].items())]
     for value in [*bare.state_dict().values(), *moments]:
         value = value.full_tensor() if isinstance(value, DTensor) else value
@@ -124,8 +124,8 @@ def parameter_hash(run: Run) -> str:
     return digest.hexdigest()
 
 
-def bucket_count(run: Run) -> int:
-    model = run.stepper.model
+def bucket_count(trainer: Trainer[Any]) -> int:
+    model = trainer.stepper.model
     if not isinstance(model, DistributedDataParallel):
         return 0
     return len(model._get_ddp_logging_data().get("rebuilt_bucket_sizes", "").split(","))

@@ -80,3 +80,9 @@ def test_a_refusal_names_the_sizes_that_would_do(local, total, world, message):
     with pytest.raises(ConfigError) as caught:
         plan_batch(local, total, world)
     assert str(caught.value).endswith(message)
+
+
+def test_an_accumulation_stands_for_either_batch_size():
+    assert plan_batch(4, None, 2, 3) == plan_batch(None, 24, 2, 3) == plan_batch(4, 24, 2, 3)
+    with pytest.raises(ConfigError, match=r"train.accumulation=3 x train.local_batch_size=4 x 2 ranks is 24"):
+        plan_batch(4, 16, 2, 3)

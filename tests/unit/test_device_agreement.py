@@ -97,7 +97,7 @@ def test_a_rank_refuses_the_kernel_of_the_config_before_the_process_group(
     Path("own.yaml").write_text(
         "{train: {steps: 1, local_batch_size: 1, attention: cudnn}, precision: {dtype: bf16}}"
     )
-    assert entry.main(["--config", "own.yaml"]) == EXIT_BAD_INPUT
+    assert entry.rank_main(["--config", "own.yaml"], {}) == EXIT_BAD_INPUT
     assert capsys.readouterr().err.startswith("error: node cpu-07: train.attention=cudnn needs a GPU, but")
 
 
@@ -112,7 +112,7 @@ def test_a_rank_without_a_compiler_is_refused_before_the_process_group(
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.chdir(tmp_path)
     Path("own.yaml").write_text(f"{{train: {{steps: 1, local_batch_size: 1}}, compile: {sections}}}")
-    found = entry.main(["--config", "own.yaml"])
+    found = entry.rank_main(["--config", "own.yaml"], {})
     if "eager" in sections:
         assert reached == ["the run"]
         return

@@ -16,8 +16,8 @@ from disttrain.config.parsing import Draft, check
 from disttrain.config.sections.parallel import ParallelConfig
 from disttrain.config.sections.telemetry import TelemetryConfig
 from disttrain.engine.memory_estimate import estimate
+from disttrain.engine.script_config import trainer_config
 from disttrain.engine.strategy_choice import resolve_strategy
-from disttrain.engine.trainer_config import trainer_config
 from disttrain.errors import ConfigError
 from disttrain.hardware.readings import GpuId
 from disttrain.parallel.base import build_strategy

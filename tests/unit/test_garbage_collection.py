@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from disttrain.engine.garbage_collection import without_automatic_collection
-from disttrain.engine.train import prepare, run_loop, train
+from disttrain.engine.train import batches_of, begin, run, train
 from disttrain.runtime.run_output import RunOutput
-from disttrain.runtime.stop_signals import StopSignals
 from disttrain.telemetry.step_result import StepResult
 from tests.support import stopping
 
@@ -29,8 +27,8 @@ def low_threshold() -> Iterator[None]:
 def collections_by_step(gc_every: int, folder: Path) -> dict[int, list[int]]:
     """Generations of the collections that began within or after each step of a run, by step."""
     made = stopping.config(train={"gc_every": gc_every}, telemetry={"profiled_steps": 0, "gpu_every_s": 0})
-    run = prepare(made, RunOutput.of_job(folder, 0), stopping.alone(), StopSignals())
-    original, found, now = run.stepper.step, {}, [0]
+    trainer = begin(made, RunOutput.of_job(folder, 0), stopping.alone())
+    original, found, now = trainer.stepper.step, {}, [0]
 
     def stepped(step: int, batches: Any) -> StepResult:
         now[0] = step
@@ -41,16 +39,15 @@ def collections_by_step(gc_every: int, folder: Path) -> dict[int, list[int]]:
         if phase == "start" and now[0]:
             found[now[0]].append(info["generation"])
 
-    run.stepper.step = stepped  # type: ignore[method-assign]
+    trainer.stepper.step = stepped  # type: ignore[method-assign]
     gc.callbacks.append(collected)
     try:
-        with without_automatic_collection(gc_every > 0):
-            run_loop(run)
+        with trainer:
+            run(trainer, batches_of(trainer))
             frozen, now[0] = gc.get_freeze_count(), 0
     finally:
         gc.callbacks.remove(collected)
     assert (frozen > 1000) is (gc_every > 0)
-    run.telemetry.finish()
     return found
 
 
@@ -69,14 +66,14 @@ def test_the_setting_of_python_returns_after_a_run_and_after_a_failure(
 ) -> None:
     made = stopping.config(train={"gc_every": 2, "steps": 3})
     states: list[bool] = []
-    original = run_loop
+    original = run
 
-    def loop(run: Any) -> Any:
+    def loop(trainer: Any, batches: Any) -> None:
+        original(trainer, batches)
         states.append(gc.isenabled())
-        original(run)
         raise OSError("full")
 
-    monkeypatch.setattr("disttrain.engine.train.run_loop", loop)
+    monkeypatch.setattr("disttrain.engine.train.run", loop)
     output = RunOutput.of_job(tmp_path, 0)
     output.attempt.path.mkdir(parents=True)
     with pytest.raises(OSError, match="full"):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from disttrain.engine.gradient_outputs import grad_tensors
+from disttrain.engine.exposed_comm import grad_tensors
 
 GRAD, PLAIN = torch.ones(2, requires_grad=True), torch.ones(2)
 Pair = namedtuple("Pair", ["first", "second"])

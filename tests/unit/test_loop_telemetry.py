@@ -18,8 +18,8 @@ from analysis.read.frames import load
 from analysis.read.load import load_runs
 from analysis.results.curves import scaling_curves
 from analysis.study import make_study
-from disttrain.engine.loop_config import optimizer_options
-from disttrain.engine.loop_telemetry import LoopTelemetry
+from disttrain.engine.own_loop import LoopTelemetry
+from disttrain.engine.script_config import optimizer_options
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, read_jsonl, write_json
 from disttrain.records.run_directory import RunDir
@@ -74,7 +74,7 @@ def test_an_error_within_a_profiled_step_does_not_wait_for_the_device(
     def train() -> None:
         with opened(tmp_path) as steps:
             for telemetry, number, _ in steps():
-                telemetry._telemetry.profiled.steps = {2}
+                telemetry._recorder.profiled.steps = {2}
                 if number == 2:
                     raise KeyError("broken")
 
@@ -235,9 +235,3 @@ def test_a_loop_in_a_job_writes_to_the_attempt_of_the_job(
     assert read_json(run.run_json) == {"name": "job", "sweep": "mine", "run_key": "abc"}
     assert not run.done.exists(), "the agent closes the attempt"
     assert not (tmp_path / "by-hand").exists()
-
-
-def test_former_name_of_record_loss_is_refused() -> None:
-    telemetry = object.__new__(LoopTelemetry)
-    with pytest.raises(AttributeError, match=r"use record_loss\(loss\)"):
-        telemetry.note(torch.tensor(1.0))

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from disttrain import LoopTelemetry
-from disttrain.engine.unwrap import unwrap_model
+from disttrain.engine.own_loop import unwrap_model
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.run_directory import RunDir

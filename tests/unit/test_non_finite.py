@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,14 +13,14 @@ import torch
 from disttrain.checkpoint.folder import read_manifest
 from disttrain.checkpoint.state import first_non_finite
 from disttrain.config.config_tree import Config
-from disttrain.engine.train import Run, finish, prepare, run_loop
+from disttrain.engine.train import batches_of, begin, run
+from disttrain.engine.trainer import Trainer
 from disttrain.errors import NonFinite
 from disttrain.optim import precision
 from disttrain.optim.precision import LossScale
 from disttrain.records.metrics import Metrics
 from disttrain.runtime.rank_failure import describe_failure
 from disttrain.runtime.run_output import RunOutput
-from disttrain.runtime.stop_signals import StopSignals
 from tests.support.stopping import alone, config, recorded, train_until
 
 STEPS = 12
@@ -32,17 +31,13 @@ def poisoned(batches: Iterator[Any], bad: range) -> Iterator[Any]:
         yield inputs * torch.nan if number in bad else inputs, targets
 
 
-def begin(made: Config, path: Path, bad: range) -> tuple[Run, list[bytes]]:
+def train_with(made: Config, path: Path, bad: range) -> tuple[Trainer, Metrics, list[bytes]]:
     output = RunOutput.of_job(path, 0)
     output.attempt.path.mkdir(parents=True, exist_ok=True)
-    run = prepare(made, output, alone(), StopSignals())
     inputs: list[bytes] = []
-    return dataclasses.replace(run, batches=poisoned(recorded(run.batches, inputs), bad)), inputs
-
-
-def train_with(made: Config, path: Path, bad: range) -> tuple[Run, Metrics, list[bytes]]:
-    run, inputs = begin(made, path, bad)
-    return run, finish(run, made, alone(), run_loop(run)), inputs
+    with begin(made, output, alone()) as trainer:
+        run(trainer, poisoned(recorded(batches_of(trainer), inputs), bad))
+    return trainer, trainer.metrics(), inputs
 
 
 def step_lines(path: Path) -> list[dict[str, Any]]:
@@ -56,12 +51,12 @@ def committed(path: Path) -> list[int]:
 
 def test_a_bad_batch_is_skipped_and_counted(tmp_path):
     made = config()
-    run, metrics, inputs = train_with(made, tmp_path / "bad", range(5, 7))
+    trainer, metrics, inputs = train_with(made, tmp_path / "bad", range(5, 7))
     _, undisturbed, expected = train_with(made, tmp_path / "good", range(0))
     assert (metrics.status, metrics.steps, metrics.skipped_steps) == ("completed", STEPS, 2)
     assert undisturbed.skipped_steps == 0
     assert inputs == expected  # the position in the data
-    assert all(parameter.isfinite().all() for parameter in run.stepper.unwrapped_model.parameters())
+    assert all(parameter.isfinite().all() for parameter in trainer.model.parameters())
     lines, plain = step_lines(tmp_path / "bad"), step_lines(tmp_path / "good")
     assert [line["step"] for line in lines if line["skipped"]] == [5, 6]
     assert [line["lr"] for line in lines] == [line["lr"] for line in plain]
@@ -97,10 +92,8 @@ def test_a_bad_batch_is_skipped_and_counted(tmp_path):
 )
 def test_the_run_ends_with_a_cause_of_its_own(tmp_path, precision, bad, message, steps):
     made = config(precision=precision, checkpoint={"every_steps": 3, "best": False, "asynchronous": False})
-    run, _ = begin(made, tmp_path, bad)
     with pytest.raises(NonFinite) as raised:
-        run_loop(run)
-    run.telemetry.abort()
+        train_with(made, tmp_path, bad)
     assert str(raised.value) == message
     assert describe_failure(raised.value, 0).cause == "non_finite"
     assert committed(tmp_path) == steps
@@ -110,8 +103,8 @@ def test_a_state_that_is_not_finite_is_never_committed(tmp_path):
     made = config(
         precision={"on_non_finite": "ignore"}, checkpoint={"every_steps": 2, "best": False, "keep": 9}
     )
-    run, metrics, _ = train_with(made, tmp_path, range(5, 6))
-    assert not all(parameter.isfinite().all() for parameter in run.stepper.unwrapped_model.parameters())
+    trainer, metrics, _ = train_with(made, tmp_path, range(5, 6))
+    assert not all(parameter.isfinite().all() for parameter in trainer.model.parameters())
     assert committed(tmp_path) == [2, 4]
     assert (metrics.checkpoint_step, metrics.checkpoints_failed) == (4, 4)
 

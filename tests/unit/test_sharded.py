@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from disttrain.engine.fsdp_exposed import FsdpExposed, is_sharded
+from disttrain.engine.exposed_comm import FsdpExposed, is_sharded
 from disttrain.models.emulated_device import DeadlineTimer, pause_in_collectives
 from disttrain.parallel.fully_shard_waits import comm_method, time_waits
 from disttrain.runtime.process_group import World

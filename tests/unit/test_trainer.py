@@ -334,25 +334,6 @@ def test_a_checkpoint_of_another_batch_size_is_refused(tmp_path):
         own.load()
 
 
-@pytest.mark.parametrize("steps", [0, 1])
-def test_a_finished_run_stays_finished_if_the_next_start_ends_before_a_step(tmp_path, steps):
-    with trainer(tmp_path, network(), steps=2) as own:
-        train(own, 2)
-        own.save()
-    names = ("run.json", "metrics.json", "DONE")
-    before = {name: (tmp_path / name).read_bytes() for name in names}
-    own = trainer(tmp_path, network(), steps=3)
-    own.load()
-    train(own, 2 + steps)
-    own.__exit__(KeyError, KeyError("no reason"), None)
-    after = {name: (tmp_path / name).read_bytes() for name in names if (tmp_path / name).exists()}
-    assert (after == before) is (steps == 0)
-    kept = tmp_path / "attempts" / "001" / "finished"
-    assert {path.name: path.read_bytes() for path in kept.glob("*")} == (before if steps else {})
-    assert (tmp_path / "FAILED").exists() is (steps == 1)
-    assert (tmp_path / "attempts" / "001" / "error-00000.json").exists()
-
-
 def test_steps_and_checkpoints_out_of_order_are_refused(tmp_path):
     with trainer(tmp_path, network(), steps=1) as own:
         with pytest.raises(RuntimeError, match="save\\(\\) follows the first step"):

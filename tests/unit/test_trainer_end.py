@@ -124,7 +124,7 @@ def test_an_error_of_the_constructor_by_hand_ends_the_run_with_its_cause(tmp_pat
 
 
 def test_an_error_at_the_start_of_a_loop_ends_the_run_with_its_cause(tmp_path, monkeypatch):
-    monkeypatch.setattr("disttrain.engine.loop_telemetry.Recorder", no_memory)
+    monkeypatch.setattr("disttrain.engine.own_loop.Recorder", no_memory)
     model = network()
     with pytest.raises(MemoryError):
         LoopTelemetry(tmp_path, model, adamw(model), steps=2, samples_per_step=4)
@@ -141,7 +141,7 @@ def test_dp_on_the_cpu_has_its_reason(tmp_path):
 def test_parameters_of_single_ranks_are_not_validated(tmp_path, monkeypatch):
     with trainer(tmp_path, network()) as own:
         train(own, 1)
-        monkeypatch.setattr(own._stepper.strategy, "replicas_agree", lambda step: step == 2)
+        monkeypatch.setattr(own.stepper.strategy, "replicas_agree", lambda step: step == 2)
         with pytest.raises(RuntimeError, match=r"^validate\(\) after step 1: the ranks hold different"):
             own.validate(samples())
         with pytest.raises(RuntimeError, match=r"^save\(\) after step 1: the ranks hold different"):

@@ -21,6 +21,8 @@ class TrainConfig(Section):
     fits into memory, found before the first step; see [memory.md](memory.md#automatic-batch-size)."""
     global_batch_size: PositiveInt | None = None
     """Samples per optimizer step over all ranks; sets the accumulation if `local_batch_size` is given too."""
+    accumulation: KeyedIfSet[PositiveInt | None] = None
+    """Micro-steps per optimizer step, in place of one of the batch sizes."""
     seed: NonNegativeInt = 0
     """Seed of the weights, the order of samples and dropout."""
     eval_every: NonNegativeInt = 0

@@ -13,7 +13,6 @@ step, the collectives of `fully_shard`. Records, `metrics.json` and report have 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,11 +24,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.config_tree import Config
-from disttrain.engine import fsdp_exposed
-from disttrain.engine.ddp_exposed import DdpExposed
-from disttrain.engine.loop_config import StepPlan, known_values, loop_config, same_on_all_ranks
-from disttrain.engine.unwrap import unwrap_model, unwrap_optimizer
+from disttrain.config.parsing import check_section
+from disttrain.engine.exposed_comm import DdpExposed, FsdpExposed, is_sharded, not_among_all, original_class
+from disttrain.engine.facts_of import facts_of, uncounted
+from disttrain.engine.script_config import full_name, known_values, script_output, whole_numbers
+from disttrain.errors import ConfigError
 from disttrain.models.hooks import hooks_of
 from disttrain.parallel import ddp
 from disttrain.parallel.fully_shard_waits import comm_method
@@ -40,9 +41,7 @@ from disttrain.runtime.fully_shard_hooks import compute_device, groups_of_mesh
 from disttrain.runtime.process_group import World, check_group_size
 from disttrain.runtime.rank_failure import record_failure
 from disttrain.runtime.rank_info import rank_info
-from disttrain.runtime.run_output import RunOutput
-from disttrain.telemetry.facts import Communication, RunFacts
-from disttrain.telemetry.machine_facts import describe_machine
+from disttrain.telemetry.facts import Communication
 from disttrain.telemetry.recorder import Recorder
 from disttrain.telemetry.script_watch import ScriptWatch
 from disttrain.telemetry.step_clock import COMPUTE, INPUT, OPTIMIZER, OTHER, StepClock
@@ -84,10 +83,14 @@ class LoopTelemetry:
         resumed_step: int = 0,
         telemetry: dict[str, Any] | None = None,
     ) -> None:
-        plan = StepPlan(steps, samples_per_step, accumulation, resumed_step)
+        whole_numbers(1, steps=steps, samples_per_step=samples_per_step, accumulation=accumulation)
+        whole_numbers(0, resumed_step=resumed_step)
+        if samples_per_step % accumulation:
+            raise ConfigError(
+                f"samples_per_step={samples_per_step} is not a multiple of accumulation={accumulation}"
+            )
         model, optimizer = unwrap_model(model), unwrap_optimizer(optimizer)
-        self._optimizer = optimizer
-        self._plan = plan
+        self._optimizer, self._steps, self._accumulation = optimizer, steps, accumulation
         self._step = resumed_step
         self._in_pass = False
         self._profiling = ExitStack()  # of the step under way
@@ -97,48 +100,45 @@ class LoopTelemetry:
         self._no_loss = torch.full((), torch.nan, device=device)
         info, group = rank_info(), dist.is_initialized()
         check_group_size(info)
-        self._world = World(**vars(info), device=device, backend=dist.get_backend() if group else None)
-        bare = model.module if isinstance(model, DistributedDataParallel) else model
-        self._model = bare
-        self._model_hooks = hooks_of(bare)
-        config = loop_config(bare, self._world, plan, telemetry or {})
-        same_on_all_ranks(plan, self._world)
-        self._output = RunOutput.of_environment() or RunOutput.of_loop(
-            None if run_dir is None else Path(run_dir),
-            Path(sys.argv[0]).resolve(),
-            known_values(config, optimizer),
-            self._world,
+        world = World(**vars(info), device=device, backend=dist.get_backend() if group else None)
+        self._model = model.module if isinstance(model, DistributedDataParallel) else model
+        self._model_hooks = hooks_of(self._model)
+        plan = BatchPlan(samples_per_step // accumulation, accumulation, world.size)
+        config = loop_config(self._model, world, plan, telemetry or {})
+        same_on_all_ranks(
+            {
+                "steps": steps,
+                "samples_per_step": samples_per_step,
+                "accumulation": accumulation,
+                "resumed_step": resumed_step,
+            },
+            world,
         )
+        self._output = script_output(run_dir, known_values(config, optimizer), world)
         with self._output.recorded_if_it_fails():
-            self._start(config, model, plan)
-
-    def _start(self, config: Config, model: nn.Module, plan: StepPlan) -> None:
-        """Start the telemetry, and register the hooks."""
-        work, communication = _parallel(model, self._world)
-        metrics_fields = {
-            **self._output.identity(),
-            **describe_machine(self._world, config),
-            **work,
-            "strategy_reason": "as the loop wraps its model",
-            "model": config.model.kind,
-            "parameters": sum(p.numel() for p in self._model.parameters()),
-            "model_flops_per_sample": None,
-            "flops_method": None,
-            "dataset": None,
-            **plan.metrics_fields(self._world.size),
-        }
-        facts = RunFacts(metrics_fields, communication)
-        self._telemetry = Recorder(self._output, self._world, config, facts)
-        self._watch = ScriptWatch(self._world.rank, self._telemetry.clock, plan.steps)
-        if plan.resumed_step:
-            self._telemetry.resume(plan.resumed_step, {}, {}, same_run=True)
-        self.clock: StepClock = self._telemetry.clock
-        self._hooks = [
-            model.register_forward_pre_hook(self._forward_begins, prepend=True),  # before fully_shard gathers
-            self._optimizer.register_step_pre_hook(self._optimizer_begins),
-            self._optimizer.register_step_post_hook(lambda *_: self.clock.switch(OTHER)),
-        ]
-        self._comm = self._exposed_comm(model, work["comm_method"])
+            strategy, method, communication = _communication(model, world)
+            facts = facts_of(
+                self._output, world, config, plan, steps, uncounted(self._model), communication,
+                strategy=strategy, strategy_reason="as the loop wraps its model", comm_method=method,
+                resumed_step=resumed_step or None,
+            )  # fmt: skip
+            self._recorder = Recorder(self._output, world, config, facts)
+            self._watch = ScriptWatch(world.rank, self._recorder.clock, steps)
+            if resumed_step:
+                self._recorder.resume(resumed_step, {}, {}, same_run=True)
+            self.clock: StepClock = self._recorder.clock
+            self._hooks = [
+                model.register_forward_pre_hook(
+                    self._forward_begins, prepend=True
+                ),  # before fully_shard gathers
+                optimizer.register_step_pre_hook(self._optimizer_begins),
+                optimizer.register_step_post_hook(lambda *_: self.clock.switch(OTHER)),
+            ]
+            self._comm: DdpExposed | FsdpExposed | None = None
+            if method == ddp.COMM_METHOD and isinstance(model, DistributedDataParallel):
+                self._comm = DdpExposed(model, lambda: self.clock)
+            elif method is not None:
+                self._comm = FsdpExposed(model, lambda: self.clock)
 
     def steps(self, loader: Iterable[T]) -> Iterator[T]:
         """The batches of one pass over `loader`; each `accumulation` of them are one step.
@@ -151,7 +151,7 @@ class LoopTelemetry:
         try:
             while True:
                 self._begin_step()
-                for number in range(self._plan.accumulation):
+                for number in range(self._accumulation):
                     self.clock.switch(INPUT)
                     try:
                         batch = next(batches)
@@ -181,7 +181,7 @@ class LoopTelemetry:
         self._model_hooks.on_step(self._step + 1)
 
     def _begin_step(self) -> None:
-        step, profiled = self._step + 1, self._telemetry.profiled
+        step, profiled = self._step + 1, self._recorder.profiled
         if step in profiled.steps:
             self._profiling.enter_context(profiled.take(step, self))
 
@@ -191,7 +191,7 @@ class LoopTelemetry:
         loss, self._loss = self._loss, None
         lr = float(self._optimizer.param_groups[0]["lr"])
         missed = self._comm.missed(self._stepped) if self._comm else None
-        self._telemetry.step_done(
+        self._recorder.step_done(
             StepResult(self._step, self._no_loss if loss is None else loss, lr, comm_reason=missed),
             loss_recorded=loss is not None,
         )
@@ -205,12 +205,8 @@ class LoopTelemetry:
         """
         self._loss = loss.detach()
 
-    def note(self, loss: Tensor) -> None:
-        """Raises `AttributeError`: the former name of `record_loss`."""
-        raise AttributeError("LoopTelemetry.note(loss) was renamed: use record_loss(loss)")
-
     def __enter__(self) -> LoopTelemetry:
-        self._telemetry.start()
+        self._recorder.start()
         return self
 
     def __exit__(
@@ -223,26 +219,17 @@ class LoopTelemetry:
         if self._comm is not None:
             self._comm.close()
         if error is None:
-            self._telemetry.report_of(self._model)
-            self.metrics: Metrics = self._telemetry.finish(self._stop_cause())
+            self._recorder.report_of(self._model)
+            self.metrics: Metrics = self._recorder.finish(self._stop_cause())
             self._output.close(None, self.metrics)
         else:
-            record = record_failure(error, self._world.rank, self._output.attempt)
-            self._telemetry.abort()
+            record = record_failure(error, self._recorder.world.rank, self._output.attempt)
+            self._recorder.abort()
             self._output.close(record)
-
-    def _exposed_comm(
-        self, model: nn.Module, method: str | None
-    ) -> DdpExposed | fsdp_exposed.FsdpExposed | None:
-        if method == ddp.COMM_METHOD and isinstance(model, DistributedDataParallel):
-            return DdpExposed(model, lambda: self.clock)
-        if method is not None:
-            return fsdp_exposed.FsdpExposed(model, lambda: self.clock)
-        return None
 
     def _stop_cause(self) -> StopCause | None:
         """The cause for which the job stopped the loop before its announced last step."""
-        if self._step >= self._plan.steps:
+        if self._step >= self._steps:
             return None
         if self._output.run.stop.exists():
             return "stopped"
@@ -258,18 +245,81 @@ class LoopTelemetry:
         self.clock.switch(OPTIMIZER)
 
 
-def _parallel(model: nn.Module, world: World) -> tuple[dict[str, Any], Communication]:
-    """The strategy of the wrapped model as fields of `Metrics`, and how its communication is measured."""
+def _communication(model: nn.Module, world: World) -> tuple[str | None, str | None, Communication]:
+    """The strategy of the wrapped model, the method that measures its exposed communication, and how."""
     if world.size == 1:
-        return {"strategy": "single", "comm_method": None}, Communication()
+        return "single", None, Communication()
     if isinstance(model, DistributedDataParallel):
-        return {"strategy": "ddp", "comm_method": ddp.COMM_METHOD}, Communication(profiles_collectives=True)
-    if not fsdp_exposed.is_sharded(model):
+        return "ddp", ddp.COMM_METHOD, Communication(profiles_collectives=True)
+    if not is_sharded(model):
         why = "the model is neither wrapped in DistributedDataParallel nor sharded by fully_shard"
-        return {"strategy": None, "comm_method": None}, Communication(why)
-    elsewhere = fsdp_exposed.not_among_all(model, world)
+        return None, None, Communication(why)
+    elsewhere = not_among_all(model, world)
     method, why_not = (None, elsewhere) if elsewhere else comm_method(model, world)
-    return (
-        {"strategy": "fsdp2", "comm_method": method},
-        Communication(why_not, profiles_collectives=elsewhere is None, groups=groups_of_mesh(model)),
+    how = Communication(why_not, profiles_collectives=elsewhere is None, groups=groups_of_mesh(model))
+    return "fsdp2", method, how
+
+
+def same_on_all_ranks(numbers: dict[str, int], world: World) -> None:
+    """Raise `ConfigError` unless all ranks give the same. All ranks together."""
+    first, *others = world.all_gather_object(numbers)
+    for rank, other in enumerate(others, 1):
+        for name, value in other.items():
+            if value != first[name]:
+                raise ConfigError(f"{name} differs: {first[name]} on rank 0, {value} on rank {rank}")
+
+
+def loop_config(model: nn.Module, world: World, plan: BatchPlan, telemetry: dict[str, Any]) -> Config:
+    """The config that the telemetry needs. Keys on which the loop decides, such as those of `optim`, hold
+    defaults that do not apply.
+
+    Raises `ConfigError` for an invalid key of `telemetry`.
+    """
+    check_section("telemetry", telemetry)
+    if "layer_passes" in telemetry:
+        raise ConfigError("telemetry.layer_passes has no effect on a loop of your own")
+    return Config.model_validate(
+        {
+            "model": hooks_of(model).model_section() or {"kind": full_name(original_class(model))},
+            "train": {"local_batch_size": plan.local, "global_batch_size": plan.global_},
+            "resources": {
+                "nodes": world.nodes,
+                "gpus_per_node": world.local_size,
+                "device": world.device.type,
+                "threads_per_rank": torch.get_num_threads(),
+            },
+            "telemetry": telemetry,
+        }
+    )
+
+
+def unwrap_optimizer(optimizer: object) -> torch.optim.Optimizer:
+    """The optimizer whose `step` updates the parameters.
+
+    `AcceleratedOptimizer`, Fabric's and Lightning's wrappers have it as `optimizer`. Raises `ConfigError` for
+    an object that runs no step hooks of torch.
+    """
+    inner: object = optimizer
+    while isinstance(below := getattr(inner, "optimizer", None), torch.optim.Optimizer):
+        inner = below
+    if isinstance(inner, torch.optim.Optimizer) and hasattr(inner, "_optimizer_step_pre_hooks"):
+        return inner
+    raise ConfigError(
+        f"optimizer={type(optimizer).__name__}: must be a torch.optim.Optimizer, or have one as its "
+        "attribute `optimizer`; give the optimizer that it wraps"
+    )
+
+
+def unwrap_model(model: object) -> nn.Module:
+    """The module that all ranks train: DDP, sharded by `fully_shard`, or plain on one rank.
+
+    Fabric's module has it as `_forward_module`; the trainer of a `LightningModule` has it as `model`. Raises
+    `ConfigError` for an object that is no module.
+    """
+    inner = getattr(model, "_forward_module", model)
+    inner = getattr(getattr(inner, "_trainer", None), "model", None) or inner
+    if isinstance(inner, nn.Module):
+        return inner
+    raise ConfigError(
+        f"model={type(model).__name__}: must be a torch.nn.Module; give the module that it wraps"
     )

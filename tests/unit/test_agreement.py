@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from disttrain.config.config_tree import Config
-from disttrain.engine import stop_agreement
-from disttrain.engine.non_finite import NonFinitePolicy
-from disttrain.engine.stop_agreement import SUPERSEDED_WITHIN_S, StopAgreement, best_loss
+from disttrain.engine import agreement
+from disttrain.engine.agreement import SUPERSEDED_WITHIN_S, Agreement
 from disttrain.errors import Superseded
 from disttrain.records.metrics import EvalPoint
 from disttrain.records.run_directory import RunDir
@@ -23,7 +22,6 @@ from disttrain.runtime.process_group import World
 from disttrain.runtime.stop_signals import CAUSES
 from disttrain.telemetry.step_clock import HostClock
 from disttrain.telemetry.step_log import SkippedSteps
-from disttrain.telemetry.step_result import StepResult
 
 ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)
 STEPS = 12
@@ -59,6 +57,17 @@ def point(step: int, loss: float | None) -> EvalPoint:
     return EvalPoint(step=step, loss=loss, metrics={}, samples=1, elapsed_s=0.0)
 
 
+def recorder(config: Config, world: World = ALONE, known: float | None = None, **parts: Any) -> Any:
+    clock = HostClock()
+    clock.start()
+    given = {"attempt_watch": Undisturbed(), "set_pace": lambda step_s: None} | parts
+    return SimpleNamespace(
+        config=config, world=world, timed_world=world, clock=clock,
+        eval_history=[point(1, None), point(2, known)],
+        skipped_steps=lambda wait: SkippedSteps(), **given,
+    )  # fmt: skip
+
+
 def saved(
     losses: dict[int, float | None], known: float | None = None, check_s: float = 1000.0, **checkpoint: Any
 ) -> list[tuple[int, float | None]]:
@@ -66,16 +75,14 @@ def saved(
     config = Config.model_validate(
         {"checkpoint": {"every_steps": 100, **checkpoint}, "job": {"stop_check_s": check_s}}
     )
-    saver, clock, undisturbed = Saver(), HostClock(), Undisturbed()
-    clock.start()
-    policy = NonFinitePolicy(config.precision, lambda wait: SkippedSteps())
-    agreement = StopAgreement(config, ALONE, undisturbed, undisturbed, saver, clock, known, STEPS, policy)
-    agreement.on_start(0)
+    saver = Saver()
+    made = Agreement(recorder(config, known=known), saver, STEPS, 0, Undisturbed())
+    made.boundary(0)
     for step in range(1, STEPS + 1):
         if step in losses:
-            agreement.validated(point(step, losses[step]))
-        agreement.on_step(StepResult(step, torch.zeros(()), 0.1))
-    agreement.on_end()
+            made.validated(point(step, losses[step]))
+        made.boundary(step)
+    made.end(STEPS)
     return saver.saved
 
 
@@ -89,15 +96,10 @@ def test_each_agreement_passes_on_the_seconds_of_a_step(monkeypatch):
     told: list[float] = []
     config = Config.model_validate({"job": {"stop_check_s": 2.0}})
     now = iter(range(0, 100, 3))
-    monkeypatch.setattr(stop_agreement, "time", SimpleNamespace(monotonic=lambda: float(next(now))))
-    clock, undisturbed = HostClock(), Undisturbed()
-    clock.start()
-    policy = NonFinitePolicy(config.precision, lambda wait: SkippedSteps())
-    agreement = StopAgreement(
-        config, ALONE, undisturbed, undisturbed, Saver(), clock, None, STEPS, policy, pace=told.append
-    )
-    agreement.on_start(0)
-    agreement.on_step(StepResult(1, torch.zeros(()), 0.1))
+    monkeypatch.setattr(agreement, "time", SimpleNamespace(monotonic=lambda: float(next(now))))
+    made = Agreement(recorder(config, set_pace=told.append), Saver(), STEPS, 0, Undisturbed())
+    made.boundary(0)
+    made.boundary(1)
     assert told == [0.0, 3.0]
 
 
@@ -107,6 +109,9 @@ record: list[Any] = []
 
 class LateResults(World):
     """A world of two ranks, the other of which requests nothing. Records when views are sent and read."""
+
+    def of_rank0(self, value: Any) -> Any:
+        return value
 
     def start_all_reduce_max(self, values: Sequence[float]) -> Callable[[], list[float]]:
         own = list(values)
@@ -144,17 +149,12 @@ def agreements(
     world = LateResults(
         rank=0, size=2, local_rank=0, local_size=2, device=torch.device("cpu"), backend="gloo"
     )
-    policy = NonFinitePolicy(config.precision, lambda wait: SkippedSteps())
-    clock, saver = HostClock(), Saver()
-    clock.start()
-    agreement = StopAgreement(
-        config, world, Undisturbed(), Requests(stop_after), saver, clock, None, STEPS, policy, replicas_agree
-    )
+    made = Agreement(recorder(config, world), Saver(), STEPS, 0, Requests(stop_after), replicas_agree)
     for step in range(1, STEPS + 1):
         record.append(step)
-        if cause := agreement.on_step(StepResult(step, torch.zeros(()), 0.1)):
+        if cause := made.boundary(step):
             return [*record, cause]
-    agreement.on_end()
+    made.end(STEPS)
     return record
 
 
@@ -162,7 +162,7 @@ def agreements(
 def _steps_of_a_tenth_of_a_second(monkeypatch):
     record.clear()
     now = SimpleNamespace(monotonic=lambda: max((0, *(e for e in record if isinstance(e, int)))) / 10)
-    monkeypatch.setattr(stop_agreement, "time", now)
+    monkeypatch.setattr(agreement, "time", now)
 
 
 @pytest.mark.usefixtures("_steps_of_a_tenth_of_a_second")
@@ -200,18 +200,16 @@ def test_a_newer_attempt_is_found_in_time_late_in_a_run(
 ) -> None:
     run, now = RunDir(tmp_path), 1000.0
     run.attempt(0).path.mkdir(parents=True)
-    monkeypatch.setattr(stop_agreement, "time", SimpleNamespace(monotonic=lambda: now))
-    config, clock, steps = Config.model_validate({"job": {"stop_check_s": 1.0}}), HostClock(), 10**6
-    clock.start()
-    policy = NonFinitePolicy(config.precision, lambda wait: SkippedSteps())
+    monkeypatch.setattr(agreement, "time", SimpleNamespace(monotonic=lambda: now))
+    config = Config.model_validate({"job": {"stop_check_s": 1.0}})
     attempt = AttemptWatch(run.attempt(0), lambda: now)
-    agreement = StopAgreement(config, ALONE, attempt, Undisturbed(), Saver(), clock, None, steps, policy)
+    made = Agreement(recorder(config, attempt_watch=attempt), Saver(), 10**6, 0, Undisturbed())
 
     def train(first: int, last: int) -> None:
         nonlocal now
         for step in range(first, last + 1):
             now += 1.0
-            agreement.on_step(StepResult(step, torch.zeros(()), 0.1))
+            made.boundary(step)
 
     train(1, 2000)
     run.attempt(1).path.mkdir()
@@ -257,7 +255,7 @@ def test_the_best_is_saved_only_on_request():
 def test_intervals_in_seconds(checkpoint: dict, steps: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of 100 s. Only with an interval of the user does a validation save."""
     losses: dict[int, float | None] = {step: 1 / step for step in range(1, STEPS + 1)}
-    monkeypatch.setattr(stop_agreement, "time", SimpleNamespace(monotonic=lambda: 100.0 * next_step[0]))
+    monkeypatch.setattr(agreement, "time", SimpleNamespace(monotonic=lambda: 100.0 * next_step[0]))
     next_step = [0]
 
     class Counting(dict[int, float | None]):
@@ -267,9 +265,3 @@ def test_intervals_in_seconds(checkpoint: dict, steps: list[int], monkeypatch: p
 
     found = saved(Counting(losses), check_s=0.0, **checkpoint)
     assert [step for step, _ in found] == steps
-
-
-def test_the_best_loss_of_earlier_attempts():
-    assert best_loss([point(1, 3.0), point(2, None), point(3, 1.0), point(4, 2.0)], ALONE) == 1.0
-    assert best_loss([point(1, None)], ALONE) is None
-    assert best_loss([], ALONE) is None
