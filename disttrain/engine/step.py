@@ -80,7 +80,9 @@ def build_stepper(
         model = transform(model)
     model = strategy.apply(model, spec.mesh, world)
     optimizer = spec.make_optimizer(strategy.parameters(model), strategy.unwrap(model))
-    clock = clock or make_clock(device)
+    if clock is None:
+        clock = make_clock(device)
+        clock.start()
     return Stepper(spec, strategy, world, model, optimizer, precision, clock, cost, precision_fields)
 
 

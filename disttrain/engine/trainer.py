@@ -138,7 +138,7 @@ class Trainer(Generic[B]):
             config.checkpoint, output.run, output.attempt, manifest, spec.steps, world
         )
         self._record(config, stepper, output, manifest, batch_fit)
-        heartbeat.communicates_while(lambda: self.recorder.clock.phase in COMMUNICATION)
+        heartbeat.communicates_while(lambda: self.stepper.clock.phase in COMMUNICATION)
         if source is not None:
             self._restore(source)
         return self
@@ -165,7 +165,6 @@ class Trainer(Generic[B]):
         self.device, self.rank, self.world_size = world.device, world.rank, world.size
         self.run_dir: Path = output.run.path
         self.recorder = Recorder(output, world, config, facts)
-        stepper.clock = self.recorder.clock
         self.steps = spec.steps
         self.steps_done = 0
         """Optimizer steps so far, those before a `load` included."""
@@ -345,6 +344,7 @@ class Trainer(Generic[B]):
     def _begin(self, batch: B) -> None:
         """Start the clock; `batch` is that of the first step. All ranks together."""
         self.stepper.prime(batch)
+        self.stepper.clock = self.recorder.clock
         capture = self._state(self._source).capture
         self._start_step = self.steps_done
         self._saver = CheckpointSaver(
