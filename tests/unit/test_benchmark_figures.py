@@ -18,6 +18,7 @@ from benchmarks import (
     status,
     trainer,
 )
+from disttrain.hardware import link_counters
 
 
 def test_a_ratio_is_a_geometric_mean_over_launches_with_a_t_interval():
@@ -111,5 +112,5 @@ def test_telemetry_of_the_network_is_timed_in_each_call():
 
 def test_a_sample_reads_all_links_of_the_node(tmp_path):
     fabric_telemetry.write_node(tmp_path, 2, 3)
-    reader = fabric_telemetry.LinkReader("nccl", [], tmp_path)
-    assert len(reader.read()) == 5
+    links = link_counters.find_links("nccl", {}, tmp_path)
+    assert len(link_counters.read_links(links, tmp_path)) == 5

@@ -19,7 +19,7 @@ class CheckpointConfig(Section):
 
     every_steps: PositiveInt | None = None
     """Steps between checkpoints."""
-    every_s: NonNegativeFloat | None = None
+    every_s: NotInKey[NonNegativeFloat | None] = None
     """Seconds between checkpoints; with `every_steps`, the earlier of both. 0: none by time. null: 900
     without `every_steps`, else none."""
     best: bool = True
