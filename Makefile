@@ -75,20 +75,14 @@ lint: $(STAMP)  ## ruff, mypy, import contracts, lengths, budgets, and whether g
 	@$(BIN)/lint-imports
 	@$(BIN)/python .ci/check_sizes.py
 	@$(BIN)/python .ci/check_budgets.py
-	@$(BIN)/python -m disttrain.documents --check
-	@$(BIN)/python -m jobs.schedulers.documents --check
-	@$(BIN)/python -m jobs.cli.documents --check
-	@$(BIN)/python -m benchmarks.results_page --check
+	@$(BIN)/python -m docs.generate --check
 
 format: $(STAMP)  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
 schemas: $(STAMP)  ## regenerate docs/schemas, docs/configuration.md, docs/profiles.md, docs/json.md, jobs/train.sbatch
-	@$(BIN)/python -m disttrain.documents
-	@$(BIN)/python -m jobs.schedulers.documents
-	@$(BIN)/python -m jobs.cli.documents
-	@$(BIN)/python -m benchmarks.results_page
+	@$(BIN)/python -m docs.generate
 
 clean:  ## remove caches and coverage data; runs/ and .venv stay
 	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis htmlcov build mutants .coverage .coverage.*

@@ -8,8 +8,8 @@ from typing import Any
 from benchmarks import quoted
 from benchmarks.comm_bench import largest_messages
 from benchmarks.results_text import NONE, Records, command_lines, prose, records_of
-from disttrain.documents import table
 from disttrain.records.comm_bench import CommBench
+from docs.generate.files import table
 
 _COMMUNICATION = """
 Two nodes of two ranks in network namespaces of one machine, with a link of the rate in the command; a step of

@@ -1,4 +1,4 @@
-"""Generate `docs/results.md`: `python -m benchmarks.results_page [--check]`.
+"""The text of `docs/results.md`, which `make schemas` writes.
 
 The page has measured tables in the layout of tables that others report, beside their figures. Measured values
 come from the newest records of each label in `benchmarks/results/*.jsonl`, and from the newest folder of
@@ -7,8 +7,6 @@ come from the newest records of each label in `benchmarks/results/*.jsonl`, and 
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +21,7 @@ from benchmarks.results_text import (
     prose,
     records_of,
 )
-from disttrain.documents import DOCS, table, update_files
+from docs.generate.files import DOCS, table
 
 PAGE = DOCS / "results.md"
 _TITLE = """\
@@ -227,9 +225,6 @@ def buckets(records: Records) -> list[str]:
     ]
 
 
-def main(arguments: Sequence[str]) -> int:
-    return update_files({PAGE: page()}, [], arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def documents() -> dict[Path, str]:
+    """The generated file and its text."""
+    return {PAGE: page()}

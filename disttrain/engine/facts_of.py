@@ -10,9 +10,10 @@ from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.config_tree import Config
 from disttrain.data.source import Source
 from disttrain.models.flops import ModelCost, Peak
+from disttrain.parallel.base import Strategy
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
-from disttrain.telemetry.facts import Communication, RunFacts
+from disttrain.telemetry.facts import DIFFERENT_COLLECTIVES, Communication, RunFacts
 from disttrain.telemetry.machine_facts import describe_machine
 
 
@@ -20,6 +21,18 @@ def uncounted(model: nn.Module) -> ModelCost:
     """The cost of a model of the user: its parameters alone."""
     no_peak = Peak(None, None, None, "no peak was looked up")
     return ModelCost(sum(p.numel() for p in model.parameters()), None, no_peak)
+
+
+def communication_of(strategy: Strategy, parallel_model: nn.Module) -> Communication:
+    """How the communication of a strategy is measured, with the model that it made parallel."""
+    compares = strategy.compares_collectives
+    return Communication(
+        reason=strategy.comm_reason,
+        profiles_collectives=strategy.comm_method is not None and compares,
+        unprofiled_reason=None if compares else DIFFERENT_COLLECTIVES,
+        groups=strategy.comm_groups(parallel_model),
+        compares_passes=compares,
+    )
 
 
 def facts_of(

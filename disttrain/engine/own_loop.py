@@ -127,18 +127,21 @@ class LoopTelemetry:
             if resumed_step:
                 self._recorder.resume(resumed_step, {}, {}, same_run=True)
             self.clock: StepClock = self._recorder.clock
-            self._hooks = [
-                model.register_forward_pre_hook(
-                    self._forward_begins, prepend=True
-                ),  # before fully_shard gathers
-                optimizer.register_step_pre_hook(self._optimizer_begins),
-                optimizer.register_step_post_hook(lambda *_: self.clock.switch(OTHER)),
-            ]
-            self._comm: DdpExposed | FsdpExposed | None = None
-            if method == ddp.COMM_METHOD and isinstance(model, DistributedDataParallel):
-                self._comm = DdpExposed(model, lambda: self.clock)
-            elif method is not None:
-                self._comm = FsdpExposed(model, lambda: self.clock)
+            self._observe(model, method)
+
+    def _observe(self, model: nn.Module, comm_method: str | None) -> None:
+        """Have passes, optimizer steps and collectives switch the phase of the clock."""
+        self._hooks = [
+            # first, before fully_shard gathers
+            model.register_forward_pre_hook(self._forward_begins, prepend=True),
+            self._optimizer.register_step_pre_hook(self._optimizer_begins),
+            self._optimizer.register_step_post_hook(lambda *_: self.clock.switch(OTHER)),
+        ]
+        self._comm: DdpExposed | FsdpExposed | None = None
+        if comm_method == ddp.COMM_METHOD and isinstance(model, DistributedDataParallel):
+            self._comm = DdpExposed(model, lambda: self.clock)
+        elif comm_method is not None:
+            self._comm = FsdpExposed(model, lambda: self.clock)
 
     def steps(self, loader: Iterable[T]) -> Iterator[T]:
         """The batches of one pass over `loader`; each `accumulation` of them are one step.

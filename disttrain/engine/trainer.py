@@ -35,7 +35,7 @@ from disttrain.config.config_tree import Config
 from disttrain.data.source import sample_count
 from disttrain.engine.agreement import Agreement
 from disttrain.engine.auto_batch import resolve_batch_size
-from disttrain.engine.facts_of import facts_of
+from disttrain.engine.facts_of import communication_of, facts_of
 from disttrain.engine.garbage_collection import collections_by_hand
 from disttrain.engine.layer_times import write_layer_times
 from disttrain.engine.script_config import (
@@ -62,7 +62,6 @@ from disttrain.runtime.process_group import World
 from disttrain.runtime.rank_failure import record_failure
 from disttrain.runtime.run_output import RunOutput
 from disttrain.runtime.stop_signals import StopRequests
-from disttrain.telemetry.facts import Communication
 from disttrain.telemetry.recorder import Recorder
 from disttrain.telemetry.script_watch import ScriptWatch
 from disttrain.telemetry.step_clock import COMMUNICATION, OTHER
@@ -155,7 +154,7 @@ class Trainer(Generic[B]):
         spec, world, strategy = stepper.spec, stepper.world, stepper.strategy
         facts = facts_of(
             output, world, config, spec.plan, spec.steps, stepper.cost,
-            Communication.of(strategy, stepper.model), spec.source,
+            communication_of(strategy, stepper.model), spec.source,
             strategy=spec.config.parallel.strategy, strategy_reason=spec.strategy_reason,
             comm_method=strategy.comm_method, batch_fit=batch_fit, **stepper.precision_fields,
         )  # fmt: skip

@@ -186,6 +186,14 @@ def _check_interface(given: str, rank: int) -> None:
         )
 
 
+def _refuse_another_world(info: RankInfo, resources: ResourcesConfig, gpus_per_rank: int) -> None:
+    if (info.nodes, info.local_size) != (resources.nodes, resources.gpus_per_node // gpus_per_rank):
+        raise ConfigError(
+            f"the world has {info.nodes} nodes x {info.local_size} ranks, but the config requests "
+            f"resources.nodes={resources.nodes} x resources.gpus_per_node={resources.gpus_per_node}"
+        )
+
+
 @contextmanager
 def open_world(
     resources: ResourcesConfig,
@@ -212,12 +220,7 @@ def open_world(
     `ConfigError` or `NodeFault` on all ranks when devices or backends differ, or one lacks such a feature.
     """
     info = rank_info()
-    requested = (resources.nodes, resources.gpus_per_node // gpus_per_rank)
-    if (info.nodes, info.local_size) != requested:
-        raise ConfigError(
-            f"the world has {info.nodes} nodes x {info.local_size} ranks, but the config requests "
-            f"resources.nodes={resources.nodes} x resources.gpus_per_node={resources.gpus_per_node}"
-        )
+    _refuse_another_world(info, resources, gpus_per_rank)
     if info.nodes > 1:
         _check_interface(os.environ.get("GLOO_SOCKET_IFNAME", ""), info.rank)
     torch.set_num_threads(resources.threads_per_rank)

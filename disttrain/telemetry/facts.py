@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch.distributed as dist
-from torch import nn
 
-from disttrain.parallel.base import Strategy
 from disttrain.runtime.fully_shard_hooks import Dimension
 
 DIFFERENT_COLLECTIVES = "the ranks exchange different messages, so no step is profiled for collectives"
@@ -30,18 +28,6 @@ class Communication:
     compares_passes: bool = True
     """Whether the ranks compare their exposed communication in the passes, which finds its transfer time.
     Without a comparison, all of it counts as waiting."""
-
-    @classmethod
-    def of(cls, strategy: Strategy, parallel_model: nn.Module) -> Communication:
-        """That of a strategy with the model that it made parallel."""
-        compares = strategy.compares_collectives
-        return cls(
-            reason=strategy.comm_reason,
-            profiles_collectives=strategy.comm_method is not None and compares,
-            unprofiled_reason=None if compares else DIFFERENT_COLLECTIVES,
-            groups=strategy.comm_groups(parallel_model),
-            compares_passes=compares,
-        )
 
 
 @dataclass(frozen=True)

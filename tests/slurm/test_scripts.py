@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, write_text
-from jobs.schedulers.documents import ROOT
+from docs.generate.files import ROOT
 from jobs.schedulers.interface import ProfileSelection
 from jobs.schedulers.site_profiles import resolve
 from jobs.schedulers.slurm.executor import check_script

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import example, given, settings
 
 from disttrain.config.parsing import check, load
+from docs.generate.slurm import by_hand
 from jobs.core import code_copy, environment
 from jobs.core.run_code import archive_of
-from jobs.schedulers.documents import by_hand
 from jobs.schedulers.interface import ProfileSelection
 from jobs.schedulers.site_profiles import resolve
 from jobs.schedulers.slurm.profile import GENERIC, Profile

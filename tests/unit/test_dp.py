@@ -29,9 +29,9 @@ from disttrain.runtime.process_group import World, open_world
 from disttrain.runtime.rank_info import RankInfo
 from disttrain.telemetry import node_sampling
 from disttrain.telemetry.summary import throughput, utilisation
+from docs.generate.slurm import by_hand
 from jobs.node.launch import launch_command
 from jobs.node.rendezvous import Endpoint
-from jobs.schedulers import documents
 from jobs.schedulers.slurm.profile import Profile
 
 
@@ -67,7 +67,7 @@ def test_the_job_requests_the_gpus_of_one_process():
     endpoint = Endpoint("node0", 2000)
     words = launch_command(run, Attempt("/runs/s/r", 0), record, 0, 1, endpoint)
     assert words[words.index("--nproc-per-node") + 1] == "1"
-    assert "#SBATCH --gpus-per-node=4" in documents.by_hand(
+    assert "#SBATCH --gpus-per-node=4" in by_hand(
         config.as_dict(), Profile(name="site", gpus="gpus-per-node")
     )
     assert (devices_of(record, "GPU-hours"), devices_of(record, "CPU rank-hours")) == (4, 1)

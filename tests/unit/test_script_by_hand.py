@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from disttrain.config.parsing import check, load
-from jobs.schedulers.documents import by_hand
+from docs.generate.slurm import by_hand
 from tests.support.scripts import DEAF, config, run
 
 

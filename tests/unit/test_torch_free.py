@@ -10,7 +10,6 @@ import disttrain.config
 import disttrain.records
 
 ALONE = (
-    "disttrain.documents",
     "disttrain.errors",
     "disttrain.models.peaks",
     "disttrain.runtime.log",

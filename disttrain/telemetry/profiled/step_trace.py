@@ -131,20 +131,6 @@ def comm_sample(step: int, trace: Event, sizes: Mapping[Dimension, int] | None =
     calls.sort(key=lambda call: call[0])
     # a collective ends no later than this rank stopped waiting for it
     intervals = [(begin, min(until, next(at for at in ends if at > begin))) for (begin, until), _ in calls]
-    numbers = Counter[str]()
-    collectives = []
-    for (begin, until), own_s, (_, call) in zip(intervals, covered(intervals, compute), calls, strict=True):
-        collectives.append(
-            SampledCollective(
-                **call,
-                bucket=numbers[call["kind"]],
-                start_s=begin,
-                duration_s=until - begin,
-                hidden_s=own_s,
-                exposed_s=until - begin - own_s,
-            )
-        )
-        numbers[call["kind"]] += 1
     union = merged(intervals)
     hidden_s = sum(covered(union, compute))
     return CommSample(
@@ -154,8 +140,29 @@ def comm_sample(step: int, trace: Event, sizes: Mapping[Dimension, int] | None =
         total_s=length(union),
         hidden_s=hidden_s,
         exposed_s=length(union) - hidden_s,
-        collectives=collectives,
+        collectives=_collectives(intervals, covered(intervals, compute), [call for _, call in calls]),
     )
+
+
+def _collectives(
+    intervals: Sequence[Interval], hidden: Iterable[float], calls: Iterable[Mapping[str, Any]]
+) -> list[SampledCollective]:
+    """Records of the collectives with their hidden seconds, numbered by kind."""
+    numbers = Counter[str]()
+    collectives = []
+    for (begin, until), hidden_s, call in zip(intervals, hidden, calls, strict=True):
+        collectives.append(
+            SampledCollective(
+                **call,
+                bucket=numbers[call["kind"]],
+                start_s=begin,
+                duration_s=until - begin,
+                hidden_s=hidden_s,
+                exposed_s=until - begin - hidden_s,
+            )
+        )
+        numbers[call["kind"]] += 1
+    return collectives
 
 
 def merged(intervals: Iterable[Interval]) -> list[Interval]:

@@ -1,20 +1,17 @@
-"""Generate the documents on `--json`: `python -m jobs.cli.documents [--check]`.
-
-The documents are `docs/schemas/command-output.json` and the tables in `docs/json.md`.
-"""
+"""The schema of what `--json` prints, and the tables in `docs/json.md`."""
 
 from __future__ import annotations
 
 import json
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_type_hints
 
 from pydantic import TypeAdapter
 
-from disttrain.documents import DOCS, table, type_name, update_files
+from docs.generate.configuration import type_name
+from docs.generate.files import DOCS, table
 from jobs.cli.arguments import build_parser, parsers
 from jobs.status.run_state import RunFields, StateName
 
@@ -114,7 +111,3 @@ def documents() -> dict[Path, str]:
         marks = rf"(?s)(?<=<!-- {name} keys, made by `make schemas` -->\n).*(?=<!-- end of {name} keys -->)"
         text = re.sub(marks, f"\n{generated}\n".replace("\\", r"\\"), text)
     return {DOCS / "schemas" / "command-output.json": json.dumps(made, indent=2) + "\n", page: text}
-
-
-if __name__ == "__main__":
-    sys.exit(update_files(documents(), [], sys.argv[1:]))

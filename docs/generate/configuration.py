@@ -1,8 +1,6 @@
-"""Documents generated from the models: `python -m disttrain.documents [--check]`.
+"""Schemas of the files of a run, the reference of all config keys, and the options of built-in kinds.
 
-`docs/schemas/<record>.json` describes each file of a run directory, `docs/configuration.md` each config key,
-and `disttrain/config/options.json` the options of built-in models and data sources, which are imported for
-it. A test compares the committed documents with the generated ones.
+The kinds are imported for it, with torch.
 """
 
 from __future__ import annotations
@@ -10,8 +8,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from inspect import cleandoc
 from pathlib import Path
@@ -26,11 +23,8 @@ from disttrain.config.refusals import OF_THE_BATCH, REFUSALS
 from disttrain.config.rules import Rule
 from disttrain.config.sections.base import is_excluded_from_key, section_of
 from disttrain.records.files import FILES
-from disttrain.records.json_files import write_text
+from docs.generate.files import DOCS, ROOT, table
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
-OTHERS = ("site-profile", "command-output")
-"""Schemas written by `jobs.schedulers.documents` and `jobs.cli.documents`."""
 _INTRODUCTION = """\
 # Configuration
 
@@ -49,16 +43,17 @@ submission.
 """
 
 
-def documents() -> dict[str, str]:
-    """Path below `docs/` and text of every generated document."""
-    texts = {f"schemas/{name}.json": _schema(name) for name in FILES}
+def documents() -> dict[Path, str]:
+    """Every generated file and its text."""
     known = builders()
-    texts["configuration.md"] = configuration(known)
     plain = {
         package: {kind: asdict(each) for kind, each in kinds.items()} for package, kinds in known.items()
     }
-    texts["../disttrain/config/options.json"] = json.dumps(plain, indent=1) + "\n"
-    return texts
+    return {
+        **{DOCS / "schemas" / f"{name}.json": _schema(name) for name in FILES},
+        DOCS / "configuration.md": configuration(known),
+        ROOT / "disttrain" / "config" / "options.json": json.dumps(plain, indent=1) + "\n",
+    }
 
 
 def builders() -> dict[str, dict[str, options.Builder]]:
@@ -162,37 +157,3 @@ def _bound(item: Any) -> str:
     return ", ".join(
         f"{sign} {value}" for name, sign in signs.items() if (value := getattr(item, name, None)) is not None
     )
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table; a line break within a cell becomes a space, because it would end the row."""
-    lines = [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in rows]
-    return "".join("| " + " | ".join(line) + " |\n" for line in (head, ["---"] * len(head), *lines))
-
-
-def main(arguments: list[str]) -> int:
-    """Write the documents; with `--check` only list those that are out of date. Exit code."""
-    expected = {DOCS / name: text for name, text in documents().items()}
-    kept = {*expected, *(DOCS / "schemas" / f"{name}.json" for name in OTHERS)}
-    return update_files(
-        expected, [path for path in DOCS.glob("schemas/*.json") if path not in kept], arguments
-    )
-
-
-def update_files(expected: Mapping[Path, str], orphans: Sequence[Path], arguments: Sequence[str]) -> int:
-    """Write files that differ from their expected text, and delete orphans; with `--check` only list them."""
-    stale = [path for path, text in expected.items() if not path.is_file() or path.read_text() != text]
-    if list(arguments) == ["--check"]:
-        for path in [*stale, *orphans]:
-            name = path.resolve().relative_to(DOCS.parent)
-            print(f"{name} is out of date: run `make schemas`", file=sys.stderr)
-        return 1 if stale or orphans else 0
-    for path in stale:
-        write_text(path, expected[path])
-    for path in orphans:
-        path.unlink()
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Documents, schemas and other files generated from the code: `python -m docs.generate [--check]`."""
