@@ -66,11 +66,15 @@ def rank_main(argv: list[str], environ: Mapping[str, str]) -> int:
         if attempt is not None:
             _observe(config, attempt)
         # torch takes seconds to import: invalid input is refused before that
+        from disttrain.engine.plug_in_check import unchecked
         from disttrain.engine.train import train
         from disttrain.runtime import log
         from disttrain.runtime.process_group import open_world
         from disttrain.runtime.run_output import RunOutput
 
+        if by_hand:
+            for problem in unchecked(config):  # of a job, the submission has checked what it could
+                raise ConfigError(problem)
         with open_world(
             config.resources, config.job.collective_timeout_s, config.precision.dtype,
             gpus_per_rank=config.gpus_per_rank, attention=config.train.attention,

@@ -81,7 +81,7 @@ def read_manifest(path: Path) -> Checkpoint:
     except (*_MISSING, CorruptFile) as error:
         raise DamagedCheckpoint(message_of(error)) from None
     verify_sizes(path, manifest)
-    if path.name.startswith("step-") and path != committed_path(path.parent, manifest.step):
+    if (named := re.fullmatch(r"step-(\d+)", path.name)) and int(named[1]) != manifest.step:
         raise DamagedCheckpoint(f"{MANIFEST} is of step {manifest.step}")
     return manifest
 
@@ -136,16 +136,18 @@ def remove_partial(folder: Path, attempt: int) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def delete_old(folder: Path, keep: int) -> None:
+def delete_old(folder: Path, keep: int, attempt: int | None = None) -> None:
     """Delete all but the `keep` newest checkpoints and the one with the lowest validation loss.
 
-    A checkpoint with an unreadable manifest is neither counted nor deleted: the next start of the run checks
-    it. Raises `OSError`.
+    With `attempt`, only checkpoints that this attempt wrote are counted and deleted. A checkpoint with an
+    unreadable manifest is neither counted nor deleted: the next start of the run checks it. Raises `OSError`.
     """
     readable = []
     for path in committed_paths(folder):
         with contextlib.suppress(DamagedCheckpoint, ConfigError):
             readable.append(CommittedCheckpoint(path, read_manifest(path)))
+    if attempt is not None:
+        readable = [old for old in readable if old.manifest.attempt == attempt]
     for old in beyond_retention(readable, keep):
         doomed = old.path.with_name(f"{old.path.name}.deleted")
         os.rename(old.path, doomed)  # first, so that no reader takes a half-deleted one for a damaged one

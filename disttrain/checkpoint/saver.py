@@ -184,8 +184,8 @@ class CheckpointSaver:
             return None
         self.committed_step = step
         log.info("checkpoint", step=step, bytes=sum(file.bytes for file in manifest.files.values()))
-        if self._restorable:
-            self._thread.submit(_delete_old, self.folder, self._config.keep, self._attempt)
+        own_only = not self._restorable  # older ones stay until one of this attempt has been read back
+        self._thread.submit(_delete_old, self.folder, self._config.keep, self._attempt, own_only)
         return committed
 
     def _read_back(self, committed: CommittedCheckpoint) -> None:
@@ -235,10 +235,10 @@ def _or_problem(act: Callable[[], T]) -> T | str:
         return in_one_line(error)
 
 
-def _delete_old(folder: Path, keep: int, attempt: Attempt) -> None:
+def _delete_old(folder: Path, keep: int, attempt: Attempt, own_only: bool = False) -> None:
     try:
         # a later attempt may be reading a checkpoint that this one would delete
         if attempt.superseded() is None:
-            folders.delete_old(folder, keep)
+            folders.delete_old(folder, keep, attempt.number if own_only else None)
     except OSError as error:
         log.error("old checkpoints could not be deleted", problem=message_of(error))

@@ -133,7 +133,7 @@ class TrainState:
         def problem() -> str | None:
             try:
                 storage.load_tensors(state, found)
-            except (OSError, MemoryError):
+            except (OSError, MemoryError, torch.OutOfMemoryError, torch.AcceleratorError):
                 raise  # of this node, or temporary
             except Exception as error:  # DCP and torch.load raise errors of many types
                 return in_one_line(error)

@@ -146,10 +146,11 @@ class Agreement:
                 self._saver.close()
         self._recorder.clock.switch(OTHER)
         self._synced, self._synced_step = time.monotonic(), step
-        self._recorder.set_pace(step_s)
         self._stride = min(MAX_STRIDE, max(1, int(self._job.stop_check_s / step_s))) if step_s else 1
         self.next_step = step + max(1, self._stride - 1)  # the view is read a step later
-        if self._requests is None:
+        if self._requests is not None:
+            self._recorder.set_pace(step_s)
+        else:
             every = self._recorder.config.train.log_every
             self._stride, self.next_step = 1, step + every - step % every
         if self._config.every_steps:

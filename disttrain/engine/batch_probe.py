@@ -168,6 +168,7 @@ class Probe:
         """Duration of some steps on the slowest rank."""
         began = time.monotonic()
         for _ in range(steps):
+            self._stepper.clock.start()  # forgets the marks of the step before
             self._stepper.step(1, batches)
         if self._world.device.type == "cuda":
             torch.cuda.synchronize(self._world.device)

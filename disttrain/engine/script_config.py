@@ -209,9 +209,10 @@ def choose_optimizer(
     return made
 
 
-def refuse_between_averages(strategy: Strategy, step: int, call: str) -> None:
-    """Raise `RuntimeError` where the parameters of the ranks differ after `step`."""
-    if not strategy.replicas_agree(step):
+def refuse_between_averages(strategy: Strategy, step: int, steps: int, call: str) -> None:
+    """Raise `RuntimeError` where the parameters of the ranks differ after `step` of `steps`; the last step
+    averages them."""
+    if step < steps and not strategy.replicas_agree(step):
         raise RuntimeError(
             f"{call} after step {step}: the ranks hold different parameters until the next average, by "
             "parallel.gradient_communication.average_every"

@@ -16,6 +16,7 @@ from __future__ import annotations
 import gc
 import itertools
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
@@ -137,7 +138,10 @@ class Trainer(Generic[B]):
             config.checkpoint, output.run, output.attempt, manifest, spec.steps, world
         )
         self._record(config, stepper, output, manifest, batch_fit)
-        heartbeat.communicates_while(lambda: self.stepper.clock.phase in COMMUNICATION)
+        this = weakref.ref(stepper)  # heartbeats would keep the model beyond its process group
+        heartbeat.communicates_while(
+            lambda: (alive := this()) is not None and alive.clock.phase in COMMUNICATION
+        )
         if source is not None:
             self._restore(source)
         return self
@@ -245,7 +249,7 @@ class Trainer(Generic[B]):
         """
         if not sample_count(dataset):
             raise ConfigError("validate() needs at least 1 sample; the dataset is empty")
-        refuse_between_averages(self.stepper.strategy, self.steps_done, "validate()")
+        refuse_between_averages(self.stepper.strategy, self.steps_done, self.steps, "validate()")
         if not self._began:
             return self.stepper.validate(dataset, self.steps_done, samples, collate)
         with heartbeat.within("evaluation"), self.recorder.outside_steps():
@@ -267,7 +271,7 @@ class Trainer(Generic[B]):
         saver, step = self._saver, self.steps_done
         if saver.step == self._start_step:
             refuse_later_checkpoint(self._folder, self._start_step, self._world)
-        refuse_between_averages(self.stepper.strategy, step, "save()")
+        refuse_between_averages(self.stepper.strategy, step, self.steps, "save()")
         if step > saver.step:
             self._agreement.check_gradients()
             self._agreement.save(step)
@@ -373,7 +377,7 @@ class Trainer(Generic[B]):
         if self._began:
             self.recorder.checkpointed(self._saver.committed_step, self._saver.failed)
         self.recorder.report_of(self.model)
-        metrics = self._final = self._world.of_rank0(self.recorder.finish(self.stop_cause))
+        metrics = self._final = self.recorder.finish(self.stop_cause)
         log.info(
             self.stop_cause or "finished", step=metrics.steps, samples_per_s=metrics.samples_per_s or 0.0
         )

@@ -72,9 +72,11 @@ def count_cost(
 ) -> ModelCost:
     """Count a model that will run on `device`; its state stays as it is, the random numbers do not.
 
-    The model is on `device`, or on the meta device, where a forward pass computes shapes only. `inputs` is
-    one sample. `autocast_dtype` is the dtype of its training steps under autocast; None: without autocast."""
-    flops = flops_per_sample(model, inputs)
+    A model that is elsewhere, on the meta device or in host memory, has a forward pass that computes shapes
+    only. `inputs` is one sample. `autocast_dtype` is the dtype of its training steps under autocast; None:
+    without autocast.
+    """
+    flops = flops_per_sample(model, inputs, device)
     return ModelCost(
         parameters=sum(p.numel() for p in model.parameters()),
         flops_per_sample=sum(flops.values()) or None,
@@ -82,23 +84,24 @@ def count_cost(
     )
 
 
-def flops_per_sample(model: nn.Module, inputs: Tensor) -> dict[str, int]:
+def flops_per_sample(model: nn.Module, inputs: Tensor, device: torch.device | None = None) -> dict[str, int]:
     """FLOPs of training on one sample (`METHOD`) by kind of work; empty if the model has no counted
     operators.
 
     `model` is the unwrapped model, `inputs` one sample. Runs one forward pass without gradients in evaluation
-    mode, which leaves weights, running statistics and random state unchanged. On the meta device the
-    pass runs on fake tensors, of which models of transformers read no values; empty if a model does.
+    mode, which leaves weights, running statistics and random state unchanged. Where the model is not on
+    `device` (its own by default, the meta device apart), the pass runs on fake tensors, of which models of
+    transformers read no values; empty if a model does.
     """
-    device = next((parameter.device for parameter in model.parameters()), inputs.device)
+    placed = next((parameter.device for parameter in model.parameters()), inputs.device)
     was_training = model.training
     model.eval()
     # fused attention kernels of some devices have no FLOP formula; the math kernel consists of matmuls
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        if device.type == "meta":
+        if placed.type == "meta" or placed.type != (device or placed).type:
             _fake_forward(model, inputs[None])
         else:
-            model(inputs[None].to(device))
+            model(inputs[None].to(placed))
     model.train(was_training)
     found: dict[str, int] = {}
     for operator, flops in counter.get_flop_counts().get("Global", {}).items():
@@ -108,7 +111,7 @@ def flops_per_sample(model: nn.Module, inputs: Tensor) -> dict[str, int]:
 
 
 def _fake_forward(model: nn.Module, inputs: Tensor) -> None:
-    """A forward pass of a model on the meta device, as if model and inputs were on the CPU.
+    """A forward pass of a model that computes shapes only, as if model and inputs were on the CPU.
 
     `torch.func.functional_call` would leave fake tensors in a module that the model has under two names.
     """

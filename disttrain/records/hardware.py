@@ -9,7 +9,7 @@ from __future__ import annotations
 from disttrain.records.base import Record
 
 
-class GpuDevice(Record):
+class GpuDevice(Record, extra="allow"):
     """One GPU of a node, and the fields that it does not report."""
 
     ranks: list[int]

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from disttrain.runtime.observed_group import ObservedGroup, Observer
+from disttrain.runtime.observed_group import ObservedGroup, Observer, unobserved
 
 Dimension = Literal["shard", "replicate"]
 """Dimension of the mesh over which a collective runs."""
@@ -93,5 +93,7 @@ def groups_of_mesh(model: nn.Module) -> dict[Dimension, dist.ProcessGroup]:
     """This rank's process groups of a mesh with replicas; empty where all ranks share one copy."""
     for module in sharded_modules(model):
         for group in filter(replicates, param_groups(module)):
-            return {dimension: getattr(group.mesh_info, name) for name, dimension in _GROUPS.items()}
+            return {
+                dimension: unobserved(getattr(group.mesh_info, name)) for name, dimension in _GROUPS.items()
+            }
     return {}

@@ -60,3 +60,10 @@ class ObservedGroup:
 
     def __hash__(self) -> int:
         return hash(self.group)
+
+
+def unobserved(group: Any) -> Any:
+    """The process group that `group` stands for, whose collectives nobody observes."""
+    while isinstance(group, ObservedGroup):
+        group = group.group
+    return group

@@ -32,8 +32,7 @@ PROGRESS_EVERY_S = 1.0
 LONGEST_INTERVAL_S = 60.0
 """Longest time between two writes of `progress.json`, or of an interim `metrics.json`."""
 SUMMARY_SHARE = 0.001
-"""Largest share of the loop's time for interim summaries, whose cost grows with the run, as far as
-`LONGEST_INTERVAL_S` permits."""
+"""Largest share of the loop's time for interim summaries, whose cost grows with the run."""
 
 
 class LiveProgress:
@@ -54,7 +53,7 @@ class LiveProgress:
         self._sent: dict[str, int] = {}
         """Newest step of each series that the sinks have."""
         self._progress_at = self._summary_at = -math.inf
-        self._summary_s = 0.0
+        self._summary_s = self._last_summary_s = 0.0
         self._samples_per_s: float | None = None
 
     def restart(self, step: int, now: float) -> None:
@@ -127,13 +126,16 @@ class LiveProgress:
         self._summary_at = now
         metrics = summary()
         text = json_text(metrics.model_dump(mode="json"))  # here, as in `BackgroundJsonLines`
-        self._summary_s = time.monotonic() - now
+        # the smaller of two, so that one summary in which the process was suspended does not count
+        cost_s = time.monotonic() - now
+        self._summary_s, self._last_summary_s = min(cost_s, self._last_summary_s), cost_s
         self._writer.submit("metrics", partial(self._write_summary, text))
         self.send(metrics.steps, {f"step/{name}": value for name, value in metrics.composition.items()})
 
     def _is_over(self, now: float, since: float, every_s: float) -> bool:
         """Whether the interval of a file that was written at `since` is over; at first it is `every_s`."""
-        interval = growing_interval(min(every_s, LONGEST_INTERVAL_S), LONGEST_INTERVAL_S, now - self._began)
+        grown = growing_interval(min(every_s, LONGEST_INTERVAL_S), LONGEST_INTERVAL_S, now - self._began)
+        interval = max(every_s, grown)
         return now - since >= interval - min(every_s, PROGRESS_EVERY_S) / 2
 
     def _write_summary(self, text: str) -> None:

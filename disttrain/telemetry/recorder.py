@@ -96,6 +96,7 @@ class Recorder:
         self._reduce_every = config.train.log_every
         self._step, self._lr = 0, 0.0
         self._seconds_before = 0.0  # of earlier attempts
+        self._finished = False
         self._began = time.monotonic()
         self._flush_due = self._began + settings.flush_every_s
         self._progress: LiveProgress | None = None
@@ -177,13 +178,15 @@ class Recorder:
         return self._metrics("running", self.world.all_gather_object(self._rank_summary()))
 
     def finish(self, stop_cause: StopCause | None = None) -> Metrics:
-        """Collective: write all records and the final `metrics.json`."""
+        """Collective: write all records and the final `metrics.json`; the metrics of rank 0, on all ranks."""
         self.steps.reduce(wait=True)
         self._node.close()
         ranks = self.world.all_gather_object(self._rank_summary())
         metrics = self._metrics("stopped" if stop_cause else "completed", ranks, stop_cause)
+        metrics = self.world.of_rank0(metrics)
         self._write_progress(time.monotonic(), metrics)
         self._write_final(metrics, ranks)
+        self._finished = True
         self._close()
         return metrics
 
@@ -192,7 +195,7 @@ class Recorder:
         nothing, so that the first error is the one that is reported."""
         try:
             self.steps.abandon()
-            if self.is_rank0:
+            if self.is_rank0 and not self._finished:
                 ranks = [self._rank_summary()]
                 self._write_final(self._metrics("failed", ranks), ranks)
             self._close()

@@ -1,4 +1,4 @@
-"""The result of one optimizer step, as the trainer returns it and the hooks receive it."""
+"""The result of one optimizer step, as the trainer returns it."""
 
 from __future__ import annotations
 

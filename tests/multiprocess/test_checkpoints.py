@@ -48,7 +48,7 @@ def test_regular_ones_are_kept_and_the_end_is_one(tmp_path: Path, asynchronous: 
 def test_the_best_validated_one_is_taken_and_kept(tmp_path: Path) -> None:
     losses = {3: 3.0, 6: 1.0, 9: 2.0, 12: 2.5}
 
-    def validate(_self: Stepper, _dataset: object, step: int, _samples: int) -> EvalPoint:
+    def validate(_self: Stepper, _dataset: object, step: int, *_: object) -> EvalPoint:
         return EvalPoint(step=step, loss=losses[step], metrics={}, samples=1, elapsed_s=0.0)
 
     made = config(checkpoint={"every_steps": 100, "keep": 1}, train={"eval_every": 3})
@@ -78,7 +78,7 @@ def test_ranks_agree_on_what_was_best_before_they_began(three_ranks: Ranks, tmp_
 def validating(
     world: World, losses: dict[int, float], made: Config, folder: Path, attempt: int, stop: int | None
 ) -> Seen:
-    def validate(_self: Stepper, _dataset: object, step: int, _samples: int) -> EvalPoint:
+    def validate(_self: Stepper, _dataset: object, step: int, *_: object) -> EvalPoint:
         return EvalPoint(step=step, loss=losses[step], metrics={}, samples=1, elapsed_s=0.0)
 
     with patch.object(Stepper, "validate", validate):

@@ -174,12 +174,13 @@ def test_accounting_and_our_own_times_agree_on_a_job_requeued_by_hand(
     assert len(own.starts) == len(told.starts) == own.attempts == told.attempts == 2
     for ours, theirs in zip(own.starts, told.starts, strict=True):
         assert ours.devices == theirs.devices == 1
-        assert abs(gpu_hours.seconds_between(ours.started, theirs.started)) < 10
-        assert abs(gpu_hours.seconds_between(ours.ended, theirs.ended)) < 15  # KillWait, and a busy machine
+        # an attempt begins after the set-up of its job, and ends before KillWait: slow on a busy machine
+        assert -1 <= gpu_hours.seconds_between(theirs.started, ours.started) < 60
+        assert abs(gpu_hours.seconds_between(ours.ended, theirs.ended)) < 60
     assert told.hours == pytest.approx(sum(each.elapsed_s for each in queries.records([job])) / 3600)
-    assert own.hours == pytest.approx(told.hours, abs=25 / 3600)
+    assert own.hours == pytest.approx(told.hours, abs=120 / 3600)
     assert told.queue_wait_s is not None
     assert told.queue_wait_s >= 5, "the wait of a requeued job, at least"
-    assert own.queue_wait_s == pytest.approx(told.queue_wait_s, abs=20)
+    assert own.queue_wait_s == pytest.approx(told.queue_wait_s, abs=60)
     usage_of_runs([run], write=True)
     assert gpu_hours.read(run) == told

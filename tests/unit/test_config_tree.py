@@ -79,6 +79,7 @@ def test_excluded_from_the_key_is_what_cannot_change_the_numbers():
         "job.stop_signal",
         "job.secrets",
         "job.on_end",
+        "checkpoint.every_s",
         "checkpoint.keep",
         "checkpoint.dir",
         "telemetry.profiled_steps",

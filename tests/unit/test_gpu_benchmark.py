@@ -173,7 +173,7 @@ def test_peak_memory_with_and_without_the_options_of_a_gpu() -> None:
     assert list(found) == list(memory.CASES)
     for case, peak in found.items():
         if "offload" in case:
-            assert "=true needs a GPU" in peak
+            assert "needs a GPU" in peak
         else:
             # kernels of bf16 differ between processors, and so does what they allocate
             assert peak["estimate_bytes"] == pytest.approx(peak["peak_bytes"], rel=0.1)
