@@ -191,8 +191,18 @@ class Processes(Source):
         self.fields = node.rows("process", "host")
         self._host = Readings(node.rows("host"), psutil, usable_processors())
         rows = node.rows("process")
-        self._ranks = [(rank, Readings(rows, psutil, psutil.Process(rank.pid))) for rank in node.ranks]
-        node.samples.processes = [readings.samples for _, readings in self._ranks]
+        self._ranks: list[tuple[LocalRank, Readings]] = []
+        processes = []
+        for rank in node.ranks:
+            try:
+                readings = Readings(rows, psutil, psutil.Process(rank.pid))
+                self._ranks.append((rank, readings))
+                processes.append(readings.samples)
+            except Exception as error:  # a process that ended or is hidden
+                reason = in_one_line(error)
+                log.error("no samples of a process", rank=rank.rank, reason=reason)
+                processes.append(DeviceSamples(errors={row.name: reason for row in rows}))
+        node.samples.processes = processes
         self.file = SampleFile(node.attempt.host_samples(node.number), node.flush_every_s)
 
     def read(self) -> list[tuple[DeviceSamples, Sample]]:
@@ -296,7 +306,8 @@ class HardwareSampler:
             if taken is None:
                 _attempted(name, sources.pop(name).close)
             for row in source.fields:
-                values = [sample[row.name] for sample in taken or () if sample.get(row.name) is not None]
+                own = [sample.get(row.name) for sample in taken or ()]
+                values = [value for value in own if isinstance(value, int | float)]
                 if row.live and values:
                     live[row.live] = values
         self._live = {name: sum(values) / len(values) for name, values in live.items()}

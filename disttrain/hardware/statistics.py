@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from disttrain.errors import in_one_line
 from disttrain.hardware.fields import Field, Statistic
 from disttrain.records.hardware import GpuSummary, ProcessSummary
 
@@ -43,11 +44,12 @@ class Tally:
         if value is None:
             self._last = self._last and (self._last[0], None)
             return
-        self.count += 1
         if isinstance(value, list):
+            self.count += 1
             self.entries.update(map(str, value))
             return
-        self.total += value
+        self.total += value  # raises for a text, before anything counts
+        self.count += 1
         self.least, self.most = min(self.least, value), max(self.most, value)
         last, last_segment = self._last or (value, None)
         self.growth += value - last
@@ -79,12 +81,18 @@ class DeviceSamples:
             self.clock.add(sample["at_s"], segment)
         for row in fields:
             if segment is not None or row.whole_attempt:
-                value = sample.get(row.name)
-                if row.relative_to is not None:
-                    unit = sample.get(row.relative_to) or self.constants.get(row.relative_to)
-                    value = value / unit if value is not None and unit else None
-                for name in row.figures:
-                    self.figures.setdefault(name, Tally()).add(value, segment)
+                try:
+                    self._add(row, sample, segment)
+                except Exception as error:  # the reader of a user may give anything
+                    self.errors = {row.name: in_one_line(error), **self.errors}
+
+    def _add(self, row: Field, sample: Mapping[str, Any], segment: int | None) -> None:
+        value = sample.get(row.name)
+        if row.relative_to is not None:
+            unit = sample.get(row.relative_to) or self.constants.get(row.relative_to)
+            value = value / unit if value is not None and unit else None
+        for name in row.figures:
+            self.figures.setdefault(name, Tally()).add(value, segment)
 
     def grown(self, name: str) -> float:
         """`segment_growth` of a figure, 0 without any."""

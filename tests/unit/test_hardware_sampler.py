@@ -13,7 +13,7 @@ from disttrain.config.sections.telemetry import TelemetryConfig
 from disttrain.errors import ConfigError
 from disttrain.hardware import sample_file
 from disttrain.hardware import sampler as node_sampler
-from disttrain.hardware.fields import FIELDS
+from disttrain.hardware.fields import FIELDS, Field
 from disttrain.hardware.readings import GpuId
 from disttrain.hardware.sampler import HardwareSampler, LocalRank, Node
 from disttrain.hardware.statistics import gpu_summary
@@ -197,6 +197,39 @@ def test_a_gpu_that_cannot_be_opened_or_read_costs_the_others_nothing(replay, tm
     devices = read_json(attempt.gpu_devices(0))["gpus"]
     assert [device["errors"] for device in devices] == [{"power_w": "TypeError: odd counter"}, {}]
     assert len(list(read_jsonl(attempt.host_samples(0)))) == 6
+
+
+def test_the_process_of_one_rank_that_cannot_be_read_costs_the_others_nothing(tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(log, "error", lambda message, **fields: told.append((message, fields["rank"])))
+    attempt = RunDir(tmp_path).attempt(0)
+    no_pid = 2**22 + 1  # above the largest of Linux
+    rounds = Rounds(monkeypatch, [LocalRank(0, 0, no_pid, (), 0.0), *ranks_on(None, None)[1:]], attempt)
+    rounds.end()
+    assert [line["rank"] for line in read_jsonl(attempt.host_samples(0))] == [1, 1]
+    assert told == [("no samples of a process", 0)]
+    dead, well = rounds.sampler.accumulated().processes
+    assert dead.errors.keys() == {"cpu_percent", "rss_bytes", "threads"}
+    assert dead.errors["rss_bytes"].startswith("NoSuchProcess: ")
+    assert well.errors == {}
+
+
+def test_text_from_a_row_of_a_user_costs_its_own_figure_alone(replay, tmp_path, monkeypatch):
+    replay()
+    row = Field("gpu", "state", "", (lambda nvml, gpu: "P0",), {"states": "counts"}, True, live="state")
+    attempt = RunDir(tmp_path).attempt(0)
+    node = Node(attempt, ranks_on(GpuId(WELL, None)), 1.0, fields=(*FIELDS, row))
+    sampler = HardwareSampler(node, lambda: 0)
+    sampler._closing.set()
+    sampler._run()
+    assert [line["state"] for line in read_jsonl(attempt.gpu_samples(0))] == ["P0"]
+    (device,) = read_json(attempt.gpu_devices(0))["gpus"]
+    assert device["errors"]["state"].startswith("TypeError: ")
+    usage, reasons = gpu_summary(node.fields, sampler.accumulated().gpus)
+    assert (usage.states, usage.power_mean_w) == (None, pytest.approx(118.25))
+    assert reasons["gpu.states"] == device["errors"]["state"]
+    assert "gpu_power_w" in sampler.live()
+    assert "state" not in sampler.live()
 
 
 def test_a_driver_that_never_answers_does_not_hold_the_end(replay, tmp_path, monkeypatch):
