@@ -11,6 +11,7 @@ import difflib
 import functools
 import inspect
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from typing import Any, Literal
 
 import pydantic
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
 
 from disttrain.config.config_tree import Config
 from disttrain.config.other_names import hint
@@ -31,10 +32,15 @@ BUILT_SECTIONS = {"model": "models", "data": "data"}
 PACKAGE = Path(__file__).resolve().parents[1]
 FILE = Path(__file__).with_name("options.json")
 FILE_SUFFIXES = (".yaml", ".yml", ".json")
-_TYPES = {"Any": Any, "Literal": Literal} | {
-    name: getattr(pydantic, name)
-    for name in ("PositiveInt", "NonNegativeInt", "PositiveFloat", "NonNegativeFloat")
-}
+_TYPES = (
+    {"__builtins__": {}, "Any": Any, "Literal": Literal}
+    | {each.__name__: each for each in (int, float, str, bool, list, tuple, dict)}
+    | {
+        name: getattr(pydantic, name)
+        for name in ("PositiveInt", "NonNegativeInt", "PositiveFloat", "NonNegativeFloat")
+    }
+)
+"""Names that the annotation of an option may consist of."""
 _LOOKS_LIKE = 0.85
 """Similarity (difflib's ratio) at which an option of a builder with `**kwargs` counts as a misspelt one."""
 
@@ -70,7 +76,9 @@ class Builder:
 def type_of(text: str) -> Any:
     """The type of an annotation; any for types of the user's own, which the call checks."""
     try:
-        return eval(text, dict(_TYPES))
+        type_ = eval(text, dict(_TYPES))
+        TypeAdapter(type_)
+        return type_
     except Exception:
         return Any
 
@@ -117,19 +125,30 @@ def builder_of(package: str, kind: str) -> Builder | None:
 
 
 def refuse_unknown(key: str, package: str, kind: str) -> None:
-    """Raise `ConfigError` for a kind that is neither a file of the package nor `package.module:callable`."""
-    if ":" in kind:
+    """Raise `ConfigError` for a kind that is neither a file of the package nor `package.module:callable`.
+
+    Without a `package` it has to be the latter.
+    """
+    if ":" in kind or not package:
         module, _, name = kind.partition(":")
         if not (name.isidentifier() and all(part.isidentifier() for part in module.split("."))):
             raise ConfigError(f"{key}: {kind!r} is not of the form package.module:name")
-    elif kind not in _built_in()[package] and not (PACKAGE / package / f"{kind}.py").is_file():
+    elif kind not in _built_in()[package] and not _is_file_with_build(package, kind):
         kinds = kinds_of(package)
         allowed = f"{', '.join(kinds)} or package.module:callable"
         raise ConfigError(f"{key}={kind!r} is unknown; allowed: {allowed}{nearest(kind, kinds)}")
 
 
+def _is_file_with_build(package: str, kind: str) -> bool:
+    file = PACKAGE / package / f"{kind}.py"
+    return kind.isidentifier() and file.is_file() and bool(re.search(r"^def build\b", file.read_text(), re.M))
+
+
 def names_of(config: Config) -> list[tuple[str, str, str]]:
-    """Key, package and value of each name in a config that is a module of the package, or a plug-in."""
+    """Key, package and value of each name in a config that is a module of the package, or a plug-in.
+
+    The package is empty where only a plug-in is possible.
+    """
     model, parallel, scheme = config.model, config.parallel, config.parallel.gradient_communication.scheme
     return [
         ("model.kind", "models", model.kind),
@@ -138,6 +157,7 @@ def names_of(config: Config) -> list[tuple[str, str, str]]:
         *(("parallel.strategy", "parallel", name) for name in [parallel.strategy] if name != "auto"),
         ("parallel.gradient_communication.scheme", "parallel/schemes", scheme),
         *(("telemetry.sinks", "telemetry/sinks", name) for name in config.telemetry.sinks),
+        *(("telemetry.fields", "", name) for name in config.telemetry.fields),
     ]
 
 
@@ -167,10 +187,11 @@ def planned_options(section: str, kind: str, given: Mapping[str, Any]) -> dict[s
 
 
 def check_options(builder: Builder, section: str, kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """`given` converted to the builder's types.
+    """`given` converted to the builder's types, with the values of a size in place of its name.
 
     Raises `OptionError` for an unknown option or a wrong type.
     """
+    given = _with_size(builder, section, kind, given)
     for name in given:
         _check_name(builder, section, kind, name)
     try:

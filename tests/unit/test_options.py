@@ -38,7 +38,7 @@ def test_every_builder_we_ship_declares_plain_options() -> None:
 def test_a_new_kind_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until `make schemas` puts its options into `options.json`, they are checked as those of a plug-in."""
     (tmp_path / "models").mkdir()
-    (tmp_path / "models" / "net.py").write_text("")
+    (tmp_path / "models" / "net.py").write_text("def build(source, width): ...")
     monkeypatch.setattr(options, "PACKAGE", tmp_path)
     assert planned_options("model", "net", {"width": 3}) == {"width": 3}
     config = Config.model_validate({"model": {"kind": "net"}})
@@ -122,3 +122,31 @@ def test_plug_ins_are_imported_before_a_submission(tmp_path: Path) -> None:
         0,
         "model.kind=on.the.cluster:Net: no module 'on.the.cluster' here, so only the job can check it\n",
     )
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"model": {"kind": "flops"}},
+        {"model": {"kind": "../data/text"}},
+        {"data": {"kind": "__init__"}},
+        {"parallel": {"strategy": "base"}},
+        {"parallel": {"gradient_communication": {"scheme": "__init__"}}},
+        {"telemetry": {"sinks": ["__init__"]}},
+        {"telemetry": {"fields": ["x"]}},
+        {"telemetry": {"fields": ["a.b:C:D"]}},
+    ],
+)
+def test_a_module_that_builds_nothing_is_refused(sections: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"is unknown; allowed: |is not of the form package\.module:name"):
+        check(Draft(sections))
+
+
+def sized(width: int, norm: callable = len, own: list[Net] = ()) -> None: ...  # type: ignore[valid-type]
+
+
+def test_other_types_and_sizes_of_a_plug_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "SIZES", {"S": {"width": 3}})
+    assert check_options(inspected(sized), "model", "my:sized", {"size": "S"}) == {"width": 3}
+    with pytest.raises(OptionError, match=r"^model\.size='T': allowed for my:sized: S"):
+        check_options(inspected(sized), "model", "my:sized", {"size": "T"})
