@@ -39,6 +39,7 @@ from disttrain.runtime.process_group import World
 from disttrain.runtime.seeding import seed_all
 from disttrain.telemetry.step_clock import (
     COMM,
+    COMMUNICATION,
     COMPUTE,
     INPUT,
     OPTIMIZER,
@@ -306,3 +307,10 @@ class Stepper:
             self._statistics.restore_if(skipped)
         self.optimizer.zero_grad(set_to_none=True)
         return grad_norm, skipped
+
+
+def communicates(stepper: Stepper) -> Callable[[], bool]:
+    """Whether this rank is in a phase of communication. Heartbeats must not keep the model beyond its
+    process group."""
+    this = weakref.ref(stepper)
+    return lambda: (alive := this()) is not None and alive.clock.phase in COMMUNICATION

@@ -16,7 +16,6 @@ from __future__ import annotations
 import gc
 import itertools
 import sys
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
@@ -49,7 +48,7 @@ from disttrain.engine.script_config import (
     refuse_later_checkpoint,
 )
 from disttrain.engine.spec import Collate, spec_of_config
-from disttrain.engine.step import Stepper, build_stepper
+from disttrain.engine.step import Stepper, build_stepper, communicates
 from disttrain.engine.strategy_choice import resolve_strategy
 from disttrain.errors import ConfigError
 from disttrain.models.hooks import hooks_of
@@ -65,7 +64,7 @@ from disttrain.runtime.run_output import RunOutput
 from disttrain.runtime.stop_signals import StopRequests
 from disttrain.telemetry.recorder import Recorder
 from disttrain.telemetry.script_watch import ScriptWatch
-from disttrain.telemetry.step_clock import COMMUNICATION, OTHER
+from disttrain.telemetry.step_clock import OTHER
 from disttrain.telemetry.step_result import StepResult
 from disttrain.telemetry.telemetry_state import TelemetryState
 
@@ -138,10 +137,7 @@ class Trainer(Generic[B]):
             config.checkpoint, output.run, output.attempt, manifest, spec.steps, world
         )
         self._record(config, stepper, output, manifest, batch_fit)
-        this = weakref.ref(stepper)  # heartbeats would keep the model beyond its process group
-        heartbeat.communicates_while(
-            lambda: (alive := this()) is not None and alive.clock.phase in COMMUNICATION
-        )
+        heartbeat.communicates_while(communicates(stepper))
         if source is not None:
             self._restore(source)
         return self

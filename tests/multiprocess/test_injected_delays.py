@@ -60,6 +60,7 @@ def test_one_late_rank_of_a_model_sharded_in_pairs(four_ranks, tmp_path, delay):
     run(four_ranks, tmp_path, parallel={"strategy": "hsdp", "hsdp": {"shard_size": 2}}, **delay.sections)
     expected = delays.one_late(4, LATE_S, delay.phase)
     assert_added(delays.medians(tmp_path, 4), [delays.CONFIGURED] * 4, expected, LATE_S)
+    assert metrics_of(tmp_path).comm_method == "fsdp_custom_collectives"
 
 
 def test_ranks_wait_for_rank_0_to_broadcast_buffers(three_ranks, tmp_path):

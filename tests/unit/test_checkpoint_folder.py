@@ -99,6 +99,8 @@ def test_a_manifest_of_another_step_is_damage(tmp_path: Path) -> None:
     write_json(path / "manifest.json", read_json(path / "manifest.json") | {"step": 9})
     with pytest.raises(DamagedCheckpoint, match="is of step 9"):
         folders.read_manifest(path)
+    copy = path.rename(tmp_path / "step-00000010-copy")
+    assert folders.read_manifest(copy).step == 9, "only a folder that is named for a step is compared"
 
 
 def test_quarantine_keeps_every_one(tmp_path: Path) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+import weakref
 
 import pytest
 import torch
 
-from disttrain import LoopTelemetry
+from disttrain import LoopTelemetry, Trainer
 from disttrain.errors import ConfigError, NonFinite
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import ATTEMPT, RUN_DIR, RunDir
+from disttrain.runtime import heartbeat
+from disttrain.runtime.run_output import RunOutput
 from jobs.status.run_state import read_state
+from tests.support.stopping import alone, config
 from tests.unit.test_trainer import adamw, network, not_a_number, samples, train, trainer
 
 
@@ -129,6 +134,26 @@ def test_an_error_at_the_start_of_a_loop_ends_the_run_with_its_cause(tmp_path, m
     with pytest.raises(MemoryError):
         LoopTelemetry(tmp_path, model, adamw(model), steps=2, samples_per_step=4)
     assert read_state(RunDir(tmp_path)).cause == "out_of_memory"
+
+
+def test_heartbeats_do_not_keep_the_model(tmp_path, monkeypatch):
+    """Threads of its collectives would outlive their process group."""
+    kept = []
+    monkeypatch.setattr(heartbeat, "communicates_while", kept.append)
+    own = Trainer.of_config(config(), RunOutput.of_job(tmp_path, 0), alone())
+    model = weakref.ref(own.model)
+    own.close()
+    del own
+    gc.collect()
+    assert (model(), kept[0]()) == (None, False)
+
+
+def test_final_metrics_stay_final_if_the_run_ends_with_an_error_after_them(tmp_path, monkeypatch):
+    own = trainer(tmp_path, network(), steps=1)
+    monkeypatch.setattr(own.recorder, "_close", no_memory)
+    with pytest.raises(MemoryError), own:
+        train(own, 1)
+    assert read_json(tmp_path / "metrics.json")["status"] == "completed"
 
 
 def test_dp_on_the_cpu_has_its_reason(tmp_path):
