@@ -91,7 +91,7 @@ def _disk_full_cause(error: BaseException) -> OSError | None:
 def as_text(value: Any) -> str:
     """A value as in YAML."""
     if isinstance(value, float):
-        return f"{value:g}"
+        return repr(value).removesuffix(".0")
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Annotated, Any, Literal
 
@@ -10,7 +9,7 @@ from pydantic import Field, PositiveInt, ValidationError
 
 from disttrain.config.parsing import Draft, known_keys
 from disttrain.config.sections.base import Section
-from disttrain.config.value_errors import describe
+from disttrain.config.value_errors import describe, validated
 from disttrain.errors import ConfigError, nearest
 from disttrain.records.planned import AutoRepeats
 
@@ -38,9 +37,7 @@ class SweepSection(Section):
 def read_section(draft: Draft) -> SweepSection:
     """Check the `sweep` section of a draft. Raises `ConfigError`, one line, with file and line."""
     try:
-        return SweepSection.model_validate_json(
-            json.dumps(draft.data.get("sweep") or {}, default=str), strict=True
-        )
+        return validated(SweepSection, draft.data.get("sweep") or {})
     except ValidationError as error:
         detail = error.errors()[0]
     parts = [str(part) for part in detail["loc"]]

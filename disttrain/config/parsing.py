@@ -7,7 +7,6 @@ set in the draft, then `check` returns a `Config`.
 from __future__ import annotations
 
 import copy
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from disttrain.config.options import BUILT_SECTIONS, OptionError, names_of, plan
 from disttrain.config.other_names import hint
 from disttrain.config.refusals import OF_THE_BATCH, refuse
 from disttrain.config.secret_variables import take_secrets
-from disttrain.config.value_errors import describe
+from disttrain.config.value_errors import describe, validated
 from disttrain.errors import ConfigError, nearest
 from disttrain.records.masking import mask_lines
 
@@ -43,6 +42,13 @@ class _Loader(yaml.SafeLoader):
     def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
         number = super().construct_yaml_float(node)
         return int(number) if re.fullmatch(r"[-+]?\d[\d_]*[eE]\+?\d\d?", node.value) else number
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        mapping = super().construct_mapping(node, deep=deep)
+        for key, _ in node.value:
+            if key.tag != self.DEFAULT_SCALAR_TAG:  # `1`, `no`, `!!binary aGVsbG8=`
+                raise yaml.constructor.ConstructorError(None, None, "keys should be strings", key.start_mark)
+        return mapping
 
 
 _Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
@@ -188,7 +194,7 @@ def check_values(draft: Draft) -> Config:
             data[name] = {}
     take_secrets(Draft(data, draft.origin))
     try:
-        config = Config.model_validate_json(json.dumps(data, default=str), strict=True)
+        config = validated(Config, data)
     except ValidationError as error:
         unknown = [each for each in error.errors() if each["type"] == "extra_forbidden"]
         wrong = [each for each in error.errors() if each["type"] != "extra_forbidden"]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from disttrain.config.dotted_keys import flat_values
 from disttrain.config.sections.base import WITHOUT_VALUE
 from disttrain.errors import as_text, nearest
 
+M = TypeVar("M", bound=BaseModel)
 _MESSAGES = {
     "int_type": "a whole number is needed",
     "float_type": "a number is needed",
@@ -24,15 +29,61 @@ _MESSAGES = {
 """Messages by pydantic's type of an error."""
 
 
+def validated(model: type[M], data: Mapping[str, Any]) -> M:
+    """`data` as a `model`, by pydantic's strict rules; but where a whole number is needed, a float without a
+    fraction (`100.0`, `1.5e3`) is one. Raises `ValidationError`."""
+    text = json.dumps(data, default=str)
+    try:
+        return model.model_validate_json(text, strict=True)
+    except ValidationError as error:
+        paths = [_path(each) for each in error.errors() if _is_whole(each)]
+        if not paths:
+            raise
+    changed = json.loads(text)
+    for *sections, last in paths:
+        node = changed
+        for part in sections:
+            node = node[part]
+        node[last] = int(node[last])
+    return model.model_validate_json(json.dumps(changed), strict=True)
+
+
+def _is_whole(error: ErrorDetails) -> bool:
+    value = error["input"]
+    return error["type"] == "int_type" and isinstance(value, float) and value.is_integer()
+
+
 def describe(errors: Sequence[ErrorDetails]) -> list[tuple[str, str]]:
     """Dotted key of each value that is wrong, and a message that begins with key and value."""
+    if errors and errors[0]["type"] == "json_invalid":
+        return _not_text(errors[0])
     by_key: dict[tuple[str | int, ...], list[ErrorDetails]] = {}
     for error in errors:
-        path = tuple(part for part in error["loc"] if not _is_of_union(part))
+        path = _path(error)
         if error["type"] == "missing" and isinstance(path[-1], int):  # of a list of fixed length
             path = path[:-1]
         by_key.setdefault(path, []).append(error)
     return [(".".join(map(str, path)), _message(path, errors)) for path, errors in by_key.items()]
+
+
+def _not_text(error: ErrorDetails) -> list[tuple[str, str]]:
+    """A message for each key of a config whose JSON is refused, without its values: they may be secret."""
+    flat = flat_values(json.loads(error["input"]))
+    found = [key for key, value in flat.items() if not _is_unicode([key, value])]
+    messages = [(key, f"{ascii(key)[1:-1]} is not valid text: a lone surrogate") for key in found]
+    return messages or [("", f"the config cannot be read: {error['msg']}")]
+
+
+def _is_unicode(value: Any) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _path(error: ErrorDetails) -> tuple[str | int, ...]:
+    return tuple(part for part in error["loc"] if not _is_of_union(part))
 
 
 def _message(path: Sequence[str | int], errors: Sequence[ErrorDetails]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from disttrain.config.parsing import Draft, check, known_keys, load, parse_value
@@ -107,6 +109,12 @@ def test_options_of_the_builder_are_filled_in(write):
     config = check(load(write(GOOD.replace("steps: 50", "steps: 5e1"))))
     assert config.train.steps == 50
     assert config.model.model_extra  # the defaults of the builder, spelt out in run.json
+
+
+def test_a_float_without_a_fraction_is_a_whole_number_where_one_is_needed(write):
+    text = GOOD.replace("steps: 50", "steps: 1.5e3") + "resources: {nodes: 2.0}\n"
+    config = check(load(write(text)))
+    assert json.dumps([config.train.steps, config.resources.nodes]) == "[1500, 2]"
 
 
 def test_a_draft_needs_no_file():
