@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 
 import pytest
 
 from disttrain.config import run_key
 from disttrain.config.config_tree import Config, config_fields
+from disttrain.config.parsing import check, load, with_batch
 from disttrain.config.run_key import config_key
 from disttrain.config.sections.base import KeyedIfSet
 from disttrain.config.sections.job import JobConfig
+
+SWEEPS = Path(__file__).parents[2] / "sweeps"
+# A change of one of these is a break for users: a repeated sweep would not find its runs, and compute them
+# again. A new field is `KeyedIfSet`; only a changed value in the file itself is a reason for another key.
+PINNED = {
+    "default.yaml": "6600d1d871c1",
+    "gpt-1.3b-fsdp.yaml": "f64f6ac536d2",
+    "resnet50-ddp.yaml": "99913f8421f9",
+}
 
 
 def test_a_later_field_enters_the_key_only_where_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,3 +37,10 @@ def test_a_later_field_enters_the_key_only_where_it_is_set(monkeypatch: pytest.M
     monkeypatch.setattr(run_key, "config_fields", functools.partial(config_fields, Later))
     assert config_key(Later()) == before
     assert config_key(Later(job=Job(launcher="mpirun"))) != before
+
+
+@pytest.mark.parametrize(("name", "key"), PINNED.items())
+def test_the_keys_of_these_configs_stay(name: str, key: str) -> None:
+    draft = load(SWEEPS / name)
+    config, _ = with_batch(check(draft), draft)
+    assert config_key(config) == key
