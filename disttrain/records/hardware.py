@@ -25,7 +25,7 @@ class GpuDevice(Record, extra="allow"):
     unsupported: dict[str, str] = {}
     """Fields that are null in every sample, with the reason."""
     errors: dict[str, str] = {}
-    """Fields that are null in some samples, with the first error; `sample` stands for whole samples."""
+    """Fields that are null in some samples, with the first error."""
     lost: str | None = None
     """NVML's error when the GPU was lost; its samples end there."""
 

@@ -6,8 +6,6 @@ from typing import Literal
 
 from disttrain.config.sections.base import KeyedIfSet, Section
 
-_Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
-
 
 class CompileConfig(Section):
     """Compilation with `torch.compile`, in a pass before the first step."""
