@@ -235,6 +235,7 @@ REFUSALS: Sequence[Rule] = (
         lambda c: sum(bool((c.model.model_extra or {}).get(name)) for name in ("path", "model_type")) != 1,
     ),
     Rule({"data.kind": ANY, "model.kind": ANY}, "{}", other_data),
+    Rule({"data.shape": ([],), "data.kind": "synthetic"}, "give one size or more"),
     # --- optimizer, precision, batch
     *_only("optim.step_every", "optim.schedule", "step", required=True),
     *_only("optim.restart_every", "optim.schedule", "cosine_restarts", required=True),
