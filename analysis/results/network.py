@@ -18,7 +18,7 @@ UNEVEN = 1.25
 OTHER_SHARE = 0.1
 """Share of a node's bytes over links that training should not use that is reported."""
 LEAST_BYTES = 2**20
-"""Traffic below this size, in bytes, shows nothing."""
+"""Traffic of a node below this size, in bytes, shows nothing."""
 _NODES_NAMED = 4
 
 
@@ -73,10 +73,12 @@ def _evidence(backend: str | None, nodes: Sequence[NodeFabric], transport: str) 
     several nodes, needs channels within it.
     """
     ports = backend == "nccl" and any(node.expected_adapters for node in nodes)
-    links = [link for node in nodes for link in node.links]
-    if backend == "nccl" and (ports or any(link.expected for link in links)):
-        links = [link for link in links if link.expected]  # other traffic uses the rest
-    names = sorted({link.name for link in links if traffic(link) >= LEAST_BYTES})
+    of_nodes = [node.links for node in nodes]
+    if backend == "nccl" and (ports or any(link.expected for links in of_nodes for link in links)):
+        # other traffic uses the rest
+        of_nodes = [[link for link in links if link.expected] for links in of_nodes]
+    links = [link for links in of_nodes for link in links]
+    names = sorted({link.name for links in of_nodes for link in _carrying(links)})
     carried = f"traffic of the measured steps went over {', '.join(names)}" if names else ""
     silent = "no link carried traffic"
     if not links:
@@ -101,6 +103,13 @@ def _evidence(backend: str | None, nodes: Sequence[NodeFabric], transport: str) 
     if not several:
         return "", reason
     return carried and f"{reason}; {carried}", f"{reason}, and {silent}"
+
+
+def _carrying(links: Sequence[LinkTraffic]) -> list[LinkTraffic]:
+    """The links of a node that carried enough, or the busiest one where only all together did."""
+    if traffic(*links) < LEAST_BYTES:
+        return []
+    return [link for link in links if traffic(link) >= LEAST_BYTES] or [max(links, key=traffic)]
 
 
 def _nccl_transport(nodes: Sequence[NodeFabric]) -> str:

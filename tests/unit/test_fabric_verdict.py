@@ -159,6 +159,13 @@ def test_gloo_is_judged_by_its_interface() -> None:
     )
 
 
+def test_the_traffic_of_a_node_counts_over_all_its_links() -> None:
+    links = [interface("eth0", 0.4, expected=True), interface("eth1", 0.2)]
+    found = judge("gloo", [node(index, links) for index in range(2)])
+    assert (found.verdict, codes(found)) == ("as_expected", {"interface": "note"})
+    assert found.conclusion == "gloo has no log; traffic of the measured steps went over eth0."
+
+
 def test_data_over_another_link_is_a_note_and_ipoib_counts_once() -> None:
     found = judge("gloo", [node(0, [interface("ib0", 800, expected=True), interface("eth0", 200)])])
     assert codes(found) == {"interface": "note"}
