@@ -84,7 +84,7 @@ def _files(name: str) -> list[Path]:
     root = Path(name)
     if not root.exists():
         raise ConfigError(f"{name!r} does not exist; give files or folders of text")
-    files = [root / relative for relative in files_below(root)]
+    files = [file for file in map(root.joinpath, files_below(root)) if file.is_file()]
     if not files:
         raise ConfigError(f"{name!r} holds no files")
     return files

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 
 import numpy as np
@@ -34,6 +35,14 @@ def test_documents_become_bytes_with_separators(tmp_path, texts, capsys):
     assert manifest["sha256"] == hashlib.sha256(content).hexdigest()
     assert "18 tokens of 3 documents, 0.83 bytes per token, vocabulary 256" in capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["packed", "texts"]
+
+
+def test_only_regular_files_of_a_folder_are_packed(tmp_path, texts):
+    (texts / "dangling.txt").symlink_to("nowhere")
+    os.mkfifo(texts / "fifo.txt")
+    (texts / "linked.txt").symlink_to("a.txt")
+    assert main(["pack", str(texts), "--out", str(tmp_path / "packed")]) == 0
+    assert (tmp_path / "packed" / "tokens.bin").read_bytes() == "first\0zwölf\0last\0first\0".encode()
 
 
 def test_a_packed_folder_needs_only_its_path(tmp_path, texts):
