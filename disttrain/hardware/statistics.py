@@ -147,7 +147,7 @@ def _figures(
     summary: str, fields: Sequence[Field], devices: Sequence[DeviceSamples], absent: str
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """The number of samples and each figure over the devices, and the reason of each that is null: a reader's
-    first error, `absent`, or that no sample counts."""
+    first error, `absent`, a device without a value, or that no sample counts."""
     samples = sum(device.clock.count for device in devices)
     values: dict[str, Any] = {"samples": samples}
     reasons: dict[str, str] = {}
@@ -158,7 +158,8 @@ def _figures(
             tally = _merged(tallies)
             values[name] = _FIGURES[statistic](tally) if tally.count else None
             if values[name] is None:
-                why = errors[0] if errors else absent
+                some = "a device without any value of it" if tally.count else absent
+                why = errors[0] if errors else some
                 if statistic == "segment_growth" and all(tally.count for tally in tallies):
                     why = "a device without two samples in one segment of measured steps"
                 reasons[f"{summary}.{name}"] = why if samples or row.whole_attempt else NOT_IN_MEASURED_STEPS

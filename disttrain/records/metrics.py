@@ -194,7 +194,8 @@ class Metrics(Record):
     processes: ProcessSummary | None = None
     """Summary of the samples of the ranks' processes."""
     null_reasons: dict[str, str] = {}
-    """Reasons for null figures of communication, FLOPs, MFU and GPUs, by name (`gpu.energy_j`: of `gpu`)."""
+    """Reasons for null figures of communication, FLOPs, MFU, GPUs and processes, by name
+    (`gpu.energy_j`: of `gpu`)."""
 
     skipped_steps: int = 0
     """Steps of the run whose update was skipped because the gradient norm was not finite."""

@@ -299,7 +299,7 @@ class Recorder:
             fields |= {"comm_method": None, "comm_split": None}
         ratios = series["ratio"].points(RatioPoint, "ratio")
         flops, peak = fields["model_flops_per_sample"], fields.get("peak_flops")
-        usage, gpu_reasons = summary.usage([rank.usage for rank in ranks if rank.usage], self._node.fields)
+        usage, usage_reasons = summary.usage([rank.usage for rank in ranks if rank.usage], self._node.fields)
         metrics = Metrics(
             **fields,
             **summary.throughput(
@@ -337,4 +337,4 @@ class Recorder:
             metrics, facts, comm=self._comm_reason,
             requested=self.config.telemetry.profiled_steps, planned=len(self.profiled.for_collectives),
         )  # fmt: skip
-        return metrics.model_copy(update={"null_reasons": reasons | gpu_reasons})
+        return metrics.model_copy(update={"null_reasons": reasons | usage_reasons})

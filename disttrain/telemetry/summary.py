@@ -170,11 +170,12 @@ def memory(ranks: Sequence[RankSummary]) -> dict[str, float | None]:
 def usage(
     nodes: Sequence[NodeSamples], fields: Sequence[Field] = FIELDS
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """GPU and process summaries over all nodes with samples, and the reason of each null figure of GPUs."""
+    """GPU and process summaries over all nodes with samples, and the reason of each null figure."""
     # nodes on one machine may share a GPU, which each of them samples
     gpus = list({tally.name: tally for node in reversed(nodes) for tally in node.gpus}.values())
     hosts = [tally for node in nodes for tally in node.processes]
     missing = "; ".join(sorted({node.gpu_reason for node in nodes if node.gpu_reason}))
     why = missing or ("sampling did not begin" if nodes else "telemetry.gpu_every_s is 0")
     gpu, reasons = gpu_summary(fields, gpus) if gpus else (None, {"gpu": why})
-    return {"gpu": gpu, "processes": process_summary(fields, hosts)[0] if hosts else None}, reasons
+    processes, of_processes = process_summary(fields, hosts) if hosts else (None, {})
+    return {"gpu": gpu, "processes": processes}, reasons | of_processes

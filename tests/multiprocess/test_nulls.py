@@ -1,4 +1,4 @@
-"""Null figures of communication, MFU and GPUs have their reason in a summary, and nothing else has one."""
+"""Null figures of communication, MFU and usage have their reason in a summary, and nothing else has one."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def test_a_null_figure_has_a_reason_where_readers_ask(
         assert sections["model"]["kind"] == "tests.support.small_models:Failing"
     metrics = read_json(RunDir(tmp_path).metrics)
     reasons = metrics.pop("null_reasons")
-    assert {name for name in REASONED if metrics[name] is None} == set(reasons)
+    of_processes = {f"processes.{name}" for name, value in metrics["processes"].items() if value is None}
+    assert {name for name in REASONED if metrics[name] is None} | of_processes == set(reasons)
     assert set(reasons) >= among | MFU | {"gpu"}
     assert all(reasons.values())
     if among.isdisjoint(COMM) and ranks == 2:

@@ -103,6 +103,7 @@ def test_figures_without_samples_are_null_with_a_reason():
     for at_s in (0.0, 1.0):
         other.take(at_s, 0)
     assert gpu_summary([other])[1]["gpu.energy_j"] == "no GPU reports it"
+    assert gpu_summary([tally, other])[1]["gpu.energy_j"] == "a device without any value of it"
 
 
 def process(pid=None):

@@ -15,7 +15,7 @@ from disttrain.hardware import sample_file
 from disttrain.hardware import sampler as node_sampler
 from disttrain.hardware.fields import FIELDS, Field
 from disttrain.hardware.readings import GpuId
-from disttrain.hardware.sampler import HardwareSampler, LocalRank, Node
+from disttrain.hardware.sampler import HardwareSampler, LocalRank, Node, NodeSamples
 from disttrain.hardware.statistics import gpu_summary
 from disttrain.records.files import FILES
 from disttrain.records.hardware import GpuSample, HostSample
@@ -212,6 +212,8 @@ def test_the_process_of_one_rank_that_cannot_be_read_costs_the_others_nothing(tm
     assert dead.errors.keys() == {"cpu_percent", "rss_bytes", "threads"}
     assert dead.errors["rss_bytes"].startswith("NoSuchProcess: ")
     assert well.errors == {}
+    _, reasons = summary.usage([NodeSamples(processes=[dead])])
+    assert reasons["processes.rss_peak_bytes"] == dead.errors["rss_bytes"]
 
 
 def test_text_from_a_row_of_a_user_costs_its_own_figure_alone(replay, tmp_path, monkeypatch):
