@@ -186,21 +186,26 @@ def planned_options(section: str, kind: str, given: Mapping[str, Any]) -> dict[s
     return check_options(builder, section, kind, {**builder.defaults, **given})
 
 
-def check_options(builder: Builder, section: str, kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def check_options(
+    builder: Builder, section: str, kind: str, given: Mapping[str, Any], chooser: str | None = None
+) -> dict[str, Any]:
     """`given` converted to the builder's types, with the values of a size in place of its name.
+
+    `kind` is the value of the key `chooser`, by default that of the section's kind.
 
     Raises `OptionError` for an unknown option or a wrong type.
     """
     given = _with_size(builder, section, kind, given)
+    chosen = f"{chooser or f'{section}.kind'}={kind}"
     for name in given:
-        _check_name(builder, section, kind, name)
+        _check_name(builder, section, chosen, name)
     try:
         text = json.dumps(given, default=str)
         checked = builder.model.model_validate_json(text, strict=True).model_dump(exclude_unset=True)
     except ValidationError as error:
         name = str(error.errors()[0]["loc"][0])
         if error.errors()[0]["type"] == "missing" and name not in given:
-            raise OptionError(name, f"{section}.{name} is needed by {section}.kind={kind}") from None
+            raise OptionError(name, f"{section}.{name} is needed by {chosen}") from None
         raise OptionError(name, f"{section}.{describe(error.errors())[0][1]}") from None
     for name in builder.file_options:
         if isinstance(checked.get(name), str) and checked[name].endswith(FILE_SUFFIXES):
@@ -226,7 +231,7 @@ def _with_size(builder: Builder, section: str, kind: str, given: Mapping[str, An
     return {**rest, **builder.sizes[size]}
 
 
-def _check_name(builder: Builder, section: str, kind: str, name: str) -> None:
+def _check_name(builder: Builder, section: str, chosen: str, name: str) -> None:
     """Raise `OptionError` for an option that the builder does not accept.
 
     A builder may pass `**kwargs` on to code that ignores unknown names. So a name close to a known one is
@@ -237,13 +242,13 @@ def _check_name(builder: Builder, section: str, kind: str, name: str) -> None:
     allowed = sorted(builder.types)
     if not builder.open_ended:
         close = hint(name) or nearest(name, allowed)
-        message = f"{section}.{name} is not an option of {section}.kind={kind}{close}; allowed: "
+        message = f"{section}.{name} is not an option of {chosen}{close}; allowed: "
         message += ", ".join(allowed) or "none"
         raise OptionError(name, message)
     if meant := difflib.get_close_matches(name, allowed, n=1, cutoff=_LOOKS_LIKE):
         raise OptionError(
             name,
-            f"{section}.{name} is not named by {section}.kind={kind}; did you mean '{meant[0]}'? Its "
+            f"{section}.{name} is not named by {chosen}; did you mean '{meant[0]}'? Its "
             f"**kwargs could hide a misspelt option; if {name} is right, make it an argument",
         )
 

@@ -55,7 +55,7 @@ class Rule:
 
     def message(self, flats: Sequence[Mapping[str, Any]], result: Any = "") -> str:
         """The sentence for configs to which the rule applies."""
-        values = (f"{key}={either(_distinct(flat.get(key) for flat in flats))}" for key in self.when)
+        values = (f"{key}={either(_distinct(_value(flat, key) for flat in flats))}" for key in self.when)
         return self._sentence(*values, why=self.why.replace("{}", str(result)))
 
     def documented(self) -> str:
@@ -67,6 +67,12 @@ class Rule:
         *most, last = others or ("",)
         beside = " and ".join(filter(None, [", ".join(most), last]))
         return f"{' '.join(filter(None, [first, self.verb, beside]))}: {why}"
+
+
+def _value(flat: Mapping[str, Any], key: str) -> Any:
+    """The value of a key; of a mapping, which `flat` has by its own keys, all of it."""
+    inner = {name.removeprefix(f"{key}."): flat[name] for name in flat if name.startswith(f"{key}.")}
+    return inner or flat.get(key)
 
 
 def _holds(wanted: Any, value: Any, key: str) -> bool:

@@ -38,6 +38,16 @@ WARNINGS = (
     *_unread("parallel.fsdp", _STRATEGY, "fsdp", "hsdp", "auto"),
     *_unread("parallel.hsdp", _STRATEGY, "hsdp", "auto"),
     *_unread("parallel.pipeline", _STRATEGY, "pipeline"),
+    Rule(
+        {"parallel.options": SET, _STRATEGY: ANY},
+        f"it needs {_STRATEGY}=package.module:name",
+        lambda c: ":" not in c.parallel.strategy,
+    ),
+    Rule(
+        {"parallel.gradient_communication.options": SET, _SCHEME: ANY},
+        f"it needs {_SCHEME}=package.module:name",
+        lambda c: ":" not in c.parallel.gradient_communication.scheme,
+    ),
     Rule(  # ddp on one rank compresses, too
         {_SCHEME: SET, _STRATEGY: Not("ddp"), "resources.nodes": 1, "resources.gpus_per_node": 1},
         "it needs several ranks, or parallel.strategy=ddp",

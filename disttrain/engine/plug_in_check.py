@@ -1,4 +1,4 @@
-"""Check the plug-ins and the Hugging Face models of planned configs, by importing them.
+"""Check the plug-ins, the Hugging Face models and the compilers of planned configs, by importing them.
 
 `python -m disttrain.engine.plug_in_check` reads a JSON list of configs before a submission, in a process of
 its own. It prints the first error and ends with code 2, or a line for each name that only a job can import.
@@ -6,30 +6,43 @@ its own. It prints the first error and ends with code 2, or a line for each name
 
 from __future__ import annotations
 
+import functools
+import importlib
 import importlib.util
 import json
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TextIO
 
 from disttrain.config.config_tree import Config
 from disttrain.config.options import check_options, inspected, plug_ins
-from disttrain.errors import EXIT_BAD_INPUT, ConfigError
+from disttrain.config.sections.compile import KNOWN_BACKENDS
+from disttrain.errors import EXIT_BAD_INPUT, ConfigError, in_one_line
+from disttrain.hardware.fields import Field
 from disttrain.models import huggingface
-from disttrain.runtime.plug_ins import load_plug_in
+from disttrain.runtime.plug_ins import load_plug_in, place_of
 
 
 def unchecked(config: Config) -> Iterator[str]:
     """A line for each plug-in that cannot be imported here. Raises `ConfigError` for an invalid one."""
     for key, package, name in plug_ins(config):
-        if ":" in name and not _is_here(module := name.partition(":")[0]):
-            yield f"{key}={name}: no module {module!r} here, so only the job can check it"
-            continue
-        build = load_plug_in(key, f"disttrain.{package.replace('/', '.')}", name)
-        section, _, leaf = key.partition(".")
-        if leaf == "kind":
-            given = config.model.model_extra if section == "model" else config.data.model_extra
-            check_options(inspected(build), section, name, given or {})
+        package = f"disttrain.{package.replace('/', '.')}"
+        if problem := _import_problem(key, package, name):
+            yield problem
+        elif key == "telemetry.fields":
+            _check_field(name)
+        else:
+            _check_options(config, key, name, load_plug_in(key, package, name))
+    if config.compile.used_backend not in (None, *KNOWN_BACKENDS):
+        try:
+            from disttrain.runtime.compiler import require_backend
+        except ImportError as error:  # no torch
+            problem = in_one_line(error)
+            yield f"compile.backend={config.compile.backend}: {problem}, so only the job can check it"
+        else:
+            require_backend(config.compile.used_backend)
     if config.model.kind != "huggingface":
         return
     path = (config.model.model_extra or {}).get("path")
@@ -41,6 +54,42 @@ def unchecked(config: Config) -> Iterator[str]:
         huggingface.check(config.as_dict())
 
 
+def _import_problem(key: str, package: str, name: str) -> str | None:
+    """Why the module of a name cannot be imported here: this machine may lack what the module needs.
+
+    Raises `ConfigError` for a module that is not valid Python.
+    """
+    module, attribute = place_of(package, name)
+    try:
+        hasattr(importlib.import_module(module), attribute)  # a lazy module imports it now
+    except SyntaxError as error:
+        raise ConfigError(f"{key}={name}: {error.msg}", at=f"{error.filename}:{error.lineno}") from None
+    except (Exception, SystemExit) as error:
+        return f"{key}={name}: {in_one_line(error)}, so only the job can check it"
+    return None
+
+
+def _check_field(name: str) -> None:
+    module, attribute = place_of("", name)
+    if not isinstance(getattr(importlib.import_module(module), attribute, None), Field):
+        raise ConfigError(f"telemetry.fields={name} is no disttrain.hardware.fields.Field")
+
+
+def _check_options(config: Config, key: str, name: str, build: Callable[..., Any]) -> None:
+    """Raise `ConfigError` for options that `build` does not accept."""
+    parallel, scheme = config.parallel, config.parallel.gradient_communication
+    if key == "model.kind":
+        check_options(inspected(build), "model", name, config.model.model_extra or {})
+    elif key == "data.kind":
+        check_options(inspected(build), "data", name, config.data.model_extra or {})
+    elif key == "parallel.strategy" and ":" in name:
+        check_options(inspected(build), "parallel.options", name, parallel.options, key)
+    elif key == "parallel.gradient_communication.scheme" and ":" in name:
+        of_group = functools.partial(build, None)  # its first argument is the group
+        section = "parallel.gradient_communication.options"
+        check_options(inspected(of_group), section, name, scheme.options, key)
+
+
 def _is_here(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
@@ -48,16 +97,19 @@ def _is_here(module: str) -> bool:
         return False
 
 
-def main() -> int:
+def main(answer: TextIO) -> int:
     try:
         lines = [line for each in json.load(sys.stdin) for line in unchecked(Config.model_validate(each))]
     except ConfigError as error:
-        print(error)
+        print(error, file=answer)
         return EXIT_BAD_INPUT
     for line in dict.fromkeys(lines):
-        print(line)
+        print(line, file=answer)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with os.fdopen(os.dup(1), "w") as answer:
+        os.dup2(2, 1)  # what plug-ins print is not part of the answer
+        code = main(answer)
+    sys.exit(code)

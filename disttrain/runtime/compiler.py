@@ -9,12 +9,17 @@ import torch
 from disttrain.errors import ConfigError, nearest
 
 
-def require_compiler(backend: str | None, device: torch.device) -> None:
-    """Raise `ConfigError` unless torch has the `backend`, and the compiler of its code for `device` is
-    installed."""
+def require_backend(backend: str | None) -> None:
+    """Raise `ConfigError` unless torch has the `backend`."""
     if backend is not None and backend not in (known := torch.compiler.list_backends(exclude_tags=())):
         hint = nearest(backend, known)
         raise ConfigError(f"compile.backend={backend!r} is unknown; allowed: {', '.join(known)}{hint}")
+
+
+def require_compiler(backend: str | None, device: torch.device) -> None:
+    """Raise `ConfigError` unless torch has the `backend`, and the compiler of its code for `device` is
+    installed."""
+    require_backend(backend)
     if backend != "inductor":
         return
     if device.type == "cuda":

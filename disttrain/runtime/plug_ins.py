@@ -9,15 +9,20 @@ from typing import Any
 from disttrain.errors import ConfigError
 
 
+def place_of(package: str, name: str, attribute: str = "build") -> tuple[str, str]:
+    """Module and attribute that a name in the config stands for."""
+    module, _, foreign = name.partition(":")
+    return (module, foreign) if foreign else (f"{package}.{name}", attribute)
+
+
 def load_plug_in(key: str, package: str, name: str, attribute: str = "build") -> Callable[..., Any]:
     """The callable `attribute` of module `package`.`name`, or the foreign one that `name` names.
 
     Raises `ConfigError`, for the config key `key`, for a name that leads to no callable.
     """
-    module, _, foreign = name.partition(":")
+    module, attribute = place_of(package, name, attribute)
     try:
-        imported = importlib.import_module(module if foreign else f"{package}.{name}")
-        plug_in: Callable[..., Any] = getattr(imported, foreign or attribute)
+        plug_in: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"{key}={name!r} cannot be imported: {error}") from None
     if not callable(plug_in):

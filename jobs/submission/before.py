@@ -12,8 +12,9 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from disttrain.config.config_tree import model_waits
+from disttrain.config.config_tree import Config, model_waits
 from disttrain.config.options import plug_ins
+from disttrain.config.sections.compile import KNOWN_BACKENDS
 from disttrain.config.without_effect import options_without_effect
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError
 from disttrain.records import run_placeholders
@@ -197,17 +198,23 @@ def _dependency(scheduler: Scheduler) -> str | None:
 
 
 def check_plug_ins(runs: Sequence[RunPlan]) -> list[str]:
-    """Check plug-ins and Hugging Face models by importing them; a line for each that only the job can check.
+    """Check plug-ins, Hugging Face models and compilers by importing them; a line for each that only the job
+    can check.
 
     Raises `ConfigError` for a name or an option that does not exist.
     """
-    sections = {"model", "data", "parallel", "telemetry"}
+    sections = {"model", "data", "parallel", "compile", "telemetry"}
     texts = dict.fromkeys(
         json.dumps(run.config.model_dump(mode="json", include=sections))
         for run in runs
-        if not run.config.command and (plug_ins(run.config) or run.config.model.kind == "huggingface")
+        if not run.config.command and _has_names_to_import(run.config)
     )
     return _unchecked(tuple(texts)) if texts else []
+
+
+def _has_names_to_import(config: Config) -> bool:
+    other_compiler = config.compile.used_backend not in (None, *KNOWN_BACKENDS)
+    return bool(plug_ins(config)) or config.model.kind == "huggingface" or other_compiler
 
 
 @functools.cache

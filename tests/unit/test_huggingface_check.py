@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def checked(monkeypatch: pytest.MonkeyPatch, **options: Any) -> int:
     model = {"path": None, "model_type": None, "config": None} | options
     given = {"model": {"kind": "huggingface", **model}, "data": {"kind": "text"}}
     monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps([given])))
-    return plug_in_check.main()
+    return plug_in_check.main(sys.stdout)
 
 
 def test_the_check_uses_the_config_classes_of_transformers(

@@ -23,6 +23,7 @@ from disttrain.config.options import (
     refuse_unknown,
 )
 from disttrain.config.parsing import Draft, check
+from disttrain.engine.plug_in_check import unchecked
 from disttrain.errors import ConfigError
 
 
@@ -96,7 +97,10 @@ def test_another_form_than_module_and_name_is_refused(text: str) -> None:
 
 PLUG_INS = """
 from torch import nn
+print("a plug-in that prints")
 def build(source, *, layers: int = 3): ...
+def strategy(*, depth: int = 3): ...
+def scheme(group, *, ratio: float = 0.5): ...
 class Sink: ...
 """
 
@@ -107,7 +111,7 @@ def checked(folder: Path, **sections: Any) -> tuple[int, str]:
         [sys.executable, "-m", "disttrain.engine.plug_in_check"],
         input=json.dumps([check(draft).as_dict()]), capture_output=True, text=True, cwd=folder, check=False,
     )  # fmt: skip
-    return ran.returncode, ran.stdout + ran.stderr
+    return ran.returncode, ran.stdout
 
 
 def test_plug_ins_are_imported_before_a_submission(tmp_path: Path) -> None:
@@ -118,10 +122,51 @@ def test_plug_ins_are_imported_before_a_submission(tmp_path: Path) -> None:
     assert (code, out.partition(";")[0]) == (2, "model.layer is not an option of model.kind=mine:build")
     code, out = checked(tmp_path, model={"kind": "mine:biuld"})
     assert (code, out[:50]) == (2, "model.kind='mine:biuld' cannot be imported: module")
-    assert checked(tmp_path, model={"kind": "on.the.cluster:Net"}) == (
-        0,
-        "model.kind=on.the.cluster:Net: no module 'on.the.cluster' here, so only the job can check it\n",
-    )
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    (
+        {"parallel": {"strategy": "mine:strategy", "options": {"depht": 1}}},
+        r"^parallel\.options\.depht is not an option of parallel\.strategy=mine:strategy; did you mean",
+    ),
+    (
+        {"parallel": {"gradient_communication": {"scheme": "mine:scheme", "options": {"ratio": "x"}}}},
+        r"^parallel\.gradient_communication\.options\.ratio='x': a number is needed$",
+    ),
+    (
+        {"model": {"kind": "lacks:Net"}, "telemetry": {"sinks": ["wrong:Sink"]}},
+        r"^\S*wrong\.py:2: telemetry\.sinks=wrong:Sink: invalid syntax$",
+    ),
+    ({"telemetry": {"fields": ["mine:build"]}}, r"^telemetry\.fields=mine:build is no disttrain\."),
+    ({"compile": {"scope": "model", "backend": "inductr"}}, "did you mean 'inductor'"),
+]
+
+
+@pytest.fixture
+def plug_in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text(PLUG_INS)
+    (tmp_path / "lacks.py").write_text("import flash_attn_of_the_cluster")
+    (tmp_path / "asks.py").write_text("raise RuntimeError('no GPU')")
+    (tmp_path / "wrong.py").write_text("x = 1\ndef build(:")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+
+
+@pytest.mark.usefixtures("plug_in_folder")
+@pytest.mark.parametrize(("sections", "message"), REFUSED)
+def test_what_no_job_could_use_is_refused(sections: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        list(unchecked(Config.model_validate(sections)))
+
+
+@pytest.mark.usefixtures("plug_in_folder")
+def test_what_only_the_job_can_import_is_a_warning() -> None:
+    both = {"model": {"kind": "lacks:Net"}, "telemetry": {"sinks": ["asks:Sink", "mine:Sink"]}}
+    lacking = "ModuleNotFoundError: No module named 'flash_attn_of_the_cluster'"
+    assert list(unchecked(Config.model_validate(both))) == [
+        f"model.kind=lacks:Net: {lacking}, so only the job can check it",
+        "telemetry.sinks=asks:Sink: RuntimeError: no GPU, so only the job can check it",
+    ]
 
 
 @pytest.mark.parametrize(

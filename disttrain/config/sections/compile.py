@@ -6,6 +6,9 @@ from typing import Literal
 
 from disttrain.config.sections.base import KeyedIfSet, Section
 
+KNOWN_BACKENDS = ("inductor", "aot_eager", "eager")
+"""Those that every PyTorch has, so that nothing needs to ask it."""
+
 
 class CompileConfig(Section):
     """Compilation with `torch.compile`, in a pass before the first step."""
