@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create
 
 from disttrain.config.config_tree import Config
 from disttrain.config.other_names import hint
-from disttrain.config.value_errors import describe
+from disttrain.config.value_errors import describe, validated
 from disttrain.errors import ConfigError, nearest
 
 BUILT_SECTIONS = {"model": "models", "data": "data"}
@@ -200,8 +200,7 @@ def check_options(
     for name in given:
         _check_name(builder, section, chosen, name)
     try:
-        text = json.dumps(given, default=str)
-        checked = builder.model.model_validate_json(text, strict=True).model_dump(exclude_unset=True)
+        checked = validated(builder.model, given).model_dump(exclude_unset=True)
     except ValidationError as error:
         name = str(error.errors()[0]["loc"][0])
         if error.errors()[0]["type"] == "missing" and name not in given:
