@@ -74,7 +74,7 @@ def rank_main(argv: list[str], environ: Mapping[str, str]) -> int:
 
         if by_hand:
             for problem in unchecked(config):  # of a job, the submission has checked what it could
-                raise ConfigError(problem)
+                raise ConfigError(problem.removesuffix(", so only the job can check it"))
         with open_world(
             config.resources, config.job.collective_timeout_s, config.precision.dtype,
             gpus_per_rank=config.gpus_per_rank, attention=config.train.attention,
