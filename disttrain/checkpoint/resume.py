@@ -13,7 +13,7 @@ from disttrain.checkpoint.folder import CommittedCheckpoint, DamagedCheckpoint, 
 from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.errors import ConfigError, Superseded
 from disttrain.records.checkpoint import Checkpoint, committed_paths
-from disttrain.records.run_directory import Attempt, RunDir
+from disttrain.records.run_directory import Attempt, RunDir, checkpoint_steps
 from disttrain.runtime import log
 from disttrain.runtime.process_group import World
 
@@ -53,6 +53,54 @@ def find_resume_source(
     if not source.only_model:
         manifest.refuse_other_training(source, expected, steps)
         manifest.log_inexact_resume(source, expected)
+    return source
+
+
+def refuse_later_checkpoint(folder: Path, start: int, world: World) -> None:
+    """Raise `RuntimeError` if an earlier attempt has a checkpoint after step `start`, where this one began.
+
+    Retention keeps the newest steps, so that it would delete the checkpoints of this attempt. A
+    collective.
+    """
+    newest = world.of_rank0(max(checkpoint_steps(folder), default=0) if world.rank == 0 else 0)
+    if newest > start:
+        raise RuntimeError(
+            f"{folder} has a checkpoint of step {newest} of an earlier attempt; call load() before the first "
+            "step, or give another run_dir"
+        )
+
+
+def find_checkpoint(
+    path: str | Path | None,
+    folder: Path,
+    attempt: Attempt,
+    expected: Checkpoint,
+    steps: int,
+    world: World,
+    only_model: bool,
+) -> ResumeSource | None:
+    """The checkpoint `path` of a script, or the newest intact one in `folder`; None without one. Collective.
+
+    Raises `ConfigError` for a checkpoint of another global batch, or beyond the last one of `steps`.
+    """
+    if path is not None:
+        committed = named_checkpoint(str(path), "path", world)
+    elif (newest := newest_intact(folder, attempt, world)) is not None:
+        committed = newest
+    else:
+        return None
+    source = ResumeSource(**vars(committed), only_model=only_model, same_run=path is None)
+    if only_model:
+        return source
+    was = source.manifest
+    if was.global_batch_size != expected.global_batch_size:
+        raise ConfigError(
+            f"{source.path} was trained with a global batch of {was.global_batch_size} samples, this Trainer "
+            f"has {expected.global_batch_size}; load(path, model_only=True) takes the model alone"
+        )
+    if was.step > steps:
+        raise ConfigError(f"{source.path} is of step {was.step}, beyond steps={steps}")
+    manifest.log_inexact_resume(source, expected)
     return source
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 
 from disttrain.checkpoint.saver import CheckpointSaver
 from disttrain.errors import NonFinite, Superseded
+from disttrain.parallel.base import Strategy
 from disttrain.records.exit_causes import StopCause
 from disttrain.records.metrics import EvalPoint
 from disttrain.records.shared_folder import growing_interval
@@ -31,6 +32,16 @@ MAX_STRIDE = 1000
 SUPERSEDED_WITHIN_S = 40.0
 """Longest time in which rank 0 finds a newer attempt. Its writes of live files find one earlier."""
 _SUPERSEDED = 1 + len(CAUSES)
+
+
+def refuse_between_averages(strategy: Strategy, step: int, steps: int, call: str) -> None:
+    """Raise `RuntimeError` where the parameters of the ranks differ after `step` of `steps`; the last step
+    averages them."""
+    if step < steps and not strategy.replicas_agree(step):
+        raise RuntimeError(
+            f"{call} after step {step}: the ranks hold different parameters until the next average, by "
+            "parallel.gradient_communication.average_every"
+        )
 
 
 class Agreement:

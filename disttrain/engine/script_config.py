@@ -12,8 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from disttrain.checkpoint.manifest import log_inexact_resume
-from disttrain.checkpoint.resume import ResumeSource, named_checkpoint, newest_intact
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.config_tree import Config
 from disttrain.config.parsing import check_section
@@ -24,11 +22,9 @@ from disttrain.engine.objective import OwnObjective
 from disttrain.engine.spec import spec_of_script
 from disttrain.engine.step import Stepper, build_stepper
 from disttrain.errors import ConfigError, nearest
-from disttrain.parallel.base import Strategy, build_strategy
-from disttrain.records.checkpoint import Checkpoint
+from disttrain.parallel.base import build_strategy
 from disttrain.records.dataset import DatasetRecord
 from disttrain.records.ranks import asks_for_gpus
-from disttrain.records.run_directory import Attempt, checkpoint_steps
 from disttrain.runtime import nccl_log_file
 from disttrain.runtime.device_agreement import choose
 from disttrain.runtime.process_group import World, check_group_size, open_world
@@ -207,64 +203,6 @@ def choose_optimizer(
             "as lambda parameters: torch.optim.AdamW(parameters, lr=1e-3)"
         )
     return made
-
-
-def refuse_between_averages(strategy: Strategy, step: int, steps: int, call: str) -> None:
-    """Raise `RuntimeError` where the parameters of the ranks differ after `step` of `steps`; the last step
-    averages them."""
-    if step < steps and not strategy.replicas_agree(step):
-        raise RuntimeError(
-            f"{call} after step {step}: the ranks hold different parameters until the next average, by "
-            "parallel.gradient_communication.average_every"
-        )
-
-
-def refuse_later_checkpoint(folder: Path, start: int, world: World) -> None:
-    """Raise `RuntimeError` if an earlier attempt has a checkpoint after step `start`, where this one began.
-
-    Retention keeps the newest steps, so that it would delete the checkpoints of this attempt. All ranks
-    together.
-    """
-    newest = world.of_rank0(max(checkpoint_steps(folder), default=0) if world.rank == 0 else 0)
-    if newest > start:
-        raise RuntimeError(
-            f"{folder} has a checkpoint of step {newest} of an earlier attempt; call load() before the first "
-            "step, or give another run_dir"
-        )
-
-
-def find_checkpoint(
-    path: str | Path | None,
-    folder: Path,
-    attempt: Attempt,
-    expected: Checkpoint,
-    steps: int,
-    world: World,
-    only_model: bool,
-) -> ResumeSource | None:
-    """The checkpoint `path`, or the newest intact one in `folder`; None without one. All ranks together.
-
-    Raises `ConfigError` for a checkpoint of another global batch, or beyond the last one of `steps`.
-    """
-    if path is not None:
-        committed = named_checkpoint(str(path), "path", world)
-    elif (newest := newest_intact(folder, attempt, world)) is not None:
-        committed = newest
-    else:
-        return None
-    source = ResumeSource(**vars(committed), only_model=only_model, same_run=path is None)
-    if only_model:
-        return source
-    was = source.manifest
-    if was.global_batch_size != expected.global_batch_size:
-        raise ConfigError(
-            f"{source.path} was trained with a global batch of {was.global_batch_size} samples, this Trainer "
-            f"has {expected.global_batch_size}; load(path, model_only=True) takes the model alone"
-        )
-    if was.step > steps:
-        raise ConfigError(f"{source.path} is of step {was.step}, beyond steps={steps}")
-    log_inexact_resume(source, expected)
-    return source
 
 
 def known_values(config: Config, optimizer: torch.optim.Optimizer) -> dict[str, Any]:

@@ -28,12 +28,17 @@ from torch.utils.data import Dataset
 
 from disttrain.checkpoint.folder import checkpoint_folder
 from disttrain.checkpoint.manifest import build_manifest
-from disttrain.checkpoint.resume import ResumeSource, find_resume_source
+from disttrain.checkpoint.resume import (
+    ResumeSource,
+    find_checkpoint,
+    find_resume_source,
+    refuse_later_checkpoint,
+)
 from disttrain.checkpoint.saver import CheckpointSaver
 from disttrain.checkpoint.state import RandomState, Stateful, TrainState
 from disttrain.config.config_tree import Config
 from disttrain.data.source import sample_count
-from disttrain.engine.agreement import Agreement
+from disttrain.engine.agreement import Agreement, refuse_between_averages
 from disttrain.engine.auto_batch import resolve_batch_size
 from disttrain.engine.facts_of import communication_of, facts_of
 from disttrain.engine.garbage_collection import collections_by_hand
@@ -42,10 +47,7 @@ from disttrain.engine.script_config import (
     UNKNOWN_DATA,
     OptimizerFactory,
     build_of_script,
-    find_checkpoint,
     recorded_if_it_fails,
-    refuse_between_averages,
-    refuse_later_checkpoint,
 )
 from disttrain.engine.spec import Collate, spec_of_config
 from disttrain.engine.step import Stepper, build_stepper, communicates
