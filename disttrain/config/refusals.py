@@ -372,8 +372,10 @@ def refuse(config: Config, origin: Callable[[str], str | None], rules: Sequence[
 
 
 def refusal_with(config: Config, section: str, **values: Any) -> str | None:
-    """The first message by which the config is refused with these values of a section; None if it is not."""
-    return next(iter(_messages(config.with_values(section, **values), REFUSALS).values()), None)
+    """The first message by which these values of a section are refused with the others; None without one."""
+    changed = {f"{section}.{name}" for name in values}
+    rules = [rule for rule in REFUSALS if not changed.isdisjoint(rule.when)]
+    return next(iter(_messages(config.with_values(section, **values), rules).values()), None)
 
 
 def _messages(config: Config, rules: Sequence[Rule]) -> Mapping[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +40,7 @@ class Rule:
     verb: str = "does not go with"
     """Between the first key and the others."""
 
-    @property
+    @functools.cached_property
     def key(self) -> str:
         return next(iter(self.when))
 
@@ -49,9 +50,10 @@ class Rule:
 
     def applies(self, config: Config, flat: Mapping[str, Any]) -> Any:
         """The result of `also` where all values hold, else False; `flat` has the config's values by key."""
-        if all(_holds(wanted, flat.get(key), key) for key, wanted in self.when.items()):
-            return self.also(config)
-        return False
+        for key, wanted in self.when.items():
+            if not _holds(wanted, flat.get(key), key):
+                return False
+        return self.also(config)
 
     def message(self, flats: Sequence[Mapping[str, Any]], result: Any = "") -> str:
         """The sentence for configs to which the rule applies."""

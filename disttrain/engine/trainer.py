@@ -231,7 +231,7 @@ class Trainer(Generic[B]):
             self.stepper.strategy.drop_gradients(self.stepper.model, self.stepper.optimizer)
             return None
         self.steps_done = number
-        result = self.recorder.step_done(result)
+        self.recorder.step_done(result)
         (self._watch or heartbeat).step_done(number)
         if (every := self.config.train.gc_every) and number % every == 0:
             gc.collect()

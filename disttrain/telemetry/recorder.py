@@ -113,9 +113,9 @@ class Recorder:
             self._progress.restart(self._step, self._began)
         self.clock.start()
 
-    def step_done(self, result: StepResult, *, loss_recorded: bool = True) -> StepResult:
-        """Close the optimizer step of `result`, and return that. Without `loss_recorded`, the loss is NaN
-        because the loop recorded none."""
+    def step_done(self, result: StepResult, *, loss_recorded: bool = True) -> None:
+        """Close the optimizer step of `result`. Without `loss_recorded`, its loss is NaN because the loop
+        recorded none."""
         step = result.step
         self._comm_reason = self._comm_reason or result.comm_reason
         self._step, self._lr = step, result.lr
@@ -134,7 +134,6 @@ class Recorder:
             self._flush()
         if self._progress and self._progress.is_due(now):
             self._write_progress(now)
-        return result
 
     @contextmanager
     def outside_steps(self) -> Iterator[None]:
