@@ -25,7 +25,7 @@ from disttrain.config.refusals import OF_THE_BATCH, refuse
 from disttrain.config.secret_variables import take_secrets
 from disttrain.config.value_errors import describe, validated
 from disttrain.errors import ConfigError, nearest
-from disttrain.records.masking import mask_lines
+from disttrain.masking import mask_lines
 
 SWEEP_SECTIONS = ("sweep", "targets")
 """Sections of a sweep file that are no part of a run's config."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from disttrain.config.dotted_keys import flat_values, get_key
 from disttrain.errors import ConfigError
-from disttrain.records.masking import is_secret
+from disttrain.masking import is_secret
 
 if TYPE_CHECKING:
     from disttrain.config.parsing import Draft

@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from disttrain.records.masking import mask_argv, mask_lines
+from disttrain.masking import mask_argv, mask_lines
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SOURCE = "disttrain/__init__.py"

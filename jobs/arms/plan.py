@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from disttrain.errors import ConfigError
-from disttrain.records.masking import is_secret
+from disttrain.masking import is_secret
 from jobs.core.environment import is_launcher_variable
 from jobs.fabric.derive import Severity, derive
 from jobs.fabric.description import Fabric

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from disttrain.errors import ConfigError, message_of
-from disttrain.records.masking import MASK, is_secret
+from disttrain.masking import MASK, is_secret
 from jobs.cli.command_output import add_json
 from jobs.cli.formatting import count, table
 from jobs.fabric.defects import defects

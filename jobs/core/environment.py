@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from disttrain.masking import MASK, is_secret
 from disttrain.records.heartbeat import SCRIPT_TIMEOUT_VARIABLE
-from disttrain.records.masking import MASK, is_secret
 from disttrain.records.run_directory import ATTEMPT, CHECKPOINT_DIR, RUN_DIR, SAVED, Attempt, RunDir
 
 SETUP_EXIT_VARIABLE = "DISTTRAIN_NODE_SETUP_EXIT"

@@ -21,8 +21,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from disttrain.masking import mask_lines
 from disttrain.records.json_files import create_exclusive, read_json_or_none, to_json, write_json
-from disttrain.records.masking import mask_lines
 from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.records.run_json import read_run_json_or_none
 from jobs.core.journal import utc_now

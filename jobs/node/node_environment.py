@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.errors import in_one_line
+from disttrain.masking import MASK, is_secret
 from disttrain.records.json_files import read_json
-from disttrain.records.masking import MASK, is_secret
 from disttrain.records.processor_list import list_text
 from disttrain.records.ranks import ranks_per_node
 from disttrain.records.run_directory import ADAPTERS, PROCESSORS, Attempt

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from disttrain.config.config_tree import Config
-from disttrain.records.masking import is_secret, mask_argv, mask_lines
+from disttrain.masking import is_secret, mask_argv, mask_lines
 from jobs.core import environment
 from jobs.schedulers.inherited_variables import command_inputs, outside_job, without_batch_system
 from jobs.schedulers.slurm.scheduler import unused_by_sbatch

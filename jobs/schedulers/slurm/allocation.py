@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from disttrain.records.masking import MASK, is_secret, mask_lines
+from disttrain.masking import MASK, is_secret, mask_lines
 from disttrain.records.ranks import asks_for_gpus
 from jobs.node import node_info
 from jobs.node.allocation import AllocationFacts, CurrentAllocation, log_line

@@ -28,7 +28,7 @@ from pydantic import (
     model_validator,
 )
 
-from disttrain.records.masking import is_secret
+from disttrain.masking import is_secret
 from jobs.schedulers.inherited_variables import is_set_by_launcher
 from jobs.schedulers.slurm.commands import clean, count_gpus, no_option, option_refusal, parse_gres
 
