@@ -19,7 +19,7 @@ from typing import Any
 from scipy.stats import t as student_t
 
 from benchmarks import result_record
-from disttrain.records.fabric_ab import AbComparison
+from disttrain.records.comm_bench import AbComparison
 from jobs.arms.experiment import Options
 from tests.support.paired_blocks import NOISE, SLOW, experiment
 

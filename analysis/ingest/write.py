@@ -18,14 +18,19 @@ from analysis.read.load import step_time
 from analysis.read.record import read_record
 from analysis.units import percent, plural
 from disttrain.errors import ConfigError
-from disttrain.records.annotation import AnnotationRecord
 from disttrain.records.attempt import Outcome
 from disttrain.records.base import Record
-from disttrain.records.ingested import Ingested
 from disttrain.records.json_files import write_json, write_text
 from disttrain.records.metrics import LossPoint, Metrics
-from disttrain.records.planned import RunRecord, SweepRecord, Target
-from disttrain.records.provenance import Code, Provenance
+from disttrain.records.planned import (
+    AnnotationRecord,
+    Code,
+    Ingested,
+    Provenance,
+    RunRecord,
+    SweepRecord,
+    Target,
+)
 from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import PHASES, Step
 

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from analysis.read.lines import Columns, read_columns, read_struct
 from analysis.read.record import R, read_record
-from disttrain.records.node import NodeRecord
-from disttrain.records.preflight import Preflight
+from disttrain.records.node import NodeRecord, Preflight
 from disttrain.records.run_directory import Attempt, RunDir
 
 _MINICLUSTER = re.compile(r"/run/disttrain-([^/]+)/slurm\.conf")

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from disttrain.errors import in_one_line
-from disttrain.records.json_files import read_record_bytes
-from disttrain.records.regular_file import MAX_LINES_BYTES, IrregularFile, open_regular
+from disttrain.records.json_files import MAX_LINES_BYTES, IrregularFile, open_regular, read_record_bytes
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Real = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]

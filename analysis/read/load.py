@@ -24,15 +24,13 @@ from analysis.read.steps import Floats, Steps, choose_measured, read_steps
 from disttrain.config.dotted_keys import get_key
 from disttrain.errors import ConfigError
 from disttrain.records import gpu_hours
-from disttrain.records.annotation import AnnotationRecord
 from disttrain.records.attempt import Outcome
 from disttrain.records.exit_causes import ENDED_BY_REQUEST, unplanned_steps
 from disttrain.records.json_files import read_json_or_none
 from disttrain.records.metrics import Histogram, Metrics, StepTime
-from disttrain.records.planned import RunRecord
-from disttrain.records.ranks import gpus_per_rank
-from disttrain.records.reported import read_reported
+from disttrain.records.planned import AnnotationRecord, RunRecord
 from disttrain.records.run_directory import RunDir
+from disttrain.records.run_json import gpus_per_rank, read_reported
 from disttrain.records.steps import PHASES
 
 OWN_SCRIPT = "a script without telemetry"

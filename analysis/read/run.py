@@ -23,8 +23,8 @@ from disttrain.records.json_files import read_json_or_none
 from disttrain.records.metrics import Metrics
 from disttrain.records.node import NodeRecord
 from disttrain.records.planned import RunRecord
-from disttrain.records.ranks import gpus_per_rank
 from disttrain.records.run_directory import RunDir
+from disttrain.records.run_json import gpus_per_rank
 
 _NOT_IN_KEY = {key for key, field in config_fields() if is_excluded_from_key(field)}
 UNKNOWN = "unknown"

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from analysis.read.attempts import RunAttempt, read_records
 from analysis.read.lines import Int32
-from disttrain.records.log_histogram import durations
-from disttrain.records.steps import PHASES
+from disttrain.records.steps import PHASES, durations
 
 Floats = NDArray[np.float64]
 

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from disttrain.records.fabric import LinkTraffic, NodeFabric
+from disttrain.records.communication import LinkTraffic, NodeFabric
 
 LONG_INIT_S = 60.0
 """Start of a communicator that is reported."""

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from disttrain.records.preflight import NodePairRate
+from disttrain.records.node import NodePairRate
 from disttrain.runtime.process_group import World
 
 MESSAGES = 4

@@ -20,8 +20,8 @@ import numpy as np
 from disttrain.data.folders import files_below
 from disttrain.data.tokenizer import Tokenizer, load_tokenizer
 from disttrain.errors import ConfigError
+from disttrain.records.dataset import MANIFEST, TOKENS, PackedTokens
 from disttrain.records.json_files import write_json
-from disttrain.records.packed_tokens import MANIFEST, TOKENS, PackedTokens
 
 _AT_ONCE = 256
 """Documents that are encoded together: a fast tokenizer encodes them in parallel."""

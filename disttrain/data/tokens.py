@@ -23,9 +23,8 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from disttrain.data.source import Sample, Source, Windows, require_share, sample_count
 from disttrain.errors import ConfigError
-from disttrain.records.dataset import DatasetRecord
+from disttrain.records.dataset import MANIFEST, TOKENS, DatasetRecord, PackedTokens
 from disttrain.records.json_files import CorruptFile, read_json
-from disttrain.records.packed_tokens import MANIFEST, TOKENS, PackedTokens
 
 _PLACES = 64
 _PLACE_BYTES = 4096

@@ -25,10 +25,9 @@ from disttrain.config.run_key import config_key
 from disttrain.engine.batch_fit import EXIT_OUT_OF_MEMORY, STORE_PREFIX, divisors
 from disttrain.engine.host_limit import host_limit, resident_bytes
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError
-from disttrain.records.batch_fit import BatchFit
-from disttrain.records.checkpoint import Checkpoint, committed_paths
+from disttrain.records.checkpoint import BatchFit, Checkpoint, committed_paths
 from disttrain.records.heartbeat import FOLDER_VARIABLE, record_killed_probe
-from disttrain.records.oom_kills import count_oom_kills
+from disttrain.records.process_limits import count_oom_kills
 from disttrain.runtime import heartbeat, log, nccl_log_file
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from disttrain.records.batch_fit import BatchProbe
+from disttrain.records.checkpoint import BatchProbe
 
 EXIT_OUT_OF_MEMORY = 75
 """Exit code of a probe process that could not allocate memory."""

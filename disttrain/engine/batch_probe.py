@@ -31,7 +31,7 @@ from disttrain.engine.spec import spec_of_config
 from disttrain.engine.step import build_stepper
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError
 from disttrain.parallel.base import build_strategy
-from disttrain.records.batch_fit import BatchFit, BatchProbe
+from disttrain.records.checkpoint import BatchFit, BatchProbe
 from disttrain.records.json_files import read_json, write_json
 from disttrain.runtime.attention_kernel import attention_kernel
 from disttrain.runtime.launcher_store import launcher_store

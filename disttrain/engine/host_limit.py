@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from disttrain.records.oom_kills import memory_group
+from disttrain.records.process_limits import memory_group
 
 _NO_LIMIT = 1 << 60
 """Version 1 writes a number near 2^63 for no limit."""

@@ -28,7 +28,7 @@ from disttrain.engine.objective import Task
 from disttrain.errors import ConfigError, in_one_line
 from disttrain.models.blocks import blocks_of
 from disttrain.parallel.schemes.scheme import state_bytes
-from disttrain.records.ranks import asks_for_gpus
+from disttrain.records.run_json import asks_for_gpus
 from disttrain.transforms import transforms_of
 
 _SHARDED = ("fsdp", "hsdp")

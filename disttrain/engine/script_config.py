@@ -24,7 +24,7 @@ from disttrain.engine.step import Stepper, build_stepper
 from disttrain.errors import ConfigError, nearest
 from disttrain.parallel.base import build_strategy
 from disttrain.records.dataset import DatasetRecord
-from disttrain.records.ranks import asks_for_gpus
+from disttrain.records.run_json import asks_for_gpus
 from disttrain.runtime import nccl_log_file
 from disttrain.runtime.device_agreement import choose
 from disttrain.runtime.process_group import World, check_group_size, open_world

@@ -55,8 +55,7 @@ from disttrain.engine.strategy_choice import resolve_strategy
 from disttrain.errors import ConfigError
 from disttrain.models.hooks import hooks_of
 from disttrain.parallel.base import build_strategy
-from disttrain.records.batch_fit import BatchFit
-from disttrain.records.checkpoint import Checkpoint, committed_path
+from disttrain.records.checkpoint import BatchFit, Checkpoint, committed_path
 from disttrain.records.exit_causes import StopCause
 from disttrain.records.metrics import EvalPoint, Metrics
 from disttrain.runtime import heartbeat, log

@@ -28,7 +28,7 @@ from disttrain.hardware.statistics import DeviceSamples
 from disttrain.records.base import SCHEMA_VERSION
 from disttrain.records.hardware import GpuDevice, NodeGpus
 from disttrain.records.json_files import write_json
-from disttrain.records.processor_list import usable_processors
+from disttrain.records.process_limits import usable_processors
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime import log
 

@@ -7,12 +7,45 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
 from disttrain.errors import nearest
-from disttrain.records.base import Record
-from disttrain.records.batch_fit import BatchFit
+from disttrain.records.base import Part, Record
 from disttrain.records.run_directory import checkpoint_steps
+
+
+class BatchProbe(Record):
+    """Some training steps with one local batch size."""
+
+    local_batch_size: int
+    peak_bytes: int
+    """Maximum over ranks, optimizer state included."""
+    samples_per_s: float
+    """Over all ranks, at the pace of the slowest one."""
+
+
+class BatchFit(Record):
+    """The chosen local batch size and its reasons. A resumed run keeps the size of its checkpoint."""
+
+    local_batch_size: int
+    accumulation: int
+    limit_bytes: int
+    """Memory of one rank; minimum over ranks."""
+    limit_source: str
+    """Origin of the limit, such as `memory.max` of a control group."""
+    reserve: float
+    """Fraction of the limit that no probe may use."""
+    fixed_bytes: int
+    """Memory that does not depend on the batch: `a` of peak = a + b x local batch size."""
+    bytes_per_sample: float
+    """`b` of peak = a + b x local batch size."""
+    probes: list[BatchProbe]
+    out_of_memory: list[int] = []
+    """Local batch sizes whose probe ran out of memory."""
+    verified_steps: int
+    """Steps with the chosen size, followed by a validation, after which it was accepted."""
+    verified_peak_bytes: int
+    seconds: float
+    """Duration of the search."""
+
 
 MANIFEST = "manifest.json"
 
@@ -34,10 +67,9 @@ class CheckpointFile(Record):
     sha256: str
 
 
-class CheckpointTensor(BaseModel):
+class CheckpointTensor(Part, frozen=True):
     """One tensor of a checkpoint, of all ranks together."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     dtype: str
     shape: tuple[int, ...]
     mesh: tuple[int, ...] = ()
@@ -59,10 +91,9 @@ class CheckpointTensor(BaseModel):
         return tuple(offsets), tuple(sizes)
 
 
-class CheckpointPositions(BaseModel):
+class CheckpointPositions(Part):
     """Tensors, or shards of tensors, at the same positions in the files of some ranks."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
     ranks: list[int]
     """The file of rank 0 is `__0_0.distcp`."""
     positions: dict[str, tuple[int, int]]

@@ -56,7 +56,7 @@ _GIT_TIMEOUT_S = 10
 
 
 def collect(argv: Sequence[str] | None = None, script: Path | None = None) -> dict[str, Any]:
-    """The provenance of this process, now: the fields of `records.provenance.Provenance`.
+    """The provenance of this process, now: the fields of `records.planned.Provenance`.
 
     With `script`, the code is that of the repository of this file, which belongs to the user and has no hash.
     """

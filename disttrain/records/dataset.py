@@ -1,4 +1,4 @@
-"""Shape of a dataset's samples, from which a model is built, and its record."""
+"""Dataset of a run: the shape from which a model is built, its record, and the manifest of packed tokens."""
 
 from __future__ import annotations
 
@@ -51,3 +51,26 @@ class DatasetRecord(Record):
     bytes: int | None = None
     unigram_entropy_bits: float | None = None
     """Text: unigram entropy of the training split, in bits per byte."""
+
+
+MANIFEST, TOKENS = "manifest.json", "tokens.bin"
+"""Names of the two files of a packed folder."""
+
+
+class PackedTokens(Record):
+    """`manifest.json` beside `tokens.bin`, as `python -m disttrain.data pack` writes it."""
+
+    tokenizer: str
+    """`bytes`, or the name of the tokenizer's folder."""
+    dtype: Literal["uint8", "uint16", "uint32"]
+    """Dtype of the tokens, in the byte order of the machine (little-endian)."""
+    vocab: int
+    separator: int
+    """Token that ends each document."""
+    tokens: int
+    """Number of tokens, separators included."""
+    documents: int
+    text_bytes: int
+    """Bytes of the text, in UTF-8."""
+    sha256: str
+    """SHA-256 of `tokens.bin`."""

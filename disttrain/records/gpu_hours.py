@@ -17,9 +17,8 @@ from pydantic import ValidationError
 
 from disttrain.records.base import Record
 from disttrain.records.json_files import CorruptFile, read_json, read_json_or_none
-from disttrain.records.ranks import asks_for_gpus, ranks_per_node
 from disttrain.records.run_directory import RunDir
-from disttrain.records.run_json import read_run_json_or_none
+from disttrain.records.run_json import asks_for_gpus, ranks_per_node, read_run_json_or_none
 
 Unit = Literal["GPU-hours", "CPU rank-hours"]
 

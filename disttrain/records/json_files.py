@@ -1,4 +1,8 @@
-"""Atomic JSON files: written under a temporary name, then renamed, so that no reader sees a partial file.
+"""JSON files, written atomically and read safely.
+
+A file is written under a temporary name, then renamed, so that no reader sees a partial one. Another user or
+a broken program may have put something else at its path. A device has no end, a FIFO has no writer, and a
+link leads to a file of which the reader may be the only user with access: none of them is a record.
 
 Standard library only: `status` reads a thousand such files in a second.
 """
@@ -6,15 +10,17 @@ Standard library only: `status` reads a thousand such files in a second.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
+import stat
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 from disttrain.errors import CorruptFile as CorruptFile
-from disttrain.records.regular_file import IrregularFile, open_descriptor, open_regular
 
 MAX_RECORD_BYTES = 64 << 20
 """Largest JSON record, and longest line of JSON Lines. The largest record, `report.json`, has 1.5 kB for each
@@ -214,3 +220,51 @@ def _record(path: Path, number: int, line: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CorruptFile(f"{path}:{number} is not a JSON object")
     return value
+
+
+MAX_LINES_BYTES = 4 << 30
+"""Largest JSON Lines file that is read as a whole: ten million step records of 400 bytes."""
+
+
+class IrregularFile(CorruptFile, OSError):
+    """A record that is not a regular file, is a link, or is too large."""
+
+
+def open_regular(path: Path, max_bytes: int | None = None, *, follow_links: bool = False) -> BufferedReader:
+    """Open a regular file for reading, without waiting for the writer of a FIFO.
+
+    `follow_links` is for files that users lay out themselves, such as data sets. Raises `IrregularFile`, or
+    another `OSError` as `open` does.
+    """
+    return open(open_descriptor(path, os.O_RDONLY, max_bytes, follow_links=follow_links), "rb")
+
+
+def open_descriptor(
+    path: Path | str, flags: int, max_bytes: int | None = None, *, follow_links: bool = False
+) -> int:
+    """As `open_regular`, by `os.open` with these flags; a new file is not for all users to write."""
+    try:
+        file = os.open(path, flags | os.O_NONBLOCK | (0 if follow_links else os.O_NOFOLLOW), 0o664)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise IrregularFile(f"{path} is a symbolic link, not a file") from None
+        if error.errno == errno.ENXIO:  # a socket
+            raise IrregularFile(f"{path} is not a regular file") from None
+        raise
+    status = os.fstat(file)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(file)
+        raise IrregularFile(f"{path} is not a regular file")
+    if max_bytes is not None and status.st_size > max_bytes:
+        os.close(file)
+        raise IrregularFile(f"{path} has {status.st_size} bytes, and a record has at most {max_bytes}")
+    return file
+
+
+def forbid_world_writes() -> None:
+    """Take from all users write access to the files that this process and its children create.
+
+    Records, scripts and code copies decide what the jobs of their owner do. Access of a group, as in a shared
+    runs folder, stays as the umask has it.
+    """
+    os.umask(os.umask(0o077) | 0o002)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from disttrain.records.base import Record
-from disttrain.records.batch_fit import BatchFit
+from disttrain.records.checkpoint import BatchFit
 from disttrain.records.communication import CommSummary
 from disttrain.records.dataset import DatasetRecord
 from disttrain.records.exit_causes import StopCause

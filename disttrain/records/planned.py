@@ -1,13 +1,88 @@
-"""Records written before a run starts: the run, its sweep, the environment added to its job."""
+"""Records written before a run starts: run, provenance, environment of the job, sweep, excluded nodes."""
 
 from __future__ import annotations
 
 import re
 from typing import Any, Literal
 
-from disttrain.records.base import Record
-from disttrain.records.ingested import Ingested
-from disttrain.records.provenance import Provenance
+from disttrain.records.base import Part, Record
+
+
+class Code(Record):
+    """The code of a run."""
+
+    hash: str | None
+    """SHA-256 over the sources that run inside a job: `2-` and 12 hex digits. Older versions hashed all of
+    `disttrain/` and `jobs/`, without the prefix. Null for a training loop of the user, whose sources are
+    unknown; the fields of git are then those of the user's script."""
+    git_commit: str | None = None
+    git_dirty: bool | None = None
+    git_diff: str | None = None
+    """Output of `git diff HEAD`: uncommitted changes of tracked files, at most 256 KiB."""
+    snapshot: Literal["git", "files"] | None = None
+    """Source of the code copy that the job runs: files tracked by git, or files of the installed
+    packages. Null for a trainer started by hand, which runs the code in place."""
+    path: str | None = None
+    """Path of the snapshot, below the runs folder."""
+    source: str | None = None
+    """The folder that was copied; the last entry of the job's module search path."""
+    taken: Literal["submission", "start"] | None = None
+    """Time of the snapshot; `start` (`sbatch jobs/train.sbatch`) includes changes made in the queue time."""
+    not_covered: list[str] = []
+    """Modules named in the config that are not in the snapshot: later changes to them affect the run."""
+
+
+class CommandCode(Record):
+    """The code of a `command`."""
+
+    folder: str
+    """Working directory of the submission, and of each process of the command."""
+    source: str | None
+    """The folder that was copied: the git repository of the script, or the script's folder. Null for an
+    installed module (`-m package.train`), which is not copied."""
+    path: str | None
+    """Path of the copy, below the runs folder."""
+    hash: str | None
+    """SHA-256 over the Python, YAML and TOML files of the copy: `c-` and 12 hex digits."""
+    git_commit: str | None = None
+    """Of the repository of the script, like the fields below; null without one."""
+    git_dirty: bool | None = None
+    git_diff: str | None = None
+    """Output of `git diff HEAD`: uncommitted changes of tracked files, at most 256 KiB."""
+
+
+class Provenance(Record):
+    """Host, command and software of the planning of a run."""
+
+    created: str
+    """UTC, ISO 8601."""
+    host: str
+    user: str | None = None
+    python: str
+    packages: dict[str, str]
+    """Versions of the recorded packages, by name."""
+    code: Code
+    command: CommandCode | None = None
+    """The code of a `command`; null for a run of the trainer."""
+    argv: list[str]
+    """The planning command, secrets masked."""
+
+
+class Ingested(Record):
+    """The table, and what it has about a run beside the step records."""
+
+    source: str
+    """Name of the CSV file."""
+    sha256: str
+    """Of its content."""
+    rows: int
+    """Rows of this run that are used."""
+    incomplete_steps: int = 0
+    """Steps left out, since some rank of the run has no row of them."""
+    ingested: str
+    """UTC, ISO 8601."""
+    hosts: list[str] = []
+    """Host of each rank; empty without the column `host`."""
 
 
 class RunRecord(Record):
@@ -163,3 +238,35 @@ class SweepRecord(Record):
     """Replaced by each `sweep` whose file has a `targets` section."""
     repeats: AutoRepeats | None = None
     """Of the latest `sweep` with `--repeats auto`; null without one."""
+
+
+class AnnotationRecord(Record):
+    """`annotation.json` of a sweep or run, which the user may change at any time.
+
+    It is no part of the config, and so of no hash.
+    """
+
+    tags: list[str] = []
+    """In alphabetical order."""
+    note: str | None = None
+
+
+class ExcludedNodeRecord(Part):
+    """One excluded node."""
+
+    host: str
+    reason: str
+    """One line."""
+    cluster: str | None
+    """Slurm's ClusterName; null: the node is excluded on every cluster that has a node of this name."""
+    by: str
+    """Run whose pre-flight found the node, or the user who excluded it."""
+    time: str
+    expires: str
+    """Time from which the node is used again."""
+
+
+class ExcludedNodes(Record):
+    """`.excluded-nodes.json` in the runs folder: nodes that later submissions exclude."""
+
+    nodes: list[ExcludedNodeRecord]

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from disttrain.errors import ConfigError
-from disttrain.records.processor_list import usable_processors
+from disttrain.records.process_limits import usable_processors
 
 
 def choose_device(requested: str, local_rank: int, gpus: int) -> torch.device:

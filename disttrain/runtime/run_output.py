@@ -15,11 +15,9 @@ from disttrain.config.run_key import config_key, hash_values
 from disttrain.records import collect_provenance
 from disttrain.records.attempt import Outcome, RankError
 from disttrain.records.exit_causes import unplanned_steps
-from disttrain.records.file_mode import forbid_world_writes
-from disttrain.records.json_files import read_json_or_none, write_json
+from disttrain.records.json_files import forbid_world_writes, read_json_or_none, write_json
 from disttrain.records.metrics import Metrics
-from disttrain.records.planned import RunRecord
-from disttrain.records.provenance import Provenance
+from disttrain.records.planned import Provenance, RunRecord
 from disttrain.records.run_directory import ATTEMPT, RUN_DIR, Attempt, RunDir, attempt_of_job
 from disttrain.runtime.process_group import World
 from disttrain.runtime.rank_failure import record_failure

@@ -14,9 +14,9 @@ from functools import partial
 
 from disttrain.config.config_tree import Config
 from disttrain.errors import is_disk_full
+from disttrain.records.attempt import Progress
 from disttrain.records.json_files import json_text, write_json, write_text
 from disttrain.records.metrics import Metrics
-from disttrain.records.progress import Progress
 from disttrain.records.shared_folder import AttemptWatch, growing_interval
 from disttrain.runtime import log
 from disttrain.runtime.json_lines import drop_if_disk_full

@@ -15,7 +15,7 @@ from disttrain.errors import ConfigError
 from disttrain.hardware.fields import FIELDS, Field
 from disttrain.hardware.readings import GpuId
 from disttrain.hardware.sampler import HardwareSampler, LocalRank, Node, NodeSamples
-from disttrain.records.fabric import NcclLog
+from disttrain.records.communication import NcclLog
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.network.nccl_log import read_first_steps

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from disttrain.records.base import SCHEMA_VERSION
-from disttrain.records.log_histogram import bin_of
-from disttrain.records.steps import PHASES
+from disttrain.records.steps import PHASES, bin_of
 from disttrain.telemetry.step_clock import COMM, COMM_TRANSFER, OTHER, ClockedStep, PhaseSeconds
 from disttrain.telemetry.step_result import StepResult
 

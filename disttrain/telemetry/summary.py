@@ -15,9 +15,9 @@ import torch
 from disttrain.hardware.fields import FIELDS, Field
 from disttrain.hardware.sampler import NodeSamples
 from disttrain.hardware.statistics import gpu_summary, process_summary
-from disttrain.records.fabric import NcclLog
+from disttrain.records.communication import NcclLog
 from disttrain.records.metrics import Histogram, StepTime
-from disttrain.records.processor_list import list_text
+from disttrain.records.process_limits import list_text
 from disttrain.records.steps import PHASES
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.node_sampling import NodeTelemetry

@@ -22,8 +22,8 @@ from disttrain.config.config_tree import Config, config_fields
 from disttrain.config.refusals import OF_THE_BATCH, REFUSALS
 from disttrain.config.rules import Rule
 from disttrain.config.sections.base import is_excluded_from_key, section_of
-from disttrain.records.files import FILES
 from docs.generate.files import DOCS, ROOT, table
+from docs.generate.records import FILES
 
 _INTRODUCTION = """\
 # Configuration

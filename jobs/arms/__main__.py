@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from disttrain.records.fabric_ab import FabricAb
+from disttrain.records.comm_bench import FabricAb
 from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import RunDir
 from jobs.arms.experiment import ArmFailed, BaselineFailed, Experiment, Options

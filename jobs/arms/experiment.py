@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeVar
 
-from disttrain.records.fabric_ab import AbComparison
+from disttrain.records.comm_bench import AbComparison
 from jobs.arms.decision import LEVEL, MARGIN, decide
 from jobs.arms.plan import Changes
 

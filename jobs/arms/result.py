@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 
-from disttrain.records.fabric_ab import AbComparison, FabricAb
+from disttrain.records.comm_bench import AbComparison, FabricAb
 from jobs.arms.experiment import kept
 
 HEAD = ("variable", "ratio", "interval", "pairs", "verdict", "reason")

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from disttrain.records.processor_list import list_text
+from disttrain.records.process_limits import list_text
 from jobs.checks.finding import Check, Finding, Severity, examine
 from jobs.checks.node_facts import NodeFacts
 from jobs.core.excluded_nodes import ExcludedNode

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from disttrain.records.collect_provenance import code_hash
-from disttrain.records.ranks import asks_for_gpus, ranks_per_node
+from disttrain.records.run_json import asks_for_gpus, ranks_per_node
 from jobs.checks.gpu_health import NodeGpus, has_driver, node_gpus
 from jobs.fabric.choose_adapters import expected_adapters
 from jobs.fabric.defects import defects, missing_plugin, no_active_adapter, pcie_gbit_per_s

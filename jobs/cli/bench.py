@@ -13,8 +13,7 @@ from jobs.cli import options
 from jobs.cli.options import above_zero, positive
 
 if TYPE_CHECKING:
-    from disttrain.records.comm_bench import CommBench
-    from disttrain.records.fabric_ab import FabricAb
+    from disttrain.records.comm_bench import CommBench, FabricAb
     from disttrain.records.run_directory import RunDir
 
 JOB_MARGIN_MIN = 10.0
@@ -201,7 +200,7 @@ def sweep_name(settings: Mapping[str, str]) -> str:
 
 def _print_ab_results(args: argparse.Namespace) -> None:
     """Print the table of each finished or running experiment of the sweep, and the lines to keep."""
-    from disttrain.records.fabric_ab import FabricAb
+    from disttrain.records.comm_bench import FabricAb
     from disttrain.records.json_files import read_json
     from jobs.arms.experiment import kept
     from jobs.cli.command_output import add_json

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
-from disttrain.records.file_mode import forbid_world_writes
-from disttrain.records.json_files import to_json
+from disttrain.records.json_files import forbid_world_writes, to_json
 from jobs.cli.terminal import plain_stream
 
 if TYPE_CHECKING:

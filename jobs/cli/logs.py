@@ -198,7 +198,7 @@ class LogTail:
 
         With `ended` all other lines, also the last ones without their ends.
         """
-        from disttrain.records.regular_file import open_regular
+        from disttrain.records.json_files import open_regular
 
         files = self._files()
         _allow_open_files(len(files))

@@ -13,8 +13,8 @@ from typing import Any
 from disttrain.config.auto_strategy import planned_strategy
 from disttrain.records import run_placeholders
 from disttrain.records.collect_provenance import run_key
-from disttrain.records.ranks import ranks_per_node
 from disttrain.records.run_directory import RunDir
+from disttrain.records.run_json import ranks_per_node
 from jobs.cli.command_output import add_json, print_error, print_warning
 from jobs.cli.formatting import count, plain, size, some_of, table
 from jobs.cli.progress_bar import progress

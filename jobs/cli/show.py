@@ -28,8 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from disttrain.records.json_files import read_json_or_none
-    from disttrain.records.reported import read_reported
-    from disttrain.records.run_json import read_run_json_or_none
+    from disttrain.records.run_json import read_reported, read_run_json_or_none
     from jobs.cli import bench, selection
     from jobs.cli.command_output import add_json
     from jobs.status.refresh import with_canceller

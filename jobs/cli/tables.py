@@ -20,8 +20,7 @@ from typing import Any, get_args, get_type_hints
 from disttrain.config.dotted_keys import flat_values
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import CorruptFile, write_bytes
-from disttrain.records.ranks import ranks_per_node
-from disttrain.records.run_json import read_run_json_or_none
+from disttrain.records.run_json import ranks_per_node, read_run_json_or_none
 from jobs.cli.formatting import count, duration, number, size, table
 from jobs.cli.terminal import Colour, paint
 from jobs.core import journal

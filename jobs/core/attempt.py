@@ -16,9 +16,8 @@ from typing import Any
 from disttrain.errors import message_of
 from disttrain.records.collect_provenance import code_hash
 from disttrain.records.json_files import read_json_or_none, write_json
-from disttrain.records.ranks import ranks_per_node
 from disttrain.records.run_directory import CHECKPOINT_DIR, SAVED, Attempt, RunDir, checkpoint_steps
-from disttrain.records.run_json import read_run_json, read_run_json_or_none
+from disttrain.records.run_json import ranks_per_node, read_run_json, read_run_json_or_none
 from jobs.core import journal, requeue_policy
 from jobs.core.classify_exit import ExitStatus, classify_exit
 from jobs.core.exit_evidence import read_evidence

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from disttrain.errors import ConfigError
-from disttrain.records.regular_file import open_descriptor
+from disttrain.records.json_files import open_descriptor
 from jobs.core.processes import host
 
 

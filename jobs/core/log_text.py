@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from disttrain.records.regular_file import open_regular
+from disttrain.records.json_files import open_regular
 
 _TAIL_BYTES = 32 * 1024
 _MAX_CHARACTERS = 300

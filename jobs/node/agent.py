@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.errors import message_of
-from disttrain.records.file_mode import forbid_world_writes
-from disttrain.records.json_files import CorruptFile, read_json_or_none
+from disttrain.records.json_files import CorruptFile, forbid_world_writes, read_json_or_none
 from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.records.run_json import read_run_json
 from jobs.core import journal, processes, requeue_policy

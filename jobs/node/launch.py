@@ -21,10 +21,9 @@ from disttrain.errors import in_one_line, message_of
 from disttrain.records import run_placeholders
 from disttrain.records.heartbeat import FOLDER_VARIABLE, count_killed_probes
 from disttrain.records.json_files import CorruptFile, write_json
-from disttrain.records.oom_kills import count_oom_kills
-from disttrain.records.ranks import ranks_per_node
+from disttrain.records.process_limits import count_oom_kills
 from disttrain.records.run_directory import ID_VARIABLE, PROCESSORS, Attempt, RunDir
-from disttrain.records.run_json import read_run_json
+from disttrain.records.run_json import ranks_per_node, read_run_json
 from jobs.core import environment, processes, requeue_policy, run_code, secrets_file
 from jobs.core.attempt import is_current
 from jobs.node import interpreter, node_environment, node_info, peers, rendezvous

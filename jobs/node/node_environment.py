@@ -17,9 +17,9 @@ from typing import Any
 from disttrain.errors import in_one_line
 from disttrain.masking import MASK, is_secret
 from disttrain.records.json_files import read_json
-from disttrain.records.processor_list import list_text
-from disttrain.records.ranks import ranks_per_node
+from disttrain.records.process_limits import list_text
 from disttrain.records.run_directory import ADAPTERS, PROCESSORS, Attempt
+from disttrain.records.run_json import ranks_per_node
 from jobs.checks.gpu_health import node_gpus
 from jobs.core import environment, run_code
 from jobs.core.environment import AddedVariable, InheritedVariable

@@ -22,8 +22,8 @@ from typing import IO, Any
 
 from disttrain.errors import ConfigError, message_of
 from disttrain.records.json_files import read_json, read_json_or_none
-from disttrain.records.ranks import asks_for_gpus, ranks_per_node
 from disttrain.records.run_directory import Attempt, RunDir, checkpoint_steps
+from disttrain.records.run_json import asks_for_gpus, ranks_per_node
 from jobs.checks import node_checks, node_facts
 from jobs.checks.ceiling import judged_bandwidth
 from jobs.checks.finding import Finding

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from disttrain.errors import ConfigError
-from disttrain.records.ranks import asks_for_gpus
 from disttrain.records.run_directory import RunDir
+from disttrain.records.run_json import asks_for_gpus
 from jobs.checks.finding import Finding, Unchecked
 from jobs.checks.host_facts import HostFacts
 from jobs.core import journal

@@ -16,8 +16,8 @@ from typing import Any
 
 from disttrain.errors import message_of
 from disttrain.records.json_files import read_json, read_json_or_none
-from disttrain.records.reported import read_reported
 from disttrain.records.run_directory import RunDir
+from disttrain.records.run_json import read_reported
 from jobs.core import journal
 from jobs.core.attempt import NOT_RECORDED
 from jobs.core.log_text import read_tail

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from disttrain.errors import ConfigError
-from disttrain.records.json_files import read_json_or_none, write_json
-from disttrain.records.regular_file import IrregularFile
+from disttrain.records.json_files import IrregularFile, read_json_or_none, write_json
 from disttrain.records.run_directory import RunDir
 
 ANNOTATION = "annotation.json"
@@ -19,7 +18,7 @@ _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:=/+-]{0,63}")
 
 @dataclass(frozen=True)
 class Annotation:
-    """Content of `annotation.json` (`disttrain.records.annotation`)."""
+    """Content of `annotation.json` (`disttrain.records.planned`)."""
 
     tags: tuple[str, ...] = ()
     note: str | None = None

@@ -25,8 +25,7 @@ from typing import Any
 from disttrain.config.parsing import check, flag_pairs, load
 from disttrain.errors import ConfigError
 from disttrain.records.collect_provenance import code_hash
-from disttrain.records.file_mode import forbid_world_writes
-from disttrain.records.json_files import read_json, read_json_or_none, write_json
+from disttrain.records.json_files import forbid_world_writes, read_json, read_json_or_none, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.checks.node_checks import check_exclusions
 from jobs.core import excluded_nodes, journal, run_code

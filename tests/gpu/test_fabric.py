@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from analysis.results.network import judge
-from disttrain.records.fabric import NcclLog, NodeFabric
+from disttrain.records.communication import NcclLog, NodeFabric
 from tests.gpu.test_nvml import REASON
 
 pytestmark = pytest.mark.skipif(REASON is not None, reason=f"no GPU to ask: {REASON}")

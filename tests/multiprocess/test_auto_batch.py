@@ -19,7 +19,7 @@ from disttrain.config.config_tree import Config
 from disttrain.engine import auto_batch
 from disttrain.engine.auto_batch import search_batch_size
 from disttrain.errors import ConfigError
-from disttrain.records.batch_fit import BatchFit
+from disttrain.records.checkpoint import BatchFit
 from disttrain.records.json_files import read_json
 from disttrain.runtime.process_group import World
 from tests.support.memory_group import NoMemoryGroup, make_memory_group

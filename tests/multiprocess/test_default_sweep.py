@@ -13,12 +13,12 @@ import pytest
 from nbclient import NotebookClient
 
 import submit as submit_py
-from disttrain.records.files import FILES
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.metrics import Metrics
 from disttrain.records.planned import RunRecord
 from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import Step
+from docs.generate.records import FILES
 from tests.support.tolerance import approx_losses
 
 pytestmark = pytest.mark.multiprocess

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from disttrain.records.fabric_ab import FabricAb
+from disttrain.records.comm_bench import FabricAb
 from disttrain.records.json_files import read_json
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]

@@ -12,10 +12,10 @@ import torch
 
 from disttrain.config.config_tree import Config
 from disttrain.engine.train import train
+from disttrain.records.attempt import Progress
 from disttrain.records.communication import CommSample
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.metrics import Metrics
-from disttrain.records.progress import Progress
 from disttrain.records.steps import PHASES, Step
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput

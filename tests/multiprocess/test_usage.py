@@ -12,10 +12,10 @@ from analysis.read.samples import step_at
 from disttrain.config.config_tree import Config
 from disttrain.engine.train import train
 from disttrain.hardware.readings import GpuId
+from disttrain.records.attempt import Progress
 from disttrain.records.hardware import GpuSample, HostSample
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.metrics import Metrics
-from disttrain.records.progress import Progress
 from disttrain.records.run_directory import RunDir
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput

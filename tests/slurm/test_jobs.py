@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from analysis.results.network import judge
-from disttrain.records.fabric import FabricRecord
+from disttrain.records.communication import FabricRecord
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import PROCESSORS, RunDir
 from jobs.core import journal

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from disttrain.records.json_files import read_json, read_json_or_none
-from disttrain.records.preflight import Preflight
+from disttrain.records.node import Preflight
 from disttrain.records.run_directory import RunDir
 from jobs.core import excluded_nodes
 from jobs.minicluster import packages

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from disttrain.records.fabric import LinkTraffic, NcclLog, NodeFabric
+from disttrain.records.communication import LinkTraffic, NcclLog, NodeFabric
 from disttrain.telemetry.network.nccl_log import parse
 
 NCCL_LOGS = Path(__file__).with_name("nccl_logs")

@@ -25,8 +25,7 @@ from disttrain.records.dataset import DatasetRecord
 from disttrain.records.hardware import HostSample
 from disttrain.records.json_files import read_json, read_jsonl, to_json, write_json, write_text
 from disttrain.records.metrics import EvalPoint, GradNormPoint, Histogram, LossPoint, Metrics, StepTime
-from disttrain.records.planned import RunRecord
-from disttrain.records.provenance import Code, Provenance
+from disttrain.records.planned import Code, Provenance, RunRecord
 from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import PHASES, Step
 

@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from disttrain.records import oom_kills
+from disttrain.records import process_limits
 from disttrain.records.json_files import read_json_or_none, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal
@@ -114,7 +114,7 @@ class Scheduler:
 
 
 def main(folder: str, restart: str, run_dir: str, node: str, nodes: str, *after_failure: str) -> int:
-    oom_kills.ROOT = Path(folder) / "machine"
+    process_limits.ROOT = Path(folder) / "machine"
     run = RunDir(Path(run_dir))
     allocation = FolderJob(Path(folder), int(restart), run)
     context = NodeContext(run, 0, int(node), [LOOPBACK] * int(nodes), allocation)

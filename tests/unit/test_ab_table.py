@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from disttrain.records.fabric_ab import AbComparison, FabricAb
+from disttrain.records.comm_bench import AbComparison, FabricAb
 from jobs.arms.decision import decide
 from jobs.arms.result import NONE, lines_to_keep, progress_line
 from jobs.cli.bench import render, sweep_name

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import submit
-from disttrain.records.annotation import AnnotationRecord
 from disttrain.records.json_files import read_json, write_json
+from disttrain.records.planned import AnnotationRecord
 from disttrain.records.run_directory import RunDir
 from jobs.status.run_folders import ANNOTATION, Annotation, annotate, read_annotation
 from jobs.status.run_state import read_state

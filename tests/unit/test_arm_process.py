@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from disttrain.records.fabric_ab import FabricAb
+from disttrain.records.comm_bench import FabricAb
 from disttrain.records.json_files import read_json
 from jobs.arms import __main__ as ab
 from jobs.arms import processes

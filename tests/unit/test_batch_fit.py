@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from disttrain.engine import batch_fit
-from disttrain.records.batch_fit import BatchProbe
+from disttrain.records.checkpoint import BatchProbe
 
 MIB = 2**20
 

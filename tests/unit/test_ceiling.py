@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from disttrain.records.preflight import PreflightBandwidth
+from disttrain.records.node import PreflightBandwidth
 from jobs.checks import ceiling
 from jobs.checks.ceiling import judged_bandwidth
 from jobs.checks.node_facts import NodeFacts

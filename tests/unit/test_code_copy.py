@@ -17,7 +17,7 @@ import submit as command
 from disttrain.errors import ConfigError
 from disttrain.records.collect_provenance import code_hash
 from disttrain.records.json_files import read_json, write_json
-from disttrain.records.provenance import Code
+from disttrain.records.planned import Code
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_copy, run_code
 from jobs.submission.by_hand import FOLDER

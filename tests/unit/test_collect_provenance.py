@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from disttrain.records import collect_provenance
-from disttrain.records.provenance import Provenance
+from disttrain.records.planned import Provenance
 
 ROOT = Path(collect_provenance.__file__).parents[2]
 

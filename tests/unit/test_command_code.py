@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from disttrain.errors import ConfigError
-from disttrain.records.provenance import CommandCode
+from disttrain.records.planned import CommandCode
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_copy
 from jobs.core.code_copy import CommandReader, find_source, read_source

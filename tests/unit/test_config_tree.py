@@ -147,7 +147,7 @@ def test_world_size_is_nodes_times_ranks():
     ("modules", "absent"),
     [
         (
-            "config.config_tree config.run_key config.parsing records.files config.options",
+            "config.config_tree config.run_key config.parsing records.metrics records.planned config.options",
             ["torch", "pandas", "submitit"],
         ),
         ("records.run_directory records.json_files errors config.batch_plan", ["torch", "pydantic", "yaml"]),

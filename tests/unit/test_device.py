@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from disttrain.records.processor_list import usable_processors
+from disttrain.records.process_limits import usable_processors
 from disttrain.records.run_directory import PROCESSORS
 from disttrain.runtime.device import usable_cpus
 

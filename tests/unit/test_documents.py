@@ -10,12 +10,11 @@ from jsonschema import Draft202012Validator
 
 from disttrain.config.config_tree import Config
 from disttrain.config.parsing import known_keys
-from disttrain.records.attempt import Outcome
-from disttrain.records.files import FILES
-from disttrain.records.progress import Progress
+from disttrain.records.attempt import Outcome, Progress
 from docs.generate import configuration
 from docs.generate.__main__ import main
 from docs.generate.files import table, update_files
+from docs.generate.records import FILES
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

@@ -23,8 +23,8 @@ from disttrain.hardware.readings import GpuId
 from disttrain.parallel.base import build_strategy
 from disttrain.parallel.mesh import Mesh
 from disttrain.records.gpu_hours import devices_of
-from disttrain.records.ranks import ranks_per_node
 from disttrain.records.run_directory import Attempt, RunDir
+from disttrain.records.run_json import ranks_per_node
 from disttrain.runtime.process_group import World, open_world
 from disttrain.runtime.rank_info import RankInfo
 from disttrain.telemetry import node_sampling

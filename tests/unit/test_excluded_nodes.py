@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from disttrain.errors import ConfigError
-from disttrain.records.excluded_nodes import ExcludedNodes
 from disttrain.records.json_files import read_json
+from disttrain.records.planned import ExcludedNodes
 from jobs.core import excluded_nodes
 from jobs.core.excluded_nodes import ExcludedNode
 

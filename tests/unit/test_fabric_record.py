@@ -6,7 +6,7 @@ from pathlib import Path
 
 from disttrain.hardware.sampler import NodeSamples
 from disttrain.hardware.statistics import DeviceSamples, Tally
-from disttrain.records.fabric import FabricRecord
+from disttrain.records.communication import FabricRecord
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
 from disttrain.telemetry.network import network_record

@@ -8,7 +8,7 @@ from analysis.read.load import load_runs
 from analysis.report.section import Section
 from analysis.report.sections import fabric
 from analysis.study import make_study
-from disttrain.records.fabric import FabricRecord, NodeFabric
+from disttrain.records.communication import FabricRecord, NodeFabric
 from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import RunDir
 from tests.support.fabric_nodes import adapter, interface, nccl_log, node

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from analysis.results.network import judge
-from disttrain.records.fabric import NcclLog
+from disttrain.records.communication import NcclLog
 from tests.support.fabric_nodes import adapter, interface, nccl_log, node
 
 EIGHT = [adapter(f"mlx5_{number}/1", 100) for number in range(8)]

@@ -17,13 +17,13 @@ from disttrain.hardware.fields import FIELDS, Field
 from disttrain.hardware.readings import GpuId
 from disttrain.hardware.sampler import HardwareSampler, LocalRank, Node, NodeSamples
 from disttrain.hardware.statistics import gpu_summary
-from disttrain.records.files import FILES
 from disttrain.records.hardware import GpuSample, HostSample
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.run_directory import RunDir
 from disttrain.runtime import log
 from disttrain.telemetry import node_sampling as node_telemetry
 from disttrain.telemetry import summary
+from docs.generate.records import FILES
 from tests.support.jobs import WITHIN_S
 from tests.support.nvml import LOST, WELL, raising
 

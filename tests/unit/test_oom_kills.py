@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from disttrain.records.json_files import write_text
-from disttrain.records.oom_kills import count_oom_kills
+from disttrain.records.process_limits import count_oom_kills
 
 GROUPS = "sys/fs/cgroup"
 SECOND = "low 0\nhigh 0\nmax 812\noom 4\noom_kill 3\noom_group_kill 1\n"

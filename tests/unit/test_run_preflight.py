@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from disttrain.records.json_files import read_json, write_json
-from disttrain.records.preflight import Preflight
+from disttrain.records.node import Preflight
 from disttrain.records.run_directory import Attempt, RunDir
 from jobs.checks import node_checks, node_facts
 from jobs.checks.finding import Finding

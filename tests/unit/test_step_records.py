@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from disttrain.config.sections.telemetry import TelemetryConfig
 from disttrain.records.json_files import read_jsonl
-from disttrain.records.log_histogram import RESOLUTION, bin_of, durations
 from disttrain.records.run_directory import RunDir
-from disttrain.records.steps import PHASES, Step, StepAggregate
+from disttrain.records.steps import PHASES, RESOLUTION, Step, StepAggregate, bin_of, durations
 from disttrain.telemetry.step_clock import COMM, COMPUTE, CONTROL_SYNC, OPTIMIZER, HostClock
 from disttrain.telemetry.step_log import AGGREGATE_STEPS
 from disttrain.telemetry.step_result import StepResult

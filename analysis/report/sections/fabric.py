@@ -9,7 +9,7 @@ from analysis.read.record import read_record
 from analysis.read.run import Run
 from analysis.report.common import Column, Section, Study, item_table, places, size_table
 from analysis.results.network import judge, traffic
-from disttrain.records.fabric import FabricRecord, NodeFabric
+from disttrain.records.communication import FabricRecord, NodeFabric
 
 ORDER = 150
 

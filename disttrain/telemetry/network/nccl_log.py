@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from re import Match
 
 from disttrain.errors import in_one_line
-from disttrain.records.fabric import CollectiveChoice, NcclLog
+from disttrain.records.communication import CollectiveChoice, NcclLog
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime import nccl_log_file
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from disttrain.hardware.statistics import DeviceSamples
-from disttrain.records.fabric import FabricRecord, LinkTraffic, NodeFabric, RankProcessors
+from disttrain.records.communication import FabricRecord, LinkTraffic, NodeFabric, RankProcessors
 from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime.json_lines import drop_if_disk_full

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.errors import ConfigError, message_of
-from disttrain.records.ranks import asks_for_gpus
 from disttrain.records.run_directory import RunDir
+from disttrain.records.run_json import asks_for_gpus
 from jobs.core import journal, processes, run_code
 from jobs.schedulers.inherited_variables import without_batch_system
 from jobs.schedulers.interface import (

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.masking import MASK, is_secret, mask_lines
-from disttrain.records.ranks import asks_for_gpus
+from disttrain.records.run_json import asks_for_gpus
 from jobs.node import node_info
 from jobs.node.allocation import AllocationFacts, CurrentAllocation, log_line
 from jobs.schedulers.slurm import commands

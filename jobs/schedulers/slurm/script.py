@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.config.stop_time import lead_within
-from disttrain.records.ranks import asks_for_gpus
+from disttrain.records.run_json import asks_for_gpus
 from jobs.core.environment import SETUP_EXIT_VARIABLE
 from jobs.node.peers import after_first_end_s
 from jobs.schedulers.slurm.commands import check_path, file_pattern, sbatch_word

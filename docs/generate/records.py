@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from disttrain.records.annotation import AnnotationRecord
-from disttrain.records.attempt import AttemptRecord, Outcome, RankError
+from disttrain.records.attempt import AttemptRecord, Outcome, Progress, RankError
 from disttrain.records.base import Record
 from disttrain.records.checkpoint import Checkpoint
-from disttrain.records.comm_bench import CommBench
-from disttrain.records.communication import CommSample
-from disttrain.records.excluded_nodes import ExcludedNodes
-from disttrain.records.fabric import FabricRecord
-from disttrain.records.fabric_ab import FabricAb
+from disttrain.records.comm_bench import CommBench, FabricAb
+from disttrain.records.communication import CommSample, FabricRecord
+from disttrain.records.dataset import PackedTokens
 from disttrain.records.gpu_hours import RunGpuHours
 from disttrain.records.hardware import GpuSample, HostSample, NodeGpus
 from disttrain.records.layers import Layers
 from disttrain.records.metrics import Metrics
-from disttrain.records.node import NodeRecord
-from disttrain.records.packed_tokens import PackedTokens
-from disttrain.records.planned import EnvRecord, RunRecord, SweepRecord
-from disttrain.records.preflight import Preflight
-from disttrain.records.progress import Progress
+from disttrain.records.node import NodeRecord, Preflight
+from disttrain.records.planned import AnnotationRecord, EnvRecord, ExcludedNodes, RunRecord, SweepRecord
 from disttrain.records.steps import Step, StepAggregate
 
 FILES: dict[str, type[Record]] = {

@@ -1,13 +1,17 @@
-"""Count the processes that the OOM killer ended in this process's control group. Standard library only.
+"""Processors and memory that the kernel grants to this process. Standard library only.
 
-Ranks and their children run in the control group of their agent, so the agent's counter includes them,
-whichever group's memory limit was reached.
+Ranks and their children run in the control group of their agent, so the agent's counter of OOM kills includes
+them, whichever group's memory limit was reached.
 """
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+from disttrain.records.run_directory import PROCESSORS
 
 ROOT = Path("/")
 """Folder of `proc` and `sys`."""
@@ -44,3 +48,25 @@ def _count(path: Path) -> int | None:
     except OSError:
         return None
     return int(found[1]) if found else None
+
+
+def list_text(processors: Iterable[int]) -> str:
+    """Numbers of processors in the form of the kernel: `0-7,64-71`."""
+    numbers = set(processors)
+    starts = sorted(number for number in numbers if number - 1 not in numbers)
+    ends = sorted(number for number in numbers if number + 1 not in numbers)
+    pairs = zip(starts, ends, strict=True)
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in pairs)
+
+
+def numbers(text: str) -> list[int]:
+    """The numbers in a text of `list_text`."""
+    ranges = [[int(end) for end in part.split("-")] for part in text.split(",") if part]
+    return [number for ends in ranges for number in range(ends[0], ends[-1] + 1)]
+
+
+def usable_processors(environ: Mapping[str, str] = os.environ) -> frozenset[int]:
+    """Processors of the job on this node: those of this process, and where ranks are bound those of all ranks
+    (`DISTTRAIN_PROCESSORS`)."""
+    mask = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    return frozenset(mask).union(numbers(environ.get(PROCESSORS, "")))
