@@ -25,8 +25,8 @@ from disttrain.config.config_tree import Config
 from disttrain.config.sections.resources import ResourcesConfig
 from disttrain.engine.train import train
 from disttrain.records.json_files import read_jsonl
+from disttrain.runtime.process import rank_info
 from disttrain.runtime.process_group import World, open_world
-from disttrain.runtime.rank_info import rank_info
 from disttrain.runtime.run_output import RunOutput
 
 FORWARD_S, BACKWARD_S = 0.020, 0.040

@@ -25,8 +25,8 @@ import torch.nn.functional as F
 from benchmarks import trainer_turns
 from disttrain.engine.garbage_collection import collections_by_hand
 from disttrain.models.resnet import BasicBlock, ResNet
+from disttrain.runtime.process import rank_info
 from disttrain.runtime.process_group import World, open_world
-from disttrain.runtime.rank_info import rank_info
 from disttrain.transforms import channels_last
 
 AtEnd = Callable[[], Any]

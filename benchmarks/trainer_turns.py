@@ -34,8 +34,8 @@ from disttrain.engine.kinds import build_model, build_source
 from disttrain.engine.train import batches_of, begin
 from disttrain.models.blocks import blocks_of
 from disttrain.optim.optimizer import build_optimizer
+from disttrain.runtime.process import rank_info
 from disttrain.runtime.process_group import World, ensure_group, open_world
-from disttrain.runtime.rank_info import rank_info
 from disttrain.runtime.run_output import RunOutput
 
 Turn = Callable[[int], None]

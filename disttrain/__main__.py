@@ -25,7 +25,6 @@ from disttrain.checkpoint.folder import checkpoint_folder
 from disttrain.config.config_tree import Config
 from disttrain.config.dotted_keys import get_key
 from disttrain.config.parsing import Draft, check, flag_pairs, load, parse_value, with_batch
-from disttrain.config.refusals import refusal_with
 from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.config.sections.job import JobConfig
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError, Superseded
@@ -34,10 +33,10 @@ from disttrain.records.heartbeat import Phase
 from disttrain.records.json_files import CorruptFile
 from disttrain.records.run_directory import Attempt, RunDir, attempt_of_job, checkpoint_steps
 from disttrain.records.run_json import read_run_json
-from disttrain.runtime import heartbeat, nccl_log_file
-from disttrain.runtime.parent_death import die_with_parent
+from disttrain.runtime import nccl_log_file
+from disttrain.runtime.process import die_with_parent, rank_info
 from disttrain.runtime.rank_failure import record_failure
-from disttrain.runtime.rank_info import rank_info
+from disttrain.runtime.rank_heartbeat import heartbeat
 from disttrain.runtime.stop_signals import StopSignals
 
 EXIT_FAILED = 1
@@ -69,18 +68,15 @@ def rank_main(argv: list[str], environ: Mapping[str, str]) -> int:
         from disttrain.engine.plug_in_check import unchecked
         from disttrain.engine.train import train
         from disttrain.runtime import log
+        from disttrain.runtime.device_agreement import DeviceNeeds
         from disttrain.runtime.process_group import open_world
         from disttrain.runtime.run_output import RunOutput
 
         if by_hand:
             for problem in unchecked(config):  # of a job, the submission has checked what it could
                 raise ConfigError(problem.removesuffix(", so only the job can check it"))
-        with open_world(
-            config.resources, config.job.collective_timeout_s, config.precision.dtype,
-            gpus_per_rank=config.gpus_per_rank, attention=config.train.attention,
-            on_gpu=refusal_with(config, "resources", device="cpu"), compiles_with=config.compile.used_backend,
-            backend=config.parallel.backend,
-        ) as world:  # fmt: skip
+        needs = DeviceNeeds.of(config)
+        with open_world(config.resources, config.job.collective_timeout_s, needs) as world:
             if by_hand:
                 output = RunOutput.by_hand(arguments.run_dir, arguments.config, config, world)
                 attempt = output.attempt

@@ -18,8 +18,8 @@ import torch.nn.functional as F
 
 from benchmarks.gpu.arguments import parser
 from disttrain.errors import ConfigError
-from disttrain.runtime.attention_kernel import KERNELS, attention_kernel, require_kernel
 from disttrain.runtime.device import device_name
+from disttrain.runtime.kernels import KERNELS, attention_kernel, require_kernel
 from disttrain.telemetry.event_timer import EventTimer
 
 SHAPES = {"gpt2-124m": (16, 12, 1024, 64), "gpt-1.3b": (8, 16, 2048, 128)}

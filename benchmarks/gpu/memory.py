@@ -26,6 +26,7 @@ from disttrain.engine.spec import spec_of_config
 from disttrain.engine.step import build_stepper
 from disttrain.errors import ConfigError
 from disttrain.parallel.base import build_strategy
+from disttrain.runtime.device_agreement import DeviceNeeds
 from disttrain.runtime.process_group import World, open_world
 from tests.support.step_memory import allocated_peak
 
@@ -75,7 +76,7 @@ def peaks(device: str, tiny: bool) -> dict[str, Any]:
     """Peak and estimate of each case, or why there is none."""
     found: dict[str, Any] = {}
     plain = config_of("bf16", device, tiny)
-    with open_world(plain.resources, precision=plain.precision.dtype) as world:
+    with open_world(plain.resources, needs=DeviceNeeds.of(plain)) as world:
         for case in CASES:
             try:
                 config = config_of_case(case, device, tiny)

@@ -9,6 +9,7 @@ the step.
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,9 +27,8 @@ from disttrain.checkpoint.share import CapturedState, State
 from disttrain.errors import ConfigError, in_one_line
 from disttrain.records.checkpoint import CheckpointTensor
 from disttrain.runtime import log
-from disttrain.runtime.json_tensor import decode_json, encode_json
+from disttrain.runtime.device import seed_all
 from disttrain.runtime.process_group import World
-from disttrain.runtime.seeding import seed_all
 
 MODEL, OPTIMIZER = "model.", "optimizer."
 OWN = "rank."
@@ -265,3 +265,13 @@ def drop_gradients(model: nn.Module) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def encode_json(value: Any) -> Tensor:
+    """The JSON text of `value` as uint8."""
+    return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+
+
+def decode_json(tensor: Tensor) -> Any:
+    """The value that `encode_json` was given."""
+    return json.loads(tensor.numpy().tobytes())

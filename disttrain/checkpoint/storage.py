@@ -29,7 +29,7 @@ from torch.distributed.checkpoint.planner import WriteItem
 from disttrain.checkpoint.folder import CommittedCheckpoint, sync
 from disttrain.checkpoint.share import State
 from disttrain.records.checkpoint import Checkpoint, CheckpointTensor
-from disttrain.runtime import heartbeat
+from disttrain.runtime.rank_heartbeat import heartbeat
 
 METADATA = ".metadata"
 Positions = dict[str, tuple[int, int]]

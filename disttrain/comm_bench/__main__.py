@@ -16,10 +16,12 @@ from disttrain.comm_bench.timing import conditions
 from disttrain.config.sections.resources import ResourcesConfig
 from disttrain.records.comm_bench import CommBench
 from disttrain.records.json_files import write_json
+from disttrain.records.process_limits import usable_processors
 from disttrain.records.run_directory import RunDir
-from disttrain.runtime.device import machine_id, usable_cpus
+from disttrain.runtime.device import machine_id
+from disttrain.runtime.device_agreement import DeviceNeeds
+from disttrain.runtime.process import rank_info
 from disttrain.runtime.process_group import World, open_world
-from disttrain.runtime.rank_info import rank_info
 
 _SMALLEST = 4096
 """Bytes of the smallest message."""
@@ -41,7 +43,7 @@ def measure(world: World, model: Model, largest: int, repeats: int) -> CommBench
     return CommBench(
         **conditions(world),
         one_machine=len(set(machines)) == 1,
-        cpu_count=usable_cpus(),
+        cpu_count=len(usable_processors()),
         width=model.width,
         layers=model.layers,
         rows=model.rows,
@@ -65,7 +67,7 @@ def main() -> None:
         parser.error("one rank has no communication: start at least two")
     shape = ResourcesConfig(nodes=info.nodes, gpus_per_node=info.local_size, device=given.device)
     model = Model(given.width, given.layers, given.rows)
-    with open_world(shape, backend=given.backend) as world:
+    with open_world(shape, needs=DeviceNeeds(backend=given.backend)) as world:
         found = measure(world, model, int(given.max_mb * 2**20), given.repeats)
         if world.rank == 0:
             run = RunDir(Path(os.environ.get("DISTTRAIN_RUN_DIR", ".")))

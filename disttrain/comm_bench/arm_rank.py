@@ -33,11 +33,10 @@ from disttrain.errors import in_one_line
 from disttrain.parallel.base import build_strategy
 from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json
-from disttrain.runtime.attention_kernel import attention_kernel
-from disttrain.runtime.launcher_store import launcher_store
-from disttrain.runtime.parent_death import die_with_parent
-from disttrain.runtime.process_group import World, open_world
-from disttrain.runtime.rank_info import rank_info
+from disttrain.runtime.device_agreement import NO_NEEDS, DeviceNeeds
+from disttrain.runtime.kernels import attention_kernel
+from disttrain.runtime.process import die_with_parent, rank_info
+from disttrain.runtime.process_group import World, launcher_store, open_world
 from disttrain.runtime.stop_signals import ignore_stop_signals
 
 IDLE_S = 7200.0
@@ -60,14 +59,12 @@ def main() -> int:
         threads_per_rank=int(os.environ.get("OMP_NUM_THREADS", "1")),  # it may be the variable under test
     )
     config = None if given.like is None else config_of(RunDir(given.like), shape)
-    dtype = "fp32" if config is None else config.precision.dtype
-    attention = "auto" if config is None else config.train.attention
-    backend = "auto" if config is None else config.parallel.backend
+    needs = NO_NEEDS if config is None else DeviceNeeds.of(config)
     store = launcher_store(given.store_prefix)
     try:
         with (
-            open_world(shape, IDLE_S, dtype, store, attention=attention, backend=backend) as world,
-            attention_kernel(attention),
+            open_world(shape, IDLE_S, needs, store) as world,
+            attention_kernel(needs.attention),
         ):
             step, text = build_step(given, config, world)
             answer(answers, {"ready": conditions(world) | {"step": text}})

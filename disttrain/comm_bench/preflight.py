@@ -19,8 +19,8 @@ from disttrain.comm_bench.links import measure_rates
 from disttrain.comm_bench.timing import last_to_arrive, timed
 from disttrain.config.sections.resources import ResourcesConfig
 from disttrain.records.json_files import write_json
+from disttrain.runtime.process import rank_info
 from disttrain.runtime.process_group import World, open_world
-from disttrain.runtime.rank_info import rank_info
 from disttrain.telemetry.profiled.collective_summary import bus_factor
 
 MESSAGE_BYTES = {"gloo": 2**20, "nccl": 16 * 2**20}

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from disttrain.config.sections.data import DataConfig
 from disttrain.data.source import Sample
-from disttrain.runtime.seeding import seed_all
+from disttrain.runtime.device import seed_all
 from disttrain.runtime.stop_signals import ignore_stop_signals
 
 

@@ -19,8 +19,7 @@ from torch.utils.data import Dataset, Subset
 
 from disttrain.data.source import Sample, Source
 from disttrain.records.dataset import DatasetRecord
-from disttrain.runtime.rank_info import rank_info
-from disttrain.runtime.waiting import wait_until
+from disttrain.runtime.process import rank_info, wait_until
 
 _ROW = 1 << 20
 """Values (4 MiB) in the row from which images are cut, in addition to the size of one image."""

@@ -22,7 +22,8 @@ from disttrain.parallel.base import Strategy
 from disttrain.records.exit_causes import StopCause
 from disttrain.records.metrics import EvalPoint
 from disttrain.records.shared_folder import growing_interval
-from disttrain.runtime import heartbeat, log
+from disttrain.runtime import log
+from disttrain.runtime.rank_heartbeat import heartbeat
 from disttrain.runtime.stop_signals import CAUSES, StopRequests
 from disttrain.telemetry.recorder import Recorder
 from disttrain.telemetry.step_clock import CHECKPOINT, OTHER

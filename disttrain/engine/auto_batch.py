@@ -28,8 +28,9 @@ from disttrain.errors import EXIT_BAD_INPUT, ConfigError
 from disttrain.records.checkpoint import BatchFit, Checkpoint, committed_paths
 from disttrain.records.heartbeat import FOLDER_VARIABLE, record_killed_probe
 from disttrain.records.process_limits import count_oom_kills
-from disttrain.runtime import heartbeat, log, nccl_log_file
+from disttrain.runtime import log, nccl_log_file
 from disttrain.runtime.process_group import World
+from disttrain.runtime.rank_heartbeat import heartbeat
 from disttrain.runtime.run_output import RunOutput
 
 _POLL_S = 0.2

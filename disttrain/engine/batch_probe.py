@@ -33,10 +33,10 @@ from disttrain.errors import EXIT_BAD_INPUT, ConfigError
 from disttrain.parallel.base import build_strategy
 from disttrain.records.checkpoint import BatchFit, BatchProbe
 from disttrain.records.json_files import read_json, write_json
-from disttrain.runtime.attention_kernel import attention_kernel
-from disttrain.runtime.launcher_store import launcher_store
-from disttrain.runtime.parent_death import die_with_parent
-from disttrain.runtime.process_group import World, open_world
+from disttrain.runtime.device_agreement import DeviceNeeds
+from disttrain.runtime.kernels import attention_kernel
+from disttrain.runtime.process import die_with_parent
+from disttrain.runtime.process_group import World, launcher_store, open_world
 from disttrain.runtime.stop_signals import ignore_stop_signals
 from disttrain.transforms.compilation import compiling
 
@@ -72,13 +72,13 @@ def main(folder: Path) -> int:
     try:
         with (
             open_world(
-                config.resources, config.job.collective_timeout_s, config.precision.dtype,
+                config.resources,
+                config.job.collective_timeout_s,
+                DeviceNeeds.of(config),
                 launcher_store(os.environ.get(STORE_PREFIX, "")),
-                gpus_per_rank=config.gpus_per_rank, attention=config.train.attention,
-                backend=config.parallel.backend,
             ) as world,
             attention_kernel(config.train.attention),
-        ):  # fmt: skip
+        ):
             fit = Probe(config, request, world, lambda size: answer(trying=size)).run()
             answer(trying=fit.local_batch_size, fit=fit.model_dump(mode="json"))
         return 0

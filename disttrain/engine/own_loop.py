@@ -38,9 +38,9 @@ from disttrain.records.exit_causes import StopCause
 from disttrain.records.json_files import read_json_or_none
 from disttrain.records.metrics import Metrics
 from disttrain.runtime.fully_shard_hooks import compute_device, groups_of_mesh
+from disttrain.runtime.process import rank_info
 from disttrain.runtime.process_group import World, check_group_size
 from disttrain.runtime.rank_failure import record_failure
-from disttrain.runtime.rank_info import rank_info
 from disttrain.telemetry.facts import Communication
 from disttrain.telemetry.recorder import Recorder
 from disttrain.telemetry.script_watch import ScriptWatch

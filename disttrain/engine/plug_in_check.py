@@ -37,7 +37,7 @@ def unchecked(config: Config) -> Iterator[str]:
             _check_options(config, key, name, load_plug_in(key, package, name))
     if config.compile.used_backend not in (None, *KNOWN_BACKENDS):
         try:
-            from disttrain.runtime.compiler import require_backend
+            from disttrain.runtime.kernels import require_backend
         except ImportError as error:  # no torch
             problem = in_one_line(error)
             yield f"compile.backend={config.compile.backend}: {problem}, so only the job can check it"

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.config_tree import Config
 from disttrain.config.parsing import check_section
-from disttrain.config.refusals import refusal_with, refuse
+from disttrain.config.refusals import refuse
 from disttrain.config.sections.optim import OptimConfig
 from disttrain.config.sections.telemetry import TelemetryConfig
 from disttrain.engine.objective import OwnObjective
@@ -26,10 +26,10 @@ from disttrain.parallel.base import build_strategy
 from disttrain.records.dataset import DatasetRecord
 from disttrain.records.run_json import asks_for_gpus
 from disttrain.runtime import nccl_log_file
-from disttrain.runtime.device_agreement import choose
+from disttrain.runtime.device_agreement import DeviceNeeds, choose
+from disttrain.runtime.process import RankInfo, rank_info
 from disttrain.runtime.process_group import World, check_group_size, open_world
 from disttrain.runtime.rank_failure import record_failure
-from disttrain.runtime.rank_info import RankInfo, rank_info
 from disttrain.runtime.run_output import RunOutput
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -149,20 +149,14 @@ def script_output(run_dir: str | Path | None, values: dict[str, Any], world: Wor
 
 def join_world(config: Config) -> AbstractContextManager[World]:
     """A context with the `World`: of the process group that the script has joined, or of a new one."""
+    needs = DeviceNeeds.of(config)
     if not dist.is_initialized():
         if (output := RunOutput.of_environment()) and config.telemetry.gpu_every_s:
             nccl_log_file.request(output.attempt, rank_info())
-        return open_world(
-            config.resources, config.job.collective_timeout_s, config.precision.dtype,
-            gpus_per_rank=config.gpus_per_rank, on_gpu=refusal_with(config, "resources", device="cpu"),
-            compiles_with=config.compile.used_backend, backend=config.parallel.backend,
-        )  # fmt: skip
+        return open_world(config.resources, config.job.collective_timeout_s, needs)
     info = rank_info()
     check_group_size(info)
-    chosen = choose(
-        config.resources.device, config.precision.dtype, info, config.gpus_per_rank,
-        on_gpu=refusal_with(config, "resources", device="cpu"), compiles_with=config.compile.used_backend,
-    )  # fmt: skip
+    chosen = choose(config.resources.device, info, needs)
     if chosen.problem:
         raise ConfigError(chosen.message)
     device = torch.device(chosen.device)

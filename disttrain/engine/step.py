@@ -33,10 +33,11 @@ from disttrain.optim.running_statistics import RunningStatistics
 from disttrain.parallel.base import Strategy
 from disttrain.parallel.buffers import broadcast_buffers
 from disttrain.records.metrics import EvalPoint
-from disttrain.runtime import heartbeat, log
+from disttrain.runtime import log
+from disttrain.runtime.device import seed_all
 from disttrain.runtime.fully_shard_hooks import compute_device
 from disttrain.runtime.process_group import World
-from disttrain.runtime.seeding import seed_all
+from disttrain.runtime.rank_heartbeat import heartbeat
 from disttrain.telemetry.step_clock import (
     COMM,
     COMMUNICATION,

@@ -11,7 +11,7 @@ from disttrain.data.source import Batch
 from disttrain.engine.trainer import Trainer
 from disttrain.records.heartbeat import FOLDER_VARIABLE, stop_request_path
 from disttrain.records.metrics import Metrics
-from disttrain.runtime.attention_kernel import attention_kernel
+from disttrain.runtime.kernels import attention_kernel
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
 from disttrain.runtime.stop_signals import StopRequests, StopSignals

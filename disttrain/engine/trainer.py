@@ -58,9 +58,10 @@ from disttrain.parallel.base import build_strategy
 from disttrain.records.checkpoint import BatchFit, Checkpoint, committed_path
 from disttrain.records.exit_causes import StopCause
 from disttrain.records.metrics import EvalPoint, Metrics
-from disttrain.runtime import heartbeat, log
+from disttrain.runtime import log
 from disttrain.runtime.process_group import World
 from disttrain.runtime.rank_failure import record_failure
+from disttrain.runtime.rank_heartbeat import heartbeat
 from disttrain.runtime.run_output import RunOutput
 from disttrain.runtime.stop_signals import StopRequests
 from disttrain.telemetry.recorder import Recorder

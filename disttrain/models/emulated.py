@@ -23,7 +23,7 @@ from disttrain.models.emulated_device import (
 from disttrain.models.hooks import Item, ModelHooks
 from disttrain.records.dataset import DataShape
 from disttrain.records.layers import LayerTable, LayerTime, parse_table
-from disttrain.runtime.rank_info import rank_info
+from disttrain.runtime.process import rank_info
 
 FILE_OPTIONS = ("table",)
 """Options that may name a YAML or JSON file; the run stores the content of the file."""

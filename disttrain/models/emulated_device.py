@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -23,7 +24,7 @@ from disttrain.runtime.fully_shard_hooks import (
     param_groups,
     why_unobservable,
 )
-from disttrain.runtime.waiting import wait_until
+from disttrain.runtime.process import wait_until
 
 _SLEEP_CYCLES = 50_000_000
 
@@ -137,7 +138,7 @@ def pause_in_collectives(model: nn.Module, timer: DeadlineTimer) -> None:
         if why_unobservable(module) is not None:
             timer.restarts = True
         elif param_groups(module) and not any(isinstance(one, _Pause) for one in observers_of(module)):
-            observe(module, _Pause(timer))
+            observe(module, _Pause(timer), partial(setattr, timer, "restarts", True))
 
 
 class _Pause:
@@ -146,8 +147,5 @@ class _Pause:
     def __init__(self, timer: DeadlineTimer) -> None:
         self._timer = timer
 
-    def around(self, dimension: Dimension | None) -> AbstractContextManager[None]:
+    def __call__(self, dimension: Dimension | None) -> AbstractContextManager[None]:
         return self._timer.paused()
-
-    def returned_early(self) -> None:
-        self._timer.restarts = True  # the wait for it is not observed

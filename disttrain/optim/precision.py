@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from disttrain.config.sections.precision import PRECISIONS, PrecisionConfig
 from disttrain.models.hooks import ModelHooks
-from disttrain.runtime.device_precision import choose_precision, use_tf32
+from disttrain.runtime.device import choose_precision, use_tf32
 
 _LARGEST_SCALE = 2.0**126
 """A larger loss scale has a reciprocal that float32 holds with fewer bits, and then becomes infinite."""

@@ -21,7 +21,6 @@ from disttrain.parallel.mesh import Mesh
 from disttrain.parallel.schemes.ddp_hook import GradientHook
 from disttrain.parallel.schemes.scheme import build_scheme, by_prefix
 from disttrain.parallel.sync_batch_norm import NormGroup, norm_groups, synchronize_batch_norms
-from disttrain.runtime.observed_group import TimedCalls
 from disttrain.runtime.process_group import World, ensure_group
 
 COMM_METHOD = "ddp_backward_tail"
@@ -168,7 +167,7 @@ class DDP(Strategy):
         assert isinstance(model, DistributedDataParallel)
         wrap_buffer_broadcast(model, partial(timed, None))
         for norm in self._norms:
-            norm.observer = TimedCalls(timed)
+            norm.around = timed
 
     def state_dict(self) -> dict[str, Tensor]:
         if self._hook is None:

@@ -27,7 +27,6 @@ from disttrain.runtime.fully_shard_hooks import (
     sharded_modules,
     why_unobservable,
 )
-from disttrain.runtime.observed_group import TimedCalls
 from disttrain.runtime.process_group import World
 
 CALLS = "fsdp_custom_collectives"
@@ -68,7 +67,7 @@ def time_waits(
         if compute_device(model).type == "cuda":
             undo += [_time_stream_waits(group, timed) for group in param_groups(module)]
         else:
-            undo.append(observe(module, TimedCalls(timed, returned_early)))
+            undo.append(observe(module, timed, returned_early))
 
     def restore() -> None:
         for restore_module in undo:

@@ -10,14 +10,14 @@ import torch.distributed.nn.functional as autograd_collectives
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from disttrain.runtime.observed_group import ObservedGroup, TimedCalls
+from disttrain.runtime.fully_shard_hooks import ObservedGroup
 
 
 class NormGroup(ObservedGroup):
     """The process group of a batch norm; a `silent` one has one rank, so that the norm exchanges nothing."""
 
     def __init__(self, group: Any) -> None:
-        super().__init__(group, TimedCalls())
+        super().__init__(group)
         self.silent = False
 
     def size(self) -> int:

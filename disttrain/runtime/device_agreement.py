@@ -11,18 +11,50 @@ import json
 import socket
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch.distributed as dist
 
+from disttrain.config.config_tree import Config
+from disttrain.config.refusals import refusal_with
 from disttrain.errors import ConfigError, NodeFault
-from disttrain.runtime.attention_kernel import require_kernel
-from disttrain.runtime.compiler import require_compiler
-from disttrain.runtime.device import choose_device
-from disttrain.runtime.device_precision import choose_precision
-from disttrain.runtime.rank_info import RankInfo
+from disttrain.runtime.device import choose_device, choose_precision
+from disttrain.runtime.kernels import require_compiler, require_kernel
+from disttrain.runtime.process import RankInfo
 
 Problem = Literal["config", "node"]
+
+
+@dataclass(frozen=True)
+class DeviceNeeds:
+    """Features that each rank's device must have."""
+
+    precision: str = "fp32"
+    """`precision.dtype`."""
+    gpus_per_rank: int = 1
+    attention: str = "auto"
+    """`train.attention`."""
+    compiler: str | None = None
+    """Backend of `torch.compile`."""
+    refuse_cpu: str | None = None
+    """The refusal of an option that a CPU does not have."""
+    backend: str = "auto"
+    """`parallel.backend`."""
+
+    @classmethod
+    def of(cls, config: Config) -> DeviceNeeds:
+        """Those of a config."""
+        return cls(
+            config.precision.dtype,
+            config.gpus_per_rank,
+            config.train.attention,
+            config.compile.used_backend,
+            refusal_with(config, "resources", device="cpu"),
+            config.parallel.backend,
+        )
+
+
+NO_NEEDS = DeviceNeeds()
 
 
 @dataclass(frozen=True)
@@ -48,41 +80,24 @@ class RankDevice:
         return f"{self.device.partition(':')[0]} with {self.backend}"
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """Reason not to start: the problem, and the first rank of the node that has it."""
 
     problem: Problem
     message: str
     rank: int
 
-    def error(self) -> ConfigError | NodeFault:
-        """The exception to raise on every rank."""
-        return ConfigError(self.message) if self.problem == "config" else NodeFault(self.message, self.rank)
 
-
-def choose(
-    requested: str,
-    precision: str,
-    info: RankInfo,
-    gpus_per_rank: int = 1,
-    attention: str = "auto",
-    on_gpu: str | None = None,
-    compiles_with: str | None = None,
-    backend: str = "auto",
-) -> RankDevice:
-    """Choose this rank's device for `resources.device=requested`, `precision.dtype=precision`,
-    `train.attention=attention`, the backend of
-    `torch.compile`, and `parallel.backend=backend`; `on_gpu` is the refusal of an option that a CPU
-    does not have. Raises nothing."""
-    node = socket.gethostname()
+def choose(requested: str, info: RankInfo, needs: DeviceNeeds) -> RankDevice:
+    """Choose this rank's device for `resources.device=requested`. Raises nothing."""
+    node, backend = socket.gethostname(), needs.backend
     try:
-        device = choose_device(requested, info.local_rank, info.local_size * gpus_per_rank)
-        resolved, _ = choose_precision(precision, device)
-        require_kernel(attention, device)
-        require_compiler(compiles_with, device)
-        if on_gpu is not None and device.type == "cpu":
-            raise ConfigError(f"this rank trains on the CPU: {on_gpu}")
+        device = choose_device(requested, info.local_rank, info.local_size * needs.gpus_per_rank)
+        precision, _ = choose_precision(needs.precision, device)
+        require_kernel(needs.attention, device)
+        require_compiler(needs.compiler, device)
+        if needs.refuse_cpu is not None and device.type == "cpu":
+            raise ConfigError(f"this rank trains on the CPU: {needs.refuse_cpu}")
         if backend == "nccl" and (device.type == "cpu" or requested == "shared"):
             raise ConfigError(
                 "parallel.backend=nccl needs a GPU for each rank, and this rank has none of its own; "
@@ -94,7 +109,7 @@ def choose(
         return RankDevice(node, problem="node", message=" ".join(str(error).split()))
     if backend == "auto":
         backend = "nccl" if device.type == "cuda" and requested != "shared" else "gloo"
-    return RankDevice(node, str(device), backend, resolved)
+    return RankDevice(node, str(device), backend, precision)
 
 
 def agree(own: RankDevice, rank: int, size: int, store: dist.Store) -> None:
@@ -107,11 +122,10 @@ def agree(own: RankDevice, rank: int, size: int, store: dist.Store) -> None:
     store.set(str(rank), json.dumps(asdict(own)))
     if rank == 0:
         chosen = [RankDevice(**json.loads(text)) for text in store.multi_get([str(r) for r in range(size)])]
-        found = find_problem(chosen)
-        store.set("verdict", json.dumps(asdict(found) if found else None))
-    verdict = json.loads(store.get("verdict"))
-    if verdict is not None:
-        raise Verdict(**verdict).error()
+        store.set("verdict", json.dumps(find_problem(chosen)))
+    if verdict := json.loads(store.get("verdict")):
+        problem, message, faulty = verdict
+        raise ConfigError(message) if problem == "config" else NodeFault(message, faulty)
 
 
 def find_problem(chosen: Sequence[RankDevice]) -> Verdict | None:
@@ -120,35 +134,26 @@ def find_problem(chosen: Sequence[RankDevice]) -> Verdict | None:
     A problem of some nodes is theirs, so a start on other nodes may succeed; a problem of all ranks is one of
     the config, unless their GPUs are out of order.
     """
-    failed = [(rank, each) for rank, each in enumerate(chosen) if each.problem]
+    failed = [(rank, own) for rank, own in enumerate(chosen) if own.problem]
     if failed:
-        everywhere = len(failed) == len(chosen)
-        rank, each = next((pair for pair in failed if pair[1].problem == "node"), failed[0])
-        problem: Problem = "config" if everywhere and each.problem == "config" else "node"
-        return Verdict(problem, f"node {each.node}: {each.message}", rank)
-    kinds = {each.type for each in chosen}
-    if len(kinds) == 1:
-        return _mixed_precision(chosen)
-    wanted = max(kinds)  # the config is the same everywhere: nodes on the CPU are the ones that lack GPUs
-    rank, each = next((rank, each) for rank, each in enumerate(chosen) if each.type != wanted)
-    peer = next(each for each in chosen if each.type == wanted)
-    return Verdict(
-        "node",
-        f"node {each.node} would train on {each.type}, but node {peer.node} on {wanted}: repair or exclude "
-        f"{each.node}, or set resources.device",
-        rank,
-    )
-
-
-def _mixed_precision(chosen: Sequence[RankDevice]) -> Verdict | None:
-    """The refusal of `precision.dtype=auto` where ranks would resolve it differently; None if they agree."""
-    first = chosen[0]
-    for rank, each in enumerate(chosen):
-        if each.precision != first.precision:
+        rank, own = next((pair for pair in failed if pair[1].problem == "node"), failed[0])
+        problem: Problem = "node" if len(failed) < len(chosen) else own.problem or "node"
+        return Verdict(problem, f"node {own.node}: {own.message}", rank)
+    # the config is the same everywhere: nodes on the CPU are the ones that lack GPUs
+    peer = max(chosen, key=lambda own: own.type)
+    for rank, own in enumerate(chosen):
+        if own.type != peer.type:
+            return Verdict(
+                "node",
+                f"node {own.node} would train on {own.type}, but node {peer.node} on {peer.type}: repair or "
+                f"exclude {own.node}, or set resources.device",
+                rank,
+            )
+        if own.precision != peer.precision:
             return Verdict(
                 "config",
-                f"precision.dtype=auto would be {first.precision} on node {first.node}, but {each.precision} "
-                f"on node {each.node}; set precision.dtype=fp32, or another one that all nodes have",
+                f"precision.dtype=auto would be {peer.precision} on node {peer.node}, but {own.precision} "
+                f"on node {own.node}; set precision.dtype=fp32, or another one that all nodes have",
                 rank,
             )
     return None

@@ -1,8 +1,10 @@
-"""Observation of the collectives of `fully_shard`, and what is private in FSDP2 (read in torch 2.13)."""
+"""Collectives of a process group within a context, and what is private in FSDP2 (read in torch 2.13)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from operator import attrgetter
 from typing import Any, Literal
 
@@ -11,7 +13,61 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from disttrain.runtime.observed_group import ObservedGroup, Observer, unobserved
+_COLLECTIVES = (
+    "allreduce", "allgather", "all_gather_single", "_allgather_base", "reduce_scatter_single",
+    "_reduce_scatter_base",
+)  # fmt: skip
+"""Methods of a process group that `fully_shard` and `SyncBatchNorm` call; the last argument has options."""
+
+
+Around = Callable[[Any], AbstractContextManager[None]]
+"""Context of a collective over one dimension of the mesh, None: over all ranks. The collective is done at its
+end, on a GPU for the current stream."""
+
+
+class ObservedGroup:
+    """Stands for a process group where torch calls its collectives.
+
+    `returned_early`: a call has returned while its collective was under way (`unshard(async_op=True)`).
+    """
+
+    def __init__(
+        self,
+        group: Any,
+        around: Around = nullcontext,
+        returned_early: Callable[[], None] = lambda: None,
+        dimension: Any = None,
+    ) -> None:
+        self.group, self.around, self._returned_early = group, around, returned_early
+        self._dimension = dimension
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.group, name)
+        return partial(self._run, value) if name in _COLLECTIVES else value
+
+    def _run(self, collective: Callable[..., Any], *arguments: Any) -> Any:
+        with self.around(self._dimension):
+            work = collective(*arguments)
+            if work is not None and not arguments[-1].asyncOp:
+                work.wait()
+        if work is not None and arguments[-1].asyncOp:
+            self._returned_early()
+        return work
+
+    # torch looks up the group's backend after an error
+    def __eq__(self, other: object) -> bool:
+        return other is self or other == self.group
+
+    def __hash__(self) -> int:
+        return hash(self.group)
+
+
+def unobserved(group: Any) -> Any:
+    """The process group that `group` stands for, whose collectives nobody observes."""
+    while isinstance(group, ObservedGroup):
+        group = group.group
+    return group
+
 
 Dimension = Literal["shard", "replicate"]
 """Dimension of the mesh over which a collective runs."""
@@ -19,8 +75,10 @@ _GROUPS: dict[str, Dimension] = {"shard_process_group": "shard", "replicate_proc
 """Process groups of a mesh."""
 
 
-def observe(module: FSDPModule, observer: Observer) -> Callable[[], None]:
-    """Have `observer` receive each collective of a module for which `why_unobservable` is None; returns a
+def observe(
+    module: FSDPModule, around: Around, returned_early: Callable[[], None] = lambda: None
+) -> Callable[[], None]:
+    """Have each collective of a module for which `why_unobservable` is None happen within `around`; returns a
     function that restores what was there."""
     before: list[tuple[Any, str, Any]] = []
     two_dimensions = any(map(replicates, param_groups(module)))
@@ -28,7 +86,8 @@ def observe(module: FSDPModule, observer: Observer) -> Callable[[], None]:
         for name in _GROUPS.keys() & vars(info).keys():
             group = getattr(info, name)
             before.append((info, name, group))
-            setattr(info, name, ObservedGroup(group, observer, _GROUPS[name] if two_dimensions else None))
+            dimension = _GROUPS[name] if two_dimensions else None
+            setattr(info, name, ObservedGroup(group, around, returned_early, dimension))
 
     def restore() -> None:
         for item in before:
@@ -37,12 +96,12 @@ def observe(module: FSDPModule, observer: Observer) -> Callable[[], None]:
     return restore
 
 
-def observers_of(module: FSDPModule) -> Iterator[Observer]:
-    """Those who observe the module now."""
+def observers_of(module: FSDPModule) -> Iterator[Around]:
+    """The contexts of the module's collectives now."""
     for info in _meshes(module):
         group = info.shard_process_group
         while isinstance(group, ObservedGroup):
-            yield group.observer
+            yield group.around
             group = group.group
 
 

@@ -12,7 +12,7 @@ from collections.abc import MutableMapping
 from pathlib import Path
 
 from disttrain.records.run_directory import Attempt
-from disttrain.runtime.rank_info import RankInfo
+from disttrain.runtime.process import RankInfo
 
 SUBSYSTEMS = ("INIT", "BOOTSTRAP", "ENV", "NET", "GRAPH")
 """Subsystems that write while communicators start and connect, and never in a step."""

@@ -18,8 +18,10 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 from disttrain.config.sections.job import JobConfig
 from disttrain.config.sections.resources import ResourcesConfig
 from disttrain.errors import ConfigError, in_one_line
-from disttrain.runtime import device_agreement, heartbeat
-from disttrain.runtime.rank_info import RankInfo, rank_info
+from disttrain.runtime import device_agreement
+from disttrain.runtime.device_agreement import NO_NEEDS, DeviceNeeds
+from disttrain.runtime.process import RankInfo, rank_info
+from disttrain.runtime.rank_heartbeat import heartbeat
 
 T = TypeVar("T")
 
@@ -186,47 +188,33 @@ def _check_interface(given: str, rank: int) -> None:
         )
 
 
-def _refuse_another_world(info: RankInfo, resources: ResourcesConfig, gpus_per_rank: int) -> None:
-    if (info.nodes, info.local_size) != (resources.nodes, resources.gpus_per_node // gpus_per_rank):
-        raise ConfigError(
-            f"the world has {info.nodes} nodes x {info.local_size} ranks, but the config requests "
-            f"resources.nodes={resources.nodes} x resources.gpus_per_node={resources.gpus_per_node}"
-        )
-
-
 @contextmanager
 def open_world(
     resources: ResourcesConfig,
     collective_timeout_s: float = JobConfig().collective_timeout_s,
-    precision: str = "fp32",
+    needs: DeviceNeeds = NO_NEEDS,
     store: dist.Store | None = None,
-    *,
-    gpus_per_rank: int = 1,
-    attention: str = "auto",
-    on_gpu: str | None = None,
-    compiles_with: str | None = None,
-    backend: str = "auto",
 ) -> Iterator[World]:
     """Join the process group, and leave it at the end of the block.
 
     A collective that takes longer than the timeout raises. After an exception the group stays: its shutdown
     can wait for peers that sit in a collective, and the process must exit for torchrun to end them. `store`:
-    used in place of torchrun's own. `gpus_per_rank`: see `Config.gpus_per_rank`. Each rank must have the
-    kernel `attention`, a GPU for `on_gpu`, and the compiler of `compiles_with`, a backend of `torch.compile`.
-    `backend`: `parallel.backend`.
+    used in place of torchrun's own.
 
     Raises `ConfigError` when torchrun's world is not `resources.nodes x resources.gpus_per_node`: a
     rendezvous can form a smaller world without an error, and training must not run in one. Raises
-    `ConfigError` or `NodeFault` on all ranks when devices or backends differ, or one lacks such a feature.
+    `ConfigError` or `NodeFault` on all ranks when devices or backends differ, or one lacks what it `needs`.
     """
     info = rank_info()
-    _refuse_another_world(info, resources, gpus_per_rank)
+    if (info.nodes, info.local_size) != (resources.nodes, resources.gpus_per_node // needs.gpus_per_rank):
+        raise ConfigError(
+            f"the world has {info.nodes} nodes x {info.local_size} ranks, but the config requests "
+            f"resources.nodes={resources.nodes} x resources.gpus_per_node={resources.gpus_per_node}"
+        )
     if info.nodes > 1:
         _check_interface(os.environ.get("GLOO_SOCKET_IFNAME", ""), info.rank)
     torch.set_num_threads(resources.threads_per_rank)
-    chosen = device_agreement.choose(
-        resources.device, precision, info, gpus_per_rank, attention, on_gpu, compiles_with, backend
-    )
+    chosen = device_agreement.choose(resources.device, info, needs)
     timeout, control = timedelta(seconds=collective_timeout_s), None
     with heartbeat.collective():
         if info.size > 1 and store is None:
@@ -248,7 +236,15 @@ def open_world(
     used = chosen.backend if info.size > 1 else None
     yield World(
         **vars(info), device=device, backend=used, collective_timeout=timeout, control=control,
-        gpus_per_rank=gpus_per_rank if device.type == "cuda" else 1,
+        gpus_per_rank=needs.gpus_per_rank if device.type == "cuda" else 1,
     )  # fmt: skip
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def launcher_store(prefix: str) -> dist.Store | None:
+    """The store in which torchrun's ranks meet, with `prefix` before each key; None for a single rank."""
+    if rank_info().size == 1:
+        return None
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+    return dist.PrefixStore(prefix, store)

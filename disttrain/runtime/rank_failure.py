@@ -14,15 +14,29 @@ from disttrain.runtime import log
 
 _HOST_ALLOCATION = "DefaultCPUAllocator: can't allocate memory"
 """Message of PyTorch's `RuntimeError` where the host has no memory left, or `ulimit -v` is reached."""
+_CAUSES: dict[type[BaseException], Cause] = {
+    ConfigError: "refused",
+    KeyboardInterrupt: "cancelled",
+    NodeFault: "launch_failed",
+    NonFinite: "non_finite",
+}
 
 
-def record_failure(error: BaseException, rank: int, attempt: Attempt | None) -> RankError:
-    """Describe `error`, and write the record to the folder of `attempt` unless the file exists.
+def record_failure(error: BaseException, rank: int, attempt: Attempt | None = None) -> RankError:
+    """Describe `error`, raised by `rank` now, and write the record to the folder of `attempt` unless the file
+    exists.
 
     The first record has the time of the failure, by which the cause of the attempt is chosen. An error of the
-    file system goes to the log.
+    file system goes to the log. The record of a `NodeFault` names a rank of the faulty node.
     """
-    record = describe_failure(error, rank)
+    record = RankError(
+        rank=error.rank if isinstance(error, NodeFault) else rank,
+        time=time.time(),
+        kind=type(error).__name__,
+        message=message_of(error),
+        cause=_cause(error),
+        traceback="".join(traceback.format_exception(error)),
+    )
     try:
         if attempt is not None and not attempt.error(rank).exists() and not attempt.is_replaced():
             write_json(attempt.error(rank), record.model_dump(mode="json"))
@@ -31,27 +45,10 @@ def record_failure(error: BaseException, rank: int, attempt: Attempt | None) -> 
     return record
 
 
-def describe_failure(error: BaseException, rank: int) -> RankError:
-    """The record of `error`, raised by `rank` now. That of a `NodeFault` names a rank of the faulty node."""
-    return RankError(
-        rank=error.rank if isinstance(error, NodeFault) else rank,
-        time=time.time(),
-        kind=type(error).__name__,
-        message=message_of(error),
-        cause=_cause(error),
-        traceback="".join(traceback.format_exception(error)),
-    )
-
-
 def _cause(error: BaseException) -> Cause:
-    if isinstance(error, ConfigError):
-        return "refused"
-    if isinstance(error, KeyboardInterrupt):
-        return "cancelled"
-    if isinstance(error, NodeFault):
-        return "launch_failed"
-    if isinstance(error, NonFinite):
-        return "non_finite"
+    for kind, cause in _CAUSES.items():
+        if isinstance(error, kind):
+            return cause
     import torch
 
     no_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)

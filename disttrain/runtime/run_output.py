@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ from disttrain.records.json_files import forbid_world_writes, read_json_or_none,
 from disttrain.records.metrics import Metrics
 from disttrain.records.planned import Provenance, RunRecord
 from disttrain.records.run_directory import ATTEMPT, RUN_DIR, Attempt, RunDir, attempt_of_job
+from disttrain.runtime.process import rank_info
 from disttrain.runtime.process_group import World
 from disttrain.runtime.rank_failure import record_failure
-from disttrain.runtime.rank_info import rank_info
 
 BY_HAND = "by-hand"
 """Sweep of runs started by hand."""
@@ -33,10 +34,8 @@ class RunOutput:
 
     run: RunDir
     attempt: Attempt
-    writes_outcome: bool = False
-    """Whether this is rank 0 of a trainer started by hand, which has no agent to write `DONE` or `FAILED`."""
     record: RunRecord | None = None
-    """`run.json` of a trainer started by hand, on rank 0."""
+    """`run.json`, for rank 0 of a trainer started by hand, which has no agent to write `DONE` or `FAILED`."""
 
     @classmethod
     def of_job(cls, run_dir: Path, attempt: int) -> RunOutput:
@@ -57,36 +56,39 @@ class RunOutput:
 
         Rank 0 writes `run.json`, as `submit.py` does for a job. Calls a collective.
         """
-        output = cls._claim(run_dir, config_file, world)
-        if not output.writes_outcome:
-            return output
-        collected = collect_provenance.without_secrets(collect_provenance.collect(), config.job.secrets)
-        made = Provenance.model_validate(collected)
-        return output._begin(config.as_dict(), config_key(config), made)
+
+        def collected() -> dict[str, Any]:
+            return collect_provenance.without_secrets(collect_provenance.collect(), config.job.secrets)
+
+        return cls._begin(run_dir, config_file, config.as_dict(), config_key(config), collected, world)
 
     @classmethod
     def of_loop(cls, run_dir: Path | None, script: Path, recorded: dict[str, Any], world: World) -> RunOutput:
         """As `by_hand`, for a training loop in the user's `script`, whose known config is `recorded`."""
-        output = cls._claim(run_dir, script, world)
-        if not output.writes_outcome:
-            return output
-        made = Provenance.model_validate(collect_provenance.collect(script=script))
-        return output._begin(recorded, hash_values(recorded), made)
+        collected = partial(collect_provenance.collect, script=script)
+        return cls._begin(run_dir, script, recorded, hash_values(recorded), collected, world)
 
     @classmethod
-    def _claim(cls, run_dir: Path | None, named_for: Path, world: World) -> RunOutput:
+    def _begin(
+        cls,
+        run_dir: Path | None,
+        named_for: Path,
+        config: dict[str, Any],
+        key: str,
+        collected: Callable[[], dict[str, Any]],
+        world: World,
+    ) -> RunOutput:
         forbid_world_writes()
         stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
         chosen = run_dir or Path("runs") / BY_HAND / f"{named_for.stem}-{stamp}"
-        chosen, number = world.all_gather_object((chosen, len(RunDir(chosen).attempts())))[0]
+        chosen, number = world.of_rank0((chosen, len(RunDir(chosen).attempts())))
         run = RunDir(chosen.resolve())
-        return cls(run, run.attempt(number), writes_outcome=world.rank == 0)
-
-    def _begin(self, config: dict[str, Any], key: str, made: Provenance) -> RunOutput:
-        """This output with its record, which is written now."""
+        if world.rank:
+            return cls(run, run.attempt(number))
+        made = Provenance.model_validate(collected())
         record = RunRecord(
-            name=self.run.name,
-            sweep=self.run.sweep,
+            name=run.name,
+            sweep=run.sweep,
             run_key=collect_provenance.run_key(key, made.code.hash or made.code.git_commit or ""),
             config_key=key,
             repeat=None,
@@ -95,10 +97,10 @@ class RunOutput:
             cluster=None,
             provenance=made,
         )
-        write_json(self.run.run_json, record.model_dump(mode="json"))
-        for stale in (self.run.stop, self.run.failed, self.run.done):
+        write_json(run.run_json, record.model_dump(mode="json"))
+        for stale in (run.stop, run.failed, run.done):
             stale.unlink(missing_ok=True)
-        return replace(self, record=record)
+        return cls(run, run.attempt(number), record)
 
     def identity(self) -> dict[str, Any]:
         """The identifying fields of `Metrics`: name, sweep, run key."""
@@ -125,7 +127,7 @@ class RunOutput:
 
     def close(self, error: RankError | None, metrics: Metrics | None = None) -> None:
         """Write `DONE` or `FAILED` on rank 0 of a trainer started by hand; in a job the agent writes them."""
-        if not self.writes_outcome:
+        if self.record is None:
             return
         cause, message = "finished", None
         if error:

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from disttrain.config.config_tree import Config, model_waits
-from disttrain.runtime.device import device_name, machine_id, nccl_version, usable_cpus
+from disttrain.records.process_limits import usable_processors
+from disttrain.runtime.device import device_name, machine_id, nccl_version
 from disttrain.runtime.process_group import World
 
 
@@ -18,7 +19,7 @@ def describe_machine(world: World, config: Config) -> dict[str, Any]:
     threads = own + config.data.workers
     machines = world.all_gather_object((machine_id(), threads))
     busy = sum(count for machine, count in machines if machine == machine_id())
-    cpus = usable_cpus()
+    cpus = len(usable_processors())
     shared = config.resources.device == "shared" and len(machines) > 1 and not model_waits(config)
     return {
         "emulated": config.emulated,

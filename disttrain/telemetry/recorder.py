@@ -22,15 +22,16 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from disttrain.checkpoint.state import decode_json, encode_json
 from disttrain.config.config_tree import Config
 from disttrain.models.hooks import hooks_of
 from disttrain.records.exit_causes import StopCause
 from disttrain.records.json_files import json_text, write_text
 from disttrain.records.metrics import EvalPoint, GradNormPoint, LossPoint, Metrics, RatioPoint
 from disttrain.records.shared_folder import AttemptWatch
-from disttrain.runtime import heartbeat, log
-from disttrain.runtime.json_tensor import decode_json, encode_json
+from disttrain.runtime import log
 from disttrain.runtime.process_group import World
+from disttrain.runtime.rank_heartbeat import heartbeat
 from disttrain.runtime.run_output import RunOutput
 from disttrain.telemetry import comm_split, null_reasons, summary
 from disttrain.telemetry.background_writer import BackgroundJsonLines, BackgroundWriter

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from disttrain.runtime import heartbeat
 from disttrain.runtime.process_group import World
+from disttrain.runtime.rank_heartbeat import heartbeat
 
 _Queued = tuple[torch.Tensor, torch.cuda.Event | dist.Work | None, Callable[[torch.Tensor], None]]
 

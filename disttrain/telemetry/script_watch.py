@@ -11,7 +11,7 @@ import os
 from typing import get_args
 
 from disttrain.records.heartbeat import SCRIPT_TIMEOUT_VARIABLE, Phase
-from disttrain.runtime import heartbeat
+from disttrain.runtime.rank_heartbeat import heartbeat
 from disttrain.telemetry.step_clock import COMMUNICATION, StepClock
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from disttrain.runtime import heartbeat
 from disttrain.runtime.fully_shard_hooks import Dimension
+from disttrain.runtime.rank_heartbeat import heartbeat
 
 COMPUTE, INPUT, COMM, COMM_TRANSFER, OPTIMIZER, CHECKPOINT, OTHER = range(7)
 """Phases in the order of `disttrain.records.steps.PHASES`. The clock counts all exposed communication as

@@ -1,8 +1,8 @@
 """Find the ranks of this node that hang, and those that train apart. Standard library only.
 
 A rank hangs if it has been in one step, or in one other phase, for longer than the limit of its heartbeat
-(`disttrain.runtime.heartbeat`). A rank that waits in a collective has `_OTHER_NODES_S` more, in which the
-node of the silent rank finds it.
+(`disttrain.runtime.rank_heartbeat`). A rank that waits in a collective has `_OTHER_NODES_S` more, in which
+the node of the silent rank finds it.
 
 Ranks of one process group are connected by TCP: to its store, and among themselves by gloo or by NCCL's
 bootstrap, also where the data take another way. MPI and Horovod connect processes, too. Thus a rank without

@@ -9,7 +9,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from disttrain.models.gpt import Attention, rotary_angles
-from disttrain.runtime.attention_kernel import attention_kernel
+from disttrain.runtime.kernels import attention_kernel
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 

@@ -19,7 +19,7 @@ import json, os, sys
 import torch, torch.distributed as dist
 from disttrain.records.run_directory import RunDir
 from disttrain.runtime import nccl_log_file
-from disttrain.runtime.rank_info import RankInfo
+from disttrain.runtime.process import RankInfo
 from disttrain.telemetry.network.nccl_log import parse
 from pathlib import Path
 rank, size = int(sys.argv[1]), int(sys.argv[2])

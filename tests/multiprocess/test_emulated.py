@@ -80,7 +80,7 @@ def reduced(world: World) -> tuple[list[int], list[float]]:
 def oversubscribed_on(world: World, config: Config, processors: int) -> bool:
     """Whether the ranks count as sharing processors on a machine with so many."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(machine_facts, "usable_cpus", lambda: processors)
+        patch.setattr(machine_facts, "usable_processors", lambda: range(processors))
         return machine_facts.describe_machine(world, config)["oversubscribed"]
 
 

@@ -21,7 +21,6 @@ from disttrain.data import synthetic
 from disttrain.models import emulated
 from disttrain.models.emulated import Emulated
 from disttrain.runtime.fully_shard_hooks import observe
-from disttrain.runtime.observed_group import TimedCalls
 from disttrain.runtime.process_group import World
 from tests.support.injected_delays import WARM_UP, real_time_priority
 
@@ -86,7 +85,7 @@ def shard(world: World, model: Emulated, build: str, longer_s: float = 0.0) -> l
         if isinstance(module, FSDPModule):
             module.set_custom_all_gather(Gather(calls))
             module.set_custom_reduce_scatter(Scatter(calls))
-            observe(module, TimedCalls(slow))
+            observe(module, slow)
     return calls
 
 

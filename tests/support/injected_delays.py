@@ -29,8 +29,8 @@ from disttrain.records.json_files import read_jsonl
 from disttrain.records.metrics import Metrics
 from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import PHASES
+from disttrain.runtime.process import rank_info
 from disttrain.runtime.process_group import World
-from disttrain.runtime.rank_info import rank_info
 from disttrain.runtime.run_output import RunOutput
 from disttrain.telemetry import live_progress
 

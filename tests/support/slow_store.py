@@ -8,7 +8,7 @@ from typing import Any
 from disttrain.checkpoint import storage
 from disttrain.data import synthetic
 from disttrain.data.source import Source
-from disttrain.runtime.rank_info import rank_info
+from disttrain.runtime.process import rank_info
 
 
 def build(*, slow_ranks: tuple[int, ...], slow_write_s: float, **options: Any) -> Source:

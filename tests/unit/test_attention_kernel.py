@@ -18,7 +18,7 @@ from disttrain.config.run_key import config_key
 from disttrain.engine.memory_estimate import estimate
 from disttrain.engine.train import train
 from disttrain.errors import ConfigError
-from disttrain.runtime.attention_kernel import attention_kernel, require_kernel
+from disttrain.runtime.kernels import attention_kernel, require_kernel
 from disttrain.runtime.process_group import open_world
 from disttrain.runtime.run_output import RunOutput
 from tests.support import stopping

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from disttrain.models.emulated_device import DeadlineTimer, each_after
-from disttrain.runtime.waiting import SPIN_S, wait_until
+from disttrain.runtime.process import SPIN_S, wait_until
 
 
 class FakeTime:

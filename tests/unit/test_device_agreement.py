@@ -14,10 +14,10 @@ from disttrain import __main__ as entry
 from disttrain.config.sections.resources import ResourcesConfig
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError, NodeFault
 from disttrain.runtime import device, device_agreement
-from disttrain.runtime.device_agreement import RankDevice, find_problem
+from disttrain.runtime.device_agreement import DeviceNeeds, RankDevice, find_problem
+from disttrain.runtime.process import RankInfo
 from disttrain.runtime.process_group import open_world
-from disttrain.runtime.rank_failure import describe_failure
-from disttrain.runtime.rank_info import RankInfo
+from disttrain.runtime.rank_failure import record_failure
 
 
 def on_gpu(node: str, index: int) -> RankDevice:
@@ -71,7 +71,7 @@ def test_nodes_that_would_choose_another_precision_are_named() -> None:
         ({"precision": "tf32"}, r"precision\.dtype=tf32 needs a GPU, .*; use fp32"),
         ({"backend": "nccl"}, r"parallel\.backend=nccl needs a GPU for each rank, .*; use gloo or auto"),
         ({"attention": "cudnn"}, r"train\.attention=cudnn needs a GPU, .*; use flash"),
-        ({"on_gpu": "a.b=1 needs a GPU"}, r"this rank trains on the CPU: a\.b=1 needs a GPU"),
+        ({"refuse_cpu": "a.b=1 needs a GPU"}, r"this rank trains on the CPU: a\.b=1 needs a GPU"),
     ],
 )
 def test_settings_that_no_device_has_are_refused_before_the_process_group(
@@ -81,7 +81,7 @@ def test_settings_that_no_device_has_are_refused_before_the_process_group(
     monkeypatch.setattr("socket.gethostname", lambda: "cpu-07")
     with (
         pytest.raises(ConfigError, match=f"node cpu-07: {message}"),
-        open_world(ResourcesConfig(device="auto"), **wanted),
+        open_world(ResourcesConfig(device="auto"), needs=DeviceNeeds(**wanted)),
     ):
         pass
 
@@ -130,7 +130,7 @@ def test_a_node_whose_gpus_lack_the_kernel_is_named(monkeypatch) -> None:
         monkeypatch.setattr("socket.gethostname", lambda node=node: node)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, found=capability: found)
         info = RankInfo(rank=len(chosen), size=2, local_rank=0, local_size=1)
-        chosen.append(device_agreement.choose("cuda", "fp32", info, attention="flash"))
+        chosen.append(device_agreement.choose("cuda", info, DeviceNeeds(attention="flash")))
     found = find_problem(chosen)
     assert found is not None
     assert (found.problem, found.rank) == ("node", 1)
@@ -160,7 +160,7 @@ def test_every_rank_raises_the_verdict() -> None:
     def join(rank: int) -> str:
         with pytest.raises(NodeFault) as raised:
             device_agreement.agree(chosen[rank], rank, len(chosen), store)
-        record = describe_failure(raised.value, rank)
+        record = record_failure(raised.value, rank)
         assert (record.rank, record.cause) == (2, "launch_failed")
         return record.message
 

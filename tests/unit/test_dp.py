@@ -25,8 +25,9 @@ from disttrain.parallel.mesh import Mesh
 from disttrain.records.gpu_hours import devices_of
 from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.records.run_json import ranks_per_node
+from disttrain.runtime.device_agreement import DeviceNeeds
+from disttrain.runtime.process import RankInfo
 from disttrain.runtime.process_group import World, open_world
-from disttrain.runtime.rank_info import RankInfo
 from disttrain.telemetry import node_sampling
 from disttrain.telemetry.summary import throughput, utilisation
 from docs.generate.slurm import by_hand
@@ -79,7 +80,7 @@ def test_the_process_takes_the_gpus_or_the_cpu(monkeypatch):
         monkeypatch.setattr(torch.cuda, "device_count", lambda visible=visible: visible)
         monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
         monkeypatch.setattr("disttrain.runtime.device_agreement.choose_precision", lambda *_: ("fp32", ""))
-        with open_world(resources, gpus_per_rank=4) as opened:
+        with open_world(resources, needs=DeviceNeeds(gpus_per_rank=4)) as opened:
             assert (opened.device.type, opened.gpus_per_rank) == expected
 
 

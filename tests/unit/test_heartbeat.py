@@ -6,6 +6,7 @@ import errno
 import os
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from torch.distributed.checkpoint.planner import WriteItem
 from disttrain.checkpoint import storage
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.records.heartbeat import FOLDER_VARIABLE, SCRIPT_TIMEOUT_VARIABLE, Heartbeat, read_heartbeats
-from disttrain.runtime import heartbeat
+from disttrain.runtime.rank_heartbeat import RankHeartbeat, heartbeat
 from disttrain.telemetry.script_watch import ScriptWatch
 from disttrain.telemetry.step_clock import HostClock
 from tests.support.steppers import stepper
@@ -25,20 +26,24 @@ TIMEOUTS = {"setup": 600.0, "step": 60.0, "checkpoint": 500.0, "evaluation": 400
 
 
 @pytest.fixture
-def position(monkeypatch: pytest.MonkeyPatch) -> heartbeat._Position:
+def position(monkeypatch: pytest.MonkeyPatch) -> RankHeartbeat:
     """The position of this process, with a clock that stands still unless a test sets it."""
-    monkeypatch.setattr(heartbeat.time, "monotonic", lambda: 0.0)
-    found = heartbeat._Position(TIMEOUTS)
-    monkeypatch.setattr(heartbeat, "_position", found)
-    return found
+    set_clock(monkeypatch, 0.0)
+    monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
+    heartbeat.start(3, TIMEOUTS)
+    return heartbeat
 
 
 def set_clock(monkeypatch: pytest.MonkeyPatch, now: float) -> None:
-    monkeypatch.setattr(heartbeat.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+
+
+def writing_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "heartbeat"]
 
 
 def test_three_times_the_99th_percentile_of_the_steps(
-    position: heartbeat._Position, monkeypatch: pytest.MonkeyPatch
+    position: RankHeartbeat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
     heartbeat.enter("step")
@@ -57,9 +62,7 @@ def test_three_times_the_99th_percentile_of_the_steps(
     assert position.limit_s("step") == 60.0, "only the newest thousand count"
 
 
-def test_another_phase_is_no_part_of_a_step(
-    position: heartbeat._Position, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_phase_is_no_part_of_a_step(position: RankHeartbeat, monkeypatch: pytest.MonkeyPatch) -> None:
     heartbeat.enter("step")
     with heartbeat.within("evaluation"):
         assert position.at[0] == "evaluation"
@@ -72,7 +75,7 @@ def test_another_phase_is_no_part_of_a_step(
 
 
 def test_each_batch_of_a_validation_is_progress(
-    position: heartbeat._Position, monkeypatch: pytest.MonkeyPatch
+    position: RankHeartbeat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four batches of 300 s each: the limit is three times 300 s, not three times 1200 s."""
     began: list[float] = []
@@ -93,10 +96,10 @@ def test_each_batch_of_a_validation_is_progress(
 
 
 def test_each_written_part_of_a_checkpoint_is_progress(
-    position: heartbeat._Position, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    position: RankHeartbeat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def since() -> float:
-        heartbeat._beat(tmp_path, 0, position, threading.get_ident())
+        position.beat(tmp_path, 0, threading.get_ident())
         return read_heartbeats(tmp_path)[0].since
 
     seen: list[float] = []
@@ -121,18 +124,9 @@ def test_each_written_part_of_a_checkpoint_is_progress(
     assert since() == 1000.0, "a checkpoint in the background is no progress of training"
 
 
-def test_collectives_are_counted(position: heartbeat._Position) -> None:
-    with heartbeat.collective(), heartbeat.collective():
-        assert position.collectives == 2
-    with pytest.raises(RuntimeError), heartbeat.collective():
-        raise RuntimeError
-    assert position.collectives == 0
-
-
 def test_it_is_rewritten_while_the_main_thread_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
-    monkeypatch.setattr(heartbeat, "INTERVAL_S", 0.01)
-    monkeypatch.setattr(heartbeat, "_position", None)
+    monkeypatch.setattr("disttrain.runtime.rank_heartbeat.INTERVAL_S", 0.01)
     heartbeat.start(3, TIMEOUTS)
 
     def newest(after_s: float = 0.0) -> Heartbeat:
@@ -145,16 +139,23 @@ def test_it_is_rewritten_while_the_main_thread_works(tmp_path: Path, monkeypatch
     assert first.where.startswith("test_heartbeat.py:")
     heartbeat.enter("step")
     heartbeat.step_done(5)
+    with heartbeat.collective():
+        with suppress(RuntimeError), heartbeat.collective():
+            raise RuntimeError
+        assert newest(time.monotonic() + 0.05).waiting
+    assert not newest(time.monotonic() + 0.05).waiting
     heartbeat.communicates_while(lambda: True)
     later = newest(time.monotonic() + 0.05)
     assert (later.phase, later.step, later.waiting, later.limit_s) == ("step", 5, True, 60.0)
+    heartbeat.stop()
+    assert read_heartbeats(tmp_path) == []
 
 
 def test_a_rank_that_cannot_write_its_heartbeat_is_not_watched(
-    position: heartbeat._Position, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    position: RankHeartbeat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def beat() -> list[int]:
-        heartbeat._beat(tmp_path, 3, position, threading.get_ident())
+        position.beat(tmp_path, 3, threading.get_ident())
         return [each.rank for each in read_heartbeats(tmp_path)]
 
     def full(*_: object) -> None:
@@ -172,10 +173,9 @@ def test_a_script_is_watched_between_its_first_and_its_last_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
-    monkeypatch.setattr(heartbeat, "_position", None)
     clock = HostClock()
     ScriptWatch(0, clock, steps=9).step_done(3)
-    assert heartbeat._position is None, "its run has no limit"
+    assert not writing_threads(), "its run has no limit"
     monkeypatch.setenv(SCRIPT_TIMEOUT_VARIABLE, "7")
     watch = ScriptWatch(1, clock, steps=9)
     for step in (3, 4):
@@ -184,14 +184,9 @@ def test_a_script_is_watched_between_its_first_and_its_last_step(
         time.sleep(0.01)
     watch.step_done(9)
     assert read_heartbeats(tmp_path) == []
-    assert heartbeat._position is None
+    assert not writing_threads()
     watch.close()
 
 
-def test_without_a_folder_nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
-    monkeypatch.setattr(heartbeat, "_position", None)
-    heartbeat.start(0, TIMEOUTS)
-    heartbeat.step_done(1)
-    with heartbeat.within("checkpoint"), heartbeat.collective():
-        assert heartbeat._position is None
+def test_without_a_folder_nothing_is_written(position: RankHeartbeat) -> None:
+    assert not writing_threads()

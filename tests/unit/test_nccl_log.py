@@ -9,7 +9,7 @@ import pytest
 
 from disttrain.records.run_directory import RunDir
 from disttrain.runtime import nccl_log_file
-from disttrain.runtime.rank_info import RankInfo
+from disttrain.runtime.process import RankInfo
 from disttrain.telemetry.network.nccl_log import parse
 from tests.support.fabric_nodes import NCCL_LOGS, nccl_log
 

@@ -19,7 +19,7 @@ from disttrain.errors import NonFinite
 from disttrain.optim import precision
 from disttrain.optim.precision import LossScale
 from disttrain.records.metrics import Metrics
-from disttrain.runtime.rank_failure import describe_failure
+from disttrain.runtime.rank_failure import record_failure
 from disttrain.runtime.run_output import RunOutput
 from tests.support.stopping import alone, config, recorded, train_until
 
@@ -95,7 +95,7 @@ def test_the_run_ends_with_a_cause_of_its_own(tmp_path, precision, bad, message,
     with pytest.raises(NonFinite) as raised:
         train_with(made, tmp_path, bad)
     assert str(raised.value) == message
-    assert describe_failure(raised.value, 0).cause == "non_finite"
+    assert record_failure(raised.value, 0).cause == "non_finite"
     assert committed(tmp_path) == steps
 
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from disttrain.models import flops, peaks
 from disttrain.models.flops import CONVOLUTION, MATMUL
-from disttrain.runtime.device_precision import use_tf32
+from disttrain.runtime.device import use_tf32
 from disttrain.telemetry import summary
 from disttrain.telemetry.summary import RankSummary
 

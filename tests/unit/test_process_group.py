@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ import torch.distributed as dist
 
 from disttrain.config.sections.resources import ResourcesConfig
 from disttrain.errors import ConfigError
-from disttrain.runtime import device, device_agreement, heartbeat
+from disttrain.runtime import device, device_agreement
 from disttrain.runtime.process_group import World, open_world
 
 
@@ -115,30 +116,34 @@ def test_a_rank_computes_with_the_threads_of_the_config(wanted):
 
 
 def test_the_heartbeat_shows_each_collective(monkeypatch):
-    position = heartbeat._Position({})
-    monkeypatch.setattr(heartbeat, "_position", position)
-    entered: list[tuple[str, int]] = []
+    waiting = False
+    entered: list[tuple[str, bool]] = []
+
+    @contextmanager
+    def collective():
+        nonlocal waiting
+        waiting = True
+        yield
+        waiting = False
+
     for name in ("broadcast", "all_gather_object", "gather_object"):
-        monkeypatch.setattr(
-            dist, name, lambda *_, _name=name, **__: entered.append((_name, position.collectives))
-        )
+        monkeypatch.setattr(dist, name, lambda *_, _name=name, **__: entered.append((_name, waiting)))
 
     def all_reduce(*_, async_op=False, **__):
         def enter():
-            entered.append(("all_reduce", position.collectives))
+            entered.append(("all_reduce", waiting))
 
         return SimpleNamespace(wait=enter) if async_op else enter()
 
     monkeypatch.setattr(dist, "all_reduce", all_reduce)
-    world = World(rank=0, size=2, local_rank=0, local_size=2, device=torch.device("cpu"), backend="gloo")
+    world = World(0, 2, 0, 2, torch.device("cpu"), "gloo", waiting=collective)
     world.all_reduce(torch.zeros(1))
     world.broadcast(torch.zeros(1))
     world.all_gather_object(0)
     world.gather_object(0)
     world.all_reduce_max([0.0])
     names = ["all_reduce", "broadcast", "all_gather_object", "gather_object", "all_reduce"]
-    assert entered == [(name, 1) for name in names]
-    assert position.collectives == 0
+    assert entered == [(name, True) for name in names]
 
 
 def test_collectives_of_the_process_group_have_the_timeout_of_the_config():

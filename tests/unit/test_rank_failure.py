@@ -9,7 +9,7 @@ import torch
 
 from disttrain.engine.train import train
 from disttrain.records.json_files import read_json
-from disttrain.runtime.rank_failure import describe_failure
+from disttrain.runtime.rank_failure import record_failure
 from disttrain.runtime.run_output import RunOutput
 from disttrain.telemetry.recorder import Recorder
 from tests.support.stopping import alone, config
@@ -18,8 +18,8 @@ from tests.support.stopping import alone, config
 def test_an_allocation_that_the_host_refuses_is_out_of_memory() -> None:
     with pytest.raises(RuntimeError) as raised:
         torch.empty(2**55)
-    assert describe_failure(raised.value, 0).cause == "out_of_memory"
-    assert describe_failure(RuntimeError("shapes differ"), 0).cause == "crashed"
+    assert record_failure(raised.value, 0).cause == "out_of_memory"
+    assert record_failure(RuntimeError("shapes differ"), 0).cause == "crashed"
 
 
 def test_the_cause_is_in_its_file_before_the_telemetry_is_aborted(

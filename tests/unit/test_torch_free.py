@@ -14,7 +14,7 @@ ALONE = (
     "disttrain.masking",
     "disttrain.models.peaks",
     "disttrain.runtime.log",
-    "disttrain.runtime.rank_info",
+    "disttrain.runtime.process",
     "disttrain.runtime.stop_signals",
 )
 

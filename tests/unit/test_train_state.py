@@ -14,8 +14,8 @@ from disttrain.checkpoint.share import own_share
 from disttrain.checkpoint.state import RandomState, TrainState
 from disttrain.optim.precision import Precision
 from disttrain.runtime import log
+from disttrain.runtime.device import seed_all
 from disttrain.runtime.process_group import World
-from disttrain.runtime.seeding import seed_all
 from tests.support.manifests import manifest, write_checkpoint
 
 CPU = torch.device("cpu")

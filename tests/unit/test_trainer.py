@@ -18,7 +18,7 @@ from disttrain import Trainer
 from disttrain.errors import ConfigError, NonFinite
 from disttrain.records.json_files import read_json
 from disttrain.records.metrics import Metrics
-from disttrain.runtime.seeding import seed_all
+from disttrain.runtime.device import seed_all
 from tests.support.tolerance import tolerance
 
 QUIET = {"telemetry": {"sinks": (), "profiled_steps": 0, "warmup_steps": 1, "gpu_every_s": 0}}

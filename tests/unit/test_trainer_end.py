@@ -13,7 +13,7 @@ from disttrain import LoopTelemetry, Trainer
 from disttrain.errors import ConfigError, NonFinite
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import ATTEMPT, RUN_DIR, RunDir
-from disttrain.runtime import heartbeat
+from disttrain.runtime.rank_heartbeat import heartbeat
 from disttrain.runtime.run_output import RunOutput
 from jobs.status.run_state import read_state
 from tests.support.stopping import alone, config

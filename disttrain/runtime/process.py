@@ -1,8 +1,13 @@
-"""Rank and world size from torchrun's environment variables. Imports without torch."""
+"""This process: its rank by torchrun's environment, its parent, its waits. Imports without torch."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
+import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from disttrain.errors import ConfigError
@@ -33,3 +38,27 @@ def rank_info() -> RankInfo:
     if info.size % info.local_size:
         raise ConfigError(f"WORLD_SIZE={info.size} is not a multiple of LOCAL_WORLD_SIZE={info.local_size}")
     return info
+
+
+def die_with_parent() -> None:
+    """Let the kernel kill this process when its parent dies (PR_SET_PDEATHSIG); without effect except on
+    Linux."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+SPIN_S = 100e-6
+"""Seconds before a deadline that are spun: a sleep may return this much late."""
+
+
+def wait_until(
+    deadline: float,
+    now: Callable[[], float] = time.perf_counter,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Return at `deadline`, a time of `now` in seconds; at once if that has passed."""
+    left = deadline - now()
+    if left > SPIN_S:
+        sleep(left - SPIN_S)
+    while now() < deadline:
+        pass
