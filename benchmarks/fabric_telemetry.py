@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import result_record
-from disttrain.hardware.sampler import Links, NodeSamples
-from disttrain.telemetry.network.nccl_log import parse
+from disttrain.hardware.node_sampler import Links, LocalRank, Node
+from disttrain.records.run_directory import Attempt
+from disttrain.telemetry.network import parse
 
 LOG = Path(__file__).resolve().parent.parent / "tests/support/nccl_logs/2.27.7-infiniband.log"
 EVERY_S = 1.0
@@ -56,12 +57,11 @@ def write_node(root: Path, adapters: int, interfaces: int) -> None:
             path = root / f"sys/class/infiniband/mlx5_{number}/ports/1" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"{text}\n")
-    lines = [
-        f"  eth{number}: 1{number} 1 0 0 0 0 0 0 2{number} 1 0 0 0 0 0 0\n" for number in range(interfaces)
-    ]
-    path = root / "proc/self/net/dev"
-    path.parent.mkdir(parents=True)
-    path.write_text("Inter-| Receive | Transmit\n face |bytes\n" + "".join(lines))
+    for number in range(interfaces):
+        folder = root / f"sys/class/net/eth{number}/statistics"
+        folder.mkdir(parents=True)
+        for name in ("tx_bytes", "rx_bytes"):
+            (folder / name).write_text(f"1{number}\n")
 
 
 def log_lines(count: int) -> list[str]:
@@ -86,7 +86,8 @@ def measure(adapters: int, interfaces: int, lines: int, repeats: int) -> dict[st
     """CPU seconds of each call."""
     with tempfile.TemporaryDirectory() as folder:
         write_node(Path(folder), adapters, interfaces)
-        links = Links("nccl", NodeSamples(), Path(folder))
+        node = Node(Attempt(Path(folder), 0), [LocalRank(0, 0, 0, (), 0.0)], 1.0, backend="nccl")
+        links = Links(node, Path(folder))
 
         def sample() -> None:
             for device, taken in links.read():

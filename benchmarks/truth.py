@@ -28,7 +28,7 @@ from disttrain.records.metrics import Metrics
 from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.records.steps import PHASES
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.profiled.collective_summary import LARGEST_SHARE
+from disttrain.telemetry.profiled.profiled_steps import LARGEST_SHARE
 from disttrain.telemetry.profiled.step_trace import comm_sample, covered, length, merged
 from tests.support import emulated_shards
 from tests.support import injected_delays as delays

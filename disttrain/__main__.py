@@ -33,11 +33,11 @@ from disttrain.records.heartbeat import Phase
 from disttrain.records.json_files import CorruptFile
 from disttrain.records.run_directory import Attempt, RunDir, attempt_of_job, checkpoint_steps
 from disttrain.records.run_json import read_run_json
-from disttrain.runtime import nccl_log_file
 from disttrain.runtime.process import die_with_parent, rank_info
 from disttrain.runtime.rank_failure import record_failure
 from disttrain.runtime.rank_heartbeat import heartbeat
 from disttrain.runtime.stop_signals import StopSignals
+from disttrain.telemetry.network import request_nccl_log
 
 EXIT_FAILED = 1
 _OWN_FLAGS = ("--config", "--run-dir", "--attempt", "--help")
@@ -169,7 +169,7 @@ def _observe(config: Config, attempt: Attempt) -> None:
     info = rank_info()
     heartbeat.start(info.rank, phase_timeouts(config.job))
     if config.telemetry.gpu_every_s:
-        nccl_log_file.request(attempt, info)
+        request_nccl_log(attempt, info)
 
 
 def phase_timeouts(job: JobConfig) -> dict[Phase, float]:

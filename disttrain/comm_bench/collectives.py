@@ -10,7 +10,7 @@ import torch.distributed as dist
 from disttrain.comm_bench.timing import last_to_arrive, summary, timed
 from disttrain.records.comm_bench import CollectiveTiming
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.profiled.collective_summary import bus_factor
+from disttrain.telemetry.profiled.profiled_steps import bus_factor
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter")
 _WARM_UP = 2

@@ -21,7 +21,7 @@ from disttrain.config.sections.resources import ResourcesConfig
 from disttrain.records.json_files import write_json
 from disttrain.runtime.process import rank_info
 from disttrain.runtime.process_group import World, open_world
-from disttrain.telemetry.profiled.collective_summary import bus_factor
+from disttrain.telemetry.profiled.profiled_steps import bus_factor
 
 MESSAGE_BYTES = {"gloo": 2**20, "nccl": 16 * 2**20}
 """Size of the messages between neighbours."""

@@ -28,10 +28,11 @@ from disttrain.errors import EXIT_BAD_INPUT, ConfigError
 from disttrain.records.checkpoint import BatchFit, Checkpoint, committed_paths
 from disttrain.records.heartbeat import FOLDER_VARIABLE, record_killed_probe
 from disttrain.records.process_limits import count_oom_kills
-from disttrain.runtime import log, nccl_log_file
+from disttrain.runtime import log
 from disttrain.runtime.process_group import World
 from disttrain.runtime.rank_heartbeat import heartbeat
 from disttrain.runtime.run_output import RunOutput
+from disttrain.telemetry.network import environment_of_children
 
 _POLL_S = 0.2
 _GRACE_S = 5.0
@@ -144,7 +145,7 @@ def _run_probes(request: dict[str, Any], world: World, timeout_s: float) -> list
         variables = {"PYTHONPATH": path, STORE_PREFIX: f"batch-probe-{next(_numbers)}"}
         process = subprocess.Popen(
             [sys.executable, "-m", "disttrain.engine.batch_probe", name],
-            env=nccl_log_file.environment_of_children() | variables, stdout=2,
+            env=environment_of_children() | variables, stdout=2,
         )  # fmt: skip
 
         def state() -> ProbeEnd:

@@ -186,7 +186,7 @@ class LoopTelemetry:
     def _begin_step(self) -> None:
         step, profiled = self._step + 1, self._recorder.profiled
         if step in profiled.steps:
-            self._profiling.enter_context(profiled.take(step, self))
+            self._profiling.enter_context(profiled.take(step, self.clock))
 
     def _end_step(self) -> None:
         self._profiling.close()

@@ -20,7 +20,7 @@ from disttrain.config.config_tree import Config
 from disttrain.config.options import check_options, inspected, plug_ins
 from disttrain.config.sections.compile import KNOWN_BACKENDS
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError, in_one_line
-from disttrain.hardware.fields import Field
+from disttrain.hardware.fields import load_field
 from disttrain.models import huggingface
 from disttrain.runtime.plug_ins import load_plug_in, place_of
 
@@ -32,7 +32,7 @@ def unchecked(config: Config) -> Iterator[str]:
         if problem := _import_problem(key, package, name):
             yield problem
         elif key == "telemetry.fields":
-            _check_field(name)
+            load_field(name)
         else:
             _check_options(config, key, name, load_plug_in(key, package, name))
     if config.compile.used_backend not in (None, *KNOWN_BACKENDS):
@@ -67,12 +67,6 @@ def _import_problem(key: str, package: str, name: str) -> str | None:
     except (Exception, SystemExit) as error:
         return f"{key}={name}: {in_one_line(error)}, so only the job can check it"
     return None
-
-
-def _check_field(name: str) -> None:
-    module, attribute = place_of("", name)
-    if not isinstance(getattr(importlib.import_module(module), attribute, None), Field):
-        raise ConfigError(f"telemetry.fields={name} is no disttrain.hardware.fields.Field")
 
 
 def _check_options(config: Config, key: str, name: str, build: Callable[..., Any]) -> None:

@@ -25,12 +25,12 @@ from disttrain.errors import ConfigError, nearest
 from disttrain.parallel.base import build_strategy
 from disttrain.records.dataset import DatasetRecord
 from disttrain.records.run_json import asks_for_gpus
-from disttrain.runtime import nccl_log_file
 from disttrain.runtime.device_agreement import DeviceNeeds, choose
 from disttrain.runtime.process import RankInfo, rank_info
 from disttrain.runtime.process_group import World, check_group_size, open_world
 from disttrain.runtime.rank_failure import record_failure
 from disttrain.runtime.run_output import RunOutput
+from disttrain.telemetry.network import request_nccl_log
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 """Makes an optimizer of the parameters of the parallel model."""
@@ -152,7 +152,7 @@ def join_world(config: Config) -> AbstractContextManager[World]:
     needs = DeviceNeeds.of(config)
     if not dist.is_initialized():
         if (output := RunOutput.of_environment()) and config.telemetry.gpu_every_s:
-            nccl_log_file.request(output.attempt, rank_info())
+            request_nccl_log(output.attempt, rank_info())
         return open_world(config.resources, config.job.collective_timeout_s, needs)
     info = rank_info()
     check_group_size(info)

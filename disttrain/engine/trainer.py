@@ -225,7 +225,7 @@ class Trainer(Generic[B]):
             return None
         profiled = self.recorder.profiled
         try:
-            with profiled.take(number, self.stepper) if number in profiled.steps else nullcontext():
+            with profiled.take(number, self.stepper.clock) if number in profiled.steps else nullcontext():
                 result = self.stepper.step(number, batches)
         except StopIteration:  # also within an accumulation, whose gradients are then dropped
             self.stepper.strategy.drop_gradients(self.stepper.model, self.stepper.optimizer)

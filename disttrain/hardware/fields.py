@@ -1,27 +1,28 @@
 """The table of hardware fields: a row has a name, a unit, readers, and the figures that samples become.
 
 `gpu` rows are in `GpuSample`, read through NVML; `process` rows in `HostSample`, read through psutil for each
-rank; `host` rows, too, read once for all ranks of the node. A new field is one row here, or a row of a user
-in `telemetry.fields`; the docs, `docs/schemas` and `disttrain.records.hardware` describe those of this table.
+rank; `host` rows, too, read once for all ranks of the node; `link` rows make `LinkTraffic`. A new field is
+one row here, or a row of a user in `telemetry.fields`; the docs, `docs/schemas` and
+`disttrain.records.hardware` describe those of this table.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
+from disttrain.errors import ConfigError
+
 Reader = Callable[[Any, Any], Any]
 """From pynvml and a device handle to a value: an `AttributeError` means that pynvml lacks the call. Readers
 of processes take psutil and a `psutil.Process`, those of a host psutil and the numbers of the job's
-processors. A class among the readers is made once for each device, for readers with a state."""
+processors, those of links None and a `Link`. A class among the readers is made once for each device, for
+readers with a state."""
 Statistic = Literal["mean", "min", "max", "growth", "segment_growth", "counts", "shares"]
 """How samples become a figure: see `disttrain.hardware.statistics`."""
-
-
-class UnusableReading(RuntimeError):
-    """The device answers in a form that has no use, for instance a counter that wraps within a second."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,23 @@ class Field:
     since_start: bool = False
     """The sample has the reading less the first reading of the attempt."""
     constant: bool = False
-    """Read once, into `GpuDevice`."""
+    """Read once, into `GpuDevice` or `LinkTraffic`."""
     slow_reader: Reader | None = None
     """Takes 20 ms: used now and then where `readers` give nothing. It gives the value itself."""
     live: str | None = None
     """The field's name in `progress.json`, which has the mean over the node's GPUs or ranks."""
+
+
+def load_field(name: str) -> Field:
+    """The row `package.module:ROW` of `telemetry.fields`. Raises `ConfigError`."""
+    module, _, attribute = name.partition(":")
+    try:
+        row = getattr(importlib.import_module(module), attribute, None)
+    except (ImportError, ValueError) as error:
+        raise ConfigError(f"telemetry.fields={name} cannot be imported: {error}") from None
+    if not isinstance(row, Field):
+        raise ConfigError(f"telemetry.fields={name} is no disttrain.hardware.fields.Field")
+    return row
 
 
 _ALL_LINKS = 0xFFFFFFFF  # NVML's scope for the sum over the NVLinks of a GPU
@@ -94,14 +107,14 @@ class NewXids:
 
 def _counter(field: str, scope: int, unit_bytes: int) -> Reader:
     """A reader of a 64-bit counter among NVML's field values. A 32-bit counter wraps several times a second
-    and is refused."""
+    and counts as not supported."""
 
     def read(api: Any, handle: Any) -> int:
         value = api.nvmlDeviceGetFieldValues(handle, [(getattr(api, field), scope)])[0]
         if value.nvmlReturn != api.NVML_SUCCESS:
             raise api.NVMLError(value.nvmlReturn)
         if value.valueType != api.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG:
-            raise UnusableReading(f"the counter is of type {value.valueType}, not of 64 bits")
+            raise api.NVMLError(api.NVML_ERROR_NOT_SUPPORTED)
         return unit_bytes * int(value.value.ullVal)
 
     return read
@@ -177,7 +190,12 @@ FIELDS = (
     _host("host_memory_total_bytes", "bytes", (lambda psutil, _: psutil.virtual_memory().total,)),
     _host("host_cpu_percent", "% of one processor", (lambda psutil, own: 100 * _busy_s(psutil, own),),
      per_second=True),
-    _link("sent_bytes", "bytes", figures={"sent_bytes": "segment_growth"}),
-    _link("received_bytes", "bytes", figures={"received_bytes": "segment_growth"}),
+    _link("kind", "", (lambda _, link: link.kind,), constant=True),
+    _link("expected", "", (lambda _, link: link.expected,), constant=True),
+    _link("line_rate_bytes_per_s", "bytes/s", (lambda _, link: link.line_rate_bytes_per_s,), constant=True),
+    _link("sent_bytes", "bytes", (lambda _, link: link.unit_bytes * int(link.counters[0].read_text()),),
+     {"sent_bytes": "segment_growth"}),
+    _link("received_bytes", "bytes", (lambda _, link: link.unit_bytes * int(link.counters[1].read_text()),),
+     {"received_bytes": "segment_growth"}),
 )
 # fmt: on

@@ -1,4 +1,4 @@
-"""The readings of one device by its rows of the table of fields, and the session of NVML.
+"""The readings of one device by its rows of the table of fields.
 
 Each reading stands alone: where the device, the driver or the permissions refuse one, its values are null and
 the first reason is kept. The same holds for an exception of the binding, for instance on a name that is not
@@ -7,13 +7,11 @@ UTF-8.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from disttrain.errors import in_one_line
-from disttrain.hardware.fields import Field, UnusableReading
+from disttrain.hardware.fields import Field
 from disttrain.hardware.statistics import DeviceSamples
 
 SLOW_EVERY = 10
@@ -29,10 +27,6 @@ _PERMANENT = (
 """Errors of NVML that every later call would give again."""
 
 
-class Unavailable(RuntimeError):
-    """NVML, or a GPU in it, cannot be used; the message is the reason in one line."""
-
-
 class Readings:
     """The readings of one device. A reader that never will work gives way to the next of its field."""
 
@@ -41,17 +35,16 @@ class Readings:
         # copied by another thread: its dicts are replaced, not changed
         self.samples = DeviceSamples(name)
         self._target = (api, device)
-        self._permanent = [getattr(api, name, None) for name in _PERMANENT]
+        self._permanent = [getattr(api, name) for name in _PERMANENT if hasattr(api, name)]
         self._lost: type[Exception] | tuple[()] = getattr(api, "NVMLError_GpuIsLost", ())
-        self._fields = [row for row in fields if row.readers and not row.constant]
-        self._readers = {row.name: list(row.readers) for row in fields}
+        self._fields = [row for row in fields if not row.constant]
+        self._readers: dict[str, list[Any]] = {}
         for row in fields:
-            if row.slow_reader is not None:
-                self._readers[row.name].append(row.slow_reader)
+            readers = [*row.readers, row.slow_reader] if row.slow_reader else row.readers
+            self._readers[row.name] = [each() if isinstance(each, type) else each for each in readers]
         self._samples = 0
-        self._counters: dict[str, tuple[float, float]] = {}
-        self._first: dict[str, float] = {}
-        self.samples.constants = {row.name: self._value(row) for row in fields if row.constant}
+        self._before: dict[str, tuple[float, float]] = {}  # time and reading of counters
+        self.samples.constants = {row.name: self._value(row, 0.0) for row in fields if row.constant}
 
     def read(self, now: float) -> dict[str, Any]:
         """The fields of a sample at the monotonic time `now` (seconds). Rates are null in the first sample
@@ -70,86 +63,37 @@ class Readings:
 
     def _is_slow(self, row: Field) -> bool:
         """Whether only the slow reader of the field is left."""
-        return row.slow_reader is not None and self._readers[row.name][:1] == [row.slow_reader]
+        return self._readers[row.name][:1] == [row.slow_reader]
 
-    def _value(self, row: Field, now: float = 0.0) -> Any:
+    def _value(self, row: Field, now: float) -> Any:
         """The value by the first reader that works."""
         readers = self._readers[row.name]
         while readers and self.samples.lost is None:
             if self._is_slow(row) and self._samples % SLOW_EVERY:
                 return None
-            if isinstance(readers[0], type):
-                readers[0] = readers[0]()
             try:
                 return self._converted(row, readers[0](*self._target), now)
             except self._lost as error:
                 self.samples.lost = str(error)
                 return None
             except Exception as error:  # of the binding, too: no reading may end the others
-                unusable = isinstance(error, AttributeError | UnusableReading)
+                reason = {row.name: in_one_line(error)}
                 code = getattr(error, "value", None)  # of an NVMLError
-                reason = str(error) if unusable or code is not None else in_one_line(error)
-                if not unusable and (code is None or code not in self._permanent):
-                    self.samples.errors = {row.name: reason, **self.samples.errors}
+                if code not in self._permanent and not isinstance(error, AttributeError):
+                    self.samples.errors = reason | self.samples.errors
                     return None
             del readers[0]
             if not readers:
-                self.samples.unsupported = {**self.samples.unsupported, row.name: reason}
+                self.samples.unsupported = self.samples.unsupported | reason
         return None
 
     def _converted(self, row: Field, value: Any, now: float) -> Any:
         """The value in the sample for a reading."""
-        if row.per_second and not self._is_slow(row):
-            then, before = self._counters.get(row.name, (now, value))
-            self._counters[row.name] = (now, value)
-            grows = now > then and value >= before
-            return round((value - before) / (now - then), 1) if grows else None
         if row.since_start:
-            return round(value - self._first.setdefault(row.name, value), 3)
-        return value
-
-
-@dataclass(frozen=True)
-class GpuId:
-    """A GPU in NVML's spelling. Never its index: torch and NVML number GPUs differently once
-    CUDA_VISIBLE_DEVICES or a container hides some."""
-
-    uuid: str | None
-    pci_bus_id: str | None
-
-
-class Nvml:
-    """An open NVML session, the only user of pynvml. Raises `Unavailable` where NVML cannot be opened."""
-
-    def __init__(self) -> None:
-        try:
-            import pynvml
-        except ImportError as error:
-            raise Unavailable(f"no module pynvml (package nvidia-ml-py): {error}") from None
-        try:
-            pynvml.nvmlInit()
-        except Exception as error:
-            raise Unavailable(f"NVML: {error}") from None
-        self.api: Any = pynvml
-        self.driver: str | None = None
-        with contextlib.suppress(pynvml.NVMLError, ValueError):
-            self.driver = pynvml.nvmlSystemGetDriverVersion()
-
-    def find(self, gpu: GpuId) -> Any:
-        """The handle of the GPU. Raises `Unavailable` where NVML does not list the GPU."""
-        problems = []
-        for get_handle, name in (
-            (self.api.nvmlDeviceGetHandleByUUID, gpu.uuid),
-            (self.api.nvmlDeviceGetHandleByPciBusId, gpu.pci_bus_id),
-        ):
-            if name is None:
-                continue
-            try:
-                return get_handle(name)
-            except self.api.NVMLError as error:
-                problems.append(f"{name}: {error}")
-        raise Unavailable(f"NVML finds no GPU {', '.join(problems) or 'without an id'}")
-
-    def close(self) -> None:
-        with contextlib.suppress(self.api.NVMLError):
-            self.api.nvmlShutdown()
+            return round(value - self._before.setdefault(row.name, (now, value))[1], 3)
+        if not row.per_second or self._is_slow(row):
+            return value
+        then, before = self._before.get(row.name, (now, value))
+        self._before[row.name] = (now, value)
+        grows = now > then and value >= before
+        return round((value - before) / (now - then), 1) if grows else None

@@ -1,10 +1,10 @@
-"""From samples to the figures of a run: each device takes one sample at a time, and devices are merged.
+"""From samples to the figures of a run: each device takes one sample at a time, and devices are put together.
 
 Segments are numbered runs of measured steps without a validation in between; a sample outside of them, for
 instance in the warm-up, has the segment None. The statistics are
 
 - `mean`, `min`, `max`: over all samples of all devices
-- `growth`: last less first reading of each device, summed over devices that have the field
+- `growth`: highest less lowest reading of each device, summed over devices that have the field
 - `segment_growth`: growth between consecutive samples of one segment, summed over segments and devices; null
   where a device has none. A counter that was reset loses one interval.
 - `counts`: how often each entry of a list occurs
@@ -34,28 +34,23 @@ class Tally:
     total: float = 0.0
     least: float = math.inf
     most: float = -math.inf
-    growth: float = 0
     segment_growth: float | None = None
     entries: Counter[str] = field(default_factory=Counter)
-    _last: tuple[float, int | None] | None = None
+    _last: float = 0
+    _segment: int | None = None
 
     def add(self, value: Any, segment: int | None) -> None:
         """Take the value of the next sample: a number, a list, or None."""
-        if value is None:
-            self._last = self._last and (self._last[0], None)
-            return
         if isinstance(value, list):
-            self.count += 1
             self.entries.update(map(str, value))
-            return
-        self.total += value  # raises for a text, before anything counts
-        self.count += 1
-        self.least, self.most = min(self.least, value), max(self.most, value)
-        last, last_segment = self._last or (value, None)
-        self.growth += value - last
-        if segment is not None and segment == last_segment and value >= last:
-            self.segment_growth = (self.segment_growth or 0) + value - last
-        self._last = (value, segment)
+        elif value is not None:
+            self.total += value  # raises for a text, before anything counts
+            self.least, self.most = min(self.least, value), max(self.most, value)
+            if segment is not None and segment == self._segment and value >= self._last:
+                self.segment_growth = (self.segment_growth or 0) + value - self._last
+            self._last = value
+        self._segment = None if value is None else segment
+        self.count += value is not None
 
 
 @dataclass
@@ -96,32 +91,30 @@ class DeviceSamples:
 
     def grown(self, name: str) -> float:
         """`segment_growth` of a figure, 0 without any."""
-        tally = self.figures.get(name)
-        return (tally.segment_growth or 0) if tally else 0
+        return self.figures.get(name, Tally()).segment_growth or 0
 
 
-def _merged(tallies: Sequence[Tally]) -> Tally:
-    """One tally of several devices."""
-    grown = [tally.segment_growth for tally in tallies if tally.segment_growth is not None]
-    return Tally(
-        sum(tally.count for tally in tallies),
-        sum(tally.total for tally in tallies),
-        min(tally.least for tally in tallies),
-        max(tally.most for tally in tallies),
-        sum(tally.growth for tally in tallies),
-        sum(grown) if len(grown) == len(tallies) else None,
-        sum((tally.entries for tally in tallies), Counter()),
-    )
+def _entries(tallies: Sequence[Tally]) -> list[tuple[str, int]]:
+    return sorted(sum((each.entries for each in tallies), Counter()).items())
 
 
-_FIGURES: dict[Statistic, Callable[[Tally], Any]] = {
-    "mean": lambda tally: tally.total / tally.count,
-    "min": lambda tally: tally.least,
-    "max": lambda tally: tally.most,
-    "growth": lambda tally: tally.growth,
-    "segment_growth": lambda tally: tally.segment_growth,
-    "counts": lambda tally: dict(sorted(tally.entries.items())),
-    "shares": lambda tally: {name: count / tally.count for name, count in sorted(tally.entries.items())},
+def _count(tallies: Sequence[Tally]) -> int:
+    return sum(each.count for each in tallies)
+
+
+def _segment_growth(tallies: Sequence[Tally]) -> float | None:
+    grown = [each.segment_growth for each in tallies if each.segment_growth is not None]
+    return sum(grown) if len(grown) == len(tallies) else None
+
+
+_FIGURES: dict[Statistic, Callable[[Sequence[Tally]], Any]] = {
+    "mean": lambda tallies: sum(each.total for each in tallies) / _count(tallies),
+    "min": lambda tallies: min(each.least for each in tallies),
+    "max": lambda tallies: max(each.most for each in tallies),
+    "growth": lambda tallies: sum(each.most - each.least for each in tallies if each.count),
+    "segment_growth": _segment_growth,
+    "counts": lambda tallies: dict(_entries(tallies)),
+    "shares": lambda tallies: {name: count / _count(tallies) for name, count in _entries(tallies)},
 }
 
 
@@ -148,19 +141,21 @@ def _figures(
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """The number of samples and each figure over the devices, and the reason of each that is null: a reader's
     first error, `absent`, a device without a value, or that no sample counts."""
-    samples = sum(device.clock.count for device in devices)
+    samples = _count([device.clock for device in devices])
     values: dict[str, Any] = {"samples": samples}
     reasons: dict[str, str] = {}
     for row in fields:
         errors = [device.errors[row.name] for device in devices if row.name in device.errors]
         for name, statistic in row.figures.items():
             tallies = [device.figures.get(name, Tally()) for device in devices]
-            tally = _merged(tallies)
-            values[name] = _FIGURES[statistic](tally) if tally.count else None
-            if values[name] is None:
-                some = "a device without any value of it" if tally.count else absent
-                why = errors[0] if errors else some
-                if statistic == "segment_growth" and all(tally.count for tally in tallies):
-                    why = "a device without two samples in one segment of measured steps"
-                reasons[f"{summary}.{name}"] = why if samples or row.whole_attempt else NOT_IN_MEASURED_STEPS
+            values[name] = _FIGURES[statistic](tallies) if _count(tallies) else None
+            if values[name] is not None:
+                continue
+            if not samples and not row.whole_attempt:
+                reason = NOT_IN_MEASURED_STEPS
+            elif statistic == "segment_growth" and all(tally.count for tally in tallies):
+                reason = "a device without two samples in one segment of measured steps"
+            else:
+                reason = [*errors, "a device without any value of it" if _count(tallies) else absent][0]
+            reasons[f"{summary}.{name}"] = reason
     return values, reasons

@@ -37,7 +37,7 @@ from disttrain.telemetry import comm_split, null_reasons, summary
 from disttrain.telemetry.background_writer import BackgroundJsonLines, BackgroundWriter
 from disttrain.telemetry.facts import RunFacts
 from disttrain.telemetry.live_progress import LiveProgress
-from disttrain.telemetry.network import network_record
+from disttrain.telemetry.network import write_network
 from disttrain.telemetry.node_sampling import NodeTelemetry
 from disttrain.telemetry.profiled.profiled_steps import ProfiledSteps
 from disttrain.telemetry.reductions import Reductions
@@ -263,7 +263,7 @@ class Recorder:
         if self.is_rank0 and self.attempt.superseded() is None:
             write_text(self.run.metrics, json_text(metrics.model_dump(mode="json")))
             if metrics.world_size > 1:
-                network_record.write(self.attempt, metrics.backend, metrics.ranks_per_node, ranks)
+                write_network(self.attempt, metrics.backend, metrics.ranks_per_node, ranks)
 
     def _close(self) -> None:
         self._node.close()

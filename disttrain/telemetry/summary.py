@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from disttrain.hardware.fields import FIELDS, Field
-from disttrain.hardware.sampler import NodeSamples
+from disttrain.hardware.node_sampler import NodeSamples
 from disttrain.hardware.statistics import gpu_summary, process_summary
 from disttrain.records.communication import NcclLog
 from disttrain.records.metrics import Histogram, StepTime

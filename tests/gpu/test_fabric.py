@@ -18,14 +18,13 @@ RANKS = """
 import json, os, sys
 import torch, torch.distributed as dist
 from disttrain.records.run_directory import RunDir
-from disttrain.runtime import nccl_log_file
 from disttrain.runtime.process import RankInfo
-from disttrain.telemetry.network.nccl_log import parse
+from disttrain.telemetry.network import end_nccl_log, parse, request_nccl_log
 from pathlib import Path
 rank, size = int(sys.argv[1]), int(sys.argv[2])
 attempt = RunDir(Path(sys.argv[3])).attempt(0)
 attempt.path.mkdir(parents=True, exist_ok=True)
-nccl_log_file.request(attempt, RankInfo(rank, max(size, 2), rank, max(size, 2)))
+request_nccl_log(attempt, RankInfo(rank, max(size, 2), rank, max(size, 2)))
 torch.cuda.set_device(rank)
 store = dist.FileStore(sys.argv[3] + "/store", size)
 dist.init_process_group("nccl", store=store, rank=rank, world_size=size, device_id=torch.device("cuda", rank))
@@ -34,7 +33,7 @@ dist.all_reduce(tensor)
 torch.cuda.synchronize()
 if rank == 0:
     path = attempt.nccl_log(0)
-    nccl_log_file.end(path)
+    end_nccl_log(path)
     size_before = path.stat().st_size
     for _ in range(10):
         dist.all_reduce(tensor)

@@ -4,12 +4,13 @@ import os
 import sys
 import time
 
+import pynvml
 import pytest
 import torch
 
 from disttrain.hardware.fields import FIELDS
-from disttrain.hardware.readings import Nvml, Readings, Unavailable
-from disttrain.hardware.sampler import HardwareSampler, LocalRank, Node
+from disttrain.hardware.node_sampler import HardwareSampler, LocalRank, Node
+from disttrain.hardware.readings import Readings
 from disttrain.hardware.statistics import gpu_summary
 from disttrain.records.hardware import GpuSample, NodeGpus
 from disttrain.records.json_files import read_json, read_jsonl
@@ -24,8 +25,8 @@ def without_gpu() -> str | None:
     if torch.version.hip:
         return "the GPU is not NVIDIA's"
     try:
-        Nvml().close()
-    except Unavailable as error:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
         return str(error)
     return None
 
@@ -35,9 +36,8 @@ pytestmark = pytest.mark.skipif(REASON is not None, reason=f"no GPU to ask: {REA
 
 
 def gpu(device):
-    nvml = Nvml()
-    fields = [row for row in FIELDS if row.of == "gpu"]
-    return Readings(fields, nvml.api, nvml.find(identify(device)))
+    api = sys.modules["pynvml"]
+    return Readings([row for row in FIELDS if row.of == "gpu"], api, identify(device).handle(api))
 
 
 def test_the_device_torch_uses_is_the_one_that_is_sampled():

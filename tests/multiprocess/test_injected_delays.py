@@ -17,7 +17,7 @@ from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.metrics import Metrics
 from disttrain.records.run_directory import RunDir
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.profiled.collective_summary import LARGEST_SHARE
+from disttrain.telemetry.profiled.profiled_steps import LARGEST_SHARE
 from tests.support import injected_delays as delays
 from tests.support.injected_delays import LATE_RANK, LATE_S, STEP, Phases, assert_about, assert_added
 from tests.support.ranks import Ranks

@@ -11,7 +11,7 @@ import torch
 from analysis.read.samples import step_at
 from disttrain.config.config_tree import Config
 from disttrain.engine.train import train
-from disttrain.hardware.readings import GpuId
+from disttrain.hardware.node_sampler import GpuId
 from disttrain.records.attempt import Progress
 from disttrain.records.hardware import GpuSample, HostSample
 from disttrain.records.json_files import read_json, read_jsonl

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from disttrain.records.communication import LinkTraffic, NcclLog, NodeFabric
-from disttrain.telemetry.network.nccl_log import parse
+from disttrain.telemetry.network import parse
 
 NCCL_LOGS = Path(__file__).with_name("nccl_logs")
 MIB = 2**20

@@ -194,16 +194,14 @@ FAN = Field("gpu", "fan_percent", "%", (lambda api, handle: 41,), {"fan_percent_
 
 def record(rounds: int, every_s: float) -> Session:
     """A session of this machine's first GPU under `Readings`."""
-    from disttrain.hardware.readings import GpuId, Nvml, Readings
+    from disttrain.hardware.readings import Readings
 
     recording = Recording(pynvml)
-    sys.modules["pynvml"] = recording
     pynvml.nvmlInit()
-    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-    uuid = pynvml.nvmlDeviceGetUUID(handle)
-    nvml = Nvml()
+    uuid = pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(0))
+    recording.nvmlSystemGetDriverVersion()
     fields = [row for row in FIELDS if row.of == "gpu"]
-    reader = Readings(fields, nvml.api, nvml.find(GpuId(uuid, None)))
+    reader = Readings(fields, recording, recording.nvmlDeviceGetHandleByUUID(uuid))
     for _ in range(rounds):
         reader.read(time.monotonic())
         time.sleep(every_s)

@@ -16,7 +16,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from disttrain import LoopTelemetry
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.profiled.collective_summary import LARGEST_SHARE
+from disttrain.telemetry.profiled.profiled_steps import LARGEST_SHARE
 from tests.support.injected_delays import WARM_UP, real_time_priority
 
 BLOCKS, WIDTH, BATCH = 3, 16, 4

@@ -19,7 +19,7 @@ from disttrain.engine.memory_estimate import estimate
 from disttrain.engine.script_config import trainer_config
 from disttrain.engine.strategy_choice import resolve_strategy
 from disttrain.errors import ConfigError
-from disttrain.hardware.readings import GpuId
+from disttrain.hardware.node_sampler import GpuId
 from disttrain.parallel.base import build_strategy
 from disttrain.parallel.mesh import Mesh
 from disttrain.records.gpu_hours import devices_of

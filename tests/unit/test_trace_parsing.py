@@ -16,7 +16,7 @@ from disttrain.records.json_files import read_jsonl
 from disttrain.records.run_directory import RunDir
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.profiled import profiled_steps
-from disttrain.telemetry.profiled.collective_summary import (
+from disttrain.telemetry.profiled.profiled_steps import (
     bus_factor,
     comm_summary,
     groups_of_ranks,
@@ -188,7 +188,6 @@ def test_kernels_that_the_host_ran_ahead_of_stay_in_their_step(monkeypatch, tmp_
     closely = profiled_steps.ProfiledSteps(config, attempt, world, times_collectives=True, steps=24)
     starts: list[float] = []
     clock = SimpleNamespace(start=lambda: starts.append(device.host_ms), switch=lambda phase: None)
-    loop = SimpleNamespace(clock=clock)
     [sampled] = closely.steps - {2, 3}
     device.launch("gemm", 50)  # of the step before, still on its way
     for step in (2, 3, sampled):
@@ -196,8 +195,8 @@ def test_kernels_that_the_host_ran_ahead_of_stay_in_their_step(monkeypatch, tmp_
             device.events.clear()
         device.takes(5)  # what happens between steps
         began_ms = max(device.host_ms, device.device_ms)
-        with closely.take(step, loop):
-            loop.clock.switch(COMPUTE)
+        with closely.take(step, clock):
+            clock.switch(COMPUTE)
             device.launch("gemm", 30)
             device.launch("ncclDevKernel_AllReduce", 10)
         assert starts.pop() == began_ms, "the clock's step begins where the trace's does"

@@ -8,30 +8,28 @@ figures, on all ranks.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, cast
+from statistics import fmean
 
 import torch
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from disttrain.config.config_tree import Config
-from disttrain.records.communication import CommSample, CommSummary
+from disttrain.records.base import Record
+from disttrain.records.communication import CollectiveSummary, CommSample, CommSummary, SampledCollective
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime import log
 from disttrain.runtime.fully_shard_hooks import Dimension
 from disttrain.runtime.json_lines import JsonLinesWriter
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.profiled.collective_summary import comm_summary, layout, steps_to_profile
 from disttrain.telemetry.profiled.step_trace import END, MARK, comm_sample, export_trace, write_trace
 from disttrain.telemetry.step_clock import OTHER, StepClock
 
-
-class HasClock(Protocol):
-    """A training loop that switches a step clock."""
-
-    clock: StepClock
+METHOD = "profiler_samples"
+LARGEST_SHARE = 20
+"""At most one step in this many is profiled."""
 
 
 class ProfiledSteps:
@@ -50,12 +48,12 @@ class ProfiledSteps:
         """`times_collectives`: whether `telemetry.profiled_steps` applies to this run of `steps` steps.
         `group_sizes`: ranks of this rank's group of each dimension of a mesh with two."""
         self._group_sizes = group_sizes
-        count = config.telemetry.profiled_steps if times_collectives else 0
         self._world = world
         self._attempt = attempt
         first, last = config.profile.steps or (1, 0)
         self._traced = range(first, last + 1)
         self._writes_trace = world.rank in config.profile.ranks
+        count = config.telemetry.profiled_steps if times_collectives else 0
         spread = steps_to_profile(count, config.telemetry.warmup_steps, steps)
         self.for_collectives = spread - set(self._traced)
         """Steps profiled for `comm-RRRRR.jsonl`."""
@@ -66,8 +64,9 @@ class ProfiledSteps:
         """On rank 0: the records of all ranks of each step whose collectives are equal on all of them."""
 
     @contextmanager
-    def take(self, step: int, loop: HasClock) -> Iterator[None]:
-        """Within, `loop` takes `step` under the profiler. Collective: all ranks call it.
+    def take(self, step: int, clock: StepClock) -> Iterator[None]:
+        """Within, the loop takes `step` under the profiler, with the phases of `clock` as marks. Collective:
+        all ranks call it.
 
         The step begins when all ranks are ready; later steps of one trace begin when this rank is ready. Time
         since the previous step belongs to no step."""
@@ -78,18 +77,23 @@ class ProfiledSteps:
         if step in self.for_collectives or step in self._traced[:1]:
             # the profiler starts later on some ranks; without this, the others would wait within the step
             self._world.all_gather_object(None)
-        loop.clock.start()
+        clock.start()
         if self._profiler is None:
             yield
             return
-        clock = loop.clock
-        loop.clock = cast(StepClock, MarkingClock(clock))
+        switch = clock.switch
+
+        def switch_and_mark(phase: int) -> None:
+            switch(phase)
+            mark(phase)
+
+        clock.switch = switch_and_mark  # type: ignore[method-assign]
         mark(OTHER)
         try:
             yield
             self._drain()  # queued work belongs to this step
         finally:
-            loop.clock = clock
+            clock.switch = switch  # type: ignore[method-assign]
             mark(END)
 
     def step_done(self, step: int) -> None:
@@ -135,20 +139,6 @@ class ProfiledSteps:
             torch.cuda.synchronize(self._world.device)
 
 
-class MarkingClock:
-    """A step clock that also marks the beginning of each phase in the profiler's trace."""
-
-    def __init__(self, clock: StepClock) -> None:
-        self._clock = clock
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._clock, name)
-
-    def switch(self, phase: int) -> None:
-        self._clock.switch(phase)
-        mark(phase)
-
-
 def mark(phase: int) -> None:
     """Mark the beginning of `phase` in the trace."""
     with record_function(f"{MARK}{phase}"):
@@ -161,3 +151,89 @@ def _profiler(device: torch.device) -> profile:
     # without a device, a thread beside the training thread may communicate the gradients
     threads = None if device.type == "cuda" else _ExperimentalConfig(profile_all_threads=True)
     return profile(activities=kinds, record_shapes=True, experimental_config=threads)
+
+
+def steps_to_profile(count: int, warmup: int, steps: int) -> frozenset[int]:
+    """`count` evenly spaced steps after the warm-up, but at most one in `LARGEST_SHARE`."""
+    measured = steps - warmup
+    count = min(count, measured // LARGEST_SHARE)
+    return frozenset(warmup + 1 + measured * (2 * i + 1) // (2 * count) for i in range(count))
+
+
+# The summary over steps and ranks
+
+
+def comm_summary(samples: Sequence[Sequence[CommSample]], ranks: int) -> CommSummary | None:
+    """Means over the steps in `samples` whose collectives are those of the newest one; a step holds the
+    records of all ranks. None without collectives."""
+    steps = [step for step in samples if step[0].collectives]
+    steps = [step for step in steps if layout(step[0]) == layout(steps[-1][0])]
+    if not steps:
+        return None
+    collectives = [
+        _collective([[rank.collectives[index] for rank in step] for step in steps], ranks)
+        for index in range(len(steps[0][0].collectives))
+    ]
+    is_known = all(each.bytes is not None for each in collectives)
+    bus_bytes = sum(bus_factor(each.kind, each.ranks or ranks) * (each.bytes or 0) for each in collectives)
+    slowest = [min(rank.total_s for rank in step) for step in steps]
+    return CommSummary(
+        method=METHOD,
+        sampled_steps=len(steps),
+        count=len(collectives),
+        bytes=sum(each.bytes or 0 for each in collectives) if is_known else None,
+        total_s=_mean(steps, "total_s"),
+        hidden_s=_mean(steps, "hidden_s"),
+        exposed_s=_mean(steps, "exposed_s"),
+        compute_s=_mean(steps, "compute_s"),
+        bus_bytes_per_s=fmean(bus_bytes / total_s for total_s in slowest) if is_known else None,
+        collectives=collectives,
+    )
+
+
+def layout(sample: CommSample) -> list[tuple[str, int, int | None]]:
+    """Kind, bucket and bytes of each collective in order; equal on all ranks."""
+    return [(each.kind, each.bucket, each.bytes) for each in sample.collectives]
+
+
+def _collective(calls: Sequence[Sequence[SampledCollective]], ranks: int) -> CollectiveSummary:
+    """Means of one collective over steps and ranks. An early rank waits inside the collective, so the
+    transfer time is the minimum over the ranks of its process group."""
+    first = calls[0][0]
+    size = first.ranks or ranks
+    groups = groups_of_ranks(first.dimension, size, ranks)
+    transfer_s = fmean(min(step[rank].duration_s for rank in group) for step in calls for group in groups)
+    rate = first.bytes / transfer_s if first.bytes and transfer_s else None
+    return CollectiveSummary(
+        **first.model_dump(include={"kind", "bucket", "bytes", "ranks", "dimension"}),
+        total_s=_mean(calls, "duration_s"),
+        hidden_s=_mean(calls, "hidden_s"),
+        exposed_s=_mean(calls, "exposed_s"),
+        transfer_s=transfer_s,
+        algorithm_bytes_per_s=rate,
+        bus_bytes_per_s=rate and rate * bus_factor(first.kind, size),
+    )
+
+
+def _mean(steps: Sequence[Sequence[Record]], name: str) -> float:
+    return fmean(getattr(rank, name) for step in steps for rank in step)
+
+
+def groups_of_ranks(dimension: str, size: int, ranks: int) -> list[range]:
+    """The process groups of a collective's `dimension`, as world ranks: `size` consecutive ranks are a shard
+    group, and ranks at equal places of the shard groups are a replicate group (`parallel.mesh.Mesh`)."""
+    if dimension == "shard":
+        return [range(first, first + size) for first in range(0, ranks, size)]
+    if dimension == "replicate":
+        return [range(first, ranks, ranks // size) for first in range(ranks // size)]
+    return [range(ranks)]
+
+
+def bus_factor(kind: str, ranks: int) -> float:
+    """Bus bandwidth / algorithm bandwidth as defined in PERFORMANCE.md of nccl-tests. Bus bandwidth is
+    comparable with the rate of a link at any number of ranks."""
+    if kind == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    if kind in ("all_gather", "reduce_scatter", "all_to_all"):
+        return (ranks - 1) / ranks
+    return 1.0

@@ -78,12 +78,8 @@ def decode_trace(text: str, *, for_collectives: bool = False) -> dict[str, Any]:
     """
     if for_collectives:
         head, *events = text.split(_BEGIN)
-        last = events[-1:]  # with the end of the file
         kept = [event for event in events[:-1] if not _HOST_EVENT.search(event)]
-        try:
-            return dict(json.loads(_BEGIN.join([head, *kept, *last])))
-        except ValueError:
-            pass  # another layout of the file
+        text = _BEGIN.join([head, *kept, *events[-1:]])  # the last one has the end of the file
     return dict(json.loads(text))
 
 
@@ -100,69 +96,70 @@ def comm_sample(step: int, trace: Event, sizes: Mapping[Dimension, int] | None =
     the mesh, which gloo's annotations lack.
     """
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
-    # a device trace contains each annotation a second time, for the kernels
-    annotations = (event for event in events if event.get("cat") == "user_annotation")
-    marks = [(e["ts"] / 1e6, int(e["name"][len(MARK) :])) for e in annotations if e["name"].startswith(MARK)]
+    marks = sorted(
+        (event["ts"] / 1e6, int(event["name"][len(MARK) :]))
+        for event in events
+        # a device trace contains each annotation a second time, for the kernels
+        if event["name"].startswith(MARK) and event.get("cat") == "user_annotation"
+    )
     if END not in (phase for _, phase in marks):
         raise ValueError("the trace has no marks of the step clock")
-    origin, end = min(marks)[0], max(marks)[0]
-    marks = sorted((at - origin, phase) for at, phase in marks)
+    origin, step_s = marks[0][0], marks[-1][0] - marks[0][0]
+    phases = [
+        ((begin - origin, until - origin), phase) for (begin, phase), (until, _) in itertools.pairwise(marks)
+    ]
     ranks = trace.get("distributedInfo", {}).get("world_size", 1)
-    spans = [(_interval(event, origin), event) for event in events if origin <= event["ts"] / 1e6 < end]
-    kernels = [(span, event) for span, event in spans if event.get("cat") == "kernel"]
-    ends = [end - origin]
-    if kernels:
-        updates = [
-            s for s, e in spans if e["name"].startswith(_OPTIMIZER) and e.get("cat") == "gpu_user_annotation"
-        ]
-        own = (span for span, event in kernels if not _is_nccl(event))
-        compute = merged(span for span in own if not any(a <= span[0] < b for a, b in updates))
-        calls = [(span, _nccl(event, ranks)) for span, event in kernels if _is_nccl(event)]
+    kernels, updates, on_device, on_host = [], [], [], []
+    for event in events:
+        name, category, begin = event["name"], event.get("cat"), event["ts"] / 1e6 - origin
+        span = (begin, begin + event["dur"] / 1e6)
+        if not 0 <= begin < step_s:
+            continue
+        if category == "kernel" and "nccl" in name.lower():
+            on_device.append((span, _nccl(event, ranks)))
+        elif category == "kernel":
+            kernels.append(span)
+        elif category == "gpu_user_annotation" and name.startswith(_OPTIMIZER):
+            updates.append(span)
+        elif name.startswith(_GLOO):
+            phase = next(phase for (_, until), phase in phases if begin < until)
+            on_host.append((span, _gloo(event, ranks, _DIMENSIONS.get(phase), sizes or {})))
+    if kernels or on_device:
+        calls, ends = on_device, [step_s]
+        compute = merged(
+            span for span in kernels if not any(begin <= span[0] < end for begin, end in updates)
+        )
     else:
-        phases = [((begin, until), phase) for (begin, phase), (until, _) in itertools.pairwise(marks)]
-        compute = [span for span, phase in phases if phase == COMPUTE]
+        calls, compute = on_host, [span for span, phase in phases if phase == COMPUTE]
         # gloo's annotation ends with the work of its thread, up to milliseconds after backward() continued
-        ends = [until for (_, until), phase in phases if phase in COMMUNICATION] + ends
-        calls = []
-        for span, event in spans:
-            if event["name"].startswith(_GLOO):
-                _, phase = marks[bisect_right(marks, (span[0], math.inf)) - 1]
-                calls.append((span, _gloo(event, ranks, _DIMENSIONS.get(phase), sizes or {})))
+        ends = [until for (_, until), phase in phases if phase in COMMUNICATION] + [step_s]
     calls.sort(key=lambda call: call[0])
     # a collective ends no later than this rank stopped waiting for it
     intervals = [(begin, min(until, next(at for at in ends if at > begin))) for (begin, until), _ in calls]
-    union = merged(intervals)
-    hidden_s = sum(covered(union, compute))
-    return CommSample(
-        step=step,
-        step_s=end - origin,
-        compute_s=length(compute),
-        total_s=length(union),
-        hidden_s=hidden_s,
-        exposed_s=length(union) - hidden_s,
-        collectives=_collectives(intervals, covered(intervals, compute), [call for _, call in calls]),
-    )
-
-
-def _collectives(
-    intervals: Sequence[Interval], hidden: Iterable[float], calls: Iterable[Mapping[str, Any]]
-) -> list[SampledCollective]:
-    """Records of the collectives with their hidden seconds, numbered by kind."""
-    numbers = Counter[str]()
+    union, numbers = merged(intervals), Counter[str]()
+    total_s, hidden_s = length(union), sum(covered(union, compute))
     collectives = []
-    for (begin, until), hidden_s, call in zip(intervals, hidden, calls, strict=True):
+    for (begin, until), under_s, (_, call) in zip(intervals, covered(intervals, compute), calls, strict=True):
         collectives.append(
             SampledCollective(
                 **call,
                 bucket=numbers[call["kind"]],
                 start_s=begin,
                 duration_s=until - begin,
-                hidden_s=hidden_s,
-                exposed_s=until - begin - hidden_s,
+                hidden_s=under_s,
+                exposed_s=until - begin - under_s,
             )
         )
         numbers[call["kind"]] += 1
-    return collectives
+    return CommSample(
+        step=step,
+        step_s=step_s,
+        compute_s=length(compute),
+        total_s=total_s,
+        hidden_s=hidden_s,
+        exposed_s=total_s - hidden_s,
+        collectives=collectives,
+    )
 
 
 def merged(intervals: Iterable[Interval]) -> list[Interval]:
@@ -190,15 +187,6 @@ def covered(intervals: Iterable[Interval], by: Sequence[Interval]) -> list[float
         return sums[index] - max(0.0, by[index - 1][1] - at) if index else 0.0
 
     return [before(end) - before(begin) for begin, end in intervals]
-
-
-def _interval(event: Event, origin: float) -> Interval:
-    begin = event["ts"] / 1e6 - origin
-    return begin, begin + event["dur"] / 1e6
-
-
-def _is_nccl(event: Event) -> bool:
-    return "nccl" in event["name"].lower()
 
 
 def _width(dtype: str) -> int | None:

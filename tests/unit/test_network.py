@@ -1,4 +1,4 @@
-"""NCCL's log: the formats of several versions, and the request for a log that ends."""
+"""The network of an attempt: formats of NCCL's log, the request for a log that ends, and `fabric.json`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,22 @@ from pathlib import Path
 
 import pytest
 
+from disttrain.hardware.node_sampler import NodeSamples
+from disttrain.hardware.statistics import DeviceSamples, Tally
+from disttrain.records.communication import FabricRecord
+from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
-from disttrain.runtime import nccl_log_file
 from disttrain.runtime.process import RankInfo
-from disttrain.telemetry.network.nccl_log import parse
-from tests.support.fabric_nodes import NCCL_LOGS, nccl_log
+from disttrain.telemetry import network
+from disttrain.telemetry.network import (
+    end_nccl_log,
+    environment_of_children,
+    parse,
+    request_nccl_log,
+    write_network,
+)
+from disttrain.telemetry.summary import RankSummary
+from tests.support.fabric_nodes import MIB, NCCL_LOGS, nccl_log
 
 EXPECTED = {
     "2.18.5-infiniband": {
@@ -151,7 +162,7 @@ LEADER, OTHER, ALONE = RankInfo(8, 16, 0, 8), RankInfo(9, 16, 1, 8), RankInfo(0,
 
 def test_the_first_rank_of_each_node_requests_a_log_in_the_attempt(tmp_path: Path) -> None:
     attempt, environ = RunDir(tmp_path).attempt(0), {}
-    assert nccl_log_file.request(attempt, LEADER, environ)
+    request_nccl_log(attempt, LEADER, environ)
     assert environ["NCCL_DEBUG_FILE"] == str(attempt.nccl_log(1))
     assert environ["NCCL_DEBUG"] == "INFO"
     assert "TUNING" in environ["NCCL_DEBUG_SUBSYS"]
@@ -169,7 +180,7 @@ def test_the_first_rank_of_each_node_requests_a_log_in_the_attempt(tmp_path: Pat
 )
 def test_other_ranks_and_settings_of_the_user_are_left_alone(tmp_path: Path, info, given) -> None:
     environ = dict(given)
-    assert not nccl_log_file.request(RunDir(tmp_path).attempt(0), info, environ)
+    request_nccl_log(RunDir(tmp_path).attempt(0), info, environ)
     assert environ == given
 
 
@@ -177,10 +188,10 @@ def test_the_log_of_warnings_goes_on_and_the_log_of_collectives_ends(tmp_path: P
     path = tmp_path / "nccl.log"
     with path.open("w", buffering=1) as log:
         monkeypatch.setenv("NCCL_DEBUG_SUBSYS", "INIT,NET")
-        nccl_log_file.end(path)
+        end_nccl_log(path)
         print("kept", file=log)
         monkeypatch.setenv("NCCL_DEBUG_SUBSYS", "INIT,NET,TUNING")
-        nccl_log_file.end(path)
+        end_nccl_log(path)
         print("dropped", file=log)
     assert path.read_text() == "kept\n"
 
@@ -189,9 +200,45 @@ def test_other_processes_do_not_inherit_the_request(tmp_path: Path, monkeypatch)
     for name in ("NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NCCL_DEBUG", "WARN")
-    monkeypatch.setattr(nccl_log_file, "_replaced", {})
-    assert nccl_log_file.request(RunDir(tmp_path).attempt(0), LEADER)
-    inherited = nccl_log_file.environment_of_children()
+    monkeypatch.setattr(network, "_replaced", {})
+    request_nccl_log(RunDir(tmp_path).attempt(0), LEADER)
+    inherited = environment_of_children()
     for name in ("NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"):
         del os.environ[name]
     assert inherited == {**os.environ, "NCCL_DEBUG": "WARN"}
+
+
+def ranks(sampled: bool = True) -> list[RankSummary]:
+    """Two nodes of two ranks; the first of each has the samples of its node."""
+    constants = {"kind": "interface", "expected": True, "line_rate_bytes_per_s": None}
+    link = DeviceSamples("eth0", constants, clock=Tally(segment_growth=2.0))
+    link.figures = {
+        "sent_bytes": Tally(segment_growth=5 * MIB),
+        "received_bytes": Tally(segment_growth=3 * MIB),
+    }
+    samples = NodeSamples(links=[link], expected_adapters=["cxi0/1"])
+    return [
+        RankSummary(
+            (0.0,) * 7, "cpu", 1, None, None, samples if sampled and rank % 2 == 0 else None,
+            (None, None), rank, f"host{rank // 2}", f"{rank}",
+        )
+        for rank in range(4)
+    ]  # fmt: skip
+
+
+def test_the_record_has_each_node_and_the_processors_of_its_ranks(tmp_path: Path) -> None:
+    attempt = RunDir(tmp_path).attempt(3)
+    write_network(attempt, "gloo", 2, ranks())
+    record = FabricRecord.model_validate(read_json(attempt.fabric))
+    assert record.attempt == 3
+    assert [node.host for node in record.nodes] == ["host0", "host1"]
+    assert [[rank.processors for rank in node.ranks] for node in record.nodes] == [["0", "1"], ["2", "3"]]
+    assert record.nodes[1].links[0].sent_bytes == 5 * MIB
+    assert record.nodes[1].expected_adapters == ["cxi0/1"]
+
+
+def test_processors_are_recorded_without_samples(tmp_path: Path) -> None:
+    attempt = RunDir(tmp_path).attempt(0)
+    write_network(attempt, "gloo", 4, ranks(sampled=False))
+    record = FabricRecord.model_validate(read_json(attempt.fabric))
+    assert [rank.processors for rank in record.nodes[0].ranks] == ["0", "1", "2", "3"]

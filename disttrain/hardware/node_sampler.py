@@ -8,22 +8,22 @@ error ends the samples of the GPUs, those of the processes or those of the links
 from __future__ import annotations
 
 import copy
+import math
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any, TypeVar
 
 import psutil
 
 from disttrain.errors import in_one_line
 from disttrain.hardware.fields import FIELDS, Field
-from disttrain.hardware.link_counters import expected_adapters, find_links, read_links
-from disttrain.hardware.readings import GpuId, Nvml, Readings, Unavailable
-from disttrain.hardware.sample_file import SampleFile
+from disttrain.hardware.links import find_links
+from disttrain.hardware.readings import Readings
 from disttrain.hardware.statistics import DeviceSamples
 from disttrain.records.base import SCHEMA_VERSION
 from disttrain.records.hardware import GpuDevice, NodeGpus
@@ -31,11 +31,53 @@ from disttrain.records.json_files import write_json
 from disttrain.records.process_limits import usable_processors
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime import log
+from disttrain.runtime.json_lines import JsonLinesWriter
 
 T = TypeVar("T")
 CLOSE_S = 5.0
 """Seconds that the end of a run waits for a call into the driver: a lost GPU may never answer."""
+LINES_AT_FULL_RATE = 20_000
+"""Samples of a device written at the full rate; then every 2nd, after as many lines every 4th, and so on: a
+year at one sample per second is 200,000 lines. The figures take every sample."""
 Sample = Mapping[str, Any]
+
+
+class SampleFile(JsonLinesWriter):
+    """A file of samples, written every `flush_every_s` seconds. Its rate of lines falls as it grows."""
+
+    def __init__(self, path: Path, flush_every_s: float) -> None:
+        super().__init__(path)
+        self._flush_every_s = flush_every_s
+        self._flushed = -math.inf
+        self._rounds = 0
+        self._written = 0
+
+    def add_round(self, samples: Sequence[Sample]) -> None:
+        """Take one sample of each device."""
+        if self._rounds % 2 ** (self._written // LINES_AT_FULL_RATE) == 0:
+            for sample in samples:
+                self.add(sample)
+            self._written += 1
+        self._rounds += 1
+        if (now := time.monotonic()) - self._flushed >= self._flush_every_s:
+            self._flushed = now
+            self.flush()
+
+
+@dataclass(frozen=True)
+class GpuId:
+    """A GPU in NVML's spelling. Never its index: torch and NVML number GPUs differently once
+    CUDA_VISIBLE_DEVICES or a container hides some."""
+
+    uuid: str | None
+    pci_bus_id: str | None
+
+    def handle(self, api: Any) -> Any:
+        """Its handle in pynvml. Raises `NVMLError` where NVML does not list the GPU."""
+        try:
+            return api.nvmlDeviceGetHandleByUUID(self.uuid)
+        except api.NVMLError:
+            return api.nvmlDeviceGetHandleByPciBusId(self.pci_bus_id)
 
 
 @dataclass(frozen=True)
@@ -90,6 +132,8 @@ class Node:
     flush_every_s: float = 0.0
     """Seconds between writes of the files."""
     fields: Sequence[Field] = FIELDS
+    backend: str | None = None
+    """That of processes on several nodes, whose links are sampled, too; None: no link is."""
     samples: NodeSamples = field(default_factory=NodeSamples)
 
     @property
@@ -104,12 +148,28 @@ class Source:
     """The GPUs, the processes or the links of the node. Opened in the thread, since a driver may take seconds
     to wake."""
 
-    fields: Sequence[Field]
     file: SampleFile | None = None
+    host: Readings | None = None
+    """Readings that belong to each sample of the source."""
+
+    def __init__(self, node: Node, *of: str) -> None:
+        self.node = node
+        self.fields = node.rows(*of)
+        self.devices: list[tuple[LocalRank, Readings]] = []
+        self.lock = threading.Lock()  # held from a reading until it is added
 
     def read(self) -> list[tuple[DeviceSamples, Sample]]:
-        """Take one sample of each device."""
-        raise NotImplementedError
+        """Take one sample of each device that is not lost."""
+        of_host = self.host.read(time.monotonic()) if self.host else {}
+        taken = []
+        for rank, readings in self.devices:
+            if readings.samples.lost is None:
+                sample = rank.stamped({**readings.read(time.monotonic()), **of_host})
+                if readings.samples.lost is None:
+                    taken.append((readings.samples, sample))
+                else:
+                    log.error("GPU lost", rank=rank.rank, reason=readings.samples.lost)
+        return taken
 
     def close(self) -> None:
         if self.file:
@@ -117,136 +177,99 @@ class Source:
 
 
 class Gpus(Source):
-    """The GPUs of the node."""
+    """The GPUs of the node: the only user of pynvml."""
 
     def __init__(self, node: Node) -> None:
-        self.fields = node.rows("gpu")
-        self._node = node
-        self._nvml: Nvml | None = None
-        self._gpus: list[tuple[GpuId, list[LocalRank], Readings]] = []
+        import pynvml
+
+        super().__init__(node, "gpu")
+        self._api: Any = pynvml
+        self._users: list[dict[str, Any]] = []
         users: dict[GpuId, list[LocalRank]] = {}
         for rank in node.ranks:
             for gpu in rank.gpus:
                 users.setdefault(gpu, []).append(rank)
-        reasons = [] if users else ["no rank has a GPU"]
-        for gpu, ranks in users.items():
-            try:
-                self._nvml = self._nvml or Nvml()
-                name = ranks[0].device_name(gpu)
-                readings = Readings(self.fields, self._nvml.api, self._nvml.find(gpu), name)
-                self._gpus.append((gpu, ranks, readings))
-            except Unavailable as error:
-                reasons.append(str(error))
-            except Exception as error:
-                reasons.append(f"{gpu.uuid or gpu.pci_bus_id}: {in_one_line(error)}")
-        node.samples.gpus = [readings.samples for *_, readings in self._gpus]
-        node.samples.gpu_reason = "; ".join(dict.fromkeys(reasons)) or None
-        if users and reasons:
+        problems = self._open(users) if users else ["no rank has a GPU"]
+        node.samples.gpus = [readings.samples for _, readings in self.devices]
+        node.samples.gpu_reason = "; ".join(problems) or None
+        if users and problems:
             log.error("no GPU samples", reason=node.samples.gpu_reason or "")
-        if self._gpus:
+        if self.devices:
             self.file = SampleFile(node.attempt.gpu_samples(node.number), node.flush_every_s)
             self._describe()
 
-    def read(self) -> list[tuple[DeviceSamples, Sample]]:
-        taken = []
-        for _, ranks, readings in self._gpus:
-            if readings.samples.lost is None:
-                sample = ranks[0].stamped(readings.read(time.monotonic()))
-                if readings.samples.lost is None:
-                    taken.append((readings.samples, sample))
-                else:
-                    log.error("GPU lost", rank=ranks[0].rank, reason=readings.samples.lost)
-        return taken
+    def _open(self, users: Mapping[GpuId, Sequence[LocalRank]]) -> list[str]:
+        """Open the GPUs; the reasons for those that cannot be opened."""
+        problems = []
+        try:
+            self._api.nvmlInit()
+        except Exception as error:
+            return [f"NVML: {in_one_line(error)}"]
+        for gpu, ranks in users.items():
+            name = ranks[0].device_name(gpu)
+            try:
+                readings = Readings(self.fields, self._api, gpu.handle(self._api), name)
+            except Exception as error:
+                problems.append(f"{name}: {in_one_line(error)}")
+            else:
+                self.devices.append((ranks[0], readings))
+                self._users.append({"ranks": [rank.rank for rank in ranks], **vars(gpu)})
+        return problems
 
     def close(self) -> None:
         super().close()
-        if self.file:
+        if self.devices:
             self._describe()
-        if self._nvml:
-            self._nvml.close()
 
     def _describe(self) -> None:
         devices = [
             GpuDevice(
-                ranks=[rank.rank for rank in ranks],
-                uuid=gpu.uuid,
-                pci_bus_id=gpu.pci_bus_id,
+                **user,
                 **readings.samples.constants,
                 pcie_method=readings.slow_method,
                 unsupported=readings.samples.unsupported,
                 errors=readings.samples.errors,
                 lost=readings.samples.lost,
             )
-            for gpu, ranks, readings in self._gpus
+            for user, (_, readings) in zip(self._users, self.devices, strict=True)
         ]
-        driver = self._nvml.driver if self._nvml else None
-        record = NodeGpus(driver=driver, every_s=self._node.every_s, gpus=devices)
-        write_json(self._node.attempt.gpu_devices(self._node.number), record.model_dump(mode="json"))
+        driver = self._api.nvmlSystemGetDriverVersion()
+        record = NodeGpus(driver=driver, every_s=self.node.every_s, gpus=devices)
+        write_json(self.node.attempt.gpu_devices(self.node.number), record.model_dump(mode="json"))
 
 
 class Processes(Source):
     """The processes of the node's ranks, each with the values of the host."""
 
     def __init__(self, node: Node) -> None:
-        self.fields = node.rows("process", "host")
-        self._host = Readings(node.rows("host"), psutil, usable_processors())
+        super().__init__(node, "process", "host")
+        self.host = Readings(node.rows("host"), psutil, usable_processors())
         rows = node.rows("process")
-        self._ranks: list[tuple[LocalRank, Readings]] = []
-        processes = []
-        for rank in node.ranks:
-            try:
-                readings = Readings(rows, psutil, psutil.Process(rank.pid))
-                self._ranks.append((rank, readings))
-                processes.append(readings.samples)
-            except Exception as error:  # a process that ended or is hidden
-                reason = in_one_line(error)
-                log.error("no samples of a process", rank=rank.rank, reason=reason)
-                processes.append(DeviceSamples(errors={row.name: reason for row in rows}))
-        node.samples.processes = processes
+        self.devices = [(rank, Readings(rows, psutil, psutil.Process(rank.pid))) for rank in node.ranks]
+        node.samples.processes = [readings.samples for _, readings in self.devices]
         self.file = SampleFile(node.attempt.host_samples(node.number), node.flush_every_s)
-
-    def read(self) -> list[tuple[DeviceSamples, Sample]]:
-        of_host = self._host.read(time.monotonic())
-        return [
-            (readings.samples, rank.stamped({**readings.read(time.monotonic()), **of_host}))
-            for rank, readings in self._ranks
-        ]
 
 
 class Links(Source):
     """The links of the node."""
 
-    fields = tuple(row for row in FIELDS if row.of == "link")
-
-    def __init__(self, backend: str, into: NodeSamples, root: Path = Path("/")) -> None:
-        self._root = root
-        self._links = find_links(backend, os.environ, root)
-        self._devices = [DeviceSamples(link.name, link.constants) for link in self._links]
-        into.expected_adapters = expected_adapters(backend, os.environ, root)
-        into.links = self._devices
-
-    def read(self) -> list[tuple[DeviceSamples, Sample]]:
-        """One sample of each link that can be read."""
-        at_s, counters = time.monotonic(), read_links(self._links, self._root)
-        devices = [device for device in self._devices if device.name in counters]
-        return [(device, {"at_s": at_s, **counters[device.name]}) for device in devices]
+    def __init__(self, node: Node, root: Path = Path("/")) -> None:
+        super().__init__(node, "link")
+        links, node.samples.expected_adapters = find_links(node.backend, os.environ, root)
+        self.devices = [(node.ranks[0], Readings(self.fields, None, link, link.name)) for link in links]
+        node.samples.links = [readings.samples for _, readings in self.devices]
 
 
 class HardwareSampler:
-    """Samples from `start` to `close`.
+    """Samples from `start` to `close`. `segment` gives the segment of measured steps that the loop is in
+    (`disttrain.hardware.statistics`)."""
 
-    `segment` gives the segment of measured steps that the loop is in (`disttrain.hardware.statistics`).
-    `backend` is that of the processes of several nodes, whose links are sampled, too; None: no link is.
-    """
-
-    def __init__(self, node: Node, segment: Callable[[], int | None], backend: str | None = None) -> None:
+    def __init__(self, node: Node, segment: Callable[[], int | None]) -> None:
         self._node = node
         self._segment = segment
-        self._backend = backend
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
-        self._links: Links | None = None
-        self._links_lock = threading.Lock()  # held from a reading of the links until it is added
+        self._sources: dict[str, Source] = {}
         self._lock = threading.Lock()  # held while samples are added, never during a call into the driver
         self._live: dict[str, float] = {}
         self._live_at = 0.0
@@ -263,9 +286,9 @@ class HardwareSampler:
     def sample_links(self) -> None:
         """Sample the links in the caller's thread, where measured steps begin or end, until an interval has
         counted. Without this, a run that is shorter than `every_s` has no interval. Raises nothing."""
-        links = self._links
-        if links is not None and not any(link.clock.segment_growth for link in self._node.samples.links):
-            _attempted("links", lambda: self._take(links))
+        links = self._sources.get("links")
+        if links and not any(link.clock.segment_growth for link in self._node.samples.links):
+            _attempted("links", self._take, links)
 
     def accumulated(self) -> NodeSamples:
         """A copy of the samples so far."""
@@ -279,57 +302,54 @@ class HardwareSampler:
         return self._live if fresh else {}
 
     def _run(self) -> None:
-        opened: dict[str, Source | None] = {
-            "GPUs": _attempted("GPUs", lambda: Gpus(self._node)),
-            "processes": _attempted("processes", lambda: Processes(self._node)),
-        }
-        if backend := self._backend:
-            self._links = _attempted("links", lambda: Links(backend, self._node.samples))
-            opened["links"] = self._links
-        sources = {name: source for name, source in opened.items() if source}
+        kinds: dict[str, Callable[[Node], Source]] = {"GPUs": Gpus, "processes": Processes}
+        if self._node.backend:
+            kinds["links"] = Links
+        for name, kind in kinds.items():
+            if source := _attempted(name, kind, self._node):
+                self._sources[name] = source
         due = time.monotonic()
         last = False
-        while sources and not last:
+        while self._sources and not last:
             last = self._closing.is_set()
-            self._sample(sources)
+            self._sample()
             due = max(due + self._node.every_s, time.monotonic())  # a late sample is skipped
             if not last:
                 self._closing.wait(due - time.monotonic())
-        for name, source in sources.items():
+        for name, source in self._sources.items():
             _attempted(name, source.close)
 
-    def _sample(self, sources: dict[str, Source]) -> None:
+    def _sample(self) -> None:
         """Take a sample of each source; remove a source that fails."""
-        live: dict[str, list[float]] = {}
-        for name, source in list(sources.items()):
-            taken = _attempted(name, lambda source=source: self._take(source))  # type: ignore[misc]
+        live: dict[str, float] = {}
+        for name, source in list(self._sources.items()):
+            taken = _attempted(name, self._take, source)
             if taken is None:
-                _attempted(name, sources.pop(name).close)
+                _attempted(name, self._sources.pop(name).close)
             for row in source.fields:
-                own = [sample.get(row.name) for sample in taken or ()]
-                values = [value for value in own if isinstance(value, int | float)]
+                newest = [sample.get(row.name) for sample in taken or ()]
+                values = [value for value in newest if isinstance(value, int | float)]
                 if row.live and values:
-                    live[row.live] = values
-        self._live = {name: sum(values) / len(values) for name, values in live.items()}
-        self._live_at = time.monotonic()
+                    live[row.live] = fmean(values)
+        self._live, self._live_at = live, time.monotonic()
 
     def _take(self, source: Source) -> list[Sample]:
         """Take a sample of a source, in the segment at this time, and write it."""
-        with self._links_lock if source is self._links else nullcontext():
+        with source.lock:
             segment, taken = self._segment(), source.read()
             with self._lock:
                 for device, sample in taken:
                     device.add(source.fields, sample, segment)
         samples = [sample for _, sample in taken]
         if source.file and samples:
-            source.file.add(samples)
+            source.file.add_round(samples)
         return samples
 
 
-def _attempted(source: str, call: Callable[[], T]) -> T | None:
+def _attempted(source: str, call: Callable[..., T], *arguments: Any) -> T | None:
     """The result of `call`. An exception is logged and gives None; the caller then drops `source`."""
     try:
-        return call()
+        return call(*arguments)
     except Exception as error:
         log.error("sampling ended", of=source, kind=type(error).__name__, error=str(error))
         return None
