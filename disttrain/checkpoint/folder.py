@@ -72,7 +72,7 @@ def read_manifest(path: Path) -> Checkpoint:
     Raises `DamagedCheckpoint`, `ConfigError` for a manifest of other code, and `OSError`.
     """
     try:
-        manifest = Checkpoint.model_validate(read_json(path / MANIFEST, follow_links=True))
+        manifest = Checkpoint.model_validate(read_json((path / MANIFEST).resolve()))
     except ValidationError as error:
         raise ConfigError(
             f"{path} was written by other code ({MANIFEST}: {message_of(error)}); resume with that code, or "

@@ -150,7 +150,7 @@ def _open(field: str, path: str, dtype: str, vocab: int | None) -> _TokenFiles:
             raise ConfigError(f"data.vocab is needed by data.kind=tokens: {path!r} holds no {MANIFEST}")
         return _TokenFiles(files, dtype, vocab)
     try:
-        packed = PackedTokens.model_validate(read_json(root / MANIFEST, follow_links=True))
+        packed = PackedTokens.model_validate(read_json((root / MANIFEST).resolve()))
         size = (root / TOKENS).stat().st_size
     except (OSError, CorruptFile, ValidationError):
         raise ConfigError(f"{field}={path!r}: {MANIFEST} is not that of a packed folder of tokens") from None

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from disttrain.records.nccl_names import parse_names, permits
+from disttrain.records.nccl_names import permits
 from disttrain.records.run_directory import ADAPTERS
 
 _WORD_BYTES = 4
@@ -86,12 +86,12 @@ def _expected_ports(ports: Sequence[Link], environ: Mapping[str, str]) -> set[st
     if (named := environ.get(ADAPTERS)) is not None:
         return set(named.split(",")) - {""}
     is_disabled = environ.get("NCCL_IB_DISABLE", "0") != "0"
-    permitted = parse_names(environ.get("NCCL_IB_HCA", ""))
+    permitted = environ.get("NCCL_IB_HCA", "")
     rates = {}
     for link in ports:
         adapter, port = link.name.split("/")
         is_efa = link.unit_bytes != _WORD_BYTES  # goes on where NCCL_IB_DISABLE is set
-        if permitted.permits(adapter, int(port)) and (is_efa or not is_disabled):
+        if permits(permitted, adapter, int(port)) and (is_efa or not is_disabled):
             rates[link.name] = link.line_rate_bytes_per_s or 0.0
     return {name for name, rate in rates.items() if rate == max(rates.values())}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import hashlib
 import platform
@@ -55,15 +56,12 @@ _DIFF_LIMIT = 256 * 1024
 _GIT_TIMEOUT_S = 10
 
 
-def collect(argv: Sequence[str] | None = None, script: Path | None = None) -> dict[str, Any]:
+def collect(script: Path | None = None) -> dict[str, Any]:
     """The provenance of this process, now: the fields of `records.planned.Provenance`.
 
     With `script`, the code is that of the repository of this file, which belongs to the user and has no hash.
     """
-    if script is None:
-        code = {"hash": code_hash(), **git_state()}
-    else:
-        code = {"hash": None, **git_state(script.parent, script.name)}
+    git = git_state(script.parent, script.name) if script else git_state()
     return {
         "schema_version": 1,
         "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -71,8 +69,8 @@ def collect(argv: Sequence[str] | None = None, script: Path | None = None) -> di
         "user": _user(),
         "python": platform.python_version(),
         "packages": versions(),
-        "code": {"schema_version": 1, **code},
-        "argv": mask_argv(command_line() if argv is None else argv),
+        "code": {"schema_version": 1, "hash": None if script else code_hash(), **git},
+        "argv": mask_argv(command_line()),
     }
 
 
@@ -97,9 +95,8 @@ def code_hash(root: Path = _ROOT) -> str:
 
     Independent of the location of `root`.
     """
-    sources = [path for package in ("disttrain", "jobs") for path in (root / package).rglob("*.py")]
-    sources += [path for name in _DATA if (path := root / name).is_file()]
-    names = {path.relative_to(root).as_posix(): path for path in sources}
+    paths = [path for package in ("disttrain", "jobs") for path in (root / package).rglob("*.*")]
+    names = {path.relative_to(root).as_posix(): path for path in paths}
     return hash_sources({name: path.read_bytes() for name, path in names.items() if runs_in_job(name)})
 
 
@@ -119,31 +116,22 @@ def runs_in_job(name: str) -> bool:
 
 
 def tracked_files(root: Path = _ROOT) -> list[str] | None:
-    """Paths below `root` that git tracks; None outside a checkout."""
-    if not _is_checkout(root):
-        return None
-    listing = run_git(root, "ls-files", "-z")
-    return None if listing is None else [name for name in listing.split("\0") if name]
-
-
-def _is_checkout(root: Path, tracked: str = _SOURCE) -> bool:
-    """Whether git tracks the sources at `root`: an enclosing repository may be unrelated."""
-    return run_git(root, "ls-files", "--error-unmatch", tracked) is not None
+    """Paths below `root` that git tracks; None where it does not track the sources: a repository around them
+    may be unrelated."""
+    names = (run_git(root, "ls-files", "-z") or "").split("\0")[:-1]
+    return names if _SOURCE in names else None
 
 
 def git_state(root: Path = _ROOT, tracked: str = _SOURCE) -> dict[str, Any]:
     """Commit and uncommitted changes of the checkout around `root`; all None where git does not track
     `tracked`, a file in this folder."""
-    if not _is_checkout(root, tracked):
-        return {"git_commit": None, "git_dirty": None, "git_diff": None}
-    commit = run_git(root, "rev-parse", "HEAD")
-    diff = run_git(root, "diff", "HEAD")
-    if diff is not None:
-        diff = mask_lines(diff)[:_DIFF_LIMIT]
+    commit = diff = None
+    if run_git(root, "ls-files", "--error-unmatch", tracked) is not None:
+        commit, diff = run_git(root, "rev-parse", "HEAD"), run_git(root, "diff", "HEAD")
     return {
-        "git_commit": commit.strip() if commit else None,
+        "git_commit": commit and commit.strip(),
         "git_dirty": None if diff is None else bool(diff),
-        "git_diff": diff or None,
+        "git_diff": mask_lines(diff)[:_DIFF_LIMIT] if diff else None,
     }
 
 
@@ -162,10 +150,8 @@ def versions() -> dict[str, str]:
     """Installed versions of the recorded packages, read from their metadata without an import."""
     found = {}
     for name in _PACKAGES:
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return found
 
 

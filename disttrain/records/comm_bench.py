@@ -46,7 +46,7 @@ class StepTiming(Part):
     exposed_s: float | None = None
     """Median over rounds of the step less that without communication; below 0 only by noise."""
     exposed_low_s: float | None = None
-    """Lower end of its 95 % interval, from order statistics; null below 6 rounds and in older records."""
+    """Lower end of its 95 % interval, from order statistics; null below 6 rounds."""
     exposed_high_s: float | None = None
     bytes: int | None = None
     """Bytes that rank 0 hands to collectives in a step; of `hierarchical`, to those between nodes."""
@@ -127,7 +127,7 @@ class FabricAb(Record):
     level: float
     """Probability of any wrong verdict among the comparisons of single variables."""
     seed: int | None = None
-    """Seed of the order of the blocks within the pairs; null in older records, where it was 0."""
+    """Seed of the order of the blocks within the pairs."""
     removed: list[str]
     """Variables of the run's environment that the baseline lacks, because they are under test."""
     alone: list[AbComparison]

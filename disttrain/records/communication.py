@@ -7,8 +7,8 @@ from typing import Literal
 from disttrain.records.base import Record
 
 
-class SampledCollective(Record):
-    """One collective of a profiled step on one rank. Durations in seconds."""
+class _Collective(Record):
+    """One collective of a step. Durations in seconds."""
 
     kind: str
     """`all_reduce`, `all_gather`, ..."""
@@ -17,16 +17,21 @@ class SampledCollective(Record):
     bytes: int | None
     """Size of the larger of input and output on one rank; null where the profiler does not report it."""
     ranks: int | None = None
-    """Ranks of its process group; null in records of earlier versions: all ranks."""
+    """Ranks of its process group."""
     dimension: Literal["world", "shard", "replicate"] = "world"
     """Dimension of the mesh over which it runs under hybrid sharding; `world` elsewhere."""
+    hidden_s: float
+    """Part of the duration during which this rank computed."""
+    exposed_s: float
+
+
+class SampledCollective(_Collective):
+    """One collective of a profiled step on one rank."""
+
     start_s: float
     """Start, in seconds since the step began."""
     duration_s: float
     """Duration, including queueing and waiting for peers."""
-    hidden_s: float
-    """Part of the duration during which this rank computed."""
-    exposed_s: float
 
 
 class CommSample(Record):
@@ -47,19 +52,10 @@ class CommSample(Record):
     collectives: list[SampledCollective]
 
 
-class CollectiveSummary(Record):
+class CollectiveSummary(_Collective):
     """One collective of a step: means over profiled steps and ranks."""
 
-    kind: str
-    bucket: int
-    bytes: int | None
-    ranks: int | None = None
-    """As in `SampledCollective`."""
-    dimension: Literal["world", "shard", "replicate"] = "world"
-    """As in `SampledCollective`."""
     total_s: float
-    hidden_s: float
-    exposed_s: float
     transfer_s: float
     """Minimum duration over the ranks of a process group, mean over groups and steps: the last rank to arrive
     did not wait."""
@@ -171,7 +167,7 @@ class NodeFabric(Record):
     links: list[LinkTraffic] = []
     expected_adapters: list[str] | None = None
     """Ports of adapters that NCCL should use, also those without a counter in `links`; null in runs on one
-    node, in older records and where links were not sampled."""
+    node, and where links were not sampled."""
     nccl: NcclLog | None = None
     nccl_reason: str | None = None
     """Reason for which `nccl` is null."""

@@ -7,9 +7,8 @@ counts jobs that ended before an attempt, too.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -52,7 +51,7 @@ class RunGpuHours(Record):
     attempts: int
     """Number of attempts at the time of counting."""
     submissions: int | None = None
-    """Number of submitted jobs at the time of counting; null if timestamps were counted, or by older code."""
+    """Number of submitted jobs at the time of counting; null if timestamps were counted."""
     starts: list[StartGpuHours]
 
 
@@ -67,17 +66,13 @@ def read(
     """
     attempts = attempt_records(run)
     noted = _noted(run)
-    if (
-        noted is not None
-        and noted.attempts == len(attempts)
-        and noted.submissions in (None, submission_count(run))
-    ):
+    if noted and (noted.attempts, noted.submissions) == (len(attempts), submission_count(run)):
         return noted
-    record = read_run_json_or_none(run) if record is None else record
+    record = record or read_run_json_or_none(run)
     if record is None or not attempts:
         return None
     try:
-        unit = unit_of(record, _device(run) if device is None else device)
+        unit = unit_of(record, device or (read_json_or_none(run.metrics) or {}).get("device"))
         return from_attempts(attempts, devices_of(record, unit), unit, last_progress(run))
     except (ArithmeticError, KeyError, TypeError, ValueError):
         return None
@@ -92,36 +87,29 @@ def from_attempts(
     """GPU-hours from attempt records.
 
     `last_progress` is (attempt, time of its last record): the end of an attempt without a recorded end.
+    Another attempt without one counts as ended at its start.
     """
     starts: list[StartGpuHours] = []
-    before: Mapping[str, Any] | None = None
-    for each in attempts:
-        started, ended = each["started"], end_of_attempt(each, last_progress)
-        if seconds_between(started, ended) < 0:  # the clocks of two machines differ
+    submission = None
+    for attempt in attempts:
+        started, ended = attempt["started"], attempt.get("ended")
+        if ended is None and last_progress and last_progress[0] == attempt["attempt"]:
+            ended = last_progress[1]
+        if ended is None or seconds_between(started, ended) < 0:  # the clocks of two machines differ
             ended = started
-        submitted = each.get("submitted")
-        if before is not None and before["submission"] == each["submission"]:
-            submitted = starts[-1].ended  # a requeue of the same job
+        is_requeue = submission == attempt["submission"]
+        submission = attempt["submission"]
         starts.append(
             StartGpuHours(
-                job_id=each["job_id"],
-                submitted=submitted,
+                job_id=attempt["job_id"],
+                submitted=starts[-1].ended if is_requeue else attempt.get("submitted"),
                 started=started,
                 ended=ended,
                 elapsed_s=seconds_between(started, ended),
                 devices=devices,
             )
         )
-        before = each
     return summed("timestamps", unit, starts, len(attempts))
-
-
-def end_of_attempt(attempt: Mapping[str, Any], last_progress: tuple[int, str] | None) -> str:
-    """End of an attempt by its record; without a recorded end its last progress, or else its start."""
-    ended: str | None = attempt.get("ended")
-    if ended is None and last_progress and last_progress[0] == attempt["attempt"]:
-        ended = last_progress[1]
-    return attempt["started"] if ended is None else ended
 
 
 def summed(
@@ -137,14 +125,6 @@ def summed(
         attempts=attempts,
         starts=list(starts),
     )
-
-
-def total(usages: Iterable[RunGpuHours]) -> dict[Unit, float]:
-    """Hours of several runs, summed by unit."""
-    found: dict[Unit, float] = {}
-    for usage in usages:
-        found[usage.unit] = found.get(usage.unit, 0.0) + usage.hours
-    return found
 
 
 def bound_hours(record: Mapping[str, Any], unit: Unit) -> float:
@@ -197,7 +177,7 @@ def iso(epoch_s: float) -> str:
 
 
 def _noted(run: RunDir) -> RunGpuHours | None:
-    """`usage.json`; None without it, or where its hours or times cannot be used."""
+    """`usage.json`; None without it, or where its times cannot be used."""
     try:
         noted = RunGpuHours.model_validate(read_json(run.usage))
         for start in noted.starts:
@@ -205,12 +185,7 @@ def _noted(run: RunDir) -> RunGpuHours | None:
             seconds_between(start.started, start.ended)
     except (OSError, CorruptFile, ValidationError, TypeError, ValueError):
         return None
-    return noted if 0 <= noted.hours < math.inf else None
-
-
-def _device(run: RunDir) -> str | None:
-    device = (read_json_or_none(run.metrics) or {}).get("device")
-    return device if isinstance(device, str) else None
+    return noted
 
 
 def last_progress(run: RunDir) -> tuple[int, str] | None:

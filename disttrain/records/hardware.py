@@ -39,16 +39,20 @@ class NodeGpus(Record):
     gpus: list[GpuDevice]
 
 
-class GpuSample(Record, extra="allow"):
-    """One line of `gpu-nodeNN.jsonl`: one GPU at one instant. Values that the device does not report are
-    null."""
+class _Sample(Record, extra="allow"):
+    """Readings at one instant. Values that the device or the system does not report are null."""
 
     rank: int
-    """The first rank that uses the GPU; `GpuDevice.ranks` lists all."""
+    """The rank of the process, or the first one that uses the GPU; `GpuDevice.ranks` lists all."""
     at_s: float
     """Seconds since that rank's loop began, as `Step.start_s`; monotonic clock."""
     time: float
     """Seconds since the epoch."""
+
+
+class GpuSample(_Sample):
+    """One line of `gpu-nodeNN.jsonl`: one GPU."""
+
     utilization: float | None
     """Fraction of the driver's last sampling period (up to 1 s) in which any kernel ran."""
     memory_used_bytes: int | None
@@ -74,17 +78,9 @@ class GpuSample(Record, extra="allow"):
     pcie_rx_bytes_per_s: float | None
 
 
-class HostSample(Record, extra="allow"):
-    """One line of `host-nodeNN.jsonl`: one rank's process at one instant.
+class HostSample(_Sample):
+    """One line of `host-nodeNN.jsonl`: one rank's process."""
 
-    Values that the system does not report are null.
-    """
-
-    rank: int
-    at_s: float
-    """Seconds since that rank's loop began, as `Step.start_s`; monotonic clock."""
-    time: float
-    """Seconds since the epoch."""
     cpu_percent: float | None
     """Processor time of the rank's process since the previous sample, without its loader processes; 100 is
     one processor."""

@@ -23,12 +23,10 @@ from typing import Any
 from disttrain.errors import CorruptFile as CorruptFile
 
 MAX_RECORD_BYTES = 64 << 20
-"""Largest JSON record, and longest line of JSON Lines. The largest record, `report.json`, has 1.5 kB for each
-run of a sweep, so 15 MB for 10,000 runs. `manifest.json` of a checkpoint has 0.15 kB for each file."""
-_PART_BYTES = 1 << 16
-_STRICT = json.JSONEncoder(
-    allow_nan=False
-)  # reused: constructing one costs as much as encoding a step record
+"""Largest JSON record. The largest, `report.json`, has 1.5 kB for each run of a sweep, so 15 MB for 10,000
+runs. `manifest.json` of a checkpoint has 0.15 kB for each file."""
+_STRICT = json.JSONEncoder(allow_nan=False)
+"""Reused: constructing one costs as much as encoding a step record."""
 
 
 def write_bytes(path: Path, content: bytes, *, durable: bool = True, mode: int = 0o664) -> None:
@@ -37,23 +35,13 @@ def write_bytes(path: Path, content: bytes, *, durable: bool = True, mode: int =
     `durable` also waits for the disk. Live state that is rewritten every second does not need that. The umask
     narrows `mode`.
     """
-    temporary = _temporary(path)
-    try:
-        file = _create(temporary, mode)
-        try:
-            unwritten = memoryview(content)
-            while unwritten:
-                unwritten = unwritten[os.write(file, unwritten) :]
+    with _temporary(path) as temporary:
+        with open(_create(temporary, mode), "wb") as file:
+            file.write(content)
             if durable:
-                os.fsync(file)
-        finally:
-            os.close(file)
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        _name_file(error, path)
-        raise
 
 
 def _create(path: Path, mode: int) -> int:
@@ -87,32 +75,34 @@ def create_exclusive(path: Path, value: Any) -> bool:
     A hard link to a finished temporary file is atomic, also on NFS: exactly one caller succeeds, and no
     reader sees the file without its content.
     """
-    temporary = _temporary(path)
-    try:
+    with _temporary(path) as temporary:
         write_json(temporary, value)
-        os.link(temporary, path)
-    except FileExistsError:
-        # NFS may lose the reply to a successful link; the retransmitted request then fails with this error.
-        # `open` revalidates the link count with the server; `stat` may be cached.
+        with contextlib.suppress(FileExistsError):
+            os.link(temporary, path)
+        # NFS may lose the reply to a successful link; the retransmitted request then fails. `open`
+        # revalidates the link count with the server; `stat` may be cached.
         with open(temporary, "rb") as file:
-            return os.fstat(file.fileno()).st_nlink > 1
-    except OSError as error:
-        _name_file(error, path)
+            is_linked = os.fstat(file.fileno()).st_nlink > 1
+        temporary.unlink()
+    return is_linked
+
+
+@contextlib.contextmanager
+def _temporary(path: Path) -> Iterator[Path]:
+    """A unique name beside `path`: processes on two nodes may have the same pid, above all in containers.
+
+    A failure removes the file, and an `OSError` then names `path`: `write` and `fsync` name no file, `open`
+    the temporary one.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+    try:
+        yield temporary
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        if isinstance(error, OSError):
+            error.filename = str(path)
         raise
-    finally:
-        temporary.unlink(missing_ok=True)
-    return True
-
-
-def _name_file(error: BaseException, path: Path) -> None:
-    """Put the path of the file into an error: `write` and `fsync` name none, `open` the temporary one."""
-    if isinstance(error, OSError) and error.errno is not None:
-        error.filename = str(path)
-
-
-def _temporary(path: Path) -> Path:
-    """A unique name: processes on two nodes may have the same pid, above all in containers."""
-    return path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
@@ -134,24 +124,16 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def read_record_bytes(path: Path | str, *, follow_links: bool = False) -> bytes:
+def read_record_bytes(path: Path | str) -> bytes:
     """The content of a record. Raises like `open_regular`."""
-    file = open_descriptor(path, os.O_RDONLY, MAX_RECORD_BYTES, follow_links=follow_links)
-    try:  # without the buffer of `open`: `status` of 10,000 runs reads 50,000 records
-        content = b""
-        while part := os.read(file, _PART_BYTES):
-            content += part
-            if len(part) < _PART_BYTES:
-                break
-        return content
-    finally:
-        os.close(file)
+    with open(open_descriptor(path, os.O_RDONLY, MAX_RECORD_BYTES), "rb", buffering=0) as file:
+        return file.read()
 
 
-def read_json(path: Path | str, *, follow_links: bool = False) -> dict[str, Any]:
+def read_json(path: Path | str) -> dict[str, Any]:
     """Read one JSON object. Raises `FileNotFoundError`, or `CorruptFile` when it is not one."""
     try:
-        value = json.loads(read_record_bytes(path, follow_links=follow_links).decode())
+        value = json.loads(read_record_bytes(path).decode())
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptFile(f"{path} is not valid JSON: {error}") from None
     if not isinstance(value, dict):
@@ -167,59 +149,9 @@ def read_json_or_none(path: Path | str) -> dict[str, Any] | None:
         return None
 
 
-def read_jsonl(path: Path, unreadable: list[str] | None = None) -> Iterator[dict[str, Any]]:
-    """The records of a JSON Lines file, without a truncated last line (left by a killed writer).
-
-    Raises `CorruptFile` for an invalid line anywhere else, for a line above `MAX_RECORD_BYTES`, and for a
-    path that is not a regular file. With a list `unreadable`, such a line or file is left out and its message
-    is appended to the list.
-    """
-    try:
-        file = open_regular(path)
-    except IrregularFile as error:
-        if unreadable is None:
-            raise
-        unreadable.append(str(error))
-        return
-    with file:
-        pending: bytes | None = None
-        number = 0
-        while line := file.readline(MAX_RECORD_BYTES):
-            if pending is not None and (record := _record_or_note(path, number, pending, unreadable)):
-                yield record
-            pending = line
-            number += 1
-            while len(line) == MAX_RECORD_BYTES and not line.endswith(b"\n"):
-                line = file.readline(MAX_RECORD_BYTES)  # the rest of a longer line
-            if not line.endswith(b"\n"):
-                break  # the end of the file when it was read: the writer may append while this generator runs
-        truncated: list[str] = []
-        if pending is not None:
-            problems = unreadable if len(pending) == MAX_RECORD_BYTES else truncated
-            if last := _record_or_note(path, number, pending, problems):
-                yield last
-
-
-def _record_or_note(
-    path: Path, number: int, line: bytes, unreadable: list[str] | None
-) -> dict[str, Any] | None:
-    try:
-        return _record(path, number, line)
-    except CorruptFile as error:
-        if unreadable is None:
-            raise
-        unreadable.append(str(error))
-        return None
-
-
-def _record(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(line)
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
-        raise CorruptFile(f"{path}:{number} is not a JSON record") from None
-    if not isinstance(value, dict):
-        raise CorruptFile(f"{path}:{number} is not a JSON object")
-    return value
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """The records of a JSON Lines file that is well formed, without a last line that is being written."""
+    return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
 
 
 MAX_LINES_BYTES = 4 << 30
@@ -230,21 +162,18 @@ class IrregularFile(CorruptFile, OSError):
     """A record that is not a regular file, is a link, or is too large."""
 
 
-def open_regular(path: Path, max_bytes: int | None = None, *, follow_links: bool = False) -> BufferedReader:
+def open_regular(path: Path, max_bytes: int | None = None) -> BufferedReader:
     """Open a regular file for reading, without waiting for the writer of a FIFO.
 
-    `follow_links` is for files that users lay out themselves, such as data sets. Raises `IrregularFile`, or
-    another `OSError` as `open` does.
+    Raises `IrregularFile`, or another `OSError` as `open` does.
     """
-    return open(open_descriptor(path, os.O_RDONLY, max_bytes, follow_links=follow_links), "rb")
+    return open(open_descriptor(path, os.O_RDONLY, max_bytes), "rb")
 
 
-def open_descriptor(
-    path: Path | str, flags: int, max_bytes: int | None = None, *, follow_links: bool = False
-) -> int:
+def open_descriptor(path: Path | str, flags: int, max_bytes: int | None = None) -> int:
     """As `open_regular`, by `os.open` with these flags; a new file is not for all users to write."""
     try:
-        file = os.open(path, flags | os.O_NONBLOCK | (0 if follow_links else os.O_NOFOLLOW), 0o664)
+        file = os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW, 0o664)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise IrregularFile(f"{path} is a symbolic link, not a file") from None

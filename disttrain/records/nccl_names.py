@@ -10,6 +10,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+_ENTRY = re.compile(r"([^:]+)(?::([0-9]*))?")
+"""Name and port; text without a number is port 0 for NCCL."""
+
 
 @dataclass(frozen=True)
 class NameEntry:
@@ -26,38 +29,20 @@ class NameEntry:
         return named and (port is None or self.port is None or port == self.port)
 
 
-@dataclass(frozen=True)
-class NameList:
-    """A parsed list. Without an entry, it permits every name."""
-
-    entries: tuple[NameEntry, ...]
-    excludes: bool
-    """Whether the entries are excluded."""
-
-    def permits(self, name: str, port: int | None = None) -> bool:
-        """Whether NCCL may use an interface, or a port of an adapter; `port` None: any port."""
-        named = any(entry.matches(name, port) for entry in self.entries)
-        return not self.entries or named is not self.excludes
-
-
-def parse_names(value: str) -> NameList:
-    """The list in a value of NCCL_SOCKET_IFNAME or NCCL_IB_HCA. Raises nothing."""
-    excludes = value.startswith("^")
-    rest = value.removeprefix("^")
-    is_exact = rest.startswith("=")
-    words = (word.split(":") for word in rest.removeprefix("=").split(","))
-    entries = (NameEntry(word[0], _port(word[1:]), is_exact) for word in words if word[0])
-    return NameList(tuple(entries), excludes)
+def parse_names(value: str) -> list[NameEntry]:
+    """The names in a value of NCCL_SOCKET_IFNAME or NCCL_IB_HCA. Raises nothing."""
+    names = value.removeprefix("^")
+    matches = map(_ENTRY.match, names.removeprefix("=").split(","))
+    return [
+        NameEntry(match[1], None if match[2] is None else int(match[2] or 0), names.startswith("="))
+        for match in matches
+        if match
+    ]
 
 
 def permits(value: str, name: str, port: int | None = None) -> bool:
-    """Whether a value permits an interface, or a port of an adapter; `port` None: any port."""
-    return parse_names(value).permits(name, port)
-
-
-def _port(parts: list[str]) -> int | None:
-    """The number at the start of the part after the name; text without a number is port 0 for NCCL."""
-    if not parts:
-        return None
-    digits = re.match(r"[0-9]+", parts[0])
-    return int(digits[0]) if digits else 0
+    """Whether a value permits an interface, or a port of an adapter; `port` None: any port. A value without a
+    name permits all."""
+    entries = parse_names(value)
+    named = any(entry.matches(name, port) for entry in entries)
+    return not entries or named is not value.startswith("^")

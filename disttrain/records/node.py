@@ -29,7 +29,7 @@ class Fabric(Record):
     firmware: str | None = None
     driver: str | None = None
     for_compute: bool | None = None
-    """Whether the adapter was chosen for the traffic of training; null in older records."""
+    """Whether the adapter was chosen for the traffic of training."""
     reason: str | None = None
     """Reason of the choice."""
 
@@ -84,7 +84,7 @@ class NodeRecord(Record):
     gpus: list[Gpu] = []
     """GPUs that this job may use."""
     fabric_kind: str | None = None
-    """`infiniband`, `roce`, `efa`, `slingshot`, `ethernet` or `none`; null in older records."""
+    """`infiniband`, `roce`, `efa`, `slingshot`, `ethernet` or `none`."""
     gpu_paths: dict[str, int] = {}
     """Number of pairs of GPUs by the path between them, as `nvidia-smi topo -m` names it: `NV18`, `PIX`."""
     product: str | None = None

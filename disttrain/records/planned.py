@@ -127,7 +127,7 @@ class EnvVariable(Record):
     reference: str | None = None
     """Document that recommends such a value."""
     since: str | None = None
-    """First version of its library for which a derived value holds; null for all, and in older records."""
+    """First version of its library for which a derived value holds; null for all."""
     until: str | None = None
     """Last such version."""
 
@@ -150,7 +150,7 @@ class EnvFinding(Record):
     origin: str
     message: str
     source: str | None = None
-    """Document that has the rule; null for rules without one, and in older records."""
+    """Document that has the rule; null for rules without one."""
 
 
 class EnvVersions(Record):
@@ -172,7 +172,6 @@ class EnvRecord(Record):
     findings: list[EnvFinding] = []
     """Findings of the lint on the first node, the worst first."""
     versions: EnvVersions | None = None
-    """Null in older records."""
 
 
 TargetMetric = Literal[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -24,6 +24,23 @@ ADAPTERS = "DISTTRAIN_ADAPTERS"
 empty where it should use TCP."""
 
 
+class _File:
+    """A file or folder of a run or an attempt."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: RunDir | Attempt, kind: type) -> Path:
+        return folder.path / self._name
+
+
+class _NumberedFile(_File):
+    """A file of each node or of each rank, by its number."""
+
+    def __get__(self, folder: Attempt, kind: type) -> Callable[[int], Path]:  # type: ignore[override]
+        return lambda number: folder.path / self._name.format(number)
+
+
 @dataclass(frozen=True)
 class Attempt:
     """Folder of one attempt: `attempts/000/`, `attempts/001/`, ..."""
@@ -33,141 +50,71 @@ class Attempt:
     directory_id: str | None = field(default=None, compare=False)
     """Id of the run directory in which the attempt began (`RunDir.identified`); None if unknown."""
 
-    @property
-    def record(self) -> Path:
-        return self.path / "attempt.json"
-
-    @property
-    def rendezvous(self) -> Path:
-        return self.path / "rendezvous.json"
+    record = _File("attempt.json")
+    rendezvous = _File("rendezvous.json")
+    node_log = _NumberedFile("node-{:02d}.log")
+    node_record = _NumberedFile("node-{:02d}.json")
+    rank_log = _NumberedFile("rank-{:05d}.log")
+    steps = _NumberedFile("steps-{:05d}.jsonl")
+    gpu_samples = _NumberedFile("gpu-node{:02d}.jsonl")
+    gpu_devices = _NumberedFile("gpu-node{:02d}.json")
+    host_samples = _NumberedFile("host-node{:02d}.jsonl")
+    comm = _NumberedFile("comm-{:05d}.jsonl")
+    """Collectives of the profiled steps."""
+    trace = _NumberedFile("trace-{:05d}.json.gz")
+    """The requested trace, as PyTorch's profiler exports it."""
+    layers = _File("layers.json")
+    """Times of each layer, if requested."""
+    fabric = _File("fabric.json")
+    """The network that the attempt used."""
+    nccl_log = _NumberedFile("nccl-node{:02d}.log")
+    """NCCL's log of the first rank of a node; absent without NCCL."""
+    preflight = _File("preflight.json")
+    """Verdict on the nodes before the ranks start."""
+    preflight_folder = _File("preflight")
+    """Folder of the facts that each node writes for the pre-flight, so that a short listing shows all."""
+    preflight_facts = _NumberedFile("preflight/node-{:02d}.json")
+    error = _NumberedFile("error-{:05d}.json")
+    stop = _File("stop.json")
+    """A stop request received by a node's agent: `cause`, `time` and the signal."""
+    exits = _File("exits")
+    """Folder of empty files, whose names fit on a full disk, so that one short listing shows all of them:
+    `node-NN.code-C`, the exit of a node's torchrun, and `unrecorded.CAUSE.ERRNO`, an end without a record."""
+    node_oom = _NumberedFile("node-{:02d}.oom.json")
+    """Number of processes that the OOM killer ended on a node; absent if there were none."""
+    node_unconnected = _NumberedFile("node-{:02d}.unconnected.json")
+    """Number of a command's processes on a node; absent if one had a connection to another process."""
+    node_ranks = _NumberedFile("node-{:02d}.ranks.json")
+    """Positions of a node's ranks before its agent ended them; absent if they ended by themselves."""
+    checkpoint_warning = _File("checkpoint-warning.json")
+    """A checkpoint that cannot be restored: `message`. Removed once a later one was read back."""
+    hang_warning = _File("hang-warning.json")
+    """A hang that its node's agent will end soon: `message`, `ends_at`. Removed if training goes on."""
 
     @property
     def tensorboard(self) -> Path:
         """A subfolder of the run's `tensorboard/`, so that TensorBoard shows all attempts together."""
         return RunDir(self.path.parent.parent).tensorboard / self.path.name
 
-    def node_log(self, node: int) -> Path:
-        return self.path / f"node-{node:02d}.log"
-
-    def node_record(self, node: int) -> Path:
-        return self.path / f"node-{node:02d}.json"
-
-    def rank_log(self, rank: int) -> Path:
-        return self.path / f"rank-{rank:05d}.log"
-
-    def steps(self, rank: int) -> Path:
-        return self.path / f"steps-{rank:05d}.jsonl"
-
-    def gpu_samples(self, node: int) -> Path:
-        return self.path / f"gpu-node{node:02d}.jsonl"
-
-    def gpu_devices(self, node: int) -> Path:
-        return self.path / f"gpu-node{node:02d}.json"
-
-    def host_samples(self, node: int) -> Path:
-        return self.path / f"host-node{node:02d}.jsonl"
-
-    def comm(self, rank: int) -> Path:
-        """Collectives of the profiled steps."""
-        return self.path / f"comm-{rank:05d}.jsonl"
-
-    def trace(self, rank: int) -> Path:
-        """The requested trace, as PyTorch's profiler exports it."""
-        return self.path / f"trace-{rank:05d}.json.gz"
-
-    @property
-    def layers(self) -> Path:
-        """Times of each layer, if requested."""
-        return self.path / "layers.json"
-
-    @property
-    def fabric(self) -> Path:
-        """The network that the attempt used."""
-        return self.path / "fabric.json"
-
-    def nccl_log(self, node: int) -> Path:
-        """NCCL's log of the first rank of a node; absent without NCCL."""
-        return self.path / f"nccl-node{node:02d}.log"
-
-    @property
-    def preflight(self) -> Path:
-        """Verdict on the nodes before the ranks start."""
-        return self.path / "preflight.json"
-
-    @property
-    def preflight_folder(self) -> Path:
-        """Folder of the facts that each node writes for the pre-flight, so that a short listing shows all."""
-        return self.path / "preflight"
-
-    def preflight_facts(self, node: int) -> Path:
-        return self.preflight_folder / f"node-{node:02d}.json"
-
-    def error(self, rank: int) -> Path:
-        return self.path / f"error-{rank:05d}.json"
-
-    @property
-    def stop(self) -> Path:
-        """A stop request received by a node's agent: `cause`, `time` and the signal."""
-        return self.path / "stop.json"
-
-    @property
-    def exits(self) -> Path:
-        """Folder of the nodes' exits alone, so that one short listing shows all of them."""
-        return self.path / "exits"
-
-    def node_exit(self, node: int, code: int) -> Path:
-        """Exit of a node's torchrun: an empty file, whose name fits on a full disk."""
-        return self.exits / f"node-{node:02d}.code-{code}"
-
-    def unrecorded(self, cause: str, error: int | None) -> Path:
-        """An end whose record failed with this `errno`: an empty file, whose name fits on a full disk."""
-        return self.exits / f"unrecorded.{cause}.{error}"
-
-    def node_oom(self, node: int) -> Path:
-        """Number of processes that the OOM killer ended on a node; absent if there were none."""
-        return self.path / f"node-{node:02d}.oom.json"
-
-    def node_unconnected(self, node: int) -> Path:
-        """Number of a command's processes on a node; absent if one had a connection to another process."""
-        return self.path / f"node-{node:02d}.unconnected.json"
-
-    def node_ranks(self, node: int) -> Path:
-        """Positions of a node's ranks before its agent ended them; absent if they ended by themselves."""
-        return self.path / f"node-{node:02d}.ranks.json"
-
-    @property
-    def checkpoint_warning(self) -> Path:
-        """A checkpoint that cannot be restored: `message`. Removed once a later one was read back."""
-        return self.path / "checkpoint-warning.json"
-
-    @property
-    def hang_warning(self) -> Path:
-        """A hang that its node's agent will end soon: `message`, `ends_at`. Removed if training goes on."""
-        return self.path / "hang-warning.json"
-
-    def superseded(self) -> str | None:
+    def superseded(self, names: Sequence[str] | None = None) -> str | None:
         """Reason for which this attempt must not write shared files; None if it may write them.
 
-        A job presumed dead may resume on a node that was frozen, beside its replacement. One listing of a
-        folder finds both a newer attempt and a run directory that was replaced.
+        A job presumed dead may resume on a node that was frozen, beside its replacement. One listing of the
+        folder of the attempts, `names` if given, finds both a newer attempt and a run directory that was
+        replaced.
         """
-        return self.superseded_by(_names(self.path.parent))
-
-    def superseded_by(self, names: Sequence[str]) -> str | None:
-        """`superseded`, for the names in the folder of the attempts."""
-        if self._is_replaced(names):
+        names = _names(self.path.parent) if names is None else names
+        if self.is_replaced(names):
             return "the run directory was moved away or deleted"
         newest = max(_numbers(names), default=self.number)
         return f"attempt {newest} of this run has begun" if newest > self.number else None
 
-    def is_replaced(self) -> bool:
+    def is_replaced(self, names: Sequence[str] | None = None) -> bool:
         """Whether the run directory was moved away or deleted since this attempt began.
 
         Another run of the same name may be at its path, so that this attempt must write no file there.
         """
-        return self._is_replaced(_names(self.path.parent))
-
-    def _is_replaced(self, names: Sequence[str]) -> bool:
+        names = _names(self.path.parent) if names is None else names
         return self.directory_id is not None and self.directory_id not in names
 
 
@@ -188,63 +135,26 @@ class RunDir:
     def sweep(self) -> str:
         return self.path.parent.name
 
-    @property
-    def run_json(self) -> Path:
-        return self.path / "run.json"
-
-    @property
-    def script(self) -> Path:
-        """The batch script of the last submission to Slurm."""
-        return self.path / "submit.sbatch"
-
-    @property
-    def env_json(self) -> Path:
-        return self.path / "env.json"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.json"
-
-    @property
-    def comm_bench(self) -> Path:
-        """Result of `python -m disttrain.comm_bench`."""
-        return self.path / "comm-bench.json"
-
-    @property
-    def fabric_ab(self) -> Path:
-        """Result of `python -m jobs.arms`."""
-        return self.path / "fabric-ab.json"
-
-    @property
-    def progress(self) -> Path:
-        """Live state of the run, rewritten by rank 0: step, samples per second, loss."""
-        return self.path / "progress.json"
-
-    @property
-    def usage(self) -> Path:
-        """GPU-hours by Slurm's accounting."""
-        return self.path / "usage.json"
-
-    @property
-    def submissions(self) -> Path:
-        """The submission journal: one entry per submission (see `jobs.core.journal`)."""
-        return self.path / "submissions"
-
-    @property
-    def done(self) -> Path:
-        return self.path / "DONE"
-
-    @property
-    def failed(self) -> Path:
-        return self.path / "FAILED"
-
-    @property
-    def stop(self) -> Path:
-        return self.path / "STOP"
-
-    @property
-    def tensorboard(self) -> Path:
-        return self.path / "tensorboard"
+    run_json = _File("run.json")
+    script = _File("submit.sbatch")
+    """The batch script of the last submission to Slurm."""
+    env_json = _File("env.json")
+    metrics = _File("metrics.json")
+    comm_bench = _File("comm-bench.json")
+    """Result of `python -m disttrain.comm_bench`."""
+    fabric_ab = _File("fabric-ab.json")
+    """Result of `python -m jobs.arms`."""
+    progress = _File("progress.json")
+    """Live state of the run, rewritten by rank 0: step, samples per second, loss."""
+    usage = _File("usage.json")
+    """GPU-hours by Slurm's accounting."""
+    submissions = _File("submissions")
+    """The submission journal: one entry per submission (see `jobs.core.journal`)."""
+    done = _File("DONE")
+    failed = _File("FAILED")
+    stop = _File("STOP")
+    tensorboard = _File("tensorboard")
+    checkpoints = _File("checkpoints")
 
     def attempt(self, number: int) -> Attempt:
         return Attempt(self.path / "attempts" / f"{number:03d}", number, self.directory_id)
@@ -262,10 +172,6 @@ class RunDir:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / found).touch()
         return replace(self, directory_id=found)
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
 
 
 ID_VARIABLE = "DISTTRAIN_RUN_DIRECTORY_ID"

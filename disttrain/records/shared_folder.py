@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from disttrain.records.run_directory import Attempt
@@ -32,23 +31,6 @@ def growing_interval(first_s: float, longest_s: float, age_s: float) -> float:
     return min(max(first_s, longest_s), max(first_s, _SHARE_OF_AGE * age_s)) if first_s else 0.0
 
 
-@dataclass(frozen=True)
-class _Listing:
-    """A listing of a folder, and when it was made."""
-
-    state: tuple[int, ...]
-    """Identity, times and links of the folder before the listing."""
-    state_read: float
-    """When this state was read for the first time."""
-    listed: float
-    names: list[str]
-
-    def holds(self, state: tuple[int, ...], now: float) -> bool:
-        """Whether the folder, now in `state`, needs no new listing."""
-        is_settled = self.listed > self.state_read + _COARSEST_TIME_S
-        return state == self.state and is_settled and now < self.listed + _LISTED_WITHIN_S
-
-
 class WatchedFolder:
     """Names in a folder, which is listed again if its state has changed, and every `_LISTED_WITHIN_S`.
 
@@ -62,8 +44,10 @@ class WatchedFolder:
     def __init__(self, path: Path, now: Callable[[], float] = time.monotonic) -> None:
         self._path = path
         self._now = now
-        self._listing = _Listing((), 0.0, 0.0, [])
-        """The newest listing. Replaced as a whole, because two threads may read."""
+        self._state: tuple[int, ...] = ()
+        """Identity, times and links of the folder, first read at `_state_read`."""
+        self._state_read = self._listed = 0.0
+        self._names: list[str] = []
 
     def names(self) -> list[str]:
         """The names in the folder; empty if it is missing. Raises `OSError` for any other failure."""
@@ -72,14 +56,17 @@ class WatchedFolder:
         except FileNotFoundError:
             return []
         try:
-            status, now, listing = os.fstat(folder), self._now(), self._listing
+            status, now = os.fstat(folder), self._now()
             state = (status.st_dev, status.st_ino, status.st_nlink, status.st_mtime_ns, status.st_ctime_ns)
-            if not listing.holds(state, now):
-                state_read = listing.state_read if state == listing.state else now
-                listing = self._listing = _Listing(state, state_read, now, os.listdir(folder))
+            # two threads may read: in this order of assignments, the other one at most lists once more
+            if state != self._state:
+                self._state_read, self._state = now, state
+            is_settled = self._listed > self._state_read + _COARSEST_TIME_S
+            if not is_settled or now >= self._listed + _LISTED_WITHIN_S:
+                self._names, self._listed = os.listdir(folder), now
         finally:
             os.close(folder)
-        return listing.names
+        return self._names
 
 
 class AttemptWatch:
@@ -96,7 +83,7 @@ class AttemptWatch:
         """`Attempt.superseded`, as a read found it that is at most `max_age_s` old. Raises `OSError`."""
         now = self._now()
         if now - self._found[0] >= max_age_s:
-            self._found = (now, self._attempt.superseded_by(self._folder.names()))
+            self._found = (now, self._attempt.superseded(self._folder.names()))
         return self._found[1]
 
 

@@ -81,7 +81,6 @@ def _write_table(args: argparse.Namespace, states: list[RunState]) -> int:
 
 
 def _print_gpu_hours(states: list[RunState]) -> int:
-    from disttrain.records import gpu_hours
     from jobs.cli.command_output import add_json
     from jobs.cli.formatting import count, duration, number, table
     from jobs.cli.tables import state_counts
@@ -104,7 +103,9 @@ def _print_gpu_hours(states: list[RunState]) -> int:
     for sweep in names:
         members = [state for state in states if state.sweep == sweep]
         used_here = [usage[state.run.path] for state in members if state.run.path in usage]
-        attempts, hours = sum(state.attempts for state in members), gpu_hours.total(used_here)
+        attempts, hours = sum(state.attempts for state in members), dict[str, float]()
+        for used in used_here:
+            hours[used.unit] = hours.get(used.unit, 0.0) + used.hours
         waits = [used.queue_wait_s for used in used_here if used.queue_wait_s is not None]
         wait = sum(waits) if waits else None
         sweeps.append({"sweep": sweep, "attempts": attempts, "hours": hours, "queue_wait_s": wait})

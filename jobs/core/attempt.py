@@ -232,7 +232,7 @@ def close_attempt(
         write_json(run.done if status.cause == "finished" else run.failed, outcome)
     except OSError as error:  # a full disk must not prevent the requeue; the next start closes the attempt
         with contextlib.suppress(OSError):
-            attempt.unrecorded(status.cause, error.errno).touch()
+            (attempt.exits / f"unrecorded.{status.cause}.{error.errno}").touch()
         message = "; ".join(filter(None, [status.message, f"{NOT_RECORDED}{message_of(error)}"]))
         return replace(status, message=message)
     return status

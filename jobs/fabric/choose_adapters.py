@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from disttrain.records.nccl_names import parse_names
+from disttrain.records.nccl_names import permits
 from jobs.fabric.description import Adapter, AdapterKind, Fabric, FabricKind, Gpu, Interface, Port
 from jobs.fabric.kernel_files import NEAR, PATHS, pci_path
 from jobs.fabric.registry import is_nonzero
@@ -223,8 +223,8 @@ def permitted_ports(adapter: Adapter, settings: Mapping[str, str]) -> tuple[Port
         return adapter.ports
     if is_nonzero(settings.get("NCCL_IB_DISABLE")):
         return ()
-    names = parse_names(settings.get("NCCL_IB_HCA", ""))
-    return tuple(port for port in adapter.ports if names.permits(adapter.name, port.number))
+    names = settings.get("NCCL_IB_HCA", "")
+    return tuple(port for port in adapter.ports if permits(names, adapter.name, port.number))
 
 
 def _ports(adapter: Adapter, settings: Mapping[str, str]) -> tuple[Port, ...]:

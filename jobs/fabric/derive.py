@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from disttrain.records.nccl_names import parse_names
+from disttrain.records.nccl_names import permits
 from jobs.fabric.description import Adapter, AdapterKind, Fabric, FabricKind, Interface, Port
 from jobs.fabric.registry import holds_at, is_nonzero, registry
 
@@ -100,8 +100,7 @@ def _holds(derived: DerivedVariable, nccl_version: str | None) -> bool:
 
 def named_interfaces(value: str, fabric: Fabric) -> list[str]:
     """Interfaces that are up and that a value of `NCCL_SOCKET_IFNAME` permits."""
-    names = parse_names(value)
-    return [each.name for each in fabric.interfaces if each.is_up and names.permits(each.name)]
+    return [each.name for each in fabric.interfaces if each.is_up and permits(value, each.name)]
 
 
 def _interface(fabric: Fabric, towards_peers: str | None, given: Mapping[str, str]) -> Interface | None:

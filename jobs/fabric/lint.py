@@ -214,7 +214,7 @@ def _adapters(values: Mapping[str, str | None], fabric: Fabric) -> Iterator[Row]
         text = f"it permits no active port of {has}, so {end}; set {adapter_list(right)}"
         yield ERROR, "conflict", "NCCL_IB_HCA", text, source
         return
-    for entry in parse_names(value).entries:
+    for entry in parse_names(value):
         named = [each.name for each in adapters if entry.matches(each.name)]
         more = ", ".join(name for name in named if name != entry.name)
         if not named:

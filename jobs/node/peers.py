@@ -135,7 +135,7 @@ def _note(attempt: Attempt, name: str) -> None:
 
 def record_node_exit(attempt: Attempt, node: int, code: int) -> None:
     """Record the exit code of this node's torchrun."""
-    _note(attempt, attempt.node_exit(node, code).name)
+    _note(attempt, f"node-{node:02d}.code-{code}")
 
 
 def record_stop(attempt: Attempt, cause: str, at: int) -> None:

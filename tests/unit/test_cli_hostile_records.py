@@ -12,8 +12,7 @@ import pytest
 
 import submit
 from analysis.read.lines import read_columns
-from disttrain.errors import CorruptFile
-from disttrain.records.json_files import read_json, read_jsonl, write_json, write_text
+from disttrain.records.json_files import read_json, write_json, write_text
 from disttrain.records.run_directory import RunDir
 from jobs.cli.follow import live_table
 from jobs.cli.terminal import console
@@ -195,19 +194,6 @@ def test_readers_of_the_report_leave_out_lines_that_are_no_file(
     unreadable: list[str] = []
     assert read_columns(path, {"step_s": float}, unreadable)["step_s"].size == 0
     assert [str(path) in message for message in unreadable] == [True]
-
-
-@pytest.mark.parametrize("put", REPLACEMENTS[:3], ids=["device", "link", "fifo"])
-def test_records_in_lines_are_left_out_if_they_are_no_file(
-    put: Callable[[Path], None], tmp_path: Path
-) -> None:
-    path = tmp_path / "steps-00000.jsonl"
-    put(path)
-    unreadable: list[str] = []
-    assert list(read_jsonl(path, unreadable)) == []
-    assert str(path) in unreadable[0]
-    with pytest.raises(CorruptFile):
-        list(read_jsonl(path))
 
 
 def test_a_lock_that_is_a_link_leaves_its_target_alone(

@@ -290,7 +290,7 @@ def test_a_damaged_usage_counts_as_absent(tmp_path: Path, fields: dict[str, Any]
     run = fake_run(tmp_path / "s" / "n1", nodes=1)
     of_attempts = gpu_hours.read(run)
     assert of_attempts is not None
-    noted = of_attempts.model_dump() | {"source": "sacct"}
+    noted = of_attempts.model_dump() | {"source": "sacct", "submissions": gpu_hours.submission_count(run)}
     write_json(run.usage, noted)
     assert gpu_hours.read(run) == RunGpuHours.model_validate(noted)
     write_json(run.usage, noted | {"starts": [noted["starts"][0] | fields]})

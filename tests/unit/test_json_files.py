@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from disttrain.errors import message_of
-from disttrain.records import json_files
 from disttrain.records.json_files import (
     CorruptFile,
     create_exclusive,
@@ -68,7 +67,7 @@ def test_a_failed_write_leaves_the_old_text_and_no_rubbish(tmp_path, monkeypatch
     write_json(path, {"old": 1})
 
     def fail(*_):
-        raise OSError("disk")
+        raise OSError(errno.EIO, "disk")
 
     monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(OSError, match="disk"):
@@ -200,53 +199,7 @@ def test_a_corrupt_file_is_named(tmp_path):
     assert read_json_or_none(tmp_path / "missing.json") is None
 
 
-@given(st.integers(0, 40))
-def test_a_truncated_last_line_is_left_out(tmp_path_factory, cut):
-    path = tmp_path_factory.mktemp("lines") / "steps.jsonl"
-    lines = [b'{"step": 1}\n', b'{"step": 2}\n', b'{"step": 3}\n']
-    path.write_bytes(b"".join(lines)[:cut])
-    whole = sum(cut >= end - 1 for end in (12, 24, 36))  # the newline may be what is missing
-    assert [record["step"] for record in read_jsonl(path)] == [1, 2, 3][:whole]
-
-
-@pytest.mark.parametrize(
-    ("bad", "words"), [(b'{"step":\n', "is not a JSON record"), (b"7\n", "is not a JSON object")]
-)
-def test_a_bad_line_in_the_middle_is_named(tmp_path, bad, words):
-    path = tmp_path / "steps.jsonl"
-    path.write_bytes(b'{"step": 1}\n' + bad + b'{"step": 3}\n')
-    records = read_jsonl(path)
-    assert next(records) == {"step": 1}
-    with pytest.raises(CorruptFile, match=f":2 {words}"):
-        next(records)
-
-
-def test_bad_lines_are_left_out_and_named(tmp_path):
-    path = tmp_path / "steps.jsonl"
-    path.write_bytes(b'{"step": 1}\n{"step":\n{"step": 3}\n7\n{"step": 5}\n{"st')
-    unreadable: list[str] = []
-    assert [record["step"] for record in read_jsonl(path, unreadable)] == [1, 3, 5]
-    assert unreadable == [f"{path}:2 is not a JSON record", f"{path}:4 is not a JSON object"]
-
-
-@pytest.mark.parametrize("after", [b'{"step": 3}\n', b""], ids=["middle", "last"])
-def test_a_line_above_the_limit_is_a_bad_line(after, tmp_path, monkeypatch):
-    monkeypatch.setattr(json_files, "MAX_RECORD_BYTES", 20)
-    path = tmp_path / "steps.jsonl"
-    path.write_bytes(b'{"step": 1}\n' + b"0" * 50 + b"\n" * bool(after) + after)
-    unreadable: list[str] = []
-    assert [record["step"] for record in read_jsonl(path, unreadable)] == [1, 3][: 1 + bool(after)]
-    assert unreadable == [f"{path}:2 is not a JSON record"]
-    with pytest.raises(CorruptFile, match=":2 "):
-        list(read_jsonl(path))
-
-
-def test_a_line_that_is_just_being_written_is_left_out(tmp_path):
+def test_a_line_that_is_being_written_is_left_out(tmp_path):
     path = tmp_path / "steps.jsonl"
     path.write_bytes(b'{"step": 1}\n{"step"')
-    records = read_jsonl(path)
-    assert next(records) == {"step": 1}
-    with open(path, "ab") as file:
-        file.write(b': 2}\n{"step": 3}\n')
-    assert list(records) == []
-    assert len(list(read_jsonl(path))) == 3
+    assert read_jsonl(path) == [{"step": 1}]

@@ -77,4 +77,4 @@ def test_a_longer_list_permits_what_either_part_permits(
 @given(st.text(max_size=12), st.text(max_size=6), st.none() | st.integers(0, 9))
 def test_any_text_is_read(value: str, name: str, port: int | None) -> None:
     assert permits(value, name, port) in (True, False)
-    assert all(entry.name for entry in parse_names(value).entries)
+    assert all(entry.name for entry in parse_names(value))
