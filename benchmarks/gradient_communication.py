@@ -30,8 +30,8 @@ import torch
 from torch import nn
 
 from benchmarks import result_record
+from disttrain.config.sections.job import ResourcesConfig
 from disttrain.config.sections.parallel import ParallelConfig
-from disttrain.config.sections.resources import ResourcesConfig
 from disttrain.parallel.ddp import build
 from disttrain.parallel.mesh import Mesh
 from disttrain.parallel.schemes.powersgd import is_compressed

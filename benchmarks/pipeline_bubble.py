@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from benchmarks import result_record
 from disttrain.config.config_tree import Config
-from disttrain.config.sections.resources import ResourcesConfig
+from disttrain.config.sections.job import ResourcesConfig
 from disttrain.engine.train import train
 from disttrain.records.json_files import read_jsonl
 from disttrain.runtime.process import rank_info

@@ -95,10 +95,10 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def either(words: Iterable[object]) -> str:
+def either(words: Iterable[object], before_last: str = "or") -> str:
     """`1, 2 or 4`"""
     *most, last = map(str, words)
-    return f"{', '.join(most)} or {last}" if most else last
+    return f"{', '.join(most)} {before_last} {last}" if most else last
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:

@@ -20,9 +20,8 @@ from typing import Any, Literal
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.config_tree import Config
 from disttrain.config.dotted_keys import get_key
-from disttrain.config.parsing import SWEEP_SECTIONS, Draft, check, with_batch
+from disttrain.config.parsing import SWEEP_SECTIONS, Draft, check, take_secrets, with_batch
 from disttrain.config.run_key import hash_values, keyed_values
-from disttrain.config.secret_variables import take_secrets
 from disttrain.errors import ConfigError, nearest
 from disttrain.records.planned import AutoRepeats, Target
 from sweeps import command_template

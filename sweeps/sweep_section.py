@@ -9,7 +9,7 @@ from pydantic import Field, PositiveInt, ValidationError
 
 from disttrain.config.parsing import Draft, known_keys
 from disttrain.config.sections.base import Section
-from disttrain.config.value_errors import describe, validated
+from disttrain.config.validation import describe, validated
 from disttrain.errors import ConfigError, nearest
 from disttrain.records.planned import AutoRepeats
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from analysis.read.run import UNKNOWN, Run
 from analysis.read.run_table import column_value
-from disttrain.config import stop_time
+from disttrain.config.sections.job import DEADLINE_VARIABLES
 from disttrain.records.heartbeat import SCRIPT_TIMEOUT_VARIABLE
 from disttrain.records.run_directory import ATTEMPT, CHECKPOINT_DIR, RUN_DIR, SAVED
 
@@ -19,7 +19,7 @@ PARTS: tuple[Part, ...] = get_args(Part)
 
 ABSENT = "\N{EN DASH}"
 
-_OF_ONE_START = {*stop_time.VARIABLES, RUN_DIR, ATTEMPT, CHECKPOINT_DIR, SAVED, SCRIPT_TIMEOUT_VARIABLE}
+_OF_ONE_START = {*DEADLINE_VARIABLES, RUN_DIR, ATTEMPT, CHECKPOINT_DIR, SAVED, SCRIPT_TIMEOUT_VARIABLE}
 """Variables that follow from the time of a start, from the run directory, and from a limit on hangs."""
 _SEARCH_PATH = "PYTHONPATH"
 _CODE_COPY = re.compile(r"[^:]*/\.code/[^/:]+")

@@ -13,7 +13,7 @@ from pathlib import Path
 from disttrain.comm_bench.collectives import measure_collectives
 from disttrain.comm_bench.ddp_steps import Model, measure_steps
 from disttrain.comm_bench.timing import conditions
-from disttrain.config.sections.resources import ResourcesConfig
+from disttrain.config.sections.job import ResourcesConfig
 from disttrain.records.comm_bench import CommBench
 from disttrain.records.json_files import write_json
 from disttrain.records.process_limits import usable_processors

@@ -26,7 +26,7 @@ from typing import IO, Any
 from disttrain.comm_bench.ddp_steps import DDPStep, Model
 from disttrain.comm_bench.timing import conditions, slowest, timed
 from disttrain.config.config_tree import Config
-from disttrain.config.sections.resources import ResourcesConfig
+from disttrain.config.sections.job import ResourcesConfig
 from disttrain.engine.spec import spec_of_config
 from disttrain.engine.step import build_stepper
 from disttrain.errors import in_one_line

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from disttrain.comm_bench.links import measure_rates
 from disttrain.comm_bench.timing import last_to_arrive, timed
-from disttrain.config.sections.resources import ResourcesConfig
+from disttrain.config.sections.job import ResourcesConfig
 from disttrain.records.json_files import write_json
 from disttrain.runtime.process import rank_info
 from disttrain.runtime.process_group import World, open_world

@@ -34,34 +34,24 @@ def plan_batch(
 
     Raises `ConfigError` without any batch size, or if the global one is not divisible.
     """
-    if accumulation is not None and local is not None:
-        plan = BatchPlan(local, accumulation, world)
-        if global_ not in (None, plan.global_):
-            raise ConfigError(
-                f"train.accumulation={accumulation} x train.local_batch_size={local} x {world} ranks is "
-                f"{plan.global_} samples, not train.global_batch_size={global_}; leave one of them out"
-            )
-        return plan
-    if accumulation is not None and global_ is not None:
-        return BatchPlan(plan_batch(None, global_, world * accumulation).local, accumulation, world)
-    if local is None and global_ is None:
-        raise ConfigError("train.local_batch_size or train.global_batch_size is needed; neither is given")
-    if global_ is None:
-        assert local is not None
-        return BatchPlan(local, 1, world)
     if local is None:
-        if global_ % world:
-            raise ConfigError(
-                f"train.global_batch_size={global_} is not divisible by {world} ranks; "
-                f"nearest that are: {_multiples(global_, world)}"
-            )
-        return BatchPlan(global_ // world, 1, world)
-    if global_ % (local * world):
+        if global_ is None:
+            raise ConfigError("train.local_batch_size or train.global_batch_size is needed; neither is given")
+        micro_batches = world * (accumulation or 1)
+        local = _quotient(global_, micro_batches, f"{micro_batches} ranks")
+        return BatchPlan(local, accumulation or 1, world)
+    if accumulation is None:
+        if global_ is None:
+            return BatchPlan(local, 1, world)
+        divisor = f"train.local_batch_size={local} x {world} ranks"
+        return BatchPlan(local, _quotient(global_, local * world, divisor), world)
+    plan = BatchPlan(local, accumulation, world)
+    if global_ not in (None, plan.global_):
         raise ConfigError(
-            f"train.global_batch_size={global_} is not divisible by train.local_batch_size={local} "
-            f"x {world} ranks; nearest that are: {_multiples(global_, local * world)}"
+            f"train.accumulation={accumulation} x train.local_batch_size={local} x {world} ranks is "
+            f"{plan.global_} samples, not train.global_batch_size={global_}; leave one of them out"
         )
-    return BatchPlan(local, global_ // (local * world), world)
+    return plan
 
 
 def scale_batch(
@@ -81,14 +71,16 @@ def scale_batch(
     base = plan_batch(local, global_, base_world, accumulation)
     if scaling == "weak":
         return BatchPlan(base.local, base.accumulation, world)
-    if base.global_ % world:
+    per_rank = _quotient(base.global_, world, f"{world} ranks (strong scaling)")
+    return plan_batch(min(base.local, per_rank), base.global_, world)
+
+
+def _quotient(global_: int, divisor: int, described: str) -> int:
+    """`global_ / divisor`. Raises `ConfigError` unless it is a whole number."""
+    quotient, rest = divmod(global_, divisor)
+    if rest:
+        nearest = " and ".join(str(n * divisor) for n in (quotient, quotient + 1) if n)
         raise ConfigError(
-            f"train.global_batch_size={base.global_} is not divisible by {world} ranks (strong scaling); "
-            f"nearest that are: {_multiples(base.global_, world)}"
+            f"train.global_batch_size={global_} is not divisible by {described}; nearest that are: {nearest}"
         )
-    return plan_batch(min(base.local, base.global_ // world), base.global_, world)
-
-
-def _multiples(value: int, unit: int) -> str:
-    below = value // unit * unit
-    return " and ".join(str(m) for m in (below, below + unit) if m > 0)
+    return quotient

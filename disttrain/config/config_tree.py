@@ -16,15 +16,11 @@ from pydantic.fields import FieldInfo
 
 from disttrain.config.sections.base import Section, section_of
 from disttrain.config.sections.checkpoint import CheckpointConfig
-from disttrain.config.sections.compile import CompileConfig
-from disttrain.config.sections.data import DataConfig
-from disttrain.config.sections.job import JobConfig
-from disttrain.config.sections.memory import MemoryConfig
-from disttrain.config.sections.model import ModelConfig
+from disttrain.config.sections.compute import CompileConfig, MemoryConfig, PrecisionConfig
+from disttrain.config.sections.job import JobConfig, ResourcesConfig
+from disttrain.config.sections.model import DataConfig, ModelConfig
 from disttrain.config.sections.optim import OptimConfig
 from disttrain.config.sections.parallel import ParallelConfig
-from disttrain.config.sections.precision import PrecisionConfig
-from disttrain.config.sections.resources import ResourcesConfig
 from disttrain.config.sections.telemetry import ProfileConfig, TelemetryConfig
 from disttrain.config.sections.train import TrainConfig
 
@@ -98,11 +94,6 @@ def is_emulated(config: dict[str, Any]) -> bool:
     """`Config.emulated` for a config as plain data."""
     model, data = config.get("model") or {}, config.get("data") or {}
     return model.get("kind") == "emulated" or bool(data.get("delay_s"))
-
-
-def model_waits(config: Config) -> bool:
-    """Whether compute is emulated: ranks sleep instead of occupying a processor."""
-    return config.model.kind == "emulated"
 
 
 def config_fields(section: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:

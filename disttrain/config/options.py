@@ -23,24 +23,17 @@ import yaml
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
 
 from disttrain.config.config_tree import Config
-from disttrain.config.other_names import hint
-from disttrain.config.value_errors import describe, validated
+from disttrain.config.validation import describe, hint, validated
 from disttrain.errors import ConfigError, nearest
 
 BUILT_SECTIONS = {"model": "models", "data": "data"}
 """Config section with options of a builder, to the package of its builders."""
 PACKAGE = Path(__file__).resolve().parents[1]
-FILE = Path(__file__).with_name("options.json")
-FILE_SUFFIXES = (".yaml", ".yml", ".json")
-_TYPES = (
-    {"__builtins__": {}, "Any": Any, "Literal": Literal}
-    | {each.__name__: each for each in (int, float, str, bool, list, tuple, dict)}
-    | {
-        name: getattr(pydantic, name)
-        for name in ("PositiveInt", "NonNegativeInt", "PositiveFloat", "NonNegativeFloat")
-    }
-)
-"""Names that the annotation of an option may consist of."""
+_TYPES = {"Any": Any, "Literal": Literal} | {
+    name: getattr(pydantic, name)
+    for name in ("PositiveInt", "NonNegativeInt", "PositiveFloat", "NonNegativeFloat")
+}
+"""Names that the annotation of an option may consist of, beside built-in ones."""
 _LOOKS_LIKE = 0.85
 """Similarity (difflib's ratio) at which an option of a builder with `**kwargs` counts as a misspelt one."""
 
@@ -76,7 +69,7 @@ class Builder:
 def type_of(text: str) -> Any:
     """The type of an annotation; any for types of the user's own, which the call checks."""
     try:
-        type_ = eval(text, dict(_TYPES))
+        type_ = eval(text, _TYPES)
         TypeAdapter(type_)
         return type_
     except Exception:
@@ -106,8 +99,8 @@ def _annotation(annotation: Any) -> str:
 
 
 @functools.cache
-def _built_in() -> dict[str, Any]:
-    known: dict[str, Any] = json.loads(FILE.read_text())
+def _built_in() -> dict[str, dict[str, Builder]]:
+    known = json.loads(Path(__file__).with_name("options.json").read_text())
     return {
         package: {kind: Builder(**each) for kind, each in kinds.items()} for package, kinds in known.items()
     }
@@ -120,23 +113,23 @@ def kinds_of(package: str) -> list[str]:
 
 def builder_of(package: str, kind: str) -> Builder | None:
     """The options of a built-in kind; None for another one."""
-    builder: Builder | None = _built_in()[package].get(kind)
-    return builder
+    return _built_in()[package].get(kind)
 
 
-def refuse_unknown(key: str, package: str, kind: str) -> None:
-    """Raise `ConfigError` for a kind that is neither a file of the package nor `package.module:callable`.
+def unknown_name(key: str, package: str, kind: str) -> str | None:
+    """The message on a kind that is neither a file of the package nor `package.module:callable`.
 
     Without a `package` it has to be the latter.
     """
     if ":" in kind or not package:
         module, _, name = kind.partition(":")
         if not (name.isidentifier() and all(part.isidentifier() for part in module.split("."))):
-            raise ConfigError(f"{key}: {kind!r} is not of the form package.module:name")
+            return f"{key}: {kind!r} is not of the form package.module:name"
     elif kind not in _built_in()[package] and not _is_file_with_build(package, kind):
         kinds = kinds_of(package)
         allowed = f"{', '.join(kinds)} or package.module:callable"
-        raise ConfigError(f"{key}={kind!r} is unknown; allowed: {allowed}{nearest(kind, kinds)}")
+        return f"{key}={kind!r} is unknown; allowed: {allowed}{nearest(kind, kinds)}"
+    return None
 
 
 def _is_file_with_build(package: str, kind: str) -> bool:
@@ -166,72 +159,69 @@ def plug_ins(config: Config) -> list[tuple[str, str, str]]:
     return [each for each in names_of(config) if ":" in each[2] or builder_of(each[1], each[2]) is None]
 
 
-class OptionError(ConfigError):
-    """An invalid option; `option` is its name, for which the caller adds file and line."""
-
-    def __init__(self, option: str, message: str) -> None:
-        super().__init__(message)
-        self.option = option
-
-
 def planned_options(section: str, kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a config: those of a built-in kind checked, with defaults filled in, others unchanged.
 
-    Raises `OptionError`.
+    Raises `ConfigError`.
     """
     builder = builder_of(BUILT_SECTIONS[section], kind)
-    if builder is None:
-        return dict(given)
-    given = _with_size(builder, section, kind, given)
-    return check_options(builder, section, kind, {**builder.defaults, **given})
+    return (
+        dict(given) if builder is None else check_options(builder, section, kind, given, with_defaults=True)
+    )
 
 
 def check_options(
-    builder: Builder, section: str, kind: str, given: Mapping[str, Any], chooser: str | None = None
+    builder: Builder,
+    section: str,
+    kind: str,
+    given: Mapping[str, Any],
+    chooser: str | None = None,
+    *,
+    with_defaults: bool = False,
 ) -> dict[str, Any]:
     """`given` converted to the builder's types, with the values of a size in place of its name.
 
     `kind` is the value of the key `chooser`, by default that of the section's kind.
 
-    Raises `OptionError` for an unknown option or a wrong type.
+    Raises `ConfigError` for an unknown option or a wrong type; the message begins with its key.
     """
-    given = _with_size(builder, section, kind, given)
+    given = {**(builder.defaults if with_defaults else {}), **_with_size(builder, section, kind, given)}
     chosen = f"{chooser or f'{section}.kind'}={kind}"
     for name in given:
         _check_name(builder, section, chosen, name)
     try:
         checked = validated(builder.model, given).model_dump(exclude_unset=True)
     except ValidationError as error:
-        name = str(error.errors()[0]["loc"][0])
-        if error.errors()[0]["type"] == "missing" and name not in given:
-            raise OptionError(name, f"{section}.{name} is needed by {chosen}") from None
-        raise OptionError(name, f"{section}.{describe(error.errors())[0][1]}") from None
+        first = error.errors()[0]
+        if first["type"] == "missing" and len(first["loc"]) == 1:
+            raise ConfigError(f"{section}.{first['loc'][0]} is needed by {chosen}") from None
+        raise ConfigError(f"{section}.{describe(error.errors())[0][1]}") from None
     for name in builder.file_options:
-        if isinstance(checked.get(name), str) and checked[name].endswith(FILE_SUFFIXES):
-            checked[name] = _content(f"{section}.{name}", name, Path(checked[name]))
+        value = checked.get(name)
+        if isinstance(value, str) and (path := Path(value)).suffix in (".yaml", ".yml", ".json"):
+            modified = path.stat().st_mtime_ns if path.exists() else 0
+            checked[name] = _content(f"{section}.{name}", path, modified)
     return checked
 
 
 def _with_size(builder: Builder, section: str, kind: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`given` with the values of its `size` in place of the name. Raises `OptionError`."""
+    """`given` with the values of its `size` in place of the name. Raises `ConfigError`."""
     if not builder.sizes or "size" not in given:
         return given
-    rest = {name: value for name, value in given.items() if name != "size"}
-    if given["size"] is None:
+    rest = dict(given)
+    if (size := rest.pop("size")) is None:
         return rest
-    size, allowed = str(given["size"]), list(builder.sizes)
-    if size not in builder.sizes:
-        message = f"{section}.size={size!r}: allowed for {kind}: {', '.join(allowed)}{nearest(size, allowed)}"
-        raise OptionError("size", message)
-    for name, value in builder.sizes[size].items():
+    if (values := builder.sizes.get(str(size))) is None:
+        allowed = f"{', '.join(builder.sizes)}{nearest(str(size), builder.sizes)}"
+        raise ConfigError(f"{section}.size={str(size)!r}: allowed for {kind}: {allowed}")
+    for name, value in values.items():
         if name in rest:
-            message = f"{section}.size={size} sets {section}.{name}={value}: give only one of them"
-            raise OptionError(name, message)
-    return {**rest, **builder.sizes[size]}
+            raise ConfigError(f"{section}.size={size} sets {section}.{name}={value}: give only one of them")
+    return {**rest, **values}
 
 
 def _check_name(builder: Builder, section: str, chosen: str, name: str) -> None:
-    """Raise `OptionError` for an option that the builder does not accept.
+    """Raise `ConfigError` for an option that the builder does not accept.
 
     A builder may pass `**kwargs` on to code that ignores unknown names. So a name close to a known one is
     refused, too.
@@ -240,29 +230,22 @@ def _check_name(builder: Builder, section: str, chosen: str, name: str) -> None:
         return
     allowed = sorted(builder.types)
     if not builder.open_ended:
-        close = hint(name) or nearest(name, allowed)
-        message = f"{section}.{name} is not an option of {chosen}{close}; allowed: "
-        message += ", ".join(allowed) or "none"
-        raise OptionError(name, message)
+        close, names = hint(name) or nearest(name, allowed), ", ".join(allowed) or "none"
+        raise ConfigError(f"{section}.{name} is not an option of {chosen}{close}; allowed: {names}")
     if meant := difflib.get_close_matches(name, allowed, n=1, cutoff=_LOOKS_LIKE):
-        raise OptionError(
-            name,
+        raise ConfigError(
             f"{section}.{name} is not named by {chosen}; did you mean '{meant[0]}'? Its "
-            f"**kwargs could hide a misspelt option; if {name} is right, make it an argument",
+            f"**kwargs could hide a misspelt option; if {name} is right, make it an argument"
         )
 
 
-def _content(key: str, option: str, path: Path) -> Any:
-    try:
-        return _content_version(path, path.stat().st_mtime_ns)
-    except OSError as error:
-        raise OptionError(option, f"{key}={str(path)!r} cannot be read: {error.strerror}") from None
-    except (ValueError, yaml.YAMLError):
-        raise OptionError(option, f"{key}={str(path)!r} is not valid {path.suffix[1:].upper()}") from None
-
-
 @functools.cache
-def _content_version(path: Path, _modified: int) -> Any:
-    text = path.read_text(encoding="utf-8")
-    # not the YAML reader: YAML 1.1 reads `1e-05` as text
-    return json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+def _content(key: str, path: Path, _modified: int) -> Any:
+    try:
+        text = path.read_text(encoding="utf-8")
+        # not the YAML reader: YAML 1.1 reads `1e-05` as text
+        return json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except OSError as error:
+        raise ConfigError(f"{key}={str(path)!r} cannot be read: {error.strerror}") from None
+    except (ValueError, yaml.YAMLError):
+        raise ConfigError(f"{key}={str(path)!r} is not valid {path.suffix[1:].upper()}") from None

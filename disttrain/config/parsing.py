@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -18,14 +19,12 @@ from pydantic import ValidationError
 
 from disttrain.config.batch_plan import BatchPlan, Scaling, scale_batch
 from disttrain.config.config_tree import OF_A_COMMAND, Config, config_fields
-from disttrain.config.dotted_keys import get_key
-from disttrain.config.options import BUILT_SECTIONS, OptionError, names_of, planned_options, refuse_unknown
-from disttrain.config.other_names import hint
-from disttrain.config.refusals import OF_THE_BATCH, refuse
-from disttrain.config.secret_variables import take_secrets
-from disttrain.config.value_errors import describe, validated
+from disttrain.config.dotted_keys import flat_values, get_key
+from disttrain.config.options import BUILT_SECTIONS, names_of, planned_options, unknown_name
+from disttrain.config.refusals import OF_THE_BATCH, refused
+from disttrain.config.validation import describe, hint, validated
 from disttrain.errors import ConfigError, nearest
-from disttrain.masking import mask_lines
+from disttrain.masking import is_secret, mask_lines
 
 SWEEP_SECTIONS = ("sweep", "targets")
 """Sections of a sweep file that are no part of a run's config."""
@@ -42,13 +41,6 @@ class _Loader(yaml.SafeLoader):
     def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
         number = super().construct_yaml_float(node)
         return int(number) if re.fullmatch(r"[-+]?\d[\d_]*[eE]\+?\d\d?", node.value) else number
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        mapping = super().construct_mapping(node, deep=deep)
-        for key, _ in node.value:
-            if key.tag != self.DEFAULT_SCALAR_TAG:  # `1`, `no`, `!!binary aGVsbG8=`
-                raise yaml.constructor.ConstructorError(None, None, "keys should be strings", key.start_mark)
-        return mapping
 
 
 _Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
@@ -92,6 +84,13 @@ class Draft:
             key = key.rpartition(".")[0]
         return self.origin.get(key)
 
+    def error(self, *messages: str) -> ConfigError:
+        """An error with a line for each message, at the origin of the key that the message begins with."""
+        keys = [re.split(r"[\s=:']", message.removeprefix("unknown key '"))[0] for message in messages]
+        return ConfigError.of_all(
+            [ConfigError(message, at=self.at(key)) for key, message in zip(keys, messages, strict=True)]
+        )
+
     def copy(self) -> Draft:
         return Draft(copy.deepcopy(self.data), dict(self.origin))
 
@@ -124,6 +123,8 @@ def _record_lines(node: yaml.MappingNode, prefix: str, path: str, origin: dict[s
     for key_node, value_node in node.value:
         key = f"{prefix}{key_node.value}"
         place = f"{path}:{key_node.start_mark.line + 1}"
+        if not key_node.tag.endswith((":str", ":merge")):  # `1`, `no`, `!!binary aGVsbG8=`
+            raise ConfigError("not valid YAML: keys should be strings", at=place)
         if key in origin:
             raise ConfigError(f"{key} is given twice (first at {origin[key]})", at=place)
         origin[key] = place
@@ -176,10 +177,23 @@ def check(draft: Draft) -> Config:
     """
     config = check_values(draft)
     if config.command:
-        _check_command(config, draft)
+        check_words(config.command, draft.at("command"))
+        _refuse_keys_of_trainer(draft)
         return config
-    config = _with_options(config, draft)
-    refuse(config, draft.at)
+    update, errors = {}, []
+    for name in BUILT_SECTIONS:
+        section = getattr(config, name)
+        declared = {key: getattr(section, key) for key in type(section).model_fields}
+        try:
+            options = planned_options(name, section.kind, section.model_extra or {})
+            update[name] = type(section)(**declared, **options)
+        except ConfigError as error:
+            errors.append(str(error))
+    if not errors:
+        config = config.model_copy(update=update)
+        errors = refused(config)
+    if errors:
+        raise draft.error(*errors)
     return config
 
 
@@ -198,27 +212,13 @@ def check_values(draft: Draft) -> Config:
     except ValidationError as error:
         unknown = [each for each in error.errors() if each["type"] == "extra_forbidden"]
         wrong = [each for each in error.errors() if each["type"] != "extra_forbidden"]
-        keys = [".".join(map(str, each["loc"])) for each in unknown]
-        messages = [(key, _unknown(key, draft.get(key))) for key in keys] + describe(wrong)
-        raise _errors(((key, mask_lines(message)) for key, message in messages), draft) from None
-    errors = []
-    for key, package, name in [] if config.command else names_of(config):
-        try:
-            refuse_unknown(key, package, name)
-        except ConfigError as error:
-            errors.append((key, str(error)))
+        messages = [_unknown(".".join(map(str, each["loc"])), each["input"]) for each in unknown]
+        messages += [message for _, message in describe(wrong)]
+        raise draft.error(*map(mask_lines, messages)) from None
+    errors = [] if config.command else [*filter(None, (unknown_name(*name) for name in names_of(config)))]
     if errors:
-        raise _errors(errors, draft)
+        raise draft.error(*errors)
     return config
-
-
-def check_section(name: str, values: dict[str, Any]) -> None:
-    """Raise `ConfigError` unless `values` is a valid section `name` of a config."""
-    check_values(Draft({name: values}))
-
-
-def _errors(messages: Iterable[tuple[str, str]], draft: Draft) -> ConfigError:
-    return ConfigError.of_all([ConfigError(message, at=draft.at(key)) for key, message in messages])
 
 
 def _unknown(key: str, value: Any) -> str:
@@ -230,29 +230,13 @@ def _unknown(key: str, value: Any) -> str:
     return f"unknown key '{key}'{close}; allowed: {', '.join(allowed)}"
 
 
-def _with_options(config: Config, draft: Draft) -> Config:
-    update: dict[str, Any] = {}
-    errors = []
-    for key in BUILT_SECTIONS:
-        section = getattr(config, key)
-        declared = {name: getattr(section, name) for name in type(section).model_fields}
-        try:
-            options = planned_options(key, section.kind, section.model_extra or {})
-            update[key] = type(section)(**declared, **options)
-        except OptionError as error:
-            errors.append((f"{key}.{error.option}", str(error)))
-    if errors:
-        raise _errors(errors, draft)
-    return config.model_copy(update=update)
-
-
 _TRAINER_KEYS = (
-    "stop_check_s",
-    "setup_timeout_s",
-    "step_timeout_s",
-    "checkpoint_timeout_s",
-    "evaluation_timeout_s",
-    "collective_timeout_s",
+    "job.stop_check_s",
+    "job.setup_timeout_s",
+    "job.step_timeout_s",
+    "job.checkpoint_timeout_s",
+    "job.evaluation_timeout_s",
+    "job.collective_timeout_s",
 )
 """Keys of `job` that only this project's trainer reads."""
 
@@ -269,15 +253,12 @@ def check_words(command: Sequence[str], at: str | None = None) -> None:
         raise ConfigError(message, at=at)
 
 
-def _check_command(config: Config, draft: Draft) -> None:
-    """Refuse a command that torchrun cannot start, and keys that only the trainer reads."""
-    check_words(config.command, draft.at("command"))
-    given = [name for name in draft.data if name in Config.model_fields and name not in OF_A_COMMAND]
-    given += [f"job.{name}" for name in draft.data.get("job") or {} if name in _TRAINER_KEYS]
-    if given:
-        key = next((key for key in draft.origin if key.startswith(f"{given[0]}.")), given[0])
-        message = f"{key} has no effect on a command: only this project's trainer reads it"
-        raise ConfigError(message, at=draft.at(key))
+def _refuse_keys_of_trainer(draft: Draft) -> None:
+    """Raise `ConfigError` for a key that only the trainer reads."""
+    sections = {*Config.model_fields} - {*OF_A_COMMAND}
+    for key in flat_values(draft.data):
+        if key in _TRAINER_KEYS or key.split(".")[0] in sections:
+            raise draft.error(f"{key} has no effect on a command: only this project's trainer reads it")
 
 
 def with_batch(
@@ -301,13 +282,53 @@ def with_batch(
             accumulation=config.train.accumulation,
         )  # fmt: skip
     except ConfigError as error:
-        key = "train.global_batch_size" if global_ else "train.local_batch_size"
-        raise ConfigError(str(error), at=draft.at(key)) from None
+        raise draft.error(str(error)) from None
     found = {
         "local_batch_size": local if local == "auto" else batch.local,
         "global_batch_size": batch.global_,
         "accumulation": None,  # both sizes determine it
     }
-    config = config.model_copy(update={"train": config.train.model_copy(update=found)})
-    refuse(config, draft.at, OF_THE_BATCH)
+    config = config.with_values("train", **found)
+    if messages := refused(config, OF_THE_BATCH):
+        raise draft.error(*messages)
     return config, None if local == "auto" else batch
+
+
+_ENV, _NAMES = "job.env", "job.secrets"
+
+
+def take_secrets(
+    draft: Draft,
+    products: Sequence[Mapping[str, Iterable[Any]]] = (),
+    origins: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, str]:
+    """Remove the secrets from `job.env` of a draft, add their names to `job.secrets`; the values by name.
+
+    A config, its run key, axes and records thus hold names of secrets alone.
+    `products` are the values of axes by key, `origins` the origins of the axes. Raises `ConfigError` for a
+    value that is no text, and for a secret among the axes, whose values are part of names and records.
+    """
+    env, listed = draft.get(_ENV) or {}, draft.get(_NAMES) or []
+    if not isinstance(env, dict) or not isinstance(listed, list | tuple):
+        return {}  # the check of the config refuses it
+    axes = ((key, value) for product in products for key, values in product.items() for value in values)
+    names = {name: key for key, value in axes for name in flat_values({key: value})}
+    for name, key in names.items():
+        if name != _NAMES and is_about_secrets(name, listed):
+            message = f"{name} is a secret, which cannot be an axis: give it one value, alone"
+            raise ConfigError(message, at=origins[key])
+    found = {name: value for name, value in env.items() if is_secret(str(name)) or name in listed}
+    for name, value in found.items():
+        if not isinstance(value, str):
+            raise draft.error(f"{_ENV}.{name} is a secret: a text is needed; write a number in quotes")
+    if found:
+        others = {name: value for name, value in env.items() if name not in found}
+        secrets = [*dict.fromkeys([*listed, *sorted(found)])]
+        draft.data["job"] = {**draft.data["job"], "env": others, "secrets": secrets}
+    return found
+
+
+def is_about_secrets(key: str, listed: Collection[str]) -> bool:
+    """Whether a dotted key is a secret of `job.env`, or `job.secrets`; `listed` are the names in it."""
+    section, _, name = key.rpartition(".")
+    return key == _NAMES or (section == _ENV and (is_secret(name) or name in listed))

@@ -9,16 +9,43 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from disttrain.config.config_tree import Config
-from disttrain.config.data_of_models import other_data
-from disttrain.config.dotted_keys import flat_values
-from disttrain.config.rules import ANY, NO_EFFECT, SET, Not, Rule
-from disttrain.config.sections.compile import CompileConfig
-from disttrain.errors import ConfigError, either
+from disttrain.config.rules import NO_EFFECT, Rule
+from disttrain.config.sections.model import DataConfig
+from disttrain.errors import either
 
-_STRATEGY, _SCHEME = "parallel.strategy", "parallel.gradient_communication.scheme"
-_STAGES = "parallel.pipeline.stages"
-_SHARDED = ("fsdp", "hsdp")
-_RANKS = {"resources.nodes": ANY, "resources.gpus_per_node": ANY}
+_RANKS = "resources.nodes=any resources.gpus_per_node=any"
+TOKENS, IMAGES, _VECTORS = "tokens", "images", "samples without three dimensions"
+DATA_OF = {
+    TOKENS: "data.kind=text, tokens or synthetic with data.task=language",
+    IMAGES: "data.kind=digits or images, or synthetic with a data.shape of three",
+}
+"""Built-in data sources of these samples."""
+_TAKES = {
+    "gpt": ((TOKENS,), DATA_OF[TOKENS]),
+    "mlp": ((IMAGES, _VECTORS), "data.kind=digits or synthetic, or model.kind=gpt"),
+    "resnet": ((IMAGES,), DATA_OF[IMAGES]),
+    "huggingface": ((TOKENS, IMAGES), f"{DATA_OF[TOKENS]}, or {DATA_OF[IMAGES]}"),
+}
+"""Samples that a model takes, and the remedy for others."""
+
+
+def samples_of(data: DataConfig) -> str | None:
+    """Samples of a built-in data source; None for a plug-in."""
+    options = data.model_extra or {}
+    if data.kind != "synthetic":
+        return {"text": TOKENS, "tokens": TOKENS, "digits": IMAGES, "images": IMAGES}.get(data.kind)
+    if options.get("task") == "language":
+        return TOKENS
+    return IMAGES if len(options.get("shape", ())) == 3 else _VECTORS
+
+
+def _other_data(config: Config) -> str | None:
+    """What the model takes instead of the samples of its data; None where they fit."""
+    kind, samples = config.model.kind, samples_of(config.data)
+    takes, instead = _TAKES.get(kind, ((samples,), ""))
+    return (
+        None if samples in (None, *takes) else f"{kind} takes {either(takes)}, not {samples}; use {instead}"
+    )
 
 
 def _fitting_sizes(config: Config) -> str | None:
@@ -44,10 +71,6 @@ def _numbers_of_stages(config: Config) -> str | None:
         return None
     divisors = _divisors(ranks)[1:]
     return f"use {either(divisors)}" if divisors else "give at least 2 ranks, or use parallel.strategy=auto"
-
-
-def _is_own_scheme(config: Config) -> bool:
-    return ":" not in config.parallel.gradient_communication.scheme
 
 
 def _profile_is_outside(config: Config) -> bool:
@@ -77,270 +100,268 @@ def _between_averages(key: str) -> Rule:
         every = config.parallel.gradient_communication.average_every
         return f"{key}={-(-steps // every) * every}" if steps % every else None
 
-    when = {key: SET, "parallel.gradient_communication.average_every": ANY, _SCHEME: "local_sgd"}
-    why = "no multiple; between averages each rank has parameters of its own; use {}"
-    return Rule(when, why, next_average)
+    return Rule(
+        f"{key} parallel.gradient_communication.average_every=any "
+        "parallel.gradient_communication.scheme=local_sgd",
+        "no multiple; between averages each rank has parameters of its own; use {}",
+        next_average,
+    )
 
 
 def _only(
-    option: str, chooser: str, *values: str, required: bool = False, also: Callable[[Config], Any] = bool
+    option: str, chooser: str, values: str, *, required: bool = False, also: Callable[[Config], Any] = bool
 ) -> list[Rule]:
     """Refusals of an option that only some values of the key `chooser` read, or also need."""
-    use = f"leave it out, or use {chooser}={either(values)}"
-    missing = [Rule({chooser: values, option: None}, "give both")] if required else []
-    return [*missing, Rule({option: SET, chooser: Not(*values)}, use, also, NO_EFFECT)]
+    use = f"leave it out, or use {chooser}={either(values.split('|'))}"
+    missing = [Rule(f"{chooser}={values} {option}=null", "give both")] if required else []
+    return [*missing, Rule(f"{option} {chooser}!={values}", use, also, NO_EFFECT)]
 
 
 REFUSALS: Sequence[Rule] = (
     Rule(
-        {"train.steps": ANY, "train.epochs": ANY},
+        "train.steps=any train.epochs=any",
         "give exactly one of them",
         lambda c: (c.train.steps is None) == (c.train.epochs is None),
     ),
-    Rule({"train.local_batch_size": None, "train.global_batch_size": None}, "give one of them, or both"),
+    Rule("train.local_batch_size=null train.global_batch_size=null", "give one of them, or both"),
     Rule(
-        {"train.accumulation": SET, "train.local_batch_size": "auto"},
+        "train.accumulation train.local_batch_size=auto",
         "the size that fits determines it; leave it out, or give train.global_batch_size in its place",
     ),
     Rule(
-        {"profile.steps": SET, "train.steps": ANY},
+        "profile.steps train.steps=any",
         "give first and last step, in order and within the run",
         _profile_is_outside,
     ),
     Rule(
-        {"profile.ranks": ANY, "profile.steps": SET, **_RANKS},
+        f"profile.ranks=any profile.steps {_RANKS}",
         "the run has no such rank; use at most {}",
         lambda c: max(c.profile.ranks, default=0) >= c.world_size and str(c.world_size - 1),
     ),
     # --- strategies
-    Rule({_STRATEGY: "single", **_RANKS}, "single has 1 rank; use ddp or auto", lambda c: c.world_size > 1),
     Rule(
-        {_STRATEGY: "dp", "resources.nodes": Not(1)},
+        f"parallel.strategy=single {_RANKS}",
+        "single has 1 rank; use ddp or auto",
+        lambda c: c.world_size > 1,
+    ),
+    Rule(
+        "parallel.strategy=dp resources.nodes!=1",
         "dp is one process on the GPUs of one node; use ddp or auto",
     ),
     Rule(
-        {"resources.device": "shared", _STRATEGY: "dp", "resources.gpus_per_node": Not(1)},
+        "resources.device=shared parallel.strategy=dp resources.gpus_per_node!=1",
         "shared is one GPU, and dp divides the batch among several; use cuda or auto",
     ),
     Rule(
-        {"parallel.ddp.sync_batch_norm": True, _STRATEGY: Not("auto", "ddp", "single")},
+        "parallel.ddp.sync_batch_norm=true parallel.strategy!=auto|ddp|single",
         "use ddp, or model.transforms=[group_norm]",
     ),
     Rule(
-        {"parallel.ddp.static_graph": True, "parallel.ddp.find_unused_parameters": True},
+        "parallel.ddp.static_graph=true parallel.ddp.find_unused_parameters=true",
         "the first step of a static graph shows the unused parameters; leave one of them out",
     ),
     Rule(
-        {"parallel.ddp.first_bucket_mb": SET, "parallel.ddp.find_unused_parameters": True},
+        "parallel.ddp.first_bucket_mb parallel.ddp.find_unused_parameters=true",
         "PyTorch would apply the size to the last bucket; leave one of them out",
     ),
     Rule(
-        {_STAGES: ANY, _STRATEGY: "pipeline", **_RANKS},
+        f"parallel.pipeline.stages=any parallel.strategy=pipeline {_RANKS}",
         "the stages do not divide the ranks; {}",
         _numbers_of_stages,
     ),
     Rule(
-        {_STAGES: ANY, _STRATEGY: "pipeline", "model.kind": "gpt", "model.layers": ANY},
+        "parallel.pipeline.stages=any parallel.strategy=pipeline model.kind=gpt model.layers=any",
         "each stage needs a layer; use a model.layers of at least {}",
         lambda c: (c.model.model_extra or {}).get("layers", c.stages) < c.stages and c.stages,
     ),
     Rule(
-        {_STRATEGY: "pipeline", "model.kind": "gpt", "model.tie_weights": True},
+        "parallel.strategy=pipeline model.kind=gpt model.tie_weights=true",
         "the first stage has the embedding, the last one the output layer; use model.tie_weights=false",
     ),
     Rule(
-        {_STRATEGY: "pipeline", "model.kind": ("mlp", "resnet", "emulated", "huggingface")},
+        "parallel.strategy=pipeline model.kind=mlp|resnet|emulated|huggingface",
         "the model cannot be split; use model.kind=gpt, or another strategy",
     ),
     Rule(
-        {"resources.device": "shared", _STRATEGY: "pipeline"},
+        "resources.device=shared parallel.strategy=pipeline",
         "ranks on one GPU use gloo, which sends no GPU tensors from stage to stage; use cuda or cpu",
     ),
     Rule(
-        {"parallel.backend": "gloo", _STRATEGY: "pipeline", "resources.device": Not("cpu")},
+        "parallel.backend=gloo parallel.strategy=pipeline resources.device!=cpu",
         "gloo sends no GPU tensors from stage to stage; use auto, or resources.device=cpu",
     ),
-    Rule({"parallel.backend": "nccl", "resources.device": "cpu"}, "NCCL needs GPUs; use gloo or auto"),
+    Rule("parallel.backend=nccl resources.device=cpu", "NCCL needs GPUs; use gloo or auto"),
     Rule(
-        {"telemetry.layer_passes": SET, _STRATEGY: (*_SHARDED, "pipeline")},
+        "telemetry.layer_passes parallel.strategy=fsdp|hsdp|pipeline",
         "layers are timed where each rank has whole ones; use single or ddp",
     ),
     Rule(
-        {"parallel.hsdp.shard_size": SET, _STRATEGY: "hsdp", **_RANKS},
+        f"parallel.hsdp.shard_size parallel.strategy=hsdp {_RANKS}",
         "does not divide the ranks; use {}",
         lambda c: c.world_size % (c.parallel.hsdp.shard_size or 1) and either(_divisors(c.world_size)),
     ),
     Rule(
-        {"optim.fused": True, "optim.name": "sgd", _STRATEGY: _SHARDED},
+        "optim.fused=true optim.name=sgd parallel.strategy=fsdp|hsdp",
         "PyTorch has no fused SGD for sharded parameters; leave optim.fused out, or use optim.name=adamw",
     ),
     Rule(
-        {"model.transforms": ANY, _STRATEGY: _SHARDED},
+        "model.transforms=any parallel.strategy=fsdp|hsdp",
         "channels_last makes parameters non-contiguous, which cannot be sharded; use ddp",
         lambda c: "channels_last" in c.model.transforms,
     ),
     Rule(
-        {"parallel.fsdp.cpu_offload": True, _STRATEGY: Not(*_SHARDED)},
+        "parallel.fsdp.cpu_offload=true parallel.strategy!=fsdp|hsdp",
         "only shards are moved; use fsdp, or memory.offload_activations for a model that is whole",
     ),
     Rule(
-        {"parallel.fsdp.cpu_offload": True, _STRATEGY: _SHARDED, "resources.device": "cpu"},
+        "parallel.fsdp.cpu_offload=true parallel.strategy=fsdp|hsdp resources.device=cpu",
         "needs a GPU; on a CPU shards are in host memory already; leave it out",
     ),
     # --- communication of gradients
     Rule(
-        {_SCHEME: Not("none"), _STRATEGY: Not("auto", "ddp")},
-        f"only gradients of ddp have a communication hook; use {_STRATEGY}=ddp, or {_SCHEME}=none",
+        "parallel.gradient_communication.scheme!=none parallel.strategy!=auto|ddp",
+        "only gradients of ddp have a communication hook; use parallel.strategy=ddp, or "
+        "parallel.gradient_communication.scheme=none",
     ),
     *(
         rule
         for name, schemes in {
-            "warmup_steps": ("fp16", "bf16", "powersgd", "topk", "randomk", "hierarchical", "local_sgd"),
-            "rank": ("powersgd",),
-            "warm_start": ("powersgd",),
-            "ratio": ("topk", "randomk"),
-            "error_feedback": ("topk", "randomk"),
-            "average_every": ("local_sgd",),
+            "warmup_steps": "fp16|bf16|powersgd|topk|randomk|hierarchical|local_sgd",
+            "rank": "powersgd",
+            "warm_start": "powersgd",
+            "ratio": "topk|randomk",
+            "error_feedback": "topk|randomk",
+            "average_every": "local_sgd",
         }.items()
-        for rule in _only(f"parallel.gradient_communication.{name}", _SCHEME, *schemes, also=_is_own_scheme)
+        for rule in _only(
+            f"parallel.gradient_communication.{name}",
+            "parallel.gradient_communication.scheme",
+            schemes,
+            also=lambda c: ":" not in c.parallel.gradient_communication.scheme,
+        )
     ),
     Rule(
-        {
-            "precision.dtype": "fp16",
-            _SCHEME: ("topk", "randomk", "powersgd"),
-            "parallel.gradient_communication.error_feedback": True,
-        },
+        "precision.dtype=fp16 parallel.gradient_communication.scheme=topk|randomk|powersgd "
+        "parallel.gradient_communication.error_feedback=true",
         "fp16 changes the scale of the gradients, of which a part is kept for the next step; use "
         "precision.dtype=bf16",
     ),
     Rule(
-        {"precision.dtype": "fp16", _SCHEME: "local_sgd"},
+        "precision.dtype=fp16 parallel.gradient_communication.scheme=local_sgd",
         "fp16 skips steps on all ranks together, which local SGD cannot; use precision.dtype=bf16",
     ),
     Rule(
-        {"precision.on_non_finite": Not("ignore"), _SCHEME: "local_sgd"},
+        "precision.on_non_finite!=ignore parallel.gradient_communication.scheme=local_sgd",
         "needs the same gradients on all ranks; use precision.on_non_finite=ignore",
     ),
     _between_averages("checkpoint.every_steps"),
     _between_averages("train.eval_every"),
     # --- models and data
     Rule(
-        {"model.width": ANY, "model.kind": "gpt", "model.heads": ANY},
+        "model.width=any model.kind=gpt model.heads=any",
         "the width must be a multiple of 2 x heads; use {}",
         _fitting_sizes,
     ),
     Rule(
-        {"model.path": ANY, "model.kind": "huggingface", "model.model_type": ANY},
+        "model.path=any model.kind=huggingface model.model_type=any",
         "give exactly one of path and model_type",
         lambda c: sum(bool((c.model.model_extra or {}).get(name)) for name in ("path", "model_type")) != 1,
     ),
-    Rule({"data.kind": ANY, "model.kind": ANY}, "{}", other_data),
-    Rule({"data.shape": ([],), "data.kind": "synthetic"}, "give one size or more"),
+    Rule("data.kind=any model.kind=any", "{}", _other_data),
+    Rule("data.shape=[] data.kind=synthetic", "give one size or more"),
     # --- optimizer, precision, batch
     *_only("optim.step_every", "optim.schedule", "step", required=True),
     *_only("optim.restart_every", "optim.schedule", "cosine_restarts", required=True),
-    *_only("optim.lr_base_batch", "optim.lr_scaling", "linear", "sqrt", required=True),
+    *_only("optim.lr_base_batch", "optim.lr_scaling", "linear|sqrt", required=True),
     *_only("optim.restart_factor", "optim.schedule", "cosine_restarts"),
     Rule(
-        {"optim.warmup_steps": ANY, "train.steps": ANY, "optim.schedule": Not("constant")},
+        "optim.warmup_steps=any train.steps=any optim.schedule!=constant",
         "the warm-up leaves no step for the schedule; use at most {}, or optim.schedule=constant",
         lambda c: c.optim.warmup_steps >= (c.train.steps or 1 << 62) > 1 and (c.train.steps or 0) - 1,
     ),
-    Rule({"precision.dtype": "tf32", "resources.device": "cpu"}, "needs a GPU; use fp32 or bf16"),
+    Rule("precision.dtype=tf32 resources.device=cpu", "needs a GPU; use fp32 or bf16"),
     Rule(
-        {"precision.on_non_finite": Not("skip"), "precision.dtype": "fp16"},
+        "precision.on_non_finite!=skip precision.dtype=fp16",
         "fp16 skips steps while it adapts its loss scale; use skip, or precision.dtype=bf16",
     ),
     *_only("precision.max_skipped", "precision.on_non_finite", "skip"),
-    Rule({"train.local_batch_size": "auto", _STRATEGY: "pipeline"}, "give a number"),
+    Rule("train.local_batch_size=auto parallel.strategy=pipeline", "give a number"),
     Rule(
-        {"train.local_batch_size": "auto", "model.kind": "emulated"},
+        "train.local_batch_size=auto model.kind=emulated",
         "an emulated model has no activations that could fit or not; give a number",
     ),
     # --- memory
     *_only("memory.every_blocks", "memory.activation_checkpointing", "every-n", required=True),
     Rule(
-        {"memory.activation_checkpointing": Not("none"), "model.kind": "emulated"},
+        "memory.activation_checkpointing!=none model.kind=emulated",
         "an emulated model has no activations; give its layers the longer backward_s instead",
     ),
-    *(
-        Rule({f"memory.{name}": SET, _STRATEGY: "dp"}, "use ddp")
-        for name in ("activation_checkpointing", "offload_activations", "loss_chunk_tokens")
-    ),
+    Rule("memory.activation_checkpointing parallel.strategy=dp", "use ddp"),
+    Rule("memory.offload_activations parallel.strategy=dp", "use ddp"),
+    Rule("memory.loss_chunk_tokens parallel.strategy=dp", "use ddp"),
     Rule(
-        {"memory.offload_activations": True, _STRATEGY: (*_SHARDED, "pipeline")},
+        "memory.offload_activations=true parallel.strategy=fsdp|hsdp|pipeline",
         "needs a model that is whole on each rank; use memory.activation_checkpointing",
     ),
     Rule(
-        {"memory.offload_activations": True, "compile.scope": Not("none")},
+        "memory.offload_activations=true compile.scope!=none",
         "use memory.activation_checkpointing, or compile.scope=none",
     ),
     Rule(
-        {"memory.offload_activations": True, "resources.device": "cpu"},
+        "memory.offload_activations=true resources.device=cpu",
         "needs a GPU; use memory.activation_checkpointing",
     ),
-    Rule({"memory.loss_chunk_tokens": SET, "model.kind": Not("gpt")}, "use model.kind=gpt, or leave it out"),
-    Rule({"memory.loss_chunk_tokens": SET, _STRATEGY: "pipeline"}, "use another strategy, or leave it out"),
-    Rule({"memory.loss_chunk_tokens": SET, "compile.scope": "model"}, "use compile.scope=none or blocks"),
+    Rule("memory.loss_chunk_tokens model.kind!=gpt", "use model.kind=gpt, or leave it out"),
+    Rule("memory.loss_chunk_tokens parallel.strategy=pipeline", "use another strategy, or leave it out"),
+    Rule("memory.loss_chunk_tokens compile.scope=model", "use compile.scope=none or blocks"),
     # --- compilation and attention
-    *(
-        rule
-        for name in CompileConfig.model_fields
-        if name != "scope"
-        for rule in _only(f"compile.{name}", "compile.scope", "blocks", "model")
-    ),
+    *_only("compile.backend", "compile.scope", "blocks|model"),
+    *_only("compile.mode", "compile.scope", "blocks|model"),
+    *_only("compile.fullgraph", "compile.scope", "blocks|model"),
+    *_only("compile.dynamic", "compile.scope", "blocks|model"),
     Rule(
-        {"compile.mode": SET, "compile.backend": Not("inductor"), "compile.scope": Not("none")},
+        "compile.mode compile.backend!=inductor compile.scope!=none",
         "modes are those of inductor; use compile.backend=inductor, or leave compile.mode out",
     ),
-    Rule({"compile.scope": Not("none"), "model.kind": "emulated"}, "there is nothing to compile; use none"),
+    Rule("compile.scope!=none model.kind=emulated", "there is nothing to compile; use none"),
     Rule(
-        {"compile.scope": Not("none"), "telemetry.layer_passes": SET},
+        "compile.scope!=none telemetry.layer_passes",
         "a compiled layer cannot be timed; use compile.scope=none",
     ),
-    Rule({"compile.scope": Not("none"), _STRATEGY: "dp"}, "dp copies the model in every step; use ddp"),
+    Rule("compile.scope!=none parallel.strategy=dp", "dp copies the model in every step; use ddp"),
     Rule(
-        {"compile.mode": ("reduce-overhead", "max-autotune"), _STRATEGY: _SHARDED},
+        "compile.mode=reduce-overhead|max-autotune parallel.strategy=fsdp|hsdp",
         "CUDA graphs need parameters at fixed addresses, and shards are gathered anew; use default or "
         "max-autotune-no-cudagraphs",
     ),
-    Rule({"compile.scope": "model", _STRATEGY: (*_SHARDED, "pipeline")}, "use compile.scope=blocks"),
+    Rule("compile.scope=model parallel.strategy=fsdp|hsdp|pipeline", "use compile.scope=blocks"),
     Rule(
-        {"compile.scope": "model", "memory.activation_checkpointing": Not("none"), **_RANKS},
+        f"compile.scope=model memory.activation_checkpointing!=none {_RANKS}",
         "recomputation does not allow the splits of the graph at DDP's buckets; use compile.scope=blocks",
         lambda c: c.world_size > 1,
     ),
     Rule(
-        {"compile.scope": "model", "parallel.ddp.bucket_mb": SET, **_RANKS},
+        f"compile.scope=model parallel.ddp.bucket_mb {_RANKS}",
         "the graph is split at DDP's buckets, the first of 1 MiB; use at least 1, or compile.scope=blocks",
         lambda c: c.world_size > 1 and (c.parallel.ddp.bucket_mb or 1) < 1,
     ),
     Rule(
-        {"train.attention": Not("auto"), "model.kind": ("mlp", "resnet", "emulated")},
+        "train.attention!=auto model.kind=mlp|resnet|emulated",
         "the model has no attention; leave it out",
     ),
-    Rule({"train.attention": ("cudnn", "efficient"), "resources.device": "cpu"}, "use flash or math"),
+    Rule("train.attention=cudnn|efficient resources.device=cpu", "use flash or math"),
     Rule(
-        {
-            "train.attention": ("cudnn", "flash"),
-            "precision.dtype": ("fp32", "tf32"),
-            "model.kind": ("gpt", "huggingface"),
-            "resources.device": Not("cpu"),
-        },
+        "train.attention=cudnn|flash precision.dtype=fp32|tf32 model.kind=gpt|huggingface "
+        "resources.device!=cpu",
         "on a GPU the kernel computes in bf16 or fp16; use efficient or math, or precision.dtype=bf16",
     ),
     Rule(
-        {
-            "train.attention": "flash",
-            "resources.device": "cpu",
-            "model.kind": "gpt",
-            "model.dropout": Not(0, None),
-        },
+        "train.attention=flash resources.device=cpu model.kind=gpt model.dropout!=0|null",
         "dropout needs a GPU; use math or auto, or model.dropout=0",
     ),
     # --- keys of a command
     *(
-        Rule({f"job.{key}": SET}, f"it is for a command; this project's trainer {why}", verb="has no effect")
+        Rule(f"job.{key}", f"it is for a command; this project's trainer {why}", verb="has no effect")
         for key, why in {
             "stop_signal": "gets signals of its own",
             "workdir": "writes into its run directory alone",
@@ -350,13 +371,8 @@ REFUSALS: Sequence[Rule] = (
 )
 OF_THE_BATCH: Sequence[Rule] = (
     Rule(
-        {
-            "train.local_batch_size": ANY,
-            "train.global_batch_size": ANY,
-            _STRATEGY: "pipeline",
-            _STAGES: ANY,
-            "parallel.pipeline.schedule": "1f1b",
-        },
+        "train.local_batch_size=any train.global_batch_size=any parallel.strategy=pipeline "
+        "parallel.pipeline.stages=any parallel.pipeline.schedule=1f1b",
         "a replica needs a micro-batch for each stage; use {}, or parallel.pipeline.schedule=gpipe",
         _sizes_of_micro_batches,
     ),
@@ -364,24 +380,19 @@ OF_THE_BATCH: Sequence[Rule] = (
 """Rules for a config with both batch sizes."""
 
 
-def refuse(config: Config, origin: Callable[[str], str | None], rules: Sequence[Rule] = REFUSALS) -> None:
-    """Raise `ConfigError` with a line for each rule that applies; `origin` is the place of a key."""
-    errors = [ConfigError(message, at=origin(key)) for key, message in _messages(config, rules).items()]
-    if errors:
-        raise ConfigError.of_all(errors)
+def refused(config: Config, rules: Sequence[Rule] = REFUSALS) -> list[str]:
+    """The message of the first rule that applies, for each key that one is about."""
+    plain: Mapping[str, Any] = config.as_dict()
+    messages: dict[str, str] = {}
+    for rule in rules:
+        key = rule.keys[0]
+        if key not in messages and (result := rule.applies(config, plain)):
+            messages[key] = rule.message([plain], result)
+    return [*messages.values()]
 
 
 def refusal_with(config: Config, section: str, **values: Any) -> str | None:
     """The first message by which these values of a section are refused with the others; None without one."""
     changed = {f"{section}.{name}" for name in values}
-    rules = [rule for rule in REFUSALS if not changed.isdisjoint(rule.when)]
-    return next(iter(_messages(config.with_values(section, **values), rules).values()), None)
-
-
-def _messages(config: Config, rules: Sequence[Rule]) -> Mapping[str, str]:
-    """The message of the first rule that applies, by the key that it is about."""
-    flat, messages = flat_values(config.as_dict()), {}
-    for rule in rules:
-        if rule.key not in messages and (result := rule.applies(config, flat)):
-            messages[rule.key] = rule.message([flat], result)
-    return messages
+    rules = [rule for rule in REFUSALS if not changed.isdisjoint(rule.keys)]
+    return next(iter(refused(config.with_values(section, **values), rules)), None)

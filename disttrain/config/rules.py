@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from disttrain.config.config_tree import Config
-from disttrain.config.dotted_keys import flat_values
+from disttrain.config.dotted_keys import get_key
 from disttrain.errors import as_text, either
 
-ANY, SET = object(), object()
-"""Every value of a key; every value but its default."""
 NO_EFFECT = "has no effect with"
-_DEFAULTS = flat_values(Config().as_dict())
+_DEFAULTS = Config().as_dict()
 
 
-class Not:
-    """Every value of a key but these."""
+class _Condition(NamedTuple):
+    key: str
+    sign: str
+    """`=`, `!=`, or empty: another value than the default."""
+    values: list[str]
 
-    def __init__(self, *values: Any) -> None:
-        self.values = values
+    def holds(self, plain: Mapping[str, Any]) -> bool:
+        value = get_key(plain, self.key)
+        if not self.sign:
+            return bool(value != get_key(_DEFAULTS, self.key))
+        return self.values == ["any"] or (as_text(value) in self.values) == (self.sign == "=")
+
+    def documented(self) -> str:
+        if self.values[0] in ("", "any"):
+            return f"`{self.key}`"
+        return f"`{self.key}{self.sign.replace('!=', '≠')}{either(self.values)}`"
 
 
 @dataclass(frozen=True)
@@ -31,8 +41,9 @@ class Rule:
     A message begins with the keys of `when` and their values; an error is placed at the first key.
     """
 
-    when: Mapping[str, Any]
-    """By dotted key: a value, a tuple of values, `Not`, `ANY` or `SET`."""
+    when: str
+    """Conditions on keys, which all hold: `key=value`, `key=value|other`, `key!=value`; `key` alone is set to
+    another value than its default, and `key=any` is a key that the message shows."""
     why: str
     """The reason, and what works. `{}` stands for the result of `also`."""
     also: Callable[[Config], Any] = lambda config: True
@@ -41,60 +52,28 @@ class Rule:
     """Between the first key and the others."""
 
     @functools.cached_property
-    def key(self) -> str:
-        return next(iter(self.when))
+    def conditions(self) -> list[_Condition]:
+        parts = re.findall(r"([\w.]+)(!?=|)(\S*)", self.when)
+        return [_Condition(key, sign, values.split("|")) for key, sign, values in parts]
 
-    def has_option(self, flat: Mapping[str, Any]) -> bool:
-        """Whether the first key has such a value."""
-        return _holds(self.when[self.key], flat.get(self.key), self.key)
+    @property
+    def keys(self) -> list[str]:
+        return [condition.key for condition in self.conditions]
 
-    def applies(self, config: Config, flat: Mapping[str, Any]) -> Any:
-        """The result of `also` where all values hold, else False; `flat` has the config's values by key."""
-        for key, wanted in self.when.items():
-            if not _holds(wanted, flat.get(key), key):
-                return False
-        return self.also(config)
+    def applies(self, config: Config, plain: Mapping[str, Any]) -> Any:
+        """The result of `also` where all conditions hold, else False; `plain` is the config as plain data."""
+        return all(condition.holds(plain) for condition in self.conditions) and self.also(config)
 
-    def message(self, flats: Sequence[Mapping[str, Any]], result: Any = "") -> str:
+    def message(self, plains: Sequence[Mapping[str, Any]], result: Any = "") -> str:
         """The sentence for configs to which the rule applies."""
-        values = (f"{key}={either(_distinct(_value(flat, key) for flat in flats))}" for key in self.when)
-        return self._sentence(*values, why=self.why.replace("{}", str(result)))
+        first, *others = (
+            f"{key}={either(dict.fromkeys(as_text(get_key(plain, key)) for plain in plains))}"
+            for key in self.keys
+        )
+        beside = f"{first} {self.verb} {either(others or [''], 'and')}".rstrip()
+        return f"{beside}: {self.why.replace('{}', str(result))}"
 
     def documented(self) -> str:
         """The rule for a reader of the documents."""
-        values = (f"`{key}{_described(wanted)}`" for key, wanted in self.when.items())
-        return f"{' with '.join(values)}: {self.why.replace('{}', '…')}"
-
-    def _sentence(self, first: str, *others: str, why: str) -> str:
-        *most, last = others or ("",)
-        beside = " and ".join(filter(None, [", ".join(most), last]))
-        return f"{' '.join(filter(None, [first, self.verb, beside]))}: {why}"
-
-
-def _value(flat: Mapping[str, Any], key: str) -> Any:
-    """The value of a key; of a mapping, which `flat` has by its own keys, all of it."""
-    inner = {name.removeprefix(f"{key}."): flat[name] for name in flat if name.startswith(f"{key}.")}
-    return inner or flat.get(key)
-
-
-def _holds(wanted: Any, value: Any, key: str) -> bool:
-    if isinstance(wanted, Not):
-        return value not in wanted.values
-    if isinstance(wanted, tuple):
-        return value in wanted
-    if wanted is SET:
-        return bool(value != _DEFAULTS[key])
-    return wanted is ANY or bool(value == wanted)
-
-
-def _described(wanted: Any) -> str:
-    if wanted is ANY or wanted is SET:
-        return ""
-    if isinstance(wanted, Not):
-        return f"≠{either(map(as_text, wanted.values))}"
-    return f"={either(map(as_text, wanted if isinstance(wanted, tuple) else (wanted,)))}"
-
-
-def _distinct(values: Iterable[Any]) -> list[str]:
-    """The different values as text, as in YAML, in order of appearance."""
-    return list(dict.fromkeys(map(as_text, values)))
+        conditions = " with ".join(condition.documented() for condition in self.conditions)
+        return f"{conditions}: {self.why.replace('{}', '…')}"

@@ -1,7 +1,7 @@
 """The run key: a hash of the config values on which the results and the speed of a run depend.
 
-A field that is added later is `KeyedIfSet`, and enters the key only where it differs from its default, so
-that a new version changes no key of a config without it.
+A field at its default enters the key only if it is one of `_ALWAYS`, so that a new version with more fields
+changes no key of a config without them.
 """
 
 from __future__ import annotations
@@ -13,18 +13,37 @@ from typing import Any
 
 from disttrain.config.config_tree import Config, config_fields
 from disttrain.config.dotted_keys import ABSENT, get_key, pop_key
-from disttrain.config.sections.base import KEYED_IF_SET, has_mark, is_excluded_from_key
+from disttrain.config.sections.base import is_excluded_from_key
+
+_ALWAYS = {
+    f"{section}.{name}"
+    for section, names in {
+        "model": "kind",
+        "data": "kind workers prefetch",
+        "train": "steps epochs local_batch_size global_batch_size seed eval_every eval_samples",
+        "optim": "name lr weight_decay betas momentum fused grad_clip schedule warmup_steps final_lr_ratio "
+        "step_every step_factor lr_scaling lr_base_batch",
+        "parallel": "strategy",
+        "parallel.ddp": "bucket_mb gradient_as_bucket_view static_graph find_unused_parameters",
+        "resources": "nodes gpus_per_node device threads_per_rank",
+        "job": "env",
+        "checkpoint": "every_steps best asynchronous start_from start_with",
+        "telemetry": "warmup_steps layer_passes",
+    }.items()
+    for name in names.split()
+}
+"""The fields that there were when runs had their first keys: no field is added here."""
 
 
 def keyed_values(config: Config) -> dict[str, Any]:
     """The config as plain data without the fields that are excluded from the run key."""
     plain = config.as_dict()
-    excluded, later = _marked()
-    for key in excluded:
-        if get_key(plain, key, ABSENT) is not ABSENT:
+    for key, (is_excluded, default) in _fields(type(config)).items():
+        if get_key(plain, key, ABSENT) is ABSENT:
+            continue
+        if is_excluded:
             pop_key(plain, key)
-    for key, default in later.items():
-        if get_key(plain, key, ABSENT) == default:
+        elif key not in _ALWAYS and get_key(plain, key) == default:
             pop_key(plain, key)
             while (key := key.rpartition(".")[0]) and not get_key(plain, key):  # no section of such fields
                 pop_key(plain, key)
@@ -32,12 +51,10 @@ def keyed_values(config: Config) -> dict[str, Any]:
 
 
 @functools.cache
-def _marked() -> tuple[list[str], dict[str, Any]]:
-    """Dotted keys of the fields that are excluded from the key; those that are keyed if they are set, with
-    their defaults as plain data."""
-    plain, fields = Config().as_dict(), list(config_fields())
-    later = {key: get_key(plain, key) for key, field in fields if has_mark(field, KEYED_IF_SET)}
-    return [key for key, field in fields if is_excluded_from_key(field)], later
+def _fields(tree: type[Config]) -> dict[str, tuple[bool, Any]]:
+    """By dotted key: whether a field is excluded from the key, and its default as plain data."""
+    plain = tree().as_dict()
+    return {key: (is_excluded_from_key(field), get_key(plain, key)) for key, field in config_fields(tree)}
 
 
 def config_key(config: Config, repeat: int = 0) -> str:

@@ -10,22 +10,20 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from disttrain.config.config_tree import Config, config_fields
-from disttrain.config.dotted_keys import flat_values
-from disttrain.config.rules import ANY, NO_EFFECT, SET, Not, Rule
+from disttrain.config.rules import NO_EFFECT, Rule
 from disttrain.errors import either
 
-_STRATEGY, _SCHEME = "parallel.strategy", "parallel.gradient_communication.scheme"
-_NO_BATCH_NORMS = ("gpt", "mlp", "emulated")
+_NO_BATCH_NORMS = "model.kind=gpt|mlp|emulated"
 """Built-in models without batch norms, and without kernels of convolutions."""
 _OF_CONVOLUTIONS = {"channels_last", "group_norm"}
 """Transforms that leave a model without batch norms and convolutions as it is."""
 
 
-def _unread(option: str, chooser: str, *values: str) -> list[Rule]:
+def _unread(option: str, chooser: str, values: str) -> list[Rule]:
     """Rules for an option, or each option of a section, that a run reads with these values of `chooser`."""
     keys = [key for key, _ in config_fields() if key == option or key.startswith(f"{option}.")]
-    why = f"it needs {chooser}={either(values)}"
-    return [Rule({key: SET, chooser: Not(*values)}, why) for key in keys]
+    why = f"it needs {chooser}={either(values.split('|'))}"
+    return [Rule(f"{key} {chooser}!={values}", why) for key in keys]
 
 
 def _has_one_micro_step(config: Config) -> bool:
@@ -34,68 +32,65 @@ def _has_one_micro_step(config: Config) -> bool:
 
 
 WARNINGS = (
-    *_unread("parallel.ddp", _STRATEGY, "ddp", "auto"),
-    *_unread("parallel.fsdp", _STRATEGY, "fsdp", "hsdp", "auto"),
-    *_unread("parallel.hsdp", _STRATEGY, "hsdp", "auto"),
-    *_unread("parallel.pipeline", _STRATEGY, "pipeline"),
+    *_unread("parallel.ddp", "parallel.strategy", "ddp|auto"),
+    *_unread("parallel.fsdp", "parallel.strategy", "fsdp|hsdp|auto"),
+    *_unread("parallel.hsdp", "parallel.strategy", "hsdp|auto"),
+    *_unread("parallel.pipeline", "parallel.strategy", "pipeline"),
     Rule(
-        {"parallel.options": SET, _STRATEGY: ANY},
-        f"it needs {_STRATEGY}=package.module:name",
+        "parallel.options parallel.strategy=any",
+        "it needs parallel.strategy=package.module:name",
         lambda c: ":" not in c.parallel.strategy,
     ),
     Rule(
-        {"parallel.gradient_communication.options": SET, _SCHEME: ANY},
-        f"it needs {_SCHEME}=package.module:name",
+        "parallel.gradient_communication.options parallel.gradient_communication.scheme=any",
+        "it needs parallel.gradient_communication.scheme=package.module:name",
         lambda c: ":" not in c.parallel.gradient_communication.scheme,
     ),
     Rule(  # ddp on one rank compresses, too
-        {_SCHEME: SET, _STRATEGY: Not("ddp"), "resources.nodes": 1, "resources.gpus_per_node": 1},
+        "parallel.gradient_communication.scheme parallel.strategy!=ddp resources.nodes=1 "
+        "resources.gpus_per_node=1",
         "it needs several ranks, or parallel.strategy=ddp",
     ),
     Rule(
-        {_SCHEME: "hierarchical", "resources.gpus_per_node": 1, "resources.nodes": Not(1)},
+        "parallel.gradient_communication.scheme=hierarchical resources.gpus_per_node=1 resources.nodes!=1",
         "it needs several ranks on a node",
     ),
     Rule(
-        {
-            "parallel.fsdp.accumulation": SET,
-            _STRATEGY: ("fsdp", "hsdp"),
-            "train.local_batch_size": ANY,
-            "train.global_batch_size": ANY,
-        },
+        "parallel.fsdp.accumulation parallel.strategy=fsdp|hsdp train.local_batch_size=any "
+        "train.global_batch_size=any",
         "it needs a train.global_batch_size of several micro-steps",
         _has_one_micro_step,
     ),
     Rule(
-        {"parallel.ddp.sync_batch_norm": SET, _STRATEGY: ("ddp", "auto"), "model.kind": _NO_BATCH_NORMS},
+        f"parallel.ddp.sync_batch_norm parallel.strategy=ddp|auto {_NO_BATCH_NORMS}",
         "it needs a model with batch norms, such as model.kind=resnet",
     ),
     Rule(
-        {"model.transforms": SET, "model.kind": _NO_BATCH_NORMS},
+        f"model.transforms {_NO_BATCH_NORMS}",
         "it needs a model with convolutions, such as model.kind=resnet",
         lambda c: _OF_CONVOLUTIONS.issuperset(c.model.transforms),
     ),
     *(
-        Rule({key: SET, f"data.{name}": 0, "data.valid_path": None}, f"it needs data.{name} above 0")
+        Rule(f"{key} data.{name}=0 data.valid_path=null", f"it needs data.{name} above 0")
         for key in ("train.eval_every", "train.eval_samples")
         for name in ("valid_share", "valid_samples")
     ),
     *_unread("optim.betas", "optim.name", "adamw"),
     *_unread("optim.momentum", "optim.name", "sgd"),
-    *_unread("optim.final_lr_ratio", "optim.schedule", "cosine", "cosine_restarts", "linear"),
+    *_unread("optim.final_lr_ratio", "optim.schedule", "cosine|cosine_restarts|linear"),
     *_unread("optim.step_factor", "optim.schedule", "step"),
     Rule(
-        {"checkpoint.start_with": SET, "checkpoint.start_from": None},
+        "checkpoint.start_with checkpoint.start_from=null",
         "it needs a checkpoint.start_from",
     ),
     Rule(
-        {"checkpoint.best": SET, "checkpoint.every_steps": None, "checkpoint.every_s": (None, 0)},
+        "checkpoint.best checkpoint.every_steps=null checkpoint.every_s=null|0",
         "it needs checkpoint.every_steps or checkpoint.every_s",
     ),
-    Rule({"data.prefetch": SET, "data.workers": 0}, "it needs data.workers of at least 1"),
-    Rule({"profile.ranks": SET, "profile.steps": None}, "it needs profile.steps"),
+    Rule("data.prefetch data.workers=0", "it needs data.workers of at least 1"),
+    Rule("profile.ranks profile.steps=null", "it needs profile.steps"),
     Rule(  # the mode turns CUDA graphs on, and nothing else
-        {"compile.mode": "reduce-overhead", "resources.device": "cpu"},
+        "compile.mode=reduce-overhead resources.device=cpu",
         "it needs resources.device=cuda, auto or shared",
     ),
 )
@@ -104,10 +99,10 @@ WARNINGS = (
 def options_without_effect(configs: Iterable[Config]) -> list[str]:
     """One line for each option that differs from its default, and that no run which has it reads."""
     distinct = {id(config): config for config in configs if not config.command}  # repeats share theirs
-    runs = [(config, flat_values(config.as_dict())) for config in distinct.values()]
+    runs = [(config, config.as_dict()) for config in distinct.values()]
     lines = []
     for rule in WARNINGS:
-        given = [(config, flat) for config, flat in runs if rule.has_option(flat)]
-        if given and all(rule.applies(config, flat) for config, flat in given):
-            lines.append(replace(rule, verb=NO_EFFECT).message([flat for _, flat in given]))
+        given = [(config, plain) for config, plain in runs if rule.conditions[0].holds(plain)]
+        if given and all(rule.applies(config, plain) for config, plain in given):
+            lines.append(replace(rule, verb=NO_EFFECT).message([plain for _, plain in given]))
     return lines

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from disttrain.config.sections.data import DataConfig
+from disttrain.config.sections.model import DataConfig
 from disttrain.data.source import Sample
 from disttrain.runtime.device import seed_all
 from disttrain.runtime.stop_signals import ignore_stop_signals

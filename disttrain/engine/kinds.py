@@ -10,8 +10,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from disttrain.config.options import check_options, inspected
-from disttrain.config.sections.data import DataConfig
-from disttrain.config.sections.model import ModelConfig
+from disttrain.config.sections.model import DataConfig, ModelConfig
 from disttrain.data.source import Source, sample_count, source_fingerprint
 from disttrain.errors import ConfigError
 from disttrain.records.dataset import DatasetRecord, DataShape

@@ -18,7 +18,7 @@ from typing import Any, TextIO
 
 from disttrain.config.config_tree import Config
 from disttrain.config.options import check_options, inspected, plug_ins
-from disttrain.config.sections.compile import KNOWN_BACKENDS
+from disttrain.config.sections.compute import KNOWN_BACKENDS
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError, in_one_line
 from disttrain.hardware.fields import load_field
 from disttrain.models import huggingface

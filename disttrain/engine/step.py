@@ -21,7 +21,7 @@ from torch.utils.data import Dataset
 from disttrain.checkpoint.state import drop_gradients, preserve_state
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.schedules import learning_rate
-from disttrain.config.sections.data import DataConfig
+from disttrain.config.sections.model import DataConfig
 from disttrain.data.loader import make_loader, to_device
 from disttrain.engine.facts_of import uncounted
 from disttrain.engine.spec import Collate, TrainSpec

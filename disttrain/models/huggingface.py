@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from disttrain.config.data_of_models import DATA_OF, IMAGES, TOKENS, samples_of
-from disttrain.config.sections.data import DataConfig
+from disttrain.config.refusals import DATA_OF, IMAGES, TOKENS, samples_of
+from disttrain.config.sections.model import DataConfig
 from disttrain.errors import ConfigError, nearest
 from disttrain.records.dataset import DataShape
 

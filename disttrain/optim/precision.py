@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
-from disttrain.config.sections.precision import PRECISIONS, PrecisionConfig
+from disttrain.config.sections.compute import PRECISIONS, PrecisionConfig
 from disttrain.models.hooks import ModelHooks
 from disttrain.runtime.device import choose_precision, use_tf32
 

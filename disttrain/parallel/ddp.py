@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _DEFAULT_BUCKET_CAP_MB
 
-from disttrain.config.sections.gradient_communication import GradientCommunicationConfig
-from disttrain.config.sections.parallel import DDPConfig, ParallelConfig
+from disttrain.config.sections.parallel import DDPConfig, GradientCommunicationConfig, ParallelConfig
 from disttrain.parallel.backward_end import after_own_backward
 from disttrain.parallel.base import Strategy, Timed
 from disttrain.parallel.mesh import Mesh

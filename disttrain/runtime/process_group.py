@@ -15,8 +15,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
-from disttrain.config.sections.job import JobConfig
-from disttrain.config.sections.resources import ResourcesConfig
+from disttrain.config.sections.job import JobConfig, ResourcesConfig
 from disttrain.errors import ConfigError, in_one_line
 from disttrain.runtime import device_agreement
 from disttrain.runtime.device_agreement import NO_NEEDS, DeviceNeeds

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from disttrain.config.config_tree import Config, model_waits
+from disttrain.config.config_tree import Config
 from disttrain.records.process_limits import usable_processors
 from disttrain.runtime.device import device_name, machine_id, nccl_version
 from disttrain.runtime.process_group import World
@@ -14,13 +14,13 @@ from disttrain.runtime.process_group import World
 
 def describe_machine(world: World, config: Config) -> dict[str, Any]:
     """Nodes, ranks, device, versions, and whether threads share processors. All ranks together."""
-    # a rank that waits uses no processor
-    own = 0 if model_waits(config) else config.resources.threads_per_rank
+    waits = config.model.kind == "emulated"  # and uses no processor
+    own = 0 if waits else config.resources.threads_per_rank
     threads = own + config.data.workers
     machines = world.all_gather_object((machine_id(), threads))
     busy = sum(count for machine, count in machines if machine == machine_id())
     cpus = len(usable_processors())
-    shared = config.resources.device == "shared" and len(machines) > 1 and not model_waits(config)
+    shared = config.resources.device == "shared" and len(machines) > 1 and not waits
     return {
         "emulated": config.emulated,
         "nodes": world.nodes,

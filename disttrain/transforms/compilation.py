@@ -17,7 +17,7 @@ import torch
 import torch._dynamo
 from torch import nn
 
-from disttrain.config.sections.compile import CompileConfig
+from disttrain.config.sections.compute import CompileConfig
 from disttrain.errors import ConfigError
 from disttrain.models.blocks import blocks_of
 from disttrain.runtime import log

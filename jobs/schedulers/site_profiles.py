@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from disttrain.config.parsing import Draft, load, parse_value
-from disttrain.config.value_errors import describe
+from disttrain.config.validation import describe
 from disttrain.errors import ConfigError, nearest
 from jobs.schedulers import profile_files
 from jobs.schedulers.interface import ProfileSelection

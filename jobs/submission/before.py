@@ -12,9 +12,9 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from disttrain.config.config_tree import Config, model_waits
+from disttrain.config.config_tree import Config
 from disttrain.config.options import plug_ins
-from disttrain.config.sections.compile import KNOWN_BACKENDS
+from disttrain.config.sections.compute import KNOWN_BACKENDS
 from disttrain.config.without_effect import options_without_effect
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError
 from disttrain.records import run_placeholders
@@ -80,7 +80,7 @@ def _oversubscribed(runs: Sequence[RunPlan], scheduler: Scheduler) -> list[str]:
     for number, run in enumerate(runs if processors is not None else ()):
         config, resources = run.config, run.config.resources
         if not scheduler.uses_gpus(resources.device, resources.nodes * resources.gpus_per_node):
-            own = 0 if model_waits(config) else resources.threads_per_rank
+            own = 0 if config.model.kind == "emulated" else resources.threads_per_rank
             busy[number] = config.world_size * (own + config.data.workers)
     crowded = {number: threads for number, threads in busy.items() if threads > (processors or 0)}
     if not crowded:

@@ -10,8 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from disttrain.config.parsing import Draft, check_words, load
-from disttrain.config.secret_variables import is_about_secrets
+from disttrain.config.parsing import Draft, check_words, is_about_secrets, load
 from disttrain.errors import ConfigError, nearest
 from disttrain.records.json_files import (
     CorruptFile,

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from disttrain.config.sections.gradient_communication import GradientCommunicationConfig
+from disttrain.config.sections.parallel import GradientCommunicationConfig
 from disttrain.parallel.schemes.scheme import FlatGradient, build_scheme
 from disttrain.runtime.process_group import World, ensure_group
 

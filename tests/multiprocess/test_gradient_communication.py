@@ -14,9 +14,13 @@ from torch import Tensor, nn
 
 from disttrain.config.config_tree import Config
 from disttrain.config.sections.checkpoint import CheckpointConfig
-from disttrain.config.sections.gradient_communication import GradientCommunicationConfig
 from disttrain.config.sections.job import JobConfig
-from disttrain.config.sections.parallel import FSDPConfig, HSDPConfig, ParallelConfig
+from disttrain.config.sections.parallel import (
+    FSDPConfig,
+    GradientCommunicationConfig,
+    HSDPConfig,
+    ParallelConfig,
+)
 from disttrain.parallel.ddp import DDP, build
 from disttrain.parallel.hsdp import HSDP
 from disttrain.parallel.mesh import Mesh

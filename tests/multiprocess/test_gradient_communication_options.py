@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from disttrain.config.config_tree import Config
-from disttrain.config.sections.gradient_communication import GradientCommunicationConfig
+from disttrain.config.sections.parallel import GradientCommunicationConfig
 from disttrain.parallel import ddp
 from disttrain.parallel.schemes.scheme import FlatGradient, Scheme, build_scheme
 from disttrain.runtime.process_group import World

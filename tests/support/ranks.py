@@ -16,7 +16,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from disttrain.config.sections.resources import ResourcesConfig
+from disttrain.config.sections.job import ResourcesConfig
 
 ANSWER_WITHIN_S = 100.0
 """Time limit of a call. It is less than the time limit of a test, so that the error names the ranks."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from disttrain.comm_bench.arm_rank import config_of
-from disttrain.config.sections.resources import ResourcesConfig
+from disttrain.config.sections.job import ResourcesConfig
 from disttrain.records.json_files import read_json, write_json
 from tests.support.fake_runs import fake_run
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch._inductor import metrics
 
-from disttrain.config.sections.compile import CompileConfig
+from disttrain.config.sections.compute import CompileConfig
 from disttrain.errors import ConfigError
 from disttrain.models.gpt import GPT
 from disttrain.models.resnet import BasicBlock, ResNet

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from disttrain.config.sections.data import DataConfig
+from disttrain.config.sections.model import DataConfig
 from disttrain.data.tokens import content_sha256
 from disttrain.engine.kinds import build_source
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset, default_collate
 
 from disttrain.config.batch_plan import BatchPlan
-from disttrain.config.sections.data import DataConfig
+from disttrain.config.sections.model import DataConfig
 from disttrain.data import digits, synthetic, tokens
 from disttrain.data.loader import make_loader
 from disttrain.data.sampler import GlobalOrder, RankBatches

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from disttrain import __main__ as entry
-from disttrain.config.sections.resources import ResourcesConfig
+from disttrain.config.sections.job import ResourcesConfig
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError, NodeFault
 from disttrain.runtime import device, device_agreement
 from disttrain.runtime.device_agreement import DeviceNeeds, RankDevice, find_problem

@@ -13,8 +13,7 @@ import torch
 import torch.distributed as dist
 
 from disttrain.config import options
-from disttrain.config.sections.data import DataConfig
-from disttrain.config.sections.model import ModelConfig
+from disttrain.config.sections.model import DataConfig, ModelConfig
 from disttrain.config.sections.parallel import ParallelConfig
 from disttrain.engine import kinds
 from disttrain.parallel.base import build_strategy

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from disttrain.config.sections.gradient_communication import GradientCommunicationConfig
+from disttrain.config.sections.parallel import GradientCommunicationConfig
 from disttrain.parallel.schemes.scheme import FlatGradient, Scheme, State, build_scheme
 from disttrain.runtime.process_group import ensure_group
 from tests.support.stopping import alone

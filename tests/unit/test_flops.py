@@ -8,8 +8,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from disttrain.config.sections.data import DataConfig
-from disttrain.config.sections.model import ModelConfig
+from disttrain.config.sections.model import DataConfig, ModelConfig
 from disttrain.data import synthetic
 from disttrain.engine.kinds import build_model, build_source
 from disttrain.models import resnet

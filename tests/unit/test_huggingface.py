@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch.utils.data import default_collate
 
-from disttrain.config.sections.data import DataConfig
-from disttrain.config.sections.model import ModelConfig
+from disttrain.config.sections.model import DataConfig, ModelConfig
 from disttrain.data.source import Arrays, Source
 from disttrain.engine.kinds import build_model, build_source
 from disttrain.engine.objective import Task

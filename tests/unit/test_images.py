@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from disttrain.config.sections.data import DataConfig
+from disttrain.config.sections.model import DataConfig
 from disttrain.data import images
 from disttrain.engine.kinds import build_source
 from disttrain.errors import ConfigError

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from disttrain.config.sections.data import DataConfig
+from disttrain.config.sections.model import DataConfig
 from disttrain.data.__main__ import main
 from disttrain.engine.kinds import build_source
 from disttrain.records.json_files import read_json

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from disttrain.config.sections.resources import ResourcesConfig
+from disttrain.config.sections.job import ResourcesConfig
 from disttrain.errors import ConfigError
 from disttrain.runtime import device, device_agreement
 from disttrain.runtime.process_group import World, open_world

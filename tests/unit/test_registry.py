@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from disttrain.config.sections.data import DataConfig
-from disttrain.config.sections.model import ModelConfig
+from disttrain.config.sections.model import DataConfig, ModelConfig
 from disttrain.engine.kinds import build_model, build_source
 from disttrain.errors import ConfigError
 

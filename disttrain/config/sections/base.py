@@ -1,4 +1,4 @@
-"""The base of every section, and the marks by which a field enters the run key or not."""
+"""The base of every section, and the mark of fields that are excluded from the run key."""
 
 from __future__ import annotations
 
@@ -8,14 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 T = TypeVar("T")
-NOT_IN_KEY, KEYED_IF_SET = "not_in_key", "keyed_if_set"
-NotInKey = Annotated[T, Field(json_schema_extra={NOT_IN_KEY: True})]
+_NOT_IN_KEY = {"not_in_key": True}
+NotInKey = Annotated[T, Field(json_schema_extra=_NOT_IN_KEY)]
 """A field that changes how a run is carried out or observed, but neither its results nor its speed: it is
 excluded from the run key."""
-KeyedIfSet = Annotated[T, Field(json_schema_extra={KEYED_IF_SET: True})]
-"""A field that was added after runs had keys: at its default it is excluded from the run key, so that the key
-of a config without it stays the same."""
-
 WITHOUT_VALUE = "without_value"
 """Type of a pydantic error whose message must not show the value."""
 
@@ -34,9 +30,4 @@ def section_of(field: FieldInfo) -> type[Section] | None:
 
 def is_excluded_from_key(field: FieldInfo) -> bool:
     """Whether the field is marked `NotInKey`."""
-    return has_mark(field, NOT_IN_KEY)
-
-
-def has_mark(field: FieldInfo, mark: str) -> bool:
-    """Whether the field has the mark `NOT_IN_KEY` or `KEYED_IF_SET`."""
-    return isinstance(field.json_schema_extra, dict) and bool(field.json_schema_extra.get(mark))
+    return field.json_schema_extra == _NOT_IN_KEY

@@ -1,7 +1,8 @@
-"""Section `job`: limits, retries and environment."""
+"""Sections `resources` and `job`: nodes, ranks and devices; limits, retries and environment."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -15,7 +16,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from disttrain.config.sections.base import WITHOUT_VALUE, KeyedIfSet, NotInKey, Section
+from disttrain.config.sections.base import WITHOUT_VALUE, NotInKey, Section
 
 
 def _text(value: Any) -> Any:
@@ -31,6 +32,23 @@ def _without_url(command: str) -> str:
             'environment variable, and write "$NAME" here',
         )
     return command
+
+
+class ResourcesConfig(Section):
+    """Nodes, ranks and devices of the job. The world size is `nodes * gpus_per_node`; for strategy dp,
+    `nodes`."""
+
+    nodes: PositiveInt = 1
+    """Number of nodes; without Slurm each node is one agent process on this machine."""
+    gpus_per_node: PositiveInt = 1
+    """Ranks per node: one per GPU, or one process each on the CPU. With `parallel.strategy=dp`: GPUs of the
+    only rank."""
+    device: Literal["auto", "cpu", "cuda", "shared"] = "auto"
+    """`auto`: cuda where every local rank has its own GPU, else cpu. A start ends at once if its nodes
+    differ, or if a node has GPUs that CUDA does not find. `shared`: all ranks of a node use its first GPU and
+    communicate through gloo; the Slurm job requests no GPU."""
+    threads_per_rank: PositiveInt = 1
+    """Intra-op threads per rank (`torch.set_num_threads`)."""
 
 
 class JobConfig(Section):
@@ -80,7 +98,7 @@ class JobConfig(Section):
     stop_signal: NotInKey[Literal["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2"]] = "SIGTERM"
     """Signal that asks each process of a `command` to save and exit with code 0: `stop_lead_s` seconds before
     the time limit, at a pre-emption, and at `submit.py cancel --graceful`."""
-    workdir: KeyedIfSet[Literal["submit", "run", "code"]] = "submit"
+    workdir: Literal["submit", "run", "code"] = "submit"
     """Working directory of a `command`. `submit`: that of the submission. `run`: the run directory. `code`:
     the root of the copy of the code, which runs with the same code share."""
     env: dict[str, Annotated[str, BeforeValidator(_text)]] = {}  # noqa: RUF012 -- pydantic copies it
@@ -90,9 +108,32 @@ class JobConfig(Section):
     secrets: NotInKey[tuple[str, ...]] = ()
     """Names of variables that are secrets, in addition to those that look like one (`HF_TOKEN`,
     `WANDB_API_KEY`). A value comes from `job.env`, else from the environment of the job."""
-    binding: KeyedIfSet[Literal["auto", "none"]] = "auto"
+    binding: Literal["auto", "none"] = "auto"
     """Binding of ranks to processors in a Slurm job with several ranks on a node. `auto`: torchrun binds each
     rank to the NUMA node of its GPU, where `numactl` is installed. `none`: ranks may use all processors."""
     on_end: NotInKey[Annotated[str, Field(min_length=1), AfterValidator(_without_url)] | None] = None
     """Shell command that is called at the end of the sweep, and after a run has failed. URLs are refused,
     because `run.json` records the command: put them into environment variables."""
+
+
+DEADLINE_VARIABLES = ("DISTTRAIN_DEADLINE", "SLURM_JOB_END_TIME")
+"""Environment variables with the end of the job, in seconds since the epoch; the first one set counts."""
+
+
+def lead_within(left_s: float, lead_s: float) -> float:
+    """Seconds before its end at which a job with `left_s` seconds left stops: `lead_s`.
+
+    If no more time than `lead_s` is left, the job trains for three quarters of it.
+    """
+    return lead_s if lead_s < left_s else max(0.0, left_s) / 4
+
+
+def stop_time(environment: Mapping[str, str], lead_s: float, now: float) -> float | None:
+    """Time to stop, in seconds since the epoch; None without a readable time limit."""
+    for name in DEADLINE_VARIABLES:
+        try:
+            end = float(environment[name])
+        except (KeyError, ValueError):
+            continue
+        return end - lead_within(end - now, lead_s)
+    return None

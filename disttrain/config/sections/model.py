@@ -1,26 +1,24 @@
-"""Section `model`: the model and its transforms."""
+"""Sections `model` and `data`: the model and its transforms, the data source and its loader."""
 
 from __future__ import annotations
 
 import re
 
-from pydantic import ConfigDict, field_validator
+from pydantic import NonNegativeInt, PositiveInt, field_validator
 
-from disttrain.config.sections.base import KeyedIfSet, Section
+from disttrain.config.sections.base import Section
 
-_OWN_TRANSFORM = re.compile(r"disttrain\.transforms\.(\w+):(?:build|\1)")
+_OWN_TRANSFORM = re.compile(r"^disttrain\.transforms\.(\w+):(?:build|\1)$")
 """The longer form of a built-in transform; its function once had the name of its module."""
 
 
-class ModelConfig(Section):
+class ModelConfig(Section, extra="allow"):
     """The model. Keys other than `kind` are keyword arguments of its `build`."""
-
-    model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
 
     kind: str = "gpt"
     """A module of `disttrain.models` (gpt, mlp, resnet, emulated, huggingface), or
     `package.module:callable`."""
-    transforms: KeyedIfSet[tuple[str, ...]] = ()
+    transforms: tuple[str, ...] = ()
     """Functions from module to module, applied in this order before the strategy: a module of
     `disttrain.transforms` (channels_last, group_norm), or `package.module:callable`."""
 
@@ -28,5 +26,16 @@ class ModelConfig(Section):
     @classmethod
     def _by_short_name(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         """One name for each, which other keys are checked against."""
-        found = [(name, _OWN_TRANSFORM.fullmatch(name)) for name in names]
-        return tuple(match[1] if match else name for name, match in found)
+        return tuple(_OWN_TRANSFORM.sub(r"\1", name) for name in names)
+
+
+class DataConfig(Section, extra="allow"):
+    """The data source. Keys not listed here are keyword arguments of its `build`."""
+
+    kind: str = "text"
+    """A module of `disttrain.data` (text, tokens, images, digits, synthetic), or
+    `package.module:callable`."""
+    workers: NonNegativeInt = 0
+    """Loader processes per rank; 0 loads in the rank itself."""
+    prefetch: PositiveInt = 2
+    """Batches prefetched by each loader process; used when `workers` > 0."""

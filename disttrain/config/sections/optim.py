@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from disttrain.config.schedules import SCHEDULES
-from disttrain.config.sections.base import KeyedIfSet, Section
+from disttrain.config.sections.base import Section
 
-if TYPE_CHECKING:
-    _Schedule = str
-else:
-    _Schedule = Literal[tuple(SCHEDULES)]
 _Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -33,16 +29,16 @@ class OptimConfig(Section):
     """Fused optimizer kernels; null uses them where the device supports them."""
     grad_clip: PositiveFloat | None = None
     """Global gradient norm above which gradients are clipped; null does not clip."""
-    schedule: _Schedule = "constant"
+    schedule: Literal[*SCHEDULES] = "constant"  # type: ignore[valid-type]
     """Learning-rate schedule after the warm-up."""
     warmup_steps: NonNegativeInt = 0
     """Steps of linear warm-up before the schedule starts."""
     final_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Final learning rate of `cosine` and `linear`, and of each cycle of `cosine_restarts`, as a fraction of
     the peak."""
-    restart_every: KeyedIfSet[PositiveInt | None] = None
+    restart_every: PositiveInt | None = None
     """Steps of the first cycle of `cosine_restarts`; required by that schedule and refused with any other."""
-    restart_factor: KeyedIfSet[PositiveInt] = 1
+    restart_factor: PositiveInt = 1
     """Length of each cycle of `cosine_restarts` / length of the one before."""
     step_every: PositiveInt | None = None
     """Steps between drops of the `step` schedule; required by that schedule and refused with any other."""

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
-from disttrain.config.sections.base import KeyedIfSet, NotInKey, Section
+from disttrain.config.sections.base import NotInKey, Section
 
 
 class TrainConfig(Section):
@@ -21,7 +21,7 @@ class TrainConfig(Section):
     fits into memory, found before the first step; see [memory.md](memory.md#automatic-batch-size)."""
     global_batch_size: PositiveInt | None = None
     """Samples per optimizer step over all ranks; sets the accumulation if `local_batch_size` is given too."""
-    accumulation: KeyedIfSet[PositiveInt | None] = None
+    accumulation: PositiveInt | None = None
     """Micro-steps per optimizer step, in place of one of the batch sizes."""
     seed: NonNegativeInt = 0
     """Seed of the weights, the order of samples and dropout."""
@@ -32,9 +32,9 @@ class TrainConfig(Section):
     log_every: NotInKey[PositiveInt] = 10
     """Steps between all-reduces of the loss for the global loss curve. Where they last less than a second, a
     multiple of them, up to 100 steps."""
-    gc_every: KeyedIfSet[NonNegativeInt] = 0
+    gc_every: NonNegativeInt = 0
     """Steps between garbage collections of Python, in the same steps on all ranks; 0: each rank collects when
     Python's own counters say so."""
-    attention: KeyedIfSet[Literal["auto", "cudnn", "flash", "efficient", "math"]] = "auto"
+    attention: Literal["auto", "cudnn", "flash", "efficient", "math"] = "auto"
     """Kernel of `scaled_dot_product_attention`; `auto`: PyTorch's choice for each call, which is cuDNN first
     on Hopper. Another value allows this kernel alone; see [speed.md](speed.md#attention)."""

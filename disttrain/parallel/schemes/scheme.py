@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from disttrain.config.sections.gradient_communication import GradientCommunicationConfig
+from disttrain.config.sections.parallel import GradientCommunicationConfig
 from disttrain.parallel.schemes.counted_group import CountedGroup
 from disttrain.runtime.plug_ins import load_plug_in
 from disttrain.runtime.process_group import World

@@ -1,8 +1,11 @@
-"""Messages for values of a wrong type or range, in the words of YAML in place of pydantic's."""
+"""Validation of plain data by a pydantic model, and the answers to mistakes in keys and values."""
 
 from __future__ import annotations
 
+import functools
 import json
+import operator
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -24,9 +27,53 @@ _MESSAGES = {
     "bool_type": "allowed: true or false",
     "bool_parsing": "allowed: true or false",
     "model_type": "a section with keys of its own is needed",
-    "string_pattern_mismatch": "needed is the form package.module:callable",
 }
 """Messages by pydantic's type of an error."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_NAMES = {
+    "num_workers": "data.workers",
+    "prefetch_factor": "data.prefetch",
+    "batch_size": "train.local_batch_size (of one rank) or train.global_batch_size",
+    "per_device_train_batch_size": "train.local_batch_size",
+    "logging_steps": "train.log_every",
+    "eval_steps": "train.eval_every",
+    "learning_rate": "optim.lr",
+    "lr": "optim.lr",
+    "optimizer": "optim.name",
+    "lr_scheduler": "optim.schedule",
+    "scheduler": "optim.schedule",
+    "max_grad_norm": "optim.grad_clip",
+    "gradient_clip_val": "optim.grad_clip",
+    "mixed_precision": "precision.dtype",
+    "amp": "precision.dtype",
+    "gradient_checkpointing": "memory.activation_checkpointing=full",
+    "torch_compile": "compile.scope=blocks",
+    "sharding_strategy": "parallel.strategy=fsdp or hsdp",
+    "bucket_cap_mb": "parallel.ddp.bucket_mb",
+    "frequency": "checkpoint.every_steps or checkpoint.every_s",
+    "interval": "checkpoint.every_steps or checkpoint.every_s",
+    "save_total_limit": "checkpoint.keep",
+    "keep_latest_k": "checkpoint.keep",
+    "resume": "checkpoint.start_from",
+    "n_layer": "model.layers",
+    "n_head": "model.heads",
+    "n_embd": "model.width",
+    "hidden_size": "model.width",
+    "block_size": "data.seq_len",
+    "n_nodes": "resources.nodes",
+    "nproc_per_node": "resources.gpus_per_node",
+    "gradient_accumulation_steps": "train.accumulation",
+    "accumulate_grad_batches": "train.accumulation",
+    "pin_memory": "batches are in pinned memory wherever the model is on a GPU",
+    "persistent_workers": "workers live as long as the run",
+}
+"""Names that other trainers use, and those here, or what there is in their place."""
+
+
+def hint(key: str) -> str:
+    """`"; here: ..."` for a key whose last part is a name that other trainers use, else empty."""
+    instead = _NAMES.get(key.rpartition(".")[2])
+    return f"; here: {instead}" if instead else ""
 
 
 def validated(model: type[M], data: Mapping[str, Any]) -> M:
@@ -41,9 +88,7 @@ def validated(model: type[M], data: Mapping[str, Any]) -> M:
             raise
     changed = json.loads(text)
     for *sections, last in paths:
-        node = changed
-        for part in sections:
-            node = node[part]
+        node = functools.reduce(operator.getitem, sections, changed)
         node[last] = int(node[last])
     return model.model_validate_json(json.dumps(changed), strict=True)
 
@@ -55,8 +100,11 @@ def _is_whole(error: ErrorDetails) -> bool:
 
 def describe(errors: Sequence[ErrorDetails]) -> list[tuple[str, str]]:
     """Dotted key of each value that is wrong, and a message that begins with key and value."""
-    if errors and errors[0]["type"] == "json_invalid":
-        return _not_text(errors[0])
+    if errors and errors[0]["type"] == "json_invalid":  # a message without the value, which may be secret
+        flat = flat_values(json.loads(errors[0]["input"]))
+        texts = {key: json.dumps([key, value], ensure_ascii=False) for key, value in flat.items()}
+        keys = [key for key, text in texts.items() if _SURROGATE.search(text)]
+        return [(key, f"{ascii(key)[1:-1]} is not valid text: a lone surrogate") for key in keys]
     by_key: dict[tuple[str | int, ...], list[ErrorDetails]] = {}
     for error in errors:
         path = _path(error)
@@ -66,24 +114,10 @@ def describe(errors: Sequence[ErrorDetails]) -> list[tuple[str, str]]:
     return [(".".join(map(str, path)), _message(path, errors)) for path, errors in by_key.items()]
 
 
-def _not_text(error: ErrorDetails) -> list[tuple[str, str]]:
-    """A message for each key of a config whose JSON is refused, without its values: they may be secret."""
-    flat = flat_values(json.loads(error["input"]))
-    found = [key for key, value in flat.items() if not _is_unicode([key, value])]
-    messages = [(key, f"{ascii(key)[1:-1]} is not valid text: a lone surrogate") for key in found]
-    return messages or [("", f"the config cannot be read: {error['msg']}")]
-
-
-def _is_unicode(value: Any) -> bool:
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _path(error: ErrorDetails) -> tuple[str | int, ...]:
-    return tuple(part for part in error["loc"] if not _is_of_union(part))
+    """The keys to a value, without pydantic's names for the members of a union."""
+    unions = ("literal[", "constrained-", "function-", "bool")
+    return tuple(part for part in error["loc"] if not (isinstance(part, str) and part.startswith(unions)))
 
 
 def _message(path: Sequence[str | int], errors: Sequence[ErrorDetails]) -> str:
@@ -108,8 +142,3 @@ def _problem(error: ErrorDetails) -> str:
         return f"allowed: {expected}{nearest(str(error['input']), words)}"
     message = error["msg"]
     return _MESSAGES.get(error["type"], message[:1].lower() + message[1:])
-
-
-def _is_of_union(part: str | int) -> bool:
-    """Whether a part of an error's location is not a key, but pydantic's name for a member of a union."""
-    return isinstance(part, str) and (part.startswith(("literal[", "constrained-", "function-", "bool")))
