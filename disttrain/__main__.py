@@ -65,16 +65,12 @@ def rank_main(argv: list[str], environ: Mapping[str, str]) -> int:
         if attempt is not None:
             _observe(config, attempt)
         # torch takes seconds to import: invalid input is refused before that
-        from disttrain.engine.plug_in_check import unchecked
         from disttrain.engine.train import train
         from disttrain.runtime import log
         from disttrain.runtime.device_agreement import DeviceNeeds
         from disttrain.runtime.process_group import open_world
         from disttrain.runtime.run_output import RunOutput
 
-        if by_hand:
-            for problem in unchecked(config):  # of a job, the submission has checked what it could
-                raise ConfigError(problem.removesuffix(", so only the job can check it"))
         needs = DeviceNeeds.of(config)
         with open_world(config.resources, config.job.collective_timeout_s, needs) as world:
             if by_hand:
@@ -148,7 +144,19 @@ def read_config(arguments: argparse.Namespace, flags: list[tuple[str, str]]) -> 
         from disttrain.models import huggingface  # imports torch
 
         huggingface.check(config.as_dict())
+    if arguments.config:  # of a job, the submission has checked what it could
+        _check_plug_ins(config, draft)
     return with_batch(config, draft)[0]
+
+
+def _check_plug_ins(config: Config, draft: Draft) -> None:
+    from disttrain.engine.plug_in_check import unchecked  # imports torch
+
+    try:
+        for problem in unchecked(config):
+            raise ConfigError(problem.removesuffix(", so only the job can check it"))
+    except ConfigError as error:
+        raise draft.error(str(error)) from None
 
 
 def _check_start(checkpoint: CheckpointConfig, run_dir: Path | None, at: str | None) -> None:

@@ -221,6 +221,11 @@ def check_values(draft: Draft) -> Config:
     return config
 
 
+def check_section(name: str, values: dict[str, Any]) -> None:
+    """Raise `ConfigError` unless `values` is a valid section `name` of a config."""
+    check_values(Draft({name: values}))
+
+
 def _unknown(key: str, value: Any) -> str:
     """The message for an unknown key: its name here if others use it, else the nearest one."""
     sections, section = [*Config.model_fields, *SWEEP_SECTIONS], key.split(".")[0]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.config_tree import Config
-from disttrain.config.parsing import Draft, check_values
+from disttrain.config.parsing import check_section
 from disttrain.config.refusals import refused
 from disttrain.config.sections.optim import OptimConfig
 from disttrain.config.sections.telemetry import TelemetryConfig
@@ -68,7 +68,7 @@ def trainer_config(
     """
     for name, values in given.items():
         _refuse_unaccepted(name, values)
-        check_values(Draft({name: dict(values)}))
+        check_section(name, dict(values))
     sections: dict[str, dict[str, Any]] = {name: dict(values) for name, values in given.items()}
     sections["model"] = {"kind": full_name(model), **sections.get("model", {})}
     sizes = {"local_batch_size": plan.local, "global_batch_size": plan.global_}

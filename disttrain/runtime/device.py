@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from disttrain.config.sections.precision import PRECISIONS
+from disttrain.config.sections.compute import PRECISIONS
 from disttrain.errors import ConfigError
 
 

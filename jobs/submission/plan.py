@@ -236,7 +236,11 @@ def _expand(
         overrides = [*overrides, Override("job.on_end", (args.on_end,), "--on-end", axis=False)]
     plan = expand(draft, overrides, name=name, existing=existing, **options)
     _refuse_other_base(recorded, plan, args.runs)
-    check_plug_ins(plan.runs)
+    try:
+        check_plug_ins(plan.runs)
+    except ConfigError as error:
+        origins = draft.origin | {each.key: each.origin for each in overrides}
+        raise Draft(origin=origins).error(str(error)) from None
     return plan
 
 

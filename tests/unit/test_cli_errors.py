@@ -98,11 +98,7 @@ def test_gpus_that_are_no_whole_nodes(options: str, message: str, capsys: pytest
         ),
         (
             "run tiny.yaml --dry-run --cluster local --set model.kind=disttrain.models.gpt:biuld",
-            "model.kind='disttrain.models.gpt:biuld' cannot be imported: ",
-        ),
-        (
-            "run tiny.yaml --dry-run --cluster local --set model.transforms=[disttrain.data.text:x]",
-            "model.transforms='disttrain.data.text:x' cannot be imported: ",
+            "--set: model.kind='disttrain.models.gpt:biuld' cannot be imported: ",
         ),
         (
             "run tiny.yaml --dry-run --cluster local --set model.n_layr=2",
@@ -143,11 +139,18 @@ def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str], argv: str, me
     assert refused(capsys, *argv.split(" ")).startswith(message)
 
 
-def test_a_mistake_in_the_file_names_its_line(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("tiny.yaml").write_text(TINY + "optim:\n  lrr: 1\n")
-    assert refused(capsys, "sweep", "tiny.yaml").startswith(
-        "tiny.yaml:7: unknown key 'optim.lrr'; did you mean 'optim.lr'?"
-    )
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ("optim:\n  lrr: 1\n", "unknown key 'optim.lrr'; did you mean 'optim.lr'?"),
+        ("parallel:\n  strategy: disttrain.parallel.ddp:x\n", "parallel.strategy='disttrain.parallel.ddp:x' cannot"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_the_file_names_its_line(
+    section: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("tiny.yaml").write_text(TINY + section)
+    assert refused(capsys, "sweep", "tiny.yaml").startswith(f"tiny.yaml:7: {message}")
 
 
 def test_similar_names_are_suggested(capsys: pytest.CaptureFixture[str]) -> None:
