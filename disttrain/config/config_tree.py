@@ -75,7 +75,7 @@ class Config(Section):
     @property
     def emulated(self) -> bool:
         """Whether compute or data loading is replaced by waits."""
-        return is_emulated(self.as_dict())
+        return self.model.kind == "emulated" or bool((self.data.model_extra or {}).get("delay_s"))
 
     def with_values(self, section: str, **values: Any) -> Config:
         """A copy with other values in one section; nothing is checked."""
@@ -88,12 +88,6 @@ class Config(Section):
             return {name: plain[name] for name in OF_A_COMMAND}
         del plain["command"]
         return plain
-
-
-def is_emulated(config: dict[str, Any]) -> bool:
-    """`Config.emulated` for a config as plain data."""
-    model, data = config.get("model") or {}, config.get("data") or {}
-    return model.get("kind") == "emulated" or bool(data.get("delay_s"))
 
 
 def config_fields(section: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:

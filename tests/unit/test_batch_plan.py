@@ -67,22 +67,9 @@ def test_strong_scaling_by_example(local, total, base, world, expected):
     assert scale_batch(local, total, base_world=base, world=world, scaling="strong") == expected
 
 
-@pytest.mark.parametrize(
-    ("local", "total", "world", "message"),
-    [
-        (None, None, 1, "neither is given"),
-        (None, 10, 4, "train.global_batch_size=10 is not divisible by 4 ranks; nearest that are: 8 and 12"),
-        (4, 10, 2, "by train.local_batch_size=4 x 2 ranks; nearest that are: 8 and 16"),
-        (8, 4, 2, "nearest that are: 16"),
-    ],
-)
-def test_a_refusal_names_the_sizes_that_would_do(local, total, world, message):
-    with pytest.raises(ConfigError) as caught:
-        plan_batch(local, total, world)
-    assert str(caught.value).endswith(message)
-
-
 def test_an_accumulation_stands_for_either_batch_size():
     assert plan_batch(4, None, 2, 3) == plan_batch(None, 24, 2, 3) == plan_batch(4, 24, 2, 3)
+    with pytest.raises(ConfigError, match="neither is given"):
+        plan_batch(None, None, 1)
     with pytest.raises(ConfigError, match=r"train.accumulation=3 x train.local_batch_size=4 x 2 ranks is 24"):
         plan_batch(4, 16, 2, 3)

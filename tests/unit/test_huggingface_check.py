@@ -44,7 +44,7 @@ def test_a_field_that_the_model_does_not_have_is_refused_in_a_dry_run(
 ) -> None:
     assert dry_run(config, "model.config.n_layr=3") == 2
     assert capsys.readouterr().err == (
-        "error: model.config.n_layr is not a field of GPT2Config; did you mean 'n_layer'?\n"
+        "error: --set: model.config.n_layr is not a field of GPT2Config; did you mean 'n_layer'?\n"
     )
     assert dry_run(config, "model.config.n_layer=3") == 0
     assert "huggingface" not in capsys.readouterr().err

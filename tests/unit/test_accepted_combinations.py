@@ -1,4 +1,4 @@
-"""Models that cannot be built are refused before a job: sizes of a GPT, and data of another kind."""
+"""Combinations that are accepted: sizes of a GPT that refusals name, data of models, schemes of ddp."""
 
 from __future__ import annotations
 
@@ -43,3 +43,20 @@ def test_the_sizes_that_a_refusal_names_are_accepted() -> None:
 )
 def test_samples_that_a_model_takes_or_may_take_are_accepted(model: str, data: dict[str, Any]) -> None:
     check(Draft({"model": {"kind": model}, "data": data, "train": TRAIN}))
+
+
+@pytest.mark.parametrize("strategy", ["auto", "ddp"])
+@pytest.mark.parametrize("scheme", ["none", "fp16", "bf16", "powersgd", "topk", "randomk", "hierarchical"])
+def test_every_scheme_goes_with_ddp(strategy: str, scheme: str) -> None:
+    check(
+        Draft(
+            {"parallel": {"strategy": strategy, "gradient_communication": {"scheme": scheme}}, "train": TRAIN}
+        )
+    )
+
+
+def test_local_sgd_with_checkpoints_and_validations_after_averages() -> None:
+    draft = Draft({"train": {**TRAIN, "steps": 20, "eval_every": 16}, "checkpoint": {"every_steps": 8}})
+    draft.data["parallel"] = {"strategy": "ddp", "gradient_communication": {"scheme": "local_sgd"}}
+    draft.data["precision"] = {"on_non_finite": "ignore"}
+    check(draft)
