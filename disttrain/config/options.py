@@ -23,11 +23,22 @@ import yaml
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
 
 from disttrain.config.config_tree import Config
+from disttrain.config.dotted_keys import get_key
 from disttrain.config.validation import describe, hint, validated
 from disttrain.errors import ConfigError, nearest
 
 BUILT_SECTIONS = {"model": "models", "data": "data"}
 """Config section with options of a builder, to the package of its builders."""
+PACKAGE_OF = {
+    "model.kind": "models",
+    "data.kind": "data",
+    "model.transforms": "transforms",
+    "parallel.strategy": "parallel",
+    "parallel.gradient_communication.scheme": "parallel/schemes",
+    "telemetry.sinks": "telemetry/sinks",
+    "telemetry.fields": "",
+}
+"""Package of the modules that a key names, or whose names it lists; empty: plug-ins alone."""
 PACKAGE = Path(__file__).resolve().parents[1]
 _TYPES = {"Any": Any, "Literal": Literal} | {
     name: getattr(pydantic, name)
@@ -138,19 +149,14 @@ def _is_file_with_build(package: str, kind: str) -> bool:
 
 
 def names_of(config: Config) -> list[tuple[str, str, str]]:
-    """Key, package and value of each name in a config that is a module of the package, or a plug-in.
-
-    The package is empty where only a plug-in is possible.
-    """
-    model, parallel, scheme = config.model, config.parallel, config.parallel.gradient_communication.scheme
+    """Key, package and value of each name in a config that is a module of the package, or a plug-in."""
+    plain = config.as_dict()
+    values = [(key, package, get_key(plain, key)) for key, package in PACKAGE_OF.items()]
     return [
-        ("model.kind", "models", model.kind),
-        ("data.kind", "data", config.data.kind),
-        *(("model.transforms", "transforms", name) for name in model.transforms),
-        *(("parallel.strategy", "parallel", name) for name in [parallel.strategy] if name != "auto"),
-        ("parallel.gradient_communication.scheme", "parallel/schemes", scheme),
-        *(("telemetry.sinks", "telemetry/sinks", name) for name in config.telemetry.sinks),
-        *(("telemetry.fields", "", name) for name in config.telemetry.fields),
+        (key, package, name)
+        for key, package, value in values
+        for name in ([value] if isinstance(value, str) else value)
+        if name != "auto"
     ]
 
 

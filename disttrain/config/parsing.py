@@ -64,13 +64,12 @@ class Draft:
         """Set the dotted `key`. Raises `ConfigError` where a part of the key is a value, not a section."""
         *sections, leaf = key.split(".")
         node = self.data
-        for depth, name in enumerate(sections):
-            child = node.get(name)
-            if child is None:  # absent, or an empty section in YAML
-                child = node[name] = {}
-            if not isinstance(child, dict):
-                raise ConfigError(f"{'.'.join(sections[: depth + 1])} is a value, not a section", at=origin)
-            node = child
+        for depth, name in enumerate(sections, 1):
+            if node.get(name) is None:  # absent, or an empty section in YAML
+                node[name] = {}
+            node = node[name]
+            if not isinstance(node, dict):
+                raise ConfigError(f"{'.'.join(sections[:depth])} is a value, not a section", at=origin)
         node[leaf] = value
         self.origin[key] = origin
 
@@ -228,10 +227,11 @@ def check_section(name: str, values: dict[str, Any]) -> None:
 
 def _unknown(key: str, value: Any) -> str:
     """The message for an unknown key: its name here if others use it, else the nearest one."""
-    sections, section = [*Config.model_fields, *SWEEP_SECTIONS], key.split(".")[0]
-    allowed = [each for each in known_keys() if each.split(".")[0] == section] if "." in key else sections
-    is_section = "." not in key and (value is None or isinstance(value, dict))
-    close = hint(key) or (nearest(key, sections) if is_section else "") or nearest(key, known_keys())
+    known, sections = known_keys(), [*Config.model_fields, *SWEEP_SECTIONS]
+    section, dot, _ = key.partition(".")
+    is_section = not dot and (value is None or isinstance(value, dict))
+    close = hint(key) or (nearest(key, sections) if is_section else "") or nearest(key, known)
+    allowed = [each for each in known if each.startswith(f"{section}.")] if dot else sections
     return f"unknown key '{key}'{close}; allowed: {', '.join(allowed)}"
 
 

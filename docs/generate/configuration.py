@@ -58,9 +58,8 @@ def documents() -> dict[Path, str]:
 
 def builders() -> dict[str, dict[str, options.Builder]]:
     """Options of the callable in each module of the packages of kinds."""
-    packages = ("models", "data", "transforms", "parallel", "parallel/schemes", "telemetry/sinks")
     known: dict[str, dict[str, options.Builder]] = {}
-    for package in packages:
+    for package in filter(None, options.PACKAGE_OF.values()):
         prefix = f"disttrain.{package.replace('/', '.')}"
         kinds = sorted(path.stem for path in (options.PACKAGE / package).glob("[!_]*.py"))
         modules = {kind: importlib.import_module(f"{prefix}.{kind}") for kind in kinds}
