@@ -53,9 +53,11 @@ def find_links(
     ports = list(_active_ports(root))
     chosen = _expected_ports(ports, environ) if backend == "nccl" else set()
     links = [replace(port, expected=port.name in chosen) for port in ports if port.counters]
+    variable, exactly = ("NCCL_SOCKET_IFNAME", "") if backend == "nccl" else ("GLOO_SOCKET_IFNAME", "=")
+    names = environ.get(variable, "")
     for folder in sorted((root / "sys/class/net").glob("*")):
         counters, unit = _counters(folder)
-        expected = not chosen and _expects_interface(folder.name, backend, environ)
+        expected = not chosen and names != "" and permits(exactly + names, folder.name)
         if counters and (folder.name != "lo" or expected) and not any(folder.glob("lower_*")):
             links.append(Link(folder.name, "interface", counters, unit, _interface_rate(folder), expected))
     return links, sorted(chosen)
@@ -94,13 +96,6 @@ def _expected_ports(ports: Sequence[Link], environ: Mapping[str, str]) -> set[st
         if permits(permitted, adapter, int(port)) and (is_efa or not is_disabled):
             rates[link.name] = link.line_rate_bytes_per_s or 0.0
     return {name for name, rate in rates.items() if rate == max(rates.values())}
-
-
-def _expects_interface(name: str, backend: str | None, environ: Mapping[str, str]) -> bool:
-    if backend == "nccl":
-        names = environ.get("NCCL_SOCKET_IFNAME", "")
-        return bool(names) and permits(names, name)
-    return name in environ.get("GLOO_SOCKET_IFNAME", "").split(",")
 
 
 def _interface_rate(folder: Path) -> float | None:

@@ -185,36 +185,28 @@ class Gpus(Source):
         super().__init__(node, "gpu")
         self._api: Any = pynvml
         self._users: list[dict[str, Any]] = []
-        users: dict[GpuId, list[LocalRank]] = {}
-        for rank in node.ranks:
-            for gpu in rank.gpus:
-                users.setdefault(gpu, []).append(rank)
-        problems = self._open(users) if users else ["no rank has a GPU"]
-        node.samples.gpus = [readings.samples for _, readings in self.devices]
-        node.samples.gpu_reason = "; ".join(problems) or None
-        if users and problems:
-            log.error("no GPU samples", reason=node.samples.gpu_reason or "")
-        if self.devices:
-            self.file = SampleFile(node.attempt.gpu_samples(node.number), node.flush_every_s)
-            self._describe()
-
-    def _open(self, users: Mapping[GpuId, Sequence[LocalRank]]) -> list[str]:
-        """Open the GPUs; the reasons for those that cannot be opened."""
-        problems = []
-        try:
-            self._api.nvmlInit()
-        except Exception as error:
-            return [f"NVML: {in_one_line(error)}"]
-        for gpu, ranks in users.items():
+        problems: dict[str, str] = {}  # each once, with the first GPU
+        for gpu in dict.fromkeys(gpu for rank in node.ranks for gpu in rank.gpus):
+            ranks = [rank for rank in node.ranks if gpu in rank.gpus]
             name = ranks[0].device_name(gpu)
             try:
-                readings = Readings(self.fields, self._api, gpu.handle(self._api), name)
+                pynvml.nvmlInit()  # NVML is open already for all but the first
+                readings = Readings(self.fields, pynvml, gpu.handle(pynvml), name)
             except Exception as error:
-                problems.append(f"{name}: {in_one_line(error)}")
+                problems.setdefault(in_one_line(error), name)
             else:
                 self.devices.append((ranks[0], readings))
                 self._users.append({"ranks": [rank.rank for rank in ranks], **vars(gpu)})
-        return problems
+        reason = "; ".join(f"{name}: {problem}" for problem, name in problems.items())
+        if reason:
+            log.error("no GPU samples", reason=reason)
+        elif not self.devices:
+            reason = "no rank has a GPU"
+        node.samples.gpus = [readings.samples for _, readings in self.devices]
+        node.samples.gpu_reason = reason or None
+        if self.devices:
+            self.file = SampleFile(node.attempt.gpu_samples(node.number), node.flush_every_s)
+            self._describe()
 
     def close(self) -> None:
         super().close()

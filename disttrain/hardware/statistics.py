@@ -75,19 +75,17 @@ class DeviceSamples:
         if segment is not None:
             self.clock.add(sample["at_s"], segment)
         for row in fields:
-            if segment is not None or row.whole_attempt:
-                try:
-                    self._add(row, sample, segment)
-                except Exception as error:  # the reader of a user may give anything
-                    self.errors = {row.name: in_one_line(error), **self.errors}
-
-    def _add(self, row: Field, sample: Mapping[str, Any], segment: int | None) -> None:
-        value = sample.get(row.name)
-        if row.relative_to is not None:
-            unit = sample.get(row.relative_to) or self.constants.get(row.relative_to)
-            value = value / unit if value is not None and unit else None
-        for name in row.figures:
-            self.figures.setdefault(name, Tally()).add(value, segment)
+            if segment is None and not row.whole_attempt:
+                continue
+            value = sample.get(row.name)
+            try:
+                if row.relative_to is not None:
+                    unit = sample.get(row.relative_to) or self.constants.get(row.relative_to)
+                    value = value / unit if value is not None and unit else None
+                for name in row.figures:
+                    self.figures.setdefault(name, Tally()).add(value, segment)
+            except Exception as error:  # the reader of a user may give anything
+                self.errors = {row.name: in_one_line(error), **self.errors}
 
     def grown(self, name: str) -> float:
         """`segment_growth` of a figure, 0 without any."""
@@ -140,7 +138,7 @@ def _figures(
     summary: str, fields: Sequence[Field], devices: Sequence[DeviceSamples], absent: str
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """The number of samples and each figure over the devices, and the reason of each that is null: a reader's
-    first error, `absent`, a device without a value, or that no sample counts."""
+    first error, `absent`, a device without growth, or that no sample counts."""
     samples = _count([device.clock for device in devices])
     values: dict[str, Any] = {"samples": samples}
     reasons: dict[str, str] = {}
@@ -151,11 +149,8 @@ def _figures(
             values[name] = _FIGURES[statistic](tallies) if _count(tallies) else None
             if values[name] is not None:
                 continue
+            reason = "a device without two samples in one segment" if _count(tallies) else absent
             if not samples and not row.whole_attempt:
                 reason = NOT_IN_MEASURED_STEPS
-            elif statistic == "segment_growth" and all(tally.count for tally in tallies):
-                reason = "a device without two samples in one segment of measured steps"
-            else:
-                reason = [*errors, "a device without any value of it" if _count(tallies) else absent][0]
-            reasons[f"{summary}.{name}"] = reason
+            reasons[f"{summary}.{name}"] = [*errors, reason][0]
     return values, reasons

@@ -2,9 +2,8 @@
 
 NCCL reads its variables once, when it first starts. One line for each collective (subsystem TUNING) makes the
 log grow with the run, so the log ends with the warm-up steps: the file descriptor then leads to `/dev/null`.
-The formats read are those of NCCL 2.4 to 2.31 and of RCCL: names of algorithms were numbers until 2.24, and
-lines of channels have had six forms. A line of unknown form is skipped, so a new version loses fields and
-raises nothing. Imports without torch.
+The formats read are those of NCCL 2.4 to 2.31 and of RCCL: lines of channels have had six forms. A line of
+unknown form is skipped, so a new version loses fields and raises nothing. Imports without torch.
 """
 
 from __future__ import annotations
@@ -107,9 +106,6 @@ def read_first_steps(attempt: Attempt, node: int) -> tuple[NcclLog | None, str |
 
 WARNINGS_KEPT = 20
 CHOICES_KEPT = 20
-_ALGORITHMS = ("Tree", "Ring", "CollnetDirect", "CollnetChain", "NVLS", "NVLSTree", "PAT")
-"""By their number in logs before 2.25 (`NCCL_ALGO_*` of nccl_common.h)."""
-_PROTOCOLS = ("LL", "LL128", "Simple")
 _MESSAGE = re.compile(r"\bNCCL (INFO|WARN) +(.*?)\s*$")
 _VERSION = re.compile(r"\b(?:NCCL version|RCCL version :) (\d+(?:\.\d+)+)")
 _NETWORK_CHANNEL = re.compile(r"((?:NET|COLLNET)/.+?)/\d+(?:\(\d+\))?(?:/(.*))?")
@@ -181,8 +177,8 @@ def _take(log: NcclLog, text: str) -> None:
             CollectiveChoice(
                 collective=found["collective"],
                 bytes=int(found["bytes"]),
-                algorithm=_named(found["algorithm"], _ALGORITHMS),
-                protocol=_named(found["protocol"], _PROTOCOLS),
+                algorithm=found["algorithm"],
+                protocol=found["protocol"],
                 channels=None if last is None else int(last) - int(first) + 1,
             )
         )
@@ -206,14 +202,6 @@ def _take(log: NcclLog, text: str) -> None:
 
 
 _LARGEST: dict[str, Callable[[str], float]] = {"collective_channels": int, "init_s": float}
-
-
-def _named(text: str, names: tuple[str, ...]) -> str:
-    """The name for a number or another spelling (`RING`, `NVLS_TREE`); an unknown one stays."""
-    if text.isdecimal():
-        return names[int(text)] if int(text) < len(names) else text
-    plain = text.replace("_", "").lower()
-    return next((name for name in names if name.lower() == plain), text)
 
 
 # The record

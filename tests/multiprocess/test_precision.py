@@ -17,7 +17,7 @@ from disttrain.records.metrics import Metrics
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
 from disttrain.telemetry.profiled.profiled_steps import _profiler, mark
-from disttrain.telemetry.profiled.step_trace import END, comm_sample, export_trace
+from disttrain.telemetry.profiled.step_trace import END, comm_sample, read_trace
 from disttrain.telemetry.step_clock import COMPUTE
 from tests.support.ranks import Ranks
 from tests.support.stopping import config
@@ -148,7 +148,7 @@ def profiled_bytes(world: World, reduce_dtype: str) -> list[tuple[str, int | Non
         mark(COMPUTE)
         loss.backward()
         mark(END)
-    step = comm_sample(1, export_trace(profiler, for_collectives=True))
+    step = comm_sample(1, read_trace(profiler))
     return [(each.kind, each.bytes) for each in step.collectives]
 
 

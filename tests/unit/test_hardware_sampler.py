@@ -141,7 +141,7 @@ def test_without_nvml_nothing_is_written_of_gpus(replay, tmp_path, monkeypatch):
     assert not attempt.gpu_devices(0).exists()
     usage = rounds.sampler.accumulated()
     assert usage.gpus == []
-    assert usage.gpu_reason == "NVML: NVMLError_LibraryNotFound: NVML Shared Library Not Found"
+    assert usage.gpu_reason == f"{WELL}: NVMLError_LibraryNotFound: NVML Shared Library Not Found"
     assert not {name for name in rounds.sampler.live() if name.startswith("gpu")}
 
 

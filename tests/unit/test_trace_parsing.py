@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -19,7 +18,6 @@ from disttrain.telemetry.profiled import profiled_steps
 from disttrain.telemetry.profiled.profiled_steps import (
     bus_factor,
     comm_summary,
-    groups_of_ranks,
     steps_to_profile,
 )
 from disttrain.telemetry.profiled.step_trace import (
@@ -27,7 +25,6 @@ from disttrain.telemetry.profiled.step_trace import (
     MARK,
     comm_sample,
     covered,
-    export_trace,
     length,
     merged,
 )
@@ -166,18 +163,12 @@ class RunningAhead:
     def stop(self) -> None: ...
 
     def export_chrome_trace(self, path: str) -> None:
-        Path(path).write_text(json.dumps({"traceEvents": self.events}))
+        with (gzip.open if path.endswith(".gz") else open)(path, "wt") as file:
+            json.dump({"traceEvents": self.events}, file)
 
 
 def test_kernels_that_the_host_ran_ahead_of_stay_in_their_step(monkeypatch, tmp_path):
     device = RunningAhead()
-    for_collectives: list[bool] = []
-
-    def export(profiler, **options):
-        for_collectives.append(options["for_collectives"])
-        return export_trace(profiler, **options)
-
-    monkeypatch.setattr(profiled_steps, "export_trace", export)
     monkeypatch.setattr(profiled_steps, "_profiler", lambda _: device)
     monkeypatch.setattr(profiled_steps, "mark", device.mark)
     monkeypatch.setattr(torch.cuda, "synchronize", device.synchronize)
@@ -207,7 +198,6 @@ def test_kernels_that_the_host_ran_ahead_of_stay_in_their_step(monkeypatch, tmp_
         event["name"] for event in json.loads(gzip.decompress(attempt.trace(0).read_bytes()))["traceEvents"]
     ]
     assert marks.count(f"{MARK}{END}") == 2
-    assert for_collectives == [False, True], "operators are decoded for a trace on request alone"
 
 
 intervals = st.lists(
@@ -269,17 +259,6 @@ def test_a_collective_of_a_sharded_model_is_compared_within_its_group():
     assert gather.bus_bytes_per_s == pytest.approx(0.5 * 200 / 0.020)
     assert (reduce.dimension, reduce.ranks) == ("replicate", 2)
     assert reduce.bus_bytes_per_s == reduce.algorithm_bytes_per_s == pytest.approx(200 / 0.010)
-
-
-@given(st.integers(1, 6), st.integers(1, 6))
-def test_the_groups_of_each_dimension_hold_every_rank_once(replicas, shards):
-    ranks = replicas * shards
-    sharding = groups_of_ranks("shard", shards, ranks)
-    replicating = groups_of_ranks("replicate", replicas, ranks)
-    for groups, size in ((sharding, shards), (replicating, replicas)):
-        assert sorted(rank for group in groups for rank in group) == list(range(ranks))
-        assert {len(group) for group in groups} == {size}
-    assert all(len({*a} & {*b}) == 1 for a in sharding for b in replicating)
 
 
 def test_nothing_sampled_nothing_said():

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from statistics import fmean
 
+import numpy as np
 import torch
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -24,7 +25,7 @@ from disttrain.runtime import log
 from disttrain.runtime.fully_shard_hooks import Dimension
 from disttrain.runtime.json_lines import JsonLinesWriter
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.profiled.step_trace import END, MARK, comm_sample, export_trace, write_trace
+from disttrain.telemetry.profiled.step_trace import END, MARK, comm_sample, read_trace
 from disttrain.telemetry.step_clock import OTHER, StepClock
 
 METHOD = "profiler_samples"
@@ -98,7 +99,7 @@ class ProfiledSteps:
 
     def step_done(self, step: int) -> None:
         """Call after `step`, outside of steps. Collective: all ranks call it."""
-        if step in self._traced and step != self._traced[-1]:
+        if step in self._traced[:-1]:
             return
         # also after a trace: without this, the others would wait for this rank within the next step
         ranks = [sample for sample in self._world.all_gather_object(self._read(step)) if sample is not None]
@@ -117,14 +118,12 @@ class ProfiledSteps:
         profiler, self._profiler = self._profiler, None
         if profiler is None:
             return None
-        for_collectives = step in self.for_collectives
         try:
             profiler.stop()
-            trace = export_trace(profiler, for_collectives=for_collectives)
-            if not for_collectives:
-                write_trace(self._attempt.trace(self._world.rank), trace)
+            if step not in self.for_collectives:
+                profiler.export_chrome_trace(str(self._attempt.trace(self._world.rank)))
                 return None
-            sample = comm_sample(step, trace, self._group_sizes)
+            sample = comm_sample(step, read_trace(profiler), self._group_sizes)
             file = JsonLinesWriter(self._attempt.comm(self._world.rank))
             file.add(sample.model_dump(mode="json"))
             file.close()
@@ -201,8 +200,13 @@ def _collective(calls: Sequence[Sequence[SampledCollective]], ranks: int) -> Col
     transfer time is the minimum over the ranks of its process group."""
     first = calls[0][0]
     size = first.ranks or ranks
-    groups = groups_of_ranks(first.dimension, size, ranks)
-    transfer_s = fmean(min(step[rank].duration_s for rank in group) for step in calls for group in groups)
+    seconds = np.array([[rank.duration_s for rank in step] for step in calls])
+    if first.dimension == "replicate":  # ranks at equal places of the shard groups (`parallel.mesh.Mesh`)
+        shortest = seconds.reshape(len(calls), size, -1).min(axis=1)
+    else:  # consecutive ranks
+        group = size if first.dimension == "shard" else ranks
+        shortest = seconds.reshape(len(calls), -1, group).min(axis=2)
+    transfer_s = float(shortest.mean())
     rate = first.bytes / transfer_s if first.bytes and transfer_s else None
     return CollectiveSummary(
         **first.model_dump(include={"kind", "bucket", "bytes", "ranks", "dimension"}),
@@ -217,16 +221,6 @@ def _collective(calls: Sequence[Sequence[SampledCollective]], ranks: int) -> Col
 
 def _mean(steps: Sequence[Sequence[Record]], name: str) -> float:
     return fmean(getattr(rank, name) for step in steps for rank in step)
-
-
-def groups_of_ranks(dimension: str, size: int, ranks: int) -> list[range]:
-    """The process groups of a collective's `dimension`, as world ranks: `size` consecutive ranks are a shard
-    group, and ranks at equal places of the shard groups are a replicate group (`parallel.mesh.Mesh`)."""
-    if dimension == "shard":
-        return [range(first, first + size) for first in range(0, ranks, size)]
-    if dimension == "replicate":
-        return [range(first, ranks, ranks // size) for first in range(ranks // size)]
-    return [range(ranks)]
 
 
 def bus_factor(kind: str, ranks: int) -> float:

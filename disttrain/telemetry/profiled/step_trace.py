@@ -1,4 +1,4 @@
-"""The trace of a profiled step: exported, written, and read as one `CommSample`.
+"""The trace of a profiled step, read as one `CommSample`.
 
 On a device, collectives are NCCL's kernels, and compute is the union of all other kernels except those of the
 optimizer. On a CPU, collectives are gloo's annotations, and compute is the time in phase `compute` of the
@@ -8,24 +8,20 @@ are measured, never summed.
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import json
 import math
 import re
 import tempfile
-from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch.profiler import profile
 
 from disttrain.records.communication import CommSample, SampledCollective
-from disttrain.records.json_files import write_bytes
 from disttrain.runtime.fully_shard_hooks import Dimension
-from disttrain.runtime.json_lines import drop_if_disk_full
 from disttrain.telemetry.step_clock import COMMUNICATION, COMPUTE, REPLICATE_SYNC, SHARD_SYNC
 
 MARK = "disttrain::phase-"
@@ -59,7 +55,7 @@ _MESH_GROUPS: dict[str, Dimension] = {"mesh_shard": "shard", "mesh_replicate": "
 """Description that a `DeviceMesh` gives to the process group of a dimension."""
 
 
-def export_trace(profiler: profile, *, for_collectives: bool = False) -> dict[str, Any]:
+def read_trace(profiler: profile) -> dict[str, Any]:
     """The trace of a profiler that has stopped (see `decode_trace`).
 
     Raises `OSError`, `ValueError` or `RuntimeError`.
@@ -67,26 +63,17 @@ def export_trace(profiler: profile, *, for_collectives: bool = False) -> dict[st
     with tempfile.TemporaryDirectory(prefix="disttrain-") as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
-        return decode_trace(path.read_text(), for_collectives=for_collectives)
+        return decode_trace(path.read_text())
 
 
-def decode_trace(text: str, *, for_collectives: bool = False) -> dict[str, Any]:
-    """The trace in a file that Kineto wrote. Raises `ValueError` if it is not JSON.
-
-    `for_collectives` leaves out operators, calls of the CUDA runtime, and links between events: a step of a
-    large model has a hundred thousand of them, which take seconds to decode.
-    """
-    if for_collectives:
-        head, *events = text.split(_BEGIN)
-        kept = [event for event in events[:-1] if not _HOST_EVENT.search(event)]
-        text = _BEGIN.join([head, *kept, *events[-1:]])  # the last one has the end of the file
-    return dict(json.loads(text))
-
-
-def write_trace(path: Path, trace: Mapping[str, Any]) -> None:
-    """Write `trace`, compressed with gzip. A full disk drops the file and logs an error."""
-    with drop_if_disk_full():
-        write_bytes(path, gzip.compress(json.dumps(trace).encode(), compresslevel=5), durable=False)
+def decode_trace(text: str) -> dict[str, Any]:
+    """The trace in a file that Kineto wrote, without operators, calls of the CUDA runtime, and links between
+    events: a step of a large model has a hundred thousand of them, which take seconds to decode. Raises
+    `ValueError` if it is not JSON."""
+    head, *events = text.split(_BEGIN)
+    kept = [event for event in events[:-1] if not _HOST_EVENT.search(event)]
+    last = events[-1:]  # has the end of the file
+    return dict(json.loads(_BEGIN.join([head, *kept, *last])))
 
 
 def comm_sample(step: int, trace: Event, sizes: Mapping[Dimension, int] | None = None) -> CommSample:
@@ -136,21 +123,22 @@ def comm_sample(step: int, trace: Event, sizes: Mapping[Dimension, int] | None =
     calls.sort(key=lambda call: call[0])
     # a collective ends no later than this rank stopped waiting for it
     intervals = [(begin, min(until, next(at for at in ends if at > begin))) for (begin, until), _ in calls]
-    union, numbers = merged(intervals), Counter[str]()
+    union = merged(intervals)
     total_s, hidden_s = length(union), sum(covered(union, compute))
-    collectives = []
-    for (begin, until), under_s, (_, call) in zip(intervals, covered(intervals, compute), calls, strict=True):
-        collectives.append(
-            SampledCollective(
-                **call,
-                bucket=numbers[call["kind"]],
-                start_s=begin,
-                duration_s=until - begin,
-                hidden_s=under_s,
-                exposed_s=until - begin - under_s,
-            )
+    kinds = [call["kind"] for _, call in calls]
+    collectives = [
+        SampledCollective(
+            **call,
+            bucket=kinds[:index].count(call["kind"]),
+            start_s=begin,
+            duration_s=until - begin,
+            hidden_s=under_s,
+            exposed_s=until - begin - under_s,
         )
-        numbers[call["kind"]] += 1
+        for index, ((begin, until), under_s, (_, call)) in enumerate(
+            zip(intervals, covered(intervals, compute), calls, strict=True)
+        )
+    ]
     return CommSample(
         step=step,
         step_s=step_s,
@@ -180,13 +168,12 @@ def length(intervals: Iterable[Interval]) -> float:
 
 def covered(intervals: Iterable[Interval], by: Sequence[Interval]) -> list[float]:
     """Seconds of each interval that lie in one of `by`, which are disjoint and in order."""
-    begins, sums = [begin for begin, _ in by], [0.0, *itertools.accumulate(end - begin for begin, end in by)]
-
-    def before(at: float) -> float:
-        index = bisect_right(begins, at)
-        return sums[index] - max(0.0, by[index - 1][1] - at) if index else 0.0
-
-    return [before(end) - before(begin) for begin, end in intervals]
+    edges = np.array([(0.0, 0.0), *by]).ravel()
+    parts = np.diff(edges, prepend=0.0)
+    parts[::2] = 0.0  # between two of them
+    before = np.interp(np.array([*intervals]).reshape(-1, 2), edges, np.cumsum(parts))
+    seconds: list[float] = (before[:, 1] - before[:, 0]).tolist()
+    return seconds
 
 
 def _width(dtype: str) -> int | None:
