@@ -30,9 +30,8 @@ from disttrain.config.sections.job import JobConfig
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError, Superseded
 from disttrain.records.checkpoint import refuse_missing
 from disttrain.records.heartbeat import Phase
-from disttrain.records.json_files import CorruptFile
+from disttrain.records.json_files import CorruptFile, read_json
 from disttrain.records.run_directory import Attempt, RunDir, attempt_of_job, checkpoint_steps
-from disttrain.records.run_json import read_run_json
 from disttrain.runtime.process import die_with_parent, rank_info
 from disttrain.runtime.rank_failure import record_failure
 from disttrain.runtime.rank_heartbeat import heartbeat
@@ -193,7 +192,7 @@ def phase_timeouts(job: JobConfig) -> dict[Phase, float]:
 
 def _planned(run_dir: Path) -> Draft:
     try:
-        return Draft(read_run_json(RunDir(run_dir))["config"])
+        return Draft(read_json(RunDir(run_dir).run_json)["config"])
     except (OSError, CorruptFile, KeyError) as error:
         raise ConfigError(f"cannot read the planned config: {error}") from None
 

@@ -31,8 +31,8 @@ from disttrain.engine.spec import spec_of_config
 from disttrain.engine.step import build_stepper
 from disttrain.errors import in_one_line
 from disttrain.parallel.base import build_strategy
+from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
-from disttrain.records.run_json import read_run_json
 from disttrain.runtime.device_agreement import NO_NEEDS, DeviceNeeds
 from disttrain.runtime.kernels import attention_kernel
 from disttrain.runtime.process import die_with_parent, rank_info
@@ -89,7 +89,7 @@ def parse(words: list[str]) -> argparse.Namespace:
 def config_of(run: RunDir, shape: ResourcesConfig) -> Config:
     """The config of a run, on the ranks of this job. Gradients travel as after `warmup_steps`, because each
     call of the step is the first of its run."""
-    config = Config.model_validate(read_run_json(run)["config"])
+    config = Config.model_validate(read_json(run.run_json)["config"])
     communication = config.parallel.gradient_communication.model_copy(update={"warmup_steps": 0})
     config = config.with_values("parallel", gradient_communication=communication)
     return config.model_copy(update={"resources": shape})

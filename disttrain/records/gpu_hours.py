@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from disttrain.records.base import Record
 from disttrain.records.json_files import CorruptFile, read_json, read_json_or_none
 from disttrain.records.run_directory import RunDir
-from disttrain.records.run_json import asks_for_gpus, ranks_per_node, read_run_json_or_none
+from disttrain.records.run_json import asks_for_gpus, ranks_per_node
 
 Unit = Literal["GPU-hours", "CPU rank-hours"]
 
@@ -68,7 +68,7 @@ def read(
     noted = _noted(run)
     if noted and (noted.attempts, noted.submissions) == (len(attempts), submission_count(run)):
         return noted
-    record = record or read_run_json_or_none(run)
+    record = record or read_json_or_none(run.run_json)
     if record is None or not attempts:
         return None
     try:

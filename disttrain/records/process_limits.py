@@ -30,9 +30,9 @@ def memory_group(root: Path) -> tuple[Path, str] | None:
     return None
 
 
-def count_oom_kills(root: Path | None = None) -> int | None:
+def count_oom_kills() -> int | None:
     """Number of OOM kills since the control group was created; None without a counter of the kernel."""
-    group = memory_group(ROOT if root is None else root)
+    group = memory_group(ROOT)
     if group is None:
         return None
     top, path = group

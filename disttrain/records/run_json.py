@@ -1,4 +1,4 @@
-"""A run's `run.json` and config as plain data, and the figures a script reports. Standard library only."""
+"""The config of a `run.json` as plain data, and the figures a script reports. Standard library only."""
 
 from __future__ import annotations
 
@@ -6,21 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from disttrain.records.json_files import CorruptFile, read_json, read_json_or_none
+from disttrain.records.json_files import read_json_or_none
 from disttrain.records.run_directory import RunDir
-
-
-def read_run_json(run: RunDir) -> dict[str, Any]:
-    """The content of `run.json`. Raises `FileNotFoundError`, or `CorruptFile` for a broken file."""
-    return read_json(run.run_json)
-
-
-def read_run_json_or_none(run: RunDir) -> dict[str, Any] | None:
-    """The content of `run.json`, or None where the file is missing or corrupt."""
-    try:
-        return read_run_json(run)
-    except (OSError, CorruptFile):
-        return None
 
 
 def gpus_per_rank(config: Mapping[str, Any]) -> int:

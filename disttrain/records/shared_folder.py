@@ -114,11 +114,6 @@ class StopFile:
         return self._exists
 
     def _read(self) -> bool:
-        with suppress(OSError):  # missing, or the file system does not answer: the next read may find it
-            folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.stat(self._path.name, dir_fd=folder)
-                return True
-            finally:
-                os.close(folder)
+        with suppress(OSError):  # the file system does not answer: the next read may find it
+            return self._path.name in os.listdir(self._path.parent)
         return False

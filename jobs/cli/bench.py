@@ -232,10 +232,10 @@ def render(result: FabricAb) -> str:
 def _config_of_run(args: argparse.Namespace) -> dict[str, Any]:
     """The config of the run of `--like`. Raises `ConfigError` where no step can be repeated."""
     from disttrain.errors import ConfigError
-    from disttrain.records.run_json import read_run_json
+    from disttrain.records.json_files import read_json
     from jobs.cli.selection import find_run
 
-    config: dict[str, Any] = read_run_json(find_run(args.runs, args.like))["config"]
+    config: dict[str, Any] = read_json(find_run(args.runs, args.like).run_json)["config"]
     obstacles = {
         "is a run of a command, whose step is not known": config.get("command"),
         "has train.local_batch_size=auto, not a number": config["train"]["local_batch_size"] == "auto",

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from disttrain.records.json_files import read_json_or_none
-    from disttrain.records.run_json import read_reported, read_run_json_or_none
+    from disttrain.records.run_json import read_reported
     from jobs.cli import bench, selection
     from jobs.cli.command_output import add_json
     from jobs.status.refresh import with_canceller
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     run = selection.find_run(args.runs, args.run)
     names_in(run)
     state = with_canceller(selection.refresh_or_warn(selection.read_states([run]))[0])
-    record = read_run_json_or_none(run) or {}
+    record = read_json_or_none(run.run_json) or {}
     metrics = read_json_or_none(run.metrics)
     env = (read_json_or_none(run.env_json) or {}).get("variables", {})
     attempts = [each for attempt in run.attempts() if (each := read_json_or_none(attempt.record))]

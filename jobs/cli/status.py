@@ -121,9 +121,9 @@ def _print_gpu_hours(states: list[RunState]) -> int:
 def _bound_hours(state: RunState, unit: Any) -> float | None:
     """Upper bound of one start's hours; None for a damaged `run.json`."""
     from disttrain.records import gpu_hours
-    from disttrain.records.run_json import read_run_json_or_none
+    from disttrain.records.json_files import read_json_or_none
 
     try:
-        return gpu_hours.bound_hours(read_run_json_or_none(state.run) or {}, unit)
+        return gpu_hours.bound_hours(read_json_or_none(state.run.run_json) or {}, unit)
     except (KeyError, TypeError, ValueError):
         return None

@@ -19,8 +19,8 @@ from typing import Any, get_args, get_type_hints
 
 from disttrain.config.dotted_keys import flat_values
 from disttrain.errors import ConfigError
-from disttrain.records.json_files import CorruptFile, write_bytes
-from disttrain.records.run_json import ranks_per_node, read_run_json_or_none
+from disttrain.records.json_files import CorruptFile, read_json_or_none, write_bytes
+from disttrain.records.run_json import ranks_per_node
 from jobs.cli.formatting import count, duration, number, size, table
 from jobs.cli.terminal import Colour, paint
 from jobs.core import journal
@@ -223,7 +223,7 @@ def exported_rows(states: Sequence[RunState]) -> tuple[dict[str, type], list[dic
     usage = usage_of_runs(state.run for state in states)
     configs, rows = [], []
     for state in states:
-        record = read_run_json_or_none(state.run) or {}
+        record = read_json_or_none(state.run.run_json) or {}
         config = flat_values(record.get("config", {}))
         axes = {key: value for key, value in record.get("axes", {}).items() if key not in config}
         # an axis of a script of one's own may have the name of a fixed column

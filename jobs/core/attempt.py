@@ -15,9 +15,9 @@ from typing import Any
 
 from disttrain.errors import message_of
 from disttrain.records.collect_provenance import code_hash
-from disttrain.records.json_files import read_json_or_none, write_json
+from disttrain.records.json_files import read_json, read_json_or_none, write_json
 from disttrain.records.run_directory import CHECKPOINT_DIR, SAVED, Attempt, RunDir, checkpoint_steps
-from disttrain.records.run_json import ranks_per_node, read_run_json, read_run_json_or_none
+from disttrain.records.run_json import ranks_per_node
 from jobs.core import journal, requeue_policy
 from jobs.core.classify_exit import ExitStatus, classify_exit
 from jobs.core.exit_evidence import read_evidence
@@ -160,7 +160,7 @@ def _attempt_of(run: RunDir, claim: Mapping[str, Any]) -> Attempt:
 
 
 def _requeue_decision(run: RunDir, starts: Sequence[JobStart]) -> RequeueDecision:
-    limits = read_run_json(run)["config"]["job"]
+    limits = read_json(run.run_json)["config"]["job"]
     max_requeues = int(limits.get("max_requeues", requeue_policy.DEFAULT_MAX_REQUEUES))  # not in old plans
     return requeue_policy.decide_requeue(
         starts, max_attempts=int(limits["max_attempts"]), max_requeues=max_requeues
@@ -172,7 +172,7 @@ def newest_checkpoint(run: RunDir) -> int | None:
 
     Of a command: time of the newest file in its folder of checkpoints, in seconds since the epoch.
     """
-    config = (read_run_json_or_none(run) or {}).get("config", {})
+    config = (read_json_or_none(run.run_json) or {}).get("config", {})
     if "command" in config:
         return _newest_file(run.checkpoints)
     return next(iter(checkpoint_steps(checkpoint_folder(run, config))), None)
@@ -242,7 +242,7 @@ def _failed_hosts(run: RunDir, record: Mapping[str, Any], status: ExitStatus) ->
     """Hosts of the failed nodes and ranks of an attempt."""
     if not status.failed_nodes and not status.failed_ranks:
         return []
-    config = (read_run_json_or_none(run) or {}).get("config", {})
+    config = (read_json_or_none(run.run_json) or {}).get("config", {})
     ranks = ranks_per_node(config) if "resources" in config else 1
     failed = {*status.failed_nodes, *(rank // ranks for rank in status.failed_ranks)}
     return [host for node, host in enumerate(record.get("nodes", ())) if node in failed]

@@ -14,7 +14,6 @@ from typing import Any
 from disttrain.records.exit_causes import unplanned_steps
 from disttrain.records.json_files import CorruptFile, read_json, read_json_or_none
 from disttrain.records.run_directory import Attempt, RunDir
-from disttrain.records.run_json import read_run_json_or_none
 from jobs.core.classify_exit import (
     ExitEvidence,
     FailedWorker,
@@ -43,7 +42,7 @@ def read_evidence(
 ) -> ExitEvidence:
     """The evidence of an attempt that has ended. `exit_codes` are those of the agents, by node."""
     metrics = read_json_or_none(run.metrics) or {}
-    command = "command" in (read_run_json_or_none(run) or {}).get("config", {})
+    command = "command" in (read_json_or_none(run.run_json) or {}).get("config", {})
     own_metrics = metrics if metrics.get("attempt") == attempt.number else {}
     graceful = own_metrics.get("stop_cause") if own_metrics.get("status") == "stopped" else None
     steps, steps_total = own_metrics.get("steps"), own_metrics.get("steps_total")

@@ -24,7 +24,6 @@ from typing import Any, Literal
 from disttrain.masking import mask_lines
 from disttrain.records.json_files import create_exclusive, read_json_or_none, to_json, write_json
 from disttrain.records.run_directory import Attempt, RunDir
-from disttrain.records.run_json import read_run_json_or_none
 from jobs.core.journal import utc_now
 
 TIMEOUT_S = 30.0
@@ -90,7 +89,7 @@ class Event:
 
 def command_of(run: RunDir) -> str | None:
     """The hook that a run was submitted with."""
-    config = (read_run_json_or_none(run) or {}).get("config") or {}
+    config = (read_json_or_none(run.run_json) or {}).get("config") or {}
     command = (config.get("job") or {}).get("on_end")  # not in the records of older code
     return str(command) if command else None
 

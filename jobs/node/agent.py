@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.errors import message_of
-from disttrain.records.json_files import CorruptFile, forbid_world_writes, read_json_or_none
+from disttrain.records.json_files import CorruptFile, forbid_world_writes, read_json, read_json_or_none
 from disttrain.records.run_directory import Attempt, RunDir
-from disttrain.records.run_json import read_run_json
 from jobs.core import journal, processes, requeue_policy
 from jobs.core.attempt import DoNotRestart, open_attempt
 from jobs.node import peers
@@ -84,7 +83,7 @@ def _claim(node: NodeContext) -> Attempt | None:
     run, allocation = node.run, node.allocation
     assert allocation is not None, "a supervisor claims the attempts of its agents"
     try:
-        record = read_run_json(run)
+        record = read_json(run.run_json)
     except FileNotFoundError:  # the run was moved away or deleted
         raise
     except (CorruptFile, OSError) as error:
@@ -105,7 +104,7 @@ def _wait_for_claim(node: NodeContext) -> Attempt | None:
 
     Raises `CannotStart` after `job.rendezvous_timeout_s`, and `DoNotRestart` if another job claimed it.
     """
-    timeout_s = float(read_run_json(node.run)["config"]["job"]["rendezvous_timeout_s"])
+    timeout_s = float(read_json(node.run.run_json)["config"]["job"]["rendezvous_timeout_s"])
 
     def settled() -> list[dict[str, Any]] | None:
         claims = journal.entry(node.run, node.submission).claims()

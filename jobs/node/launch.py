@@ -20,10 +20,10 @@ from disttrain.config.sections.job import lead_within
 from disttrain.errors import in_one_line, message_of
 from disttrain.records import run_placeholders
 from disttrain.records.heartbeat import FOLDER_VARIABLE, count_killed_probes
-from disttrain.records.json_files import CorruptFile, write_json
+from disttrain.records.json_files import CorruptFile, read_json, write_json
 from disttrain.records.process_limits import count_oom_kills
 from disttrain.records.run_directory import ID_VARIABLE, PROCESSORS, Attempt, RunDir
-from disttrain.records.run_json import ranks_per_node, read_run_json
+from disttrain.records.run_json import ranks_per_node
 from jobs.core import environment, processes, requeue_policy, run_code, secrets_file
 from jobs.core.attempt import is_current
 from jobs.node import interpreter, node_environment, node_info, peers, rendezvous
@@ -74,7 +74,7 @@ def _prepare(node: NodeContext, attempt: Attempt, held: contextlib.ExitStack) ->
 
     `held` keeps the port of node 0 and the folder of this node.
     """
-    record = read_run_json(node.run)
+    record = read_json(node.run.run_json)
     if (problem := run_code.code_problem(node.run, record)) is not None:
         raise _Refused(problem)
     record = {**record, "config": run_placeholders.fill(record["config"], node.run, attempt.number)}

@@ -10,9 +10,8 @@ from typing import Any, Literal
 
 from disttrain.records import gpu_hours
 from disttrain.records.gpu_hours import RunGpuHours, StartGpuHours
-from disttrain.records.json_files import CorruptFile, write_json
+from disttrain.records.json_files import CorruptFile, read_json_or_none, write_json
 from disttrain.records.run_directory import RunDir
-from disttrain.records.run_json import read_run_json_or_none
 from jobs.core import journal
 from jobs.schedulers import names
 from jobs.schedulers.interface import AccountedStart, Scheduler, Unreachable, is_submitted_to
@@ -83,7 +82,7 @@ def _accounted(runs: Sequence[RunDir]) -> dict[Path, tuple[RunGpuHours, bool]]:
         except Unreachable:
             continue
         for run, jobs in jobs_of.items():
-            record = read_run_json_or_none(run)
+            record = read_json_or_none(run.run_json)
             own = {job_id: starts[job_id] for job_id in jobs}
             with contextlib.suppress(KeyError, TypeError, ValueError):  # a damaged record
                 if (

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.records import collect_provenance
-from disttrain.records.json_files import CorruptFile
+from disttrain.records.json_files import CorruptFile, read_json
 from disttrain.records.run_directory import RunDir
-from disttrain.records.run_json import read_run_json
 from jobs.core import excluded_nodes, journal, run_code
 from jobs.core.code_copy import CommandReader
 from jobs.schedulers.interface import Batch, Scheduler, SiteProfile, Submission, submission_tag
@@ -86,7 +85,7 @@ def _run_record(
     """Content of `run.json` (`records.RunRecord`) and the site profile."""
     folder, recorded = Path.cwd(), None
     if action.plan is None:
-        record = read_run_json(run)
+        record = read_json(run.run_json)
         recorded = record.get("profile")
         if (former := run_code.command_record(record)) is not None:
             folder = Path(former["folder"])

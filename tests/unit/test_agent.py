@@ -211,7 +211,7 @@ def test_the_end_of_the_job_ends_the_wait_for_other_nodes(
 def test_no_rank_starts_after_a_set_up_of_the_node_that_exited(
     node: NodeContext, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(launch, "read_run_json", lambda run: {"config": Config().as_dict()})
+    write_json(node.run.run_json, {"config": Config().as_dict()})
     monkeypatch.setattr(launch.run_code, "code_problem", lambda run, record: None)
     monkeypatch.setenv(SETUP_EXIT_VARIABLE, "3")
     assert launch.launch(node, node.run.attempt(0)).code == EXIT_LAUNCH_FAILED

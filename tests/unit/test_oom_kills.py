@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from disttrain.records import process_limits
 from disttrain.records.json_files import write_text
-from disttrain.records.process_limits import count_oom_kills
 
 GROUPS = "sys/fs/cgroup"
 SECOND = "low 0\nhigh 0\nmax 812\noom 4\noom_kill 3\noom_group_kill 1\n"
@@ -31,10 +31,15 @@ OLD_FIRST = "oom_kill_disable 0\nunder_oom 0\n"  # before Linux 4.13
     ],
 )
 def test_the_count_of_this_processs_group(
-    tmp_path: Path, own: str | None, files: dict[str, str], kills: int | None
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    own: str | None,
+    files: dict[str, str],
+    kills: int | None,
 ) -> None:
+    monkeypatch.setattr(process_limits, "ROOT", tmp_path)
     if own is not None:
         write_text(tmp_path / "proc/self/cgroup", own)
     for name, text in files.items():
         write_text(tmp_path / GROUPS / name, text)
-    assert count_oom_kills(tmp_path) == kills
+    assert process_limits.count_oom_kills() == kills

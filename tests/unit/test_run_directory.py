@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from disttrain.errors import CorruptFile
 from disttrain.records.run_directory import RunDir, checkpoint_steps
-from disttrain.records.run_json import read_run_json, read_run_json_or_none
 
 
 def test_attempts_are_counted_by_folder(tmp_path: Path) -> None:
@@ -58,11 +56,3 @@ def test_committed_checkpoints_are_listed_newest_first(tmp_path: Path) -> None:
     ):
         (tmp_path / name).mkdir()
     assert checkpoint_steps(tmp_path) == [200, 10]
-
-
-def test_a_run_json_that_cannot_be_read_is_none(tmp_path: Path) -> None:
-    assert read_run_json_or_none(RunDir(tmp_path)) is None
-    (tmp_path / "run.json").write_text("[")
-    assert read_run_json_or_none(RunDir(tmp_path)) is None
-    with pytest.raises(CorruptFile):
-        read_run_json(RunDir(tmp_path))

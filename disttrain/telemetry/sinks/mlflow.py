@@ -24,7 +24,6 @@ from disttrain.config.dotted_keys import flat_values
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json_or_none
 from disttrain.records.run_directory import Attempt, RunDir
-from disttrain.records.run_json import read_run_json_or_none
 from disttrain.runtime import log
 
 WRITE_EVERY_S = 10.0
@@ -109,7 +108,7 @@ class _Store:
         return str(found[0].info.run_id)
 
     def _create(self) -> str:
-        record = read_run_json_or_none(self._run) or {}
+        record = read_json_or_none(self._run.run_json) or {}
         tags = {RUN_TAG: self._run.name, "disttrain.run_key": str(record.get("run_key", ""))}
         made = self._client.create_run(self._experiment(), tags=tags, run_name=self._run.name)
         parameters = list(_flat(record.get("config", {})))

@@ -19,9 +19,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from disttrain.records.json_files import CorruptFile
+from disttrain.records.json_files import CorruptFile, read_json
 from disttrain.records.run_directory import Attempt, RunDir
-from disttrain.records.run_json import read_run_json
 from jobs.core import hook, journal, processes, run_code
 from jobs.core.attempt import close_attempt, open_attempt
 from jobs.core.signals import wait_for_signal
@@ -107,7 +106,7 @@ def _endable() -> Iterator[None]:
 def supervise(run: RunDir, submission: int, job_id: str) -> None:
     """Claim the submission and run one attempt to its end; do nothing for a revoked submission."""
     try:
-        record = read_run_json(run)
+        record = read_json(run.run_json)
         config = record["config"]
         nodes = int(config["resources"]["nodes"])
         limit_min = float(config["job"]["time_limit_min"])
