@@ -30,6 +30,7 @@ import torch
 from torch import nn
 
 from benchmarks import result_record
+from disttrain.config.config_tree import Config
 from disttrain.config.sections.job import ResourcesConfig
 from disttrain.config.sections.parallel import ParallelConfig
 from disttrain.parallel.ddp import build
@@ -241,7 +242,8 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     arguments = parser().parse_args()
     if arguments.result is not None:  # a rank
-        with open_world(ResourcesConfig(nodes=NODES, gpus_per_node=PER_NODE, device="cpu")) as world:
+        shape = ResourcesConfig(nodes=NODES, gpus_per_node=PER_NODE, device="cpu")
+        with open_world(Config(resources=shape)) as world:
             raw = measure(world, arguments)
             if world.rank == 0:
                 arguments.result.write_text(json.dumps(raw))

@@ -103,7 +103,7 @@ def ours(folder: Path) -> Block:
         "train": {"steps": 10**6, "local_batch_size": BATCH},
     }
     config = Config.model_validate(settings)
-    world = open_world(config.resources).__enter__()
+    world = open_world(config).__enter__()
     trainer = begin(config, RunOutput.of_job(folder, 0), world)
     given = batches()
     trainer.step(given)

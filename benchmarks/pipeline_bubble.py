@@ -119,9 +119,9 @@ def main() -> None:
     result_record.add_option(parser)
     arguments = parser.parse_args()
     info = rank_info()
-    resources = ResourcesConfig(gpus_per_node=info.local_size, device="cpu")
+    config = Config(resources=ResourcesConfig(gpus_per_node=info.local_size, device="cpu"))
     raw: dict[str, Any] = {"stages": info.size, "cases": {}}
-    with open_world(resources) as world:
+    with open_world(config) as world:
         folder = Path(world.all_gather_object(tempfile.mkdtemp(prefix="pipeline-bubble-"))[0])
         for schedule in ("gpipe", "1f1b"):
             for micro_batches in MICRO_BATCHES:

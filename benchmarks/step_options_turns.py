@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks import trainer_turns
-from disttrain.engine.garbage_collection import collections_by_hand
+from disttrain.engine.step import collections_by_hand
 from disttrain.models.resnet import BasicBlock, ResNet
 from disttrain.runtime.process import rank_info
 from disttrain.runtime.process_group import World, open_world
@@ -140,7 +140,7 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     config = trainer_turns.config_of(_strategy(), arguments.device, 1, arguments.tiny)
-    with tempfile.TemporaryDirectory() as folder, open_world(config.resources) as world:
+    with tempfile.TemporaryDirectory() as folder, open_world(config) as world:
         makers = {
             "channels_last": lambda: resnets(world.device, arguments.tiny),
             "gc_every": lambda: one_loop(world, arguments.rounds, Path(folder), arguments.tiny),

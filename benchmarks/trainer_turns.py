@@ -246,7 +246,7 @@ def main() -> None:
     logging.disable(logging.WARNING)
     steps = WARM_UP + arguments.rounds * STEPS_OF_TURN
     config = config_of(arguments.strategy, arguments.device, steps, arguments.tiny)
-    with tempfile.TemporaryDirectory() as folder, open_world(config.resources) as world:
+    with tempfile.TemporaryDirectory() as folder, open_world(config) as world:
         if config.parallel.strategy == "fsdp":
             ensure_group(world)
         found = measure(arguments, world, config, Path(folder))

@@ -66,12 +66,10 @@ def rank_main(argv: list[str], environ: Mapping[str, str]) -> int:
         # torch takes seconds to import: invalid input is refused before that
         from disttrain.engine.train import train
         from disttrain.runtime import log
-        from disttrain.runtime.device_agreement import DeviceNeeds
         from disttrain.runtime.process_group import open_world
         from disttrain.runtime.run_output import RunOutput
 
-        needs = DeviceNeeds.of(config)
-        with open_world(config.resources, config.job.collective_timeout_s, needs) as world:
+        with open_world(config) as world:
             if by_hand:
                 output = RunOutput.by_hand(arguments.run_dir, arguments.config, config, world)
                 attempt = output.attempt

@@ -25,8 +25,6 @@ from disttrain.engine.memory_estimate import estimate
 from disttrain.engine.spec import spec_of_config
 from disttrain.engine.step import build_stepper
 from disttrain.errors import ConfigError
-from disttrain.parallel.base import build_strategy
-from disttrain.runtime.device_agreement import DeviceNeeds
 from disttrain.runtime.process_group import World, open_world
 from tests.support.step_memory import allocated_peak
 
@@ -54,7 +52,7 @@ def peak_memory(world: World, config: Config) -> int:
 
     def run() -> None:
         spec = spec_of_config(config, world)
-        stepper = build_stepper(spec, build_strategy(config.parallel.strategy, config.parallel), world)
+        stepper = build_stepper(spec, world)
         batches = itertools.repeat(spec.example())
         for step in range(1, STEPS + 1):
             stepper.step(step, batches)
@@ -76,7 +74,7 @@ def peaks(device: str, tiny: bool) -> dict[str, Any]:
     """Peak and estimate of each case, or why there is none."""
     found: dict[str, Any] = {}
     plain = config_of("bf16", device, tiny)
-    with open_world(plain.resources, needs=DeviceNeeds.of(plain)) as world:
+    with open_world(plain) as world:
         for case in CASES:
             try:
                 config = config_of_case(case, device, tiny)

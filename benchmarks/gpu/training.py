@@ -20,7 +20,6 @@ from disttrain.config.parsing import Draft, check
 from disttrain.engine.train import train
 from disttrain.records.json_files import read_json
 from disttrain.records.metrics import Metrics
-from disttrain.runtime.device_agreement import DeviceNeeds
 from disttrain.runtime.process import rank_info
 from disttrain.runtime.process_group import open_world
 from disttrain.runtime.run_output import RunOutput
@@ -144,7 +143,7 @@ def measure(name: str, folder: Path, device: str, tiny: bool, gpus: int = 1) -> 
     """Train run `name` in `folder` and return its figures on rank 0, None on the others."""
     config = config_of(name, device, tiny, gpus)
     output = RunOutput.of_job(folder, 0)
-    with open_world(config.resources, needs=DeviceNeeds.of(config)) as world:
+    with open_world(config) as world:
         if world.rank == 0:
             output.attempt.path.mkdir(parents=True, exist_ok=True)
         world.on_all_ranks(lambda: None)

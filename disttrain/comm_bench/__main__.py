@@ -13,13 +13,12 @@ from pathlib import Path
 from disttrain.comm_bench.collectives import measure_collectives
 from disttrain.comm_bench.ddp_steps import Model, measure_steps
 from disttrain.comm_bench.timing import conditions
-from disttrain.config.sections.job import ResourcesConfig
+from disttrain.config.config_tree import Config
 from disttrain.records.comm_bench import CommBench
 from disttrain.records.json_files import write_json
 from disttrain.records.process_limits import usable_processors
 from disttrain.records.run_directory import RunDir
 from disttrain.runtime.device import machine_id
-from disttrain.runtime.device_agreement import DeviceNeeds
 from disttrain.runtime.process import rank_info
 from disttrain.runtime.process_group import World, open_world
 
@@ -65,9 +64,11 @@ def main() -> None:
     info = rank_info()
     if info.size == 1:
         parser.error("one rank has no communication: start at least two")
-    shape = ResourcesConfig(nodes=info.nodes, gpus_per_node=info.local_size, device=given.device)
+    shape = {"nodes": info.nodes, "gpus_per_node": info.local_size, "device": given.device}
+    backend, precision = {"backend": given.backend}, {"dtype": "fp32"}
+    config = Config.model_validate({"resources": shape, "parallel": backend, "precision": precision})
     model = Model(given.width, given.layers, given.rows)
-    with open_world(shape, needs=DeviceNeeds(backend=given.backend)) as world:
+    with open_world(config) as world:
         found = measure(world, model, int(given.max_mb * 2**20), given.repeats)
         if world.rank == 0:
             run = RunDir(Path(os.environ.get("DISTTRAIN_RUN_DIR", ".")))

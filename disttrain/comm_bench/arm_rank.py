@@ -30,10 +30,8 @@ from disttrain.config.sections.job import ResourcesConfig
 from disttrain.engine.spec import spec_of_config
 from disttrain.engine.step import build_stepper
 from disttrain.errors import in_one_line
-from disttrain.parallel.base import build_strategy
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
-from disttrain.runtime.device_agreement import NO_NEEDS, DeviceNeeds
 from disttrain.runtime.kernels import attention_kernel
 from disttrain.runtime.process import die_with_parent, rank_info
 from disttrain.runtime.process_group import World, launcher_store, open_world
@@ -59,12 +57,13 @@ def main() -> int:
         threads_per_rank=int(os.environ.get("OMP_NUM_THREADS", "1")),  # it may be the variable under test
     )
     config = None if given.like is None else config_of(RunDir(given.like), shape)
-    needs = NO_NEEDS if config is None else DeviceNeeds.of(config)
+    settings = config or Config.model_validate({"precision": {"dtype": "fp32"}, "resources": shape})
+    settings = settings.with_values("job", collective_timeout_s=IDLE_S)
     store = launcher_store(given.store_prefix)
     try:
         with (
-            open_world(shape, IDLE_S, needs, store) as world,
-            attention_kernel(needs.attention),
+            open_world(settings, store) as world,
+            attention_kernel(settings.train.attention),
         ):
             step, text = build_step(given, config, world)
             answer(answers, {"ready": conditions(world) | {"step": text}})
@@ -105,7 +104,7 @@ def build_step(given: argparse.Namespace, config: Config | None, world: World) -
         )
         return DDPStep(world, model, ddp={"bucket_mb": given.bucket_mb}).run, text
     spec = spec_of_config(config, world)
-    stepper = build_stepper(spec, build_strategy(spec.config.parallel.strategy, spec.config.parallel), world)
+    stepper = build_stepper(spec, world)
     example = spec.example()
     stepper.prime(example)
     batches = itertools.repeat(example)

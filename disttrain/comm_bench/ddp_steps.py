@@ -20,7 +20,6 @@ from disttrain.engine.objective import OwnObjective
 from disttrain.engine.spec import spec_of_script
 from disttrain.engine.step import build_stepper
 from disttrain.parallel.ddp import DDP
-from disttrain.parallel.ddp import build as build_ddp
 from disttrain.parallel.schemes.counted_group import CountedGroup
 from disttrain.records.comm_bench import StepTiming, Timing
 from disttrain.runtime.process_group import World
@@ -81,8 +80,7 @@ class DDPStep:
             OwnObjective(lambda module, batch: module(batch).square().mean()),
             config, BatchPlan(model.rows, 1, world.size), 1, world,
         )  # fmt: skip
-        self._strategy: DDP = build_ddp(config.parallel)
-        self._stepper = build_stepper(spec, self._strategy, world)
+        self._stepper = build_stepper(spec, world)
         self._batches = itertools.repeat(torch.randn(model.rows, model.width, device=world.device))
         self._in_backward = name not in (NO_OVERLAP, NO_COMMUNICATION)
         if name == NO_OVERLAP:
@@ -93,12 +91,14 @@ class DDPStep:
 
     def run(self) -> None:
         """One step: forward pass, backward pass with the gradients' communication, update."""
-        with nullcontext() if self._in_backward else self._strategy.no_comm(self._stepper.model):
+        with nullcontext() if self._in_backward else self._stepper.strategy.no_comm(self._stepper.model):
             self._stepper.step(1, self._batches)
 
     def bytes_of_a_step(self) -> int:
         """Bytes that this rank hands to collectives, counted over one step. All ranks together."""
-        hook = self._strategy._hook
+        strategy = self._stepper.strategy
+        assert isinstance(strategy, DDP)
+        hook = strategy._hook
         if hook is None:
             return sum(parameter.nbytes for parameter in self._stepper.model.parameters())
         group = getattr(hook.scheme, "leaders", None) or hook.scheme.group

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from disttrain.comm_bench.links import measure_rates
 from disttrain.comm_bench.timing import last_to_arrive, timed
-from disttrain.config.sections.job import ResourcesConfig
+from disttrain.config.config_tree import Config
 from disttrain.records.json_files import write_json
 from disttrain.runtime.process import rank_info
 from disttrain.runtime.process_group import World, open_world
@@ -79,8 +79,10 @@ def main() -> None:
     given = parser.parse_args()
     began = time.monotonic()
     info = rank_info()
-    shape = ResourcesConfig(nodes=info.nodes, gpus_per_node=info.local_size, device=given.device)
-    with open_world(shape, _COLLECTIVE_TIMEOUT_S) as world:
+    shape = {"nodes": info.nodes, "gpus_per_node": info.local_size, "device": given.device}
+    job = {"collective_timeout_s": _COLLECTIVE_TIMEOUT_S}
+    config = Config.model_validate({"resources": shape, "job": job, "precision": {"dtype": "fp32"}})
+    with open_world(config) as world:
         found = measure(world, round(given.bucket_mb * 2**20))
         links = world.gather_object(found["links"])
         if links is not None:

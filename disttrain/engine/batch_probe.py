@@ -30,10 +30,8 @@ from disttrain.engine.host_limit import peak_resident_bytes, reset_peak
 from disttrain.engine.spec import spec_of_config
 from disttrain.engine.step import build_stepper
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError
-from disttrain.parallel.base import build_strategy
 from disttrain.records.checkpoint import BatchFit, BatchProbe
 from disttrain.records.json_files import read_json, write_json
-from disttrain.runtime.device_agreement import DeviceNeeds
 from disttrain.runtime.kernels import attention_kernel
 from disttrain.runtime.process import die_with_parent
 from disttrain.runtime.process_group import World, launcher_store, open_world
@@ -71,12 +69,7 @@ def main(folder: Path) -> int:
 
     try:
         with (
-            open_world(
-                config.resources,
-                config.job.collective_timeout_s,
-                DeviceNeeds.of(config),
-                launcher_store(os.environ.get(STORE_PREFIX, "")),
-            ) as world,
+            open_world(config, launcher_store(os.environ.get(STORE_PREFIX, ""))) as world,
             attention_kernel(config.train.attention),
         ):
             fit = Probe(config, request, world, lambda size: answer(trying=size)).run()
@@ -113,8 +106,7 @@ class Probe:
         limit, self._limit_source = _device_limit(config, world) or host_limit
         self._limit = round(-world.all_reduce_max([-limit])[0])
         self._budget = (1 - batch_fit.RESERVE) * self._limit - request["parent_bytes"]
-        strategy = build_strategy(config.parallel.strategy, config.parallel)
-        self._stepper = build_stepper(self._spec, strategy, world)
+        self._stepper = build_stepper(self._spec, world)
 
     def run(self) -> BatchFit:
         """The fastest size that fits. Raises `ConfigError` without one."""

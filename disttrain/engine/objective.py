@@ -23,7 +23,8 @@ class Objective(Protocol):
         """Mean loss of `model` over the samples of `batch`, a scalar."""
 
     def batch_tally(self, model: nn.Module, batch: Any) -> Tensor:
-        """(summed loss, items, correct) of a batch, three values of dtype float64. Tallies are added up."""
+        """(summed loss, items, correct) of a batch, three values of dtype float64. An item is a token, a
+        sample or a value. Tallies are added up."""
 
     def metrics(self, tally: Tensor) -> tuple[float, dict[str, float | None]]:
         """(mean loss, named metrics) of an accumulated tally."""
@@ -31,7 +32,10 @@ class Objective(Protocol):
 
 @dataclass(frozen=True)
 class Task:
-    """The `Objective` of one kind of task on pairs (inputs, targets); see `Source.task` for the kinds."""
+    """The `Objective` of one kind of task on pairs (inputs, targets); see `Source.task` for the kinds.
+
+    The loss of language is the cross-entropy in nats per token, that of regression the mean squared error.
+    """
 
     kind: str
     bytes_per_token: float | None = None
@@ -47,36 +51,18 @@ class Task:
         if self.loss_in_model:
             loss: Tensor = model(inputs, targets)
             return loss
-        return self.loss(model(inputs), targets)
+        return self._loss(model(inputs), targets)
 
     def batch_tally(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         inputs, targets = batch
         if self.loss_in_model:
-            items = torch.tensor(targets.numel(), dtype=torch.float64, device=targets.device)
-            return torch.stack([model(inputs, targets).double() * items, items, torch.zeros_like(items)])
-        return self.tally(model(inputs), targets)
-
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Mean loss over the batch, a scalar.
-
-        language: `output` (batch, time, vocabulary), `target` (batch, time), cross-entropy in nats per
-        token. classification: (batch, classes) and (batch,). regression: equal shapes, mean squared error.
-        """
-        if self.kind == "regression":
-            return F.mse_loss(output, target)
-        return F.cross_entropy(output.flatten(0, -2), target.flatten())
-
-    def tally(self, output: Tensor, target: Tensor) -> Tensor:
-        """(summed loss, items, correct) of one batch as float64; an item is a token, a sample or a value."""
-        items = target.numel()
-        correct = torch.zeros((), device=output.device)
-        if self.kind == "classification":
-            correct = (output.argmax(-1) == target).sum()
-        summed = self.loss(output, target).double() * items
-        return torch.stack([summed, torch.tensor(items, device=output.device).double(), correct.double()])
+            return _tally(model(inputs, targets), targets.numel())
+        output = model(inputs)
+        is_class = self.kind == "classification"
+        correct = (output.argmax(-1) == targets).sum() if is_class else 0
+        return _tally(self._loss(output, targets), targets.numel(), correct)
 
     def metrics(self, tally: Tensor) -> tuple[float, dict[str, float | None]]:
-        """(mean loss, named metrics) of an accumulated tally."""
         summed, items, correct = tally.tolist()
         loss = summed / items
         if self.kind == "classification":
@@ -85,24 +71,29 @@ class Task:
             return loss, {"bits_per_byte": loss / math.log(2) / self.bytes_per_token}
         return loss, {}
 
+    def _loss(self, output: Tensor, target: Tensor) -> Tensor:
+        if self.kind == "regression":
+            return F.mse_loss(output, target)
+        return F.cross_entropy(output.flatten(0, -2), target.flatten())
+
 
 @dataclass(frozen=True)
 class OwnObjective:
     """The `Objective` of a user's function from model and batch to the mean loss over the batch."""
 
-    loss: Callable[[nn.Module, Any], Tensor]
-
-    def batch_loss(self, model: nn.Module, batch: Any) -> Tensor:
-        return self.loss(model, batch)
+    batch_loss: Callable[[nn.Module, Any], Tensor]
 
     def batch_tally(self, model: nn.Module, batch: Any) -> Tensor:
-        samples = batch_samples(batch)
-        summed = self.loss(model, batch).double() * samples
-        return torch.stack([summed, torch.full_like(summed, samples), torch.zeros_like(summed)])
+        return _tally(self.batch_loss(model, batch), batch_samples(batch))
 
     def metrics(self, tally: Tensor) -> tuple[float, dict[str, float | None]]:
         summed, samples, _ = tally.tolist()
         return summed / samples, {}
+
+
+def _tally(loss: Tensor, items: int, correct: Tensor | int = 0) -> Tensor:
+    summed = loss.double() * items
+    return torch.stack([summed, torch.full_like(summed, items), torch.zeros_like(summed) + correct])
 
 
 def batch_samples(batch: Any) -> int:

@@ -25,11 +25,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from disttrain.config.batch_plan import BatchPlan
-from disttrain.config.config_tree import Config
-from disttrain.config.parsing import check_section
 from disttrain.engine.exposed_comm import DdpExposed, FsdpExposed, is_sharded, not_among_all, original_class
-from disttrain.engine.facts_of import facts_of, uncounted
-from disttrain.engine.script_config import full_name, known_values, script_output, whole_numbers
+from disttrain.engine.script_config import config_of_script, full_name, script_output, whole_numbers
+from disttrain.engine.spec import facts_of, uncounted
 from disttrain.errors import ConfigError
 from disttrain.models.hooks import hooks_of
 from disttrain.parallel import ddp
@@ -40,7 +38,6 @@ from disttrain.records.metrics import Metrics
 from disttrain.runtime.fully_shard_hooks import compute_device, groups_of_mesh
 from disttrain.runtime.process import rank_info
 from disttrain.runtime.process_group import World, check_group_size
-from disttrain.runtime.rank_failure import record_failure
 from disttrain.telemetry.facts import Communication
 from disttrain.telemetry.recorder import Recorder
 from disttrain.telemetry.script_watch import ScriptWatch
@@ -83,7 +80,8 @@ class LoopTelemetry:
         resumed_step: int = 0,
         telemetry: dict[str, Any] | None = None,
     ) -> None:
-        whole_numbers(1, steps=steps, samples_per_step=samples_per_step, accumulation=accumulation)
+        numbers = {"steps": steps, "samples_per_step": samples_per_step, "accumulation": accumulation}
+        whole_numbers(1, **numbers)
         whole_numbers(0, resumed_step=resumed_step)
         if samples_per_step % accumulation:
             raise ConfigError(
@@ -104,17 +102,11 @@ class LoopTelemetry:
         self._model = model.module if isinstance(model, DistributedDataParallel) else model
         self._model_hooks = hooks_of(self._model)
         plan = BatchPlan(samples_per_step // accumulation, accumulation, world.size)
-        config = loop_config(self._model, world, plan, telemetry or {})
-        same_on_all_ranks(
-            {
-                "steps": steps,
-                "samples_per_step": samples_per_step,
-                "accumulation": accumulation,
-                "resumed_step": resumed_step,
-            },
-            world,
-        )
-        self._output = script_output(run_dir, known_values(config, optimizer), world)
+        kind = self._model_hooks.model_section() or {"kind": full_name(original_class(self._model))}
+        sections = {"telemetry": telemetry or {}, "resources": {"device": device.type}}
+        config = config_of_script(kind, plan, sections)
+        same_on_all_ranks(numbers | {"resumed_step": resumed_step}, world)
+        self._output = script_output(run_dir, config, optimizer, world)
         with self._output.recorded_if_it_fails():
             strategy, method, communication = _communication(model, world)
             facts = facts_of(
@@ -127,20 +119,16 @@ class LoopTelemetry:
             if resumed_step:
                 self._recorder.resume(resumed_step, {}, {}, same_run=True)
             self.clock: StepClock = self._recorder.clock
-            self._observe(model, method)
-
-    def _observe(self, model: nn.Module, comm_method: str | None) -> None:
-        """Have passes, optimizer steps and collectives switch the phase of the clock."""
         self._hooks = [
             # first, before fully_shard gathers
             model.register_forward_pre_hook(self._forward_begins, prepend=True),
-            self._optimizer.register_step_pre_hook(self._optimizer_begins),
-            self._optimizer.register_step_post_hook(lambda *_: self.clock.switch(OTHER)),
+            optimizer.register_step_pre_hook(self._optimizer_begins),
+            optimizer.register_step_post_hook(lambda *_: self.clock.switch(OTHER)),
         ]
         self._comm: DdpExposed | FsdpExposed | None = None
-        if comm_method == ddp.COMM_METHOD and isinstance(model, DistributedDataParallel):
+        if method is not None and isinstance(model, DistributedDataParallel):
             self._comm = DdpExposed(model, lambda: self.clock)
-        elif comm_method is not None:
+        elif method is not None:
             self._comm = FsdpExposed(model, lambda: self.clock)
 
     def steps(self, loader: Iterable[T]) -> Iterator[T]:
@@ -226,9 +214,8 @@ class LoopTelemetry:
             self.metrics: Metrics = self._recorder.finish(self._stop_cause())
             self._output.close(None, self.metrics)
         else:
-            record = record_failure(error, self._recorder.world.rank, self._output.attempt)
+            self._output.fail(error)
             self._recorder.abort()
-            self._output.close(record)
 
     def _stop_cause(self) -> StopCause | None:
         """The cause for which the job stopped the loop before its announced last step."""
@@ -270,30 +257,6 @@ def same_on_all_ranks(numbers: dict[str, int], world: World) -> None:
         for name, value in other.items():
             if value != first[name]:
                 raise ConfigError(f"{name} differs: {first[name]} on rank 0, {value} on rank {rank}")
-
-
-def loop_config(model: nn.Module, world: World, plan: BatchPlan, telemetry: dict[str, Any]) -> Config:
-    """The config that the telemetry needs. Keys on which the loop decides, such as those of `optim`, hold
-    defaults that do not apply.
-
-    Raises `ConfigError` for an invalid key of `telemetry`.
-    """
-    check_section("telemetry", telemetry)
-    if "layer_passes" in telemetry:
-        raise ConfigError("telemetry.layer_passes has no effect on a loop of your own")
-    return Config.model_validate(
-        {
-            "model": hooks_of(model).model_section() or {"kind": full_name(original_class(model))},
-            "train": {"local_batch_size": plan.local, "global_batch_size": plan.global_},
-            "resources": {
-                "nodes": world.nodes,
-                "gpus_per_node": world.local_size,
-                "device": world.device.type,
-                "threads_per_rank": torch.get_num_threads(),
-            },
-            "telemetry": telemetry,
-        }
-    )
 
 
 def unwrap_optimizer(optimizer: object) -> torch.optim.Optimizer:

@@ -5,12 +5,13 @@ Micro-batches in, updated parameters out, every instant assigned to a phase of t
 
 from __future__ import annotations
 
+import gc
 import itertools
 import time
 import weakref
 from array import array
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,17 +24,15 @@ from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.schedules import learning_rate
 from disttrain.config.sections.model import DataConfig
 from disttrain.data.loader import make_loader, to_device
-from disttrain.engine.facts_of import uncounted
-from disttrain.engine.spec import Collate, TrainSpec
+from disttrain.engine.spec import Collate, TrainSpec, uncounted
 from disttrain.models.flops import ModelCost, count_cost
 from disttrain.models.hooks import hooks_of
 from disttrain.optim.optimizer import set_learning_rate, set_lr_scales
 from disttrain.optim.precision import Precision, build_precision
 from disttrain.optim.running_statistics import RunningStatistics
-from disttrain.parallel.base import Strategy
+from disttrain.parallel.base import Strategy, build_strategy
 from disttrain.parallel.buffers import broadcast_buffers
 from disttrain.records.metrics import EvalPoint
-from disttrain.runtime import log
 from disttrain.runtime.device import seed_all
 from disttrain.runtime.fully_shard_hooks import compute_device
 from disttrain.runtime.process_group import World
@@ -55,14 +54,11 @@ from disttrain.transforms import transforms_of
 from disttrain.transforms.compilation import compiling
 
 
-def build_stepper(
-    spec: TrainSpec, strategy: Strategy, world: World, clock: StepClock | None = None
-) -> Stepper:
-    """Build model, transforms, parallel model, precision and optimizer of `spec`. All ranks together.
-
-    `clock` receives the phases of the steps, which the caller closes. Raises `ConfigError`.
-    """
+def build_stepper(spec: TrainSpec, world: World) -> Stepper:
+    """Build model, transforms, parallel model, precision and optimizer of `spec`. All ranks together. The
+    caller closes the steps of the clock. Raises `ConfigError`."""
     config, device = spec.config, world.device
+    strategy = build_strategy(config.parallel.strategy, config.parallel)
     transforms = transforms_of(config, device)
     if spec.source is None:
         model = spec.make_model().to(device)
@@ -82,9 +78,8 @@ def build_stepper(
         model = transform(model)
     model = strategy.apply(model, spec.mesh, world)
     optimizer = spec.make_optimizer(strategy.parameters(model), strategy.unwrap(model))
-    if clock is None:
-        clock = make_clock(device)
-        clock.start()
+    clock = make_clock(device)
+    clock.start()
     return Stepper(spec, strategy, world, model, optimizer, precision, clock, cost, precision_fields)
 
 
@@ -109,7 +104,6 @@ class Stepper:
     def __post_init__(self) -> None:
         spec, model = self.spec, self.model
         self.plan = spec.plan
-        self._clip = spec.config.optim.grad_clip
         optim = spec.config.optim
         if spec.source is None:  # the rates of a script's optimizer are the peaks
             optim = optim.model_copy(update={"lr": set_lr_scales(self.optimizer)})
@@ -129,22 +123,6 @@ class Stepper:
     def unwrapped_model(self) -> nn.Module:
         """The model without its distributed wrapper."""
         return self.strategy.unwrap(self.model)
-
-    def log_start(self) -> None:
-        """The first line of the log of a training."""
-        spec, plan = self.spec, self.plan
-        log.info(
-            "start",
-            model=spec.config.model.kind,
-            parameters=self.cost.parameters,
-            steps=spec.steps,
-            strategy=spec.config.parallel.strategy,
-            reason=spec.strategy_reason,
-            **self.precision_fields,
-            device=str(self.world.device),
-            world_size=self.world.size,
-            batch=f"{plan.local} x {plan.accumulation} x {plan.world} = {plan.global_}",
-        )
 
     def step(self, step: int, batches: Iterator[Any]) -> StepResult:
         """Run optimizer step `step` (1 is the first) on the next micro-batches."""
@@ -219,11 +197,12 @@ class Stepper:
 
         `mark` is called with `forward` and `backward` when each begins, and with `end` after the last.
         """
-        with ExitStack() as stack:
-            stack.enter_context(preserve_state(self.model, self._device))
-            stack.enter_context(self.strategy.no_comm(self.model))
-            stack.enter_context(drop_gradients(self.model))
-            stack.enter_context(self._model_hooks.uncounted())
+        with (
+            preserve_state(self.model, self._device),
+            self.strategy.no_comm(self.model),
+            drop_gradients(self.model),
+            self._model_hooks.uncounted(),
+        ):
             batch = self._load(iter([batch]))
             mark("forward")
             loss = self._loss(batch)
@@ -232,14 +211,21 @@ class Stepper:
             mark("end")
 
     def _accumulate(self, batches: Iterator[Any]) -> Tensor:
-        """Run the passes of the step's micro-batches one after another; the step's loss."""
-        clock = self.clock
+        """Run the passes of the step's micro-batches one after another; the step's loss. The last one reduces
+        the gradients over ranks."""
         losses = []
         for number in range(1, self.plan.accumulation + 1):
-            clock.switch(INPUT)
+            self.clock.switch(INPUT)
             batch = self._load(batches)
-            clock.switch(COMPUTE)
-            losses.append(self._pass(batch, last=number == self.plan.accumulation))
+            self.clock.switch(COMPUTE)
+            last = number == self.plan.accumulation
+            with self.strategy.micro_step(self.model, last):
+                loss = self._loss(batch)
+                if last:
+                    self.strategy.on_exposed_communication(loss, self._communication_begins)
+                self.precision.backward(loss)
+            losses.append(loss.detach())
+            del loss  # frees the graph before the next one is built
         return torch.stack(losses).sum() if len(losses) > 1 else losses[0]
 
     def _run_schedule(self, batches: Iterator[Any]) -> Tensor:
@@ -273,15 +259,6 @@ class Stepper:
     def _load(self, batches: Iterator[Any]) -> Any:
         return to_device(next(batches), self._device)
 
-    def _pass(self, batch: Any, last: bool) -> Tensor:
-        """Forward and backward pass of one micro-batch. The last one reduces the gradients over ranks."""
-        with self.strategy.micro_step(self.model, last):
-            loss = self._loss(batch)
-            if last:
-                self.strategy.on_exposed_communication(loss, self._communication_begins)
-            self.precision.backward(loss)
-        return loss.detach()
-
     def _loss(self, batch: Any) -> Tensor:
         with self.precision.autocast():
             return self._share_of_loss(self.model, batch)
@@ -296,7 +273,7 @@ class Stepper:
 
     def _update(self, step: int) -> tuple[Tensor | None, Tensor | None]:
         """Clip, set the learning rate, update; the gradient norm, and whether the update was skipped."""
-        clip, grad_norm = self._clip, None
+        clip, grad_norm = self.spec.config.optim.grad_clip, None
         self.precision.unscale(self.strategy.parameters(self.model))
         if clip is not None or self.precision.checks_gradients:
             grad_norm = self.strategy.grad_norm(self.model)
@@ -315,3 +292,23 @@ def communicates(stepper: Stepper) -> Callable[[], bool]:
     process group."""
     this = weakref.ref(stepper)
     return lambda: (alive := this()) is not None and alive.clock.phase in COMMUNICATION
+
+
+@contextmanager
+def collections_by_hand() -> Iterator[None]:
+    """Turn Python's automatic collection of garbage off, which would delay the other ranks at each rank's
+    turn.
+
+    Objects that exist at the first step, such as modules and the model, are frozen: no collection walks over
+    them.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if enabled:
+            gc.enable()

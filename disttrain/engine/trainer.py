@@ -17,7 +17,7 @@ import gc
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, TypeVar
@@ -36,31 +36,26 @@ from disttrain.checkpoint.resume import (
 )
 from disttrain.checkpoint.saver import CheckpointSaver
 from disttrain.checkpoint.state import RandomState, Stateful, TrainState
+from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.config_tree import Config
 from disttrain.data.source import sample_count
+from disttrain.engine import script_config
 from disttrain.engine.agreement import Agreement, refuse_between_averages
 from disttrain.engine.auto_batch import resolve_batch_size
-from disttrain.engine.facts_of import communication_of, facts_of
-from disttrain.engine.garbage_collection import collections_by_hand
 from disttrain.engine.layer_times import write_layer_times
-from disttrain.engine.script_config import (
-    UNKNOWN_DATA,
-    OptimizerFactory,
-    build_of_script,
-    recorded_if_it_fails,
-)
-from disttrain.engine.spec import Collate, spec_of_config
-from disttrain.engine.step import Stepper, build_stepper, communicates
+from disttrain.engine.objective import OwnObjective
+from disttrain.engine.spec import Collate, communication_of, facts_of, spec_of_config, spec_of_script
+from disttrain.engine.step import Stepper, build_stepper, collections_by_hand, communicates
 from disttrain.engine.strategy_choice import resolve_strategy
 from disttrain.errors import ConfigError
 from disttrain.models.hooks import hooks_of
-from disttrain.parallel.base import build_strategy
-from disttrain.records.checkpoint import BatchFit, Checkpoint, committed_path
+from disttrain.records.checkpoint import Checkpoint, committed_path
+from disttrain.records.dataset import DatasetRecord
 from disttrain.records.exit_causes import StopCause
 from disttrain.records.metrics import EvalPoint, Metrics
 from disttrain.runtime import log
+from disttrain.runtime.process import rank_info
 from disttrain.runtime.process_group import World
-from disttrain.runtime.rank_failure import record_failure
 from disttrain.runtime.rank_heartbeat import heartbeat
 from disttrain.runtime.run_output import RunOutput
 from disttrain.runtime.stop_signals import StopRequests
@@ -70,6 +65,7 @@ from disttrain.telemetry.step_clock import OTHER
 from disttrain.telemetry.step_result import StepResult
 from disttrain.telemetry.telemetry_state import TelemetryState
 
+_OWN_DATA = DatasetRecord(name="own", version=None, sha256=None, train_samples=0, valid_samples=0)
 B = TypeVar("B")
 """A batch: tensors, at any depth of tuples, lists and mappings."""
 
@@ -98,11 +94,18 @@ class Trainer(Generic[B]):
 
     _watch: ScriptWatch | None = None
     """Heartbeats of a script; those of a config begin in `disttrain.__main__`."""
+    _requests: StopRequests | None = None
+    _final: Metrics | None = None
+    _began = _closed = False
+    steps_done = 0
+    """Optimizer steps so far, those before a `load` included."""
+    stop_cause: StopCause | None = None
+    """The cause by which the ranks agreed to stop."""
 
     def __init__(
         self,
         model: nn.Module,
-        optimizer: torch.optim.Optimizer | OptimizerFactory,
+        optimizer: torch.optim.Optimizer | script_config.OptimizerFactory,
         loss: Callable[[nn.Module, B], Tensor],
         *,
         steps: int,
@@ -112,14 +115,28 @@ class Trainer(Generic[B]):
         config: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         self._exit = ExitStack()
-        with recorded_if_it_fails(self._exit):
-            full, stepper, output = build_of_script(
-                self._exit, model, optimizer, loss, steps, batch_size, accumulation, run_dir, config or {}
+        output = RunOutput.of_environment()
+        try:
+            script_config.whole_numbers(1, steps=steps, batch_size=batch_size, accumulation=accumulation)
+            plan = BatchPlan(batch_size, accumulation, rank_info().size)
+            full = script_config.config_of_script(
+                {"kind": script_config.full_name(type(model))}, plan, config or {}, steps=steps
             )
-            with output.recorded_if_it_fails():
-                manifest = build_manifest(full, UNKNOWN_DATA, stepper.plan, output.attempt, stepper.world)
-                self._record(full, stepper, output, manifest)
-                self._watch = ScriptWatch(stepper.world.rank, self.recorder.clock, steps)
+            world = self._exit.enter_context(script_config.join_world(full, output))
+            spec = spec_of_script(
+                model, lambda parameters, _: script_config.choose_optimizer(optimizer, list(parameters)),
+                OwnObjective(loss), full, plan, steps, world,
+            )  # fmt: skip
+            stepper = build_stepper(spec, world)
+            output = script_config.script_output(run_dir, full, stepper.optimizer, world)
+            self._record(full, stepper, output, build_manifest(full, _OWN_DATA, plan, output.attempt, world))
+            self._watch = ScriptWatch(world.rank, self.recorder.clock, steps)
+        except BaseException as error:
+            if output:
+                output.fail(error)
+            if isinstance(error, ConfigError):  # all ranks raise it
+                self._exit.close()
+            raise
 
     @classmethod
     def of_config(cls, config: Config, output: RunOutput, world: World) -> Trainer[Any]:
@@ -131,34 +148,26 @@ class Trainer(Generic[B]):
         resolved, batch_fit = resolve_batch_size(config, chosen[0], output, world)
         spec = spec_of_config(resolved, world, chosen)
         assert spec.source is not None
-        strategy = build_strategy(spec.config.parallel.strategy, spec.config.parallel)
-        stepper = build_stepper(spec, strategy, world)
+        stepper = build_stepper(spec, world)
         manifest = build_manifest(config, spec.source.record, spec.plan, output.attempt, world)
         manifest = manifest.model_copy(update={"batch_fit": batch_fit})
         source = find_resume_source(
             config.checkpoint, output.run, output.attempt, manifest, spec.steps, world
         )
-        self._record(config, stepper, output, manifest, batch_fit)
+        self._record(config, stepper, output, manifest)
         heartbeat.communicates_while(communicates(stepper))
         if source is not None:
             self._restore(source)
         return self
 
-    def _record(
-        self,
-        config: Config,
-        stepper: Stepper,
-        output: RunOutput,
-        manifest: Checkpoint,
-        batch_fit: BatchFit | None = None,
-    ) -> None:
+    def _record(self, config: Config, stepper: Stepper, output: RunOutput, manifest: Checkpoint) -> None:
         """Begin the records of a run with this `stepper`. All ranks together."""
-        spec, world, strategy = stepper.spec, stepper.world, stepper.strategy
+        spec, plan, world, strategy = stepper.spec, stepper.plan, stepper.world, stepper.strategy
         facts = facts_of(
-            output, world, config, spec.plan, spec.steps, stepper.cost,
+            output, world, config, plan, spec.steps, stepper.cost,
             communication_of(strategy, stepper.model), spec.source,
             strategy=spec.config.parallel.strategy, strategy_reason=spec.strategy_reason,
-            comm_method=strategy.comm_method, batch_fit=batch_fit, **stepper.precision_fields,
+            comm_method=strategy.comm_method, batch_fit=manifest.batch_fit, **stepper.precision_fields,
         )  # fmt: skip
         self.config, self.stepper = config, stepper
         self.model: nn.Module = stepper.unwrapped_model
@@ -167,17 +176,15 @@ class Trainer(Generic[B]):
         self.run_dir: Path = output.run.path
         self.recorder = Recorder(output, world, config, facts)
         self.steps = spec.steps
-        self.steps_done = 0
-        """Optimizer steps so far, those before a `load` included."""
-        self.stop_cause: StopCause | None = None
-        """The cause by which the ranks agreed to stop."""
         self._world, self._output, self._manifest = world, output, manifest
+        self._folder = checkpoint_folder(config.checkpoint, output.run)
         self._random = RandomState(world.device)
-        self._requests: StopRequests | None = None
-        self._source: ResumeSource | None = None
-        self._began = self._closed = False
-        self._final: Metrics | None = None
-        stepper.log_start()
+        log.info(
+            "start", model=config.model.kind, parameters=stepper.cost.parameters, steps=spec.steps,
+            strategy=spec.config.parallel.strategy, reason=spec.strategy_reason, **stepper.precision_fields,
+            device=str(world.device), world_size=world.size,
+            batch=f"{plan.local} x {plan.accumulation} x {plan.world} = {plan.global_}",
+        )  # fmt: skip
 
     def stop_on(self, requests: StopRequests) -> None:
         """Stop with a checkpoint once any rank has one of `requests`; before the first step."""
@@ -336,17 +343,15 @@ class Trainer(Generic[B]):
             raise
         finally:
             if error is not None:  # recorded before anything that may block
-                record = record_failure(error, self._world.rank, self._output.attempt)
+                self._output.fail(error)
                 self.recorder.abort()
-                with suppress(OSError):  # a full disk must not replace the error
-                    self._output.close(record)
             self._exit.__exit__(kind, error, trace)
 
     def _begin(self, batch: B) -> None:
         """Start the clock; `batch` is that of the first step. All ranks together."""
         self.stepper.prime(batch)
         self.stepper.clock = self.recorder.clock
-        capture = self._state(self._source).capture
+        capture = self._state(None).capture
         self._start_step = self.steps_done
         self._saver = CheckpointSaver(
             self._folder, self.config.checkpoint, self._output.attempt, self.recorder.timed_world, capture,
@@ -381,10 +386,6 @@ class Trainer(Generic[B]):
         )
         self._output.close(None, metrics)
 
-    @property
-    def _folder(self) -> Path:
-        return checkpoint_folder(self.config.checkpoint, self._output.run)
-
     def _state(self, source: ResumeSource | None) -> TrainState:
         stepper, mesh = self.stepper, self.stepper.spec.mesh
         records = TelemetryState(self.recorder, source)
@@ -396,5 +397,5 @@ class Trainer(Generic[B]):
         """Load the state of `source`, or its model alone. All ranks together."""
         step = self._state(source).restore(source)
         if not source.only_model:
-            self._source, self.steps_done = source, step
+            self.steps_done = step
             self.recorder.metrics_fields["resumed_step"] = step

@@ -26,38 +26,6 @@ Problem = Literal["config", "node"]
 
 
 @dataclass(frozen=True)
-class DeviceNeeds:
-    """Features that each rank's device must have."""
-
-    precision: str = "fp32"
-    """`precision.dtype`."""
-    gpus_per_rank: int = 1
-    attention: str = "auto"
-    """`train.attention`."""
-    compiler: str | None = None
-    """Backend of `torch.compile`."""
-    refuse_cpu: str | None = None
-    """The refusal of an option that a CPU does not have."""
-    backend: str = "auto"
-    """`parallel.backend`."""
-
-    @classmethod
-    def of(cls, config: Config) -> DeviceNeeds:
-        """Those of a config."""
-        return cls(
-            config.precision.dtype,
-            config.gpus_per_rank,
-            config.train.attention,
-            config.compile.used_backend,
-            refusal_with(config, "resources", device="cpu"),
-            config.parallel.backend,
-        )
-
-
-NO_NEEDS = DeviceNeeds()
-
-
-@dataclass(frozen=True)
 class RankDevice:
     """Device that one rank chose on its node, or the reason why it has none."""
 
@@ -88,16 +56,17 @@ class Verdict(NamedTuple):
     rank: int
 
 
-def choose(requested: str, info: RankInfo, needs: DeviceNeeds) -> RankDevice:
-    """Choose this rank's device for `resources.device=requested`. Raises nothing."""
-    node, backend = socket.gethostname(), needs.backend
+def choose(config: Config, info: RankInfo) -> RankDevice:
+    """Choose this rank's device and backend; the device must have the precision, the attention kernel and the
+    compiler of `config`, and a CPU no option that needs a GPU. Raises nothing."""
+    node, requested, backend = socket.gethostname(), config.resources.device, config.parallel.backend
     try:
-        device = choose_device(requested, info.local_rank, info.local_size * needs.gpus_per_rank)
-        precision, _ = choose_precision(needs.precision, device)
-        require_kernel(needs.attention, device)
-        require_compiler(needs.compiler, device)
-        if needs.refuse_cpu is not None and device.type == "cpu":
-            raise ConfigError(f"this rank trains on the CPU: {needs.refuse_cpu}")
+        device = choose_device(requested, info.local_rank, info.local_size * config.gpus_per_rank)
+        precision, _ = choose_precision(config.precision.dtype, device)
+        require_kernel(config.train.attention, device)
+        require_compiler(config.compile.used_backend, device)
+        if device.type == "cpu" and (refused := refusal_with(config, "resources", device="cpu")):
+            raise ConfigError(f"this rank trains on the CPU: {refused}")
         if backend == "nccl" and (device.type == "cpu" or requested == "shared"):
             raise ConfigError(
                 "parallel.backend=nccl needs a GPU for each rank, and this rank has none of its own; "

@@ -15,10 +15,9 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
-from disttrain.config.sections.job import JobConfig, ResourcesConfig
+from disttrain.config.config_tree import Config
 from disttrain.errors import ConfigError, in_one_line
 from disttrain.runtime import device_agreement
-from disttrain.runtime.device_agreement import NO_NEEDS, DeviceNeeds
 from disttrain.runtime.process import RankInfo, rank_info
 from disttrain.runtime.rank_heartbeat import heartbeat
 
@@ -188,39 +187,38 @@ def _check_interface(given: str, rank: int) -> None:
 
 
 @contextmanager
-def open_world(
-    resources: ResourcesConfig,
-    collective_timeout_s: float = JobConfig().collective_timeout_s,
-    needs: DeviceNeeds = NO_NEEDS,
-    store: dist.Store | None = None,
-) -> Iterator[World]:
-    """Join the process group, and leave it at the end of the block.
+def open_world(config: Config, store: dist.Store | None = None) -> Iterator[World]:
+    """Join the process group, and leave it at the end of the block; a group that the script has made stays.
 
-    A collective that takes longer than the timeout raises. After an exception the group stays: its shutdown
-    can wait for peers that sit in a collective, and the process must exit for torchrun to end them. `store`:
-    used in place of torchrun's own.
+    A collective that takes longer than `job.collective_timeout_s` raises. After an exception the group stays:
+    its shutdown can wait for peers that sit in a collective, and the process must exit for torchrun to end
+    them. `store`: used in place of torchrun's own.
 
     Raises `ConfigError` when torchrun's world is not `resources.nodes x resources.gpus_per_node`: a
     rendezvous can form a smaller world without an error, and training must not run in one. Raises
-    `ConfigError` or `NodeFault` on all ranks when devices or backends differ, or one lacks what it `needs`.
+    `ConfigError` or `NodeFault` on all ranks when devices or backends differ, or one lacks a feature.
     """
-    info = rank_info()
-    if (info.nodes, info.local_size) != (resources.nodes, resources.gpus_per_node // needs.gpus_per_rank):
+    info, resources, joined = rank_info(), config.resources, dist.is_initialized()
+    if (info.nodes, info.local_size) != (resources.nodes, resources.gpus_per_node // config.gpus_per_rank):
         raise ConfigError(
             f"the world has {info.nodes} nodes x {info.local_size} ranks, but the config requests "
             f"resources.nodes={resources.nodes} x resources.gpus_per_node={resources.gpus_per_node}"
         )
+    if joined:
+        check_group_size(info)
     if info.nodes > 1:
         _check_interface(os.environ.get("GLOO_SOCKET_IFNAME", ""), info.rank)
     torch.set_num_threads(resources.threads_per_rank)
-    chosen = device_agreement.choose(resources.device, info, needs)
-    timeout, control = timedelta(seconds=collective_timeout_s), None
+    chosen = device_agreement.choose(config, info)
+    timeout, control = timedelta(seconds=config.job.collective_timeout_s), None
     with heartbeat.collective():
-        if info.size > 1 and store is None:
+        if info.size > 1 and store is None and not joined:
             store, _, _ = next(dist.rendezvous("env://", timeout=timeout))
         if store is not None:
             store.set_timeout(timeout)
-        device_agreement.agree(chosen, info.rank, info.size, store or dist.HashStore())
+            device_agreement.agree(chosen, info.rank, info.size, store)
+        else:  # this rank alone
+            device_agreement.agree(chosen, 0, 1, dist.HashStore())
         device = torch.device(chosen.device)
         if store is not None:
             dist.init_process_group(
@@ -232,12 +230,12 @@ def open_world(
                 # exceeds the usual limit of open files
                 os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
                 control = dist.new_group(backend="gloo", timeout=timeout)
-    used = chosen.backend if info.size > 1 else None
+    backend = dist.get_backend() if joined else chosen.backend if info.size > 1 else None
     yield World(
-        **vars(info), device=device, backend=used, collective_timeout=timeout, control=control,
-        gpus_per_rank=needs.gpus_per_rank if device.type == "cuda" else 1,
+        **vars(info), device=device, backend=backend, collective_timeout=None if joined else timeout,
+        control=control, gpus_per_rank=config.gpus_per_rank if device.type == "cuda" else 1,
     )  # fmt: skip
-    if dist.is_initialized():
+    if dist.is_initialized() and not joined:
         dist.destroy_process_group()
 
 

@@ -120,10 +120,14 @@ class RunOutput:
         try:
             yield
         except BaseException as error:
-            record = record_failure(error, rank_info().rank, self.attempt)
-            with suppress(OSError):  # a full disk must not replace the error
-                self.close(record)
+            self.fail(error)
             raise
+
+    def fail(self, error: BaseException) -> None:
+        """Record the error that ends this rank."""
+        record = record_failure(error, rank_info().rank, self.attempt)
+        with suppress(OSError):  # a full disk must not replace the error
+            self.close(record)
 
     def close(self, error: RankError | None, metrics: Metrics | None = None) -> None:
         """Write `DONE` or `FAILED` on rank 0 of a trainer started by hand; in a job the agent writes them."""

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from disttrain.config.sections.job import ResourcesConfig
+from disttrain.config.config_tree import Config
 
 ANSWER_WITHIN_S = 100.0
 """Time limit of a call. It is less than the time limit of a test, so that the error names the ranks."""
@@ -133,8 +133,8 @@ def _serve(rank: int, size: int, nodes: int, device: str, port: int, pipe: Conne
     )
     from disttrain.runtime.process_group import open_world
 
-    resources = ResourcesConfig(nodes=nodes, gpus_per_node=local_size, device=device)
-    with open_world(resources) as world:
+    resources = {"nodes": nodes, "gpus_per_node": local_size, "device": device}
+    with open_world(Config.model_validate({"resources": resources})) as world:
         while True:
             try:
                 function, arguments, options = pipe.recv()

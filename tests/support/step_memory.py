@@ -23,7 +23,6 @@ from disttrain.config.config_tree import Config
 from disttrain.engine.spec import spec_of_config
 from disttrain.engine.step import Stepper, build_stepper
 from disttrain.models.blocks import blocks_of
-from disttrain.parallel.base import build_strategy
 from disttrain.runtime.fully_shard_hooks import param_groups, sharded_modules
 from disttrain.runtime.process_group import World
 
@@ -104,7 +103,7 @@ def _build(world: World, config: Config) -> Stepper:
     world = replace(world, local_rank=world.rank, local_size=world.size)
     train = config.train.model_copy(update={"steps": STEPS})
     spec = spec_of_config(config.model_copy(update={"train": train}), world)
-    return build_stepper(spec, build_strategy(config.parallel.strategy, config.parallel), world)
+    return build_stepper(spec, world)
 
 
 def strategy_state_bytes(world: World, config: Config) -> int:

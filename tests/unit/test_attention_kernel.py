@@ -120,7 +120,7 @@ def test_a_run_uses_the_kernel_alone(tmp_path: Path, kernel: str, operator: str)
     config = config.model_copy(update={"train": config.train.model_copy(update={"attention": kernel})})
     output = RunOutput.of_job(tmp_path, 0)
     output.attempt.path.mkdir(parents=True)
-    with open_world(config.resources) as world:
+    with open_world(config) as world:
         train(config, output, world)
     forward = {name for name in attention_operators(output.attempt.trace(0)) if "backward" not in name}
     assert forward == {f"_scaled_dot_product_{operator}"}

@@ -41,7 +41,7 @@ def test_each_size_of_a_compiled_model_is_within_the_limit_of_graphs() -> None:
     request = {"below": None, "limit_bytes": 1 << 30, "limit_source": "test", "parent_bytes": 0}
     with (
         torch._dynamo.config.patch(optimize_ddp=True, recompile_limit=8),
-        open_world(config.resources) as world,
+        open_world(config) as world,
     ):
         probe = batch_probe.Probe(config, request, world, lambda size: None)
         torch._dynamo.config.recompile_limit = 1

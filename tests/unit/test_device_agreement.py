@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 
 from disttrain import __main__ as entry
-from disttrain.config.sections.job import ResourcesConfig
+from disttrain.config.config_tree import Config
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError, NodeFault
 from disttrain.runtime import device, device_agreement
-from disttrain.runtime.device_agreement import DeviceNeeds, RankDevice, find_problem
+from disttrain.runtime.device_agreement import RankDevice, find_problem
 from disttrain.runtime.process import RankInfo
 from disttrain.runtime.process_group import open_world
 from disttrain.runtime.rank_failure import record_failure
@@ -68,10 +68,13 @@ def test_nodes_that_would_choose_another_precision_are_named() -> None:
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        ({"precision": "tf32"}, r"precision\.dtype=tf32 needs a GPU, .*; use fp32"),
-        ({"backend": "nccl"}, r"parallel\.backend=nccl needs a GPU for each rank, .*; use gloo or auto"),
-        ({"attention": "cudnn"}, r"train\.attention=cudnn needs a GPU, .*; use flash"),
-        ({"refuse_cpu": "a.b=1 needs a GPU"}, r"this rank trains on the CPU: a\.b=1 needs a GPU"),
+        ({"precision": {"dtype": "tf32"}}, r"precision\.dtype=tf32 needs a GPU, .*; use fp32"),
+        (
+            {"parallel": {"backend": "nccl"}},
+            r"this rank .* CPU: parallel\.backend=nccl .*; use gloo or auto",
+        ),
+        ({"train": {"attention": "cudnn"}}, r"train\.attention=cudnn needs a GPU, .*; use flash"),
+        ({"memory": {"offload_activations": True}}, r"this rank trains on the CPU: .* needs a GPU"),
     ],
 )
 def test_settings_that_no_device_has_are_refused_before_the_process_group(
@@ -81,7 +84,7 @@ def test_settings_that_no_device_has_are_refused_before_the_process_group(
     monkeypatch.setattr("socket.gethostname", lambda: "cpu-07")
     with (
         pytest.raises(ConfigError, match=f"node cpu-07: {message}"),
-        open_world(ResourcesConfig(device="auto"), needs=DeviceNeeds(**wanted)),
+        open_world(Config.model_validate(wanted)),
     ):
         pass
 
@@ -123,14 +126,14 @@ def test_a_rank_without_a_compiler_is_refused_before_the_process_group(
 
 def test_a_node_whose_gpus_lack_the_kernel_is_named(monkeypatch) -> None:
     """Node `b` has older GPUs than node `a`."""
-    chosen = []
+    chosen, config = [], Config.model_validate({"train": {"attention": "flash"}})
     monkeypatch.setattr(device_agreement, "choose_device", lambda *_: torch.device("cuda", 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA X")
     for node, capability in (("a", (9, 0)), ("b", (7, 5))):
         monkeypatch.setattr("socket.gethostname", lambda node=node: node)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, found=capability: found)
         info = RankInfo(rank=len(chosen), size=2, local_rank=0, local_size=1)
-        chosen.append(device_agreement.choose("cuda", info, DeviceNeeds(attention="flash")))
+        chosen.append(device_agreement.choose(config, info))
     found = find_problem(chosen)
     assert found is not None
     assert (found.problem, found.rank) == ("node", 1)
@@ -181,7 +184,7 @@ def test_a_node_whose_driver_is_broken_is_refused(monkeypatch, requested: str) -
     monkeypatch.setattr("socket.gethostname", lambda: "gpu-07")
     with (
         pytest.raises(NodeFault, match="node gpu-07: CUDA finds 0 of 2 NVIDIA GPUs"),
-        open_world(ResourcesConfig(device=requested)),
+        open_world(Config.model_validate({"resources": {"device": requested}})),
     ):
         pass
 

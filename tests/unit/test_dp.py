@@ -16,7 +16,7 @@ from disttrain.config.parsing import Draft, check
 from disttrain.config.sections.parallel import ParallelConfig
 from disttrain.config.sections.telemetry import TelemetryConfig
 from disttrain.engine.memory_estimate import estimate
-from disttrain.engine.script_config import trainer_config
+from disttrain.engine.script_config import config_of_script
 from disttrain.engine.strategy_choice import resolve_strategy
 from disttrain.errors import ConfigError
 from disttrain.hardware.node_sampler import GpuId
@@ -25,7 +25,6 @@ from disttrain.parallel.mesh import Mesh
 from disttrain.records.gpu_hours import devices_of
 from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.records.run_json import ranks_per_node
-from disttrain.runtime.device_agreement import DeviceNeeds
 from disttrain.runtime.process import RankInfo
 from disttrain.runtime.process_group import World, open_world
 from disttrain.telemetry import node_sampling
@@ -75,12 +74,11 @@ def test_the_job_requests_the_gpus_of_one_process():
 
 
 def test_the_process_takes_the_gpus_or_the_cpu(monkeypatch):
-    resources = dp_config(4).resources
     for visible, expected in ((4, ("cuda", 4)), (2, ("cpu", 1))):
         monkeypatch.setattr(torch.cuda, "device_count", lambda visible=visible: visible)
         monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
         monkeypatch.setattr("disttrain.runtime.device_agreement.choose_precision", lambda *_: ("fp32", ""))
-        with open_world(resources, needs=DeviceNeeds(gpus_per_rank=4)) as opened:
+        with open_world(dp_config(4)) as opened:
             assert (opened.device.type, opened.gpus_per_rank) == expected
 
 
@@ -125,10 +123,9 @@ def test_the_memory_of_replicas_has_no_estimate():
 
 def test_a_trainer_on_one_device_asks_for_one_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
-    rank = RankInfo(rank=0, size=1, local_rank=0, local_size=1)
     for device, expected in (("shared", 1), ("cpu", 1), ("auto", 8)):
         given = {"parallel": {"strategy": "dp"}, "resources": {"device": device}}
-        config = trainer_config(nn.Linear, BatchPlan(8, 1, 1), 1, given, rank)
+        config = config_of_script({"kind": "gpt"}, BatchPlan(8, 1, 1), given, steps=1)
         assert config.resources.gpus_per_node == expected
 
 

@@ -57,7 +57,7 @@ def on_tape(monkeypatch: pytest.MonkeyPatch, source: Source = SOURCE, **options)
 
 def passes(model: Emulated, source: Source = SOURCE, samples: int = 4) -> None:
     inputs, targets = default_collate([source.train[i] for i in range(samples)])
-    Task.of(source).loss(model(inputs), targets).backward()
+    Task.of(source).batch_loss(model, (inputs, targets)).backward()
 
 
 def test_layers_pass_their_time_in_order_and_gradients_follow_it(monkeypatch):

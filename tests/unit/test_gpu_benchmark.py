@@ -113,7 +113,7 @@ def test_the_turns_of_the_trainer_and_a_bare_loop(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(BackgroundWriter, "wait", lambda writer: waits.append(writer))
     arguments = argparse.Namespace(peers=["bare"], launch=1, rounds=2)
     config = trainer_turns.config_of("single", "cpu", STEPS_OF_TWO_TURNS, tiny=True)
-    with open_world(config.resources) as world:
+    with open_world(config) as world:
         found = trainer_turns.measure(arguments, world, config, tmp_path)
     assert {name: len(seconds) for name, seconds in found["seconds"].items()} == {"disttrain": 2, "bare": 2}
     assert len(waits) == 3  # no write is left to a turn of the other loop: warm-up and two rounds
@@ -133,7 +133,7 @@ def test_turns_of_other_loops_make_no_log_line_due(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(Recorder, "_write_progress", lambda *_: written.append("line"))
     arguments = argparse.Namespace(peers=["bare"], launch=0, rounds=2)
     config = trainer_turns.config_of("single", "cpu", STEPS_OF_TWO_TURNS, tiny=True)
-    with open_world(config.resources) as world:
+    with open_world(config) as world:
         found = trainer_turns.measure(arguments, world, config, tmp_path)
     assert found["seconds"] == {"disttrain": [0.0, 0.0], "bare": [100.0, 100.0]}
     assert not written
@@ -148,7 +148,7 @@ def test_turns_with_and_without_an_option(
     monkeypatch.setattr(step_options_turns.gc, "collect", lambda: collected.append(1) or 0)
     arguments = argparse.Namespace(launch=0, rounds=2)
     config = trainer_turns.config_of("single", "cpu", 1, tiny=True)
-    with open_world(config.resources) as world:
+    with open_world(config) as world:
         makers = {
             "channels_last": lambda: step_options_turns.resnets(world.device, tiny=True),
             "gc_every": lambda: step_options_turns.one_loop(world, 2, tmp_path, tiny=True),

@@ -205,7 +205,7 @@ def test_a_loop_that_continues_counts_from_its_resumed_step(tmp_path: Path) -> N
         ),
         ({"telemetry": {"warmup_steps": -1}}, "telemetry.warmup_steps=-1: "),
         ({"telemetry": {"sinks": ["csv"]}}, "telemetry.sinks='csv' is unknown"),
-        ({"telemetry": {"layer_passes": 2}}, "telemetry.layer_passes has no effect on a loop of your own"),
+        ({"telemetry": {"layer_passes": 2}}, "config: a script takes no telemetry.layer_passes; allowed: "),
     ],
 )
 def test_a_wrong_argument_is_refused_before_anything_is_written(

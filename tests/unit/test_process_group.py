@@ -6,15 +6,20 @@ import os
 from contextlib import contextmanager
 from datetime import timedelta
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from disttrain.config.sections.job import ResourcesConfig
+from disttrain.config.config_tree import Config
 from disttrain.errors import ConfigError
 from disttrain.runtime import device, device_agreement
 from disttrain.runtime.process_group import World, open_world
+
+
+def config(**resources: Any) -> Config:
+    return Config.model_validate({"resources": resources, "job": {"collective_timeout_s": 77.0}})
 
 
 @pytest.fixture
@@ -52,7 +57,7 @@ def opened(monkeypatch):
         monkeypatch.setattr(dist, "new_group", new_group)
         threads = torch.get_num_threads()
         try:
-            with open_world(ResourcesConfig(gpus_per_node=ranks, device=wanted), 77.0) as world:
+            with open_world(config(gpus_per_node=ranks, device=wanted)) as world:
                 bound = world.device if world.backend == "nccl" else None
                 assert joined == ([(world.backend, bound)] if ranks > 1 else [])
                 # through NCCL, control collectives would drain the device
@@ -109,7 +114,7 @@ def test_a_rank_computes_with_the_threads_of_the_config(wanted):
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        with open_world(ResourcesConfig(threads_per_rank=wanted, device="cpu")):
+        with open_world(config(threads_per_rank=wanted, device="cpu")):
             assert torch.get_num_threads() == wanted
     finally:
         torch.set_num_threads(threads)
@@ -149,7 +154,7 @@ def test_the_heartbeat_shows_each_collective(monkeypatch):
 def test_collectives_of_the_process_group_have_the_timeout_of_the_config():
     threads = torch.get_num_threads()
     try:
-        with open_world(ResourcesConfig(device="cpu"), 77.0, store=dist.HashStore()) as world:
+        with open_world(config(device="cpu"), dist.HashStore()) as world:
             group = dist.group.WORLD
             assert group is not None
             options = group._get_backend(world.device).options
@@ -160,10 +165,10 @@ def test_collectives_of_the_process_group_have_the_timeout_of_the_config():
 
 def test_an_exception_leaves_the_process_group_without_its_shutdown(monkeypatch):
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
-    monkeypatch.setattr(dist, "is_initialized", lambda: True)
-    monkeypatch.setattr(dist, "destroy_process_group", lambda: pytest.fail("shutdown may wait for peers"))
-    with pytest.raises(RuntimeError, match="boom"), open_world(ResourcesConfig(device="cpu")):
+    with pytest.raises(RuntimeError, match="boom"), open_world(config(device="cpu"), dist.HashStore()):
         raise RuntimeError("boom")
+    assert dist.is_initialized(), "its shutdown may wait for peers"
+    dist.destroy_process_group()
 
 
 def test_an_interface_that_is_not_there_is_refused_by_name(monkeypatch):
@@ -172,7 +177,7 @@ def test_an_interface_that_is_not_there_is_refused_by_name(monkeypatch):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nope0")
     message = r"^GLOO_SOCKET_IFNAME=nope0: the node of rank 1 has no interface 'nope0'; it has .*\blo\b"
-    with pytest.raises(ConfigError, match=message), open_world(ResourcesConfig(nodes=2)):
+    with pytest.raises(ConfigError, match=message), open_world(config(nodes=2)):
         pass
 
 
