@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from analysis.read.run import UNKNOWN, Run
 from analysis.read.run_table import column_value
-from disttrain.config.sections.job import DEADLINE_VARIABLES
+from disttrain.config.stop_time import DEADLINE_VARIABLES
 from disttrain.records.heartbeat import SCRIPT_TIMEOUT_VARIABLE
 from disttrain.records.run_directory import ATTEMPT, CHECKPOINT_DIR, RUN_DIR, SAVED
 

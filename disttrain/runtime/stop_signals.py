@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import get_args
 
-from disttrain.config.sections.job import stop_time
+from disttrain.config.stop_time import stop_time
 from disttrain.records.exit_causes import StopCause
 from disttrain.records.json_files import read_json_or_none
 from disttrain.records.shared_folder import StopFile

@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from disttrain.config.sections.job import lead_within
+from disttrain.config.stop_time import lead_within
 from disttrain.errors import in_one_line, message_of
 from disttrain.records import run_placeholders
 from disttrain.records.heartbeat import FOLDER_VARIABLE, count_killed_probes

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from disttrain.config.sections.job import lead_within, stop_time
+from disttrain.config.stop_time import lead_within, stop_time
 from disttrain.records.json_files import write_json
 from disttrain.runtime.stop_signals import CAUSES, SIGNALS, StopRequests, StopSignals
 

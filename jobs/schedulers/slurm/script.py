@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from disttrain.config.sections.job import lead_within
+from disttrain.config.stop_time import lead_within
 from disttrain.records.run_json import asks_for_gpus
 from jobs.core.environment import SETUP_EXIT_VARIABLE
 from jobs.node.peers import after_first_end_s
