@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from disttrain.data import synthetic
 from disttrain.models import emulated
 from disttrain.models.emulated import Emulated
-from disttrain.parallel.backward_end import after_own_backward
+from disttrain.parallel.ddp import after_own_backward
 from disttrain.runtime.process_group import World
 
 WARM_UP = 3

@@ -33,8 +33,8 @@ from benchmarks import result_record
 from disttrain.config.config_tree import Config
 from disttrain.config.sections.job import ResourcesConfig
 from disttrain.config.sections.parallel import ParallelConfig
+from disttrain.parallel.base import Mesh
 from disttrain.parallel.ddp import build
-from disttrain.parallel.mesh import Mesh
 from disttrain.parallel.schemes.powersgd import is_compressed
 from disttrain.parallel.schemes.topk import count_of
 from disttrain.runtime.process_group import World, open_world

@@ -32,7 +32,7 @@ from disttrain.config.parsing import Draft, check
 from disttrain.data.source import Source
 from disttrain.engine.kinds import build_model, build_source
 from disttrain.engine.train import batches_of, begin
-from disttrain.models.blocks import blocks_of
+from disttrain.models.hooks import blocks_of
 from disttrain.optim.optimizer import build_optimizer
 from disttrain.runtime.process import rank_info
 from disttrain.runtime.process_group import World, ensure_group, open_world

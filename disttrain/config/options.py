@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create
 
 from disttrain.config.config_tree import Config
 from disttrain.config.dotted_keys import get_key
+from disttrain.config.schedules import SCHEDULES
 from disttrain.config.validation import describe, hint, validated
 from disttrain.errors import ConfigError, nearest
 
@@ -32,6 +33,7 @@ BUILT_SECTIONS = {"model": "models", "data": "data"}
 PACKAGE_OF = {
     "model.kind": "models",
     "data.kind": "data",
+    "optim.schedule": "schedules",
     "model.transforms": "transforms",
     "parallel.strategy": "parallel",
     "parallel.gradient_communication.scheme": "parallel/schemes",
@@ -66,6 +68,10 @@ class Builder:
     file_options: tuple[str, ...] = ()
     """`FILE_OPTIONS` of the module: options that may name a YAML or JSON file. Planning replaces the name by
     the file's content, so that the content is part of the run key and of `run.json`."""
+    takes: tuple[str, ...] = ()
+    """`TAKES` of the module of a model: the `samples` that it takes; empty: any."""
+    samples: str | None = None
+    """`SAMPLES` of the module of a data source: tokens, images or numbers; None where unknown."""
 
     @functools.cached_property
     def model(self) -> type[BaseModel]:
@@ -100,6 +106,8 @@ def inspected(build: Callable[..., Any]) -> Builder:
         open_ended=any(each.kind is each.VAR_KEYWORD for each in parameters),
         sizes=module.get("SIZES", {}),
         file_options=module.get("FILE_OPTIONS", ()),
+        takes=module.get("TAKES", ()),
+        samples=module.get("SAMPLES"),
     )
 
 
@@ -112,19 +120,25 @@ def _annotation(annotation: Any) -> str:
 @functools.cache
 def _built_in() -> dict[str, dict[str, Builder]]:
     known = json.loads(Path(__file__).with_name("options.json").read_text())
+    known["schedules"] = {name: {"types": {}, "defaults": {}} for name in SCHEDULES}
     return {
         package: {kind: Builder(**each) for kind, each in kinds.items()} for package, kinds in known.items()
     }
 
 
+def built_in(package: str) -> Mapping[str, Builder]:
+    """The built-in kinds of a package, such as `models`, by name."""
+    return _built_in()[package]
+
+
 def kinds_of(package: str) -> list[str]:
-    """Names of the built-in kinds of a package, such as `models`."""
-    return sorted(_built_in()[package])
+    """Names of the built-in kinds of a package."""
+    return sorted(built_in(package))
 
 
 def builder_of(package: str, kind: str) -> Builder | None:
     """The options of a built-in kind; None for another one."""
-    return _built_in()[package].get(kind)
+    return built_in(package).get(kind)
 
 
 def unknown_name(key: str, package: str, kind: str) -> str | None:
@@ -136,7 +150,7 @@ def unknown_name(key: str, package: str, kind: str) -> str | None:
         module, _, name = kind.partition(":")
         if not (name.isidentifier() and all(part.isidentifier() for part in module.split("."))):
             return f"{key}: {kind!r} is not of the form package.module:name"
-    elif kind not in _built_in()[package] and not _is_file_with_build(package, kind):
+    elif kind not in built_in(package) and not _is_file_with_build(package, kind):
         kinds = kinds_of(package)
         allowed = f"{', '.join(kinds)} or package.module:callable"
         return f"{key}={kind!r} is unknown; allowed: {allowed}{nearest(kind, kinds)}"

@@ -5,47 +5,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from disttrain.config.config_tree import Config
-from disttrain.config.rules import NO_EFFECT, Rule
+from disttrain.config.options import built_in
+from disttrain.config.rules import NO_EFFECT, Rule, is_built_in
 from disttrain.config.sections.model import DataConfig
 from disttrain.errors import either
 
 _RANKS = "resources.nodes=any resources.gpus_per_node=any"
-TOKENS, IMAGES, _VECTORS = "tokens", "images", "samples without three dimensions"
-DATA_OF = {
-    TOKENS: "data.kind=text, tokens or synthetic with data.task=language",
-    IMAGES: "data.kind=digits or images, or synthetic with a data.shape of three",
+_SYNTHETIC = {
+    "numbers": "synthetic",
+    "tokens": "synthetic with data.task=language",
+    "images": "synthetic with a data.shape of three",
 }
-"""Built-in data sources of these samples."""
-_TAKES = {
-    "gpt": ((TOKENS,), DATA_OF[TOKENS]),
-    "mlp": ((IMAGES, _VECTORS), "data.kind=digits or synthetic, or model.kind=gpt"),
-    "resnet": ((IMAGES,), DATA_OF[IMAGES]),
-    "huggingface": ((TOKENS, IMAGES), f"{DATA_OF[TOKENS]}, or {DATA_OF[IMAGES]}"),
-}
-"""Samples that a model takes, and the remedy for others."""
+"""Synthetic data of these samples."""
 
 
 def samples_of(data: DataConfig) -> str | None:
     """Samples of a built-in data source; None for a plug-in."""
-    options = data.model_extra or {}
-    if data.kind != "synthetic":
-        return {"text": TOKENS, "tokens": TOKENS, "digits": IMAGES, "images": IMAGES}.get(data.kind)
+    builder, options = built_in("data").get(data.kind), data.model_extra or {}
+    if builder is None or "task" not in builder.types:
+        return builder.samples if builder else None
     if options.get("task") == "language":
-        return TOKENS
-    return IMAGES if len(options.get("shape", ())) == 3 else _VECTORS
+        return "tokens"
+    return "images" if len(options.get("shape", ())) == 3 else "numbers"
+
+
+def data_of(samples: Collection[str]) -> str:
+    """The built-in data sources of these samples."""
+    kinds = [kind for kind, builder in built_in("data").items() if builder.samples in samples]
+    return f"data.kind={either([*kinds, next(_SYNTHETIC[each] for each in _SYNTHETIC if each in samples)])}"
 
 
 def _other_data(config: Config) -> str | None:
     """What the model takes instead of the samples of its data; None where they fit."""
-    kind, samples = config.model.kind, samples_of(config.data)
-    takes, instead = _TAKES.get(kind, ((samples,), ""))
-    return (
-        None if samples in (None, *takes) else f"{kind} takes {either(takes)}, not {samples}; use {instead}"
-    )
+    kind, samples, models = config.model.kind, samples_of(config.data), built_in("models")
+    takes = models[kind].takes if kind in models else ()
+    if not takes or samples in (None, *takes):
+        return None
+    others = either(name for name, builder in models.items() if samples in builder.takes)
+    return f"{kind} takes {either(takes)}, not {samples}; use {data_of(takes)}, or model.kind={others}"
 
 
 def _fitting_sizes(config: Config) -> str | None:
@@ -108,13 +109,12 @@ def _between_averages(key: str) -> Rule:
     )
 
 
-def _only(
-    option: str, chooser: str, values: str, *, required: bool = False, also: Callable[[Config], Any] = bool
-) -> list[Rule]:
-    """Refusals of an option that only some values of the key `chooser` read, or also need."""
+def _only(option: str, chooser: str, values: str, *, required: bool = False) -> list[Rule]:
+    """Refusals of an option that only some values of the key `chooser` read, or also need; a plug-in may read
+    any."""
     use = f"leave it out, or use {chooser}={either(values.split('|'))}"
     missing = [Rule(f"{chooser}={values} {option}=null", "give both")] if required else []
-    return [*missing, Rule(f"{option} {chooser}!={values}", use, also, NO_EFFECT)]
+    return [*missing, Rule(f"{option} {chooser}!={values}", use, is_built_in(chooser), NO_EFFECT)]
 
 
 REFUSALS: Sequence[Rule] = (
@@ -234,10 +234,7 @@ REFUSALS: Sequence[Rule] = (
             "average_every": "local_sgd",
         }.items()
         for rule in _only(
-            f"parallel.gradient_communication.{name}",
-            "parallel.gradient_communication.scheme",
-            schemes,
-            also=lambda c: ":" not in c.parallel.gradient_communication.scheme,
+            f"parallel.gradient_communication.{name}", "parallel.gradient_communication.scheme", schemes
         )
     ),
     Rule(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,11 @@ from disttrain.errors import as_text, either
 
 NO_EFFECT = "has no effect with"
 _DEFAULTS = Config().as_dict()
+
+
+def is_built_in(key: str) -> Callable[[Config], bool]:
+    """A condition: the value of the key is not `package.module:name`."""
+    return lambda config: ":" not in operator.attrgetter(key)(config)
 
 
 class _Condition(NamedTuple):

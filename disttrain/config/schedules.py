@@ -57,19 +57,22 @@ SCHEDULES: dict[str, Schedule] = {
     "cosine_restarts": cosine_restarts,
     "step": step,
 }
-"""By the names that `optim.schedule` takes."""
+"""By the names that `optim.schedule` takes beside `package.module:name`."""
 
 
-def learning_rate(step: int, steps: int, optim: OptimConfig, global_batch: int) -> float:
+def learning_rate(
+    step: int, steps: int, optim: OptimConfig, global_batch: int, schedule: Schedule | None = None
+) -> float:
     """The learning rate of optimizer step `step` (1 is the first) of `steps`.
 
-    The warm-up is linear and reaches the peak at step `warmup_steps`; the schedule follows.
+    The warm-up is linear and reaches the peak at step `warmup_steps`; `schedule` follows, by default the
+    built-in one that `optim` names.
     """
     peak = peak_lr(optim, global_batch)
     if step <= optim.warmup_steps:
         return peak * step / optim.warmup_steps
     after, total = step - optim.warmup_steps, max(1, steps - optim.warmup_steps)
-    return peak * SCHEDULES[optim.schedule](after, total, optim)
+    return peak * (schedule or SCHEDULES[optim.schedule])(after, total, optim)
 
 
 def peak_lr(optim: OptimConfig, global_batch: int) -> float:

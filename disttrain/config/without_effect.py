@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from disttrain.config.config_tree import Config, config_fields
-from disttrain.config.rules import NO_EFFECT, Rule
+from disttrain.config.rules import NO_EFFECT, Rule, is_built_in
 from disttrain.errors import either
 
 _NO_BATCH_NORMS = "model.kind=gpt|mlp|emulated"
@@ -23,7 +23,9 @@ def _unread(option: str, chooser: str, values: str) -> list[Rule]:
     """Rules for an option, or each option of a section, that a run reads with these values of `chooser`."""
     keys = [key for key, _ in config_fields() if key == option or key.startswith(f"{option}.")]
     why = f"it needs {chooser}={either(values.split('|'))}"
-    return [Rule(f"{key} {chooser}!={values}", why) for key in keys]
+    # a schedule from outside may read any option
+    also = is_built_in(chooser) if chooser == "optim.schedule" else lambda config: True
+    return [Rule(f"{key} {chooser}!={values}", why, also) for key in keys]
 
 
 def _has_one_micro_step(config: Config) -> bool:
@@ -39,12 +41,12 @@ WARNINGS = (
     Rule(
         "parallel.options parallel.strategy=any",
         "it needs parallel.strategy=package.module:name",
-        lambda c: ":" not in c.parallel.strategy,
+        is_built_in("parallel.strategy"),
     ),
     Rule(
         "parallel.gradient_communication.options parallel.gradient_communication.scheme=any",
         "it needs parallel.gradient_communication.scheme=package.module:name",
-        lambda c: ":" not in c.parallel.gradient_communication.scheme,
+        is_built_in("parallel.gradient_communication.scheme"),
     ),
     Rule(  # ddp on one rank compresses, too
         "parallel.gradient_communication.scheme parallel.strategy!=ddp resources.nodes=1 "

@@ -15,6 +15,7 @@ from pydantic import PositiveInt
 from disttrain.data.source import Arrays, Source
 from disttrain.records.dataset import DatasetRecord
 
+SAMPLES = "images"
 _VALID_EVERY = 5
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-import struct
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ import torch
 from pydantic import PositiveInt
 from torch.utils.data import Dataset
 
-from disttrain.data.folders import files_below
+from disttrain.data.corpus import files_below
 from disttrain.data.source import Sample, Source, require_share
 from disttrain.errors import ConfigError
 from disttrain.records.dataset import DatasetRecord
@@ -27,10 +27,9 @@ from disttrain.records.dataset import DatasetRecord
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+SAMPLES = "images"
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 _MEAN, _STD = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
-_DECODING_ERRORS = (OSError, ValueError, SyntaxError, struct.error, EOFError)
-"""Errors of Pillow's decoders for damaged files, beside its own."""
 _HASH_RANGE = 1 << 32
 """Range of the hash of a file's name, by which the validation images are chosen."""
 
@@ -100,7 +99,7 @@ class ImageFolder(Dataset[Sample]):
     ) -> None:
         self.root, self.size, self.augment = root, size, augment
         # arrays: loader processes share their memory, but copy each of a million Python strings
-        self._names = np.array(names, dtype=np.bytes_ if all(map(str.isascii, names)) else np.str_)
+        self._names = np.array([os.fsencode(name) for name in names])
         number = {name: index for index, name in enumerate(classes)}
         self._targets = torch.tensor([number[_class(name)] for name in names], dtype=torch.int64)
 
@@ -110,12 +109,11 @@ class ImageFolder(Dataset[Sample]):
     def __getitem__(self, index: int) -> Sample:
         from PIL import Image
 
-        name = self._names[index]
-        path = self.root / (name.decode() if isinstance(name, bytes) else str(name))
+        path = self.root / os.fsdecode(self._names[index])
         try:
             with Image.open(path) as file:
                 image = file.convert("RGB")
-        except (*_DECODING_ERRORS, Image.DecompressionBombError) as error:
+        except Exception as error:  # Pillow's decoders raise many types for a damaged file
             raise ConfigError(f"data: {str(path)!r} cannot be decoded: {error}") from None
         return self._tensor(image), self._targets[index]
 

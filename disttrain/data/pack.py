@@ -17,8 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from disttrain.data.folders import files_below
-from disttrain.data.tokenizer import Tokenizer, load_tokenizer
+from disttrain.data.corpus import Tokenizer, files_below, load_tokenizer
 from disttrain.errors import ConfigError
 from disttrain.records.dataset import MANIFEST, TOKENS, PackedTokens
 from disttrain.records.json_files import write_json

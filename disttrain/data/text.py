@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 from pydantic import PositiveInt
 
-from disttrain.data.folders import files_below
+from disttrain.data.corpus import files_below, load_tokenizer
 from disttrain.data.source import Source, Windows, require_share, sample_count
-from disttrain.data.tokenizer import load_tokenizer
 from disttrain.errors import ConfigError
 from disttrain.records.dataset import DatasetRecord
 
+SAMPLES = "tokens"
 _STDLIB_LEFT_OUT = {"__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test"}
 """Installed packages, and tests, which some distributions do not install."""
 

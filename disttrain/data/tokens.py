@@ -26,6 +26,7 @@ from disttrain.errors import ConfigError
 from disttrain.records.dataset import MANIFEST, TOKENS, DatasetRecord, PackedTokens
 from disttrain.records.json_files import CorruptFile, read_json
 
+SAMPLES = "tokens"
 _PLACES = 64
 _PLACE_BYTES = 4096
 

@@ -19,8 +19,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves
 
-from disttrain.parallel.backward_end import after_own_backward, at_end_of_backward
-from disttrain.parallel.ddp import wrap_buffer_broadcast
+from disttrain.parallel.ddp import after_own_backward, at_end_of_backward, wrap_buffer_broadcast
 from disttrain.parallel.fully_shard_waits import RETURNED_EARLY, time_waits
 from disttrain.runtime.fully_shard_hooks import Dimension
 from disttrain.runtime.process_group import World

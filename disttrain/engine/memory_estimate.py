@@ -26,7 +26,7 @@ from disttrain.engine.kinds import build_model, build_source
 from disttrain.engine.live_bytes import LiveBytes
 from disttrain.engine.objective import Task
 from disttrain.errors import ConfigError, in_one_line
-from disttrain.models.blocks import blocks_of
+from disttrain.models.hooks import blocks_of
 from disttrain.parallel.schemes.scheme import state_bytes
 from disttrain.records.run_json import asks_for_gpus
 from disttrain.transforms import transforms_of

@@ -14,8 +14,7 @@ from torch.utils.data import Dataset, default_collate
 from disttrain.config.auto_strategy import choose_strategy
 from disttrain.config.batch_plan import BatchPlan, plan_batch
 from disttrain.config.config_tree import Config
-from disttrain.data.loader import make_loader
-from disttrain.data.sampler import GlobalOrder, RankBatches
+from disttrain.data.loader import GlobalOrder, RankBatches, make_loader
 from disttrain.data.source import Batch, Source, sample_count
 from disttrain.engine.kinds import build_model, build_source
 from disttrain.engine.objective import Objective, Task
@@ -23,9 +22,8 @@ from disttrain.engine.strategy_choice import resolve_strategy
 from disttrain.errors import ConfigError
 from disttrain.models.flops import ModelCost, Peak
 from disttrain.optim.optimizer import build_optimizer
-from disttrain.parallel.base import Strategy, build_strategy
+from disttrain.parallel.base import Mesh, Strategy, build_strategy
 from disttrain.parallel.dp import dp_reason
-from disttrain.parallel.mesh import Mesh
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
 from disttrain.telemetry.facts import DIFFERENT_COLLECTIVES, Communication, RunFacts
@@ -158,8 +156,8 @@ def refuse_unequal_data(source: Source, world: World) -> None:
 
 def uncounted(model: nn.Module) -> ModelCost:
     """The cost of a model of the user: its parameters alone."""
-    no_peak = Peak(None, None, None, "no peak was looked up")
-    return ModelCost(sum(p.numel() for p in model.parameters()), None, no_peak)
+    parameters = sum(p.numel() for p in model.parameters())
+    return ModelCost(parameters, peak=Peak(reason="no peak was looked up"))
 
 
 def communication_of(strategy: Strategy, parallel_model: nn.Module) -> Communication:
@@ -202,6 +200,6 @@ def facts_of(
         metrics,
         communication,
         tokens_per_sample=source.tokens_per_sample if source else None,
-        samples_are_images=source.images if source else False,
+        samples_are_images=source is not None and source.samples == "images",
         peak_reason=cost.peak.reason,
     )

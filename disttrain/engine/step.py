@@ -9,7 +9,6 @@ import gc
 import itertools
 import time
 import weakref
-from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,17 +20,15 @@ from torch.utils.data import Dataset
 
 from disttrain.checkpoint.state import drop_gradients, preserve_state
 from disttrain.config.batch_plan import BatchPlan
-from disttrain.config.schedules import learning_rate
 from disttrain.config.sections.model import DataConfig
 from disttrain.data.loader import make_loader, to_device
 from disttrain.engine.spec import Collate, TrainSpec, uncounted
 from disttrain.models.flops import ModelCost, count_cost
 from disttrain.models.hooks import hooks_of
-from disttrain.optim.optimizer import set_learning_rate, set_lr_scales
-from disttrain.optim.precision import Precision, build_precision
-from disttrain.optim.running_statistics import RunningStatistics
+from disttrain.optim.optimizer import learning_rates, set_learning_rate, set_lr_scales
+from disttrain.optim.precision import Precision, RunningStatistics, build_precision
 from disttrain.parallel.base import Strategy, build_strategy
-from disttrain.parallel.buffers import broadcast_buffers
+from disttrain.parallel.broadcast import broadcast_buffers
 from disttrain.records.metrics import EvalPoint
 from disttrain.runtime.device import seed_all
 from disttrain.runtime.fully_shard_hooks import compute_device
@@ -107,9 +104,7 @@ class Stepper:
         optim = spec.config.optim
         if spec.source is None:  # the rates of a script's optimizer are the peaks
             optim = optim.model_copy(update={"lr": set_lr_scales(self.optimizer)})
-        # All rates are computed here, a million in one second, so that a step only reads one.
-        rates = (learning_rate(s, spec.steps, optim, self.plan.global_) for s in range(1, spec.steps + 1))
-        self._rates = array("d", rates)
+        self._rates = learning_rates(optim, spec.steps, self.plan.global_)
         self._device = compute_device(model)
         self._model_hooks = hooks_of(self.unwrapped_model)
         checks = self.precision.checks_gradients
@@ -276,7 +271,7 @@ class Stepper:
         clip, grad_norm = self.spec.config.optim.grad_clip, None
         self.precision.unscale(self.strategy.parameters(self.model))
         if clip is not None or self.precision.checks_gradients:
-            grad_norm = self.strategy.grad_norm(self.model)
+            grad_norm = self.strategy.grad_norm(self.model, self.strategy.parameters(self.model))
         if clip is not None and grad_norm is not None:
             nn.utils.clip_grads_with_norm_(self.strategy.parameters(self.model), clip, grad_norm)
         set_learning_rate(self.optimizer, self._rates[step - 1])

@@ -33,17 +33,18 @@ count."""
 
 MATMUL, CONVOLUTION = "matmul", "convolution"
 """Kinds of counted work; a device may compute them in different precision."""
+_READS_VALUES = (DynamicOutputShapeException, DataDependentOutputException)
 
 
 @dataclass(frozen=True)
 class Peak:
     """Peak rate of a device on a model's mix of work, if known."""
 
-    dtypes: dict[str, str] | None
+    dtypes: dict[str, str] | None = None
     """Dtype of each kind of work; None where weights have several dtypes."""
-    flops_per_s: float | None
-    source: str | None
-    reason: str
+    flops_per_s: float | None = None
+    source: str | None = None
+    reason: str = ""
     """Reason for a missing peak, else empty."""
 
 
@@ -52,8 +53,8 @@ class ModelCost:
     """Counted on the whole model, before a transform or a strategy changes it."""
 
     parameters: int
-    flops_per_sample: int | None
-    peak: Peak
+    flops_per_sample: int | None = None
+    peak: Peak = Peak()
 
     def metrics_fields(self) -> dict[str, Any]:
         """Parameters, FLOPs and peak as fields of `Metrics`."""
@@ -90,50 +91,26 @@ def flops_per_sample(model: nn.Module, inputs: Tensor, device: torch.device | No
 
     `model` is the unwrapped model, `inputs` one sample. Runs one forward pass without gradients in evaluation
     mode, which leaves weights, running statistics and random state unchanged. Where the model is not on
-    `device` (its own by default, the meta device apart), the pass runs on fake tensors, of which models of
-    transformers read no values; empty if a model does.
+    `device` (its own by default, the meta device apart), the pass computes shapes only, and the result is
+    empty for a model that reads values of its tensors.
     """
     placed = next((parameter.device for parameter in model.parameters()), inputs.device)
     was_training = model.training
     model.eval()
     # fused attention kernels of some devices have no FLOP formula; the math kernel consists of matmuls
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        batch = inputs[None].to(placed)
         if placed.type == "meta" or placed.type != (device or placed).type:
-            _fake_forward(model, inputs[None])
+            with FakeTensorMode(allow_non_fake_inputs=True) as mode, suppress(*_READS_VALUES):
+                model(mode.from_tensor(batch))
         else:
-            model(inputs[None].to(placed))
+            model(batch)
     model.train(was_training)
     found: dict[str, int] = {}
     for operator, flops in counter.get_flop_counts().get("Global", {}).items():
         kind = CONVOLUTION if "conv" in str(operator) else MATMUL
         found[kind] = found.get(kind, 0) + 3 * flops
     return {kind: flops for kind, flops in found.items() if flops}
-
-
-def _fake_forward(model: nn.Module, inputs: Tensor) -> None:
-    """A forward pass of a model that computes shapes only, as if model and inputs were on the CPU.
-
-    `torch.func.functional_call` would leave fake tensors in a module that the model has under two names.
-    """
-    held = [
-        (tensors, name, tensor)
-        for module in model.modules()
-        for tensors in (module._parameters, module._buffers)
-        for name, tensor in tensors.items()
-        if tensor is not None
-    ]
-    with FakeTensorMode() as mode, suppress(DynamicOutputShapeException, DataDependentOutputException):
-        fakes = {
-            id(tensor): torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
-            for _, _, tensor in held
-        }
-        try:
-            for tensors, name, tensor in held:
-                tensors[name] = fakes[id(tensor)]  # type: ignore[assignment]
-            model(mode.from_tensor(inputs))
-        finally:
-            for tensors, name, tensor in held:
-                tensors[name] = tensor  # type: ignore[assignment]
 
 
 def peak_of(
@@ -145,14 +122,14 @@ def peak_of(
 ) -> Peak:
     """Peak rate for this model's mix of work. `device` is the device's name, `on` the device itself."""
     if not flops:
-        return Peak(None, None, None, "the model's FLOPs could not be counted")
+        return Peak(reason="the model's FLOPs could not be counted")
     dtypes = arithmetic(model, on, autocast_dtype)
     if dtypes is None:
-        return Peak(None, None, None, "weights of several dtypes: no single peak applies")
+        return Peak(reason="weights of several dtypes: no single peak applies")
     dtypes = {kind: dtypes[kind] for kind in flops}
     known = peaks.find(device)
     if known is None:
-        return Peak(dtypes, None, None, f"no peak is known for device {device!r}")
+        return Peak(dtypes, reason=f"no peak is known for device {device!r}")
     rate, reason = peaks.combined(known, flops, dtypes)
     return Peak(dtypes, rate, known.source if rate else None, reason)
 

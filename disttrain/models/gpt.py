@@ -33,6 +33,7 @@ SIZES = {
 al. 2020, arXiv:2005.14165, table 2.1) where they have the name. The number of parameters holds for tied
 weights and a vocabulary of 50,304 tokens; up to 30M, of 256 tokens (bytes)."""
 
+TAKES = ("tokens",)
 _INIT_STD = 0.02
 _ROTARY_BASE = 10_000.0
 """Longest wavelength of the rotary positions, in units of 2 pi tokens."""
@@ -64,9 +65,7 @@ def build(
     ------
     ConfigError : the source is not a language source.
     """
-    if source.task != "language":
-        instead = "data.kind=text, tokens or synthetic with data.task=language"
-        raise ConfigError(source.refusal("gpt", "tokens", instead))
+    source.require("gpt", TAKES)
     hidden = round(mlp_ratio * width)
     return GPT(source.classes, layers, width, heads, hidden, dropout, tie_weights, vocab_multiple)
 

@@ -1,7 +1,8 @@
-"""Optional methods of a model that takes part in more than its forward pass. Every default does nothing.
+"""What the trainer looks up on a model: optional methods (`ModelHooks`), and its blocks.
 
 A model mixes `ModelHooks` into its `nn.Module` and overrides what it needs. The trainer, the optimizer and
 the telemetry look the hooks up on the unwrapped model (`hooks_of`), so that they import no particular model.
+Blocks are the repeated layers that are sharded, checkpointed and compiled one by one.
 """
 
 from __future__ import annotations
@@ -52,3 +53,40 @@ class ModelHooks:
 def hooks_of(model: nn.Module) -> ModelHooks:
     """The hooks of `model` or of the first of its submodules that has some; no-op hooks if none has."""
     return next((module for module in model.modules() if isinstance(module, ModelHooks)), ModelHooks())
+
+
+def blocks_of(model: nn.Module) -> dict[str, nn.Module]:
+    """The blocks of `model` by their name in it, in the order of the forward pass.
+
+    The blocks are the members of `model.blocks`; without this attribute, the members of the longest
+    `nn.ModuleList` whose members have parameters (the layers of a Hugging Face model); without such a list,
+    the children of `model` that have parameters.
+    """
+    lists = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.ModuleList) and all(_has_parameters(member) for member in module)
+    }
+    name, parent = "", model
+    if isinstance(getattr(model, "blocks", None), nn.Module):
+        name, parent = "blocks", model.get_submodule("blocks")
+    elif lists:
+        name, parent = max(lists.items(), key=lambda item: len(item[1]))
+    prefix = f"{name}." if name else ""
+    return {prefix + key: child for key, child in parent.named_children() if _has_parameters(child)}
+
+
+def mix_in(module: nn.Module, mixin: type[nn.Module]) -> None:
+    """Put `mixin` before the class of `module`, as `fully_shard` does: modules and parameters keep their
+    names."""
+    kind = type(module)
+    mixed = type(kind.__name__, (mixin, kind), {"__module__": kind.__module__})
+    module.__class__ = _MIXED.setdefault((mixin, kind), mixed)
+
+
+_MIXED: dict[tuple[type, type], type[nn.Module]] = {}
+"""Classes by mixin and class; with one class, equal blocks are compiled once."""
+
+
+def _has_parameters(module: nn.Module) -> bool:
+    return any(True for _ in module.parameters())

@@ -12,13 +12,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from disttrain.config.refusals import DATA_OF, IMAGES, TOKENS, samples_of
+from disttrain.config.refusals import data_of, samples_of
 from disttrain.config.sections.model import DataConfig
 from disttrain.errors import ConfigError, nearest
 from disttrain.records.dataset import DataShape
 
-_HEAD_OF = {TOKENS: "AutoModelForCausalLM", IMAGES: "AutoModelForImageClassification"}
+_HEAD_OF = {"tokens": "AutoModelForCausalLM", "images": "AutoModelForImageClassification"}
 """The head for samples of a built-in data source."""
+TAKES = tuple(_HEAD_OF)
 _NO_SPECIAL_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 """Default special tokens, such as 50256 of GPT-2, may lie outside of the source's vocabulary."""
 
@@ -98,7 +99,7 @@ def check(config: Mapping[str, Any]) -> None:
         return
     name, tokens = _name(path, model_type), (data.model_extra or {}).get("seq_len")
     _require_head(settings, _HEAD_OF[samples], f"{name} with data.kind={data.kind}")
-    if samples == TOKENS and tokens:
+    if samples == "tokens" and tokens:
         _require_length(settings, tokens, name)
 
 
@@ -109,16 +110,14 @@ def _name(path: str | None, model_type: str | None) -> str:
 
 def _head(source: DataShape) -> tuple[str, str, dict[str, Any]]:
     """The auto class, the name of its input, and the config fields that the source determines."""
-    if source.task == "language":
-        return _HEAD_OF[TOKENS], "input_ids", {"vocab_size": source.classes, **_NO_SPECIAL_TOKENS}
-    if source.images:
-        channels, *sizes = source.shape
-        fields = {"num_labels": source.classes, "num_channels": channels, "image_size": tuple(sizes)}
-        return _HEAD_OF[IMAGES], "pixel_values", fields
+    if source.samples == "tokens":
+        return _HEAD_OF["tokens"], "input_ids", {"vocab_size": source.classes, **_NO_SPECIAL_TOKENS}
     if source.task == "classification" and len(source.shape) == 1:
         return "AutoModelForSequenceClassification", "input_ids", {"num_labels": source.classes}
-    takes = "tokens, images or classified sequences of tokens"
-    raise ConfigError(source.refusal("huggingface", takes, "other data"))
+    source.require("huggingface", (*TAKES, "classified sequences of tokens"))
+    channels, *sizes = source.shape
+    fields = {"num_labels": source.classes, "num_channels": channels, "image_size": tuple(sizes)}
+    return _HEAD_OF["images"], "pixel_values", fields
 
 
 def _settings(
@@ -162,10 +161,10 @@ def _require_head(settings: Any, head: str, name: str) -> None:
     model and data."""
     if _has_head(settings, head):
         return
-    usable = [DATA_OF[samples] for samples, other in _HEAD_OF.items() if _has_head(settings, other)]
+    usable = [samples for samples, other in _HEAD_OF.items() if _has_head(settings, other)]
     raise ConfigError(
         f"{name}: {settings.model_type} has no head {head.removeprefix('AutoModelFor')}; use "
-        f"{', or '.join(usable) or 'another model.model_type'}"
+        f"{data_of(usable) if usable else 'another model.model_type'}"
     )
 
 

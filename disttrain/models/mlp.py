@@ -8,8 +8,9 @@ from typing import Literal
 from pydantic import PositiveInt
 from torch import nn
 
-from disttrain.errors import ConfigError
 from disttrain.records.dataset import DataShape
+
+TAKES = ("numbers", "images")
 
 
 def build(
@@ -24,10 +25,7 @@ def build(
 
     Raises `ConfigError` for a language source or a width below 1.
     """
-    if source.task == "language":
-        raise ConfigError(
-            source.refusal("mlp", "numbers", "data.kind=digits or synthetic, or model.kind=gpt")
-        )
+    source.require("mlp", TAKES)
     layers: list[nn.Module] = [nn.Flatten()]
     inputs = math.prod(source.shape)
     for width in hidden:

@@ -11,9 +11,9 @@ from typing import Literal
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from disttrain.errors import ConfigError
 from disttrain.records.dataset import DataShape
 
+TAKES = ("images",)
 _SMALL_INPUT = 64
 
 
@@ -28,9 +28,7 @@ def build(source: DataShape, *, depth: Literal[18, 50] = 18, width: PositiveInt 
     ------
     ConfigError : samples are not images, or the width is below 1.
     """
-    if not source.images:
-        instead = "data.kind=digits or images, or synthetic with a data.shape of three"
-        raise ConfigError(source.refusal("resnet", "images (channels, height, width)", instead))
+    source.require("resnet", TAKES)
     block: type[BasicBlock] | type[Bottleneck] = BasicBlock if depth == 18 else Bottleneck
     counts = (2, 2, 2, 2) if depth == 18 else (3, 4, 6, 3)
     return ResNet(block, counts, source.shape[0], min(source.shape[1:]) < _SMALL_INPUT, source.classes, width)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 
 import torch
@@ -9,9 +10,11 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.nn.modules.batchnorm import _NormBase
 
+from disttrain.config.schedules import learning_rate
 from disttrain.config.sections.optim import OptimConfig
 from disttrain.errors import ConfigError
 from disttrain.models.hooks import hooks_of
+from disttrain.runtime.plug_ins import load_plug_in
 
 _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, _NormBase)
 
@@ -56,6 +59,16 @@ def _norm_parameters(model: nn.Module) -> set[int]:
     """Identities of the weights and biases of norms, which may have several dimensions."""
     norms = (module for module in model.modules() if isinstance(module, _NORMS))
     return {id(parameter) for norm in norms for parameter in norm.parameters(recurse=False)}
+
+
+def learning_rates(optim: OptimConfig, steps: int, global_batch: int) -> array[float]:
+    """The learning rate of each step, a million in one second, so that a step only reads one.
+
+    Raises `ConfigError` if `optim.schedule` is neither built in nor a callable.
+    """
+    foreign = load_plug_in("optim.schedule", "", optim.schedule) if ":" in optim.schedule else None
+    rates = (learning_rate(step, steps, optim, global_batch, foreign) for step in range(1, steps + 1))
+    return array("d", rates)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:

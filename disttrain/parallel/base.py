@@ -1,9 +1,10 @@
-"""The interface of a strategy, and its construction by name."""
+"""The interface of a strategy, the mesh of the ranks that it lays out, and its construction by name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -12,10 +13,52 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from disttrain.config.sections.parallel import ParallelConfig
-from disttrain.parallel.mesh import Mesh
 from disttrain.runtime.fully_shard_hooks import Dimension
 from disttrain.runtime.plug_ins import load_plug_in
 from disttrain.runtime.process_group import World
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """World rank = (pipeline * replicate size + replicate) * shard size + shard, each index from 0.
+
+    Ranks that differ in `replicate` or `shard` read different samples; ranks that differ in `pipeline` alone
+    hold different layers and read the same samples.
+    """
+
+    rank: int
+    replicate: int = 1
+    """Copies of the parameters."""
+    shard: int = 1
+    """Ranks that share one copy of the parameters."""
+    pipeline: int = 1
+    """Pipeline stages."""
+
+    @property
+    def size(self) -> int:
+        """Ranks of the mesh, which is the world."""
+        return self.replicate * self.shard * self.pipeline
+
+    @property
+    def data_size(self) -> int:
+        """Number of ranks that read different samples."""
+        return self.replicate * self.shard
+
+    @property
+    def stage(self) -> int:
+        """Pipeline stage of this rank."""
+        return self.rank // self.data_size
+
+    @property
+    def stage_ranks(self) -> tuple[int, ...]:
+        """World ranks of this rank's stage, which hold the same layers."""
+        return tuple(range(self.stage * self.data_size, (self.stage + 1) * self.data_size))
+
+    @property
+    def data_rank(self) -> int:
+        """Position of this rank among those that read different samples: the sampler's rank."""
+        return self.rank % self.data_size
+
 
 BatchLoss = Callable[[nn.Module, Any], Tensor]
 Pass = Callable[[], AbstractContextManager[None]]
@@ -98,9 +141,10 @@ class Strategy:
         """Drop the gradients of an accumulation that ends before its last micro-step."""
         optimizer.zero_grad(set_to_none=True)
 
-    def grad_norm(self, model: nn.Module) -> Tensor:
-        """L2 norm of the gradients of the whole model, a scalar on the device, equal on all ranks."""
-        gradients = [p.grad for p in self.parameters(model) if p.grad is not None]
+    def grad_norm(self, model: nn.Module, parameters: Iterable[nn.Parameter]) -> Tensor:
+        """L2 norm of the gradients of these parameters over the whole model, a scalar on the device, equal on
+        all ranks. All ranks together."""
+        gradients = [p.grad for p in parameters if p.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, cast
@@ -14,9 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _DEFAULT_BUCKET_CAP_MB
 
 from disttrain.config.sections.parallel import DDPConfig, GradientCommunicationConfig, ParallelConfig
-from disttrain.parallel.backward_end import after_own_backward
-from disttrain.parallel.base import Strategy, Timed
-from disttrain.parallel.mesh import Mesh
+from disttrain.parallel.base import Mesh, Strategy, Timed
 from disttrain.parallel.schemes.ddp_hook import GradientHook
 from disttrain.parallel.schemes.scheme import build_scheme, by_prefix
 from disttrain.parallel.sync_batch_norm import NormGroup, norm_groups, synchronize_batch_norms
@@ -181,3 +179,34 @@ class DDP(Strategy):
 
 def build(config: ParallelConfig) -> DDP:
     return DDP(config.ddp, config.gradient_communication)
+
+
+def after_own_backward(outputs: Sequence[torch.Tensor], call: Callable[[], None]) -> None:
+    """Have `call` run once in a backward pass through any of `outputs`, when this rank's gradients are all
+    computed, before the reducer waits for the buckets still in flight.
+
+    The autograd engine runs its final callbacks in the order they were queued. The hook on what a model
+    returned (or on the loss) comes before any gradient in the model, so ours precedes DDP's, which is queued
+    at the last bucket. Which of several outputs the loss is made of is not known, so the first one that a
+    gradient reaches counts.
+    """
+    queued = False
+
+    def queue(grad: torch.Tensor) -> None:
+        nonlocal queued
+        if not queued:
+            queued = True
+            at_end_of_backward(run)
+
+    def run() -> None:
+        nonlocal queued
+        queued = False
+        call()
+
+    for output in outputs:
+        output.register_hook(queue)
+
+
+def at_end_of_backward(call: Callable[[], None]) -> None:
+    """Within a backward pass: have `call` run after it, and after all that was queued so before."""
+    torch.autograd.Variable._execution_engine.queue_callback(call)

@@ -13,8 +13,7 @@ import torch
 from torch import nn
 
 from disttrain.config.sections.parallel import ParallelConfig
-from disttrain.parallel.base import Strategy
-from disttrain.parallel.mesh import Mesh
+from disttrain.parallel.base import Mesh, Strategy
 from disttrain.runtime.process_group import World
 
 

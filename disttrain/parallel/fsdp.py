@@ -7,7 +7,7 @@ block recomputes from gathered parameters, and a compiled block contains no coll
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -26,12 +26,10 @@ from torch.distributed.tensor import DTensor
 
 from disttrain.config.sections.parallel import FSDPConfig, ParallelConfig
 from disttrain.errors import ConfigError
-from disttrain.models.blocks import blocks_of
-from disttrain.parallel.base import Strategy, Timed
-from disttrain.parallel.buffers import broadcast_buffers
+from disttrain.models.hooks import blocks_of
+from disttrain.parallel.base import Mesh, Strategy, Timed
+from disttrain.parallel.broadcast import broadcast_buffers, build_on_rank_0, fill, named_tensors
 from disttrain.parallel.fully_shard_waits import RETURNED_EARLY, comm_method, time_waits
-from disttrain.parallel.initial_weights import build_on_rank_0, fill, named_tensors
-from disttrain.parallel.mesh import Mesh
 from disttrain.runtime.fully_shard_hooks import (
     Dimension,
     compute_device,
@@ -138,9 +136,9 @@ class FSDP(Strategy):
                     if hasattr(parameter, "_unsharded_param"):
                         parameter._unsharded_param.grad = None
 
-    def grad_norm(self, model: nn.Module) -> Tensor:
+    def grad_norm(self, model: nn.Module, parameters: Iterable[nn.Parameter]) -> Tensor:
         """L2 norm of the gradients; replicas have equal ones."""
-        gradients = [p.grad for p in self.parameters(model) if p.grad is not None]
+        gradients = [p.grad for p in parameters if p.grad is not None]
         own = [grad.to_local() if isinstance(grad, DTensor) else grad for grad in gradients]
         squared = nn.utils.get_total_norm(own).square().to(compute_device(model))
         groups = groups_of_mesh(model)

@@ -10,8 +10,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from disttrain.config.sections.parallel import FSDPConfig, HSDPConfig, ParallelConfig
 from disttrain.errors import ConfigError
+from disttrain.parallel.base import Mesh
 from disttrain.parallel.fsdp import FSDP
-from disttrain.parallel.mesh import Mesh
 from disttrain.runtime.process_group import World
 
 

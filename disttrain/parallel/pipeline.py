@@ -8,7 +8,7 @@ micro-batches instead of m (Narayanan et al. 2021, arXiv:2104.04473).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -22,9 +22,8 @@ from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
 from disttrain.config.sections.parallel import ParallelConfig, PipelineConfig
 from disttrain.errors import ConfigError
-from disttrain.parallel.base import BatchLoss, HasTally, Pass, Strategy, Timed
-from disttrain.parallel.initial_weights import build_on_rank_0, fill, named_tensors
-from disttrain.parallel.mesh import Mesh
+from disttrain.parallel.base import BatchLoss, HasTally, Mesh, Pass, Strategy, Timed
+from disttrain.parallel.broadcast import build_on_rank_0, fill, named_tensors
 from disttrain.parallel.schemes.counted_group import CountedGroup
 from disttrain.runtime.process_group import World, set_timeouts
 
@@ -159,9 +158,9 @@ class Pipeline(Strategy):
             return torch.zeros(3, dtype=torch.float64, device=self._device)
         return objective.batch_tally(_Computed(output[: len(inputs)]), (inputs, targets))
 
-    def grad_norm(self, model: nn.Module) -> Tensor:
+    def grad_norm(self, model: nn.Module, parameters: Iterable[nn.Parameter]) -> Tensor:
         """L2 norm of the gradients of all stages."""
-        squared = super().grad_norm(model).square()
+        squared = super().grad_norm(model, parameters).square()
         with self._communicating():
             dist.all_reduce(squared, group=self._stages)
         return squared.sqrt()

@@ -6,9 +6,5 @@ from disttrain.config.sections.parallel import ParallelConfig
 from disttrain.parallel.base import Strategy
 
 
-class SingleRank(Strategy):
-    """The defaults of `Strategy`."""
-
-
-def build(config: ParallelConfig) -> SingleRank:
-    return SingleRank()
+def build(config: ParallelConfig) -> Strategy:
+    return Strategy()

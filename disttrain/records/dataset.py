@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
+from disttrain.errors import ConfigError, either
 from disttrain.records.base import Record
 
 Task = Literal["language", "classification", "regression"]
@@ -23,16 +25,19 @@ class DataShape:
     """Predicted tokens in one sample; None where samples are not token sequences."""
 
     @property
-    def images(self) -> bool:
-        """Whether a sample is an image of shape (channels, height, width) to classify."""
-        return self.task == "classification" and len(self.shape) == 3
+    def samples(self) -> Literal["tokens", "images", "numbers"]:
+        """What a sample is; an image has the shape (channels, height, width) and a class."""
+        if self.task == "language":
+            return "tokens"
+        return "images" if self.task == "classification" and len(self.shape) == 3 else "numbers"
 
-    def refusal(self, kind: str, takes: str, instead: str) -> str:
-        """Message for samples of which a built-in model of this kind takes none."""
-        return (
-            f"model.kind={kind} takes {takes}, but data.kind gives {self.task} of inputs {self.shape}; "
-            f"use {instead}"
-        )
+    def require(self, kind: str, takes: Collection[str]) -> None:
+        """Raise `ConfigError` unless a model of this kind takes the samples."""
+        if self.samples not in takes:
+            raise ConfigError(
+                f"model.kind={kind} takes {either(takes)}, but data.kind gives {self.task} of inputs "
+                f"{self.shape}"
+            )
 
 
 class DatasetRecord(Record):

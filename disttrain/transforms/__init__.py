@@ -15,8 +15,7 @@ from torch import nn
 from disttrain.config.config_tree import Config
 from disttrain.errors import ConfigError
 from disttrain.runtime.plug_ins import load_plug_in
-from disttrain.transforms.activation_checkpointing import checkpoint_activations
-from disttrain.transforms.activation_offload import offload_activations
+from disttrain.transforms.activations import checkpoint_activations, offload_activations
 from disttrain.transforms.compilation import compile_model
 
 Transform = Callable[[nn.Module], nn.Module]

@@ -19,7 +19,7 @@ from torch import nn
 
 from disttrain.config.sections.compute import CompileConfig
 from disttrain.errors import ConfigError
-from disttrain.models.blocks import blocks_of
+from disttrain.models.hooks import blocks_of
 from disttrain.runtime import log
 
 _GRAPHS_PER_MODULE = 8

@@ -74,6 +74,7 @@ def _settings(prefix: str, **_: Any) -> list[str]:
 
     key, equals, values = prefix.partition("=")
     known = {name: _few_values(info.annotation) for name, info in config_fields()}
+    known["optim.schedule"] = kinds_of("schedules")
     known["parallel.strategy"] = ["auto", *kinds_of("parallel")]
     known["parallel.gradient_communication.scheme"] = kinds_of("parallel/schemes")
     for section, package in BUILT_SECTIONS.items():

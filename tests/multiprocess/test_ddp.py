@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +12,10 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 from disttrain.config.sections.parallel import DDPConfig, ParallelConfig
+from disttrain.parallel.base import Mesh
 from disttrain.parallel.ddp import build
-from disttrain.parallel.mesh import Mesh
 from disttrain.runtime.process_group import World
 from tests.support.ranks import RankFailed, Ranks
-from tests.support.stopping import config, train_until
-from tests.support.tolerance import approx_losses
 
 pytestmark = pytest.mark.multiprocess
 
@@ -176,17 +173,3 @@ def test_only_the_last_micro_step_communicates(two_ranks: Ranks, options: dict[s
     assert [calls for calls, _ in first][:2] == [0, 0]
     assert [gradient for _, gradient in first] == [1, 2, 4.5]
     assert [gradient for _, gradient in second] == [2, 4, 4.5]
-
-
-def test_a_strategy_of_another_package_trains_like_ddp(two_ranks: Ranks, tmp_path: Path) -> None:
-    foreign = {"strategy": "tests.support.foreign_strategy:build", "options": {"factor": 1.0}}
-    half = foreign | {"options": {"factor": 0.5}}
-    losses = []
-    for number, parallel in enumerate([{"strategy": "ddp"}, foreign, half]):
-        optim = {"name": "sgd", "grad_clip": None}
-        made = config(nodes=2, ranks=1, parallel=parallel, optim=optim, train={"steps": 4})
-        seen = two_ranks.call(train_until, made, tmp_path / str(number), 0, None)
-        assert seen[0].metrics.strategy == parallel["strategy"]
-        losses.append([point.loss for point in seen[0].metrics.loss_history])
-    assert losses[1] == approx_losses(losses[0])
-    assert losses[2] != approx_losses(losses[0])

@@ -21,9 +21,9 @@ from disttrain.config.sections.parallel import (
     HSDPConfig,
     ParallelConfig,
 )
+from disttrain.parallel.base import Mesh
 from disttrain.parallel.ddp import DDP, build
 from disttrain.parallel.hsdp import HSDP
-from disttrain.parallel.mesh import Mesh
 from disttrain.parallel.schemes import all_reduce_compressed, hierarchical_all_reduce, make_scheme
 from disttrain.parallel.schemes.counted_group import CountedGroup
 from disttrain.parallel.schemes.scheme import FlatGradient, Scheme, build_scheme

@@ -21,7 +21,7 @@ from disttrain.data.source import Source
 from disttrain.engine.objective import Task
 from disttrain.engine.spec import TrainSpec
 from disttrain.engine.train import batches_of, begin, run
-from disttrain.parallel.mesh import Mesh
+from disttrain.parallel.base import Mesh
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
 from tests.support.ranks import Ranks

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from disttrain.config.sections.parallel import DDPConfig, ParallelConfig
+from disttrain.parallel.base import Mesh
 from disttrain.parallel.ddp import build
-from disttrain.parallel.mesh import Mesh
 from disttrain.runtime.process_group import World
 from tests.support.ranks import Ranks
 from tests.support.tolerance import assert_close

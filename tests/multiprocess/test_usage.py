@@ -119,13 +119,11 @@ def test_gpus_as_they_happen_and_in_the_summary(tmp_path, monkeypatch):
     gpu = next(iter(session["gpus"]))
     monkeypatch.setitem(sys.modules, "pynvml", nvml.module(session))
     monkeypatch.setattr(node_sampling, "identify", lambda _: GpuId(gpu, None))
-    config = config_for(1, 1, fields=["tests.support.nvml:FAN"])
-    metrics = train_on(alone(), config, tmp_path)
+    metrics = train_on(alone(), config_for(1, 1), tmp_path)
     attempt = RunDir(tmp_path).attempt(0)
     lines = [GpuSample.model_validate(line) for line in read_jsonl(attempt.gpu_samples(0))]
     assert lines[-1].power_w == pytest.approx(640.1)  # the session's last answer, for ever
     assert metrics.gpu.gpus == 1
-    assert (lines[-1].fan_percent, metrics.gpu.fan_percent_max) == (41, 41), "a row of a user"
     assert metrics.gpu.power_mean_w == pytest.approx(640.1, rel=0.3)
     assert metrics.gpu.xids == {"94": 1}
     assert metrics.gpu.ecc_uncorrected is None

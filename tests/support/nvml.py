@@ -19,7 +19,7 @@ from typing import Any
 
 import pynvml
 
-from disttrain.hardware.fields import FIELDS, Field
+from disttrain.hardware.fields import FIELDS
 
 SESSION = Path(__file__).with_name("nvml_session.json")
 Session = dict[str, Any]
@@ -186,10 +186,6 @@ class Recording(types.ModuleType):
 
     def _note(self, uuid: str, key: str, answer: Any) -> None:
         self.session["gpus"][uuid]["calls"].setdefault(key, []).append(answer)
-
-
-FAN = Field("gpu", "fan_percent", "%", (lambda api, handle: 41,), {"fan_percent_max": "max"})
-"""A row of a user."""
 
 
 def record(rounds: int, every_s: float) -> Session:

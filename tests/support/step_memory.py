@@ -22,7 +22,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from disttrain.config.config_tree import Config
 from disttrain.engine.spec import spec_of_config
 from disttrain.engine.step import Stepper, build_stepper
-from disttrain.models.blocks import blocks_of
+from disttrain.models.hooks import blocks_of
 from disttrain.runtime.fully_shard_hooks import param_groups, sharded_modules
 from disttrain.runtime.process_group import World
 

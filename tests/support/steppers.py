@@ -12,12 +12,10 @@ from disttrain.config.config_tree import Config
 from disttrain.engine.objective import Objective, Task
 from disttrain.engine.spec import TrainSpec
 from disttrain.engine.step import Stepper
-from disttrain.models.flops import ModelCost, Peak
+from disttrain.models.flops import ModelCost
 from disttrain.optim.optimizer import build_optimizer
 from disttrain.optim.precision import Precision
-from disttrain.parallel.base import Strategy
-from disttrain.parallel.mesh import Mesh
-from disttrain.parallel.single import SingleRank
+from disttrain.parallel.base import Mesh, Strategy
 from disttrain.telemetry.step_clock import HostClock
 from tests.support.stopping import alone
 
@@ -37,11 +35,11 @@ def stepper(
     config = Config.model_validate(
         {"optim": optim, "train": {"steps": steps, "local_batch_size": plan.local}}
     )
-    strategy = strategy or SingleRank()
+    strategy = strategy or Strategy()
     optimizer = optimizer or build_optimizer(strategy.parameters(model), config.optim)
     objective, mesh = objective or Task("classification"), Mesh(rank=0)
     made = optimizer
     spec = TrainSpec(config, lambda: model, lambda *_: made, objective, mesh, plan, steps, None, "requested")
-    clock, cost = HostClock(), ModelCost(0, None, Peak(None, None, None, ""))
+    clock, cost = HostClock(), ModelCost(0)
     clock.start()
     return Stepper(spec, strategy, alone(), model, made, precision or Precision(), clock, cost, {})

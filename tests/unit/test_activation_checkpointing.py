@@ -15,7 +15,7 @@ from disttrain.engine.live_bytes import LiveBytes
 from disttrain.errors import ConfigError
 from disttrain.models import gpt, huggingface, resnet
 from disttrain.transforms import transforms_of
-from disttrain.transforms.activation_checkpointing import Recomputed, checkpoint_activations
+from disttrain.transforms.activations import Recomputed, checkpoint_activations
 
 CPU = torch.device("cpu")
 LAYERS = 4

@@ -11,16 +11,15 @@ from disttrain.data import synthetic
 from disttrain.engine.objective import Task
 from disttrain.errors import ConfigError
 from disttrain.models import gpt
-from disttrain.models.blocks import mix_in
-from disttrain.transforms import activation_offload
-from disttrain.transforms.activation_checkpointing import checkpoint_activations
-from disttrain.transforms.activation_offload import Offloaded, offload_activations
+from disttrain.models.hooks import mix_in
+from disttrain.transforms import activations
+from disttrain.transforms.activations import Offloaded, checkpoint_activations, offload_activations
 
 
 @pytest.fixture
 def copies(monkeypatch):
     """Shapes of the tensors that came back from host memory, and no lower limit of their size."""
-    monkeypatch.setattr(activation_offload, "SMALLEST_BYTES", 0)
+    monkeypatch.setattr(activations, "SMALLEST_BYTES", 0)
     found = []
 
     def unpack(packed):
@@ -29,7 +28,7 @@ def copies(monkeypatch):
             return packed[1].clone()
         return packed
 
-    monkeypatch.setattr(activation_offload, "unpack", unpack)
+    monkeypatch.setattr(activations, "unpack", unpack)
     return found
 
 
@@ -57,7 +56,7 @@ def test_gradients_are_bitwise_equal_and_parameters_stay(copies, recomputes, aut
 
 
 def test_small_tensors_stay(copies, monkeypatch):
-    monkeypatch.setattr(activation_offload, "SMALLEST_BYTES", 1 << 20)
+    monkeypatch.setattr(activations, "SMALLEST_BYTES", 1 << 20)
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
     mix_in(model, Offloaded)
     model(torch.randn(2, 4)).sum().backward()

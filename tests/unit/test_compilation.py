@@ -22,7 +22,7 @@ from disttrain.errors import ConfigError
 from disttrain.models.gpt import GPT
 from disttrain.models.resnet import BasicBlock, ResNet
 from disttrain.runtime.kernels import attention_kernel
-from disttrain.transforms.activation_checkpointing import checkpoint_activations
+from disttrain.transforms.activations import checkpoint_activations
 from disttrain.transforms.compilation import compile_model, compiling
 from tests.support.tolerance import approx_losses, assert_close
 

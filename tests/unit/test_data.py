@@ -14,8 +14,7 @@ from torch.utils.data import Dataset, default_collate
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.sections.model import DataConfig
 from disttrain.data import digits, synthetic, tokens
-from disttrain.data.loader import make_loader
-from disttrain.data.sampler import GlobalOrder, RankBatches
+from disttrain.data.loader import GlobalOrder, RankBatches, make_loader
 from disttrain.data.source import Windows
 from disttrain.engine.kinds import build_source
 from disttrain.errors import ConfigError

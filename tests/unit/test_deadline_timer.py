@@ -34,12 +34,6 @@ def test_a_wait_sleeps_and_spins_only_at_the_end():
     assert 101.0 <= clock.now_s < 101.0 + 1e-5
 
 
-def test_a_wait_for_what_is_past_is_no_wait():
-    clock = FakeTime()
-    wait_until(99.0, clock.now, clock.sleep)
-    assert clock.slept == []
-
-
 def test_a_real_wait_never_ends_early_and_leaves_the_processor():
     processor, deadline = time.thread_time(), time.perf_counter() + 0.2
     wait_until(deadline)

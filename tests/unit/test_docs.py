@@ -16,8 +16,7 @@ from disttrain.config import options
 from disttrain.config.sections.model import DataConfig, ModelConfig
 from disttrain.config.sections.parallel import ParallelConfig
 from disttrain.engine import kinds
-from disttrain.parallel.base import build_strategy
-from disttrain.parallel.mesh import Mesh
+from disttrain.parallel.base import Mesh, build_strategy
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime.process_group import World
 from disttrain.telemetry import sinks
@@ -44,16 +43,6 @@ def installed(tmp_path, monkeypatch):
         spec.loader.exec_module(module)
     monkeypatch.setattr(options, "PACKAGE", tmp_path)
     return tmp_path
-
-
-def test_the_document_has_one_example_of_each():
-    assert sorted(EXAMPLES) == [
-        "data/parity",
-        "models/linear",
-        "parallel/ddp_fp16",
-        "telemetry/sinks/csv",
-        "transforms/recompute",
-    ]
 
 
 def test_the_model_and_the_data_source_train_together(installed):
@@ -96,10 +85,6 @@ def test_the_strategy_communicates_float16(installed):
         # A model that outlives the group would join gloo's threads while it holds the GIL they wait for.
         gc.collect()
         dist.destroy_process_group()
-
-
-def test_the_options_are_checked_without_running_the_example(installed):
-    assert options.planned_options("model", "linear", {"bias": False}) == {"bias": False}
 
 
 def test_the_sink_writes(installed, tmp_path):

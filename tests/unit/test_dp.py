@@ -20,8 +20,7 @@ from disttrain.engine.script_config import config_of_script
 from disttrain.engine.strategy_choice import resolve_strategy
 from disttrain.errors import ConfigError
 from disttrain.hardware.node_sampler import GpuId
-from disttrain.parallel.base import build_strategy
-from disttrain.parallel.mesh import Mesh
+from disttrain.parallel.base import Mesh, build_strategy
 from disttrain.records.gpu_hours import devices_of
 from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.records.run_json import ranks_per_node

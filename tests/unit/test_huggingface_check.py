@@ -94,7 +94,7 @@ def test_the_check_uses_the_config_classes_of_transformers(
 
 
 TEXT = "data.kind=text, tokens or synthetic with data.task=language"
-IMAGES = "data.kind=digits or images, or synthetic with a data.shape of three"
+IMAGES = "data.kind=digits, images or synthetic with a data.shape of three"
 CLASSES, OTHER = "ImageClassification", "another model.model_type"
 TOO_LONG = "takes 1024 tokens, but data.seq_len=4096; lower data.seq_len"
 

@@ -7,20 +7,10 @@ import torch
 
 from disttrain.config.batch_plan import plan_batch
 from disttrain.config.sections.parallel import HSDPConfig, ParallelConfig
-from disttrain.data.sampler import GlobalOrder, RankBatches
+from disttrain.data.loader import GlobalOrder, RankBatches
 from disttrain.errors import ConfigError
-from disttrain.parallel.base import build_strategy
-from disttrain.parallel.mesh import Mesh
+from disttrain.parallel.base import Mesh, build_strategy
 from disttrain.runtime.process_group import World
-
-
-@pytest.mark.parametrize("size", [1, 3])
-def test_every_rank_of_a_replicated_model_reads_its_own_samples(size):
-    world = World(
-        rank=size - 1, size=size, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None
-    )
-    mesh = build_strategy("ddp", ParallelConfig()).mesh(world)
-    assert (mesh.size, mesh.data_size, mesh.data_rank) == (size, size, size - 1)
 
 
 def world(rank: int, nodes: int, per_node: int) -> World:

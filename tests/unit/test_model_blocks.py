@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from disttrain.models.blocks import blocks_of
 from disttrain.models.gpt import GPT, Block
+from disttrain.models.hooks import blocks_of
 from disttrain.models.resnet import BasicBlock, ResNet
 
 

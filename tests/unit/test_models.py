@@ -183,7 +183,7 @@ def test_mlp_for_regression():
             mlp.build,
             shaped("language", (8,)),
             {},
-            r"model\.kind=mlp takes numbers, but data\.kind gives language",
+            r"model\.kind=mlp takes numbers or images, but data\.kind gives language",
         ),
         (resnet.build, shaped(shape=(64,)), {}, r"model\.kind=resnet .* inputs \(64,\)"),
         (resnet.build, shaped("language", (8,)), {}, r"model\.kind=resnet .* language"),

@@ -11,7 +11,7 @@ from disttrain.config.parsing import Draft, check, with_batch
 from disttrain.config.sections.parallel import ParallelConfig
 from disttrain.errors import ConfigError
 from disttrain.models.gpt import GPT
-from disttrain.parallel.mesh import Mesh
+from disttrain.parallel.base import Mesh
 from disttrain.parallel.pipeline import build
 from disttrain.runtime.process_group import World
 

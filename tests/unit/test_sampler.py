@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from disttrain.config.batch_plan import BatchPlan
-from disttrain.data.sampler import GlobalOrder, RankBatches
+from disttrain.data.loader import GlobalOrder, RankBatches
 from disttrain.errors import ConfigError
 
 samples = st.integers(1, 60)

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from disttrain.parallel.backward_end import after_own_backward
+from disttrain.parallel.ddp import after_own_backward
 from disttrain.telemetry.step_clock import (
     COMM,
     COMPUTE,

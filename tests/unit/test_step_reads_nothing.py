@@ -22,9 +22,8 @@ from disttrain.data.source import Source
 from disttrain.engine.objective import Task
 from disttrain.models import gpt, mlp, resnet
 from disttrain.optim.precision import LossScale, Precision
-from disttrain.parallel.base import build_strategy
-from disttrain.parallel.mesh import Mesh
-from disttrain.transforms.activation_checkpointing import checkpoint_activations
+from disttrain.parallel.base import Mesh, build_strategy
+from disttrain.transforms.activations import checkpoint_activations
 from disttrain.transforms.channels_last import build as channels_last
 from tests.support.steppers import stepper
 from tests.support.stopping import alone

@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from disttrain.config.schedules import SCHEDULES
 from disttrain.config.sections.base import Section
 
 _Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -29,8 +28,9 @@ class OptimConfig(Section):
     """Fused optimizer kernels; null uses them where the device supports them."""
     grad_clip: PositiveFloat | None = None
     """Global gradient norm above which gradients are clipped; null does not clip."""
-    schedule: Literal[*SCHEDULES] = "constant"  # type: ignore[valid-type]
-    """Learning-rate schedule after the warm-up."""
+    schedule: str = "constant"
+    """Learning-rate schedule after the warm-up: `constant`, `linear`, `cosine`, `cosine_restarts`, `step`, or
+    `package.module:name`."""
     warmup_steps: NonNegativeInt = 0
     """Steps of linear warm-up before the schedule starts."""
     final_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0

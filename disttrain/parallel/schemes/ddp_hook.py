@@ -5,9 +5,6 @@ from its worker threads, in another order on each rank. One thread therefore run
 NCCL, where collectives are queued, a stream of its own does.
 """
 
-from __future__ import annotations
-
-import inspect
 import threading
 import weakref
 from collections.abc import Callable
@@ -61,14 +58,9 @@ class GradientHook:
         return self._run(average)
 
 
-def _hook(hook: GradientHook, bucket: dist.GradBucket) -> BucketFuture:
+def _hook(hook: GradientHook, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    # DDP compares the annotations with types: this module does not postpone them
     return hook.start(bucket)
-
-
-# DDP compares annotations with types, not with their names
-_hook.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-    [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("hook", "bucket")]
-)
 
 
 def _on_thread(owner: object, device: torch.device) -> Callable[[Call], BucketFuture]:

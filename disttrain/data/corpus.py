@@ -1,8 +1,13 @@
-"""Tokenizers of text: bytes, or a local Hugging Face tokenizer."""
+"""Files of a corpus, and the tokenizers of its text: bytes, or a local Hugging Face tokenizer.
+
+Imports without torch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import fnmatch
+import os
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,3 +64,19 @@ def load_tokenizer(name: str, field: str) -> Tokenizer:
 
     end = tokenizer.eos_token_id
     return Tokenizer(vocab, dtype, 0 if end is None else int(end), encode)
+
+
+def files_below(root: Path, pattern: str = "*", left_out: Collection[str] = ("__pycache__",)) -> list[str]:
+    """Sorted relative paths of the files in a folder, without hidden files and folders and those of the names
+    `left_out`. A file has the relative path `""`."""
+    if root.is_file():
+        return [""]
+    start, names = len(os.path.join(root, "")), []
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if name not in left_out and not name.startswith(".")]
+        names += [
+            os.path.join(folder, name)[start:]
+            for name in fnmatch.filter(files, pattern)
+            if not name.startswith(".")
+        ]
+    return sorted(names)

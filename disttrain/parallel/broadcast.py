@@ -1,8 +1,8 @@
-"""Initial weights of a model that is not whole on every rank: rank 0 builds it, tensors travel one by one.
+"""Tensors that all ranks take from rank 0: the initial weights, and buffers.
 
-The other ranks build on the meta device, without memory. So that every strategy begins with the same weights,
-a transform runs on all ranks, and rank 0's tensors are sent after it. Rank 0 holds the whole model in host
-memory until all ranks have their parts.
+Rank 0 builds the model, the other ranks build it on the meta device, without memory. So that every strategy
+begins with the same weights, a transform runs on all ranks, and rank 0's tensors are sent after it, one by
+one. Rank 0 holds the whole model in host memory until all ranks have their parts.
 """
 
 from __future__ import annotations
@@ -54,3 +54,18 @@ def fill(model: nn.Module, initial: Mapping[str, Tensor], world: World) -> None:
             target.to_local().copy_(part.to_local())
         elif name in tensors:
             tensors[name].copy_(whole)
+
+
+@torch.no_grad()
+def broadcast_buffers(model: nn.Module, world: World) -> None:
+    """Overwrite the buffers of `model` with those of rank 0, by one broadcast per dtype. All ranks
+    together."""
+    if world.size == 1:
+        return
+    by_dtype: dict[torch.dtype, list[Tensor]] = {}
+    for buffer in model.buffers():
+        by_dtype.setdefault(buffer.dtype, []).append(buffer)
+    for buffers in by_dtype.values():
+        flat = world.broadcast(torch.cat([buffer.flatten() for buffer in buffers]))
+        for buffer, part in zip(buffers, flat.split([each.numel() for each in buffers]), strict=True):
+            buffer.copy_(part.view_as(buffer))
