@@ -23,8 +23,8 @@ def identify(device: torch.device) -> GpuId | None:
     if device.type != "cuda":
         return None
     properties = torch.cuda.get_device_properties(device)
-    uuid = str(getattr(properties, "uuid", "")) or None
-    if uuid and not uuid.startswith(("GPU-", "MIG-")):
+    uuid = str(properties.uuid)
+    if not uuid.startswith(("GPU-", "MIG-")):
         uuid = f"GPU-{uuid}"
     numbers = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
     given = [number for number in numbers if number is not None]

@@ -16,7 +16,6 @@ from disttrain.records.hardware import GpuSample, NodeGpus
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.run_directory import RunDir
 from disttrain.telemetry.node_sampling import identify
-from tests.support import nvml as replay
 
 
 def without_gpu() -> str | None:
@@ -72,15 +71,3 @@ def test_work_shows(tmp_path):
     assert usage.utilization > 0.5
     if usage.energy_j is not None and usage.power_mean_w is not None:
         assert usage.energy_j == pytest.approx(usage.power_mean_w * usage.sampled_s, rel=0.5)
-
-
-def test_a_recording_of_it_replays(monkeypatch):
-    recording = replay.Recording(sys.modules["pynvml"])
-    monkeypatch.setitem(sys.modules, "pynvml", recording)
-    device = torch.device("cuda", 0)
-    times = (1.0, 2.0, 3.0)
-    reader = gpu(device)
-    samples = [reader.read(now) for now in times]
-    monkeypatch.setitem(sys.modules, "pynvml", replay.module(recording.session))
-    again = gpu(device)
-    assert [again.read(now) for now in times] == samples

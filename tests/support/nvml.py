@@ -1,25 +1,19 @@
 """A `pynvml` that replays a session: for each GPU the answers to each call, in order, the last one for ever.
 
 An answer `{"error": code}` raises the NVMLError of that code. All names but the calls (constants, error
-classes) are those of the real module, so what is refused or misspelt there is so here. `Recording` makes
-such a session of the real thing: `python -m tests.support.nvml OUT.json` on a machine with a GPU. The one
-here was put together by hand in the same form, so that much goes wrong in few rounds: two GPUs, one of which
-is lost in the third.
+classes) are those of the real module, so what is refused or misspelt there is so here. The session was
+put together by hand, so that much goes wrong in few rounds: two GPUs, one of which is lost in the third.
 """
 
 from __future__ import annotations
 
 import json
-import sys
-import time
 import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pynvml
-
-from disttrain.hardware.fields import FIELDS
 
 SESSION = Path(__file__).with_name("nvml_session.json")
 Session = dict[str, Any]
@@ -104,105 +98,3 @@ class _Replay:
 
 def _key(name: str, arguments: Any) -> str:
     return " ".join([name, *map(str, arguments)])
-
-
-class Recording(types.ModuleType):
-    """`pynvml` (or a replay of it) as it answers, noting every answer about the GPUs that are looked up."""
-
-    def __init__(self, real: types.ModuleType) -> None:
-        super().__init__("pynvml")
-        self.__dict__.update({k: v for k, v in vars(real).items() if not k.startswith("__")})
-        self.session: Session = {"driver": "", "gpus": {}}
-        self._handles: dict[int, str] = {}
-        self._kept: list[Any] = []
-        for name, value in vars(real).items():
-            if name.startswith("nvmlDeviceGet") and callable(value):
-                setattr(self, name, self._noting(name, value))
-        self.nvmlDeviceGetHandleByUUID = self._looking_up(real)
-        self.nvmlDeviceRegisterEvents = self._registering(real)
-        self.nvmlEventSetWait_v2 = self._waiting(real)
-        self.nvmlSystemGetDriverVersion = lambda: self._driver(real)
-
-    def _driver(self, real: Any) -> str:
-        self.session["driver"] = real.nvmlSystemGetDriverVersion()
-        return self.session["driver"]
-
-    def _looking_up(self, real: Any) -> Callable[[str], Any]:
-        def look(uuid: str) -> Any:
-            handle = real.nvmlDeviceGetHandleByUUID(uuid)
-            self._handles[id(handle)] = uuid
-            self._kept.append(handle)  # so that its id stays its own
-            self.session["gpus"].setdefault(uuid, {"pci_bus_id": None, "calls": {}})
-            return handle
-
-        return look
-
-    def _noting(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def ask(handle: Any, *arguments: Any) -> Any:
-            uuid = self._handles[id(handle)]
-            if name == "nvmlDeviceGetFieldValues":
-                found = real(handle, *arguments)
-                value = found[0]
-                told = {"error": value.nvmlReturn}
-                if not value.nvmlReturn:
-                    told = {"value": value.value.ullVal, "type": value.valueType}
-                self._note(uuid, _key(name, arguments[0][0]), told)
-                return found
-            return self._answer(uuid, _key(name, arguments), lambda: real(handle, *arguments))
-
-        return ask
-
-    def _registering(self, real: Any) -> Callable[..., None]:
-        def register(handle: Any, kinds: int, events: Any) -> None:
-            uuid = self._handles[id(handle)]
-            self._handles[id(events)] = uuid
-            self._kept.append(events)
-
-            def act() -> bool:
-                real.nvmlDeviceRegisterEvents(handle, kinds, events)
-                return True
-
-            self._answer(uuid, "nvmlDeviceRegisterEvents", act)
-
-        return register
-
-    def _waiting(self, real: Any) -> Callable[..., Any]:
-        return lambda events, wait_ms: self._answer(
-            self._handles[id(events)],
-            "nvmlEventSetWait_v2",
-            lambda: real.nvmlEventSetWait_v2(events, wait_ms),
-        )
-
-    def _answer(self, uuid: str, key: str, act: Callable[[], Any]) -> Any:
-        try:
-            found = act()
-        except pynvml.NVMLError as error:
-            self._note(uuid, key, {"error": error.value})
-            raise
-        plain = isinstance(found, int | float | str)
-        names = [n for n in ("gpu", "memory", "used", "total", "free", "eventData") if hasattr(found, n)]
-        self._note(uuid, key, found if plain else {name: getattr(found, name) for name in names})
-        return found
-
-    def _note(self, uuid: str, key: str, answer: Any) -> None:
-        self.session["gpus"][uuid]["calls"].setdefault(key, []).append(answer)
-
-
-def record(rounds: int, every_s: float) -> Session:
-    """A session of this machine's first GPU under `Readings`."""
-    from disttrain.hardware.readings import Readings
-
-    recording = Recording(pynvml)
-    pynvml.nvmlInit()
-    uuid = pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(0))
-    recording.nvmlSystemGetDriverVersion()
-    fields = [row for row in FIELDS if row.of == "gpu"]
-    reader = Readings(fields, recording, recording.nvmlDeviceGetHandleByUUID(uuid))
-    for _ in range(rounds):
-        reader.read(time.monotonic())
-        time.sleep(every_s)
-    return recording.session
-
-
-if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(json.dumps(record(20, 0.5), indent=1) + "\n")

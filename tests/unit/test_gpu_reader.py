@@ -1,6 +1,5 @@
 """NVML readings, replayed: each field alone, what is refused, a GPU that is lost."""
 
-import json
 import sys
 
 import pynvml
@@ -11,7 +10,6 @@ from disttrain.hardware.fields import FIELDS, throttle_names
 from disttrain.hardware.node_sampler import GpuId
 from disttrain.hardware.readings import Readings
 from disttrain.telemetry.node_sampling import identify
-from tests.support import nvml
 from tests.support.nvml import LOST, WELL, raising
 
 BUS = "00000000:1b:00.0"
@@ -160,12 +158,3 @@ def test_torch_devices_in_nvmls_spelling(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: Known)
     assert identify(torch.device("cuda", 3)) == GpuId(WELL, BUS)
     assert identify(torch.device("cpu")) is None
-
-
-def test_a_recording_replays_to_the_same(replay, monkeypatch):
-    recording = nvml.Recording(replay())
-    monkeypatch.setitem(sys.modules, "pynvml", recording)
-    _, samples = read()
-    session = json.loads(json.dumps(recording.session))
-    monkeypatch.setitem(sys.modules, "pynvml", nvml.module(session))
-    assert read()[1] == samples

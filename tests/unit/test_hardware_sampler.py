@@ -162,18 +162,6 @@ def test_what_goes_wrong_ends_one_kind_of_samples_and_nothing_else(replay, tmp_p
     assert len(list(read_jsonl(getattr(attempt, left)(0)))) == 3
 
 
-def test_when_nothing_can_be_sampled_the_thread_ends(tmp_path, monkeypatch):
-    told = []
-    monkeypatch.setattr(log, "error", lambda message, **fields: told.append((message, fields["error"])))
-    monkeypatch.setattr(node_sampler, "Processes", lambda node: 1 / 0)
-    monkeypatch.setattr(node_sampler, "Gpus", raising(ValueError("odd")))
-    sampler = HardwareSampler(Node(RunDir(tmp_path).attempt(0), ranks_on(None), 0.01), lambda: None)
-    sampler.start()
-    sampler._thread.join(20)
-    assert not sampler._thread.is_alive()
-    assert told == [("sampling ended", "odd"), ("sampling ended", "division by zero")]
-
-
 def test_a_gpu_that_cannot_be_opened_or_read_costs_the_others_nothing(replay, tmp_path, monkeypatch):
     fake = replay()
     real_look, real_power = fake.nvmlDeviceGetHandleByUUID, fake.nvmlDeviceGetPowerUsage
