@@ -20,7 +20,7 @@ from benchmarks.gpu.arguments import parser
 from disttrain.errors import ConfigError
 from disttrain.runtime.device import device_name
 from disttrain.runtime.kernels import KERNELS, attention_kernel, require_kernel
-from disttrain.telemetry.event_timer import EventTimer
+from disttrain.telemetry.step_clock import make_clock
 
 SHAPES = {"gpt2-124m": (16, 12, 1024, 64), "gpt-1.3b": (8, 16, 2048, 128)}
 """Samples, heads, tokens and width of a head, as in the runs of these names."""
@@ -57,20 +57,21 @@ def _seconds(device: torch.device, shape: tuple[int, int, int, int], kernel: str
     q, k, v = torch.randn(samples, tokens, 3, heads, width, **options).permute(2, 0, 3, 1, 4)
     q, k, v = (each.requires_grad_() for each in (q.contiguous(), k.contiguous(), v))
     gradient = torch.randn(samples, tokens, heads, width, **options).transpose(1, 2)
-    timer = EventTimer(device)
+    clock, instants = make_clock(device), []
     try:
         require_kernel(kernel, device)
         with attention_kernel(kernel):
             for round_ in range(ROUNDS + 1):  # the first round warms up: cuDNN plans each new shape
                 if round_:
-                    timer.record()
+                    instants.append(clock.instant())
                 for _ in range(PER_ROUND):
                     output = F.scaled_dot_product_attention(q, k, v, is_causal=True)
                     torch.autograd.grad(output, (q, k, v), gradient)
-            timer.record()
+            instants.append(clock.instant())
     except (ConfigError, RuntimeError) as error:
         return str(error).splitlines()[0]
-    return statistics.median((end - begin) / PER_ROUND for begin, end in itertools.pairwise(timer.times_s()))
+    clock.wait(instants[-1])
+    return statistics.median(itertools.starmap(clock.between_s, itertools.pairwise(instants))) / PER_ROUND
 
 
 def main() -> None:

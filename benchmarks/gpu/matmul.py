@@ -15,7 +15,7 @@ import torch
 from benchmarks.gpu.arguments import parser
 from disttrain.models import peaks
 from disttrain.runtime.device import device_name
-from disttrain.telemetry.event_timer import EventTimer
+from disttrain.telemetry.step_clock import make_clock
 
 SIZES = (4096, 8192)
 ROUNDS, PER_ROUND = 8, 10
@@ -41,16 +41,16 @@ def matmul_rates(device: torch.device, sizes: tuple[int, ...], dtypes: tuple[str
 
 def _rate(device: torch.device, size: int, dtype: torch.dtype) -> float:
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    timer = EventTimer(device)
+    clock = make_clock(device)
     a @ b
-    timer.record()
+    instants = [clock.instant()]
     for _ in range(ROUNDS):
         for _ in range(PER_ROUND):
             a @ b
-        timer.record()
-    times = timer.times_s()
-    seconds = [(end - begin) / PER_ROUND for begin, end in itertools.pairwise(times)]
-    return 2 * size**3 / statistics.median(seconds)
+        instants.append(clock.instant())
+    clock.wait(instants[-1])
+    seconds = statistics.median(itertools.starmap(clock.between_s, itertools.pairwise(instants))) / PER_ROUND
+    return 2 * size**3 / seconds
 
 
 def main() -> None:

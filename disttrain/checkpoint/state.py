@@ -33,7 +33,7 @@ from disttrain.runtime.process_group import World
 MODEL, OPTIMIZER = "model.", "optimizer."
 OWN = "rank."
 """Prefix of the names that belong to one rank, as its parts use it."""
-_RANK0 = "history."
+RANK0 = "history."
 _SHARED = "precision."
 
 
@@ -115,7 +115,7 @@ class TrainState:
             log.info("model loaded", path=str(found.path))
             return 0
         same_world = found.manifest.world_size == self._world.size
-        prefixes = (_SHARED, *([own] if same_world else []), *([] if self._world.rank else [_RANK0]))
+        prefixes = (_SHARED, *([own] if same_world else []), *([] if self._world.rank else [RANK0]))
         for name, tensor in found.manifest.tensors.items():
             if name.startswith(prefixes):
                 state[name] = torch.empty(tensor.shape, dtype=storage.dtype_of(tensor))

@@ -189,8 +189,8 @@ class Agreement:
     def _skipped(self, wait: bool = False) -> list[float]:
         """(skipped steps that count, newest skipped step) of this rank, which reads them once its device has
         finished them: a rank may be behind another, so the maximum over ranks counts."""
-        skipped = self._recorder.skipped_steps(wait)
-        return [skipped.of_attempt if self._stops_at_once else skipped.in_a_row, skipped.last]
+        in_a_row, last = self._recorder.skipped_steps(wait)
+        return [min(last, 1) if self._stops_at_once else in_a_row, last]
 
     def _check(self, skipped: Sequence[float]) -> None:
         """Raise `NonFinite` if the run ends, with the same view on all ranks."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,8 +18,8 @@ from disttrain.data.source import Batch
 from disttrain.engine.step import Stepper
 from disttrain.records.json_files import write_json
 from disttrain.records.layers import Layers, LayerTime
-from disttrain.telemetry.event_timer import EventTimer
 from disttrain.telemetry.recorder import Recorder
+from disttrain.telemetry.step_clock import make_clock
 
 _WARM_UP = 2
 """Untimed passes before the timed ones."""
@@ -118,33 +120,34 @@ def _distinct(owned: dict[str, list[nn.Parameter]]) -> dict[str, list[nn.Paramet
 def _timed(stepper: Stepper, batch: Batch, names: list[str]) -> Timeline:
     model = stepper.unwrapped_model
     device = next(model.parameters()).device
-    timer = EventTimer(device)
-    forward: list[tuple[str, int]] = []
-    backward: list[tuple[str, int]] = []
-    begins: dict[str, int] = {}
+    clock = make_clock(device)
+    forward: list[tuple[str, Any]] = []
+    backward: list[tuple[str, Any]] = []
+    begins: dict[str, Any] = {}
     with ExitStack() as hooks:
         modules = {name: model.get_submodule(name) for name in names}
         for name, module in modules.items():
 
             def ended(*_: object, name: str = name) -> None:
-                forward.append((name, timer.record()))
+                forward.append((name, clock.instant()))
 
             hooks.callback(module.register_forward_hook(ended).remove)
         for name, own in _distinct({name: _trained(module) for name, module in modules.items()}).items():
 
             def ready(_: torch.Tensor, name: str = name) -> None:
-                backward.append((name, timer.record()))
+                backward.append((name, clock.instant()))
 
             for parameter in own:
                 hooks.callback(parameter.register_post_accumulate_grad_hook(ready).remove)
 
         def begun(part: str) -> None:
-            begins[part] = timer.record()
+            begins[part] = clock.instant()
 
         stepper.isolated_pass(batch, begun)
-    times = timer.times_s()
+    clock.wait(begins["end"])
+    since_begin_s = partial(clock.between_s, begins["forward"])
     return Timeline(
-        [(name, times[number]) for name, number in forward],
-        [(name, times[number]) for name, number in backward],
-        {part: times[number] for part, number in begins.items()},
+        [(name, since_begin_s(instant)) for name, instant in forward],
+        [(name, since_begin_s(instant)) for name, instant in backward],
+        {part: since_begin_s(instant) for part, instant in begins.items()},
     )

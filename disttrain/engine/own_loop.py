@@ -39,10 +39,9 @@ from disttrain.runtime.fully_shard_hooks import compute_device, groups_of_mesh
 from disttrain.runtime.process import rank_info
 from disttrain.runtime.process_group import World, check_group_size
 from disttrain.telemetry.facts import Communication
-from disttrain.telemetry.recorder import Recorder
-from disttrain.telemetry.script_watch import ScriptWatch
+from disttrain.telemetry.recorder import Recorder, ScriptWatch
 from disttrain.telemetry.step_clock import COMPUTE, INPUT, OPTIMIZER, OTHER, StepClock
-from disttrain.telemetry.step_result import StepResult
+from disttrain.telemetry.steps import StepResult
 
 T = TypeVar("T")
 
@@ -117,7 +116,7 @@ class LoopTelemetry:
             self._recorder = Recorder(self._output, world, config, facts)
             self._watch = ScriptWatch(world.rank, self._recorder.clock, steps)
             if resumed_step:
-                self._recorder.resume(resumed_step, {}, {}, same_run=True)
+                self._recorder.steps.resume(resumed_step)
             self.clock: StepClock = self._recorder.clock
         self._hooks = [
             # first, before fully_shard gathers

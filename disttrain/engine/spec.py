@@ -26,8 +26,7 @@ from disttrain.parallel.base import Mesh, Strategy, build_strategy
 from disttrain.parallel.dp import dp_reason
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
-from disttrain.telemetry.facts import DIFFERENT_COLLECTIVES, Communication, RunFacts
-from disttrain.telemetry.machine_facts import describe_machine
+from disttrain.telemetry.facts import DIFFERENT_COLLECTIVES, Communication, RunFacts, describe_machine
 
 Collate = Callable[[list[Any]], Any]
 """Makes a batch of a list of samples."""

@@ -46,7 +46,7 @@ from disttrain.telemetry.step_clock import (
     control_sync,
     make_clock,
 )
-from disttrain.telemetry.step_result import StepResult
+from disttrain.telemetry.steps import StepResult
 from disttrain.transforms import transforms_of
 from disttrain.transforms.compilation import compiling
 

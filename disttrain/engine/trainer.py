@@ -59,11 +59,9 @@ from disttrain.runtime.process_group import World
 from disttrain.runtime.rank_heartbeat import heartbeat
 from disttrain.runtime.run_output import RunOutput
 from disttrain.runtime.stop_signals import StopRequests
-from disttrain.telemetry.recorder import Recorder
-from disttrain.telemetry.script_watch import ScriptWatch
+from disttrain.telemetry.recorder import Recorder, ScriptWatch
 from disttrain.telemetry.step_clock import OTHER
-from disttrain.telemetry.step_result import StepResult
-from disttrain.telemetry.telemetry_state import TelemetryState
+from disttrain.telemetry.steps import StepResult
 
 _OWN_DATA = DatasetRecord(name="own", version=None, sha256=None, train_samples=0, valid_samples=0)
 B = TypeVar("B")
@@ -351,7 +349,7 @@ class Trainer(Generic[B]):
         """Start the clock; `batch` is that of the first step. All ranks together."""
         self.stepper.prime(batch)
         self.stepper.clock = self.recorder.clock
-        capture = self._state(None).capture
+        capture = self._state().capture
         self._start_step = self.steps_done
         self._saver = CheckpointSaver(
             self._folder, self.config.checkpoint, self._output.attempt, self.recorder.timed_world, capture,
@@ -386,16 +384,16 @@ class Trainer(Generic[B]):
         )
         self._output.close(None, metrics)
 
-    def _state(self, source: ResumeSource | None) -> TrainState:
+    def _state(self) -> TrainState:
         stepper, mesh = self.stepper, self.stepper.spec.mesh
-        records = TelemetryState(self.recorder, source)
-        parts: list[Stateful] = [records, stepper.precision, stepper.strategy, self._random]
+        parts: list[Stateful] = [self.recorder, stepper.precision, stepper.strategy, self._random]
         holders = mesh.stage_ranks if mesh.pipeline > 1 else None
         return TrainState(self.model, stepper.optimizer, parts, self._world, holders)
 
     def _restore(self, source: ResumeSource) -> None:
         """Load the state of `source`, or its model alone. All ranks together."""
-        step = self._state(source).restore(source)
+        self.recorder.origin = source
+        step = self._state().restore(source)
         if not source.only_model:
             self.steps_done = step
             self.recorder.metrics_fields["resumed_step"] = step

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,59 +19,32 @@ class BackgroundWriter:
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._thread = ThreadPoolExecutor(1, "records")
         self._due: dict[Hashable, Callable[[], None]] = {}
-        self._busy = False
         self._error: Exception | None = None
-        self._thread: threading.Thread | None = None
 
     def submit(self, name: Hashable, write: Callable[[], None]) -> None:
         """Have `write` run. It replaces a write of the same `name` that has not begun, so that a file system
         slower than the run writes only the newest state."""
-        with self._changed:
-            self._raise_error()
-            self._due[name] = write
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="records", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
+        self._raise_error()
+        self._due[name] = write
+        self._thread.submit(self._run, name)
 
     def wait(self) -> None:
         """Wait until all submitted writes have run."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._due and not self._busy)
-            self._raise_error()
-
-    def close(self) -> None:
-        """Wait until all submitted writes have run, and end the thread. A later write starts another."""
-        try:
-            self.wait()
-        finally:
-            with self._changed:
-                self._thread = None
-                self._changed.notify_all()
+        self._thread.submit(lambda: None).result()
+        self._raise_error()
 
     def _raise_error(self) -> None:
         error, self._error = self._error, None
         if error is not None:
             raise error
 
-    def _run(self) -> None:
-        thread = threading.current_thread()
-        while True:
-            with self._changed:
-                self._busy = False
-                self._changed.notify_all()
-                self._changed.wait_for(lambda: self._due or self._thread is not thread)
-                if self._thread is not thread:
-                    return
-                write = self._due.pop(next(iter(self._due)))
-                self._busy = True
-            try:
-                write()
-            except Exception as error:
-                with self._changed:
-                    self._error = self._error or error
+    def _run(self, name: Hashable) -> None:
+        try:
+            self._due.pop(name, lambda: None)()
+        except Exception as error:
+            self._error = self._error or error
 
 
 class BackgroundJsonLines:

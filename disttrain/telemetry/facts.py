@@ -6,9 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
+from disttrain.config.config_tree import Config
+from disttrain.records.process_limits import usable_processors
+from disttrain.runtime.device import device_name, machine_id, nccl_version
 from disttrain.runtime.fully_shard_hooks import Dimension
+from disttrain.runtime.process_group import World
 
 DIFFERENT_COLLECTIVES = "the ranks exchange different messages, so no step is profiled for collectives"
 
@@ -48,3 +53,26 @@ class RunFacts:
         """Training samples of the data; None where it is unknown."""
         dataset = self.metrics["dataset"]
         return dataset.train_samples if dataset else None
+
+
+def describe_machine(world: World, config: Config) -> dict[str, Any]:
+    """Nodes, ranks, device, versions, and whether threads share processors. All ranks together."""
+    waits = config.model.kind == "emulated"  # and uses no processor
+    own = 0 if waits else config.resources.threads_per_rank
+    threads = own + config.data.workers
+    machines = world.all_gather_object((machine_id(), threads))
+    busy = sum(count for machine, count in machines if machine == machine_id())
+    cpus = len(usable_processors())
+    shared = config.resources.device == "shared" and len(machines) > 1 and not waits
+    return {
+        "emulated": config.emulated,
+        "nodes": world.nodes,
+        "ranks_per_node": world.local_size,
+        "world_size": world.size,
+        "device": device_name(world.device),
+        "backend": world.backend,
+        "torch": torch.__version__,
+        "nccl": nccl_version(),
+        "cpu_count": cpus,
+        "oversubscribed": busy > cpus if world.device.type == "cpu" else shared,
+    }

@@ -13,19 +13,23 @@ A thread writes the files. The loop waits for it when a checkpoint is taken and 
 from __future__ import annotations
 
 import math
+import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Literal, get_args
 
-from torch import Tensor, nn
+from torch import nn
 
-from disttrain.checkpoint.state import decode_json, encode_json
+from disttrain.checkpoint.resume import ResumeSource
+from disttrain.checkpoint.share import State
+from disttrain.checkpoint.state import OWN, RANK0, decode_json, encode_json
 from disttrain.config.config_tree import Config
 from disttrain.models.hooks import hooks_of
 from disttrain.records.exit_causes import StopCause
+from disttrain.records.heartbeat import SCRIPT_TIMEOUT_VARIABLE, Phase
 from disttrain.records.json_files import json_text, write_text
 from disttrain.records.metrics import EvalPoint, GradNormPoint, LossPoint, Metrics, RatioPoint
 from disttrain.records.shared_folder import AttemptWatch
@@ -33,7 +37,7 @@ from disttrain.runtime import log
 from disttrain.runtime.process_group import World
 from disttrain.runtime.rank_heartbeat import heartbeat
 from disttrain.runtime.run_output import RunOutput
-from disttrain.telemetry import comm_split, null_reasons, summary
+from disttrain.telemetry import summary
 from disttrain.telemetry.background_writer import BackgroundJsonLines, BackgroundWriter
 from disttrain.telemetry.facts import RunFacts
 from disttrain.telemetry.live_progress import LiveProgress
@@ -41,9 +45,9 @@ from disttrain.telemetry.network import write_network
 from disttrain.telemetry.node_sampling import NodeTelemetry
 from disttrain.telemetry.profiled.profiled_steps import ProfiledSteps
 from disttrain.telemetry.reductions import Reductions
-from disttrain.telemetry.step_clock import PhaseSeconds, control_sync, make_clock
-from disttrain.telemetry.step_log import SkippedSteps, StepLog
-from disttrain.telemetry.step_result import StepResult
+from disttrain.telemetry.step_clock import COMMUNICATION, StepClock, control_sync, make_clock
+from disttrain.telemetry.step_log import COMM_SPLIT, StepLog
+from disttrain.telemetry.steps import StepResult
 from disttrain.telemetry.summary import RankSummary
 
 REDUCE_EVERY_S = 1.0
@@ -63,55 +67,48 @@ class Recorder:
         self.metrics_fields = dict(facts.metrics)
         """Fields of `Metrics` that do not come from steps."""
         self.eval_history: list[EvalPoint] = []
+        self.origin: ResumeSource
+        """The checkpoint of `load_state_dict`."""
         self.clock = make_clock(world.device)
-        communication, settings = facts.communication, config.telemetry
-        self._comm_reason = communication.reason
-        split = None
-        self.timed_world = world
+        self._comm_reason = facts.communication.reason
+        measures = facts.metrics["comm_method"] is not None
+        communication = facts.communication if measures else None
+        self.timed_world = replace(world, waiting=lambda: control_sync(self.clock)) if measures else world
         """The world for collectives within a step, which are timed as control synchronisation."""
-        if facts.metrics["comm_method"] is not None:
-            self.timed_world = replace(world, waiting=lambda: control_sync(self.clock))
-        reductions = Reductions(self.timed_world)
-        if facts.metrics["comm_method"] is not None:
-            self.metrics_fields["comm_split"] = comm_split.METHOD
-            split = comm_split.CommSplit(
-                self.timed_world, reductions, communication.groups, communication.compares_passes
-            )
         self.profiled = ProfiledSteps(
             config, self.attempt, world,
-            times_collectives=communication.profiles_collectives,
+            times_collectives=facts.communication.profiles_collectives,
             steps=facts.metrics["steps_total"],
-            group_sizes={name: group.size() for name, group in communication.groups.items()},
+            group_sizes={name: group.size() for name, group in facts.communication.groups.items()},
         )  # fmt: skip
         self.writer = BackgroundWriter()
         self.attempt_watch = AttemptWatch(self.attempt)
         self.steps = StepLog(
             BackgroundJsonLines(self.attempt.steps(world.rank), self.writer),
-            self.clock, self.timed_world, reductions, split,
+            self.clock, Reductions(self.timed_world), communication,
             samples_per_step=facts.metrics["local_batch_size"] * facts.metrics["accumulation"],
-            warmup_steps=settings.warmup_steps,
+            warmup_steps=config.telemetry.warmup_steps,
             profiled=self.profiled.steps,
-            full_records=settings.full_records,
+            full_records=config.telemetry.full_records,
         )  # fmt: skip
-        self._node = NodeTelemetry(self.attempt, world, settings)
+        self._node = NodeTelemetry(self.attempt, world, config.telemetry)
         self._reduce_every = config.train.log_every
-        self._step, self._lr = 0, 0.0
         self._seconds_before = 0.0  # of earlier attempts
         self._finished = False
         self._began = time.monotonic()
-        self._flush_due = self._began + settings.flush_every_s
+        self._flush_due = self._began + config.telemetry.flush_every_s
         self._progress: LiveProgress | None = None
         if self.is_rank0:
-            self._progress = LiveProgress(output, self.attempt_watch, config, facts, self.writer)
+            self._progress = LiveProgress(output, self.attempt_watch, config, facts, self.writer, self.steps)
 
     # The training loop calls these, in this order
 
     def start(self) -> None:
         """Collective: the first step begins now."""
-        self._node.start(self.clock.start, lambda: self._step >= self.steps.warm_step)
+        self._node.start(self.clock.start, lambda: self.steps.step >= self.steps.warm_step)
         self._began = time.monotonic()
         if self._progress:
-            self._progress.restart(self._step, self._began)
+            self._progress.start(self._began)
         self.clock.start()
 
     def step_done(self, result: StepResult, *, loss_recorded: bool = True) -> None:
@@ -119,7 +116,6 @@ class Recorder:
         recorded none."""
         step = result.step
         self._comm_reason = self._comm_reason or result.comm_reason
-        self._step, self._lr = step, result.lr
         self.steps.record(result, loss_recorded=loss_recorded)
         self.clock.end_step()
         if step == self.steps.warm_step:
@@ -132,18 +128,15 @@ class Recorder:
             self.steps.reduce()
         now = time.monotonic()
         if now >= self._flush_due:
-            self._flush()
-        if self._progress and self._progress.is_due(now):
-            self._write_progress(now)
+            self._flush(now)
+        if self._progress and now >= self._progress.due:
+            self._progress.write(now, self._node.live())
 
     @contextmanager
     def outside_steps(self) -> Iterator[None]:
         """Time within belongs to no step; the next step begins at the end."""
-        began = time.monotonic()
         with self._node.outside_steps():
             yield
-        if self._progress:
-            self._progress.exclude(time.monotonic() - began)
         self.clock.start()
 
     def evaluated(self, point: EvalPoint) -> None:
@@ -152,7 +145,7 @@ class Recorder:
         log.info("validation", step=point.step, loss=point.loss, **point.metrics)
         if self._progress:
             metrics = {f"valid/{name}": value for name, value in point.metrics.items()}
-            self._progress.send(point.step, {"loss/valid": point.loss, **metrics})
+            self._progress.sinks.send(point.step, {"loss/valid": point.loss, **metrics})
 
     def checkpointed(self, committed_step: int | None, failed: int) -> None:
         """Take the newest committed checkpoint and the number of failed ones of this attempt."""
@@ -184,7 +177,8 @@ class Recorder:
         ranks = self.world.all_gather_object(self._rank_summary())
         metrics = self._metrics("stopped" if stop_cause else "completed", ranks, stop_cause)
         metrics = self.world.of_rank0(metrics)
-        self._write_progress(time.monotonic(), metrics)
+        if self._progress:
+            self._progress.write(time.monotonic(), self._node.live(), metrics)
         self._write_final(metrics, ranks)
         self._finished = True
         self._close()
@@ -202,59 +196,46 @@ class Recorder:
         except Exception as error:
             log.error("the last records are lost", kind=type(error).__name__, error=str(error))
 
-    def skipped_steps(self, wait: bool = False) -> SkippedSteps:
-        """Skipped steps among those that the device has finished; with `wait`, among all."""
+    def skipped_steps(self, wait: bool = False) -> tuple[int, int]:
+        """(skipped steps in a row, newest skipped step; 0: none in this attempt) of the steps that the device
+        has finished; with `wait`, of all."""
         self.steps.collect(self.steps.unread if wait else 0)
-        return self.steps.skipped
+        return self.steps.skipped_in_a_row, self.steps.last_skipped
 
     # Checkpoints
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Collective: the state that a resumed run needs: of all ranks (on rank 0, else empty), and of this
-        rank alone. Afterwards the record of each step done is in this attempt's file, or in the state where
-        steps share a record that is not complete."""
+    def state_dict(self) -> State:
+        """Collective: the state that a resumed run needs. Afterwards the record of each step done is in this
+        attempt's file, or in the state where steps share a record that is not complete."""
         self.steps.reduce(wait=True)
-        self.steps.flush()
+        self.steps.lines.flush()
         self.writer.wait()
-        own = {"steps": encode_json(self.steps.own_state())}
-        if not self.is_rank0:
-            return {}, own
-        run = {
-            **self.steps.run_state(),
-            "evaluations": [point.model_dump(mode="json") for point in self.eval_history],
-            "seconds": self._seconds(),
-        }
-        return {"run": encode_json(run)} | {
-            name: each.tensor() for name, each in self.steps.series.items()
-        }, own
+        run, own = self.steps.state()
+        state = {OWN + "steps": encode_json(own)}
+        if self.is_rank0:
+            run |= {"evaluations": [point.model_dump(mode="json") for point in self.eval_history]}
+            state[RANK0 + "run"] = encode_json(run | {"seconds": self._seconds()})
+            state |= {RANK0 + name: series.tensor() for name, series in self.steps.series.items()}
+        return state
 
-    def resume(
-        self, step: int, history: dict[str, Tensor], own: dict[str, Tensor], *, same_run: bool
-    ) -> None:
-        """Continue after `step` from a `state`, of this run or of another one. Without `own`, another
-        number of ranks measured the steps before: figures of speed then cover the steps from here on."""
-        self._step = step
-        self.steps.resume(step, decode_json(own["steps"]) if own else None, same_run=same_run)
-        if history:
-            run = decode_json(history.pop("run"))
-            self.steps.resume_run(run, history, with_speed=bool(own))
-            self.eval_history = [EvalPoint.model_validate(point) for point in run["evaluations"]]
-            self._seconds_before = run["seconds"]
+    def load_state_dict(self, state: State) -> None:
+        """Continue after the step of `origin`. Without a state of this rank, another number of ranks measured
+        the steps before: figures of speed then cover the steps from here on."""
+        series = {name.removeprefix(RANK0): each for name, each in state.items() if name.startswith(RANK0)}
+        run = decode_json(series.pop("run")) if series else {}
+        if run:
+            self.eval_history = [EvalPoint.model_validate(point) for point in run.pop("evaluations")]
+            self._seconds_before = run.pop("seconds")
+        own = decode_json(state[OWN + "steps"]) if OWN + "steps" in state else {}
+        self.steps.resume(self.origin.manifest.step, run, own, series, same_run=self.origin.same_run)
 
     # Between steps
 
-    def _write_progress(self, now: float, final: Metrics | None = None) -> None:
-        if self._progress:
-            scalars = {"lr": self._lr, "memory_gib": summary.peak_memory_bytes(self.world.device) / 2**30}
-            mean = self._samples_per_s([self.steps.measured])
-            self._progress.write(self._step, now, scalars, self.steps.series, self._node.live(), mean, final)
-
-    def _flush(self) -> None:
+    def _flush(self, now: float) -> None:
         """Have the step records written and, on rank 0 if it is due, an interim `metrics.json`."""
-        now = time.monotonic()
         self._flush_due = now + self.config.telemetry.flush_every_s
         self.steps.collect()
-        self.steps.flush()
+        self.steps.lines.flush()
         if self._progress:
             self._progress.write_summary_if_due(now, lambda: self._metrics("running", [self._rank_summary()]))
 
@@ -269,16 +250,10 @@ class Recorder:
         self._node.close()
         self.steps.close()
         if self._progress:
-            self._progress.close()
-        self.writer.close()
+            self._progress.sinks.close()
+        self.writer.wait()
 
     # The summary
-
-    def _samples_per_s(self, measured: Sequence[PhaseSeconds]) -> float | None:
-        """Throughput over the measured steps, from the sums of one or more ranks; None without such steps."""
-        measured_s = sum(map(sum, measured)) / len(measured)
-        samples = len(self.steps.series["step_s"]) * self.facts.metrics["global_batch_size"]
-        return samples / measured_s if measured_s else None
 
     def _seconds(self) -> float:
         return self._seconds_before + time.monotonic() - self._began
@@ -292,28 +267,32 @@ class Recorder:
         """The summary over `ranks`: all at the end, rank 0 alone while the run goes on."""
         log_, facts, fields = self.steps, self.facts, dict(self.metrics_fields)
         series, count, comm = log_.series, len(log_.series["step_s"]), self.profiled.summary()
-        measured = [rank.measured for rank in ranks]
-        samples_per_s, seconds = self._samples_per_s(measured), self._seconds()
         comm_known = fields["comm_method"] is not None and not log_.comm_unmeasured
-        if not comm_known:
-            fields |= {"comm_method": None, "comm_split": None}
         ratios = series["ratio"].points(RatioPoint, "ratio")
-        flops, peak = fields["model_flops_per_sample"], fields.get("peak_flops")
+        phases = summary.phases([rank.measured for rank in ranks], count, comm_known)
+        measured_s, seconds = phases["measured_s"], self._seconds()
+        if not comm_known:
+            fields["comm_method"] = None
         usage, usage_reasons = summary.usage([rank.usage for rank in ranks if rank.usage], self._node.fields)
         metrics = Metrics(
             **fields,
-            **summary.throughput(
-                samples_per_s, self.world.size, self._node.devices,
-                tokens_per_sample=facts.tokens_per_sample, images=facts.samples_are_images,
+            **phases,
+            **summary.rates(
+                count * fields["global_batch_size"] / measured_s if measured_s else None,
+                self.world.size,
+                self._node.devices,
+                tokens_per_sample=facts.tokens_per_sample,
+                images=facts.samples_are_images,
+                flops_per_sample=fields["model_flops_per_sample"],
+                peak_flops=fields.get("peak_flops"),
             ),
-            **summary.utilisation(samples_per_s, self.world.size, self._node.devices, flops, peak),
             **summary.memory(ranks),
             **usage,
             status=status,
             stop_cause=stop_cause,
             attempt=self.attempt.number,
             updated=datetime.now(UTC).isoformat(timespec="seconds"),
-            steps=self._step,
+            steps=log_.step,
             seconds_total=seconds,
             training_time=seconds,
             gap_s=log_.gap_s,
@@ -321,20 +300,52 @@ class Recorder:
             sampled_steps=log_.profiled_after_warmup,
             left_out=log_.left_out,
             measured_steps=count,
-            measured_s=sum(map(sum, measured)) / len(ranks) if count else None,
             step_time=summary.step_time(series["step_s"].values),
-            composition=summary.composition(measured, count, comm_known),
             comm=comm,
             communication_time_per_step=comm.total_s if comm else None,
-            **summary.communication(measured, comm_known),
+            comm_split=COMM_SPLIT if comm_known else None,
             communication_computation_history=ratios if comm_known else [],
-            skipped_steps=log_.skipped.total,
+            skipped_steps=log_.skipped_total,
             grad_norm_history=series["grad_norm"].points(GradNormPoint, "grad_norm"),
             loss_history=series["loss"].points(LossPoint, "loss"),
             eval_history=self.eval_history,
         )  # fmt: skip
-        reasons = null_reasons.reasons(
+        reasons = summary.null_reasons(
             metrics, facts, comm=self._comm_reason,
             requested=self.config.telemetry.profiled_steps, planned=len(self.profiled.for_collectives),
         )  # fmt: skip
         return metrics.model_copy(update={"null_reasons": reasons | usage_reasons})
+
+
+class ScriptWatch:
+    """Writes the heartbeats of one rank of a script, if its run has a limit for a step.
+
+    No limit suits the longest step, validation and save of every script, so without
+    `job.script_step_timeout_s` the agent does not watch it. The watch holds from the end of the first step to
+    the end of the last one, `steps`: the script may do anything before and after.
+    """
+
+    def __init__(self, rank: int, clock: StepClock, steps: int) -> None:
+        limit = os.environ.get(SCRIPT_TIMEOUT_VARIABLE)
+        self._limit_s = None if limit is None else float(limit)
+        self._rank, self._clock, self._steps = rank, clock, steps
+        self._began = False
+
+    def step_done(self, step: int) -> None:
+        """Step `step` is done, and the next one begins."""
+        if self._limit_s is None:
+            return
+        if step >= self._steps:
+            self.close()
+        elif self._began:
+            heartbeat.step_done(step)
+        else:
+            self._began = True
+            heartbeat.start(self._rank, dict.fromkeys(get_args(Phase), self._limit_s), step)
+            heartbeat.communicates_while(lambda: self._clock.phase in COMMUNICATION)
+            heartbeat.enter("step")
+
+    def close(self) -> None:
+        """The training has ended: the agent does not watch the rank any more."""
+        if self._began:
+            heartbeat.stop()

@@ -15,11 +15,11 @@ _Queued = tuple[torch.Tensor, torch.cuda.Event | dist.Work | None, Callable[[tor
 
 
 class Reductions:
-    """A queue of reductions over ranks. On a GPU they are queued behind its work, on a CPU the threads of
-    gloo carry them out."""
+    """A queue of reductions over the ranks of `world`. On a GPU they are queued behind its work, on a CPU the
+    threads of gloo carry them out."""
 
     def __init__(self, world: World) -> None:
-        self._world = world
+        self.world = world
         self._queued: deque[_Queued] = deque()
 
     def submit(
@@ -36,13 +36,13 @@ class Reductions:
         that the world can time the call."""
         arrival: torch.cuda.Event | dist.Work | None = None
         if values.is_cuda:
-            values = self._world.all_reduce(values, op, group).to("cpu", non_blocking=True)
+            values = self.world.all_reduce(values, op, group).to("cpu", non_blocking=True)
             arrival = torch.cuda.Event()
             arrival.record()
         elif wait:
-            self._world.all_reduce(values, op, group)
+            self.world.all_reduce(values, op, group)
         else:
-            arrival = self._world.start_all_reduce(values, op, group)
+            arrival = self.world.start_all_reduce(values, op, group)
         self._queued.append((values, arrival, then))
 
     def then(self, act: Callable[[], None]) -> None:

@@ -22,7 +22,7 @@ from disttrain.runtime.rank_heartbeat import heartbeat
 
 COMPUTE, INPUT, COMM, COMM_TRANSFER, OPTIMIZER, CHECKPOINT, OTHER = range(7)
 """Phases in the order of `disttrain.records.steps.PHASES`. The clock counts all exposed communication as
-COMM; only a comparison of all ranks separates wait and transfer (`telemetry.comm_split`)."""
+COMM; only a comparison of all ranks separates wait and transfer (`telemetry.step_log`)."""
 CONTROL_SYNC = 7
 """Phase of the clock alone: control synchronisation, a call of all ranks together (stop agreement, reduction,
 checkpoint, broadcast of buffers, all-gather or reduce-scatter of a shard). Counts as communication. The ranks
@@ -53,10 +53,8 @@ class ClockedStep:
     """Where the time of a step went, in seconds."""
 
     phases: PhaseSeconds = field(default_factory=lambda: [0.0] * _PHASES)
-    control: list[float] = field(default_factory=list)
-    """Each CONTROL_SYNC, in order."""
-    within: dict[int, list[float]] = field(default_factory=dict)
-    """Each SHARD_SYNC and each REPLICATE_SYNC, in order."""
+    calls: dict[int, list[float]] = field(default_factory=dict)
+    """By phase, each CONTROL_SYNC, SHARD_SYNC and REPLICATE_SYNC, in order."""
     start_s: float = 0.0
     """Start, from the first `start()` of the clock."""
     gap_s: float = 0.0
@@ -65,7 +63,7 @@ class ClockedStep:
     @property
     def exposed_s(self) -> float:
         """Exposed communication."""
-        return self.phases[COMM] + sum(self.control) + sum(map(sum, self.within.values()))
+        return self.phases[COMM] + sum(map(sum, self.calls.values()))
 
 
 class StepClock:
@@ -84,7 +82,7 @@ class StepClock:
 
     def start(self) -> None:
         """Begin the next step now, in phase OTHER. Time since the last `end_step` is its `gap_s`."""
-        now = self._instant()
+        now = self.instant()
         self.phase = OTHER
         if self._anchor is None:
             self._anchor = self._gap_from = now
@@ -93,11 +91,11 @@ class StepClock:
     def switch(self, phase: int) -> None:
         """End the current phase and begin `phase`."""
         self.phase = phase
-        self.step.marks.append((phase, self._instant()))
+        self.step.marks.append((phase, self.instant()))
 
     def end_step(self) -> None:
         """Close the step and begin the next one at the same instant, in phase OTHER."""
-        self._gap_from = end = self._instant()
+        self._gap_from = end = self.instant()
         self.step.marks.append((OTHER, end))
         self.step.is_closed = True
         self._closed.append(self.step)
@@ -125,7 +123,8 @@ class StepClock:
     def wait(self, instant: Any) -> None:
         """Wait for the device to pass `instant`."""
 
-    def _instant(self) -> Any:
+    def instant(self) -> Any:
+        """A timestamp."""
         raise NotImplementedError
 
     def _passed(self, instant: Any) -> bool:
@@ -158,10 +157,8 @@ class StepMarks:
         for (phase, begin), (_, end) in itertools.pairwise(self.marks):
             if phase < _PHASES:
                 step.phases[phase] += between_s(begin, end)
-            elif phase == CONTROL_SYNC:
-                step.control.append(between_s(begin, end))
             else:
-                step.within.setdefault(phase, []).append(between_s(begin, end))
+                step.calls.setdefault(phase, []).append(between_s(begin, end))
         return step
 
 
@@ -170,7 +167,7 @@ class HostClock(StepClock):
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         super().__init__()
-        self._instant = now  # type: ignore[method-assign]
+        self.instant = now  # type: ignore[method-assign]
 
     def between_s(self, begin: float, end: float) -> float:
         return end - begin
@@ -190,7 +187,7 @@ class CudaClock(StepClock):
         with heartbeat.collective():  # the device may wait for other ranks
             instant.synchronize()
 
-    def _instant(self) -> torch.cuda.Event:
+    def instant(self) -> torch.cuda.Event:
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event

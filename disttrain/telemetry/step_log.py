@@ -1,9 +1,21 @@
-"""The steps of one rank: joined with the clock, compared over ranks, summed, and written in batches."""
+"""The steps of one rank: joined with the clock, compared over ranks, summed, and written in batches.
+
+The comparison splits exposed communication into waiting and transfer, without comparing clocks of different
+ranks. All ranks leave a blocking collective together. The rank that arrives last waits for nobody, so its
+time in the collective is transfer, and the additional time of any other rank is waiting:
+
+    transfer = minimum over ranks of the time in the collective
+    wait = own time - transfer
+
+Durations are compared, never times of day. DDP's backward pass and each control synchronisation are compared
+separately. A collective within a group of ranks, as under hybrid sharding, is compared within that group.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict, deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -14,62 +26,42 @@ from torch import Tensor
 
 from disttrain.records.steps import PHASES
 from disttrain.runtime import log
+from disttrain.runtime.fully_shard_hooks import Dimension
 from disttrain.runtime.json_lines import JsonLinesWriter
-from disttrain.runtime.process_group import World
 from disttrain.telemetry.background_writer import BackgroundJsonLines
-from disttrain.telemetry.comm_split import CommSplit
+from disttrain.telemetry.facts import Communication
 from disttrain.telemetry.reductions import Reductions
-from disttrain.telemetry.step_clock import COMM, COMM_TRANSFER, COMPUTE, PhaseSeconds, StepClock
-from disttrain.telemetry.step_records import StepRecord, aggregate_line, step_line
-from disttrain.telemetry.step_result import StepResult
-from disttrain.telemetry.step_series import StepSeries
+from disttrain.telemetry.step_clock import (
+    COMM,
+    COMM_TRANSFER,
+    COMPUTE,
+    PHASE_OF_DIMENSION,
+    PhaseSeconds,
+    StepClock,
+)
+from disttrain.telemetry.steps import StepRecord, StepResult, StepSeries, aggregate_line, step_line
 
+COMM_SPLIT = "min_over_ranks"
+"""Method that divides exposed communication, as named in `Metrics`."""
 OF_SPEED = ("step_s", "ratio")
 """Series of the measured steps."""
 AGGREGATE_STEPS = 100
 """Steps per record after the first `full_records` steps."""
-RECORDS_AT_ONCE = 256
-"""Steps read from the clock at once. A larger batch costs less per step, and stalls one step longer."""
-
-
-@dataclass
-class SkippedSteps:
-    """Steps whose update was skipped because the gradient norm was not finite; the same on all ranks."""
-
-    total: int = 0
-    """Over the whole run, earlier attempts included."""
-    of_attempt: int = 0
-    """In this attempt."""
-    in_a_row: int = 0
-    """Up to the newest step."""
-    last: int = 0
-    """The newest skipped step; 0: none."""
-
-    def add(self, step: StepRecord) -> None:
-        if not step.skipped:
-            self.in_a_row = 0
-            return
-        self.total += 1
-        self.of_attempt += 1
-        self.in_a_row += 1
-        self.last = step.step
-        log.info("update skipped", step=step.step, grad_norm=step.grad_norm, in_a_row=self.in_a_row)
 
 
 @dataclass
 class StepLog:
     """Joins each closed step of the clock with its `StepResult`, sums and writes it.
 
-    With `split`, the ranks compare their communication, and a step is written once the comparison has
-    arrived (`reduce`).
+    With `communication`, the ranks compare theirs, and a step is written once the comparison has arrived
+    (`reduce`).
     """
 
     lines: JsonLinesWriter | BackgroundJsonLines
     clock: StepClock
-    world: World
-    """Its collectives are timed."""
     reductions: Reductions
-    split: CommSplit | None
+    communication: Communication | None
+    """None where none is measured."""
     samples_per_step: int
     """Of this rank."""
     warmup_steps: int
@@ -78,6 +70,12 @@ class StepLog:
     full_records: int = 100_000
     start_step: int = 0
     """Steps before this attempt."""
+    step: int = 0
+    """The newest step."""
+    lr: float = 0.0
+    """Its learning rate."""
+    closed: tuple[int, float] = (0, 0.0)
+    """The newest step read from the clock, and the seconds of all steps of the attempt up to it."""
     comm_unmeasured: bool = False
     """Whether some rank's communication is unknown in a measured step."""
     measured: PhaseSeconds = field(default_factory=lambda: [0.0] * len(PHASES))
@@ -91,13 +89,19 @@ class StepLog:
     """Profiled steps among them, but those of a warm-up."""
     gap_s: float = 0.0
     """Wall time between all steps that are written, outside of every step."""
-    skipped: SkippedSteps = field(default_factory=SkippedSteps)
+    skipped_total: int = 0
+    """Steps of the run whose update was skipped because the gradient norm was not finite; the same on all
+    ranks."""
+    skipped_in_a_row: int = 0
+    """Up to the newest step."""
+    last_skipped: int = 0
+    """The newest skipped step of this attempt; 0: none."""
     _losses: list[tuple[int | None, Tensor]] = field(default_factory=list)
     """Losses of this rank that are not yet reduced; None: the step recorded none."""
-    _recorded: deque[StepResult] = field(default_factory=deque)
+    _recorded: deque[StepRecord] = field(default_factory=deque)
     _uncompared: deque[StepRecord] = field(default_factory=deque)
-    _under_way: deque[StepRecord] = field(default_factory=deque)
-    """Steps whose comparison is under way."""
+    """Closed steps without the result of their comparison, which is under way for the first ones."""
+    _under_way: int = 0
     _held_back: int = 0
     _shared: list[StepRecord] = field(default_factory=list)
     """Steps of the line that is not complete."""
@@ -114,26 +118,37 @@ class StepLog:
 
     def record(self, result: StepResult, *, loss_recorded: bool = True) -> None:
         """Call directly before the clock's `end_step`: the copies to the host then end with the step."""
+        self.step, self.lr = result.step, result.lr
         self._losses.append((result.step if loss_recorded else None, result.loss))
-        extra = {name: _on_host(value) for name, value in result.extra.items()} if result.extra else {}
-        loss, norm, skipped = map(_on_host, (result.loss, result.grad_norm, result.skipped))
-        self._recorded.append(
-            StepResult(result.step, loss, result.lr, norm, skipped, result.comm_reason, extra)
-        )
+        self._recorded.append(StepRecord.of(result))
 
     def collect(self, await_steps: int = 0) -> None:
         """Read the steps that the device has finished from the clock; wait for the first `await_steps`."""
+        communication = self.communication
         for clocked in self.clock.finished(await_steps):
-            step = StepRecord.of(self._recorded.popleft(), clocked)
-            self.skipped.add(step)
-            if step.grad_norm is not None:
-                self.series["grad_norm"].add(step.step, step.grad_norm)
-            for name, value in step.extra.items():
-                self.series[name].add(step.step, value)
-            if self.split is None:
+            compares = communication is not None and communication.compares_passes
+            step = self._recorded.popleft()
+            step.close(clocked, compares_passes=compares)
+            self.closed = (step.step, self.closed[1] + step.step_s)
+            for name, value in step.values.items():
+                if name not in ("loss", "skipped"):
+                    self.series[name].add(step.step, value)
+            self._count_skipped(step)
+            if communication is None:
+                step.discard_comm()
                 self._account(step)
             else:
                 self._uncompared.append(step)
+
+    def _count_skipped(self, step: StepRecord) -> None:
+        if not step.values.get("skipped"):
+            self.skipped_in_a_row = 0
+            return
+        self.skipped_total += 1
+        self.skipped_in_a_row += 1
+        self.last_skipped = step.step
+        norm = step.values.get("grad_norm")
+        log.info("update skipped", step=step.step, grad_norm=norm, in_a_row=self.skipped_in_a_row)
 
     def reduce(self, wait: bool = False) -> None:
         """Collective: reduce the losses and compare the communication of the ranks, without waiting for the
@@ -145,51 +160,53 @@ class StepLog:
             losses = torch.stack([loss for _, loss in self._losses]).double()
             self._losses = []
             self.reductions.submit(losses, dist.ReduceOp.SUM, partial(self._take_losses, steps), wait=wait)
-        if self.split is not None:
-            self._compare(self.split, wait)
-        elif wait or self.unread >= RECORDS_AT_ONCE:
+        if self.communication is not None:
+            self._compare(self.communication, wait)
+        else:
             self.collect(self.unread if wait else 0)
         self.reductions.collect(wait)
 
     def _take_losses(self, steps: list[int | None], sums: Tensor) -> None:
-        if self.world.rank == 0:
-            for step, loss in zip(steps, (sums / self.world.size).float().tolist(), strict=True):
+        world = self.reductions.world
+        if world.rank == 0:
+            for step, loss in zip(steps, (sums / world.size).float().tolist(), strict=True):
                 if step is not None:
                     self.series["loss"].add(step, loss)
 
-    def _compare(self, split: CommSplit, wait: bool) -> None:
+    def _compare(self, communication: Communication, wait: bool) -> None:
         """Compare the steps. On a GPU the newest ones wait for the next call, when the clock can be read
-        without waiting for queued work."""
-        pending = self.unread + len(self._uncompared)
-        due = self._held_back if self.world.device.type == "cuda" and not wait else pending
+        without waiting for queued work. Every rank has the same number of calls in a step."""
+        on_gpu = self.reductions.world.device.type == "cuda"
+        pending = self.unread + len(self._uncompared) - self._under_way
+        due = self._held_back if on_gpu and not wait else pending
         self._held_back = pending - due
-        if due:
-            self.collect(max(0, due - len(self._uncompared)))
-            steps = [self._uncompared.popleft() for _ in range(due)]
-            self._under_way.extend(steps)
-            split.submit(steps, partial(self._take_compared, due), wait=wait)
+        if not due:
+            return
+        self.collect(max(0, due + self._under_way - len(self._uncompared)))
+        steps = list(itertools.islice(self._uncompared, self._under_way, self._under_way + due))
+        self._under_way += due
+        groups: list[tuple[Dimension | None, dist.ProcessGroup | None]]
+        groups = [(None, None), *communication.groups.items()]
+        for dimension, group in groups:
+            seconds = [step.calls.get(PHASE_OF_DIMENSION[dimension], []) for step in steps]
+            # from pinned memory: a copy from pageable memory would wait for all queued work
+            own = torch.tensor([*itertools.chain(*seconds)], dtype=torch.float64, pin_memory=on_gpu)
+            values = own.to(self.reductions.world.device, non_blocking=True)
+            take = partial(_take_minima, steps, list(map(len, seconds)))
+            self.reductions.submit(values, dist.ReduceOp.MIN, take, group, wait=wait)
+        self.reductions.then(partial(self._take_compared, due))
 
     def _take_compared(self, count: int) -> None:
+        self._under_way -= count
         for _ in range(count):
-            self._account(self._under_way.popleft())
+            self._account(self._uncompared.popleft())
 
     def abandon(self) -> None:
         """Write the steps that the ranks will not compare any more, with null wait and transfer."""
         self.collect()
         self.reductions.collect()
-        for step in (*self._under_way, *self._uncompared):
-            self._write(step, split=False)
-        self._under_way.clear()
-        self._uncompared.clear()
-
-    def flush(self) -> None:
-        """Write the waiting lines to the file, or have its thread write them."""
-        self.lines.flush()
-
-    def open_aggregate(self) -> dict[str, Any] | None:
-        """The record of the steps that are in no line yet, for a checkpoint. Ending the aggregate at each
-        checkpoint instead would give as many short lines as there are checkpoints."""
-        return self._aggregate() if self._shared else None
+        while self._uncompared:
+            self._write(self._uncompared.popleft(), split=False)
 
     def close(self) -> None:
         self._end_aggregate()
@@ -200,7 +217,7 @@ class StepLog:
         if step.step > self.warm_step and step.step not in self.profiled:
             self.series["step_s"].add(step.step, step.step_s)
             self.comm_unmeasured |= not step.comm_measured
-            if self.split is not None and step.comm_measured and phases[COMPUTE] > 0:
+            if step.comm_measured and phases[COMPUTE] > 0:
                 self.series["ratio"].add(step.step, (phases[COMM] + phases[COMM_TRANSFER]) / phases[COMPUTE])
             for index, seconds in enumerate(phases):
                 self.measured[index] += seconds
@@ -208,68 +225,65 @@ class StepLog:
 
     def _write(self, step: StepRecord, *, split: bool = True) -> None:
         self.gap_s += step.gap_s
-        number, profiled = step.step, step.step in self.profiled
-        if profiled or number <= self.warm_step:
-            self.profiled_after_warmup += number > self.warm_step
-            before = self.left_out[-1] if self.left_out else (0, 0)
-            follows = before[1] == number - 1 and before[0]
-            self.left_out[len(self.left_out) - bool(follows) :] = [(before[0] if follows else number, number)]
-        if number <= self.full_records or profiled or (self._measured(step) and not split):
-            self._end_aggregate()  # lines are in the order of the steps
-            self.lines.add(step_line(step, self.samples_per_step, comm=self._measured(step), split=split))
-            return
-        if self._shared:  # the steps of one aggregate are all measured, or none
+        number, profiled, is_warm = step.step, step.step in self.profiled, step.step > self.warm_step
+        if profiled or not is_warm:
+            self.profiled_after_warmup += is_warm
+            follows = bool(self.left_out) and self.left_out[-1][1] == number - 1
+            self.left_out.append((self.left_out.pop()[0] if follows else number, number))
+        alone = number <= self.full_records or profiled or not split
+        if self._shared:  # lines are in the order of the steps; those of one are all measured, or none
             last = self._shared[-1]
-            if self._measured(last) != self._measured(step) or last.step <= self.warm_step < number:
+            differs = last.comm_measured != step.comm_measured or last.step <= self.warm_step < number
+            if alone or differs or len(self._shared) == AGGREGATE_STEPS:
                 self._end_aggregate()
-        self._shared.append(step)
-        if len(self._shared) == AGGREGATE_STEPS:
-            self._end_aggregate()
+        if alone:
+            self.lines.add(step_line(step, self.samples_per_step, split=split))
+        else:
+            self._shared.append(step)
 
     def _end_aggregate(self) -> None:
-        if self._shared:
-            self.lines.add(self._aggregate())
+        if (line := self.open_aggregate()) is not None:
+            self.lines.add(line)
             self._shared = []
-
-    def _aggregate(self) -> dict[str, Any]:
-        return aggregate_line(self._shared, self.samples_per_step, comm=self._measured(self._shared[-1]))
-
-    def _measured(self, step: StepRecord) -> bool:
-        """Whether the communication of the step is known."""
-        return self.split is not None and step.comm_measured
 
     # Checkpoints
 
-    def own_state(self) -> dict[str, Any]:
-        """What this rank needs to resume, as plain data."""
-        return {"measured": self.measured, "aggregate": self.open_aggregate()}
+    def open_aggregate(self) -> dict[str, Any] | None:
+        """The record of the steps that are in no line yet, for a checkpoint. Ending the aggregate at each
+        checkpoint instead would give as many short lines as there are checkpoints."""
+        return aggregate_line(self._shared, self.samples_per_step) if self._shared else None
 
-    def run_state(self) -> dict[str, Any]:
-        """What rank 0 needs beside the `series`, as plain data."""
-        profiled, skipped = self.profiled_after_warmup, self.skipped.total
-        return {"left_out": self.left_out, "profiled": profiled, "gap_s": self.gap_s, "skipped": skipped}
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What resumes beside the `series`, by attribute: of the run, from rank 0, and of this rank."""
+        speed = {name: getattr(self, name) for name in ("measured", "left_out", "profiled_after_warmup")}
+        run = {"gap_s": self.gap_s, "skipped_total": self.skipped_total}
+        return run, speed | {"aggregate": self.open_aggregate()}
 
-    def resume(self, step: int, own: dict[str, Any] | None, *, same_run: bool) -> None:
-        """Continue after `step` from an `own_state`, of this run or of another one.
+    def resume(
+        self,
+        step: int,
+        run: Mapping[str, Any] = {},
+        own: Mapping[str, Any] = {},
+        series: Mapping[str, Tensor] = {},
+        *,
+        same_run: bool = True,
+    ) -> None:
+        """Continue after `step` from a `state` and the series, of this run or of another one.
 
-        Without, another number of ranks measured the steps before: figures of speed then cover the steps from
-        here on."""
-        self.start_step, self.left_out = step, [(1, step)]
-        if own is not None:
-            self.measured = own["measured"]
-            if same_run and own["aggregate"]:
-                self.lines.add(own["aggregate"] | {"start_s": None})  # that clock is gone
-
-    def resume_run(self, run: dict[str, Any], series: Mapping[str, Tensor], *, with_speed: bool) -> None:
-        """Continue from a `run_state` and the series. Without speed, leave out what was measured."""
-        self.gap_s, self.skipped.total = run["gap_s"], run["skipped"]
-        if with_speed:
-            self.left_out = [(first, last) for first, last in run["left_out"]]
-            self.profiled_after_warmup = run["profiled"]
+        Without `own`, another number of ranks measured the steps before: figures of speed then cover the
+        steps from here on."""
+        self.start_step = self.step = step
+        self.left_out, self.closed = [(1, step)], (step, 0.0)
+        speed = dict(own)
+        if (line := speed.pop("aggregate", None)) and same_run:
+            self.lines.add(line | {"start_s": None})  # that clock is gone
+        vars(self).update(run, **speed)
         for name, points in series.items():
-            if with_speed or name not in OF_SPEED:
+            if own or name not in OF_SPEED:
                 self.series[name].extend(points)
 
 
-def _on_host(value: Any) -> Any:
-    return value.to("cpu", non_blocking=True) if isinstance(value, Tensor) else value
+def _take_minima(steps: Sequence[StepRecord], counts: Sequence[int], minima: Tensor) -> None:
+    values = iter(minima.tolist())
+    for step, count in zip(steps, counts, strict=True):
+        step.take_transfer(list(itertools.islice(values, count)))

@@ -7,7 +7,7 @@ import resource
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,15 +16,23 @@ from disttrain.hardware.fields import FIELDS, Field
 from disttrain.hardware.node_sampler import NodeSamples
 from disttrain.hardware.statistics import gpu_summary, process_summary
 from disttrain.records.communication import NcclLog
-from disttrain.records.metrics import Histogram, StepTime
+from disttrain.records.metrics import Histogram, Metrics, StepTime
 from disttrain.records.process_limits import list_text
 from disttrain.records.steps import PHASES
 from disttrain.runtime.process_group import World
+from disttrain.telemetry.facts import RunFacts
 from disttrain.telemetry.node_sampling import NodeTelemetry
 from disttrain.telemetry.step_clock import COMM, COMM_TRANSFER, COMPUTE, PhaseSeconds
 
+NO_FLOPS = "the model's FLOPs could not be counted"
+_NOTHING_MEASURED = "no step was measured"
+_EXPOSED = (
+    "comm_method",
+    "comm_split",
+    "communication_overhead_percent",
+    "communication_computation_ratio",
+)
 _BINS = 40
-_T = TypeVar("_T")
 
 
 def step_time(durations: Sequence[float]) -> StepTime | None:
@@ -49,33 +57,25 @@ def step_time(durations: Sequence[float]) -> StepTime | None:
     )
 
 
-def composition(ranks: Sequence[PhaseSeconds], steps: int, measures_comm: bool) -> dict[str, float | None]:
-    """Mean seconds per step in each phase: mean over ranks of (the rank's sum / `steps`)."""
-    if not steps:
-        return dict.fromkeys(PHASES)
-    means = (np.asarray(ranks).mean(axis=0) / steps).tolist()
-    named: dict[str, float | None] = dict(zip(PHASES, means, strict=True))
-    if not measures_comm:
-        named[PHASES[COMM]] = named[PHASES[COMM_TRANSFER]] = None
-    return named
-
-
-def communication(ranks: Sequence[PhaseSeconds], measures_comm: bool) -> dict[str, float | None]:
-    """Means over ranks of 100 x exposed communication / step time, and of exposed communication / compute."""
-    names = ("communication_overhead_percent", "communication_computation_ratio")
-    if not measures_comm or not all(parts[COMPUTE] > 0 for parts in ranks):
-        return dict.fromkeys(names)
-    exposed = [parts[COMM] + parts[COMM_TRANSFER] for parts in ranks]
-    overhead = [100 * part / sum(parts) for part, parts in zip(exposed, ranks, strict=True)]
-    ratio = [part / parts[COMPUTE] for part, parts in zip(exposed, ranks, strict=True)]
-    return dict(zip(names, (float(np.mean(overhead)), float(np.mean(ratio))), strict=True))
-
-
-def thin(points: Sequence[_T], limit: int = 1000) -> list[_T]:
-    """At most `limit` evenly spaced points, with the first and the last."""
-    if len(points) <= limit:
-        return list(points)
-    return [points[i * (len(points) - 1) // (limit - 1)] for i in range(limit)]
+def phases(ranks: Sequence[PhaseSeconds], steps: int, comm_known: bool) -> dict[str, Any]:
+    """From each rank's sums over `steps` measured steps, means over ranks: seconds of a step in each phase,
+    100 x exposed communication / step time, and exposed communication / compute."""
+    seconds = np.asarray(ranks)
+    exposed, compute = seconds[:, [COMM, COMM_TRANSFER]].sum(axis=1), seconds[:, COMPUTE]
+    composition = dict.fromkeys(PHASES)
+    if steps:
+        composition |= zip(PHASES, (seconds.mean(axis=0) / steps).tolist(), strict=True)
+    if not comm_known:
+        composition |= dict.fromkeys((PHASES[COMM], PHASES[COMM_TRANSFER]))
+    known = comm_known and bool((compute > 0).all())
+    return {
+        "measured_s": float(seconds.sum(axis=1).mean()) if steps else None,
+        "composition": composition,
+        "communication_overhead_percent": float((100 * exposed / seconds.sum(axis=1)).mean())
+        if known
+        else None,
+        "communication_computation_ratio": float((exposed / compute).mean()) if known else None,
+    }
 
 
 @dataclass(frozen=True)
@@ -116,11 +116,24 @@ def peak_memory_bytes(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux gives KiB
 
 
-def throughput(
-    samples_per_s: float | None, ranks: int, devices: int, *, tokens_per_sample: int | None, images: bool
+def rates(
+    samples_per_s: float | None,
+    ranks: int,
+    devices: int,
+    *,
+    tokens_per_sample: int | None = None,
+    images: bool = False,
+    flops_per_sample: int | None = None,
+    peak_flops: float | None = None,
 ) -> dict[str, float | None]:
-    """Samples, tokens and images per second: over all ranks, per rank and per GPU."""
+    """Samples, tokens, images and model FLOP per second, over all ranks, per rank and per GPU; and model
+    FLOPs utilization: model FLOP/s / (`peak_flops` x `devices`).
+
+    Utilization above 1 shows that the peak is of another dtype than the products; `mfu` is then null.
+    """
     tokens_per_s = samples_per_s * tokens_per_sample if samples_per_s and tokens_per_sample else None
+    flops_per_s = samples_per_s * flops_per_sample if samples_per_s and flops_per_sample else None
+    mfu = flops_per_s / (peak_flops * devices) if flops_per_s and peak_flops else None
     return {
         "samples_per_s": samples_per_s,
         "samples_per_s_per_rank": samples_per_s and samples_per_s / ranks,
@@ -129,24 +142,7 @@ def throughput(
         "tokens_per_s_per_rank": tokens_per_s and tokens_per_s / ranks,
         "tokens_per_s_per_gpu": tokens_per_s and tokens_per_s / devices,
         "throughput_images_per_sec": samples_per_s if images else None,
-    }
-
-
-def utilisation(
-    samples_per_s: float | None,
-    ranks: int,
-    devices: int,
-    flops_per_sample: int | None,
-    peak_flops: float | None,
-) -> dict[str, float | None]:
-    """Model FLOP/s per rank, and model FLOPs utilization: model FLOP/s / (`peak_flops` x `devices`).
-
-    Utilization above 1 shows that the peak is of another dtype than the products; `mfu` is then null.
-    """
-    achieved = samples_per_s * flops_per_sample if samples_per_s and flops_per_sample else None
-    mfu = achieved / (peak_flops * devices) if achieved and peak_flops else None
-    return {
-        "model_flops_per_s_per_rank": achieved and achieved / ranks,
+        "model_flops_per_s_per_rank": flops_per_s and flops_per_s / ranks,
         "mfu": mfu if mfu and mfu <= 1 else None,
     }
 
@@ -179,3 +175,40 @@ def usage(
     gpu, reasons = gpu_summary(fields, gpus) if gpus else (None, {"gpu": why})
     processes, of_processes = process_summary(fields, hosts) if hosts else (None, {})
     return {"gpu": gpu, "processes": processes}, reasons | of_processes
+
+
+def null_reasons(
+    metrics: Metrics, facts: RunFacts, *, comm: str | None, requested: int, planned: int
+) -> dict[str, str]:
+    """Reason for each null figure of communication and MFU, by its name. `comm`: why exposed communication
+    was not measured; `requested` and `planned`: steps to be profiled for their collectives."""
+    not_measured = None if metrics.measured_steps else _NOTHING_MEASURED
+    if metrics.comm_method is None:
+        alone = "one rank has no peers to communicate with" if metrics.world_size == 1 else None
+        exposed = comm or alone or "a rank could not measure it"
+    else:
+        exposed = not_measured or "a rank without compute in measured steps"
+    if metrics.comm_method is None and not planned:
+        profiled = exposed
+    elif not requested:
+        profiled = "telemetry.profiled_steps is 0"
+    elif not planned:
+        profiled = "the run is too short for a profiled step after the warm-up"
+    else:
+        profiled = "no profiled step yet shows the same collectives on all ranks"
+    no_flops = None if metrics.model_flops_per_sample else NO_FLOPS
+    no_peak = facts.peak_reason if metrics.peak_flops is None else None
+    why = {
+        **dict.fromkeys(_EXPOSED, exposed),
+        **dict.fromkeys(
+            ("comm", "communication_time_per_step"), facts.communication.unprofiled_reason or profiled
+        ),
+        "model_flops_per_sample": NO_FLOPS,
+        "model_flops_per_s_per_rank": no_flops or _NOTHING_MEASURED,
+        "peak_flops": facts.peak_reason,
+        "mfu": no_peak
+        or no_flops
+        or not_measured
+        or "above 1: the peak is of another dtype than the products",
+    }
+    return {name: reason for name, reason in why.items() if getattr(metrics, name) is None}

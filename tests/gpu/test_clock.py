@@ -32,10 +32,12 @@ def test_known_work_is_found_in_its_class_and_the_parts_are_the_step():
     steps = clock.finished(await_steps=STEPS)
     assert len(steps) == STEPS
     for step, following in itertools.pairwise(steps):
-        assert step.start_s + sum(step.phases) + sum(step.control) == pytest.approx(
+        assert step.start_s + sum(step.phases) + sum(step.calls[CONTROL_SYNC]) == pytest.approx(
             following.start_s, abs=1e-5
         )
-    assert statistics.median(step.control[-1] for step in steps) == pytest.approx(0.01, rel=0.05, abs=0.001)
+    assert statistics.median(step.calls[CONTROL_SYNC][-1] for step in steps) == pytest.approx(
+        0.01, rel=0.05, abs=0.001
+    )
     for phase, seconds in {**KNOWN_S, OTHER: 0.0}.items():
         found = statistics.median(step.phases[phase] for step in steps)
         assert found == pytest.approx(seconds, rel=0.05, abs=0.001)

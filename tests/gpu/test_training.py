@@ -12,7 +12,9 @@ import torch.distributed as dist
 from disttrain.engine.train import batches_of, begin
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
-from disttrain.telemetry.comm_split import CommSplit
+from disttrain.telemetry.step_clock import make_clock
+from disttrain.telemetry.steps import StepResult
+from tests.support.step_logs import step_log
 from tests.support.stopping import config, train_until
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -62,16 +64,21 @@ def test_no_step_waits_for_the_device(sections, tmp_path):
     assert trainer.metrics().measured_steps == 28
 
 
-def test_nor_does_a_comparison_of_ranks():
-    split = CommSplit(ON_GPU)
+def test_nor_does_a_comparison(tmp_path):
+    log = step_log(tmp_path / "steps.jsonl", make_clock(DEVICE), ON_GPU)
+    log.clock.start()
     torch.cuda.set_sync_debug_mode("error")
     try:
         with pytest.raises(RuntimeError):
             torch.tensor([1.0], device=DEVICE)  # what the mode is there to see
-        split.submit([[0.25], [0.5, 0.125]])
+        for step in range(1, 3):
+            log.record(StepResult(step, torch.zeros((), device=DEVICE), 0.1))
+            log.clock.end_step()
+            log.reduce()
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert split.ready(wait=True) == [0.25, 0.625]
+    log.reduce(wait=True)
+    assert len(log.series["step_s"]) == 2
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["exact", "without the GPU's random numbers"])

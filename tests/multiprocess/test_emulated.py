@@ -19,7 +19,7 @@ from disttrain.records.layers import Layers, parse_table
 from disttrain.records.metrics import Metrics
 from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.runtime.process_group import World
-from disttrain.telemetry import machine_facts
+from disttrain.telemetry import facts
 from jobs.cli.emulate import table_of
 from tests.multiprocess.test_train import alone, make_config, train_on
 from tests.support.injected_delays import assert_about
@@ -80,8 +80,8 @@ def reduced(world: World) -> tuple[list[int], list[float]]:
 def oversubscribed_on(world: World, config: Config, processors: int) -> bool:
     """Whether the ranks count as sharing processors on a machine with so many."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(machine_facts, "usable_processors", lambda: range(processors))
-        return machine_facts.describe_machine(world, config)["oversubscribed"]
+        patch.setattr(facts, "usable_processors", lambda: range(processors))
+        return facts.describe_machine(world, config)["oversubscribed"]
 
 
 @pytest.mark.parametrize(

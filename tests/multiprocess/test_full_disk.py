@@ -17,7 +17,7 @@ from disttrain.records.json_files import read_json, read_jsonl, write_json
 from disttrain.records.run_directory import RunDir
 from disttrain.telemetry import live_progress
 from disttrain.telemetry.step_log import StepLog
-from disttrain.telemetry.step_result import StepResult
+from disttrain.telemetry.steps import StepResult
 from jobs.status.run_state import read_state
 from tests.support.jobs import WITHIN_S, FakeScheduler, starts, submit, sweep_plan, wait_until
 from tests.support.scheduler import Scheduler

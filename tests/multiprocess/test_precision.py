@@ -126,7 +126,8 @@ def train_on_nan(world: World, config: Config, folder: Path) -> tuple[int, bool]
     batches = batches_of(trainer)
     with trainer:
         run(trainer, poisoned(batches, 3) if world.rank == 1 else batches)
-        skipped = trainer.recorder.skipped_steps(True).of_attempt
+        trainer.recorder.skipped_steps(True)
+        skipped = trainer.recorder.steps.skipped_total
     state = trainer.model.state_dict().values()
     return skipped, all(bool(value.isfinite().all()) for value in state)
 

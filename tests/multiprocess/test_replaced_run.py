@@ -12,7 +12,7 @@ import pytest
 from disttrain.errors import Superseded
 from disttrain.records.run_directory import ID_VARIABLE, RunDir
 from disttrain.telemetry.step_log import StepLog
-from disttrain.telemetry.step_result import StepResult
+from disttrain.telemetry.steps import StepResult
 from jobs.core import journal
 from jobs.core.requeue_policy import EXIT_DO_NOT_REQUEUE
 from tests.support.jobs import WITHIN_S, FakeScheduler, started_pids, starts, submit, sweep_plan, wait_until

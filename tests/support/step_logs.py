@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from disttrain.runtime.json_lines import JsonLinesWriter
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.comm_split import CommSplit
+from disttrain.telemetry.facts import Communication
 from disttrain.telemetry.reductions import Reductions
 from disttrain.telemetry.step_clock import StepClock
 from disttrain.telemetry.step_log import StepLog
@@ -60,7 +60,6 @@ def step_log(
     **more: Any,
 ) -> StepLog:
     """The log of one rank; `compares`: whether the ranks compare their communication."""
-    reductions = Reductions(world)
-    split = CommSplit(world, reductions, groups or {}) if compares else None
+    communication = Communication(groups=groups or {}) if compares else None
     lines = JsonLinesWriter(path)
-    return StepLog(lines, clock, world, reductions, split, samples_per_step, warmup_steps, **more)
+    return StepLog(lines, clock, Reductions(world), communication, samples_per_step, warmup_steps, **more)

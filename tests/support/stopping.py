@@ -23,7 +23,7 @@ from disttrain.records.metrics import Metrics
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
 from disttrain.runtime.stop_signals import SIGNALS, StopSignals
-from disttrain.telemetry.step_result import StepResult
+from disttrain.telemetry.steps import StepResult
 from tests.support.small_models import FEATURES
 
 MODEL = {"kind": "tests.support.small_models:Deep"}

@@ -21,7 +21,6 @@ from disttrain.records.shared_folder import AttemptWatch
 from disttrain.runtime.process_group import World
 from disttrain.runtime.stop_signals import CAUSES
 from disttrain.telemetry.step_clock import HostClock
-from disttrain.telemetry.step_log import SkippedSteps
 
 ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)
 STEPS = 12
@@ -64,7 +63,7 @@ def recorder(config: Config, world: World = ALONE, known: float | None = None, *
     return SimpleNamespace(
         config=config, world=world, timed_world=world, clock=clock,
         eval_history=[point(1, None), point(2, known)],
-        skipped_steps=lambda wait: SkippedSteps(), **given,
+        skipped_steps=lambda wait: (0, 0), **given,
     )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ class Disk:
 def writer() -> Iterator[BackgroundWriter]:
     made = BackgroundWriter()
     yield made
-    made.close()
+    made.wait()
 
 
 def test_a_newer_state_replaces_one_that_waits_for_a_slow_disk(writer: BackgroundWriter) -> None:
@@ -68,7 +68,7 @@ def test_a_write_after_the_end_runs_too(writer: BackgroundWriter) -> None:
     disk.answering.set()
     for name in ("first", "second"):
         writer.submit(name, lambda name=name: disk.write(name))  # type: ignore[misc]
-        writer.close()
+        writer.wait()
     assert disk.written == ["first", "second"]
 
 

@@ -7,7 +7,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from disttrain.runtime.process_group import World
 from disttrain.telemetry.reductions import Reductions
 from disttrain.telemetry.step_clock import (
     CHECKPOINT,
@@ -18,11 +17,8 @@ from disttrain.telemetry.step_clock import (
     SHARD_SYNC,
     HostClock,
 )
-from disttrain.telemetry.step_records import UNMEASURED
-from disttrain.telemetry.step_result import StepResult
+from disttrain.telemetry.steps import UNMEASURED, StepResult
 from tests.support.step_logs import peers, step_log
-
-ON_DEVICE = World(rank=0, size=2, local_rank=0, local_size=2, device=torch.device("cuda"), backend="nccl")
 
 
 def recorded(path, exposed, others, look_ups=(), unseen=(), full=100):
@@ -92,7 +88,7 @@ def test_what_one_rank_did_not_see_is_null_on_all(tmp_path, others, unseen):
     assert [line["comm_exposed_s"] for line in lines] == [0.25, None, 0.25]
     assert [line["other_s"] for line in lines] == [0.0, 0.25, 0.0]
     assert recorder.comm_unmeasured
-    assert [step for step, _ in recorder.series["ratio"].thinned()] == [1, 3]
+    assert [point["step"] for point in recorder.series["ratio"].points(dict, "ratio")] == [1, 3]
     assert sum(recorder.measured) == pytest.approx(3 * 1.25)
 
 
@@ -104,30 +100,6 @@ def test_steps_with_and_without_their_communication_are_never_put_together(tmp_p
     assert [(line["first"], line["last"]) for line in lines] == [(1, 1), (2, 3), (4, 5)]
     assert [line["comm_transfer_s"] for line in lines] == [0.25, None, 0.5]
     assert [line["comm_exposed_s"] for line in lines] == [0.25, None, 0.5]
-
-
-def test_on_a_device_the_newest_steps_are_left_for_the_next_time(tmp_path):
-    """Steps compared by each reduction, of the steps taken before it."""
-    now = iter(range(1000))
-    clock = HostClock(lambda: float(next(now)))
-    log = step_log(tmp_path / "steps.jsonl", clock, ON_DEVICE, compares=False)
-    compared = []
-
-    class Split:
-        def submit(self, steps, then, *, wait):
-            compared.append([step.step for step in steps])
-            then()
-
-    log.split = Split()
-    clock.start()
-    for step in range(1, 6):
-        log.record(StepResult(step, torch.tensor(0.0), 0.1))
-        clock.end_step()
-        if step in (3, 5):
-            log._losses.clear()
-            log.reduce()
-    log.reduce(wait=True)
-    assert compared == [[1, 2, 3], [4, 5]]
 
 
 def step_of(path, theirs, *phases: tuple[int, float], groups=None) -> dict[str, float]:

@@ -27,7 +27,7 @@ from disttrain.records.run_json import ranks_per_node
 from disttrain.runtime.process import RankInfo
 from disttrain.runtime.process_group import World, open_world
 from disttrain.telemetry import node_sampling
-from disttrain.telemetry.summary import throughput, utilisation
+from disttrain.telemetry.summary import rates
 from docs.generate.slurm import by_hand
 from jobs.node.launch import launch_command
 from jobs.node.rendezvous import Endpoint
@@ -88,10 +88,8 @@ def test_the_figures_count_the_gpus_of_data_parallel(monkeypatch, tmp_path):
     telemetry = node_sampling.NodeTelemetry(attempt, world("cuda", 4), config)
     telemetry.start(lambda: None, lambda: True)
     assert (telemetry.devices, telemetry.device) == (4, "GPU-0")
-    fields = throughput(800.0, 1, telemetry.devices, tokens_per_sample=None, images=False)
-    assert fields["samples_per_second_per_gpu"] == 200
-    fields = utilisation(800.0, 1, 4, flops_per_sample=10, peak_flops=4000.0)
-    assert fields["mfu"] == 0.5
+    fields = rates(800.0, 1, telemetry.devices, flops_per_sample=10, peak_flops=4000.0)
+    assert (fields["samples_per_second_per_gpu"], fields["mfu"]) == (200, 0.5)
 
 
 class AutocastDtype(nn.Module):

@@ -11,7 +11,7 @@ import pytest
 
 from disttrain.engine.train import batches_of, begin, run, train
 from disttrain.runtime.run_output import RunOutput
-from disttrain.telemetry.step_result import StepResult
+from disttrain.telemetry.steps import StepResult
 from tests.support import stopping
 
 

@@ -22,7 +22,7 @@ from benchmarks.gpu.matmul import matmul_rates
 from disttrain.config.parsing import Draft, check
 from disttrain.runtime.process_group import open_world
 from disttrain.telemetry.background_writer import BackgroundWriter
-from disttrain.telemetry.recorder import Recorder
+from disttrain.telemetry.live_progress import LiveProgress
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -130,7 +130,7 @@ def test_turns_of_other_loops_make_no_log_line_due(tmp_path: Path, monkeypatch: 
         monkeypatch.setattr(module, "time", machine)
     monkeypatch.setattr(trainer_turns, "bare", lambda _: lambda _: setattr(machine, "now", machine.now + 100))
     written = []
-    monkeypatch.setattr(Recorder, "_write_progress", lambda *_: written.append("line"))
+    monkeypatch.setattr(LiveProgress, "write", lambda *_: written.append("line"))
     arguments = argparse.Namespace(peers=["bare"], launch=0, rounds=2)
     config = trainer_turns.config_of("single", "cpu", STEPS_OF_TWO_TURNS, tiny=True)
     with open_world(config) as world:

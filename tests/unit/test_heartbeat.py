@@ -18,7 +18,7 @@ from disttrain.checkpoint import storage
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.records.heartbeat import FOLDER_VARIABLE, SCRIPT_TIMEOUT_VARIABLE, Heartbeat, read_heartbeats
 from disttrain.runtime.rank_heartbeat import RankHeartbeat, heartbeat
-from disttrain.telemetry.script_watch import ScriptWatch
+from disttrain.telemetry.recorder import ScriptWatch
 from disttrain.telemetry.step_clock import HostClock
 from tests.support.steppers import stepper
 

@@ -10,9 +10,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.step_clock import ClockedStep, HostClock
-from disttrain.telemetry.step_records import StepRecord
-from disttrain.telemetry.step_result import StepResult
+from disttrain.telemetry.step_clock import CONTROL_SYNC, HostClock
+from disttrain.telemetry.steps import StepResult
 from tests.support.step_logs import step_log
 
 ON_DEVICE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cuda", 0), backend=None)
@@ -85,13 +84,23 @@ def test_the_mode_sees_what_would_wait(never_waiting):
 
 
 def test_nothing_is_waited_for_when_ranks_compare_losses_and_times(never_waiting, tmp_path):
-    log, compared = step_log(tmp_path / "steps.jsonl", HostClock(), ON_DEVICE), []
+    """The newest steps are left for the next time, and each result is read once it has arrived."""
+    clock = HostClock()
+    log, compared = step_log(tmp_path / "steps.jsonl", clock, ON_DEVICE), []
     for step in range(1, 4):
         log.record(StepResult(step, torch.zeros((), device="cuda:0"), 0.1))
     log.reduce()
-    clocked = ClockedStep(control=[0.1, 0.2])
-    steps = [StepRecord.of(StepResult(1, 0.0, 0.1), clocked)]
-    log.split.submit(steps, lambda: compared.append(1))
-    log.reductions.collect()
-    assert (len(log.series["loss"]), compared) == (0, []), "read later, once they have arrived"
-    log.close()
+    assert len(log.series["loss"]) == 0
+    log = step_log(tmp_path / "more.jsonl", clock, ON_DEVICE)
+    submit = log.reductions.submit
+    log.reductions.submit = lambda values, *a, **b: compared.append(len(values)) or submit(values, *a, **b)
+    clock.start()
+    for step in range(1, 6):
+        clock.switch(CONTROL_SYNC)
+        log.record(StepResult(step, 0.0, 0.1))
+        clock.end_step()
+        if step in (3, 4, 5):
+            log._losses.clear()  # fake tensors have no content
+            log.reduce()
+    assert compared == [2 * 3, 2 * 1]
+    assert len(log.series["step_s"]) == 0

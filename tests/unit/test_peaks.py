@@ -149,26 +149,27 @@ def test_the_peak_of_a_model_on_a_device(gpu):
 
 
 def test_mfu_is_achieved_over_peak_of_all_devices():
-    fields = summary.utilisation(2000.0, 4, 4, 10**9, 1e12)
-    assert fields == {"model_flops_per_s_per_rank": 5e11, "mfu": 0.5}
-    assert summary.utilisation(500.0, 4, 1, 10**9, 1e12)["mfu"] == 0.5, "four ranks share one GPU"
+    fields = summary.rates(2000.0, 4, 4, flops_per_sample=10**9, peak_flops=1e12)
+    assert (fields["model_flops_per_s_per_rank"], fields["mfu"]) == (5e11, 0.5)
+    shared = summary.rates(500.0, 4, 1, flops_per_sample=10**9, peak_flops=1e12)
+    assert shared["mfu"] == 0.5, "four ranks share one GPU"
 
 
 @pytest.mark.parametrize(("samples_per_s", "peak"), [(2000.0, None), (5000.0, 1e12)])
 def test_no_peak_or_an_impossible_one_no_mfu_but_flops(samples_per_s, peak):
-    fields = summary.utilisation(samples_per_s, 4, 4, 10**9, peak)
-    assert fields == {"model_flops_per_s_per_rank": samples_per_s * 10**9 / 4, "mfu": None}
+    fields = summary.rates(samples_per_s, 4, 4, flops_per_sample=10**9, peak_flops=peak)
+    assert (fields["model_flops_per_s_per_rank"], fields["mfu"]) == (samples_per_s * 10**9 / 4, None)
 
 
 def test_throughput_by_kind_of_sample():
-    fields = summary.throughput(100.0, 4, 2, tokens_per_sample=None, images=True)
+    fields = summary.rates(100.0, 4, 2, images=True)
     assert fields["throughput_images_per_sec"] == 100
     assert (fields["samples_per_s_per_rank"], fields["samples_per_second_per_gpu"]) == (25, 50)
-    fields = summary.throughput(100.0, 4, 2, tokens_per_sample=8, images=False)
+    fields = summary.rates(100.0, 4, 2, tokens_per_sample=8)
     names = ("tokens_per_s", "tokens_per_s_per_rank", "tokens_per_s_per_gpu")
     assert [fields[name] for name in names] == [800, 200, 400]
     assert fields["throughput_images_per_sec"] is None
-    nothing = summary.throughput(None, 4, 4, tokens_per_sample=8, images=True)
+    nothing = summary.rates(None, 4, 4, tokens_per_sample=8, images=True)
     assert set(nothing.values()) == {None}
 
 

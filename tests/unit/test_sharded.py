@@ -12,7 +12,7 @@ from disttrain.engine.exposed_comm import FsdpExposed, is_sharded
 from disttrain.models.emulated_device import DeadlineTimer, pause_in_collectives
 from disttrain.parallel.fully_shard_waits import comm_method, time_waits
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.step_clock import COMPUTE, REPLICATE_SYNC, SHARD_SYNC, HostClock
+from disttrain.telemetry.step_clock import COMPUTE, CONTROL_SYNC, REPLICATE_SYNC, SHARD_SYNC, HostClock
 
 ON_CPU, ON_DEVICE = (
     World(rank=0, size=4, local_rank=0, local_size=4, device=torch.device(kind), backend=None)
@@ -88,7 +88,7 @@ def test_a_call_is_timed_as_control_synchronisation(module, work, reason):
     now[0] += 1
     clock.end_step()
     [step] = clock.finished()
-    assert (step.phases[COMPUTE], step.control, answer) == (3.0, [0.5], work)
+    assert (step.phases[COMPUTE], step.calls, answer) == (3.0, {CONTROL_SYNC: [0.5]}, work)
     assert [collectives.missed(True), collectives.missed(True)] == [reason, None]
     collectives.close()
     assert info.shard_process_group is shard
@@ -128,7 +128,7 @@ def test_a_collective_stops_an_emulated_model_once_whoever_else_times_it(module,
     assert [stops(), stops()] == [1.0, 1.0]
     clock.end_step()
     [step] = clock.finished()
-    assert step.control == [0.5] * 4
+    assert step.calls == {CONTROL_SYNC: [0.5] * 4}
     collectives.close()
     assert info.shard_process_group is before
     assert stops() == 1.0
@@ -184,8 +184,8 @@ def test_the_all_reduce_between_replicas_is_timed_within_their_group(module, emu
     now[0] += 1
     clock.end_step()
     [step] = clock.finished()
-    assert (step.phases[COMPUTE], step.control) == (5.0, [])
-    assert step.within == {SHARD_SYNC: [0.5, 0.5], REPLICATE_SYNC: [0.5]}
+    assert step.phases[COMPUTE] == 5.0
+    assert step.calls == {SHARD_SYNC: [0.5, 0.5], REPLICATE_SYNC: [0.5]}
     if emulated:
         assert timer.end() == pytest.approx(5.0), "6.5 s less 1.5 s in collectives"
     collectives.close()

@@ -15,7 +15,7 @@ from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import PHASES, RESOLUTION, Step, StepAggregate, bin_of, durations
 from disttrain.telemetry.step_clock import COMM, COMPUTE, CONTROL_SYNC, OPTIMIZER, HostClock
 from disttrain.telemetry.step_log import AGGREGATE_STEPS
-from disttrain.telemetry.step_result import StepResult
+from disttrain.telemetry.steps import StepResult
 from tests.support.lineage import read_steps
 from tests.support.step_logs import step_log
 
@@ -28,8 +28,8 @@ def record(path, seconds, *, full, sampled=(), after=0, warmup=0, window=None):
     options = {"samples_per_step": 4, "full_records": full, "profiled": frozenset(sampled)}
     recorder = step_log(path, clock, compares=False, warmup_steps=warmup, **options)
     if after:
-        own = recorder.own_state()
-        recorder.resume(after, own | {"aggregate": window}, same_run=True)
+        _, own = recorder.state()
+        recorder.resume(after, own=own | {"aggregate": window})
     opened = {after: window}
     clock.start()
     for step, step_s in enumerate(seconds, after + 1):

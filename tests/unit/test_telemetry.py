@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from disttrain.records.json_files import read_jsonl
+from disttrain.records.metrics import LossPoint
 from disttrain.records.steps import PHASES, Step
 from disttrain.telemetry.step_clock import COMM, COMM_TRANSFER, COMPUTE, HostClock
-from disttrain.telemetry.step_result import StepResult
-from disttrain.telemetry.step_series import StepSeries
-from disttrain.telemetry.summary import communication, composition, step_time, thin
+from disttrain.telemetry.steps import StepResult, StepSeries
+from disttrain.telemetry.summary import phases, step_time
 from tests.support.step_logs import step_log
 
 
@@ -59,29 +59,32 @@ def test_warm_up_steps_are_written_but_not_measured(tmp_path):
 def test_what_is_not_measured_is_null_never_zero(tmp_path):
     record(tmp_path / "steps.jsonl", [1.0], measures_comm=False)
     [line] = read_jsonl(tmp_path / "steps.jsonl")
-    found = composition([[1.0] * 7], 2, measures_comm=False)
+    found = phases([[1.0] * 7], 2, comm_known=False)["composition"]
     for name in ("comm_wait_s", "comm_transfer_s"):
         assert line[name] is None
         assert found[name] is None
     assert line["comm_exposed_s"] is None
-    assert composition([[0.0] * 7], 0, measures_comm=True) == dict.fromkeys(PHASES)
+    nothing = phases([[0.0] * 7], 0, comm_known=True)
+    assert nothing.pop("composition") == dict.fromkeys(PHASES)
+    assert set(nothing.values()) == {None}
 
 
 def test_exposed_communication_is_a_share_of_the_whole_step():
     first, second = [0.0] * len(PHASES), [0.0] * len(PHASES)
     first[COMPUTE], first[COMM], first[COMM_TRANSFER], first[PHASES.index("other_s")] = 5.0, 1.0, 1.0, 3.0
     second[COMPUTE], second[COMM_TRANSFER] = 4.0, 1.0
-    found = communication([tuple(first), tuple(second)], measures_comm=True)
-    assert found == {
-        "communication_overhead_percent": pytest.approx((20 + 20) / 2),
-        "communication_computation_ratio": pytest.approx((2 / 5 + 1 / 4) / 2),
-    }
-    for ranks, measures_comm in (([tuple(first)], False), ([tuple(first), (0.0,) * len(PHASES)], True)):
-        assert set(communication(ranks, measures_comm).values()) == {None}
+    names = ("communication_overhead_percent", "communication_computation_ratio")
+    found = phases([first, second], 1, comm_known=True)
+    assert [found[name] for name in names] == pytest.approx([(20 + 20) / 2, (2 / 5 + 1 / 4) / 2])
+    for ranks, comm_known in (([first], False), ([first, [0.0] * 6 + [1.0]], True)):
+        found = phases(ranks, 1, comm_known=comm_known)
+        assert [found[name] for name in names] == [None, None]
 
 
 def test_composition_is_the_mean_over_ranks_and_steps():
-    parts = composition([[2.0, 0, 0, 0, 0, 0, 0], [4.0, 0, 2.0, 0, 0, 0, 0]], 2, measures_comm=True)
+    found = phases([[2.0, 0, 0, 0, 0, 0, 0], [4.0, 0, 2.0, 0, 0, 0, 0]], 2, comm_known=True)
+    assert found["measured_s"] == 4.0
+    parts = found["composition"]
     assert parts["compute_s"] == 1.5
     assert parts["comm_wait_s"] == 0.5
 
@@ -102,17 +105,20 @@ def test_no_measured_steps_no_figures():
 
 @given(st.integers(2, 60), st.integers(0, 300))
 def test_thinning_keeps_order_and_both_ends(limit, size):
-    points = list(range(size))
-    kept = thin(points, limit)
+    series = StepSeries()
+    for step in range(size):
+        series.add(step, step)
+    kept = [point["step"] for point in series.points(dict, "value", limit)]
     assert len(kept) == min(size, limit)
     assert kept == sorted(set(kept))
-    if points:
-        assert (kept[0], kept[-1]) == (points[0], points[-1])
+    if size:
+        assert (kept[0], kept[-1]) == (0, size - 1)
 
 
 def test_global_loss_of_one_rank_is_its_own(tmp_path):
     recorder = record(tmp_path / "steps.jsonl", [2.0, 1.0])
-    assert recorder.series["loss"].thinned() == [(1, 2.0), (2, 1.0)]
+    points = [LossPoint(step=1, loss=2.0), LossPoint(step=2, loss=1.0)]
+    assert recorder.series["loss"].points(LossPoint, "loss") == points
 
 
 def test_a_further_value_is_in_the_line_and_in_a_series_of_its_name(tmp_path):
@@ -143,14 +149,14 @@ def test_a_result_has_its_seconds_once_its_step_is_closed():
     assert replace(result, comm_reason="an unshard was asynchronous").comm_s is None
 
 
-def test_a_curve_is_thinned_like_a_list_and_goes_on_from_its_tensors():
+def test_a_curve_goes_on_from_its_tensors_and_has_null_for_what_is_not_finite():
     before, after = StepSeries(), StepSeries()
-    for step in range(1, 2001):
-        before.add(step, math.nan if step == 1 else step / 3)
+    before.add(1, math.nan)
+    before.add(2, 2 / 3)
     after.extend(before.tensor())
-    after.add(2001, math.inf)
-    points = [(1, None), *((step, step / 3) for step in range(2, 2001)), (2001, None)]
-    assert after.thinned() == thin(points)
-    assert len(before.thinned()) == 1000
-    assert after.newest == (2001, math.inf)
+    after.add(3, math.inf)
+    assert after.points(LossPoint, "loss") == [
+        LossPoint(step=step, loss=loss) for step, loss in ((1, None), (2, 2 / 3), (3, None))
+    ]
+    assert after.newest == (3, math.inf)
     assert StepSeries().newest is None

@@ -15,9 +15,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from disttrain.config.dotted_keys import flat_values
@@ -28,10 +26,8 @@ from disttrain.runtime import log
 
 WRITE_EVERY_S = 10.0
 RUN_TAG = "disttrain.run"
-_BATCH = 500
-"""Metrics per call; MLflow allows at most 1,000 metrics and 100 parameters."""
-_PARAMS = 100
-_PARAM_LENGTH = 500
+_BATCH = 100
+"""Metrics or parameters per call; MLflow allows at most 1,000 metrics and 100 parameters."""
 
 
 def build(attempt: Attempt) -> MLflow:
@@ -47,16 +43,14 @@ def build(attempt: Attempt) -> MLflow:
 class MLflow:
     def __init__(self, attempt: Attempt) -> None:
         self._run = RunDir(attempt.path.parent.parent)
-        self._waiting: list[tuple[int, str, float, int]] = []
-        self._lock = threading.Lock()
+        self._waiting: list[tuple[str, float, int, int]] = []
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._write_on, name="mlflow", daemon=True)
         self._thread.start()
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         now = int(1000 * time.time())
-        with self._lock:
-            self._waiting += [(step, name, value, now) for name, value in values.items()]
+        self._waiting += [(name, value, now, step) for name, value in values.items()]
 
     def close(self) -> None:
         """Write the remaining scalars and the summary of `metrics.json`; waits at most 60 s."""
@@ -65,97 +59,57 @@ class MLflow:
 
     def _write_on(self) -> None:
         try:
-            store = _Store(self._run)
+            self._open()
             while not self._closing.wait(WRITE_EVERY_S):
-                store.write(self._taken())
-            store.write(self._taken())
-            store.finish()
+                self._write()
+            self._finish()
         except Exception as error:
             log.error("MLflow record is incomplete", kind=type(error).__name__, error=str(error)[:300])
 
-    def _taken(self) -> list[tuple[int, str, float, int]]:
-        with self._lock:
-            taken, self._waiting = self._waiting, []
-        return taken
-
-
-class _Store:
-    """The MLflow run of this run."""
-
-    def __init__(self, run: RunDir) -> None:
+    def _open(self) -> None:
+        """Set the MLflow run of an earlier attempt to running again, or create one."""
+        from mlflow.entities import Param
         from mlflow.tracking import MlflowClient
 
         logging.getLogger("mlflow").setLevel(logging.WARNING)  # it logs each table that it creates
-        self._run = run
-        given = os.environ.get("MLFLOW_TRACKING_URI")
-        file = run.path.parent.absolute() / "mlflow.db"
-        # the lock lets one of several concurrent runs create the tables
-        with _locked(None if given else file.with_name(".mlflow.lock")):
-            self._client = MlflowClient(tracking_uri=given or f"sqlite:///{file}")
-            self._id = self._find() or self._create()
-
-    def _experiment(self) -> str:
-        found = self._client.get_experiment_by_name(self._run.sweep)
-        return found.experiment_id if found else self._client.create_experiment(self._run.sweep)
-
-    def _find(self) -> str | None:
-        """The MLflow run of an earlier attempt, set to running again; None without one."""
-        wanted = f"tags.`{RUN_TAG}` = '{self._run.name}'"
-        found = self._client.search_runs([self._experiment()], wanted, max_results=1)
-        if not found:
-            return None
-        self._client.update_run(found[0].info.run_id, status="RUNNING")
-        return str(found[0].info.run_id)
-
-    def _create(self) -> str:
+        folder, sweep, name = self._run.path.parent.absolute(), self._run.sweep, self._run.name
+        uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder}/mlflow.db"
+        with open(folder / ".mlflow.lock", "a", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # one of several concurrent runs creates tables and experiment
+            client = self._client = MlflowClient(tracking_uri=uri)
+            experiment = client.get_experiment_by_name(sweep)
+            number = experiment.experiment_id if experiment else client.create_experiment(sweep)
+        if earlier := client.search_runs([number], f"tags.`{RUN_TAG}` = '{name}'", max_results=1):
+            self._id = earlier[0].info.run_id
+            client.update_run(self._id, status="RUNNING")
+            return
         record = read_json_or_none(self._run.run_json) or {}
-        tags = {RUN_TAG: self._run.name, "disttrain.run_key": str(record.get("run_key", ""))}
-        made = self._client.create_run(self._experiment(), tags=tags, run_name=self._run.name)
-        parameters = list(_flat(record.get("config", {})))
-        from mlflow.entities import Param
+        tags = {RUN_TAG: name, "disttrain.run_key": str(record.get("run_key", ""))}
+        self._id = client.create_run(number, tags=tags, run_name=name).info.run_id
+        config = [Param(key, str(value)) for key, value in flat_values(record.get("config", {})).items()]
+        for first in range(0, len(config), _BATCH):
+            client.log_batch(self._id, params=config[first : first + _BATCH])
 
-        for first in range(0, len(parameters), _PARAMS):
-            batch = [Param(key, value) for key, value in parameters[first : first + _PARAMS]]
-            self._client.log_batch(made.info.run_id, params=batch)
-        return str(made.info.run_id)
-
-    def write(self, scalars: list[tuple[int, str, float, int]]) -> None:
+    def _write(self) -> None:
         from mlflow.entities import Metric
 
-        for first in range(0, len(scalars), _BATCH):
-            some = scalars[first : first + _BATCH]
-            batch = [Metric(name, value, when, step) for step, name, value, when in some]
+        while self._waiting:
+            batch = [Metric(*scalar) for scalar in self._waiting[:_BATCH]]
+            del self._waiting[: len(batch)]
             self._client.log_batch(self._id, metrics=batch)
 
-    def finish(self) -> None:
-        """Write the figures and the status of `metrics.json`."""
-        metrics = read_json_or_none(self._run.metrics) or {}
-        now, step = int(1000 * time.time()), int(metrics.get("steps") or 0)
-        self.write([(step, f"summary/{name}", value, now) for name, value in _figures(metrics)])
+    def _finish(self) -> None:
+        """Write the remaining scalars, and the figures and the status of `metrics.json`."""
+        metrics: dict[str, Any] = read_json_or_none(self._run.metrics) or {}
+        figures = flat_values(metrics)
+        numbers = {
+            f"summary/{name}": float(value)
+            for name, value in figures.items()
+            if isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and not name.endswith("schema_version")
+        }
+        self.scalars(int(metrics.get("steps") or 0), numbers)
+        self._write()
         ended = {"completed": "FINISHED", "stopped": "KILLED"}.get(metrics.get("status", ""), "FAILED")
         self._client.set_terminated(self._id, status=ended)
-
-
-def _figures(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Numbers of a record by name, nested ones as `part.name`, without lists (histories, histograms)."""
-    for name, value in record.items():
-        if isinstance(value, Mapping):
-            yield from ((f"{name}.{inner}", figure) for inner, figure in _figures(value))
-        elif isinstance(value, int | float) and not isinstance(value, bool) and name != "schema_version":
-            yield name, float(value)
-
-
-def _flat(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for key, value in flat_values(config).items():
-        yield key, str(value)[:_PARAM_LENGTH]
-
-
-@contextmanager
-def _locked(lock: Path | None) -> Iterator[None]:
-    """Hold an exclusive lock on the file `lock`; no lock for None."""
-    if lock is None:
-        yield
-        return
-    with open(lock, "a", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
