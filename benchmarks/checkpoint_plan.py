@@ -26,8 +26,8 @@ from torch.distributed.checkpoint.planner import SavePlan
 
 from benchmarks import result_record
 from disttrain.checkpoint import storage
-from disttrain.checkpoint.manifest import WrittenShare, describe_shares
 from disttrain.checkpoint.share import CapturedState, Share, State, own_share
+from disttrain.checkpoint.storage import WrittenShare, describe_shares
 from disttrain.records.checkpoint import Checkpoint, CheckpointFile
 from disttrain.records.json_files import write_text
 

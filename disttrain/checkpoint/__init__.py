@@ -8,7 +8,7 @@
       step-00000100.damaged/     in quarantine
 
 `state` lists the parts that resume as tensors by name, `share` chooses those that this rank saves and copies
-them, `storage` writes and reads the files, and `manifest` describes them. `saver` does so while training
-continues, and reads the first checkpoint back; `resume` finds the one that a run starts from, and `folder`
-names, commits, verifies, quarantines and deletes.
+them, and `storage` writes, describes and reads the files. `saver` does so while training continues, and reads
+the first checkpoint back; `resume` finds the one that a run starts from, and `folder` names, commits,
+verifies, quarantines and deletes.
 """

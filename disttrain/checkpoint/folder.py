@@ -148,18 +148,13 @@ def delete_old(folder: Path, keep: int, attempt: int | None = None) -> None:
             readable.append(CommittedCheckpoint(path, read_manifest(path)))
     if attempt is not None:
         readable = [old for old in readable if old.manifest.attempt == attempt]
-    for old in beyond_retention(readable, keep):
-        doomed = old.path.with_name(f"{old.path.name}.deleted")
-        os.rename(old.path, doomed)  # first, so that no reader takes a half-deleted one for a damaged one
-        shutil.rmtree(doomed, ignore_errors=True)
-
-
-def beyond_retention(newest_first: list[CommittedCheckpoint], keep: int) -> list[CommittedCheckpoint]:
-    """The checkpoints to delete: neither among the `keep` newest nor the one with the lowest validation
-    loss."""
-    losses = {c.path: c.manifest.valid_loss for c in newest_first if c.manifest.valid_loss is not None}
+    losses = {old.path: old.manifest.valid_loss for old in readable if old.manifest.valid_loss is not None}
     best = min(losses, key=lambda path: losses[path], default=None)
-    return [old for old in newest_first[keep:] if old.path != best]
+    for old in readable[keep:]:
+        if old.path != best:
+            doomed = old.path.with_name(f"{old.path.name}.deleted")
+            os.rename(old.path, doomed)  # first, so that no reader takes a half-deleted one for a damaged one
+            shutil.rmtree(doomed, ignore_errors=True)
 
 
 def sync(path: Path) -> None:

@@ -1,21 +1,58 @@
-"""The checkpoint that a run starts from: the newest intact one, the same on all ranks."""
+"""The manifest of a run, and the checkpoint that it starts from, the same on all ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from disttrain.checkpoint import folder as folders
-from disttrain.checkpoint import manifest
 from disttrain.checkpoint.folder import CommittedCheckpoint, DamagedCheckpoint, checkpoint_folder
+from disttrain.config.batch_plan import BatchPlan
+from disttrain.config.config_tree import Config
+from disttrain.config.run_key import config_key
 from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.errors import ConfigError, Superseded
 from disttrain.records.checkpoint import Checkpoint, committed_paths
+from disttrain.records.collect_provenance import code_hash
+from disttrain.records.dataset import DatasetRecord
 from disttrain.records.run_directory import Attempt, RunDir, checkpoint_steps
 from disttrain.runtime import log
 from disttrain.runtime.process_group import World
+
+_DATA_HASHES = ("dataset_sha256", "dataset_fingerprint")
+
+
+def build_manifest(
+    config: Config,
+    dataset: DatasetRecord,
+    plan: BatchPlan,
+    attempt: Attempt,
+    world: World,
+) -> Checkpoint:
+    """The manifest of this attempt's checkpoints; step, time, tensors and files are filled in at each
+    save."""
+    return Checkpoint(
+        step=0,
+        attempt=attempt.number,
+        config_key=config_key(config),
+        code_hash=code_hash(),
+        world_size=world.size,
+        global_batch_size=plan.global_,
+        seed=config.train.seed,
+        dataset=dataset.name,
+        dataset_sha256=dataset.sha256,
+        dataset_fingerprint=dataset.fingerprint,
+        valid_loss=None,
+        created="",
+        torch=torch.__version__,
+        files={},
+        tensors={},
+        positions=[],
+    )
 
 
 @dataclass(frozen=True)
@@ -43,31 +80,20 @@ def find_resume_source(
     """
     found = newest_intact(checkpoint_folder(config, run), attempt, world)
     if found is not None:
-        manifest.refuse_other_config(found, expected)
+        if found.manifest.config_key != expected.config_key:
+            raise ConfigError(
+                f"{found.path.parent} holds checkpoints of another config ({found.manifest.config_key}; this "
+                f"one is {expected.config_key}); use another run directory, or "
+                f"checkpoint.start_from={found.path}"
+            )
         source = ResumeSource(**vars(found), same_run=True)
     elif config.start_from is not None:
         named = named_checkpoint(config.start_from, "checkpoint.start_from", world)
         source = ResumeSource(**vars(named), only_model=config.start_with == "model")
     else:
         return None
-    if not source.only_model:
-        manifest.refuse_other_training(source, expected, steps)
-        manifest.log_inexact_resume(source, expected)
-    return source
-
-
-def refuse_later_checkpoint(folder: Path, start: int, world: World) -> None:
-    """Raise `RuntimeError` if an earlier attempt has a checkpoint after step `start`, where this one began.
-
-    Retention keeps the newest steps, so that it would delete the checkpoints of this attempt. A
-    collective.
-    """
-    newest = world.of_rank0(max(checkpoint_steps(folder), default=0) if world.rank == 0 else 0)
-    if newest > start:
-        raise RuntimeError(
-            f"{folder} has a checkpoint of step {newest} of an earlier attempt; call load() before the first "
-            "step, or give another run_dir"
-        )
+    remedy = f"checkpoint.start_from={source.path} and checkpoint.start_with=model in a new run"
+    return fitting(source, expected, steps, ("dataset", *_DATA_HASHES, "global_batch_size", "seed"), remedy)
 
 
 def find_checkpoint(
@@ -83,25 +109,53 @@ def find_checkpoint(
 
     Raises `ConfigError` for a checkpoint of another global batch, or beyond the last one of `steps`.
     """
-    if path is not None:
-        committed = named_checkpoint(str(path), "path", world)
-    elif (newest := newest_intact(folder, attempt, world)) is not None:
-        committed = newest
-    else:
+    named = None if path is None else named_checkpoint(str(path), "path", world)
+    if (found := named or newest_intact(folder, attempt, world)) is None:
         return None
-    source = ResumeSource(**vars(committed), only_model=only_model, same_run=path is None)
-    if only_model:
+    source = ResumeSource(**vars(found), only_model=only_model, same_run=path is None)
+    return fitting(source, expected, steps, ("global_batch_size",), "load(path, model_only=True)")
+
+
+def fitting(
+    source: ResumeSource, expected: Checkpoint, steps: int, equal: Sequence[str], remedy: str
+) -> ResumeSource:
+    """`source`, if training may go on from it.
+
+    Raises `ConfigError` if a value of `equal` differs, which decide on the samples and their order, or if it
+    is beyond the last one of `steps`. Logs why the resume is not bit-exact.
+    """
+    if source.only_model:
         return source
     was = source.manifest
-    if was.global_batch_size != expected.global_batch_size:
-        raise ConfigError(
-            f"{source.path} was trained with a global batch of {was.global_batch_size} samples, this Trainer "
-            f"has {expected.global_batch_size}; load(path, model_only=True) takes the model alone"
-        )
-    if was.step > steps:
-        raise ConfigError(f"{source.path} is of step {was.step}, beyond steps={steps}")
-    manifest.log_inexact_resume(source, expected)
+    changes = {
+        name: f"{name} was {old} and is {new}"
+        for name in (*equal, "code_hash", "torch", "world_size")
+        if (old := getattr(was, name)) != (new := getattr(expected, name))
+    }
+    problem = next((changes[name] for name in equal if name in changes), None)
+    if problem is None and was.step > steps:
+        problem = f"it is of step {was.step}, beyond the {steps} steps of this run"
+    if problem is not None:
+        raise ConfigError(f"{source.path} cannot be resumed: {problem}; to take the model alone: {remedy}")
+    for change in changes.values():
+        log.info("resume is not exact", reason=change)
+    if all(getattr(was, name) is None for name in _DATA_HASHES):
+        log.info("resume is not exact", reason="the checkpoint does not identify its training data")
     return source
+
+
+def refuse_later_checkpoint(folder: Path, start: int, world: World) -> None:
+    """Raise `RuntimeError` if an earlier attempt has a checkpoint after step `start`, where this one began.
+
+    Retention keeps the newest steps, so that it would delete the checkpoints of this attempt. A
+    collective.
+    """
+    newest = world.of_rank0(max(checkpoint_steps(folder), default=0) if world.rank == 0 else 0)
+    if newest > start:
+        raise RuntimeError(
+            f"{folder} has a checkpoint of step {newest} of an earlier attempt; call load() before the first "
+            "step, or give another run_dir"
+        )
 
 
 def newest_intact(folder: Path, attempt: Attempt, world: World) -> CommittedCheckpoint | None:

@@ -14,8 +14,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,10 +25,10 @@ import torch
 from disttrain.checkpoint import folder as folders
 from disttrain.checkpoint import storage
 from disttrain.checkpoint.folder import CommittedCheckpoint, DamagedCheckpoint
-from disttrain.checkpoint.manifest import WrittenShare, describe_shares
 from disttrain.checkpoint.resume import share_of_files
 from disttrain.checkpoint.share import CapturedState, HostBuffers, Share, own_share
 from disttrain.checkpoint.state import first_non_finite
+from disttrain.checkpoint.storage import WrittenShare, describe_shares
 from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.errors import in_one_line, message_of
 from disttrain.records.checkpoint import Checkpoint
@@ -37,17 +38,6 @@ from disttrain.runtime import log
 from disttrain.runtime.process_group import World
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class _Pending:
-    """A checkpoint that this rank's thread writes, or reads back."""
-
-    checkpoint: CommittedCheckpoint
-    """While it is written, the temporary folder, and the manifest without tensors and files."""
-    result: Future[Any]
-    """The `WrittenShare`, or None of a share that was read back; a problem in one line."""
-    reads_back: bool
 
 
 class CheckpointSaver:
@@ -80,7 +70,9 @@ class CheckpointSaver:
         self._world = world
         self._capture = capture
         self._manifest = manifest
-        self._pending: _Pending | None = None
+        self._pending: tuple[Future[Any], Callable[[Any], None]] | None = None
+        """The result of this rank's thread, which writes a checkpoint or reads one back, or a problem in one
+        line; and what follows once all ranks are done."""
         self._restorable = False
         """Whether the ranks have read a checkpoint of this attempt back."""
         self._buffers = HostBuffers()
@@ -97,7 +89,7 @@ class CheckpointSaver:
     @property
     def writing(self) -> bool:
         """Whether this rank is still writing files, or reading them back."""
-        return self._pending is not None and not self._pending.result.done()
+        return self._pending is not None and not self._pending[0].done()
 
     def save(self, step: int, valid_loss: float | None) -> None:
         """Take a checkpoint of the state after `step`.
@@ -109,52 +101,50 @@ class CheckpointSaver:
         path = folders.temporary_path(self.folder, step, self._attempt.number)
         now = datetime.now(UTC).isoformat()
         manifest = self._manifest.model_copy(update={"step": step, "valid_loss": valid_loss, "created": now})
-        result = self._write_in_background(self._capture(), path)
-        self._pending = _Pending(CommittedCheckpoint(path, manifest), result, reads_back=False)
+        written = self._write_in_background(self._capture(), path)
+        self._pending = written, partial(self._end_write, CommittedCheckpoint(path, manifest))
         if not self._config.asynchronous:
             self.commit()
 
     def _write_in_background(self, state: CapturedState, path: Path) -> Future[WrittenShare | str]:
         """Copy this rank's share of `state` and write it to `path`, without collectives. Raises nothing."""
-        world = self._world
+        rank = self._world.rank
 
         def copied() -> Share:
-            share = own_share(state, world.rank, world.size)
-            return Share(self._buffers.copy(share.tensors), share.described)
+            share = own_share(state, rank, self._world.size)
+            return replace(share, tensors=self._buffers.copy(share.tensors))
 
-        share, layout = _or_problem(copied), state.layout()
-        if isinstance(share, str):
-            return self._thread.submit(lambda: share)
+        share = _or_problem(copied)
 
-        def write() -> WrittenShare:
+        def write() -> WrittenShare | str:
+            if isinstance(share, str):
+                return share
             self._buffers.wait()
             if name := first_non_finite(share.tensors):
                 raise ValueError(f"{name} contains NaN or infinity")
-            positions = storage.write(share.tensors, path, world.rank)
+            positions = storage.write(share.tensors, path, rank)
             # the steps in the checkpoint are not repeated, so their records must be on disk
-            folders.sync(self._attempt.steps(world.rank))
-            file = folders.file_digest(path / storage.file_of(world.rank))
-            return WrittenShare(share.described, positions, file, layout)
+            folders.sync(self._attempt.steps(rank))
+            file = folders.file_digest(path / storage.file_of(rank))
+            return WrittenShare(share.described, positions, file, share.layout)
 
         return self._thread.submit(_or_problem, write)
 
     def commit(self) -> None:
         """Commit the checkpoint that is pending, and begin to read the first one back, or end that; waits
         until all ranks are done."""
-        if self._pending is None:
-            return
-        pending, self._pending = self._pending, None
-        result = pending.result.result()
-        if pending.reads_back:
-            self._end_read_back(pending.checkpoint, self._world.all_gather_object(result))
-            return
+        if self._pending is not None:
+            (result, then), self._pending = self._pending, None
+            then(result.result())
+
+    def _end_write(self, written: CommittedCheckpoint, result: WrittenShare | str) -> None:
+        """Commit the checkpoint, and have the first one read back."""
         results = self._world.gather_object(result)
-        committed = None if results is None else self._commit(pending.checkpoint, results)
-        if not self._restorable:
-            committed = self._world.all_gather_object(committed)[0]
-            if committed is not None:
-                reading = self._thread.submit(_or_problem, lambda: self._read_back(committed))
-                self._pending = _Pending(committed, reading, reads_back=True)
+        committed = None if results is None else self._commit(written, results)
+        if self._restorable or (committed := self._world.of_rank0(committed)) is None:
+            return
+        reading = self._thread.submit(_or_problem, partial(self._read_back, committed))
+        self._pending = reading, partial(self._end_read_back, committed)
 
     def _commit(
         self, written: CommittedCheckpoint, results: list[WrittenShare | str]
@@ -195,7 +185,8 @@ class CheckpointSaver:
             raise DamagedCheckpoint(f"the checksum of {wrong[0]} differs from the manifest")
         storage.verify_content(committed, names)
 
-    def _end_read_back(self, committed: CommittedCheckpoint, problems: list[str | None]) -> None:
+    def _end_read_back(self, committed: CommittedCheckpoint, result: str | None) -> None:
+        problems = self._world.all_gather_object(result)
         failed = [f"rank {rank}: {problem}" for rank, problem in enumerate(problems) if problem]
         self._restorable = not failed
         if self._world.rank:

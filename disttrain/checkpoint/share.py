@@ -19,6 +19,8 @@ from disttrain.records.checkpoint import CheckpointTensor
 
 State = dict[str, Tensor]
 """Tensors by name."""
+Layout = tuple[tuple[int, ...] | None, str]
+"""The ranks that hold the same state, and a digest of names, shapes and dtypes, equal on all of them."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,6 @@ class CapturedState:
     holders: tuple[int, ...] | None = None
     """World ranks with the same `replicated`, this one included; None: all ranks."""
 
-    def layout(self) -> tuple[tuple[int, ...] | None, str]:
-        """The holders, and a digest of names, shapes and dtypes, equal on all of them."""
-        described = sorted((name, tuple(t.shape), str(t.dtype)) for name, t in self.replicated.items())
-        return self.holders, hashlib.sha256(repr(described).encode()).hexdigest()
-
 
 @dataclass(frozen=True)
 class Share:
@@ -46,6 +43,7 @@ class Share:
 
     tensors: State
     described: dict[str, CheckpointTensor]
+    layout: Layout
 
 
 def own_share(state: CapturedState, rank: int, world_size: int) -> Share:
@@ -64,7 +62,10 @@ def own_share(state: CapturedState, rank: int, world_size: int) -> Share:
     whole = {name: value for name, value in state.replicated.items() if name not in sharded}
     chosen = assign({name: value.nbytes for name, value in whole.items()}, len(holders))
     alone = {name: whole[name] for name, index in chosen.items() if holders[index] == rank} | state.own
-    return Share(tensors | alone, described | {name: describe(value) for name, value in alone.items()})
+    described |= {name: describe(value) for name, value in alone.items()}
+    names = sorted((name, tuple(t.shape), str(t.dtype)) for name, t in state.replicated.items())
+    digest = hashlib.sha256(repr(names).encode()).hexdigest()
+    return Share(tensors | alone, described, (state.holders, digest))
 
 
 def describe(tensor: Tensor) -> CheckpointTensor:

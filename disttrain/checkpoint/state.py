@@ -90,12 +90,8 @@ class TrainState:
             own = {}
         for part in self._parts:
             for name, value in part.state_dict().items():
-                if name.startswith(OWN):
-                    own[self._own_prefix + name.removeprefix(OWN)] = value
-                elif name.startswith(_SHARED):
-                    replicated[name] = value
-                else:
-                    own[name] = value
+                stored = self._own_prefix + name.removeprefix(OWN) if name.startswith(OWN) else name
+                (replicated if name.startswith(_SHARED) else own)[stored] = value
         return CapturedState(replicated, own, self._holders)
 
     def restore(self, found: ResumeSource) -> int:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import io
 import pickle
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,8 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import WriteItem
 
 from disttrain.checkpoint.folder import CommittedCheckpoint, sync
-from disttrain.checkpoint.share import State
-from disttrain.records.checkpoint import Checkpoint, CheckpointTensor
+from disttrain.checkpoint.share import Layout, State
+from disttrain.records.checkpoint import Checkpoint, CheckpointFile, CheckpointPositions, CheckpointTensor
 from disttrain.runtime.rank_heartbeat import heartbeat
 
 METADATA = ".metadata"
@@ -62,6 +63,37 @@ def write(tensors: State, path: Path, rank: int) -> Positions:
     sync(path / file_of(rank))
     heartbeat.checkpoint_part_written()
     return {r.index.fqn: (r.storage_data.offset, r.storage_data.length) for r in results}
+
+
+@dataclass(frozen=True)
+class WrittenShare:
+    """The share of one rank, on disk."""
+
+    tensors: dict[str, CheckpointTensor]
+    positions: Positions
+    file: CheckpointFile
+    layout: Layout
+
+
+def describe_shares(shares: Sequence[WrittenShare]) -> dict[str, object]:
+    """The fields `tensors`, `positions` and `files` of a manifest, from the shares by rank.
+
+    Shards have equal positions on most ranks, so that the manifest grows with the ranks only by their files
+    and by the tensors that each of them has alone.
+    """
+    tensors = {name: tensor for share in shares for name, tensor in share.tensors.items()}
+    ranks_at: dict[tuple[tuple[str, tuple[int, int]], ...], list[int]] = {}
+    for rank, share in enumerate(shares):
+        for sharded in (True, False):
+            part = tuple(at for at in share.positions.items() if bool(tensors[at[0]].mesh) == sharded)
+            ranks_at.setdefault(part, []).append(rank)
+    return {
+        "tensors": tensors,
+        "positions": [
+            CheckpointPositions(ranks=ranks, positions=dict(at)) for at, ranks in ranks_at.items() if at
+        ],
+        "files": {file_of(rank): share.file for rank, share in enumerate(shares)},
+    }
 
 
 def write_metadata(path: Path, manifest: Checkpoint) -> None:

@@ -27,9 +27,9 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from disttrain.checkpoint.folder import checkpoint_folder
-from disttrain.checkpoint.manifest import build_manifest
 from disttrain.checkpoint.resume import (
     ResumeSource,
+    build_manifest,
     find_checkpoint,
     find_resume_source,
     refuse_later_checkpoint,

@@ -274,7 +274,7 @@ def test_nor_does_it_delete_what_its_successor_may_read(tmp_path: Path) -> None:
 def test_going_on_with_other_code_is_said(tmp_path: Path) -> None:
     train_until(alone(), config(), tmp_path, 0, 5)
     with (
-        patch("disttrain.checkpoint.manifest.code_hash", return_value="0ther"),
+        patch("disttrain.checkpoint.resume.code_hash", return_value="0ther"),
         patch.object(log, "info", wraps=log.info) as said,
     ):
         train_until(alone(), config(), tmp_path, 1, None)

@@ -43,8 +43,8 @@ def test_the_model_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"train": {"seed": 1}}, "seed=0, this run has seed=1"),
-        ({"train": {"local_batch_size": 8}}, "global_batch_size=4"),
+        ({"train": {"seed": 1}}, "seed was 0 and is 1"),
+        ({"train": {"local_batch_size": 8}}, "global_batch_size was 4 and is"),
         ({"model": {"hidden": 8}}, "is of another model"),
         ({"train": {"steps": 4}}, "step 5, beyond the 4 steps"),
     ],
@@ -70,7 +70,7 @@ SYNTHETIC = {"kind": "synthetic", "samples": 40, "valid_samples": 9, "shape": [8
 def test_other_data_is_refused(tmp_path: Path, data: dict, change: dict) -> None:
     train_until(alone(), config(data=data), tmp_path / "a", 0, 5)
     start = {"start_from": str(tmp_path / "a" / "checkpoints" / "step-00000005")}
-    with pytest.raises(ConfigError, match="was trained with dataset_"):
+    with pytest.raises(ConfigError, match="cannot be resumed: dataset_"):
         train_until(alone(), config(data={**data, **change}, checkpoint=start), tmp_path / "b", 0, None)
     again = train_until(alone(), config(data=data, checkpoint=start), tmp_path / "c", 0, None)
     assert again.metrics.resumed_step == 5

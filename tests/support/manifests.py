@@ -9,8 +9,8 @@ import torch
 
 from disttrain.checkpoint import storage
 from disttrain.checkpoint.folder import CommittedCheckpoint, file_digest
-from disttrain.checkpoint.manifest import WrittenShare, describe_shares
 from disttrain.checkpoint.share import Share
+from disttrain.checkpoint.storage import WrittenShare, describe_shares
 from disttrain.records.checkpoint import Checkpoint
 
 
@@ -42,7 +42,7 @@ def write_checkpoint(path: Path, shares: Sequence[Share], made: Checkpoint) -> C
             share.described,
             storage.write(share.tensors, path, rank),
             file_digest(path / storage.file_of(rank)),
-            (None, ""),
+            share.layout,
         )
         for rank, share in enumerate(shares)
     ]

@@ -7,8 +7,6 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from disttrain.checkpoint import folder as folders
 from disttrain.checkpoint.folder import CommittedCheckpoint, DamagedCheckpoint
@@ -127,23 +125,6 @@ def test_prune_neither_counts_nor_touches_what_it_cannot_read(tmp_path: Path) ->
     (committed_path(tmp_path, 30) / "a").unlink()
     folders.delete_old(tmp_path, keep=1)
     assert [path.name for path in committed_paths(tmp_path)] == ["step-00000030", "step-00000020"]
-
-
-@given(
-    st.lists(st.none() | st.floats(0, 9), min_size=1, max_size=12),
-    st.integers(1, 4),
-)
-def test_what_is_kept(losses: list[float | None], keep: int) -> None:
-    newest_first = [
-        CommittedCheckpoint(Path(str(n)), manifest(100 - n, loss)) for n, loss in enumerate(losses)
-    ]
-    doomed = folders.beyond_retention(newest_first, keep)
-    left = [kept for kept in newest_first if kept not in doomed]
-    assert left[:keep] == newest_first[:keep]
-    assert len(left) <= keep + 1
-    known = [loss for loss in losses if loss is not None]
-    if known:
-        assert min(known) in [kept.manifest.valid_loss for kept in left]
 
 
 def test_what_earlier_attempts_left_half_done_is_removed(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ import pytest
 import torch
 
 from benchmarks.checkpoint_plan import captured, message, write_description
-from disttrain.checkpoint.manifest import WrittenShare, describe_shares
 from disttrain.checkpoint.saver import CheckpointSaver
 from disttrain.checkpoint.share import CapturedState, own_share
+from disttrain.checkpoint.storage import WrittenShare, describe_shares
 from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.records.checkpoint import CheckpointFile, CheckpointTensor
 from disttrain.records.json_files import json_text

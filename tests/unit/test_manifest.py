@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from disttrain.checkpoint import manifest as manifests
-from disttrain.checkpoint.folder import CommittedCheckpoint
+from disttrain.checkpoint.resume import ResumeSource, build_manifest, fitting
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.config_tree import Config
 from disttrain.config.run_key import config_key
@@ -18,6 +17,7 @@ from disttrain.records.checkpoint import Checkpoint
 from disttrain.records.collect_provenance import code_hash
 from disttrain.records.dataset import DatasetRecord
 from disttrain.records.run_directory import RunDir
+from disttrain.runtime import log
 from disttrain.runtime.process_group import World
 
 PATH = Path("/runs/s/n1/checkpoints/step-00000010")
@@ -41,9 +41,13 @@ EXPECTED = Checkpoint(
 )
 
 
-def found(**changes: Any) -> CommittedCheckpoint:
-    """A checkpoint of step 10 that differs from the expected manifest in `changes`."""
-    return CommittedCheckpoint(PATH, EXPECTED.model_copy(update={"step": 10, **changes}))
+OF_THE_SAMPLES = ("dataset", "dataset_sha256", "dataset_fingerprint", "global_batch_size", "seed")
+
+
+def resume(steps: int = 10, **changes: Any) -> ResumeSource:
+    """From a checkpoint of step 10 that differs from the expected manifest in `changes`."""
+    source = ResumeSource(PATH, EXPECTED.model_copy(update={"step": 10, **changes}))
+    return fitting(source, EXPECTED, steps, OF_THE_SAMPLES, "x=model")
 
 
 def test_the_manifest_is_made_of_the_run() -> None:
@@ -53,64 +57,38 @@ def test_the_manifest_is_made_of_the_run() -> None:
     )
     world = World(rank=1, size=2, local_rank=1, local_size=2, device=torch.device("cpu"), backend=None)
     attempt = RunDir(Path("/runs/s/n1")).attempt(1)
-    made = manifests.build_manifest(config, dataset, BatchPlan(2, 2, 2), attempt, world)
+    made = build_manifest(config, dataset, BatchPlan(2, 2, 2), attempt, world)
     of_the_run = {"config_key": config_key(config), "code_hash": code_hash(), "torch": torch.__version__}
     assert made == EXPECTED.model_copy(update=of_the_run)
 
 
-def test_a_checkpoint_of_another_config_is_refused() -> None:
-    manifests.refuse_other_config(found(), EXPECTED)
-    with pytest.raises(ConfigError) as caught:
-        manifests.refuse_other_config(found(config_key="that"), EXPECTED)
-    assert str(caught.value) == (
-        "/runs/s/n1/checkpoints holds checkpoints of another config (that; this one is this); use another "
-        f"run directory, or checkpoint.start_from={PATH}"
-    )
-
-
 @pytest.mark.parametrize(
-    ("field", "other"),
-    [
-        ("dataset", "text"),
-        ("dataset_sha256", "other"),
-        ("dataset_fingerprint", "other"),
-        ("global_batch_size", 16),
-        ("seed", 4),
-    ],
+    ("field", "other"), [*zip(OF_THE_SAMPLES, ["text", "other", "other", 16, 4], strict=True)]
 )
 def test_a_checkpoint_of_other_samples_or_another_order_is_refused(field: str, other: object) -> None:
     with pytest.raises(ConfigError) as caught:
-        manifests.refuse_other_training(found(**{field: other}), EXPECTED, 10)
+        resume(**{field: other})
     assert str(caught.value) == (
-        f"{PATH} was trained with {field}={other}, this run has {field}={getattr(EXPECTED, field)}; to take "
-        f"the model alone: checkpoint.start_from={PATH} and checkpoint.start_with=model in a new run"
+        f"{PATH} cannot be resumed: {field} was {other} and is {getattr(EXPECTED, field)}; to take the model "
+        "alone: x=model"
     )
-
-
-def test_a_checkpoint_of_another_code_or_world_has_the_same_data() -> None:
-    other = found(code_hash="old", torch="2.11", world_size=4, attempt=0, valid_loss=1.0)
-    manifests.refuse_other_training(other, EXPECTED, 10)
 
 
 def test_a_checkpoint_beyond_the_last_step_is_refused() -> None:
-    manifests.refuse_other_training(found(), EXPECTED, 10)
-    with pytest.raises(ConfigError) as caught:
-        manifests.refuse_other_training(found(), EXPECTED, 9)
-    assert str(caught.value) == (
-        f"{PATH} is of step 10, beyond the 9 steps of this run (train.steps); "
-        "checkpoint.start_with=model begins at step 1 from it"
-    )
+    with pytest.raises(
+        ConfigError, match=f"{PATH} cannot be resumed: it is of step 10, beyond the 9 steps of"
+    ):
+        resume(9)
 
 
 def test_an_inexact_resume_is_logged_with_each_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     logged: list[tuple[str, str]] = []
-    monkeypatch.setattr(manifests.log, "info", lambda message, reason: logged.append((message, reason)))
-    manifests.log_inexact_resume(found(dataset_sha256=None), EXPECTED)
-    manifests.log_inexact_resume(found(dataset_fingerprint=None), EXPECTED)
+    monkeypatch.setattr(log, "info", lambda message, reason: logged.append((message, reason)))
+    resume()
     assert logged == []
     unknown = {"dataset_sha256": None, "dataset_fingerprint": None}
-    other = found(code_hash="old", torch="2.11", world_size=4, **unknown)
-    manifests.log_inexact_resume(other, EXPECTED)
+    monkeypatch.setattr(f"{__name__}.EXPECTED", EXPECTED.model_copy(update=unknown))
+    resume(code_hash="old", torch="2.11", world_size=4, attempt=0, valid_loss=1.0)
     assert logged == [
         ("resume is not exact", "code_hash was old and is code"),
         ("resume is not exact", "torch was 2.11 and is 2.13"),

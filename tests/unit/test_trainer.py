@@ -327,10 +327,10 @@ def test_a_checkpoint_of_another_batch_size_is_refused(tmp_path):
         own.save()
     with (
         trainer(tmp_path, network(), batch_size=8) as own,
-        pytest.raises(ConfigError, match="global batch of 4"),
+        pytest.raises(ConfigError, match="global_batch_size was 4 and is"),
     ):
         own.load()
-    with trainer(tmp_path, network(), steps=1) as own, pytest.raises(ConfigError, match="beyond steps=1"):
+    with trainer(tmp_path, network(), steps=1) as own, pytest.raises(ConfigError, match="beyond the 1 steps"):
         own.load()
 
 
