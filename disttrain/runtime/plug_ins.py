@@ -9,18 +9,18 @@ from typing import Any
 from disttrain.errors import ConfigError
 
 
-def place_of(package: str, name: str, attribute: str = "build") -> tuple[str, str]:
+def place_of(package: str, name: str) -> tuple[str, str]:
     """Module and attribute that a name in the config stands for."""
     module, _, foreign = name.partition(":")
-    return (module, foreign) if foreign else (f"{package}.{name}", attribute)
+    return (module, foreign) if foreign else (f"{package}.{name}", "build")
 
 
-def load_plug_in(key: str, package: str, name: str, attribute: str = "build") -> Callable[..., Any]:
-    """The callable `attribute` of module `package`.`name`, or the foreign one that `name` names.
+def load_plug_in(key: str, package: str, name: str) -> Callable[..., Any]:
+    """The callable `build` of module `package`.`name`, or the foreign one that `name` names.
 
     Raises `ConfigError`, for the config key `key`, for a name that leads to no callable.
     """
-    module, attribute = place_of(package, name, attribute)
+    module, attribute = place_of(package, name)
     try:
         plug_in: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:

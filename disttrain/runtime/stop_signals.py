@@ -84,13 +84,15 @@ class StopRequests:
 
     def pending(self) -> int:
         """0 without a request, else 1 + the index of its cause in `CAUSES`."""
+        cause = self._cause()
+        return 1 + CAUSES.index(cause) if cause else 0
+
+    def _cause(self) -> StopCause | None:
         if self._stop_file is not None and self._stop_file.exists():
-            return 1 + CAUSES.index("stopped")
+            return "stopped"
         if self._stop_time is not None and time.time() >= self._stop_time:
-            return 1 + CAUSES.index("deadline")
+            return "deadline"
         if self._agent_file is not None and self._agent_file.exists():
             cause = (read_json_or_none(self._agent_file) or {}).get("cause")
-            return 1 + CAUSES.index(cause if cause in CAUSES else "preempted")
-        if self._signals.received:
-            return 1 + CAUSES.index("preempted")
-        return 0
+            return cause if cause in CAUSES else "preempted"
+        return "preempted" if self._signals.received else None
