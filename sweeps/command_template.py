@@ -11,7 +11,7 @@ from disttrain.config.config_tree import Config
 from disttrain.config.dotted_keys import flat_values
 from disttrain.config.parsing import SWEEP_SECTIONS
 from disttrain.errors import ConfigError, nearest
-from disttrain.records import run_placeholders
+from disttrain.records.run_json import PLACEHOLDERS, has_placeholder
 
 REPEAT = "repeat"
 """Name of the number of a repeat, from 0."""
@@ -44,10 +44,10 @@ def names_in(key: str, words: Iterable[str], at: str | None = None) -> list[str]
 def filled(config: Config, axes: Mapping[str, Any], repeat: int, at: Callable[[str], str | None]) -> Config:
     """The config with the values in its command and in `job.env`, each within one word.
 
-    `at` gives the origin of a key. Names of `run_placeholders` stay. Raises `ConfigError` for a name that is
+    `at` gives the origin of a key. `PLACEHOLDERS` stay. Raises `ConfigError` for a name that is
     neither an axis nor a key of the config, and for an axis that is unused or has the name of a placeholder.
     """
-    own = (REPEAT, *run_placeholders.NAMES)
+    own = (REPEAT, *PLACEHOLDERS)
     words = {
         "command": config.command,
         **{f"job.env.{name}": (text,) for name, text in config.job.env.items()},
@@ -82,8 +82,8 @@ def _filled(word: str, values: Mapping[str, Any]) -> str:
     for text, name, _, _ in string.Formatter().parse(word):
         value = "" if name is None else _text(values[name])
         plain += text + value
-        doubled += _doubled(text) + (value if name in run_placeholders.NAMES else _doubled(value))
-    return doubled if run_placeholders.has_placeholder(plain) else plain
+        doubled += _doubled(text) + (value if name in PLACEHOLDERS else _doubled(value))
+    return doubled if has_placeholder(plain) else plain
 
 
 def _doubled(text: str) -> str:

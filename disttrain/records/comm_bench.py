@@ -57,19 +57,25 @@ class StepTiming(Part):
     speed_up_high: float | None = None
 
 
-class CommBench(Record):
-    """`comm-bench.json`: collectives and DDP steps of one shape, by `python -m disttrain.comm_bench`."""
+class _Experiment(Record):
+    """The machine of an experiment."""
 
     device: str
     """Name of the GPU as its driver reports it, or `cpu`."""
     backend: str
+    """Backend of the process group."""
     nodes: int
     ranks_per_node: int
+    torch: str
+    nccl: str | None
+
+
+class CommBench(_Experiment):
+    """`comm-bench.json`: collectives and DDP steps of one shape, by `python -m disttrain.comm_bench`."""
+
     one_machine: bool
     """Whether all nodes are one machine: processes or network namespaces in place of hosts."""
     cpu_count: int
-    torch: str
-    nccl: str | None
     width: int
     layers: int
     """The model of the steps: linear layers of `width` x `width` without bias, in float32."""
@@ -107,17 +113,9 @@ class AbComparison(Part):
     with_s: list[float]
 
 
-class FabricAb(Record):
+class FabricAb(_Experiment):
     """`fabric-ab.json`: effect of environment variables on the step, by `submit.py fabric ab`."""
 
-    device: str
-    """Name of the GPU as its driver reports it, or `cpu`."""
-    backend: str
-    """Backend of the process group."""
-    nodes: int
-    ranks_per_node: int
-    torch: str
-    nccl: str | None
     step: str
     """The measured step, in words."""
     steps_per_block: int

@@ -127,9 +127,13 @@ def summed(
     )
 
 
-def bound_hours(record: Mapping[str, Any], unit: Unit) -> float:
-    """Upper bound of one start's hours in `unit` by its time limit, given the run's `run.json`."""
-    return devices_of(record, unit) * float(record["config"]["job"]["time_limit_min"]) / 60
+def bound_hours(record: Mapping[str, Any], unit: Unit) -> float | None:
+    """Upper bound of one start's hours in `unit` by its time limit, given the run's `run.json`; None if that
+    is damaged, or of an ingested run."""
+    try:
+        return devices_of(record, unit) * float(record["config"]["job"]["time_limit_min"]) / 60
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def devices_of(record: Mapping[str, Any], unit: Unit) -> int:

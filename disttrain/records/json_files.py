@@ -175,18 +175,19 @@ def open_descriptor(path: Path | str, flags: int, max_bytes: int | None = None) 
     try:
         file = os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW, 0o664)
     except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise IrregularFile(f"{path} is a symbolic link, not a file") from None
-        if error.errno == errno.ENXIO:  # a socket
-            raise IrregularFile(f"{path} is not a regular file") from None
+        kinds = {errno.ELOOP: "a symbolic link, not a file", errno.ENXIO: "a socket, not a file"}
+        if kind := kinds.get(error.errno or 0):
+            raise IrregularFile(f"{path} is {kind}") from None
         raise
     status = os.fstat(file)
+    problem = None
     if not stat.S_ISREG(status.st_mode):
+        problem = "is not a regular file"
+    elif max_bytes is not None and status.st_size > max_bytes:
+        problem = f"has {status.st_size} bytes, and a record has at most {max_bytes}"
+    if problem:
         os.close(file)
-        raise IrregularFile(f"{path} is not a regular file")
-    if max_bytes is not None and status.st_size > max_bytes:
-        os.close(file)
-        raise IrregularFile(f"{path} has {status.st_size} bytes, and a record has at most {max_bytes}")
+        raise IrregularFile(f"{path} {problem}")
     return file
 
 

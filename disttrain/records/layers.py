@@ -5,29 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveInt,
-    ValidationError,
-)
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, ValidationError
 
 from disttrain.errors import ConfigError, nearest
-from disttrain.records.base import Record
+from disttrain.records.base import Part, Record
 
 
-class _Entry(BaseModel):
-    """Base of a table and its layers: unknown keys and other types are refused."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True, allow_inf_nan=False
-    )
-
-
-class LayerTime(_Entry):
+class LayerTime(Part, frozen=True, strict=True, allow_inf_nan=False):
     """One layer, a module with parameters of its own, in the order of the forward pass."""
 
     name: str
@@ -58,7 +42,7 @@ class Layers(Record):
     """Layers in the reverse order of their gradients."""
 
 
-class LayerTable(_Entry):
+class LayerTable(Part, frozen=True, strict=True, allow_inf_nan=False):
     """The layers of an emulated model and their seconds on some device."""
 
     layers: tuple[LayerTime, ...] = Field(min_length=1)

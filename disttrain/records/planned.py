@@ -8,17 +8,21 @@ from typing import Any, Literal
 from disttrain.records.base import Part, Record
 
 
-class Code(Record):
-    """The code of a run."""
+class _GitState(Record):
+    """State of the git repository of some code; all null without one."""
 
-    hash: str | None
-    """SHA-256 over the sources that run inside a job: `2-` and 12 hex digits. Older versions hashed all of
-    `disttrain/` and `jobs/`, without the prefix. Null for a training loop of the user, whose sources are
-    unknown; the fields of git are then those of the user's script."""
     git_commit: str | None = None
     git_dirty: bool | None = None
     git_diff: str | None = None
     """Output of `git diff HEAD`: uncommitted changes of tracked files, at most 256 KiB."""
+
+
+class Code(_GitState):
+    """The code of a run."""
+
+    hash: str | None
+    """SHA-256 over the sources that run inside a job: `2-` and 12 hex digits. Null for a training loop of the
+    user, whose sources are unknown; the fields of git are then those of the user's script."""
     snapshot: Literal["git", "files"] | None = None
     """Source of the code copy that the job runs: files tracked by git, or files of the installed
     packages. Null for a trainer started by hand, which runs the code in place."""
@@ -32,8 +36,8 @@ class Code(Record):
     """Modules named in the config that are not in the snapshot: later changes to them affect the run."""
 
 
-class CommandCode(Record):
-    """The code of a `command`."""
+class CommandCode(_GitState):
+    """The code of a `command`, and the repository of its script."""
 
     folder: str
     """Working directory of the submission, and of each process of the command."""
@@ -44,11 +48,6 @@ class CommandCode(Record):
     """Path of the copy, below the runs folder."""
     hash: str | None
     """SHA-256 over the Python, YAML and TOML files of the copy: `c-` and 12 hex digits."""
-    git_commit: str | None = None
-    """Of the repository of the script, like the fields below; null without one."""
-    git_dirty: bool | None = None
-    git_diff: str | None = None
-    """Output of `git diff HEAD`: uncommitted changes of tracked files, at most 256 KiB."""
 
 
 class Provenance(Record):

@@ -107,13 +107,8 @@ class StopFile:
         now = self._now()
         next_call = 2 * now - self._called
         self._called = now
-        if not self._exists and (now >= self._due or next_call > self._due):
-            interval = growing_interval(self._first_s, STOP_FOUND_WITHIN_S, now - self._began)
-            self._due = now + interval
-            self._exists = self._read()
+        if not self._exists and next_call >= self._due:
+            self._due = now + growing_interval(self._first_s, STOP_FOUND_WITHIN_S, now - self._began)
+            with suppress(OSError):  # the file system does not answer: the next read may find it
+                self._exists = self._path.name in os.listdir(self._path.parent)
         return self._exists
-
-    def _read(self) -> bool:
-        with suppress(OSError):  # the file system does not answer: the next read may find it
-            return self._path.name in os.listdir(self._path.parent)
-        return False

@@ -43,18 +43,17 @@ PHASES = (
 """Phases of a step, without gap or overlap; they sum to `step_s`."""
 
 
-class Step(Record):
-    """One line of `steps-RRRRR.jsonl`: one optimizer step on one rank. Durations in seconds."""
+class _Steps(Record):
+    """Seconds and other values of one or more optimizer steps on one rank; phases are null where an ingested
+    table lacks them."""
 
-    step: int
-    """Number of the step; the first is 1."""
     start_s: float | None
-    """Start, in seconds since this rank's loop began; monotonic clock. Null where an ingested table lacks it,
-    like the phases and `lr`."""
+    """Start of the (first) step, in seconds since this rank's loop began; monotonic clock. Null where an
+    ingested table lacks it, and in an aggregate that an earlier attempt began: the checkpoint carried it."""
     step_s: float
     gap_s: float | None = None
-    """Wall time between the step before and this one that belongs to neither: profiling, validation, waiting
-    for a checkpoint. Null where an ingested table lacks it."""
+    """Wall time between a step and the one before that belongs to neither: profiling, validation, waiting for
+    a checkpoint. Null where an ingested table lacks it."""
     compute_s: float | None
     input_s: float | None
     comm_wait_s: float | None
@@ -68,59 +67,44 @@ class Step(Record):
     checkpoint_s: float | None
     other_s: float
     samples: int
-    """Samples this rank trained on in this step."""
+    """Samples this rank trained on."""
     loss: float | None
     """Mean loss over this rank's samples; null if not finite."""
     lr: float | None
+    """Learning rate of the (last) step."""
     grad_norm: float | None = None
     """L2 norm of the gradients of the global batch, before clipping. Null if it is not finite, or where
     neither `optim.grad_clip` nor `precision.on_non_finite` needs it."""
-    skipped: bool = False
-    """Whether the update was skipped because the gradient norm was not finite."""
     extra: dict[str, float | None] = {}
     """Further values of the step by name."""
 
 
-class StepAggregate(Record):
-    """One line of `steps-RRRRR.jsonl` of a long run: consecutive steps of one rank, aggregated.
+class Step(_Steps):
+    """One line of `steps-RRRRR.jsonl`: one optimizer step."""
 
-    Lines after step `telemetry.full_records` are aggregates, except for profiled steps. An aggregate never
-    mixes warm-up steps of an attempt with others.
+    step: int
+    """Number of the step; the first is 1."""
+    skipped: bool = False
+    """Whether the update was skipped because the gradient norm was not finite."""
+
+
+class StepAggregate(_Steps):
+    """One line of `steps-RRRRR.jsonl` of a long run: consecutive steps, aggregated.
+
+    Durations, `samples` and `skipped` are sums over the steps; `loss`, `grad_norm` and `extra` are means of
+    the recorded, finite values. Lines after step `telemetry.full_records` are aggregates, except for profiled
+    steps. An aggregate never mixes warm-up steps of an attempt with others.
     """
 
     first: int
     last: int
     steps: int
     """Number of steps: all from `first` to `last`."""
-    start_s: float | None
-    """Start of the first step, in seconds since this rank's loop began. Null in a line that an earlier
-    attempt began: the checkpoint carried its unfinished aggregate."""
-    step_s: float
-    """Sum over the steps, as the phases below."""
-    gap_s: float | None = None
-    """Wall time before each of the steps that belongs to no step, summed."""
-    compute_s: float
-    input_s: float
-    comm_wait_s: float | None
-    comm_transfer_s: float | None
-    comm_exposed_s: float | None
-    optimizer_s: float
-    checkpoint_s: float
-    other_s: float
+    skipped: int = 0
+    """Steps whose update was skipped because the gradient norm was not finite."""
     shortest_s: float
     shortest_step: int
     longest_s: float
     longest_step: int
     bins: list[tuple[int, int]]
     """Histogram of step durations: (i, count) for the bin [1.01^i, 1.01^(i+1)) seconds."""
-    samples: int
-    loss: float | None
-    """Mean of the recorded losses of the steps."""
-    lr: float
-    """Learning rate of the last step."""
-    grad_norm: float | None = None
-    """Mean of the finite gradient norms of the steps."""
-    skipped: int = 0
-    """Steps whose update was skipped because the gradient norm was not finite."""
-    extra: dict[str, float | None] = {}
-    """Means of the finite further values of the steps, by name."""

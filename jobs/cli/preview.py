@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.config.auto_strategy import planned_strategy
-from disttrain.records import run_placeholders
 from disttrain.records.collect_provenance import run_key
 from disttrain.records.run_directory import RunDir
-from disttrain.records.run_json import ranks_per_node
+from disttrain.records.run_json import fill, ranks_per_node
 from jobs.cli.command_output import add_json, print_error, print_warning
 from jobs.cli.formatting import count, plain, size, some_of, table
 from jobs.cli.progress_bar import progress
@@ -136,7 +135,7 @@ def _plans(
         assert action.plan is not None
         config, run = action.plan.config, RunDir(root / action.sweep / action.name)
         attempt = run.attempt(action.state.attempts if action.state else 0)
-        filled = run_placeholders.fill(config.as_dict(), run, attempt.number)
+        filled = fill(config.as_dict(), run, attempt.number)
         about = reader.read(config.command, Path.cwd()) if config.command else None
         key = run_key(action.plan.config_key, (about or code)["hash"] or "")
         record = {"config": filled, "run_key": key, "provenance": {"command": about}}

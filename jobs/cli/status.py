@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jobs.cli import options
 
@@ -81,6 +81,8 @@ def _write_table(args: argparse.Namespace, states: list[RunState]) -> int:
 
 
 def _print_gpu_hours(states: list[RunState]) -> int:
+    from disttrain.records import gpu_hours
+    from disttrain.records.json_files import read_json_or_none
     from jobs.cli.command_output import add_json
     from jobs.cli.formatting import count, duration, number, table
     from jobs.cli.tables import state_counts
@@ -92,7 +94,7 @@ def _print_gpu_hours(states: list[RunState]) -> int:
     for state in states:
         cells = ["", "", "", ""]
         if used := usage.get(state.run.path):
-            bound = _bound_hours(state, used.unit)
+            bound = gpu_hours.bound_hours(read_json_or_none(state.run.run_json) or {}, used.unit)
             record = used.model_dump(mode="json", exclude={"schema_version"})
             record |= {"sweep": state.sweep, "run": state.name, "attempts": state.attempts}
             runs.append(record | {"bound_hours_per_start": bound})
@@ -116,14 +118,3 @@ def _print_gpu_hours(states: list[RunState]) -> int:
     columns = ("RUN", "STATE", "ATTEMPTS", "USED", "LIMIT", "QUEUE WAIT", "BY")
     print(table(columns, rows, frozenset(columns[2:6])), "", *lines, "", state_counts(states), sep="\n")
     return 0
-
-
-def _bound_hours(state: RunState, unit: Any) -> float | None:
-    """Upper bound of one start's hours; None for a damaged `run.json`."""
-    from disttrain.records import gpu_hours
-    from disttrain.records.json_files import read_json_or_none
-
-    try:
-        return gpu_hours.bound_hours(read_json_or_none(state.run.run_json) or {}, unit)
-    except (KeyError, TypeError, ValueError):
-        return None

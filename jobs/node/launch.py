@@ -18,12 +18,11 @@ from typing import Any
 
 from disttrain.config.stop_time import lead_within
 from disttrain.errors import in_one_line, message_of
-from disttrain.records import run_placeholders
 from disttrain.records.heartbeat import FOLDER_VARIABLE, count_killed_probes
 from disttrain.records.json_files import CorruptFile, read_json, write_json
 from disttrain.records.process_limits import count_oom_kills
 from disttrain.records.run_directory import ID_VARIABLE, PROCESSORS, Attempt, RunDir
-from disttrain.records.run_json import ranks_per_node
+from disttrain.records.run_json import fill, ranks_per_node
 from jobs.core import environment, processes, requeue_policy, run_code, secrets_file
 from jobs.core.attempt import is_current
 from jobs.node import interpreter, node_environment, node_info, peers, rendezvous
@@ -77,7 +76,7 @@ def _prepare(node: NodeContext, attempt: Attempt, held: contextlib.ExitStack) ->
     record = read_json(node.run.run_json)
     if (problem := run_code.code_problem(node.run, record)) is not None:
         raise _Refused(problem)
-    record = {**record, "config": run_placeholders.fill(record["config"], node.run, attempt.number)}
+    record = {**record, "config": fill(record["config"], node.run, attempt.number)}
     of_command = run_code.command_of_run(node.run, record)
     problem = of_command.problem if of_command else None
     if (code := os.environ.get(environment.SETUP_EXIT_VARIABLE)) is not None:

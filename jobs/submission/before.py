@@ -17,8 +17,8 @@ from disttrain.config.options import plug_ins
 from disttrain.config.sections.compute import KNOWN_BACKENDS
 from disttrain.config.without_effect import options_without_effect
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError
-from disttrain.records import run_placeholders
 from disttrain.records.checkpoint import refuse_missing
+from disttrain.records.run_json import differs_by_run
 from jobs.core.code_copy import script_file
 from jobs.core.run_code import CODE_ROOT
 from jobs.fabric.lint import FindingSeverity, lint
@@ -131,7 +131,7 @@ def _knows_its_run(run: RunPlan) -> bool:
     """Also of a script that may read DISTTRAIN_RUN_DIR, or use `Trainer`."""
     config = run.config
     words = [*config.command, *config.job.env.values()]
-    if config.job.workdir == "run" or any(map(run_placeholders.differs_by_run, words)):
+    if config.job.workdir == "run" or any(map(differs_by_run, words)):
         return True
     script = script_file(config.command, Path.cwd())
     return script is None or b"disttrain" in script.read_bytes().lower()

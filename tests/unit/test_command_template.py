@@ -11,8 +11,8 @@ import pytest
 from disttrain.config.config_tree import Config
 from disttrain.config.parsing import Draft, check, load
 from disttrain.errors import ConfigError
-from disttrain.records import run_placeholders
 from disttrain.records.run_directory import RunDir
+from disttrain.records.run_json import fill
 from sweeps.command_template import filled, is_free
 from sweeps.expand import SweepPlan, expand
 from sweeps.overrides import Override, parse_set
@@ -170,7 +170,7 @@ def test_values_of_a_run_are_placeholders_until_it_starts(tmp_path: Path) -> Non
     (planned,) = plan.runs
     assert planned.config.command[1] == '{{"out": "{run_dir}/{{y}}"}}'
     folder = tmp_path / "runs" / "s" / "r"
-    config = run_placeholders.fill(planned.config.as_dict(), RunDir(folder), 3)
+    config = fill(planned.config.as_dict(), RunDir(folder), 3)
     assert config["command"][1:] == [
         f'{{"out": "{folder}/{{y}}"}}', "{run}", f"{folder}/checkpoints r {{3}}", "{x}",
     ]  # fmt: skip
