@@ -183,7 +183,6 @@ class Gpus(Source):
         import pynvml
 
         super().__init__(node, "gpu")
-        self._api: Any = pynvml
         self._users: list[dict[str, Any]] = []
         problems: dict[str, str] = {}  # each once, with the first GPU
         for gpu in dict.fromkeys(gpu for rank in node.ranks for gpu in rank.gpus):
@@ -205,6 +204,7 @@ class Gpus(Source):
         node.samples.gpus = [readings.samples for _, readings in self.devices]
         node.samples.gpu_reason = reason or None
         if self.devices:
+            self._driver = pynvml.nvmlSystemGetDriverVersion()
             self.file = SampleFile(node.attempt.gpu_samples(node.number), node.flush_every_s)
             self._describe()
 
@@ -225,8 +225,7 @@ class Gpus(Source):
             )
             for user, (_, readings) in zip(self._users, self.devices, strict=True)
         ]
-        driver = self._api.nvmlSystemGetDriverVersion()
-        record = NodeGpus(driver=driver, every_s=self.node.every_s, gpus=devices)
+        record = NodeGpus(driver=self._driver, every_s=self.node.every_s, gpus=devices)
         write_json(self.node.attempt.gpu_devices(self.node.number), record.model_dump(mode="json"))
 
 
