@@ -23,9 +23,9 @@ from torch import Tensor, nn
 
 from benchmarks import result_record
 from disttrain.config.config_tree import Config
-from disttrain.engine.host_limit import peak_resident_bytes, reset_peak, resident_bytes
 from disttrain.engine.kinds import build_model, build_source
 from disttrain.engine.memory_estimate import estimate
+from disttrain.engine.memory_limits import peak_resident_bytes, reset_peak, resident_bytes
 from disttrain.engine.objective import Task
 from disttrain.transforms import transforms_of
 from tests.support.step_memory import allocated_peak

@@ -1,29 +1,43 @@
 """Measure communication on the ranks of one job: `torchrun ... -m disttrain.comm_bench`.
 
-Rank 0 writes `comm-bench.json` into the run directory of the job (`DISTTRAIN_RUN_DIR`), or into the working
-directory.
+Collectives over sizes, and DDP steps. Rank 0 writes `comm-bench.json` into the run directory of the job
+(`DISTTRAIN_RUN_DIR`), or into the working directory.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
-from disttrain.comm_bench.collectives import measure_collectives
+import torch
+import torch.distributed as dist
+
 from disttrain.comm_bench.ddp_steps import Model, measure_steps
-from disttrain.comm_bench.timing import conditions
+from disttrain.comm_bench.timing import conditions, last_to_arrive, parse, summary, timed
 from disttrain.config.config_tree import Config
-from disttrain.records.comm_bench import CommBench
+from disttrain.records.comm_bench import CollectiveTiming, CommBench
 from disttrain.records.json_files import write_json
 from disttrain.records.process_limits import usable_processors
 from disttrain.records.run_directory import RunDir
 from disttrain.runtime.device import machine_id
-from disttrain.runtime.process import rank_info
 from disttrain.runtime.process_group import World, open_world
+from disttrain.telemetry.profiled.profiled_steps import bus_factor
 
 _SMALLEST = 4096
 """Bytes of the smallest message."""
+_WARM_UP = 2
+# torch 2.13 deprecates the older names
+_ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+_CALLS: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
+    "all_reduce": lambda whole, part: dist.all_reduce(whole),
+    "all_gather": lambda whole, part: _ALL_GATHER(whole, part),
+    "reduce_scatter": lambda whole, part: _REDUCE_SCATTER(part, whole),
+}
+"""Each collective, of a whole buffer and of the part of one rank."""
 
 
 def sizes_up_to(largest: int) -> list[int]:
@@ -53,26 +67,44 @@ def measure(world: World, model: Model, largest: int, repeats: int) -> CommBench
     )
 
 
+def measure_collectives(world: World, sizes: Sequence[int], repeats: int) -> list[CollectiveTiming]:
+    """Each collective at each size in bytes, rounded up to equal parts of float32. All ranks together."""
+    timings = []
+    for kind, call in _CALLS.items():
+        for size in sizes:
+            part = torch.zeros(-(-size // (4 * world.size)), device=world.device)
+            whole = part.repeat(world.size)
+            seconds = [timed(world, partial(call, whole, part)) for _ in range(_WARM_UP + repeats)]
+            time = summary(last_to_arrive(world, seconds[_WARM_UP:]))
+            rate = whole.nbytes / time.median_s
+            timings.append(
+                CollectiveTiming(
+                    kind=kind,
+                    bytes=whole.nbytes,
+                    time=time,
+                    algorithm_bytes_per_s=rate,
+                    bus_bytes_per_s=rate * bus_factor(kind, world.size),
+                )
+            )
+    return timings
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m disttrain.comm_bench", description=__doc__)
-    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda", "shared"])
     parser.add_argument("--backend", default="auto", choices=["auto", "nccl", "gloo"])
     parser.add_argument("--max-mb", type=float, default=16.0, help="largest message in MiB")
     parser.add_argument("--repeats", type=int, default=15, help="repeats after the warm-up")
     Model.add_arguments(parser)
-    given = parser.parse_args()
-    info = rank_info()
-    if info.size == 1:
+    given, shape = parse(parser)
+    if shape["nodes"] * shape["gpus_per_node"] == 1:
         parser.error("one rank has no communication: start at least two")
-    shape = {"nodes": info.nodes, "gpus_per_node": info.local_size, "device": given.device}
     backend, precision = {"backend": given.backend}, {"dtype": "fp32"}
     config = Config.model_validate({"resources": shape, "parallel": backend, "precision": precision})
-    model = Model(given.width, given.layers, given.rows)
     with open_world(config) as world:
-        found = measure(world, model, int(given.max_mb * 2**20), given.repeats)
+        result = measure(world, Model.of(given), int(given.max_mb * 2**20), given.repeats)
         if world.rank == 0:
             run = RunDir(Path(os.environ.get("DISTTRAIN_RUN_DIR", ".")))
-            write_json(run.comm_bench, found.model_dump(mode="json"))
+            write_json(run.comm_bench, result.model_dump(mode="json"))
 
 
 if __name__ == "__main__":

@@ -10,14 +10,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import nn
 
-from disttrain.comm_bench.timing import median_interval, slowest, summary, timed
-from disttrain.config.batch_plan import BatchPlan
+from disttrain.comm_bench.timing import median_interval, summary, timed
 from disttrain.config.config_tree import Config
-from disttrain.engine.objective import OwnObjective
-from disttrain.engine.spec import spec_of_script
+from disttrain.engine.spec import spec_of_config
 from disttrain.engine.step import build_stepper
 from disttrain.parallel.ddp import DDP
 from disttrain.parallel.schemes.counted_group import CountedGroup
@@ -47,41 +44,48 @@ class Model:
     layers: int = 8
     rows: int = 16
 
-    @property
-    def gradient_bytes(self) -> int:
-        return 4 * self.layers * self.width**2
-
-    def build(self) -> nn.Module:
-        return nn.Sequential(*(nn.Linear(self.width, self.width, bias=False) for _ in range(self.layers)))
-
     @classmethod
     def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--width", type=int, default=cls.width)
         parser.add_argument("--layers", type=int, default=cls.layers)
         parser.add_argument("--rows", type=int, default=cls.rows, help="samples of a rank in a step")
 
+    @classmethod
+    def of(cls, given: argparse.Namespace) -> Model:
+        return cls(given.width, given.layers, given.rows)
 
-class DDPStep:
-    """The step under one form of gradient communication, on one rank, with one batch repeated."""
+    @property
+    def gradient_bytes(self) -> int:
+        return 4 * self.layers * self.width**2
 
-    def __init__(self, world: World, model: Model, name: str = BASELINE, **parallel: Any) -> None:
-        """`parallel` has sections of the config's `parallel`."""
-        config = Config.model_validate(
+    def config(self, **parallel: Any) -> Config:
+        """The config of its DDP step; `parallel` has sections of the config's `parallel`."""
+        return Config.model_validate(
             {
-                "train": {"steps": 1, "local_batch_size": model.rows},
+                "model": {"kind": f"{__name__}:linear_layers", "width": self.width, "layers": self.layers},
+                "data": {"kind": "synthetic", "shape": [self.width], "classes": self.width},
+                "train": {"steps": 1, "local_batch_size": self.rows},
+                "optim": {"name": "sgd", "momentum": 0.0, "lr": 1e-6},
                 "parallel": {"strategy": "ddp", **parallel},
                 "precision": {"dtype": "fp32", "on_non_finite": "ignore"},
             }
         )
-        torch.manual_seed(0)
-        spec = spec_of_script(
-            model.build(),
-            lambda parameters, _: torch.optim.SGD(parameters, lr=1e-6),
-            OwnObjective(lambda module, batch: module(batch).square().mean()),
-            config, BatchPlan(model.rows, 1, world.size), 1, world,
-        )  # fmt: skip
+
+
+def linear_layers(width: int, layers: int) -> nn.Module:
+    return nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers)))
+
+
+class RepeatedStep:
+    """The step of a config under one form of communication, on one rank, with one batch repeated."""
+
+    def __init__(self, config: Config, world: World, name: str = BASELINE) -> None:
+        spec = spec_of_config(config, world)
+        self.config = spec.config
         self._stepper = build_stepper(spec, world)
-        self._batches = itertools.repeat(torch.randn(model.rows, model.width, device=world.device))
+        example = spec.example()
+        self._stepper.prime(example)
+        self._batches = itertools.repeat(example)
         self._in_backward = name not in (NO_OVERLAP, NO_COMMUNICATION)
         if name == NO_OVERLAP:
             group, parameters = CountedGroup(), list(self._stepper.model.parameters())
@@ -91,14 +95,14 @@ class DDPStep:
 
     def run(self) -> None:
         """One step: forward pass, backward pass with the gradients' communication, update."""
+        self._stepper.clock.start()  # forgets the marks of the step before
         with nullcontext() if self._in_backward else self._stepper.strategy.no_comm(self._stepper.model):
             self._stepper.step(1, self._batches)
 
     def bytes_of_a_step(self) -> int:
-        """Bytes that this rank hands to collectives, counted over one step. All ranks together."""
-        strategy = self._stepper.strategy
-        assert isinstance(strategy, DDP)
-        hook = strategy._hook
+        """Bytes that this rank hands to collectives under DDP, counted over one step. All ranks together."""
+        assert isinstance(self._stepper.strategy, DDP)
+        hook = self._stepper.strategy._hook
         if hook is None:
             return sum(parameter.nbytes for parameter in self._stepper.model.parameters())
         group = getattr(hook.scheme, "leaders", None) or hook.scheme.group
@@ -112,36 +116,40 @@ def measure_steps(world: World, model: Model, rounds: int) -> tuple[Timing, list
 
     The forms take turns; the order of each round is random and equal on all ranks.
     """
-    skipped = {name: why_not_measured(name, world.nodes, world.local_size) for name in FORMS}
-    turns = {
-        name: DDPStep(world, model, name, **FORMS.get(name, {}))
+    reasons = {name: why_not_measured(name, world.nodes, world.local_size) for name in FORMS}
+    steps = {
+        name: RepeatedStep(model.config(**FORMS.get(name, {})), world, name)
         for name in (NO_COMMUNICATION, *FORMS)
-        if skipped.get(name) is None
+        if reasons.get(name) is None
     }
-    seconds = {name: slowest(world, values) for name, values in _in_turns(world, turns, rounds).items()}
+    order, chance = list(steps), random.Random(0)
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(_WARM_UP + rounds):
+        chance.shuffle(order)
+        for name in order:
+            seconds[name].append(timed(world, steps[name].run))
+    seconds = {name: world.all_reduce_max(values[_WARM_UP:]) for name, values in seconds.items()}
     timings = []
-    for name, options in FORMS.items():
-        text = ", ".join(f"{key}={value}" for part in options.values() for key, value in part.items())
-        if name not in turns:
-            timings.append(StepTiming(name=name, options=text, reason=skipped[name]))
-            continue
-        ratios = [base / own for base, own in zip(seconds[BASELINE], seconds[name], strict=True)]
-        speed_up, speed_up_low, speed_up_high = median_interval(ratios)
-        exposed = median_interval(paired_differences(seconds[name], seconds[NO_COMMUNICATION]))
-        timings.append(
-            StepTiming(
-                name=name,
-                options=text,
-                step=summary(seconds[name]),
-                exposed_s=exposed[0],
-                exposed_low_s=exposed[1],
-                exposed_high_s=exposed[2],
-                bytes=turns[name].bytes_of_a_step(),
-                speed_up=speed_up,
-                speed_up_low=speed_up_low,
-                speed_up_high=speed_up_high,
+    for name, sections in FORMS.items():
+        text = ", ".join(f"{key}={value}" for section in sections.values() for key, value in section.items())
+        timing = StepTiming(name=name, options=text, reason=reasons[name])
+        if name in steps:
+            ratios = [base / own for base, own in zip(seconds[BASELINE], seconds[name], strict=True)]
+            speed_up, speed_up_low, speed_up_high = median_interval(ratios)
+            exposed = median_interval(paired_differences(seconds[name], seconds[NO_COMMUNICATION]))
+            timing = timing.model_copy(
+                update={
+                    "step": summary(seconds[name]),
+                    "exposed_s": exposed[0],
+                    "exposed_low_s": exposed[1],
+                    "exposed_high_s": exposed[2],
+                    "bytes": steps[name].bytes_of_a_step(),
+                    "speed_up": speed_up,
+                    "speed_up_low": speed_up_low,
+                    "speed_up_high": speed_up_high,
+                }
             )
-        )
+        timings.append(timing)
     return summary(seconds[NO_COMMUNICATION]), timings
 
 
@@ -155,15 +163,3 @@ def why_not_measured(name: str, nodes: int, ranks_per_node: int) -> str | None:
     if name == "hierarchical" and (nodes == 1 or ranks_per_node == 1):
         return f"{nodes} x {ranks_per_node} ranks: it needs several on each of several nodes"
     return None
-
-
-def _in_turns(world: World, turns: dict[str, DDPStep], rounds: int) -> dict[str, list[float]]:
-    order, chance = list(turns), random.Random(0)
-    seconds: dict[str, list[float]] = {name: [] for name in turns}
-    for round_ in range(_WARM_UP + rounds):
-        chance.shuffle(order)
-        for name in order:
-            taken = timed(world, turns[name].run)
-            if round_ >= _WARM_UP:
-                seconds[name].append(taken)
-    return seconds

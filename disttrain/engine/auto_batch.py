@@ -1,14 +1,13 @@
 """Resolution of `train.local_batch_size: auto` on the ranks: from a checkpoint, or by probe processes.
 
 Each rank waits for a probe process of its own, `disttrain.engine.batch_probe`, which reads `request.json` of
-its folder and writes `answer.json`.
+its folder and writes the fields of `ProbeState` to `answer.json`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import signal
 import subprocess
@@ -21,12 +20,10 @@ from typing import Any
 
 from disttrain.checkpoint.folder import DamagedCheckpoint, checkpoint_folder, read_manifest
 from disttrain.config.config_tree import Config
-from disttrain.config.run_key import config_key
-from disttrain.engine.batch_fit import EXIT_OUT_OF_MEMORY, STORE_PREFIX, divisors
-from disttrain.engine.host_limit import host_limit, resident_bytes
-from disttrain.errors import EXIT_BAD_INPUT, ConfigError
+from disttrain.errors import ConfigError
 from disttrain.records.checkpoint import BatchFit, Checkpoint, committed_paths
 from disttrain.records.heartbeat import FOLDER_VARIABLE, record_killed_probe
+from disttrain.records.json_files import read_json_or_none, write_json
 from disttrain.records.process_limits import count_oom_kills
 from disttrain.runtime import log
 from disttrain.runtime.process_group import World
@@ -40,7 +37,6 @@ _GRACE_S = 5.0
 gone."""
 _numbers = itertools.count(1)
 """Numbers of the probe processes of this rank: each has a prefix of its own in the store."""
-_PACKAGE_PARENT = Path(__file__).parents[2]
 
 
 def resolve_batch_size(
@@ -48,40 +44,32 @@ def resolve_batch_size(
 ) -> tuple[Config, BatchFit | None]:
     """The config with the local batch size as a number, and the search that gave it. All ranks together.
 
-    A search trains with `strategy`, which `parallel.strategy: auto` was resolved to.
-    A run that resumes keeps its global batch size, and on as many ranks its local one. Raises `ConfigError`
-    if no batch size fits.
+    A search trains with `strategy`, which `parallel.strategy: auto` was resolved to. A run that resumes keeps
+    its global batch size, and its local one where the ranks divide that. Raises `ConfigError` if no batch
+    size fits.
     """
     if config.train.local_batch_size != "auto":
         return config, None
     manifest = world.on_all_ranks(lambda: _manifest(config, output) if world.rank == 0 else None)[0]
     if manifest is not None:
-        config = config.with_values("train", global_batch_size=manifest.global_batch_size)
-        if (size := kept_size(manifest, world.size)) is not None:
-            log.info("batch size kept", local=size, checkpoint_step=manifest.step)
-            return config.with_values("train", local_batch_size=size), manifest.batch_fit
+        global_, fit = manifest.global_batch_size, manifest.batch_fit
+        config = config.with_values("train", global_batch_size=global_)
+        if fit is not None and global_ % (fit.local_batch_size * world.size) == 0:
+            log.info("batch size kept", local=fit.local_batch_size, checkpoint_step=manifest.step)
+            return config.with_values("train", local_batch_size=fit.local_batch_size), fit
     fit = search_batch_size(config.with_values("parallel", strategy=strategy), world)
     return config.with_values("train", local_batch_size=fit.local_batch_size), fit
 
 
 def _manifest(config: Config, output: RunOutput) -> Checkpoint | None:
     """Manifest of the newest readable checkpoint that the run would continue from, if there is one."""
-    for path in committed_paths(checkpoint_folder(config.checkpoint, output.run)):
-        with contextlib.suppress(DamagedCheckpoint):
-            manifest = read_manifest(path)
-            return manifest if manifest.config_key == config_key(config) else None
+    paths, start_from = committed_paths(checkpoint_folder(config.checkpoint, output.run)), []
     if config.checkpoint.start_from is not None and config.checkpoint.start_with != "model":
+        start_from = [Path(config.checkpoint.start_from).resolve()]
+    for path in (*paths, *start_from):
         with contextlib.suppress(DamagedCheckpoint):  # reported where the checkpoint is loaded
-            return read_manifest(Path(config.checkpoint.start_from).resolve())
+            return read_manifest(path)
     return None
-
-
-def kept_size(manifest: Checkpoint, ranks: int) -> int | None:
-    """The local batch size of a checkpoint on `ranks` ranks; None if it does not record a search."""
-    if manifest.batch_fit is None or manifest.global_batch_size % ranks:
-        return None
-    largest = manifest.batch_fit.local_batch_size
-    return max(size for size in divisors(manifest.global_batch_size // ranks) if size <= largest)
 
 
 def search_batch_size(config: Config, world: World) -> BatchFit:
@@ -90,106 +78,92 @@ def search_batch_size(config: Config, world: World) -> BatchFit:
     Raises `ConfigError` on all ranks if the smallest one does not fit or the config cannot be run, and
     `RuntimeError` if a probe process fails otherwise, also by a SIGKILL that the OOM killer has not sent.
     """
-    limit = host_limit(world.local_size)
-    world.all_gather_object(None)  # every rank has measured before any starts a process
-    request: dict[str, Any] = {
-        "config": config.as_dict(),
-        "limit_bytes": limit.bytes,
-        "limit_source": limit.source,
-        "parent_bytes": resident_bytes() if limit.shared and world.device.type == "cpu" else 0,
-        "below": None,
-    }
     failed: list[int] = []
     while True:
-        ends = _run_probes(request, world, config.job.setup_timeout_s)
+        ends = _run_probes(config, failed, world)
         if all(end.fit for end in ends):
-            fit = BatchFit.model_validate(ends[0].fit).model_copy(update={"out_of_memory": failed})
+            fit = BatchFit.model_validate(ends[0].fit)
             log.info(
                 "batch size found", local=fit.local_batch_size, accumulation=fit.accumulation,
                 peak_mib=fit.verified_peak_bytes >> 20, limit_mib=fit.limit_bytes >> 20, seconds=fit.seconds,
             )  # fmt: skip
             return fit
-        _raise_unless_out_of_memory(ends)
-        tried = max(end.trying for end in ends)
-        if tried <= 1:
+        for end in ends:
+            if end.refused:
+                raise ConfigError(end.refused)
+        if not any(end.out_of_memory for end in ends):
+            codes = {rank: end.code for rank, end in enumerate(ends) if end.code}
+            rank = min(codes, key=codes.__getitem__)  # after a signal, the peers fail, too
+            how = f"ended with code {codes[rank]}; its output is above"
+            if codes[rank] == -signal.SIGKILL:
+                how = "was ended by SIGKILL, and the kernel counts no kill of its OOM killer"
+            raise RuntimeError(f"rank {rank}: the probe of {ends[rank].trying} samples {how}")
+        failed.append(max(end.trying for end in ends))
+        if failed[-1] <= 1:
             raise ConfigError(
                 "train.local_batch_size=auto: a probe of the smallest size runs out of memory; use "
                 "memory.activation_checkpointing=full, a smaller model, or devices with more memory"
             )
-        failed.append(tried)
-        request["below"] = tried
-        log.info("batch size does not fit", local=tried)
+        log.info("batch size does not fit", local=failed[-1])
 
 
 @dataclass(frozen=True)
-class ProbeEnd:
+class ProbeState:
     """State of one rank's probe process, as the other ranks receive it."""
 
     code: int | None
-    """Exit code; None while it runs, and SIGALRM if it has been silent for too long."""
-    killed_for_memory: bool = False
-    """Whether SIGKILL ended it, and the kernel has counted a kill of its OOM killer since its start."""
+    """Exit code; None while it runs."""
     trying: int = 0
+    """Size that is tried."""
+    out_of_memory: bool = False
+    """Whether its allocator had too little memory. Or SIGKILL ended it, and the kernel has counted a kill of
+    its OOM killer since its start."""
     fit: dict[str, Any] | None = None
     refused: str | None = None
+    """Reason why the config cannot be run."""
 
 
-def _run_probes(request: dict[str, Any], world: World, timeout_s: float) -> list[ProbeEnd]:
-    """The ends by rank, once all processes have succeeded or one has failed. All ranks together."""
+def _run_probes(config: Config, failed: list[int], world: World) -> list[ProbeState]:
+    """The states by rank, once all processes have succeeded or one has failed. All ranks together."""
     kills_before = count_oom_kills()
     with tempfile.TemporaryDirectory(prefix="disttrain-probe-") as name:
-        answer = Path(name) / "answer.json"
-        answer.write_text("{}")
-        (Path(name) / "request.json").write_text(json.dumps(request))
-        path = os.pathsep.join(filter(None, [str(_PACKAGE_PARENT), os.environ.get("PYTHONPATH")]))
-        variables = {"PYTHONPATH": path, STORE_PREFIX: f"batch-probe-{next(_numbers)}"}
+        request = {
+            "config": config.as_dict(), "failed": failed, "store_prefix": f"batch-probe-{next(_numbers)}",
+        }  # fmt: skip
+        write_json(Path(name, "request.json"), request, durable=False)
         process = subprocess.Popen(
             [sys.executable, "-m", "disttrain.engine.batch_probe", name],
-            env=environment_of_children() | variables, stdout=2,
+            env=environment_of_children(), stdout=2,
         )  # fmt: skip
 
-        def state() -> ProbeEnd:
+        def state() -> ProbeState:
             code = process.poll()
-            if code is None and time.time() - answer.stat().st_mtime > timeout_s:
-                code = -signal.SIGALRM
             killed = code == -signal.SIGKILL and kills_before is not None
             killed = killed and (count_oom_kills() or 0) > (kills_before or 0)
-            return ProbeEnd(code, killed, **json.loads(answer.read_text()))
+            answer = read_json_or_none(Path(name, "answer.json")) or {}
+            return ProbeState(code, **{"out_of_memory": killed, **answer})
 
+        def is_over(end: ProbeState) -> bool:
+            return end.code is not None and end.fit is None
+
+        before = None
         try:
             while True:
-                heartbeat.progress()
-                ends = world.all_gather_object(state())
-                if all(end.code == 0 for end in ends):
-                    return ends
-                if any(end.code for end in ends):
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        process.wait(_GRACE_S)
-                    end = state()
-                    if end.killed_for_memory and (folder := os.environ.get(FOLDER_VARIABLE)):
-                        with contextlib.suppress(OSError):  # the other ranks wait in a collective
-                            record_killed_probe(Path(folder), process.pid)  # the agent counts such kills
-                    return world.all_gather_object(end)
+                if (now := state()) != before:
+                    heartbeat.progress()
+                before, states = now, world.all_gather_object(now)
+                if all(end.fit for end in states):
+                    return states
+                if any(map(is_over, states)):
+                    break
                 time.sleep(_POLL_S)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_GRACE_S)
+            end = state()
+            if end.out_of_memory and end.code and (folder := os.environ.get(FOLDER_VARIABLE)):
+                with contextlib.suppress(OSError):  # the other ranks wait in a collective
+                    record_killed_probe(Path(folder), process.pid)  # the agent counts such kills
+            return world.all_gather_object(end)
         finally:
             process.kill()
             process.wait()
-
-
-def _raise_unless_out_of_memory(ends: list[ProbeEnd]) -> None:
-    for rank, end in enumerate(ends):
-        if end.code == EXIT_BAD_INPUT and end.refused:
-            raise ConfigError(end.refused)
-        if end.code == -signal.SIGALRM:
-            raise RuntimeError(
-                f"rank {rank}: the probe of {end.trying} samples gave no answer within "
-                "job.setup_timeout_s; set train.local_batch_size"
-            )
-    if any(end.code == EXIT_OUT_OF_MEMORY or end.killed_for_memory for end in ends):
-        return
-    codes = {rank: end.code for rank, end in enumerate(ends) if end.code}
-    rank = min(codes, key=lambda rank: codes[rank] > 0)  # after a signal, the peers fail, too
-    how = f"ended with code {codes[rank]}; its output is above"
-    if codes[rank] == -signal.SIGKILL:
-        how = "was ended by SIGKILL, and the kernel counts no kill of its OOM killer"
-    raise RuntimeError(f"rank {rank}: the probe of {ends[rank].trying} samples {how}")

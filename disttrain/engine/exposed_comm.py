@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import torch
@@ -26,28 +26,20 @@ from disttrain.runtime.process_group import World
 from disttrain.telemetry.step_clock import COMM, OTHER, PHASE_OF_DIMENSION, StepClock, control_sync
 
 
-class DdpExposed:
-    """Switches the clock to COMM at the end of this rank's own backward pass and to CONTROL_SYNC while DDP
-    broadcasts buffers, until `close`."""
+class _Exposed:
+    """Has the communication of `model` switch the phase of a clock, until `close`. `clock` returns the
+    current one."""
 
-    def __init__(self, model: DistributedDataParallel, clock: Callable[[], StepClock]) -> None:
+    def __init__(self, model: nn.Module, clock: Callable[[], StepClock]) -> None:
         self._clock = clock
-        self._detected = False
-        self._reason = "no gradient passed through the output of the model"
-        self._last_gradient = _LastGradient(model)
-        self._hook = model.register_forward_hook(self._forward_done)
-        self._unwrap_broadcast = wrap_buffer_broadcast(model, lambda: control_sync(clock()))
-
-    def missed(self, stepped: bool) -> str | None:
-        """At the end of a step: the reason why its exposed communication was not measured. None if it was, or
-        if the optimizer has not `stepped`."""
-        detected, self._detected = self._detected, False
-        return self._reason if stepped and not detected else None
+        self._undo = ExitStack()
+        self._undo.callback(model.register_forward_hook(self._forward_done).remove)
+        self._end_unknown = "no gradient passed through the output of the model"
+        """Why the end of the rank's own backward pass may be unknown."""
 
     def close(self) -> None:
-        self._hook.remove()
-        self._unwrap_broadcast()
-        self._last_gradient.close()
+        """Restore the model."""
+        self._undo.close()
 
     def _forward_done(self, model: nn.Module, inputs: Any, output: Any) -> None:
         if not torch.is_grad_enabled():
@@ -55,53 +47,56 @@ class DdpExposed:
         outputs = list(grad_tensors(output))
         after_own_backward(outputs, self._own_backward_done)
         if not outputs:
-            self._reason = (
+            self._end_unknown = (
                 "no tensor that requires a gradient was found in the model's output "
                 f"({type(output).__name__}), so the end of the rank's own backward pass is unknown"
             )
 
     def _own_backward_done(self) -> None:
-        if self._last_gradient.was_nested():
-            self._reason = (
+        # runs after the callback of DDP or FSDP2, which is already queued
+        at_end_of_backward(lambda: self._clock().switch(OTHER))
+
+
+class DdpExposed(_Exposed):
+    """Switches the clock to COMM at the end of this rank's own backward pass and to CONTROL_SYNC while DDP
+    broadcasts buffers."""
+
+    def __init__(self, model: DistributedDataParallel, clock: Callable[[], StepClock]) -> None:
+        super().__init__(model, clock)
+        self._undo.callback(wrap_buffer_broadcast(model, lambda: control_sync(clock())))
+        self._detected = self._nested = False
+        self._last_gradient: int | None = None
+        """The backward pass of the last gradient; known in the first step alone, which holds for all."""
+        self._first_step = self._undo.enter_context(ExitStack())
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                hook = parameter.register_post_accumulate_grad_hook(self._gradient_done)
+                self._first_step.callback(hook.remove)
+
+    def missed(self, stepped: bool) -> str | None:
+        """At the end of a step: the reason why its exposed communication was not measured. None if it was, or
+        if the optimizer has not `stepped`."""
+        detected, self._detected = self._detected, False
+        return self._end_unknown if stepped and not detected else None
+
+    def _gradient_done(self, parameter: Tensor) -> None:
+        self._last_gradient = torch._C._current_graph_task_id()
+
+    def _own_backward_done(self) -> None:
+        if self._last_gradient is not None:
+            # in a nested pass, DDP's callback runs at the end of that pass, not of the outer one
+            self._nested = self._last_gradient != torch._C._current_graph_task_id()
+            self._last_gradient = None
+            self._first_step.close()
+        if self._nested:
+            self._end_unknown = (
                 "the last gradients come from a reentrant checkpoint, within which DDP waits for other "
                 "ranks; use_reentrant=False makes exposed communication measurable"
             )
             return
         self._detected = True
         self._clock().switch(COMM)
-        # runs after the reducer's callback, which is already queued
-        at_end_of_backward(lambda: self._clock().switch(OTHER))
-
-
-class _LastGradient:
-    """Whether the last gradient of the first backward pass was computed in a nested pass.
-
-    A reentrant checkpoint starts a nested pass. DDP's callback then runs at the end of that pass, not of the
-    outer one.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self._pass: int | None = None
-        self._nested: bool | None = None
-        self._hooks = [
-            parameter.register_post_accumulate_grad_hook(self._record)
-            for parameter in model.parameters()
-            if parameter.requires_grad
-        ]
-
-    def was_nested(self) -> bool:
-        """Call at the end of each outer pass; the result of the first pass holds for all."""
-        if self._nested is None and self._pass is not None:
-            self._nested = self._pass != torch._C._current_graph_task_id()
-            self.close()
-        return bool(self._nested)
-
-    def close(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
-
-    def _record(self, parameter: Tensor) -> None:
-        self._pass = torch._C._current_graph_task_id()
+        super()._own_backward_done()
 
 
 def is_sharded(model: nn.Module) -> bool:
@@ -131,43 +126,27 @@ def not_among_all(model: nn.Module, world: World) -> str | None:
     return None
 
 
-class FsdpExposed:
-    """Times each wait for a collective as control synchronisation of its process group, until `close`.
+class FsdpExposed(_Exposed):
+    """Times each wait for a collective as control synchronisation of its process group.
 
-    Args:
-        model: a model for which `not_among_all` returns None and `comm_method` has a method.
-        clock: returns the current step clock.
+    For a model for which `not_among_all` returns None and `comm_method` has a method.
     """
 
     def __init__(self, model: nn.Module, clock: Callable[[], StepClock]) -> None:
-        self._clock = clock
+        super().__init__(model, clock)
         self._missed: str | None = None
-        self._hook = model.register_forward_hook(self._forward_done)
-        self._restore = time_waits(model, self._timed, self._returned_early)
+        self._undo.callback(time_waits(model, self._timed, self._returned_early))
 
     def missed(self, stepped: bool) -> str | None:
         """At the end of a step: the reason why some of its communication was not timed; None if all was."""
         missed, self._missed = self._missed, None
         return missed
 
-    def close(self) -> None:
-        """Restore the original collectives."""
-        self._hook.remove()
-        self._restore()
-
     def _timed(self, dimension: Dimension | None) -> AbstractContextManager[None]:
         return control_sync(self._clock(), PHASE_OF_DIMENSION[dimension])
 
     def _returned_early(self) -> None:
         self._missed = RETURNED_EARLY
-
-    def _forward_done(self, model: nn.Module, inputs: Any, output: Any) -> None:
-        if torch.is_grad_enabled():
-            after_own_backward(list(grad_tensors(output)), self._own_backward_done)
-
-    def _own_backward_done(self) -> None:
-        # runs after FSDP2's callback, already queued, which scatters the last gradients
-        at_end_of_backward(lambda: self._clock().switch(OTHER))
 
 
 def grad_tensors(output: Any) -> Iterator[Tensor]:
@@ -178,8 +157,6 @@ def grad_tensors(output: Any) -> Iterator[Tensor]:
             if leaf.requires_grad:
                 yield leaf
         elif isinstance(leaf, Mapping):  # a class that is not registered with pytree
-            for value in leaf.values():
-                yield from grad_tensors(value)
-        elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
-            for field in dataclasses.fields(leaf):
-                yield from grad_tensors(getattr(leaf, field.name, None))
+            yield from grad_tensors(list(leaf.values()))
+        elif dataclasses.is_dataclass(leaf):
+            yield from grad_tensors([getattr(leaf, field.name, None) for field in dataclasses.fields(leaf)])

@@ -2,7 +2,8 @@
 
 The model is built of fake tensors, which have shapes and no data, and runs two passes whose live bytes are
 counted; weights, gradients and optimizer state follow from their formula. Reads a JSON list of configs from
-standard input and writes the list of estimates, or of reasons why there is none.
+standard input and writes the list of estimates, or of reasons why there is none. On the ranks,
+`parallel.strategy=auto` compares the estimates with the memory of the devices.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,19 +20,26 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from disttrain.config.auto_strategy import allowed, choose_strategy
+from disttrain.config.batch_plan import plan_batch
 from disttrain.config.config_tree import Config
 from disttrain.data.source import Sample
 from disttrain.engine.kinds import build_model, build_source
-from disttrain.engine.live_bytes import LiveBytes
+from disttrain.engine.memory_limits import total_memory
 from disttrain.engine.objective import Task
 from disttrain.errors import ConfigError, in_one_line
 from disttrain.models.hooks import blocks_of
+from disttrain.parallel.dp import dp_reason
 from disttrain.parallel.schemes.scheme import state_bytes
 from disttrain.records.run_json import asks_for_gpus
+from disttrain.runtime.process_group import World
 from disttrain.transforms import transforms_of
 
+RESERVE = 0.08
+"""Fraction of the device memory left free, for fragmentation, the device's context and buffers of NCCL."""
 _SHARDED = ("fsdp", "hsdp")
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16, "auto": torch.bfloat16}
 
@@ -199,10 +208,120 @@ def _activation_peaks(
     return peaks[0], peaks[1]
 
 
-def candidates(config: Config, *, several_nodes: bool) -> Iterator[MemoryEstimate]:
-    """The estimates of the strategies among which the ranks choose for `auto`, ddp first."""
-    for strategy in allowed(config, several_nodes=several_nodes)[0]:
+class LiveBytes(TorchDispatchMode):
+    """Counts the storages that operators create within the block, until they are freed: as an allocator
+    without rounding would, on any device and on fake tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0
+        """Live bytes of storages that were created within the block."""
+        self.peak = 0
+        """The largest value of `now`; assign `now` to it to begin a new peak."""
+        self._sizes: dict[int, int] = {}
+
+    def count_as(self, tensor: Tensor, nbytes: int) -> None:
+        """Count the storage of `tensor` as `nbytes` from now on: 0 for one from before the block."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key not in self._sizes:
+            weakref.finalize(storage, self._freed, key).atexit = False
+        self.now += nbytes - self._sizes.get(key, 0)
+        self._sizes[key] = nbytes
+
+    def _freed(self, key: int) -> None:
+        self.now -= self._sizes.pop(key)
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor) and leaf.untyped_storage()._cdata not in self._sizes:
+                self.count_as(leaf, leaf.untyped_storage().nbytes())
+        self.peak = max(self.peak, self.now)
+        return result
+
+
+def resolve_strategy(config: Config, world: World) -> tuple[str, str]:
+    """(strategy, reason), the same on all ranks. All ranks together.
+
+    `auto` on several ranks is the first of ddp, hsdp (nodes of several ranks) and fsdp whose estimated memory
+    fits the smallest device. Raises `ConfigError` for `single` and `dp` on several ranks.
+    """
+    wanted = config.parallel.strategy
+    if wanted == "dp" and world.size == 1:
+        return wanted, dp_reason(world)
+    if wanted != "auto" or world.size == 1:
+        return choose_strategy(wanted, world.size)
+    if config.model.kind == "emulated":
+        return "ddp", "the layers of an emulated model take no device memory"
+    strategies, why_ddp_alone = allowed(config, several_nodes=1 < world.local_size < world.size)
+    if why_ddp_alone:
+        return "ddp", why_ddp_alone
+    device_bytes = -world.all_reduce_max([-_device_bytes(config, world)])[0]
+    local, global_ = config.train.local_batch_size, config.train.global_batch_size
+    plan = plan_batch(1 if local == "auto" else local, global_, world.size)
+    config = config.with_values("train", local_batch_size=plan.local)
+    chosen = choose_that_fits(_estimates(config, strategies), device_bytes) if world.rank == 0 else None
+    decided: tuple[str, str] = world.all_gather_object(chosen)[0]
+    return decided
+
+
+def _estimates(config: Config, strategies: Iterable[str]) -> Iterator[MemoryEstimate]:
+    for strategy in strategies:
         yield estimate(config.with_values("parallel", strategy=strategy))
+
+
+def _device_bytes(config: Config, world: World) -> float:
+    """Memory of this rank's device, its share where ranks share one; infinite if unknown."""
+    if world.device.type != "cuda":
+        return total_memory(world.local_size)
+    ranks = world.local_size if config.resources.device == "shared" else 1
+    return torch.cuda.get_device_properties(world.device).total_memory / ranks
+
+
+def choose_that_fits(estimates: Iterable[MemoryEstimate], device_bytes: float) -> tuple[str, str]:
+    """The first strategy that needs at most `device_bytes` less `RESERVE`, or the last; and the arithmetic.
+
+    ddp if the memory cannot be estimated.
+    """
+    strategy, tried = "ddp", []
+    try:
+        for needed in estimates:
+            strategy = needed.strategy
+            tried.append(f"{strategy} needs {arithmetic(needed)}")
+            if needed.total_bytes <= (1 - RESERVE) * device_bytes:
+                break
+        else:
+            tried.append("nothing fits: lower train.local_batch_size or set memory.activation_checkpointing")
+    except Exception as error:  # a model of the user may fail in any way without real tensors
+        return "ddp", f"memory not estimated: {in_one_line(error)}"
+    limit = f"{_size(device_bytes)} a rank, less {RESERVE:.0%} in reserve"
+    if not math.isfinite(device_bytes):
+        limit = "unknown"
+    return strategy, f"{'; '.join(tried)}; device memory: {limit}"
+
+
+def arithmetic(needed: MemoryEstimate) -> str:
+    """`1.2 GiB = weights 0.3 + gradients 0.3 + ...`"""
+    terms = {
+        "weights": needed.parameters_bytes,
+        "gradients": needed.gradients_bytes,
+        "optimizer": needed.optimizer_bytes,
+        "communication": needed.communication_bytes,
+        f"activations of {needed.local_batch_size} samples": needed.activations_bytes,
+    }
+    text = " + ".join(f"{name} {_size(value)}" for name, value in terms.items())
+    return f"{_size(needed.total_bytes)} = {text}"
+
+
+def _size(value: float) -> str:
+    return f"{value / 2**30:.1f} GiB" if value >= 2**30 else f"{value / 2**20:.1f} MiB"
 
 
 def answer(config: Config) -> dict[str, Any]:
@@ -210,9 +329,8 @@ def answer(config: Config) -> dict[str, Any]:
     estimates from which the ranks choose the first that fits their devices."""
     if config.parallel.strategy != "auto" or config.world_size == 1:
         return asdict(estimate(config))
-    several_nodes = 1 < config.resources.gpus_per_node < config.world_size
-    estimates = candidates(config, several_nodes=several_nodes)
-    return {"strategy": "auto", "candidates": [asdict(each) for each in estimates]}
+    strategies, _ = allowed(config, several_nodes=1 < config.resources.gpus_per_node < config.world_size)
+    return {"strategy": "auto", "candidates": [asdict(each) for each in _estimates(config, strategies)]}
 
 
 def main() -> None:

@@ -29,9 +29,15 @@ def unchecked(config: Config) -> Iterator[str]:
     """A line for each plug-in that cannot be imported here. Raises `ConfigError` for an invalid one."""
     for key, package, name in plug_ins(config):
         package = f"disttrain.{package.replace('/', '.')}"
-        if problem := _import_problem(key, package, name):
-            yield problem
-        elif key == "telemetry.fields":
+        module, attribute = place_of(package, name)
+        try:
+            hasattr(importlib.import_module(module), attribute)  # a lazy module imports it now
+        except SyntaxError as error:
+            raise ConfigError(f"{key}={name}: {error.msg}", at=f"{error.filename}:{error.lineno}") from None
+        except (Exception, SystemExit) as error:  # this machine may lack what the module needs
+            yield f"{key}={name}: {in_one_line(error)}, so only the job can check it"
+            continue
+        if key == "telemetry.fields":
             load_field(name)
         else:
             _check_options(config, key, name, load_plug_in(key, package, name))
@@ -46,27 +52,12 @@ def unchecked(config: Config) -> Iterator[str]:
     if config.model.kind != "huggingface":
         return
     path = (config.model.model_extra or {}).get("path")
-    if not _is_here("transformers"):
+    if importlib.util.find_spec("transformers") is None:
         yield "model.kind=huggingface: transformers is not installed here, so only the job can check it"
     elif path and not Path(path, "config.json").is_file():
         yield f"model.path={path} has no config.json on this machine, so only the job can check it"
     else:
         huggingface.check(config.as_dict())
-
-
-def _import_problem(key: str, package: str, name: str) -> str | None:
-    """Why the module of a name cannot be imported here: this machine may lack what the module needs.
-
-    Raises `ConfigError` for a module that is not valid Python.
-    """
-    module, attribute = place_of(package, name)
-    try:
-        hasattr(importlib.import_module(module), attribute)  # a lazy module imports it now
-    except SyntaxError as error:
-        raise ConfigError(f"{key}={name}: {error.msg}", at=f"{error.filename}:{error.lineno}") from None
-    except (Exception, SystemExit) as error:
-        return f"{key}={name}: {in_one_line(error)}, so only the job can check it"
-    return None
 
 
 def _check_options(config: Config, key: str, name: str, build: Callable[..., Any]) -> None:
@@ -82,13 +73,6 @@ def _check_options(config: Config, key: str, name: str, build: Callable[..., Any
         of_group = functools.partial(build, None)  # its first argument is the group
         section = "parallel.gradient_communication.options"
         check_options(inspected(of_group), section, name, scheme.options, key)
-
-
-def _is_here(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # of a package around it
-        return False
 
 
 def main(answer: TextIO) -> int:

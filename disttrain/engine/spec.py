@@ -17,8 +17,8 @@ from disttrain.config.config_tree import Config
 from disttrain.data.loader import GlobalOrder, RankBatches, make_loader
 from disttrain.data.source import Batch, Source, sample_count
 from disttrain.engine.kinds import build_model, build_source
+from disttrain.engine.memory_estimate import resolve_strategy
 from disttrain.engine.objective import Objective, Task
-from disttrain.engine.strategy_choice import resolve_strategy
 from disttrain.errors import ConfigError
 from disttrain.models.flops import ModelCost, Peak
 from disttrain.optim.optimizer import build_optimizer

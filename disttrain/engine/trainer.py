@@ -43,10 +43,10 @@ from disttrain.engine import script_config
 from disttrain.engine.agreement import Agreement, refuse_between_averages
 from disttrain.engine.auto_batch import resolve_batch_size
 from disttrain.engine.layer_times import write_layer_times
+from disttrain.engine.memory_estimate import resolve_strategy
 from disttrain.engine.objective import OwnObjective
 from disttrain.engine.spec import Collate, communication_of, facts_of, spec_of_config, spec_of_script
 from disttrain.engine.step import Stepper, build_stepper, collections_by_hand, communicates
-from disttrain.engine.strategy_choice import resolve_strategy
 from disttrain.errors import ConfigError
 from disttrain.models.hooks import hooks_of
 from disttrain.records.checkpoint import Checkpoint, committed_path

@@ -2,7 +2,7 @@
 
 Each node collects its facts. Node 0 judges them, writes `preflight.json`, and puts nodes at fault on the
 exclusion list of the runs folder. In mode full, the ranks of all nodes measure their links together before:
-one process of `disttrain.comm_bench.preflight` each, without torchrun, whose start would double the time.
+one process of `disttrain.comm_bench.links` each, without torchrun, whose start would double the time.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def _measured(start: _Start, facts: Sequence[NodeFacts]) -> tuple[dict[str, Any]
 
 def _run_measurement(start: _Start, port: int) -> str | None:
     """Run this node's ranks of the measurement; the reason, one line, if they failed. Raises `JobEnded`."""
-    command = [sys.executable, "-P", "-m", "disttrain.comm_bench.preflight", str(start.result_file)]
+    command = [sys.executable, "-P", "-m", "disttrain.comm_bench.links", str(start.result_file)]
     command += ["--device", str(start.config["resources"]["device"])]
     bucket_mb = start.config.get("parallel", {}).get("ddp", {}).get("bucket_mb")
     command += [] if bucket_mb is None else ["--bucket-mb", str(bucket_mb)]

@@ -20,6 +20,7 @@ from disttrain.engine import auto_batch
 from disttrain.engine.auto_batch import search_batch_size
 from disttrain.errors import ConfigError
 from disttrain.records.checkpoint import BatchFit
+from disttrain.records.heartbeat import FOLDER_VARIABLE, count_killed_probes
 from disttrain.records.json_files import read_json
 from disttrain.runtime.process_group import World
 from tests.support.memory_group import NoMemoryGroup, make_memory_group
@@ -69,7 +70,6 @@ def test_ranks_agree_after_a_probe_without_memory_and_a_resumed_run_keeps_the_si
         assert seen.metrics.batch_fit == fit
         assert (seen.metrics.local_batch_size, seen.metrics.global_batch_size) == (fit.local_batch_size, 16)
     assert [seen.metrics.steps for seen in second] == [4, 4]
-    assert auto_batch.kept_size(manifest, 1) == fit.local_batch_size
 
 
 def limited(world: World, made: Config) -> BatchFit:
@@ -123,16 +123,17 @@ def test_a_probe_that_the_kernel_kills_at_the_limit_of_a_control_group_ends_alon
         "train: {steps: 2, local_batch_size: auto}, resources: {device: cpu}}"
     )
     command = [sys.executable, "-m", "disttrain", "--config", "auto.yaml", "--run-dir", "run"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), FOLDER_VARIABLE: str(tmp_path)}
     done = subprocess.run(
         ["sh", "-c", f'echo $$ > {small_group}/cgroup.procs && exec "$@"', "sh", *command],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True,
-        timeout=240,
+        cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True, timeout=240,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     fit = BatchFit.model_validate(read_json(tmp_path / "run" / "metrics.json")["batch_fit"])
     assert fit.out_of_memory == [Leaping.TOO_MANY]
     assert fit.local_batch_size < Leaping.TOO_MANY
     assert str(small_group) in fit.limit_source
+    assert count_killed_probes(tmp_path) == 1, "the agent counts it"
     kills = small_group / ("memory.oom_control" if "memory" in small_group.parts else "memory.events")
     assert "oom_kill 1\n" in kills.read_text()
 

@@ -196,7 +196,7 @@ def automatic(world: World, folder: Path, device_bytes: float | None) -> Metrics
     """Training under `auto`, with devices of this memory."""
     limit: AbstractContextManager[Any] = nullcontext()
     if device_bytes is not None:
-        limit = patch("disttrain.engine.strategy_choice.total_memory", lambda ranks: device_bytes)
+        limit = patch("disttrain.engine.memory_estimate.total_memory", lambda ranks: device_bytes)
     with limit:
         return on_this_rank(world, "mlp", Layout("auto", world.size, 1), HALF, folder, None)
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from disttrain.config.parsing import Draft, check
 from disttrain.data import synthetic
-from disttrain.engine.live_bytes import LiveBytes
+from disttrain.engine.memory_estimate import LiveBytes
 from disttrain.errors import ConfigError
 from disttrain.models import gpt, huggingface, resnet
 from disttrain.transforms import transforms_of

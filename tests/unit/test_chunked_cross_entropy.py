@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from disttrain.data import synthetic
-from disttrain.engine.live_bytes import LiveBytes
+from disttrain.engine.memory_estimate import LiveBytes
 from disttrain.engine.objective import Task
 from disttrain.errors import ConfigError
 from disttrain.models import gpt

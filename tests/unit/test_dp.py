@@ -15,9 +15,8 @@ from disttrain.config.config_tree import Config
 from disttrain.config.parsing import Draft, check
 from disttrain.config.sections.parallel import ParallelConfig
 from disttrain.config.sections.telemetry import TelemetryConfig
-from disttrain.engine.memory_estimate import estimate
+from disttrain.engine.memory_estimate import estimate, resolve_strategy
 from disttrain.engine.script_config import config_of_script
-from disttrain.engine.strategy_choice import resolve_strategy
 from disttrain.errors import ConfigError
 from disttrain.hardware.node_sampler import GpuId
 from disttrain.parallel.base import Mesh, build_strategy

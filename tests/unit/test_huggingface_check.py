@@ -56,7 +56,7 @@ def test_what_this_machine_lacks_is_left_to_the_job(
 ) -> None:
     assert checked(monkeypatch, path="/nowhere") == 0
     assert "model.path=/nowhere has no config.json on this machine" in capsys.readouterr().out
-    monkeypatch.setattr(plug_in_check, "_is_here", lambda module: False)
+    monkeypatch.setitem(sys.modules, "transformers", None)
     assert checked(monkeypatch, model_type="gpt2", config={"n_layr": 4}) == 0
     assert "transformers is not installed here, so only the job can check" in capsys.readouterr().out
 

@@ -11,7 +11,7 @@ import yaml
 
 import submit
 from disttrain.config.batch_plan import plan_batch
-from disttrain.engine.layer_times import Timeline, layer_times, mean_layer_times
+from disttrain.engine.layer_times import layer_times, mean_layer_times
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.layers import Layers, LayerTime, parse_table
@@ -23,12 +23,10 @@ from tests.support.steppers import stepper
 
 
 def test_a_pass_is_cut_without_gap_or_overlap():
-    line = Timeline(
-        forward=[("a", 1.0), ("tied", 1.5), ("b", 4.0), ("a", 4.5)],
-        backward=[("b", 8.0), ("b", 9.0), ("a", 13.0)],
-        begins={"forward": 0.5, "backward": 5.0, "end": 14.0},
-    )
-    first, last = mean_layer_times([line, line], {"a": 4, "b": 8})
+    forward = [("a", 1.0), ("b", 4.0), ("a", 4.5)]
+    backward = [("b", 8.0), ("b", 9.0), ("a", 13.0)]
+    instants = [(None, 0.5), *forward, (None, 5.0), *backward, (None, 14.0)]
+    first, last = mean_layer_times([instants, instants], {"a": 4, "b": 8})
     assert (first.name, first.bytes, first.forward_s, first.backward_s) == ("a", 4, 0.5 + 1.0, 5.0)
     assert (last.name, last.bytes, last.forward_s, last.backward_s) == ("b", 8, 3.0, 4.0)
     assert first.forward_s + last.forward_s == 4.5

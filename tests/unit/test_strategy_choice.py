@@ -8,9 +8,7 @@ import pytest
 
 from disttrain.config.auto_strategy import allowed
 from disttrain.config.config_tree import Config
-from disttrain.engine.host_limit import total_memory
-from disttrain.engine.memory_estimate import MemoryEstimate, estimate
-from disttrain.engine.strategy_choice import RESERVE, choose_that_fits
+from disttrain.engine.memory_estimate import MemoryEstimate, choose_that_fits
 
 GIB = 2**30
 
@@ -45,26 +43,6 @@ def test_a_model_whose_memory_cannot_be_estimated_takes_the_first() -> None:
     )
 
 
-def test_a_device_between_the_needs_of_ddp_and_fsdp_gets_fsdp() -> None:
-    def of(strategy: str) -> MemoryEstimate:
-        return estimate(
-            Config.model_validate(
-                {
-                    "model": {"kind": "gpt", "layers": 8, "width": 64, "heads": 2},
-                    "data": {"kind": "synthetic", "task": "language", "vocab": 64, "seq_len": 8},
-                    "train": {"steps": 1, "local_batch_size": 1},
-                    "parallel": {"strategy": strategy},
-                    "resources": {"nodes": 4},
-                }
-            )
-        )
-
-    whole, shared = of("ddp").total_bytes, of("fsdp").total_bytes
-    assert shared < 0.7 * whole
-    for device_bytes, chosen in (((whole + shared) / 2, "fsdp"), (1.01 * whole, "ddp")):
-        assert choose_that_fits(map(of, ["ddp", "fsdp"]), device_bytes / (1 - RESERVE))[0] == chosen
-
-
 @pytest.mark.parametrize(
     ("sections", "candidates"),
     [
@@ -84,14 +62,3 @@ def test_a_strategy_that_the_config_would_be_refused_with_is_no_candidate(sectio
     found, reason = allowed(Config.model_validate(base | sections), several_nodes=True)
     assert found == candidates
     assert (reason is not None) == (candidates == ["ddp"])
-
-
-def test_total_memory_is_the_share_of_the_smallest_limit(tmp_path) -> None:
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/meminfo").write_text("MemTotal: 4096 kB\nMemAvailable: 8 kB\n")
-    assert total_memory(2, tmp_path) == 2 * 2**20
-    (tmp_path / "proc/self/cgroup").write_text("0::/job\n")
-    (tmp_path / "sys/fs/cgroup/job").mkdir(parents=True)
-    (tmp_path / "sys/fs/cgroup/job/memory.max").write_text(f"{2**20}\n")
-    assert total_memory(2, tmp_path) == 2**19
-    assert total_memory(1, tmp_path / "nowhere") == math.inf

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import resource
 
 import pytest
 
-from disttrain.engine.host_limit import host_limit, peak_resident_bytes, reset_peak
+from disttrain.engine.memory_limits import host_limit, peak_resident_bytes, reset_peak, total_memory
 
 GROUPS = "sys/fs/cgroup"
 STATUS = {"proc/self/status": "VmHWM:\t  9000 kB\nVmRSS:\t  1000 kB\n"}
@@ -40,8 +41,7 @@ def group(path, limit, usage, cache=0):
 
 
 def test_the_free_memory_of_the_machine(limit):
-    found = limit(MACHINE)
-    assert (found.bytes, found.source) == (RESIDENT + 8000000 * 1024, "MemAvailable")
+    assert limit(MACHINE) == (RESIDENT + 8000000 * 1024, "MemAvailable")
 
 
 def test_the_tightest_control_group_above_the_process(limit, tmp_path):
@@ -49,14 +49,13 @@ def test_the_tightest_control_group_above_the_process(limit, tmp_path):
     files = (
         MACHINE | own | group("job/step", "max", 4_000_000) | group("job", 9_000_000, 5_000_000, 1_000_000)
     )
-    found = limit(files)
-    assert found.bytes == RESIDENT + 5_000_000  # free, with the cache that the kernel can reclaim
-    assert found.source == f"memory.max of {tmp_path / GROUPS / 'job'}"
+    # free, with the cache that the kernel can reclaim
+    assert limit(files) == (RESIDENT + 5_000_000, f"memory.max of {tmp_path / GROUPS / 'job'}")
 
 
 def test_ranks_of_a_node_share_what_is_free(limit):
     files = MACHINE | {"proc/self/cgroup": "0::/job\n"} | group("job", 9_000_000, 1_000_000)
-    assert limit(files, ranks=4).bytes == RESIDENT + 2_000_000
+    assert limit(files, ranks=4)[0] == RESIDENT + 2_000_000
 
 
 def test_version_1(limit):
@@ -68,7 +67,7 @@ def test_version_1(limit):
         f"{GROUPS}/memory/memory.limit_in_bytes": "9223372036854771712\n",
         f"{GROUPS}/memory/memory.usage_in_bytes": "3000000\n",
     }
-    assert limit(MACHINE | files).bytes == RESIDENT + 4_000_000
+    assert limit(MACHINE | files)[0] == RESIDENT + 4_000_000
 
 
 @pytest.mark.parametrize("name", ["RLIMIT_DATA", "RLIMIT_AS"])
@@ -76,8 +75,7 @@ def test_a_resource_limit_holds_for_each_process(limit, monkeypatch, name):
     limits = {getattr(resource, name): (5_000_000, 5_000_000)}
     unlimited = (resource.RLIM_INFINITY,) * 2
     monkeypatch.setattr(resource, "getrlimit", lambda which: limits.get(which, unlimited))
-    found = limit(MACHINE, ranks=4)
-    assert (found.bytes, found.source, found.shared) == (5_000_000, name, False)
+    assert limit(MACHINE, ranks=4) == (5_000_000, name)
 
 
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="no /proc/self/clear_refs")
@@ -87,3 +85,15 @@ def test_the_peak_begins_anew():
         high = peak_resident_bytes()
     reset_peak()
     assert peak_resident_bytes() < high - (32 << 20)
+
+
+def test_total_memory_is_the_share_of_the_smallest_limit(tmp_path) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 4096 kB\nMemAvailable: 8 kB\n")
+    assert total_memory(2, tmp_path) == 2 * 2**20
+    (tmp_path / "proc/self/cgroup").write_text("0::/job\n")
+    (tmp_path / "sys/fs/cgroup/job").mkdir(parents=True)
+    for name in ("max", "current"):
+        (tmp_path / f"sys/fs/cgroup/job/memory.{name}").write_text(f"{2**20}\n")
+    assert total_memory(2, tmp_path) == 2**19
+    assert total_memory(1, tmp_path / "nowhere") == math.inf
