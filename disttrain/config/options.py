@@ -16,10 +16,11 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
 import yaml
+from annotated_types import Ge, Le
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
 
 from disttrain.config.config_tree import Config
@@ -42,7 +43,9 @@ PACKAGE_OF = {
 }
 """Package of the modules that a key names, or whose names it lists; empty: plug-ins alone."""
 PACKAGE = Path(__file__).resolve().parents[1]
-_TYPES = {"Any": Any, "Literal": Literal} | {
+Share = Annotated[float, Ge(0), Le(0.5)]
+"""Share of the samples that are held out."""
+_TYPES = {"Any": Any, "Literal": Literal, "Share": Share} | {
     name: getattr(pydantic, name)
     for name in ("PositiveInt", "NonNegativeInt", "PositiveFloat", "NonNegativeFloat")
 }

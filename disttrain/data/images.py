@@ -19,8 +19,9 @@ import torch
 from pydantic import PositiveInt
 from torch.utils.data import Dataset
 
+from disttrain.config.options import Share
 from disttrain.data.corpus import files_below
-from disttrain.data.source import Sample, Source, require_share
+from disttrain.data.source import Sample, Source
 from disttrain.errors import ConfigError
 from disttrain.records.dataset import DatasetRecord
 
@@ -39,7 +40,7 @@ def build(
     path: str,
     size: PositiveInt = 224,
     valid_path: str | None = None,
-    valid_share: float = 0.1,
+    valid_share: Share = 0.1,
     augment: bool = True,
 ) -> Source:
     """Images of shape (3, size, size) from the folders `path/<class>/`.
@@ -49,7 +50,7 @@ def build(
     path : folder with a subfolder for each class, read recursively; hidden files are left out.
     size : pixels on a side.
     valid_path : folder of the validation images, with the same classes.
-    valid_share : share of the images held out without `valid_path`, up to 0.5; a hash of the name decides.
+    valid_share : share of the images held out without `valid_path`; a hash of the name decides.
     augment : random crops and mirroring of training images; without it, they are cropped as in a validation.
 
     Raises
@@ -60,7 +61,6 @@ def build(
         import PIL.Image  # noqa: F401
     except ImportError:
         raise ConfigError("data.kind=images needs the package Pillow; install pillow") from None
-    require_share(valid_share)
     names = _names("data.path", path)
     classes = sorted({_class(name) for name in names})
     if valid_path is None:

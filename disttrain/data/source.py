@@ -103,12 +103,6 @@ def _mapped_windows(
     return Windows(np.memmap(file, dtype, "r", offset, shape), seq_len)
 
 
-def require_share(valid_share: float) -> None:
-    """Raise `ConfigError` for a share of samples that cannot be held out for validation."""
-    if not 0 <= valid_share <= 0.5:
-        raise ConfigError(f"data.valid_share={valid_share}: must be between 0 and 0.5")
-
-
 def source_fingerprint(source: Source, kind: str, options: Mapping[str, Any]) -> str:
     """`DatasetRecord.fingerprint` of the source that the data kind `kind` built from `options`."""
     record = source.record

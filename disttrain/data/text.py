@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 from pydantic import PositiveInt
 
+from disttrain.config.options import Share
 from disttrain.data.corpus import files_below, load_tokenizer
-from disttrain.data.source import Source, Windows, require_share, sample_count
+from disttrain.data.source import Source, Windows, sample_count
 from disttrain.errors import ConfigError
 from disttrain.records.dataset import DatasetRecord
 
@@ -31,7 +32,7 @@ def build(
     path: str | None = None,
     pattern: str | None = None,
     seq_len: PositiveInt = 128,
-    valid_share: float = 0.05,
+    valid_share: Share = 0.05,
     tokenizer: str = "bytes",
 ) -> Source:
     """Text from `path`, a folder or a file; without it, the source of Python's standard library.
@@ -41,14 +42,13 @@ def build(
     path : folder (read recursively, hidden files and folders left out) or single file.
     pattern : file names to read, such as `*.txt`; by default `*.py` of the standard library, else all.
     seq_len : predicted tokens of a sample.
-    valid_share : share of the bytes held out for validation, from 0 to 0.5.
+    valid_share : share of the bytes held out for validation.
     tokenizer : `bytes` (256 tokens), or the local folder of a Hugging Face tokenizer.
 
     Raises
     ------
     ConfigError : no text was found, or less than one sample.
     """
-    require_share(valid_share)
     files = _read(path, pattern)
     train_files, valid_files = _split(files, valid_share)
     loaded = load_tokenizer(tokenizer, "data.tokenizer")

@@ -21,7 +21,8 @@ import numpy as np
 from pydantic import PositiveInt, ValidationError
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from disttrain.data.source import Sample, Source, Windows, require_share, sample_count
+from disttrain.config.options import Share
+from disttrain.data.source import Sample, Source, Windows, sample_count
 from disttrain.errors import ConfigError
 from disttrain.records.dataset import MANIFEST, TOKENS, DatasetRecord, PackedTokens
 from disttrain.records.json_files import CorruptFile, read_json
@@ -38,7 +39,7 @@ def build(
     dtype: Literal["uint8", "uint16", "uint32", "int32", "int64"] = "uint16",
     seq_len: PositiveInt = 1024,
     valid_path: str | None = None,
-    valid_share: float = 0.01,
+    valid_share: Share = 0.01,
     bytes_per_token: float | None = None,
 ) -> Source:
     """Language modelling on the token file or folder `path`.
@@ -49,14 +50,13 @@ def build(
     dtype : dtype of raw files; a `.npy` file and a packed folder contain their own.
     seq_len : predicted tokens of a sample.
     valid_path : token file or folder to validate on.
-    valid_share : share of the samples held out without `valid_path`, from 0 to 0.5.
+    valid_share : share of the samples held out without `valid_path`.
     bytes_per_token : mean bytes of text per token, for a loss in bits per byte; as for `vocab`.
 
     Raises
     ------
     ConfigError : a file is missing, fills no sample, or holds a token outside of the vocabulary.
     """
-    require_share(valid_share)
     data = _open("data.path", path, dtype, vocab)
     samples = data.samples(seq_len)
     train: Dataset[Sample] = samples

@@ -89,7 +89,6 @@ def test_another_list_of_files_is_another_data_set(folder):
             r"^data\.path='nowhere' is no folder; give one with a subfolder",
         ),
         ({"path": "red"}, r"^data\.path='red' holds no images in subfolders"),
-        ({"path": ".", "valid_share": 0.6}, r"^data\.valid_share=0\.6: must be between 0 and 0\.5$"),
         (
             {"path": ".", "valid_path": "other"},
             r"'other' has class 'pink', data\.path has not$",

@@ -164,7 +164,6 @@ def test_unigram_entropy_against_hand_figures():
             {"seq_len": 50_000_000},
             r"data\.seq_len=50000000 needs 50000001 tokens, but the training split has",
         ),
-        ({"valid_share": 0.9}, r"data\.valid_share=0\.9"),
         ({"tokenizer": "byte"}, r"data\.tokenizer='byte' is no folder; allowed: bytes"),
     ],
 )

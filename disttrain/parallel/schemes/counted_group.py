@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._utils import _flatten_dense_tensors, _take_tensors, _unflatten_dense_tensors
 
 from disttrain.runtime.process_group import World
 
@@ -62,11 +63,11 @@ class CountedGroup:
     @torch.no_grad()
     def average(self, tensors: Sequence[Tensor]) -> None:
         """Overwrite each tensor with its mean over ranks, several in one all-reduce."""
-        for together in _messages(tensors):
-            mean = self.mean(torch.cat([tensor.flatten() for tensor in together]))
-            parts = mean.split([tensor.numel() for tensor in together])
+        for together in _take_tensors(tensors, MESSAGE_BYTES):
+            mean = self.mean(_flatten_dense_tensors(together))
+            parts = _unflatten_dense_tensors(mean, together)
             for tensor, part in zip(together, parts, strict=True):
-                tensor.copy_(part.view_as(tensor))
+                tensor.copy_(part)
 
     def all_gather(self, tensor: Tensor) -> Tensor:
         """The `tensor` of every rank, stacked along a new first dimension."""
@@ -90,16 +91,3 @@ class CountedGroup:
 
     def _count(self, kind: str, tensor: Tensor) -> None:
         self.bytes[kind] += tensor.nbytes
-
-
-def _messages(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """The tensors in order; those of one message have one dtype and, unless alone, at most MESSAGE_BYTES."""
-    message: list[Tensor] = []
-    for tensor in tensors:
-        size = sum(each.nbytes for each in message) + tensor.nbytes
-        if message and (size > MESSAGE_BYTES or tensor.dtype != message[0].dtype):
-            yield message
-            message = []
-        message.append(tensor)
-    if message:
-        yield message
