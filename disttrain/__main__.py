@@ -19,14 +19,12 @@ import sys
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, get_args
 
 from disttrain.checkpoint.folder import checkpoint_folder
 from disttrain.config.config_tree import Config
 from disttrain.config.dotted_keys import get_key
 from disttrain.config.parsing import Draft, check, flag_pairs, load, parse_value, with_batch
-from disttrain.config.sections.checkpoint import CheckpointConfig
-from disttrain.config.sections.job import JobConfig
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError, Superseded
 from disttrain.records.checkpoint import refuse_missing
 from disttrain.records.heartbeat import Phase
@@ -136,7 +134,11 @@ def read_config(arguments: argparse.Namespace, flags: list[tuple[str, str]]) -> 
         )
     if config.command:
         raise ConfigError("command: start a script of your own by submit.py", at=draft.at("command"))
-    _check_start(config.checkpoint, arguments.run_dir, draft.at("checkpoint.start_from"))
+    run, start = RunDir(Path(arguments.run_dir or ".")), config.checkpoint.start_from
+    # a run goes on from a checkpoint of its own, also after the other one was deleted
+    continues = arguments.run_dir and checkpoint_steps(checkpoint_folder(config.checkpoint, run))
+    if start is not None and not continues and (message := refuse_missing(start)):
+        raise ConfigError(message, at=draft.at("checkpoint.start_from"))
     if config.model.kind == "huggingface" and importlib.util.find_spec("transformers"):
         from disttrain.models import huggingface  # imports torch
 
@@ -156,36 +158,16 @@ def _check_plug_ins(config: Config, draft: Draft) -> None:
         raise draft.error(str(error)) from None
 
 
-def _check_start(checkpoint: CheckpointConfig, run_dir: Path | None, at: str | None) -> None:
-    """Raise `ConfigError` if the run would start from a checkpoint that does not exist.
-
-    A run with a checkpoint of its own goes on from that, also after the other one was deleted.
-    """
-    if checkpoint.start_from is None:
-        return
-    if run_dir is not None and checkpoint_steps(checkpoint_folder(checkpoint, RunDir(run_dir))):
-        return
-    if message := refuse_missing(checkpoint.start_from):
-        raise ConfigError(message, at=at)
-
-
 def _observe(config: Config, attempt: Attempt) -> None:
     """Start the heartbeat of a job's rank, and request the log of NCCL."""
     info = rank_info()
-    heartbeat.start(info.rank, phase_timeouts(config.job))
+    limits = {
+        phase: getattr(config.job, f"{'setup' if phase == 'finish' else phase}_timeout_s")
+        for phase in get_args(Phase)
+    }
+    heartbeat.start(info.rank, limits)
     if config.telemetry.gpu_every_s:
         request_nccl_log(attempt, info)
-
-
-def phase_timeouts(job: JobConfig) -> dict[Phase, float]:
-    """Shortest time in each phase, in seconds, that counts as a hang."""
-    return {
-        "setup": job.setup_timeout_s,
-        "step": job.step_timeout_s,
-        "checkpoint": job.checkpoint_timeout_s,
-        "evaluation": job.evaluation_timeout_s,
-        "finish": job.setup_timeout_s,
-    }
 
 
 def _planned(run_dir: Path) -> Draft:

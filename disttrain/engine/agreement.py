@@ -131,8 +131,17 @@ class Agreement:
 
     def _start(self, step: int) -> Callable[[], list[float]]:
         """Begin an agreement after `step`; the result waits for the view of all ranks."""
-        own = [*self._own_view(step, time.monotonic()), *self._skipped()]
-        return self._world.start_all_reduce_max(own)
+        is_rank0, now, request, time_is_up = self._world.rank == 0, time.monotonic(), 0, False
+        if self._requests is not None:
+            request, every_s = self._requests.pending(), self._config.interval_s
+            time_is_up = is_rank0 and every_s is not None and now - self._saved >= every_s
+        if is_rank0:
+            max_age_s = growing_interval(self._job.stop_check_s, SUPERSEDED_WITHIN_S, now - self._began)
+            if self._attempt.superseded(max_age_s) is not None:
+                request = _SUPERSEDED
+        step_s = (now - self._synced) / (step - self._synced_step) if step > self._synced_step else 0.0
+        view = [request, self._saver.writing, time_is_up, step_s, *self._skipped()]
+        return self._world.start_all_reduce_max(view)
 
     def _arrived_view(self) -> list[float]:
         """Wait for the view of the agreement that has begun; empty if none has."""
@@ -169,18 +178,6 @@ class Agreement:
             until_due = self._config.every_steps - step % self._config.every_steps
             self.next_step = min(self.next_step, step + until_due)
         return cause
-
-    def _own_view(self, step: int, now: float) -> list[float]:
-        is_rank0, request, time_is_up = self._world.rank == 0, 0, False
-        if self._requests is not None:
-            request, every_s = self._requests.pending(), self._config.interval_s
-            time_is_up = is_rank0 and every_s is not None and now - self._saved >= every_s
-        if is_rank0:
-            max_age_s = growing_interval(self._job.stop_check_s, SUPERSEDED_WITHIN_S, now - self._began)
-            if self._attempt.superseded(max_age_s) is not None:
-                request = _SUPERSEDED
-        step_s = (now - self._synced) / (step - self._synced_step) if step > self._synced_step else 0.0
-        return [request, self._saver.writing, time_is_up, step_s]
 
     def _save_is_due(self, step: int) -> bool:
         every = self._config.every_steps

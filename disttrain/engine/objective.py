@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,23 +16,9 @@ from disttrain.data.source import Source
 from disttrain.errors import ConfigError
 
 
-class Objective(Protocol):
-    """Loss and metrics of a model on a batch: of a `Task`, or of a user's function."""
-
-    def batch_loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Mean loss of `model` over the samples of `batch`, a scalar."""
-
-    def batch_tally(self, model: nn.Module, batch: Any) -> Tensor:
-        """(summed loss, items, correct) of a batch, three values of dtype float64. An item is a token, a
-        sample or a value. Tallies are added up."""
-
-    def metrics(self, tally: Tensor) -> tuple[float, dict[str, float | None]]:
-        """(mean loss, named metrics) of an accumulated tally."""
-
-
 @dataclass(frozen=True)
 class Task:
-    """The `Objective` of one kind of task on pairs (inputs, targets); see `Source.task` for the kinds.
+    """The objective of one kind of task on pairs (inputs, targets); see `Source.task` for the kinds.
 
     The loss of language is the cross-entropy in nats per token, that of regression the mean squared error.
     """
@@ -47,6 +33,7 @@ class Task:
         return cls(source.task, source.bytes_per_token, loss_in_model)
 
     def batch_loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """Mean loss of `model` over the samples of `batch`, a scalar."""
         inputs, targets = batch
         if self.loss_in_model:
             loss: Tensor = model(inputs, targets)
@@ -54,6 +41,8 @@ class Task:
         return self._loss(model(inputs), targets)
 
     def batch_tally(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """(summed loss, items, correct) of a batch, three values of dtype float64. An item is a token, a
+        sample or a value. Tallies are added up."""
         inputs, targets = batch
         if self.loss_in_model:
             return _tally(model(inputs, targets), targets.numel())
@@ -63,6 +52,7 @@ class Task:
         return _tally(self._loss(output, targets), targets.numel(), correct)
 
     def metrics(self, tally: Tensor) -> tuple[float, dict[str, float | None]]:
+        """(mean loss, named metrics) of an accumulated tally."""
         summed, items, correct = tally.tolist()
         loss = summed / items
         if self.kind == "classification":
@@ -79,7 +69,7 @@ class Task:
 
 @dataclass(frozen=True)
 class OwnObjective:
-    """The `Objective` of a user's function from model and batch to the mean loss over the batch."""
+    """The objective of a user's function from model and batch to the mean loss over the batch."""
 
     batch_loss: Callable[[nn.Module, Any], Tensor]
 
@@ -89,6 +79,10 @@ class OwnObjective:
     def metrics(self, tally: Tensor) -> tuple[float, dict[str, float | None]]:
         summed, samples, _ = tally.tolist()
         return summed / samples, {}
+
+
+Objective = Task | OwnObjective
+"""Loss and metrics of a model on a batch."""
 
 
 def _tally(loss: Tensor, items: int, correct: Tensor | int = 0) -> Tensor:

@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.engine.exposed_comm import DdpExposed, FsdpExposed, is_sharded, not_among_all, original_class
 from disttrain.engine.script_config import config_of_script, full_name, script_output, whole_numbers
-from disttrain.engine.spec import facts_of, uncounted
+from disttrain.engine.spec import facts_of, refuse_unequal, uncounted
 from disttrain.errors import ConfigError
 from disttrain.models.hooks import hooks_of
 from disttrain.parallel import ddp
@@ -104,7 +104,7 @@ class LoopTelemetry:
         kind = self._model_hooks.model_section() or {"kind": full_name(original_class(self._model))}
         sections = {"telemetry": telemetry or {}, "resources": {"device": device.type}}
         config = config_of_script(kind, plan, sections)
-        same_on_all_ranks(numbers | {"resumed_step": resumed_step}, world)
+        refuse_unequal(numbers | {"resumed_step": resumed_step}, world)
         self._output = script_output(run_dir, config, optimizer, world)
         with self._output.recorded_if_it_fails():
             strategy, method, communication = _communication(model, world)
@@ -247,15 +247,6 @@ def _communication(model: nn.Module, world: World) -> tuple[str | None, str | No
     method, why_not = (None, elsewhere) if elsewhere else comm_method(model, world)
     how = Communication(why_not, profiles_collectives=elsewhere is None, groups=groups_of_mesh(model))
     return "fsdp2", method, how
-
-
-def same_on_all_ranks(numbers: dict[str, int], world: World) -> None:
-    """Raise `ConfigError` unless all ranks give the same. All ranks together."""
-    first, *others = world.all_gather_object(numbers)
-    for rank, other in enumerate(others, 1):
-        for name, value in other.items():
-            if value != first[name]:
-                raise ConfigError(f"{name} differs: {first[name]} on rank 0, {value} on rank {rank}")
 
 
 def unwrap_optimizer(optimizer: object) -> torch.optim.Optimizer:

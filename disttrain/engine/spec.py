@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,14 +93,18 @@ def spec_of_config(config: Config, world: World, chosen: tuple[str, str] | None 
     config = config.with_values("parallel", strategy=strategy)
     mesh = build_strategy(strategy, config.parallel).mesh(world)
     source = build_source(config.data)
-    refuse_unequal_data(source, world)
+    record = source.record
+    # Nodes with different versions of Python have different default corpora, and one may hold an old copy of
+    # the files. A packed folder states the first hash.
+    hashes = (record.sha256, record.fingerprint, source.files_sha256)
+    refuse_unequal({"data": (record.name, record.version, record.bytes, *hashes)}, world)
     train = config.train
     assert train.local_batch_size != "auto", "resolved before the data is built"
     plan = plan_batch(train.local_batch_size, train.global_batch_size, mesh.data_size, train.accumulation)
     steps = train.steps
     if steps is None:
         assert train.epochs is not None
-        steps = max(1, math.ceil(train.epochs * source.record.train_samples / plan.global_))
+        steps = max(1, math.ceil(train.epochs * record.train_samples / plan.global_))
     return TrainSpec(
         config,
         make_model=lambda: build_model(config.model, source),
@@ -139,18 +143,15 @@ def spec_of_script(
     )
 
 
-def refuse_unequal_data(source: Source, world: World) -> None:
-    """Raise `ConfigError` on all ranks if the data of any rank differs.
-
-    Nodes with different versions of Python have different default corpora, and one may hold an old copy of
-    the files; no later check would find either.
-    """
-    record = source.record
-    hashes = (record.sha256, record.fingerprint, source.files_sha256)  # a packed folder states the first
-    first, *others = world.on_all_ranks(lambda: (record.name, record.version, record.bytes, *hashes))
+def refuse_unequal(values: Mapping[str, object], world: World) -> None:
+    """Raise `ConfigError` on all ranks if a value of any rank differs from that of rank 0."""
+    first, *others = world.all_gather_object(values)
     for rank, other in enumerate(others, 1):
-        if other != first:
-            raise ConfigError(f"data differs between ranks: rank 0 has {first}, rank {rank} has {other}")
+        for name, value in first.items():
+            if other[name] != value:
+                raise ConfigError(
+                    f"{name} differs between ranks: rank 0 has {value}, rank {rank} has {other[name]}"
+                )
 
 
 def uncounted(model: nn.Module) -> ModelCost:
