@@ -40,7 +40,7 @@ def record(path, seconds, *, full, sampled=(), after=0, warmup=0, window=None):
         recorder.record(StepResult(step, torch.tensor(float(step)), 0.5))
         clock.end_step()
         recorder.collect()
-        recorder.flush()
+        recorder.lines.flush()
         opened[step] = recorder.open_aggregate()
     return recorder, opened
 
