@@ -126,8 +126,11 @@ def _finite(value: Any) -> Any:
 
 def read_record_bytes(path: Path | str) -> bytes:
     """The content of a record. Raises like `open_regular`."""
-    with open(open_descriptor(path, os.O_RDONLY, MAX_RECORD_BYTES), "rb", buffering=0) as file:
-        return file.read()
+    file = open_descriptor(path, os.O_RDONLY, MAX_RECORD_BYTES)
+    try:  # without the buffer of `open`: `status` of 10,000 runs reads 50,000 records
+        return os.read(file, os.fstat(file).st_size)
+    finally:
+        os.close(file)
 
 
 def read_json(path: Path | str) -> dict[str, Any]:
