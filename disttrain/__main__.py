@@ -31,8 +31,8 @@ from disttrain.records.heartbeat import Phase
 from disttrain.records.json_files import CorruptFile, read_json
 from disttrain.records.run_directory import Attempt, RunDir, attempt_of_job, checkpoint_steps
 from disttrain.runtime.process import die_with_parent, rank_info
-from disttrain.runtime.rank_failure import record_failure
 from disttrain.runtime.rank_heartbeat import heartbeat
+from disttrain.runtime.run_output import RunOutput, record_failure
 from disttrain.runtime.stop_signals import StopSignals
 from disttrain.telemetry.network import request_nccl_log
 
@@ -65,7 +65,6 @@ def rank_main(argv: list[str], environ: Mapping[str, str]) -> int:
         from disttrain.engine.train import train
         from disttrain.runtime import log
         from disttrain.runtime.process_group import open_world
-        from disttrain.runtime.run_output import RunOutput
 
         with open_world(config) as world:
             if by_hand:

@@ -1,6 +1,6 @@
 """Causes of the end of an attempt, as recorded.
 
-A new cause is a name here, the place that finds it (`disttrain.runtime.rank_failure` on a rank,
+A new cause is a name here, the place that finds it (`disttrain.runtime.run_output` on a rank,
 `jobs.core.classify_exit` on a node) and a rule in `jobs.core.requeue_policy`.
 """
 

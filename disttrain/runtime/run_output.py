@@ -1,31 +1,48 @@
-"""Run directory of a trainer: given by its job, or created for a trainer started by hand."""
+"""Run directory of a trainer, given by its job or created for one started by hand, and record of its error.
+
+Imports without torch.
+"""
 
 from __future__ import annotations
 
 import os
+import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from disttrain.config.config_tree import Config
 from disttrain.config.run_key import config_key, hash_values
+from disttrain.errors import ConfigError, NodeFault, NonFinite, message_of
 from disttrain.records import collect_provenance
 from disttrain.records.attempt import Outcome, RankError
-from disttrain.records.exit_causes import unplanned_steps
+from disttrain.records.exit_causes import Cause, unplanned_steps
 from disttrain.records.json_files import forbid_world_writes, read_json_or_none, write_json
 from disttrain.records.metrics import Metrics
 from disttrain.records.planned import Provenance, RunRecord
 from disttrain.records.run_directory import ATTEMPT, RUN_DIR, Attempt, RunDir, attempt_of_job
+from disttrain.runtime import log
 from disttrain.runtime.process import rank_info
-from disttrain.runtime.process_group import World
-from disttrain.runtime.rank_failure import record_failure
+
+if TYPE_CHECKING:
+    from disttrain.runtime.process_group import World
 
 BY_HAND = "by-hand"
 """Sweep of runs started by hand."""
+
+_HOST_ALLOCATION = "DefaultCPUAllocator: can't allocate memory"
+"""Message of PyTorch's `RuntimeError` where the host has no memory left, or `ulimit -v` is reached."""
+_CAUSES: dict[type[BaseException], Cause] = {
+    ConfigError: "refused",
+    KeyboardInterrupt: "cancelled",
+    NodeFault: "launch_failed",
+    NonFinite: "non_finite",
+}
 
 
 @dataclass(frozen=True)
@@ -149,3 +166,36 @@ class RunOutput:
         )
         path = self.run.done if cause == "finished" else self.run.failed
         write_json(path, outcome.model_dump(mode="json"))
+
+
+def record_failure(error: BaseException, rank: int, attempt: Attempt | None = None) -> RankError:
+    """Describe `error`, raised by `rank` now, and write the record to the folder of `attempt` unless the file
+    exists.
+
+    The first record has the time of the failure, by which the cause of the attempt is chosen. An error of the
+    file system goes to the log. The record of a `NodeFault` names a rank of the faulty node.
+    """
+    record = RankError(
+        rank=error.rank if isinstance(error, NodeFault) else rank,
+        time=time.time(),
+        kind=type(error).__name__,
+        message=message_of(error),
+        cause=_cause(error),
+        traceback="".join(traceback.format_exception(error)),
+    )
+    try:
+        if attempt is not None and not attempt.error(rank).exists() and not attempt.is_replaced():
+            write_json(attempt.error(rank), record.model_dump(mode="json"))
+    except OSError as problem:
+        log.error("the failure is not recorded", problem=message_of(problem))
+    return record
+
+
+def _cause(error: BaseException) -> Cause:
+    for kind, cause in _CAUSES.items():
+        if isinstance(error, kind):
+            return cause
+    import torch
+
+    no_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return "out_of_memory" if no_memory or _HOST_ALLOCATION in str(error) else "crashed"

@@ -17,7 +17,7 @@ from disttrain.runtime import device, device_agreement
 from disttrain.runtime.device_agreement import RankDevice, find_problem
 from disttrain.runtime.process import RankInfo
 from disttrain.runtime.process_group import open_world
-from disttrain.runtime.rank_failure import record_failure
+from disttrain.runtime.run_output import record_failure
 
 
 def on_gpu(node: str, index: int) -> RankDevice:

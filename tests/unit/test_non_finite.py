@@ -19,8 +19,7 @@ from disttrain.errors import NonFinite
 from disttrain.optim import precision
 from disttrain.optim.precision import LossScale
 from disttrain.records.metrics import Metrics
-from disttrain.runtime.rank_failure import record_failure
-from disttrain.runtime.run_output import RunOutput
+from disttrain.runtime.run_output import RunOutput, record_failure
 from tests.support.stopping import alone, config, recorded, train_until
 
 STEPS = 12

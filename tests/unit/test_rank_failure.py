@@ -9,8 +9,7 @@ import torch
 
 from disttrain.engine.train import train
 from disttrain.records.json_files import read_json
-from disttrain.runtime.rank_failure import record_failure
-from disttrain.runtime.run_output import RunOutput
+from disttrain.runtime.run_output import RunOutput, record_failure
 from disttrain.telemetry.recorder import Recorder
 from tests.support.stopping import alone, config
 
