@@ -7,10 +7,12 @@ one. Rank 0 holds the whole model in host memory until all ranks have their part
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
+from torch._utils import _flatten_dense_tensors, _take_tensors, _unflatten_dense_tensors
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from disttrain.runtime.process_group import World
@@ -62,10 +64,7 @@ def broadcast_buffers(model: nn.Module, world: World) -> None:
     together."""
     if world.size == 1:
         return
-    by_dtype: dict[torch.dtype, list[Tensor]] = {}
-    for buffer in model.buffers():
-        by_dtype.setdefault(buffer.dtype, []).append(buffer)
-    for buffers in by_dtype.values():
-        flat = world.broadcast(torch.cat([buffer.flatten() for buffer in buffers]))
-        for buffer, part in zip(buffers, flat.split([each.numel() for each in buffers]), strict=True):
-            buffer.copy_(part.view_as(buffer))
+    for buffers in _take_tensors(list(model.buffers()), sys.maxsize):
+        parts = _unflatten_dense_tensors(world.broadcast(_flatten_dense_tensors(buffers)), buffers)
+        for buffer, part in zip(buffers, parts, strict=True):
+            buffer.copy_(part)

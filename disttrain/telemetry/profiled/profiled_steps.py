@@ -201,7 +201,7 @@ def _collective(calls: Sequence[Sequence[SampledCollective]], ranks: int) -> Col
     first = calls[0][0]
     size = first.ranks or ranks
     seconds = np.array([[rank.duration_s for rank in step] for step in calls])
-    if first.dimension == "replicate":  # ranks at equal places of the shard groups (`parallel.mesh.Mesh`)
+    if first.dimension == "replicate":  # ranks at equal places of the shard groups (`parallel.base.Mesh`)
         shortest = seconds.reshape(len(calls), size, -1).min(axis=1)
     else:  # consecutive ranks
         group = size if first.dimension == "shard" else ranks
