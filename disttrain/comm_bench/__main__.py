@@ -17,7 +17,6 @@ import torch.distributed as dist
 
 from disttrain.comm_bench.ddp_steps import Model, measure_steps
 from disttrain.comm_bench.timing import conditions, last_to_arrive, parse, summary, timed
-from disttrain.config.config_tree import Config
 from disttrain.records.comm_bench import CollectiveTiming, CommBench
 from disttrain.records.json_files import write_json
 from disttrain.records.process_limits import usable_processors
@@ -95,12 +94,10 @@ def main() -> None:
     parser.add_argument("--max-mb", type=float, default=16.0, help="largest message in MiB")
     parser.add_argument("--repeats", type=int, default=15, help="repeats after the warm-up")
     Model.add_arguments(parser)
-    given, shape = parse(parser)
-    if shape["nodes"] * shape["gpus_per_node"] == 1:
+    given, config = parse(parser)
+    if config.world_size == 1:
         parser.error("one rank has no communication: start at least two")
-    backend, precision = {"backend": given.backend}, {"dtype": "fp32"}
-    config = Config.model_validate({"resources": shape, "parallel": backend, "precision": precision})
-    with open_world(config) as world:
+    with open_world(config.with_values("parallel", backend=given.backend)) as world:
         result = measure(world, Model.of(given), int(given.max_mb * 2**20), given.repeats)
         if world.rank == 0:
             run = RunDir(Path(os.environ.get("DISTTRAIN_RUN_DIR", ".")))

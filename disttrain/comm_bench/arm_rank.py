@@ -49,13 +49,14 @@ def main() -> int:
     parser.add_argument("--like", type=Path, help="run directory whose config gives the step")
     Model.add_arguments(parser)
     parser.add_argument("--bucket-mb", type=float, default=25.0, help="largest bucket in MiB")
-    given, shape = parse(parser)
+    given, job = parse(parser)
     threads = int(os.environ.get("OMP_NUM_THREADS", "1"))  # it may be the variable under test
     if given.like is None:
         config = Model.of(given).config(ddp={"bucket_mb": given.bucket_mb})
     else:
         config = config_of(RunDir(given.like))
-    config = config.with_values("resources", **shape, threads_per_rank=threads)
+    config = config.model_copy(update={"resources": job.resources})
+    config = config.with_values("resources", threads_per_rank=threads)
     config = config.with_values("job", collective_timeout_s=IDLE_S)
     try:
         with (

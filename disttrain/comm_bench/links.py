@@ -25,7 +25,6 @@ import torch
 import torch.distributed as dist
 
 from disttrain.comm_bench.timing import last_to_arrive, parse, timed
-from disttrain.config.config_tree import Config
 from disttrain.records.json_files import write_json
 from disttrain.records.node import NodePairRate
 from disttrain.runtime.process_group import World, open_world
@@ -131,10 +130,8 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="file of the result")
     parser.add_argument("--bucket-mb", type=float, default=25.0, help="bucket size of DDP in MiB")
     began = time.monotonic()
-    given, shape = parse(parser)
-    job = {"collective_timeout_s": _COLLECTIVE_TIMEOUT_S}
-    config = Config.model_validate({"resources": shape, "job": job, "precision": {"dtype": "fp32"}})
-    with open_world(config) as world:
+    given, config = parse(parser)
+    with open_world(config.with_values("job", collective_timeout_s=_COLLECTIVE_TIMEOUT_S)) as world:
         result = measure(world, round(given.bucket_mb * 2**20))
         if world.rank == 0:
             write_json(given.out, {**result, "seconds": time.monotonic() - began})

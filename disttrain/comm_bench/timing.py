@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from disttrain.config.config_tree import Config
 from disttrain.records.comm_bench import Timing
 from disttrain.runtime.device import device_name, nccl_version
 from disttrain.runtime.process import rank_info
@@ -19,11 +20,12 @@ from disttrain.runtime.process_group import World
 CONFIDENCE = 0.95
 
 
-def parse(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, dict[str, Any]]:
-    """The command line with `--device`, and section `resources` of this job."""
+def parse(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, Config]:
+    """The command line with `--device`, and a config with the ranks of this job."""
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda", "shared"])
     given, info = parser.parse_args(), rank_info()
-    return given, {"nodes": info.nodes, "gpus_per_node": info.local_size, "device": given.device}
+    resources = {"nodes": info.nodes, "gpus_per_node": info.local_size, "device": given.device}
+    return given, Config.model_validate({"resources": resources, "precision": {"dtype": "fp32"}})
 
 
 def conditions(world: World) -> dict[str, Any]:
