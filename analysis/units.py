@@ -126,7 +126,7 @@ def cell(value: Any, unit: Unit, largest: float = 0.0, digits: int | None = None
     size, suffix = scale(unit, (0 if own else largest) or max(map(abs, numbers)))
     places = _form(unit).digits if digits is None else digits
     first, *bounds = (_digits(each / size, places) for each in numbers)
-    text = f"{'+' if unit == 'points' and float(first) > 0 else ''}{first}{suffix}"
+    text = f"{'+' if unit == 'points' and float(first.replace(',', '')) > 0 else ''}{first}{suffix}"
     if not estimate.repeats:
         return Cell(text)
     interval = {"repeats": "no interval", "maximum": "maximum"}.get(

@@ -8,7 +8,7 @@ compare each one separately.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
@@ -27,10 +27,9 @@ from disttrain.telemetry.step_clock import COMM, OTHER, PHASE_OF_DIMENSION, Step
 
 
 class _Exposed:
-    """Has the communication of `model` switch the phase of a clock, until `close`. `clock` returns the
-    current one."""
+    """Has the communication of `model` switch the phase of a clock, until `close`."""
 
-    def __init__(self, model: nn.Module, clock: Callable[[], StepClock]) -> None:
+    def __init__(self, model: nn.Module, clock: StepClock) -> None:
         self._clock = clock
         self._undo = ExitStack()
         self._undo.callback(model.register_forward_hook(self._forward_done).remove)
@@ -54,16 +53,16 @@ class _Exposed:
 
     def _own_backward_done(self) -> None:
         # runs after the callback of DDP or FSDP2, which is already queued
-        at_end_of_backward(lambda: self._clock().switch(OTHER))
+        at_end_of_backward(lambda: self._clock.switch(OTHER))
 
 
 class DdpExposed(_Exposed):
     """Switches the clock to COMM at the end of this rank's own backward pass and to CONTROL_SYNC while DDP
     broadcasts buffers."""
 
-    def __init__(self, model: DistributedDataParallel, clock: Callable[[], StepClock]) -> None:
+    def __init__(self, model: DistributedDataParallel, clock: StepClock) -> None:
         super().__init__(model, clock)
-        self._undo.callback(wrap_buffer_broadcast(model, lambda: control_sync(clock())))
+        self._undo.callback(wrap_buffer_broadcast(model, lambda: control_sync(clock)))
         self._detected = self._nested = False
         self._last_gradient: int | None = None
         """The backward pass of the last gradient; known in the first step alone, which holds for all."""
@@ -95,7 +94,7 @@ class DdpExposed(_Exposed):
             )
             return
         self._detected = True
-        self._clock().switch(COMM)
+        self._clock.switch(COMM)
         super()._own_backward_done()
 
 
@@ -132,7 +131,7 @@ class FsdpExposed(_Exposed):
     For a model for which `not_among_all` returns None and `comm_method` has a method.
     """
 
-    def __init__(self, model: nn.Module, clock: Callable[[], StepClock]) -> None:
+    def __init__(self, model: nn.Module, clock: StepClock) -> None:
         super().__init__(model, clock)
         self._missed: str | None = None
         self._undo.callback(time_waits(model, self._timed, self._returned_early))
@@ -143,7 +142,7 @@ class FsdpExposed(_Exposed):
         return missed
 
     def _timed(self, dimension: Dimension | None) -> AbstractContextManager[None]:
-        return control_sync(self._clock(), PHASE_OF_DIMENSION[dimension])
+        return control_sync(self._clock, PHASE_OF_DIMENSION[dimension])
 
     def _returned_early(self) -> None:
         self._missed = RETURNED_EARLY

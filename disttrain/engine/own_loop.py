@@ -83,9 +83,7 @@ class LoopTelemetry:
         whole_numbers(1, **numbers)
         whole_numbers(0, resumed_step=resumed_step)
         if samples_per_step % accumulation:
-            raise ConfigError(
-                f"samples_per_step={samples_per_step} is not a multiple of accumulation={accumulation}"
-            )
+            raise ConfigError(f"{samples_per_step=} is not a multiple of {accumulation=}")
         model, optimizer = unwrap_model(model), unwrap_optimizer(optimizer)
         self._optimizer, self._steps, self._accumulation = optimizer, steps, accumulation
         self._step = resumed_step
@@ -126,9 +124,9 @@ class LoopTelemetry:
         ]
         self._comm: DdpExposed | FsdpExposed | None = None
         if method is not None and isinstance(model, DistributedDataParallel):
-            self._comm = DdpExposed(model, lambda: self.clock)
+            self._comm = DdpExposed(model, self.clock)
         elif method is not None:
-            self._comm = FsdpExposed(model, lambda: self.clock)
+            self._comm = FsdpExposed(model, self.clock)
 
     def steps(self, loader: Iterable[T]) -> Iterator[T]:
         """The batches of one pass over `loader`; each `accumulation` of them are one step.

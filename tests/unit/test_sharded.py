@@ -79,7 +79,7 @@ def test_a_call_is_timed_as_control_synchronisation(module, work, reason):
     model = module(shard)
     assert is_sharded(model)
     assert comm_method(model, ON_CPU) == ("fsdp_custom_collectives", None)
-    collectives = FsdpExposed(model, lambda: clock)
+    collectives = FsdpExposed(model, clock)
     clock.start()
     clock.switch(COMPUTE)
     now[0] += 2
@@ -123,7 +123,7 @@ def test_a_collective_stops_an_emulated_model_once_whoever_else_times_it(module,
     if who_is_first == "emulation":
         assert stops() == 1.0
     before = info.shard_process_group
-    collectives = FsdpExposed(model, lambda: clock)
+    collectives = FsdpExposed(model, clock)
     clock.start()
     assert [stops(), stops()] == [1.0, 1.0]
     clock.end_step()
@@ -172,7 +172,7 @@ def test_the_all_reduce_between_replicas_is_timed_within_their_group(module, emu
     info.replicate_mesh_dim, info.replicate_process_group = 0, replicas
     if emulated:
         pause_in_collectives(model, timer)
-    collectives = FsdpExposed(model, lambda: clock)
+    collectives = FsdpExposed(model, clock)
     clock.start()
     timer.start()
     for last in (False, True):  # the gradients of two micro-batches

@@ -76,6 +76,7 @@ def test_large_counts_are_short(value: int, text: str) -> None:
         (-1e-9, "share", "0.0 %"),
         (0.0, "s", "0 s"),
         (0.00214, "points", "+0.2 pp"),
+        (13.901, "points", "+1,390.1 pp"),
         (-1.39e-17, "s", "0 µs"),
         (2.871, "ratio", "2.87\N{MULTIPLICATION SIGN}"),
         (5.1e8, "B/s", "510 MB/s"),

@@ -83,18 +83,8 @@ def comm_sample(step: int, trace: Event, sizes: Mapping[Dimension, int] | None =
     the mesh, which gloo's annotations lack.
     """
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
-    marks = sorted(
-        (event["ts"] / 1e6, int(event["name"][len(MARK) :]))
-        for event in events
-        # a device trace contains each annotation a second time, for the kernels
-        if event["name"].startswith(MARK) and event.get("cat") == "user_annotation"
-    )
-    if END not in (phase for _, phase in marks):
-        raise ValueError("the trace has no marks of the step clock")
-    origin, step_s = marks[0][0], marks[-1][0] - marks[0][0]
-    phases = [
-        ((begin - origin, until - origin), phase) for (begin, phase), (until, _) in itertools.pairwise(marks)
-    ]
+    origin, phases = _phases(events)
+    step_s = phases[-1][0][1]
     ranks = trace.get("distributedInfo", {}).get("world_size", 1)
     kernels, updates, on_device, on_host = [], [], [], []
     for event in events:
@@ -140,14 +130,25 @@ def comm_sample(step: int, trace: Event, sizes: Mapping[Dimension, int] | None =
         )
     ]
     return CommSample(
-        step=step,
-        step_s=step_s,
-        compute_s=length(compute),
-        total_s=total_s,
-        hidden_s=hidden_s,
-        exposed_s=total_s - hidden_s,
-        collectives=collectives,
+        step=step, step_s=step_s, compute_s=length(compute),
+        total_s=total_s, hidden_s=hidden_s, exposed_s=total_s - hidden_s, collectives=collectives,
+    )  # fmt: skip
+
+
+def _phases(events: list[Event]) -> tuple[float, list[tuple[Interval, int]]]:
+    """The first instant at which the step clock switched, and the phases as seconds from it on."""
+    marks = sorted(
+        (event["ts"] / 1e6, int(event["name"][len(MARK) :]))
+        for event in events
+        # a device trace contains each annotation a second time, for the kernels
+        if event["name"].startswith(MARK) and event.get("cat") == "user_annotation"
     )
+    if END not in (phase for _, phase in marks):
+        raise ValueError("the trace has no marks of the step clock")
+    origin = marks[0][0]
+    return origin, [
+        ((begin - origin, until - origin), phase) for (begin, phase), (until, _) in itertools.pairwise(marks)
+    ]
 
 
 def merged(intervals: Iterable[Interval]) -> list[Interval]:
