@@ -97,6 +97,8 @@ def search_batch_size(config: Config, world: World) -> BatchFit:
             how = f"ended with code {codes[rank]}; its output is above"
             if codes[rank] == -signal.SIGKILL:
                 how = "was ended by SIGKILL, and the kernel counts no kill of its OOM killer"
+            if codes[rank] == -signal.SIGALRM:
+                how = "gave no answer within job.setup_timeout_s; set train.local_batch_size"
             raise RuntimeError(f"rank {rank}: the probe of {ends[rank].trying} samples {how}")
         failed.append(max(end.trying for end in ends))
         if failed[-1] <= 1:
@@ -112,7 +114,7 @@ class ProbeState:
     """State of one rank's probe process, as the other ranks receive it."""
 
     code: int | None
-    """Exit code; None while it runs."""
+    """Exit code; None while it runs, and SIGALRM if it was silent for too long."""
     trying: int = 0
     """Size that is tried."""
     out_of_memory: bool = False
@@ -146,12 +148,15 @@ def _run_probes(config: Config, failed: list[int], world: World) -> list[ProbeSt
         def is_over(end: ProbeState) -> bool:
             return end.code is not None and end.fit is None
 
-        before = None
+        before, since = None, 0.0
         try:
             while True:
+                heartbeat.progress()
                 if (now := state()) != before:
-                    heartbeat.progress()
-                before, states = now, world.all_gather_object(now)
+                    before, since = now, time.monotonic()
+                elif time.monotonic() - since > config.job.setup_timeout_s:
+                    process.send_signal(signal.SIGALRM)
+                states = world.all_gather_object(now)
                 if all(end.fit for end in states):
                     return states
                 if any(map(is_over, states)):
