@@ -12,6 +12,7 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
+from disttrain.errors import ConfigError
 from disttrain.records.process_limits import memory_group
 
 
@@ -19,7 +20,7 @@ def host_limit(local_ranks: int, root: Path = Path("/")) -> tuple[int, str]:
     """Bytes that this process, one of `local_ranks` on its node, may reach, and what limits it.
 
     Of shared memory: this rank's share of what is free now. All ranks of the node must measure at the same
-    time.
+    time. Raises `ConfigError` where no limit can be read.
     """
     resident = resident_bytes(root)
     limits = [(resident + max(0, free) // local_ranks, source) for _, free, source in _shared(root)]
@@ -27,6 +28,11 @@ def host_limit(local_ranks: int, root: Path = Path("/")) -> tuple[int, str]:
         soft, _ = resource.getrlimit(getattr(resource, name))
         if soft != resource.RLIM_INFINITY:
             limits.append((soft, name))
+    if not limits:
+        raise ConfigError(
+            "train.local_batch_size=auto: no memory limit can be read from control groups, /proc/meminfo or "
+            "ulimit; give a number"
+        )
     return min(limits)
 
 
@@ -62,7 +68,8 @@ def resident_bytes(root: Path = Path("/")) -> int:
 
 def peak_resident_bytes() -> int:
     """Largest resident set of this process since `reset_peak`, or since its start."""
-    return 1024 * (_stat(Path("/proc/self/status"), "VmHWM:") or 0)
+    peak = _stat(Path("/proc/self/status"), "VmHWM:")  # which some sandboxes lack
+    return 1024 * (peak or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
 def reset_peak() -> None:

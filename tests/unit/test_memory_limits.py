@@ -9,7 +9,9 @@ import resource
 
 import pytest
 
+from disttrain.engine import memory_limits
 from disttrain.engine.memory_limits import host_limit, peak_resident_bytes, reset_peak, total_memory
+from disttrain.errors import ConfigError
 
 GROUPS = "sys/fs/cgroup"
 STATUS = {"proc/self/status": "VmHWM:\t  9000 kB\nVmRSS:\t  1000 kB\n"}
@@ -97,3 +99,13 @@ def test_total_memory_is_the_share_of_the_smallest_limit(tmp_path) -> None:
         (tmp_path / f"sys/fs/cgroup/job/memory.{name}").write_text(f"{2**20}\n")
     assert total_memory(2, tmp_path) == 2**19
     assert total_memory(1, tmp_path / "nowhere") == math.inf
+
+
+def test_without_a_limit_the_size_is_to_be_given(limit):
+    with pytest.raises(ConfigError, match=r"no memory limit can be read .*; give a number$"):
+        limit({})
+
+
+def test_a_kernel_without_a_peak_in_its_status_has_one_in_the_usage(monkeypatch):
+    monkeypatch.setattr(memory_limits, "_stat", lambda *_: None)
+    assert peak_resident_bytes() > 10 << 20
