@@ -55,6 +55,12 @@ class Verdict(NamedTuple):
     message: str
     rank: int
 
+    def error(self, first: int = 0) -> ConfigError | NodeFault:
+        """The exception; the ranks of the verdict begin with rank `first`."""
+        if self.problem == "config":
+            return ConfigError(self.message)
+        return NodeFault(self.message, first + self.rank)
+
 
 def choose(config: Config, info: RankInfo) -> RankDevice:
     """Choose this rank's device and backend; the device must have the precision, the attention kernel and the
@@ -93,8 +99,7 @@ def agree(own: RankDevice, rank: int, size: int, store: dist.Store) -> None:
         chosen = [RankDevice(**json.loads(text)) for text in store.multi_get([str(r) for r in range(size)])]
         store.set("verdict", json.dumps(find_problem(chosen)))
     if verdict := json.loads(store.get("verdict")):
-        problem, message, faulty = verdict
-        raise ConfigError(message) if problem == "config" else NodeFault(message, faulty)
+        raise Verdict(*verdict).error()
 
 
 def find_problem(chosen: Sequence[RankDevice]) -> Verdict | None:

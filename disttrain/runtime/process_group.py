@@ -217,8 +217,8 @@ def open_world(config: Config, store: dist.Store | None = None) -> Iterator[Worl
         if store is not None:
             store.set_timeout(timeout)
             device_agreement.agree(chosen, info.rank, info.size, store)
-        else:  # this rank alone
-            device_agreement.agree(chosen, 0, 1, dist.HashStore())
+        elif verdict := device_agreement.find_problem([chosen]):  # this rank alone
+            raise verdict.error(info.rank)
         device = torch.device(chosen.device)
         if store is not None:
             dist.init_process_group(

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from disttrain.config.config_tree import Config
-from disttrain.errors import ConfigError
+from disttrain.errors import ConfigError, NodeFault
 from disttrain.runtime import device, device_agreement
 from disttrain.runtime.process_group import World, open_world
 
@@ -169,6 +169,19 @@ def test_an_exception_leaves_the_process_group_without_its_shutdown(monkeypatch)
         raise RuntimeError("boom")
     assert dist.is_initialized(), "its shutdown may wait for peers"
     dist.destroy_process_group()
+
+
+def test_a_broken_gpu_in_the_group_of_a_script_is_a_fault_of_its_own_node(monkeypatch):
+    for name, value in {"RANK": 3, "WORLD_SIZE": 4, "LOCAL_RANK": 3, "LOCAL_WORLD_SIZE": 4}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 4)
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    broken = device_agreement.RankDevice("b", problem="node", message="CUDA error")
+    monkeypatch.setattr(device_agreement, "choose", lambda *_: broken)
+    with pytest.raises(NodeFault, match="node b: CUDA error") as fault, open_world(config(gpus_per_node=4)):
+        pass
+    assert fault.value.rank == 3
 
 
 def test_an_interface_that_is_not_there_is_refused_by_name(monkeypatch):
