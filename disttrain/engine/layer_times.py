@@ -60,12 +60,13 @@ def mean_layer_times(passes: list[list[Instant]], sizes: dict[str, int]) -> list
 
     Each pass is divided at the instants of its layers, so the seconds of all layers sum to the pass."""
     seconds: dict[tuple[int, str], float] = defaultdict(float)
-    """By direction (1: forward, 2: backward) and layer, in order of time."""
+    """By direction (1: forward, 2: backward) and layer, in order of their last instants."""
     for instants in passes:
         direction, layer, before = 0, "", 0.0
         for name, at in instants:
             layer = name or layer  # the rest of a direction belongs to its last layer
-            seconds[direction, layer] += at - before
+            # a checkpointed layer is computed again before its gradients: its last instant gives its place
+            seconds[direction, layer] = seconds.pop((direction, layer), 0.0) + at - before
             direction, before = direction + (name is None), at
     backward = [name for direction, name in seconds if direction == 2]
     return [

@@ -33,6 +33,13 @@ def test_a_pass_is_cut_without_gap_or_overlap():
     assert first.backward_s + last.backward_s == 9.0
 
 
+def test_layers_that_are_computed_again_in_the_backward_pass_are_in_the_order_of_their_gradients():
+    again = [("a", 3.0), ("b", 4.0), ("b", 5.0), ("a", 6.0)]
+    instants = [(None, 0.0), ("a", 1.0), ("b", 2.0), (None, 2.0), *again, (None, 6.0)]
+    times = mean_layer_times([instants], {"b": 8, "a": 4})
+    assert [(layer.name, layer.backward_s) for layer in times] == [("a", 2.0), ("b", 2.0)]
+
+
 class Shared(torch.nn.Module):
     """An output layer that shares the embedding's weights, and a part that is not trained."""
 
