@@ -116,17 +116,17 @@ class LoopTelemetry:
             if resumed_step:
                 self._recorder.steps.resume(resumed_step)
             self.clock: StepClock = self._recorder.clock
-        self._hooks = [
-            # first, before fully_shard gathers
-            model.register_forward_pre_hook(self._forward_begins, prepend=True),
-            optimizer.register_step_pre_hook(self._optimizer_begins),
-            optimizer.register_step_post_hook(lambda *_: self.clock.switch(OTHER)),
-        ]
-        self._comm: DdpExposed | FsdpExposed | None = None
-        if method is not None and isinstance(model, DistributedDataParallel):
-            self._comm = DdpExposed(model, self.clock)
-        elif method is not None:
-            self._comm = FsdpExposed(model, self.clock)
+            self._hooks = [
+                # first, before fully_shard gathers
+                model.register_forward_pre_hook(self._forward_begins, prepend=True),
+                optimizer.register_step_pre_hook(self._optimizer_begins),
+                optimizer.register_step_post_hook(lambda *_: self.clock.switch(OTHER)),
+            ]
+            self._comm: DdpExposed | FsdpExposed | None = None
+            if method is not None and isinstance(model, DistributedDataParallel):
+                self._comm = DdpExposed(model, self.clock)
+            elif method is not None:
+                self._comm = FsdpExposed(model, self.clock)
 
     def steps(self, loader: Iterable[T]) -> Iterator[T]:
         """The batches of one pass over `loader`; each `accumulation` of them are one step.
