@@ -11,6 +11,7 @@ import difflib
 import functools
 import inspect
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -173,7 +174,7 @@ def names_of(config: Config) -> list[tuple[str, str, str]]:
         (key, package, name)
         for key, package, value in values
         for name in ([value] if isinstance(value, str) else value)
-        if name != "auto"
+        if (key, name) != ("parallel.strategy", "auto")
     ]
 
 
@@ -222,7 +223,7 @@ def check_options(
     for name in builder.file_options:
         value = checked.get(name)
         if isinstance(value, str) and (path := Path(value)).suffix in (".yaml", ".yml", ".json"):
-            modified = path.stat().st_mtime_ns if path.exists() else 0
+            modified = path.stat().st_mtime_ns if os.path.exists(path) else 0
             checked[name] = _content(f"{section}.{name}", path, modified)
     return checked
 

@@ -42,6 +42,13 @@ class _Loader(yaml.SafeLoader):
         number = super().construct_yaml_float(node)
         return int(number) if re.fullmatch(r"[-+]?\d[\d_]*[eE]\+?\d\d?", node.value) else number
 
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        mapping = super().construct_mapping(node, deep=deep)
+        for key, _ in node.value:
+            if key.tag != self.DEFAULT_SCALAR_TAG:  # `1`, `no`, `!!binary aGVsbG8=`
+                raise yaml.constructor.ConstructorError(None, None, "keys should be strings", key.start_mark)
+        return mapping
+
 
 _Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
 _Loader.add_implicit_resolver(
@@ -122,8 +129,6 @@ def _record_lines(node: yaml.MappingNode, prefix: str, path: str, origin: dict[s
     for key_node, value_node in node.value:
         key = f"{prefix}{key_node.value}"
         place = f"{path}:{key_node.start_mark.line + 1}"
-        if not key_node.tag.endswith((":str", ":merge")):  # `1`, `no`, `!!binary aGVsbG8=`
-            raise ConfigError("not valid YAML: keys should be strings", at=place)
         if key in origin:
             raise ConfigError(f"{key} is given twice (first at {origin[key]})", at=place)
         origin[key] = place

@@ -104,7 +104,8 @@ def describe(errors: Sequence[ErrorDetails]) -> list[tuple[str, str]]:
         flat = flat_values(json.loads(errors[0]["input"]))
         texts = {key: json.dumps([key, value], ensure_ascii=False) for key, value in flat.items()}
         keys = [key for key, text in texts.items() if _SURROGATE.search(text)]
-        return [(key, f"{ascii(key)[1:-1]} is not valid text: a lone surrogate") for key in keys]
+        found = [(key, f"{ascii(key)[1:-1]} is not valid text: a lone surrogate") for key in keys]
+        return found or [("", f"the config cannot be read: {errors[0]['msg']}")]
     by_key: dict[tuple[str | int, ...], list[ErrorDetails]] = {}
     for error in errors:
         path = _path(error)
