@@ -57,11 +57,12 @@ def write_node(root: Path, adapters: int, interfaces: int) -> None:
             path = root / f"sys/class/infiniband/mlx5_{number}/ports/1" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"{text}\n")
-    for number in range(interfaces):
-        folder = root / f"sys/class/net/eth{number}/statistics"
-        folder.mkdir(parents=True)
-        for name in ("tx_bytes", "rx_bytes"):
-            (folder / name).write_text(f"1{number}\n")
+    lines = [
+        f"  eth{number}: 1{number} 1 0 0 0 0 0 0 2{number} 1 0 0 0 0 0 0\n" for number in range(interfaces)
+    ]
+    path = root / "proc/self/net/dev"
+    path.parent.mkdir(parents=True)
+    path.write_text("Inter-| Receive | Transmit\n face |bytes\n" + "".join(lines))
 
 
 def log_lines(count: int) -> list[str]:

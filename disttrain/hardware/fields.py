@@ -193,9 +193,9 @@ FIELDS = (
     _link("kind", "", (lambda _, link: link.kind,), constant=True),
     _link("expected", "", (lambda _, link: link.expected,), constant=True),
     _link("line_rate_bytes_per_s", "bytes/s", (lambda _, link: link.line_rate_bytes_per_s,), constant=True),
-    _link("sent_bytes", "bytes", (lambda _, link: link.unit_bytes * int(link.counters[0].read_text()),),
+    _link("sent_bytes", "bytes", (lambda _, link: link.count(0),),
      {"sent_bytes": "segment_growth"}),
-    _link("received_bytes", "bytes", (lambda _, link: link.unit_bytes * int(link.counters[1].read_text()),),
+    _link("received_bytes", "bytes", (lambda _, link: link.count(1),),
      {"received_bytes": "segment_growth"}),
 )
 # fmt: on

@@ -20,9 +20,8 @@ _WORD_BYTES = 4
 _COUNTERS = (
     ("counters/port_xmit_data", "counters/port_rcv_data", _WORD_BYTES),
     ("hw_counters/tx_bytes", "hw_counters/rx_bytes", 1),  # EFA
-    ("statistics/tx_bytes", "statistics/rx_bytes", 1),  # interfaces
 )
-"""Files of sent and received data below the folder of a link, with their unit in bytes."""
+"""Files of sent and received data below the folder of a port, with their unit in bytes."""
 _RATE = re.compile(r"([\d.]+)\s*Gb/s", re.IGNORECASE)
 
 
@@ -33,11 +32,19 @@ class Link:
     name: str
     kind: str
     """`adapter` or `interface`, as in `LinkTraffic`."""
-    counters: tuple[Path, Path] | None
-    """Files of sent and received data; None where they cannot be read."""
+    counters: tuple[Path, ...]
+    """Files of sent and received data, twice the same for an interface; none where they cannot be read."""
     unit_bytes: int
     line_rate_bytes_per_s: float | None
     expected: bool = False
+
+    def count(self, direction: int) -> int:
+        """Bytes sent (0) or received (1). Raises an exception where the link is gone."""
+        text = self.counters[direction].read_text()
+        if self.kind == "interface":
+            [columns] = re.findall(rf"^ *{re.escape(self.name)}:(.*)", text, re.MULTILINE)
+            text = columns.split()[8 - 8 * direction]
+        return self.unit_bytes * int(text)
 
 
 def find_links(
@@ -55,11 +62,12 @@ def find_links(
     links = [replace(port, expected=port.name in chosen) for port in ports if port.counters]
     variable, exactly = ("NCCL_SOCKET_IFNAME", "") if backend == "nccl" else ("GLOO_SOCKET_IFNAME", "=")
     names = environ.get(variable, "")
-    for folder in sorted((root / "sys/class/net").glob("*")):
-        counters, unit = _counters(folder)
-        expected = not chosen and names != "" and permits(exactly + names, folder.name)
-        if counters and (folder.name != "lo" or expected) and not any(folder.glob("lower_*")):
-            links.append(Link(folder.name, "interface", counters, unit, _interface_rate(folder), expected))
+    table = root / "proc/self/net/dev"  # of this network namespace; `sys` may show another one
+    for name in re.findall(r"^ *([^\s:]+):", _text(table), re.MULTILINE):
+        folder = root / "sys/class/net" / name
+        expected = not chosen and names != "" and permits(exactly + names, name)
+        if (name != "lo" or expected) and not any(folder.glob("lower_*")):
+            links.append(Link(name, "interface", (table, table), 1, _interface_rate(folder), expected))
     return links, sorted(chosen)
 
 
@@ -71,12 +79,12 @@ def _active_ports(root: Path) -> Iterator[Link]:
             yield Link(f"{port.parents[1].name}/{port.name}", "adapter", *_counters(port), line_rate)
 
 
-def _counters(folder: Path) -> tuple[tuple[Path, Path] | None, int]:
+def _counters(folder: Path) -> tuple[tuple[Path, ...], int]:
     for sent, received, unit in _COUNTERS:
         files = folder / sent, folder / received
         if all(_text(file).isdigit() for file in files):
             return files, unit
-    return None, _WORD_BYTES
+    return (), _WORD_BYTES
 
 
 def _expected_ports(ports: Sequence[Link], environ: Mapping[str, str]) -> set[str]:

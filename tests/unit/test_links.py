@@ -17,9 +17,12 @@ def make_node(
         state = "1: DOWN" if rate == "down" else "4: ACTIVE"
         counters = {"counters/port_xmit_data": 1000, "counters/port_rcv_data": 500}
         write(root / f"sys/class/infiniband/{name}/ports/1", {"state": state, "rate": rate, **counters})
+    table = "Inter-| Receive | Transmit\n face |bytes\n"
     for name, count in (interfaces or {}).items():
-        counters = {"statistics/rx_bytes": count, "statistics/tx_bytes": 2 * count}
-        write(root / f"sys/class/net/{name}", counters)
+        table += f"{name:>6}: {count} 1 0 0 0 0 0 0 {2 * count} 1 0 0 0 0 0 0\n"
+    write(root / "proc/self/net", {"dev": table})
+    # in a network namespace without a `/sys` of its own, that has the interfaces of another one
+    write(root / "sys/class/net/eth9/statistics", {"rx_bytes": 1, "tx_bytes": 1})
     return root
 
 
@@ -125,3 +128,5 @@ def test_a_link_that_goes_away_leaves_the_others(tmp_path: Path) -> None:
     source = links(root, "nccl")
     (root / "sys/class/infiniband/mlx5_0/ports/1/counters/port_rcv_data").unlink()
     assert [sample["received_bytes"] for _, sample in source.read()] == [None, 1]
+    write(root / "proc/self/net", {"dev": "Inter-|\n face |\n"})
+    assert [sample["received_bytes"] for _, sample in source.read()] == [None, None]
