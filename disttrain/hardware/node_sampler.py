@@ -204,7 +204,7 @@ class Gpus(Source):
         node.samples.gpus = [readings.samples for _, readings in self.devices]
         node.samples.gpu_reason = reason or None
         if self.devices:
-            self._driver = pynvml.nvmlSystemGetDriverVersion()
+            self._driver = _attempted("the driver's version", pynvml.nvmlSystemGetDriverVersion)
             self.file = SampleFile(node.attempt.gpu_samples(node.number), node.flush_every_s)
             self._describe()
 
@@ -236,7 +236,9 @@ class Processes(Source):
         super().__init__(node, "process", "host")
         self.host = Readings(node.rows("host"), psutil, usable_processors())
         rows = node.rows("process")
-        self.devices = [(rank, Readings(rows, psutil, psutil.Process(rank.pid))) for rank in node.ranks]
+        for rank in node.ranks:  # a process may have ended, or be hidden
+            if process := _attempted(f"rank {rank.rank}", psutil.Process, rank.pid):
+                self.devices.append((rank, Readings(rows, psutil, process)))
         node.samples.processes = [readings.samples for _, readings in self.devices]
         self.file = SampleFile(node.attempt.host_samples(node.number), node.flush_every_s)
 

@@ -187,6 +187,17 @@ def test_a_gpu_that_cannot_be_opened_or_read_costs_the_others_nothing(replay, tm
     assert len(list(read_jsonl(attempt.host_samples(0)))) == 6
 
 
+def test_the_process_of_one_rank_that_cannot_be_read_costs_the_others_nothing(tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(log, "error", lambda message, **fields: told.append((fields["of"], fields["kind"])))
+    attempt = RunDir(tmp_path).attempt(0)
+    no_pid = 2**22 + 1  # above the largest of Linux
+    rounds = Rounds(monkeypatch, [LocalRank(0, 0, no_pid, (), 0.0), *ranks_on(None, None)[1:]], attempt)
+    rounds.end()
+    assert [line["rank"] for line in read_jsonl(attempt.host_samples(0))] == [1, 1]
+    assert told == [("rank 0", "NoSuchProcess")]
+
+
 def test_text_from_a_row_of_a_user_costs_its_own_figure_alone(replay, tmp_path, monkeypatch):
     replay()
     row = Field("gpu", "state", "", (lambda nvml, gpu: "P0",), {"states": "counts"}, True, live="state")
