@@ -77,12 +77,14 @@ def create_exclusive(path: Path, value: Any) -> bool:
     """
     with _temporary(path) as temporary:
         write_json(temporary, value)
-        with contextlib.suppress(FileExistsError):
+        is_linked = True
+        try:
             os.link(temporary, path)
-        # NFS may lose the reply to a successful link; the retransmitted request then fails. `open`
-        # revalidates the link count with the server; `stat` may be cached.
-        with open(temporary, "rb") as file:
-            is_linked = os.fstat(file.fileno()).st_nlink > 1
+        except FileExistsError:
+            # NFS may lose the reply to a successful link; the retransmitted request then fails. `open`
+            # revalidates the link count with the server; `stat` may be cached.
+            with open(temporary, "rb") as file:
+                is_linked = os.fstat(file.fileno()).st_nlink > 1
         temporary.unlink()
     return is_linked
 

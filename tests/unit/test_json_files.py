@@ -134,6 +134,11 @@ def test_a_link_whose_answer_got_lost_is_the_winners(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["claim.json"]
 
 
+def test_a_file_system_that_does_not_count_links_has_a_winner_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "link", lambda source, target: target.write_bytes(source.read_bytes()))
+    assert create_exclusive(tmp_path / "claim.json", {"by": 1})
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
