@@ -10,6 +10,7 @@ A failing store is logged and never ends the run.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import logging
 import os
@@ -75,7 +76,8 @@ class MLflow:
         folder, sweep, name = self._run.path.parent.absolute(), self._run.sweep, self._run.name
         uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder}/mlflow.db"
         with open(folder / ".mlflow.lock", "a", encoding="utf-8") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # one of several concurrent runs creates tables and experiment
+            with contextlib.suppress(OSError):  # a file system without locks, as some of Lustre are
+                fcntl.flock(lock, fcntl.LOCK_EX)  # one of concurrent runs creates tables and experiment
             client = self._client = MlflowClient(tracking_uri=uri)
             experiment = client.get_experiment_by_name(sweep)
             number = experiment.experiment_id if experiment else client.create_experiment(sweep)
