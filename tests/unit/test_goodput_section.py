@@ -24,7 +24,7 @@ def with_all_ranks(sweep: Path, slow: float) -> None:
     """Write the steps of all ranks; the last rank of each run computes longer and waits less."""
     for run in map(RunDir, sweep.iterdir()):
         attempt, world = run.attempt(0), int(run.path.name[1])
-        steps = [Step.model_validate(record) for record in read_jsonl(attempt.steps(0), [])]
+        steps = [Step.model_validate(record) for record in read_jsonl(attempt.steps(0))]
         for rank in range(1, world):
             extra = slow if rank == world - 1 else 0.0
             own = [
