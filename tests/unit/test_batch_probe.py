@@ -53,6 +53,33 @@ def test_each_size_of_a_compiled_model_is_within_the_limit_of_graphs() -> None:
     assert sizes == [2, 3]
 
 
+def test_a_choice_that_fails_its_verification_is_followed_by_a_smaller_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = Config.model_validate(
+        {
+            "model": {"kind": "mlp"},
+            "data": {"kind": "synthetic", "samples": 16},
+            "train": {"steps": 1, "local_batch_size": "auto"},
+            "parallel": {"strategy": "single"},
+            "resources": {"device": "cpu"},
+        }
+    )
+
+    def measure(_: object, size: int, verify: bool = False) -> BatchProbe:
+        peak = 1 << 60 if verify and size > 8 else size
+        return BatchProbe(local_batch_size=size, peak_bytes=peak, samples_per_s=size)
+
+    monkeypatch.setattr(batch_probe.Probe, "measure", measure)
+    with open_world(config) as world:
+        probe = batch_probe.Probe(config, world, lambda size: None)
+        with pytest.raises(MemoryError, match=r"^16 samples .* in the verification$") as failure:
+            probe.run()
+        assert batch_probe.is_out_of_memory(failure.value)
+        fit = probe.run([16])
+    assert (fit.local_batch_size, fit.out_of_memory) == (8, [16])
+
+
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
