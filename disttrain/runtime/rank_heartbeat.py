@@ -68,7 +68,7 @@ class RankHeartbeat:
             self._ended.set()
             self._thread.join()
             self._thread = None
-            self._begin({}, 0)  # the function of `communicates_while` may hold a model
+        self._begin({}, 0)  # the function of `communicates_while` may hold a model
 
     def enter(self, phase: Phase) -> None:
         """Begin `phase` now."""
