@@ -307,7 +307,10 @@ def test_an_error_in_the_loop_is_recorded(tmp_path):
         ({"config": {"optimm": {}}}, r"no section 'optimm'; did you mean 'optim'\?; allowed: model,"),
         ({"config": {"data": {"kind": "text"}}}, r"a script takes no section 'data'"),
         ({"config": {"optim": {"lr": 0.1}}}, r"a script takes no optim\.lr.*; allowed: grad_clip, schedule"),
-        ({"config": {"optim": {"schedule": "cosin"}}}, r"optim\.schedule='cosin': allowed:.*'cosine'\?"),
+        (
+            {"config": {"optim": {"schedule": "cosin"}}},
+            r"optim\.schedule='cosin' is unknown; allowed:.*'cosine'\?",
+        ),
         ({"config": {"parallel": {"strategy": "ddq"}}}, r"parallel\.strategy='ddq'"),
         ({"config": {"optim": None}}, r"^config: optim must be a mapping of keys$"),
         ({"optimizer": lambda parameters: None}, r"^optimizer: the function returned NoneType"),
