@@ -20,7 +20,7 @@ from analysis.read.steps import SECONDS, Steps
 from analysis.results import goodput
 from analysis.results.goodput import CLASSES, JobClass, JobTime, account
 from disttrain.records import gpu_hours
-from disttrain.records.gpu_hours import StartGpuHours, summed
+from disttrain.records.gpu_hours import StartGpuHours, submission_count, summed
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
 from tests.support.fake_runs import fake_run
@@ -145,7 +145,8 @@ def accounted(run: RunDir, starts: list[tuple[float | None, float, float, int]])
         )
         for submitted, started, ended, devices in starts
     ]
-    write_json(run.usage, summed("sacct", "GPU-hours", found, 2).model_dump())
+    noted = summed("sacct", "GPU-hours", found, 2).model_dump()
+    write_json(run.usage, noted | {"submissions": submission_count(run)})
 
 
 def test_starts_that_ended_before_an_attempt_are_restarts(tmp_path: Path) -> None:
