@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from disttrain.config.config_tree import Config
-from disttrain.config.options import built_in
+from disttrain.config.options import Builder, built_in
 from disttrain.config.rules import NO_EFFECT, Rule, is_built_in
 from disttrain.config.sections.model import DataConfig
 from disttrain.errors import either
@@ -115,6 +115,10 @@ def _only(option: str, chooser: str, values: str, *, required: bool = False) -> 
     use = f"leave it out, or use {chooser}={either(values.split('|'))}"
     missing = [Rule(f"{chooser}={values} {option}=null", "give both")] if required else []
     return [*missing, Rule(f"{option} {chooser}!={values}", use, is_built_in(chooser), NO_EFFECT)]
+
+
+def _reads(kind: str, scheme: Builder, option: str) -> bool:
+    return option in scheme.types or (option == "warmup_steps" and kind != "none")
 
 
 REFUSALS: Sequence[Rule] = (
@@ -225,16 +229,13 @@ REFUSALS: Sequence[Rule] = (
     ),
     *(
         rule
-        for name, schemes in {
-            "warmup_steps": "fp16|bf16|powersgd|topk|randomk|hierarchical|local_sgd",
-            "rank": "powersgd",
-            "warm_start": "powersgd",
-            "ratio": "topk|randomk",
-            "error_feedback": "topk|randomk",
-            "average_every": "local_sgd",
-        }.items()
+        for name in ("warmup_steps", "rank", "warm_start", "ratio", "error_feedback", "average_every")
         for rule in _only(
-            f"parallel.gradient_communication.{name}", "parallel.gradient_communication.scheme", schemes
+            f"parallel.gradient_communication.{name}",
+            "parallel.gradient_communication.scheme",
+            "|".join(
+                kind for kind, scheme in built_in("parallel/schemes").items() if _reads(kind, scheme, name)
+            ),
         )
     ),
     Rule(

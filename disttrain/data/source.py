@@ -1,4 +1,7 @@
-"""Data source: the result of every data kind, with its datasets and their description.
+"""Data source: what `build(**options) -> Source` of every kind of data returns.
+
+A new kind is a file of this folder, or any `package.module:name`; its keyword arguments are options of the
+config.
 
 A dataset is map-style: `ds[i]` is `(input, target)` without a batch dimension. PyTorch's loader prefers
 `__getitems__` where it is defined: it returns a list of such pairs from a single copy.
