@@ -110,3 +110,15 @@ def test_a_model_without_memory_is_counted_as_one_on_the_cpu():
     with torch.device("meta"):
         model = Net(8)
     assert flops_per_sample(model, source().train[0][0]) == expected != {}
+
+
+@pytest.mark.parametrize("reads", [lambda y: y * y.sum().item(), lambda y: y @ y.double()])
+def test_a_model_that_shapes_alone_cannot_run_has_no_count_instead_of_a_part_of_it(reads):
+    class Partly(nn.Linear):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return reads(super().forward(inputs))
+
+    with torch.device("meta"):
+        model = Partly(8, 8)
+    assert flops_per_sample(model, torch.zeros(8)) == {}
+    assert model.training

@@ -121,7 +121,10 @@ class ProfiledSteps:
         try:
             profiler.stop()
             if step not in self.for_collectives:
-                profiler.export_chrome_trace(str(self._attempt.trace(self._world.rank)))
+                trace = self._attempt.trace(self._world.rank)
+                unfinished = trace.with_name(f".{trace.name}")  # the profiler compresses by the suffix
+                profiler.export_chrome_trace(str(unfinished))
+                unfinished.rename(trace)
                 return None
             sample = comm_sample(step, read_trace(profiler), self._group_sizes)
             file = JsonLinesWriter(self._attempt.comm(self._world.rank))
