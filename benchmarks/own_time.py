@@ -24,6 +24,9 @@ class OwnTime:
     def time(self) -> float:
         return time.time()
 
+    def thread_time(self) -> float:
+        return time.thread_time()
+
     def monotonic(self) -> float:
         return time.monotonic() - self.others_s
 
