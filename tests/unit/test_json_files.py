@@ -95,6 +95,20 @@ def test_an_error_of_the_disk_names_the_file(tmp_path, monkeypatch):
     assert message_of(raised.value) == f"the disk is full: {tmp_path}/a.json"
 
 
+def test_a_process_of_the_same_number_on_another_node_may_write_as_well(tmp_path, monkeypatch):
+    path, replace = tmp_path / "a.json", os.replace
+
+    def after_the_other(source, target):
+        monkeypatch.setattr(os, "replace", replace)
+        write_json(path, {"by": "the other"})
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", after_the_other)
+    write_json(path, {"by": "this one"})
+    assert read_json(path) == {"by": "this one"}
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
 def test_exclusive_creation_has_one_winner(tmp_path):
     racers = [
         subprocess.Popen(
