@@ -10,6 +10,7 @@ import torch
 import yaml
 
 import submit
+from disttrain.checkpoint.state import drop_gradients
 from disttrain.config.batch_plan import plan_batch
 from disttrain.engine.layer_times import layer_times, mean_layer_times
 from disttrain.errors import ConfigError
@@ -19,6 +20,7 @@ from disttrain.records.metrics import Metrics
 from disttrain.records.run_directory import RunDir
 from jobs.cli.emulate import scale_of, table_of
 from tests.support.fake_runs import fake_run
+from tests.support.small_models import FEATURES, Deep
 from tests.support.steppers import stepper
 
 
@@ -159,3 +161,12 @@ def test_what_layers_were_multiplied_by_is_said_and_what_a_large_factor_means(tm
     said = capsys.readouterr()
     assert json.loads(said.out)["scale"] == pytest.approx(scale)
     assert said.err.startswith("warning") == warns
+
+
+def test_gradients_of_an_isolated_pass_are_never_all_held_at_once():
+    model = Deep()
+    with drop_gradients(model):
+        model(torch.ones(4, FEATURES)).sum().backward()
+        assert all(parameter.grad is None for parameter in model.parameters())
+    model(torch.ones(4, FEATURES)).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
