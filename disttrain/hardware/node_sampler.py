@@ -69,7 +69,7 @@ class GpuId:
     """A GPU in NVML's spelling. Never its index: torch and NVML number GPUs differently once
     CUDA_VISIBLE_DEVICES or a container hides some."""
 
-    uuid: str | None
+    uuid: str
     pci_bus_id: str | None
 
     def handle(self, api: Any) -> Any:
@@ -94,13 +94,9 @@ class LocalRank:
 
     @property
     def devices(self) -> list[str]:
-        """The names of the rank's devices, its own first."""
-        return [self.device_name(gpu) for gpu in self.gpus] or [f"rank {self.rank}"]
-
-    def device_name(self, gpu: GpuId) -> str:
-        """The GPU's name within the run, equal for ranks that share it, also across nodes: one machine may
-        stand for several nodes."""
-        return gpu.uuid or f"{gpu.pci_bus_id} of node {self.node}"
+        """Names of the rank's devices within the run, its own first. They are equal for ranks that share a GPU,
+        also across nodes: one machine may stand for several nodes."""
+        return [gpu.uuid for gpu in self.gpus] or [f"rank {self.rank}"]
 
     def stamped(self, values: Sample) -> Sample:
         """A sample of these values, taken now."""
@@ -187,12 +183,11 @@ class Gpus(Source):
         problems: dict[str, str] = {}  # each once, with the first GPU
         for gpu in dict.fromkeys(gpu for rank in node.ranks for gpu in rank.gpus):
             ranks = [rank for rank in node.ranks if gpu in rank.gpus]
-            name = ranks[0].device_name(gpu)
             try:
                 pynvml.nvmlInit()  # NVML is open already for all but the first
-                readings = Readings(self.fields, pynvml, gpu.handle(pynvml), name)
+                readings = Readings(self.fields, pynvml, gpu.handle(pynvml), gpu.uuid)
             except Exception as error:
-                problems.setdefault(in_one_line(error), name)
+                problems.setdefault(in_one_line(error), gpu.uuid)
             else:
                 self.devices.append((ranks[0], readings))
                 self._users.append({"ranks": [rank.rank for rank in ranks], **vars(gpu)})
