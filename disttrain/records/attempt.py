@@ -79,7 +79,7 @@ class Progress(Record):
     emulated: bool = False
     """See `Metrics.emulated`."""
     samples_per_s: float | None
-    """While the run goes on, since the previous write, without validations; at the end, that of `Metrics`."""
+    """Throughput of the newest second or so, without validations; at the end, that of `Metrics`."""
     mean_samples_per_s: float | None = None
     """Throughput over the measured steps so far, of rank 0; at the end, that of `Metrics`. Null until the
     first step after the warm-up."""

@@ -23,7 +23,8 @@ class BatchProbe(Record):
 
 
 class BatchFit(Record):
-    """The chosen local batch size and its reasons. A resumed run keeps the size of its checkpoint."""
+    """The chosen local batch size and its reasons. A resumed run keeps the size of its checkpoint
+    where its ranks divide the global batch."""
 
     local_batch_size: int
     accumulation: int

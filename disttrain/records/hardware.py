@@ -1,7 +1,6 @@
 """Records of hardware samples: GPUs through NVML, processes of ranks through the operating system.
 
 Samples and summaries also have the fields of `telemetry.fields`.
-`docs/telemetry.md` lists all fields in one table.
 """
 
 from __future__ import annotations

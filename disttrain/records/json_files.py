@@ -4,7 +4,7 @@ A file is written under a temporary name, then renamed, so that no reader sees a
 a broken program may have put something else at its path. A device has no end, a FIFO has no writer, and a
 link leads to a file of which the reader may be the only user with access: none of them is a record.
 
-Standard library only: `status` reads a thousand such files in a second.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from disttrain.errors import CorruptFile as CorruptFile
 
 MAX_RECORD_BYTES = 64 << 20
 """Largest JSON record. The largest, `report.json`, has 1.5 kB for each run of a sweep, so 15 MB for 10,000
-runs. `manifest.json` of a checkpoint has 0.15 kB for each file."""
+runs. `manifest.json` of a checkpoint of 2,000 ranks has less than 2 MB."""
 _STRICT = json.JSONEncoder(allow_nan=False)
 """Reused: constructing one costs as much as encoding a step record."""
 

@@ -18,7 +18,7 @@ SAVED = "DISTTRAIN_SAVED"
 """Environment variable of a `command`: a file in `checkpoints` to touch after a save elsewhere."""
 
 PROCESSORS = "DISTTRAIN_PROCESSORS"
-"""Environment variable with the processors of each local rank, `0,1;2,3`; empty without a binding."""
+"""Environment variable with the processors of all ranks of a node, `0-7,64-71`; empty without a binding."""
 ADAPTERS = "DISTTRAIN_ADAPTERS"
 """Environment variable with the ports of adapters that NCCL should use on this node, `mlx5_0/1,mlx5_1/1`;
 empty where it should use TCP."""

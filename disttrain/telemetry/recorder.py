@@ -61,7 +61,7 @@ class Recorder:
     """Records the steps of a run. Built after the model."""
 
     def __init__(self, output: RunOutput, world: World, config: Config, facts: RunFacts) -> None:
-        self.output, self.world, self.config, self.facts = output, world, config, facts
+        self.world, self.config, self.facts = world, config, facts
         self.run, self.attempt = output.run, output.attempt
         self.is_rank0 = world.rank == 0
         self.metrics_fields = dict(facts.metrics)

@@ -90,10 +90,10 @@ class StepLog:
     gap_s: float = 0.0
     """Wall time between all steps that are written, outside of every step."""
     skipped_total: int = 0
-    """Steps of the run whose update was skipped because the gradient norm was not finite; the same on all
-    ranks."""
+    """Steps whose update was skipped because the gradient norm was not finite: of the run on rank 0, of this
+    attempt on the others."""
     skipped_in_a_row: int = 0
-    """Up to the newest step."""
+    """Up to the newest step; the same on all ranks."""
     last_skipped: int = 0
     """The newest skipped step of this attempt; 0: none."""
     _losses: list[tuple[int | None, Tensor]] = field(default_factory=list)
