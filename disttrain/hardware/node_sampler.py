@@ -94,7 +94,7 @@ class LocalRank:
 
     @property
     def devices(self) -> list[str]:
-        """Names of the rank's devices within the run, its own first. They are equal for ranks that share a GPU,
+        """Names of the rank's devices within the run, its own first. Ranks that share a GPU name it alike,
         also across nodes: one machine may stand for several nodes."""
         return [gpu.uuid for gpu in self.gpus] or [f"rank {self.rank}"]
 
