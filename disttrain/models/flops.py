@@ -7,13 +7,14 @@ only (`disttrain.models.peaks`); a device that is not in the table has no MFU.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -65,7 +66,7 @@ class ModelCost:
 def count_cost(
     model: nn.Module, inputs: Tensor, device: torch.device, autocast_dtype: torch.dtype | None = None
 ) -> ModelCost:
-    """Count a model that will run on `device`; its state stays as it is, the random numbers do not.
+    """Count a model that will run on `device`; its state stays as it is.
 
     A model that is elsewhere, on the meta device or in host memory, has a forward pass that computes shapes
     only. `inputs` is one sample. `autocast_dtype` is the dtype of its training steps under autocast; None:
@@ -98,13 +99,15 @@ def flops_per_sample(model: nn.Module, inputs: Tensor, device: torch.device | No
             batch = inputs[None].to(placed)
             if shapes_only:
                 with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-                    model(mode.from_tensor(batch))
+                    with FakeCopyMode(mode):  # a model that keeps a tensor of its pass would keep a fake one
+                        copied = copy.deepcopy(model)
+                    copied(mode.from_tensor(batch))
             else:
                 model(batch)
-    except RuntimeError:
-        if shapes_only:
-            return {}  # a part of the count would be a wrong one
-        raise
+    except Exception:  # any type: a kernel may assert that its tensors are on a GPU
+        if not shapes_only:
+            raise
+        return {}  # a part of the count would be a wrong one
     finally:
         model.train(was_training)
     found: dict[str, int] = {}

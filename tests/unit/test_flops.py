@@ -112,7 +112,12 @@ def test_a_model_without_memory_is_counted_as_one_on_the_cpu():
     assert flops_per_sample(model, source().train[0][0]) == expected != {}
 
 
-@pytest.mark.parametrize("reads", [lambda y: y * y.sum().item(), lambda y: y @ y.double()])
+def on_a_gpu_alone(outputs: torch.Tensor) -> torch.Tensor:
+    assert outputs.is_cuda
+    return outputs
+
+
+@pytest.mark.parametrize("reads", [lambda y: y * y.sum().item(), lambda y: y @ y.double(), on_a_gpu_alone])
 def test_a_model_that_shapes_alone_cannot_run_has_no_count_instead_of_a_part_of_it(reads):
     class Partly(nn.Linear):
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -122,3 +127,17 @@ def test_a_model_that_shapes_alone_cannot_run_has_no_count_instead_of_a_part_of_
         model = Partly(8, 8)
     assert flops_per_sample(model, torch.zeros(8)) == {}
     assert model.training
+
+
+def test_a_count_by_shapes_leaves_no_tensor_without_values_in_the_model():
+    class Keeps(nn.Linear):
+        kept = None
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            self.kept = torch.ones(8, device=inputs.device) if self.kept is None else self.kept
+            return super().forward(inputs) * self.kept
+
+    with torch.device("meta"):
+        model = Keeps(8, 8)
+    assert flops_per_sample(model, torch.zeros(8)) == {MATMUL: 3 * 2 * 8 * 8}
+    assert model.kept is None
