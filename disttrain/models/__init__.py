@@ -1,1 +1,1 @@
-"""Model kinds: one module each, with a `build` from a `Source` to an `nn.Module`."""
+"""Model kinds: one module each, with a `build` from a `DataShape` to an `nn.Module`."""

@@ -1,8 +1,8 @@
 """Transforms: functions `nn.Module -> nn.Module`, applied to a model before the strategy makes it parallel.
 
 A transform keeps the names and the order of the parameters, so that a checkpoint fits with and without it.
-Those that `model.transforms` names come first, in this order; then those of the
-section `memory`, and compilation.
+Those that `model.transforms` names come first, in this order; then those of the section `memory`, and
+compilation.
 """
 
 from __future__ import annotations
