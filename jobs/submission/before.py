@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.config.config_tree import Config
-from disttrain.config.options import plug_ins
+from disttrain.config.options import PACKAGE_OF, plug_ins
 from disttrain.config.sections.compute import KNOWN_BACKENDS
 from disttrain.config.without_effect import options_without_effect
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError
@@ -203,7 +203,7 @@ def check_plug_ins(runs: Sequence[RunPlan]) -> list[str]:
 
     Raises `ConfigError` for a name or an option that does not exist.
     """
-    sections = {"model", "data", "parallel", "compile", "telemetry"}
+    sections = {"compile", *(key.partition(".")[0] for key in PACKAGE_OF)}
     texts = dict.fromkeys(
         json.dumps(run.config.model_dump(mode="json", include=sections))
         for run in runs

@@ -6,12 +6,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from disttrain.config import options
 from disttrain.config.config_tree import Config
+from disttrain.config.dotted_keys import get_key
 from disttrain.config.options import (
     BUILT_SECTIONS,
     builder_of,
@@ -23,6 +25,7 @@ from disttrain.config.options import (
 from disttrain.config.parsing import Draft, check
 from disttrain.engine.plug_in_check import unchecked
 from disttrain.errors import ConfigError
+from jobs.submission import before
 
 
 def test_every_builder_we_ship_declares_plain_options() -> None:
@@ -114,6 +117,18 @@ def test_plug_ins_are_imported_before_a_submission(tmp_path: Path) -> None:
     assert (code, out.partition(";")[0]) == (2, "model.layer is not an option of model.kind=mine:build")
     code, out = checked(tmp_path, model={"kind": "mine:biuld"})
     assert (code, out[:50]) == (2, "model.kind='mine:biuld' cannot be imported: module")
+
+
+def test_the_check_before_a_submission_gets_every_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    draft, default = Draft(), Config().as_dict()
+    for key in options.PACKAGE_OF:
+        draft.set(key, "mine:name" if isinstance(get_key(default, key), str) else ["mine:name"], "--set")
+    config, given = Config.model_validate(draft.data), []
+    monkeypatch.setattr(before, "_unchecked", given.extend)
+    before.check_plug_ins([SimpleNamespace(config=config)])
+    names = options.plug_ins(Config.model_validate(json.loads(given[0])))
+    assert names == options.plug_ins(config)
+    assert [key for key, _, _ in names] == [*options.PACKAGE_OF]
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
