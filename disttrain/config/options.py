@@ -1,7 +1,7 @@
 """Options of models and data sources: the keyword arguments of their `build`.
 
-Those of built-in kinds are in `options.json`, which `make schemas` writes (`write_options`), so that the
-login node checks them without torch. Those of other kinds are read from the imported callable: in the process
+Those of built-in kinds are in `options.json`, which `make schemas` writes, so that the login node checks
+them without torch. Those of other kinds are read from the imported callable: in the process
 that checks plug-ins before a submission, and in the job.
 """
 
