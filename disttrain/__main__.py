@@ -152,7 +152,7 @@ def _check_plug_ins(config: Config, draft: Draft) -> None:
 
     try:
         for problem in unchecked(config):
-            raise ConfigError(problem.removesuffix(", so only the job can check it"))
+            raise ConfigError(problem)
     except ConfigError as error:
         raise draft.error(str(error)) from None
 

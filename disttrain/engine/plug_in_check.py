@@ -22,11 +22,12 @@ from disttrain.config.sections.compute import KNOWN_BACKENDS
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError, in_one_line
 from disttrain.hardware.fields import load_field
 from disttrain.models import huggingface
+from disttrain.runtime.kernels import require_backend
 from disttrain.runtime.plug_ins import load_plug_in, place_of
 
 
 def unchecked(config: Config) -> Iterator[str]:
-    """A line for each plug-in that cannot be imported here. Raises `ConfigError` for an invalid one."""
+    """The reason for each name that cannot be checked here. Raises `ConfigError` for an invalid one."""
     for key, package, name in plug_ins(config):
         package = f"disttrain.{package.replace('/', '.')}"
         module, attribute = place_of(package, name)
@@ -35,27 +36,21 @@ def unchecked(config: Config) -> Iterator[str]:
         except SyntaxError as error:
             raise ConfigError(f"{key}={name}: {error.msg}", at=f"{error.filename}:{error.lineno}") from None
         except (Exception, SystemExit) as error:  # this machine may lack what the module needs
-            yield f"{key}={name}: {in_one_line(error)}, so only the job can check it"
+            yield f"{key}={name}: {in_one_line(error)}"
             continue
         if key == "telemetry.fields":
             load_field(name)
         else:
             _check_options(config, key, name, load_plug_in(key, package, name))
     if config.compile.used_backend not in (None, *KNOWN_BACKENDS):
-        try:
-            from disttrain.runtime.kernels import require_backend
-        except ImportError as error:  # no torch
-            problem = in_one_line(error)
-            yield f"compile.backend={config.compile.backend}: {problem}, so only the job can check it"
-        else:
-            require_backend(config.compile.used_backend)
+        require_backend(config.compile.used_backend)
     if config.model.kind != "huggingface":
         return
     path = (config.model.model_extra or {}).get("path")
     if importlib.util.find_spec("transformers") is None:
-        yield "model.kind=huggingface: transformers is not installed here, so only the job can check it"
+        yield "model.kind=huggingface: transformers is not installed here"
     elif path and not Path(path, "config.json").is_file():
-        yield f"model.path={path} has no config.json on this machine, so only the job can check it"
+        yield f"model.path={path} has no config.json on this machine"
     else:
         huggingface.check(config.as_dict())
 
@@ -82,7 +77,7 @@ def main(answer: TextIO) -> int:
         print(error, file=answer)
         return EXIT_BAD_INPUT
     for line in dict.fromkeys(lines):
-        print(line, file=answer)
+        print(f"{line}, so only the job can check it", file=answer)
     return 0
 
 
