@@ -187,10 +187,10 @@ class Stepper:
         elapsed_s = time.monotonic() - began
         return EvalPoint(step=step, loss=loss, metrics=metrics, samples=count, elapsed_s=elapsed_s)
 
-    def isolated_pass(self, batch: Any, mark: Callable[[str], None]) -> None:
+    def isolated_pass(self, batch: Any, mark: Callable[[], None]) -> None:
         """Run a forward and a backward pass without communication and without effect.
 
-        `mark` is called with `forward` and `backward` when each begins, and with `end` after the last.
+        `mark` is called when each begins, and after the last.
         """
         with (
             preserve_state(self.model, self._device),
@@ -199,11 +199,11 @@ class Stepper:
             self._model_hooks.uncounted(),
         ):
             batch = self._load(iter([batch]))
-            mark("forward")
+            mark()
             loss = self._loss(batch)
-            mark("backward")
+            mark()
             loss.backward()
-            mark("end")
+            mark()
 
     def _accumulate(self, batches: Iterator[Any]) -> Tensor:
         """Run the passes of the step's micro-batches one after another; the step's loss. The last one reduces

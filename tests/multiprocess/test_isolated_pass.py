@@ -25,7 +25,7 @@ def collectives_of_an_isolated_pass(world: World, folder: Path) -> int:
     trainer = begin(config(ranks=2, nodes=2), RunOutput.of_job(folder, 0), world)
     trainer.step(batches_of(trainer))
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        trainer.stepper.isolated_pass(trainer.stepper.spec.example(), lambda what: None)
+        trainer.stepper.isolated_pass(trainer.stepper.spec.example(), lambda: None)
     assert trainer.stepper.model.require_forward_param_sync
     trainer.recorder.abort()
     return sum(event.count for event in profile.key_averages() if event.key.startswith("gloo:"))
