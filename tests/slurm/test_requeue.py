@@ -154,7 +154,7 @@ def test_a_task_of_an_array_requeues_itself_alone(root: Path, slurm: MiniCluster
 
 
 @pytest.mark.slow
-def test_a_checkpoint_with_foreign_code_and_right_checksums_is_refused(
+def test_a_checkpoint_with_right_checksums_that_cannot_be_loaded_is_refused(
     slurm: MiniCluster, tmp_path: Path
 ) -> None:
     job = submitted(slurm, tmp_path, slow_s=0.05)
@@ -163,12 +163,11 @@ def test_a_checkpoint_with_foreign_code_and_right_checksums_is_refused(
         job.signal("USR1")
         saved = job.wait_until_closed(0)["checkpoint_after"]
         altered = job.run.checkpoints / f"step-{saved:08d}"
-        damage(altered, "foreign code")
+        damage(altered, "no tensor")
     ended = job.wait_for_end()
     assert (ended.state, ended.cause) == ("failed", "refused")
     assert f"{altered} is intact" in str(ended.message)
     assert altered.is_dir()
-    assert not (altered / "executed").exists()
     assert len(job.attempts()) == 2  # the refused one is not requeued
 
 
