@@ -64,9 +64,8 @@ test-all: $(STAMP) slurm-tests  ## every test
 gpu: $(STAMP)  ## tests and measurements on the GPU of this machine, in under 9 minutes
 	@$(BIN)/python -m benchmarks.gpu
 
-mutants: $(STAMP)  ## mutation tests of the modules named in pyproject.toml; tens of minutes
-	@OMP_NUM_THREADS=1 $(BIN)/python -m mutmut run
-	@$(BIN)/python .ci/mutants.py
+mutants: $(STAMP)  ## mutation tests; hours, or minutes with SINCE=main, FUNCTIONS=100 or MODULES="jobs/core/journal.py"
+	@OMP_NUM_THREADS=1 $(BIN)/python .ci/mutants.py $(MODULES) $(if $(SINCE),--since $(SINCE)) $(if $(FUNCTIONS),--functions $(FUNCTIONS))
 
 lint: $(STAMP)  ## ruff, mypy, import contracts, lengths, budgets, and whether generated documents are current
 	@$(BIN)/ruff check
@@ -85,5 +84,5 @@ schemas: $(STAMP)  ## regenerate docs/schemas, docs/configuration.md, docs/profi
 	@$(BIN)/python -m docs.generate
 
 clean:  ## remove caches and coverage data; runs/ and .venv stay
-	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis htmlcov build mutants .coverage .coverage.*
+	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis htmlcov build .coverage .coverage.*
 	find . -path ./.venv -prune -o -path ./runs -prune -o -name __pycache__ -type d -exec rm -rf {} +
