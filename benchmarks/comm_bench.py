@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import result_record
-from disttrain.records.comm_bench import CollectiveTiming, CommBench
+from disttrain.records.comm_bench import CommBench
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
 
 
 def figures(raw: dict[str, Any]) -> dict[str, Any]:
     """Highest bus bandwidth of each collective at any message size, and the steps beside the baseline; times
-    in ms. The burst of a shaped link can raise a bandwidth above its rate: less so in `largest_messages`.
+    in ms. The burst of a shaped link can raise the bandwidth of small messages above its rate.
     """
     result = CommBench.model_validate(raw["result"])
     rates: dict[str, float] = {}
@@ -43,15 +43,6 @@ def figures(raw: dict[str, Any]) -> dict[str, Any]:
         "bus_bytes_per_s": rates,
         "steps": steps,
     }
-
-
-def largest_messages(result: CommBench) -> list[CollectiveTiming]:
-    """The timing of each collective at its largest message."""
-    found: dict[str, CollectiveTiming] = {}
-    for each in result.collectives:
-        if each.kind not in found or each.bytes > found[each.kind].bytes:
-            found[each.kind] = each
-    return list(found.values())
 
 
 def main() -> None:

@@ -59,7 +59,7 @@ def training(name: str, limit_s: float, ranks: int = 1, part: str = "", options:
 
 
 def several_gpu_parts(gpus: int) -> tuple[Part, ...]:
-    """Runs on 2, 4 and 8 of the GPUs of this machine; `benchmarks.results_page` reads them by name."""
+    """Runs on 2, 4 and 8 of the GPUs of this machine."""
     found = []
     for count in (count for count in (2, 4, 8) if count <= gpus):
         found += [

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import results_page
 from docs.generate import configuration, json_output, slurm
 from docs.generate.files import DOCS, update_files
 
 
 def main(arguments: list[str]) -> int:
     """Write the files that differ; with `--check` only list them. Exit code."""
-    texts = {
-        **configuration.documents(),
-        **slurm.documents(),
-        **json_output.documents(),
-        **results_page.documents(),
-    }
+    texts = {**configuration.documents(), **slurm.documents(), **json_output.documents()}
     return update_files(texts, [path for path in DOCS.glob("schemas/*.json") if path not in texts], arguments)
 
 
