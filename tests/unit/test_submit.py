@@ -1,14 +1,15 @@
-"""Batches of runs: announced together, submitted together, as many as there is room for."""
+"""Batches of runs: announced together, submitted together, as many as the limits of jobs permit."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from disttrain.records.json_files import write_text
+from disttrain.records.json_files import read_json, write_text
 from disttrain.records.run_directory import RunDir, checkpoint_steps
 from jobs.core import journal
 from jobs.schedulers.interface import (
@@ -20,247 +21,206 @@ from jobs.schedulers.interface import (
     Unreachable,
     submission_tag,
 )
-from jobs.schedulers.slurm.profile import Profile
-from jobs.submission.decide import plan_actions
+from jobs.submission.decide import Action, plan_actions
 from jobs.submission.submit import carry_out
 from tests.support.jobs import CODE, FakeScheduler, repeats, states, submit, sweep_plan
 
+NAMED = "the limit of 9 jobs (MaxSubmitJobs of account a)"
+
 
 class Arrays(FakeScheduler):
-    """Takes up to three runs at once."""
+    """Takes arrays of runs, up to `limit` runs in all. `error`: its answer to all batches."""
 
-    def __init__(self) -> None:
+    def __init__(self, array: int = 3, limit: int | None = None) -> None:
         super().__init__()
-        self.has_room = SubmitQuota(array=3)
+        self.has_room = SubmitQuota(array=array)
+        self.limit = limit
+        self.error: SubmitError | None = None
+        self.intents: list[Mapping[str, Any] | None] = []
+
+    def submit(self, batch: Batch) -> list[str]:
+        entries = [journal.entry(each.run, each.number) for each in batch.submissions]
+        self.intents += [entry.read("intent") for entry in entries]
+        assert not any(entry.read("receipt") for entry in entries)
+        if self.error is not None:
+            raise self.error
+        if self.limit is not None and len(self.submitted) + len(batch.submissions) > self.limit:
+            raise LimitReached("the limit of jobs")
+        return super().submit(batch)
+
+
+def run_of(root: Path, name: str) -> RunDir:
+    return RunDir(root / "demo" / name)
+
+
+def kinds(actions: list[Action]) -> list[str]:
+    return [action.kind for action in actions]
+
+
+def names_and_states(root: Path) -> dict[str, str]:
+    return {name: state.state for name, state in states(root).items()}
 
 
 def test_runs_of_one_shape_are_a_batch_whatever_their_config(tmp_path: Path) -> None:
     cluster = Arrays()
-    plan = repeats(2, "a", "b")
-    wide = repeats(1, "wide", nodes=2)
-    actions = submit(
-        dataclasses.replace(plan, runs=(*plan.runs[:1], *wide.runs, *plan.runs[1:])), cluster, tmp_path
-    )
+    plan, wide = repeats(2, "a", "b"), repeats(1, "wide", nodes=2)
+    runs = (*plan.runs[:1], *wide.runs, *plan.runs[1:])
+    actions = submit(dataclasses.replace(plan, runs=runs), cluster, tmp_path)
     assert cluster.batches == [["a-r0", "b-r0", "a-r1"], ["wide-r0"], ["b-r1"]]
     assert [action.name for action in actions] == ["a-r0", "wide-r0", "b-r0", "a-r1", "b-r1"]
-    for action in actions:
-        receipt = journal.entry(RunDir(tmp_path / "demo" / action.name), 0).read("receipt")
-        assert receipt is not None
-        assert receipt["job_id"] == action.job_id
-    assert len({action.job_id for action in actions}) == 5
+    receipts = [journal.entry(run_of(tmp_path, action.name), 0).read("receipt") or {} for action in actions]
+    assert [receipt["job_id"] for receipt in receipts] == [action.job_id for action in actions]
+    assert {action.job_id for action in actions} == {f"elsewhere:{number}" for number in range(1, 6)}
 
 
 def test_without_arrays_the_order_stays(tmp_path: Path) -> None:
-    cluster = FakeScheduler()
+    cluster = Arrays(array=1)
     submit(repeats(2, "a", "b"), cluster, tmp_path)
     assert cluster.batches == [["a-r0"], ["b-r0"], ["a-r1"], ["b-r1"]]
 
 
-def test_runs_of_another_profile_are_no_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("count", [1, 3])
+def test_all_runs_of_a_batch_are_announced_before_any_is_submitted(tmp_path: Path, count: int) -> None:
+    """The name of the cluster: clusters that share a file system give the same ids to different jobs."""
     cluster = Arrays()
-    names = iter(["one", "another"])
-    monkeypatch.setattr(cluster, "profile", lambda recorded: Profile(name=next(names)))
-    submit(repeats(2, "a"), cluster, tmp_path / "profiles")
-    assert cluster.batches == [["a-r0"], ["a-r1"]]
-
-
-def test_all_are_announced_before_any_is_submitted(tmp_path: Path) -> None:
-    cluster = Arrays()
-
-    def look(batch: Batch) -> list[str]:
-        submissions = batch.submissions
-        intents = [journal.entry(each.run, each.number).read("intent") or {} for each in submissions]
-        assert [intent["index"] for intent in intents] == [0, 1, 2]
-        assert {intent["handle"] for intent in intents} == {submission_tag(batch.submissions[0].run, 0)}
-        assert not any(journal.entry(each.run, each.number).read("receipt") for each in submissions)
-        return ["1_0", "1_1", "1_2"]
-
-    cluster.submit = look  # type: ignore[method-assign]
-    assert [action.job_id for action in submit(repeats(3, "a"), cluster, tmp_path)] == ["1_0", "1_1", "1_2"]
-
-
-def test_the_name_of_the_cluster_is_on_record(tmp_path: Path) -> None:
-    """Clusters that share a file system give the same job ids to different jobs."""
-    cluster = FakeScheduler()
     cluster.is_cluster = "here"
-    submit(sweep_plan("a"), cluster, tmp_path)
-    intent = journal.entry(RunDir(tmp_path / "demo" / "a"), 0).read("intent")
-    assert intent is not None
-    assert intent["cluster_name"] == "here"
+    submit(repeats(count, "a"), cluster, tmp_path)
+    intents = [intent or {} for intent in cluster.intents]
+    assert [intent["index"] for intent in intents] == ([None] if count == 1 else [0, 1, 2])
+    assert {intent["handle"] for intent in intents} == {submission_tag(run_of(tmp_path, "a-r0"), 0)}
+    assert {intent["cluster_name"] for intent in intents} == {"here"}
 
 
-def test_a_handle_is_of_one_folder_and_one_submission(tmp_path: Path) -> None:
+def test_a_tag_is_of_one_folder_and_one_submission(tmp_path: Path) -> None:
     runs = [RunDir(tmp_path / root / "demo" / "a") for root in ("runs", "elsewhere")]
     assert len({submission_tag(run, number) for run in runs for number in (0, 1)}) == 4
 
 
-def test_what_a_batch_is_called(tmp_path: Path) -> None:
-    submissions = [Submission(RunDir(tmp_path / "demo" / f"n2-r{number}"), 0, "") for number in (3, 4)]
-    assert Batch(submissions[:1], {}, None).name == "n2-r3"
-    assert Batch(submissions, {}, None).name == "n2"
-    other = Submission(RunDir(tmp_path / "demo" / "n2-lr1-r3"), 0, "")
-    assert Batch([*submissions, other], {}, None).name == "demo"
+@pytest.mark.parametrize(
+    ("names", "name"), [(["n2-r3"], "n2-r3"), (["n2-r3", "n2-r4"], "n2"), (["n2-r3", "n2-lr1-r3"], "demo")]
+)
+def test_the_name_of_a_batch(names: list[str], name: str, tmp_path: Path) -> None:
+    assert Batch([Submission(run_of(tmp_path, each), 0, "") for each in names], {}, None).name == name
 
 
-def test_what_there_is_no_room_for_is_left_and_nothing_announced(tmp_path: Path) -> None:
+def test_runs_above_a_known_limit_are_planned_and_not_announced(tmp_path: Path) -> None:
     cluster = Arrays()
-    cluster.has_room = SubmitQuota(array=3, jobs=4, limit="the limit of 9 jobs (MaxSubmitJobs of account a)")
+    cluster.has_room = SubmitQuota(array=3, jobs=4, limit=NAMED)
     actions = submit(repeats(3, "a", "b"), cluster, tmp_path)
     assert cluster.batches == [["a-r0", "b-r0", "a-r1"], ["b-r1"]]
-    left = [action for action in actions if action.kind == "deferred"]
-    assert [action.name for action in left] == ["a-r2", "b-r2"]
-    assert left[0].reason == "the limit of 9 jobs (MaxSubmitJobs of account a) is reached"
-    assert [states(tmp_path)[name].state for name in ("a-r2", "b-r2")] == ["planned", "planned"]
-    assert journal.entries(RunDir(tmp_path / "demo" / "b-r2")) == []
+    deferred = {action.name: action.reason for action in actions if action.kind == "deferred"}
+    assert deferred == dict.fromkeys(("a-r2", "b-r2"), f"{NAMED} is reached")
+    assert names_and_states(tmp_path) | dict.fromkeys(deferred, "planned") == names_and_states(tmp_path)
+    assert journal.entries(run_of(tmp_path, "b-r2")) == []
     cluster.has_room = SubmitQuota(array=3)
     submit(repeats(3, "a", "b"), cluster, tmp_path)
     assert cluster.batches[2:] == [["a-r2", "b-r2"]], "the same command submits them later"
 
 
-def test_a_limit_that_only_shows_in_a_refusal(tmp_path: Path) -> None:
-    cluster = Arrays()
-    take, room = cluster.submit, 2
-
-    def refuse(batch: Batch) -> list[str]:
-        if len(cluster.submitted) + len(batch.submissions) > room:
-            raise LimitReached("the limit of jobs (AssocGrpSubmitJobsLimit)")
-        return take(batch)
-
-    cluster.submit = refuse  # type: ignore[method-assign]
-    actions = submit(repeats(3, "a"), cluster, tmp_path)
-    assert [(action.kind, action.name) for action in actions] == [
-        ("submit", "a-r0"),
-        ("submit", "a-r1"),
-        ("deferred", "a-r2"),
-    ]
-    assert "AssocGrpSubmitJobsLimit" in actions[2].reason
-    assert [state.state for state in states(tmp_path).values()] == ["queued", "queued", "planned"]
-
-
-@pytest.mark.parametrize("fit", range(8))
+@pytest.mark.parametrize("limit", range(8))
 def test_below_an_unknown_limit_as_many_runs_as_fit_are_submitted_and_none_twice(
-    fit: int, tmp_path: Path
+    limit: int, tmp_path: Path
 ) -> None:
-    cluster = Arrays()
-    cluster.has_room = SubmitQuota(array=7)
-    accepted: list[str] = []
-
-    def limited(batch: Batch) -> list[str]:
-        if len(accepted) + len(batch.submissions) > fit:
-            raise LimitReached("the limit of jobs")
-        accepted.extend(each.run.name for each in batch.submissions)
-        return [f"{batch.submissions[0].tag}_{index}" for index in range(len(batch.submissions))]
-
-    cluster.submit = limited  # type: ignore[method-assign]
+    cluster = Arrays(array=7, limit=limit)
     actions = submit(repeats(7, "a"), cluster, tmp_path)
-    assert accepted == [f"a-r{number}" for number in range(fit)]
-    assert [action.kind for action in actions] == ["submit"] * fit + ["deferred"] * (7 - fit)
-    found = states(tmp_path)
-    assert [found[f"a-r{number}"].state for number in range(7)] == ["queued"] * fit + ["planned"] * (7 - fit)
+    assert [name for name, _ in cluster.submitted] == [f"a-r{number}" for number in range(limit)]
+    assert kinds(actions) == ["submit"] * limit + ["deferred"] * (7 - limit)
+    assert [*names_and_states(tmp_path).values()] == ["queued"] * limit + ["planned"] * (7 - limit)
 
 
-def test_a_job_that_journals_itself_queries_no_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = FakeScheduler()
-    monkeypatch.setattr(cluster, "quota", lambda: pytest.fail("it submits nothing"))
+def test_a_job_that_journals_itself_queries_no_quota(tmp_path: Path) -> None:
+    cluster = Arrays()
+    cluster.has_room = SubmitQuota(jobs=0)
     (action,) = carry_out(plan_actions(sweep_plan("a"), [], CODE), cluster, tmp_path, current_job="7")
     assert (action.job_id, cluster.submitted) == ("7", [])
+    record = read_json(run_of(tmp_path, "a").run_json)
+    assert record["provenance"]["code"]["taken"] == "start"
 
 
-def refuse(batch: Batch) -> list[str]:
-    raise SubmitError("no such partition")
-
-
-def test_a_refusal_leaves_no_folder_of_a_new_run(tmp_path: Path) -> None:
+def test_a_refusal_removes_new_runs_alone_and_leaves_their_own_files(tmp_path: Path) -> None:
     cluster = Arrays()
-    own_file = tmp_path / "demo" / "a-r1" / "notes.txt"
-    write_text(own_file, "mine")
-    cluster.submit = refuse  # type: ignore[method-assign]
-    with pytest.raises(SubmitError):
-        submit(repeats(3, "a"), cluster, tmp_path)
-    assert states(tmp_path) == {}
-    files = [path for path in (tmp_path / "demo").rglob("*") if path.is_file()]
-    assert [path for path in files if path.name != ".lock"] == [own_file]
-
-
-def test_a_refusal_keeps_runs_that_were_there_and_their_reason(tmp_path: Path) -> None:
-    cluster = Arrays()
-    cluster.has_room = SubmitQuota(jobs=1, limit="the limit of jobs")
+    cluster.has_room = SubmitQuota(jobs=1)
     submit(repeats(3, "a"), cluster, tmp_path)  # the other two are deferred
-    cluster.has_room = SubmitQuota(array=9)
-    cluster.submit = refuse  # type: ignore[method-assign]
+    cluster.has_room, cluster.error = SubmitQuota(array=9), SubmitError("no such partition")
+    own_file = run_of(tmp_path, "a-r4").path / "notes.txt"
+    write_text(own_file, "mine")
     with pytest.raises(SubmitError):
-        submit(repeats(4, "a"), cluster, tmp_path)
-    found = {name: (state.state, state.message) for name, state in states(tmp_path).items()}
+        submit(repeats(5, "a"), cluster, tmp_path)
+    after = {name: (state.state, state.message) for name, state in states(tmp_path).items()}
     refused = ("planned", "no such partition")
-    assert found == {"a-r0": ("queued", None), "a-r1": refused, "a-r2": refused}
+    assert after == {"a-r0": ("queued", None), "a-r1": refused, "a-r2": refused}
+    assert [path for path in own_file.parent.rglob("*") if path.is_file()] == [own_file]
+    assert not run_of(tmp_path, "a-r3").path.exists()
 
 
-def limit_reached(batch: Batch) -> list[str]:
-    raise LimitReached("the limit of jobs")
+def test_after_a_refusal_no_other_group_is_submitted(tmp_path: Path) -> None:
+    cluster = Arrays(array=1)
+    cluster.error = SubmitError("no such partition")
+    actions = carry_out(plan_actions(sweep_plan("a", "b"), [], CODE), cluster, tmp_path)
+    assert kinds(actions) == ["blocked", "deferred"]
+    assert len(cluster.intents) == 1
+    assert states(tmp_path) == {}
 
 
-@pytest.mark.parametrize("answer", [refuse, limit_reached])
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [(SubmitError("no such partition"), "blocked"), (LimitReached("the limit"), "deferred")],
+)
 def test_a_refused_start_from_scratch_keeps_the_checkpoints(
-    answer: Callable[[Batch], list[str]], tmp_path: Path
+    error: SubmitError, kind: str, tmp_path: Path
 ) -> None:
-    cluster = Arrays()
-    runs = [RunDir(tmp_path / "demo" / f"a-r{number}") for number in range(2)]
-    plan = repeats(2, "a")
-    cluster.has_room = SubmitQuota(jobs=0, limit="the limit of jobs")
+    cluster, plan = Arrays(), repeats(2, "a")
+    cluster.has_room = SubmitQuota(jobs=0)
     submit(plan, cluster, tmp_path)
-    cluster.has_room = SubmitQuota(array=3)
+    runs = [run_of(tmp_path, f"a-r{number}") for number in range(2)]
     for run in runs:
         (run.checkpoints / "step-00000005").mkdir(parents=True)
-    cluster.submit = answer  # type: ignore[method-assign]
-    actions = plan_actions(plan, list(states(tmp_path).values()), CODE, from_scratch=True)
-    kinds = {action.kind for action in carry_out(actions, cluster, tmp_path)}
-    assert kinds == {"blocked" if answer is refuse else "deferred"}
-    for run in runs:
-        assert [path.name for path in run.path.glob("checkpoints*")] == ["checkpoints"]
-        assert checkpoint_steps(run.checkpoints) == [5]
+    cluster.has_room = SubmitQuota(array=3)
+    for cluster.error, expected in ((error, kind), (None, "submit")):
+        actions = plan_actions(plan, [*states(tmp_path).values()], CODE, from_scratch=True)
+        assert kinds(carry_out(actions, cluster, tmp_path)) == [expected] * 2
+        for run in runs:
+            folders = [path.name for path in run.path.glob("checkpoints*")]
+            assert (len(folders), "checkpoints" in folders) == (1, expected != "submit")
+            assert checkpoint_steps(run.path / folders[0]) == [5]
 
 
-def test_a_cluster_that_fell_silent_is_asked_again_and_not_told_again(tmp_path: Path) -> None:
-    cluster = Arrays()
-    take = cluster.submit
+def test_after_no_answer_the_jobs_are_searched_for_and_not_submitted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, found = Arrays(), None
 
-    def fall_silent(batch: Batch) -> list[str]:
-        raise Unreachable("socket timed out")
+    def find(submissions: list[Submission]) -> list[str | None]:
+        if found is None:
+            raise Unreachable("socket timed out")
+        return [found, None][: len(submissions)]
 
-    cluster.submit = cluster.find = fall_silent  # type: ignore[method-assign, assignment]
+    monkeypatch.setattr(cluster, "find", find)
+    cluster.error = Unreachable("socket timed out")
     with pytest.raises(Unreachable):
         submit(repeats(2, "a"), cluster, tmp_path)
-    assert [state.state for state in states(tmp_path).values()] == ["submitting"] * 2
+    assert {*names_and_states(tmp_path).values()} == {"submitting"}
     actions = submit(repeats(2, "a"), cluster, tmp_path)
-    assert [action.kind for action in actions] == ["in_progress", "in_progress"]
+    assert kinds(actions) == ["in_progress"] * 2
     assert "socket timed out" in actions[0].reason
-    cluster.find = lambda submissions: ["7_0", None][: len(submissions)]  # type: ignore[method-assign]
-    cluster.submit = take  # type: ignore[method-assign]
-    actions = submit(repeats(2, "a"), cluster, tmp_path)
-    assert [action.kind for action in actions] == ["in_progress", "submit"]
+    found, cluster.error = "7_0", None
+    assert kinds(submit(repeats(2, "a"), cluster, tmp_path)) == ["in_progress", "submit"]
     assert states(tmp_path)["a-r0"].job_id == "7_0"
     assert cluster.batches == [["a-r1"]]
 
 
-def test_one_run_of_a_batch_that_has_started_after_all_is_left_out(tmp_path: Path) -> None:
+def test_one_run_of_a_batch_that_has_started_meanwhile_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster = Arrays()
     submit(repeats(3, "a"), cluster, tmp_path)
-    run = RunDir(tmp_path / "demo" / "a-r1")
     for name in ("a-r0", "a-r1", "a-r2"):
-        journal.entry(RunDir(tmp_path / "demo" / name), 0).path("receipt").unlink()
+        journal.entry(run_of(tmp_path, name), 0).path("receipt").unlink()
 
     def claimed_meanwhile(recorded: object) -> None:
         process = {"host": "elsewhere", "boot": "", "pid": 1, "start_ticks": 1}
-        journal.claim(run, 0, process=process, job_id=None, code_hash=CODE)
+        journal.claim(run_of(tmp_path, "a-r1"), 0, process=process, job_id=None, code_hash=CODE)
 
-    cluster.profile = claimed_meanwhile  # type: ignore[method-assign]
-    actions = submit(repeats(3, "a"), cluster, tmp_path)
-    assert [action.kind for action in actions] == ["submit", "in_progress", "submit"]
+    monkeypatch.setattr(cluster, "profile", claimed_meanwhile)
+    assert kinds(submit(repeats(3, "a"), cluster, tmp_path)) == ["submit", "in_progress", "submit"]
     assert cluster.batches[1:] == [["a-r0", "a-r2"]]
-
-
-def test_one_run_alone_has_no_index(tmp_path: Path) -> None:
-    submit(sweep_plan("a"), Arrays(), tmp_path)
-    intent = journal.entry(RunDir(tmp_path / "demo" / "a"), 0).read("intent")
-    assert intent is not None
-    assert intent["index"] is None
