@@ -71,7 +71,7 @@ def test_values_of_the_command_line(home: Path) -> None:
     (home / "same.yaml").write_text(
         "{exclude: 'n[1-3]', constraint: '[a|b]', memory: 0, mail_type: [END, FAIL], cpus_per_task: 8,"
         " exclusive: true, modules: [gcc, cuda/12], setup: export A='b c', srun: {cpu-bind: none},"
-        " sbatch: {switches: '1', contiguous: true},"
+        " sbatch: {switches: 1, contiguous: true},"
         " environment: {NCCL_DEBUG: {value: WARN, reason: --slurm}},"
         " container: {kind: pyxis, image: 'docker://a#b:c', mounts: '/a:/b'}}"
     )

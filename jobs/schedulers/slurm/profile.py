@@ -83,6 +83,11 @@ def _with_commas(value: object) -> object:
     return value.split(",") if isinstance(value, str) else value
 
 
+def _as_text(value: object) -> object:
+    """`Literal[True]` takes the number 1 as well."""
+    return value if isinstance(value, bool) or not isinstance(value, int) else str(value)
+
+
 _NUMBER_TOO = WithJsonSchema({"type": ["string", "number"]})  # YAML reads `memory: 0` as a number
 _Line = Annotated[str, StringConstraints(min_length=1), AfterValidator(clean)]
 _Shell = Annotated[_Line, AfterValidator(_shell_line)]
@@ -102,7 +107,7 @@ _User = Annotated[
 ]
 _GpuType = Annotated[str, _matches(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", "a type such as h100")]
 _Mount = Annotated[_Path, _matches(r"[^,]+", "one mount: SRC[:DST[:FLAGS]]")]
-_Options = dict[str, Literal[True] | Annotated[_Line, _NUMBER_TOO]]
+_Options = dict[str, Annotated[Literal[True] | Annotated[_Line, _NUMBER_TOO], BeforeValidator(_as_text)]]
 MailType = Literal["NONE", "END", "FAIL"]
 EXPEDITE = "expedite"
 """The only value of `sbatch.requeue` that a profile may give."""
