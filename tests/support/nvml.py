@@ -46,6 +46,8 @@ def module(session: Session) -> types.ModuleType:
     fake.nvmlSystemGetDriverVersion = lambda: session["driver"]
     fake.nvmlDeviceGetHandleByUUID = lambda name: replay.look_up({uuid: uuid for uuid in replay.gpus}, name)
     fake.nvmlDeviceGetHandleByPciBusId = lambda name: replay.look_up(replay.buses, name)
+    fake.nvmlDeviceGetCount = lambda: len(replay.gpus)
+    fake.nvmlDeviceGetHandleByIndex = replay.handle
     fake.nvmlDeviceGetFieldValues = replay.fields
     fake.nvmlEventSetCreate = lambda: {}
     fake.nvmlDeviceRegisterEvents = replay.register
@@ -68,6 +70,12 @@ class _Replay:
         if name not in known:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
         return known[name]
+
+    def handle(self, number: int) -> str:
+        uuid = [*self.gpus][number]
+        if "refused" in self.gpus[uuid]:
+            raise pynvml.NVMLError(self.gpus[uuid]["refused"])
+        return uuid
 
     def call(self, name: str) -> Callable[..., Any]:
         return lambda uuid, *arguments: self.answer(uuid, _key(name, arguments))

@@ -1,182 +1,180 @@
-"""Which adapters are for computing, and the reason for each other one."""
+"""Adapters for computing, the reason for each other one, and those that NCCL of a run should use.
+
+Choices on whole nodes are in tests/golden/fabric-trees.txt.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from jobs.fabric.choose_adapters import choose_adapters
+from jobs.fabric.choose_adapters import choose_adapters, expected_adapters, expected_ports
 from jobs.fabric.defects import defects
 from jobs.fabric.description import Adapter, AdapterKind, Fabric, FabricKind, Gpu, Interface, PciDevice, Port
 from jobs.fabric.detect import detect
 from tests.support.fabric_tree_builder import Tree
 from tests.support.fabric_trees import ndr
 
-
-def adapter(name: str, bus: int, rate: float = 200, layer: str = "InfiniBand", **given: object) -> Adapter:
-    state = str(given.pop("state", "ACTIVE"))
-    interfaces = tuple(given.pop("interfaces", ()))  # type: ignore[arg-type]
-    port = Port(1, layer, state, None, rate, f"{rate:g} Gb/sec (4X HDR)", interfaces)
-    pci = PciDevice(f"0000:{bus:02x}:00.0", (f"pci0000:{bus:02x}",), device="0x101b")
-    values = {"kind": AdapterKind.VERBS, "driver": "mlx5_core", "firmware": None, "pci": pci} | given
-    return Adapter(name=name, ports=(port,), evidence=f"/sys/class/infiniband/{name}", **values)  # type: ignore[arg-type]
+Trees = Callable[[str], Fabric]
 
 
-def reasons(*adapters: Adapter, interfaces: tuple[Interface, ...] = (), gpus: tuple[Gpu, ...] = ()) -> dict:
-    kind, chosen = choose_adapters(adapters, interfaces, gpus)
-    return {"kind": kind} | {each.name: True if each.for_compute else each.reason for each in chosen}
+def at(bus: int, device: int = 0) -> PciDevice:
+    """A device of one model; with `device`, below a root port that others of the bus share."""
+    root = (f"pci0000:{bus:02x}",) + ((f"0000:{bus:02x}:01.0",) if device else ())
+    path = (*root, f"0000:{bus + device:02x}:00.0")
+    return PciDevice(path[-1], path, device="0x101b")
 
 
-def interface(
-    name: str, *, default: bool = False, state: str = "up", members: tuple[str, ...] = ()
-) -> Interface:
+def one(
+    bus: int,
+    rate: float | None = 200.0,
+    layer: str = "InfiniBand",
+    *,
+    kind: AdapterKind = AdapterKind.VERBS,
+    state: str = "ACTIVE",
+    interface: str = "ib0",
+) -> Adapter:
+    """An adapter that is named after its bus."""
+    port = Port(1, layer, state, None, rate, None, (interface,))
+    return Adapter(str(bus), kind, None, None, at(bus), (port,), f"/sys/class/infiniband/{bus}")
+
+
+def interface(name: str, *members: str, default: bool = False, state: str = "up") -> Interface:
     return Interface(name, state, 1, None, None, "x", None, is_default_route=default, members=members)
 
 
+IB = FabricKind.INFINIBAND
+NEAR = replace(one(1), pci=at(1, 3))
+ROCE = [one(1, layer="Ethernet", interface="eth0"), one(2, layer="Ethernet")]
+EFA = one(1, 100, "Unspecified", kind=AdapterKind.EFA, interface="eth1")
+ROUTE = interface("bond0", "eth0", default=True)
+
+
 @pytest.mark.parametrize(
-    ("kind", "expected"),
+    ("adapters", "others", "kind", "reasons"),
     [
-        (
-            "dead_hca",
-            {
-                "mlx5_3": "port 1 is DOWN (Polling): check the cable and the switch port",
-                "mlx5_6": "degraded: 200 Gbit/s on 2 of 4 lanes, where the same model reaches 400 Gbit/s",
-            },
-        ),
-        (
-            "hdr_mixed",
-            {
-                "mlx5_8": "no GPU below its PCIe switch, unlike others at its rate: storage or management",
-                "mlx5_9": "100 Gbit/s, slower than the 200 Gbit/s of most: storage or management",
-            },
-        ),
-        (
-            "roce_bond",
-            {"mlx5_bond_0": "25 Gbit/s, slower than the 200 Gbit/s of most: storage or management"},
-        ),
-        ("ndr", {}),
-        ("efa_p5", {}),
+        ([one(1), one(2, layer="Ethernet")], [], IB, {"2": "RoCE beside InfiniBand"}),
+        # the most frequent rate, of equally frequent ones the highest
+        ([one(1, 400), one(2), one(3)], [], IB, {"1": "400 Gbit/s, faster than the 200 Gbit/s of most"}),
+        ([one(1, 100), one(2)], [], IB, {"1": "degraded: 100 Gbit/s"}),
+        ([one(1, None), one(2)], [], IB, {"1": "its rate is unknown, unlike that of others"}),
+        ([one(1, None)], [], IB, {}),
+        # beside GPUs, the rate of the adapters near them
+        ([NEAR, one(8, 100), one(9, 100)], [Gpu(at(1, 2))], IB, {"8": "degraded: 100", "9": "degraded: 100"}),
+        # those apart are for storage only where each GPU has one near it
+        ([NEAR, one(8)], [Gpu(at(1, 2))], IB, {"8": "no GPU below its PCIe switch"}),
+        ([NEAR, one(8)], [Gpu(at(1, 2)), Gpu(at(0x20))], IB, {}),
+        ([one(1), one(2)], [Gpu(at(0x20))], IB, {}),
+        # the default route is for management, but for RoCE that has no other adapter
+        (ROCE, [ROUTE], FabricKind.ROCE, {"1": "its interface bond0 has the default route"}),
+        (ROCE[:1], [ROUTE], FabricKind.ROCE, {}),
+        ([one(1), one(2, interface="ib1")], [interface("ib0", default=True)], IB, {}),
+        ([EFA], [interface("eth1")], FabricKind.EFA, {}),
+        ([EFA], [interface("eth1", state="down")], FabricKind.NONE, {"1": "its interface eth1 is down"}),
+        ([one(1, state="INIT")], [interface("eth0")], FabricKind.ETHERNET, {"1": "port 1 is INIT"}),
+        ([replace(one(1), pci=None)], [], FabricKind.NONE, {"1": "no PCI device: software RDMA"}),
+        ([one(1, layer="Unspecified")], [], FabricKind.NONE, {"1": "link layer Unspecified"}),
     ],
-)
-def test_reasons_against(kind: str, expected: dict[str, str], fabric_of: Callable[[str], Fabric]) -> None:
-    node = fabric_of(kind)
-    assert {each.name: each.reason for each in node.excluded_adapters} == expected
-
-
-def half_rate_tree(folder: Path, half_rate: range) -> Fabric:
-    folder.mkdir()
-    ndr(Tree(folder), half_rate=half_rate)
-    return detect(folder)
+)  # fmt: skip
+def test_adapters_for_computing(
+    adapters: Sequence[Adapter], others: Sequence[Any], kind: FabricKind, reasons: Mapping[str, str]
+) -> None:
+    """All are chosen but those with a reason."""
+    interfaces = [each for each in others if isinstance(each, Interface)]
+    gpus = [each for each in others if isinstance(each, Gpu)]
+    found, chosen = choose_adapters(adapters, interfaces, gpus)
+    assert found == kind
+    assert {each.name for each in chosen if not each.for_compute} == reasons.keys()
+    assert all(each.reason.startswith(reasons.get(each.name, "")) for each in chosen)
 
 
 DEGRADED = "degraded: 200 Gbit/s on 2 of 4 lanes, where the same model reaches 400 Gbit/s"
 
 
 @pytest.mark.parametrize(("slow", "chosen"), [(1, 7), (3, 5), (4, 4), (5, 8), (7, 8)])
-def test_healthy_adapters_are_for_computing_whatever_the_number_of_degraded_ones(
+def test_degraded_adapters_are_left_out_where_the_others_carry_as_much(
     slow: int, chosen: int, tmp_path: Path
 ) -> None:
-    node = half_rate_tree(tmp_path / "root", range(slow))
-    by_name = {each.name: each for each in node.adapters}
-    assert all(by_name[f"mlx5_{index}"].for_compute for index in range(slow, 8))
+    ndr(Tree(tmp_path), half_rate=range(slow))
+    node = detect(tmp_path)
+    assert all(each.for_compute for each in node.adapters[slow:])
     assert len(node.compute_adapters) == chosen
-    assert all(each.reason.endswith(DEGRADED) for each in node.adapters[:slow])
-    assert not any("degraded" in each.reason for each in node.adapters[slow:])
+    assert [each.reason.endswith(DEGRADED) for each in node.adapters] == [
+        number < slow for number in range(8)
+    ]
     assert [line for line in defects(node) if DEGRADED in line] == [
-        f"mlx5_{index}: {DEGRADED}" for index in range(slow)
+        f"mlx5_{number}: {DEGRADED}" for number in range(slow)
     ]
-
-
-def test_storage_at_the_rate_of_degraded_adapters_stays_out(fabric_of: Callable[[str], Fabric]) -> None:
-    node = fabric_of("hdr_mixed")
-    slow = {f"mlx5_{index}" for index in range(6)}
-    adapters = [
-        replace(each, ports=(replace(each.ports[0], rate_gbit_per_s=100.0),)) if each.name in slow else each
-        for each in node.adapters
-    ]
-    _, chosen = choose_adapters(adapters, node.interfaces, node.gpus)
-    assert [each.name for each in chosen if not each.for_compute] == ["mlx5_8", "mlx5_9"]
-
-
-def test_reasons_for(fabric_of: Callable[[str], Fabric]) -> None:
-    node = fabric_of("ndr")
-    assert node.adapters[2].reason == "InfiniBand, active at 400 Gbit/s, PIX to GPU 0000:53:00.0"
-
-
-def test_infiniband_comes_before_roce() -> None:
-    found = reasons(adapter("mlx5_0", 1), adapter("mlx5_1", 2, layer="Ethernet"))
-    assert found == {
-        "kind": FabricKind.INFINIBAND,
-        "mlx5_0": True,
-        "mlx5_1": "RoCE beside InfiniBand: storage or management",
-    }
-
-
-def test_a_node_without_gpus_takes_the_usual_rate() -> None:
-    found = reasons(adapter("a", 1, 100), adapter("b", 2, 200), adapter("c", 3, 200))
-    assert [found[name] is True for name in "abc"] == [False, True, True]
-    found = reasons(adapter("a", 1, 100), adapter("b", 2, 200))
-    assert [found[name] is True for name in "ab"] == [False, True]
-
-
-def test_the_rate_of_adapters_near_gpus_counts() -> None:
-    def below_root_port(bus: int, slot: int) -> PciDevice:
-        path = (f"pci0000:{bus:02x}", f"0000:{bus:02x}:01.0", f"0000:{slot:02x}:00.0")
-        return PciDevice(path[-1], path, device="0x101b")
-
-    gpu = Gpu(below_root_port(1, 2))
-    near = adapter("near", 1, 400, pci=below_root_port(1, 3))
-    found = reasons(near, adapter("a", 8, 100), adapter("b", 9, 100), gpus=(gpu,))
-    assert [found[name] is True for name in ("near", "a", "b")] == [True, False, False]
-
-
-def test_roce_with_the_default_route_is_for_management_unless_it_is_alone() -> None:
-    route = (interface("bond0", default=True, members=("eth0",)),)
-    shared = adapter("a", 1, layer="Ethernet", interfaces=["eth0"])
-    found = reasons(shared, adapter("b", 2, layer="Ethernet", interfaces=["eth1"]), interfaces=route)
-    assert found["a"] == "its interface bond0 has the default route: management"
-    assert found["b"] is True
-    assert reasons(shared, interfaces=route)["a"] is True
-
-
-def test_infiniband_with_the_default_route_stays() -> None:
-    route = (interface("ib0", default=True),)
-    found = reasons(adapter("a", 1, interfaces=["ib0"]), adapter("b", 2), interfaces=route)
-    assert (found["a"], found["b"]) == (True, True)
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    ("changed", "port", "left_out"),
     [
-        ({"state": "INIT"}, "port 1 is INIT: no subnet manager has configured it"),
-        ({"state": "DOWN"}, "port 1 is DOWN: check the cable and the switch port"),
-        ({"pci": None}, "no PCI device: software RDMA"),
-        ({"layer": "Unspecified"}, "link layer Unspecified: not used by NCCL"),
+        (range(6), {"rate_gbit_per_s": 100.0}, ["mlx5_8", "mlx5_9"]),  # at the rate of storage
+        ([2], {"state": "DOWN"}, ["mlx5_2", "mlx5_8", "mlx5_9"]),
     ],
 )
-def test_adapters_that_cannot_be_used(changes: dict[str, object], reason: str) -> None:
-    found = reasons(adapter("a", 1, **changes), interfaces=(interface("eth0"),))  # type: ignore[arg-type]
-    assert found == {"kind": FabricKind.ETHERNET, "a": reason}
+def test_storage_stays_out_beside_degraded_and_dead_adapters(
+    changed: Sequence[int], port: dict[str, Any], left_out: list[str], fabric_of: Trees
+) -> None:
+    node = fabric_of("hdr_mixed")
+    adapters = [
+        replace(each, ports=(replace(each.ports[0], **port),)) if number in changed else each
+        for number, each in enumerate(node.adapters)
+    ]
+    _, chosen = choose_adapters(adapters, node.interfaces, node.gpus)
+    assert [each.name for each in chosen if not each.for_compute] == left_out
 
 
-def test_an_efa_follows_the_state_of_its_interface() -> None:
-    efa = adapter("rdmap1s0", 1, 100, "Unspecified", kind=AdapterKind.EFA, interfaces=["eth1"])
-    down = (interface("eth1", state="down"),)
-    assert reasons(efa, interfaces=down)["rdmap1s0"] == "its interface eth1 is down"
-    assert reasons(efa, interfaces=(interface("eth1"),))["rdmap1s0"] is True
+COMPUTE = [*range(8)]
+"""Not mlx5_8, which is as fast, but for storage."""
 
 
-def test_virtual_machines_without_pci_switches_keep_all() -> None:
-    gpu = Gpu(PciDevice("0001:00:00.0", ("pci0001:00", "0001:00:00.0")))
-    found = reasons(adapter("a", 1), adapter("b", 2), gpus=(gpu,))
-    assert (found["a"], found["b"]) == (True, True)
+@pytest.mark.parametrize(
+    ("settings", "numbers"),
+    [
+        ({}, COMPUTE),
+        ({"NCCL_IB_HCA": "mlx5"}, COMPUTE),
+        ({"NCCL_IB_HCA": "=mlx5_1:1,mlx5_2:2"}, [1]),
+        ({"NCCL_IB_HCA": "^=mlx5_0,mlx5_9"}, COMPUTE[1:]),
+        ({"NCCL_IB_HCA": "=mlx5_8,mlx5_9"}, [8, 9]),  # the user wants the others
+        ({"NCCL_IB_DISABLE": "01 "}, []),
+        ({"NCCL_IB_DISABLE": "0\r"}, COMPUTE),
+        ({"NCCL_NET": "Socket"}, []),
+    ],
+)
+def test_adapters_that_nccl_should_use(
+    settings: dict[str, str], numbers: list[int], fabric_of: Trees
+) -> None:
+    expected = tuple(f"mlx5_{number}/1" for number in numbers)
+    assert expected_ports(fabric_of("hdr_mixed"), settings) == expected
 
 
-def test_an_unknown_rate_is_not_the_usual_one() -> None:
-    odd = replace(adapter("a", 1), ports=(Port(1, "InfiniBand", "ACTIVE", None, None, None),))
-    found = reasons(odd, adapter("b", 2))
-    assert found["a"] == "its rate is unknown, unlike that of others"
-    assert reasons(odd)["a"] is True
+@pytest.mark.parametrize("settings", [{"NCCL_IB_HCA": "=mlx5_0"}, {"NCCL_IB_DISABLE": "1"}])
+def test_settings_of_nccls_own_transport_do_not_apply_to_efa(
+    settings: dict[str, str], fabric_of: Trees
+) -> None:
+    assert expected_adapters(fabric_of("efa_p5"), settings) == fabric_of("efa_p5").compute_adapters
+
+
+def test_adapters_that_were_not_chosen_are_expected_only_by_name(fabric_of: Trees) -> None:
+    node = fabric_of("hdr_mixed")
+    node = replace(node, adapters=tuple(replace(each, for_compute=False) for each in node.adapters))
+    assert expected_ports(node, {}) == ()
+    assert expected_ports(node, {"NCCL_IB_HCA": "=mlx5_9"}) == ("mlx5_9/1",)
+
+
+def test_of_several_ports_the_fastest_permitted_ones_are_expected(fabric_of: Trees) -> None:
+    node = fabric_of("hdr_mixed")
+    first = node.adapters[0]
+    slower = replace(first.ports[0], number=2, rate_gbit_per_s=100.0)
+    dead = replace(first.ports[0], number=3, state="DOWN")
+    node = replace(node, adapters=(replace(first, ports=(*first.ports, slower, dead)),))
+    assert expected_ports(node, {}) == ("mlx5_0/1",)
+    settings = {"NCCL_IB_HCA": "=mlx5_0:2,mlx5_0:3"}
+    assert expected_ports(node, settings) == ("mlx5_0/2",)
+    assert [each.rate_gbit_per_s for each in expected_adapters(node, settings)] == [100.0]

@@ -1,52 +1,46 @@
-"""Defects of a node, with the remedy."""
+"""Defects of a node. Those of the trees are in tests/golden/fabric-trees.txt."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from jobs.fabric.choose_adapters import choose_adapters
 from jobs.fabric.defects import defects, pcie_gbit_per_s
 from jobs.fabric.derive import derive
-from jobs.fabric.description import Fabric, PciDevice
+from jobs.fabric.description import Fabric, Gpu, PciDevice
+
+Trees = Callable[[str], Fabric]
 
 
-@pytest.fixture
-def ndr(fabric_of: Callable[[str], Fabric]) -> Fabric:
-    return fabric_of("ndr")
-
-
-@pytest.mark.parametrize("kind", ["ndr", "hdr_mixed", "ethernet_25g", "nvlink", "pcie", "cpu"])
-def test_healthy_nodes(kind: str, fabric_of: Callable[[str], Fabric]) -> None:
-    assert defects(fabric_of(kind)) == ()
-
-
-def test_adapters_beside_a_gpu_that_are_not_used(fabric_of: Callable[[str], Fabric]) -> None:
-    assert defects(fabric_of("dead_hca")) == (
-        "mlx5_3: port 1 is DOWN (Polling): check the cable and the switch port",
-        "mlx5_6: degraded: 200 Gbit/s on 2 of 4 lanes, where the same model reaches 400 Gbit/s",
-    )
-
-
-def test_nodes_all_of_whose_adapters_are_down_would_use_tcp(fabric_of: Callable[[str], Fabric]) -> None:
+@pytest.mark.parametrize(
+    ("settings", "count", "start"),
+    [
+        ({}, 8, "no adapter is active, so NCCL would use TCP: mlx5_0: "),
+        ({"NCCL_NET": "ib"}, 2, "no adapter is active, so NCCL fails: mlx5_0: "),
+        ({"NCCL_NET": "Socket"}, 8, None),
+        ({"NCCL_IB_DISABLE": "1"}, 8, None),
+        ({"NCCL_IB_HCA": "^mlx5"}, 8, None),
+    ],
+)
+def test_nodes_all_of_whose_adapters_are_down_would_use_tcp_without_a_choice(
+    settings: dict[str, str], count: int, start: str | None, fabric_of: Trees
+) -> None:
     down = fabric_of("all_down")
-    assert defects(down) == (
-        "no adapter is active, so NCCL would use TCP: mlx5_0: port 1 is DOWN (Polling): check the cable and "
-        "the switch port; 7 other adapters are not active either",
-    )
-    (two,) = defects(replace(down, adapters=down.adapters[:2]))
-    assert two.endswith("; 1 other adapter is not active either")
-    (fails,) = defects(down, {"NCCL_NET": "ib"})
-    assert fails.startswith("no adapter is active, so NCCL fails: mlx5_0: ")
-    for chosen in ({"NCCL_NET": "Socket"}, {"NCCL_IB_DISABLE": "1"}, {"NCCL_IB_HCA": "^mlx5"}):
-        assert defects(down, chosen) == (), "TCP was chosen"
-    assert defects(replace(down, gpus=())) == ()
+    down = replace(down, adapters=down.adapters[:count])
+    lines = defects(down, settings)
+    assert [line[: len(start or "")] for line in lines] == ([start] if start else [])
+    others = "7 other adapters are" if count > 2 else "1 other adapter is"
+    assert all(line.endswith(f"; {others} not active either") for line in lines)
+    assert defects(replace(down, gpus=()), settings) == ()
 
 
-def test_the_second_port_of_a_card_needs_no_cable(ndr: Fabric, fabric_of: Callable[[str], Fabric]) -> None:
+def test_the_second_port_of_a_card_needs_no_cable(fabric_of: Trees) -> None:
     """Cards of two ports, each a function with an adapter, of which one has a cable."""
+    ndr = fabric_of("ndr")
     (dead,) = (each for each in fabric_of("dead_hca").adapters if each.active_port is None)
     seconds = [
         replace(
@@ -63,91 +57,93 @@ def test_the_second_port_of_a_card_needs_no_cable(ndr: Fabric, fabric_of: Callab
     assert len(found) == len(seconds) - 1, "one card shows that both ports are to be used"
 
 
-def test_adapters_that_the_user_leaves_out(fabric_of: Callable[[str], Fabric]) -> None:
+def test_adapters_that_the_user_leaves_out(fabric_of: Trees) -> None:
     node = fabric_of("dead_hca")
     both = defects(node)
+    assert [line.partition(":")[0] for line in both] == ["mlx5_3", "mlx5_6"]
     (derived,) = (each.value for each in derive(node, 2, 8) if each.name == "NCCL_IB_HCA")
-    assert defects(node, {"NCCL_IB_HCA": derived}) == both, "a derived list hides no defect"
-    assert defects(node, {"NCCL_IB_HCA": "^mlx5_9"}) == both
-    assert defects(node, {"NCCL_IB_HCA": "^mlx5_3"}) == both[1:]
-    assert defects(node, {"NCCL_IB_HCA": "=mlx5_0,mlx5_6"}) == both[1:]
+    for names, expected in {
+        derived: both,  # a derived list hides no defect
+        "^mlx5_9": both,
+        "^mlx5_3": both[1:],
+        "=mlx5_0,mlx5_6": both[1:],
+    }.items():
+        assert defects(node, {"NCCL_IB_HCA": names}) == expected
 
 
-def test_adapters_that_may_be_for_storage(fabric_of: Callable[[str], Fabric]) -> None:
+def test_adapters_that_may_be_for_storage(fabric_of: Trees) -> None:
     """A flat PCI bus, as on virtual machines, and adapters of one rate."""
     mixed = fabric_of("hdr_mixed")
-    places = [each.pci for each in mixed.adapters if each.pci]
     ten = [
-        replace(each, ports=mixed.adapters[0].ports, pci=replace(pci, path=pci.path[-1:]))
-        for each, pci in zip(mixed.adapters, places, strict=True)
+        replace(each, ports=mixed.adapters[0].ports, pci=replace(each.pci, path=each.pci.path[-1:]))
+        for each in mixed.adapters
+        if each.pci
     ]
-    _, eight = choose_adapters(ten[:8], mixed.interfaces, mixed.gpus)
-    assert defects(replace(mixed, adapters=eight)) == ()
-    _, chosen = choose_adapters(ten, mixed.interfaces, mixed.gpus)
-    assert all(each.for_compute for each in chosen), "NCCL_IB_HCA is not derived from a guess"
-    (line,) = defects(replace(mixed, adapters=chosen))
+
+    def found(count: int, **settings: str) -> tuple[str, ...]:
+        _, chosen = choose_adapters(ten[:count], mixed.interfaces, mixed.gpus)
+        assert all(each.for_compute for each in chosen), "NCCL_IB_HCA is not derived from a guess"
+        return defects(replace(mixed, adapters=chosen), settings)
+
+    assert found(8) == found(10, NCCL_IB_HCA="=mlx5_0") == ()
+    (line,) = found(10)
     assert line.startswith("mlx5_0, mlx5_1, mlx5_2, ")
-    assert line.endswith("name the other adapters in NCCL_IB_HCA of the site profile")
-    assert defects(replace(mixed, adapters=chosen), {"NCCL_IB_HCA": "=mlx5_0"}) == ()
 
 
-def test_a_narrow_slot(ndr: Fabric) -> None:
-    first = ndr.adapters[0]
-    assert first.pci is not None
-    narrow = replace(first, pci=replace(first.pci, lanes=8))
-    assert defects(replace(ndr, adapters=(narrow, *ndr.adapters[1:]))) == (
-        "mlx5_0: PCIe carries 252 Gbit/s (32 GT/s on 8 lanes), less than its 400 Gbit/s: "
-        "check the slot and its settings",
-    )
+@pytest.mark.parametrize(
+    ("gpus", "active"),
+    [
+        ([{}], "17 of 18"),
+        ([{"is_behind_nvswitch": True}], "17 of 18"),
+        ([{"nvlinks_active": 0}], None),  # no bridge connects it
+        # H100 NVL has 18 links, of which its bridges connect 12
+        ([{"nvlinks_active": 12}] * 8, None),
+        ([{"nvlinks_active": 12, "is_behind_nvswitch": True}] * 8, "12 of 18"),
+        ([{"nvlinks_active": 11}, *[{"nvlinks_active": 12}] * 7], "11 of 12"),
+        ([{"nvlinks_active": 11, "name": "L4"}, *[{"nvlinks_active": 12}] * 7], None),
+    ],
+)
+def test_inactive_nvlinks(gpus: Sequence[dict[str, Any]], active: str | None, fabric_of: Trees) -> None:
+    """The first of eight GPUs with 18 links has fewer active ones than the others, or all have."""
+    ndr = fabric_of("ndr")
+    changed: list[Gpu] = list(ndr.gpus)
+    for number, changes in enumerate(gpus):
+        changed[number] = replace(changed[number], **({"nvlinks_active": 17} | changes))
+    lines = defects(replace(ndr, gpus=tuple(changed)))
+    alike = len(gpus) if active == "12 of 18" else 1
+    assert len(lines) == (alike if active else 0)
+    assert all(f"GPU 0000:13:00.0: {active} NVLinks are active: " in line for line in lines[:1])
 
 
-def test_inactive_nvlinks(ndr: Fabric) -> None:
-    gpu = replace(ndr.gpus[0], nvlinks_active=17)
-    found = defects(replace(ndr, gpus=(gpu, *ndr.gpus[1:])))
-    assert found == (
-        "GPU 0000:13:00.0: 17 of 18 NVLinks are active: run `nvidia-smi nvlink --status` on the node; have "
-        "the GPU reset or the node drained",
-    )
+@pytest.mark.parametrize(
+    ("software", "start"),
+    [
+        ({"has_verbs_devices": False}, "/dev/infiniband has no uverbs device"),
+        ({"memory_lock_bytes": 2**30 - 1}, "locked memory is limited"),
+        ({"memory_lock_bytes": 2**30}, None),
+        ({"has_peermem": False, "is_open_driver": False}, "no GPUDirect RDMA"),
+        ({"has_peermem": False, "is_open_driver": True}, None),
+        ({"has_peermem": False, "is_open_driver": None}, None),
+        ({"has_peermem": True, "is_open_driver": False}, None),
+    ],
+)
+def test_limits_devices_and_modules(software: dict[str, Any], start: str | None, fabric_of: Trees) -> None:
+    ndr = fabric_of("ndr")
+    lines = defects(replace(ndr, software=replace(ndr.software, **software)))
+    assert [line[: len(start or "")] for line in lines] == ([start] if start else [])
 
 
-def test_nvlinks_that_no_bridge_connects(fabric_of: Callable[[str], Fabric]) -> None:
-    """H100 NVL has 18 links, of which its bridges connect 12. Behind an NVSwitch, all are connected."""
-    node = fabric_of("pcie")
-    bridged = tuple(replace(gpu, nvlinks=18, nvlinks_active=12) for gpu in node.gpus)
-    alone = replace(bridged[0], nvlinks_active=0)
-    assert defects(replace(node, gpus=(alone, *bridged[1:]))) == ()
-    slower = replace(bridged[0], nvlinks_active=11)
-    (line,) = defects(replace(node, gpus=(slower, *bridged[1:])))
-    assert "11 of 12 NVLinks are active" in line
-    assert defects(replace(node, gpus=(slower, *(replace(gpu, name="L4") for gpu in bridged[1:])))) == ()
-    switched = replace(node, gpus=tuple(replace(gpu, is_behind_nvswitch=True) for gpu in bridged))
-    assert len(defects(switched)) == len(node.gpus)
+def test_a_plugin_that_the_user_names_is_not_judged(fabric_of: Trees) -> None:
+    assert len(defects(fabric_of("efa_p5"))) == 1
+    assert defects(fabric_of("efa_p5"), {"NCCL_NET_PLUGIN": "tcpx"}) == ()
 
 
-def test_locked_memory(fabric_of: Callable[[str], Fabric]) -> None:
-    (line,) = defects(fabric_of("roce_bond"))
-    assert line.startswith("locked memory is limited to 64 KiB (/proc/self/limits)")
-
-
-def test_devices_for_verbs(ndr: Fabric) -> None:
-    (line,) = defects(replace(ndr, software=replace(ndr.software, has_verbs_devices=False)))
-    assert line.startswith("/dev/infiniband has no uverbs device")
-
-
-def test_gpudirect(ndr: Fabric) -> None:
-    closed = replace(ndr.software, has_peermem=False, is_open_driver=False)
-    (line,) = defects(replace(ndr, software=closed))
-    assert line.startswith("no GPUDirect RDMA")
-    assert defects(replace(ndr, software=replace(closed, is_open_driver=True))) == ()
-    assert defects(replace(ndr, software=replace(closed, is_open_driver=None))) == ()
-
-
-def test_plugins(fabric_of: Callable[[str], Fabric]) -> None:
-    (hidden,) = defects(fabric_of("efa_p5"))
-    assert "libnccl-net.so is not on the path of libraries, so NCCL would use TCP" in hidden
-    (missing,) = defects(fabric_of("cxi"))
-    assert missing.startswith("no network plugin of NCCL")
-    assert defects(fabric_of("efa_p5"), {"NCCL_NET_PLUGIN": "tcpx"}) == (), "not judged"
+def test_a_narrow_slot(fabric_of: Trees) -> None:
+    ndr = fabric_of("ndr")
+    first, *others = ndr.adapters
+    narrow = replace(first, pci=replace(first.pci, lanes=8))  # type: ignore[type-var]
+    (line,) = defects(replace(ndr, adapters=(narrow, *others)))
+    assert line.startswith("mlx5_0: PCIe carries 252 Gbit/s (32 GT/s on 8 lanes), less than its 400 Gbit/s")
 
 
 @pytest.mark.parametrize(

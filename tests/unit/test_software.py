@@ -1,4 +1,4 @@
-"""Versions of libraries from a file tree, without importing them."""
+"""Versions of libraries, files of variables and limits from a file tree, without importing a library."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 
 from jobs.fabric.description import Software
+from jobs.fabric.gpus import NvmlReading
 from jobs.fabric.kernel_files import FileTree
-from jobs.fabric.software import Process, linker_folders, read_software
+from jobs.fabric.software import Process, effective_limit, linker_folders, parse_variables, read_software
 from tests.support.fabric_tree_builder import Tree
 from tests.support.fabric_trees import tree
 
 
 def read(root: Path, **environ: str) -> Software:
-    return read_software(FileTree(root), Process(environ), None)
+    return read_software(FileTree(root), Process(environ, "/home/me"), None)
 
 
 def library(t: Tree, folder: str, version: str) -> None:
@@ -28,22 +29,17 @@ def test_the_nccl_that_pytorch_loads(tmp_path: Path) -> None:
     library(t, "/usr/lib/x86_64-linux-gnu", "2.18.3")
     assert read(tmp_path).nccl_version == "2.18.3"
     library(t, "/opt/nccl/lib", "2.22.3")
-    assert read(tmp_path, LD_LIBRARY_PATH="/opt/nccl/lib").nccl_version == "2.22.3"
+    loaded = {"LD_LIBRARY_PATH": "/opt/nccl/lib"}
+    assert read(tmp_path, **loaded).nccl_version == "2.22.3"
     t.nccl("2.27.5")
-    beside = read(tmp_path, LD_LIBRARY_PATH="/opt/nccl/lib")
+    beside = read(tmp_path, **loaded)
     assert beside.nccl_version == "2.27.5"
     assert (beside.nccl_evidence or "").endswith("/nvidia_nccl_cu12-2.27.5.dist-info")
     preloaded = read(tmp_path, LD_PRELOAD="/lib/x.so:/opt/nccl/lib/libnccl.so.2")
     assert (preloaded.nccl_version, preloaded.nccl_evidence) == ("2.22.3", "/opt/nccl/lib/libnccl.so.2")
-
-
-def test_packages_of_the_process_come_before_those_of_the_system(tmp_path: Path) -> None:
-    t = Tree(tmp_path)
-    t.nccl("2.27.5")
     t.write("/venv/nvidia_nccl_cu13-2.30.7.dist-info/METADATA", "")
-    process = Process(python_path=("/venv",))
-    assert read_software(FileTree(tmp_path), process, None).nccl_version == "2.30.7"
-    assert read_software(FileTree(tmp_path), Process(python_path=()), None).nccl_version is None
+    own = read_software(FileTree(tmp_path), Process(python_path=("/venv",)), None)
+    assert own.nccl_version == "2.30.7", "packages of the process, not those of the system"
 
 
 def test_folders_of_the_linker(tmp_path: Path) -> None:
@@ -59,36 +55,27 @@ def test_folders_of_the_linker(tmp_path: Path) -> None:
 
 def test_plugins_and_whether_nccl_finds_them(tmp_path: Path) -> None:
     root = tree("efa_p5", tmp_path)
-    path = "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu/libnccl-net.so"
+    t, folder = Tree(root), "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu"
     names = ("libnccl-net-ofi.so", "libnccl-net.so")
-    Tree(root).link(path.replace("-net.so", "-net-ofi.so"), path)
-    (found,) = read(root).nccl_plugins
-    assert (found.kind, found.is_reachable, found.names) == ("net", False, names)
-    (found,) = read(root, LD_LIBRARY_PATH=path.rpartition("/")[0]).nccl_plugins
-    assert (found.path.rpartition("/")[2], found.is_reachable, found.names) == (names[0], True, names)
-    t = Tree(root)
+    t.link(f"{folder}/{names[0]}", f"{folder}/{names[1]}")
+    for environ, is_reachable in (({}, False), ({"LD_LIBRARY_PATH": folder}, True)):
+        (found,) = read(root, **environ).nccl_plugins
+        assert (found.kind, found.path, found.is_reachable, found.names) == (
+            "net", f"{folder}/{names[0]}", is_reachable, names,
+        )  # fmt: skip
     t.write("/usr/lib64/libnccl-tuner-ofi.so", "ELF")
     t.write("/usr/lib64/libnccl.so.2", "ELF")
     assert [each.kind for each in read(root).nccl_plugins] == ["tuner", "net"]
 
 
-def test_libfabric_and_its_plugin(tmp_path: Path) -> None:
-    efa = read(tree("efa_p5", tmp_path / "efa"))
-    assert (efa.libfabric_version, efa.ofi_plugin_version) == ("1.22.0amzn4.0", "1.13.2")
-    cray = read(tree("cxi", tmp_path / "cxi"))
-    assert cray.libfabric_version == "1.22.0"
-    assert cray.libfabric_evidence == "/opt/cray/libfabric/1.22.0/lib64/libfabric.so.1"
-    loaded = tmp_path / "cxi/opt/cray/libfabric/1.15.2.0/lib64/pkgconfig/libfabric.pc"
-    loaded.parent.mkdir()
-    loaded.write_text("Name: libfabric\nVersion: 1.15.2.0\n")
-    older = read(tmp_path / "cxi", LD_LIBRARY_PATH="/opt/cray/libfabric/1.15.2.0/lib64")
-    assert older.libfabric_version == "1.15.2.0"
-
-
-def test_the_version_of_the_plugin_stands_in_the_plugin(tmp_path: Path) -> None:
-    t = Tree(tmp_path)
+def test_the_loaded_libfabric_and_the_version_in_the_plugin(tmp_path: Path) -> None:
+    root, folder = tree("cxi", tmp_path), "/opt/cray/libfabric/1.15.2.0/lib64"
+    t = Tree(root)
     t.write("/opt/aws-ofi-nccl/lib/libnccl-net.so", "\0\1Initializing aws-ofi-nccl 1.9.1-aws\0")
-    assert read(tmp_path).ofi_plugin_version == "1.9.1"
+    newest = read(root)
+    assert (newest.libfabric_version, newest.ofi_plugin_version) == ("1.22.0", "1.9.1")
+    t.write(f"{folder}/pkgconfig/libfabric.pc", "Name: libfabric\nVersion: 1.15.2.0\n")
+    assert read(root, LD_LIBRARY_PATH=folder).libfabric_version == "1.15.2.0"
 
 
 @pytest.mark.parametrize(
@@ -97,24 +84,98 @@ def test_the_version_of_the_plugin_stands_in_the_plugin(tmp_path: Path) -> None:
         ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  560.35.03  Release", "560.35.03", True),
         ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23", "550.54.15", False),
         ("NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.65  Release", "580.65", True),
-        ("anything", None, None),
+        ("anything", "1.2", None),  # the version by NVML
     ],
 )
-def test_the_driver(text: str, version: str | None, is_open: bool | None, tmp_path: Path) -> None:
+def test_the_driver(text: str, version: str, is_open: bool | None, tmp_path: Path) -> None:
     Tree(tmp_path).write("/proc/driver/nvidia/version", text)
-    found = read(tmp_path)
+    found = read_software(FileTree(tmp_path), Process(), NvmlReading("1.2"))
     assert (found.nvidia_driver, found.is_open_driver) == (version, is_open)
 
 
-def test_limits(tmp_path: Path) -> None:
+def test_devices_and_sizes(tmp_path: Path) -> None:
+    nothing = read(tmp_path)
+    assert (nothing.memory_lock, nothing.has_gdrcopy, nothing.has_peermem, nothing.shared_memory_bytes) == (
+        None, None, None, None,
+    )  # fmt: skip
     t = Tree(tmp_path)
-    assert (read(tmp_path).memory_lock, read(tmp_path).has_gdrcopy, read(tmp_path).has_peermem) == (None,) * 3
-    t.write(
-        "/proc/self/limits", "Max locked memory         8388608              unlimited            bytes     "
-    )
     t.write("/proc/self/mounts", "tmpfs /dev/shm tmpfs rw,nosuid,size=65536k,inode64 0 0")
     t.write("/dev/gdrdrv", "")
+    t.write("/sys/module/nv_peer_mem/refcnt", "0")
     found = read(tmp_path)
-    assert (found.memory_lock, found.memory_lock_bytes) == ("8388608", 8 << 20)
-    assert found.shared_memory_bytes == 64 << 20
-    assert found.has_gdrcopy is True
+    assert (found.shared_memory_bytes, found.has_gdrcopy, found.has_peermem, found.has_verbs_devices) == (
+        64 << 20, True, True, False,
+    )  # fmt: skip
+
+
+def test_lines_of_a_file_are_as_nccl_reads_them() -> None:
+    text = """# NCCL_DEBUG=INFO
+NCCL_IB_TIMEOUT=22
+
+nonsense
+=x
+NCCL_IB_TIMEOUT=14
+NCCL_PROTO = ^LL128
+NCCL_DEBUG="WARN"
+export NCCL_IB_SL=1
+NCCL_IB_TC=41 # of the site
+"""
+    assert parse_variables(text) == (
+        ("NCCL_IB_TIMEOUT", "22"),
+        ("NCCL_PROTO ", " ^LL128"),
+        ("NCCL_DEBUG", '"WARN"'),
+        ("export NCCL_IB_SL", "1"),
+        ("NCCL_IB_TC", "41 # of the site"),
+    )
+
+
+def test_files_in_the_order_of_nccl(tmp_path: Path) -> None:
+    t = Tree(tmp_path)
+    t.write("/etc/nccl.conf", " NCCL_DEBUG=WARN ")
+    t.write("/home/me/.nccl.conf", "NCCL_DEBUG=INFO")
+    t.write("/scratch/job.conf", "NCCL_DEBUG=TRACE")
+
+    def paths(**environ: str) -> list[str]:
+        return [each.path for each in read(tmp_path, **environ).nccl_files]
+
+    assert paths() == ["/home/me/.nccl.conf", "/etc/nccl.conf"]
+    assert paths(NCCL_CONF_FILE="/scratch/job.conf") == ["/scratch/job.conf", "/etc/nccl.conf"]
+    assert paths(NCCL_CONF_FILE="/missing") == ["/etc/nccl.conf"]
+    assert read(tmp_path).nccl_files[1].variables == ((" NCCL_DEBUG", "WARN "),), "blanks at both ends"
+
+
+ROOT, CONTAINER, USER = "000001ffffffffff", "00000000a80425fb", "0000000000000000"
+"""All capabilities; Docker's default ones, without CAP_IPC_LOCK; none."""
+INITIAL, ROOTLESS = "         0          0 4294967295\n", "         0       1000          1\n"
+
+
+@pytest.mark.parametrize(
+    ("limit", "capabilities", "uid_map", "expected"),
+    [
+        ("65536", ROOT, INITIAL, "unlimited"),
+        ("65536", "0000000000004000", INITIAL, "unlimited"),  # CAP_IPC_LOCK alone
+        ("65536", ROOT, None, "unlimited"),  # a kernel without user namespaces
+        ("65536", ROOT, ROOTLESS, "65536"),  # root of a container only
+        ("65536", CONTAINER, INITIAL, "65536"),
+        ("8388608", USER, INITIAL, "8388608"),
+        ("65536", None, None, "65536"),
+        ("unlimited", USER, INITIAL, "unlimited"),
+        (None, ROOT, INITIAL, None),
+    ],
+)
+def test_the_limit_of_locked_memory_has_no_effect_with_the_capability(
+    limit: str | None, capabilities: str | None, uid_map: str | None, expected: str | None, tmp_path: Path
+) -> None:
+    """Files as Linux 6.8 and 5.14 print them."""
+    files = {
+        "limits": limit and f"Limit\nMax locked memory         {limit:<20} {limit:<20} bytes\nMax file locks",
+        "status": capabilities and f"CapPrm:\t{ROOT}\nCapEff:\t{capabilities}\nCapBnd:\t{ROOT}\n",
+        "uid_map": uid_map,
+    }
+    assert effective_limit(*files.values()) == expected
+    for name, text in files.items():
+        if text:
+            Tree(tmp_path).write(f"/proc/self/{name}", text)
+    found = read(tmp_path)
+    assert found.memory_lock == expected
+    assert found.memory_lock_bytes == (int(expected) if expected in ("65536", "8388608") else None)
