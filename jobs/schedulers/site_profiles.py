@@ -113,7 +113,8 @@ def _one_line(error: ValidationError, draft: Draft) -> ConfigError:
         return _unknown(key, allowed, draft.at(key))
     if detail["type"] == "value_error":
         detail["msg"] = str(detail["ctx"]["error"])
-    key, message = describe([detail, *errors])[0]
+    others = () if detail["type"] == "value_error" else (each for each in errors if each is not detail)
+    key, message = describe([detail, *others])[0]
     if isinstance(detail["input"], Mapping):  # a mistake of a whole section
         message = f"{key}: {detail['msg']}" if key else detail["msg"]
     return ConfigError(message, at=draft.at(key))
