@@ -1,7 +1,8 @@
-"""Opening an attempt while other processes write to the same run."""
+"""Opening and closing an attempt while other processes write to the same run."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -28,10 +29,15 @@ def run(tmp_path: Path) -> RunDir:
     return submitted
 
 
-def begin(run: RunDir, restart: int = 0) -> Attempt:
-    attempt = open_attempt(run, 0, cluster="slurm", job_id="7", nodes=["n1"], restart=restart)
+def begin(run: RunDir, restart: int = 0, nodes: Sequence[str] = ("n1", "n2"), **changes: Any) -> Attempt:
+    values = {"submission": 0, "cluster": "slurm", "job_id": "7", "nodes": nodes, "restart": restart}
+    attempt = open_attempt(run, **values | changes)
     assert attempt is not None
     return attempt
+
+
+def lay_over(attempt: Attempt, **fields: Any) -> None:
+    write_json(attempt.record, read_json(attempt.record) | fields)
 
 
 def test_a_stop_request_counts_from_the_claim_on(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,11 +53,15 @@ def test_a_stop_request_counts_from_the_claim_on(run: RunDir, monkeypatch: pytes
     run.stop.touch()
     begin(run)
     assert run.stop.exists()
+    monkeypatch.undo()
+    begin(run, restart=1)
+    assert run.stop.exists(), "a request to this submission holds after a requeue"
 
 
-def test_the_folder_of_exits_exists_before_another_node_reads_the_attempt(
+def test_the_record_is_the_first_file_and_the_folder_of_exits_exists_before_it(
     run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Other nodes wait for the record, and an NFS client caches that a folder is missing."""
     write, written = attempts.write_json, []
 
     def checked(path: Path, record: Any) -> None:
@@ -60,55 +70,64 @@ def test_the_folder_of_exits_exists_before_another_node_reads_the_attempt(
         write(path, record)
 
     monkeypatch.setattr(attempts, "write_json", checked)
-    attempt = begin(run)
-    assert written[0] == attempt.record
+    begin(run)
+    assert written[0] == run.attempt(0).record
+
+
+def test_the_job_of_another_submission_starts_nothing(run: RunDir) -> None:
+    with pytest.raises(DoNotRestart) as ends:
+        begin(run, job_id="8")
+    assert ends.value.exit_code == requeue_policy.EXIT_DO_NOT_REQUEUE
+    assert not run.attempts()
+
+
+def test_a_new_attempt_removes_the_outcome_of_the_one_before(run: RunDir) -> None:
+    close_attempt(run, begin(run), {0: -9})
+    assert run.failed.exists()
+    begin(run, restart=1)
+    assert not run.failed.exists()
 
 
 def test_hosts_that_failed_since_the_newest_checkpoint_are_excluded(run: RunDir) -> None:
-    closed = [("n1", 10), ("n2", 20), ("n3", 20)]
-    for restart, (host, checkpoint) in enumerate(closed):
+    for restart, (host, checkpoint) in enumerate([("n1", 10), ("n2", 20), ("n3", 20)]):
         attempt = begin(run, restart)
-        record = read_json(attempt.record) | {"ended": "now", "cause": "lost", "checkpoint_after": checkpoint}
-        write_json(attempt.record, record | {"failed_nodes": [host]})
+        lay_over(attempt, ended="now", cause="lost", checkpoint_after=checkpoint, failed_nodes=[host])
     assert failed_hosts(run, attempt) == (["n2", "n3"], ["n1", "n2", "n3"])
 
 
-def test_a_closed_attempt_names_the_hosts_of_the_ranks_that_failed(run: RunDir) -> None:
-    config = read_json(run.run_json)
-    config["config"]["resources"]["gpus_per_node"] = 2
-    write_json(run.run_json, config)
-    attempt = open_attempt(run, 0, cluster="slurm", job_id="7", nodes=["n1", "n2"])
-    assert attempt is not None
-    write_json(attempt.error(3), {"rank": 3, "time": 1.0, "kind": "E", "message": "ECC", "cause": "crashed"})
-    close_attempt(run, attempt, {0: 1, 1: 1})
-    assert read_json(attempt.record)["failed_nodes"] == ["n2"]
-
-
-@pytest.mark.parametrize(("codes", "failed"), [({}, []), ({1: 1}, ["n1"])], ids=["all", "one"])
-def test_silent_nodes_failed_only_if_another_node_recorded_its_exit(
-    run: RunDir, codes: dict[int, int], failed: list[str]
+@pytest.mark.parametrize(
+    ("codes", "ends", "failed"),
+    [
+        ({}, {"external_cause": "lost"}, []),  # all nodes are silent
+        ({1: 1}, {"external_cause": "lost"}, ["n1"]),
+        (
+            {0: 1},
+            {"external_cause": "lost", "lost_hosts": ()},
+            [],
+        ),  # those that the scheduler names, if it does
+        ({0: 1}, {"external_cause": "lost", "lost_hosts": ("n2",)}, ["n2"]),
+        ({0: 1, 1: 1}, {}, ["n2"]),  # the host of the rank that failed
+    ],
+)
+def test_the_failed_hosts_of_a_closed_attempt(
+    run: RunDir, codes: dict[int, int], ends: dict[str, Any], failed: list[str]
 ) -> None:
-    attempt = open_attempt(run, 0, cluster="slurm", job_id="7", nodes=["n1", "n2"])
-    assert attempt is not None
-    assert close_attempt(run, attempt, codes, external_cause="lost").cause == "lost"
+    record = read_json(run.run_json)
+    record["config"]["resources"]["gpus_per_node"] = 2
+    write_json(run.run_json, record)
+    attempt = begin(run)
+    if not ends:
+        write_json(
+            attempt.error(3), {"rank": 3, "time": 1.0, "kind": "E", "message": "ECC", "cause": "crashed"}
+        )
+    close_attempt(run, attempt, codes, **ends)
     assert read_json(attempt.record)["failed_nodes"] == failed
-
-
-@pytest.mark.parametrize("down", [(), ("n2",)])
-def test_nodes_that_the_scheduler_names_are_the_failed_ones(run: RunDir, down: tuple[str, ...]) -> None:
-    """The other nodes of a requeued job may not have recorded their exit yet."""
-    attempt = open_attempt(run, 0, cluster="slurm", job_id="7", nodes=["n1", "n2", "n3"])
-    assert attempt is not None
-    close_attempt(run, attempt, {0: 1}, external_cause="lost", lost_hosts=down)
-    assert read_json(attempt.record)["failed_nodes"] == list(down)
 
 
 def test_a_new_submission_closes_the_attempts_that_nobody_closed(run: RunDir) -> None:
     lost = begin(run)
     assert journal.revoke(run, 0, "lost", "presumed dead", starts=1)
-    number = journal.write_intent(run, {"cluster": "slurm"})
-    attempt = open_attempt(run, number, cluster="slurm", job_id="8", nodes=["n1"])
-    assert attempt is not None
+    attempt = begin(run, submission=journal.write_intent(run, {}), job_id="8")
     record = read_json(lost.record)
     assert (record["cause"], record["next"], bool(record["ended"])) == ("lost", None, True)
     assert read_json(attempt.record)["ended"] is None
@@ -117,28 +136,27 @@ def test_a_new_submission_closes_the_attempts_that_nobody_closed(run: RunDir) ->
 def test_a_lost_copy_may_still_be_writing(run: RunDir) -> None:
     lost = begin(run)
     (lost.path / ".node-01.oom.json.7.tmp").symlink_to("renamed-meanwhile")
+    newest = lost.path / "rank-00000.log"
+    newest.touch()
+    started = read_json(lost.record)["started"]
     assert begin(run, restart=1).number == 1
-    assert read_json(lost.record)["cause"] == "lost"
+    record = read_json(lost.record)
+    assert (record["cause"], record["next"]) == ("lost", "requeue")
+    assert record["ended"] >= journal.utc_time(newest.stat().st_mtime) >= started
 
 
 def test_a_start_is_current_until_another_one_begins_or_it_is_revoked(run: RunDir) -> None:
     attempt = begin(run)
     assert is_current(run, attempt)
+    run.attempt(1).path.mkdir()  # an NFS client may still cache the list of claims
+    assert not is_current(run, attempt)
+    run.attempt(1).path.rmdir()
     assert journal.revoke(run, 0, "lost", "presumed dead", starts=1)
     assert not is_current(run, attempt)
 
 
-def test_a_start_is_not_current_once_a_folder_of_a_newer_attempt_exists(run: RunDir) -> None:
-    """Also where an NFS client still caches the list of claims."""
-    attempt = begin(run)
-    run.attempt(1).path.mkdir()
-    assert not is_current(run, attempt)
-
-
 def test_a_restart_of_a_finished_job_is_no_failure(run: RunDir) -> None:
-    attempt = begin(run)
-    ended = {"ended": journal.utc_now(), "cause": "finished"}
-    write_json(attempt.record, read_json(attempt.record) | ended)
+    lay_over(begin(run), ended=journal.utc_now(), cause="finished")
     with pytest.raises(DoNotRestart) as ends:
         begin(run, restart=1)
     assert ends.value.exit_code == requeue_policy.EXIT_DONE
@@ -152,8 +170,10 @@ def test_the_last_of_the_lost_attempts_is_closed_when_the_run_is_given_up(run: R
         begin(run, restart=3)
     assert ends.value.exit_code == requeue_policy.EXIT_DO_NOT_REQUEUE
     records = [read_json(attempt.record) for attempt in lost]
-    assert [(each["cause"], bool(each["ended"])) for each in records] == [("lost", True)] * 3
-    assert [each["next"] for each in records] == ["requeue", "requeue", None]
+    assert [(each["cause"], each["next"]) for each in records] == [
+        ("lost", "requeue"), ("lost", "requeue"), ("lost", None),
+    ]  # fmt: skip
+    assert all(each["ended"] for each in records)
     assert read_json(run.failed)["message"] == records[-1]["message"] == str(ends.value)
 
 

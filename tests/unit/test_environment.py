@@ -1,133 +1,113 @@
-"""The environment of the ranks, and its record."""
+"""The environment of the ranks, and names and texts of secrets."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from disttrain.config.config_tree import Config
 from disttrain.masking import is_secret, mask_argv, mask_lines
 from jobs.core import environment
+from jobs.core.environment import AddedVariable
 from jobs.schedulers.inherited_variables import command_inputs, outside_job, without_batch_system
 from jobs.schedulers.slurm.scheduler import unused_by_sbatch
 
+FABRIC = {"GLOO_SOCKET_IFNAME": AddedVariable("ib0", "a reason", "derived", "/sys/x", "a guide")}
+PROFILE = {"environment": {"GLOO_SOCKET_IFNAME": {"value": "eth1", "reason": "the site's"}}}
 
-def config(**env: str) -> dict:
-    return Config.model_validate({"job": {"env": env}, "resources": {"threads_per_rank": 3}}).as_dict()
+
+def added(
+    inherited: dict[str, str] | None = None, env: dict[str, str] | None = None, **names: Any
+) -> dict[str, str]:
+    """Values of the variables to add for a run with these variables in `job.env`."""
+    config = Config.model_validate(
+        {"job": {"env": env or {}}, "resources": {"threads_per_rank": 3}}
+    ).as_dict()
+    variables = environment.added_variables(config, inherited or {}, **names)
+    return environment.rank_environment(inherited or {}, variables)
 
 
 def test_threads_do_not_depend_on_the_shell() -> None:
-    added = environment.added_variables(config(), {"OMP_NUM_THREADS": "64"})
-    assert environment.rank_environment({"OMP_NUM_THREADS": "64"}, added)["OMP_NUM_THREADS"] == "3"
-
-
-def test_loopback_only_where_all_nodes_are_one_machine() -> None:
-    assert environment.added_variables(config(), {}, one_machine=True)["GLOO_SOCKET_IFNAME"].value == "lo"
-    assert "GLOO_SOCKET_IFNAME" not in environment.added_variables(config(), {})
-
-
-def test_variables_of_the_network_are_added_where_the_nodes_are_several_machines() -> None:
-    fabric = {
-        "GLOO_SOCKET_IFNAME": environment.AddedVariable("ib0", "a reason", "derived", "/sys/x", "a guide")
-    }
-    added = environment.added_variables(config(), {}, fabric=fabric)
-    assert added["GLOO_SOCKET_IFNAME"].value == "ib0"
-    assert "NCCL_SOCKET_IFNAME" not in added
-    on_one = environment.added_variables(config(), {}, fabric=fabric, one_machine=True)
-    assert on_one["GLOO_SOCKET_IFNAME"].value == "lo"
-
-
-def test_job_env_overrides_the_site() -> None:
-    added = environment.added_variables(config(GLOO_SOCKET_IFNAME="eth7"), {}, one_machine=True)
-    assert (added["GLOO_SOCKET_IFNAME"].value, added["GLOO_SOCKET_IFNAME"].source) == ("eth7", "config")
+    assert added({"OMP_NUM_THREADS": "64"})["OMP_NUM_THREADS"] == "3"
 
 
 @pytest.mark.parametrize(
-    ("name", "local", "slurm"),
+    ("names", "interface"),
     [
-        ("RANK", False, False),
-        ("LOCAL_RANK", False, False),
-        ("WORLD_SIZE", False, False),
-        ("MASTER_PORT", False, False),
-        ("TORCHELASTIC_RUN_ID", False, False),
-        ("SUBMITIT_LOCAL_JOB_ID", False, False),
-        ("SLURM_NTASKS", False, True),
-        ("SBATCH_ACCOUNT", False, False),
-        ("SRUN_CPUS_PER_TASK", False, False),
-        ("PMIX_RANK", False, False),
-        ("PMI2_VERSION", False, False),
-        ("SLURM_CONF", True, True),
-        ("CUDA_VISIBLE_DEVICES", True, True),
-        ("PRANK", True, True),
-        ("HOME", True, True),
+        ({}, None),
+        ({"fabric": FABRIC}, "ib0"),
+        ({"fabric": FABRIC, "one_machine": True}, "lo"),
+        ({"fabric": FABRIC, "profile": PROFILE}, "eth1"),
+        ({"fabric": FABRIC, "profile": PROFILE, "env": {"GLOO_SOCKET_IFNAME": "eth7"}}, "eth7"),
     ],
 )
-def test_variables_of_the_shell_that_are_removed(name: str, local: bool, slurm: bool) -> None:
-    assert (name in environment.rank_environment(without_batch_system({name: "1"}), {})) is local
-    within = environment.rank_environment({name: "1"}, {}).keys() - set(command_inputs({name: "1"}))
-    assert (name in within) is slurm
+def test_job_env_overrides_the_site_which_overrides_the_network(
+    names: dict[str, Any], interface: str | None
+) -> None:
+    assert added(**names).get("GLOO_SOCKET_IFNAME") == interface
 
 
 @pytest.mark.parametrize(
-    ("name", "secret"),
+    ("search_path", "expected"),
+    [(None, "/code:/before:.:/source"), (["/conf", "/source", "/code"], "/conf:/code")],
+    ids=["the trainer's code comes first", "a command's own modules come first"],
+)
+def test_the_module_search_path(search_path: list[str] | None, expected: str) -> None:
+    shell = {"PYTHONPATH": "/before:/source", "PYTHONSAFEPATH": "agent's"}
+    env = added(shell, code=Path("/code"), source="/source", search_path=search_path)
+    assert env["PYTHONPATH"] == expected
+    assert env.get("PYTHONSAFEPATH") == ("1" if search_path is None else None)
+
+
+SHELL = ["HOME", "CUDA_VISIBLE_DEVICES", "SLURM_CONF", "SLURM_TIME_FORMAT", "SBATCH_CLUSTERS", "PRANK"]
+LAUNCHER = [
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID",
+    "PMIX_RANK",
+    "PMI2_VERSION",
+]
+INPUTS = ["SBATCH_ACCOUNT", "SBATCH_PARTITION", "SRUN_CPUS_PER_TASK", "SALLOC_QOS"]
+OF_JOB = ["SLURM_NTASKS", "SLURM_CPU_BIND", "SQUEUE_STATES"]
+
+
+def test_which_variables_of_the_shell_reach_jobs_and_ranks() -> None:
+    shell = dict.fromkeys([*SHELL, *LAUNCHER, *INPUTS, *OF_JOB], "1")
+    assert [*without_batch_system(shell)] == [*outside_job(shell)] == SHELL
+    within = outside_job(shell | {"SLURM_JOB_ID": "7"})
+    assert [*within] == [name for name in SHELL if name != "CUDA_VISIBLE_DEVICES"], "the devices of a job"
+    assert command_inputs(shell) == INPUTS
+    assert [*environment.rank_environment(shell, {})] == [*SHELL, *INPUTS, *OF_JOB]
+    assert unused_by_sbatch(shell) == ["SBATCH_ACCOUNT", "SBATCH_PARTITION"]
+
+
+SECRETS = "HF_TOKEN WANDB_API_KEY DB_PASSWORD AWS_SECRET_ACCESS_KEY GOOGLE_APPLICATION_CREDENTIALS GITHUB_PAT"
+OTHERS = "NCCL_PAT_ENABLE KEYBOARD TOKENIZERS_PARALLELISM PATH AUTHOR"
+
+
+def test_secrets_are_known_by_name() -> None:
+    assert [name for name in f"{OTHERS} {SECRETS}".split() if is_secret(name)] == SECRETS.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "masked"),
     [
-        ("HF_TOKEN", True),
-        ("WANDB_API_KEY", True),
-        ("DB_PASSWORD", True),
-        ("AWS_SECRET_ACCESS_KEY", True),
-        ("GOOGLE_APPLICATION_CREDENTIALS", True),
-        ("GITHUB_PAT", True),
-        ("NCCL_PAT_ENABLE", False),
-        ("KEYBOARD", False),
-        ("TOKENIZERS_PARALLELISM", False),
-        ("PATH", False),
-        ("AUTHOR", False),
+        ("submit.py --set job.env.HF_TOKEN=hush", "submit.py --set job.env.HF_TOKEN=***"),
+        ("--api-key hush --name=x train.steps=5", "--api-key *** --name=x train.steps=5"),
+        ("job.env={A:1,HF_TOKEN:hush}", "job.env={A:1,HF_TOKEN:***"),
+        ("job.env.mine=hush --job.env.mine hush", "job.env.mine=*** --job.env.mine ***"),
     ],
 )
-def test_secrets_are_known_by_name(name: str, secret: bool) -> None:
-    assert is_secret(name) is secret
-
-
-def test_a_command_line_without_its_secrets() -> None:
-    given = ["submit.py", "--set", "job.env.HF_TOKEN=hush", "--api-key", "hush", "--name=x", "train.steps=5"]
-    assert mask_argv(given) == [
-        "submit.py", "--set", "job.env.HF_TOKEN=***", "--api-key", "***", "--name=x", "train.steps=5",
-    ]  # fmt: skip
-    given = ["--set", "job.env={A: 1, HF_TOKEN: hush}", "job.env.mine=hush", "--job.env.mine", "hush"]
-    assert mask_argv(given, ["mine"]) == [
-        "--set", "job.env={A: 1, HF_TOKEN: ***", "job.env.mine=***", "--job.env.mine", "***",
-    ]  # fmt: skip
+def test_a_command_line_without_its_secrets(words: str, masked: str) -> None:
+    assert mask_argv(words.split(), ["mine"]) == masked.split()
 
 
 def test_a_diff_without_its_secrets() -> None:
     text = '+    HF_TOKEN: hush\n-x = {"API_KEY": "hush", "a": 1}\n config_key = made["key"]\n+NAME=x\n'
-    assert mask_lines(text) == (
-        '+    HF_TOKEN: ***\n-x = {"API_KEY": ***\n config_key = made["key"]\n+NAME=x\n'
-    )
-    assert mask_lines(text, ("NAME",)).endswith("\n+NAME=***\n")
-
-
-def test_the_submitting_environment_has_no_variables_of_jobs_or_launchers() -> None:
-    shell = {
-        "HOME": "/home/ada",
-        "SLURM_CONF": "/etc/slurm/slurm.conf",
-        "SBATCH_CLUSTERS": "big",
-        "SLURM_TIME_FORMAT": "relative",
-        "CUDA_VISIBLE_DEVICES": "3",
-    }
-    leaks = (
-        "SLURM_CPU_BIND",
-        "SBATCH_PARTITION",
-        "SRUN_DEBUG",
-        "PMI_RANK",
-        "RANK",
-        "MASTER_ADDR",
-        "SQUEUE_STATES",
-    )
-    assert outside_job(shell | dict.fromkeys(leaks, "1")) == shell
-    within = outside_job(shell | {"SLURM_JOB_ID": "7"})
-    assert within == {name: value for name, value in shell.items() if name != "CUDA_VISIBLE_DEVICES"}
-
-
-def test_unused_variables_of_sbatch_are_named() -> None:
-    shell = {"SBATCH_PARTITION": "gpu", "SBATCH_ACCOUNT": "a", "SBATCH_CLUSTERS": "big", "SLURM_JOB_ID": "1"}
-    assert unused_by_sbatch(shell) == ["SBATCH_ACCOUNT", "SBATCH_PARTITION"]
+    masked = '+    HF_TOKEN: ***\n-x = {"API_KEY": ***\n config_key = made["key"]\n+NAME=x\n'
+    assert mask_lines(text) == masked
+    assert mask_lines(text, ("NAME",)) == masked.replace("NAME=x", "NAME=***")
