@@ -14,6 +14,7 @@ from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal
 from jobs.core.processes import current_process
+from jobs.status.run_state import RunState
 from tests.support.jobs import CODE
 
 CONFIG = check(
@@ -108,3 +109,10 @@ def on_cluster(root: Path, name: str, cluster: str | None, **intent: object) -> 
     path = journal.entry(run, 0).path("intent")
     write_json(path, read_json(path) | {"cluster_name": cluster, **intent})
     return run
+
+
+def summary(state: RunState) -> str:
+    """State and cause of a run, and its marks: `failed crashed claimed retryable`."""
+    marks = ("claimed", "retryable", "silent", "stale", "before_agents", "emulated")
+    cause = "" if state.cause in (None, state.state) else f" {state.cause}"
+    return " ".join([state.state + cause, *(mark for mark in marks if getattr(state, mark))])

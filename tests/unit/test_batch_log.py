@@ -6,23 +6,21 @@ error, and those of pyxis, apptainer and conda, follow the formats of their mess
 
 from __future__ import annotations
 
-import time
+import os
 from pathlib import Path
 
 import pytest
 
-import submit as command_line
 from disttrain.records.json_files import write_json, write_text
 from disttrain.records.run_directory import RunDir
-from jobs.cli.tables import state_note
 from jobs.core import journal
-from jobs.schedulers.interface import Job, JobStatus
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
-from jobs.status.refresh import ACCOUNTING_LAG_S, batch_log_of, error_line, last_line, refresh, refresh_all
+from jobs.status.refresh import batch_log_of, error_line, last_line, refresh
 from jobs.status.run_state import RunState, read_state
-from jobs.submission.decide import resume_actions
-from tests.support.jobs import CODE, FakeScheduler, FakeSlurm
-from tests.support.states import make_run, on_slurm
+from tests.support.commands import Commands, record, sacct, squeue
+from tests.support.jobs import FakeSlurm
+from tests.support.states import on_slurm
+from tests.support.verbs import ask, ask_json
 
 CONSEQUENCE = SlurmScheduler.log_consequence
 
@@ -121,144 +119,94 @@ def test_the_line_with_the_reason(log: str, line: str | None) -> None:
 
 
 def test_the_last_line_before_slurm_ended_the_job() -> None:
-    ended = "slurmstepd: error: *** JOB 7 ON died-1 CANCELLED AT 2026-11-22T10:51:28 DUE TO TIME LIMIT ***\n"
-    assert last_line(f"cannot stat x\ncopying the data\n{ended}", CONSEQUENCE) == "copying the data"
+    timeout = "slurmstepd: error: *** JOB 7 ON died-1 CANCELLED AT 2026-11-22T10:51:28 AT TIME LIMIT ***\n"
+    assert last_line(f"cannot stat x\ncopying the data\n{timeout}", CONSEQUENCE) == "copying the data"
     requeued = "slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-22T11:45:50 DUE TO REQUEUE ***\n"
-    assert last_line(ended + requeued + "srun: got SIGCONT\n", CONSEQUENCE) is None
+    assert last_line(timeout + requeued + "srun: got SIGCONT\n", CONSEQUENCE) is None
 
 
-def log(run: RunDir, text: str) -> None:
-    write_text(run.submissions / "7.log", text)
+SET_UP = "No such x\nthe end\n"
 
 
-def asked(run: RunDir, status: JobStatus, message: str | None = None, **job: object) -> RunState:
-    return refresh([read_state(run)], FakeSlurm(status, message=message, **job))[0]
-
-
-def test_a_job_that_runs_without_an_agent_is_starting(tmp_path: Path) -> None:
-    run = on_slurm(tmp_path)
-    state = asked(run, "running", started=1.0)
-    assert (state.state, state.active, state.before_agents) == ("starting", True, True)
-    assert state.displayed_state == "starting"
-    assert [action.kind for action in resume_actions([state], CODE)] == ["in_progress"]
-    assert asked(run, "running", started=1.0, certain=False).state == "queued", "by accounting alone"
-    journal.claim(run, 0, process={"host": "n", "pid": 1}, job_id="7", code_hash=CODE)
-    assert asked(run, "running", started=1.0).state == "running"
-
-
-def requeued(root: Path) -> RunDir:
-    """A run whose first start has ended for a requeue."""
-    run = on_slurm(root, claimed=True)
-    outcome = {"cause": "deadline", "attempt": 0, "message": "left", "retryable": True, "next": "requeue"}
-    write_json(run.failed, outcome | {"ended": journal.utc_now()})
-    return run
-
-
-def test_a_requeued_job_is_starting_once_slurm_has_started_it_again(tmp_path: Path) -> None:
-    run = requeued(tmp_path)
-    assert asked(run, "running", started=time.time() - 60).state == "queued", "the old start has not ended"
-    state = asked(run, "running", started=time.time() + 6)
-    assert (state.state, state.message) == ("starting", "requeued after deadline: left")
+def ended(run: RunDir, log: str | None, **job: str | None) -> RunState:
+    """The state of a run whose job has ended with this batch log."""
+    if log is not None:
+        write_text(run.submissions / "7.log", log)
+    return refresh([read_state(run)], FakeSlurm("ended", **job))[0]
 
 
 @pytest.mark.parametrize(
-    ("job", "cause", "message"),
+    ("log", "job", "cause", "message"),
     [
-        ({"message": "its job failed (exit code 1)"}, "launch_failed",
-         "its job failed (exit code 1): No such x"),
-        ({"message": "its job was cancelled", "cause": "cancelled"}, "cancelled",
-         "its job was cancelled during its set-up: the end"),
-        ({}, "launch_failed", "its job ended before its agents started: No such x"),
+        (SET_UP, {"message": "m"}, "launch_failed", "m: No such x"),
+        (SET_UP, {}, "launch_failed", "its job ended before its agents started: No such x"),
+        (
+            "No such x\nthe end\n",
+            {"message": "m", "cause": "cancelled"},
+            "cancelled",
+            "m during its set-up: the end",
+        ),
+        ("", {"message": "m"}, "launch_failed", "m"),
+        (None, {"message": "m"}, "launch_failed", "m"),
     ],
-)  # fmt: skip
+)
 def test_a_job_that_ended_before_its_agents_started_quotes_its_log(
-    tmp_path: Path, job: dict[str, str], cause: str, message: str
+    tmp_path: Path, log: str | None, job: dict[str, str], cause: str, message: str
 ) -> None:
     run = on_slurm(tmp_path)
-    log(run, "No such x\nthe end\n")
-    state = asked(run, "ended", **job)  # type: ignore[arg-type]
+    state = ended(run, log, **job)
     assert (state.state, state.cause, state.message, state.retryable) == ("failed", cause, message, True)
-    assert batch_log_of(state, FakeSlurm()) == run.submissions / "7.log"
+    assert batch_log_of(state, FakeSlurm()) == (None if log is None else run.submissions / "7.log")
+    assert state.before_agents is (log is not None)
 
 
-def test_a_job_that_printed_nothing_has_no_quote(tmp_path: Path) -> None:
-    run = on_slurm(tmp_path)
-    log(run, "")
-    assert asked(run, "ended", "its job failed").message == "its job failed"
-
-
-def test_a_job_that_slurm_has_forgotten_failed_to_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = on_slurm(tmp_path)
-    assert asked(run, "not_found").state == "queued"
-    monkeypatch.setattr("jobs.status.refresh.silent_s", lambda *_: ACCOUNTING_LAG_S + 1)
-    assert asked(run, "not_found").state == "lost"
-    log(run, "No such x\n")
-    state = asked(run, "not_found")
-    assert (state.state, state.cause) == ("failed", "launch_failed")
+def test_a_job_that_slurm_has_forgotten_failed_to_start_where_it_has_a_log(tmp_path: Path) -> None:
+    run, forgotten = on_slurm(tmp_path), FakeSlurm("not_found")
+    write_text(run.submissions / "7.log", "No such x\n")
+    os.utime(run.submissions, (1.0, 1.0))
+    assert refresh([read_state(run)], forgotten)[0].cause == "launch_failed"
+    (run.submissions / "7.log").unlink()
+    os.utime(run.submissions, (1.0, 1.0))
+    assert refresh([read_state(run)], forgotten)[0].cause == "lost"
 
 
 def test_a_requeued_job_quotes_the_log_of_its_failed_set_up_alone(tmp_path: Path) -> None:
-    run = requeued(tmp_path)
-    log(run, "No such x\n")
-    state = asked(run, "ended", "its job failed")
-    message = "its job failed: No such x (requeued after deadline: left)"
-    assert (state.state, state.cause, state.message) == ("failed", "launch_failed", message)
-    state = asked(run, "ended", "its job was cancelled", cause="cancelled")  # perhaps before it started
-    assert state.message == "its job was cancelled (requeued after deadline: left)"
+    run = on_slurm(tmp_path, claimed=True)
+    outcome = {"cause": "deadline", "attempt": 0, "message": "left", "retryable": True, "next": "requeue"}
+    write_json(run.failed, outcome | {"ended": journal.utc_now()})
+    state = ended(run, "No such x\n", message="m")
+    assert (state.cause, state.message) == ("launch_failed", "m: No such x (requeued after deadline: left)")
+    state = ended(run, "No such x\n", message="m", cause="cancelled")  # perhaps before it started
+    assert state.message == "m (requeued after deadline: left)"
 
 
-def test_status_show_and_logs_lead_to_the_batch_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = on_slurm(tmp_path)
-    log(run, "copying\nsh: exec: python: not found\n")
-    slurm = FakeSlurm("ended", message="its job failed (exit code 127)")
-    monkeypatch.setattr("jobs.status.refresh.scheduler_named", lambda name: slurm)
-
-    def printed(*command: str) -> str:
-        assert command_line.main([*command, "--runs", str(tmp_path)]) == 0
-        return capsys.readouterr().out
-
-    reason = "launch_failed: its job failed (exit code 127): sh: exec: python: not found"
-    assert reason in printed("status")
-    assert reason in printed("show", "s/a")
-    assert f"batch log  {run.submissions}/7.log" in printed("show", "s/a")
-    assert printed("logs", "s/a") == "copying\nsh: exec: python: not found\n"
-    assert printed("logs", "s/a", "--follow") == "copying\nsh: exec: python: not found\n"
-    assert '"log": "batch"' in printed("logs", "s/a", "--json")
-    assert state_note(read_state(run)) == "", "no state is recorded"
-
-
-def test_a_supervisor_that_ended_before_it_was_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = make_run(tmp_path, "s/a", "queued")
-    ended = FakeScheduler("pending")
-    monkeypatch.setattr("jobs.status.refresh.scheduler_named", lambda name: ended)
-    assert refresh_all([read_state(run)])[0].state == "queued"
-    ended.job = Job("ended")
-    log(run, "Fatal Python error: init_fs_encoding\n")
-    monkeypatch.setattr(FakeScheduler, "batch_log", lambda *_: run.submissions / "7.log")
-    (state,) = refresh_all([read_state(run)])
-    reason = "its job ended before its agents started: Fatal Python error: init_fs_encoding"
-    assert (state.state, state.cause, state.message) == ("failed", "launch_failed", reason)
+def test_the_refusal_of_the_step_after_a_failure_is_quoted(tmp_path: Path) -> None:
+    run = on_slurm(tmp_path, claimed=True)
+    refusal = "srun: error: Unable to create step for job 7: Memory required by task is not available"
+    for log, message in (("error: x\n", "m"), (f"error: x\n{refusal}\n", f"m: {refusal}")):
+        state = ended(run, log, message="m")
+        assert (state.state, state.message, state.before_agents) == ("lost", message, False)
 
 
 def test_a_run_cancelled_during_its_set_up_keeps_its_log(tmp_path: Path) -> None:
     run = on_slurm(tmp_path)
-    log(run, "copying\n")
+    write_text(run.submissions / "7.log", "copying\n")
     journal.revoke(run, 0, "cancelled", "cancelled before it started")
     assert batch_log_of(read_state(run), FakeSlurm()) == run.submissions / "7.log"
 
 
-def test_the_refusal_of_the_step_after_a_failure_is_told(tmp_path: Path) -> None:
-    run, cluster = on_slurm(tmp_path, claimed=True), FakeSlurm()
-    cluster.job = Job("ended", "its job failed (exit code 137)")
-    refusal = "srun: error: Unable to create step for job 7: Memory required by task is not available"
-    for text, message in (("error: x\n", ""), (f"error: x\n{refusal}\n", f": {refusal}")):
-        log(run, text)
-        (state,) = refresh([read_state(run)], cluster)
-        assert (state.state, state.message) == ("lost", f"its job failed (exit code 137){message}")
-        assert not state.before_agents
+def test_status_show_and_logs_lead_to_the_batch_log(
+    tmp_path: Path, commands: Commands, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = on_slurm(tmp_path)
+    text = "copying\nsh: exec: python: not found\n"
+    write_text(run.submissions / "7.log", text)
+    squeue(commands)
+    sacct(commands, record("7", "FAILED", "127:0"))
+    for command in ("status", "show s/a"):
+        shown = ask_json(capsys, f"{command} --runs {tmp_path}")["runs"][0]
+        assert (shown["state"], shown["cause"]) == ("failed", "launch_failed")
+        assert shown["message"].endswith(": sh: exec: python: not found")
+    assert f"{run.submissions}/7.log" in ask(capsys, f"show s/a --runs {tmp_path}")
+    for options in ("", " --follow"):
+        assert ask(capsys, f"logs s/a --runs {tmp_path}{options}") == text
