@@ -12,7 +12,7 @@ from collections.abc import Sequence
 MASK = "***"
 
 _SECRET = re.compile(
-    r"TOKEN(_|$)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|APIKEY|(^|_)(KEY|AUTH|PWD|PSK)(_|$)|(^|_)PAT$",
+    r"TOKEN(_|$)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|APIKEY|(^|_)(KEY|AUTH|PWD|PSK|JWT)(_|$)|(^|_)PAT$",
     re.IGNORECASE,
 )
 _VARIABLE = re.compile(r"""\b([A-Za-z_]\w*)["']?[ \t]*[:=][ \t]*(?=\S)""")
