@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import Attempt
@@ -18,11 +19,16 @@ def ring(nodes: int, slow: Mapping[int, float], usual: float = 100e6) -> dict[tu
     }
 
 
-def record_rates(attempt: Attempt, rates: Mapping[tuple[int, int], float]) -> None:
-    """Write the pre-flight of an attempt that measured these bytes per second between its nodes."""
+def preflight_of(rates: Mapping[tuple[int, int], float], attempt: int = 0) -> dict[str, Any]:
+    """The record of a pre-flight that measured these bytes per second between the nodes."""
     links = [{"source": a, "target": b, "bytes_per_s": rate} for (a, b), rate in rates.items()]
     bandwidth = {"backend": "gloo", "ranks": 4, "all_reduce": [], "links": links, "message_bytes": 2**20}
     bandwidth |= dict.fromkeys(("node_link_bytes_per_s", "ceiling_bytes_per_s", "floor_bytes_per_s"))
-    record = {"attempt": attempt.number, "mode": "full", "verdict": "passed", "message": None}
+    record = {"attempt": attempt, "mode": "full", "verdict": "passed", "message": None}
     record |= {"at_fault": [], "problems": [], "nodes": [], "seconds": 1.0, "waited_s": 0.0}
-    write_json(attempt.preflight, record | {"bandwidth": bandwidth | {"seconds": 1.0}})
+    return record | {"bandwidth": bandwidth | {"seconds": 1.0}}
+
+
+def record_rates(attempt: Attempt, rates: Mapping[tuple[int, int], float]) -> None:
+    """Write the pre-flight of an attempt that measured these rates."""
+    write_json(attempt.preflight, preflight_of(rates, attempt.number))

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from analysis.read.load import load_runs
 from analysis.read.run import Run
-from analysis.report.section import Section, Table
+from analysis.report.section import Section
 from analysis.study import Study, make_study
 from disttrain.config.dotted_keys import get_key
 from disttrain.records.steps import PHASES
@@ -57,9 +59,21 @@ def changed(run: Run, config: dict[str, Any] | None = None, **metrics: Any) -> R
     return replace(run, record=record, metrics=run.metrics.model_copy(update=metrics))
 
 
+def placed(
+    run: Run, hosts: Sequence[str], start_s: float = 0.0, end_s: float = 60.0, cluster: str = "local"
+) -> Run:
+    """The run on these nodes of a cluster, from one time to another in seconds since the epoch."""
+    started, ended = (datetime.fromtimestamp(at_s, UTC) for at_s in (start_s, end_s))
+    changes = {"nodes": [*hosts], "started": started, "ended": ended, "cluster": cluster}
+    attempts = [
+        replace(each, record=msgspec.structs.replace(each.record, **changes)) for each in run.attempts
+    ]
+    return replace(run, attempts=(*attempts,))
+
+
 def delayed(run: Run, added_s: np.ndarray, hosts: Sequence[str] = (), **options: Any) -> Run:
-    """The run with steps of ranks that take `added_s` longer [rank, step], on `hosts` by rank, and with the
-    metrics that follow; `options` of `generate`."""
+    """The run on Slurm, with steps of ranks that take `added_s` longer [rank, step], on `hosts` by rank, and
+    with the metrics that follow; `options` of `generate`."""
     assert run.metrics is not None
     rows = generate(added_s, **options)
     rows["measured"] = rows["step"] > run.metrics.warmup_steps
@@ -67,22 +81,26 @@ def delayed(run: Run, added_s: np.ndarray, hosts: Sequence[str] = (), **options:
         rows["host"] = [hosts[rank] for rank in rows["rank"]]
     measured = rows[rows["measured"]]
     step_s = float(measured["step_s"].mean())
+    samples, steps = run.metrics.global_batch_size, run.metrics.measured_steps
+    run = placed(run, hosts or sorted({*rows["host"]}), cluster="slurm")
     return changed(
         replace(run, steps=steps_of(rows)),
-        samples_per_s=run.metrics.global_batch_size / step_s,
-        measured_s=step_s * run.metrics.measured_steps,
+        samples_per_s=samples / step_s,
+        measured_s=step_s * steps,
         composition={name: float(measured[name].mean()) for name in PHASES},
         step_time=None,
     )
 
 
-def table_of(section: Section | None, name: str) -> Table:
-    """The table of a section."""
-    assert section is not None
-    return next(table for table in section.tables if table.name == name)
+def section_of(module: Any, study: Study | Sequence[Run]) -> Section:
+    """The section that a module of `analysis.report.sections` builds of a study, or of runs."""
+    section = module.build(study if isinstance(study, Study) else make_study(study))
+    assert isinstance(section, Section)
+    return section
 
 
-def rows_of(table: Table) -> list[dict[str, Any]]:
-    """Rows of a table by names of columns."""
-    names = [column.name for column in table.columns]
-    return [dict(zip(names, row, strict=True)) for row in table.rows]
+def rows_of(section: Section, table: str = "") -> list[dict[str, Any]]:
+    """Rows of a table of a section, by default of the first one, by names of columns."""
+    shown = next(each for each in section.tables if table in ("", each.name))
+    names = [column.name for column in shown.columns]
+    return [dict(zip(names, row, strict=True)) for row in shown.rows]

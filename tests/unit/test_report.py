@@ -1,11 +1,11 @@
-"""The report: the same numbers three times, nothing unescaped, nothing from the network."""
+"""The report as files: the same numbers in each, nothing unescaped, nothing from the network."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
 import re
-from collections.abc import Sequence
+from base64 import b64encode
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,37 +18,36 @@ from analysis.report import render, write
 from analysis.report.model import document
 from analysis.report.section import Section
 from analysis.report.sections import build_all
-from analysis.report.sentences import say
-from analysis.results.curves import scaling_curves
-from analysis.stats.estimates import Estimate
 from analysis.study import Study, make_study
 from disttrain.errors import ConfigError
-from disttrain.records.steps import PHASES
-from tests.support.fake_runs import fake_run, fake_sweep
+from disttrain.records.run_directory import RunDir
+from tests.support.fake_runs import fake_run, fake_sweep, table_rows
+from tests.support.golden import golden
+from tests.support.studies import runs_of, study_of
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 SCRIPT = '<script>alert("x")</script>'
+WHEN = "2026-01-02T03:04:05Z"
 
 
 class Page(HTMLParser):
-    """Checks that tags nest, and collects tags, attributes and text."""
-
-    VOID = frozenset({"meta", "img", "br", "hr", "link"})
+    """Checks that tags nest, and collects tags, attributes, text, and words outside of tables and figures:
+    those of a page as it opens, and all."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.open: list[str] = []
         self.tags: list[str] = []
-        self.attributes: list[tuple[str, str | None]] = []
+        self.attributes: list[tuple[str, str]] = []
         self.text = ""
+        self.unfolded = self.words = 0
         self.feed(text)
         self.close()
         assert self.open == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
-        self.attributes += attrs
-        if tag not in self.VOID:
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag not in {"meta", "img", "br", "hr", "link"}:
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
@@ -56,230 +55,95 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text += data
+        if {"table", "svg", "style", "script"}.isdisjoint(self.open):
+            folded = self.open.count("details") > ("summary" in self.open)
+            self.unfolded += 0 if folded else len(data.split())
+            self.words += len(data.split())
+
+    def values(self, *names: str) -> list[str]:
+        return [value for name, value in self.attributes if name in names]
 
 
-PNGS = {
-    f"{name}.png"
-    for name in (
-        "scaling",
-        "efficiency",
-        "waterfall",
-        "composition",
-        "communication",
-        "latency",
-        "memory",
-        "utilization",
-        "training",
-        "gradient_norm",
-        "goodput",
-        "training_cost",
-    )
-}
-
-
-WHEN = "2026-01-02T03:04:05Z"
-
-
-class Made:
-    """A report and its texts, without PNG files: quick."""
-
-    def __init__(self, sweeps: Sequence[Path], base: str | None = None) -> None:
-        study = study_of(sweeps, base)
-        self.sections: list[Section] = build_all(study)
-        self.report = document(study, self.sections, WHEN)
-
-    @property
-    def markdown(self) -> str:
-        return render.markdown(self.report, self.sections)
-
-    @property
-    def page(self) -> str:
-        return render.page(self.report, self.sections)
-
-
-def study_of(sweeps: Sequence[Path], base: str | None = None) -> Study:
-    table = load_runs(sweeps)
-    return make_study(table, base)
-
-
-def report_of(sweeps: Sequence[Path]) -> dict[str, Any]:
-    """The report without its sections, which take most of the time."""
-    return document(study_of(sweeps), [], WHEN)
+def page_of(study: Study) -> str:
+    sections: list[Section] = build_all(study)
+    return render.page(document(study, sections, WHEN), sections)
 
 
 def test_markdown_as_it_was_approved(tmp_path: Path) -> None:
     sweep = fake_sweep(tmp_path, all_ranks=True)
     fake_run(sweep / "n4x1-r3", nodes=4, repeat=3, end="failed", message="rank 2: RuntimeError: a | b")
     fake_run(sweep / "n8x1-r0", nodes=8, end="planned")
-    text = Made([sweep]).markdown
-    golden = GOLDEN / "report.md"
-    if os.environ.get("UPDATE_GOLDEN"):
-        golden.write_text(text)
-    assert text == golden.read_text()
+    study = make_study(load_runs([sweep]))
+    sections = build_all(study)
+    golden("report.md", render.markdown(document(study, sections, WHEN), sections))
 
 
 def test_the_files_agree_and_stand_alone(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    page = write([fake_sweep(tmp_path)], out).page
-    assert page == out / "report.html"
-    assert {entry.name for entry in out.iterdir()} == {
-        "report.html",
-        "details.html",
-        "report.md",
-        "report.json",
-        *PNGS,
-    }
-    text = page.read_text()
-    parsed = Page(text)
-    assert parsed.tags.count("svg") >= len(PNGS)
-    names = {value for name, value in parsed.attributes if name == "id"}
-    links = {value or "" for name, value in parsed.attributes if name in ("src", "href")}
-    assert {link[1:] for link in links if link.startswith("#")} <= names
-    assert all((out / link.partition("#")[0]).is_file() for link in links if not link.startswith("#"))
-    details = Page((out / "details.html").read_text())
-    anchors = {link.partition("#")[2] for link in links if link.startswith("details.html#")}
-    assert {"def-efficiency"} <= anchors <= {value for name, value in details.attributes if name == "id"}
-    assert not re.search(r"https?://|url\(|@import|eval\(|<[^>]+ style=", text)
-    assert {"link", "iframe", "img"}.isdisjoint(parsed.tags)
+    sweep, out = fake_sweep(tmp_path, nodes=(1, 2)), tmp_path / "out"
+    assert write([sweep], out).page == out / "report.html"
     twin = json.loads((out / "report.json").read_text(), parse_constant=pytest.fail)
-    assert twin["schema_version"] == 7
-    assert twin["repeat_plan"]["needed"].keys() == {"5", "2"}
-    assert str(tmp_path) not in text + (out / "report.md").read_text() + json.dumps(twin)
+    images = {figure["file"] for figure in twin["figures"]}
+    texts = {"report.html", "details.html", "report.md", "report.json"}
+    assert {entry.name for entry in out.iterdir()} == texts | images
+    assert len(images) > 8
+    assert all((out / image).read_bytes().startswith(b"\x89PNG") for image in images)
+    page, details = (Page((out / name).read_text()) for name in ("report.html", "details.html"))
+    assert page.tags.count("svg") == len(images)
+    for link in page.values("src", "href"):
+        file, _, anchor = link.partition("#")
+        assert not file or (out / file).is_file(), link
+        assert not anchor or anchor in (details if file else page).values("id"), link
+    text = (out / "report.html").read_text()
+    assert not re.search(r"https?://|url\(|@import|eval\(|<[^>]+ (style|on\w+)=", text)
+    assert not {"link", "iframe", "img"} & set(page.tags)
+    markdown = (out / "report.md").read_text()
+    assert str(tmp_path) not in text + markdown + json.dumps(twin)
     for point in twin["curves"][0]["points"]:
         efficiency = f"{100 * point['efficiency']['value']:.1f} %"
-        assert efficiency in parsed.text
-        assert efficiency in (out / "report.md").read_text()
+        assert efficiency in page.text
+        assert efficiency in markdown
+    row = table_rows(twin, "scaling")[1]
+    assert row["efficiency"].keys() == {"value", "low", "high", "repeats", "basis"}
+    assert row["efficiency"]["low"] < row["efficiency"]["value"] < row["efficiency"]["high"] < 1
+    scaling = next(each for each in twin["sections"] if each["id"] == "scaling")
+    assert scaling["tables"][0]["sources"][1] == ["n2x1-r0", "n2x1-r1", "n2x1-r2"]
 
 
 @pytest.mark.usefixtures("empty_pngs")
 def test_what_runs_say_stays_text(tmp_path: Path) -> None:
     sweep = fake_sweep(tmp_path, "<b>sweep", nodes=(1, 2), repeats=1, comm_method=SCRIPT, model=SCRIPT)
     fake_run(sweep / "<i>run", nodes=2, end="failed", message=f"{SCRIPT} | ![x](y)")
-    page = write([sweep], tmp_path / "out").page
-    parsed = Page(page.read_text())
-    assert parsed.tags.count("script") == 1  # its own
-    assert "i" not in parsed.tags
-    assert "<b>sweep" not in page.read_text()
-    details = Page((page.parent / "details.html").read_text())
-    assert details.tags.count("script") == 1
-    assert (parsed.text + details.text).count(SCRIPT) >= 3
-    markdown = page.with_suffix(".md").read_text()
+    write([sweep], tmp_path / "out")
+    pages = [Page((tmp_path / "out" / name).read_text()) for name in ("report.html", "details.html")]
+    for page in pages:
+        assert page.tags.count("script") == 1, "its own"
+        assert not {"i", "b"} & set(page.tags)
+    assert sum(page.text.count(SCRIPT) for page in pages) >= 3
+    markdown = (tmp_path / "out" / "report.md").read_text()
     assert "<script" not in markdown
     assert "<b>" not in markdown
     assert r"\| !\[x\](y)" in markdown
 
 
-def test_excluded_runs_are_named_with_the_reason(tmp_path: Path) -> None:
-    sweep = fake_sweep(tmp_path)
-    fake_run(sweep / "gone", nodes=4, end="failed", message="rank 2: killed")
-    fake_run(sweep / "torn", nodes=4).metrics.write_text("{")
-    report = report_of([sweep])
-    assert {(row["run"], row["reason"]) for row in report["excluded_runs"]} == {
-        ("gone", "crashed: rank 2: killed"),
-        ("torn", "finished, but metrics.json cannot be read: DecodeError: Input data was truncated"),
-    }
-    assert sum(len(point["runs"]) for point in report["curves"][0]["points"]) == 9
-
-
 @pytest.mark.usefixtures("empty_pngs")
-def test_unreadable_step_records_are_named_and_the_others_are_used(tmp_path: Path) -> None:
-    sweep = fake_sweep(tmp_path, nodes=(1, 2), repeats=1)
-    (steps,) = sweep.glob("n1*/attempts/000/steps-00000.jsonl")
-    lines = steps.read_text().splitlines()
-    steps.write_text("\n".join([*lines[:-2], '{"step": 99,', lines[-1]]) + "\n")
-    write([sweep], tmp_path / "out")
-    place = f"{steps.relative_to(tmp_path)}:{len(lines) - 1}"
-    assert place in Page((tmp_path / "out" / "report.html").read_text()).text
-    counts = {run.name: run.step_durations_s.size for run in load_runs([sweep])}
-    assert counts == {"n1x1-r0": 99, "n2x1-r0": 100}
+def test_a_later_report_leaves_no_figure_of_an_earlier_one(tmp_path: Path) -> None:
+    sweep, out = fake_sweep(tmp_path, nodes=(1, 2), repeats=1), tmp_path / "out"
+    write([sweep], out)
+    (out / "mine.png").write_text("")
+    assert (out / "efficiency.png").exists()
+    for run in sweep.iterdir():
+        (run / "metrics.json").unlink()
+    (sweep / "n1x1-r0" / "DONE").unlink()
+    write([sweep], out)
+    assert "No measured run: " in Page((out / "report.html").read_text()).text
+    assert [image.name for image in out.glob("*.png")] == ["mine.png"]
 
 
-def test_nothing_finished_still_makes_a_report(tmp_path: Path) -> None:
-    fake_run(tmp_path / "s" / "n1", end="planned")
-    page = write([tmp_path / "s"], tmp_path / "out").page
-    assert "No measured run: 1 " in Page(page.read_text()).text
-    assert not list((tmp_path / "out").glob("*.png"))
-
-
-@pytest.mark.usefixtures("empty_pngs")
-def test_figures_of_an_earlier_report_do_not_stay(tmp_path: Path) -> None:
-    sweep = fake_sweep(tmp_path, nodes=(1, 2), repeats=1)
-    write([sweep], tmp_path / "out")
-    assert (tmp_path / "out" / "efficiency.png").exists()
-    for entry in (sweep / "n2x1-r0").iterdir():
-        if entry.name in ("metrics.json", "DONE"):
-            entry.unlink()
-    write([sweep], tmp_path / "out")
-    assert not (tmp_path / "out" / "efficiency.png").exists()  # one size left: nothing to compare
-
-
-def test_a_base_is_named_with_its_absolute_numbers(tmp_path: Path) -> None:
-    made = Made([fake_sweep(tmp_path)], base="2")
-    assert made.report["headline"][0].startswith("4 ranks run 1.7\N{MULTIPLICATION SIGN} as fast as 2 [")
-    assert "Base: 2 ranks, 118 ms a step, 136 samples/s" in made.markdown
-
-
-def test_one_repeat_says_so(tmp_path: Path) -> None:
-    made = Made([fake_sweep(tmp_path, repeats=1)])
-    assert "no interval, n=1" in made.markdown
-    assert "one repeat" in [caveat["kind"] for caveat in made.report["caveats"]]
-
-
-@pytest.mark.parametrize(
-    ("efficiency", "loss_by_phase", "expected"),
-    [
-        (
-            Estimate(0.954, 0.92, 0.98, 3),
-            {"comm_transfer_s": 0.3, "compute_s": -0.2, "optimizer_s": -0.05, "input_s": 0.004},
-            "Net loss of 5 percentage points: data transfer costs 30, optimizer saves 5, compute saves 20.",
-        ),
-        (
-            Estimate(1.05, 1.02, 1.08, 3),
-            {"comm_wait_s": 0.02, "compute_s": -0.07},
-            "Net gain of 5 percentage points: waiting for peers costs 2, compute saves 7.",
-        ),
-        (Estimate(0.97, 0.93, 1.01, 3), {"comm_transfer_s": 0.3}, ""),  # may be a loss or a gain
-        (Estimate(0.5, None, None, 1), {"comm_transfer_s": 0.3}, ""),
-        (Estimate(0.995, 0.993, 0.998, 3), {"comm_transfer_s": 0.3}, ""),  # nothing to explain
-    ],
-)
-def test_losses_stand_beside_gains_and_only_where_settled(
-    tmp_path: Path, efficiency: Estimate, loss_by_phase: dict[str, float], expected: str
-) -> None:
-    (curve,) = scaling_curves(load_runs([fake_sweep(tmp_path, repeats=1)]))
-    losses = dict.fromkeys(PHASES, 0.0) | loss_by_phase
-    point = replace(curve.points[-1], efficiency=efficiency, loss_by_phase=losses)
-    assert say("net_by_phase", point) == expected
-
-
-def test_emulated_runs_are_marked_at_each_figure_and_table(tmp_path: Path) -> None:
-    made = Made([fake_sweep(tmp_path, emulated=True, all_ranks=True)])
-    marked = ("<figcaption>", "<caption>")
-    assert made.page.count('class="tag">emulated') == sum(map(made.page.count, marked))
-    assert made.report["caveats"][0]["kind"] == "emulated"
-
-
-def test_emulated_and_real_runs_are_never_compared(tmp_path: Path) -> None:
-    sweep = fake_sweep(tmp_path, nodes=(1, 2), repeats=1)
-    fake_run(sweep / "waited", nodes=4, overrides={"emulated": True})
-    report = report_of([sweep])
-    assert [(curve["label"], [point["size"] for point in curve["points"]]) for curve in report["curves"]] == [
-        ("real", [1, 2]),
-        ("emulated", [4]),
-    ]
-    assert report["caveats"][0]["runs"] == ["default/waited"]
-
-
-def test_learning_is_judged_against_the_unigram_entropy(tmp_path: Path) -> None:
-    assert "All runs end at least 2.37 bits per byte below" in Made([fake_sweep(tmp_path)]).markdown
-    sweep = fake_sweep(tmp_path, "bad", eval_history=[])
-    section = next(each for each in Made([sweep]).sections if each.id == "training")
-    assert "unigram" not in section.conclusion
-
-
-def test_a_folded_table_opens_with_a_short_line(tmp_path: Path) -> None:
-    opened = re.findall(r"<summary>(.*?)</summary>", Made([fake_sweep(tmp_path)]).page)
-    assert max(len(text) for text in opened) < 200
+def test_a_run_is_linked_by_its_metrics_or_else_by_its_plan(tmp_path: Path) -> None:
+    fake_run(tmp_path / "s" / "done")
+    fake_run(tmp_path / "s" / "planned", end="planned")
+    links = {run.name: render.run_href(run, tmp_path / "out") for run in load_runs([tmp_path / "s"])}
+    assert links == {"done": "../s/done/metrics.json", "planned": "../s/planned/run.json"}
 
 
 @pytest.mark.usefixtures("empty_pngs")
@@ -287,3 +151,87 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"cannot write the report to .*file/report'"):
         write([fake_sweep(tmp_path, nodes=(1,), repeats=1)], tmp_path / "file" / "report")
+
+
+def test_excluded_runs_are_named_with_the_reason_and_not_in_the_curves() -> None:
+    counted, *failed = runs_of(nodes=(1,))
+    failed = [replace(run, included=False, state="failed", note="crashed: killed") for run in failed]
+    report = document(make_study([counted, *failed]), [], WHEN)
+    assert [(row["run"], row["reason"]) for row in report["excluded_runs"]] == [
+        ("n1x1-r1", "crashed: killed"), ("n1x1-r2", "crashed: killed"),
+    ]  # fmt: skip
+    assert report["curves"][0]["points"][0]["runs"] == ["n1x1-r0"]
+    assert document(make_study(failed), [], WHEN)["headline"] == ["No measured run: 2 failed (crashed)"]
+
+
+@pytest.mark.parametrize("changes", [{}, {"axes": [{"optim.lr": 1e-3}, {"optim.lr": 2e-3}]}])
+def test_the_page_is_short_and_opens_shorter(changes: dict[str, Any]) -> None:
+    study = study_of(all_ranks=True, **changes)
+    text = page_of(study)
+    page = Page(text)
+    assert 150 < page.unfolded <= 500
+    assert page.words <= 2500
+    assert max(map(len, re.findall(r"<summary>(.*?)</summary>", text))) < 200
+
+
+def test_a_number_stays_with_its_unit_and_an_option_with_its_value() -> None:
+    text = render.unbroken("10 % of 2 nodes & <b> by --repeats 3")
+    assert text == '10\xa0% of 2\xa0nodes &amp; &lt;b&gt; by <span class="option">--repeats 3</span>'
+
+
+@pytest.fixture(scope="module")
+def many() -> str:
+    """The page of 54 emulated runs in 6 configurations."""
+    axes = [{"optim.lr": lr / 1000} for lr in range(1, 7)]
+    known = runs_of(nodes=(1, 2, 4), repeats=1, axes=axes, emulated=True)
+    repeats = [replace(run, folder=RunDir(Path(f"{run.path}{at}"))) for run in known for at in range(3)]
+    return page_of(make_study(repeats))
+
+
+def test_a_page_of_many_runs_stays_below_a_megabyte(many: str) -> None:
+    assert len(many.encode()) < 1_000_000
+
+
+def test_emulated_results_are_marked_at_each_figure_and_table(many: str) -> None:
+    marked = many.count("<figcaption>") + many.count("<caption>")
+    assert many.count('class="tag">emulated') == marked > 10
+    assert "(emulated)</title>" in many
+    assert "emulated" not in page_of(study_of(nodes=(1, 2), repeats=1)).partition("</style>")[2]
+
+
+def test_the_policy_allows_this_style_and_script_and_nothing_else(many: str) -> None:
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', many)
+    parts = {}
+    for kind in ("style", "script"):
+        (parts[kind],) = re.findall(f"<{kind}>(.*?)</{kind}>", many, re.DOTALL)
+        digest = b64encode(hashlib.sha256(parts[kind].encode()).digest()).decode()
+        assert f"{kind}-src &#39;sha256-{digest}&#39;" in policy
+    assert policy.startswith("default-src &#39;none&#39;")
+    assert "unsafe" not in policy
+    assert len(parts["script"]) < 15_000
+    assert not re.search(r"eval|Function\(|fetch|XMLHttpRequest|import\(", parts["script"])
+
+
+def test_the_page_has_landmarks_and_described_figures(many: str) -> None:
+    for tag in ("<header>", '<main id="main">', "<footer>"):
+        assert many.count(tag) == 1
+    svgs = re.findall(r"<svg[^>]*>", many)
+    assert svgs
+    assert all('role="img"' in svg and "aria-label=" in svg for svg in svgs)
+    first, *headings = re.findall(r"<(h\d)", many)
+    assert (first, set(headings)) == ("h1", {"h2"})
+    assert many.count("<caption>") == many.count("<table")
+    assert not re.search(r"<th(?! scope=)", many.replace("<thead", ""))
+    links = re.findall(r'<a href="[^"]*"( title="[^"]*" aria-label="\d+: run [^"]*")?>\d+</a>', many)
+    assert links
+    assert all(links), "a screen reader names the run behind each number"
+    ids = Page(many).values("id")
+    assert len(ids) == len(set(ids))
+
+
+def test_cells_carry_their_heading_for_narrow_screens(many: str) -> None:
+    for table in re.findall(r"<table.*?</table>", many, re.DOTALL):
+        heads = re.findall(r"<th scope=\"col\"[^>]*>(?:<a[^>]*>)?([^<]*)<", table)
+        assert ('class="stack"' in table) == (len(heads) > 3)
+        body = re.findall(r'data-h="([^"]*)"', table)
+        assert body == heads * (len(body) // len(heads))

@@ -1,375 +1,346 @@
-"""Sections: each concludes, leads to formulas and runs, and vanishes where there is nothing to show."""
+"""Sections of the report: what each shows of a study, and that it vanishes where there is nothing to show."""
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import json
-import re
-from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from analysis.read.load import load_runs
-from analysis.report import render, write
-from analysis.report.model import DEFINITIONS, document
+from analysis.read.run import CurvePoint, Run
+from analysis.report.model import DEFINITIONS
 from analysis.report.section import Section
 from analysis.report.sections import (
-    batch_size,
     build_all,
     communication,
     composition,
-    scaling,
+    distributions,
+    goodput,
+    memory,
+    pop,
+    reproduction,
+    runs,
+    scripts,
     training,
     utilization,
 )
+from analysis.report.sentences import say
 from analysis.stats.estimates import Estimate
-from analysis.study import Study, make_study
-from disttrain.records.communication import CommSummary
+from analysis.stats.stationarity import Change, Unseen
+from analysis.study import make_study
+from disttrain.records.communication import CollectiveSummary, CommSummary
 from disttrain.records.hardware import GpuSummary
-from disttrain.records.json_files import read_json, write_json
+from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import RunDir
-from tests.support.fake_runs import fake_run, fake_sweep
-from tests.support.link_rates import record_rates
+from tests.support.golden import golden
+from tests.support.straggler_records import delays
+from tests.support.studies import changed, delayed, placed, rows_of, runs_of, section_of, study_of
 
-PAGE_BYTES = 1_000_000
-SCRIPT_BYTES = 15_000
-
-
-def study_of(*sweeps: Path) -> Study:
-    table = load_runs(sweeps)
-    return make_study(table)
+CONFIGURATIONS = [{"optim.lr": 0.001}, {"optim.lr": 0.002}]
 
 
 @pytest.fixture(scope="module")
-def default(tmp_path_factory: pytest.TempPathFactory) -> list[Section]:
+def default() -> list[Section]:
     """Sections of the report on a sweep of 1, 2 and 4 nodes with three repeats."""
-    return build_all(study_of(fake_sweep(tmp_path_factory.mktemp("default"), all_ranks=True)))
+    return build_all(study_of(all_ranks=True))
 
 
-def edit_metrics(sweep: Path, **fields: object) -> None:
-    for path in sweep.glob("*/metrics.json"):
-        write_json(path, read_json(path) | fields)
+def one_run() -> Run:
+    return runs_of(nodes=(1,), repeats=1)[0]
 
 
-def gpu_summary(**values: float) -> dict[str, object]:
-    """A summary of one GPU that measured these values alone."""
-    counts = {"gpus": 1, "gpus_lost": 0, "samples": 9, "sampled_s": 1.0}
-    return dict.fromkeys(set(GpuSummary.model_fields) - {"schema_version"}) | counts | values
+def lines_of(section: Section, figure: str) -> list[list[float]]:
+    """Heights of the lines of a figure."""
+    (shown,) = [each for each in section.figures if each.name == figure]
+    return [list(line.get_ydata()) for line in shown.drawn.axes[0].lines]  # type: ignore[arg-type]
 
 
-def test_every_section_has_a_caption_for_each_table_and_at_most_two_figures(default: list[Section]) -> None:
+def with_curve(run: Run, name: str, *points: CurvePoint) -> Run:
+    return replace(run, curves={**run.curves, name: points})
+
+
+def test_names_are_unique_and_lead_to_what_exists(default: list[Section]) -> None:
     figures = [figure for section in default for figure in section.figures]
-    assert {"stragglers", "goodput", "training_cost"} <= {figure.name for figure in figures}
     tables = [table for section in default for table in section.tables]
-    assert max(len(section.figures) for section in default) <= 2
+    for names in ([each.name for each in figures], [each.name for each in tables]):
+        assert len(set(names)) == len(names) > 10
     assert all(figure.alt for figure in figures)
-    assert all(table.caption for table in tables)
-    assert len({figure.name for figure in figures}) == len(figures)
-    assert len({table.name for table in tables}) == len(tables)
-    assert len({section.id for section in default}) == len(default)
+    assert all(len(table.sources) in (0, len(table.rows)) for table in tables)
+    linked = {column.formula_id for table in tables for column in table.columns if column.formula_id}
+    assert {"throughput", "phases"} <= linked <= {each["id"] for each in DEFINITIONS}
+    modules = [f"analysis.report.sections.{each.id.replace('-', '_')}" for each in default]
+    orders = [importlib.import_module(module).ORDER for module in modules]
+    assert orders == sorted(set(orders))
 
 
-def test_sections_are_found_by_their_file_and_ordered(default: list[Section]) -> None:
-    places = [
-        importlib.import_module(f"analysis.report.sections.{each.id.replace('-', '_')}").ORDER
-        for each in default
-    ]
-    assert places == sorted(places)
-    assert len(places) > 10
-
-
-def test_columns_with_a_unit_lead_to_definitions_that_exist(default: list[Section]) -> None:
-    named = {c.formula_id for s in default for t in s.tables for c in t.columns if c.formula_id}
-    assert named <= {each["id"] for each in DEFINITIONS}
-    assert {"throughput", "efficiency", "phases", "percentiles"} <= named
-
-
-def test_nothing_finished_leaves_only_the_runs_and_their_origin(tmp_path: Path) -> None:
-    fake_run(tmp_path / "s" / "n1", end="planned")
-    assert {section.id for section in build_all(study_of(tmp_path / "s"))} <= {"runs", "reproduction"}
-
-
-def test_communication_of_one_rank_is_no_section(tmp_path: Path) -> None:
-    assert communication.build(study_of(fake_sweep(tmp_path, nodes=(1,)))) is None
-    found = communication.build(study_of(fake_sweep(tmp_path, "several", nodes=(1, 2))))
-    assert found is not None
-    assert found.conclusion.startswith("On 2 ranks, exposed communication takes 15.0 % ")
-
-
-def test_bus_bandwidth_stands_beside_the_rate_that_the_run_measured(tmp_path: Path) -> None:
-    sweep = fake_sweep(tmp_path, nodes=(1, 2, 4), repeats=2)
-    comm = CommSummary(
-        method="profiler",
-        sampled_steps=1,
-        count=1,
-        bytes=8,
-        total_s=0.02,
-        hidden_s=0.01,
-        exposed_s=0.01,
-        compute_s=0.05,
-        bus_bytes_per_s=60e6,
-        collectives=[],
-    ).model_dump(mode="json")
-    edit_metrics(sweep, comm=comm)
-    for number, run in enumerate(sorted(sweep.glob("n4*"))):
-        record_rates(RunDir(run).attempt(0), {(0, 1): 1e9, (1, 0): (80e6, 120e6)[number]})
-    section = communication.build(study_of(sweep))
-    assert section is not None
-    names = [column.name for column in section.tables[0].columns]
-    two, four = (row[names.index("measured_share")] for row in section.tables[0].rows)
-    assert two is None
-    assert isinstance(four, Estimate)
-    assert (four.value, four.repeats) == (pytest.approx(60 / ((80 + 120) / 2)), 2)
-
-
-def test_batch_sizes_are_compared_within_a_configuration(tmp_path: Path) -> None:
-    """Twice the batch gives ddp 1.5 times and fsdp 1.7 times its throughput."""
-    weak = fake_sweep(tmp_path, "weak", nodes=(1, 2), scaling="strong")
-    assert batch_size.build(study_of(weak)) is None
-    for strategy, batch, mean_s in (
-        ("ddp", 8, 0.1), ("ddp", 16, 0.2 / 1.5), ("fsdp", 8, 0.3), ("fsdp", 16, 0.6 / 1.7),
-    ):  # fmt: skip
-        fake_run(
-            tmp_path / "batch" / f"{strategy}-b{batch}",
-            nodes=2,
-            local_batch_size=batch,
-            mean_s=mean_s,
-            axes={"resources.nodes": 2, "parallel.strategy": strategy, "train.local_batch_size": batch},
-        )
-    found = batch_size.build(study_of(tmp_path / "batch"))
-    assert found is not None
-    ratios = {(row[0].split(",")[0], row[-5]): row[-1] for row in found.tables[0].rows}
-    assert ratios["strategy ddp", 8] is None
-    assert ratios["strategy ddp", 16].value == pytest.approx(1.5)
-    assert ratios["strategy fsdp", 16].value == pytest.approx(1.7)
-    assert "On strategy ddp, 2 ranks, 2 times the batch" in found.conclusion
-    (figure,) = found.figures
-    joined = [list(line.get_xdata()) for line in figure.drawn.axes[0].lines if len(line.get_xdata()) > 1]
-    assert joined == [[8, 16], [8, 16]]
-
-
-def test_skipped_steps_are_counted(tmp_path: Path) -> None:
-    sweep = fake_sweep(tmp_path, nodes=(1,), repeats=1, skipped_steps=3)
-    found = training.build(study_of(sweep))
-    assert found is not None
-    finite = training.build(study_of(fake_sweep(tmp_path, "finite", nodes=(1,), repeats=1)))
-    assert finite is not None
-    assert (found.tables[0].columns[2].name, found.tables[0].rows[0][2]) == ("skipped_steps", 3)
-    assert "skipped_steps" not in [column.name for column in finite.tables[0].columns]
-
-
-def test_traffic_of_gpus_has_a_table_and_bars(tmp_path: Path) -> None:
-    sweep = fake_sweep(tmp_path, nodes=(1, 2), repeats=1)
-    edit_metrics(sweep, gpu=gpu_summary(nvlink_tx_bytes_per_s=5e9, pcie_rx_bytes_per_s=1e9))
-    found = utilization.build(study_of(sweep))
-    assert found is not None
-    (table,) = [table for table in found.tables if table.name == "traffic"]
-    assert [column.heading for column in table.columns[1:]] == ["NVLink sent", "PCIe received"]
-    (figure,) = [figure for figure in found.figures if figure.name == "traffic"]
-    assert "1 rank: NVLink sent 5.00 GB/s" in figure.alt
-
-
-@pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """The page of 60 runs in 6 configurations, and the folder of the sweep."""
-    root = tmp_path_factory.mktemp("many")
-    axes = [{"optim.lr": lr / 1000} for lr in range(1, 7)]
-    sweep = fake_sweep(root, nodes=(1, 2, 4, 8, 16), repeats=2, axes=axes, emulated=True)
-    study = study_of(sweep)
-    sections: list[Section] = build_all(study)
-    report = document(study, sections, "2026-01-02T03:04:05Z")
-    return render.page(report, sections, sweep / "report"), sweep
-
-
-def test_a_page_of_many_runs_stays_below_a_megabyte(many: tuple[str, Path]) -> None:
-    assert len(many[0].encode()) < PAGE_BYTES
-
-
-def test_emulated_results_are_marked_at_each_figure_and_table(many: tuple[str, Path]) -> None:
-    page, _ = many
-    marks = page.count('class="tag">emulated')
-    marked = ("<figcaption>", "<caption>")
-    assert marks == sum(map(page.count, marked)) > 10
-    assert "(emulated)</title>" in page
-
-
-def test_the_policy_allows_this_style_and_script_and_nothing_else(many: tuple[str, Path]) -> None:
-    page, _ = many
-    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', page)
-    for kind in ("style", "script"):
-        (content,) = re.findall(f"<{kind}>(.*?)</{kind}>", page, re.S)
-        digest = b64encode(hashlib.sha256(content.encode()).digest()).decode()
-        assert f"{kind}-src &#39;sha256-{digest}&#39;" in policy
-    assert policy.startswith("default-src &#39;none&#39;")
-    assert "unsafe" not in policy
-    (script,) = re.findall("<script>(.*?)</script>", page, re.S)
-    assert len(script) < SCRIPT_BYTES
-    assert not re.search(r"eval|Function\(|fetch|XMLHttpRequest|import\(", script)
-    assert not re.search(r'<[^>]+ (?:style|on\w+)="', page)
-
-
-def test_the_page_has_landmarks_and_described_figures(many: tuple[str, Path]) -> None:
-    page, _ = many
-    for tag in ("<header>", '<main id="main">', "<footer>"):
-        assert page.count(tag) == 1
-    svgs = re.findall(r"<svg[^>]*>", page)
-    assert svgs
-    assert all('role="img"' in svg and "aria-label=" in svg for svg in svgs)
-    assert re.findall(r"<(h\d)", page)[0] == "h1"
-    assert set(re.findall(r"<(h\d)", page)[1:]) == {"h2"}
-    assert page.count("<caption>") == page.count("<table")
-    assert not re.search(r"<th(?! scope=)", page.replace("<thead", ""))
-    links = re.findall(r'<a href="[^"]*"( title="[^"]*" aria-label="\d+: run [^"]*")?>\d+</a>', page)
-    assert links
-    assert all(links)  # a screen reader names the run behind each number
-    ids = re.findall(r' id="([^"]+)"', page)
-    assert len(ids) == len(set(ids))
-
-
-def test_cells_carry_their_heading_for_narrow_screens(many: tuple[str, Path]) -> None:
-    page, _ = many
-    for table in re.findall(r"<table.*?</table>", page, re.DOTALL):
-        heads = re.findall(r"<th scope=\"col\"[^>]*>(?:<a[^>]*>)?([^<]*)<", table)
-        assert ('class="stack"' in table) == (len(heads) > 3)
-        body = re.findall(r'data-h="([^"]*)"', table)
-        assert body == heads * (len(body) // len(heads))
-
-
-MEANS = (
-    "composition", "communication", "collectives", "memory", "utilization", "goodput",
-    "step_percentiles", "pop_factors",
-)  # fmt: skip
+def test_nothing_finished_leaves_only_the_runs_and_their_origin() -> None:
+    planned = replace(one_run(), included=False, metrics=None, usage=None)
+    assert [section.id for section in build_all(make_study([planned]))] == ["runs", "reproduction"]
+    assert build_all(make_study([])) == []
 
 
 @pytest.mark.parametrize("repeats", [3, 1])
-def test_means_have_their_interval_and_number_of_repeats(
-    tmp_path: Path, default: list[Section], repeats: int
-) -> None:
-    if repeats == 3:
-        sections = default
+def test_means_have_their_interval_and_number_of_repeats(default: list[Section], repeats: int) -> None:
+    sections = default if repeats == 3 else build_all(study_of(repeats=1, all_ranks=True))
+    tables = [table for section in sections for table in section.tables]
+    for name in ("composition", "communication", "memory", "goodput", "pop_factors"):
+        (table,) = [each for each in tables if each.name == name]
+        means = [value for row in table.rows for value in row if isinstance(value, Estimate)]
+        assert {mean.repeats for mean in means} == {repeats}
+        assert all((mean.low is not None) == (repeats > 1) for mean in means if mean.basis != "maximum")
+
+
+def test_phases_sum_to_the_step_and_those_too_short_to_show_are_left_out() -> None:
+    section = section_of(composition, study_of())
+    for row in rows_of(section):
+        phases = [value.value for name, value in row.items() if name not in ("size", "step_s") and value]
+        assert sum(phases) == pytest.approx(row["step_s"].value)
+        assert "checkpoint_s" not in row
+
+
+def comm(total_s: dict[str, float]) -> CommSummary:
+    """Profiled collectives of these durations."""
+    common = {"hidden_s": 0.01, "exposed_s": 0.01, "bus_bytes_per_s": 1e9}
+    collectives = [
+        CollectiveSummary(
+            kind=kind,
+            bucket=0,
+            bytes=9,
+            total_s=seconds,
+            transfer_s=0.01,
+            algorithm_bytes_per_s=1e9,
+            **common,
+        )
+        for kind, seconds in total_s.items()
+    ]
+    return CommSummary(
+        method="profiler", sampled_steps=1, count=2, bytes=9, total_s=0.02, compute_s=0.05,
+        collectives=collectives, **common,
+    )  # fmt: skip
+
+
+def test_the_eight_collectives_with_the_longest_means_are_listed_with_their_runs() -> None:
+    repeats = [{f"op{at}": times * (at + 1) for at in range(10)} for times in (0.001, 0.003)]
+    known = runs_of(nodes=(2, 4), repeats=2)
+    profiled = [changed(run, comm=comm(repeats[at % 2])) for at, run in enumerate(known)]
+    section = section_of(communication, profiled)
+    rows = rows_of(section, "collectives")
+    assert [row["collective"] for row in rows] == [f"op{at} 0" for at in range(9, 1, -1)] * 2
+    assert rows[0]["total_s"].value == pytest.approx(0.02)
+    sources = section.tables[1].sources
+    assert [run.name for run in sources[0]] == ["n2x1-r0", "n2x1-r1"]
+    assert [run.name for run in sources[8]] == ["n4x1-r0", "n4x1-r1"]
+
+
+def test_communication_over_steps_and_the_size_from_which_it_is_longest() -> None:
+    history = [CurvePoint(step, ratio=step / 100) for step in (11, 50, 110)]
+    large = runs_of(nodes=(1, 8, 16), repeats=1)
+    section = section_of(
+        communication, [with_curve(run, "communication_computation_history", *history) for run in large]
+    )
+    assert section.paragraphs == [say("communication_longest", "16 ranks")]
+    assert lines_of(section, "communication_ratio") == [[0.11, 0.5, 1.1]] * 3
+    small = section_of(communication, study_of(nodes=(1, 2), repeats=1))
+    assert (small.key, small.paragraphs, len(small.figures)) == ("15.0 %", [], 1)
+    assert communication.build(study_of(nodes=(1,))) is None
+
+
+def test_losses_after_other_numbers_of_steps_are_apart() -> None:
+    longer, *known = runs_of(nodes=(1,))
+    section = section_of(training, [changed(longer, steps=220, skipped_steps=3), *known])
+    two, one = rows_of(section)
+    assert (two["steps"], two["repeats"], two["skipped_steps"]) == (110, 2, None)
+    assert (one["steps"], one["repeats"], one["skipped_steps"]) == (220, 1, 3)
+
+
+@pytest.mark.parametrize("accuracy", [0.75, None])
+def test_accuracy_stands_beside_the_loss_and_else_the_gradient_norm(accuracy: float | None) -> None:
+    metrics: dict[str, float | None] = {} if accuracy is None else {"accuracy": accuracy}
+    validations = [CurvePoint(step, loss=1.0, metrics=metrics) for step in (50, 110)]
+    norms = [CurvePoint(step, grad_norm=norm) for step, norm in ((1, 0.0), (2, 5.0))]
+    run = with_curve(with_curve(one_run(), "eval_history", *validations), "grad_norm_history", *norms)
+    section = section_of(training, [run])
+    assert lines_of(section, "training")[1] == [1.0, 1.0]
+    assert section.figures[0].drawn.axes[0].lines[1].get_marker() == "o", "validations are rings"
+    if accuracy:
+        assert lines_of(section, "accuracy") == [[0.75, 0.75]]
     else:
-        sections = build_all(study_of(fake_sweep(tmp_path, repeats=repeats, all_ranks=True)))
-    found = [table for section in sections for table in section.tables if table.name in MEANS]
-    absent = {"collectives", "utilization"}
-    assert {table.name for table in found} == set(MEANS) - absent
-    for table in found:
-        means = [value for row in table.rows for value in row if not isinstance(value, str | int | None)]
-        assert means
-        for mean in means:
-            assert isinstance(mean, Estimate)
-            assert mean.repeats == repeats
-            assert (mean.low is not None) == (repeats > 1 and mean.basis != "maximum")
+        ((zero, norm),) = lines_of(section, "gradient_norm")
+        assert zero != zero, "a logarithmic axis has no zero"
+        assert norm == 5.0
 
 
-def test_the_phases_of_a_row_sum_to_its_step(tmp_path: Path) -> None:
-    section = composition.build(study_of(fake_sweep(tmp_path)))
-    assert section is not None
-    for _, step_s, *phases in section.tables[0].rows:
-        assert sum(phase.value for phase in phases if phase is not None) == pytest.approx(step_s.value)
-        assert all(phase.low <= phase.value <= phase.high for phase in phases if phase is not None)
+@pytest.mark.parametrize(("bits", "sentence"), [(4.3, [0.5]), (5.3, [-0.5]), (None, [])])
+def test_learning_is_judged_against_the_unigram_entropy(bits: float | None, sentence: list[float]) -> None:
+    """The corpus has 4.8 bits."""
+    metrics: dict[str, float | None] = {} if bits is None else {"bits_per_byte": bits}
+    run = with_curve(one_run(), "eval_history", CurvePoint(9, 3.0, metrics=metrics))
+    assert section_of(training, [run]).conclusion == say("training", sentence)
 
 
-@pytest.mark.usefixtures("empty_pngs")
-def test_tables_in_json_have_raw_values_with_interval_and_repeats(tmp_path: Path) -> None:
-    write([fake_sweep(tmp_path, nodes=(1, 2))], tmp_path / "out")
-    report = json.loads((tmp_path / "out" / "report.json").read_text())
-    (scaling,) = [t for s in report["sections"] for t in s["tables"] if t["name"] == "scaling"]
-    names = [column["name"] for column in scaling["columns"]]
-    efficiency = scaling["rows"][1][names.index("efficiency")]
-    assert set(efficiency) == {"value", "low", "high", "repeats", "basis"}
-    assert 0 < efficiency["low"] < efficiency["value"] < efficiency["high"] < 1
-    assert scaling["sources"][1] == ["n2x1-r0", "n2x1-r1", "n2x1-r2"]
+def gpu(**values: float) -> GpuSummary:
+    """A summary of one GPU that measured these values alone."""
+    counts = {"gpus": 1, "gpus_lost": 0, "samples": 9, "sampled_s": 1.0}
+    names = set(GpuSummary.model_fields) - {"schema_version"}
+    return GpuSummary.model_validate(dict.fromkeys(names) | counts | values)
 
 
-def test_scaling_marks_the_first_full_node_and_other_shapes_of_a_size(tmp_path: Path) -> None:
-    for nodes, gpus in ((1, 4), (1, 8), (2, 4), (2, 8)):
-        fake_run(
-            tmp_path / "s" / f"n{nodes}-g{gpus}",
-            nodes=nodes,
-            gpus_per_node=gpus,
-            axes={"resources.nodes": nodes, "resources.gpus_per_node": gpus},
-            overrides={"device": "NVIDIA H100"},
-        )
-    section = scaling.build(study_of(tmp_path / "s"))
-    assert section is not None
+def test_utilization_is_that_of_gpus_where_one_was_measured() -> None:
+    known = runs_of(nodes=(1, 2), repeats=1)
+    processes = SimpleNamespace(cpu_percent=150)
+    on_cpu = section_of(utilization, [changed(run, processes=processes) for run in known])
+    assert on_cpu.conclusion == say("utilization", False, "1.50")
+    assert [figure.name for figure in on_cpu.figures] == ["utilization"]
+    measured = gpu(utilization=0.5, nvlink_tx_bytes_per_s=5e9, pcie_rx_bytes_per_s=1e9)
+    on_gpu = section_of(utilization, [changed(run, gpu=measured) for run in known])
+    assert on_gpu.conclusion == say("utilization", True, "50.0 %")
+    (row, _) = rows_of(on_gpu, "traffic")
+    assert (row["nvlink_tx_bytes_per_s"].value, row["pcie_rx_bytes_per_s"].value) == (5e9, 1e9)
+    assert len(row) == 3
+    (figure,) = on_gpu.figures  # without samples of the GPU over the steps
+    assert "1 rank: NVLink sent 5.00 GB/s" in figure.alt
+
+
+def test_lines_of_several_configurations_have_a_colour_and_dashes_that_the_legend_names() -> None:
+    study = study_of(nodes=(1, 4), repeats=1, axes=CONFIGURATIONS)
+    for curves, labels in ((study.curves, {"lr 0.001", "lr 0.002"}), (study.curves[:1], set[str]())):
+        drawn = section_of(utilization, replace(study, curves=curves)).figures[0].drawn
+        styles = {(line.get_color(), line.is_dashed()) for line in drawn.axes[0].lines}
+        assert len(styles) == 2 * len(curves) == len(drawn.axes[0].lines)
+        assert any(dashed for _, dashed in styles) is (len(curves) > 1)
+        texts = {text.get_text() for text in drawn.legends[0].get_texts()}
+        assert texts == {"1 rank", "4 ranks"} | labels
+
+
+@pytest.mark.parametrize(("repeats", "lines"), [(60, 60), (61, 1)])
+def test_of_more_than_60_runs_the_first_repeat_of_each_size_has_a_line(repeats: int, lines: int) -> None:
+    known = [replace(one_run(), folder=RunDir(Path("s") / f"r{number}")) for number in range(repeats)]
+    assert len(lines_of(section_of(utilization, known), "utilization")) == lines
+
+
+@pytest.mark.parametrize(("nodes", "shown"), [((1, 2, 3, 4, 6, 8), 12), ((1, 2, 3, 4, 6, 8, 12), 4)])
+def test_of_too_many_sizes_the_ends_of_each_configuration_have_a_histogram(
+    nodes: tuple[int, ...], shown: int
+) -> None:
+    section = section_of(distributions, study_of(nodes=nodes, repeats=1, axes=CONFIGURATIONS))
     axes = section.figures[0].drawn.axes[0]
-    assert [8, 8] in [list(line.get_xdata()) for line in axes.lines]
-    assert [4, 8, 16] in [list(line.get_xdata()) for line in axes.lines]
-    assert [row[:2] for row in section.tables[0].rows] == [[4, "1x4"], [8, "2x4"], [8, "1x8"], [16, "2x8"]]
+    texts = [text.get_text() for text in axes.texts]
+    names = [text for text in texts if text and not text.startswith("median")]
+    assert len(names) == len(axes.patches) == shown
+    assert (names[0], names[-1]) == ("lr 0.001, 1 rank", f"lr 0.002, {nodes[-1]} ranks")
+    assert len(rows_of(section)) == 2 * len(nodes)
 
 
-def test_details_of_scaling_have_what_publications_print(tmp_path: Path) -> None:
-    gpu = gpu_summary(utilization=0.5)
-    sweep = fake_sweep(tmp_path, nodes=(1, 2), device="NVIDIA H100", gpu=gpu)
-    section = scaling.build(study_of(sweep))
-    assert section is not None
-    opened, details = section.tables
-    assert [column.heading for column in opened.columns][:2] == ["GPUs", "shape"]
-    assert len(opened.columns) < 8  # one more links to the runs
-    names = [column.name for column in details.columns]
-    assert "messages" not in names  # no run profiled a step
-    row = dict(zip(names, details.rows[1], strict=True))
-    rates = [row[name] for name in ("samples_per_s_each", "communication_share", "gpu_utilization")]
-    assert [rate.value for rate in rates] == pytest.approx([68, 0.15, 0.5], rel=0.01)
-    lines = section.figures[1].drawn.axes[0].lines
-    assert [0.5] in [list(line.get_ydata()) for line in lines], "utilization beside efficiency"
-    assert row["tokens_per_s"] == pytest.approx(128 * 2 * row["samples_per_s_each"].value)
-    assert (row["ideal"], row["peak_memory_bytes"]) == (pytest.approx(2), 302 * 2**20)
-    assert not {"speedup", "efficiency"} & row.keys(), "columns of the opened table"
+def test_percentiles_are_means_over_repeats_and_the_slowest_step_is_their_maximum() -> None:
+    known, steps = [], (99, 200)
+    for run, count, max_s in zip(runs_of(nodes=(1,), repeats=2), steps, (2.0, 1.0), strict=True):
+        assert run.metrics is not None
+        assert run.metrics.step_time is not None
+        times = {"p50_s": 0.1, "p99_s": 0.4, "max_s": max_s}
+        of_steps = run.metrics.step_time.model_copy(update=times)
+        known.append(changed(run, measured_steps=count, step_time=of_steps))
+    section = section_of(distributions, known)
+    (row,) = rows_of(section)
+    assert (row["max_s"].value, row["steps"]) == (2.0, sum(steps))
+    assert (row["p50_s"].value, section.key) == (pytest.approx(0.1), "p99 up to 400 ms")
+    assert f"with {min(steps)} steps" in section.conclusion
 
 
-def test_communication_over_steps_and_the_size_from_which_it_is_longest(tmp_path: Path) -> None:
-    history = [{"step": step, "ratio": step / 100} for step in (11, 50, 110)]
-    sweep = fake_sweep(tmp_path, nodes=(1, 8, 16), repeats=1, communication_computation_history=history)
-    section = communication.build(study_of(sweep))
-    assert section is not None
-    assert section.paragraphs == [
-        "From 16 ranks on, exposed communication takes longer than any other phase."
+def test_memory_is_the_highest_of_all_repeats_and_its_size_is_named() -> None:
+    known = runs_of(nodes=(1, 2), repeats=2)
+    section = section_of(
+        memory, [changed(run, peak_memory_bytes=peak) for run, peak in zip(known, (7, 1, 2, 8), strict=True)]
+    )
+    assert section.conclusion == say("memory", 8, "2 ranks")
+    peaks = [(row["peak_bytes"].value, row["mean_peak_bytes"].value) for row in rows_of(section)]
+    assert peaks == [(7, 4), (8, 5)]
+    assert memory.build(make_study([changed(run, peak_memory_bytes=None) for run in known])) is None
+
+
+def test_goodput_divides_all_time_of_the_runs() -> None:
+    """Submitted 03:02:05, started 03:03:05, ended 03:04:05."""
+    study = study_of(nodes=(2,), repeats=2)
+    section = section_of(goodput, study)
+    (row,) = rows_of(section)
+    share, whole = row.pop("goodput"), row.pop("whole_s")
+    assert whole.value == pytest.approx(120)
+    assert share.low < share.value < share.high
+    assert share.value == pytest.approx(row["training_s"].value / 120)
+    assert sum(value.value for name, value in row.items() if name != "size") == pytest.approx(120)
+    assert section.conclusion == say("goodput", share.value, 2 * share.value, "queue", 0.5, 2)
+    assert goodput.build(make_study([replace(run, usage=None) for run in study.runs])) is None
+
+
+def test_factors_name_the_smallest_of_several_ranks() -> None:
+    (four,) = runs_of(nodes=(4,), repeats=1)
+    slow = delayed(four, delays(4, 110, slow=[2], slow_s=0.02), transfer_s=0.001)
+    section = section_of(pop, [one_run(), slow])
+    base, row = rows_of(section)
+    balance = row["persistent_balance"]
+    assert section.conclusion == say("smallest_factor", "balance, persistent", balance, "4 ranks")
+    assert (base["computation_scaling"], row["transient_balance"].value) == (None, pytest.approx(1))
+    assert pop.build(study_of(nodes=(2, 4))) is None, "records of rank 0 alone"
+    section_of(pop, study_of(nodes=(2,), axes=CONFIGURATIONS, repeats=1, all_ranks=True))  # equal factors
+
+
+def test_runs_that_do_not_count_are_listed_without_figures() -> None:
+    counted, left_out = runs_of(nodes=(1,), repeats=2)
+    section = section_of(runs, [counted, replace(left_out, included=False, note="crashed")])
+    first, second = rows_of(section)
+    assert section.key == "1 of 2 runs in the figures"
+    assert [row["samples_per_s"] is None for row in (first, second)] == [False, True]
+    assert (second["note"], second["nodes"], round(second["whole_s"])) == ("crashed", 1, 120)
+
+
+def test_the_longest_overlap_of_a_run_is_listed() -> None:
+    ends_s = (120.0, 90.0, 30.0)
+    known = [placed(run, ["c1"], 0, end_s) for run, end_s in zip(runs_of(nodes=(1,)), ends_s, strict=True)]
+    beside = [row["overlap"] for row in rows_of(section_of(runs, known))]
+    assert beside == ["n1x1-r1, 1.50 min on c1", "n1x1-r0, 1.50 min on c1", "n1x1-r0, 30.0 s on c1"]
+
+
+def test_origins_are_listed_once_and_uncommitted_code_is_named() -> None:
+    known = []
+    for at, run in enumerate(runs_of(nodes=(1,))):
+        assert run.record is not None
+        provenance = run.record.provenance
+        code = provenance.code.model_copy(update={"git_dirty": at == 1})
+        provenance = provenance.model_copy(update={"created": f"2026-01-0{3 - at}", "code": code})
+        known.append(replace(run, record=run.record.model_copy(update={"provenance": provenance})))
+    origin = reproduction.provenance(known)
+    assert (origin["Device"], origin["Planned"]) == (["cpu"], ["2026-01-01 to 2026-01-03"])
+    assert origin["Commit"] == ["f" * 40 + " with uncommitted changes (see run.json)"]
+
+
+def test_scripts_show_their_own_figures_but_for_communication_benchmarks(tmp_path: Path) -> None:
+    measured, *known = runs_of(nodes=(1,))
+    figures: Sequence[dict[str, Any]] = ({"a": 1.0}, {"b": 2.0})
+    own = [
+        replace(run, metrics=None, included=False, reported=each)
+        for run, each in zip(known, figures, strict=True)
     ]
-    axes = section.figures[1].drawn.axes[0]
-    assert [list(line.get_ydata()) for line in axes.lines] == [[0.11, 0.5, 1.1]] * 3
-    small = communication.build(study_of(fake_sweep(tmp_path, "small", nodes=(1, 2), repeats=1)))
-    assert small is not None
-    assert (small.paragraphs, len(small.figures)) == ([], 1)
+    benchmark = replace(own[0], folder=RunDir(tmp_path / "s" / "bench"))
+    write_json(benchmark.folder.comm_bench, {})
+    rows = rows_of(section_of(scripts, [*own, benchmark, measured]))
+    assert [(row["reported.a"], row["reported.b"]) for row in rows] == [(1.0, None), (None, 2.0)]
+    assert scripts.build(make_study([measured, benchmark])) is None
 
 
-def test_accuracy_over_steps_stands_beside_the_loss(tmp_path: Path) -> None:
-    history = [
-        {"step": step, "loss": 1.0, "metrics": {"accuracy": accuracy}, "samples": 9, "elapsed_s": 0.1}
-        for step, accuracy in ((50, 0.25), (110, 0.75))
+def test_sentences_as_they_were_approved() -> None:
+    texts = [
+        say("distributions", "1.42x", "4 nodes", 100),
+        say("distributions", "1.42x", "4 nodes", 30),
+        say("utilization", True, "87 % to 93 %"),
+        say("utilization", False, "3.50"),
+        say("memory", 3 * 2**30, "4 nodes"),
+        say("training", [0.5, 0.25]),
+        say("training", [-0.25, 0.1]),
+        say("unseen", 9, [Unseen(0.04, 0.02)] * 9),
+        say("change", Change(True, -0.1, 0, 200)),
+        say("change", Change(False, 0.5, 50, 100)),
     ]
-    for nodes, gpus, skipped in ((1, 4, 1), (2, 2, 2)):
-        fake_run(
-            tmp_path / "s" / f"n{nodes}",
-            nodes=nodes,
-            gpus_per_node=gpus,
-            axes={"resources.nodes": nodes, "resources.gpus_per_node": gpus},
-            overrides={"eval_history": history, "skipped_steps": skipped},
-        )
-    section = training.build(study_of(tmp_path / "s"))
-    assert section is not None
-    lines = section.figures[1].drawn.axes[0].lines
-    assert [list(line.get_ydata()) for line in lines] == [[0.25, 0.75]] * 2
-    rows = {row[1]: row[3] for row in section.tables[0].rows}
-    assert rows == {"2x2": 2, "1x4": 1}, "shapes of one size are told apart"
-
-
-@pytest.mark.parametrize(
-    ("key", "values"),
-    [("parallel.strategy", ("ddp", "fsdp")), ("precision.dtype", ("fp32", "bf16"))],
-)
-def test_swept_options_have_memory_and_speed_up(tmp_path: Path, key: str, values: tuple[str, str]) -> None:
-    sweep = fake_sweep(tmp_path, nodes=(2,), axes=[{key: value} for value in values])
-    section = scaling.build(study_of(sweep))
-    assert section is not None
-    table = section.tables[1]
-    names = [column.name for column in table.columns]
-    assert f"speed-up over {values[0]}" in [column.heading for column in table.columns]
-    rows = {row[0].split()[1]: dict(zip(names, row, strict=True)) for row in table.rows}
-    base, other = (rows[value] for value in values)
-    speedup = f"{key.partition('.')[2]}_speedup"
-    assert base[speedup] is None
-    assert other[speedup].value == pytest.approx(1 / 1.1, rel=0.01)
-    assert other["peak_memory_bytes"] == 302 * 2**20
+    golden("sections.txt", "\n".join(texts) + "\n")
