@@ -1,14 +1,14 @@
-"""`jobs/train.sbatch`: the resources that it requests, and the plan that all starts of its job share."""
+"""`jobs/train.sbatch`: the run that its arguments describe, the plan that all starts of its job share."""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import os
-import platform
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,8 +16,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from disttrain.errors import ConfigError
-from disttrain.records.gpu_hours import bound_hours
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.core import excluded_nodes
@@ -26,195 +24,198 @@ from jobs.schedulers.slurm.allocation import SlurmAllocation
 from jobs.submission import by_hand, sbatch_entry
 from tests.support.commands import Commands
 
-ENVIRON = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "7", "SLURM_NODEID": "1"}
+CONFIG = """\
+model: {kind: mlp}
+data: {kind: digits}
+resources: {device: cpu, gpus_per_node: 2}
+train: {steps: 99, local_batch_size: 8}
+job: {time_limit_min: 5}
+"""
 
 
-def request(folder: Path, *words: str, **environ: str) -> dict[str, Any]:
-    given = {**ENVIRON, "SLURM_SUBMIT_DIR": str(folder), **environ}
-    return vars(by_hand.read_request(words, SlurmAllocation(given)))
+def job(folder: Path, node: int = 0, restart: int = 0, job_id: str = "7", **variables: str) -> dict[str, str]:
+    """Environment of a node of a job of two nodes, submitted in `folder`."""
+    numbers = {"NODEID": node, "RESTART_COUNT": restart, "STEP_LAUNCHER_PORT": 31000 + restart}
+    of_slurm = {f"SLURM_{name}": str(number) for name, number in numbers.items()}
+    return {
+        "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": job_id, "SLURM_SUBMIT_DIR": str(folder), **of_slurm,
+        **variables,
+    }  # fmt: skip
 
 
-def start(job: str, restart: int, step: str) -> SlurmAllocation:
-    environ = {"SLURM_JOB_ID": job, "SLURM_RESTART_COUNT": str(restart), "SLURM_STEP_LAUNCHER_PORT": step}
-    return SlurmAllocation(environ)
+Start = Callable[..., Any]
 
 
-def test_the_shape_is_the_jobs_own(tmp_path: Path) -> None:
-    (tmp_path / "my.yaml").write_text("resources: {device: cpu, gpus_per_node: 2}\n")
-    on_cpu = request(tmp_path, "--config", "my.yaml", "--train.steps=5", "--optim.lr", "0.1", "--name", "x")
-    assert on_cpu == {
-        "file": str(tmp_path / "my.yaml"),
-        "name": "x",
-        "run_name": None,
-        "runs": tmp_path / "runs",
-        "nodes": "2",
-        "gpus_per_node": None,
-        "set": ["train.steps=5", "optim.lr=0.1"],
-        "start_from": None,
-        "on_end": None,
-        "command": (),
-        "skip_preflight": False,
-        "from_scratch": False,
-    }
-    assert request(tmp_path, "--config", "my.yaml", "--from-scratch")["from_scratch"]
-    assert request(tmp_path, "--config", "my.yaml", "--skip-preflight")["skip_preflight"]
-    gpus = {"SLURM_GPUS_ON_NODE": "4"}
-    assert request(tmp_path, "--config", "my.yaml", **gpus)["gpus_per_node"] is None
-    again = request(tmp_path, "--config", "my.yaml", "--resources.device", "cuda", **gpus)
-    assert again["gpus_per_node"] == "4"
-    assert request(tmp_path)["file"] == str(by_hand.DEFAULT)
+@pytest.fixture
+def start(tmp_path: Path, commands: Commands, monkeypatch: pytest.MonkeyPatch) -> Start:
+    """Starts the script on a node: run, submission and options of its task, or the exit code without one."""
+    (tmp_path / "my.yaml").write_text(CONFIG)
+    commands.add("squeue", "exit 1")
+    became: list[list[str]] = []
+    monkeypatch.setattr(os, "execve", lambda python, command, env: became.append(command))
+
+    def on_node(*words: str, **names: Any) -> Any:
+        code = by_hand.main(words or ["--config", "my.yaml"], job(tmp_path, **names))
+        if not became:
+            return code
+        _, _, module, folder, _, submission, *options = became.pop()
+        assert module == "jobs.schedulers.task"
+        return str(Path(folder).relative_to(tmp_path / "runs")), submission, " ".join(options)
+
+    return on_node
+
+
+@pytest.mark.parametrize(
+    ("words", "gpus", "expected"),
+    [
+        (["--train.steps=5", "--optim.lr", "0.1"], None, {"set": ["train.steps=5", "optim.lr=0.1"]}),
+        (["--name", "x"], None, {"name": "x", "nodes": "2", "gpus_per_node": None, "run_name": None}),
+        ([], "4", {"gpus_per_node": None, "skip_preflight": False, "from_scratch": False}),
+        (["--resources.device", "cuda", "--from-scratch"], "4", {"gpus_per_node": "4", "from_scratch": True}),
+        (
+            ["--resources.device", "cuda", "--skip-preflight"],
+            "0",
+            {"gpus_per_node": None, "skip_preflight": True},
+        ),
+    ],
+)
+def test_the_shape_is_that_of_the_job(
+    words: list[str], gpus: str | None, expected: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "my.yaml").write_text(CONFIG)
+    allocation = SlurmAllocation(job(tmp_path, **({"SLURM_GPUS_ON_NODE": gpus} if gpus else {})))
+    request = vars(by_hand.read_request(["--config", "my.yaml", *words], allocation))
+    assert request | expected == request
+    assert (request["file"], request["runs"]) == (str(tmp_path / "my.yaml"), tmp_path / "runs")
+    assert by_hand.read_request([], allocation).file == str(by_hand.DEFAULT)
 
 
 @pytest.mark.parametrize("key", ["resources.nodes", "resources.gpus_per_node", "job.time_limit_min"])
-def test_a_shape_beside_it_is_refused(key: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=f"--{key}: {key} is set by the job: use sbatch --"):
-        request(tmp_path, f"--{key}", "8", SLURM_GPUS_ON_NODE="4")
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_shape_beside_that_of_the_job_is_refused_on_every_node(
+    start: Start, capsys: pytest.CaptureFixture[str], key: str, node: int
+) -> None:
+    assert start(f"--{key}", "8", node=node, SLURM_GPUS_ON_NODE="4") == 93
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: --{key}: ") if node == 0 else err == ""
 
 
-def test_a_later_start_finds_what_the_earlier_ones_were_for(tmp_path: Path) -> None:
-    first = start("7", 0, "31000")
-    assert by_hand.newest_plan(first, tmp_path, range(1)) is None
-    for job, run, time in (
-        (first, "a/b", "2026-01-02"),
-        (start("7", 0, "31500"), "old/cluster", "2026-01-01"),
-        (start("7", 1, "32000"), None, "2026-01-03"),
-        (start("77", 0, "33000"), "other/job", "2026-01-04"),
+def test_a_later_start_finds_the_newest_plan_of_its_job_with_a_run(tmp_path: Path) -> None:
+    for restart, job_id, run, time in (
+        (0, "7", "a/b", "2026-01-02"),
+        (3, "7", "old/cluster", "2026-01-01"),
+        (1, "7", None, "2026-01-03"),
+        (0, "77", "other/job", "2026-01-04"),
     ):
-        planned = {"restart": job.restart, "time": time, "run": run, "submission": 3}
-        write_json(by_hand.plan_file(job, tmp_path), planned)
-    former = by_hand.newest_plan(start("7", 2, "34000"), tmp_path, range(2))
-    assert former is not None
-    assert (former["run"], former["submission"]) == ("a/b", 3)
-    assert by_hand.newest_plan(first, tmp_path, range(0)) is None, "another job with that id"
+        planned = {"restart": restart, "time": time, "run": run, "submission": 3}
+        allocation = SlurmAllocation(job(tmp_path, job_id=job_id, restart=restart))
+        write_json(by_hand.plan_file(allocation, tmp_path), planned)
+    allocation = SlurmAllocation(job(tmp_path))
+    newest = [by_hand.newest_plan(allocation, tmp_path, range(starts)) or {} for starts in (4, 0)]
+    assert [plan.get("run") for plan in newest] == ["a/b", None]
     write_json(RunDir(tmp_path / "a" / "b").run_json, {})
-    assert [path.name for path in by_hand.plans_without_run(tmp_path)] == [
-        "7-0-31500.json",
-        "77-0-33000.json",
-    ]
+    without = [path.name for path in by_hand.plans_without_run(tmp_path)]
+    assert without == ["7-3-31003.json", "77-0-31000.json"]
 
 
 @pytest.mark.parametrize(
-    ("said", "limit_min"),
+    ("limit", "limit_min"),
     [("30:00", 30), ("1:30:00", 90), ("2-01:00:00", 2940), ("UNLIMITED", 5), ("INVALID", 5)],
 )
-def test_the_time_limit_is_the_jobs(
-    said: str, limit_min: float, tmp_path: Path, commands: Commands, monkeypatch: pytest.MonkeyPatch
+def test_the_run_has_the_time_limit_and_the_nodes_of_the_job(
+    start: Start, commands: Commands, tmp_path: Path, limit: str, limit_min: float
 ) -> None:
-    (tmp_path / "my.yaml").write_text(
-        "{model: {kind: mlp}, data: {kind: digits}, resources: {device: cpu},"
-        " train: {steps: 9, local_batch_size: 8}, job: {time_limit_min: 5}}"
-    )
-    commands.add("squeue", f'case "$*" in *--jobs*) echo {said};; esac')
-    became = []
-    monkeypatch.setattr(os, "execve", lambda python, command, env: became.append(command))
-    environ = {**ENVIRON, "SLURM_NODEID": "0", "SLURM_SUBMIT_DIR": str(tmp_path)}
-    by_hand.main(["--config", "my.yaml"], environ)
-    ((*_, folder, _, submission),) = became
-    record = read_json(RunDir(Path(folder)).run_json)
-    assert (record["config"]["job"]["time_limit_min"], submission) == (limit_min, "0")
-    assert bound_hours(record, "CPU rank-hours") == pytest.approx(2 * limit_min / 60), "of two nodes"
+    commands.add("squeue", f'case "$*" in *--jobs*) echo {limit};; esac')
+    run, submission, options = start()
+    record = read_json(tmp_path / "runs" / run / "run.json")
+    assert (record["config"]["job"]["time_limit_min"], submission, options) == (limit_min, "0", "")
+    assert record["config"]["resources"]["nodes"] == 2
+    assert record["provenance"]["code"]["taken"] == "start"
+
+
+def test_all_nodes_and_later_starts_have_one_submission(
+    start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = start()
+    assert start(node=1) == task
+    assert capsys.readouterr().err == ""
+    (tmp_path / "my.yaml").write_text("no: config")
+    assert start(restart=1) == start(restart=1, node=1) == task, "as planned, whatever the file says now"
+    assert capsys.readouterr().err.count("warning: ") == 2
+    assert start(restart=2, job_id="8") == 93
+
+
+def test_a_second_job_does_not_start_a_run_that_is_on_its_way(
+    start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start()
+    assert start(job_id="8") == 93
+    assert "(job 7)" in capsys.readouterr().err
+    assert start(job_id="8", node=1) == 93, "as node 0"
+
+
+def test_the_step_after_a_failure_takes_the_plan_of_its_own_start(start: Start) -> None:
+    run, submission, _ = start()
+    assert start("--after-failure", "--config", "my.yaml") == (run, submission, "--after-failure")
+    assert start("--after-failure", restart=1) == 69, "this start has planned no run"
 
 
 @pytest.mark.parametrize(
-    ("nodes", "timeout_s", "warned"), [("2", "600", True), ("2", "120", False), ("1", "600", False)]
+    ("words", "nodes", "warned"),
+    [
+        ("--job.rendezvous_timeout_s 600", "2", "--wait=630 .*--wait={script}:"),
+        ("--job.rendezvous_timeout_s 120", "2", None),
+        ("--job.rendezvous_timeout_s 600", "1", None),
+        ("--job.env.HF_TOKEN=hush", "1", "job.env.HF_TOKEN is a secret"),
+        ("--job.env.NAME=x", "1", None),
+    ],
 )
-def test_a_longer_wait_at_the_rendezvous_than_that_of_the_script_is_a_warning(
-    nodes: str,
-    timeout_s: str,
-    warned: bool,
-    tmp_path: Path,
-    commands: Commands,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_warnings_about_arguments(
+    start: Start, capsys: pytest.CaptureFixture[str], words: str, nodes: str, warned: str | None
 ) -> None:
-    commands.add("squeue", "exit 1")
-    monkeypatch.setattr(os, "execve", lambda python, command, env: None)
-    environ = {
-        **ENVIRON, "SLURM_JOB_NUM_NODES": nodes, "SLURM_NODEID": "0", "SLURM_SUBMIT_DIR": str(tmp_path),
-    }  # fmt: skip
-    by_hand.main(["--job.rendezvous_timeout_s", timeout_s], environ)
+    start("--config", "my.yaml", *words.split(), SLURM_JOB_NUM_NODES=nodes)
     err = capsys.readouterr().err
-    line = "warning: job.rendezvous_timeout_s=600 needs --wait=630 in a copy of jobs/train.sbatch, which has "
-    assert (line in err) is warned
-    wait = re.search(r"--wait=(\d+)", (by_hand.DEFAULT.parents[1] / "jobs" / "train.sbatch").read_text())
-    assert wait is not None
-    assert not warned or f"{line}--wait={wait[1]}:" in err, "the number of the script"
-
-
-@pytest.mark.parametrize("absent", [["torch"], ["torch", "yaml"]])
-def test_another_python_is_refused_before_anything_is_planned(
-    absent: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(interpreter, "find_spec", lambda name: None if name in absent else name)
-    with pytest.raises(SystemExit) as left:
-        sbatch_entry.main([])
-    assert left.value.code == 93
-    lacks = f"{sys.executable} on {platform.node()} has no {', '.join(absent)}"
-    another = "name another with `python` of the site profile, or DISTTRAIN_PYTHON"
-    assert capsys.readouterr().err == f"cannot start: {lacks}; {another}\n"
-    assert not any(tmp_path.iterdir())
-
-
-def test_a_python_with_nothing_installed_says_so(tmp_path: Path) -> None:
-    without_packages = ["-S", "-m", "jobs.submission.sbatch_entry"]
-    assert " has no torch, psutil, pydantic, yaml; " in _refused(without_packages, tmp_path)
-
-
-def test_an_old_python_says_so(tmp_path: Path) -> None:
-    start = "runpy.run_module('jobs.submission.sbatch_entry', run_name='__main__')"
-    old = f"import runpy, sys; sys.version_info = (3, 9); {start}"
-    assert " is Python 3.9, 3.11 or newer is needed; " in _refused(["-c", old], tmp_path)
-
-
-@pytest.mark.parametrize("module", [interpreter, sbatch_entry])
-def test_a_python_as_old_as_36_can_compile_what_refuses_it(module: ModuleType) -> None:
-    tree = ast.parse(inspect.getsource(module), feature_version=(3, 6))
-    imports = {each.module for each in ast.walk(tree) if isinstance(each, ast.ImportFrom)}
-    assert "__future__" not in imports, "3.6 has no `annotations`"
-
-
-def _refused(arguments: list[str], folder: Path) -> str:
-    """The one line of a refusal that leaves nothing in `folder`."""
-    environ = {**os.environ, "PYTHONPATH": str(by_hand.run_code.CODE_ROOT)}
-    command = [sys.executable, *arguments]
-    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (93, "")
-    assert done.stderr.count("\n") == 1
-    assert not any(folder.iterdir())
-    return done.stderr
-
-
-def test_the_step_after_a_failure_takes_the_plan_of_its_own_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    became: list[list[str]] = []
-    monkeypatch.setattr(os, "execve", lambda path, words, env: became.append(words))
-    monkeypatch.setattr(by_hand.run_code, "code_of_run", lambda run, record: tmp_path)
-    root = tmp_path / "runs"
-    for restart, step, run in ((0, "41", "my/a"), (1, "42", "my/b"), (2, "43", None)):
-        if run is not None:
-            write_json(root / run / "run.json", {})
-        plan = {"run": run, "submission": restart, "restart": restart, "time": f"{restart}"}
-        write_json(by_hand.plan_file(start("7", restart, step), root), plan)
-    environ = {**ENVIRON, "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_STEP_LAUNCHER_PORT": "50"}
-    by_hand.main(["--after-failure", "--config", "my.yaml"], {**environ, "SLURM_RESTART_COUNT": "1"})
-    (words,) = became
-    assert words[2:] == [
-        "jobs.schedulers.task", str(root / "my" / "b"), "--submission", "1", "--after-failure",
-    ]  # fmt: skip
-    code = by_hand.main(["--after-failure"], {**environ, "SLURM_RESTART_COUNT": "2"})
-    assert (code, len(became)) == (69, 1), "this start has planned no run"
+    script = (by_hand.DEFAULT.parents[1] / "jobs" / "train.sbatch").read_text()
+    wait = re.findall(r"--wait=(\d+)", script)[0]
+    assert ("warning: " in err) is (warned is not None)
+    assert warned is None or re.search(warned.format(script=wait), err)
+    assert "hush" not in err
 
 
 def test_listed_nodes_are_a_warning(tmp_path: Path) -> None:
-    allocation, scheduler = Mock(hosts=lambda: ["n1"]), Mock()
-    scheduler.cluster_name.return_value = "west"
-    excluded_nodes.add(
-        tmp_path, excluded_nodes.ExcludedNode.until("n1", "slow link", cluster="west", by="ann")
-    )
+    allocation, scheduler = Mock(hosts=lambda: ["n1"]), Mock(cluster_name=lambda: "west")
+    listed = excluded_nodes.ExcludedNode.until("n1", "slow link", cluster="west", by="ann")
+    excluded_nodes.add(tmp_path, listed)
     (line,) = by_hand.exclusion_warnings(allocation, tmp_path, scheduler)
-    assert line.startswith("node n1 is on the exclusion list (ann: slow link)")
+    assert "n1" in line
+    assert "slow link" in line
+
+
+OLD = "import runpy, sys; sys.version_info = (3, 9)"
+ENTRY = "runpy.run_module('jobs.submission.sbatch_entry', run_name='__main__')"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["-S", "-m", "jobs.submission.sbatch_entry"], " has no torch, psutil, pydantic, yaml; "),
+        (["-c", f"{OLD}; {ENTRY}"], " is Python 3.9, 3.11 or newer is needed; "),
+    ],
+    ids=["nothing is installed", "an old Python"],
+)
+def test_another_python_is_refused_before_anything_is_planned(
+    tmp_path: Path, arguments: list[str], why: str
+) -> None:
+    environ = {**os.environ, "PYTHONPATH": str(by_hand.run_code.CODE_ROOT)}
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (93, "", 1)
+    assert why in done.stderr
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("module", [interpreter, sbatch_entry])
+def test_a_python_as_old_as_36_can_compile_the_check_of_python(module: ModuleType) -> None:
+    tree = ast.parse(inspect.getsource(module), feature_version=(3, 6))
+    imports = {each.module for each in ast.walk(tree) if isinstance(each, ast.ImportFrom)}
+    assert "__future__" not in imports, "3.6 has no `annotations`"
