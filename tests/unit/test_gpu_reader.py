@@ -51,7 +51,9 @@ def test_each_field_is_null_by_itself_with_its_reason(replay):
     assert values["utilization"] == [0.35, 0.98, None, 1.0], "a passing error costs one value"
     assert values["ecc_uncorrected"] == [None] * 4
     assert reader.samples.errors == {"utilization": "NVMLError_Unknown: Unknown Error"}
-    assert reader.samples.unsupported == {"ecc_uncorrected": "NVMLError_NoPermission: Insufficient Permissions"}
+    assert reader.samples.unsupported == {
+        "ecc_uncorrected": "NVMLError_NoPermission: Insufficient Permissions"
+    }
     calls = fake.asked[WELL]
     assert calls["nvmlDeviceGetTotalEccErrors 1 0"] == 1, "a refused field is read once"
     assert calls["nvmlDeviceGetCurrentClocksEventReasons"] == 1, "then by its older name"

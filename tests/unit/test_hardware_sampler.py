@@ -105,7 +105,9 @@ def test_without_nvml_nothing_is_written_of_gpus(replay, attempt):
     assert not any(name.startswith("gpu") for name in sampler.live())
 
 
-@pytest.mark.parametrize(("ended", "left"), [("gpu_samples", "host_samples"), ("host_samples", "gpu_samples")])
+@pytest.mark.parametrize(
+    ("ended", "left"), [("gpu_samples", "host_samples"), ("host_samples", "gpu_samples")]
+)
 def test_a_file_that_cannot_be_written_ends_its_samples_alone(replay, attempt, ended, left):
     replay()
     getattr(attempt, ended)(0).mkdir(parents=True)

@@ -78,7 +78,12 @@ def test_measured_samples_count_and_counters_grow_within_a_segment():
 def test_a_figure_without_samples_is_null_with_a_reason(devices, reason):
     devices[-1].lost = "GPU is lost"
     usage, reasons = gpu_summary(FIELDS, devices)
-    assert (usage.gpus, usage.gpus_lost, usage.energy_j, usage.ecc_uncorrected) == (len(devices), 1, None, None)
+    assert (usage.gpus, usage.gpus_lost, usage.energy_j, usage.ecc_uncorrected) == (
+        len(devices),
+        1,
+        None,
+        None,
+    )
     assert reasons["gpu.energy_j"] == reason
 
 
