@@ -7,9 +7,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import torch
@@ -27,24 +25,23 @@ from tests.support.manifests import manifest
 
 ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)
 WITHIN_S = 120
-MANIFEST = manifest(step=0)
 
 
-def saver(run: RunDir, asynchronous: bool = False) -> CheckpointSaver:
+def saver(run, asynchronous=False):
     """The saver of attempt 0, whose tensors hold the step. It keeps one checkpoint."""
     attempt = run.attempt(0)
     attempt.path.mkdir(parents=True, exist_ok=True)
     attempt.steps(0).write_text("{}\n")
     config = CheckpointConfig(every_steps=1, keep=1, asynchronous=asynchronous)
 
-    def capture() -> CapturedState:
+    def capture():
         return CapturedState({"model.w": torch.full((9,), float(made.step))}, {})
 
-    made = CheckpointSaver(run.checkpoints, config, attempt, ALONE, capture, MANIFEST, 0)
+    made = CheckpointSaver(run.checkpoints, config, attempt, ALONE, capture, manifest(step=0), 0)
     return made
 
 
-def save(run: RunDir, step: int) -> None:
+def save(run, step):
     made = saver(run)
     made.save(step, None)
     made.close()
@@ -56,20 +53,20 @@ class Event:
     """A change of the file system that is about to be made."""
 
     kind: str
-    """`write` (opened for writing), `sync`, `rename`, `mkdir` or `remove`."""
+    """`write` (opened for writing), `sync`, `rename`, or the name of another call."""
     path: str
     target: str = ""
     size: int = 0
     """Bytes of the file, of a `sync`."""
 
 
-def run_child(act: Callable[[], None], below: Path, kill_at: int | None = None) -> list[Event]:
+def run_child(act, below, kill_at=None):
     """Run `act` in a forked process, and return its changes below `below`, or kill it before one of them."""
     out, into = os.pipe()
     pid = os.fork()
     if pid == 0:
         signal.alarm(WITHIN_S)
-        events: list[Event] = []
+        events = []
         try:
             record_events(events, str(below), kill_at)
             act()
@@ -80,36 +77,34 @@ def run_child(act: Callable[[], None], below: Path, kill_at: int | None = None) 
     with os.fdopen(out, "rb") as pipe:
         text = pipe.read()
     status = os.waitpid(pid, 0)[1]
+    code = os.waitstatus_to_exitcode(status)
     if kill_at is not None:
-        assert os.WIFSIGNALED(status), "it ended before it was killed"
-        assert os.WTERMSIG(status) == signal.SIGKILL
+        assert code == -signal.SIGKILL, "it ended before it was killed"
         return []
-    assert status == 0
+    assert code == 0
     return [Event(**event) for event in json.loads(text)]
 
 
-def record_events(events: list[Event], below: str, kill_at: int | None) -> None:
+def record_events(events, below, kill_at):
     """Append each change below a folder to `events`, from now on and in this process."""
 
-    def add(event: Event) -> None:
+    def add(event):
         if event.path.startswith(below) or not os.path.isabs(event.path):
             if len(events) == kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
             events.append(event)
 
-    def audit(name: str, arguments: tuple) -> None:
+    def audit(name, arguments):
         if name == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR):
             add(Event("write", str(arguments[0])))
         elif name in ("os.rename", "os.link"):
-            add(Event("rename", str(arguments[0]), str(arguments[1])))
-        elif name == "os.mkdir":
-            add(Event("mkdir", str(arguments[0])))
-        elif name in ("os.remove", "os.rmdir"):
-            add(Event("remove", str(arguments[0])))
+            add(Event("rename", *map(str, arguments[:2])))
+        elif name in ("os.mkdir", "os.remove", "os.rmdir"):
+            add(Event(name, str(arguments[0])))
 
     fsync = os.fsync
 
-    def sync(descriptor: int) -> None:
+    def sync(descriptor):
         add(Event("sync", os.readlink(f"/proc/self/fd/{descriptor}"), size=os.fstat(descriptor).st_size))
         fsync(descriptor)
 
@@ -117,7 +112,7 @@ def record_events(events: list[Event], below: str, kill_at: int | None) -> None:
     sys.addaudithook(audit)
 
 
-def test_everything_is_on_disk_before_the_rename_that_commits(tmp_path: Path) -> None:
+def test_everything_is_on_disk_before_the_rename_that_commits(tmp_path):
     run = RunDir(tmp_path / "run")
     events = run_child(lambda: save(run, 1), tmp_path)
     committed = committed_path(run.checkpoints, 1)
@@ -143,10 +138,10 @@ def test_everything_is_on_disk_before_the_rename_that_commits(tmp_path: Path) ->
     ]
 
 
-def test_a_process_killed_at_any_point_leaves_the_old_checkpoint_or_the_new(tmp_path: Path) -> None:
+def test_a_process_killed_at_any_point_leaves_the_old_checkpoint_or_the_new(tmp_path):
     save(RunDir(tmp_path / "prepared"), 1)
 
-    def prepared(name: str) -> RunDir:
+    def prepared(name):
         return RunDir(shutil.copytree(tmp_path / "prepared", tmp_path / name))
 
     run = prepared("whole")
@@ -168,7 +163,7 @@ def test_a_process_killed_at_any_point_leaves_the_old_checkpoint_or_the_new(tmp_
         assert left <= {"step-00000001", "step-00000002"}, events[point]
 
 
-def test_a_later_attempt_that_begins_while_files_are_written_prevents_the_commit(tmp_path: Path) -> None:
+def test_a_later_attempt_that_begins_while_files_are_written_prevents_the_commit(tmp_path):
     run = RunDir(tmp_path / "run")
     made = saver(run, asynchronous=True)
     made.save(1, None)
@@ -179,7 +174,7 @@ def test_a_later_attempt_that_begins_while_files_are_written_prevents_the_commit
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_without_its_step_records_a_checkpoint_is_not_committed(tmp_path: Path, lost: bool) -> None:
+def test_without_its_step_records_a_checkpoint_is_not_committed(tmp_path, lost):
     run = RunDir(tmp_path / "run")
     made = saver(run)
     if lost:

@@ -1,110 +1,169 @@
-"""Lines that are appended to a file, also where the disk is full."""
+"""Lines that are appended to a file, beside the training loop, and where the disk is full."""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
-from pathlib import Path
-from unittest.mock import patch
+import threading
 
 import pytest
 
-from disttrain.runtime import json_lines as module
-from disttrain.runtime import log
-from disttrain.runtime.json_lines import JsonLinesWriter
+from disttrain.records.json_files import read_jsonl
+from disttrain.runtime import json_lines, log
+from disttrain.runtime.json_lines import BLOCK_BYTES, JsonLinesWriter
+from disttrain.telemetry import background_writer
+from disttrain.telemetry.background_writer import BackgroundJsonLines, BackgroundWriter
+
+BLOCK = "x" * BLOCK_BYTES
 
 
 class Disk:
-    """Takes so many bytes more."""
+    """Takes `room` bytes more, once it is `answering`."""
 
-    def __init__(self, room: int, number: int = errno.ENOSPC) -> None:
-        self.room, self.number = room, number
+    def __init__(self, monkeypatch, room, number=errno.ENOSPC):
+        self.room, self.number, self.calls = room, number, 0
+        self._write = os.write
+        monkeypatch.setattr(os, "write", self.write)
 
-    def write(self, file: int, content: bytes) -> int:
+    def write(self, file, content):
+        self.calls += 1
         if self.room == 0:
             raise OSError(self.number, os.strerror(self.number))
-        written = _write(file, bytes(content[: self.room]))
+        written = self._write(file, bytes(content[: self.room]))
         self.room -= written
         return written
 
 
-_write = os.write
-
-
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Disk]:
-    def made(room: int, number: int = errno.ENOSPC) -> Disk:
-        found = Disk(room, number)
-        monkeypatch.setattr(module.os, "write", found.write)
-        return found
-
-    return made
+def events(monkeypatch):
+    """Kind and number of lost lines of each line of the log."""
+    found = []
+    for kind in ("error", "info"):
+        monkeypatch.setattr(
+            log, kind, lambda message, kind=kind, **fields: found.append((kind, fields.get("lines")))
+        )
+    return found
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_what_found_no_room_is_written_once_there_is_some(
-    disk: Callable[..., Disk], tmp_path: Path, number: int
-) -> None:
+def test_lines_without_room_are_written_once_there_is_some(monkeypatch, tmp_path, events, number):
     path = tmp_path / "new" / "lines"
-    small, file = disk(room=9, number=number), JsonLinesWriter(path)
-    with patch.object(log, "error") as failed, patch.object(log, "info") as told:
-        for line in ("one", "two", "three"):
-            file.add(line)
-            file.flush()
-        assert path.read_text() == '"one"\n"tw', "half a line is on the disk"
-        assert failed.call_count == 1, "said once"
-        assert not told.called
-        small.room = 100
+    disk, file = Disk(monkeypatch, 9, number), JsonLinesWriter(path)
+    for line in ("one", "two", "three"):
+        file.add(line)
         file.flush()
-        assert path.read_text() == '"one"\n"two"\n"three"\n'
-        file.add("four")
-        file.close()
-    assert path.read_text() == '"one"\n"two"\n"three"\n"four"\n'
-    assert (failed.call_count, told.call_count) == (1, 1)
+    assert path.read_text() == '"one"\n"tw', "half a line is on the disk"
+    assert events == [("error", None)]
+    disk.room = 100
+    file.flush()
+    assert path.read_text() == '"one"\n"two"\n"three"\n'
+    file.close()
+    assert events == [("error", None), ("info", None)]
 
 
-def test_what_is_kept_is_bounded_and_what_is_lost_is_said(
-    disk: Callable[..., Disk], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "KEPT_BYTES", 10)
+def test_lines_that_wait_are_bounded_and_lost_ones_are_counted(monkeypatch, tmp_path, events):
+    monkeypatch.setattr(json_lines, "KEPT_BYTES", 10)
     path = tmp_path / "lines"
-    small, file = disk(room=2), JsonLinesWriter(path)
+    disk, file = Disk(monkeypatch, 2), JsonLinesWriter(path)
     file.add("one")
     file.flush()
     for line in ("two", "six", "ten"):  # the rest of `one`, and one line more
         file.add(line)
-    small.room = 7
-    with patch.object(log, "error") as failed:
-        file.close()
+    disk.room = 7
+    file.close()
     assert path.read_text() == '"one"\n"tw'
-    assert failed.call_args.kwargs["lines"] == 3, "two that were not kept, and half of one that was"
+    assert events[-1] == ("error", 3), "two that were not kept, and half of one that was"
 
 
-def test_it_does_not_try_again_with_every_line(disk: Callable[..., Disk], tmp_path: Path) -> None:
+def test_a_full_disk_is_not_tried_again_with_every_line(monkeypatch, tmp_path):
+    file, disk = JsonLinesWriter(tmp_path / "lines"), Disk(monkeypatch, 0)
+    for _ in range(10):
+        file.add(BLOCK)
+    assert disk.calls == 1
+    file.flush()
+    assert disk.calls == 2
+
+
+def test_any_other_error_is_raised(monkeypatch, tmp_path):
     file = JsonLinesWriter(tmp_path / "lines")
-    disk(room=0)
-    with patch.object(module.os, "write", side_effect=module.os.write) as tried:
-        for _ in range(10):
-            file.add("x" * module.BLOCK_BYTES)
-        assert tried.call_count == 1
-        file.flush()
-        assert tried.call_count == 2
-
-
-def test_any_other_error_is_raised(disk: Callable[..., Disk], tmp_path: Path) -> None:
-    file = JsonLinesWriter(tmp_path / "lines")
-    disk(room=0, number=errno.EIO)
+    Disk(monkeypatch, 0, errno.EIO)
     file.add("one")
     with pytest.raises(OSError, match="Input/output"):
         file.flush()
 
 
-def test_lines_reach_the_system_in_batches(tmp_path: Path) -> None:
+def test_lines_reach_the_system_in_batches(tmp_path):
     path = tmp_path / "lines"
     file = JsonLinesWriter(path)
     file.add("small")
     assert path.read_text() == ""
-    file.add("x" * module.BLOCK_BYTES)
+    file.add(BLOCK)
     assert path.read_text().count("\n") == 2
     file.close()
+
+
+@pytest.fixture
+def writer():
+    made = BackgroundWriter()
+    yield made
+    made.wait()
+
+
+@pytest.fixture
+def slow_disk(writer):
+    """The event by which a write that the writer has begun ends."""
+    answering, reached = threading.Event(), threading.Event()
+    writer.submit("slow", lambda: reached.set() or answering.wait(60))
+    assert reached.wait(60)
+    yield answering
+    answering.set()
+
+
+def test_a_newer_state_replaces_one_that_waits(writer, slow_disk):
+    written = []
+    for number in range(5):
+        for name in ("progress", number):
+            writer.submit(name, lambda name=name, number=number: written.append((name, number)))
+    assert written == []
+    slow_disk.set()
+    writer.wait()
+    assert written == [("progress", 4), *((number, number) for number in range(5))]
+
+
+def test_the_first_error_is_raised_once_and_later_writes_run(writer, slow_disk):
+    written = []
+
+    def fail(number):
+        raise OSError(number, os.strerror(number))
+
+    for number in (errno.EIO, errno.EBADF):
+        writer.submit(number, lambda number=number: fail(number))
+    slow_disk.set()
+    with pytest.raises(OSError, match="Input/output"):
+        writer.wait()
+    for name in ("first", "second"):  # a run that fails while it ends writes its records twice
+        writer.submit(name, lambda name=name: written.append(name))
+        writer.wait()
+    assert written == ["first", "second"]
+
+
+def test_lines_keep_their_order_and_none_is_lost(writer, tmp_path):
+    lines = BackgroundJsonLines(tmp_path / "lines", writer)
+    for number in range(5000):
+        lines.add({"number": number})
+    lines.close()
+    assert [line["number"] for line in read_jsonl(tmp_path / "lines")] == list(range(5000))
+
+
+def test_the_loop_waits_before_records_take_all_memory(writer, slow_disk, tmp_path, monkeypatch):
+    monkeypatch.setattr(background_writer, "KEPT_BYTES", 2 * BLOCK_BYTES)
+    lines = BackgroundJsonLines(tmp_path / "lines", writer)
+    for _ in range(2):
+        lines.add(BLOCK)
+    adding = threading.Thread(target=lines.add, args=(BLOCK,))
+    adding.start()
+    adding.join(0.2)
+    assert adding.is_alive()
+    slow_disk.set()
+    adding.join(60)
+    assert len(read_jsonl(tmp_path / "lines")) == 3

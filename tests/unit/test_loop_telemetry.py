@@ -1,237 +1,323 @@
-"""Telemetry of a user's own loop, on one rank."""
+"""Telemetry of a user's own loop on one rank, also as Accelerate, Fabric or Lightning wraps its parts."""
 
 from __future__ import annotations
 
+import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections import UserDict, namedtuple
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-import submit
 from analysis.read.frames import load
 from analysis.read.load import load_runs
-from analysis.results.curves import scaling_curves
-from analysis.study import make_study
-from disttrain.engine.own_loop import LoopTelemetry
-from disttrain.engine.script_config import optimizer_options
+from disttrain.engine.exposed_comm import grad_tensors
+from disttrain.engine.own_loop import LoopTelemetry, unwrap_model
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, read_jsonl, write_json
-from disttrain.records.run_directory import RunDir
+from disttrain.records.run_directory import ATTEMPT, RUN_DIR, RunDir
 from disttrain.telemetry.profiled.profiled_steps import ProfiledSteps
 from jobs.status.run_state import read_state
 
+QUIET = {"warmup_steps": 1, "profiled_steps": 0, "sinks": [], "gpu_every_s": 0}
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "own-loop.md"
 
-@contextmanager
-def opened(
-    folder: Path, **options: Any
-) -> Iterator[Callable[[], Iterator[tuple[LoopTelemetry, int, Tensor]]]]:
-    """A loop over 12 batches: the telemetry, the number of the batch from 1 on, and its loss."""
+
+def sgd(model, **options):
+    return torch.optim.SGD(model.parameters(), **{"lr": 0.1, **options})
+
+
+def loop(folder, act=lambda telemetry, number, loss: None, optimizer=sgd, **options):
+    """Run a loop over 12 batches, with `act` after each; its run directory."""
     model = nn.Linear(4, 1)
-    optimizer = torch.optim.AdamW(model.parameters())
-    settings = {"warmup_steps": 1, "profiled_steps": 0, "sinks": [], "gpu_every_s": 0}
-    options = {"steps": 12, "samples_per_step": 2, "telemetry": settings} | options
+    optimizer = optimizer(model)
+    options = {"steps": 12, "samples_per_step": 2, "telemetry": QUIET} | options
     with LoopTelemetry(folder, model, optimizer, **options) as telemetry:
-
-        def steps() -> Iterator[tuple[LoopTelemetry, int, Tensor]]:
-            for number, inputs in enumerate(telemetry.steps([torch.ones(2, 4)] * 12), 1):
-                loss = model(inputs).square().mean()
-                loss.backward()
-                optimizer.step()
-                yield telemetry, number, loss
-
-        yield steps
+        for number, inputs in enumerate(telemetry.steps([torch.ones(2, 4)] * 12), 1):
+            loss = model(inputs).square().mean()
+            loss.backward()
+            optimizer.step()
+            act(telemetry, number, loss)
+    return RunDir(folder)
 
 
-def test_a_step_without_a_recorded_loss_has_none(tmp_path: Path) -> None:
+def lines_of(run, attempt=0):
+    return read_jsonl(run.attempt(attempt).steps(0))
+
+
+def test_a_step_without_a_recorded_loss_has_none(tmp_path):
     recorded = {}
-    with opened(tmp_path) as steps:
-        for telemetry, number, loss in steps():
-            if number % 5 == 0:
-                telemetry.record_loss(loss)
-                recorded[number] = pytest.approx(loss.item())
-    losses = {line["step"]: line["loss"] for line in read_jsonl(RunDir(tmp_path).attempt(0).steps(0))}
-    assert losses == {step: recorded.get(step) for step in range(1, 13)}
-    history = read_json(RunDir(tmp_path).metrics)["loss_history"]
+
+    def record(telemetry, number, loss):
+        if number % 5 == 0:
+            telemetry.record_loss(loss)
+            recorded[number] = pytest.approx(loss.item())
+
+    run = loop(tmp_path, record)
+    assert {line["step"]: line["loss"] for line in lines_of(run)} == {
+        s: recorded.get(s) for s in range(1, 13)
+    }
+    history = read_json(run.metrics)["loss_history"]
     assert {point["step"]: point["loss"] for point in history} == recorded
 
 
-def test_an_error_within_a_profiled_step_does_not_wait_for_the_device(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_within_a_profiled_step_does_not_wait_for_the_device(tmp_path, monkeypatch):
     @contextmanager
-    def take(*_: Any) -> Iterator[None]:
+    def take(profiled, step, clock):
         yield
         raise RuntimeError("the device does not answer")
 
+    def fail(telemetry, number, loss):
+        raise KeyError("broken")
+
     monkeypatch.setattr(ProfiledSteps, "take", take)
-
-    def train() -> None:
-        with opened(tmp_path) as steps:
-            for telemetry, number, _ in steps():
-                telemetry._recorder.profiled.steps = {2}
-                if number == 2:
-                    raise KeyError("broken")
-
+    monkeypatch.setattr("disttrain.telemetry.profiled.profiled_steps.steps_to_profile", lambda *_: {1})
     with pytest.raises(KeyError, match="broken"):
-        train()
+        loop(tmp_path, fail)
     assert read_json(RunDir(tmp_path).attempt(0).error(0))["kind"] == "KeyError"
 
 
-def test_the_record_of_a_loop_holds_its_own_optimizer_and_no_defaults(tmp_path: Path) -> None:
-    with opened(tmp_path) as steps:
-        list(steps())
-    config = read_json(RunDir(tmp_path).run_json)["config"]
+def test_the_record_of_a_loop_holds_its_own_optimizer_and_no_defaults(tmp_path):
+    config = read_json(loop(tmp_path).run_json)["config"]
     assert set(config) == {"model", "train", "resources", "telemetry", "optim"}
     assert config["train"] == {"local_batch_size": 2, "global_batch_size": 2}
     assert config["model"] == {"kind": "torch.nn.modules.linear:Linear"}
-    assert config["telemetry"]["warmup_steps"] == 1
-    assert "layer_passes" not in config["telemetry"]
-    optim = config["optim"]
-    assert optim["name"] == "torch.optim.adamw:AdamW"
-    assert (optim["lr"], optim["weight_decay"], optim["betas"]) == (1e-3, 0.01, [0.9, 0.999])
+    assert (config["telemetry"]["warmup_steps"], "layer_passes" in config["telemetry"]) == (1, False)
+    assert (config["optim"]["name"], config["optim"]["lr"]) == ("torch.optim.sgd:SGD", 0.1)
 
 
-def test_options_on_which_parameter_groups_differ_are_left_out() -> None:
-    weight, bias = nn.Linear(2, 2).parameters()
-    groups = [{"params": [weight], "weight_decay": 0.1}, {"params": [bias], "lr": torch.tensor(0.5)}]
-    options = optimizer_options(torch.optim.SGD(groups, lr=torch.tensor(0.1), momentum=0.9))
-    assert options["momentum"] == 0.9
-    assert not {"lr", "weight_decay", "params"} & set(options)
+def test_options_of_the_optimizer_are_in_the_run_key_unless_its_groups_differ_on_them(tmp_path):
+    def grouped(model):
+        groups = [{"params": [model.weight], "weight_decay": 0.1}, {"params": [model.bias]}]
+        return torch.optim.SGD(groups, lr=torch.tensor(0.1), momentum=0.9)
+
+    made = {"a": sgd, "b": lambda model: sgd(model, lr=0.2), "c": sgd, "groups": grouped}
+    records = {name: read_json(loop(tmp_path / name, optimizer=each).run_json) for name, each in made.items()}
+    keys = {name: record["run_key"] for name, record in records.items()}
+    assert keys["a"] == keys["c"] != keys["b"]
+    options = records["groups"]["config"]["optim"]
+    assert (options["momentum"], {"lr", "weight_decay", "params"} & set(options)) == (0.9, set())
 
 
-def test_a_loop_whose_ranks_train_apart_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="no process group of WORLD_SIZE=2"), opened(tmp_path / "run"):
-        pass
-    assert not (tmp_path / "run").exists()
-
-
-def test_other_optimizers_give_other_run_keys(tmp_path: Path) -> None:
-    for name, lr in (("a", 0.1), ("b", 0.2), ("c", 0.1)):
-        model = nn.Linear(4, 1)
-        optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-        with LoopTelemetry(tmp_path / name, model, optimizer, steps=1, samples_per_step=2) as telemetry:
-            for inputs in telemetry.steps([torch.ones(2, 4)]):
-                model(inputs).sum().backward()
-                optimizer.step()
-    a, b, c = (read_json(RunDir(tmp_path / name).run_json)["run_key"] for name in "abc")
-    assert a == c != b
-
-
-def test_nothing_is_invented_for_a_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", [str(tmp_path / "train.py"), "--lr", "0.1"])
-    with opened(tmp_path / "mine" / "n1") as steps:
-        list(steps())
-    run = RunDir(tmp_path / "mine" / "n1")
+def test_the_code_of_a_loop_is_that_of_its_script(tmp_path, monkeypatch):
+    """Without a repository nothing is known of it, and nothing is made up."""
+    script = tmp_path / "train.py"
+    script.write_text("print()")
+    monkeypatch.setattr("sys.argv", [str(script), "--lr", "0.1"])
+    run = loop(tmp_path / "mine" / "n1")
     record, metrics = read_json(run.run_json), read_json(run.metrics)
-    assert record["cluster"] is record["repeat"] is record["profile"] is None
     unknown = {"hash": None, "git_commit": None, "git_dirty": None, "git_diff": None}
-    assert record["provenance"]["code"].items() >= unknown.items(), "of the telemetry, not of the loop"
+    assert record["provenance"]["code"].items() >= unknown.items()
     assert record["provenance"]["argv"] == ["train.py", "--lr", "0.1"]
+    assert record["cluster"] is record["repeat"] is record["profile"] is None
     assert metrics["dataset"] is metrics["model_flops_per_sample"] is metrics["tokens_per_s"] is None
     assert read_state(run, code_hash="2-0123456789ab").stale is False
     [row] = load([tmp_path / "mine"]).to_dict("records")
     assert row["included"]
-    for name in ("dataset", "dataset_version", "repeat", "code_hash", "git_commit"):
-        assert pd.isna(row[name])
-
-
-def test_the_code_of_a_loop_is_that_of_its_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("print()")
-    for words in (["init", "-q"], ["add", "train.py"], ["commit", "-q", "-m", "first"]):
-        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=tmp_path, check=True)
-    script.write_text("print(1)")
-    monkeypatch.setattr("sys.argv", [str(script)])
-    with opened(tmp_path / "mine" / "n1") as steps:
-        list(steps())
-    code = read_json(RunDir(tmp_path / "mine" / "n1").run_json)["provenance"]["code"]
-    head = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=tmp_path, capture_output=True, text=True, check=True
+    assert all(
+        pd.isna(row[name]) for name in ("dataset", "dataset_version", "repeat", "code_hash", "git_commit")
     )
-    assert (code["hash"], code["git_commit"], code["git_dirty"]) == (None, head.stdout.strip(), True)
+
+    def git(*words):
+        words = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words]
+        return subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.strip()
+
+    for words in (["init", "-q"], ["add", "train.py"], ["commit", "-q", "-m", "first"]):
+        git(*words)
+    script.write_text("print(1)")
+    code = read_json(loop(tmp_path / "n2").run_json)["provenance"]["code"]
+    assert (code["hash"], code["git_commit"], code["git_dirty"]) == (None, git("rev-parse", "HEAD"), True)
     assert "+print(1)" in code["git_diff"]
 
 
 @pytest.mark.parametrize("announced", [30, 10])
-def test_a_loop_that_makes_other_steps_than_announced_is_reported_and_compared(
-    tmp_path: Path, announced: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, count in (("a", announced), ("b", 12)):
-        with opened(tmp_path / "mine" / name, steps=count) as steps:
-            list(steps())
-    run, note = RunDir(tmp_path / "mine" / "a"), f"made 12 of {announced} announced steps"
-    assert read_json(run.metrics)["status"] == "completed"
-    state = read_state(run)
-    assert (state.state, state.step, state.steps, state.message) == ("done", 12, announced, note)
-    for verb in (["status"], ["show", "mine/a"]):
-        assert submit.main([*verb, "--runs", str(tmp_path)]) == 0
-        assert note in capsys.readouterr().out
+def test_a_loop_that_makes_other_steps_than_announced_is_reported_and_compared(tmp_path, announced):
+    run, note = loop(tmp_path / "mine" / "a", steps=announced), f"made 12 of {announced} announced steps"
+    loop(tmp_path / "mine" / "b")
+    assert (read_json(run.metrics)["status"], read_state(run).message) == ("completed", note)
     runs = load_runs([tmp_path / "mine"])
     assert [(each.included, each.note) for each in runs] == [(True, note), (True, "")]
-    [curve] = scaling_curves(runs)
-    assert [each.name for each in curve.points[0].runs] == ["a", "b"], (
-        "one series: announced steps are no configuration"
-    )
-    assert [each.runs for each in make_study(runs).caveats if each.kind == "remark"] == [{str(run.path)}]
 
 
-def test_a_loop_that_continues_counts_from_its_resumed_step(tmp_path: Path) -> None:
-    with opened(tmp_path, steps=32, resumed_step=20) as steps:
-        list(steps())
-    metrics = read_json(RunDir(tmp_path).metrics)
+def test_a_loop_that_continues_counts_from_its_resumed_step(tmp_path):
+    run = loop(tmp_path, steps=32, resumed_step=20)
+    metrics = read_json(run.metrics)
     assert (metrics["status"], metrics["steps"], metrics["resumed_step"]) == ("completed", 32, 20)
-    assert metrics["left_out"] == [[1, 21]]
-    assert read_state(RunDir(tmp_path)).message is None
-    lines = read_jsonl(RunDir(tmp_path).attempt(0).steps(0))
-    assert [line["step"] for line in lines] == list(range(21, 33))
+    assert (metrics["left_out"], read_state(run).message) == ([[1, 21]], None)
+    assert [line["step"] for line in lines_of(run)] == list(range(21, 33))
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "named"),
     [
-        ({"steps": 0}, "steps=0: must be a whole number of at least 1"),
-        ({"samples_per_step": 2.5}, "samples_per_step=2.5: must be a whole number of at least 1"),
+        ({"steps": 0}, "steps=0: "),
+        ({"samples_per_step": 2.5}, "samples_per_step=2.5: "),
+        ({"resumed_step": -1}, "resumed_step=-1: "),
         ({"accumulation": 4}, "samples_per_step=2 is not a multiple of accumulation=4"),
         (
             {"telemetry": {"warmup": 3}},
             "unknown key 'telemetry.warmup'; did you mean 'telemetry.warmup_steps'?",
         ),
-        ({"telemetry": {"warmup_steps": -1}}, "telemetry.warmup_steps=-1: "),
         ({"telemetry": {"sinks": ["csv"]}}, "telemetry.sinks='csv' is unknown"),
-        ({"telemetry": {"layer_passes": 2}}, "config: a script takes no telemetry.layer_passes; allowed: "),
+        ({"telemetry": {"layer_passes": 2}}, "config: a script takes no telemetry.layer_passes"),
+        ({"optimizer": lambda model: object()}, "optimizer=object: must be a torch"),
     ],
 )
-def test_a_wrong_argument_is_refused_before_anything_is_written(
-    tmp_path: Path, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError) as refused, opened(tmp_path / "run", **options):
-        pass
-    assert str(refused.value).startswith(message)
+def test_a_wrong_argument_is_refused_before_anything_is_written(tmp_path, options, named):
+    with pytest.raises(ConfigError) as refused:
+        loop(tmp_path / "run", **options)
+    assert str(refused.value).startswith(named)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_loop_in_a_job_writes_to_the_attempt_of_the_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_loop_whose_ranks_train_apart_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="WORLD_SIZE=2"):
+        loop(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("announced", "request_", "end"),
+    [
+        (30, {"cause": "deadline"}, ("stopped", "deadline")),
+        (30, {"cause": "another"}, ("completed", None)),
+        (12, {"cause": "deadline"}, ("completed", None)),  # after the last step
+    ],
+)
+def test_a_loop_in_a_job_writes_to_the_attempt_of_the_job(tmp_path, monkeypatch, announced, request_, end):
     run = RunDir(tmp_path / "mine" / "job")
+    record = {"name": "job", "sweep": "mine", "run_key": "abc"}
+    write_json(run.run_json, record)
     run.attempt(3).path.mkdir(parents=True)
-    run.run_json.write_text('{"name": "job", "sweep": "mine", "run_key": "abc"}')
-    monkeypatch.setenv("DISTTRAIN_RUN_DIR", str(run.path))
-    monkeypatch.setenv("DISTTRAIN_ATTEMPT", "3")
-    write_json(run.attempt(3).stop, {"cause": "deadline", "time": 1.0, "signal": "SIGUSR2"})
-    with opened(tmp_path / "by-hand", steps=30) as steps:
-        list(steps())
+    monkeypatch.setenv(RUN_DIR, str(run.path))
+    monkeypatch.setenv(ATTEMPT, "3")
+    write_json(run.attempt(3).stop, request_)
+    loop(tmp_path / "by-hand", steps=announced)
     metrics = read_json(run.metrics)
     assert (metrics["run_key"], metrics["attempt"], metrics["steps"]) == ("abc", 3, 12)
-    assert (metrics["status"], metrics["stop_cause"]) == ("stopped", "deadline")
-    assert len(list(read_jsonl(run.attempt(3).steps(0)))) == 12
-    assert read_json(run.run_json) == {"name": "job", "sweep": "mine", "run_key": "abc"}
+    assert (metrics["status"], metrics["stop_cause"]) == end
+    assert len(lines_of(run, 3)) == 12
+    assert read_json(run.run_json) == record
     assert not run.done.exists(), "the agent closes the attempt"
     assert not (tmp_path / "by-hand").exists()
+
+
+def accelerate(model, optimizer):
+    from accelerate import Accelerator
+
+    return Accelerator(cpu=True).prepare(model, optimizer)
+
+
+def fabric(model, optimizer):
+    from lightning.fabric import Fabric
+
+    return Fabric(accelerator="cpu", devices=1).setup(model, optimizer)
+
+
+def lightning(model, optimizer):
+    from lightning.pytorch.core.optimizer import LightningOptimizer
+
+    wrapped = LightningOptimizer(optimizer)
+    wrapped._strategy = SimpleNamespace(optimizer_step=lambda own, closure: own.step(closure))
+    return model, wrapped
+
+
+@pytest.mark.parametrize("wrap", [accelerate, fabric, lightning])
+def test_a_wrapped_loop_is_measured_like_a_plain_one(tmp_path, wrap):
+    model = nn.Linear(4, 2)
+    model, optimizer = wrap(model, sgd(model))
+    with LoopTelemetry(tmp_path, model, optimizer, steps=4, samples_per_step=2, telemetry=QUIET) as telemetry:
+        for _ in range(4):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            telemetry.step()
+    lines = lines_of(RunDir(tmp_path))
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    assert all(line["compute_s"] > 0 and line["optimizer_s"] > 0 for line in lines)
+    config = read_json(tmp_path / "run.json")["config"]
+    assert (config["model"]["kind"], config["optim"]["name"]) == (
+        "torch.nn.modules.linear:Linear",
+        "torch.optim.sgd:SGD",
+    )
+
+
+def test_the_callback_in_the_docs_measures_a_hugging_face_trainer(tmp_path, monkeypatch):
+    import transformers
+
+    [code] = re.findall(r"```python\n(class Telemetry.*?)```", PAGE.read_text(), re.DOTALL)
+    scope = {"TrainerCallback": transformers.TrainerCallback, "LoopTelemetry": LoopTelemetry}
+    exec(code, scope)
+    arguments = transformers.TrainingArguments(
+        str(tmp_path), gradient_accumulation_steps=2, per_device_train_batch_size=3, max_steps=4,
+        use_cpu=True, report_to="none", save_strategy="no",
+    )  # fmt: skip
+    sizes = dict.fromkeys(("vocab_size", "n_positions", "n_embd"), 8) | dict.fromkeys(
+        ("n_layer", "n_head"), 1
+    )
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
+    data = [{"input_ids": torch.arange(8), "labels": torch.arange(8)}] * 64
+    scope["trainer"] = transformers.Trainer(
+        model, arguments, train_dataset=data, callbacks=[scope["Telemetry"]()]
+    )
+    monkeypatch.chdir(tmp_path)
+    scope["trainer"].train()
+    [run_dir] = (tmp_path / "runs" / "by-hand").iterdir()
+    lines = lines_of(RunDir(run_dir))
+    assert [(line["step"], line["samples"]) for line in lines] == [(step, 6) for step in range(1, 5)]
+    assert all(line["compute_s"] > 0 and line["optimizer_s"] > 0 for line in lines)
+
+
+def test_the_module_of_a_lightning_trainer_is_the_one_that_it_wraps():
+    from lightning.pytorch import LightningModule
+
+    module, wrapped = LightningModule(), nn.Linear(4, 2)
+    module._trainer = SimpleNamespace(model=wrapped)
+    assert unwrap_model(module) is wrapped
+    with pytest.raises(ConfigError, match=r"model=object: must be a torch\.nn\.Module"):
+        unwrap_model(object())
+
+
+def test_a_step_of_a_pass_ends_once(tmp_path):
+    model = nn.Linear(4, 2)
+    telemetry = LoopTelemetry(tmp_path, model, sgd(model), steps=1, samples_per_step=2, telemetry=QUIET)
+    with telemetry:
+        batches = telemetry.steps([0])
+        next(batches)
+        with pytest.raises(RuntimeError, match="within steps"):
+            telemetry.step()
+        assert list(batches) == []
+    assert telemetry.metrics.steps == 1
+
+
+GRAD, PLAIN = torch.ones(2, requires_grad=True), torch.ones(2)
+Pair = namedtuple("Pair", ["first", "second"])
+
+
+@dataclass
+class Output:
+    loss: object
+    logits: object
+
+
+@pytest.mark.parametrize(
+    ("output", "count"),
+    [
+        (PLAIN, 0),
+        ((PLAIN, [GRAD, {"a": GRAD}]), 2),
+        (Pair(GRAD, None), 1),
+        (UserDict(loss=GRAD, name="x"), 1),
+        (Output(GRAD, (PLAIN, Output(GRAD, GRAD))), 3),
+        (Output, 0),
+        (object(), 0),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_every_tensor_of_an_output_that_requires_a_gradient_is_found(output, count):
+    assert [tensor is GRAD for tensor in grad_tensors(output)] == [True] * count

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -15,9 +14,11 @@ from disttrain.records.run_directory import RunDir
 from disttrain.runtime.process import RankInfo
 from disttrain.telemetry import network
 from disttrain.telemetry.network import (
-    end_nccl_log,
+    EACH_COLLECTIVE,
+    WARNINGS_KEPT,
     environment_of_children,
     parse,
+    read_first_steps,
     request_nccl_log,
     write_network,
 )
@@ -130,17 +131,17 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_a_log_of_each_version_is_read(name: str) -> None:
+def test_a_log_of_each_version_is_read(name):
     found = nccl_log(name).model_dump()
     assert {key: found[key] for key in EXPECTED[name]} == EXPECTED[name]
 
 
-def test_each_sample_has_a_test() -> None:
+def test_each_sample_has_a_test():
     assert {path.stem for path in NCCL_LOGS.glob("*.log")} == set(EXPECTED)
 
 
-def test_choices_are_those_of_each_size() -> None:
-    old, new = nccl_log("2.18.5-infiniband").choices, nccl_log("2.27.7-infiniband").choices
+def test_choices_are_those_of_each_size():
+    old, new = (nccl_log(name).choices for name in ("2.18.5-infiniband", "2.27.7-infiniband"))
     assert [(each.collective, each.bytes) for each in old] == [(None, 805306368), (None, 262144)]
     assert [(each.collective, each.algorithm, each.protocol, each.channels) for each in new] == [
         ("ReduceScatter", "RING", "SIMPLE", 16),
@@ -148,93 +149,86 @@ def test_choices_are_those_of_each_size() -> None:
     ]
 
 
-def test_unknown_lines_and_prefixes_of_a_launcher_are_no_obstacle() -> None:
+def test_unknown_lines_and_prefixes_of_a_launcher_are_skipped():
     lines = ["", "srun: step 1", "3: host:1:2 [0] NCCL INFO Using network IB", "NCCL INFO ???", "\ufffd\x00"]
-    assert parse(lines).network == "IB"
+    lines += [f"NCCL WARN problem {number % 30}" for number in range(60)]
+    log = parse(lines)
+    assert (log.network, log.warning_count, len(log.warnings)) == ("IB", 60, WARNINGS_KEPT)
 
 
 LEADER, OTHER, ALONE = RankInfo(8, 16, 0, 8), RankInfo(9, 16, 1, 8), RankInfo(0, 1, 0, 1)
-
-
-def test_the_first_rank_of_each_node_requests_a_log_in_the_attempt(tmp_path: Path) -> None:
-    attempt, environ = RunDir(tmp_path).attempt(0), {}
-    request_nccl_log(attempt, LEADER, environ)
-    assert environ["NCCL_DEBUG_FILE"] == str(attempt.nccl_log(1))
-    assert environ["NCCL_DEBUG"] == "INFO"
-    assert "TUNING" in environ["NCCL_DEBUG_SUBSYS"]
+COLLECTIVES = f"INIT,BOOTSTRAP,ENV,NET,GRAPH,{EACH_COLLECTIVE}"
 
 
 @pytest.mark.parametrize(
-    ("info", "given"),
+    ("info", "given", "subsystems"),
     [
-        (OTHER, {}),
-        (ALONE, {}),
-        (LEADER, {"NCCL_DEBUG": "INFO"}),
-        (LEADER, {"NCCL_DEBUG_FILE": "/x/%h.%p"}),
-        (LEADER, {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": "ALL"}),
+        (LEADER, {}, COLLECTIVES),
+        (LEADER, {"NCCL_DEBUG": "WARN"}, COLLECTIVES.removesuffix(f",{EACH_COLLECTIVE}")),
+        (OTHER, {}, None),
+        (ALONE, {}, None),
+        (LEADER, {"NCCL_DEBUG": "INFO"}, None),
+        (LEADER, {"NCCL_DEBUG_FILE": "/x/%h.%p"}, None),
+        (LEADER, {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": "ALL"}, None),
     ],
 )
-def test_other_ranks_and_settings_of_the_user_are_left_alone(tmp_path: Path, info, given) -> None:
-    environ = dict(given)
-    request_nccl_log(RunDir(tmp_path).attempt(0), info, environ)
-    assert environ == given
-
-
-def test_the_log_of_warnings_goes_on_and_the_log_of_collectives_ends(tmp_path: Path, monkeypatch) -> None:
-    path = tmp_path / "nccl.log"
-    with path.open("w", buffering=1) as log:
-        monkeypatch.setenv("NCCL_DEBUG_SUBSYS", "INIT,NET")
-        end_nccl_log(path)
-        print("kept", file=log)
-        monkeypatch.setenv("NCCL_DEBUG_SUBSYS", "INIT,NET,TUNING")
-        end_nccl_log(path)
-        print("dropped", file=log)
-    assert path.read_text() == "kept\n"
-
-
-def test_other_processes_do_not_inherit_the_request(tmp_path: Path, monkeypatch) -> None:
-    for name in ("NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("NCCL_DEBUG", "WARN")
+def test_the_first_rank_of_a_node_requests_a_log_unless_the_user_did(
+    tmp_path, monkeypatch, info, given, subsystems
+):
+    environ = {"HOME": "/home", **given}
     monkeypatch.setattr(network, "_replaced", {})
-    request_nccl_log(RunDir(tmp_path).attempt(0), LEADER)
-    inherited = environment_of_children()
-    for name in ("NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"):
-        del os.environ[name]
-    assert inherited == {**os.environ, "NCCL_DEBUG": "WARN"}
+    monkeypatch.setattr(os, "environ", environ)
+    attempt, before = RunDir(tmp_path).attempt(0), dict(environ)
+    request_nccl_log(attempt, info, environ)
+    file = str(attempt.nccl_log(1))
+    requested = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": subsystems, "NCCL_DEBUG_FILE": file}
+    assert environ == before | (requested if subsystems else {})
+    assert environment_of_children() == before, "another process would overwrite the file"
 
 
-def ranks(sampled: bool = True) -> list[RankSummary]:
+def test_the_log_of_warnings_goes_on_and_the_log_of_collectives_ends(tmp_path, monkeypatch):
+    attempt = RunDir(tmp_path).attempt(0)
+    monkeypatch.setattr(os, "environ", {})
+    found, reason = read_first_steps(attempt, 0)
+    assert (found, reason.startswith("NCCL wrote no log")) == (None, True)
+    path = attempt.nccl_log(0)
+    path.parent.mkdir(parents=True)
+    with path.open("w", buffering=1) as log:
+        for subsystems, line in (("INIT,NET", "NCCL INFO Using network IB"), (COLLECTIVES, "dropped")):
+            monkeypatch.setenv("NCCL_DEBUG_SUBSYS", subsystems)
+            found, reason = read_first_steps(attempt, 0)
+            print(line, file=log)
+    assert path.read_text() == "NCCL INFO Using network IB\n"
+    assert (found.network, reason) == ("IB", None)
+    path.unlink()
+    assert read_first_steps(attempt, 0)[1].startswith("NCCL_DEBUG_SUBSYS is set")
+
+
+def summaries(sampled=True):
     """Two nodes of two ranks; the first of each has the samples of its node."""
     constants = {"kind": "interface", "expected": True, "line_rate_bytes_per_s": None}
-    link = DeviceSamples("eth0", constants, clock=Tally(segment_growth=2.0))
-    link.figures = {
-        "sent_bytes": Tally(segment_growth=5 * MIB),
-        "received_bytes": Tally(segment_growth=3 * MIB),
-    }
+    figures = {"sent_bytes": Tally(segment_growth=5 * MIB), "received_bytes": Tally(segment_growth=3 * MIB)}
+    link = DeviceSamples("eth0", constants, clock=Tally(segment_growth=2.0), figures=figures)
     samples = NodeSamples(links=[link], expected_adapters=["cxi0/1"])
     return [
         RankSummary(
-            (0.0,) * 7, "cpu", 1, None, None, samples if sampled and rank % 2 == 0 else None,
-            (None, None), rank, f"host{rank // 2}", f"{rank}",
+            [0.0] * 7, "cpu", 1, None, None, samples if sampled and rank % 2 == 0 else None,
+            (None, "no log" if rank % 2 == 0 else None), rank, f"host{rank // 2}", f"{rank}",
         )
         for rank in range(4)
     ]  # fmt: skip
 
 
-def test_the_record_has_each_node_and_the_processors_of_its_ranks(tmp_path: Path) -> None:
+def test_the_record_has_each_node_and_the_processors_of_its_ranks(tmp_path):
     attempt = RunDir(tmp_path).attempt(3)
-    write_network(attempt, "gloo", 2, ranks())
+    write_network(attempt, "gloo", 2, summaries())
     record = FabricRecord.model_validate(read_json(attempt.fabric))
-    assert record.attempt == 3
-    assert [node.host for node in record.nodes] == ["host0", "host1"]
+    assert (record.attempt, [node.host for node in record.nodes]) == (3, ["host0", "host1"])
     assert [[rank.processors for rank in node.ranks] for node in record.nodes] == [["0", "1"], ["2", "3"]]
-    assert record.nodes[1].links[0].sent_bytes == 5 * MIB
-    assert record.nodes[1].expected_adapters == ["cxi0/1"]
-
-
-def test_processors_are_recorded_without_samples(tmp_path: Path) -> None:
-    attempt = RunDir(tmp_path).attempt(0)
-    write_network(attempt, "gloo", 4, ranks(sampled=False))
-    record = FabricRecord.model_validate(read_json(attempt.fabric))
-    assert [rank.processors for rank in record.nodes[0].ranks] == ["0", "1", "2", "3"]
+    node = record.nodes[1]
+    [link] = node.links
+    assert (link.sent_bytes, link.received_bytes, link.seconds) == (5 * MIB, 3 * MIB, 2.0)
+    assert (node.expected_adapters, node.nccl_reason) == (["cxi0/1"], "no log")
+    write_network(attempt, "gloo", 4, summaries(sampled=False))
+    [node] = FabricRecord.model_validate(read_json(attempt.fabric)).nodes
+    assert [rank.processors for rank in node.ranks] == ["0", "1", "2", "3"]

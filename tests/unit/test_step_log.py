@@ -225,7 +225,7 @@ def test_a_run_that_breaks_off_writes_steps_that_were_not_compared(path):
 )
 def test_communication_that_one_rank_did_not_measure_is_null_on_all(path, theirs, untimed, full_records):
     log, lines = lines_of(
-        path, exchanging([0.25] * 3), peers({None: theirs}), full_records=full_records,
+        path, exchanging([0.25] * 3), peers({None: list(theirs)}), full_records=full_records,
         values=lambda step: {"comm_reason": "asynchronous" if step in untimed else None},
     )  # fmt: skip
     found = columns(lines, "comm_transfer_s", "comm_exposed_s", "other_s")

@@ -1,30 +1,32 @@
-"""A step reads no value of a tensor on the host: on a GPU, each read would wait for the device.
+"""A step and its telemetry read no value of a tensor on the host, which would wait for a GPU.
 
-The tensors are on the CPU, where reading is free; the operators that read are the same. `tests/gpu` runs
-steps under `torch.cuda.set_sync_debug_mode("error")`.
+On the CPU reading is free, and the operators that read are the same; fake tensors have a device and no
+content. `tests/gpu` runs steps under `torch.cuda.set_sync_debug_mode("error")`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from disttrain.config.batch_plan import plan_batch
 from disttrain.config.sections.parallel import ParallelConfig
 from disttrain.data import synthetic
-from disttrain.data.source import Source
 from disttrain.engine.objective import Task
 from disttrain.models import gpt, mlp, resnet
 from disttrain.optim.precision import LossScale, Precision
 from disttrain.parallel.base import Mesh, build_strategy
+from disttrain.runtime.process_group import World
+from disttrain.telemetry.step_clock import CONTROL_SYNC, HostClock
+from disttrain.telemetry.steps import StepResult
 from disttrain.transforms.activations import checkpoint_activations
 from disttrain.transforms.channels_last import build as channels_last
+from tests.support.step_logs import step_log
 from tests.support.steppers import stepper
 from tests.support.stopping import alone
 
@@ -41,108 +43,172 @@ READS = {
 
 
 class HostRead(AssertionError):
-    """The host read a value."""
+    """The host read a value, or would have waited for the device."""
+
+
+def read(*_, **__):
+    raise HostRead
 
 
 class NoHostReads(TorchDispatchMode):
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in READS:
-            raise HostRead(str(func))
-        return func(*args, **(kwargs or {}))
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return read() if func in READS else func(*args, **(kwargs or {}))
 
 
 @contextmanager
-def no_host_reads() -> Iterator[None]:
+def no_host_reads():
     """Reads raise `HostRead`: those by operators, and `tolist`, `numpy` and `cpu`, which read without one."""
-
-    def read(*_: object, **__: object) -> None:
-        raise HostRead("a conversion")
-
     with pytest.MonkeyPatch.context() as patch, NoHostReads():
         for name in ("tolist", "numpy", "cpu"):
             patch.setattr(Tensor, name, read)
         yield
 
 
-def language() -> Source:
-    return synthetic.build(task="language", vocab=32, seq_len=8, samples=4, valid_samples=0)
+LANGUAGE = synthetic.build(task="language", vocab=32, seq_len=8, samples=4, valid_samples=0)
+IMAGES = synthetic.build(shape=(3, 8, 8), classes=5, samples=4, valid_samples=0)
 
 
-def images() -> Source:
-    return synthetic.build(shape=(3, 8, 8), classes=5, samples=4, valid_samples=0)
+def a_gpt():
+    return gpt.build(LANGUAGE, layers=2, width=16, heads=2, dropout=0.1), LANGUAGE
 
 
-def a_gpt() -> tuple[nn.Module, Source]:
-    source = language()
-    return gpt.build(source, layers=2, width=16, heads=2, dropout=0.1), source
+def a_checkpointed_gpt():
+    return checkpoint_activations(a_gpt()[0], "full"), LANGUAGE
 
 
-def a_checkpointed_gpt() -> tuple[nn.Module, Source]:
-    model, source = a_gpt()
-    return checkpoint_activations(model, "full"), source
+def a_resnet():
+    return channels_last(resnet.build(IMAGES, width=8)), IMAGES
 
 
-def a_resnet() -> tuple[nn.Module, Source]:
-    source = images()
-    return channels_last(resnet.build(source, width=8)), source
-
-
-def a_perceptron() -> tuple[nn.Module, Source]:
-    source = images()
-    return mlp.build(source, hidden=(8,)), source
-
-
-def batches(source: Source) -> Iterator[tuple[Tensor, Tensor]]:
-    pairs = [source.train[index] for index in range(2)]
-    batch = (torch.stack([x for x, _ in pairs]), torch.stack([torch.as_tensor(y) for _, y in pairs]))
-    while True:
-        yield batch
+def a_perceptron():
+    return mlp.build(IMAGES, hidden=(8,)), IMAGES
 
 
 PRECISIONS = {
-    "fp32": Precision(),
-    "checked": Precision(checks_gradients=True),
-    "bf16": Precision(autocast_dtype=torch.bfloat16),
+    "fp32": Precision,
+    "checked": lambda: Precision(checks_gradients=True),
+    "bf16": lambda: Precision(autocast_dtype=torch.bfloat16),
+    "scaled": lambda: Precision(checks_gradients=True, loss_scale=LossScale(torch.device("cpu"))),
 }
 
 
 @pytest.mark.parametrize(
-    ("build", "kind", "name", "parallel"),
+    ("build", "precision", "name", "parallel"),
     [
         (a_perceptron, "fp32", "adamw", "single"),
-        (a_perceptron, "scaled", "sgd", "single"),
         (a_resnet, "checked", "sgd", "single"),
         (a_gpt, "scaled", "adamw", "single"),
-        (a_checkpointed_gpt, "bf16", "adamw", "single"),
         (a_gpt, "checked", "adamw", "ddp"),
         (a_gpt, "checked", "adamw", "fsdp"),
         (a_checkpointed_gpt, "bf16", "adamw", "fsdp"),
     ],
 )
 @pytest.mark.usefixtures("leaves_the_group")
-def test_a_step_reads_nothing(build: Any, kind: str, name: str, parallel: str) -> None:
+def test_a_step_reads_nothing(build, precision, name, parallel):
     """Two micro-steps each. A group of one rank makes the collectives of any other group."""
     model, source = build()
-    device = torch.device("cpu")
-    scaled = Precision(checks_gradients=True, loss_scale=LossScale(device))
     strategy = build_strategy(parallel, ParallelConfig(strategy=parallel))
-    model = strategy.apply(model, Mesh(rank=0), alone())
-    precision = scaled if kind == "scaled" else PRECISIONS[kind]
-    optim = {"name": name, "grad_clip": 1.0, "weight_decay": 0.1}
-    plan, task = plan_batch(2, 4, 1), Task.of(source)
-    runner = stepper(model, plan, objective=task, strategy=strategy, precision=precision, **optim)
-    given = batches(source)
+    runner = stepper(
+        strategy.apply(model, Mesh(rank=0), alone()), plan_batch(2, 4, 1), objective=Task.of(source),
+        strategy=strategy, precision=PRECISIONS[precision](), name=name, grad_clip=1.0, weight_decay=0.1,
+    )  # fmt: skip
+    samples = [source.train[index] for index in range(2)]
+    batch = tuple(
+        torch.stack([torch.as_tensor(value) for value in column]) for column in zip(*samples, strict=True)
+    )
+    batches = iter(lambda: batch, None)
     if parallel != "single":
-        runner.step(1, given)  # DDP and fully_shard set themselves up
+        runner.step(1, batches)  # DDP and fully_shard set themselves up
     with no_host_reads():
-        results = [runner.step(step, given) for step in (2, 3, 4)]
-    assert all(isinstance(result.loss, Tensor) and isinstance(result.grad_norm, Tensor) for result in results)
+        results = [runner.step(step, batches) for step in (2, 3, 4)]
+    assert all(isinstance(value, Tensor) for result in results for value in (result.loss, result.grad_norm))
 
 
-@pytest.mark.parametrize(
-    "act", [lambda t: t.item(), lambda t: bool(t > 0), lambda t: float(t), lambda t: t.tolist()]
-)
-def test_reads_are_seen(act: Any) -> None:
+@pytest.mark.parametrize("act", [Tensor.item, bool, float, lambda t: t.tolist()])
+def test_reads_are_seen(act):
     value = torch.ones(())
     with no_host_reads(), pytest.raises(HostRead):
         act(value)
+
+
+class NeverWaiting(TorchDispatchMode):
+    """Raises where a host would wait: it reads a value, or a copy blocks or is from memory not pinned."""
+
+    def __init__(self):
+        super().__init__()
+        self.pinned = []
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if operator is _aten._local_scalar_dense.default and args[0].device.type == "cuda":
+            read()
+        if operator is _aten._to_copy.default:
+            here, there = args[0].device.type, torch.device(kwargs.get("device") or args[0].device).type
+            is_pinned = any(args[0] is known for known in self.pinned)
+            if here != there and not (kwargs.get("non_blocking") and (here == "cuda" or is_pinned)):
+                read()
+        return operator(*args, **kwargs)
+
+
+class FakeEvent:
+    """An event that the device has not reached."""
+
+    synchronize = read
+
+    def record(self): ...
+
+    def query(self):
+        return False
+
+
+@pytest.fixture
+def _never_waiting(monkeypatch):
+    mode, make = NeverWaiting(), torch.tensor
+
+    def tensor(*arguments, pin_memory=False, **options):  # memory can be pinned only where there is a GPU
+        made = make(*arguments, **options)
+        mode.pinned += [made] * pin_memory
+        return made
+
+    monkeypatch.setattr(torch, "tensor", tensor)
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    with FakeTensorMode(), mode:
+        yield
+
+
+@pytest.mark.usefixtures("_never_waiting")
+def test_the_mode_sees_calls_that_would_wait():
+    value = torch.zeros(2, device="cuda:0")
+    for act in (
+        value.tolist,
+        value.cpu,
+        lambda: torch.tensor([1.0], device="cuda:0"),
+        lambda: torch.tensor([1.0]).to("cuda:0", non_blocking=True),
+    ):
+        with pytest.raises(HostRead):
+            act()
+
+
+@pytest.mark.usefixtures("_never_waiting")
+def test_nothing_waits_when_ranks_compare_losses_and_times(tmp_path):
+    """The newest steps are left for the next time, and each result is read once it has arrived."""
+    device = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cuda", 0), backend=None)
+    clock, compared = HostClock(), []
+    log = step_log(tmp_path / "losses", clock, device)
+    for step in range(1, 4):
+        log.record(StepResult(step, torch.zeros((), device="cuda:0"), 0.1))
+    log.reduce()
+    assert len(log.series["loss"]) == 0
+    log = step_log(tmp_path / "times", clock, device)
+    submit = log.reductions.submit
+    log.reductions.submit = lambda values, *a, **b: compared.append(len(values)) or submit(values, *a, **b)
+    clock.start()
+    for step in range(1, 6):
+        clock.switch(CONTROL_SYNC)
+        log.record(StepResult(step, 0.0, 0.1))
+        clock.end_step()
+        if step >= 3:
+            log._losses.clear()  # fake tensors have no content
+            log.reduce()
+    assert compared == [2 * 3, 2 * 1]
+    assert len(log.series["step_s"]) == 0

@@ -1,4 +1,4 @@
-"""What asks a run to stop, and which cause wins."""
+"""Stop requests of a run, and which cause wins."""
 
 from __future__ import annotations
 
@@ -7,18 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from disttrain.config.stop_time import lead_within, stop_time
-from disttrain.records.json_files import write_json
 from disttrain.runtime.stop_signals import CAUSES, SIGNALS, StopRequests, StopSignals
-
-
-def cause(requests: StopRequests) -> str | None:
-    pending = requests.pending()
-    return CAUSES[pending - 1] if pending else None
 
 
 @pytest.mark.parametrize(
@@ -34,44 +27,47 @@ def cause(requests: StopRequests) -> str | None:
         ({"SLURM_JOB_END_TIME": "UNLIMITED"}, None),
     ],
 )
-def test_deadline(environment: dict[str, str], expected: float | None) -> None:
+def test_the_time_limit_leaves_a_lead(environment, expected):
     assert stop_time(environment, lead_s=60, now=1000.0) == expected
 
 
 @pytest.mark.parametrize(("left_s", "expected"), [(600, 60), (60, 15), (40, 10), (-5, 0)])
-def test_a_short_job_has_a_short_lead(left_s: float, expected: float) -> None:
+def test_a_short_job_has_a_short_lead(left_s, expected):
     assert lead_within(left_s, 60) == expected
 
 
-def test_the_strongest_request_names_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    signals, asked = StopSignals(), tmp_path / "stop.json"
-    monkeypatch.setenv("DISTTRAIN_DEADLINE", str(time.time() + 3600))
-    early = StopRequests(tmp_path / "STOP", asked, signals, 60, 0)
-    monkeypatch.setenv("DISTTRAIN_DEADLINE", str(time.time() - 1))
-    late = StopRequests(tmp_path / "STOP", asked, signals, 60, 0)
-    assert (cause(early), cause(late)) == (None, "deadline")
-    signals.record(signal.SIGTERM)
-    assert (cause(early), cause(late)) == ("preempted", "deadline")
-    (tmp_path / "STOP").touch()
-    assert (cause(early), cause(late)) == ("stopped", "stopped")
-    blind = StopRequests(None, None, StopSignals(), 60, 0)
-    monkeypatch.delenv("DISTTRAIN_DEADLINE")
-    assert cause(StopRequests(None, None, StopSignals(), 60, 0)) is None
-    assert cause(blind) == "deadline"
+@pytest.mark.parametrize(
+    ("left_s", "agent", "sent", "stop", "cause"),
+    [
+        (3600, None, False, False, None),
+        (None, None, True, False, "preempted"),
+        (None, '{"cause": "deadline"}', False, False, "deadline"),
+        (None, '{"cause": "deadline"}', True, False, "deadline"),
+        (None, "", False, False, "preempted"),  # a file system may show a file before its content
+        (None, '{"cause": "other"}', False, False, "preempted"),
+        (-1, '{"cause": "preempted"}', True, False, "deadline"),
+        (-1, '{"cause": "preempted"}', True, True, "stopped"),
+    ],
+)
+def test_the_strongest_request_names_the_cause(tmp_path, monkeypatch, left_s, agent, sent, stop, cause):
+    signals, file = StopSignals(), tmp_path / "stop.json"
+    for name in ("DISTTRAIN_DEADLINE", "SLURM_JOB_END_TIME"):
+        monkeypatch.delenv(name, raising=False)
+    if left_s is not None:
+        monkeypatch.setenv("DISTTRAIN_DEADLINE", str(time.time() + left_s))
+    requests = StopRequests(tmp_path / "STOP", file, signals, 60, 0)
+    ignorant = StopRequests(None, None, StopSignals(), 60, 0)
+    if agent is not None:
+        file.write_text(agent)
+    if sent:
+        signals.record(signal.SIGTERM)
+    if stop:
+        (tmp_path / "STOP").touch()
+    assert requests.pending() == (1 + CAUSES.index(cause) if cause else 0)
+    assert ignorant.pending() == (1 + CAUSES.index("deadline") if left_s == -1 else 0)
 
 
-def test_a_request_of_an_agent(tmp_path: Path) -> None:
-    asked = tmp_path / "stop.json"
-    requests = StopRequests(tmp_path / "STOP", asked, StopSignals(), 60, 0)
-    assert cause(requests) is None
-    write_json(asked, {"cause": "deadline"})
-    assert cause(requests) == "deadline"
-    assert cause(StopRequests(None, None, StopSignals(), 60, 0)) is None
-    asked.write_text("")  # a file system may show it before what is in it
-    assert cause(requests) == "preempted"
-
-
-def test_signals_that_do_not_count_do_not_end_the_process(tmp_path: Path) -> None:
+def test_in_a_job_only_the_signal_of_torchrun_counts():
     signals = StopSignals()
     signals.record(signal.SIGUSR2)  # before it is known whether this is a job's rank
     assert signals.received
@@ -81,18 +77,19 @@ def test_signals_that_do_not_count_do_not_end_the_process(tmp_path: Path) -> Non
     assert signals.received
 
 
-@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-def test_a_signal_is_recorded_and_nothing_else_happens(number: signal.Signals) -> None:
-    signals, before = StopSignals(), signal.getsignal(number)
-    signals.install()
+def test_a_signal_is_recorded_and_does_not_end_the_process():
+    before = {number: signal.getsignal(number) for number in SIGNALS}
     try:
-        os.kill(os.getpid(), number)
-        assert signals.received
+        for number in SIGNALS:
+            signals = StopSignals()
+            signals.install()
+            os.kill(os.getpid(), number)
+            assert signals.received
     finally:
-        for each in SIGNALS:
-            signal.signal(each, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def test_the_handlers_need_no_torch() -> None:
+def test_the_handlers_need_no_torch():
     code = "import sys, disttrain.runtime.stop_signals; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
