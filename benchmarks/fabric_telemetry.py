@@ -1,6 +1,6 @@
 """CPU time of the telemetry on the network: a sample of the links, and the parser of NCCL's log.
 
-    python -m benchmarks.fabric_telemetry [--adapters 8] [--interfaces 10] [--lines 5000] [--save LABEL]
+    python -m benchmarks.fabric_telemetry [--save LABEL]
 
 A sample of the links is taken once for each `telemetry.gpu_every_s` (1 s) by a thread beside the steps of a
 node's first rank, with whose Python code it shares the interpreter lock. The log is read once, after the
@@ -105,13 +105,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--adapters", type=int, default=8)
-    parser.add_argument("--interfaces", type=int, default=10)
-    parser.add_argument("--lines", type=int, default=5000, help="lines of NCCL's log")
-    parser.add_argument("--repeats", type=int, default=200)
     result_record.add_option(parser)
     given = parser.parse_args()
-    raw = measure(given.adapters, given.interfaces, given.lines, given.repeats)
+    raw = measure(adapters=8, interfaces=10, lines=5000, repeats=200)
     for name, value in figures(raw).items():
         print(f"{name:15} {value}")
     result_record.save("fabric_telemetry", given.save, figures(raw), raw, packages=())

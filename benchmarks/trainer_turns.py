@@ -1,4 +1,4 @@
-"""One launch of `trainer.py`: the loops of all frameworks take turns. Each rank runs this module.
+"""One launch of `trainer.py`: the sides of a case take turns. Each rank runs this module.
 
 Rank 0 prints the seconds of each turn as a JSON object.
 """
@@ -6,6 +6,7 @@ Rank 0 prints the seconds of each turn as a JSON object.
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import json
 import logging
@@ -14,8 +15,11 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -26,40 +30,50 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from benchmarks.own_time import own_time
 from disttrain.config.config_tree import Config
 from disttrain.config.parsing import Draft, check
 from disttrain.data.source import Source
+from disttrain.engine import agreement
 from disttrain.engine.kinds import build_model, build_source
+from disttrain.engine.step import collections_by_hand
 from disttrain.engine.train import batches_of, begin
 from disttrain.models.hooks import blocks_of
+from disttrain.models.resnet import BasicBlock, ResNet
 from disttrain.optim.optimizer import build_optimizer
 from disttrain.runtime.process import rank_info
 from disttrain.runtime.process_group import World, ensure_group, open_world
 from disttrain.runtime.run_output import RunOutput
+from disttrain.telemetry import live_progress, recorder
+from disttrain.transforms import channels_last
 
+STRATEGIES = ("single", "ddp", "fsdp")
+CASES = (*STRATEGIES, "channels_last", "gc_every")
 Turn = Callable[[int], None]
 """Trains a number of steps."""
 WARM_UP = 10
 SAMPLES = 512
-STEPS_OF_TURN = 5
-"""Odd: with steps of an eighth of a second, what the trainer writes each second would always be due at the
-end of a turn of four steps, where the turn waits for it."""
+STEPS_OF_TURN = {"100-ms": 5, "short": 500, "tiny": 5}
+"""By size of the step. Odd: with steps of an eighth of a second, what the trainer writes each second would
+always be due at the end of a turn of four steps, where the turn waits for it."""
+SIZES = {
+    "cpu": ({"layers": 4, "width": 256, "heads": 4}, {"vocab": 256, "seq_len": 64}),
+    "cuda": ({"layers": 12, "width": 768, "heads": 12}, {"vocab": 50_304, "seq_len": 1024}),
+    "short": ({"layers": 1, "width": 4, "heads": 1}, {"vocab": 4, "seq_len": 4}),
+    "tiny": ({"layers": 1, "width": 16, "heads": 2}, {"vocab": 32, "seq_len": 8}),
+}
+"""Model and data: a step of some 100 ms on a CPU, 124 M parameters on a GPU, and a step that consists of what
+frameworks do themselves."""
 
 
-def config_of(strategy: str, device: str, steps: int, tiny: bool) -> Config:
-    """A GPT whose step takes some 100 ms on a CPU, and 124 M parameters on a GPU."""
-    small = device == "cpu"
-    model = {"layers": 4, "width": 256, "heads": 4} if small else {"layers": 12, "width": 768, "heads": 12}
-    data = {"vocab": 256, "seq_len": 64} if small else {"vocab": 50_304, "seq_len": 1024}
-    if tiny:
-        model, data = {"layers": 1, "width": 16, "heads": 2}, {"vocab": 32, "seq_len": 8}
+def config_of(strategy: str, device: str, steps: int, size: str) -> Config:
+    """A GPT of this size on the ranks of this process's world."""
+    model, data = SIZES[device if size == "100-ms" else size]
     info = rank_info()
     return check(Draft({
         "model": {"kind": "gpt", **model},
         "data": {"kind": "synthetic", "task": "language", "samples": SAMPLES, "valid_samples": 0, **data},
         "train": {"steps": steps, "local_batch_size": 8},
-        "precision": {"dtype": "fp32" if small else "tf32", "on_non_finite": "ignore"},
+        "precision": {"dtype": "fp32" if device == "cpu" else "tf32", "on_non_finite": "ignore"},
         "parallel": {"strategy": strategy},
         "resources": {"nodes": info.nodes, "gpus_per_node": info.local_size, "device": device},
         "telemetry": {"profiled_steps": 0, "sinks": []},
@@ -190,20 +204,63 @@ def disttrain(given: Given, folder: Path) -> Turn:
     return turn
 
 
-def measure(arguments: argparse.Namespace, world: World, config: Config, folder: Path) -> dict[str, Any]:
-    """Seconds of each turn of each loop, in the order of the rounds."""
-    given = Given(config, world)
-    makers: dict[str, Callable[[], Turn]] = {
-        "disttrain": lambda: disttrain(given, folder),
-        "bare": lambda: bare(given),
-        "fabric": lambda: fabric(given),
-        "accelerate": lambda: accelerate(given),
-    }
-    names = ["disttrain", *arguments.peers]
-    first = arguments.launch % len(names)  # the order of building changes addresses, and with them speed
-    turns = {name: makers[name]() for name in names[first:] + names[:first]}
-    seconds: dict[str, list[float]] = {name: [] for name in names}
-    order = random.Random(arguments.launch)
+def collecting_by_hand(turn: Turn) -> Turn:
+    """A turn as with `train.gc_every`, with one collection at its end."""
+
+    def collected(steps: int) -> None:
+        with collections_by_hand():
+            turn(steps)
+            gc.collect()
+
+    return collected
+
+
+def resnet(given: Given, option: bool, tiny: bool) -> Turn:
+    """A ResNet-18 on images of 64 x 64 and, on a GPU, in bf16 with images of 224 x 224."""
+    device, on_gpu = given.world.device, given.world.device.type == "cuda"
+    batch, side, width = (256, 224, 64) if on_gpu else (8, 64, 32)
+    if tiny:  # with 4 channels, PyTorch 2.13 corrupts memory on a CPU without AVX-512
+        batch, side, width = 2, 16, 8
+    torch.manual_seed(0)
+    images = torch.randn(batch, 3, side, side, device=device)
+    labels = torch.randint(10, (batch,), device=device)
+    model: nn.Module = ResNet(BasicBlock, (2, 2, 2, 2), 3, side < 64, 10, width).to(device)
+    model = channels_last.build(model) if option else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=True)
+
+    def turn(steps: int) -> None:
+        for _ in range(steps):
+            with torch.autocast("cuda", torch.bfloat16) if on_gpu else nullcontext():
+                loss = F.cross_entropy(model(images), labels)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    return turn
+
+
+def sides(case: str, peers: list[str], given: Given, folder: Path, first: int, tiny: bool) -> dict[str, Turn]:
+    """What takes turns, built from number `first` on: the order changes addresses, and with them speed."""
+    if case == "gc_every":
+        turn = disttrain(given, folder)
+        return {"off": turn, "on": collecting_by_hand(turn)}
+    makers: dict[str, Callable[[], Turn]]
+    if case == "channels_last":
+        makers = {"off": lambda: resnet(given, False, tiny), "on": lambda: resnet(given, True, tiny)}
+    else:
+        frameworks = {"bare": bare, "fabric": fabric, "accelerate": accelerate}
+        makers = {"disttrain": lambda: disttrain(given, folder)}
+        makers |= {name: partial(frameworks[name], given) for name in peers}
+    names = list(makers)
+    return {name: makers[name]() for name in names[first % len(names) :] + names[: first % len(names)]}
+
+
+def measure(
+    turns: dict[str, Turn], world: World, rounds: int, steps: int, seed: int
+) -> dict[str, list[float]]:
+    """Seconds of each turn of each side, in the order of the rounds."""
+    seconds: dict[str, list[float]] = {name: [] for name in turns}
+    names, order = sorted(turns), random.Random(seed)
     with own_time() as clock:
 
         def timed(name: str, steps: int) -> float:
@@ -212,17 +269,16 @@ def measure(arguments: argparse.Namespace, world: World, config: Config, folder:
             turns[name](steps)
             _synchronize(world)
             taken = time.perf_counter() - began
-            clock.others_s += taken if name != "disttrain" else 0.0
+            clock.others_s += taken if "disttrain" in turns and name != "disttrain" else 0.0
             return taken
 
         for name in turns:
             timed(name, WARM_UP)
-        for _ in range(arguments.rounds):
+        for _ in range(rounds):
             order.shuffle(names)
             for name in names:
-                seconds[name].append(timed(name, STEPS_OF_TURN))
-    batch = config.train.local_batch_size or 1
-    return {"seconds": seconds, "samples_per_round": batch * world.size * STEPS_OF_TURN}
+                seconds[name].append(timed(name, steps))
+    return seconds
 
 
 def _synchronize(world: World) -> None:
@@ -233,25 +289,67 @@ def _synchronize(world: World) -> None:
         dist.barrier()
 
 
+class OwnTime:
+    """Replaces the trainer's module `time`: `monotonic` leaves `others_s` out, the seconds of other loops.
+
+    Log lines, summaries and stop agreements are due by time. With the clock of the machine, the trainer would
+    do each of them in its own turns as often as the loops take together.
+    """
+
+    def __init__(self) -> None:
+        self.others_s = 0.0
+
+    def time(self) -> float:
+        return time.time()
+
+    def thread_time(self) -> float:
+        return time.thread_time()
+
+    def monotonic(self) -> float:
+        return time.monotonic() - self.others_s
+
+
+@contextmanager
+def own_time() -> Iterator[OwnTime]:
+    """Have the trainer read an `OwnTime` within the block."""
+    clock = OwnTime()
+    with ExitStack() as stack:
+        for module in (recorder, live_progress, agreement):
+            stack.enter_context(patch.object(module, "time", clock))
+        yield clock
+
+
+def launch(
+    case: str, peers: list[str], size: str, rounds: int, device: str, seed: int
+) -> dict[str, Any] | None:
+    """Seconds by side, samples of a round on all ranks, and steps of a turn; None on ranks other than 0."""
+    strategy = case if case in STRATEGIES else "ddp" if rank_info().size > 1 else "single"
+    steps = STEPS_OF_TURN[size] if case != "gc_every" or size == "tiny" else 100
+    config = config_of(strategy, device, 2 * (WARM_UP + rounds * steps), size)
+    with tempfile.TemporaryDirectory() as folder, open_world(config) as world:
+        if strategy == "fsdp":
+            ensure_group(world)
+        given = Given(config, world)
+        turns = sides(case, peers, given, Path(folder), seed, size == "tiny")
+        seconds = measure(turns, world, rounds, steps, seed)
+        samples = (config.train.local_batch_size or 1) * world.size * steps
+        return None if world.rank else {"seconds": seconds, "samples_per_round": samples, "steps": steps}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("strategy", choices=("single", "ddp", "fsdp"))
-    parser.add_argument("--peers", nargs="+", default=["bare"])
+    parser.add_argument("case", choices=CASES)
+    parser.add_argument("--peers", nargs="*", default=["bare"])
+    parser.add_argument("--size", choices=STEPS_OF_TURN, default="100-ms")
     parser.add_argument("--launch", type=int, default=0, help="seed of the order of turns")
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--tiny", action="store_true")
-    arguments = parser.parse_args()
+    given = parser.parse_args()
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
-    steps = WARM_UP + arguments.rounds * STEPS_OF_TURN
-    config = config_of(arguments.strategy, arguments.device, steps, arguments.tiny)
-    with tempfile.TemporaryDirectory() as folder, open_world(config) as world:
-        if config.parallel.strategy == "fsdp":
-            ensure_group(world)
-        found = measure(arguments, world, config, Path(folder))
-        if world.rank == 0:
-            print(json.dumps(found))
+    found = launch(given.case, given.peers, given.size, given.rounds, given.device, given.launch)
+    if found:
+        print(json.dumps(found))
 
 
 if __name__ == "__main__":

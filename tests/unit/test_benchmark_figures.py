@@ -8,14 +8,11 @@ import pytest
 
 from benchmarks import (
     checkpoint_plan,
-    cluster,
+    commands,
     fabric_telemetry,
     file_system_calls,
-    help,
     memory,
     memory_ranks,
-    peers,
-    status,
     trainer,
 )
 from disttrain.hardware.links import find_links
@@ -28,20 +25,21 @@ def test_a_ratio_is_a_geometric_mean_over_launches_with_a_t_interval():
     assert interval == pytest.approx([math.exp(0.003 - half), math.exp(0.003 + half)])
 
 
-def test_added_time_is_a_median_with_an_interval_from_order_statistics():
-    found = peers.figures({"fabric": [float(value) for value in range(1, 32)]})["fabric"]
-    assert found == {"added_us": 16.0, "added_us_95": [10.0, 22.0]}
+def test_added_time_is_a_mean_over_launches_of_medians_over_rounds():
+    launches = [
+        {"seconds": {"bare": [1.0, 1.0, 1.0], "disttrain": [1.0 + added, 9.0, 1.0]}, "steps": 1000}
+        for added in (0.001, 0.003)
+    ]
+    found = trainer.beside(launches, "bare", "disttrain")
+    assert found["added_us"] == pytest.approx(2.0)
+    low, high = found["added_us_95"]
+    assert low < 2.0 < high
 
 
-def test_wall_times_have_median_and_extremes():
-    expected = {"median_s": 0.2, "min_s": 0.1, "max_s": 0.6}
-    assert help.figures({"taken_s": [0.1, 0.6, 0.2]}) == expected
-    assert cluster.figures({"up_taken_s": [0.1, 0.6, 0.2], "down_taken_s": [1.0]}) == {
-        **expected,
-        "down_median_s": 1.0,
-    }
-    found = status.figures({"runs": 5, "taken_s": [0.1, 0.6, 0.2], "json_taken_s": [0.3]})
-    assert found == {"runs": 5, **expected, "json_median_s": 0.3, "json_min_s": 0.3, "json_max_s": 0.3}
+def test_a_command_has_medians_and_the_extremes_of_its_wall_time():
+    raw = {"help": {"wall_s": [0.1, 0.6, 0.2], "processor_s": [0.1, 0.3, 0.2], "peak_mb": [50.0, 52.0, 51.0]}}
+    expected = {"wall_s": 0.2, "processor_s": 0.2, "peak_mb": 51.0, "least_wall_s": 0.1, "most_wall_s": 0.6}
+    assert commands.figures(raw)["help"] == expected
 
 
 STRACE = """\

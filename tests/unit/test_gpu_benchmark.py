@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+import gc
 import json
 import math
 import shlex
@@ -14,13 +14,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks import own_time, step_options, step_options_turns, trainer, trainer_turns
+from benchmarks import trainer, trainer_turns
 from benchmarks.gpu import __main__ as gpu_parts
 from benchmarks.gpu import memory, training
 from benchmarks.gpu.__main__ import PARTS, Part, main, run_all, several_gpu_parts
 from benchmarks.gpu.matmul import matmul_rates
 from disttrain.config.parsing import Draft, check
-from disttrain.runtime.process_group import open_world
 from disttrain.telemetry.background_writer import BackgroundWriter
 from disttrain.telemetry.live_progress import LiveProgress
 
@@ -105,60 +104,48 @@ def test_parts_on_several_gpus_run_if_named_or_given_time(
     assert started == expected
 
 
-STEPS_OF_TWO_TURNS = trainer_turns.WARM_UP + 2 * trainer_turns.STEPS_OF_TURN
-
-
-def test_the_turns_of_the_trainer_and_a_bare_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_turns_of_the_trainer_and_a_bare_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[BackgroundWriter] = []
     monkeypatch.setattr(BackgroundWriter, "wait", lambda writer: waits.append(writer))
-    arguments = argparse.Namespace(peers=["bare"], launch=1, rounds=2)
-    config = trainer_turns.config_of("single", "cpu", STEPS_OF_TWO_TURNS, tiny=True)
-    with open_world(config) as world:
-        found = trainer_turns.measure(arguments, world, config, tmp_path)
+    found = trainer_turns.launch("single", ["bare"], "tiny", 2, "cpu", seed=1)
+    assert found
     assert {name: len(seconds) for name, seconds in found["seconds"].items()} == {"disttrain": 2, "bare": 2}
     assert len(waits) == 3  # no write is left to a turn of the other loop: warm-up and two rounds
-    shown = trainer.figures({"strategies": {"single": [found, found]}})["single"]
+    shown = trainer.figures({"cases": {"single": [found, found]}})["single"]
     assert shown["samples_per_s"] > 0
-    assert shown["bare"]["ratio"] == pytest.approx(math.exp(trainer.log_ratio(found["seconds"], "bare")))
+    logs = trainer.log_ratio(found["seconds"], "bare", "disttrain")
+    assert shown["bare"]["ratio"] == pytest.approx(math.exp(logs))
 
 
-def test_turns_of_other_loops_make_no_log_line_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_turns_of_other_loops_make_no_log_line_due(monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn of the other loop lasts 100 s by the clock of the machine, one of the trainer 0 s."""
-    machine = SimpleNamespace(now=0.0, time=time.time)
+    machine = SimpleNamespace(now=0.0, time=time.time, thread_time=time.thread_time)
     machine.monotonic = machine.perf_counter = lambda: machine.now
-    for module in (own_time, trainer_turns):
-        monkeypatch.setattr(module, "time", machine)
+    monkeypatch.setattr(trainer_turns, "time", machine)
     monkeypatch.setattr(trainer_turns, "bare", lambda _: lambda _: setattr(machine, "now", machine.now + 100))
     written = []
     monkeypatch.setattr(LiveProgress, "write", lambda *_: written.append("line"))
-    arguments = argparse.Namespace(peers=["bare"], launch=0, rounds=2)
-    config = trainer_turns.config_of("single", "cpu", STEPS_OF_TWO_TURNS, tiny=True)
-    with open_world(config) as world:
-        found = trainer_turns.measure(arguments, world, config, tmp_path)
+    found = trainer_turns.launch("single", ["bare"], "tiny", 2, "cpu", seed=0)
+    assert found
     assert found["seconds"] == {"disttrain": [0.0, 0.0], "bare": [100.0, 100.0]}
     assert not written
 
 
-@pytest.mark.parametrize("option", step_options.OPTIONS)
-def test_turns_with_and_without_an_option(
-    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(step_options_turns.STEPS, option, 3)
-    collected: list[int] = []
-    monkeypatch.setattr(step_options_turns.gc, "collect", lambda: collected.append(1) or 0)
-    arguments = argparse.Namespace(launch=0, rounds=2)
-    config = trainer_turns.config_of("single", "cpu", 1, tiny=True)
-    with open_world(config) as world:
-        makers = {
-            "channels_last": lambda: step_options_turns.resnets(world.device, tiny=True),
-            "gc_every": lambda: step_options_turns.one_loop(world, 2, tmp_path, tiny=True),
-        }
-        found = step_options_turns.measure(option, makers[option], arguments, world)
-    # at the beginning of each turn of the option, by the hook, and at its end
-    assert len(collected) == (4 if option == "gc_every" else 0)
-    shown = step_options.figures({"options": {option: [found, found]}})[option]
-    assert shown["ratio"] == pytest.approx(found["off"]["mean_s"] / found["on"]["mean_s"])
-    assert 0 < shown["on_mean_ms"] <= shown["on_max_ms"]
+@pytest.mark.parametrize("option", ["channels_last", "gc_every"])
+def test_turns_with_and_without_an_option(option: str) -> None:
+    found = trainer_turns.launch(option, [], "tiny", 2, "cpu", seed=0)
+    assert found
+    shown = trainer.figures({"cases": {option: [found, found]}})[option]
+    logs = trainer.log_ratio(found["seconds"], "off", "on")
+    assert shown["ratio"] == pytest.approx(math.exp(logs))
+
+
+def test_garbage_is_collected_once_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+    monkeypatch.setattr(trainer_turns.gc, "collect", lambda: events.append(f"collect, {gc.isenabled()}") or 0)
+    trainer_turns.collecting_by_hand(lambda steps: events.append(f"{steps} steps, {gc.isenabled()}"))(7)
+    assert events[-2:] == ["7 steps, False", "collect, False"]
+    assert gc.isenabled()
 
 
 def test_matmul_rates() -> None:
