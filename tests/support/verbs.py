@@ -45,6 +45,13 @@ def ask_json(capsys: pytest.CaptureFixture[str], command: str, code: int = 0) ->
     return parse_document(ask(capsys, f"{command} --json", code))
 
 
+def refused(capsys: pytest.CaptureFixture[str], command: str, code: int = 2) -> str:
+    """What a command line that is refused prints on stderr."""
+    capsys.readouterr()
+    assert submit.main(shlex.split(command)) == code, command
+    return capsys.readouterr().err
+
+
 def parse_document(out: str) -> dict[str, Any]:
     """The document that a command printed: all of stdout, or the last line of a stream."""
     try:

@@ -1,14 +1,16 @@
-"""`cancel` and `resume`, and runs that this host cannot cancel."""
+"""`cancel` and `resume`: the jobs that end, those that go on, and runs that this host cannot cancel."""
 
 from __future__ import annotations
 
+import errno
+import getpass
 import os
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
-import submit
 from disttrain.errors import ConfigError
 from disttrain.records.collect_provenance import code_hash
 from disttrain.records.json_files import read_json, write_json
@@ -17,81 +19,135 @@ from jobs.cli import cancel, selection
 from jobs.core import journal
 from jobs.core.processes import current_process, host
 from jobs.schedulers.interface import Batch, Job, SubmitError
-from jobs.status.run_state import read_state
+from jobs.status.run_state import read_runs, read_state
+from jobs.submission import cancel as cancel_jobs
+from jobs.submission.cancel import await_end, cancel_runs
 from tests.support.jobs import FakeScheduler, FakeSlurm
-from tests.support.states import make_run
-from tests.support.verbs import RUNS, ask, ask_json
+from tests.support.states import make_run, on_cluster, on_slurm
+from tests.support.verbs import RUNS, ask, ask_json, refused
 
 pytestmark = pytest.mark.usefixtures("cluster")
+BY_ME = f"by `submit.py cancel` of {getpass.getuser()} on {host()}"
+OUTCOME = {"attempt": 0, "cause": "cancelled", "message": "the scheduler ended the job", "retryable": True}
+
+
+def change_intent(run: RunDir, **fields: str) -> None:
+    path = journal.entry(run, 0).path("intent")
+    write_json(path, read_json(path) | fields)
+
+
+def actions(document: dict) -> list[str]:
+    return [f"{each['sweep']}/{each['run']} {each['action']}" for each in document["actions"]]
+
+
+def test_jobs_of_another_cluster_and_refused_ones_go_on(tmp_path: Path) -> None:
+    for name in ("here", "there", "refused"):
+        run = on_cluster(tmp_path, f"s/{name}", "there" if name == "there" else "here")
+        journal.write_receipt(run, 0, name)
+    cluster = FakeSlurm("pending")
+    cluster.is_cluster, cluster.refused = "here", {"refused": "denied"}
+    dry, _ = cancel_runs(read_runs(tmp_path), cluster, dry_run=True)
+    assert ([state.name for state in dry], cluster.cancelled) == (["here", "refused"], [])
+    hit, failures = cancel_runs(read_runs(tmp_path), cluster)
+    assert ([state.name for state in hit], cluster.cancelled) == (["here"], ["here"])
+    reasons = {path.name: reason for path, reason in failures.items()}
+    assert reasons == {"there": "its job is on cluster 'there': cancel it there", "refused": "denied"}
+    assert [path.parts[-3] for path in tmp_path.rglob("*.cancel.json")] == ["here"]
+    found = {state.name: state.state for state in read_runs(tmp_path)}
+    assert found == {"here": "failed", "there": "queued", "refused": "queued"}
+
+
+def test_an_operator_cancels_jobs_in_a_folder_without_write_access(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the scheduler decides; the journal of the owner stays as it is."""
+    runs = [on_slurm(tmp_path, f"s/{job_id}", job_id) for job_id in ("7", "8")]
+    journal.write_cancel(runs[1], 0, "the owner", "login")
+    before = sorted(tmp_path.rglob("*"))
+
+    def deny(path: Path, *_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    for function in ("write_json", "create_exclusive"):
+        monkeypatch.setattr(journal, function, deny)
+    cluster = FakeSlurm("pending")
+    cluster.refused = {"8": "denied"}
+    hit, failures = cancel_runs(read_runs(tmp_path), cluster)
+    assert ([state.name for state in hit], list(failures.values())) == (["7"], ["denied"])
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_user_who_cancelled_a_run_is_on_record(tmp_path: Path) -> None:
+    waiting, running = make_run(tmp_path, "s/waiting", "queued"), make_run(tmp_path, "s/running", "running")
+    requeued = make_run(tmp_path, "s/requeued", "running")
+    write_json(requeued.failed, OUTCOME | {"cause": "deadline", "next": "requeue"})
+    cancel_runs(read_runs(tmp_path), FakeScheduler())
+    assert read_state(running).state == "running", "until it has ended"
+    for run, message in ((waiting, f"before it started, {BY_ME}"), (requeued, BY_ME)):
+        assert (read_state(run).cause, read_state(run).message) == ("cancelled", message)
+    assert journal.is_revoked(journal.entry(requeued, 0).claims())
+    for cause in ("cancelled", "killed", "lost"):
+        write_json(running.failed, OUTCOME | {"cause": cause})
+        assert (read_state(running).cause, read_state(running).message) == ("cancelled", BY_ME)
+    write_json(running.failed, OUTCOME | {"cause": "out_of_memory"})
+    assert read_state(running).cause == "out_of_memory"
+    assert read_state(make_run(tmp_path, "s/other", "cancelled")).message == "cancelled while it ran"
+
+
+def test_the_end_is_awaited_and_the_scheduler_queried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cancel_jobs, "_QUERY_INTERVAL_S", 0.0)
+    cluster, notified = FakeSlurm("running"), []
+    hit, _ = cancel_runs([read_state(on_slurm(tmp_path, claimed=True))], cluster)
+    (state,) = await_end(hit, cluster, within_s=1.2, notify=notified.append)
+    assert (state.state, notified) == ("running", [1])
+    cluster.job = Job("ended", "its job was cancelled", "cancelled")  # killed before it recorded its end
+    (state,) = await_end(hit, cluster, within_s=60.0)
+    assert state.displayed_state == "cancelled"
 
 
 def test_cancel_and_resume(capsys: pytest.CaptureFixture[str], cluster: FakeScheduler) -> None:
     ask(capsys, "sweep tiny.yaml --nodes 1 2")
     make_run(RUNS, "other/n1")
-    elsewhere = read_state(RunDir(RUNS / "tiny/n2"))
-    assert submit.main(["cancel", "tiny"]) == 1  # the cluster of these tests is not this host
-    assert "tiny/n2: runs on elsewhere: cancel it on that host" in capsys.readouterr().err
-    for job_id, name in ((5, "n1"), (6, "n2")):
-        journal.write_receipt(RunDir(RUNS / "tiny" / name), 0, f"{host()}:{job_id}")
-    out = ask(capsys, "cancel tiny/n1 n2 other")
-    assert "cancelled  tiny/n1 (was queued)" in out
-    assert "1 more had ended" in out
-    assert cluster.cancelled == [f"{host()}:5", f"{host()}:6"]
-    assert "nothing to cancel" in ask(capsys, "cancel tiny")
-    table = ask(capsys, "status tiny")
-    assert "2 runs: 2 cancelled" in table
-    out = ask_json(capsys, "resume")
-    names = [elsewhere.name.replace("n2", "n1"), elsewhere.name]
-    assert [(action["run"], action["action"]) for action in out["actions"]] == [(n, "retry") for n in names]
-    assert [(run["run"], run["state"]) for run in out["runs"]] == [(name, "queued") for name in names]
-    assert "in progress" in ask(capsys, "resume tiny")
-    ask(capsys, "resume n2")
-
-
-def test_a_dry_run_of_cancel_and_resume_changes_nothing(
-    capsys: pytest.CaptureFixture[str], cluster: FakeScheduler
-) -> None:
-    def files() -> dict[str, int]:
-        return {str(path): path.stat().st_mtime_ns for path in RUNS.rglob("*") if path.is_file()}
-
-    ask(capsys, "run tiny.yaml")
-    journal.write_receipt(RunDir(RUNS / "tiny/n1"), 0, f"{host()}:5")
-    make_run(RUNS, "other/n1", "running")
-    make_run(RUNS, "other/n2", "failed")
-    make_run(RUNS, "other/n4", "done")
-    before, submitted = files(), len(cluster.submitted)
-    assert "would cancel  tiny/n1 (is queued)\n" in ask(capsys, "cancel tiny --dry-run")
-    out = ask(capsys, "cancel other --graceful --dry-run")
-    assert out.startswith("would stop  other/n1 (is running)\n2 more had ended")
-    assert ask_json(capsys, "cancel tiny --dry-run")["cancelled"] == ["tiny/n1"]
-    out = ask(capsys, "resume --dry-run")
-    assert "would submit again  other/n2 " in out, "with its sweep, as there are two"
-    assert "3 runs: 1 would submit again, 2 in progress (cluster: " in out
-    assert out.endswith("dry run: nothing was written or submitted\n")
-    actions = ask_json(capsys, "resume other --dry-run")["actions"]
-    assert {each["run"]: each["action"] for each in actions}["n2"] == "retry"
-    assert (files(), cluster.cancelled, len(cluster.submitted)) == (before, [], submitted)
-
-
-def test_a_graceful_cancel_writes_a_stop_file_on_any_cluster(
-    capsys: pytest.CaptureFixture[str], cluster: FakeScheduler
-) -> None:
-    run = make_run(RUNS, "tiny/n1", "running")
-    make_run(RUNS, "tiny/n2")
-    out = ask(capsys, "cancel --graceful tiny")
-    assert "stopping  tiny/n1: it may save first" in out
-    assert "1 more had ended" in out
-    assert run.stop.exists()
+    assert "tiny/n2: runs on elsewhere" in refused(capsys, "cancel tiny", code=1)
+    for name in ("n1", "n2"):
+        journal.write_receipt(RunDir(RUNS / "tiny" / name), 0, f"{host()}:{name}")
+    assert ask_json(capsys, "cancel tiny --dry-run")["cancelled"] == ["tiny/n1", "tiny/n2"]
     assert cluster.cancelled == []
+    found = ask_json(capsys, "cancel tiny/n1 n2 other")
+    assert (found["cancelled"], found["stopping"]) == (["tiny/n1", "tiny/n2"], [])
+    assert cluster.cancelled == [f"{host()}:n1", f"{host()}:n2"]
+    assert ask_json(capsys, "cancel tiny")["cancelled"] == []
+    assert [run["state"] for run in ask_json(capsys, "status tiny")["runs"]] == ["cancelled", "cancelled"]
+    dry = ask_json(capsys, "resume --dry-run")
+    assert actions(dry) == ["tiny/n1 retry", "tiny/n2 retry"]
+    assert len(cluster.submitted) == 2
+    resumed = ask_json(capsys, "resume")
+    assert resumed["actions"] == dry["actions"]
+    assert [run["state"] for run in resumed["runs"]] == ["queued", "queued"]
+    assert actions(ask_json(capsys, "resume n2")) == ["tiny/n2 in_progress"]
+    assert len(cluster.submitted) == 4
 
 
-def test_cancel_ends_what_it_can_when_a_cluster_does_not_answer(
+def test_a_graceful_cancel_writes_a_stop_file_of_running_runs_alone(
+    capsys: pytest.CaptureFixture[str], cluster: FakeScheduler
+) -> None:
+    made = {state: make_run(RUNS, f"tiny/{state}", state) for state in ("running", "queued", "done")}
+    for flag, expected in ((" --dry-run", []), ("", ["running"])):
+        found = ask_json(capsys, f"cancel --graceful tiny{flag}")
+        assert (found["stopping"], found["cancelled"]) == (["tiny/running"], ["tiny/queued"])
+        assert [state for state, run in made.items() if run.stop.exists()] == expected
+    assert cluster.cancelled == [f"{host()}:7"]
+
+
+def test_what_cannot_be_cancelled_is_an_error_and_the_rest_is_cancelled(
     capsys: pytest.CaptureFixture[str], cluster: FakeScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("a", "b"):
-        make_run(RUNS, f"tiny/{name}", "queued")
-    intent = journal.entry(RunDir(RUNS / "tiny/a"), 0).path("intent")
-    write_json(intent, read_json(intent) | {"cluster": "slurm"})
+    for name in ("a", "b", "c"):
+        journal.write_receipt(make_run(RUNS, f"tiny/{name}", "queued"), 0, f"{host()}:{name}")
+    change_intent(RunDir(RUNS / "tiny/a"), cluster="slurm")
+    cluster.refused = {f"{host()}:b": "denied"}
 
     def one_answers(name: str) -> FakeScheduler:
         if name == "slurm":
@@ -99,111 +155,61 @@ def test_cancel_ends_what_it_can_when_a_cluster_does_not_answer(
         return cluster
 
     monkeypatch.setattr(selection, "available_scheduler", one_answers)
-    assert submit.main(["cancel", "tiny"]) == 1
-    said = capsys.readouterr()
-    assert said.out == "cancelled  tiny/b (was queued)\n"
-    assert said.err == "tiny/a: not cancelled: no Slurm controller answers\n"
-    assert cluster.cancelled == [f"{host()}:7"]
+    found = ask_json(capsys, "cancel tiny", code=1)
+    assert found["cancelled"] == ["tiny/c"]
+    message = "tiny/a: not cancelled: no Slurm controller answers; tiny/b: not cancelled: denied"
+    assert found["error"] == {"message": message, "exit_code": 1}
+    cluster.refused = {}
+    assert ask_json(capsys, "cancel tiny/b")["cancelled"] == ["tiny/b"], "the run still counts as queued"
 
 
-def test_a_cancelled_run_is_over_for_every_verb_when_cancel_returns(
+def test_cancel_returns_when_its_jobs_have_ended(
     capsys: pytest.CaptureFixture[str], cluster: FakeScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run(RUNS, "tiny/n1", "running")
+    cluster.job = Job("running")
+    with monkeypatch.context() as patched:
+        patched.setattr(cancel, "END_TIMEOUT_S", 1.2)
+        assert "its job is still ending" in refused(capsys, "cancel tiny", code=1)
 
     def ends_later(jobs: Mapping[str, str | None]) -> dict[str, str]:
-        outcome = {"attempt": 0, "cause": "cancelled", "message": None, "retryable": True}
-        threading.Timer(0.3, write_json, (run.failed, outcome)).start()
+        threading.Timer(0.3, write_json, (run.failed, OUTCOME)).start()
         return {}
 
     monkeypatch.setattr(cluster, "cancel", ends_later)
-    cluster.job = Job("running")
     assert ask(capsys, "cancel tiny") == "cancelled  tiny/n1 (was running)\n"
-    assert "cancelled  20/40" in ask(capsys, "status")
-    assert "1 run: 1 cancelled" in ask(capsys, "watch tiny")
-    assert "nothing to cancel" in ask(capsys, "cancel tiny")
     assert "would move  tiny/n1 (cancelled)" in ask(capsys, "clean tiny --dry-run")
-    assert "1 submitted again" in ask(capsys, "resume tiny")
+    assert actions(ask_json(capsys, "resume tiny")) == ["tiny/n1 retry"]
 
 
-def test_cancel_of_a_job_that_does_not_end_in_time(
-    capsys: pytest.CaptureFixture[str], cluster: FakeScheduler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cluster.job = Job("running")
-    monkeypatch.setattr(cancel, "END_TIMEOUT_S", 1.2)
-    make_run(RUNS, "tiny/a", "running")
-    assert submit.main(["cancel", "tiny"]) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.splitlines() == [
-        "waiting at most 1.2 s for 1 run to end; Ctrl-C stops waiting, not the end",
-        "tiny/a: its job is still ending; `status` shows its end",
-    ]
-
-
-def test_resume_with_nothing_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    make_run(RUNS, "tiny/n1")
-    assert ask(capsys, "resume").startswith("nothing to resume")
-    assert ask_json(capsys, "resume")["runs"] == []
-
-
-def by_hand(name: str) -> RunDir:
-    """A run that was started by hand, and runs."""
-    run = make_run(RUNS, name, "planned")
-    run.attempt(0).path.mkdir(parents=True)
-    return run
-
-
-def test_a_run_started_by_hand_is_not_cancelled(
+def test_a_run_started_by_hand_is_neither_cancelled_nor_resumed(
     capsys: pytest.CaptureFixture[str], cluster: FakeScheduler
 ) -> None:
-    run = by_hand("by-hand/mine")
-    assert submit.main(["cancel", "mine"]) == 1
-    assert capsys.readouterr().err == "by-hand/mine: started by hand: end it on its host\n"
-    assert "left   by-hand/mine: it is running; started by hand" in ask(capsys, "clean mine")
-    assert "1 in progress" in ask(capsys, "resume mine")
+    run = make_run(RUNS, "by-hand/mine", "planned")
+    run.attempt(0).path.mkdir(parents=True)
+    assert refused(capsys, "cancel mine", code=1) == "by-hand/mine: started by hand: end it on its host\n"
+    assert ask_json(capsys, "clean mine")["moved"] == []
+    assert actions(ask_json(capsys, "resume mine")) == ["by-hand/mine in_progress"]
     os.utime(run.attempt(0).path, (1.0, 1.0))
-    assert "not submitted by submit.py: started by hand" in ask(capsys, "resume mine", code=1)
+    assert actions(ask_json(capsys, "resume mine", code=1)) == ["by-hand/mine blocked"]
     assert cluster.submitted == []
 
 
-def silent(name: str) -> RunDir:
-    """A run on another host, without a sign of life for long."""
-    run = make_run(RUNS, name, "queued")
-    process = current_process().as_dict() | {"host": "far away"}
-    journal.claim(run, 0, process=process, job_id=None, code_hash=code_hash())
-    os.utime(run.submissions, (1.0, 1.0))
-    return run
-
-
-def test_a_silent_run_is_moved_only_by_its_own_name(
+def test_a_silent_run_is_moved_or_resumed_only_by_its_own_name(
     capsys: pytest.CaptureFixture[str], cluster: FakeScheduler
 ) -> None:
     cluster.job = Job("unknown")
-    silent("tiny/a")
-    assert "  silent for " in ask(capsys, "status")
+    process = current_process().as_dict() | {"host": "far away"}
+    for name in ("a", "b"):
+        run = make_run(RUNS, f"tiny/{name}", "queued")
+        journal.claim(run, 0, process=process, job_id=None, code_hash=code_hash())
+        os.utime(run.submissions, (1.0, 1.0))
     for words in ("resume", "resume tiny"):
-        assert "1 in progress" in ask(capsys, words)
-    assert "left   tiny/a: it is running; silent for " in ask(capsys, "clean tiny")
-    assert cluster.submitted == []
-    assert "1 submitted again" in ask(capsys, "resume a")
+        assert actions(ask_json(capsys, words)) == ["tiny/a in_progress", "tiny/b in_progress"]
+    assert ask_json(capsys, "clean tiny")["moved"] == []
+    assert actions(ask_json(capsys, "resume a")) == ["tiny/a retry"]
     assert cluster.submitted == [("a", 1)]
-    silent("tiny/b")
-    assert "moved  tiny/b (running)" in ask(capsys, "clean tiny/b")
-
-
-def test_a_job_that_is_not_ended_is_a_failure(
-    capsys: pytest.CaptureFixture[str], cluster: FakeScheduler
-) -> None:
-    for name, job_id in (("a", "5"), ("b", "6")):
-        journal.write_receipt(make_run(RUNS, f"tiny/{name}", "queued"), 0, f"{host()}:{job_id}")
-    cluster.refused = {f"{host()}:5": "scancel did not end job 5: denied"}
-    assert submit.main(["cancel", "tiny"]) == 1
-    said = capsys.readouterr()
-    assert said.out == "cancelled  tiny/b (was queued)\n"
-    assert said.err == "tiny/a: not cancelled: scancel did not end job 5: denied\n"
-    cluster.refused = {}
-    assert "cancelled  tiny/a (was queued)" in ask(capsys, "cancel tiny"), "the run still counts as queued"
+    assert [run["run"] for run in ask_json(capsys, "clean tiny/b")["moved"]] == ["b"]
 
 
 def test_resume_keeps_each_run_where_it_was(
@@ -211,71 +217,43 @@ def test_resume_keeps_each_run_where_it_was(
 ) -> None:
     schedulers: dict[str | None, FakeScheduler] = {"local": FakeScheduler(), "slurm": FakeSlurm()}
     monkeypatch.setattr(selection, "scheduler_to_resume", lambda args, cluster, states: schedulers[cluster])
-    for name in ("local", "slurm", "done"):
-        run = make_run(RUNS, f"tiny/{name}", "done" if name == "done" else "failed")
-        intent = journal.entry(run, 0).path("intent")
-        write_json(intent, read_json(intent) | {"cluster": name})
-    out = ask(capsys, "resume --no-report")
+    for name in ("local", "slurm", "absent"):
+        run = make_run(RUNS, f"tiny/{name}", "done" if name == "absent" else "failed")
+        change_intent(run, cluster=name)
+    ask(capsys, "resume --no-report")
     assert [each.submitted for each in schedulers.values()] == [[("local", 1)], [("slurm", 1)]]
-    assert "2 runs: 2 submitted again (cluster: local, slurm)" in out
-    assert "1 done" in ask(capsys, "resume tiny/done"), "without its scheduler, which is not there"
-
-
-def test_resume_shows_the_runs_of_a_sweep_that_was_refused_in_part(
-    capsys: pytest.CaptureFixture[str], cluster: FakeScheduler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("tiny/a", "tiny/b", "tiny/c", "tiny/d"):
-        make_run(RUNS, name, "done" if name == "tiny/d" else "failed")
-    submit_batch = cluster.submit
-
-    def refuse_b(batch: Batch) -> list[str]:
-        if batch.submissions[0].run.name == "b":
-            raise SubmitError("sbatch: invalid account")
-        return submit_batch(batch)
-
-    monkeypatch.setattr(cluster, "submit", refuse_b)
-    assert submit.main(["resume"]) == 1
-    said = capsys.readouterr()
-    job_id = journal.entries(RunDir(RUNS / "tiny/a"))[-1].read("receipt")["job_id"]
-    assert f"submitted again  a    {job_id}" in said.out
-    assert [line.split(maxsplit=2)[:2] for line in said.out.splitlines()[2:4]] == [
-        ["blocked", "b"],
-        ["deferred", "c"],
-    ]
-    assert "sbatch: invalid account" in said.out
-    assert "not submitted after the refusal of another" in said.out
-    assert "report: runs/tiny/report/report.html" in said.out
-    assert said.err.startswith("error: sbatch: invalid account; list the runs: submit.py status tiny")
-    cluster.submit = submit_batch  # type: ignore[method-assign]
-    document = ask_json(capsys, "resume tiny")
-    assert [each["action"] for each in document["actions"]] == [
-        "in_progress", "retry", "retry", "up_to_date",
-    ]  # fmt: skip
+    assert actions(ask_json(capsys, "resume absent")) == ["tiny/absent up_to_date"], (
+        "its scheduler is not there"
+    )
+    (RUNS / "tiny/local").rename(RUNS.parent / "local")
+    (RUNS / "tiny/slurm").rename(RUNS.parent / "slurm")
+    assert ask_json(capsys, "resume")["actions"] == [], "without names, completed runs are not listed"
 
 
 @pytest.mark.parametrize("error", [SubmitError("sbatch: invalid account"), ConfigError("no lock")])
-def test_resume_shows_the_sweeps_before_a_refusal(
+def test_resume_shows_what_came_before_a_refusal(
     capsys: pytest.CaptureFixture[str],
     cluster: FakeScheduler,
     monkeypatch: pytest.MonkeyPatch,
     error: Exception,
 ) -> None:
-    for name in ("first/a", "second/b", "third/c"):
+    for name in ("first/a", "second/b", "second/c", "third/d"):
         make_run(RUNS, name, "failed")
-    submit_batch = cluster.submit
+    take = cluster.submit
 
-    def refuse_second(batch: Batch) -> list[str]:
-        if batch.submissions[0].run.sweep == "second":
+    def refuse_b(batch: Batch) -> list[str]:
+        if batch.submissions[0].run.name == "b":
             raise error
-        return submit_batch(batch)
+        return take(batch)
 
-    monkeypatch.setattr(cluster, "submit", refuse_second)
-    assert submit.main(["resume"]) == 1
-    said = capsys.readouterr()
-    lines = [line.split()[:3] for line in said.out.splitlines()[1:3]]
-    assert lines == [["submitted", "again", "first/a"], ["blocked", "second/b", str(error).split()[0]]]
-    assert "report: runs/first/report/report.html" in said.out
-    assert said.err.startswith(f"error: {error}")
-    assert [name for name, _ in cluster.submitted] == ["a"]
-    document = ask_json(capsys, "resume second third", code=1 if isinstance(error, SubmitError) else 2)
-    assert (document["runs"], str(error) in document["error"]["message"]) == ([], True)
+    monkeypatch.setattr(cluster, "submit", refuse_b)
+    found = ask_json(capsys, "resume", code=1)
+    assert actions(found) == ["first/a retry", "second/b blocked", "second/c deferred"]
+    assert found["error"]["message"].startswith(str(error))
+    assert cluster.followed == [("first", ["elsewhere:1"])], "its report is written"
+    nothing = ask_json(capsys, "resume second third", code=1 if isinstance(error, SubmitError) else 2)
+    assert (nothing["runs"], str(error) in nothing["error"]["message"]) == ([], True)
+    assert cluster.submitted == [("a", 1)]
+    cluster.submit = take  # type: ignore[method-assign]
+    resumed = actions(ask_json(capsys, "resume"))
+    assert resumed == ["first/a in_progress", "second/b retry", "second/c retry", "third/d retry"]

@@ -1,4 +1,4 @@
-"""The dry run: its exact output, and that nothing is written."""
+"""The dry run: its exact output, and that it is what a submission does."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import submit
 from disttrain.records import collect_provenance
+from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
 from jobs.cli.preview import differences_text
 from jobs.core import journal
-from jobs.schedulers.interface import ScriptCheck, ScriptPreview
+from jobs.schedulers.interface import ScriptPreview
+from tests.support.commands import Commands
+from tests.support.verbs import RUNS, ask, ask_json, refused
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "dry-run.txt"
 FILE = """\
@@ -32,6 +34,9 @@ sweep:
   exclude:
     - {resources.nodes: 1, parallel.strategy: ddp}
 """
+PLAIN = "{model: {kind: mlp}, data: {kind: digits}, train: {steps: 99, local_batch_size: 8}}"
+LOCAL = "sweep tiny.yaml --cluster local"
+SLURM = "sweep tiny.yaml --cluster slurm"
 
 
 @pytest.fixture(autouse=True)
@@ -43,11 +48,36 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONPATH", raising=False)
 
 
+@pytest.fixture
+def slurm(commands: Commands) -> Commands:
+    """A Slurm that keeps each script, `submitted-<job id>`, and refuses to test those of two nodes."""
+    test = "grep -q -e --nodes=1$ && echo 'sbatch: Job 7 to start at noon' >&2"
+    submit_ = f'cat "$1" > "{commands.folder}/submitted-$$"; echo "Submitted batch job $$"'
+    commands.add("sbatch", f"if [ $1 = --test-only ]; then {test}; else {submit_}; fi")
+    commands.add("srun", "")
+    commands.add("squeue", "")
+    answers = "case $1 in ping) echo 'Slurmctld(primary) is UP';; *) echo 'MaxArraySize = 9';; esac"
+    commands.add("scontrol", answers)
+    return commands
+
+
+def take_scripts(slurm: Commands) -> list[str]:
+    """The submitted scripts, by job name. They are removed."""
+    paths = list(slurm.folder.glob("submitted-*"))
+    scripts = sorted((path.read_text() for path in paths), key=lambda text: option(text, "job-name"))
+    for path in paths:
+        path.unlink()
+    return scripts
+
+
+def option(script: str, name: str) -> str:
+    return "".join(re.findall(rf"#SBATCH --{name}=(.*)", script))
+
+
 def test_a_dry_run_prints_everything_and_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert submit.main(["sweep", "tiny.yaml", "--cluster", "local", "--dry-run"]) == 0
-    out = capsys.readouterr().out
     normal = (
-        out.replace(sys.executable, "PYTHON")
+        ask(capsys, f"{LOCAL} --dry-run")
+        .replace(sys.executable, "PYTHON")
         .replace(str(Path.cwd()), "CWD")
         .replace(str(Path(collect_provenance.__file__).parents[2]), "CODE")
     )
@@ -57,280 +87,160 @@ def test_a_dry_run_prints_everything_and_writes_nothing(capsys: pytest.CaptureFi
     if os.environ.get("UPDATE_GOLDEN"):
         GOLDEN.write_text(normal)
     assert normal == GOLDEN.read_text()
+    every = ask(capsys, f"{LOCAL} --dry-run --all-scripts")
+    assert every.count("-m torch.distributed.run ") == 5  # on 1, 2 and 2 nodes
     assert [path.name for path in Path().iterdir()] == ["tiny.yaml"]
 
 
-def test_all_commands_are_printed_on_request(capsys: pytest.CaptureFixture[str]) -> None:
-    assert submit.main(["sweep", "tiny.yaml", "--cluster", "local", "--dry-run", "--all-scripts"]) == 0
-    assert capsys.readouterr().out.count("-m torch.distributed.run ") == 5  # on 1, 2 and 2 nodes
-
-
-@pytest.mark.parametrize("flag", ["--no-report", "--wait"])
-def test_no_report_job_is_announced_where_none_follows(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert submit.main(["sweep", "tiny.yaml", "--cluster", "local", "--dry-run", flag]) == 0
-    assert "would write the report" not in capsys.readouterr().out
-
-
 def test_a_dry_run_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        submit.main(["sweep", "tiny.yaml", "--cluster", "slurm", "--nodes", "2", "--dry-run", "--json"]) == 0
-    )
-    out = json.loads(capsys.readouterr().out)
-    assert (out["scaling"], out["cluster"], len(out["plans"])) == ("strong", "slurm", 2)
-    assert [(run["run"], run["state"]) for run in out["runs"]] == [
-        (plan["run"], "planned") for plan in out["plans"]
-    ]
+    out = ask_json(capsys, f"{SLURM} --nodes 2 --dry-run")
+    assert (out["scaling"], out["base_ranks"], out["cluster"]) == ("strong", 2, "slurm")
+    runs = [plan["run"] for plan in out["plans"]]
+    assert [(run["run"], run["state"]) for run in out["runs"]] == [(name, "planned") for name in runs]
+    assert [batch["runs"] for batch in out["batches"]] == [runs], "one array of one shape"
     run = out["plans"][0]
     assert run["batch"] == {"local": 32, "accumulation": 1, "ranks": 2, "global": 64}
     assert run["cost_bound"] == {"hours": 0.5, "unit": "GPU-hours"}
-    assert run["env"]["HF_TOKEN"]["value"] == "***"
-    assert run["commands"] == [], "on Slurm the batch script says what is done"
-    runs = [each["run"] for each in out["plans"]]
-    assert [batch["runs"] for batch in out["batches"]] == [runs], "one array of one shape"
+    assert (run["env"]["HF_TOKEN"]["value"], run["commands"], "memory" in run) == ("***", [], False)
+    single = ask_json(capsys, "run tiny.yaml --nodes 2 --cluster local --dry-run")
+    assert (single["scaling"], single["base_ranks"]) == ("strong", None)
 
 
-def warnings(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
-    """What a dry run warns of: the same as text and as JSON."""
-    command = ["sweep", "tiny.yaml", "--dry-run", *words]
-    assert submit.main(command) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
-    assert submit.main([*command, "--json"]) == 0
-    found: list[str] = json.loads(capsys.readouterr().out)["warnings"]
-    assert lines == [f"warning: {line}" for line in found]
-    return found
+def test_the_memory_is_estimated_only_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("train.py").touch()
+    (plan,) = json.loads(ask(capsys, "run --memory --json --cluster local -- train.py"))["plans"]
+    assert plan["memory"] == {"reason": "the memory of a command is unknown"}
+    assert not RUNS.exists(), "--memory is a dry run"
 
 
-def test_more_threads_than_processors_are_a_warning(
+@pytest.mark.parametrize(
+    ("options", "start"),
+    [
+        ("--nodes 1 2 --cluster local", None),
+        ("--nodes 1 2 4 --set data.workers=1 --cluster local", "n2, n4: up to 8 busy threads ("),
+        ("--nodes 1 2 4 --set data.workers=1 --cluster slurm", None),
+        ("--nodes 8 --set model.kind=emulated --cluster local", None),
+        (
+            "--set train.steps=8,9,10,5,11",
+            "n1-steps8, n1-steps9, n1-steps10 and 1 more: no step",
+        ),
+        ("--set train.steps=10 telemetry.warmup_steps=9", None),
+    ],
+)
+def test_warnings(capsys: pytest.CaptureFixture[str], options: str, start: str | None) -> None:
+    Path("tiny.yaml").write_text(PLAIN)
+    where = "" if "--cluster" in options else " --cluster local"
+    command = f"sweep tiny.yaml --dry-run {options}{where}"
+    warnings = ask_json(capsys, command)["warnings"]
+    assert [line[: len(start or "")] for line in warnings] == [start] * (start is not None)
+    lines = [line for line in ask(capsys, command).splitlines() if line.startswith("warning: ")]
+    assert lines == [f"warning: {line}" for line in warnings]
+
+
+def test_gpus_take_the_work_of_threads(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Path("tiny.yaml").write_text(
-        "{model: {kind: mlp}, data: {kind: digits}, train: {steps: 99, local_batch_size: 8}}"
-    )
-    crowd = ["--nodes", "1", "2", "4", "--set", "data.workers=1"]
-    assert warnings(capsys, "--nodes", "1", "2", "--cluster", "local") == []
-    assert warnings(capsys, *crowd, "--cluster", "slurm") == [], "there each node is a machine"
-    waiting = ["--set", "model.kind=emulated"]
-    assert warnings(capsys, "--nodes", "8", *waiting, "--cluster", "local") == [], "ranks that wait"
-    (line,) = warnings(capsys, *crowd, "--cluster", "local")
-    assert line.startswith("n2, n4: up to 8 busy threads (")
-    assert "on 2 processors" in line
+    Path("tiny.yaml").write_text(PLAIN)
     monkeypatch.setattr("jobs.schedulers.local.scheduler.count_gpus", lambda: 4)
-    assert warnings(capsys, *crowd, "--cluster", "local") == [], "GPUs do the work"
+    assert ask_json(capsys, f"{LOCAL} --nodes 4 --set data.workers=1 --dry-run")["warnings"] == []
 
 
-def test_runs_without_a_measured_step_are_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("tiny.yaml").write_text("{model: {kind: mlp}, data: {kind: digits}, train: {local_batch_size: 8}}")
-    (line,) = warnings(capsys, "--cluster", "local", "--set", "train.steps=8,9,10,5,11")
-    assert line == (
-        "n1-steps8, n1-steps9, n1-steps10 and 1 more: no step will be "
-        "measured: train.steps is not above telemetry.warmup_steps=10"
-    )
-    steps = ["--set", "train.steps=10", "telemetry.warmup_steps=9"]
-    assert warnings(capsys, "--cluster", "local", *steps) == []
-
-
-def test_a_single_run_scales_no_batch_size(capsys: pytest.CaptureFixture[str]) -> None:
-    assert submit.main(["run", "tiny.yaml", "--nodes", "2", "--cluster", "local", "--dry-run"]) == 0
-    assert "in runs/tiny; batch sizes are not scaled\n" in capsys.readouterr().out
-
-
-def test_an_existing_run_is_retried_or_up_to_date(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_what_is_submitted_is_what_the_dry_run_prints(
+    slurm: Commands, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tests.support.jobs import FakeScheduler
-
-    monkeypatch.setattr("jobs.cli.selection.chosen_scheduler", lambda *_: FakeScheduler())
-    assert submit.main(["sweep", "tiny.yaml", "--nodes", "1"]) == 0
-    assert submit.main(["sweep", "tiny.yaml", "--cluster", "local", "--dry-run"]) == 0
-    out = capsys.readouterr().out
-    assert "in progress: queued" in out
-    assert "would start 2 of 3, at most 1 CPU rank-hours" in out
-
-
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A Slurm that takes every job and keeps its script: `submitted-<job id>` in this folder."""
-    slurm = Path("bin").absolute()
-    slurm.mkdir()
-    monkeypatch.setenv("PATH", f"{slurm}:/usr/bin:/bin")
-    for name, script in {
-        "sbatch": f'cat "$1" > "{slurm}/submitted-$$"; echo "Submitted batch job $$"',
-        "srun": "",
-        "squeue": "",
-        "scontrol": "case $1 in ping) echo 'Slurmctld(primary) is UP';; *) echo 'MaxArraySize = 9';; esac",
-    }.items():
-        (slurm / name).write_text(f"#!/bin/sh\n{script}\n")
-        (slurm / name).chmod(0o755)
-    return slurm
-
-
-def test_a_dry_run_on_slurm_prints_the_script_that_is_submitted(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command = ["sweep", "tiny.yaml", "--nodes", "1", "2", "--repeats", "2", "--cluster", "slurm"]
-    command += ["--slurm", "partition=gpu", "environment.NCCL_NET=IB"]
-    slurm = stand_in(monkeypatch)
-    assert submit.main([*command, "--dry-run", "--all-scripts"]) == 0
-    shown = capsys.readouterr().out
-    assert submit.main([*command, "--dry-run"]) == 0
-    shortened = capsys.readouterr().out
-    assert submit.main([*command, "--dry-run", "--json"]) == 0
-    planned = json.loads(capsys.readouterr().out)["batches"]
-    assert not Path("runs").exists()
-    assert submit.main(command) == 0
-    submitted = [path.read_text() for path in slurm.glob("submitted-*")]
-    assert sorted(batch["script"] for batch in planned) == sorted(submitted)
-    assert len(submitted) == 2, "runs of one shape share an array"
+    command = f"{SLURM} --nodes 1 2 --repeats 2 --slurm partition=gpu environment.NCCL_NET=IB"
+    shown = ask(capsys, f"{command} --dry-run --all-scripts")
+    shortened = ask(capsys, f"{command} --dry-run")
+    planned = ask_json(capsys, f"{command} --dry-run")["batches"]
+    assert not RUNS.exists()
+    assert "would write the report" in shown
+    assert "would write the report" not in ask(capsys, f"{command} --dry-run --no-report")
+    ask(capsys, f"{command} --no-report")
+    submitted = take_scripts(slurm)
+    assert [batch["script"] for batch in planned] == submitted
+    assert [text for text in submitted if text in shortened] == submitted[:1]
     assert all(shown.count(text) == 1 for text in submitted)
     assert "NCCL_NET=IB" in shown
-    assert [text for text in submitted if text in shortened] == [planned[0]["script"]]
     for batch in planned:
         for run in batch["runs"]:
-            assert (Path("runs/tiny") / run / "submit.sbatch").read_text() == batch["script"]
-            record = json.loads((Path("runs/tiny") / run / "run.json").read_text())
-            assert (record["profile"]["name"], record["profile"]["partition"]) == ("generic", "gpu")
+            assert (RUNS / "tiny" / run / "submit.sbatch").read_text() == batch["script"]
+            profile = read_json(RUNS / "tiny" / run / "run.json")["profile"]
+            assert (profile["name"], profile["partition"]) == ("generic", "gpu")
+    again = ask(capsys, f"{command} --nodes 1 --dry-run")
+    assert "would start 0 of 2" in again
+    assert "would write the report" not in again, "nothing starts"
 
 
-def test_a_dry_run_names_the_options_in_which_scripts_differ(capsys: pytest.CaptureFixture[str]) -> None:
-    values = ["--set", "parallel.strategy=auto", "train.seed=0,1", "data.workers=1,2"]
-    command = ["sweep", "tiny.yaml", "--cluster", "slurm", "--dry-run", "--nodes", "1", "2", *values]
-    assert submit.main([*command, "--serial"]) == 0
-    out = capsys.readouterr().out
-    assert out.count("#!/bin/bash") == 1
-    found = out[out.index("7 more scripts") :].splitlines()
-    assert found[1] == "  --cpus-per-task=3: n1-seed0-workers2; n1-seed1-workers2"
-    assert "  the same: n1-seed1-workers1" in found
-    assert any(line.startswith("  --nodes=2: n2-") for line in found)
-
-
-def test_a_dry_run_of_scripts_of_ones_own_is_one_array(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("train.py").write_text("print(1)\n")
-    Path("own.yaml").write_text("command: train.py --lr {lr}\nsweep: {axes: {lr: [0.1, 0.2]}}\n")
-    assert submit.main(["sweep", "own.yaml", "--cluster", "slurm", "--nodes", "1", "--dry-run"]) == 0
-    out = capsys.readouterr().out
-    assert "#SBATCH --array=0-1" in out
-
-
-def test_options_that_only_the_first_script_has_are_named() -> None:
-    first, other = (
-        ScriptPreview(name, [name], "generic", options, "", None)
-        for name, options in (("a", ["--exclusive", "--nodes=1"]), ("b", ["--nodes=1", "--mem=0"]))
+def test_other_scripts_are_told_by_the_options_in_which_they_differ() -> None:
+    options = {"a": "--exclusive --nodes=1", "b": "--nodes=1 --mem=0", "c": "--exclusive --nodes=2"}
+    first, *others = (
+        ScriptPreview(name, [name], "generic", text.split(), "", None)
+        for name, text in (options | {"d": options["a"]}).items()
     )
-    assert "  --mem=0 without --exclusive: b" in differences_text([first, other]).splitlines()
+    lines = differences_text([first, *others]).splitlines()[1:]
+    assert lines == ["  --mem=0 without --exclusive: b", "  --nodes=2: c", "  the same: d"]
 
 
-def test_many_runs_need_yes_and_nothing_is_written(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_many_runs_need_yes(
+    slurm: Commands, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jobs.cli.submitting.RUNS_WITHOUT_YES", 2)
-    slurm = stand_in(monkeypatch)
-    command = ["sweep", "tiny.yaml", "--cluster", "slurm"]
-    assert submit.main(command) == 2
-    error = capsys.readouterr().err
-    assert error == (
-        "error: tiny: 3 runs would start, at most 1.25 GPU-hours (each attempt until its time limit); "
-        "more than 2 runs need --yes, and --dry-run lists them\n"
-    )
-    assert not Path("runs").exists()
-    assert not list(slurm.glob("submitted-*"))
-    assert submit.main([*command, "--dry-run"]) == 0
-    assert submit.main([*command, "--nodes", "1"]) == 0, "one run is below the limit"
+    assert "3 runs would start, at most 1.25 GPU-hours" in refused(capsys, SLURM)
+    assert not RUNS.exists()
+    assert take_scripts(slurm) == []
+    ask(capsys, f"{SLURM} --dry-run")
+    ask(capsys, f"{SLURM} --nodes 1 --no-report")
+    assert len(take_scripts(slurm)) == 1, "one run is below the limit"
+    ask(capsys, f"{SLURM} --name other --yes --no-report")
+    assert len(take_scripts(slurm)) == 2
 
 
-def test_yes_submits_many_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobs.cli.submitting.RUNS_WITHOUT_YES", 2)
-    slurm = stand_in(monkeypatch)
-    assert submit.main(["sweep", "tiny.yaml", "--cluster", "slurm", "--yes"]) == 0
-    assert len(list(slurm.glob("submitted-*"))) == 2
-
-
-def test_resume_submits_with_the_profile_that_a_run_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in(monkeypatch)
-    where = ["--cluster", "slurm"]
-    assert submit.main(["run", "tiny.yaml", *where, "--slurm", "partition=gpu", "qos=low"]) == 0
-    (run,) = [RunDir(path.parent) for path in Path("runs/tiny").glob("*/run.json")]
-    for number, (words, expected) in enumerate(
-        [
-            ([], ("gpu", "low")),
-            (["--slurm", "qos=high"], ("gpu", "high")),
-            (["--profile", "infiniband"], (None, None)),
-        ]
+def test_resume_submits_with_the_profile_that_a_run_has(
+    slurm: Commands, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask(capsys, "run tiny.yaml --cluster slurm --slurm partition=gpu qos=low")
+    (run,) = [RunDir(path.parent) for path in RUNS.glob("tiny/*/run.json")]
+    for number, (options, expected) in enumerate(
+        [("", ("gpu", "low")), (" --slurm qos=high", ("gpu", "high")), (" --profile infiniband", ("", ""))]
     ):
         journal.revoke(run, number, "cancelled", "in a test")
-        assert submit.main(["resume", *where, *words]) == 0
-        profile = json.loads(run.run_json.read_text())["profile"]
-        assert (profile["partition"], profile["qos"]) == expected
-        assert ("#SBATCH --partition=gpu\n" in run.script.read_text()) is (expected[0] is not None)
-
-
-def dependencies(slurm: Path) -> list[str]:
-    """The dependency of each submitted script, in the order of the job names."""
-    scripts = [path.read_text() for path in slurm.glob("submitted-*")]
-    by_name = sorted(scripts, key=lambda text: re.findall(r"#SBATCH --job-name=(.*)", text))
-    return ["".join(re.findall(r"#SBATCH --dependency=(.*)", text)) for text in by_name]
+        ask(capsys, f"resume --cluster slurm{options}")
+        profile, script = read_json(run.run_json)["profile"], run.script.read_text()
+        assert (profile["partition"] or "", profile["qos"] or "") == expected
+        assert (option(script, "partition"), option(script, "qos")) == expected
 
 
 def test_serial_makes_one_chain_also_where_runs_are_resumed(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    slurm: Commands, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    slurm = stand_in(monkeypatch)
-    command = ["sweep", "tiny.yaml", "--cluster", "slurm", "--nodes", "1", "2", "4"]
-    command += ["--set", "parallel.strategy=auto"]
-    assert submit.main([*command, "--serial", "--dry-run", "--all-scripts"]) == 0
-    out = capsys.readouterr().out
-    assert "at most one run of tiny at a time" in out
-    assert out.count("#SBATCH --dependency=afterany:JOB_OF_n") == 2
-    assert submit.main([*command, "--serial"]) == 0
-    assert [bool(each) for each in dependencies(slurm)] == [False, True, True]
-    for path in slurm.glob("submitted-*"):
-        path.unlink()
-    for path in Path("runs/tiny").glob("*/run.json"):
+    command = f"{SLURM} --nodes 1 2 4 --set parallel.strategy=auto --no-report --serial"
+    batches = ask_json(capsys, f"{command} --dry-run")["batches"]
+    planned = [option(batch["script"], "dependency") for batch in batches]
+    assert [text.startswith("afterany:JOB_OF_n") for text in planned] == [False, True, True]
+    ask(capsys, command)
+    assert [bool(option(script, "dependency")) for script in take_scripts(slurm)] == [False, True, True]
+    for path in RUNS.glob("tiny/n[24]*/run.json"):
         journal.revoke(RunDir(path.parent), 0, "cancelled", "in a test")
-    assert submit.main(["resume", "--cluster", "slurm", "--max-running", "2"]) == 0
-    assert [bool(each) for each in dependencies(slurm)] == [False, False, True]
+    (job_id,) = [read_json(path)["job_id"] for path in RUNS.glob("tiny/n1*/submissions/0000.receipt.json")]
+    slurm.add("squeue", f"echo '{job_id}|PENDING|N/A|None|(null)'")
+    ask(capsys, "resume --cluster slurm --max-running 2 --no-report")
+    dependencies = [option(script, "dependency") for script in take_scripts(slurm)]
+    assert dependencies == ["", f"afterany:{job_id}"], "the active job of a run that is not resumed counts"
 
 
-def test_the_answer_of_slurm_is_printed_and_a_refusal_is_exit_code_1(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_the_answer_of_slurm_is_shown_and_a_refusal_is_exit_code_1(
+    slurm: Commands, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("jobs.schedulers.slurm.queries.answers", lambda: True)
-    monkeypatch.setattr(
-        "jobs.schedulers.slurm.executor.check_script",
-        lambda script, environment: ScriptCheck("--nodes=1\n" in script, "Job 7 to start at noon"),
-    )
-    command = ["sweep", "tiny.yaml", "--cluster", "slurm", "--test-only"]
-    assert submit.main(command) == 1
-    out = capsys.readouterr().out
-    assert out.count("\nSlurm accepts n1-auto: Job 7 to start at noon\n") == 1
-    assert out.count("\nSlurm refuses n2-") == 2
-    assert submit.main([*command, "--nodes", "1"]) == 0
-    assert [path.name for path in Path().iterdir()] == ["tiny.yaml"], "--test-only is a dry run"
-    assert submit.main(["sweep", "tiny.yaml", "--cluster", "local", "--test-only"]) == 2
-    monkeypatch.setattr("jobs.schedulers.slurm.queries.answers", lambda: False)
-    assert submit.main(command) == 2
-    assert "no Slurm controller answers" in capsys.readouterr().err
-    assert submit.main([*command[:-1], "--dry-run"]) == 0, "a dry run needs no Slurm"
+    out = ask_json(capsys, f"{SLURM} --test-only", code=1)
+    answers = [(batch["test"]["accepted"], batch["test"]["slurm_says"]) for batch in out["batches"]]
+    assert answers == [(True, "Job 7 to start at noon"), (False, ""), (False, "")][: len(answers)]
+    assert "Slurm accepts n1-auto: Job 7 to start at noon\n" in ask(capsys, f"{SLURM} --test-only --nodes 1")
+    assert submit.main([*LOCAL.split(), "--test-only"]) == 2
+    assert not RUNS.exists(), "--test-only is a dry run"
+    slurm.add("scontrol", "exit 1")
+    assert "no Slurm controller answers" in refused(capsys, f"{SLURM} --test-only")
+    ask(capsys, f"{SLURM} --dry-run")
 
 
 def test_a_folder_that_no_script_can_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["sweep", "tiny.yaml", "--cluster", "slurm", "--runs", "a\nb", "--dry-run"]
-    assert submit.main(command) == 2
-    assert capsys.readouterr().err.startswith("error: --runs: ")
-
-
-def test_memory_is_estimated_where_it_is_asked_for(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
-
-    def estimates(plans: list[Any]) -> list[dict[str, str]]:
-        asked.append(len(plans))
-        return [{"reason": f"{plan.name} is not known"} for plan in plans]
-
-    monkeypatch.setattr("jobs.cli.preview.estimate_memory", estimates)
-    assert submit.main(["sweep", "tiny.yaml", "--cluster", "local", "--memory"]) == 0
-    out = capsys.readouterr().out
-    assert out.count(": no estimate: n") == asked[0] > 1
-    assert [path.name for path in Path().iterdir()] == ["tiny.yaml"], "--memory is a dry run"
-    assert submit.main(["sweep", "tiny.yaml", "--cluster", "local", "--dry-run"]) == 0
-    assert "no estimate" not in capsys.readouterr().out
-    assert len(asked) == 1
+    assert refused(capsys, f"{SLURM} --runs 'a\nb' --dry-run").startswith("error: --runs: ")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,10 @@ from disttrain.records.json_files import read_json, write_json
 from disttrain.records.planned import RunRecord, SweepRecord
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_copy, run_code
-from jobs.schedulers.slurm.profile import Profile
-from jobs.schedulers.slurm.script import ArrayTask, ScriptFields, render
 from jobs.status.run_state import read_runs
 from tests.support.fake_runs import table_rows
 from tests.support.jobs import FakeScheduler
 from tests.support.verbs import RUNS, ask, ask_json, end, states
-from tests.unit.test_collect_provenance import git
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -38,23 +36,23 @@ def script(cluster: FakeScheduler) -> Path:
     return Path("train.py")
 
 
-def test_a_run_of_a_script_is_submitted_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_of_a_script_is_submitted_once(
+    capsys: pytest.CaptureFixture[str], cluster: FakeScheduler
+) -> None:
     command = "run --nodes 2 -- train.py --lr 3e-4"
-    assert "1 run: 1 submitted" in ask(capsys, command)
-    assert states() == {"n2": "queued"}
-    run = RunDir(RUNS / "train" / "n2")
-    record = RunRecord.model_validate(read_json(run.run_json))
+    for _ in range(2):
+        ask(capsys, command)
+    assert (states(), len(cluster.submitted)) == ({"n2": "queued"}, 1)
+    record = RunRecord.model_validate(read_json(RUNS / "train/n2/run.json"))
     assert record.config["command"] == ["train.py", "--lr", "3e-4"]
     assert record.axes == {"resources.nodes": 2, "command": "train.py --lr 3e-4"}
     about = record.provenance.command
     assert about is not None
     assert (about.folder, about.source) == (str(Path.cwd()), str(Path.cwd()))
     assert (RUNS / str(about.path) / "train.py").read_text() == "print(1)\n"
-    SweepRecord.model_validate(read_json(RUNS / "train" / "sweep.json"))
-    assert "0 submitted" in (out := ask(capsys, command)) or "in progress" in out
+    SweepRecord.model_validate(read_json(RUNS / "train/sweep.json"))
     ask(capsys, "run --nodes 2 -- train.py --lr 1e-4")
     assert len(states()) == 2
-    assert "train.py --lr 3e-4" in ask(capsys, "show train/n2")
 
 
 def test_an_edited_script_makes_its_runs_outdated(capsys: pytest.CaptureFixture[str], script: Path) -> None:
@@ -90,20 +88,20 @@ def test_resume_copies_the_script_of_its_folder_again(
 
 
 def test_a_dry_run_shows_the_command_and_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    out = ask(capsys, "sweep own.yaml --dry-run --cluster local")
-    assert "each run is a command" in out
-    assert "train.py --lr 0.1" in out
-    assert out.count("DISTTRAIN_CHECKPOINT_DIR=") == 1
-    assert f"DISTTRAIN_RUN_DIR={Path.cwd()}/runs/own/RUN  " in out
-    one = ask(capsys, "run --dry-run --cluster local -- train.py")
-    assert f"DISTTRAIN_RUN_DIR={Path.cwd()}/runs/train/n1  " in one
-    planned = ask(capsys, "sweep own.yaml --dry-run --cluster local --json")
-    assert all('"--lr",\n' in planned and f'"{lr}"' in planned for lr in (0.1, 0.2))
-    of_run = ask(
-        capsys, "run --set job.env.OUT={run_dir}/o --dry-run --cluster local -- train.py {run}:{attempt}"
-    )
-    assert "/train.py n1:0\n" in of_run
-    assert f"OUT={Path.cwd()}/runs/train/n1/o  " in of_run
+    text = ask(capsys, "sweep own.yaml --dry-run --cluster local")
+    assert f"DISTTRAIN_RUN_DIR={Path.cwd()}/runs/own/RUN  " in text, "the same for all runs"
+    copy = code_copy.CommandReader(RUNS).read(["train.py"], Path.cwd())["path"]
+    planned = ask_json(capsys, "sweep own.yaml --dry-run --cluster local")["plans"]
+    assert [plan["commands"][0][-3:] for plan in planned] == [
+        [f"{RUNS.absolute()}/{copy}/train.py", "--lr", lr] for lr in ("0.1", "0.2")
+    ]
+    assert {(plan["batch"], plan["strategy"]) for plan in planned} == {(None, None)}
+    (batch,) = ask_json(capsys, "sweep own.yaml --dry-run --cluster slurm")["batches"]
+    assert "#SBATCH --array=0-1" in batch["script"]
+    options = "--json --set job.env.OUT={run_dir}/o --dry-run --cluster local"
+    (plan,) = json.loads(ask(capsys, f"run {options} -- train.py {{run}}:{{attempt}}"))["plans"]
+    assert plan["commands"][0][-1] == "n1:0"
+    assert plan["env"]["OUT"]["value"] == f"{RUNS.absolute()}/train/n1/o"
     assert not RUNS.exists()
 
 
@@ -136,56 +134,18 @@ def test_figures_that_a_script_reports(capsys: pytest.CaptureFixture[str]) -> No
     end(state.run, "finished")
     (state,) = read_runs(RUNS)
     assert (state.state, state.samples_per_s, state.loss) == ("done", 12.5, 0.5)
-    shown = ask(capsys, f"show train/{state.name}")
-    assert "results that the script reports" in shown
-    assert "f1" in shown
-    assert "note" not in shown.partition("results")[2].partition("files")[0]
+    assert state.updated == pytest.approx(os.stat(state.run.metrics).st_mtime)
     ask(capsys, "report train")
     report = read_json(RUNS / "train/report/report.json")
     assert report["excluded_runs"][0]["reason"] == "a script without telemetry"
     assert "goodput" not in {each["id"] for each in report["sections"]}  # its time has no classes
     (section,) = [each for each in report["sections"] if each["id"] == "scripts"]
-    (table,) = section["tables"]
-    assert [column["name"] for column in table["columns"]] == [
-        "run", "state", "time_s", "hours", "unit", "reported.samples_per_s", "reported.loss", "reported.f1",
-    ]  # fmt: skip
-    page, text = ((RUNS / f"train/report/report.{kind}").read_text() for kind in ("html", "md"))
-    assert f"<code>{section['code']}</code></pre>" in page
-    assert f"\n```python\n{section['code']}\n```\n" in text
-    assert "\n    for batch in telemetry.steps(loader):" in section["code"]
-    assert "finished without step records" in (RUNS / "train/report/report.md").read_text()
-
-
-def test_the_code_of_a_run_is_that_of_its_script(capsys: pytest.CaptureFixture[str], script: Path) -> None:
-    git(Path.cwd(), "init", "-q")
-    git(Path.cwd(), "add", script.name)
-    git(Path.cwd(), "commit", "-q", "-m", "first")
-    ask(capsys, "run -- train.py")
-    (state,) = read_runs(RUNS)
-    code = RunRecord.model_validate(read_json(state.run.run_json)).provenance.command
-    assert code is not None
-    assert code.git_commit is not None
-    assert f"  code     {code.hash} ({code.git_commit[:12]})\n" in ask(capsys, f"show train/{state.name}")
-    end(state.run, "finished")
-    ask(capsys, "report train")
-    rows = table_rows(read_json(RUNS / "train/report/report.json"), "provenance")
-    provenance = {row["property"]: row["value"] for row in rows}
-    assert (provenance["Code (hash)"], provenance["Commit"]) == (code.hash, code.git_commit)
-
-
-def test_clean_keeps_the_copy_of_a_run_that_stays(capsys: pytest.CaptureFixture[str], script: Path) -> None:
-    ask(capsys, "run --name one -- train.py")
-    script.write_text("print(2)\n")
-    ask(capsys, "run --name two -- train.py")
-    for state in read_runs(RUNS):
-        end(state.run, "finished")
-    paths = {
-        sweep: read_json(next((RUNS / sweep).glob("*/run.json")))["provenance"]["command"]["path"]
-        for sweep in ("one", "two")
-    }
-    ask(capsys, "clean one")
-    assert not (RUNS / paths["one"]).exists()
-    assert (RUNS / paths["two"]).exists()
+    columns = {column["name"] for column in section["tables"][0]["columns"]}
+    assert {name for name in columns if name.startswith("reported.")} == {
+        "reported.samples_per_s", "reported.loss", "reported.f1",
+    }  # fmt: skip
+    provenance = {row["property"]: row["value"] for row in table_rows(report, "provenance")}
+    assert provenance["Code (hash)"] == state.code_hash
 
 
 @pytest.mark.parametrize(
@@ -220,14 +180,6 @@ def test_a_container_has_the_folders_of_a_script(capsys: pytest.CaptureFixture[s
     ask(capsys, "run -- train.py")
     (state,) = read_runs(RUNS)
     record = read_json(state.run.run_json)
-    folders = run_code.folders_of_run(state.run, record)
-    copy = Path.cwd() / record["provenance"]["command"]["path"].replace(".code", "runs/.code")
-    assert folders == [copy, Path.cwd()]
-    fields = ScriptFields(
-        name="n", comment="c", config=record["config"], tasks=[ArrayTask(Path.cwd() / "runs/train/r", 0)],
-        logs=Path("/logs"), code=Path("/code"), python="python", folders=folders,
-        profile=Profile.model_validate({"name": "p", "container": {"kind": "pyxis", "image": "x"}}),
-    )  # fmt: skip
-    quoted = [shlex.quote(str(each)) for each in ["/code", Path.cwd() / "runs/train", *folders]]
-    mounts = ",".join(f"{each}:{each}" for each in quoted)
-    assert f"--container-mounts={mounts}" in render(fields)
+    copy = RUNS.absolute() / record["provenance"]["command"]["path"]
+    assert run_code.folders_of_run(state.run, record) == [copy, Path.cwd()]
+    assert run_code.folders_of_run(state.run, {"config": {}}) == []

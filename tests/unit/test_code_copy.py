@@ -1,4 +1,4 @@
-"""Code snapshots: their content, and when they are taken, refused and removed."""
+"""Copies of the code: their content, and when they are taken, refused and removed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import os
 import stat
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,88 +26,68 @@ from jobs.submission.by_hand import FOLDER
 from tests.support.jobs import FakeScheduler, in_a_fork, submit, sweep_plan, wait_for
 from tests.unit.test_collect_provenance import git
 
+PACKAGED = {
+    "submit.py", "disttrain/__init__.py", "disttrain/data/words.yaml", "disttrain/notes.txt",
+    "jobs/__init__.py", "jobs/profiles/site.yaml", "sweeps/default.yaml", "analysis/__init__.py",
+}  # fmt: skip
+BESIDE = {"README.md", "tests/test_it.py", "docs/big.png", ".ci/run", "mine.py", "jobs/__pycache__/x.pyc"}
+
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     root = tmp_path / "source"
-    files = {
-        "submit.py": "print('submit')\n",
-        "README.md": "# read me\n",
-        "disttrain/__init__.py": "",
-        "disttrain/data/words.yaml": "a: 1\n",
-        "disttrain/notes.txt": "notes\n",
-        "jobs/__init__.py": "x = 1\n",
-        "jobs/__pycache__/x.pyc": "cached",
-        "jobs/profiles/site.yaml": "name: site\n",
-        "sweeps/default.yaml": "model: {}\n",
-        "analysis/__init__.py": "",
-        "tests/test_it.py": "",
-        "docs/big.png": "png",
-        ".ci/run": "",
-        "mine.py": "mine = 1\n",
-    }
-    for name, text in files.items():
+    for name in PACKAGED | BESIDE:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
+        (root / name).write_text(f"# {name}\n")
     return root
 
 
+def commit(folder: Path) -> None:
+    git(folder, "init", "-q")
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "first")
+
+
 def test_in_a_checkout_it_holds_the_tracked_files_as_they_are_now(source: Path) -> None:
-    git(source, "init")
-    git(source, "add", ".")
-    git(source, "commit", "-m", "first")
-    (source / "jobs" / "__init__.py").write_text("x = 2\n")
-    (source / "jobs" / "new.py").write_text("new = 1\n")
-    (source / "jobs" / "scratch.txt").write_text("not tracked\n")
-    (source / "alone.py").write_text("not tracked, and in no package\n")
+    commit(source)
+    for name in ("jobs/new.py", "jobs/scratch.txt", "alone.py"):
+        (source / name).touch()
+    (source / "jobs/__init__.py").write_text("x = 2\n")
     (source / "README.md").unlink()
     (source / "large.bin").write_bytes(b"0" * 2_000_000)
     git(source, "add", "large.bin")
     content = code_copy.read_code(source)
-    assert content.kind == "git"
-    assert content.files["jobs/__init__.py"] == b"x = 2\n"
-    assert sorted(content.files) == [
-        "analysis/__init__.py", "disttrain/__init__.py", "disttrain/data/words.yaml", "disttrain/notes.txt",
-        "jobs/__init__.py", "jobs/__pycache__/x.pyc", "jobs/new.py", "jobs/profiles/site.yaml", "mine.py",
-        "submit.py", "sweeps/default.yaml",
-    ]  # fmt: skip
+    assert (content.kind, content.files["jobs/__init__.py"]) == ("git", b"x = 2\n")
+    assert {*content.files} == PACKAGED | {"jobs/new.py", "mine.py", "jobs/__pycache__/x.pyc"}
 
 
-@pytest.mark.parametrize("path", [None, ""])
+@pytest.mark.parametrize("path", [None, ""], ids=["no repository", "no git"])
 def test_elsewhere_it_holds_the_files_of_the_packages(
     source: Path, path: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if path is not None:  # not even git is there
+    if path is not None:
         monkeypatch.setenv("PATH", path)
     content = code_copy.read_code(source)
-    assert content.kind == "files"
-    assert sorted(content.files) == [
-        "analysis/__init__.py", "disttrain/__init__.py", "disttrain/data/words.yaml", "disttrain/notes.txt",
-        "jobs/__init__.py", "jobs/profiles/site.yaml", "submit.py", "sweeps/default.yaml",
-    ]  # fmt: skip
+    assert (content.kind, {*content.files}) == ("files", PACKAGED)
 
 
-def test_it_has_the_hash_of_its_sources(source: Path, tmp_path: Path) -> None:
-    taken = code_copy.copy_code(tmp_path / "runs", source)
-    Code.model_validate(taken)
-    path = tmp_path / "runs" / taken["path"]
-    assert taken["hash"] == code_hash(source) == code_hash(path)
-    assert taken["source"] == str(source)
-    assert {stat.S_IMODE(file.stat().st_mode) for file in path.rglob("*") if file.is_file()} == {0o444}
-
-
-def test_one_copy_for_each_content(source: Path, tmp_path: Path) -> None:
+def test_one_copy_for_each_content_with_the_hash_of_its_sources(source: Path, tmp_path: Path) -> None:
     root = tmp_path / "runs"
     first = code_copy.copy_code(root, source)
-    before = (root / first["path"]).stat().st_ino
+    Code.model_validate(first)
+    path = root / first["path"]
+    inode = path.stat().st_ino
+    assert first["hash"] == code_hash(source) == code_hash(path)
+    assert {stat.S_IMODE(file.stat().st_mode) for file in path.rglob("*") if file.is_file()} == {0o444}
+    with tarfile.open(run_code.archive_of(path)) as archive:
+        assert {*archive.getnames()} == PACKAGED
+    run_code.archive_of(path).unlink()
     assert code_copy.copy_code(root, source) == first
-    assert (root / first["path"]).stat().st_ino == before
-    (source / "sweeps" / "default.yaml").write_text("model: {kind: mlp}\n")
+    assert path.stat().st_ino == inode
+    assert run_code.archive_of(path).exists(), "a missing archive is written again"
+    (source / "sweeps/default.yaml").write_text("model: {kind: mlp}\n")
     second = code_copy.copy_code(root, source)
     assert (second["hash"], second["path"] != first["path"]) == (first["hash"], True)
-    assert sorted(path.name for path in (root / ".code").iterdir() if path.is_dir()) == sorted(
-        Path(each["path"]).name for each in (first, second)
-    )
 
 
 def test_an_altered_copy_is_not_used_again(
@@ -113,17 +95,17 @@ def test_an_altered_copy_is_not_used_again(
 ) -> None:
     root = tmp_path / "runs"
     path = root / code_copy.copy_code(root, source)["path"]
-    (path / "jobs" / "__pycache__").mkdir()
-    (path / "jobs" / "__pycache__" / "x.pyc").write_bytes(b"Python keeps these here")
-    code_copy.copy_code(root, source)
-    assert (path / "jobs" / "__pycache__").exists(), "that is no alteration"
-    (path / "jobs" / "more.py").write_text("")
-    code_copy.copy_code(root, source)
-    assert not (path / "jobs" / "more.py").exists()
+    for altered in ("jobs/__pycache__/x.pyc", "jobs/more.py"):
+        (path / altered).parent.mkdir(exist_ok=True)
+        (path / altered).touch()
+        code_copy.copy_code(root, source)
+    assert not (path / "jobs").joinpath("more.py").exists()
+    (damaged,) = path.parent.glob("*.damaged-*")
+    assert (damaged / "jobs/__pycache__").exists(), "caches of Python are no alteration"
     assert f"{path} was altered" in capsys.readouterr().err
 
 
-def test_two_submitters_write_one_snapshot(source: Path, tmp_path: Path) -> None:
+def test_two_submitters_write_one_copy(source: Path, tmp_path: Path) -> None:
     for each in range(3):
         (source / "jobs" / f"more{each}.py").write_text("y = 1\n" * 1000)
     root = tmp_path / "runs"
@@ -139,45 +121,37 @@ def test_a_folder_that_cannot_be_written_is_one_line(source: Path, tmp_path: Pat
         code_copy.copy_code(tmp_path / "runs", source)
 
 
-def test_a_sweep_takes_one_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_takes_one_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = []
     take = code_copy.copy_code
     monkeypatch.setattr(code_copy, "copy_code", lambda root, **_: taken.append(root) or take(root))
-    submit(sweep_plan("a", "b", "c"), FakeScheduler(), tmp_path)
+    for _ in range(2):  # the second time there is nothing to submit
+        submit(sweep_plan("a", "b"), FakeScheduler(), tmp_path)
     assert taken == [tmp_path]
-    codes = [read_json(tmp_path / "demo" / name / "run.json")["provenance"]["code"] for name in "abc"]
+    codes = [read_json(tmp_path / "demo" / name / "run.json")["provenance"]["code"] for name in "ab"]
     assert {(code["path"], code["taken"]) for code in codes} == {(codes[0]["path"], "submission")}
     assert (tmp_path / codes[0]["path"] / "submit.py").exists()
-    submit(sweep_plan("a", "b", "c"), FakeScheduler(), tmp_path)
-    assert taken == [tmp_path], "there was nothing to submit"
 
 
-def run_of(root: Path, code: dict[str, str]) -> tuple[RunDir, dict]:
-    run = RunDir(root / "demo" / "a")
-    record = {"provenance": {"code": code}}
-    write_json(run.run_json, record)
-    return run, record
+def run_of(root: Path, code: dict[str, Any]) -> tuple[RunDir, dict[str, Any]]:
+    return RunDir(root / "demo" / "a"), {"provenance": {"code": code}}
 
 
 def test_a_job_refuses_other_code(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "runs"
     code = code_copy.copy_code(root, source)
-    run, record = run_of(root, code)
     path = root / code["path"]
-    assert "the run was submitted with" in str(run_code.code_problem(run, record))
+    assert "the run was submitted with" in str(run_code.code_problem(*run_of(root, code)))
     monkeypatch.setattr(run_code, "CODE_ROOT", path)
     monkeypatch.setattr(run_code, "code_hash", lambda: code_hash(path))
-    assert run_code.code_problem(run, record) is None
-    changed = path / "disttrain" / "__init__.py"
-    changed.chmod(0o644)
-    changed.write_text("x = 3\n")
-    assert "was changed" in str(run_code.code_problem(run, record))
+    assert run_code.code_problem(*run_of(root, code)) is None
+    assert "was changed" in str(run_code.code_problem(*run_of(root, code | {"hash": "other"})))
     os.rename(path, tmp_path / "gone")
-    assert "does not exist" in str(run_code.code_problem(run, record))
+    assert "does not exist" in str(run_code.code_problem(*run_of(root, code)))
     assert run_code.code_problem(*run_of(root, {"hash": "planned by hand"})) is None
 
 
-def test_modules_that_a_snapshot_lacks(source: Path) -> None:
+def test_modules_that_a_copy_lacks(source: Path) -> None:
     config = {
         "model": {"kind": "theirs.models:Net", "layers": 2},
         "data": {"kind": "mine:source", "path": "/data:/more"},
@@ -187,61 +161,60 @@ def test_modules_that_a_snapshot_lacks(source: Path) -> None:
     assert run_code.missing_modules(config, source) == ["other", "theirs.models"]
 
 
-def test_clean_moves_unreferenced_snapshots(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A runs folder with the runs `demo/a` and `demo/b`, which were never submitted."""
     monkeypatch.chdir(tmp_path)
     root = tmp_path / "runs"
     submit(sweep_plan("a", "b"), FakeScheduler(), root)
-    other = code_copy.copy_code(root, source)
-    record = read_json(root / "demo" / "b" / "run.json")
-    used = root / record["provenance"]["code"]["path"]
-    record["provenance"]["code"]["path"] = other["path"]
-    write_json(root / "demo" / "b" / "run.json", record)
-    for run in "ab":
-        for part in (root / "demo" / run / "submissions").iterdir():
-            part.unlink()  # never submitted: nothing stands in the way
-    with code_copy.hold_copies(root):
-        assert command.main(["clean", "demo/b"]) == 0
-        assert (root / other["path"]).exists(), "somebody is submitting at this moment"
-    assert command.main(["clean", "demo/a"]) == 0
-    assert not used.exists()
-    assert not (root / other["path"]).exists()
-    moved = [path.name for path in (root / ".trash").glob("*/.code/*")]
-    names = [used.name, Path(other["path"]).name]
-    assert sorted(moved) == sorted([*names, *(f"{name}.tar" for name in names)])
-
-
-def test_clean_keeps_a_snapshot_that_is_submitted_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    root = tmp_path / "runs"
-    submit(sweep_plan("a"), FakeScheduler(), root)
-    for part in (root / "demo" / "a" / "submissions").iterdir():
+    for part in root.glob("demo/*/submissions/*"):
         part.unlink()
-    word = root / FOLDER / "7-0-31000.json"
+    return root
+
+
+def test_clean_moves_copies_without_a_run(planned: Path, source: Path) -> None:
+    other = planned / code_copy.copy_code(planned, source)["path"]
+    path = planned / "demo/b/run.json"
+    record = read_json(path)
+    used = planned / record["provenance"]["code"]["path"]
+    record["provenance"]["code"]["path"] = str(other.relative_to(planned))
+    write_json(path, record)
+    unpacked = used.with_name(f"{used.name}.7")
+    unpacked.mkdir()
+    with code_copy.hold_copies(planned):
+        assert command.main(["clean", "demo/b"]) == 0
+        assert other.exists(), "somebody is submitting at this moment"
+    with code_copy.unreferenced_copies(planned, lambda: [RunDir(planned / "demo/a")]) as found:
+        assert found == sorted([other, run_code.archive_of(other)]), "not what a job unpacks of a copy in use"
+    assert command.main(["clean", "demo/a"]) == 0
+    moved = {path.name for path in planned.glob(".trash/*/.code/*")}
+    assert moved == {unpacked.name, *(path.name + end for path in (used, other) for end in ("", ".tar"))}
+
+
+def test_clean_keeps_a_copy_that_is_submitted_meanwhile(
+    planned: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_hand = planned / FOLDER / "7-0-31000.json"
     lock = code_copy.locked
 
     @contextlib.contextmanager
     def after_a_submission(path: Path, kind: int) -> Iterator[int]:
         if kind & fcntl.LOCK_EX:
-            submit(sweep_plan("b"), FakeScheduler(), root)
-            write_json(word, {"run": "demo/b"})
+            submit(sweep_plan("c"), FakeScheduler(), planned)
+            write_json(by_hand, {"run": "demo/c"})
         with lock(path, kind) as file:
             yield file
 
     monkeypatch.setattr(code_copy, "locked", after_a_submission)
-    assert command.main(["clean", "demo/a"]) == 0
-    b = RunDir(root / "demo" / "b")
-    assert (run_code.code_of_run(b, read_json(b.run_json)) / "jobs").is_dir()
-    assert word.exists()
+    assert command.main(["clean", "demo"]) == 0
+    run = RunDir(planned / "demo/c")
+    assert (run_code.code_of_run(run, read_json(run.run_json)) / "jobs").is_dir()
+    assert by_hand.exists()
 
 
-def test_the_command_line_runs_from_a_snapshot(tmp_path: Path) -> None:
+def test_the_command_line_runs_from_a_copy(tmp_path: Path) -> None:
     """The job that writes a sweep's report does."""
-    taken = code_copy.copy_code(tmp_path / "runs")
-    program = tmp_path / "runs" / taken["path"] / "submit.py"
+    program = tmp_path / "runs" / code_copy.copy_code(tmp_path / "runs")["path"] / "submit.py"
     done = subprocess.run(
         [sys.executable, program, "status"], cwd=tmp_path, capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONPATH": str(program.parent)},
