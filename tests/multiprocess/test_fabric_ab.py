@@ -1,6 +1,6 @@
 """An A/B experiment on two real ranks over gloo: a slow arm is a loss.
 
-The verdict on an equal arm is wrong at times; `tests/unit/test_ab_decision.py` counts how often on generated
+The verdict on an equal arm is wrong at times; `tests/unit/test_arms.py` counts how often on generated
 durations.
 """
 
