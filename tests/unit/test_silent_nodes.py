@@ -5,9 +5,8 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -16,8 +15,7 @@ from disttrain.records.json_files import write_json, write_text
 from disttrain.records.run_directory import Attempt, RunDir
 from jobs.node import allocation, ending, peers
 from jobs.node.allocation import AllocationFacts, NodeContext
-from jobs.node.ending import explain_silence
-from jobs.node.torchrun import CANCELLED_BY_SCHEDULER, TorchrunResult
+from jobs.node.torchrun import TorchrunResult
 
 HOSTS = ("n1", "n2", "n3")
 FAILED = TorchrunResult(code=1)
@@ -25,9 +23,8 @@ FAILED = TorchrunResult(code=1)
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ending, "_LATE_RECORD_S", 0.0)
-    monkeypatch.setattr(ending, "_QUERY_INTERVAL_S", 0.0)
-    monkeypatch.setattr(ending, "_BEYOND_TIMEOUT_S", 0.0)
+    for name in ("_LATE_RECORD_S", "_QUERY_INTERVAL_S", "_BEYOND_TIMEOUT_S"):
+        monkeypatch.setattr(ending, name, 0.0)
     monkeypatch.setattr(ending, "_LEAST_WAIT_S", 0.01)
     monkeypatch.setattr(allocation, "_POLL_S", 0.001)
 
@@ -42,24 +39,10 @@ def attempt(tmp_path: Path) -> Attempt:
     return attempt
 
 
-@pytest.fixture
-def terminated() -> Iterator[None]:
-    """A pending SIGTERM, which the agent has blocked."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
-    yield
-    signal.sigtimedwait([signal.SIGTERM], 0)
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def slurm(
-    *,
-    responds: bool = False,
-    timeout_s: float = 60.0,
-    restarts: int = 0,
-    down: str = "",
-    end_cause: Literal["timeout", "lost"] | None = None,
-) -> Mock:
+    *, responds: bool = False, timeout_s: float = 60.0, restarts: int = 0, down: str = "",
+    end_cause: Any = None,
+) -> Mock:  # fmt: skip
     facts = AllocationFacts(running=False, restarts=restarts, end=None, end_cause=end_cause)
     job = Mock(restart=0, facts=Mock(return_value=facts), nodes_down=Mock(return_value=down.split()))
     job.node_responds.return_value = responds
@@ -67,129 +50,101 @@ def slurm(
     return job
 
 
-def explain(attempt: Attempt, job: Mock, result: TorchrunResult = FAILED) -> TorchrunResult:
-    run = RunDir(attempt.path.parent.parent)
-    return explain_silence(NodeContext(run, 0, 0, HOSTS, job), attempt, result)
-
-
-def test_a_node_whose_agent_alone_died_is_not_waited_for(attempt: Attempt) -> None:
-    found = explain(attempt, slurm(responds=True))
-    assert (found.cause, found.requeued) == ("lost", False)
-    assert str(found.message).startswith("node 2 (n3) recorded no exit")
+def explain(
+    attempt: Attempt, job: Mock, *, left_s: float | None = None, is_ended: bool = False
+) -> TorchrunResult:
+    """`left_s`: of the time of the job. `is_ended`: the scheduler has sent SIGTERM."""
+    result = TorchrunResult(1, job_end=None if left_s is None else time.time() + left_s)
+    node = NodeContext(RunDir(attempt.path.parent.parent), 0, 0, HOSTS, job)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    try:
+        if is_ended:
+            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+        return ending.explain_silence(node, attempt, result)
+    finally:
+        signal.sigtimedwait([signal.SIGTERM], 0)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @pytest.mark.parametrize(
-    ("message", "responds", "cause"),
+    ("message", "code", "responds", "cause"),
     [
-        ("index out of range", True, None),
-        ("index out of range", False, "lost"),
-        ("Connection reset by peer", True, "lost"),
+        (None, None, True, "lost"),  # the agent alone died: nothing else failed
+        ("index out of range", None, True, None),  # a late record
+        ("index out of range", None, False, "lost"),
+        ("Connection reset by peer", None, True, "lost"),
+        ("Connection reset by peer", -9, True, None),  # its peer saw the broken connection
+        ("Connection reset by peer", -6, True, "lost"),  # as SIGTERM, by the loss of a peer
     ],
-    ids=["late record", "dead node", "lost peer"],
 )
-def test_the_error_of_a_rank_is_kept_where_a_silent_node_responds(
-    attempt: Attempt, message: str, responds: bool, cause: str | None
+def test_a_failure_of_a_rank_is_the_cause_where_a_silent_node_responds(
+    message: str | None, code: int | None, responds: bool, cause: str | None, attempt: Attempt
 ) -> None:
     error = {"rank": 0, "time": 1.0, "kind": "RuntimeError", "message": message, "cause": "crashed"}
-    write_json(attempt.error(0), error)
-    assert explain(attempt, slurm(responds=responds, timeout_s=0.05)).cause == cause
+    if message:
+        write_json(attempt.error(0), error)
+    if code:
+        ended = f"  time : 2026-01-01_00:00:00\n  rank : 1 (local_rank: 0)\n  exitcode : {code} (pid: 7)\n"
+        write_text(attempt.node_log(1), f"Root Cause (first observed failure):\n{ended}")
+    found = explain(attempt, slurm(responds=responds, timeout_s=0.05))
+    assert (found.cause, found.requeued) == (cause, False)
+    assert cause is None or str(found.message).startswith("node 2 (n3) recorded no exit within ")
 
 
-@pytest.mark.parametrize(("code", "cause"), [(-9, None), (-6, "lost"), (-15, "lost")])
-def test_a_killed_rank_is_the_cause_where_a_silent_node_responds(
-    attempt: Attempt, code: int, cause: str | None
-) -> None:
-    """Its peer saw the broken connection. SIGABRT and SIGTERM may follow the loss of a peer."""
-    error = {"rank": 0, "time": 1.0, "kind": "RuntimeError", "message": "Connection reset by peer"}
-    write_json(attempt.error(0), error | {"cause": "crashed"})
-    ended = f"  time : 2026-01-01_00:00:00\n  rank : 1 (local_rank: 0)\n  exitcode : {code} (pid: 7)\n"
-    write_text(attempt.node_log(1), f"Root Cause (first observed failure):\n{ended}")
-    assert explain(attempt, slurm(responds=True, timeout_s=0.05)).cause == cause
+STOPPED = {"stop": True}
+LIMIT = "the scheduler ended the job at its time limit"
 
 
 @pytest.mark.parametrize(
-    ("restarts", "down", "cause", "message"),
+    ("about", "cause", "message", "hosts"),
     [
-        (1, "n3", "lost", "node 2 (n3) is down"),
-        (1, "", "lost", "node 2 (n3) recorded no exit"),
-        (0, "n3", "lost", "node 2 (n3) is down"),
-        (0, "n9", "cancelled", CANCELLED_BY_SCHEDULER),
+        ({"restarts": 1, "down": "n3"}, "lost", "node 2 (n3) is down", ("n3",)),
+        ({"restarts": 1}, "lost", "node 2 (n3) recorded no exit", ()),
+        ({"down": "n3"}, "lost", "node 2 (n3) is down", ("n3",)),
+        ({"down": "n9"}, "cancelled", "the scheduler ended the job: by scancel", ()),
+        ({"end_cause": "timeout", "left_s": 3600}, "timeout", LIMIT, ()),
+        ({"left_s": 1}, "timeout", LIMIT, ()),
+        ({"end_cause": "lost"}, "lost", "the batch shell of the job ended", ()),
+        # a request to stop stays the cause where its grace ends during the wait
+        (STOPPED | {"restarts": 1}, None, "", ()),
+        (STOPPED | {"end_cause": "timeout"}, None, "", ()),
+        (STOPPED, "cancelled", "the scheduler ended the job: by scancel", ()),
+        (STOPPED | {"down": "n3"}, "lost", "node 2 (n3) is down", ("n3",)),
     ],
-    ids=["requeued", "requeued, and no node is listed", "not requeued", "cancelled"],
 )
 def test_the_wait_ends_with_the_job(
-    attempt: Attempt, terminated: None, restarts: int, down: str, cause: str, message: str
+    about: dict[str, Any], cause: str | None, message: str, hosts: tuple[str, ...], attempt: Attempt
 ) -> None:
-    found = explain(attempt, slurm(restarts=restarts, down=down))
-    assert (found.cause, found.message, found.requeued) == (cause, message, restarts == 1)
-    assert found.lost_hosts == (() if cause == "cancelled" else tuple(down.split()))
+    if about.get("stop"):
+        write_json(attempt.stop, {"cause": "preempted", "time": 0.0})
+    job = slurm(**{name: value for name, value in about.items() if name not in ("stop", "left_s")})
+    found = explain(attempt, job, left_s=about.get("left_s"), is_ended=True)
+    assert (found.cause, found.lost_hosts) == (cause, hosts)
+    assert found.requeued == (about.get("restarts") == 1)
+    assert (found.message or "").startswith(message)
 
 
-@pytest.mark.parametrize(("end_cause", "left_s"), [("timeout", 3600), (None, 1)], ids=["state", "clock"])
-def test_an_end_at_the_time_limit_is_a_timeout(
-    attempt: Attempt, terminated: None, end_cause: Literal["timeout"] | None, left_s: float
-) -> None:
-    result = TorchrunResult(1, job_end=time.time() + left_s)
-    found = explain(attempt, slurm(end_cause=end_cause), result)
-    assert (found.cause, found.message) == ("timeout", "the scheduler ended the job at its time limit")
-
-
-def test_a_killed_batch_shell_loses_the_job_and_no_node(attempt: Attempt, terminated: None) -> None:
-    found = explain(attempt, slurm(end_cause="lost"))
-    assert (found.cause, found.lost_hosts) == ("lost", ())
-    assert "batch shell" in str(found.message)
-
-
-@pytest.mark.parametrize("left_s", [-3600, 0, 60, 3600])
-def test_a_request_to_stop_remains_the_cause_where_a_record_is_late(attempt: Attempt, left_s: float) -> None:
+@pytest.mark.parametrize("left_s", [-3600, 3600])
+def test_a_request_to_stop_remains_the_cause_where_a_record_is_late(left_s: float, attempt: Attempt) -> None:
     write_json(attempt.stop, {"cause": "preempted", "time": 0.0})
     job = slurm(responds=True, timeout_s=0.05)
-    result = TorchrunResult(1, job_end=time.time() + left_s)
-    assert explain(attempt, job, result) == result
+    assert explain(attempt, job, left_s=left_s).cause is None
     assert job.node_responds.called
 
 
-@pytest.mark.parametrize(
-    ("restarts", "end_cause", "cause"),
-    [(1, None, None), (0, "timeout", None), (0, None, "cancelled")],
-    ids=["requeued", "time limit", "cancelled"],
-)
-def test_a_request_to_stop_remains_the_cause_where_the_grace_ends_during_the_wait(
-    attempt: Attempt,
-    terminated: None,
-    restarts: int,
-    end_cause: Literal["timeout"] | None,
-    cause: str | None,
+@pytest.mark.parametrize(("timeout_s", "left_s"), [(600.0, ending._BEFORE_END_S), (0.05, None)])
+def test_a_dead_node_is_lost_after_its_timeout_or_before_the_end_of_the_job(
+    timeout_s: float, left_s: float | None, attempt: Attempt
 ) -> None:
-    write_json(attempt.stop, {"cause": "preempted", "time": 0.0})
-    found = explain(attempt, slurm(restarts=restarts, end_cause=end_cause))
-    assert (found.cause, found.requeued, found.lost_hosts) == (cause, restarts == 1, ())
-
-
-def test_the_wait_for_a_dead_node_ends_before_the_time_of_the_job(attempt: Attempt) -> None:
-    result = TorchrunResult(1, job_end=time.time() + ending._BEFORE_END_S)
-    job = slurm(timeout_s=5)
-    assert explain(attempt, job, result).cause == "lost"
+    job = slurm(timeout_s=timeout_s)
+    assert explain(attempt, job, left_s=left_s).cause == "lost"
     job.node_responds.assert_called_with("n3")
-
-
-def test_a_dead_node_that_the_scheduler_does_not_notice_is_lost_after_its_timeout(attempt: Attempt) -> None:
-    job = slurm(timeout_s=0.05)
-    assert explain(attempt, job).cause == "lost"
-    assert job.node_responds.call_count > 1
 
 
 def test_a_late_record_leaves_the_failure_as_it_is(attempt: Attempt) -> None:
     job = slurm()
-
-    def responds(host: str) -> bool:
-        assert host == "n3"
-        peers.record_node_exit(attempt, 2, 1)
-        return False
-
-    job.node_responds = responds
+    job.node_responds.side_effect = lambda host: peers.record_node_exit(attempt, 2, 1)
     assert explain(attempt, job) == FAILED
-    assert explain(attempt, slurm(timeout_s=0)) == FAILED
 
 
 def test_a_superseded_start_does_not_wait(attempt: Attempt) -> None:
