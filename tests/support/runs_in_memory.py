@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,16 @@ def run_of(
         usage=None,
     )
     return replace(run, **fields)
+
+
+def attempt_of(*hosts: str, **fields: Any) -> Any:
+    """An attempt of a minute on these nodes, of which nothing else is recorded."""
+    values = {
+        "record": SimpleNamespace(nodes=hosts), "span": (0.0, 60.0), "gpus": lambda node: frozenset(),
+        "minicluster": None, "one_machine": False, "preflight": None, "link_rates": {},
+        "line_rate_bytes_per_s": None,
+    }  # fmt: skip
+    return SimpleNamespace(**values | fields)
 
 
 def sweep_of(
