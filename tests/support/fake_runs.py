@@ -6,6 +6,7 @@ the same call writes the same bytes.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -154,6 +155,20 @@ def reshape(run: Path, factor: Callable[[int], float]) -> None:
     times = metrics["step_time"]
     times |= {name: value * ratio for name, value in times.items() if name.endswith("_s")}
     write_json(run / "metrics.json", metrics)
+
+
+def edit(path: Path, **changes: Any) -> None:
+    """Replace values of a JSON record, section by section."""
+    path.write_text(json.dumps(_merged(read_json(path), changes)))
+
+
+def _merged(record: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    sections = {key: each for key, each in changes.items() if isinstance(each, dict) and record.get(key)}
+    return record | changes | {key: _merged(record[key], each) for key, each in sections.items()}
+
+
+def write_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
+    write_text(path, "".join(f"{to_json(record)}\n" for record in records))
 
 
 def _write(path: Path, record: Record) -> None:

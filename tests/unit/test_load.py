@@ -1,218 +1,370 @@
-"""Run directories as a table: complete ones, and every way to be incomplete."""
+"""Run directories as runs: every way to be incomplete or impossible, and the choice of measured steps."""
 
 from __future__ import annotations
 
 import json
+import math
+import random
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from analysis.read.attempts import read_attempts
-from analysis.read.frames import load, swept_keys
+from analysis.read.axes import swept_values
 from analysis.read.load import KnownState, load_runs
-from analysis.read.steps import choose_measured, read_steps
+from analysis.read.run import Run
+from analysis.report.model import document
+from analysis.report.render import markdown
+from analysis.report.sections import build_all
 from analysis.results.curves import scaling_curves
+from analysis.step_statistics import step_statistics
+from analysis.study import make_study
 from disttrain.errors import ConfigError
-from disttrain.records.json_files import read_json, write_json, write_text
+from disttrain.records.json_files import read_json, read_jsonl, write_json
 from disttrain.records.run_directory import RunDir
-from tests.support.fake_runs import fake_run, fake_sweep
+from disttrain.records.steps import PHASES
+from tests.support.fake_runs import WHEN, edit, fake_run, fake_sweep, reshape, write_lines
+
+HUGE = 10**400
+PROCESSES = {
+    "ranks": 1, "samples": 9, "cpu_percent": 95.0, "rss_peak_bytes": 1, "threads_max": 4,
+    "host_memory_used_peak": 0.2,
+}  # fmt: skip
+UNMEASURED = {"measured_steps": 0, "measured_s": None, "samples_per_s": None, "steps": 5}
+IMPOSSIBLE = "step records are impossible"
+UNFIT = "finished, but metrics.json does not fit its schema"
+NEWER = "finished, but metrics.json has schema version 7"
 
 
-def only_row(sweep: Path) -> pd.Series:
-    table = load([sweep])
-    assert len(table) == 1
-    return table.iloc[0]
+def only(sweep: Path, **options: Any) -> Run:
+    (run,) = load_runs([sweep], **options)
+    return run
 
 
-def test_one_row_a_run_with_typed_columns(tmp_path: Path) -> None:
-    table = load([fake_sweep(tmp_path, axes=[{"parallel.strategy": "ddp"}, {"parallel.strategy": "auto"}])])
-    assert len(table) == 3 * 3 * 2
-    assert table["included"].all()
-    assert [str(table[name].dtype) for name in ("run", "nodes", "step_s", "included")] == [
-        "string",
-        "Int64",
-        "Float64",
-        "boolean",
-    ]
-    assert swept_keys(table) == ["parallel.strategy", "resources.nodes"]
-    assert sorted(table["parallel.strategy"].unique()) == ["auto", "ddp"]
-    row = table.iloc[0]
-    assert row["samples_per_s"] == pytest.approx(
-        row["measured_steps"] * row["global_batch_size"] / row["measured_s"]
+def metrics(**fields: Any) -> Callable[[RunDir], None]:
+    return lambda run: edit(run.metrics, **fields)
+
+
+def config(**sections: Any) -> Callable[[RunDir], None]:
+    return lambda run: edit(run.run_json, config=sections)
+
+
+def text(file: str, content: bytes) -> Callable[[RunDir], object]:
+    return lambda run: (run.path / file).write_bytes(content)
+
+
+def step(**fields: float) -> Callable[[RunDir], None]:
+    """Other values in step 20."""
+
+    def change(run: RunDir) -> None:
+        records = list(read_jsonl(run.attempt(0).steps(0)))
+        records[19] |= fields
+        write_lines(run.attempt(0).steps(0), records)
+
+    return change
+
+
+def ended(cause: str, **fields: Any) -> Callable[[RunDir], None]:
+    outcome = {"cause": cause, "attempt": 0, "ended": WHEN, "retryable": False}
+    return lambda run: (run.done.unlink(), write_json(run.failed, outcome | fields))  # type: ignore[return-value]
+
+
+def unfinished(status: str, **fields: Any) -> Callable[[RunDir], None]:
+    return lambda run: (run.done.unlink(), edit(run.metrics, status=status, **fields))  # type: ignore[return-value]
+
+
+def both(*changes: Callable[[RunDir], object]) -> Callable[[RunDir], object]:
+    return lambda run: [change(run) for change in changes]
+
+
+def slower_twin(run: RunDir) -> None:
+    """Steps of 0.2 s with metrics of steps of 0.1 s."""
+    fake_run(run.path.parents[1] / "t" / "run", mean_s=0.2).attempt(0).steps(0).rename(
+        run.attempt(0).steps(0)
     )
-    assert row["step_s"] == pytest.approx(row["measured_s"] / row["measured_steps"])
-    assert pd.isna(row["comm_transfer_s"])  # one rank: nothing to measure, which is not zero
-    assert row["bits_per_byte"] == pytest.approx(row["valid_loss"] / np.log(2))
 
 
-def test_a_run_planned_before_a_key_was_swept_has_it_from_its_config(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "state", "note"),
+    [
+        (ended("cancelled"), "cancelled", "cancelled"),
+        (ended("out_of_memory", message="rank 1"), "failed", "out of memory: rank 1"),
+        (both(ended("crashed"), lambda run: run.failed.write_text("{")), "failed", "failed"),
+        (unfinished("running", steps=55), "running", "not finished: step 55 of 110 at the last update, 2026"),
+        (unfinished("stopped", stop_cause="deadline", steps=55), "failed", "deadline at step 55 of 110"),
+        (unfinished("stopped", stop_cause="stopped"), "stopped", "stopped at step"),
+        (metrics(**UNMEASURED), "done", "no measured steps: all 5 were warm-up"),
+        (lambda run: run.metrics.unlink(), "done", "finished, but metrics.json is missing"),
+        (text("metrics.json", b""), "done", "finished, but metrics.json cannot be read"),
+        (text("metrics.json", b"[]"), "done", "finished, but metrics.json cannot be read"),
+        (text("metrics.json", b"\xff"), "done", "finished, but metrics.json cannot be read"),
+        (text("metrics.json", b'{"name": "r"}'), "done", f"{UNFIT}: sweep"),
+        (metrics(steps="110"), "done", f"{UNFIT}: steps"),
+        (metrics(steps=True), "done", f"{UNFIT}: steps"),
+        (metrics(loss_history=[{"step": "x"}]), "done", f"{UNFIT}: a curve"),
+        (metrics(schema_version=7, future=1), "done", NEWER),
+        (both(metrics(schema_version=7), config(command=["train.py"])), "done", NEWER),
+        (lambda run: run.run_json.unlink(), "done", "run.json is missing"),
+        (text("run.json", b"{"), "done", "run.json cannot be read"),
+        (config(resources={"nodes": 0}), "done", "run.json has an impossible value: resources.nodes is 0"),
+        (config(train={"steps": -1}), "done", "run.json has an impossible value: train.steps is -1"),
+        (config(model={"kind": 3}), "done", "run.json has an impossible value: model.kind is 3"),
+        (step(compute_s=0.5), "done", f"{IMPOSSIBLE}: phases do not sum to step_s in step 20 of rank 0"),
+        (step(step_s=-1.0), "done", f"{IMPOSSIBLE}: step_s is -1 in step 20 of rank 0"),
+        (step(input_s=1e13), "done", f"{IMPOSSIBLE}: input_s is 1e+13 in step 20 of rank 0"),
+        (slower_twin, "done", f"{IMPOSSIBLE}: the mean measured step is 0.2"),
+    ],
+)  # fmt: skip
+def test_an_incomplete_or_impossible_run_is_listed_with_its_reason_and_left_out(
+    tmp_path: Path, change: Callable[[RunDir], object], state: str, note: str
+) -> None:
+    change(fake_run(tmp_path / "s" / "run"))
+    fake_run(tmp_path / "s" / "whole")
+    run, whole = load_runs([tmp_path / "s"])
+    if run.name != "run":
+        run, whole = whole, run
+    assert (run.state, run.included, whole.included) == (state, False, True)
+    assert run.note.startswith(note)
+    assert [point.paths for curve in scaling_curves([run, whole]) for point in curve.points] == [{whole.path}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "note"),
+    [
+        *(({name: value}, name) for name in ("samples_per_s", "measured_s", "nodes") for value in (-1, 1e13)),
+        ({"world_size": 0}, "world_size is 0"),
+        ({"samples_per_s": math.nan}, "metrics.json"),
+        ({"measured_s": math.inf}, "metrics.json"),
+        ({"global_batch_size": HUGE}, "metrics.json"),
+        ({"step_time": {"p50_s": -1}}, "step_time.p50_s is -1"),
+        ({"step_time": {"p50_s": 9.0}}, "step_time has"),
+        ({"composition": {"compute_s": -1}}, "composition.compute_s is -1"),
+        ({"processes": PROCESSES | {"cpu_percent": -5.0}}, "processes.cpu_percent is -5"),
+        ({"nodes": 2}, "nodes is 2, and that of run.json 1"),
+        ({"world_size": 2}, "world_size is 2"),
+        ({"samples_per_s": 7e5}, "samples_per_s is 700000, and global_batch_size / step"),
+        ({"measured_steps": 1}, "global_batch_size / step"),
+        ({"step_time": {"mean_s": 0.12}}, "step_time.mean_s is 0.12"),
+        ({"composition": {"compute_s": 0.2}}, "the sum of composition is"),
+        # four ranks with a local batch of 8 and gradients of one, two or four replicas
+        ({"global_batch_size": 4, "samples_per_s": 40}, "global_batch_size is 4"),
+        *(({"global_batch_size": batch, "samples_per_s": 10 * batch}, "") for batch in (8, 32)),
+        ({"global_batch_size": 64, "samples_per_s": 640}, "global_batch_size is 64"),
+        ({"peak_memory_bytes": 10**15}, ""),
+        ({"samples_per_s": None, "measured_s": None, "measured_steps": 0}, "no measured steps"),
+    ],
+)
+def test_metrics_that_no_run_can_have_or_that_contradict_each_other_set_it_aside(
+    tmp_path: Path, fields: dict[str, Any], note: str
+) -> None:
+    nodes = 4 if "global_batch_size" in fields else 1
+    edit(fake_run(tmp_path / "s" / "run", nodes=nodes).metrics, **fields)
+    run = only(tmp_path / "s")
+    assert run.included == (note == "")
+    assert note in run.note
+
+
+def test_no_corrupt_value_of_a_record_ends_the_study(tmp_path: Path) -> None:
+    """Records, step records and samples: the other run counts, and no figure of either changes unsaid."""
+
+    def places(content: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+        if isinstance(content, dict | list) and content:
+            for key in content if isinstance(content, dict) else [len(content) - 1]:
+                yield from places(content[key], (*before, key))
+        else:
+            yield before
+
+    def figures() -> dict[str, list[float]]:
+        study = make_study(load_runs([tmp_path / "s"]))
+        sections = build_all(study)
+        assert markdown(document(study, sections, ""), sections)
+        names = ("samples_per_s", "measured_s", "nodes", "world_size", "global_batch_size")
+        return {run.path: [float(getattr(run.metrics, name)) for name in names] for run in study.included}
+
+    for nodes in (1, 2):
+        fake_run(tmp_path / "s" / f"n{nodes}", nodes=nodes, steps=40, all_ranks=True)
+    truth, files = figures(), sorted((tmp_path / "s").glob("*/**/*.json*"))
+    choose = random.Random(2)
+    for _ in range(30):
+        path = choose.choice(files)
+        content = path.read_text()
+        lines = content.splitlines() if path.suffix == ".jsonl" else [content]
+        line = choose.randrange(len(lines))
+        record = holder = json.loads(lines[line])
+        *outer, last = choose.choice([*places(record)])
+        for key in outer:
+            holder = holder[key]
+        holder[last] = choose.choice([math.nan, math.inf, 0, -1, 1e13, HUGE, "x", None, [], {}, True])
+        lines[line] = json.dumps(record)
+        path.write_text("\n".join(lines) + "\n")
+        included = figures()
+        path.write_text(content)
+        assert {run for run in truth if not str(path).startswith(run)} <= {*included}
+        assert all(np.allclose(values, truth[run], rtol=0.1) for run, values in included.items())
+
+
+def test_planned_and_started_runs_have_no_metrics(tmp_path: Path) -> None:
+    planned = fake_run(tmp_path / "s" / "planned", nodes=2, end="planned")
+    started = fake_run(tmp_path / "s" / "started", end="running")
+    started.metrics.unlink()
+    found = {run.name: (run.state, run.note, run.included) for run in load_runs([tmp_path / "s"])}
+    assert found == {
+        "planned": ("planned", "not started", False),
+        "started": ("started", "no metrics yet", False),
+    }
+    assert load_runs([tmp_path / "s"], only=[planned.path])[0].shape == (2, 1)
+    for folder, message in (("absent", "no such folder"), ("", "no runs in")):
+        with pytest.raises(ConfigError, match=message):
+            load_runs([tmp_path / folder])
+
+
+def test_what_a_scheduler_knows_counts_before_the_files_but_not_before_a_recorded_failure(
+    tmp_path: Path,
+) -> None:
+    names = {"done": {}, "failed": {"end": "failed", "message": "boom"}, "started": {"end": "running"}}
+    for name, options in names.items():
+        fake_run(tmp_path / "s" / name, **options)
+    states = {tmp_path / "s" / name: KnownState("lost", "the job is gone", 7) for name in names}
+    found = {run.name: run for run in load_runs([tmp_path / "s"], states)}
+    assert {(run.state, run.starts) for run in found.values()} == {("lost", 7)}
+    notes = {name: run.note.split(";")[0] for name, run in found.items()}
+    assert notes == {"done": "", "failed": "crashed: boom", "started": "the job is gone"}
+
+
+def test_annotations_are_those_of_the_run_and_its_sweep(tmp_path: Path) -> None:
+    for name in "ab":
+        fake_run(tmp_path / "s" / name)
+    write_json(tmp_path / "s" / "annotation.json", {"tags": ["x", "a"], "note": "of all"})
+    write_json(tmp_path / "s" / "b" / "annotation.json", {"tags": ["c"], "note": "of b"})
+    assert [(run.tags, run.user_note) for run in load_runs([tmp_path / "s"])] == [
+        ("a x", "of all"),
+        ("a c x", "of b"),
+    ]
+
+
+def test_a_script_of_ones_own_without_telemetry_has_the_figures_that_it_reports(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "s" / "run")
+    edit(run.run_json, config={"command": ["python", "train.py"]})
+    write_json(run.metrics, {"samples_per_s": 7.5, "loss": 1.0})
+    found = only(tmp_path / "s")
+    assert (found.own_script, found.note, found.included) == (True, "a script without telemetry", False)
+    assert found.reported == {"samples_per_s": 7.5, "loss": 1.0}
+
+
+def test_fields_of_newer_versions_are_not_read_and_lost_losses_are_missing(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "s" / "run")
+    losses = read_json(run.metrics)["loss_history"]
+    losses[3]["loss"] = None
+    edit(run.metrics, future=1, step_time={"skew": 0.5}, loss_history=losses)
+    found = only(tmp_path / "s")
+    assert (found.included, found.note) == (True, "")
+    assert [each.step for each in found.curves["loss_history"] if each.loss is None] == [4]
+    assert found.final["train_loss"] == losses[-1]["loss"]
+    assert found.final["bits_per_byte"] == pytest.approx(found.final["valid_loss"] / math.log(2))
+
+
+def test_the_axes_are_the_swept_keys_or_what_runs_started_by_hand_differ_in(tmp_path: Path) -> None:
     fake_run(tmp_path / "s" / "old", nodes=1)
     fake_run(tmp_path / "s" / "new", nodes=1, axes={"optim.lr": 0.5})
-    table = load([tmp_path / "s"]).set_index("run")
-    assert table.loc["old", "optim.lr"] == 1e-3
-    assert table.loc["new", "optim.lr"] == 0.5
+    swept = swept_values(load_runs([tmp_path / "s"]))
+    assert {Path(path).name: values["optim.lr"] for path, values in swept.items()} == {
+        "old": 1e-3,
+        "new": 0.5,
+    }
+    for name, batch, every in (("a", 4, 10), ("b", 32, 10), ("c", 32, 99)):
+        run = fake_run(tmp_path / "by-hand" / name, nodes=1, local_batch_size=batch)
+        record = read_json(run.run_json)
+        record["config"]["train"]["log_every"] = every  # excluded from the key
+        write_json(run.run_json, record | {"axes": {}})
+    by_hand = swept_values(load_runs([tmp_path / "by-hand"]))
+    assert [*by_hand.values()] == [{"train.local_batch_size": batch} for batch in (4, 32, 32)]
 
 
-@pytest.mark.parametrize(
-    ("end", "state", "note"),
-    [
-        ("failed", "failed", "crashed: rank 1: boom"),
-        ("running", "running", "not finished: step 55 of 110"),
-        ("planned", "planned", "not started"),
-    ],
-)
-def test_an_unfinished_run_is_listed_and_left_out(tmp_path: Path, end, state: str, note: str) -> None:
-    fake_run(tmp_path / "s" / "run", nodes=2, end=end, message="rank 1: boom")
-    row = only_row(tmp_path / "s")
-    assert not row["included"]
-    assert row["state"] == state
-    assert row["note"].startswith(note)
-    assert row["nodes"] == 2
+def test_a_longer_warm_up_is_proposed_and_left_out_only_as_asked(tmp_path: Path) -> None:
+    sweep = fake_sweep(tmp_path, nodes=(2,), repeats=1, all_ranks=True, communication_overhead_percent=10.0)
+    run = sweep / "n2x1-r0"
+    reshape(run, lambda step: 2.0 if step <= 40 else 1.0)
+    (statistics,) = step_statistics([only(sweep)]).values()
+    assert (statistics.measured_steps, statistics.warmup) == (100, 40)
+    recorded = only(sweep).metrics
+    assert recorded == only(sweep, warmup=5).metrics, "the recorded warm-up is longer"
+    assert recorded.measured_s == read_json(run / "metrics.json")["measured_s"]
+    found = only(sweep, warmup=40)
+    later = [each for each in read_jsonl(run / "attempts/000/steps-00000.jsonl") if each["step"] > 40]
+    later_s = np.array([each["step_s"] for each in later])
+    exposed_s = sum(each["comm_exposed_s"] for each in later)
+    figures = found.metrics
+    assert (figures.measured_steps, figures.warmup_steps) == (70, 40)
+    assert figures.measured_s == pytest.approx(later_s.sum())
+    assert figures.samples_per_s == pytest.approx(16 * 70 / later_s.sum())
+    assert figures.composition["compute_s"] == pytest.approx(np.mean([each["compute_s"] for each in later]))
+    assert figures.step_time.p95_s == pytest.approx(np.percentile(later_s, 95))
+    assert figures.communication_overhead_percent == pytest.approx(100 * exposed_s / later_s.sum())
+    (statistics,) = step_statistics([found]).values()
+    assert (statistics.measured_steps, statistics.stationarity.verdict, statistics.warmup) == (
+        70,
+        "stationary",
+        0,
+    )
 
 
-@pytest.mark.parametrize(
-    ("text", "note"),
-    [
-        (None, "finished, but metrics.json is missing"),
-        ("", "finished, but metrics.json cannot be read"),
-        ('{"name": "r', "finished, but metrics.json cannot be read"),
-        ("[]", "finished, but metrics.json cannot be read"),
-        ("\udcff", "finished, but metrics.json cannot be read"),
-        ('{"name": "run"}', "finished, but metrics.json does not fit its schema: sweep: Field required"),
-    ],
-)
-def test_bad_metrics_make_a_row_with_a_note(tmp_path: Path, text: str | None, note: str) -> None:
-    run = fake_run(tmp_path / "s" / "run")
-    run.metrics.unlink()
-    if text is not None:
-        run.metrics.write_bytes(text.encode(errors="surrogateescape"))
-    row = only_row(tmp_path / "s")
-    assert not row["included"]
-    assert row["note"].startswith(note)
-
-
-@pytest.mark.parametrize(("device", "devices"), [("NVIDIA H100", 4), ("cpu", 1)])
-def test_devices_of_data_parallel_are_the_gpus_of_the_node_or_one_cpu(
-    tmp_path: Path, device: str, devices: int
+def test_throughput_after_a_longer_warm_up_is_that_of_the_samples_where_they_are_recorded(
+    tmp_path: Path,
 ) -> None:
-    fake_run(
-        tmp_path / "s" / "run", gpus_per_node=4, axes={"parallel.strategy": "dp"},
-        overrides={"device": device, "world_size": 1, "ranks_per_node": 1, "local_batch_size": 32},
-    )  # fmt: skip
-    assert only_row(tmp_path / "s")["devices"] == devices
-
-
-@pytest.mark.parametrize(("text", "note"), [(None, "run.json is missing"), ("{", "run.json cannot be read")])
-def test_a_run_without_run_json_is_left_out_and_makes_no_curve(
-    tmp_path: Path, text: str | None, note: str
-) -> None:
-    axes = [{"parallel.ddp.bucket_mb": 4}, {"parallel.ddp.bucket_mb": 32}]
-    sweep = fake_sweep(tmp_path, nodes=(1,), repeats=2, axes=axes)
-    run = RunDir(sweep / "n1x1-4-r0")
-    run.run_json.unlink()
-    if text is not None:
-        run.run_json.write_text(text)
-    table = load([sweep])
-    row = table.set_index("run").loc["n1x1-4-r0"]
-    assert (row["state"], row["included"], row["note"].startswith(note)) == ("done", False, True)
-    known = {run.path: KnownState("corrupt", "run.json is not valid JSON", 0)}
-    assert list(load([sweep], states=known)["note"]) == ["", "", "run.json is not valid JSON", ""]
-    assert [curve.label for curve in scaling_curves(load_runs([sweep]))] == ["bucket_mb 4", "bucket_mb 32"]
-
-
-def test_a_run_that_is_all_warm_up_is_left_out(tmp_path: Path) -> None:
-    nothing = {"measured_steps": 0, "measured_s": None, "samples_per_s": None, "steps": 5}
-    fake_run(tmp_path / "s" / "run", overrides=nothing)
-    assert only_row(tmp_path / "s")["note"] == "no measured steps: all 5 were warm-up"
-
-
-def test_a_folder_that_is_no_sweep_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no such folder"):
-        load([tmp_path / "absent"])
-    with pytest.raises(ConfigError, match="no runs in"):
-        load([tmp_path])
-
-
-def test_step_times_leave_out_warm_up_and_tolerate_a_truncated_line(tmp_path: Path) -> None:
+    """The batch of a training loop of the user doubles after step 60."""
     run = fake_run(tmp_path / "s" / "run")
-    with open(run.attempt(0).steps(0), "a") as file:
-        file.write('{"step": 111, "step_s"')
-    times = load_runs([tmp_path / "s"])[0].step_durations_s
-    measured_s = read_json(run.metrics)["measured_s"]
-    assert times.size == 100
-    assert times.sum() == pytest.approx(measured_s)
+    records = list(read_jsonl(run.attempt(0).steps(0)))
+    write_lines(
+        run.attempt(0).steps(0), [each | {"samples": 8 if each["step"] <= 60 else 16} for each in records]
+    )
+    before, after = (only(tmp_path / "s", warmup=warmup).metrics for warmup in (0, 60))
+    scale = (50 * 16) / (50 * 8 + 50 * 16) * before.measured_s / after.measured_s
+    assert after.samples_per_s == pytest.approx(before.samples_per_s * scale)
 
 
-def test_step_times_leave_out_a_line_of_warm_up_steps(tmp_path: Path) -> None:
-    run = fake_run(tmp_path / "s" / "run")
-    lines = [
-        {"first": 1, "last": 10, "bins": [[5, 10]]},
-        {"first": 11, "last": 110, "bins": [[0, 99], [9, 1]]},
-    ]
-    write_text(run.attempt(0).steps(0), "".join(f"{json.dumps(line)}\n" for line in lines))
-    assert load_runs([tmp_path / "s"])[0].step_durations_s.size == 100
+def test_a_warm_up_that_leaves_no_step_leaves_the_run_out_or_is_refused(tmp_path: Path) -> None:
+    fake_run(tmp_path / "s" / "long")
+    fake_run(tmp_path / "s" / "short", steps=40)
+    long, short = load_runs([tmp_path / "s"], warmup=50)
+    assert (long.included, short.included) == (True, False)
+    assert short.note == "--warmup leaves none of its 30 measured steps"
+    for warmup, message in ((110, "110 leaves no step: the longest run has 110"), (-1, "0 or greater")):
+        with pytest.raises(ConfigError, match=message):
+            load_runs([tmp_path / "s"], warmup=warmup)
 
 
-def write_steps(run: RunDir, attempt: int, first: int, last: int) -> None:
-    lines = [json.dumps({"step": step, "step_s": attempt + step / 100}) for step in range(first, last + 1)]
-    write_text(run.attempt(attempt).steps(0), "".join(f"{line}\n" for line in lines))
+def test_the_proposed_warm_up_counts_the_profiled_steps_in_it(tmp_path: Path) -> None:
+    """Ten steps are profiled, so that thirty measured steps end at step 50."""
+    sweep = fake_sweep(tmp_path, nodes=(1,), repeats=1, left_out=[(1, 10), (15, 24)], measured_steps=90)
+    run = sweep / "n1x1-r0"
+    edit(run / "metrics.json", measured_s=0.9 * read_json(run / "metrics.json")["measured_s"])
+    reshape(run, lambda step: 2.0 if step <= 50 else 1.0)
+    (statistics,) = step_statistics([only(sweep)]).values()
+    assert statistics.warmup == 50
 
 
-@pytest.mark.parametrize(
-    ("attempts", "last", "expected"),
-    [
-        # 0 was killed at step 7, 1 went on from 4 and was killed at 5, 2 did the rest from 4 again
-        ([(1, 7), (5, 5), (5, 6)], None, {1: 0, 2: 0, 3: 0, 4: 0, 5: 2, 6: 2}),
-        ([(1, 7), (5, 5), (5, 6)], 0, dict.fromkeys(range(1, 8), 0)),
-        ([(1, 9), (1, 3)], None, {1: 1, 2: 1, 3: 1}),  # started anew
-    ],
-)
-def test_steps_over_attempts_are_counted_once(
-    tmp_path: Path, attempts: list[tuple[int, int]], last: int | None, expected: dict[int, int]
-) -> None:
-    run, problems = RunDir(tmp_path), list[str]()
-    for attempt, (first, final) in enumerate(attempts):
-        write_steps(run, attempt, first, final)
-    run.attempt(3).path.mkdir()  # ended before its first step
-    steps = choose_measured(read_steps(read_attempts(run, problems), problems), last, (), 0)
-    kept = steps.chosen(steps.kept)
-    assert dict(zip(kept.step.tolist(), kept.attempt.tolist(), strict=True)) == expected
-
-
-def test_a_stopped_run_is_not_finished(tmp_path: Path) -> None:
-    run = fake_run(tmp_path / "s" / "run")
-    run.done.unlink()
-    write_json(run.metrics, read_json(run.metrics) | {"status": "stopped", "stop_cause": "deadline"})
-    (row,) = load([tmp_path / "s"]).itertuples()
-    assert (row.state, row.included) == ("failed", False)
-    assert row.note.startswith("deadline at step")
-
-
-@pytest.mark.parametrize("damage", ["missing", "corrupt"])
-def test_step_times_fall_back_to_the_histogram(tmp_path: Path, damage: str) -> None:
+@pytest.mark.parametrize("damage", ["missing", "corrupt", "truncated"])
+def test_step_times_without_readable_records_are_those_of_the_histogram(tmp_path: Path, damage: str) -> None:
     run = fake_run(tmp_path / "s" / "run")
     path = run.attempt(0).steps(0)
-    if damage == "missing":
-        path.unlink()
-    else:
-        path.write_text("not json\n" + path.read_text())
-    times = load_runs([tmp_path / "s"])[0].step_durations_s
+    lines = path.read_text()
+    path.unlink()
+    if damage != "missing":
+        path.write_text("not json\n" if damage == "corrupt" else lines + '{"step": 111, "step_s"')
+    times = only(tmp_path / "s").step_durations_s
     assert times.size == 100
-    assert times.mean() == pytest.approx(0.1, rel=0.1)
+    rel = 0.1 if damage != "truncated" else 1e-9
+    assert times.sum() == pytest.approx(read_json(run.metrics)["measured_s"], rel=rel)
 
 
-def test_losses_keep_a_loss_that_was_not_finite_as_missing(tmp_path: Path) -> None:
-    run = fake_run(tmp_path / "s" / "run")
-    metrics = read_json(run.metrics)
-    metrics["loss_history"][3]["loss"] = None
-    write_json(run.metrics, metrics)
-    (loaded,) = load_runs([tmp_path / "s"])
-    assert [each.step for each in loaded.curves["loss_history"] if each.loss is None] == [4]
-    assert [each.step for each in loaded.curves["eval_history"]] == [55, 110]
+def test_phases_of_steps_sum_to_their_measured_time(tmp_path: Path) -> None:
+    fake_run(tmp_path / "s" / "run", nodes=2, all_ranks=True)
+    steps = only(tmp_path / "s").steps
+    assert np.nansum([steps.total(name) for name in PHASES]) == pytest.approx(steps.total("step_s"))
 
 
 def test_analysis_imports_neither_torch_nor_jobs() -> None:
@@ -221,55 +373,3 @@ def test_analysis_imports_neither_torch_nor_jobs() -> None:
         "sys.exit(any(name in sys.modules for name in ('torch', 'jobs', 'matplotlib.pyplot')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_what_runs_started_by_hand_differ_in_is_an_axis(tmp_path: Path) -> None:
-    for name, batch, every in (("a", 4, 10), ("b", 32, 10), ("c", 32, 99)):
-        run = fake_run(tmp_path / "by-hand" / name, nodes=1, local_batch_size=batch)
-        record = read_json(run.run_json)
-        record["axes"] = {}
-        record["config"]["train"]["log_every"] = every  # excluded from the key
-        write_json(run.run_json, record)
-    table = load([tmp_path / "by-hand"])
-    assert swept_keys(table) == ["train.local_batch_size"]
-    assert table["train.local_batch_size"].tolist() == [4, 32, 32]
-
-
-def test_an_axis_of_a_script_with_the_name_of_a_column_has_a_column_of_its_own(tmp_path: Path) -> None:
-    run = fake_run(tmp_path / "s" / "n1")
-    record = read_json(run.run_json)
-    write_json(run.run_json, record | {"axes": {"samples_per_s": 3, "state": "a", "lr": 0.5}})
-    table = load([tmp_path / "s"])
-    assert table.columns.is_unique
-    assert [table[name].item() for name in ("state", "axes.state", "axes.samples_per_s", "lr")] == [
-        "done",
-        "a",
-        3,
-        0.5,
-    ]
-
-
-def test_unknown_fields_are_not_read(tmp_path: Path) -> None:
-    run = fake_run(tmp_path / "s" / "run")
-    metrics = read_json(run.metrics)
-    metrics["step_time"]["skew"] = 0.5
-    write_json(run.metrics, metrics | {"future": 1})
-    row = only_row(tmp_path / "s")
-    assert row["included"]
-    assert row["samples_per_s"] == metrics["samples_per_s"]
-    assert row["note"] == ""
-
-
-@pytest.mark.parametrize("command", [None, "python train.py"])
-def test_metrics_of_a_newer_schema_are_left_out(tmp_path: Path, command: str | None) -> None:
-    run = fake_run(tmp_path / "s" / "run")
-    write_json(run.metrics, read_json(run.metrics) | {"schema_version": 7, "future": 1})
-    if command:
-        record = read_json(run.run_json)
-        write_json(run.run_json, record | {"config": record["config"] | {"command": [command]}})
-    row = only_row(tmp_path / "s")
-    assert not row["included"]
-    assert row["note"] == (
-        "finished, but metrics.json has schema version 7, and this version of disttrain reads at most 1; "
-        "write the report with the newer version"
-    )
