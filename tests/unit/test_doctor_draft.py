@@ -1,8 +1,9 @@
-"""Drafted site profiles: valid, from the evidence of the site, and accepted by a dry run."""
+"""Drafted site profiles: valid, and from the evidence of the site."""
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import yaml
@@ -17,105 +18,95 @@ from tests.support.cluster_sites import SITES, site_facts
 ETHERNET = Fabric(FabricKind.ETHERNET)
 
 
-def drafted(facts: ClusterFacts) -> Profile:
-    return Profile.model_validate({**yaml.safe_load(doctor.profile_text(facts, ETHERNET)), "name": "mine"})
+def drafted(facts: ClusterFacts, fabric: Fabric = ETHERNET) -> Profile:
+    return Profile.model_validate({**yaml.safe_load(doctor.profile_text(facts, fabric)), "name": "mine"})
 
 
 @pytest.mark.parametrize("site", SITES)
 def test_every_line_has_its_evidence(site: str) -> None:
     facts = site_facts(site)
     lines = doctor.profile_text(facts, ETHERNET).splitlines()
-    keys = [index for index, line in enumerate(lines) if not line.startswith(("#", "description"))]
+    keys = [number for number, line in enumerate(lines) if not line.startswith(("#", "description"))]
     assert keys
-    assert all(lines[index - 1].startswith("# ") for index in keys)
+    assert all(lines[number - 1].startswith("# ") for number in keys)
     assert drafted(facts).partition in {part.name for part in facts.partitions or ()}
 
 
-def test_a_site_whose_jobs_use_whole_nodes() -> None:
-    made = drafted(site_facts("h100"))
-    assert (made.partition, made.account, made.gpus, made.gpu_type) == (
-        "batch", "physics", "gpus-per-node", None,
-    )  # fmt: skip
-    assert (made.exclusive, made.cpus_per_task, made.memory) == (True, 192, "0")
-    text = doctor.profile_text(site_facts("h100"), ETHERNET)
-    for evidence in (
-        "jobs request 25 GPUs here, those of ada 24",
-        "4 of h100", "2 of 3 GPU jobs use whole", "job.time_limit_min may be 2880 at most",
-    ):  # fmt: skip
-        assert evidence in text
+H100, UNIVERSITY = site_facts("h100"), site_facts("university")
+BOB = site_facts("h100", "bob")
 
 
-def test_a_site_of_shared_nodes_without_cons_tres() -> None:
-    facts = site_facts("university", "eve")
-    made = drafted(facts)
-    assert (made.partition, made.gpus, made.account) == ("gpu", "gres", None)
-    assert (made.exclusive, made.cpus_per_task, made.memory) == (False, None, None)
-    assert "8 processors and 64000 MiB for each of 4 GPUs" in doctor.profile_text(facts, ETHERNET)
-
-
-def test_a_site_without_jobs() -> None:
-    made = drafted(site_facts("gb200"))
-    assert (made.partition, made.exclusive, made.cpus_per_task) == ("nvl", True, 144)
-    idle = dataclasses.replace(site_facts("university"), queue=())
-    assert drafted(idle).partition == "gpu", "the default partition has no GPUs"
-    assert "sinfo: 8 GPUs" in doctor.profile_text(idle, ETHERNET)
-
-
-def test_a_partition_of_several_types_has_one_chosen() -> None:
-    facts = site_facts("h100", "bob")
-    others = tuple(job for job in facts.queue or () if job.partition == "mixed")
-    facts = dataclasses.replace(facts, queue=others)
-    made = drafted(facts)
-    assert (made.partition, made.gpu_type, made.account) == ("mixed", "a100", "chem")
-
-
-def test_the_partition_admits_the_account_and_is_up() -> None:
-    facts = dataclasses.replace(site_facts("h100"), accounts=("guest", "physics"))
-    names = {part.name for part in facts.partitions or () if part.name != "batch"}
-    alone = [part for part in facts.partitions or () if part.name in names]
-    facts = dataclasses.replace(facts, partitions=alone, queue=())
-    with pytest.raises(ConfigError, match="no partition of this cluster is up"):
-        doctor.profile_text(dataclasses.replace(facts, accounts=("guest",)), ETHERNET)
-    made = drafted(facts)
-    assert (made.partition, made.account) == ("mixed", "physics"), "an account beside the default one"
-
-
-def test_a_partition_of_own_jobs_admits_their_account() -> None:
-    facts = site_facts("h100", "bob")
-    alone = [part for part in facts.partitions or () if part.name == "mixed"]
-    made = drafted(dataclasses.replace(facts, partitions=alone, accounts=("astro",)))
-    assert (made.partition, made.account) == ("mixed", "chem")
-
-
-@pytest.mark.parametrize("part", ["partitions", "nodes"])
-def test_a_part_that_slurm_did_not_list_is_named(part: str) -> None:
-    facts = dataclasses.replace(
-        site_facts("h100"), refusals={part: "`x`: no answer within 10 s"}, **{part: None}
+def only(facts: ClusterFacts, *partitions: str) -> ClusterFacts:
+    """A cluster of these partitions."""
+    return replace(
+        facts,
+        partitions=[part for part in facts.partitions or () if part.name in partitions],
+        nodes=tuple(node for node in facts.nodes or () if node.partition in partitions),
+        queue=tuple(job for job in facts.queue or () if job.partition in partitions),
     )
-    with pytest.raises(ConfigError, match=f"no profile without {part}: `x`: no answer within 10 s"):
+
+
+GUEST = replace(only(H100, "mixed", "old"), accounts=("guest",), queue=())
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected", "evidence"),
+    [
+        (
+            H100,  # jobs use whole nodes
+            {"partition": "batch", "account": "physics", "gpus": "gpus-per-node", "gpu_type": None,
+             "exclusive": True, "cpus_per_task": 192, "memory": "0"},
+            ["jobs request 25 GPUs here, those of ada 24", "2 of 3 GPU jobs use whole",
+             "job.time_limit_min may be 2880 at most"],
+        ),
+        (
+            site_facts("university", "eve"),  # shared nodes without cons_tres
+            {"partition": "gpu", "gpus": "gres", "account": None, "exclusive": False, "memory": None},
+            ["8 processors and 64000 MiB for each of 4 GPUs"],
+        ),
+        (site_facts("gb200"), {"partition": "nvl", "exclusive": True, "cpus_per_task": 144}, []),
+        # no jobs: the default partition has no GPUs
+        (replace(UNIVERSITY, queue=()), {"partition": "gpu"}, ["sinfo: 8 GPUs"]),
+        # several types of GPUs
+        (
+            replace(BOB, queue=only(BOB, "mixed").queue),
+            {"partition": "mixed", "gpu_type": "a100", "account": "chem"},
+            [],
+        ),
+        # an account beside the default one, and that of the user's own jobs
+        (replace(GUEST, accounts=("guest", "physics")), {"partition": "mixed", "account": "physics"}, []),
+        (replace(only(BOB, "mixed"), accounts=("astro",)), {"partition": "mixed", "account": "chem"}, []),
+        (only(UNIVERSITY, "cpu"), {"partition": "cpu", "gpus": "none"}, []),
+    ],
+)  # fmt: skip
+def test_the_profile_of_a_site(facts: ClusterFacts, expected: dict[str, Any], evidence: list[str]) -> None:
+    made = drafted(facts)
+    assert {name: getattr(made, name) for name in expected} == expected
+    text = doctor.profile_text(facts, ETHERNET)
+    assert [line for line in evidence if line not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        (GUEST, "no partition of this cluster is up"),
+        (replace(H100, partitions=None, refusals={"partitions": "`x`"}), "no profile without partitions: `x`"),
+        (replace(H100, nodes=None, refusals={"nodes": "`x`"}), "no profile without nodes: `x`"),
+    ],
+)  # fmt: skip
+def test_a_site_without_a_profile(facts: ClusterFacts, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         doctor.profile_text(facts, ETHERNET)
 
 
 @pytest.mark.parametrize("kind", [FabricKind.INFINIBAND, FabricKind.ROCE, FabricKind.EFA])
 def test_adapters_of_rdma_need_locked_memory(kind: FabricKind) -> None:
     port = Port(1, "InfiniBand", "ACTIVE", "LinkUp", 400.0, "400 Gb/sec (4X NDR)")
-    adapters = [
-        Adapter(name, AdapterKind.VERBS, None, None, None, (port,), "", for_compute=True)
-        for name in ("mlx5_0", "mlx5_1")
-    ]
-    text = doctor.profile_text(site_facts("h100"), Fabric(kind, tuple(adapters)))
-    assert f"network of this host: {kind}, 2 adapters of 400 Gbit/s" in text
-    made = Profile.model_validate({**yaml.safe_load(text), "name": "mine"})
-    assert made.setup[0].startswith("ulimit -l unlimited")
-    assert drafted(site_facts("h100")).setup == ()
-
-
-def test_a_cluster_of_processors() -> None:
-    facts = site_facts("university")
-    nodes = tuple(node for node in facts.nodes or () if node.partition == "cpu")
-    parts = [part for part in facts.partitions or () if part.name == "cpu"]
-    made = drafted(dataclasses.replace(facts, nodes=nodes, partitions=parts))
-    assert (made.partition, made.gpus) == ("cpu", "none")
+    adapter = Adapter("mlx5_0", AdapterKind.VERBS, None, None, None, (port,), "", for_compute=True)
+    fabric = Fabric(kind, (adapter, replace(adapter, name="mlx5_1")))
+    assert f"network of this host: {kind}, 2 adapters of 400 Gbit/s" in doctor.profile_text(H100, fabric)
+    assert drafted(H100, fabric).setup[0].startswith("ulimit -l unlimited")
+    assert drafted(H100).setup == ()
 
 
 @pytest.mark.parametrize(
