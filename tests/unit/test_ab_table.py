@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from disttrain.records.comm_bench import AbComparison, FabricAb
-from jobs.arms.decision import decide
 from jobs.arms.result import NONE, lines_to_keep, progress_line
 from jobs.cli.bench import render, sweep_name
 from sweeps.overrides import parse_set
+from tests.support.golden import golden
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "fabric-ab.txt"
 RING, SOCKETS = {"NCCL_ALGO": "Ring"}, {"NCCL_NSOCKS_PERTHREAD": "4"}
 
 
@@ -53,17 +50,15 @@ def result(**changed: Any) -> FabricAb:
 
 
 def test_the_printed_result():
-    text = render(result()) + "\n"
-    if os.environ.get("UPDATE_GOLDEN"):
-        GOLDEN.write_text(text)
-    assert text == GOLDEN.read_text()
+    golden("fabric-ab.txt", render(result()) + "\n")
+    assert "has not ended" in render(result(complete=False))
 
 
 def test_the_lines_to_keep_are_part_of_a_profile():
     lines = lines_to_keep(result())
-    kept = yaml.safe_load("\n".join(lines[1:-1]))["environment"]
-    assert {name: each["value"] for name, each in kept.items()} == RING | SOCKETS
-    assert "1.042 times the steps/s (1.036 to 1.050) on 2 x 8 ranks, nccl" in kept["NCCL_ALGO"]["reason"]
+    variables = yaml.safe_load("\n".join(lines[1:-1]))["environment"]
+    assert {name: each["value"] for name, each in variables.items()} == RING | SOCKETS
+    assert "1.042 times the steps/s (1.036 to 1.050) on 2 x 8 ranks, nccl" in variables["NCCL_ALGO"]["reason"]
     assert set_words(lines) == RING | SOCKETS
 
 
@@ -74,35 +69,29 @@ def set_words(lines: list[str]) -> dict[str, str]:
     return {each.key.removeprefix("job.env."): each.values[0] for each in overrides}
 
 
+@pytest.mark.parametrize("value", ["Ring,Tree", "022", "=mlx5_0,mlx5_1", "a b'c", "$HOME", "true", ""])
+def test_the_option_for_a_sweep_gives_the_same_text(value):
+    gain = comparison({"NCCL_ALGO": value}, "gain", 1.04)
+    assert set_words(lines_to_keep(result(alone=[gain], together=gain))) == {"NCCL_ALGO": value}
+
+
 @pytest.mark.parametrize(
-    "value", ["Ring,Tree", "022", "=mlx5_0,mlx5_1", "a b'c", "$HOME", "true", "", "^docker0"]
+    ("changed", "line"),
+    [
+        ({"alone": [comparison(RING, "equivalent", 1.0)], "together": None}, "nothing to keep: none gained"),
+        ({"together": None}, "nothing to keep: not compared again"),
+        ({"together": comparison(RING, "undecided", 1.01)}, "nothing to keep: did not gain again"),
+        ({"alone": [], "together": None}, "nothing to compare"),
+        ({"alone": [], "together": None, "complete": False}, "nothing to keep: none gained"),
+    ],
 )
-def test_the_option_for_a_sweep_gives_the_same_text(value: str):
-    kept = comparison({"NCCL_ALGO": value}, "gain", 1.04)
-    assert set_words(lines_to_keep(result(alone=[kept], together=kept))) == {"NCCL_ALGO": value}
-
-
-def test_without_a_gain_nothing_is_to_be_kept():
-    equal = comparison(RING, "equivalent", 1.0)
-    assert lines_to_keep(result(alone=[equal], together=None)) == ["nothing to keep: none gained"]
-    missing = ["nothing to keep: not compared again in new processes"]
-    assert lines_to_keep(result(together=None, complete=False)) == missing
-    unsure = comparison(RING, "undecided", 1.01)
-    assert lines_to_keep(result(together=unsure)) == ["nothing to keep: did not gain again in new processes"]
-
-
-def test_a_network_without_a_variable_for_speed_has_nothing_to_compare():
-    (line,) = lines_to_keep(result(alone=[], together=None))
-    assert line.startswith("nothing to compare")
-
-
-def test_an_experiment_that_has_not_ended_is_marked():
-    assert "has not ended" in render(result(complete=False))
+def test_without_a_gain_nothing_is_to_be_kept(changed, line):
+    (text,) = lines_to_keep(result(**changed))
+    assert text.startswith(line)
 
 
 def test_progress_has_the_state_of_the_comparison():
-    found = decide([0.02] * 3)
-    text = progress_line(comparison(RING, found.verdict, found.ratio, low=None, high=None, pairs=3))
+    text = progress_line(comparison(RING, "undecided", 1.02, low=None, pairs=3))
     assert text == f"NCCL_ALGO=Ring: 3 pairs, ratio 1.020 ({NONE}): undecided"
 
 

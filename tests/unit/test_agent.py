@@ -83,12 +83,12 @@ def raise_(error: Exception) -> Any:
 
 @pytest.mark.parametrize("error", [DISK, KeyError("cause")])
 def test_an_error_after_the_launch_is_no_error_of_the_start(
-    error: Exception,
-    node: NodeContext,
-    run: Run,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+    error,
+    node,
+    run,
+    monkeypatch,
+    capfd,
+):
     with pytest.raises(type(error)):
         run(lambda attempt: raise_(error))
     monkeypatch.setattr(launch, "_prepare", Mock())
@@ -103,8 +103,8 @@ def test_an_error_after_the_launch_is_no_error_of_the_start(
     [(None, "cannot start: ", False), ("{", "cannot start: ", False), ("{}", "cannot start: KeyError", True)],
 )
 def test_an_error_before_the_launch_is_one_line_and_a_programming_error_has_its_traceback(
-    run_json: str | None, reason: str, traceback: bool, node: NodeContext, capsys: pytest.CaptureFixture[str]
-) -> None:  # fmt: skip
+    run_json, reason, traceback, node, capsys
+):  # fmt: skip
     node.run.run_json.unlink()
     if run_json:
         node.run.run_json.write_text(run_json)
@@ -115,9 +115,7 @@ def test_an_error_before_the_launch_is_one_line_and_a_programming_error_has_its_
 
 
 @pytest.mark.parametrize("is_deleted", [True, False])
-def test_a_bad_run_json_revokes_the_submission_unless_the_run_was_deleted(
-    is_deleted: bool, node: NodeContext, run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bad_run_json_revokes_the_submission_unless_the_run_was_deleted(is_deleted, node, run, capsys):
     node.run.run_json.write_text("{")
     if is_deleted:
         node.run.run_json.unlink()
@@ -136,22 +134,20 @@ def test_a_bad_run_json_revokes_the_submission_unless_the_run_was_deleted(
     ],
 )
 def test_no_silent_node_is_explained_where_the_cause_is_known(
-    result: TorchrunResult,
-    code: int,
-    cause: str,
-    node: NodeContext,
-    run: Run,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    result,
+    code,
+    cause,
+    node,
+    run,
+    monkeypatch,
+):
     monkeypatch.setattr(peers, "ENDING_TIMEOUT_S", 0.01)
     exit_code, record = run(result)
     assert (exit_code, record["cause"], record["exit_codes"]) == (code, cause, {"0": result.code})
     assert not node.allocation.node_responds.called  # type: ignore[union-attr]
 
 
-def test_a_failure_beside_a_silent_node_ends_as_the_wait_for_that_node_explains(
-    node: NodeContext, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_beside_a_silent_node_ends_as_the_wait_for_that_node_explains(node, run, monkeypatch):
     monkeypatch.setattr(ending, "_BEYOND_TIMEOUT_S", 0.0)
     monkeypatch.setattr(ending, "_LATE_RECORD_S", 0.0)
     code, record = run(FAILED)
@@ -167,18 +163,14 @@ def test_a_failure_beside_a_silent_node_ends_as_the_wait_for_that_node_explains(
 @pytest.mark.parametrize(
     ("result", "within_s"), [(OK, peers.NODE_EXITS_TIMEOUT_S), (PREEMPTED, peers.ENDING_TIMEOUT_S)]
 )
-def test_node_0_waits_only_briefly_for_other_nodes_once_the_job_ends(
-    result: TorchrunResult, within_s: float, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_node_0_waits_only_briefly_for_other_nodes_once_the_job_ends(result, within_s, run, monkeypatch):
     poll = Mock()
     monkeypatch.setattr(ending, "poll_until", poll)
     run(result)
     assert poll.call_args.args[1] == within_s
 
 
-def test_an_exit_that_could_not_be_recorded_counts(
-    node: NodeContext, run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_exit_that_could_not_be_recorded_counts(node, run, capsys):
     def launched(attempt: Attempt) -> TorchrunResult:
         attempt.exits.rmdir()
         attempt.exits.touch()
@@ -189,7 +181,7 @@ def test_an_exit_that_could_not_be_recorded_counts(
     assert "exit code 0 is not recorded" in capsys.readouterr().out
 
 
-def test_the_end_of_the_job_ends_the_wait_for_other_nodes(node: NodeContext, run: Run) -> None:
+def test_the_end_of_the_job_ends_the_wait_for_other_nodes(node, run):
     def launched(attempt: Attempt) -> TorchrunResult:
         signal.pthread_kill(threading.get_ident(), signal.SIGTERM)  # blocked by the agent
         return OK
@@ -201,15 +193,13 @@ def test_the_end_of_the_job_ends_the_wait_for_other_nodes(node: NodeContext, run
 
 
 @pytest.mark.parametrize(("job_end", "is_earlier"), [(None, False), (1000.0, True), (1e12, False)])
-def test_a_requeue_ends_with_the_time_of_the_job(
-    job_end: float | None, is_earlier: bool, node: NodeContext, run: Run
-) -> None:
+def test_a_requeue_ends_with_the_time_of_the_job(job_end, is_earlier, node, run):
     run(replace(PREEMPTED, job_end=job_end, code=1))
     until, _ = node.allocation.requeue.call_args.args  # type: ignore[union-attr]
     assert (until < 1000.0) == is_earlier
 
 
-def test_a_start_that_was_replaced_during_the_requeue_stops_trying(node: NodeContext) -> None:
+def test_a_start_that_was_replaced_during_the_requeue_stops_trying(node):
     """Node 0 was cut off from the network, and the scheduler has started the job elsewhere."""
     attempt, answers = start(node), []
 
@@ -226,9 +216,7 @@ def test_a_start_that_was_replaced_during_the_requeue_stops_trying(node: NodeCon
 
 
 @pytest.mark.parametrize("requeued", [True, False])
-def test_the_next_start_is_delayed_and_may_use_nodes_that_failed_before(
-    requeued: bool, node: NodeContext
-) -> None:
+def test_the_next_start_is_delayed_and_may_use_nodes_that_failed_before(requeued, node):
     """Node b failed before the newest checkpoint. The scheduler may have requeued the job by itself."""
     for restart, failed in ((0, ["b"]), (1, [])):
         attempt = start(node, restart)
@@ -259,9 +247,7 @@ def other(node: NodeContext) -> NodeContext:
         (0, "8", EXIT_DO_NOT_REQUEUE),  # another job has the run directory
     ],
 )
-def test_a_node_without_an_attempt_of_its_start_trains_nothing(
-    restart: int | None, job_id: str, code: int, node: NodeContext, run: Run
-) -> None:
+def test_a_node_without_an_attempt_of_its_start_trains_nothing(restart, job_id, code, node, run):
     if restart is not None:
         start(node, restart, job_id)
     assert run(OK, other(node)) == (code, {})
@@ -269,8 +255,8 @@ def test_a_node_without_an_attempt_of_its_start_trains_nothing(
 
 @pytest.mark.parametrize("closes", [True, False])
 def test_another_node_waits_for_node_0_to_close_the_attempt_as_long_as_for_a_silent_node(
-    closes: bool, node: NodeContext, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    closes, node, run, monkeypatch
+):
     monkeypatch.setattr(peers, "CLOSED_TIMEOUT_S", 0.0)
     start(node)
     timers: list[threading.Timer] = []

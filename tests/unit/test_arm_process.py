@@ -31,15 +31,19 @@ def result(folder: Path) -> FabricAb:
     return FabricAb.model_validate(read_json(folder / "fabric-ab.json"))
 
 
-def test_a_gain_a_failed_start_and_a_death_are_recorded(tmp_path, capfd, monkeypatch):
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [("start", "no interface 'ib9'"), ("block", "rank 0 exited with code 3; its log has the reason")],
+)
+def test_a_gain_a_failed_start_and_a_death_are_recorded(end, reason, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(ab.secrets, "randbits", lambda bits: 2**bits - 5)
-    words = ["FAKE_STEP_S=0.4", "FAKE_END=start", "--pairs", "15", "--block-s", "1"]
+    words = ["FAKE_STEP_S=0.4", f"FAKE_END={end}", "--pairs", "15", "--block-s", "1"]
     assert ab.main(words, FAKE) == 0
     found = result(tmp_path)
     assert found.complete
     assert [each.verdict for each in found.alone] == ["gain", "failed"]
     assert found.alone[0].ratio == pytest.approx(1.25)
-    assert found.alone[1].reason == "no interface 'ib9'"
+    assert found.alone[1].reason == reason
     assert found.together is not None
     assert found.together.verdict == "gain"
     assert found.steps_per_block == 2
@@ -61,13 +65,6 @@ def test_limits_of_an_answer_follow_the_intended_block_and_the_time_left(monkeyp
     assert limits == {"ready": 40.0, "seconds_per_step": 2100.0}
     launcher.start({}, within_s=4000.0)
     assert limits["ready"] == processes.START_WITHIN_S
-
-
-def test_ranks_that_die_in_a_block_fail_their_arm_alone(tmp_path):
-    assert ab.main(["FAKE_END=block", "FAKE_STEP_S=0.6"], FAKE) == 0
-    found = result(tmp_path)
-    assert [each.verdict for each in found.alone] == ["failed", "loss"]
-    assert found.alone[0].reason == "rank 0 exited with code 3; its log has the reason"
 
 
 @pytest.mark.parametrize("number", [0, 1])

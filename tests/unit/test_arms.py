@@ -9,7 +9,6 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ from tests.support.fake_runs import fake_run
 from tests.support.paired_blocks import BROKEN, NOISE, SLOW, Machine, log_noise
 
 
-def test_values_may_hold_any_text() -> None:
+def test_values_may_hold_any_text():
     words = ["NCCL_IB_HCA==mlx5_0,mlx5_1", "NCCL_NET=", "A=b c", "NCCL_MY_PLUGINS_OWN=1"]
     assert parse_settings(words) == {
         "NCCL_IB_HCA": "=mlx5_0,mlx5_1", "NCCL_NET": "", "A": "b c", "NCCL_MY_PLUGINS_OWN": "1",
@@ -44,9 +43,7 @@ def test_values_may_hold_any_text() -> None:
         (["NCCL_IB_TIMEOUT=120"], "NCCL_IB_TIMEOUT=120 is not allowed; it takes an integer from 1 to 31."),
     ],
 )
-def test_other_words_are_refused_and_doubtful_ones_compared_on_request(
-    words: list[str], message: str
-) -> None:
+def test_other_words_are_refused_and_doubtful_ones_compared_on_request(words, message):
     with pytest.raises(ConfigError, match=message) as caught:
         parse_settings(words)
     if "--allow-unknown" in str(caught.value):
@@ -58,7 +55,7 @@ def test_other_words_are_refused_and_doubtful_ones_compared_on_request(
             parse_settings(words, allow_unknown=True)
 
 
-def test_the_baseline_lacks_a_setting_that_holds_already() -> None:
+def test_the_baseline_lacks_a_setting_that_holds_already():
     environment = {"A": "1", "B": "2", "C": "3"}
     removed = baseline_changes({"A": "1", "B": "9", "D": "4"}, environment)
     assert removed == {"A": None}
@@ -66,7 +63,7 @@ def test_the_baseline_lacks_a_setting_that_holds_already() -> None:
     assert changed(environment, {**removed, "A": "1"}) == environment
 
 
-def test_a_compressed_scheme_of_a_repeated_step_acts_from_the_first_step(tmp_path: Path) -> None:
+def test_a_compressed_scheme_of_a_repeated_step_acts_from_the_first_step(tmp_path):
     run = fake_run(tmp_path / "s" / "r", nodes=2, end="planned")
     record = read_json(run.run_json)
     record["config"]["parallel"]["gradient_communication"] = {"scheme": "powersgd", "warmup_steps": 100}
@@ -87,14 +84,14 @@ def test_a_compressed_scheme_of_a_repeated_step_acts_from_the_first_step(tmp_pat
         ([*[0.001, -0.001] * 15, 3.0], "equivalent"),  # an outlier
     ],
 )
-def test_the_interval_is_compared_with_the_margin(log_ratios: list[float], verdict: str) -> None:
+def test_the_interval_is_compared_with_the_margin(log_ratios, verdict):
     found = decide(log_ratios)
     assert (found.verdict, found.pairs) == (verdict, len(log_ratios))
     assert (found.low is None, found.ratio is None) == (len(log_ratios) < 9, not log_ratios)
     assert decide([0.5] * 8).ratio == pytest.approx(math.exp(0.5))
 
 
-def test_the_ends_are_order_statistics() -> None:
+def test_the_ends_are_order_statistics():
     values = [random.Random(1).gauss(0, 1) for _ in range(40)]
     count = needed_on_one_side(40, 0.05)
     assert count is not None
@@ -102,7 +99,7 @@ def test_the_ends_are_order_statistics() -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.05, 0.01])
-def test_the_probability_of_ever_excluding_the_median_is_below_alpha(alpha: float) -> None:
+def test_the_probability_of_ever_excluding_the_median_is_below_alpha(alpha):
     """Exact, over the fair signs of 200 pairs; it is not far below, so that few pairs are wasted."""
     inside, excluded = {0: 1.0}, 0.0
     for n in range(1, 201):
@@ -120,7 +117,7 @@ def test_the_probability_of_ever_excluding_the_median_is_below_alpha(alpha: floa
 OPTIONS, TRIALS = Options(pairs=100, seconds=1e9), 200
 
 
-def test_equal_arms_are_rarely_called_different() -> None:
+def test_equal_arms_are_rarely_called_different():
     """Also with a margin of 0, which leaves the confidence sequence alone. A repeated t interval fails."""
     cases = [(kind, seed) for kind in NOISE for seed in range(TRIALS // len(NOISE))]
     with_margin = [trial(kind, seed, 0.0, OPTIONS) for kind, seed in cases]
@@ -135,7 +132,7 @@ def test_equal_arms_are_rarely_called_different() -> None:
 
 @pytest.mark.parametrize("kind", NOISE)
 @pytest.mark.parametrize(("slow", "verdict"), [(0.03, "loss"), (-0.03, "gain")])
-def test_a_difference_of_three_percent_is_found_with_its_sign(kind: str, slow: float, verdict: str) -> None:
+def test_a_difference_of_three_percent_is_found_with_its_sign(kind, slow, verdict):
     verdicts = [trial(kind, seed, slow, OPTIONS).verdict for seed in range(20)]
     assert verdicts.count(verdict) >= 18
     assert set(verdicts) <= {verdict, "equivalent", "undecided"}
@@ -158,7 +155,7 @@ def slow(*shares: float) -> dict[str, str]:
     return {f"{SLOW}{number}": str(share) for number, share in enumerate(shares)}
 
 
-def test_only_what_gains_alone_and_again_in_new_processes_is_kept() -> None:
+def test_only_what_gains_alone_and_again_in_new_processes_is_kept():
     found, machine = experiment(slow(-0.05, 0.05, 0, -0.04), "bursts", 1)
     assert [each.verdict for each in found.alone] == ["gain", "loss", "equivalent", "gain"]
     gained = {"SLOW0": "-0.05", "SLOW3": "-0.04"}
@@ -175,13 +172,13 @@ def test_only_what_gains_alone_and_again_in_new_processes_is_kept() -> None:
     assert kept(found.alone, None) == {}
 
 
-def test_several_settings_share_the_level() -> None:
+def test_several_settings_share_the_level():
     one, three = (experiment(slow(*[0.05] * count), seed=2)[0].alone for count in (1, 3))
     assert [each.alpha for each in one + three] == pytest.approx([0.05, *[0.05 / 3] * 3])
     assert three[0].pairs > one[0].pairs
 
 
-def test_caps_are_stated_and_the_time_is_shared() -> None:
+def test_caps_are_stated_and_the_time_is_shared():
     (found,) = experiment(slow(0.01), pairs=12)[0].alone
     assert (found.verdict, found.pairs, found.reason) == ("undecided", 12, "largest number of pairs: 12")
     noisy = Machine(log_noise("independent", 0, spread=0.3))
@@ -190,7 +187,7 @@ def test_caps_are_stated_and_the_time_is_shared() -> None:
     assert [each.duration_s for each in alone] == pytest.approx([100, 100], abs=12)
 
 
-def test_starts_end_with_the_time_and_nothing_starts_after_it() -> None:
+def test_starts_end_with_the_time_and_nothing_starts_after_it():
     late = Machine(log_noise("independent", 0), start_s=100)
     found, _ = experiment(slow(-0.05, -0.05), machine=late, seconds=250)
     assert [(each.verdict, each.reason) for each in found.alone] == [("undecided", END_OF_SHARE)] * 2
@@ -201,7 +198,7 @@ def test_starts_end_with_the_time_and_nothing_starts_after_it() -> None:
     assert late.started == [{}]
 
 
-def test_gains_are_not_compared_again_after_the_end_of_the_time() -> None:
+def test_gains_are_not_compared_again_after_the_end_of_the_time():
     machine = Machine(log_noise("independent", 0))
     found, _ = experiment(slow(-0.05), machine=machine, report=lambda _: setattr(machine, "now", 1e10))
     assert ([each.verdict for each in found.alone], found.together) == (["gain"], None)
@@ -225,7 +222,7 @@ class Recorded(Machine):
             self.now += self.end_s if self.order[-1] and len(self.order) > 4 else 0
 
 
-def test_the_order_within_pairs_is_random() -> None:
+def test_the_order_within_pairs_is_random():
     machine = Recorded()
     experiment(slow(0), machine=machine, pairs=100)
     pairs = [*zip(machine.order[4::2], machine.order[5::2], strict=True)]
@@ -235,26 +232,26 @@ def test_the_order_within_pairs_is_random() -> None:
 
 @pytest.mark.parametrize("broken", ["start", "block"])
 def test_a_setting_whose_ranks_do_not_start_or_die_is_failed_and_the_next_one_is_compared(
-    broken: str,
-) -> None:
+    broken,
+):
     found, _ = experiment({BROKEN: broken} | slow(0.05))
     assert [each.verdict for each in found.alone] == ["failed", "loss"]
     first = found.alone[0]
     assert (bool(first.reason), first.pairs, first.without_s, first.with_s) == (True, 0, [], [])
 
 
-def test_ranks_that_die_at_the_end_of_the_time_have_failed_all_the_same() -> None:
+def test_ranks_that_die_at_the_end_of_the_time_have_failed_all_the_same():
     machine = Recorded()
     machine.end_s = 1000
     found, _ = experiment({BROKEN: "block"}, machine=machine, seconds=500)
     assert [each.verdict for each in found.alone] == ["failed"]
 
 
-def test_without_a_baseline_there_is_no_experiment() -> None:
+def test_without_a_baseline_there_is_no_experiment():
     with pytest.raises(BaselineFailed, match="does not exist"):
         experiment(slow(0), removed={BROKEN: "start"})
 
 
-def test_blocks_are_as_long_as_intended() -> None:
+def test_blocks_are_as_long_as_intended():
     found, _ = experiment(slow(0), "autocorrelated", pairs=9, block_s=2.0)
     assert found.steps == pytest.approx(2.0 / 0.05, abs=2)

@@ -52,16 +52,16 @@ def judged(
     ],
 )
 def test_an_all_reduce_between_nodes_is_judged_as_the_sources_of_the_figures_do(
-    nodes: int, fact: dict[str, Any], backend: str, size: int, measured: float, most: float | None,
-    warns: bool,
-) -> None:  # fmt: skip
+    nodes, fact, backend, size, measured, most,
+    warns,
+):  # fmt: skip
     record, problems = judged([fact] * nodes, measured, size, backend=backend)
     assert (record.ceiling_bytes_per_s, record.gpu_path) == (most, None)
     assert [(each.severity, each.hosts) for each in problems] == [("warning", ())] * warns
     assert all("the slowest link is from n0 to n1 (100.0 MB/s)" in each.problem for each in problems)
 
 
-def test_the_slowest_node_limits_all_and_an_unknown_rate_judges_nothing() -> None:
+def test_the_slowest_node_limits_all_and_an_unknown_rate_judges_nothing():
     facts = [{"link_bytes_per_s": rate} for rate in (NDR_8, TCP, NDR_8)]
     assert judged(facts)[0].ceiling_bytes_per_s == TCP
     assert judged([*facts, {}])[0].node_link_bytes_per_s is None
@@ -78,9 +78,7 @@ def test_the_slowest_node_limits_all_and_an_unknown_rate_judges_nothing() -> Non
         (None, 4, 3e9, None, False),
     ],
 )
-def test_the_gpus_of_one_node(
-    nvlink: tuple[float, bool] | None, ranks: int, measured: float, most: float | None, warns: bool
-) -> None:
+def test_the_gpus_of_one_node(nvlink, ranks, measured, most, warns):
     record, problems = judged([{"nvlink": nvlink, "link_bytes_per_s": 1e9}], measured, ranks=ranks, rates={})
     assert [each.severity for each in problems] == ["warning"] * warns
     assert (record.gpu_link_bytes_per_s, record.node_link_bytes_per_s) == (nvlink and nvlink[0], None)
@@ -104,9 +102,7 @@ def slow_node(nodes: int, slow: int) -> Any:
         (2, ring(2, {0: 0.1}), []),
     ],
 )  # fmt: skip
-def test_a_slow_link_is_that_of_a_node_whose_directions_are_all_slow(
-    nodes: int, rates: Any, expected: list[tuple[str, tuple[str, ...], str]]
-) -> None:
+def test_a_slow_link_is_that_of_a_node_whose_directions_are_all_slow(nodes, rates, expected):
     _, problems = judged([{}] * nodes, rates=rates)
     assert [(each.severity, each.hosts) for each in problems] == [row[:2] for row in expected]
     assert all(each.problem.startswith(row[2]) for each, row in zip(problems, expected, strict=True))
@@ -122,13 +118,11 @@ def test_a_slow_link_is_that_of_a_node_whose_directions_are_all_slow(
         (3, None, 16 * MIB, None),
     ],
 )
-def test_the_record_of_two_nodes_names_what_was_not_compared(
-    nodes: int, link: float | None, size: int, text: str | None
-) -> None:
+def test_the_record_of_two_nodes_names_what_was_not_compared(nodes, link, size, text):
     record, problems = judged([{"link_bytes_per_s": link}] * nodes, size=size, backend="gloo")
     assert problems == []
     assert (record.not_judged is None) if text is None else (text in str(record.not_judged))
 
 
-def test_the_slowest_direction() -> None:
+def test_the_slowest_direction():
     assert slowest_pair({(0, 1): 2e9, (1, 0): 1e9}, ["a", "b"]) == "from b to a (1.0 GB/s)"

@@ -5,10 +5,8 @@ Choices on whole nodes are in tests/golden/fabric-trees.txt.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -80,9 +78,7 @@ ROUTE = interface("bond0", "eth0", default=True)
         ([one(1, layer="Unspecified")], [], FabricKind.NONE, {"1": "link layer Unspecified"}),
     ],
 )  # fmt: skip
-def test_adapters_for_computing(
-    adapters: Sequence[Adapter], others: Sequence[Any], kind: FabricKind, reasons: Mapping[str, str]
-) -> None:
+def test_adapters_for_computing(adapters, others, kind, reasons):
     """All are chosen but those with a reason."""
     interfaces = [each for each in others if isinstance(each, Interface)]
     gpus = [each for each in others if isinstance(each, Gpu)]
@@ -96,9 +92,7 @@ DEGRADED = "degraded: 200 Gbit/s on 2 of 4 lanes, where the same model reaches 4
 
 
 @pytest.mark.parametrize(("slow", "chosen"), [(1, 7), (3, 5), (4, 4), (5, 8), (7, 8)])
-def test_degraded_adapters_are_left_out_where_the_others_carry_as_much(
-    slow: int, chosen: int, tmp_path: Path
-) -> None:
+def test_degraded_adapters_are_left_out_where_the_others_carry_as_much(slow, chosen, tmp_path):
     ndr(Tree(tmp_path), half_rate=range(slow))
     node = detect(tmp_path)
     assert all(each.for_compute for each in node.adapters[slow:])
@@ -118,9 +112,7 @@ def test_degraded_adapters_are_left_out_where_the_others_carry_as_much(
         ([2], {"state": "DOWN"}, ["mlx5_2", "mlx5_8", "mlx5_9"]),
     ],
 )
-def test_storage_stays_out_beside_degraded_and_dead_adapters(
-    changed: Sequence[int], port: dict[str, Any], left_out: list[str], fabric_of: Trees
-) -> None:
+def test_storage_stays_out_beside_degraded_and_dead_adapters(changed, port, left_out, fabric_of):
     node = fabric_of("hdr_mixed")
     adapters = [
         replace(each, ports=(replace(each.ports[0], **port),)) if number in changed else each
@@ -147,28 +139,24 @@ COMPUTE = [*range(8)]
         ({"NCCL_NET": "Socket"}, []),
     ],
 )
-def test_adapters_that_nccl_should_use(
-    settings: dict[str, str], numbers: list[int], fabric_of: Trees
-) -> None:
+def test_adapters_that_nccl_should_use(settings, numbers, fabric_of):
     expected = tuple(f"mlx5_{number}/1" for number in numbers)
     assert expected_ports(fabric_of("hdr_mixed"), settings) == expected
 
 
 @pytest.mark.parametrize("settings", [{"NCCL_IB_HCA": "=mlx5_0"}, {"NCCL_IB_DISABLE": "1"}])
-def test_settings_of_nccls_own_transport_do_not_apply_to_efa(
-    settings: dict[str, str], fabric_of: Trees
-) -> None:
+def test_settings_of_nccls_own_transport_do_not_apply_to_efa(settings, fabric_of):
     assert expected_adapters(fabric_of("efa_p5"), settings) == fabric_of("efa_p5").compute_adapters
 
 
-def test_adapters_that_were_not_chosen_are_expected_only_by_name(fabric_of: Trees) -> None:
+def test_adapters_that_were_not_chosen_are_expected_only_by_name(fabric_of):
     node = fabric_of("hdr_mixed")
     node = replace(node, adapters=tuple(replace(each, for_compute=False) for each in node.adapters))
     assert expected_ports(node, {}) == ()
     assert expected_ports(node, {"NCCL_IB_HCA": "=mlx5_9"}) == ("mlx5_9/1",)
 
 
-def test_of_several_ports_the_fastest_permitted_ones_are_expected(fabric_of: Trees) -> None:
+def test_of_several_ports_the_fastest_permitted_ones_are_expected(fabric_of):
     node = fabric_of("hdr_mixed")
     first = node.adapters[0]
     slower = replace(first.ports[0], number=2, rate_gbit_per_s=100.0)

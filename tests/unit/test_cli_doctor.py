@@ -61,7 +61,7 @@ def site(commands: Commands) -> Commands:
 Doctor = Callable[..., Any]
 
 
-def test_findings_come_worst_first_with_fix_and_evidence(site: Commands, doctor: Doctor) -> None:
+def test_findings_come_worst_first_with_fix_and_evidence(site, doctor):
     out = doctor("--slurm", "partition=old", "account=physics", code=1, text=True)
     assert out.startswith(
         "Slurm 24.11.5, cluster hyper: 7 nodes, 45 GPUs, partitions batch, mixed, old; site"
@@ -76,9 +76,7 @@ def test_findings_come_worst_first_with_fix_and_evidence(site: Commands, doctor:
     assert all(len(line) <= 110 for line in out.splitlines()[1:])
 
 
-def test_a_cluster_without_errors_is_one_document_and_nothing_is_changed(
-    site: Commands, doctor: Doctor
-) -> None:
+def test_a_cluster_without_errors_is_one_document_and_nothing_is_changed(site, doctor):
     document = doctor(*OWN)
     assert document["facts"]["cluster"]["version"] == "24.11.5"
     assert document["facts"]["cluster"]["partitions"][0]["gpu_types"] == ["h100"]
@@ -91,7 +89,7 @@ def test_a_cluster_without_errors_is_one_document_and_nothing_is_changed(
     assert [word for word in ("sbatch", "scancel", "update") if word in calls] == []
 
 
-def test_an_option_of_the_profile_that_slurm_lacks_is_an_error(site: Commands, doctor: Doctor) -> None:
+def test_an_option_of_the_profile_that_slurm_lacks_is_an_error(site, doctor):
     site.add("sbatch", "echo \"sbatch: unrecognized option '$1'\" >&2; exit 255")
     (error, *_) = doctor(*OWN, "sbatch.licences=matlab:1", code=1)["findings"]
     assert error["problem"].startswith("submit.py refuses sbatch.licences of the site profile: sbatch: unrec")
@@ -121,18 +119,14 @@ def test_an_option_of_the_profile_that_slurm_lacks_is_an_error(site: Commands, d
         ),
     ],
 )
-def test_a_command_that_fails_is_named_and_its_facts_are_not_judged(
-    broken: dict[str, str], code: int, texts: list[str], site: Commands, doctor: Doctor
-) -> None:
+def test_a_command_that_fails_is_named_and_its_facts_are_not_judged(broken, code, texts, site, doctor):
     for name, script in broken.items():
         site.add(name, script)
     out = " ".join(doctor(*([] if "scontrol" in broken else OWN), code=code, text=True).split())
     assert [text for text in texts if text not in out] == []
 
 
-def test_without_slurm_this_machine_alone_is_examined(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, doctor: Doctor
-) -> None:
+def test_without_slurm_this_machine_alone_is_examined(monkeypatch, folder, doctor):
     monkeypatch.setenv("PATH", str(folder))
     document = doctor()
     assert document["subject"] == "this machine, for runs without Slurm"
@@ -153,9 +147,7 @@ def test_without_slurm_this_machine_alone_is_examined(
         ("--profile nope", "no such profile"),
     ],
 )
-def test_bad_input_writes_nothing(
-    words: str, message: str, folder: Path, site: Commands, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_writes_nothing(words, message, folder, site, capsys):
     Path("old.yaml").write_text("partition: mine\n")
     assert submit.main(["doctor", *words.split()]) == 2
     assert message in capsys.readouterr().err
@@ -164,9 +156,7 @@ def test_bad_input_writes_nothing(
 
 
 @pytest.mark.parametrize(("name", "partition"), [("h100", "batch"), ("gb200", "nvl"), ("university", "gpu")])
-def test_a_drafted_profile_passes_a_dry_run(
-    name: str, partition: str, commands: Commands, doctor: Doctor, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_drafted_profile_passes_a_dry_run(name, partition, commands, doctor, capsys):
     install(commands, name)
     Path("tiny.yaml").write_text(TINY)
     assert "--profile ./mine.yaml" in doctor("--write-profile", "mine.yaml", text=True)
@@ -178,15 +168,13 @@ def test_a_drafted_profile_passes_a_dry_run(
 @pytest.mark.parametrize(
     ("fields", "has_gpus", "options"),
     [
-        ({"gpu_type": "h100", "srun": {"mpi": "none"}}, True, {"--gpus-per-node=h100:1", "--mpi=none", "--mem=1G"}),
+        ({"gpu_type": "h100"}, True, {"--gpus-per-node=h100:1", "--mem=1G"}),
+        ({"gpus": "none", "srun": {"mpi": "none"}}, True, {"--mpi=none"}),
         ({"gpus": "gres"}, True, {"--gres=gpu:1"}),
-        ({"gpus": "none"}, True, set()),
         ({}, False, set()),
     ],
 )  # fmt: skip
-def test_the_job_on_a_node_is_chosen_by_the_profile(
-    fields: dict[str, Any], has_gpus: bool, options: set[str]
-) -> None:
+def test_the_job_on_a_node_is_chosen_by_the_profile(fields, has_gpus, options):
     profile = Profile.model_validate({"name": "mine", "partition": "batch", "modules": ["cuda"]} | fields)
     command = slurm_doctor.probe_command(profile, ["-m", "x", "/runs"], has_gpus=has_gpus)
     at = command.index("bash")
@@ -203,9 +191,7 @@ def unchecked(document: dict[str, Any]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("error", [ProbeError("exit code 3"), ProbeTimeout("no answer within 30 s")])
-def test_no_node_is_examined_where_the_probe_of_this_host_fails(
-    error: ProbeError, site: Commands, doctor: Doctor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_node_is_examined_where_the_probe_of_this_host_fails(error, site, doctor, monkeypatch):
     def fail(runs: Path) -> HostFacts:
         raise error
 
@@ -218,7 +204,7 @@ def test_no_node_is_examined_where_the_probe_of_this_host_fails(
         assert ("a node (--job)" in unchecked(document)) == (module is slurm_doctor)
 
 
-def test_a_node_settles_whether_the_folder_is_shared(site: Commands, doctor: Doctor) -> None:
+def test_a_node_settles_whether_the_folder_is_shared(site, doctor):
     site.add("srun", 'while [ "$1" != bash ]; do shift; done; exec "$@"')
     document = doctor("--job", *OWN)
     assert "runs.not_shared" not in {each["key"] for each in document["findings"]}

@@ -28,7 +28,7 @@ Trees = Callable[[str], Path]
 Captured = pytest.CaptureFixture[str]
 
 
-def test_every_tree(shared_tree: Trees, capsys: Captured) -> None:
+def test_every_tree(shared_tree, capsys):
     """Text and JSON of each tree, and the findings of one script on it."""
     Path("job.sh").write_text("NCCL_IB_HCA=mlx5_9 NCCL_NET=IB GLOO_SOCKET_IFNAME=eth7 NCCL_ALGO=Tree\n")
     parts = []
@@ -47,9 +47,7 @@ def copied(shared_tree: Trees, tmp_path: Path) -> Callable[[str], Path]:
     return lambda kind: Path(shutil.copytree(shared_tree(kind), tmp_path / "root", symlinks=True))
 
 
-def test_the_environment_of_this_machine_wins(
-    shared_tree: Trees, monkeypatch: pytest.MonkeyPatch, capsys: Captured
-) -> None:
+def test_the_environment_of_this_machine_wins(shared_tree, monkeypatch, capsys):
     fabric = detect(shared_tree("ndr"))
     monkeypatch.setattr(fabric_checks, "detect_here", lambda: replace(fabric, gpus=fabric.gpus[:1]))
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth9")
@@ -64,7 +62,7 @@ def test_the_environment_of_this_machine_wins(
     assert "this node has" not in ask(capsys, "fabric explain --gpus-per-node 1")
 
 
-def test_a_given_interface_beside_the_derived_one(copied: Trees, capsys: Captured) -> None:
+def test_a_given_interface_beside_the_derived_one(copied, capsys):
     root = copied("hdr_mixed")
     (root / "etc/nccl.conf").write_text("NCCL_SOCKET_IFNAME==ib99\n")
     given = ask(capsys, f"fabric explain --root '{root}'").partition("\nvariables that are already set")[2]
@@ -74,7 +72,7 @@ def test_a_given_interface_beside_the_derived_one(copied: Trees, capsys: Capture
     assert {each["name"]: each["given"] for each in rows if each["given"]} == {"NCCL_SOCKET_IFNAME": "=ib99"}
 
 
-def test_interfaces_that_are_not_known(copied: Trees, capsys: Captured) -> None:
+def test_interfaces_that_are_not_known(copied, capsys):
     root = copied("cpu")
     alone = ask(capsys, f"fabric explain --root '{root}' --nodes 1")
     assert alone.endswith("variables for a job of 1 node with gloo\n  none: the defaults are right\n")
@@ -94,9 +92,7 @@ def lint(capsys: Captured, text: str, options: str = "", code: int = 0) -> str:
     return ask(capsys, f"fabric lint job.sh {options}", code)
 
 
-def test_findings_have_their_line_and_errors_an_exit_code(
-    capsys: Captured, shared_tree: Trees, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_findings_have_their_line_and_errors_an_exit_code(capsys, shared_tree, monkeypatch):
     clean = lint(capsys, "export NCCL_DEBUG=WARN\n", "--nccl 2.27.5")
     assert clean == "1 communication variable for NCCL 2.27.5: no findings\n"
     warned = lint(capsys, "\ufeffexport NCCL_P2P_DISABLE=1\n")
@@ -111,7 +107,7 @@ def test_findings_have_their_line_and_errors_an_exit_code(
         assert "error [corruption] NCCL_PROTO=LL128: LL128 between nodes corrupts data on GH200" in out
 
 
-def test_standard_input(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input(capsys, monkeypatch):
     text = io.TextIOWrapper(io.BytesIO(b"NCCL_SOCKET_IFNMAE=eth0\nHF_TOKEN=hush\n"))
     monkeypatch.setattr("sys.stdin", text)
     document = ask_json(capsys, "fabric lint - --nccl 2.27.5", code=1)
@@ -139,7 +135,7 @@ def test_standard_input(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> No
         ("ab NCCL_ALOG=Ring", "fabric ab: no known library reads 'NCCL_ALOG'; did you mean 'NCCL_ALGO'?"),
     ],
 )
-def test_bad_input(words: str, message: str, capsys: Captured, shared_tree: Trees) -> None:
+def test_bad_input(words, message, capsys, shared_tree):
     Path("job.sh").write_text("A=1\n")
     Path("list.yaml").write_text("environment:\n  - NCCL_DEBUG=INFO\n")
     Path("binary").write_bytes(b"\xff\xfe")
@@ -162,9 +158,7 @@ def test_bad_input(words: str, message: str, capsys: Captured, shared_tree: Tree
         ("NCCL_MY_PLUGINS_OWN=1", None),  # a warning of the lint, not an error
     ],
 )
-def test_errors_in_job_env_are_printed_at_the_submission(
-    word: str, warning: str | None, capsys: Captured
-) -> None:
+def test_errors_in_job_env_are_printed_at_the_submission(word, warning, capsys):
     assert submit.main(["run", "tiny.yaml", "--nodes", "2", "--set", f"job.env.{word}"]) == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if "job.env" in line]
     expected = f"warning: job.env.{word.partition('=')[0]}: {warning}"
@@ -177,7 +171,7 @@ def experiments() -> Iterator[dict[str, Any]]:
         yield read_json(path)["config"]
 
 
-def test_one_job_compares_all_variables(capsys: Captured) -> None:
+def test_one_job_compares_all_variables(capsys):
     ask(capsys, "fabric ab NCCL_ALGO=Ring NCCL_PROTO=LL --nodes 2 --gpus-per-node 2 --device cpu --minutes 5")
     (config,) = experiments()
     assert config["command"][:5] == ["-m", "jobs.arms", "NCCL_ALGO=Ring", "NCCL_PROTO=LL", "--device"]
@@ -192,7 +186,7 @@ def test_one_job_compares_all_variables(capsys: Captured) -> None:
         ("NCCL_ALOG=Ring --allow-unknown", ["-m", "jobs.arms", "NCCL_ALOG=Ring"]),
     ],
 )
-def test_the_job_derives_and_checks_the_names(words: str, start: list[str], capsys: Captured) -> None:
+def test_the_job_derives_and_checks_the_names(words, start, capsys):
     assert submit.main(["fabric", "ab", "--device", "cpu", *words.split()]) == 0
     warning = "warning: no known library reads 'NCCL_ALOG'" in capsys.readouterr().err
     (config,) = experiments()
@@ -200,7 +194,7 @@ def test_the_job_derives_and_checks_the_names(words: str, start: list[str], caps
     assert ("--allow-unknown" in config["command"]) == warning
 
 
-def test_an_experiment_that_was_killed_starts_again_and_a_finished_one_is_printed(capsys: Captured) -> None:
+def test_an_experiment_that_was_killed_starts_again_and_a_finished_one_is_printed(capsys):
     command, run = "fabric ab NCCL_ALGO=Ring --device cpu", RunDir(RUNS / "ab-NCCL_ALGO-Ring" / "n2")
     ask(capsys, f"{command} --dry-run --cluster local")
     assert not RUNS.exists()
@@ -216,7 +210,7 @@ def test_an_experiment_that_was_killed_starts_again_and_a_finished_one_is_printe
     assert found["fabric_ab"]["n2"]["backend"] == "nccl"
 
 
-def test_the_step_and_the_shape_of_a_run_unless_its_steps_differ(capsys: Captured) -> None:
+def test_the_step_and_the_shape_of_a_run_unless_its_steps_differ(capsys):
     ask(capsys, "run tiny.yaml --nodes 3 --set job.env.NCCL_NET=Socket resources.device=cpu")
     (run,) = [path.parent for path in (RUNS / "tiny").glob("*/run.json")]
     command = f"fabric ab NCCL_ALGO=Ring --like tiny/{run.name}"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -27,8 +26,8 @@ Trees = Callable[[str], Fabric]
     ],
 )
 def test_nodes_all_of_whose_adapters_are_down_would_use_tcp_without_a_choice(
-    settings: dict[str, str], count: int, start: str | None, fabric_of: Trees
-) -> None:
+    settings, count, start, fabric_of
+):
     down = fabric_of("all_down")
     down = replace(down, adapters=down.adapters[:count])
     lines = defects(down, settings)
@@ -38,7 +37,7 @@ def test_nodes_all_of_whose_adapters_are_down_would_use_tcp_without_a_choice(
     assert defects(replace(down, gpus=()), settings) == ()
 
 
-def test_the_second_port_of_a_card_needs_no_cable(fabric_of: Trees) -> None:
+def test_the_second_port_of_a_card_needs_no_cable(fabric_of):
     """Cards of two ports, each a function with an adapter, of which one has a cable."""
     ndr = fabric_of("ndr")
     (dead,) = (each for each in fabric_of("dead_hca").adapters if each.active_port is None)
@@ -57,7 +56,7 @@ def test_the_second_port_of_a_card_needs_no_cable(fabric_of: Trees) -> None:
     assert len(found) == len(seconds) - 1, "one card shows that both ports are to be used"
 
 
-def test_adapters_that_the_user_leaves_out(fabric_of: Trees) -> None:
+def test_adapters_that_the_user_leaves_out(fabric_of):
     node = fabric_of("dead_hca")
     both = defects(node)
     assert [line.partition(":")[0] for line in both] == ["mlx5_3", "mlx5_6"]
@@ -71,7 +70,7 @@ def test_adapters_that_the_user_leaves_out(fabric_of: Trees) -> None:
         assert defects(node, {"NCCL_IB_HCA": names}) == expected
 
 
-def test_adapters_that_may_be_for_storage(fabric_of: Trees) -> None:
+def test_adapters_that_may_be_for_storage(fabric_of):
     """A flat PCI bus, as on virtual machines, and adapters of one rate."""
     mixed = fabric_of("hdr_mixed")
     ten = [
@@ -103,7 +102,7 @@ def test_adapters_that_may_be_for_storage(fabric_of: Trees) -> None:
         ([{"nvlinks_active": 11, "name": "L4"}, *[{"nvlinks_active": 12}] * 7], None),
     ],
 )
-def test_inactive_nvlinks(gpus: Sequence[dict[str, Any]], active: str | None, fabric_of: Trees) -> None:
+def test_inactive_nvlinks(gpus, active, fabric_of):
     """The first of eight GPUs with 18 links has fewer active ones than the others, or all have."""
     ndr = fabric_of("ndr")
     changed: list[Gpu] = list(ndr.gpus)
@@ -127,18 +126,18 @@ def test_inactive_nvlinks(gpus: Sequence[dict[str, Any]], active: str | None, fa
         ({"has_peermem": True, "is_open_driver": False}, None),
     ],
 )
-def test_limits_devices_and_modules(software: dict[str, Any], start: str | None, fabric_of: Trees) -> None:
+def test_limits_devices_and_modules(software, start, fabric_of):
     ndr = fabric_of("ndr")
     lines = defects(replace(ndr, software=replace(ndr.software, **software)))
     assert [line[: len(start or "")] for line in lines] == ([start] if start else [])
 
 
-def test_a_plugin_that_the_user_names_is_not_judged(fabric_of: Trees) -> None:
+def test_a_plugin_that_the_user_names_is_not_judged(fabric_of):
     assert len(defects(fabric_of("efa_p5"))) == 1
     assert defects(fabric_of("efa_p5"), {"NCCL_NET_PLUGIN": "tcpx"}) == ()
 
 
-def test_a_narrow_slot(fabric_of: Trees) -> None:
+def test_a_narrow_slot(fabric_of):
     ndr = fabric_of("ndr")
     first, *others = ndr.adapters
     narrow = replace(first, pci=replace(first.pci, lanes=8))  # type: ignore[type-var]
@@ -149,6 +148,6 @@ def test_a_narrow_slot(fabric_of: Trees) -> None:
 @pytest.mark.parametrize(
     ("speed", "lanes", "gbit"), [(32.0, 16, 504.1), (8.0, 8, 63.0), (5.0, 8, 32.0), (None, 8, None)]
 )
-def test_rates_of_pcie(speed: float | None, lanes: int, gbit: float | None) -> None:
+def test_rates_of_pcie(speed, lanes, gbit):
     found = pcie_gbit_per_s(PciDevice("a", link_gt_per_s=speed, lanes=lanes))
     assert found == (pytest.approx(gbit, abs=0.05) if gbit else None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -51,9 +50,7 @@ def pair(name: str) -> dict[str, str]:
         ("roce_bond", {"nccl_version": "2.21.5"}, {"NCCL_IB_GID_INDEX": None}),
     ],
 )  # fmt: skip
-def test_two_nodes(
-    kind: str, arguments: dict[str, Any], expected: dict[str, str | None], fabric_of: Trees
-) -> None:
+def test_two_nodes(kind, arguments, expected, fabric_of):
     """Values that hold: the derived ones, and those of the user."""
     fabric = fabric_of(kind)
     fabric = replace(fabric, software=arguments.pop("software", fabric.software))
@@ -63,12 +60,12 @@ def test_two_nodes(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_node_needs_nothing_and_gloo_an_interface(kind: str, fabric_of: Trees) -> None:
+def test_one_node_needs_nothing_and_gloo_an_interface(kind, fabric_of):
     assert derive(fabric_of(kind), 1, len(fabric_of(kind).gpus)) == ()
     assert [each.name for each in derive(fabric_of(kind), 4, 0)] == [GLOO]
 
 
-def test_tcp_on_clouds_is_left_to_nccl(fabric_of: Trees) -> None:
+def test_tcp_on_clouds_is_left_to_nccl(fabric_of):
     """NCCL chooses the number of connections for interfaces of AWS, also below a bond."""
     node = fabric_of("ethernet_25g")
     eth0 = next(each for each in node.interfaces if each.name == "eth0")
@@ -80,7 +77,7 @@ def test_tcp_on_clouds_is_left_to_nccl(fabric_of: Trees) -> None:
         assert not names & SOCKETS.keys()
 
 
-def test_named_interfaces_are_up() -> None:
+def test_named_interfaces_are_up():
     states = {"eth0": "up", "eth1": "down", "eth2": "unknown", "ib0": "up"}
     found = [Interface(name, state, 1, None, None, None, None) for name, state in states.items()]
     fabric = Fabric(FabricKind.ETHERNET, interfaces=tuple(found))
@@ -97,9 +94,7 @@ def test_named_interfaces_are_up() -> None:
         ("ndr", 2, 8, set()),
     ],
 )
-def test_only_variables_for_speed_are_compared_by_default(
-    kind: str, nodes: int, gpus: int, expected: set[str], fabric_of: Trees
-) -> None:
+def test_only_variables_for_speed_are_compared_by_default(kind, nodes, gpus, expected, fabric_of):
     assert suggestions(fabric_of(kind), nodes, gpus).keys() == expected
     derived = {each.name: each for each in derive(fabric_of("cxi"), 2, 4)}
     for name in suggestions(fabric_of("cxi"), 2, 4):
@@ -116,14 +111,14 @@ REASONED = {"NCCL_NET_GDR_LEVEL", "NCCL_LL128_C2C", "NCCL_PROTO"}
     st.sets(st.sampled_from(sorted(registry().variables))),
 )  # fmt: skip
 def test_derived_variables_are_known_allowed_and_justified(
-    fabric_of: Trees,
-    data: st.DataObject,
-    kind: str,
-    nodes: int,
-    gpus: int,
-    version: str | None,
-    mine: set[str],
-) -> None:
+    fabric_of,
+    data,
+    kind,
+    nodes,
+    gpus,
+    version,
+    mine,
+):
     """On odd nodes: parts of the adapters and interfaces, other choices, other libraries."""
     node = fabric_of(kind)
     adapters, interfaces = (

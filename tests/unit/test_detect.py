@@ -20,7 +20,7 @@ from tests.support.fabric_tree_builder import H100, MELLANOX, Tree, at_root
 from tests.support.fabric_trees import KINDS, tree
 
 
-def test_routes_and_interfaces(tmp_path: Path) -> None:
+def test_routes_and_interfaces(tmp_path):
     t = Tree(tmp_path)
     t.ethernet("eth0", at_root(1), 1000)
     t.interface("veth1", None, speed=-1)
@@ -46,7 +46,7 @@ def test_routes_and_interfaces(tmp_path: Path) -> None:
     assert interfaces["veth1"].speed_mbit_per_s is None
 
 
-def test_each_of_two_ports_has_its_own_interface(tmp_path: Path) -> None:
+def test_each_of_two_ports_has_its_own_interface(tmp_path):
     """RoCE by its addresses; where only the device is known, a port has the only interface beside it."""
     t = Tree(tmp_path)
     pci = t.device(at_root(1), vendor=MELLANOX, device="0x1", kind="0x020000", driver="mlx5_core")
@@ -70,7 +70,7 @@ def test_each_of_two_ports_has_its_own_interface(tmp_path: Path) -> None:
     assert interfaces() == [("eth1", "eth2")]
 
 
-def test_nvml_is_the_given_one_or_the_recorded_one_or_none(tmp_path: Path) -> None:
+def test_nvml_is_the_given_one_or_the_recorded_one_or_none(tmp_path):
     root = tree("cxi", tmp_path)
 
     def paths(fabric: Fabric) -> set[str]:
@@ -86,7 +86,7 @@ def test_nvml_is_the_given_one_or_the_recorded_one_or_none(tmp_path: Path) -> No
         assert (odd.gpus[0].uuid or "").startswith("GPU-"), "as the driver names it"
 
 
-def test_gpus_of_a_container_that_hides_the_pci_bus(tmp_path: Path) -> None:
+def test_gpus_of_a_container_that_hides_the_pci_bus(tmp_path):
     root = tree("nvlink", tmp_path)
     shutil.rmtree(root / "sys/bus/pci/devices")
     node = detect(root)
@@ -94,7 +94,7 @@ def test_gpus_of_a_container_that_hides_the_pci_bus(tmp_path: Path) -> None:
     assert {link.path for link in node.gpu_links} == {"NV18"}
 
 
-def test_graphics_of_other_kinds_are_no_gpus(tmp_path: Path) -> None:
+def test_graphics_of_other_kinds_are_no_gpus(tmp_path):
     t = Tree(tmp_path)
     nvidia, amd = ("0x030000", "0x030200", "0x040300"), ("0x038000", "0x120000", "0x030000")
     for bus, kind in enumerate(nvidia + amd):
@@ -105,13 +105,13 @@ def test_graphics_of_other_kinds_are_no_gpus(tmp_path: Path) -> None:
     ]
 
 
-def test_an_empty_root_is_a_node_without_a_network(tmp_path: Path) -> None:
+def test_an_empty_root_is_a_node_without_a_network(tmp_path):
     node = detect(tmp_path / "missing")
     assert node == detect(tmp_path)
     assert (node.kind, node.adapters, node.interfaces, node.gpus) == (FabricKind.NONE, (), (), ())
 
 
-def test_this_machine(replay: Callable[..., object]) -> None:
+def test_this_machine(replay):
     replay()
     node = detect_here()
     assert (node.software.kernel, len(node.gpus)) == (os.uname().release, 0)
@@ -141,7 +141,7 @@ def _spoil(file: Path, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("kind", ["roce_bond", "efa_p5", "cxi", "hdr_mixed"])
-def test_odd_files_raise_nothing(kind: str, tmp_path: Path) -> None:
+def test_odd_files_raise_nothing(kind, tmp_path):
     chance = random.Random(kind)
     root = tree(kind, tmp_path)
     files = sorted(path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
@@ -152,5 +152,5 @@ def test_odd_files_raise_nothing(kind: str, tmp_path: Path) -> None:
         json.dumps(dataclasses.asdict(detect(root)))
 
 
-def test_every_kind_of_network_has_a_tree(fabric_of: Callable[[str], Fabric]) -> None:
+def test_every_kind_of_network_has_a_tree(fabric_of):
     assert {fabric_of(kind).kind for kind in KINDS} == set(FabricKind) - {FabricKind.NONE}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,9 +65,9 @@ SWITCH = (2, "00000000:C5:00.0")
     ],
 )
 def test_links_of_two_gpus(
-    first: Links, second: Links, level: int, path: str, nvlinks: list[Any],
-    is_behind_nvswitch: bool | None, nvml: Install,
-) -> None:  # fmt: skip
+    first, second, level, path, nvlinks,
+    is_behind_nvswitch, nvml,
+):  # fmt: skip
     nvml(gpu(first), gpu(second), level=level)
     reading = read_nvml()
     assert reading is not None
@@ -84,20 +83,20 @@ def test_links_of_two_gpus(
 
 
 @pytest.mark.parametrize("lost", [gpu(refused=NOT_PERMITTED), gpu(PciInfo={"error": LOST})])
-def test_a_gpu_that_is_refused_or_lost_is_left_out(lost: dict[str, Any], nvml: Install) -> None:
+def test_a_gpu_that_is_refused_or_lost_is_left_out(lost, nvml):
     nvml(lost, gpu())
     reading = read_nvml()
     assert reading is not None
     assert ([gpu.uuid for gpu in reading.gpus], reading.links) == (["GPU-1"], ())
 
 
-def test_without_a_driver_there_is_no_reading(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_driver_there_is_no_reading(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert read_nvml() is None
     assert read_node_gpus(tmp_path) == NodeGpus(0)
 
 
-def test_a_driver_that_gives_no_answer_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_gives_no_answer_is_a_problem(tmp_path, monkeypatch):
     """The process that asks NVML ends with an error, for want of the binding."""
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/nvidiactl").touch()
@@ -107,7 +106,7 @@ def test_a_driver_that_gives_no_answer_is_a_problem(tmp_path: Path, monkeypatch:
     assert (found.count, [problem["severity"] for problem in found.problems]) == (None, ["warning"])
 
 
-def test_addresses_in_the_spelling_of_sysfs() -> None:
+def test_addresses_in_the_spelling_of_sysfs():
     assert normal_address(b"00000008:01:00.0") == "0008:01:00.0"
     assert normal_address("00010000:01:00.0") == "10000:01:00.0"
 
@@ -133,9 +132,7 @@ def health(api: Any, visible: str | None = None) -> dict[str, Any]:
         ({"refused": NOT_PERMITTED}, None, ""),  # a GPU of another job
     ],
 )
-def test_each_problem_and_none_where_a_value_is_absent(
-    answers: dict[str, Any], severity: str | None, text: str, nvml: Install
-) -> None:
+def test_each_problem_and_none_where_a_value_is_absent(answers, severity, text, nvml):
     found = health(nvml(gpu(), gpu(**answers)))
     assert found["gpus"] == (1 if "refused" in answers else 2)
     assert [each["severity"] for each in found["problems"]] == ([severity] if severity else [])
@@ -144,7 +141,7 @@ def test_each_problem_and_none_where_a_value_is_absent(
     )
 
 
-def test_only_gpus_of_the_job_count_in_its_order(nvml: Install) -> None:
+def test_only_gpus_of_the_job_count_in_its_order(nvml):
     """An inactive NVLink shows beside the GPUs of other jobs, too."""
     links = [SWITCH] * 18
     api = nvml(gpu([*links[1:], (2, "")]), gpu(links), gpu(links, **{"TotalEccErrors 1 0": 1}))

@@ -7,7 +7,6 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -38,7 +37,7 @@ HEALTHY = HostFacts(
         ("/scratch one/runs", ("lustre", "/scratch one", ["rw", "rw", "localflock"])),
     ],
 )
-def test_the_file_system_of_a_path(path: str, mount: tuple[str, str, list[str]]) -> None:
+def test_the_file_system_of_a_path(path, mount):
     assert mount_of(Path(path), MOUNTS) == mount
 
 
@@ -71,12 +70,12 @@ OPERATIONS = ("write", "lock", "exclusive", "rename", "link", "sync")
         ({"file_system": "fuse.new", "mount_options": ["nolock"]}, []),
     ],
 )
-def test_findings_on_a_host_and_its_folder(changes: dict[str, Any], expected: list[str]) -> None:
+def test_findings_on_a_host_and_its_folder(changes, expected):
     rows = (*PYTHON, SUBMITIT, *HOST, *FOLDER, *REACH)
     assert keys(examine(rows, replace(HEALTHY, **changes), "n1")) == expected
 
 
-def test_the_evidence_is_part_of_a_problem() -> None:
+def test_the_evidence_is_part_of_a_problem():
     bad = replace(HEALTHY, problems={"lock": "No locks available"}, clock_offset_s=-60.0)
     lock, clock = examine(FOLDER, bad, "n1")
     assert "(No locks available, /home/runs (nfs4 on /home))" in lock.problem
@@ -97,14 +96,14 @@ def test_the_evidence_is_part_of_a_problem() -> None:
         ({"shares_locks": False}, ["warning runs.local_locks"]),
     ],
 )
-def test_a_node_beside_the_submitting_host(changes: dict[str, Any], expected: list[str]) -> None:
+def test_a_node_beside_the_submitting_host(changes, expected):
     node = replace(HEALTHY, **({"host": "n2", "shares_folder": True} | changes))
     assert keys(node_findings(HEALTHY, node, elapsed_s=20.0, gpus=True)) == expected
     if "locked_memory" in changes:  # processors need none
         assert node_findings(HEALTHY, node, elapsed_s=20.0, gpus=False) == []
 
 
-def test_the_probe_of_this_machine_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_the_probe_of_this_machine_leaves_nothing_behind(tmp_path):
     facts = probe([sys.executable, *module_arguments(tmp_path / "not" / "there")])
     assert (facts.tested, facts.problems) == (str(tmp_path), {})
     assert facts.packages["torch"]
@@ -113,16 +112,14 @@ def test_the_probe_of_this_machine_leaves_nothing_behind(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("seconds", "offset"), [(3600.0, -3600.0), (-3600.0, 3600.0)])
-def test_the_clock_of_the_file_server(
-    seconds: float, offset: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_clock_of_the_file_server(seconds, offset, tmp_path, monkeypatch):
     """This host's clock is an hour ahead of it, or behind."""
     now = host_facts.time.time
     monkeypatch.setattr(host_facts.time, "time", lambda: now() + seconds)
     assert host_facts.host_facts(tmp_path).clock_offset_s == pytest.approx(offset, abs=60)
 
 
-def test_a_folder_without_locks_or_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_without_locks_or_links(tmp_path, monkeypatch):
     def refuse(*_: object) -> None:
         raise OSError(37, "No locks available")
 
@@ -133,9 +130,7 @@ def test_a_folder_without_locks_or_links(tmp_path: Path, monkeypatch: pytest.Mon
     assert "exclusive" in host_facts.host_facts(tmp_path).problems
 
 
-def test_a_folder_and_a_lock_of_another_process_are_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_and_a_lock_of_another_process_are_seen(tmp_path, monkeypatch):
     monkeypatch.setattr(host_facts, "_SEEN_WITHIN_S", 0.0)
     with locked_folder(tmp_path) as folder:
         copy = shutil.copytree(folder, tmp_path / "copy")
@@ -155,6 +150,6 @@ def test_a_folder_and_a_lock_of_another_process_are_seen(
         (["/nope/python"], "No such file"),
     ],
 )
-def test_a_probe_without_facts(command: list[str], message: str) -> None:
+def test_a_probe_without_facts(command, message):
     with pytest.raises(ProbeError, match=message):
         probe(command, timeout_s=0.2 if "sleep" in command[-1] else 20)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from jobs.fabric.description import PciDevice
@@ -20,7 +16,7 @@ from jobs.fabric.kernel_files import (
 from tests.support.fabric_tree_builder import AMAZON, Tree
 
 
-def test_links_stay_within_the_root(tmp_path: Path) -> None:
+def test_links_stay_within_the_root(tmp_path):
     root = tmp_path / "root"
     (root / "etc").mkdir(parents=True)
     (tmp_path / "outside").write_text("secret\n")
@@ -33,7 +29,7 @@ def test_links_stay_within_the_root(tmp_path: Path) -> None:
     assert (tree.text("/../outside"), tree.text("/etc/\0")) == (None, None)
 
 
-def test_names_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+def test_names_are_in_the_order_of_their_numbers(tmp_path):
     for name in ("mlx5_10", "mlx5_bond_0", "mlx5_2"):
         (tmp_path / name).touch()
     assert FileTree(tmp_path).names("/") == ["mlx5_2", "mlx5_10", "mlx5_bond_0"]
@@ -50,7 +46,7 @@ def test_names_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
         ),
     ],
 )  # fmt: skip
-def test_values_of_files(parse: Callable[[str | None], Any], results: dict[str | None, Any]) -> None:
+def test_values_of_files(parse, results):
     assert {text: parse(text) for text in results} == results
 
 
@@ -72,11 +68,11 @@ FIRST = device("h0", "root0", "up0", "down0", "a")
         (device("h0", "a", node=None), device("h1", "b", node=None), "NODE"),
     ],
 )
-def test_paths_between_devices(first: PciDevice, second: PciDevice, path: str) -> None:
+def test_paths_between_devices(first, second, path):
     assert pci_path(first, second) == pci_path(second, first) == path
 
 
-def test_a_device_on_another_bus_counts_as_the_pci_device_above_it(tmp_path: Path) -> None:
+def test_a_device_on_another_bus_counts_as_the_pci_device_above_it(tmp_path):
     """A virtio interface below a port that is slower than the device; the kernel knows no NUMA node."""
     t, above = Tree(tmp_path), ["pci0000:00", "0000:00:01.0", "0000:01:00.0"]
     port = t.device(above[:2], vendor=AMAZON, device="0x1", kind="0x060400")

@@ -100,9 +100,7 @@ Findings = Callable[..., list[Finding]]
         ("GLOO_SOCKET_IFNAME=nmn0", {"fabric": "cxi", "nccl_version": "2.26.2"}, "warning fallback"),
     ],
 )
-def test_variables_by_themselves(
-    variables: str, about: dict[str, Any], expected: str, findings: Findings
-) -> None:
+def test_variables_by_themselves(variables, about, expected, findings):
     """At most the first variable has a finding."""
     found = findings(variables, **about)
     assert [f"{each.severity} {each.kind}" for each in found] == ([expected] if expected else [])
@@ -148,13 +146,13 @@ def test_variables_by_themselves(
         ("NCCL_NET=IB", {"fabric": "nvlink"} | NODES, ""),
     ],
 )
-def test_combinations(variables: str, about: dict[str, Any], expected: str, findings: Findings) -> None:
+def test_combinations(variables, about, expected, findings):
     found = findings(variables, **about)
     known = [each for each in found if each.kind in ("conflict", "corruption", "deadlock")]
     assert [f"{each.severity} {each.name}" for each in known] == ([expected] if expected else [])
 
 
-def test_the_worst_comes_first(findings: Findings) -> None:
+def test_the_worst_comes_first(findings):
     found = findings("NCCL_P2P_DISABLE=1 NCCL_ASYNC_ERROR_HANDLING=1 NCCL_IB_TIMEOUT=99")
     assert [each.severity for each in found] == list(FindingSeverity)
 
@@ -169,16 +167,16 @@ def test_the_worst_comes_first(findings: Findings) -> None:
         ("NCCL_IB_HCA==mlx5_3 NCCL_NET=IB", "dead_hca", "so NCCL fails; set =mlx5_0"),
     ],
 )
-def test_the_names_to_write(variables: str, fabric: str, proposed: str, findings: Findings) -> None:
+def test_the_names_to_write(variables, fabric, proposed, findings):
     assert any(proposed in each.message for each in findings(variables, fabric, nodes=2))
 
 
-def test_slow_tcp_beside_rdma_is_no_finding(fabric_of: Callable[[str], Fabric], findings: Findings) -> None:
+def test_slow_tcp_beside_rdma_is_no_finding(fabric_of, findings):
     rdma = replace(fabric_of("cxi"), kind=FabricKind.INFINIBAND)
     assert "fallback" not in [each.kind for each in findings("GLOO_SOCKET_IFNAME=nmn0", rdma, nodes=2)]
 
 
-def test_a_prefix_that_names_more_adapters(fabric_of: Callable[[str], Fabric], findings: Findings) -> None:
+def test_a_prefix_that_names_more_adapters(fabric_of, findings):
     node = fabric_of("ndr")
     more = (replace(node.adapters[0], name="mlx5_10"), *node.adapters)
     for value, count in (("mlx5_1", 1), ("=mlx5_1,mlx5_10", 0)):
@@ -198,7 +196,7 @@ def test_a_prefix_that_names_more_adapters(fabric_of: Callable[[str], Fabric], f
         (Setting("NCCL_LL128_C2C", "1", "job.env"), ["debug"]),
     ],
 )
-def test_names_and_values_of_odd_sources(setting: Setting, kinds: list[str]) -> None:
+def test_names_and_values_of_odd_sources(setting, kinds):
     """A value that the suite derives is no debug setting, whoever sets it."""
     found = lint({setting.name: setting}, derived={"NCCL_LL128_C2C": "0"})
     assert [each.kind for each in found] == kinds
@@ -209,7 +207,7 @@ KNOWN = registry()
 
 
 @pytest.mark.parametrize("name", sorted(KNOWN.variables))
-def test_an_entry_of_the_registry_is_consistent(name: str) -> None:
+def test_an_entry_of_the_registry_is_consistent(name):
     each = KNOWN.variables[name]
     assert each.kind in {"system", "debug", "internal", "alias", "dead"}
     assert each.library in {"nccl", "torch", "gloo", "libfabric", "nccl-rdma-sharp-plugins"}
@@ -226,12 +224,12 @@ def test_an_entry_of_the_registry_is_consistent(name: str) -> None:
     assert default in AUTOMATIC or each.accepts(default), f"the default {default} is not allowed"
 
 
-def test_the_registry_holds_all_variables_of_nccl() -> None:
+def test_the_registry_holds_all_variables_of_nccl():
     nccl = [each for each in KNOWN.variables.values() if each.library == "nccl" and each.kind != "dead"]
     assert (len(nccl) >= 267, KNOWN.read_from["nccl"]) == (True, "2.30.7")
 
 
-def test_the_history_of_a_default() -> None:
+def test_the_history_of_a_default():
     timeout = KNOWN.variables["NCCL_IB_TIMEOUT"]
     assert timeout.stale_default("18", "2.27.5") == ("2.23.4", "20")
     assert timeout.stale_default("18", "2.20.5") is None, "it is the default of that version"
@@ -253,14 +251,14 @@ def test_the_history_of_a_default() -> None:
         ("FI_CXI_ODP", ["on"], ["2"]),
     ],
 )
-def test_allowed_values(name: str, allowed: list[str], refused: list[str]) -> None:
+def test_allowed_values(name, allowed, refused):
     accepts = KNOWN.variables[name].accepts
     assert [list(map(accepts, values)) for values in (allowed, refused)] == [
         [True] * len(allowed), [False] * len(refused),
     ]  # fmt: skip
 
 
-def test_a_switch_is_on_at_any_number_but_0() -> None:
+def test_a_switch_is_on_at_any_number_but_0():
     on, off = ("1", "-1", "2 ", "0x1", "01"), ("0", "0\r", "00", "0x0", "true", "", None)
     assert [is_nonzero(text) for text in (*on, *off)] == [True] * len(on) + [False] * len(off)
 
@@ -276,11 +274,11 @@ def test_a_switch_is_on_at_any_number_but_0() -> None:
         *((f"{prefix}SOCKET_IFNAME", None) for prefix in READ_BY_OTHERS),
     ],
 )
-def test_a_misspelt_name(name: str, meant: str | None) -> None:
+def test_a_misspelt_name(name, meant):
     assert name not in KNOWN.variables
     assert KNOWN.misspelt(name) == meant
 
 
-def test_the_document_names_the_prefixes_of_other_libraries() -> None:
+def test_the_document_names_the_prefixes_of_other_libraries():
     text = (Path(__file__).parents[2] / "docs" / "fabric.md").read_text()
     assert [prefix for prefix in READ_BY_OTHERS if f"`{prefix}`" not in text] == []

@@ -69,7 +69,7 @@ OLD, FULL = {"agreement": AGREED | {"torch": "2.13.0"}}, {"free_bytes": {"/runs"
         ({0: {"write_bytes_per_s": None}}, 1, []),
     ],
 )  # fmt: skip
-def test_facts_of_nodes(changes: Changes, count: int, expected: list[str]) -> None:
+def test_facts_of_nodes(changes, count, expected):
     hosts = [f"n{number}" for number in range(count)]
     assert summary(findings_of_facts(nodes(changes, count), {}, hosts, NEEDED)) == expected
 
@@ -85,12 +85,12 @@ def test_facts_of_nodes(changes: Changes, count: int, expected: list[str]) -> No
         ({1: {"far_from_gpus": [0, 1]}}, "node n1: the job has no processor near the GPU of local ranks 0-1"),
     ],
 )  # fmt: skip
-def test_a_problem_names_its_nodes_and_values(changes: Changes, start: str) -> None:
+def test_a_problem_names_its_nodes_and_values(changes, start):
     (found,) = findings_of_facts(nodes(changes), {}, ["n0"], NEEDED)
     assert found.problem.startswith(start)
 
 
-def test_the_hash_of_agreement_tells_nodes_apart() -> None:
+def test_the_hash_of_agreement_tells_nodes_apart():
     first, second, other = nodes({2: OLD}, 3)
     assert first.agreement_hash == second.agreement_hash != other.agreement_hash
 
@@ -105,7 +105,7 @@ def test_the_hash_of_agreement_tells_nodes_apart() -> None:
         (90.0, "10 s behind"),
     ],
 )
-def test_clocks_differ_only_where_the_order_of_events_proves_it(written: float, expected: str | None) -> None:
+def test_clocks_differ_only_where_the_order_of_events_proves_it(written, expected):
     offset = checks.clock_offset(written, opened=100.0, seen=103.0)
     found = list(checks.check_clocks("n0", {"n1": offset}))
     assert [f"at least {expected} node n0" in each.problem for each in found] == [True] * bool(expected)
@@ -123,9 +123,7 @@ RIGHT, WRONG = (-1.0, 1.0), (-61.0, -59.0)
         ([RIGHT], []),
     ],
 )
-def test_the_node_with_the_wrong_clock_is_named(
-    offsets: list[tuple[float, float]], expected: list[str]
-) -> None:
+def test_the_node_with_the_wrong_clock_is_named(offsets, expected):
     by_host = {f"n{number}": bounds for number, bounds in enumerate(offsets, 1)}
     facts = nodes({}, len(offsets) + 1)
     assert summary(findings_of_facts(facts, by_host, ["n0", *by_host], {})) == expected
@@ -142,9 +140,7 @@ def test_the_node_with_the_wrong_clock_is_named(
         (2, [0], []),  # either node may lack the mount
     ],
 )
-def test_a_folder_that_most_nodes_do_not_share_is_the_fault_of_none(
-    count: int, present: list[int], at_fault: list[str] | None
-) -> None:
+def test_a_folder_that_most_nodes_do_not_share_is_the_fault_of_none(count, present, at_fault):
     hosts = [f"n{number}" for number in range(count)]
     found = checks.check_shared_folder("/runs/a", hosts, present, 120)
     if at_fault is None:
@@ -155,14 +151,14 @@ def test_a_folder_that_most_nodes_do_not_share_is_the_fault_of_none(
     assert f"{silent} wrote nothing" in found[0].problem, "the message names them all the same"
 
 
-def test_a_refusal_is_one_line_with_its_remedy() -> None:
+def test_a_refusal_is_one_line_with_its_remedy():
     warning, error = Finding("warning", "a", "slow", "wait"), Finding("error", "b", "bad", "mend it")
     assert checks.refusal([warning]) is None
     assert checks.refusal([warning, error]) == "bad; mend it"
     assert str(checks.refusal([error, error])).endswith("mend it (and 1 more in preflight.json)")
 
 
-def test_only_errors_blame_and_not_what_is_common_to_all_nodes() -> None:
+def test_only_errors_blame_and_not_what_is_common_to_all_nodes():
     hosts = ["n0", "n1", "n2"]
     bad = [Finding("error", "b", "", "", hosts=(host,)) for host in reversed(hosts)]
     warning = Finding("warning", "b", "", "", hosts=("n0",))

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -23,7 +22,6 @@ from jobs.fabric.gpus import NvmlReading
 from jobs.node import node_environment
 from jobs.node.allocation import NodeContext
 from jobs.node.node_environment import NodeNetwork, detect_or_nothing, network_of_node, node_network
-from tests.support.commands import Commands
 from tests.support.fabric_trees import tree
 
 Trees = Callable[[str], Fabric]
@@ -52,7 +50,7 @@ def written(found: NodeNetwork) -> EnvRecord:
     return EnvRecord.model_validate(json.loads(json.dumps(found.record(added))))
 
 
-def test_derived_variables_and_their_versions_are_recorded() -> None:
+def test_derived_variables_and_their_versions_are_recorded():
     found = written(network())
     guard = found.variables["NCCL_LL128_C2C"]
     assert (guard.value, guard.source, guard.since, guard.until) == ("0", "derived", "2.27.3", None)
@@ -66,7 +64,7 @@ def test_derived_variables_and_their_versions_are_recorded() -> None:
     }  # fmt: skip
 
 
-def test_values_of_user_site_shell_and_files_win_and_are_recorded() -> None:
+def test_values_of_user_site_shell_and_files_win_and_are_recorded():
     files = (
         ConfigurationFile("/home/ada/.nccl.conf", (("NCCL_DEBUG", "INFO"),)),
         ConfigurationFile("/etc/nccl.conf", (("NCCL_DEBUG", "TRACE"), ("NCCL_LL128_C2C", "1"))),
@@ -88,7 +86,7 @@ def test_values_of_user_site_shell_and_files_win_and_are_recorded() -> None:
     ]
 
 
-def test_the_shared_variables_and_the_interface_should_agree() -> None:
+def test_the_shared_variables_and_the_interface_should_agree():
     first = network().agreement
     assert first["interface"] == "hsn0"
     assert "NCCL_LL128_C2C=0" in first["derived variables"]
@@ -98,7 +96,7 @@ def test_the_shared_variables_and_the_interface_should_agree() -> None:
     assert "NCCL_LL128_C2C" not in other["derived variables"]
 
 
-def test_errors_and_warnings_reach_the_log_without_secrets(capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_and_warnings_reach_the_log_without_secrets(capsys):
     run = record({"NCCL_IB_TIMEOUT": "99", "NCCL_MY_TOKEN": "hush", "NCCL_SOCKET_NTHREADS": "4"})
     found = network(run=run)
     found.log_findings()
@@ -124,9 +122,7 @@ COMPUTE = ",".join(f"mlx5_{number}/1" for number in range(8))
         (record(device="cuda"), 2, False, {ADAPTERS: COMPUTE, "NCCL_SOCKET_IFNAME": "=enp226s0"}),
     ],
 )
-def test_adapters_are_those_of_the_gpus_of_a_run(
-    run: dict[str, Any], nodes: int, is_shown: bool, expected: dict[str, str | None], fabric_of: Trees
-) -> None:
+def test_adapters_are_those_of_the_gpus_of_a_run(run, nodes, is_shown, expected, fabric_of):
     """Some containers hide the PCI bus, and with it the GPUs."""
     fabric = fabric_of("hdr_mixed")
     fabric = fabric if is_shown else replace(fabric, gpus=())
@@ -135,7 +131,7 @@ def test_adapters_are_those_of_the_gpus_of_a_run(
     assert ADAPTERS not in network().added, "none was detected"
 
 
-def test_the_interface_is_that_towards_another_node(tmp_path: Path) -> None:
+def test_the_interface_is_that_towards_another_node(tmp_path):
     here, nowhere = "127.0.0.1", "no-such-node.invalid"
     for rank, hosts in ((1, [here, nowhere]), (0, [nowhere, here]), (2, [here, nowhere, nowhere])):
         assert (
@@ -146,15 +142,13 @@ def test_the_interface_is_that_towards_another_node(tmp_path: Path) -> None:
 
 
 def test_a_failing_detection_leaves_the_run_without_derived_variables(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    capsys,
+):
     assert detect_or_nothing({}) == Fabric(FabricKind.NONE)
     assert "the network of this node is not described" in capsys.readouterr().out
 
 
-def test_libraries_are_found_where_the_ranks_search_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_libraries_are_found_where_the_ranks_search_them(tmp_path, monkeypatch):
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
     root = tree("efa_p5", tmp_path)
     path = {"LD_LIBRARY_PATH": "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu"}
@@ -183,9 +177,9 @@ def test_libraries_are_found_where_the_ranks_search_them(
     ],
 )
 def test_ranks_are_bound_where_torchrun_can(
-    changes: dict[str, Any], reason: str | None, fabric_of: Trees, commands: Commands,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    changes, reason, fabric_of, commands,
+    monkeypatch,
+):  # fmt: skip
     """Eight GPUs on two NUMA nodes of 48 processors."""
     commands.add("numactl", "")
     if "path" in changes:

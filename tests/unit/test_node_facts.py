@@ -6,9 +6,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,7 +45,7 @@ def collected(monkeypatch: pytest.MonkeyPatch) -> Callable[..., NodeFacts]:
     return collect
 
 
-def test_names_of_adapters_storage_adapters_and_gpus_of_the_bus_are_not_compared(fabric_of: Trees) -> None:
+def test_names_of_adapters_storage_adapters_and_gpus_of_the_bus_are_not_compared(fabric_of):
     node = fabric_of("hdr_mixed")
     renamed = tuple(replace(each, name=f"vf{each.name}") for each in node.adapters if each.for_compute)
     other = replace(node, adapters=renamed, gpus=node.gpus[:4])
@@ -74,9 +73,9 @@ def test_names_of_adapters_storage_adapters_and_gpus_of_the_bus_are_not_compared
     ],
 )  # fmt: skip
 def test_facts_of_the_network_that_a_run_uses(
-    kind: str, device: str, environ: dict[str, str], file: tuple[tuple[str, str], ...], rdma: bool, tcp: bool,
-    defects: list[str], fabric_of: Trees, collected: Callable[..., NodeFacts],
-) -> None:  # fmt: skip
+    kind, device, environ, file, rdma, tcp,
+    defects, fabric_of, collected,
+):  # fmt: skip
     """The limit of locked memory has a check of its own."""
     software = replace(
         fabric_of(kind).software,
@@ -88,9 +87,7 @@ def test_facts_of_the_network_that_a_run_uses(
     assert [line[: len(start)] for line, start in zip(facts.defects, defects, strict=True)] == defects
 
 
-def test_processors_near_the_gpus_of_the_ranks(
-    fabric_of: Trees, collected: Callable[..., NodeFacts], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processors_near_the_gpus_of_the_ranks(fabric_of, collected, monkeypatch):
     """Four GPUs on each NUMA node of 48 processors; a machine that other work shares has no verdict."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     for ranks, alone, far in ((6, True, [4, 5]), (3, True, []), (6, False, ())):
@@ -98,9 +95,7 @@ def test_processors_near_the_gpus_of_the_ranks(
         assert (facts.far_from_gpus, facts.processors) == (far, 8)
 
 
-def test_free_space_is_that_of_a_user(
-    fabric_of: Trees, collected: Callable[..., NodeFacts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_free_space_is_that_of_a_user(fabric_of, collected, tmp_path, monkeypatch):
     """Of the nearest folder that exists. FUSE file systems without a size report zeros."""
     folder = tmp_path / "not" / "there"
     for blocks, expected in ((1, {str(folder): 12}), (0, {})):
@@ -111,9 +106,9 @@ def test_free_space_is_that_of_a_user(
 
 @pytest.mark.parametrize(("first_part_s", "mib"), [(0.1, 16), (0.6, 1)])
 def test_rates_of_storage(
-    first_part_s: float, mib: int, fabric_of: Trees, collected: Callable[..., NodeFacts], tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    first_part_s, mib, fabric_of, collected, tmp_path,
+    monkeypatch,
+):  # fmt: skip
     """Slow storage gets a smaller file, and only the first nodes measure it. No file is left."""
     times = [0.0, first_part_s, *([0.2, 0.4] if mib > 1 else []), 1.0, 1.2]
     monkeypatch.setattr(time, "perf_counter", iter(times).__next__)
@@ -124,9 +119,7 @@ def test_rates_of_storage(
 
 
 @pytest.mark.parametrize(("node", "measures"), [(7, True), (8, False)])
-def test_only_the_first_nodes_measure_storage(
-    node: int, measures: bool, fabric_of: Trees, collected: Callable[..., NodeFacts], tmp_path: Path
-) -> None:
+def test_only_the_first_nodes_measure_storage(node, measures, fabric_of, collected, tmp_path):
     facts = collected(fabric_of("cpu"), node=node, rate_folder=tmp_path)
     assert (facts.write_bytes_per_s is not None, facts.read_bytes_per_s is not None) == (measures, measures)
     missing = collected(fabric_of("cpu"), rate_folder=tmp_path / "missing")
@@ -150,9 +143,7 @@ def ndr(fabric_of: Trees) -> Fabric:
         (8, 0, 8, 100),  # TCP: the interface
     ],
 )
-def test_the_rate_is_that_of_the_adapters_that_the_ranks_use(
-    ndr: Fabric, gpus: int, adapters: int, ranks: int, gbit_per_s: float
-) -> None:
+def test_the_rate_is_that_of_the_adapters_that_the_ranks_use(ndr, gpus, adapters, ranks, gbit_per_s):
     fabric = replace(ndr, gpus=ndr.gpus[:gpus])
     found = link_bytes_per_s(fabric, fabric.compute_adapters[:adapters], "eth0", ranks)
     assert found == pytest.approx(gbit_per_s * GBIT, rel=1e-4)
@@ -163,7 +154,7 @@ def narrow(pci: PciDevice | None) -> PciDevice:
     return replace(pci, lanes=8)
 
 
-def test_narrow_slots_limit_adapters_gpus_and_interfaces(ndr: Fabric) -> None:
+def test_narrow_slots_limit_adapters_gpus_and_interfaces(ndr):
     def rate(fabric: Fabric, *, tcp: bool = False) -> Any:
         found = link_bytes_per_s(fabric, () if tcp else fabric.compute_adapters, "eth0", 8)
         return pytest.approx((found or 0) / GBIT, rel=1e-4)
@@ -198,9 +189,9 @@ H100, A100, A40 = (9, 0), (8, 0), (8, 6)
     ],
 )
 def test_nvlink_between_gpus(
-    paths: Sequence[str], capabilities: Sequence[tuple[int, int]], nvlinks: int,
-    expected: tuple[float, bool] | None,
-) -> None:  # fmt: skip
+    paths, capabilities, nvlinks,
+    expected,
+):  # fmt: skip
     """Paths of the pairs (0, 1), (0, 2), ..."""
     count = len(capabilities)
     gpus = tuple(
@@ -215,7 +206,7 @@ def test_nvlink_between_gpus(
     assert nvlink(reading, 9) is None, "more ranks than GPUs that NVML lists"
 
 
-def test_the_output_of_a_child_and_its_failures() -> None:
+def test_the_output_of_a_child_and_its_failures():
     assert child_process.output([sys.executable, "-c", "print(3)"], 60) == "3\n"
     with pytest.raises(subprocess.CalledProcessError):
         child_process.output([sys.executable, "-c", "raise SystemExit(2)"], 60)

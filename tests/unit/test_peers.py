@@ -48,7 +48,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return seen
 
 
-def test_exit_codes_are_names_of_empty_files(attempt: Attempt) -> None:
+def test_exit_codes_are_names_of_empty_files(attempt):
     codes = {0: 0, 7: 137, 123: 1}
     for node, code in codes.items():
         peers.record_node_exit(attempt, node, code)
@@ -59,7 +59,7 @@ def test_exit_codes_are_names_of_empty_files(attempt: Attempt) -> None:
     assert peers.node_exit_codes(RunDir(attempt.path).attempt(5)) == {}
 
 
-def test_nothing_is_written_for_another_run_at_the_same_path(tmp_path: Path) -> None:
+def test_nothing_is_written_for_another_run_at_the_same_path(tmp_path):
     attempt = RunDir(tmp_path).identified(create=True).attempt(0)
     attempt.path.mkdir()
     (tmp_path / "attempts" / str(attempt.directory_id)).unlink()
@@ -68,14 +68,14 @@ def test_nothing_is_written_for_another_run_at_the_same_path(tmp_path: Path) -> 
     assert [*attempt.path.iterdir()] == []
 
 
-def test_the_first_record_of_an_end_stays(attempt: Attempt) -> None:
+def test_the_first_record_of_an_end_stays(attempt):
     for cause in ("deadline", "preempted"):
         peers.record(attempt, attempt.stop, {"cause": cause})
     assert "deadline" in attempt.stop.read_text()
     peers.record(attempt, attempt.path / "missing" / "x.json", {})  # as on a full disk
 
 
-def test_the_failure_of_another_node_is_seen_within_an_interval(attempt: Attempt, opened: list[Path]) -> None:
+def test_the_failure_of_another_node_is_seen_within_an_interval(attempt, opened):
     """Although the file system answers with a cached time of the folder."""
     clock = Clock()
     watch = PeerWatch(attempt, 1, 3, clock)
@@ -92,9 +92,7 @@ def test_the_failure_of_another_node_is_seen_within_an_interval(attempt: Attempt
 
 
 @pytest.mark.parametrize(("nodes", "most"), [(2, 50), (1, 10)])
-def test_a_training_node_opens_few_folders(
-    nodes: int, most: int, attempt: Attempt, opened: list[Path]
-) -> None:
+def test_a_training_node_opens_few_folders(nodes, most, attempt, opened):
     """Over ten minutes. The only node of a job reads no exits of others."""
     clock = Clock()
     watch = PeerWatch(attempt, 0, nodes, clock)
@@ -105,13 +103,13 @@ def test_a_training_node_opens_few_folders(
     assert len(opened) < most
 
 
-def test_node_0_waits_longer_than_another_node_needs_to_end() -> None:
+def test_node_0_waits_longer_than_another_node_needs_to_end():
     longest = max(jittered(LISTED_EVERY_S) for _ in range(1000))
     assert longest + peers.PEER_GRACE_S + 2 * torchrun._POLL_S < peers.NODE_EXITS_TIMEOUT_S
     assert min(ending._LATE_RECORD_S, peers.CLOSED_TIMEOUT_S) > peers.NODE_EXITS_TIMEOUT_S
 
 
-def test_a_newer_attempt_is_seen_at_once_after_a_pause_and_at_a_signal(attempt: Attempt) -> None:
+def test_a_newer_attempt_is_seen_at_once_after_a_pause_and_at_a_signal(attempt):
     clock = Clock()
     signalled, suspended, training = [PeerWatch(attempt, 0, 2, clock) for _ in range(3)]
     for watch in (signalled, suspended, training):
@@ -126,9 +124,7 @@ def test_a_newer_attempt_is_seen_at_once_after_a_pause_and_at_a_signal(attempt: 
     assert suspended.superseded
 
 
-def test_a_file_system_that_does_not_answer_ends_nothing_and_hides_no_failure(
-    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_system_that_does_not_answer_ends_nothing_and_hides_no_failure(attempt, monkeypatch):
     watch = PeerWatch(attempt, 0, 2)
     peers.record_node_exit(attempt, 1, 1)
     for answers, failed in ((False, None), (True, (1, 1)), (False, (1, 1))):
@@ -154,7 +150,7 @@ def recorded(attempt: Attempt) -> tuple[str, float] | None:
     return watch.stop
 
 
-def test_the_time_limit_is_a_stop_of_its_own_that_all_nodes_know(attempt: Attempt) -> None:
+def test_the_time_limit_is_a_stop_of_its_own_that_all_nodes_know(attempt):
     assert stop_of(attempt).requested(None) is None
     due = stop_of(attempt, in_s=0.0)
     assert due.requested(None) == ("time limit", "deadline")
@@ -163,9 +159,7 @@ def test_the_time_limit_is_a_stop_of_its_own_that_all_nodes_know(attempt: Attemp
     assert (due.requested(None), due.wait_s(1.0), recorded(attempt)) == (None, 1.0, None)
 
 
-def test_a_stop_by_the_user_is_at_the_same_time_on_all_nodes(
-    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_by_the_user_is_at_the_same_time_on_all_nodes(attempt, monkeypatch):
     RunDir(attempt.path.parent.parent).stop.touch()
     first, other = stop_of(attempt), stop_of(attempt, 1)
     assert (other.requested(None), recorded(attempt)) == (None, None), "only node 0 looks"
@@ -178,21 +172,21 @@ def test_a_stop_by_the_user_is_at_the_same_time_on_all_nodes(
     assert first.requested(None) == other.requested(by_peers) == ("a request to stop", "stopped")
 
 
-def test_a_stop_by_the_user_shortly_before_the_time_limit_is_that_of_the_limit(attempt: Attempt) -> None:
+def test_a_stop_by_the_user_shortly_before_the_time_limit_is_that_of_the_limit(attempt):
     RunDir(attempt.path.parent.parent).stop.touch()
     stop = stop_of(attempt, in_s=10.0)
     assert (stop.requested(None), recorded(attempt)) == (None, None)
     assert stop.wait_s(60.0) <= 10.0
 
 
-def test_the_only_node_stops_within_a_second(attempt: Attempt) -> None:
+def test_the_only_node_stops_within_a_second(attempt):
     RunDir(attempt.path.parent.parent).stop.touch()
     stop = stop_of(attempt, nodes=1)
     assert stop.requested(None) in (None, ("a request to stop", "stopped"))
     assert stop.wait_s(60.0) <= 1.0
 
 
-def test_the_other_nodes_follow_the_first_one_that_was_warned(attempt: Attempt) -> None:
+def test_the_other_nodes_follow_the_first_one_that_was_warned(attempt):
     peers.record_stop(attempt, "stopped", int(time.time()) + 50)
     warned = stop_of(attempt)
     warned.begin("preempted")

@@ -123,7 +123,7 @@ def bandwidth(slow: Mapping[int, float]) -> dict[str, Any]:
     }
 
 
-def test_equal_nodes_pass_and_node_0_alone_measures_storage(nodes: Nodes) -> None:
+def test_equal_nodes_pass_and_node_0_alone_measures_storage(nodes):
     assert nodes.together() == [None, None, None]
     found = nodes.found
     assert (found.verdict, found.mode, found.message) == ("passed", "basic", None)
@@ -135,7 +135,7 @@ def test_equal_nodes_pass_and_node_0_alone_measures_storage(nodes: Nodes) -> Non
     assert low <= 0 <= high
 
 
-def test_a_bad_node_is_refused_on_all_nodes_and_excluded(nodes: Nodes) -> None:
+def test_a_bad_node_is_refused_on_all_nodes_and_excluded(nodes):
     reasons = nodes.together({1: {"missing_gpus": "this node has 3 of the 4 GPUs"}}, mode="full")
     assert reasons == [reasons[0]] * 3
     assert str(reasons[0]).startswith("pre-flight: node n1: this node has 3 of the 4 GPUs; ")
@@ -148,7 +148,7 @@ def test_a_bad_node_is_refused_on_all_nodes_and_excluded(nodes: Nodes) -> None:
     assert not (nodes.attempt.preflight_folder / "port.json").exists(), "links are measured after the facts"
 
 
-def test_a_job_on_an_excluded_node_gets_a_warning(nodes: Nodes) -> None:
+def test_a_job_on_an_excluded_node_gets_a_warning(nodes):
     for host, cluster in (("n1", "west"), ("n2", "east"), ("n7", "west")):
         excluded_nodes.add(nodes.root, ExcludedNode.until(host, "slow link", cluster=cluster, by="ann"))
     assert nodes.together() == [None, None, None]
@@ -161,25 +161,21 @@ def test_a_job_on_an_excluded_node_gets_a_warning(nodes: Nodes) -> None:
     ("ranks", "excluded", "silent"),
     [((0, 2), ["n1"], "node n1"), ((0,), [], "nodes n1, n2")],  # a folder of node 0 alone
 )
-def test_a_node_that_does_not_share_the_folder_is_named(
-    ranks: tuple[int, ...], excluded: list[str], silent: str, nodes: Nodes
-) -> None:
+def test_a_node_that_does_not_share_the_folder_is_named(ranks, excluded, silent, nodes):
     reasons = nodes.together(ranks=ranks)
     assert reasons == [reasons[0]] * len(ranks)
     assert str(reasons[0]).startswith(f"pre-flight: {silent} wrote nothing that node n0 can see")
     assert nodes.excluded() == excluded
 
 
-def test_a_problem_of_all_nodes_excludes_none(nodes: Nodes) -> None:
+def test_a_problem_of_all_nodes_excludes_none(nodes):
     little = {"free_bytes": {str(nodes.run.path): 1000}}
     reasons = nodes.together({rank: little for rank in range(3)})
     assert all("free, and the run needs" in str(reason) for reason in reasons)
     assert nodes.excluded() == []
 
 
-def test_a_slow_link_is_refused_and_its_error_is_the_reason(
-    nodes: Nodes, measurement: Callable[[Any], None]
-) -> None:
+def test_a_slow_link_is_refused_and_its_error_is_the_reason(nodes, measurement):
     """The node has slow storage as well, which is a warning."""
     measurement(bandwidth({1: 0.1}))
     reasons = nodes.together({1: {"write_bytes_per_s": 1e6}}, mode="full")
@@ -192,9 +188,7 @@ def test_a_slow_link_is_refused_and_its_error_is_the_reason(
 
 
 @pytest.mark.parametrize(("result", "verdict"), [(bandwidth({}), "passed"), (None, "warned")])
-def test_a_measurement_that_fails_is_a_warning(
-    result: dict[str, Any] | None, verdict: str, nodes: Nodes, measurement: Callable[[Any], None]
-) -> None:
+def test_a_measurement_that_fails_is_a_warning(result, verdict, nodes, measurement):
     measurement(result)
     assert nodes.together(mode="full") == [None, None, None]
     found = nodes.found
@@ -205,7 +199,7 @@ def test_a_measurement_that_fails_is_a_warning(
 
 
 @pytest.mark.parametrize("rank", [0, 2])
-def test_the_failure_of_another_node_ends_the_wait_unless_there_is_a_verdict(rank: int, nodes: Nodes) -> None:
+def test_the_failure_of_another_node_ends_the_wait_unless_there_is_a_verdict(rank, nodes):
     peers.record_node_exit(nodes.attempt, 1, 69)
     with pytest.raises(NodeFailed, match="node 1 has ended with exit code 69"):
         nodes.check(nodes.node(rank))
@@ -215,7 +209,7 @@ def test_the_failure_of_another_node_ends_the_wait_unless_there_is_a_verdict(ran
         assert nodes.check(nodes.node(rank)) == "pre-flight: node n1 is bad"
 
 
-def test_a_skipped_pre_flight_is_recorded_and_still_needs_the_gpus(nodes: Nodes) -> None:
+def test_a_skipped_pre_flight_is_recorded_and_still_needs_the_gpus(nodes):
     assert nodes.check(nodes.node(1), "off") is None
     assert not nodes.attempt.preflight.exists(), "node 0 records it"
     assert nodes.check(nodes.node(0), "off") is None
@@ -236,9 +230,7 @@ def test_a_skipped_pre_flight_is_recorded_and_still_needs_the_gpus(nodes: Nodes)
         ("off", True, 4, "off"),
     ],
 )
-def test_the_bandwidth_is_measured_between_machines_and_between_gpus(
-    configured: str, several: bool, gpus: int, mode: str
-) -> None:
+def test_the_bandwidth_is_measured_between_machines_and_between_gpus(configured, several, gpus, mode):
     assert preflight.resolved_mode(configured, several_machines=several, gpus=gpus) == mode
 
 
@@ -247,9 +239,9 @@ def test_the_bandwidth_is_measured_between_machines_and_between_gpus(
     [(["n0"], "full", "full"), (["n0"], "auto", "basic"), (["127.0.0.1"] * 2, "full", "basic")],
 )
 def test_one_node_with_several_gpus_measures_between_them(
-    hosts: list[str], configured: str, mode: str, nodes: Nodes, measurement: Callable[[Any], None],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    hosts, configured, mode, nodes, measurement,
+    monkeypatch,
+):  # fmt: skip
     monkeypatch.setattr(preflight, "has_driver", lambda: True)
     slow = {"bytes": 2**30, "bus_bytes_per_s": 1e9, "seconds": 1.0}
     measurement(bandwidth({}) | {"backend": "nccl", "ranks": 2, "links": [], "all_reduce": [slow]})
@@ -261,7 +253,7 @@ def test_one_node_with_several_gpus_measures_between_them(
     assert problems == (["all_reduce"] if mode == "full" else [])
 
 
-def test_the_space_needed_includes_one_more_checkpoint(tmp_path: Path) -> None:
+def test_the_space_needed_includes_one_more_checkpoint(tmp_path):
     run, folder = RunDir(tmp_path / "runs" / "s" / "r"), tmp_path / "ckpt" / "s" / "r"
     for step, size in ((10, 5000), (20, 1000)):  # the newest one counts
         (folder / f"step-{step:08d}").mkdir(parents=True)
@@ -270,7 +262,7 @@ def test_the_space_needed_includes_one_more_checkpoint(tmp_path: Path) -> None:
     assert needed == {str(run.path): MIN_FREE_BYTES, str(folder): MIN_FREE_BYTES + 1000}
 
 
-def test_a_folder_is_opened_before_each_read(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_opened_before_each_read(nodes, monkeypatch):
     """NFS caches that a file is absent, and compares a folder with the server when it is opened."""
     listed: list[Path] = []
     real = os.listdir
@@ -283,7 +275,7 @@ def test_a_folder_is_opened_before_each_read(nodes: Nodes, monkeypatch: pytest.M
     assert {attempt.path, attempt.preflight_folder} <= {*listed}
 
 
-def test_the_ranks_of_a_node_have_the_variables_of_torchrun(nodes: Nodes) -> None:
+def test_the_ranks_of_a_node_have_the_variables_of_torchrun(nodes):
     first, second = preflight.rank_variables(nodes.node(1), 2, 29500)
     assert (first["RANK"], second["RANK"], first["WORLD_SIZE"]) == ("2", "3", "6")
     assert (second["LOCAL_RANK"], second["LOCAL_WORLD_SIZE"]) == ("1", "2")

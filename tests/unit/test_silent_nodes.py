@@ -78,8 +78,8 @@ def explain(
     ],
 )
 def test_a_failure_of_a_rank_is_the_cause_where_a_silent_node_responds(
-    message: str | None, code: int | None, responds: bool, cause: str | None, attempt: Attempt
-) -> None:
+    message, code, responds, cause, attempt
+):
     error = {"rank": 0, "time": 1.0, "kind": "RuntimeError", "message": message, "cause": "crashed"}
     if message:
         write_json(attempt.error(0), error)
@@ -112,9 +112,7 @@ LIMIT = "the scheduler ended the job at its time limit"
         (STOPPED | {"down": "n3"}, "lost", "node 2 (n3) is down", ("n3",)),
     ],
 )
-def test_the_wait_ends_with_the_job(
-    about: dict[str, Any], cause: str | None, message: str, hosts: tuple[str, ...], attempt: Attempt
-) -> None:
+def test_the_wait_ends_with_the_job(about, cause, message, hosts, attempt):
     if about.get("stop"):
         write_json(attempt.stop, {"cause": "preempted", "time": 0.0})
     job = slurm(**{name: value for name, value in about.items() if name not in ("stop", "left_s")})
@@ -125,7 +123,7 @@ def test_the_wait_ends_with_the_job(
 
 
 @pytest.mark.parametrize("left_s", [-3600, 3600])
-def test_a_request_to_stop_remains_the_cause_where_a_record_is_late(left_s: float, attempt: Attempt) -> None:
+def test_a_request_to_stop_remains_the_cause_where_a_record_is_late(left_s, attempt):
     write_json(attempt.stop, {"cause": "preempted", "time": 0.0})
     job = slurm(responds=True, timeout_s=0.05)
     assert explain(attempt, job, left_s=left_s).cause is None
@@ -133,20 +131,18 @@ def test_a_request_to_stop_remains_the_cause_where_a_record_is_late(left_s: floa
 
 
 @pytest.mark.parametrize(("timeout_s", "left_s"), [(600.0, ending._BEFORE_END_S), (0.05, None)])
-def test_a_dead_node_is_lost_after_its_timeout_or_before_the_end_of_the_job(
-    timeout_s: float, left_s: float | None, attempt: Attempt
-) -> None:
+def test_a_dead_node_is_lost_after_its_timeout_or_before_the_end_of_the_job(timeout_s, left_s, attempt):
     job = slurm(timeout_s=timeout_s)
     assert explain(attempt, job, left_s=left_s).cause == "lost"
     job.node_responds.assert_called_with("n3")
 
 
-def test_a_late_record_leaves_the_failure_as_it_is(attempt: Attempt) -> None:
+def test_a_late_record_leaves_the_failure_as_it_is(attempt):
     job = slurm()
     job.node_responds.side_effect = lambda host: peers.record_node_exit(attempt, 2, 1)
     assert explain(attempt, job) == FAILED
 
 
-def test_a_superseded_start_does_not_wait(attempt: Attempt) -> None:
+def test_a_superseded_start_does_not_wait(attempt):
     RunDir(attempt.path.parent.parent).attempt(1).path.mkdir()
     assert explain(attempt, slurm()) == FAILED

@@ -24,7 +24,7 @@ def library(t: Tree, folder: str, version: str) -> None:
     t.link(f"{folder}/libnccl.so.2", f"{folder}/libnccl.so.{version}")
 
 
-def test_the_nccl_that_pytorch_loads(tmp_path: Path) -> None:
+def test_the_nccl_that_pytorch_loads(tmp_path):
     t = Tree(tmp_path)
     library(t, "/usr/lib/x86_64-linux-gnu", "2.18.3")
     assert read(tmp_path).nccl_version == "2.18.3"
@@ -42,7 +42,7 @@ def test_the_nccl_that_pytorch_loads(tmp_path: Path) -> None:
     assert own.nccl_version == "2.30.7", "packages of the process, not those of the system"
 
 
-def test_folders_of_the_linker(tmp_path: Path) -> None:
+def test_folders_of_the_linker(tmp_path):
     t = Tree(tmp_path)
     t.write("/etc/ld.so.conf", "include ld.so.conf.d/*.conf\n/opt/own # comment")
     t.write("/etc/ld.so.conf.d/efa.conf", "/opt/amazon/efa/lib")
@@ -53,7 +53,7 @@ def test_folders_of_the_linker(tmp_path: Path) -> None:
     assert "/usr/lib64" in found
 
 
-def test_plugins_and_whether_nccl_finds_them(tmp_path: Path) -> None:
+def test_plugins_and_whether_nccl_finds_them(tmp_path):
     root = tree("efa_p5", tmp_path)
     t, folder = Tree(root), "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu"
     names = ("libnccl-net-ofi.so", "libnccl-net.so")
@@ -68,7 +68,7 @@ def test_plugins_and_whether_nccl_finds_them(tmp_path: Path) -> None:
     assert [each.kind for each in read(root).nccl_plugins] == ["tuner", "net"]
 
 
-def test_the_loaded_libfabric_and_the_version_in_the_plugin(tmp_path: Path) -> None:
+def test_the_loaded_libfabric_and_the_version_in_the_plugin(tmp_path):
     root, folder = tree("cxi", tmp_path), "/opt/cray/libfabric/1.15.2.0/lib64"
     t = Tree(root)
     t.write("/opt/aws-ofi-nccl/lib/libnccl-net.so", "\0\1Initializing aws-ofi-nccl 1.9.1-aws\0")
@@ -87,13 +87,13 @@ def test_the_loaded_libfabric_and_the_version_in_the_plugin(tmp_path: Path) -> N
         ("anything", "1.2", None),  # the version by NVML
     ],
 )
-def test_the_driver(text: str, version: str, is_open: bool | None, tmp_path: Path) -> None:
+def test_the_driver(text, version, is_open, tmp_path):
     Tree(tmp_path).write("/proc/driver/nvidia/version", text)
     found = read_software(FileTree(tmp_path), Process(), NvmlReading("1.2"))
     assert (found.nvidia_driver, found.is_open_driver) == (version, is_open)
 
 
-def test_devices_and_sizes(tmp_path: Path) -> None:
+def test_devices_and_sizes(tmp_path):
     nothing = read(tmp_path)
     assert (nothing.memory_lock, nothing.has_gdrcopy, nothing.has_peermem, nothing.shared_memory_bytes) == (
         None, None, None, None,
@@ -108,7 +108,7 @@ def test_devices_and_sizes(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-def test_lines_of_a_file_are_as_nccl_reads_them() -> None:
+def test_lines_of_a_file_are_as_nccl_reads_them():
     text = """# NCCL_DEBUG=INFO
 NCCL_IB_TIMEOUT=22
 
@@ -129,7 +129,7 @@ NCCL_IB_TC=41 # of the site
     )
 
 
-def test_files_in_the_order_of_nccl(tmp_path: Path) -> None:
+def test_files_in_the_order_of_nccl(tmp_path):
     t = Tree(tmp_path)
     t.write("/etc/nccl.conf", " NCCL_DEBUG=WARN ")
     t.write("/home/me/.nccl.conf", "NCCL_DEBUG=INFO")
@@ -164,8 +164,8 @@ INITIAL, ROOTLESS = "         0          0 4294967295\n", "         0       1000
     ],
 )
 def test_the_limit_of_locked_memory_has_no_effect_with_the_capability(
-    limit: str | None, capabilities: str | None, uid_map: str | None, expected: str | None, tmp_path: Path
-) -> None:
+    limit, capabilities, uid_map, expected, tmp_path
+):
     """Files as Linux 6.8 and 5.14 print them."""
     files = {
         "limits": limit and f"Limit\nMax locked memory         {limit:<20} {limit:<20} bytes\nMax file locks",

@@ -71,9 +71,7 @@ def positions(attempt: Attempt) -> Any:
     return read_json_or_none(attempt.node_ranks(0))
 
 
-def test_ranks_that_end_with_those_of_another_node_leave_their_positions(
-    run: Run, attempt: Attempt, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ranks_that_end_with_those_of_another_node_leave_their_positions(run, attempt, capsys):
     """The node that finds the hang first breaks the connections of the others."""
     outside = replace(LATE, waiting=False, where="traceback.py:1 in print_exc")
     run([WAITS], [LATE], [outside], [])
@@ -83,12 +81,12 @@ def test_ranks_that_end_with_those_of_another_node_leave_their_positions(
     assert "progress again" not in capsys.readouterr().out
 
 
-def test_the_node_that_finds_the_hang_records_it(run: Run, attempt: Attempt) -> None:
+def test_the_node_that_finds_the_hang_records_it(run, attempt):
     assert run([LATE], [OVER], [], []).code == 128 + signal.SIGKILL
     assert (positions(attempt)["hung"], positions(attempt)["ranks"][0]["silent_s"]) == (True, 80.0)
 
 
-def test_a_hang_ends_at_once_during_the_grace_after_a_failure(run: Run, attempt: Attempt) -> None:
+def test_a_hang_ends_at_once_during_the_grace_after_a_failure(run, attempt):
     peers.record_node_exit(attempt, 1, 1)
     assert run([WAITS], [WAITS], [OVER], [], received=signal.SIGUSR1).code == 128 + signal.SIGKILL
 
@@ -98,15 +96,13 @@ def test_a_hang_ends_at_once_during_the_grace_after_a_failure(run: Run, attempt:
     [([[WAITS]], 1), ([[LATE], [WAITS]], 1), ([[LATE]], 0)],
     ids=["in time", "late once", "succeeded"],
 )
-def test_without_a_hang_nothing_is_recorded(run: Run, attempt: Attempt, looks: list[Look], code: int) -> None:
+def test_without_a_hang_nothing_is_recorded(run, attempt, looks, code):
     assert run(*looks, code=code).code == code
     assert positions(attempt) is None
 
 
 @pytest.mark.parametrize(("change_s", "expected_s"), [(-600.0, -600.0), (600.0, 0.0)])
-def test_a_warning_may_shorten_the_time_of_the_job(
-    change_s: float, expected_s: float, run: Run, attempt: Attempt
-) -> None:
+def test_a_warning_may_shorten_the_time_of_the_job(change_s, expected_s, run, attempt):
     end = time.time() + HOUR_S
     result = run([WAITS], received=signal.SIGUSR1, facts=AllocationFacts(True, 0, end + change_s))
     assert result.job_end == pytest.approx(end + expected_s, abs=60)

@@ -61,20 +61,16 @@ def verdict(kind: str, folder: Path, *, nodes: int = 2, samples: int = 2) -> int
         ("alone", 1, 2, None),  # the only rank of its job
     ],
 )
-def test_a_verdict_needs_ranks_of_pytorch_without_any_connection(
-    kind: str, nodes: int, samples: int, expected: int | None, tmp_path: Path
-) -> None:
+def test_a_verdict_needs_ranks_of_pytorch_without_any_connection(kind, nodes, samples, expected, tmp_path):
     assert verdict(kind, tmp_path, nodes=nodes, samples=samples) == expected
 
 
-def test_a_connection_to_a_port_of_root_leads_to_no_rank(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_connection_to_a_port_of_root_leads_to_no_rank(tmp_path, monkeypatch):
     monkeypatch.setattr(hang, "_FIRST_UNPRIVILEGED_PORT", 1 << 16)
     assert verdict("connected", tmp_path) == 1
 
 
-def test_processes_of_another_user_get_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_of_another_user_get_no_verdict(tmp_path, monkeypatch):
     def refuse(path: str) -> list[str]:
         raise PermissionError(path)
 
