@@ -1,7 +1,5 @@
 """Agreements of the ranks at step boundaries: when they communicate, stop, and take checkpoints."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """The automatic batch size: its search on machines of known memory and speed, and ends of probe processes."""
 
-from __future__ import annotations
-
 import dataclasses
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Order of writes, flushes and renames of a checkpoint, and a process that is killed before each of them."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The folder of checkpoints: each is complete or absent, and the last good one is never deleted."""
 
-from __future__ import annotations
-
 import errno
 import os
 

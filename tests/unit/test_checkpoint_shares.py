@@ -1,9 +1,5 @@
 """Shares of a checkpoint: each rank derives its own alone, and together they are the whole state."""
 
-from __future__ import annotations
-
-import itertools
-import math
 import pickle
 import shutil
 import sys
@@ -18,10 +14,7 @@ from benchmarks.checkpoint_plan import captured, message, write_description
 from disttrain.checkpoint import storage
 from disttrain.checkpoint.saver import CheckpointSaver
 from disttrain.checkpoint.share import CapturedState, HostBuffers, assign, describe, own_share
-from disttrain.checkpoint.storage import WrittenShare, describe_shares
 from disttrain.config.sections.checkpoint import CheckpointConfig
-from disttrain.records.checkpoint import CheckpointFile, CheckpointTensor
-from disttrain.records.json_files import json_text
 from disttrain.records.run_directory import RunDir
 from disttrain.runtime.process_group import World
 from tests.support.manifests import manifest, write_checkpoint
@@ -140,35 +133,3 @@ def test_the_work_of_rank_0_grows_in_proportion_to_the_ranks(tmp_path):
 
         work[ranks] = calls_of(receive)
     assert work[64] - work[32] == pytest.approx(2 * (work[32] - work[16]), rel=0.05)
-
-
-def written(rank, tensors, ranks):
-    """The share of a rank in sharded tensors of different lengths, and in two tensors of its own."""
-    described = {
-        f"model.{n}": CheckpointTensor(dtype="int8", shape=(1000 + 7 * n, 8), mesh=(ranks,), placements=(0,))
-        for n in range(tensors)
-    }
-    for name in "ab":
-        described[f"rank-{rank:05d}.{name}"] = CheckpointTensor(dtype="uint8", shape=(5000 + rank,))
-    positions, offset = {}, 0
-    for name, tensor in described.items():
-        if size := math.prod(tensor.chunk(rank)[1]):
-            positions[name] = (offset, size)
-            offset += size
-    return WrittenShare(described, positions, CheckpointFile(bytes=offset, sha256="0" * 64), (None, ""))
-
-
-def test_the_manifest_grows_with_the_ranks_by_their_files_and_their_own_tensors_alone():
-    sizes = {}
-    for tensors, ranks in itertools.product((5, 50), (1000, 2000)):
-        shares = [written(rank, tensors, ranks) for rank in range(ranks)]
-        made = manifest().model_copy(update=describe_shares(shares))
-        sizes[tensors, ranks] = len(json_text(made.model_dump(mode="json")))
-        stored = Counter()
-        for part in made.positions:
-            for name, (_, size) in part.positions.items():
-                stored[name] += size * len(part.ranks)
-        assert stored == {name: math.prod(tensor.shape) for name, tensor in made.tensors.items()}
-    few, many = (sizes[tensors, 2000] - sizes[tensors, 1000] for tensors in (5, 50))
-    assert many == pytest.approx(few, rel=0.1)
-    assert sizes[50, 2000] < 2_000_000

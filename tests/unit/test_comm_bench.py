@@ -1,46 +1,37 @@
-"""Tables and figure of the communication benchmark."""
+"""The communication benchmark: pairs of nodes, medians with their intervals, and its tables."""
 
-from __future__ import annotations
+from collections import Counter
+
+import pytest
+import torch
 
 from analysis.report.sections.comm_bench import printed
+from disttrain.comm_bench import links
+from disttrain.comm_bench.__main__ import sizes_up_to
 from disttrain.comm_bench.ddp_steps import FORMS, paired_differences, why_not_measured
-from disttrain.records.comm_bench import CommBench
+from disttrain.comm_bench.links import measure_rates, neighbours
+from disttrain.comm_bench.timing import median_interval, summary
+from disttrain.runtime.process_group import World
 from tests.support.comm_bench import result
 
-X = "\N{MULTIPLICATION SIGN}"
 
-
-def steps(found: CommBench) -> dict[str, dict[str, str]]:
+def row(found, name):
     _, head, rows = printed({"n2": found})[1]
-    return {row[0]: dict(zip(head, row, strict=True)) for row in rows}
-
-
-def test_the_conditions_are_stated():
-    (title, *_), _ = printed({"n2": result()})
-    assert "CPU, 2 nodes x 2 ranks, all on one machine" in title
-    assert "gloo" in title
-    (title, *_), _ = printed({"n2": result(device="NVIDIA H100", backend="nccl", nccl="2.27")})
-    assert "GPU NVIDIA H100" in title
-    assert "NCCL 2.27" in title
+    return next(dict(zip(head, row, strict=True)) for row in rows if row[0] == name)
 
 
 def test_collectives_and_steps_have_their_time_bytes_and_speed_up():
-    assert printed({"n2": result()})[0][2] == [["all-reduce", "1.00 MiB", "10.0 ms [9.00, 12.0]", "150 MB/s"]]
-    found = steps(result())
-    assert found["topk"] == {
+    found = result()
+    assert printed({"n2": found})[0][2] == [["all-reduce", "1.00 MiB", "10.0 ms [9.00, 12.0]", "150 MB/s"]]
+    assert row(found, "topk") == {
         "form": "topk", "step": "20.0 ms [18.0, 24.0]", "exposed": "10.0 ms [8.00, 11.0]", "sent": "156 KiB",
-        "speed-up": f"2.50{X} [2.40, 2.60]", "gradients / exposed": "800 MB/s",
+        "speed-up": "2.50\N{MULTIPLICATION SIGN} [2.40, 2.60]", "gradients / exposed": "800 MB/s",
         "options": "",
     }  # fmt: skip
-    assert found["hierarchical"]["step"] == "\N{EN DASH}"
-
-
-def test_exposed_time_that_may_be_zero_gives_no_bandwidth_and_no_ratio():
-    found = result()
+    assert row(found, "hierarchical")["step"] == "\N{EN DASH}"
     unclear = found.steps[1].model_copy(update={"exposed_low_s": -0.001})
-    topk = steps(found.model_copy(update={"steps": [found.steps[0], unclear]}))["topk"]
-    assert topk["exposed"] == "10.0 ms [-1.00, 11.0]"
-    assert topk["gradients / exposed"] == "\N{EN DASH}"
+    zero = row(found.model_copy(update={"steps": [found.steps[0], unclear]}), "topk")
+    assert zero["gradients / exposed"] == "\N{EN DASH}", "exposed time that may be zero gives no bandwidth"
 
 
 def test_exposed_time_is_paired_by_round():
@@ -48,11 +39,38 @@ def test_exposed_time_is_paired_by_round():
     assert paired_differences([2.0, 13.0, 4.0], [1.0, 10.0, 2.0]) == [1.0, 3.0, 2.0]
 
 
-def test_a_form_without_a_measurement_has_its_reason():
-    assert "hierarchical not measured: 1 x 2 ranks" in printed({"n2": result()})[1][0]
+@pytest.mark.parametrize(("nodes", "ranks", "left_out"), [(2, 1, True), (1, 4, True), (2, 2, False)])
+def test_a_hierarchy_needs_several_nodes_of_several_ranks(nodes, ranks, left_out):
+    names = [name for name in FORMS if why_not_measured(name, nodes, ranks)]
+    assert names == (["hierarchical"] if left_out else [])
 
 
-def test_one_rank_a_node_has_no_hierarchy():
-    assert "2 x 1 ranks: it needs several" in why_not_measured("hierarchical", 2, 1)
-    assert [name for name in FORMS if why_not_measured(name, 1, 4)] == ["hierarchical"]
-    assert why_not_measured("hierarchical", 2, 2) is None
+@pytest.mark.parametrize(("count", "ends"), [(3, None), (5, None), (6, (0, 5)), (15, (3, 11)), (25, (7, 17))])
+def test_the_interval_of_a_median_is_that_of_the_binomial_table(count, ends):
+    assert median_interval(range(count)) == ((count - 1) / 2, *(ends or (None, None)))
+    assert summary(range(count)).repeats == count
+
+
+def test_the_sizes_end_with_the_largest():
+    assert sizes_up_to(2**20) == [4096, 32768, 262144, 2**20]
+    assert sizes_up_to(1000) == [1000]
+
+
+@pytest.mark.parametrize("nodes", range(1, 12))
+def test_each_pair_of_neighbours_is_measured_once_in_three_rounds_at_most(nodes):
+    pairs = neighbours(nodes)
+    expected = {frozenset((node, (node + 1) % nodes)) for node in range(nodes) if nodes > 1}
+    assert set(map(frozenset, pairs)) == expected
+    assert len(pairs) == len(expected)
+    measured = Counter()  # pairs so far, by node; a pair waits for both of its nodes
+    for pair in pairs:
+        measured |= dict.fromkeys(pair, 1 + max(measured[node] for node in pair))
+    assert all(count <= 3 for count in measured.values())
+
+
+@pytest.mark.parametrize(("backend", "device"), [("gloo", "cpu"), ("nccl", "meta")])
+def test_gloo_sends_from_host_memory_and_nccl_from_the_gpu(monkeypatch, backend, device):
+    sent = set()
+    monkeypatch.setattr(links, "_exchange", lambda operation, tensor, peer: sent.add(tensor.device.type))
+    world = World(rank=0, size=2, local_rank=0, local_size=1, device=torch.device("meta"), backend=backend)
+    assert (len(measure_rates(world, 1024)), sent) == (1, {device})

@@ -1,7 +1,5 @@
 """GPUs, processors and precision of a rank: what `auto` chooses, and what is refused."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Heartbeats of a rank: where it is, since when, and after which time it counts as hung."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading

@@ -1,7 +1,5 @@
 """Lines that are appended to a file, beside the training loop, and where the disk is full."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading

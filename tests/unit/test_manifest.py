@@ -1,7 +1,5 @@
 """The manifest of a run's checkpoints, and which checkpoints a run refuses, or resumes inexactly."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

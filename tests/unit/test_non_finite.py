@@ -1,7 +1,5 @@
 """Steps whose gradients are not finite: skipped and counted, or the end of the run; never in a checkpoint."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The process group of the ranks: agreement on their devices before it starts, and its collectives."""
 
-from __future__ import annotations
-
 import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -74,11 +72,6 @@ GPU_NODE = [on_gpu("a", 0), on_gpu("a", 1)]
 def test_the_node_that_differs_is_named(ranks, problem, rank, message):
     found = find_problem(ranks)
     assert (found.problem, found.rank, found.message[: len(message)]) == (problem, rank, message)
-
-
-@pytest.mark.parametrize("ranks", [[*GPU_NODE, on_gpu("b")], [on_cpu("a"), on_cpu("b")]])
-def test_equal_types_of_device_can_train_together(ranks):
-    assert find_problem(ranks) is None
 
 
 def test_a_node_whose_gpus_lack_the_kernel_is_named(monkeypatch):

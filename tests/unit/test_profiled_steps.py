@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.gpu.idle_gaps import idle_gaps
 from disttrain.config.config_tree import Config
 from disttrain.records.communication import CommSample
 from disttrain.records.json_files import read_jsonl
@@ -104,19 +103,6 @@ def test_a_device_trace_is_read_by_its_kernels():
 def test_a_trace_without_marks_is_refused():
     with pytest.raises(ValueError, match="no marks"):
         sample_of(gloo("all_reduce", 0, 1))
-
-
-def test_kernels_of_the_optimizer_are_no_idle_gap(tmp_path):
-    events = [
-        *marks((COMPUTE, 0), (OPTIMIZER, 50), (END, 100)),
-        kernel("gemm", 0, 60),
-        kernel("apply", 70, 30),
-    ]
-    events.append(event("Optimizer.step#AdamW.step", 70, 30, "gpu_user_annotation"))
-    path = tmp_path / "trace.json.gz"
-    path.write_bytes(gzip.compress(json.dumps({"traceEvents": events}).encode()))
-    [step] = idle_gaps(path)["steps"]
-    assert step["longest_gaps_s"] == [pytest.approx((0.060, 0.010))]
 
 
 def test_a_file_is_decoded_without_operators(tmp_path):

@@ -1,7 +1,5 @@
 """Sinks: TensorBoard's files and MLflow's store, read by their own readers; a full disk."""
 
-from __future__ import annotations
-
 import errno
 import os
 import time
@@ -9,12 +7,11 @@ import time
 import pytest
 
 from disttrain.errors import ConfigError
-from disttrain.records.json_files import read_json, write_json
+from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import RunDir
 from disttrain.telemetry import sinks
 from disttrain.telemetry.background_writer import BackgroundWriter
 from disttrain.telemetry.sinks import Sinks, open_sink, tensorboard
-from tests.support.fake_runs import fake_run
 
 mlflow = pytest.importorskip("mlflow.tracking")
 
@@ -127,24 +124,6 @@ def test_a_run_is_one_run_in_mlflow_through_all_attempts_and_comparable_with_oth
     assert [(point.step, point.value) for point in curve] == [(1, 3.0), (2, 2.5), (3, 2.0)]
     assert two.data.metrics["summary/composition.compute_s"] == 0.5
     assert "summary/emulated" not in two.data.metrics
-
-
-def test_every_figure_of_the_summary_is_in_mlflow_and_no_history(run):
-    fake_run(run.path, nodes=2)
-    metrics = read_json(run.metrics)
-    open_sink("mlflow", run.attempt(0)).close()
-    _, [one] = stored(run)
-    found = {name.removeprefix("summary/"): value for name, value in one.data.metrics.items()}
-    for part in ("step_time", "composition", "dataset"):
-        numbers = {
-            f"{part}.{name}": value
-            for name, value in metrics[part].items()
-            if isinstance(value, int | float) and name != "schema_version"
-        }
-        assert len(numbers) > 1
-        assert found.items() >= numbers.items()
-    assert found["steps"] == metrics["steps"]
-    assert not any("history" in name or "schema_version" in name for name in found)
 
 
 def test_a_store_that_fails_does_not_end_the_run(run, monkeypatch):

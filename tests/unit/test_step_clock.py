@@ -8,7 +8,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from disttrain.parallel.ddp import after_own_backward
 from disttrain.telemetry.step_clock import (
     COMM,
     COMPUTE,
@@ -49,20 +48,6 @@ def test_a_control_synchronisation_returns_to_its_phase_also_after_an_error():
     [step] = clock.finished()
     assert (step.phases[OTHER], step.phases[COMPUTE], step.calls) == (1.0, 2.0 + 4.0, {CONTROL_SYNC: [3.0]})
     assert step.exposed_s == 3.0
-
-
-def test_the_callback_of_the_own_backward_pass_runs_once_after_every_gradient_and_before_later_ones():
-    order = []
-    weight = torch.nn.Parameter(torch.ones(3))
-    weight.register_post_accumulate_grad_hook(lambda p: order.append("gradient"))
-    reducer = torch.autograd.Variable._execution_engine.queue_callback
-    weight.register_hook(lambda grad: reducer(lambda: order.append("reducer waits")))  # as DDP does
-    hidden = weight * 2
-    unused, used = hidden + 1, hidden.sum()
-    after_own_backward([unused, hidden, used], lambda: order.append("own"))
-    used.backward(retain_graph=True)
-    (unused.sum() + used).backward()
-    assert order == ["gradient", "own", "reducer waits"] * 2
 
 
 class FakeEvent:

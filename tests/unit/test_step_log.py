@@ -1,10 +1,8 @@
 """The steps of a rank in its file: single lines and aggregates, and communication compared over ranks."""
 
-from __future__ import annotations
-
-import itertools
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from disttrain.records.json_files import read_jsonl
-from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import PHASES, RESOLUTION, Step, StepAggregate, bin_of, durations
+from disttrain.runtime.process_group import World
+from disttrain.telemetry.reductions import Reductions
 from disttrain.telemetry.step_clock import (
     CHECKPOINT,
     COMM,
@@ -27,7 +26,6 @@ from disttrain.telemetry.step_clock import (
 )
 from disttrain.telemetry.step_log import AGGREGATE_STEPS
 from disttrain.telemetry.steps import UNMEASURED, StepResult
-from tests.support.lineage import read_steps
 from tests.support.step_logs import ALONE, peers, step_log
 
 
@@ -118,38 +116,6 @@ def test_profiled_steps_and_those_of_the_warm_up_share_no_line_with_others_and_a
     assert (log.left_out, log.profiled_after_warmup) == ([(1, 4), (12, 12)], 1)
     assert len(log.series["step_s"]) == 15
     assert sum(log.measured) == pytest.approx(sum(log.series["step_s"].values))
-
-
-@given(st.data())
-def test_over_attempts_no_step_is_lost_or_counted_twice(tmp_path_factory, data):
-    """Each attempt is stopped, or killed some steps after its last checkpoint, which may be at any step."""
-    run = RunDir(tmp_path_factory.mktemp("run"))
-    full, warmup = data.draw(st.sampled_from([0, 40, 150])), data.draw(st.integers(0, 3))
-    profiled = data.draw(st.frozensets(st.integers(1, 400), max_size=5))
-    saved, aggregate, expected = 0, None, {}
-    for attempt in range(data.draw(st.integers(1, 4))):
-        seconds = data.draw(st.lists(st.floats(0.01, 10), min_size=1, max_size=200))
-        expected = {step: s for step, s in expected.items() if step <= saved} | dict(
-            enumerate(seconds, saved + 1)
-        )
-        log, aggregates = record(
-            run.attempt(attempt).steps(0), computing(seconds), after=saved, aggregate=aggregate,
-            compares=False, full_records=full, profiled=profiled, warmup_steps=warmup,
-        )  # fmt: skip
-        saved = data.draw(st.integers(saved, saved + len(seconds)))
-        if data.draw(st.booleans()):
-            saved = max(aggregates)
-            log.close()
-        aggregate = aggregates[saved]
-    log.close()
-    found = [line for _, line in read_steps(run, 0).values()]
-    alone = {line["step"] for line in found if "step" in line}
-    shared = {line["first"]: line for line in found if "first" in line}
-    steps = {first: range(first, line["last"] + 1) for first, line in shared.items()}
-    assert alone == {step for step in expected if step <= full or step in profiled}
-    assert sorted([*alone, *itertools.chain(*steps.values())]) == sorted(expected)
-    for first, line in shared.items():
-        assert line["step_s"] == pytest.approx(sum(expected[step] for step in steps[first]), abs=1e-5)
 
 
 def test_an_aggregate_of_an_earlier_attempt_is_the_first_line_of_the_next(path):
@@ -262,3 +228,18 @@ def test_each_call_is_compared_on_its_own(path, phases, theirs, groups, wait_s, 
 def test_a_step_without_compute_has_no_ratio(path):
     log, _ = lines_of(path, [[(COMM, 1.0)]], peers({None: [1.0]}))
     assert (len(log.series["step_s"]), len(log.series["ratio"])) == (1, 0)
+
+
+def test_a_reduction_that_failed_raises_where_its_result_is_needed():
+    class Lost(World):
+        def start_all_reduce(self, *_):
+            return SimpleNamespace(query=lambda: True, synchronize=synchronize)
+
+    def synchronize():
+        raise RuntimeError("a peer is gone")
+
+    reductions = Reductions(Lost(**vars(ALONE)))
+    reductions.submit(torch.zeros(1), None, pytest.fail)
+    reductions.collect()
+    with pytest.raises(RuntimeError, match="a peer is gone"):
+        reductions.collect(wait=True)

@@ -1,7 +1,5 @@
 """Stop requests of a run, and which cause wins."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

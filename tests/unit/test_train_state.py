@@ -1,7 +1,5 @@
 """The state that resumes: every part is written to a checkpoint and read back."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A `Trainer` in a script of one's own: on one rank, in this process."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np
@@ -150,18 +148,6 @@ def test_an_accumulation_that_ends_early_leaves_no_gradient(tmp_path, parallel):
             weights = (w.full_tensor() if isinstance(w, DTensor) else w for w in own.model.parameters())
             curves.append([first.loss.item(), second.loss.item(), sum(w.abs().sum().item() for w in weights)])
     assert curves[1] == pytest.approx(curves[0], rel=tolerance(2))
-
-
-def test_batches_of_any_structure(tmp_path):
-    class Scaled(nn.Linear):
-        def forward(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-            return super().forward(x) * scale[:, None]
-
-    data = [{"x": torch.ones(4), "scale": torch.tensor(float(i))} for i in range(8)]
-    with trainer(tmp_path, Scaled(4, 1), 5, loss=lambda m, b: m(**b).square().mean()) as own:
-        batches = own.batches(data)
-        losses = [own.step(batches).loss.item() for _ in range(5)]
-        assert own.validate(data).loss < losses[0]
 
 
 def test_the_schedule_scales_the_rates_of_all_groups_of_an_optimizer_made_by_a_function(tmp_path):

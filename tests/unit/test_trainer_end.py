@@ -1,7 +1,5 @@
 """The end of a training, by an error or not: its records, and what stays in memory."""
 
-from __future__ import annotations
-
 import gc
 import sys
 import weakref
