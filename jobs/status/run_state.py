@@ -1,6 +1,6 @@
 """The state of each run, from the files in its run directory alone.
 
-Standard library only, and fast: benchmarks/status.py times `status` over ten thousand runs.
+Standard library only, and fast: benchmarks/commands.py times `status` over ten thousand runs.
 """
 
 from __future__ import annotations
