@@ -16,19 +16,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
 import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 
-ROOT = Path(__file__).resolve().parent.parent
+from benchmarks.result_record import ROOT, provenance
+
 STEPS = 50
 RESUMED_STEP = 20
 """A training `resumed` takes the steps after this one a second time, from the checkpoint of this step."""
@@ -68,14 +66,14 @@ MODELS: dict[str, dict[str, Any]] = {
 def main() -> int:
     arguments = _parse_arguments()
     losses = {
-        f"{model} on {ranks}": train(arguments.code.resolve(), model, ranks, arguments.keep)
+        f"{model} on {ranks}": train(arguments.code.resolve(), model, ranks)
         for model in MODELS
         for ranks in ONLY_RANKS.get(model, RANKS)
         if not arguments.only or f"{model} on {ranks}" in arguments.only
     }
     if arguments.out:
-        record = {**describe(arguments.code), "losses": losses}
-        arguments.out.write_text(json.dumps(record, indent=None, separators=(",", ":")) + "\n")
+        record = {**provenance(["torch"], arguments.code), "losses": losses}
+        arguments.out.write_text(json.dumps(record, separators=(",", ":")) + "\n")
     if not arguments.compare:
         return 0
     known = json.loads(arguments.compare.read_text())
@@ -87,7 +85,7 @@ def main() -> int:
     return 0
 
 
-def train(code: Path, model: str, ranks: int, keep: Path | None) -> dict[str, list[str]]:
+def train(code: Path, model: str, ranks: int) -> dict[str, list[str]]:
     """The losses of one training: of each rank by step, and those of the validations."""
     chosen = dict(MODELS[model])
     local, accumulation = chosen.pop("local"), chosen.pop("accumulation")
@@ -98,9 +96,7 @@ def train(code: Path, model: str, ranks: int, keep: Path | None) -> dict[str, li
         "train": {"steps": STEPS, "seed": 7, "eval_every": 20, "eval_samples": 64, **batch},
     }
     with tempfile.TemporaryDirectory(prefix="bitwise-") as scratch:
-        folder = (keep or Path(scratch)).resolve() / f"{model}-{ranks}"
-        folder.mkdir(parents=True, exist_ok=True)
-        config_file, run = folder / "config.yaml", folder / "run"
+        config_file, run = Path(scratch) / "config.yaml", Path(scratch) / "run"
         config_file.write_text(yaml.safe_dump(config))
         command = [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"),
@@ -144,23 +140,6 @@ def first_difference(known: dict[str, Any], found: dict[str, Any]) -> str | None
     return None
 
 
-def describe(code: Path) -> dict[str, Any]:
-    """Command, commit and machine of the measurement."""
-    git = ["git", "-C", str(code), "rev-parse", "--short=12", "HEAD"]
-    commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
-    return {
-        "command": "python -m benchmarks.bitwise --code TREE --out benchmarks/results/bitwise-losses.json",
-        "commit": commit,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": f"{platform.machine()}, {os.cpu_count()} processors, "
-        f"{torch.backends.cpu.get_cpu_capability()}",
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "steps": STEPS,
-        "models": MODELS,
-    }
-
-
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -169,7 +148,6 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="write the losses to this JSON file")
     parser.add_argument("--compare", type=Path, help="compare with this JSON file")
     parser.add_argument("--only", nargs="+", help="only these trainings, such as 'gpt on 3'")
-    parser.add_argument("--keep", type=Path, help="keep the run directories here")
     return parser.parse_args()
 
 

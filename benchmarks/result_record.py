@@ -67,13 +67,13 @@ def save(
     return path
 
 
-def provenance(packages: Iterable[str] = ()) -> dict[str, Any]:
-    """Date, command, commit, machine and package versions of this process."""
-    status = _git("status", "--porcelain", "--untracked-files=no").splitlines()
+def provenance(packages: Iterable[str] = (), code: Path = ROOT) -> dict[str, Any]:
+    """Date, command, commit of the code, machine and package versions of this process."""
+    status = _git(code, "status", "--porcelain", "--untracked-files=no").splitlines()
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": _command(),
-        "commit": _git("rev-parse", "HEAD").strip() or None,
+        "commit": _git(code, "rev-parse", "HEAD").strip() or None,
         "uncommitted": [line[3:] for line in status if not line[3:].startswith("benchmarks/results/")],
         "machine": machine(),
         "versions": {"python": platform.python_version(), **_versions(packages)},
@@ -125,9 +125,9 @@ def _versions(packages: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _git(*arguments: str) -> str:
+def _git(code: Path, *arguments: str) -> str:
     try:
-        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
+        done = subprocess.run(["git", *arguments], cwd=code, capture_output=True, text=True)
     except OSError:
         return ""
     return done.stdout if done.returncode == 0 else ""
