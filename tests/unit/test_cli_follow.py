@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,10 +16,9 @@ from pathlib import Path
 import pytest
 
 import submit
-from disttrain.records.json_files import read_json, write_json
+from disttrain.records.run_directory import RunDir
 from jobs.cli import follow
-from jobs.cli.tables import status_table
-from jobs.status.run_state import RunState, read_runs, read_state
+from jobs.status.run_state import RunState, read_runs
 from tests.support.jobs import WITHIN_S
 from tests.support.states import make_run
 from tests.support.terminal import Terminal
@@ -105,87 +106,43 @@ def test_ctrl_c_within_a_finalizer_is_not_lost(
 
 
 def test_without_a_terminal_one_line_per_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "POLL_INTERVAL_S", 0.0)
-    steps = iter([("queued", "running"), ("queued", "running"), ("running", "done"), ("done", "done")])
+    clock = [0.0]
+    sleep = contextlib.nullcontext(lambda seconds: clock.__setitem__(0, clock[0] + 6.0))
+    monkeypatch.setattr(follow, "_signal_waiter", lambda: sleep)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    base = RunState(RunDir(tmp_path / "s/a"), "queued", steps=9)
+    shown = [replace(base, state="running", step=step) for step in range(4)]
 
     class Runs:
         notice = ""
+        todo = iter([[base], *([state] for state in shown), [replace(base, state="done", step=9)]])
 
         def read(self) -> list[RunState]:
-            for name, state in zip(("b", "a"), next(steps), strict=True):
-                make_run(tmp_path, f"s/{name}", state)
-            return read_runs(tmp_path)
+            return next(self.todo)
 
     out = StringIO()
-    states = follow.follow(Runs(), tmp_path, out=out)
-    assert out.getvalue().splitlines() == [
-        "s/a running  step 20/40  812.5 samples/s  loss 2.25  ETA 1:10 min",
-        "s/b queued",
-        "s/a done  step 20/40  812.5 samples/s  loss 2.25",
-        "s/b running  step 20/40  812.5 samples/s  loss 2.25  ETA 1:10 min",
-        "s/b done  step 20/40  812.5 samples/s  loss 2.25",
-        "",
-        "2 runs: 2 done",
-    ]
+    states = follow.follow(Runs(), tmp_path, out=out)  # type: ignore[arg-type]
+    lines = ["queued", "running  step 0/9", "running  step 2/9", "done  step 9/9"]
+    assert out.getvalue().splitlines() == [*(f"s/a {line}" for line in lines), "", "1 run: 1 done"]
     assert follow.exit_code(states) == 0
-    make_run(tmp_path, "s/c", "failed")
-    assert follow.exit_code(read_runs(tmp_path)) == 1
+    assert follow.exit_code([replace(base, state="failed")]) == 1
 
 
-def test_a_low_window_shows_active_and_failed_runs_first(tmp_path: Path) -> None:
-    from rich.console import Console
-
-    for number in range(10):
-        make_run(tmp_path, f"s/n{number}", "running" if number == 9 else "done")
-    console = Console(width=120, height=8, record=True, file=StringIO())
-    console.print(follow.live_table(read_runs(tmp_path), 8))
-    text = console.export_text()
-    assert "n9" in text
-    assert "and 6 more" in text
-    assert len(text.splitlines()) <= 8
+def test_a_line_of_a_run() -> None:
+    running = RunState(RunDir(Path("s/a")), "running", step=20, steps=40, loss=2.25, eta_s=70.0)
+    assert follow.change_line(running) == "s/a running  step 20/40  loss 2.25  ETA 1:10 min"
+    failed = replace(running, state="failed", message="rank 1:\n no", loss=None, eta_s=None, emulated=True)
+    assert follow.change_line(failed) == "s/a failed  step 20/40  emulated  rank 1: no"
 
 
-@pytest.mark.parametrize("cause", ["stopped", "cancelled"])
-def test_a_low_window_shows_runs_that_the_user_ended(tmp_path: Path, cause: str) -> None:
-    failed = [read_state(make_run(tmp_path, f"s/n{number}", "failed")) for number in range(10)]
-    table = follow.live_table([replace(state, cause=cause) for state in failed], 8)
-    assert str(table).count(cause) == 1 + 4
-
-
-USAGE = {"gpu_utilization": 0.874, "gpu_memory_used_bytes": 61.25e9, "gpu_power_w": 412.4}
-
-
-def with_usage(root: Path, name: str, state: str = "running", **usage: float) -> None:
-    run = make_run(root, name, state)
-    write_json(run.progress, read_json(run.progress) | usage)
-
-
-def test_utilization_memory_and_power_of_running_runs_are_shown(tmp_path: Path) -> None:
-    with_usage(tmp_path, "s/gpu", **USAGE, cpu_percent=99.0, rss_bytes=2e9)
-    with_usage(tmp_path, "s/cpu", cpu_percent=198.2, rss_bytes=379e6)
-    with_usage(tmp_path, "s/over", "done", **USAGE)
-    gpu, cpu = "gpu 87%  61.2 GB  412 W", "cpu 198%   379 MB"
-    text = status_table(read_runs(tmp_path))
-    assert gpu in text
-    assert cpu in text
-    assert text.count(" W") == 1
-    lines = [follow.change_line(state) for state in read_runs(tmp_path)]
-    assert [line.endswith(gpu) for line in lines] == [False, True, False]
-
-
-def test_without_utilization_its_columns_are_omitted(tmp_path: Path) -> None:
-    from rich.console import Console
-
-    def drawn() -> str:
-        console = Console(width=160, height=20, record=True, file=StringIO())
-        console.print(follow.live_table(read_runs(tmp_path), 20))
-        return console.export_text()
-
-    make_run(tmp_path, "s/a", "running")
-    assert "UTIL" not in drawn()
-    assert "UTIL" not in status_table(read_runs(tmp_path))
-    with_usage(tmp_path, "s/b", gpu_utilization=0.5)
-    text = drawn()
-    assert "UTIL" in text
-    assert "gpu 50%" in text
-    assert "POWER" not in text
+def test_a_low_window_shows_active_and_failed_runs_first() -> None:
+    done = [RunState(RunDir(Path(f"s/n{number}")), "done") for number in range(8)]
+    for first in (
+        RunState(RunDir(Path("s/first")), "running"),
+        RunState(RunDir(Path("s/first")), "failed", cause="stopped"),
+    ):
+        for notice, rows in (("", 4), ("slow", 3)):
+            lines = str(follow.live_table([*done, first], 8, notice)).splitlines()
+            assert len(lines) == 7
+            assert ("first" in lines[-rows - 1], lines[-1]) == (True, f"and {9 - rows} more")
+    assert "more" not in str(follow.live_table(done, 12))

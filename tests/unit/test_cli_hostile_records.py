@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,12 +18,12 @@ from jobs.cli.follow import live_table
 from jobs.cli.terminal import console
 from jobs.status.run_state import read_state
 from tests.support.states import make_run
-from tests.support.verbs import RUNS, ask, ask_json
+from tests.support.verbs import RUNS, ask, ask_json, refused
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
 ESCAPES = "\x1b]0;title\x07\x1b[2J\x1b[31mred\x1b[0m [bold]kept[/bold] \x08\x7f\x9b31m\u202e\ud800\x0b\x85\n"
-CONTROLS = ("\x1b", "\x07", "\x08", "\x7f", "\x9b", "\u202e", "\ud800", "\x0b", "\x85")
+CONTROLS = {"\x1b", "\x07", "\x08", "\x7f", "\x9b", "\u202e", "\ud800", "\x0b", "\x85"}
 
 
 def link(path: Path) -> None:
@@ -37,19 +37,21 @@ def oversized(path: Path) -> None:
     os.truncate(path, 1 << 40)
 
 
-REPLACEMENTS: list[Callable[[Path], None]] = [
-    lambda path: path.symlink_to("/dev/zero"),
-    link,
-    os.mkfifo,
-    oversized,
-]
+NO_FILES: dict[str, Callable[[Path], None]] = {
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "link": link,
+    "fifo": os.mkfifo,
+    "oversized": oversized,
+}
 
 
-@pytest.fixture(params=REPLACEMENTS, ids=["device", "link", "fifo", "oversized"])
+@pytest.fixture(params=NO_FILES)
 def replace(request: pytest.FixtureRequest) -> Callable[[Path], None]:
+    """Put something that is no record in the place of a file."""
+
     def put(path: Path) -> None:
         path.unlink(missing_ok=True)
-        request.param(path)
+        NO_FILES[request.param](path)
 
     return put
 
@@ -77,8 +79,8 @@ def hostile() -> RunDir:
 
 
 @pytest.mark.parametrize("forced", ["", "1"], ids=["file", "colours"])
-@pytest.mark.parametrize("command", ["status", "status tiny", "show n1", "logs n1", "watch tiny"])
-def test_text_of_records_is_printed_without_control_characters(
+@pytest.mark.parametrize("command", ["status", "show n1", "logs n1", "watch tiny", f"show none{ESCAPES}"])
+def test_text_is_printed_without_control_characters(
     hostile: RunDir,
     command: str,
     forced: str,
@@ -87,76 +89,55 @@ def test_text_of_records_is_printed_without_control_characters(
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", forced)
     monkeypatch.delenv("NO_COLOR", raising=False)
-    submit.main(command.split())
+    submit.main(command.split(" ", 1))
     printed = "".join(capsys.readouterr())
-    own_colours = printed.replace("\x1b[31m", "").replace("\x1b[0m", "") if forced else printed
+    if forced:  # the colours of this program
+        printed = printed.replace("\x1b[31m", "").replace("\x1b[0m", "")
     assert printed
-    assert not [character for character in CONTROLS if character in own_colours]
+    assert not CONTROLS & {*printed}
 
 
 def test_the_live_table_shows_markup_as_text(hostile: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    state = read_state(hostile)
     shown = console(sys.stdout)
     shown.width = 400
-    shown.print(live_table([state], 20, notice=f"slow{ESCAPES}"))
+    shown.print(live_table([read_state(hostile)], 20, notice=f"slow{ESCAPES}"))
     out = capsys.readouterr().out
     assert "[bold]kept[/bold]" in out
-    assert not [character for character in CONTROLS if character in out]
+    assert not CONTROLS & {*out}
 
 
-def test_messages_of_errors_are_printed_without_control_characters(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert submit.main(["show", f"none{ESCAPES}"]) == 2
-    assert not [character for character in CONTROLS if character in capsys.readouterr().err]
-
-
-@pytest.mark.parametrize("name", ["run.json", "submissions/0000.intent.json", "FAILED"])
-def test_a_record_that_is_no_file_is_an_unreadable_record(
-    name: str, replace: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+def test_a_record_that_is_no_file_is_unreadable_or_left_out(
+    replace: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_run(RUNS, "tiny/good", "done")
-    run = make_run(
-        RUNS, "tiny/n1", "failed" if name == "FAILED" else "planned" if name == "run.json" else "queued"
-    )
-    replace(run.path / name)
+    unreadable = {"run.json": "planned", "submissions/0000.intent.json": "queued", "FAILED": "failed"}
+    beside = ("progress.json", "metrics.json", "annotation.json", "env.json")
+    for name, state in (unreadable | dict.fromkeys(beside, "done")).items():
+        run = make_run(RUNS, f"tiny/{name.replace('/', '-')}", state)
+        replace(run.path / name)
     states = {each["run"]: each for each in ask_json(capsys, "status")["runs"]}
-    assert states["good"]["state"] == "done"
-    assert states["n1"]["state"] == "corrupt"
-    assert str(run.path / name) in states["n1"]["message"]
-    ask(capsys, "show n1")
+    assert {name for name, each in states.items() if each["state"] == "done"} == {"good", *beside}
+    for name in unreadable:
+        found = states[name.replace("/", "-")]
+        assert (found["state"], name in found["message"]) == ("corrupt", True)
+    for name in states:
+        assert "of another user" not in ask(capsys, f"show tiny/{name}")
 
 
-@pytest.mark.parametrize("name", ["progress.json", "metrics.json", "annotation.json", "env.json"])
-def test_a_record_beside_the_state_is_left_out(
-    name: str, replace: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = make_run(RUNS, "tiny/n1", "done")
-    replace(run.path / name)
-    assert ask_json(capsys, "status")["runs"][0]["state"] == "done"
-    assert "of another user" not in ask(capsys, "show n1")
-
-
-@pytest.mark.parametrize("options", ["", " -f", " --all", " --all -f"])
-def test_a_log_that_is_a_link_is_refused(options: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert_log_refused(link, options, capsys)
-
-
-@pytest.mark.parametrize("put", REPLACEMENTS[:3], ids=["device", "link", "fifo"])
-def test_a_log_that_is_no_file_is_refused(
-    put: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert_log_refused(put, "", capsys)
-
-
-def assert_log_refused(put: Callable[[Path], None], options: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("put", "options"),
+    [
+        *((name, "") for name in ("device", "link", "fifo")),
+        *(("link", each) for each in ("-f", "--all", "--all -f")),
+    ],
+)
+def test_a_log_that_is_no_file_is_refused(put: str, options: str, capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run(RUNS, "tiny/n1", "failed")
     run.attempt(0).path.mkdir(parents=True)
-    put(run.attempt(0).rank_log(0))
-    assert submit.main(f"logs n1{options}".split()) == 2
+    NO_FILES[put](run.attempt(0).rank_log(0))
+    assert submit.main(["logs", "n1", *options.split()]) == 2
     out, err = capsys.readouterr()
-    assert str(run.attempt(0).rank_log(0)) in err
-    assert not out
+    assert (out, str(run.attempt(0).rank_log(0)) in err) == ("", True)
 
 
 @pytest.mark.parametrize("folder", ["submissions", "attempts", "attempts/000"])
@@ -168,20 +149,19 @@ def test_a_folder_of_a_run_that_is_a_link_is_not_followed(
     (run.path / folder).rename(tmp_path / "private")
     (run.path / folder).symlink_to(tmp_path / "private")
     (shown,) = ask_json(capsys, "status")["runs"]
-    refused = f"{run.path / folder} is a symbolic link, not a folder"
-    assert (shown["state"], shown["message"]) == ("corrupt", refused)
+    reason = f"{run.path / folder} is a symbolic link, not a folder"
+    assert (shown["state"], shown["message"]) == ("corrupt", reason)
     for command in ("show n1", "logs n1", "logs n1 -f", "logs n1 --all"):
         assert submit.main(command.split()) == 2, command
         out, err = capsys.readouterr()
-        assert (out, refused in err) == ("", True)
+        assert (out, reason in err) == ("", True)
 
 
 def test_sweeps_runs_and_checkpoints_may_be_links(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run(tmp_path / "elsewhere", "tiny/n1", "done")
     (run.path / "checkpoints").symlink_to(tmp_path)
-    RUNS.mkdir()
+    (RUNS / "other").mkdir(parents=True)
     (RUNS / "tiny").symlink_to(tmp_path / "elsewhere/tiny")
-    (RUNS / "other").mkdir()
     (RUNS / "other/n1").symlink_to(run.path)
     assert [each["state"] for each in ask_json(capsys, "status")["runs"]] == ["done", "done"]
 
@@ -201,29 +181,24 @@ def test_a_lock_that_is_a_link_leaves_its_target_alone(
 ) -> None:
     target = tmp_path / "notes"
     target.write_text("of the user")
-    RUNS.mkdir()
-    (RUNS / ".excluded-nodes.lock").symlink_to(target)
-    assert submit.main(["nodes", "--exclude", "a1", "--reason", "slow"]) == 2
-    (RUNS / "tiny").mkdir()
-    (RUNS / "tiny/.lock").symlink_to(target)
-    assert submit.main(["sweep", "tiny.yaml", "--cluster", "local"]) == 2
-    assert "symbolic link" in capsys.readouterr().err
+    for lock, command in (
+        (RUNS / ".excluded-nodes.lock", "nodes --exclude a1"),
+        (RUNS / "tiny/.lock", "sweep tiny.yaml --cluster local"),
+    ):
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        lock.symlink_to(target)
+        assert "symbolic link" in refused(capsys, command)
     assert target.read_text() == "of the user"
 
 
-@pytest.fixture
-def open_umask() -> Iterator[None]:
-    before = os.umask(0)
-    yield
-    os.umask(before)
-
-
-@pytest.mark.usefixtures("open_umask")
 def test_other_users_cannot_write_what_a_submission_writes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert submit.main(["sweep", "tiny.yaml", "--cluster", "local"]) == 0, capsys.readouterr().err
-    assert submit.main(["nodes", "--exclude", "a1", "--reason", "slow"]) == 0
+    umask = os.umask(0)
+    try:
+        ask(capsys, "sweep tiny.yaml --cluster local")
+        ask(capsys, "nodes --exclude a1")
+    finally:
+        os.umask(umask)
     found = [RUNS, *RUNS.rglob("*")]
-    assert any(path.name == ".excluded-nodes.lock" for path in found)
-    assert any(".code" in path.parts for path in found)
+    assert {".excluded-nodes.lock", ".code"} <= {path.name for path in found}
     assert not [path for path in found if not path.is_symlink() and path.stat().st_mode & stat.S_IWOTH]
     assert RUNS.stat().st_mode & stat.S_IWGRP  # a group may share the folder, as its umask has it

@@ -1,23 +1,32 @@
-"""The verbs that only read: `status`, `show`, `logs`, `watch`."""
+"""The verbs that only read, `status`, `show` and `watch`, and their tables."""
 
 from __future__ import annotations
 
-import re
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import submit
 from disttrain.records import collect_provenance
-from disttrain.records.json_files import write_json
+from disttrain.records.json_files import read_json, write_json
+from disttrain.records.run_directory import RunDir
 from jobs.cli import follow
+from jobs.cli.formatting import duration, number, size, some_of
+from jobs.cli.tables import resource_cells, state_note, status_table, step_of, sweep_table, throughput
 from jobs.schedulers.local.scheduler import LocalScheduler
-from jobs.status.run_state import RunState
+from jobs.status.run_state import RunState, StateName, read_state
 from tests.support.states import make_run
-from tests.support.verbs import RUNS, STATES, ask, ask_json
+from tests.support.verbs import RUNS, STATES, ask, ask_json, refused
 
 pytestmark = pytest.mark.usefixtures("cluster")
+RUN = RunState(RunDir(Path("runs/s/a")), "running", step=19, steps=40)
+GPU = {"gpu_utilization": 0.874, "gpu_memory_used_bytes": 61.25e9, "gpu_power_w": 412.4}
+
+
+def names(document: dict[str, Any]) -> list[str]:
+    return [run["run"] for run in document["runs"]]
 
 
 def test_status_prints_every_state(
@@ -29,19 +38,14 @@ def test_status_prints_every_state(
         make_run(RUNS, f"tiny/{state}", state)
     make_run(RUNS, "other/old", "done", code="0" * 12)
     out = ask(capsys, "status tiny")
-    for state in STATES:
-        assert [line.split()[1] for line in out.splitlines() if line.startswith(f"{state} ")] == [state]
-    assert "crashed: rank 1: ValueError: no" in out
-    assert "\nSAMPLES/S: the measured steps after telemetry.warmup_steps. The report also leaves out" in out
+    assert all(f"\n{state} " in out for state in STATES)
     assert "8 runs: 1 running, 1 failed, 1 lost, 1 corrupt, 1 cancelled, 1 queued, 1 planned, 1 done" in out
+    assert "\nSAMPLES/S: " in out
     make_run(RUNS, "none/measured", "planned")
     assert "SAMPLES/S:" not in ask(capsys, "status none")
-    old = next(line for line in ask(capsys, "status").splitlines() if line.startswith("other/old "))
-    assert old.split() == ["other/old", "done", "20/40", "812.5", "2.25", "made", "by", "older", "code"]
     by_name = {run["run"]: run for run in ask_json(capsys, "status")["runs"]}
-    assert by_name["running"]["step"] == 20
-    assert by_name["running"]["eta_s"] == 70.0
-    assert by_name["old"]["stale"] is True
+    assert (by_name["running"]["step"], by_name["running"]["eta_s"]) == (20, 70.0)
+    assert [by_name[name]["stale"] for name in ("old", "done")] == [True, False]
     assert by_name["cancelled"]["state"] == "cancelled"
 
 
@@ -49,90 +53,50 @@ def test_state_selects_runs_and_refuses_an_unknown_one(capsys: pytest.CaptureFix
     for state in ("done", "failed", "lost", "cancelled"):
         make_run(RUNS, f"tiny/{state}", state)
     make_run(RUNS, "other/fine", "done")
-    out = ask(capsys, "status --state failed,lost")
-    assert [line.split()[0] for line in out.splitlines() if line] == [
-        "SWEEP",
-        "tiny",
-        "RUN",
-        "failed",
-        "lost",
-        "SAMPLES/S:",
-        "2",
-    ]
-    assert "tiny    1/4  1 failed, 1 lost, 1 cancelled, 1 done  " in out
-    assert ask(capsys, "status other --state lost") == "none of 1 run: 1 done\n"
-    assert [run["run"] for run in ask_json(capsys, "status --state cancelled")["runs"]] == ["cancelled"]
-    assert submit.main(["status", "--state", "failed,runing"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: --state: 'runing' is not one of planned, submitting, queued, starting, ")
-    assert said.endswith("; did you mean 'running'?\n")
-    out = ask(capsys, "watch tiny --state lost")
-    assert "tiny/lost lost" in out
-    assert "1 run: 1 lost" in out
-    assert "tiny/failed" not in out
+    for options, expected in (
+        ("--state failed,lost", ["failed", "lost"]),
+        ("--state cancelled", ["cancelled"]),
+        ("other --state lost", []),
+    ):
+        assert names(ask_json(capsys, f"status {options}")) == expected
+    assert "tiny    1/4  1 failed, 1 lost, 1 cancelled, 1 done  " in ask(capsys, "status --state lost"), (
+        "of all"
+    )
+    assert names(ask_json(capsys, "watch tiny --state lost")) == ["lost"]
+    error = refused(capsys, "status --state failed,runing")
+    assert error.startswith("error: --state: 'runing' is not one of ")
+    assert error.endswith("; did you mean 'running'?\n")
 
 
 def test_show_prints_config_attempts_and_results(capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run(RUNS, "tiny/n1", "failed")
-    write_json(
-        run.env_json,
-        {"variables": {"OMP_NUM_THREADS": {"value": "1", "reason": "because", "source": "derived"}}},
-    )
+    variable = {"value": "1", "reason": "because", "source": "derived"}
+    write_json(run.env_json, {"variables": {"OMP_NUM_THREADS": variable}})
     write_json(run.attempt(0).record, {"attempt": 0, "started": "2026-01-01T00:00:00", "cause": "crashed"})
     node = {"node": 0, "host": "node7", "processors_usable": 8, "memory_bytes": 2**34, "driver": "560.35"}
     node |= {"gpus": [{"name": "NVIDIA H100"}] * 2, "fabrics": [{"name": "mlx5_0", "rate": "400 Gb/sec"}]}
     node |= {"interfaces": [{"name": "eth0", "speed_mbit": 10_000}, {"name": "ib0", "speed_mbit": None}]}
     write_json(run.attempt(0).node_record(0), node)
-    write_json(run.attempt(0).path / "node-01.exit.json", {"code": 1})
     metrics = {"schema_version": 1, "composition": {"input_s": 0.9, "comm_wait_s": 0.1, "other_s": None}}
-    metrics |= {"measured_steps": 34, "warmup_steps": 3, "sampled_steps": 2}
-    metrics |= {"samples_per_s": 1234.5, "eval_history": [{"loss": 1.5, "metrics": {"bits_per_byte": 2.25}}]}
+    metrics |= {"measured_steps": 34, "warmup_steps": 3, "sampled_steps": 2, "samples_per_s": 1234.5}
     write_json(run.metrics, metrics)
-    out = ask(capsys, "show n1")
+    out = " ".join(ask(capsys, "show n1").split())
     for text in (
-        "state    failed: crashed: rank 1: ValueError: no",
-        "OMP_NUM_THREADS=1  because  derived",
-        "0       2026-01-01T00:00:00  crashed",
+        "state failed: crashed: rank 1: ValueError: no", "OMP_NUM_THREADS=1 because derived",
+        "0 2026-01-01T00:00:00 crashed", "samples/s 1234.5", "input 90 %, comm wait 10 %", "train.steps 40",
         "node7: 8 processors, 16 GiB, 2 x NVIDIA H100, driver 560.35, eth0 10 Gbit/s, ib0, mlx5_0 400 Gb/sec",
-        "samples/s                 1234.5",
-        "measured steps            34, without 3 of warm-up and 2 profiled; the report leaves out a longer",
-        "step time by phase        input 90 %, comm wait 10 %",
-        "validation bits per byte  2.25",
-        "logs  runs/tiny/n1/attempts/000",
-    ):
+    ):  # fmt: skip
         assert text in out, out
-    assert re.search(r"^ *train\.steps +40$", out, re.M), out
-    assert ask_json(capsys, "show tiny/n1")["metrics"] == metrics
-    assert ask_json(capsys, "show tiny/n1")["node_records"] == [node]
-    write_json(run.metrics, {})
+    shown = ask_json(capsys, "show tiny/n1")
+    assert (shown["metrics"], shown["node_records"]) == (metrics, [node])
     run.metrics.write_text("{")
     assert "results" not in ask(capsys, "show n1")
 
 
-def test_logs_choose_the_rank_the_node_and_the_attempt(capsys: pytest.CaptureFixture[str]) -> None:
-    run = make_run(RUNS, "tiny/n1", "failed")
-    assert submit.main(["logs", "n1"]) == 2
-    assert "has no log: it has not started (state: failed)" in capsys.readouterr().err
-    for attempt in (run.attempt(0), run.attempt(1)):
-        attempt.path.mkdir(parents=True)
-        attempt.node_log(0).write_text(f"node 0 attempt {attempt.number}\n")
-    assert ask(capsys, "logs n1") == "node 0 attempt 1\n"  # no rank came up: its node says why
-    run.attempt(1).rank_log(0).write_text("one\ntwo")
-    assert ask(capsys, "logs n1") == "one\ntwo\n"
-    assert ask(capsys, "logs n1 --node 0 --attempt 0") == "node 0 attempt 0\n"
-    assert ask(capsys, "logs n1 -f") == "one\ntwo\n"  # it has ended: nothing to follow
-    assert ask(capsys, "logs n1 --json").splitlines()[0] == '{"log": "rank-00000", "line": "one"}'
-    assert submit.main(["logs", "n1", "--rank", "3"]) == 2
-    assert "existing logs: node-00, rank-00000" in capsys.readouterr().err
-    assert submit.main(["logs", "n1", "--attempt", "7"]) == 2
-    assert "has attempts 0, 1" in capsys.readouterr().err
-
-
-def test_watch_with_nothing_to_watch(capsys: pytest.CaptureFixture[str]) -> None:
+def test_watch_without_active_runs_ends_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     make_run(RUNS, "tiny/n1")
-    assert ask(capsys, "watch").startswith("no run is waiting or running")
-    assert "tiny/n1 done  step 20/40" in ask(capsys, "watch tiny")
-    assert ask_json(capsys, "watch tiny")["runs"][0]["state"] == "done"
+    assert ask_json(capsys, "watch")["runs"] == []
+    assert [run["state"] for run in ask_json(capsys, "watch tiny")["runs"]] == ["done"]
 
 
 def test_following_runs_hashes_the_code_once(
@@ -149,3 +113,76 @@ def test_following_runs_hashes_the_code_once(
     monkeypatch.setattr(follow, "follow", three_times)
     ask(capsys, "watch")
     assert len(hashed) == 1
+
+
+def test_throughput_is_the_mean_over_the_measured_steps_else_the_live_rate() -> None:
+    for mean, live, shown in ((812.5, 790.25, "812.5"), (None, 790.25, "790.2 now"), (None, None, "")):
+        state = replace(RUN, samples_per_s=mean, live_samples_per_s=live)
+        assert throughput(state) == shown
+        assert (" samples/s" in follow.change_line(state)) is bool(shown)
+    assert "  790.2 samples/s now" in follow.change_line(replace(RUN, live_samples_per_s=790.25))
+
+
+def test_cells_of_steps_and_resources() -> None:
+    assert [step_of(replace(RUN, steps=steps)) for steps in (40, None)] == ["19/40", "19"]
+    cpu = {"cpu_percent": 198.2, "rss_bytes": 379e6}
+    for changes, cells in (
+        ({}, ("", "", "")),
+        (GPU | cpu, ("gpu 87%", "61.2 GB", "412 W")),
+        ({"gpu_utilization": 0.5}, ("gpu 50%", "", "")),
+        (cpu, ("cpu 198%", "379 MB", "")),
+        (GPU | {"state": "done"}, ("", "", "")),
+    ):
+        state = replace(RUN, **changes)  # type: ignore[arg-type]
+        assert resource_cells(state) == cells
+        assert ("UTIL" in status_table([state])) is bool(cells[0]), "an empty column is left out"
+        assert "  ".join(cells).rstrip() in follow.change_line(state)
+
+
+def test_the_note_of_a_run() -> None:
+    failed = replace(RUN, state="failed", cause="crashed", message="rank 1:\n no")
+    for state, note in (
+        (failed, "crashed: rank 1: no"),
+        (replace(failed, attempts=2, emulated=True), "emulated; 2 attempts; crashed: rank 1: no"),
+        (replace(failed, cause="stopped"), "rank 1: no"),
+        (replace(failed, message="x" * 200), f"crashed: {'x' * 90}…"),
+        (replace(RUN, state="done", stale=True, emulated=True, attempts=2), "emulated, made by older code"),
+    ):
+        assert state_note(state) == note
+
+
+def test_each_sweep_has_a_line_with_counts_and_newest_activity() -> None:
+    def state(sweep: str, name: StateName, ago: float | None) -> RunState:
+        changed = None if ago is None else time.time() - ago
+        return replace(RUN, run=RunDir(Path(f"runs/{sweep}/a")), state=name, changed=changed)
+
+    states = [state("x", "done", 9e5), state("x", "failed", 40), state("y", "planned", None)]
+    head, first, second = sweep_table([*states, state("x", "done", 99)]).splitlines()
+    assert head.split() == ["SWEEP", "DONE", "STATES", "CHANGED"]
+    assert first.split("  ")[0] == "x"
+    assert first.endswith("  2/3  1 failed, 2 done  40 s ago")
+    assert second.split() == ["y", "0/1", "1", "planned"]
+
+
+def test_durations_numbers_and_sizes() -> None:
+    seconds = (None, -1, 59.4, 59.6, 187, 3599.4, 3600, 7529, 86369, 86371, 90000, 273600)
+    assert [duration(each) for each in seconds] == [
+        "", "0 s", "59 s", "1:00 min", "3:07 min", "59:59 min", "1:00 h", "2:05 h", "23:59 h", "1 d 0 h",
+        "1 d 1 h", "3 d 4 h",
+    ]  # fmt: skip
+    assert [number(each) for each in (None, 0.00012345, 812.46, 123456.0, 2e9)] == [
+        "",
+        "0.0001234",
+        "812.5",
+        "123,456",
+        "2e+09",
+    ]
+    assert [size(each) for each in (None, 999e6, 1e9)] == ["", "999 MB", "1.0 GB"]
+    assert [some_of("abcdefg"[:length]) for length in (4, 5)] == ["a, b, c, d", "a, b, c and 2 more"]
+
+
+def test_the_step_of_an_ended_run_is_read_from_its_progress(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "s/a", "failed")
+    write_json(run.progress, read_json(run.progress) | {"mean_samples_per_s": None})
+    state = read_state(run)
+    assert (state.samples_per_s, state.live_samples_per_s, state.step) == (None, None, 20)
