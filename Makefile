@@ -2,8 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
-# Tests run in two processes: one waits for Slurm while the other computes. PROCESSES=0 runs all in one.
+# Tests run in two processes: one waits for Slurm while the other computes. Slow tests wait for most of their time.
+# PROCESSES=0 runs all in one.
 PROCESSES ?= 2
+test-slow: PROCESSES = 4
 # A crash ends the run: pytest-xdist would deal out finished files again and wait for their tests for ever.
 PYTEST := $(BIN)/python -m pytest -n $(PROCESSES) --max-worker-restart=0
 

@@ -1,4 +1,4 @@
-"""Fixtures of several test folders, and how `pytest -n 2` divides the tests among two processes."""
+"""Fixtures of several test folders, and how `pytest -n` divides the tests among processes."""
 
 from __future__ import annotations
 
@@ -38,17 +38,15 @@ _RANKS = re.compile(r"\b(?:two|three|four)_ranks\b")
 
 @functools.cache
 def scope_of(file: str) -> str:
-    """Tests of one scope run in one process, one after the other: those of a folder that share a cluster or
-    ranks, so that these come up once; else those of a file.
+    """Tests of one scope run in one process, one after the other: those of all files that share ranks, which
+    come up once; else those of a file.
 
     Args:
         file: path of the test file from the root of the repository.
     """
     folder = file.rpartition("/")[0]
-    by_file = folder == "tests/unit" or (
-        folder == "tests/multiprocess" and not _RANKS.search((_ROOT / file).read_text())
-    )
-    return file if by_file else folder
+    shares = folder == "tests/multiprocess" and _RANKS.search((_ROOT / file).read_text())
+    return folder if shares else file
 
 
 class SharedFixtureScheduling(LoadScopeScheduling):
@@ -63,14 +61,17 @@ class SharedFixtureScheduling(LoadScopeScheduling):
 
 
 def _start_order(item: pytest.Item) -> int:
-    """Long scopes first. Tests that wait for Slurm then run beside ranks, which use several processors."""
+    """Long scopes first. Tests that wait for Slurm run beside ranks, which use several processors."""
     file = item.nodeid.partition("::")[0]
-    return 2 if file.startswith("tests/unit/") else int(scope_of(file) == file)
+    limit = item.get_closest_marker("timeout")
+    if limit and limit.args[0] > SLOW_TIMEOUT_S:
+        return 0
+    waits = file.startswith("tests/slurm/") or scope_of(file) != file
+    return 3 if file.startswith("tests/unit/") else 1 if waits else 2
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort the tests by the order of their start. Give long tests their time limit, unless they have one."""
-    items.sort(key=_start_order)
+    """Give long tests their time limit, unless they have one. Sort the tests by the order of their start."""
     for item in items:
         if item.get_closest_marker("timeout"):
             continue
@@ -78,11 +79,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S))
         elif item.nodeid.startswith(("tests/multiprocess/", "tests/slurm/")):
             item.add_marker(pytest.mark.timeout(REAL_TIMEOUT_S))
+    items.sort(key=_start_order)
 
 
 @pytest.hookimpl(optionalhook=True)  # collection works under `-p no:xdist`
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SharedFixtureScheduling:
-    """The scheduler of `pytest -n 2`, in place of pytest-xdist's own."""
+    """The scheduler of `pytest -n`, in place of pytest-xdist's own."""
     return SharedFixtureScheduling(config, log)
 
 

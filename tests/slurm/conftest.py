@@ -1,7 +1,8 @@
-"""Two real Slurm clusters: one with accounting, and one without for the tests of `no_accounting`."""
+"""Two real Slurm clusters of each test process: one with accounting, and one without."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from disttrain.records.run_directory import RunDir
 from jobs.minicluster import discovery, packages
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from tests.support import requeued
-from tests.support.jobs import STANDIN, ended_afterwards
+from tests.support.jobs import SMALL, STANDIN, ended_afterwards
 from tests.support.minicluster import MiniCluster, cluster_verb, need
 from tests.support.ordinary_user import readable_python
 from tests.support.small_disk import mounted
@@ -108,14 +109,29 @@ def faulty(on_slurm: MiniCluster) -> Iterator[MiniCluster]:
 
 
 @pytest.fixture
+def faulty_plain(plain: MiniCluster) -> Iterator[MiniCluster]:
+    try:
+        yield plain
+    finally:
+        plain.mend()
+
+
+@pytest.fixture
 def root(on_slurm: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the runs of stand-in launchers lie."""
+    """Where the runs of stand-in launchers lie, in the working directory, with a config."""
     monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(STANDIN))
+    monkeypatch.chdir(tmp_path)
+    Path("small.yaml").write_text(SMALL)
     with ended_afterwards(tmp_path / "runs", SlurmScheduler()):
         yield tmp_path / "runs"
 
 
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    """What a run that is taken from its nodes has to come to."""
-    return requeued.undisturbed(tmp_path_factory.mktemp("reference"))
+    """What a run that is taken from its nodes has to come to; one for all processes of this session."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    with open(folder / "reference.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        run = RunDir(folder / "undisturbed")
+        return run if run.metrics.exists() else requeued.undisturbed(folder)

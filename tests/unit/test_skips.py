@@ -88,15 +88,14 @@ def test_every_test_has_a_time_limit(request: pytest.FixtureRequest) -> None:
     assert limits == {"slow": [600], "own": [900], "quick": []}
 
 
-def test_tests_that_share_a_cluster_or_ranks_run_in_one_process() -> None:
-    alone = {"tests/unit/test_skips.py", "tests/multiprocess/test_default_sweep.py"}
-    shared = {
-        "tests/multiprocess/test_ddp.py",
+def test_tests_that_share_ranks_run_in_one_process() -> None:
+    alone = {
+        "tests/unit/test_skips.py",
+        "tests/multiprocess/test_default_sweep.py",
         "tests/slurm/test_jobs.py",
-        "tests/slurm/no_accounting/test_faults.py",
     }
     assert {conftest.scope_of(file) for file in alone} == alone
-    assert {conftest.scope_of(file) for file in shared} == {file.rpartition("/")[0] for file in shared}
+    assert conftest.scope_of("tests/multiprocess/test_ddp.py") == "tests/multiprocess"
 
 
 @pytest.mark.slow
