@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import time
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from disttrain.records.checkpoint import committed_paths
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal, requeue_policy
@@ -19,112 +22,142 @@ from tests.support.damaged_checkpoint import damage
 from tests.support.jobs import STANDIN, settled, starts, states, wait_until
 from tests.support.minicluster import MiniCluster
 from tests.support.requeued import (
-    assert_figures_cover_all_attempts,
+    AGENT,
+    EVERY,
+    Job,
     assert_the_same,
-    long_status,
     nothing_starts,
     preempt,
     steps_lost,
     submitted,
+    undisturbed,
 )
 
 
 @pytest.mark.slow
-def test_preempted_with_grace(slurm: MiniCluster, tmp_path: Path, reference: RunDir) -> None:
+@pytest.mark.timeout(900)  # six starts
+def test_pre_empted_signalled_and_suspended(slurm: MiniCluster, tmp_path: Path, reference: RunDir) -> None:
     job = submitted(slurm, tmp_path)
-    job.wait_for_step(30)
+    wait_until(lambda: job.run.attempt(0).rendezvous.exists())  # torch is being imported
+    job.signal("TERM")
+    assert ended(job, 0) == ("preempted", "requeue", None)
+
+    job.wait_for_slow_steps(1)
     with nothing_starts(slurm):
         preempt(slurm)
-        left = job.wait_until_closed(0)
-        assert (left["cause"], left["next"], left["job_id"]) == ("preempted", "requeue", job.id)
-        assert left["exit_codes"].keys() == {"0", "1", "2"}
-        wait_until(lambda: job.state.state != "running")
-        assert (job.state.state, job.state.job_id) == ("queued", left["job_id"])
-        wait_until(lambda: long_status(job)["state"] == "queued")  # Slurm may not have ended the job yet
-        assert long_status(job)["usage"]["attempts"] == 1
-    assert job.wait_for_end().state == "done"
-    assert [job.attempt(number)["job_id"] for number in (0, 1)] == [left["job_id"]] * 2
-    assert len(job.attempts()) == 2
+        assert ended(job, 1)[:2] == ("preempted", "requeue")
+        assert job.attempt(1)["exit_codes"].keys() == {"0", "1"}
+        wait_until(lambda: job.state.state == "queued")
+        wait_until(
+            lambda: status(job)["runs"][0]["state"] == "queued"
+        )  # Slurm may not have ended the job yet
+        assert status(job)["usage"][0]["attempts"] == 2
+
+    job.wait_for_slow_steps(2)
+    job.signal("USR1")
+    assert ended(job, 2)[:2] == ("preempted", "requeue")
+    assert not list(job.run.path.glob("attempts/*/error-*.json"))
     assert steps_lost(job.run) == 0
-    assert_the_same(job.run, reference)
 
-
-@pytest.mark.slow
-def test_no_signal_to_the_step_ends_a_rank(slurm: MiniCluster, tmp_path: Path, reference: RunDir) -> None:
-    job = submitted(slurm, tmp_path)
-    for attempt, name in enumerate(("USR1", "USR2", "TERM")):
-        job.wait_for_step(20 * (attempt + 1), attempt)
-        job.signal(name)
-        left = job.wait_until_closed(attempt)
-        assert (left["cause"], left["next"]) == ("preempted", "requeue"), name
-        assert not list(job.run.attempt(attempt).path.glob("error-*.json")), name
-    assert job.wait_for_end().state == "done"
-    assert len(job.attempts()) == 4
-    assert steps_lost(job.run) == 0
-    assert_the_same(job.run, reference)
-    assert_figures_cover_all_attempts(job)
-
-
-@pytest.mark.slow
-def test_suspended_then_signalled_in_full(slurm: MiniCluster, tmp_path: Path, reference: RunDir) -> None:
-    job = submitted(slurm, tmp_path)
-    job.wait_for_step(5)
+    job.wait_for_slow_steps(3)
     slurm.ask("scontrol", "suspend", job.id)
     time.sleep(3)  # longer than any wait for a signal
     slurm.ask("scontrol", "resume", job.id)
-    job.wait_for_step(25)
     # Without control groups Slurm signals srun as well, which then kills the agents.
     job.signal("TERM", "--full")
-    left = job.wait_until_closed(0)
-    assert (left["cause"], left["next"], left["checkpoint_after"]) == ("lost", "requeue", 20)
+    assert ended(job, 3)[:2] == ("lost", "requeue")
+
+    job.wait_for_slow_steps(4)
+    slurm.ask("scontrol", "update", "partition=gpu", "GraceTime=0")
+    try:
+        preempt(slurm)
+        wait_until(lambda: job.attempt(5))
+    finally:
+        slurm.ask("scontrol", "update", "partition=gpu", "GraceTime=30")
+    assert job.attempt(4)["cause"] in ("preempted", "lost")
     assert job.wait_for_end().state == "done"
-    assert len(job.attempts()) == 2
+    assert {job.attempt(number)["job_id"] for number in range(6)} == {job.id}
+    assert len(job.attempts()) == 6
     assert_the_same(job.run, reference)
 
 
+def ended(job: Job, attempt: int) -> tuple[Any, ...]:
+    """Cause of the end of an attempt, what comes next, and the newest checkpoint by then."""
+    record = job.wait_until_closed(attempt)
+    return record["cause"], record["next"], record["checkpoint_after"]
+
+
+def status(job: Job) -> dict[str, Any]:
+    """The only run in `status --long`, with its usage."""
+    document: dict[str, Any] = json.loads(job.cluster.submit("status", "--long", "--json", cwd=job.folder))
+    return document
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # srun ends the step 60 s after the agent of node 0
-def test_killed_agents(slurm: MiniCluster, tmp_path: Path, reference: RunDir) -> None:
-    job = submitted(slurm, tmp_path, rendezvous_timeout_s=30)
-    job.wait_for_step(25)
-    job.kill_agent(0, rank=1)
-    left = job.wait_until_closed(0)
-    # The ranks save, since a torchrun ends with its agent. The other torchruns would wait for it.
-    assert (left["cause"], left["next"]) == ("preempted", "requeue")
-    assert (left["exit_codes"], left["checkpoint_after"] >= 25) == ({"0": 0, "2": 0}, True)
-    job.wait_for_step(60, attempt=1)
-    job.kill_agent(1, rank=0)
-    left = job.wait_until_closed(1)
-    assert (left["cause"], left["next"], left["checkpoint_after"] >= 60) == ("preempted", "requeue", True)
+@pytest.mark.timeout(900)  # six starts; srun ends a step 60 s after the agent of node 0
+def test_killed_step_by_step_and_then_without_a_controller(slurm: MiniCluster, tmp_path: Path) -> None:
+    job = submitted(slurm, tmp_path, ranks=3, rendezvous_timeout_s=30)
+    for attempt, process in enumerate(("srun", "slurm_script")):
+        job.wait_for_slow_steps(attempt)
+        os.kill(slurm.processes(job.nodes(attempt)[0], only=process)[0], signal.SIGKILL)
+        cause, following, _ = ended(job, attempt)
+        assert (cause in ("lost", "preempted"), following) == (True, "requeue")
+        assert job.attempt(attempt)["failed_nodes"] == []
+
+    for attempt, node in ((2, 1), (3, 0)):
+        job.wait_for_slow_steps(attempt)
+        job.kill(attempt, node, AGENT)
+        # The ranks save, since a torchrun ends with its agent. The other torchruns would wait for it.
+        assert ended(job, attempt)[:2] == ("preempted", "requeue")
+        record = job.attempt(attempt)
+        assert record["checkpoint_after"] > record["checkpoint_before"] + EVERY
+    assert job.attempt(2)["exit_codes"] == {"0": 0, "2": 0}
+
+    job.wait_for_slow_steps(4)
+    agent = job.attempt(4)
+    slurm.kill_controller()
+    try:  # signalled as by Slurm, if it were there
+        slurm.on_node(job.nodes(4)[0], "kill", "-USR1", str(agent["pid"]))
+        assert ended(job, 4)[:2] == ("preempted", "requeue")
+        log = job.run.attempt(4).node_log(0)
+        wait_until(lambda: "trying again" in log.read_text())
+    finally:
+        slurm.start_controller()
+    wait_until(lambda: job.attempt(5))  # slurmctld waits a minute before it gives the job's nodes away again
     assert job.wait_for_end().state == "done"
-    assert len(job.attempts()) == 3
-    assert_the_same(job.run, reference)
+    assert {job.attempt(number)["job_id"] for number in range(6)} == {job.id}
+    assert len(job.attempts()) == 6
+    assert_the_same(job.run, undisturbed(tmp_path, ranks=3))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("killed", ["srun", "slurm_script"])
-def test_a_killed_srun_or_batch_shell(
-    slurm: MiniCluster, tmp_path: Path, reference: RunDir, killed: str
+def test_cancelled_in_the_queue_and_resumed_from_a_checkpoint_that_cannot_be_loaded(
+    slurm: MiniCluster, tmp_path: Path
 ) -> None:
     job = submitted(slurm, tmp_path)
-    job.wait_for_step(25)
-    os.kill(slurm.processes(job.nodes(0)[0], only=killed)[0], signal.SIGKILL)
-    left = job.wait_until_closed(0)
-    assert (left["cause"] in ("lost", "preempted"), left["next"]) == (True, "requeue")
-    assert left["failed_nodes"] == []
-    assert job.wait_for_end().state == "done"
-    assert len(job.attempts()) == 2
-    assert_the_same(job.run, reference)
+    job.wait_for_slow_steps(0)
 
+    def in_queue() -> list[str]:
+        listed = slurm.ask("squeue", "--noheader", "-o", "%i %T").splitlines()
+        return [state for found, state in map(str.split, listed) if found == job.id]
 
-@pytest.mark.slow
-def test_a_signal_before_training_begins(slurm: MiniCluster, tmp_path: Path) -> None:
-    job = submitted(slurm, tmp_path, steps=5, slow_s=0)
-    wait_until(lambda: job.run.attempt(0).rendezvous.exists())  # torch is being imported
-    job.signal("TERM")
-    left = job.wait_until_closed(0)
-    assert (left["cause"], left["next"], left["checkpoint_after"]) == ("preempted", "requeue", None)
-    assert job.wait_for_end().state == "done"
+    with nothing_starts(slurm):
+        job.signal("USR1")
+        wait_until(lambda: job.state.state == "queued")
+        assert "requeued after preempted: saved and stopped at step" in str(job.state.message)
+        wait_until(lambda: in_queue() == ["PENDING"])
+        slurm.submit("cancel", "job", cwd=tmp_path)
+        assert (job.state.state, job.state.cause, job.state.retryable) == ("failed", "cancelled", True)
+        wait_until(lambda: not in_queue())
+    assert len(job.attempts()) == 1
+
+    newest = committed_paths(job.run.checkpoints)[0]
+    damage(newest, "no tensor")  # with checksums that fit
+    slurm.submit("resume", "job", "--cluster", "slurm", cwd=tmp_path)
+    wait_until(lambda: job.state.state == "failed" and job.state.cause != "cancelled")
+    assert (job.state.cause, job.attempt(1)["next"]) == ("refused", None)
+    assert f"{newest} is intact" in str(job.state.message)
+    assert newest.is_dir()
     assert len(job.attempts()) == 2
 
 
@@ -148,47 +181,9 @@ def test_a_task_of_an_array_requeues_itself_alone(root: Path, slurm: MiniCluster
     for run in (leaves, stays):
         (run.path / "go").touch()
     assert {state.state for state in settled(root).values()} == {"done"}
-    ended = [read_json(attempt.record) for attempt in leaves.attempts()]
-    assert [(one["job_id"], one["cause"]) for one in ended] == [(asked, "preempted"), (asked, "finished")]
+    records = [read_json(attempt.record) for attempt in leaves.attempts()]
+    assert [(one["job_id"], one["cause"]) for one in records] == [(asked, "preempted"), (asked, "finished")]
     assert starts(stays) == [(0, 0)], "the other task goes on undisturbed"
-
-
-@pytest.mark.slow
-def test_a_checkpoint_with_right_checksums_that_cannot_be_loaded_is_refused(
-    slurm: MiniCluster, tmp_path: Path
-) -> None:
-    job = submitted(slurm, tmp_path, slow_s=0.05)
-    job.wait_for_step(45)
-    with nothing_starts(slurm):
-        job.signal("USR1")
-        saved = job.wait_until_closed(0)["checkpoint_after"]
-        altered = job.run.checkpoints / f"step-{saved:08d}"
-        damage(altered, "no tensor")
-    ended = job.wait_for_end()
-    assert (ended.state, ended.cause) == ("failed", "refused")
-    assert f"{altered} is intact" in str(ended.message)
-    assert altered.is_dir()
-    assert len(job.attempts()) == 2  # the refused one is not requeued
-
-
-@pytest.mark.slow
-def test_cancelled_while_it_waits_for_its_requeue(slurm: MiniCluster, tmp_path: Path) -> None:
-    job = submitted(slurm, tmp_path)
-    job.wait_for_step(2)
-
-    def in_queue() -> list[str]:
-        listed = slurm.ask("squeue", "--noheader", "-o", "%i %T").splitlines()
-        return [state for found, state in map(str.split, listed) if found == job.id]
-
-    with nothing_starts(slurm):
-        job.signal("USR1")
-        wait_until(lambda: job.state.state == "queued")
-        assert "requeued after preempted: saved and stopped at step" in str(job.state.message)
-        wait_until(lambda: in_queue() == ["PENDING"])
-        slurm.submit("cancel", "job", cwd=job.run.path.parents[2])
-        assert (job.state.state, job.state.cause, job.state.retryable) == ("failed", "cancelled", True)
-        wait_until(lambda: not in_queue())
-    assert len(job.attempts()) == 1
 
 
 @pytest.mark.slow
@@ -202,8 +197,7 @@ def test_preempted_during_start_up_the_job_goes_on_after_a_pause(
     for attempt in range(3):
         wait_until(lambda: job.run.attempt(attempt).rendezvous.exists())  # noqa: B023
         slurm.ask("scontrol", "requeue", job.id)
-        left = job.wait_until_closed(attempt)
-        assert (left["cause"], left["next"]) == ("preempted", "requeue" if attempt < 2 else None)
+        assert ended(job, attempt)[:2] == ("preempted", "requeue" if attempt < 2 else None)
         if attempt == 1:  # the second in a row
             earliest = time.time() + PREEMPTION_DELAY_S / 2
             wait_until(lambda: (earliest_start(slurm, job.id) or 0) > earliest)  # noqa: B023
@@ -222,31 +216,6 @@ def earliest_start(cluster: MiniCluster, job_id: str) -> float | None:
     """Slurm's EligibleTime of a job, in seconds since the epoch."""
     found = re.search(r"EligibleTime=(\S+)", told(cluster, job_id))
     return datetime.fromisoformat(found[1]).timestamp() if found and found[1] != "Unknown" else None
-
-
-@pytest.mark.slow  # restarted, slurmctld waits a minute before it gives the job's nodes away again
-def test_the_controller_is_away_when_the_job_wants_its_requeue(
-    slurm: MiniCluster, tmp_path: Path, reference: RunDir
-) -> None:
-    job = submitted(slurm, tmp_path, slow_s=0.2)
-    job.wait_for_step(20)
-    agent = job.attempt(0)
-    slurm.kill_controller()
-    try:
-        node = int(agent["host"].rpartition("-")[2])
-        slurm.on_node(node, "kill", "-USR1", str(agent["pid"]))  # as Slurm would, if it were there
-        left = job.wait_until_closed(0)
-        assert (left["cause"], left["next"]) == ("preempted", "requeue")
-        log = job.run.attempt(0).node_log(0)
-        wait_until(lambda: "trying again" in log.read_text())
-    finally:
-        slurm.start_controller()
-    wait_until(lambda: job.attempt(1))
-    assert job.attempt(1)["job_id"] == left["job_id"]
-    assert job.attempt(0)["next"] == "requeue"
-    assert job.wait_for_end().state == "done"
-    assert steps_lost(job.run) == 0
-    assert_the_same(job.run, reference)
 
 
 def told(cluster: MiniCluster, job_id: str) -> str:

@@ -16,7 +16,6 @@ import pytest
 
 import submit
 from jobs.minicluster import discovery, network, packages
-from jobs.minicluster.config import ClusterSpec
 from jobs.minicluster.lifecycle import Cluster, find_cluster, shell_environment
 from tests.support.jobs import WITHIN_S, wait_until
 
@@ -69,12 +68,12 @@ class MiniCluster:
         """Environment in which Slurm's commands use this cluster."""
         return shell_environment(self.cluster, dict(os.environ))
 
-    def ask(self, *command: str, cwd: Path | None = None, timeout_s: float = WITHIN_S) -> str:
-        """Output of a command, which must succeed."""
+    def ask(self, *command: str, cwd: Path | None = None, must_succeed: bool = True) -> str:
+        """Output of a command."""
         done = subprocess.run(
-            command, env=self.env, cwd=cwd, capture_output=True, text=True, timeout=timeout_s, check=False
+            command, env=self.env, cwd=cwd, capture_output=True, text=True, timeout=WITHIN_S, check=False
         )
-        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+        assert not must_succeed or done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout
 
     def on_node(self, number: int, *command: str) -> str:
@@ -92,7 +91,7 @@ class MiniCluster:
             jobs = self.ask("squeue", "--noheader", "-o", "%A %t").splitlines()
             alive = [job for job, state in map(str.split, jobs) if state != "CG"]
             if alive:
-                self._output_of("scancel", *alive)  # it may complain: they end by themselves too
+                self.ask("scancel", *alive, must_succeed=False)  # they end by themselves, too
             return jobs
 
         wait_until(lambda: not queue())
@@ -114,7 +113,7 @@ class MiniCluster:
     def start_controller(self) -> None:
         """Start slurmctld with its saved state, at the same address."""
         self._start("head", "slurmctld")
-        wait_until(lambda: " is UP" in self._output_of("scontrol", "ping"))
+        wait_until(lambda: " is UP" in self.ask("scontrol", "ping", must_succeed=False))
         marks = self.ask("squeue", "--noheader", "--states=PENDING", "-o", "%i %j").splitlines()
         for job, _, name in (line.partition(" ") for line in marks):
             if name.startswith("mark-"):
@@ -144,7 +143,7 @@ class MiniCluster:
         """Start a killed node again, without jobs; return when Slurm lists the node as idle."""
         self.link(number, up=True)
         self._start(number, "slurmd")
-        self.wait_for_node(number, "idle")
+        self._wait_until_idle(number)
 
     def link(self, number: int, *, up: bool) -> None:
         """Set the node's link up or down."""
@@ -158,20 +157,18 @@ class MiniCluster:
                 words = command.replace("qdisc add", "qdisc replace").split()
                 self.ask(*discovery.nsenter_prefix(self._init_pid(host)), "tc", *words)
 
-    def wait_for_node(self, number: int, *states: str) -> None:
-        """Wait until sinfo lists the node in one of these states (`%T` without its suffix)."""
-        wait_until(lambda: self.node_state(number) in states)
-
     def resume_drained(self) -> None:
         """Return nodes to service that Slurm drained, because tasks took long to end (`Kill task failed`)."""
         for number in range(1, self.nodes + 1):
             if self.node_state(number) in ("drained", "draining"):
-                self._output_of("scontrol", "update", f"nodename={self.name}-{number}", "state=resume")
+                node = f"nodename={self.name}-{number}"
+                self.ask("scontrol", "update", node, "state=resume", must_succeed=False)
 
     def node_state(self, number: int) -> str:
+        """As sinfo lists it (`%T` without its suffix)."""
         # All nodes are listed: for one node, the controller of 22.05 may return an old job count.
-        listing = self._output_of("sinfo", "--noheader", "--Node", "--partition=gpu", "-o", "%N %T").split()
-        states = dict(zip(listing[::2], listing[1::2], strict=True))
+        command = ("sinfo", "--noheader", "--Node", "--partition=gpu", "-o", "%N %T")
+        states = dict(map(str.split, self.ask(*command, must_succeed=False).splitlines()))
         return states.get(f"{self.name}-{number}", "").rstrip("*~#!%$@^-")
 
     def set_clock(self, number: int, offset_s: int) -> None:
@@ -200,16 +197,15 @@ class MiniCluster:
                 self._start(number, "slurmd")
         self.resume_drained()
         for number in range(1, self.nodes + 1):
-            self.wait_for_node(number, "idle")
+            self._wait_until_idle(number)
+
+    def _wait_until_idle(self, number: int) -> None:
+        wait_until(lambda: self.node_state(number) == "idle")
 
     @property
     def nodes(self) -> int:
-        return self._spec.nodes
-
-    @property
-    def _spec(self) -> ClusterSpec:
         assert self.cluster.spec is not None
-        return self.cluster.spec
+        return self.cluster.spec.nodes
 
     def processes(self, host: int | str, only: str | None = None) -> list[int]:
         """Pids in the namespace of the `head` or of a node, except its namespace init and munged."""
@@ -246,13 +242,6 @@ class MiniCluster:
         assert first is not None, f"{host} of {self.name} is gone"
         return first
 
-    def _output_of(self, *command: str) -> str:
-        """Output of a command, which may fail."""
-        done = subprocess.run(
-            command, env=self.env, capture_output=True, text=True, timeout=WITHIN_S, check=False
-        )
-        return done.stdout
-
 
 def node_prefix(name: str, number: int) -> list[str]:
     return [sys.executable, str(SUBMIT), "cluster", "shell", "--name", name, "--node", str(number), "--"]
@@ -274,14 +263,11 @@ def _processes(path: str) -> list[int]:
     """Processes whose command line or environment contains the cluster's folder."""
     found = []
     for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        try:
-            words = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
-        except OSError:
-            continue
-        if path.encode() in words:
-            found.append(int(entry.name))
+        with contextlib.suppress(OSError):
+            if not entry.name.isdigit() or int(entry.name) == os.getpid():
+                continue
+            if path.encode() in (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes():
+                found.append(int(entry.name))
     return found
 
 

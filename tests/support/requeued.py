@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -19,45 +18,52 @@ import yaml
 from disttrain.checkpoint.folder import CommittedCheckpoint, read_manifest
 from disttrain.checkpoint.state import MODEL, OPTIMIZER
 from disttrain.checkpoint.storage import dtype_of, load_tensors
-from disttrain.records.checkpoint import committed_paths
+from disttrain.records.checkpoint import checkpoint_steps, committed_paths
 from disttrain.records.json_files import read_json, read_json_or_none, read_jsonl
 from disttrain.records.run_directory import Attempt, RunDir
 from jobs.status.run_state import RunState, read_state
 from tests.support.jobs import WITHIN_S, wait_until
-from tests.support.lineage import read_steps
 from tests.support.minicluster import MiniCluster
 
-RANKS = 3
+RANKS = 2
 STEPS = 100
-SLOW_S = 0.1
+EVERY = 5
+QUICK = 10
+"""Steps of each start that take no time, two of which are saved. Later ones take a second until nothing more
+happens to the job, so that it is not over before."""
 
 
 def config(
-    steps: int = STEPS, slow_s: float = SLOW_S, every_steps: int | None = 20, **job: Any
+    ranks: int = RANKS, slow_s: float = 1.0, every_steps: int | None = EVERY, **job: Any
 ) -> dict[str, Any]:
-    """Three ranks of a model whose training depends on everything that a checkpoint holds; keys of `job`."""
+    """A rank on each node, of a model whose training depends on everything that a checkpoint holds."""
     return {
-        "model": {"kind": "tests.support.small_models:SlowDeep", "slow_s": slow_s},
+        "model": {"kind": "tests.support.small_models:SlowDeep", "slow_s": slow_s, "quick": QUICK},
         "data": {"kind": "tests.support.small_models:source", "samples": 40},
-        "train": {"steps": steps, "local_batch_size": 4, "log_every": 5},
+        "train": {"steps": STEPS, "local_batch_size": 4, "log_every": 5},
         "optim": {"schedule": "cosine", "warmup_steps": 3, "grad_clip": 1.0, "lr": 0.01},
         "parallel": {"ddp": {"bucket_mb": 0.002}},
-        "resources": {"nodes": RANKS},
+        "resources": {"nodes": ranks},
         "checkpoint": {"every_steps": every_steps},
         "telemetry": {"warmup_steps": 2, "profiled_steps": 0, "sinks": []},
         "job": {"stop_check_s": 0, "time_limit_min": 20, **job},
     }
 
 
-def undisturbed(folder: Path, made: dict[str, Any] | None = None) -> RunDir:
-    """That run, or the one of the config `made`, started by hand on this machine."""
+def undisturbed(folder: Path, ranks: int = RANKS) -> RunDir:
+    """That run, started by hand on this machine."""
     given = folder / "undisturbed.yaml"
-    given.write_text(yaml.safe_dump(made or config(slow_s=0)))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
+    given.write_text(yaml.safe_dump(config(ranks, slow_s=0)))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     command += ["-m", "disttrain", "--config", str(given), "--run-dir", str(folder / "undisturbed")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=WITHIN_S)
     assert done.returncode == 0, done.stderr
     return RunDir(folder / "undisturbed")
+
+
+AGENT, RANK = "jobs.schedulers.task", "disttrain"
+"""Modules that processes of a run are started with."""
+KILL = signal.SIGKILL
 
 
 @dataclass(frozen=True)
@@ -75,6 +81,11 @@ class Job:
         return cls(cluster, RunDir(path.parent))
 
     @property
+    def folder(self) -> Path:
+        """From which it was submitted."""
+        return self.run.path.parents[2]
+
+    @property
     def state(self) -> RunState:
         return read_state(self.run)
 
@@ -88,18 +99,28 @@ class Job:
     def attempts(self) -> list[Attempt]:
         return self.run.attempts()
 
-    def wait_for_step(self, step: int, attempt: int = 0) -> None:
+    def wait_for_step(self, step: int, attempt: int) -> None:
         def reached() -> bool:
             progress = read_json_or_none(self.run.progress) or {}
             return progress.get("attempt") == attempt and progress["step"] >= step
 
         wait_until(reached)
 
+    def wait_for_slow_steps(self, attempt: int) -> None:
+        """Until the quick steps of an attempt are over and their checkpoints are saved."""
+        wait_until(lambda: self.attempt(attempt))
+        last = (self.attempt(attempt)["checkpoint_before"] or 0) + QUICK
+        self.wait_for_step(last, attempt)
+        saved = last // EVERY * EVERY
+        wait_until(lambda: max(checkpoint_steps(self.run.checkpoints), default=0) >= saved)
+
     def wait_until_closed(self, attempt: int) -> dict[str, Any]:
         wait_until(lambda: self.attempt(attempt).get("ended"))
         return self.attempt(attempt)
 
     def wait_for_end(self) -> RunState:
+        """From now on all steps are quick."""
+        (self.folder / "hurry").touch()
         wait_until(lambda: self.state.state in ("done", "failed"))
         return self.state
 
@@ -111,33 +132,42 @@ class Job:
         """Numbers of the nodes that an attempt ran on, in rank order."""
         return [int(name.rpartition("-")[2]) for name in self.attempt(attempt)["nodes"]]
 
-    def kill_agent(self, attempt: int, rank: int) -> None:
-        """Send SIGKILL to the agent of a node of the job."""
-        agents = []
-        for pid in self.cluster.processes(self.nodes(attempt)[rank]):
+    def processes(self, node: int) -> dict[int, list[str]]:
+        """Agents, torchruns and ranks of the run on a node, with their command lines."""
+        commands = {}
+        for pid in self.cluster.processes(node):
             with contextlib.suppress(OSError):
-                words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-                if words[1:3] == ["-m", "jobs.schedulers.task"] and str(self.run.path) in words:
-                    agents.append(pid)
-        (agent,) = agents
-        os.kill(agent, signal.SIGKILL)
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+                if str(self.run.path) in words and "srun" not in words[0]:
+                    commands[pid] = words
+        return commands
+
+    def kill(self, attempt: int, node: int, module: str, number: int = KILL) -> None:
+        """Signal the process of this module on a node of an attempt: the agent's or the rank's."""
+        found = self.processes(self.nodes(attempt)[node])
+        (pid,) = [
+            pid for pid, words in found.items() if "-m" in words and words[words.index("-m") + 1] == module
+        ]
+        os.kill(pid, number)
 
 
 def assert_the_same(run: RunDir, reference: RunDir) -> None:
     """Bit for bit: the losses of every step on every rank, and the parameters and optimizer at the end."""
-    steps = read_json(reference.metrics)["steps_total"]
-    for rank in range(RANKS):
-        found = kept_losses(run, rank)
-        assert list(found) == list(range(1, steps + 1)), "step records are contiguous"
-        assert found == kept_losses(reference, rank)
+    metrics, expected = read_json(run.metrics), read_json(reference.metrics)
+    for rank in range(expected["world_size"]):
+        losses = kept_losses(run, rank)
+        assert list(losses) == list(range(1, expected["steps_total"] + 1)), "step records are contiguous"
+        assert losses == kept_losses(reference, rank)
     ours, theirs = final_tensors(run), final_tensors(reference)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-    metrics, expected = read_json(run.metrics), read_json(reference.metrics)
-    for name in ("status", "steps", "loss_history"):
+    for name in ("status", "steps", "loss_history", "world_size"):
         assert metrics[name] == expected[name]
-    losses = [(point["step"], point["loss"], point["metrics"]) for point in metrics["eval_history"]]
-    assert losses == [(p["step"], p["loss"], p["metrics"]) for p in expected["eval_history"]]
+    points = [
+        [(point["step"], point["loss"], point["metrics"]) for point in each["eval_history"]]
+        for each in (metrics, expected)
+    ]
+    assert points[0] == points[1]
 
 
 def kept_losses(run: RunDir, rank: int) -> dict[int, tuple[float, float]]:
@@ -150,39 +180,43 @@ def kept_losses(run: RunDir, rank: int) -> dict[int, tuple[float, float]]:
     }
 
 
-def steps_lost(run: RunDir, rank: int = 0) -> int:
-    """How many steps were done more than once."""
-    paths = [attempt.steps(rank) for attempt in run.attempts() if attempt.steps(rank).exists()]
-    return sum(1 for path in paths for _ in read_jsonl(path)) - len(kept_losses(run, rank))
+def steps_lost(run: RunDir) -> int:
+    """How many steps rank 0 did more than once."""
+    paths = [attempt.steps(0) for attempt in run.attempts() if attempt.steps(0).exists()]
+    return sum(1 for path in paths for _ in read_jsonl(path)) - len(kept_losses(run, 0))
 
 
 def final_tensors(run: RunDir) -> dict[str, torch.Tensor]:
     path = committed_paths(run.checkpoints)[0]
     newest = CommittedCheckpoint(path, read_manifest(path))
-    found = {
+    tensors = {
         name: torch.empty(tensor.shape, dtype=dtype_of(tensor))
         for name, tensor in newest.manifest.tensors.items()
         if name.startswith((MODEL, OPTIMIZER))
     }
-    load_tensors(found, newest)
-    return found
+    load_tensors(tensors, newest)
+    return tensors
 
 
-def submitted(cluster: MiniCluster, folder: Path, **given: Any) -> Job:
-    folder.mkdir(exist_ok=True)
-    return Job.submit(cluster, folder, config(**given))
+def submitted(
+    cluster: MiniCluster, folder: Path, resources: dict[str, int] | None = None, **given: Any
+) -> Job:
+    """The run of `config` with these arguments, on its way."""
+    made = config(**given)
+    made["model"]["hurry"] = str(folder / "hurry")
+    return Job.submit(cluster, folder, made | ({"resources": resources} if resources else {}))
 
 
 def preempt(cluster: MiniCluster) -> None:
     """Submit an urgent job that needs every node and ends at once."""
-    urgent = [
+    options = [
         "--partition=urgent",
         f"--nodes={cluster.nodes}",
         "--exclusive",
         "--time=1",
         "--output=/dev/null",
     ]
-    cluster.ask("sbatch", *urgent, "--wrap", "true", cwd=Path("/"))
+    cluster.ask("sbatch", *options, "--wrap", "true", cwd=Path("/"))
 
 
 @contextlib.contextmanager
@@ -193,26 +227,3 @@ def nothing_starts(cluster: MiniCluster) -> Iterator[None]:
         yield
     finally:
         cluster.ask("scontrol", "update", "partition=gpu", "state=up")
-
-
-def long_status(job: Job) -> dict[str, Any]:
-    """The only run in `status --long`, with its usage."""
-    said = json.loads(job.cluster.submit("status", "--long", "--json", cwd=job.run.path.parents[2]))
-    (found,), (usage,) = said["runs"], said["usage"]
-    return {**found, "usage": usage}
-
-
-def assert_figures_cover_all_attempts(job: Job) -> None:
-    """Sums and counts go on through requeues; the first steps after each start are left out."""
-    metrics = read_json(job.run.metrics)
-    kept = read_steps(job.run, 0)
-    attempts = [number for number, _ in kept.values()]
-    left_out = [step for step in kept if attempts[: step - 1][-2:].count(attempts[step - 1]) < 2]
-    counted = [step for first, last in metrics["left_out"] for step in range(first, last + 1)]
-    assert counted == left_out, "two steps after each start"
-    assert metrics["measured_steps"] == STEPS - len(left_out)
-    assert metrics["resumed_step"] == attempts.index(attempts[-1])
-    durations = [record["step_s"] for _, record in kept.values()]
-    assert sum(durations) <= metrics["seconds_total"] <= 3 * sum(durations)
-    progress = read_json(job.run.progress)
-    assert (progress["attempt"], progress["step"]) == (attempts[-1], STEPS)

@@ -25,6 +25,8 @@ def mounted(path: Path, size: str) -> Iterator[Path]:
 
 def fill(path: Path) -> None:
     """Write to `path` until its file system is full."""
-    with suppress(OSError), open(path, "wb", buffering=0) as file:
-        while True:
-            file.write(b"x" * 4096)
+    with open(path, "wb", buffering=0) as file:
+        for size in (1 << 20, 1 << 12):
+            with suppress(OSError):
+                while True:
+                    file.write(bytes(size))

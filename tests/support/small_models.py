@@ -165,15 +165,19 @@ class Asking(Net):
 
 
 class SlowDeep(Deep):
-    """`Deep` with `slow_s` seconds of sleep on rank 0 in every forward pass of training: steps take that
-    long, and compute the same."""
+    """`Deep`, computing the same in more time: after `quick` forward passes of training, each takes rank 0
+    `slow_s` seconds longer, until the file `hurry` exists."""
 
-    def __init__(self, slow_s: float = 0.0) -> None:
+    def __init__(self, slow_s: float = 0.0, quick: int = 0, hurry: str = "") -> None:
         super().__init__()
         self.slow_s = slow_s if os.environ.get("RANK", "0") == "0" else 0.0
+        self.quick = quick
+        self.hurry = Path(hurry)
+        self.calls = 0
 
     def forward(self, inputs: Tensor) -> Tensor:
-        if self.training and self.slow_s:
+        self.calls += self.training
+        if self.training and self.slow_s and self.calls > self.quick and not self.hurry.is_file():
             time.sleep(self.slow_s)
         return super().forward(inputs)
 

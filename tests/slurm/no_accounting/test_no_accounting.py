@@ -19,60 +19,47 @@ from tests.support.fake_runs import table_rows
 from tests.support.jobs import SMALL, STANDIN, ended_afterwards, starts, wait_until
 from tests.support.lineage import read_steps
 from tests.support.minicluster import MiniCluster
-from tests.support.requeued import (
-    RANKS,
-    STEPS,
-    Job,
-    assert_figures_cover_all_attempts,
-    assert_the_same,
-    long_status,
-    preempt,
-    steps_lost,
-    submitted,
-)
+from tests.support.requeued import QUICK, RANKS, STEPS, Job, assert_the_same, steps_lost, submitted
 
 pytestmark = pytest.mark.slow
 
 
-def test_preempted_without_grace(plain: MiniCluster, tmp_path: Path, reference: RunDir) -> None:
-    plain.ask("scontrol", "update", "partition=gpu", "GraceTime=0")
-    try:
-        job = submitted(plain, tmp_path)
-        job.wait_for_step(30)
-        preempt(plain)
-        assert job.wait_for_end().state == "done"
-    finally:
-        plain.ask("scontrol", "update", "partition=gpu", "GraceTime=30")
-    assert len(job.attempts()) == 2
-    assert job.attempt(0)["cause"] in ("preempted", "lost")
-    assert steps_lost(job.run) <= 20, "at most what lies between two checkpoints"
-    assert_the_same(job.run, reference)
-
-
 @pytest.mark.timeout(900)  # two starts of up to two minutes, and the wait between them
 def test_a_time_limit_shorter_than_the_run(plain: MiniCluster, tmp_path: Path, reference: RunDir) -> None:
-    # Ranks stop 45 s after the start of their job, or later if training began later: after three quarters of
-    # what is left, which is at most 56 s of training. The run takes 60 s, so that one start is never enough.
-    job = submitted(plain, tmp_path, time_limit_min=2, stop_lead_s=75, slow_s=60 / STEPS)
-    attempt = 0
-    while job.wait_until_closed(attempt)["next"]:
-        attempt += 1
+    # Ranks stop 30 s after the start of their job; if they begin later, after three quarters of what is left.
+    # The steps of the first start would take longer than its job may.
+    job = submitted(plain, tmp_path, time_limit_min=2, stop_lead_s=90, slow_s=2.0)
+    first = job.wait_until_closed(0)
     assert job.wait_for_end().state == "done"
-    ended = [job.attempt(attempt.number) for attempt in job.attempts()]
-    assert len(ended) >= 2, "at least one requeue"
-    assert {one["job_id"] for one in ended} == {job.id}
-    assert [one["restart"] for one in ended] == list(range(len(ended)))
-    assert [one["cause"] for one in ended] == ["deadline"] * (len(ended) - 1) + ["finished"]
-    assert [one["checkpoint_before"] for one in ended[1:]] == [one["checkpoint_after"] for one in ended[:-1]]
+    records = [job.attempt(attempt.number) for attempt in job.attempts()]
+    assert {one["job_id"] for one in records} == {job.id}
+    assert [(one["cause"], one["restart"]) for one in records] == [("deadline", 0), ("finished", 1)]
+    assert records[1]["checkpoint_before"] == first["checkpoint_after"] > QUICK
     assert steps_lost(job.run) == 0
     assert_the_same(job.run, reference)
     assert_figures_cover_all_attempts(job)
     assert_usage_is_by_own_times(job)
 
 
+def assert_figures_cover_all_attempts(job: Job) -> None:
+    """Sums and counts go on through requeues; the first steps after each start are left out."""
+    metrics = read_json(job.run.metrics)
+    kept = read_steps(job.run, 0)
+    attempts = [number for number, _ in kept.values()]
+    left_out = [step for step in kept if attempts[: step - 1][-2:].count(attempts[step - 1]) < 2]
+    counted = [step for first, last in metrics["left_out"] for step in range(first, last + 1)]
+    assert counted == left_out, "two steps after each start"
+    assert metrics["measured_steps"] == STEPS - len(left_out)
+    assert metrics["resumed_step"] == attempts.index(attempts[-1])
+    durations = [record["step_s"] for _, record in kept.values()]
+    assert sum(durations) <= metrics["seconds_total"] <= 3 * sum(durations)
+    progress = read_json(job.run.progress)
+    assert (progress["attempt"], progress["step"]) == (attempts[-1], STEPS)
+
+
 def assert_usage_is_by_own_times(job: Job) -> None:
     """Without accounting: each start is counted, and each wait before one."""
-    usage = long_status(job)["usage"]
+    (usage,) = json.loads(job.cluster.submit("status", "--long", "--json", cwd=job.folder))["usage"]
     records = [job.attempt(attempt.number) for attempt in job.attempts()]
     started, ended = ([datetime.fromisoformat(one[word]) for one in records] for word in ("started", "ended"))
     asked = [datetime.fromisoformat(records[0]["submitted"]), *ended[:-1]]
