@@ -1,4 +1,4 @@
-"""Programs of other frameworks on a real Slurm: pre-empted, a rank killed, finished."""
+"""Programs of other frameworks on a real Slurm: pre-empted, resumed, finished."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from tests.support.requeued import Job, preempt
 
 FOLDER = Path(__file__).parents[1] / "support" / "programs"
 PROGRAMS = ["raw_ddp", "lightning_fit", "hf_trainer", "accelerate_loop", "ignite_engine"]
+KILLED = "raw_ddp"
+"""In whose second start a rank is killed."""
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # ten processes import torch and a framework, in three starts
-def test_programs_resume_after_a_pre_emption_and_after_a_killed_rank(
+@pytest.mark.timeout(900)  # ten processes import torch and a framework, twice
+def test_programs_resume_after_a_pre_emption_and_one_after_a_killed_rank(
     slurm: MiniCluster, tmp_path: Path
 ) -> None:
     for path in FOLDER.glob("*.py"):
@@ -36,15 +38,15 @@ def test_programs_resume_after_a_pre_emption_and_after_a_killed_rank(
     ends = {program: job.wait_for_end().state for program, job in jobs.items()}
     assert ends == dict.fromkeys(PROGRAMS, "done")
     for program, job in jobs.items():
-        left, killed, last = (read_json(attempt.record) for attempt in job.attempts())
-        causes = [each["cause"] for each in (left, killed, last)]
-        assert causes == ["preempted", "killed", "finished"], program
-        assert (left["next"], killed["next"]) == ("requeue", "requeue")
-        assert not left["failed_nodes"]
-        assert killed["failed_nodes"] == [killed["nodes"][1]]
-        assert "rank 1 was ended by SIGKILL" in killed["message"]
+        left, *killed, last = (read_json(attempt.record) for attempt in job.attempts())
+        assert (left["cause"], left["next"], left["failed_nodes"]) == ("preempted", "requeue", []), program
+        assert last["cause"] == "finished"
+        assert len(killed) == (program == KILLED)
+        for record in killed:
+            assert (record["cause"], record["next"]) == ("killed", "requeue")
+            assert record["failed_nodes"] == [record["nodes"][1]]
+            assert "rank 1 was ended by SIGKILL" in record["message"]
         result = read_json(tmp_path / f"{program}.json")
-        assert (result["first"], result["step"]) == (15, 20)
+        first = {KILLED: 15, "lightning_fit": 12}.get(program, 10)  # Lightning's saved on its signal
+        assert (result["first"], result["step"]) == (first, 20), program
         assert math.isfinite(result["loss"])
-    log = jobs["lightning_fit"].run.attempt(1).rank_log(0).read_text()
-    assert "begins after step 12\n" in log, "it saved on its signal"

@@ -131,7 +131,7 @@ def test_slurm_knows_the_user_as_himself(user: OrdinaryUser) -> None:
 def test_a_sweep_is_preempted_cancelled_resumed_and_reported(user: OrdinaryUser) -> None:
     (user.home / "slow.yaml").write_text(SLOW)
     (user.home / "slow.yaml").chmod(0o644)
-    user.submit("sweep", "slow.yaml", "--nodes", "2", "--cluster", "slurm", "--no-report")
+    user.submit("sweep", "slow.yaml", "--nodes", "1", "--cluster", "slurm", "--no-report")
     root = user.home / "runs"
     (state,) = states(root).values()
 

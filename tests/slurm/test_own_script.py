@@ -1,4 +1,4 @@
-"""The program in docs/own-script.md on a real Slurm: stopped by its time limit, started again, finished."""
+"""The program in docs/own-script.md on a real Slurm: stopped by a pre-emption, started again, finished."""
 
 from __future__ import annotations
 
@@ -23,43 +23,40 @@ import os, pathlib, signal, time
 
 if os.environ["RANK"] == "1":  # its node records its exit later than node 0
     signal.signal(signal.SIGTERM, lambda *_: (time.sleep(2), os.kill(os.getpid(), signal.SIGKILL)))
-attempt = os.environ["DISTTRAIN_ATTEMPT"]
-pathlib.Path(os.environ["DISTTRAIN_RUN_DIR"], f"began-{attempt}-{os.environ['RANK']}").touch()
+pathlib.Path(os.environ["DISTTRAIN_RUN_DIR"], f"began-{os.environ['RANK']}").touch()
 time.sleep(3600)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # three starts, of half a minute each where two processors import torch slowly
 def test_a_script_is_stopped_by_its_signal_and_started_again(slurm: MiniCluster, tmp_path: Path) -> None:
     (program,) = re.findall(r"```python\n(import argparse.*?)```", PAGE.read_text(), re.S)
     assert "disttrain" not in program.lower().replace("disttrain_", "")
     # Until `go` exists, a step takes a second: no machine is so fast that the first start finishes.
     script, go = tmp_path / "train.py", tmp_path / "go"
-    slow = f"time.sleep(0.1 if os.path.exists({str(go)!r}) else 1)"
+    slow = f"time.sleep(0.01 if os.path.exists({str(go)!r}) else 1)"
     assert "time.sleep(0.1)" in program
     script.write_text(program.replace("time.sleep(0.1)", slow))
-    limits = ["job.time_limit_min=1", "job.stop_lead_s=35", "resources.device=cpu"]
-    options = ["--cluster", "slurm", "--nodes", "2", "--no-report", "--set", *limits]
+    options = ["--cluster", "slurm", "--nodes", "2", "--no-report", "--set", "resources.device=cpu"]
     slurm.submit("run", *options, "--", "train.py", "--steps", "150", cwd=tmp_path)
     script.write_text("raise SystemExit('edited after the submission')")
     (path,) = (tmp_path / "runs" / "train").glob("*/run.json")
     run = RunDir(path.parent)
-    wait_until(lambda: (read_json_or_none(run.attempt(0).record) or {}).get("next"), within_s=200)
+    logs = [run.attempt(0).rank_log(rank) for rank in range(2)]
+    wait_until(lambda: all(log.exists() and "begins after step 0\n" in log.read_text() for log in logs))
+    preempt(slurm)
+    wait_until(lambda: (read_json_or_none(run.attempt(0).record) or {}).get("next"))
     go.touch()
-    job = f"jobid={read_json(run.attempt(0).record)['job_id']}"
-    slurm.ask("scontrol", "update", job, "timelimit=20")  # the next start has time to finish
-    wait_until(lambda: read_state(run).state in ("done", "failed", "lost"), within_s=300)
+    wait_until(lambda: read_state(run).state in ("done", "failed", "lost"))
 
     attempts = [read_json(attempt.record) for attempt in run.attempts()]
-    assert [each["cause"] for each in attempts] == [*["deadline"] * (len(attempts) - 1), "finished"]
-    assert len(attempts) > 1
-    assert {each["next"] for each in attempts[:-1]} == {"requeue"}
+    assert [(each["cause"], each["next"]) for each in attempts] == [
+        ("preempted", "requeue"),
+        ("finished", None),
+    ]
     assert len(set(attempts[0]["nodes"])) == 2
     for number in range(2):
-        log = run.attempt(0).node_log(number).read_text()
-        assert "SIGTERM to process" in log
-        assert "begins after step 0\n" in run.attempt(0).rank_log(number).read_text()
+        assert "SIGTERM to process" in run.attempt(0).node_log(number).read_text()
     before, last = run.attempts()[-2:]
     for rank in range(2):
         stopped = re.search(rf"rank {rank} stops after step (\d+)", before.rank_log(rank).read_text())
@@ -67,20 +64,13 @@ def test_a_script_is_stopped_by_its_signal_and_started_again(slurm: MiniCluster,
         assert f"rank {rank} of 2 begins after step {stopped[1]}\n" in last.rank_log(rank).read_text()
     reported = read_json(run.metrics)
     assert reported["step"] == 150
-
     (state,) = json.loads(slurm.submit("status", "--json", cwd=tmp_path))["runs"]
     assert (state["state"], state["stale"], state["step"]) == ("done", True, 150)
     assert state["samples_per_s"] == reported["samples_per_s"]
-    assert "samples_per_s" in slurm.submit("show", f"train/{run.name}", cwd=tmp_path)
-    slurm.submit("report", cwd=tmp_path)
-    (excluded,) = read_json(tmp_path / "runs/train/report/report.json")["excluded_runs"]
-    assert excluded["state"] == "done"
-    assert "without telemetry" in excluded["reason"]
-    assert "reported.step" in (tmp_path / "runs/train/report/report.json").read_text()
 
 
 @pytest.mark.slow
-def test_a_preempted_script_without_a_handler_is_requeued_on_the_same_nodes(
+def test_a_preempted_script_without_a_handler_is_requeued_and_no_node_is_at_fault(
     slurm: MiniCluster, tmp_path: Path
 ) -> None:
     (tmp_path / "hold.py").write_text(HOLD)
@@ -90,13 +80,11 @@ def test_a_preempted_script_without_a_handler_is_requeued_on_the_same_nodes(
         slurm.submit("run", *options, "--", "hold.py", cwd=tmp_path)
         (path,) = (tmp_path / "runs" / "hold").glob("*/run.json")
         run = RunDir(path.parent)
-        for number in range(2):
-            attempt = run.attempt(number)
-            wait_until(lambda: len(list(run.path.glob(f"began-{number}-*"))) == 2)  # noqa: B023
-            preempt(slurm)
-            wait_until(lambda: (read_json_or_none(attempt.record) or {}).get("ended"))  # noqa: B023
-            left = read_json(attempt.record)
-            assert (left["cause"], left["next"], left["failed_nodes"]) == ("preempted", "requeue", [])
+        wait_until(lambda: len(list(run.path.glob("began-*"))) == 2)
+        preempt(slurm)
+        wait_until(lambda: (read_json_or_none(run.attempt(0).record) or {}).get("ended"))
+        left = read_json(run.attempt(0).record)
+        assert (left["cause"], left["next"], left["failed_nodes"]) == ("preempted", "requeue", [])
     finally:
         slurm.ask("scontrol", "update", "partition=gpu", "GraceTime=30")
 

@@ -34,7 +34,6 @@ class SaveOnSignal(pl.Callback):
 
     def on_train_start(self, trainer, module):
         self.first = trainer.global_step
-        print("begins after step", self.first)
         signal.signal(signal.SIGTERM, self.ask)  # Lightning has set its own handler before
 
     def ask(self, *_):
