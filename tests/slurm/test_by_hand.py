@@ -197,49 +197,40 @@ def test_done_already_says_so(folder: Path, on_slurm: MiniCluster) -> None:
     assert starts(only_run(folder)) == [(0, 0)]
 
 
-def test_of_two_at_once_exactly_one_trains(folder: Path, on_slurm: MiniCluster) -> None:
+def test_of_two_at_once_exactly_one_trains_and_goes_on_with_its_submission(
+    folder: Path, on_slurm: MiniCluster
+) -> None:
     (folder / "my.yaml").write_text(CONFIG.replace("DEVICE", "cpu").replace("complete", "hang"))
     jobs = [by_hand(folder, "--config", "my.yaml", options=("--nodes", "2")) for _ in range(2)]
     wait_until(lambda: any(ended(job)() for job in jobs))
-    wait_until(lambda: len(starts(only_run(folder))) == 2)
+    run = only_run(folder)
+    wait_until(lambda: len(starts(run)) == 2)
     (refused,) = [job for job in jobs if ended(job)()]
     (running,) = set(jobs) - {refused}
-    assert exit_code(on_slurm, refused) == 93
+    assert exit_code(on_slurm, refused) == EXIT_DO_NOT_REQUEUE
     assert f"(job {running})" in words_of(folder, refused)
-    assert starts(only_run(folder)) == [(0, 0), (0, 1)] or starts(only_run(folder)) == [(0, 1), (0, 0)]
-    on_slurm.submit("cancel", "my", cwd=folder)
-    assert read_state(only_run(folder)).cause == "cancelled", "cancel waits for the end of the job"
-    wait_until(ended(running))
 
-
-def test_a_requeued_job_goes_on_with_its_submission(folder: Path, on_slurm: MiniCluster) -> None:
-    (folder / "my.yaml").write_text(CONFIG.replace("DEVICE", "cpu").replace("complete", "hang"))
-    job = by_hand(folder, "--config", "my.yaml", options=("--nodes", "2"))
-    wait_until(lambda: read_runs(folder / "runs"))
-    wait_until(lambda: len(starts(only_run(folder))) == 2)
-    nodes = [only_run(folder).attempt(0).node_record(node) for node in (0, 1)]
-    wait_until(lambda: all(path.exists() for path in nodes))
-    first, second = (NodeRecord.model_validate(read_json(path)) for path in nodes)
-    assert f"JobId={job} " in str(first.scontrol)
+    paths = [run.attempt(0).node_record(node) for node in (0, 1)]
+    wait_until(lambda: all(path.exists() for path in paths))
+    first, second = (NodeRecord.model_validate(read_json(path)) for path in paths)
+    assert f"JobId={running} " in str(first.scontrol)
     assert second.scontrol is None
     assert [each.slurm["SLURM_NODEID"] for each in (first, second)] == ["0", "1"]
     assert "eth0" in {interface.name for interface in second.interfaces}
+
     (folder / "my.yaml").write_text("edited: since\n")
-    on_slurm.ask("scontrol", "requeue", job)
-    run = only_run(folder)
+    on_slurm.ask("scontrol", "requeue", running)
     wait_until(lambda: sorted(starts(run)) == [(0, 0), (0, 1), (1, 0), (1, 1)])
-    assert [entry.number for entry in journal.entries(run)] == [0]
-    assert read_json(run.attempt(1).record)["job_id"] == job
+    assert read_json(run.attempt(1).record)["job_id"] == running
     on_slurm.submit("cancel", "my", cwd=folder)
-    wait_until(ended(job))
+    assert read_state(run).cause == "cancelled", "cancel waits for the end of the job"
+    wait_until(ended(running))
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
         (("--config", "missing.yaml"), "no file"),
-        (("--config", "my.yaml", "--train.step", "5"), "did you mean 'train.steps'?"),
-        (("--config", "my.yaml", "--nme", "x"), "unknown argument '--nme'; did you mean '--name'?"),
         (("--config", "my.yaml", "--resources.nodes", "4"), "is set by the job: use sbatch --nodes 4"),
     ],
 )

@@ -9,19 +9,14 @@ from analysis.results.network import judge
 from disttrain.records.communication import FabricRecord
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import PROCESSORS, RunDir
-from jobs.core import journal
-from jobs.schedulers.interface import Submission
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.refresh import refresh
 from jobs.status.run_state import RunState, read_runs
-from jobs.submission.cancel import cancel_runs
 from tests.support.fake_runs import table_rows
 from tests.support.jobs import (
     SMALL,
     settled,
     starts,
-    states,
-    status,
     submit,
     sweep_plan,
     wait_until,
@@ -75,37 +70,6 @@ def test_every_node_starts_once_and_a_failure_says_why(root: Path) -> None:
     assert (ended.state, ended.cause) == ("failed", "launch_failed")
     assert "it went wrong" in str(ended.message)
     wait_until(lambda: sorted(starts(ended.run)) == [(0, 0), (0, 1), (0, 2)])
-
-
-def test_cancel_ends_a_running_job(root: Path) -> None:
-    submit(sweep_plan("a", nodes=2, mode="hang"), SlurmScheduler(), root)
-    wait_until(lambda: len(starts(RunDir(root / "demo" / "a"))) == 2)
-    (hit,), _ = cancel_runs(list(states(root).values()), SlurmScheduler())
-    assert hit.state == "running"
-    ended = settled(root)["a"]
-    assert (ended.state, ended.cause, ended.retryable) == ("failed", "cancelled", True)
-    wait_until(lambda: status(str(hit.job_id)) == "ended")
-
-
-def test_a_waiting_job_is_found_again_without_its_receipt_and_cancelled(
-    root: Path, on_slurm: MiniCluster
-) -> None:
-    on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=down")
-    try:
-        (action,) = submit(sweep_plan("a"), SlurmScheduler(), root)
-        run = RunDir(root / "demo" / "a")
-        journal.entry(run, 0).path("receipt").unlink()
-        assert states(root)["a"].state == "submitting"
-        assert SlurmScheduler().find([Submission.announced(run, 0)]) == [action.job_id]
-        (state,) = asked(root)
-        assert (state.state, state.job_id) == ("queued", action.job_id)
-        assert status(str(action.job_id)) == "pending"
-        cancel_runs([state], SlurmScheduler())
-        assert states(root)["a"].cause == "cancelled"
-        wait_until(lambda: status(str(action.job_id)) == "ended")
-    finally:
-        on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=up")
-    assert starts(run) == []
 
 
 def test_a_job_that_vanishes_is_lost_once_slurm_says_so(root: Path, on_slurm: MiniCluster) -> None:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import submit as command_line
-from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from tests.support.jobs import (
-    SMALL,
-    STANDIN,
-    ended_afterwards,
     settled,
     starts,
     states,
@@ -24,19 +19,9 @@ from tests.support.minicluster import MiniCluster
 _SWEEP = ["sweep", "small.yaml", "--nodes", "1", "--cluster", "slurm", "--no-report"]
 
 
-@pytest.fixture
-def root(on_slurm: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the runs of stand-in launchers lie, each of which ends once it finds the file `go`."""
-    monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(STANDIN))
-    monkeypatch.chdir(tmp_path)
-    Path("small.yaml").write_text(SMALL + "resources: {device: cpu}\n")
-    with ended_afterwards(tmp_path / "runs", SlurmScheduler()):
-        yield tmp_path / "runs"
-
-
 def sweep(axis: str, *flags: str) -> list[str]:
-    """Submit a run for each value; the job ids of all runs, in their order."""
-    values = ["--set", axis, "job.env.STANDIN=leave-once"]
+    """Submit a run for each value, which ends once it finds the file `go`; the job ids of all, in order."""
+    values = ["--set", axis, "resources.device=cpu", "job.env.STANDIN=leave-once"]
     assert command_line.main([*_SWEEP, *values, *flags]) == 0
     return [str(state.job_id) for state in states(Path("runs")).values()]
 

@@ -19,7 +19,7 @@ from jobs.schedulers.site_profiles import resolve
 from jobs.schedulers.slurm.executor import check_script
 from jobs.schedulers.slurm.profile import Profile
 from jobs.schedulers.slurm.script import ArrayTask, render
-from tests.support.jobs import wait_until
+from tests.support.jobs import SMALL, wait_until
 from tests.support.minicluster import MiniCluster
 from tests.support.scripts import CANARY, SHIPPED_NAMES, batch, config, fields, placing, sift, sift_batch
 
@@ -45,7 +45,7 @@ def quiet(on_slurm: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     return folder
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(given=fields, placed=placing)
 def test_slurm_reads_what_was_meant_and_runs_nothing(
     quiet: Path, given: dict[str, Any], placed: dict[str, str]
@@ -135,9 +135,8 @@ def test_a_job_of_strange_names_gets_each_of_them_whole(quiet: Path, on_slurm: M
     assert not list(quiet.parent.rglob(CANARY))
 
 
-@pytest.mark.parametrize("inside", [False, True], ids=["from a shell", "from inside an allocation"])
-def test_train_sbatch_finds_its_code_from_anywhere(
-    quiet: Path, on_slurm: MiniCluster, monkeypatch: pytest.MonkeyPatch, inside: bool
+def test_train_sbatch_finds_its_code_from_inside_an_allocation(
+    quiet: Path, on_slurm: MiniCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = quiet.parent / "my code"
     write_text(home / "jobs" / "train.sbatch", (ROOT / "jobs" / "train.sbatch").read_text())
@@ -148,11 +147,9 @@ def test_train_sbatch_finds_its_code_from_anywhere(
     monkeypatch.setenv("DISTTRAIN_PYTHON", str(python))
     arguments = ["--config", "my file.yaml"]
     command = ["sbatch", "--parsable", "--nodes", "2", str(home / "jobs" / "train.sbatch"), *arguments]
-    if inside:
-        command = ["salloc", "--nodes=1", "--gpus-per-node=1", "--mem-bind=local", *command]
-    job = on_slurm.ask(*command).strip()
-    records = [quiet.parent / f"{job}.{node}" for node in (0, 1)]
-    for record in records:
+    job = on_slurm.ask("salloc", "--nodes=1", "--gpus-per-node=1", "--mem-bind=local", *command).strip()
+    for node in (0, 1):
+        record = quiet.parent / f"{job}.{node}"
         wait_until(lambda record=record: record.exists() and record.read_bytes().endswith(b".yaml\0"))
         path, _, *words = record.read_bytes().decode().split("\0")
         assert words == ["-m", "jobs.submission.sbatch_entry", *arguments, ""]
@@ -161,24 +158,20 @@ def test_train_sbatch_finds_its_code_from_anywhere(
 
 
 def test_a_dry_run_asks_slurm(on_slurm: MiniCluster, tmp_path: Path) -> None:
-    (tmp_path / "small.yaml").write_text(
-        "{model: {kind: mlp}, data: {kind: digits}, train: {steps: 9, local_batch_size: 8}}"
-    )
+    (tmp_path / "small.yaml").write_text(SMALL)
     said = on_slurm.submit("sweep", "small.yaml", "--nodes", "1", "2", "--test-only", cwd=tmp_path)
     assert [said.count(f"Slurm accepts {run}: Job ") for run in ("n1", "n2")] == [1, 1]
     assert [path.name for path in tmp_path.iterdir()] == ["small.yaml"]
 
 
-def test_a_run_keeps_the_profile_it_was_submitted_with(on_slurm: MiniCluster, tmp_path: Path) -> None:
-    (tmp_path / "small.yaml").write_text(
-        "{model: {kind: mlp}, data: {kind: digits}, train: {steps: 9, local_batch_size: 8}}"
-    )
-    (tmp_path / "site.yaml").write_text(
+def test_a_run_keeps_the_profile_it_was_submitted_with(root: Path, on_slurm: MiniCluster) -> None:
+    Path("site.yaml").write_text(
         "partition: urgent\nsetup: [export FROM_SETUP=yes]\n"
         "environment: {SITE_SAYS: {value: 'a b', reason: it likes to}}\n"
     )
-    on_slurm.submit("run", "small.yaml", "--profile", "./site.yaml", "--wait", cwd=tmp_path)
-    (run,) = [path.parent for path in tmp_path.glob("runs/small/*/run.json")]
+    options = ("--profile", "./site.yaml", "--wait", "--no-report")
+    on_slurm.submit("run", "small.yaml", *options, cwd=root.parent)
+    (run,) = [path.parent for path in root.glob("small/*/run.json")]
     record = read_json(run / "run.json")
     assert (record["profile"]["name"], record["profile"]["partition"]) == ("site", "urgent")
     said = read_json(run / "env.json")["variables"]["SITE_SAYS"]

@@ -47,7 +47,7 @@ def folder(on_slurm: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     return tmp_path / "work"
 
 
-@pytest.mark.parametrize("way", ["run", "sweep", "file", "shell", "by hand, file", "by hand, argument"])
+@pytest.mark.parametrize("way", ["run", "file", "shell", "by hand, file", "by hand, argument"])
 def test_ranks_have_the_value_that_no_other_user_sees(
     way: str, folder: Path, on_slurm: MiniCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,8 +63,7 @@ def test_ranks_have_the_value_that_no_other_user_sees(
     else:
         words = {"shell": ["job.secrets=[HF_TOKEN]"], "file": ["train.seed=1"]}.get(way)
         words = words or [f"job.env.HF_TOKEN={value}"]
-        verb = "sweep" if way == "sweep" else "run"
-        on_slurm.submit(verb, "my.yaml", "--cluster", "slurm", "--no-report", "--set", *words, cwd=folder)
+        on_slurm.submit("run", "my.yaml", "--cluster", "slurm", "--no-report", "--set", *words, cwd=folder)
         (job,) = [str(state.job_id) for state in read_runs(folder / "runs")]
     wait_until(ended(job))
     assert (folder.parent / "seen" / "values").read_text().split() == [value]

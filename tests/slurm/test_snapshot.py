@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,21 +10,14 @@ import pytest
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
-from tests.support.jobs import STANDIN, ended_afterwards, settled, submit, sweep_plan, wait_until
+from tests.support.jobs import STANDIN, settled, submit, sweep_plan, wait_until
 from tests.support.minicluster import MiniCluster
-
-
-@pytest.fixture
-def root(on_slurm: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(STANDIN))
-    with ended_afterwards(tmp_path / "runs", SlurmScheduler()):
-        yield tmp_path / "runs"
+from tests.support.requeued import nothing_starts
 
 
 @pytest.mark.parametrize("what", ["altered", "gone"])
 def test_a_job_whose_code_is_not_what_it_was_is_refused(what: str, root: Path, on_slurm: MiniCluster) -> None:
-    on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=down")
-    try:
+    with nothing_starts(on_slurm):
         (action,) = submit(sweep_plan("a", nodes=2), SlurmScheduler(), root)
         code = root / read_json(root / "demo" / "a" / "run.json")["provenance"]["code"]["path"]
         if what == "gone":
@@ -33,8 +25,6 @@ def test_a_job_whose_code_is_not_what_it_was_is_refused(what: str, root: Path, o
             os.remove(f"{code}.tar")  # from which the job would restore it
         else:
             (code / "jobs" / "core" / "more.py").write_text("")
-    finally:
-        on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=up")
     ended = settled(root)["a"]
     assert (ended.state, ended.cause) == ("failed", "refused"), ended.message
     assert str(ended.message).startswith("the code copy of the run ")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,16 +30,7 @@ from tests.support.jobs import (
     wait_until,
 )
 from tests.support.minicluster import MiniCluster
-
-
-@pytest.fixture
-def no_gpu_partition(on_slurm: MiniCluster) -> Iterator[None]:
-    """No job starts."""
-    on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=down")
-    try:
-        yield
-    finally:
-        on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=up")
+from tests.support.requeued import nothing_starts
 
 
 def asked(root: Path) -> RunState:
@@ -67,14 +57,13 @@ def node_of(run: RunDir) -> int:
     return int(read_json(run.attempt(0).record)["nodes"][0].rpartition("-")[2])
 
 
-def test_why_it_waits_and_that_it_was_cancelled_before_it_started(
-    root: Path, on_slurm: MiniCluster, no_gpu_partition: None
-) -> None:
-    (action,) = submit(sweep_plan("a"), SlurmScheduler(), root)
-    wait_until(lambda: asked(root).waits_for)
-    assert state_note(asked(root)) == "waits for PartitionDown"
-    on_slurm.ask("scancel", str(action.job_id))
-    wait_until(lambda: not asked(root).active)
+def test_why_it_waits_and_that_it_was_cancelled_before_it_started(root: Path, on_slurm: MiniCluster) -> None:
+    with nothing_starts(on_slurm):
+        (action,) = submit(sweep_plan("a"), SlurmScheduler(), root)
+        wait_until(lambda: asked(root).waits_for)
+        assert state_note(asked(root)) == "waits for PartitionDown"
+        on_slurm.ask("scancel", str(action.job_id))
+        wait_until(lambda: not asked(root).active)
     state = asked(root)
     assert (state.state, state.cause) == ("failed", "cancelled")
     wait_until(lambda: asked(root).message == "its job was cancelled by root")  # accounting lags

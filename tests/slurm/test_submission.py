@@ -36,18 +36,10 @@ from tests.support.jobs import (
     wait_until,
 )
 from tests.support.minicluster import SUBMIT, MiniCluster, cluster_verb
+from tests.support.requeued import nothing_starts
 
+RECORDING = STANDIN.with_name("recording_launcher.sh")
 _SWEEP = ("sweep", "small.yaml", "--nodes", "1", "--cluster", "slurm")
-
-
-@pytest.fixture
-def root(on_slurm: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the runs of stand-in launchers lie."""
-    monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(STANDIN))
-    monkeypatch.chdir(tmp_path)
-    Path("small.yaml").write_text(SMALL)
-    with ended_afterwards(tmp_path / "runs", SlurmScheduler()):
-        yield tmp_path / "runs"
 
 
 @pytest.fixture
@@ -85,17 +77,7 @@ def jobs_of(cluster: MiniCluster, wanted: str) -> list[str]:
 def test_submit_py_killed_between_sbatch_and_its_record(
     count: int, root: Path, on_slurm: MiniCluster, sbatch: Callable[[str], None]
 ) -> None:
-    command = (
-        "sweep",
-        "small.yaml",
-        "--nodes",
-        "1",
-        "--repeats",
-        str(count),
-        "--cluster",
-        "slurm",
-        "--no-report",
-    )
+    command = (*_SWEEP, "--repeats", str(count), "--no-report")
     sbatch('$sbatch "$@" && kill -KILL $PPID')
     assert submit_py(*command).returncode == -signal.SIGKILL
     runs = [state.run for state in read_runs(root)]
@@ -114,8 +96,7 @@ def test_submit_py_killed_between_sbatch_and_its_record(
 
 
 def test_an_array_half_of_whose_receipts_are_lost(root: Path, on_slurm: MiniCluster) -> None:
-    on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=down")
-    try:
+    with nothing_starts(on_slurm):
         actions = submit(repeats(4, "a"), SlurmScheduler(), root)
         array = str(actions[0].job_id).partition("_")[0]
         assert [action.job_id for action in actions] == [f"{array}_{index}" for index in range(4)]
@@ -128,8 +109,6 @@ def test_an_array_half_of_whose_receipts_are_lost(root: Path, on_slurm: MiniClus
         cancel_runs([states(root)["a-r1"]], SlurmScheduler())
         wait_until(lambda: status(f"{array}_1") == "ended")
         assert status(f"{array}_0") == "pending"
-    finally:
-        on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=up")
     ended = settled(root)
     assert [state.state for state in ended.values()] == ["done", "failed", "done", "done"]
     assert [len(starts(state.run)) for state in ended.values()] == [1, 0, 1, 1]
@@ -227,29 +206,7 @@ def test_slurm_s_limits_are_kept_and_what_is_left_is_submitted_later(
     assert "submits them later" not in third.stderr
 
 
-LAUNCHER = """\
-#!/bin/sh
-# torchrun, but what it inherits is written down
-for word; do
-  [ "$last" != --run-dir ] || run=$word
-  [ "$last" != --node-rank ] || node=$word
-  last=$word
-done
-env > "$run/env-$node"
-exec "$PYTHON" -m torch.distributed.run "$@"
-"""
-
-
-@pytest.mark.slow
-def test_submitting_from_within_an_allocation(
-    on_slurm: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "small.yaml").write_text(SMALL)
-    launcher = tmp_path / "launcher"
-    launcher.write_text(LAUNCHER)
-    launcher.chmod(0o755)
-    monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(launcher))
-    monkeypatch.setenv("PYTHON", sys.executable)
+def test_submitting_from_within_an_allocation(root: Path, on_slurm: MiniCluster) -> None:
     stale = {
         "SLURM_CPU_BIND": "quiet,mask_cpu:0x1",
         "SLURM_NTASKS": "7",
@@ -262,27 +219,15 @@ def test_submitting_from_within_an_allocation(
         "MASTER_ADDR": "nowhere",
         "MASTER_PORT": "1",
     }
-    inner = [
-        sys.executable,
-        str(SUBMIT),
-        "run",
-        "small.yaml",
-        "--nodes",
-        "2",
-        "--cluster",
-        "slurm",
-        "--no-report",
-    ]
-    within = ["env", *(f"{name}={value}" for name, value in stale.items()), *inner]
-    on_slurm.ask("salloc", "--nodes=1", "--gpus-per-node=1", "srun", "--ntasks=1", *within, cwd=tmp_path)
-    with ended_afterwards(tmp_path / "runs", SlurmScheduler()):
-        (state,) = settled(tmp_path / "runs").values()
+    variables = [f"{name}={value}" for name, value in stale.items()]
+    run = ["run", "small.yaml", "--nodes", "2", "--cluster", "slurm", "--no-report"]
+    within = ["env", *variables, f"DISTTRAIN_LAUNCHER={RECORDING}", sys.executable, str(SUBMIT), *run]
+    on_slurm.ask("salloc", "--nodes=1", "--gpus-per-node=1", "srun", "--ntasks=1", *within, cwd=root.parent)
+    (state,) = settled(root).values()
     assert (state.state, state.message) == ("done", None)
-    assert read_json(state.run.metrics)["world_size"] == 2
     for node in (0, 1):
-        env = dict(
-            line.partition("=")[::2] for line in (state.run.path / f"env-{node}").read_text().splitlines()
-        )
+        lines = (state.run.path / f"seen-{node}").read_text().splitlines()
+        env = dict(line.partition("=")[::2] for line in lines)
         assert {name: value for name, value in stale.items() if env.get(name) == value} == {}
         assert (env["SLURM_JOB_ID"], env["SLURM_NTASKS"]) == (state.job_id, "2")
 
@@ -327,9 +272,8 @@ def test_the_end_of_a_sweep_that_nobody_waits_for(on_slurm: MiniCluster, tmp_pat
     site = ("--slurm", "mail_user=somebody", "mail_type=END,FAIL")
     sweep = ("sweep", "small.yaml", "--nodes", "1", "--cluster", "slurm", *site)
     hook = ("--on-end", f'echo "$DISTTRAIN_EVENT $DISTTRAIN_STATES" >> {calls}')
-    on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=down")
     with ended_afterwards(root, SlurmScheduler()):
-        try:
+        with nothing_starts(on_slurm):
             on_slurm.submit(*sweep, *hook, cwd=tmp_path)
             starts_from = "checkpoint.start_from=null,/missing/step-00000001"
             on_slurm.submit(*sweep, *hook, "--set", starts_from, cwd=tmp_path)
@@ -337,8 +281,6 @@ def test_the_end_of_a_sweep_that_nobody_waits_for(on_slurm: MiniCluster, tmp_pat
             first, second = ((entry.read("receipt") or {})["job_id"] for entry in journal.entries(folder))
             wait_until(lambda: status(first) == "ended")
             assert status(second) == "pending"
-        finally:
-            on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=up")
         wait_until(lambda: status(second) == "ended")
     assert {state.state for state in states(root).values()} == {"done", "failed"}
     report = read_json(root / "small" / "report" / "report.json")
