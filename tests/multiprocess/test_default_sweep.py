@@ -112,15 +112,16 @@ def check_run_directory(run: RunDir, metrics: Metrics) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # two trainings of 100 steps, the second with four ranks on two processors
+@pytest.mark.timeout(900)  # two trainings of 60 steps, the second with four ranks on two processors
 def test_the_default_sweep_learns_the_same_on_every_node_count(tmp_path):
-    found = sweep_default(tmp_path / "runs", "--set", "train.steps=100", node_counts=(1, 4))
+    shorter = ("--set", "train.steps=60", "train.eval_samples=256")
+    found = sweep_default(tmp_path / "runs", *shorter, node_counts=(1, 4))
     bits = {}
     for nodes, (run, metrics) in found.items():
         check_run_directory(run, metrics)
         bits[nodes] = metrics.eval_history[-1].metrics["bits_per_byte"]
         assert metrics.dataset.unigram_entropy_bits is not None
-        assert bits[nodes] <= metrics.dataset.unigram_entropy_bits - 1
+        assert bits[nodes] <= metrics.dataset.unigram_entropy_bits - 0.5
         assert curve(metrics)[:50] == approx_losses(curve(found[1][1])[:50])
     assert bits[4] == pytest.approx(bits[1], rel=0.01)
     for notebook in sorted((ROOT / "analysis").glob("*.ipynb")):

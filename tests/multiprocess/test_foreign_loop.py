@@ -1,5 +1,6 @@
 """A loop that is not ours leaves the records of any run."""
 
+import os
 import re
 import subprocess
 import sys
@@ -122,7 +123,8 @@ def test_the_program_of_the_page_runs_in_a_folder_of_its_own(tmp_path):
             "--nproc-per-node",
             str(ranks),
         ]
-        subprocess.run([*command, "train.py"], cwd=tmp_path, check=True, timeout=300)
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        subprocess.run([*command, "train.py"], cwd=tmp_path, env=env, check=True, timeout=300)
     assert submit.main(["report", "mine", "--runs", str(tmp_path / "runs")]) == 0
     report = read_json(tmp_path / "runs" / "mine" / "report" / "report.json")
     assert [(run["run"], run["ranks_per_node"]) for run in table_rows(report, "runs")] == [

@@ -1,4 +1,7 @@
-"""A rank that hangs ends its attempt within its limit, and is named, not the ranks that wait for it."""
+"""A rank that hangs ends its attempt within its limit, and is named, not the ranks that wait for it.
+
+A stopped process: `tests/slurm/no_accounting/test_faults.py`.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield tmp_path / "runs"
 
 
-@pytest.mark.parametrize(
-    ("how", "says"),
-    [
-        ("stop", f"rank {HANGS} stopped: no heartbeat for "),
-        ("sleep", f"rank {HANGS} was in step 3 for "),
-    ],
-)
-def test_the_hung_rank_is_named_and_the_run_goes_on(root: Path, how: str, says: str) -> None:
+def test_the_hung_rank_is_named(root: Path) -> None:
     config = Config.model_validate(
         {
             # the fourth pass is that of step 3: one comes before the first step
@@ -42,7 +38,7 @@ def test_the_hung_rank_is_named_and_the_run_goes_on(root: Path, how: str, says: 
                 "kind": "tests.support.small_models:Hanging",
                 "marker": str(root / "hung"),
                 "rank": HANGS,
-                "how": how,
+                "how": "sleep",
             },
             "data": {"kind": "tests.support.small_models:source"},
             "train": {"steps": 5, "local_batch_size": 4, "global_batch_size": 4 * RANKS},
@@ -60,11 +56,5 @@ def test_the_hung_rank_is_named_and_the_run_goes_on(root: Path, how: str, says: 
     assert str(read_state(run).message).startswith("no progress: "), "status warns before the end"
     ended = settled(root)["n2"]
     assert (ended.state, ended.cause, ended.retryable) == ("failed", "hung", True)
-    assert says in str(ended.message)
-    record = read_json(run.attempt(0).record)
-    assert record["checkpoint_after"] == 2
-    if how == "sleep":
-        return
-    submit(plan, LocalScheduler(), root)
-    assert settled(root)["n2"].state == "done"
-    assert read_json(run.metrics)["resumed_step"] == 2
+    assert f"rank {HANGS} was in step 3 for " in str(ended.message)
+    assert read_json(run.attempt(0).record)["checkpoint_after"] == 2
