@@ -117,6 +117,13 @@ def faulty_plain(plain: MiniCluster) -> Iterator[MiniCluster]:
 
 
 @pytest.fixture
+def three_nodes(faulty_plain: MiniCluster) -> MiniCluster:
+    """The cluster without accounting, of whose nodes the first three are in use; it may be given faults."""
+    faulty_plain.ask("scontrol", "update", f"nodename={faulty_plain.name}-4", "state=drain", "reason=test")
+    return faulty_plain
+
+
+@pytest.fixture
 def root(on_slurm: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where the runs of stand-in launchers lie, in the working directory, with a config."""
     monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(STANDIN))

@@ -17,13 +17,6 @@ from tests.support.small_disk import fill
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-@pytest.fixture
-def three_nodes(faulty_plain: MiniCluster) -> MiniCluster:
-    """One node more than a job needs."""
-    faulty_plain.ask("scontrol", "update", f"nodename={faulty_plain.name}-4", "state=drain", "reason=test")
-    return faulty_plain
-
-
 def test_a_rank_is_killed_or_frozen_and_the_disk_is_full(
     three_nodes: MiniCluster, small_disk: Path, reference: RunDir
 ) -> None:
