@@ -144,7 +144,7 @@ def test_no_silent_node_is_explained_where_the_cause_is_known(
     monkeypatch.setattr(peers, "ENDING_TIMEOUT_S", 0.01)
     exit_code, record = run(result)
     assert (exit_code, record["cause"], record["exit_codes"]) == (code, cause, {"0": result.code})
-    assert not node.allocation.node_responds.called  # type: ignore[union-attr]
+    assert not node.allocation.node_responds.called
 
 
 def test_a_failure_beside_a_silent_node_ends_as_the_wait_for_that_node_explains(node, run, monkeypatch):
@@ -157,7 +157,7 @@ def test_a_failure_beside_a_silent_node_ends_as_the_wait_for_that_node_explains(
         ["b"],
         "requeue",
     )
-    node.allocation.exclude.assert_called_once_with(["b"], ["b"], node.run.script)  # type: ignore[union-attr]
+    node.allocation.exclude.assert_called_once_with(["b"], ["b"], node.run.script)
 
 
 @pytest.mark.parametrize(
@@ -186,16 +186,16 @@ def test_the_end_of_the_job_ends_the_wait_for_other_nodes(node, run):
         signal.pthread_kill(threading.get_ident(), signal.SIGTERM)  # blocked by the agent
         return OK
 
-    node.allocation.facts.return_value = AllocationFacts(False, 0, None)  # type: ignore[union-attr]
+    node.allocation.facts.return_value = AllocationFacts(False, 0, None)
     run(launched)
     assert signal.sigtimedwait([signal.SIGTERM], 0) is not None, "still pending"
-    assert node.allocation.facts.call_count == 1  # type: ignore[union-attr]
+    assert node.allocation.facts.call_count == 1
 
 
 @pytest.mark.parametrize(("job_end", "is_earlier"), [(None, False), (1000.0, True), (1e12, False)])
 def test_a_requeue_ends_with_the_time_of_the_job(job_end, is_earlier, node, run):
     run(replace(PREEMPTED, job_end=job_end, code=1))
-    until, _ = node.allocation.requeue.call_args.args  # type: ignore[union-attr]
+    until, _ = node.allocation.requeue.call_args.args
     assert (until < 1000.0) == is_earlier
 
 
@@ -209,7 +209,7 @@ def test_a_start_that_was_replaced_during_the_requeue_stops_trying(node):
         answers.append(is_current())
         return False
 
-    node.allocation.requeue = requeue  # type: ignore[union-attr, method-assign]
+    node.allocation.requeue = requeue
     assert ending.request_requeue(node, attempt, 0.0) == EXIT_DO_NOT_REQUEUE
     assert answers == [True, False]
     assert read_json(attempt.record)["message"] is None, "it is not recorded as a requeue that was refused"
@@ -267,7 +267,7 @@ def test_another_node_waits_for_node_0_to_close_the_attempt_as_long_as_for_a_sil
             timers[0].start()
         return FAILED
 
-    node.allocation.node_timeout_s.return_value = 60.0 if closes else 0.0  # type: ignore[union-attr]
+    node.allocation.node_timeout_s.return_value = 60.0 if closes else 0.0
     assert run(launched, other(node))[0] == (EXIT_DONE if closes else 1)
     for timer in timers:
         timer.join()

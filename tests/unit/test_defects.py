@@ -140,7 +140,7 @@ def test_a_plugin_that_the_user_names_is_not_judged(fabric_of):
 def test_a_narrow_slot(fabric_of):
     ndr = fabric_of("ndr")
     first, *others = ndr.adapters
-    narrow = replace(first, pci=replace(first.pci, lanes=8))  # type: ignore[type-var]
+    narrow = replace(first, pci=replace(first.pci, lanes=8))
     (line,) = defects(replace(ndr, adapters=(narrow, *others)))
     assert line.startswith("mlx5_0: PCIe carries 252 Gbit/s (32 GT/s on 8 lanes), less than its 400 Gbit/s")
 

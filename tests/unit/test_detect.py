@@ -17,7 +17,7 @@ from jobs.fabric.description import Fabric, FabricKind
 from jobs.fabric.detect import detect, detect_here
 from jobs.fabric.gpus import NvmlReading
 from tests.support.fabric_tree_builder import H100, MELLANOX, Tree, at_root
-from tests.support.fabric_trees import KINDS, tree
+from tests.support.fabric_trees import tree
 
 
 def test_routes_and_interfaces(tmp_path):
@@ -150,7 +150,3 @@ def test_odd_files_raise_nothing(kind, tmp_path):
             if file.is_file() and not file.is_symlink() and os.access(file, os.W_OK):
                 _spoil(file, chance)
         json.dumps(dataclasses.asdict(detect(root)))
-
-
-def test_every_kind_of_network_has_a_tree(fabric_of):
-    assert {fabric_of(kind).kind for kind in KINDS} == set(FabricKind) - {FabricKind.NONE}

@@ -14,7 +14,7 @@ from jobs.checks.node_checks import findings_of_facts
 from jobs.checks.node_facts import NodeFacts
 
 AGREED = {"torch": "2.14.1", "fabric": "infiniband"}
-RATES = {"write_bytes_per_s": 1e9, "read_bytes_per_s": 2e9}
+RATES: dict[str, Any] = {"write_bytes_per_s": 1e9, "read_bytes_per_s": 2e9}
 GOOD = NodeFacts(0, "n0", 1000.0, AGREED, 8, {"/runs": 10**12}, ranks=4, gpus=8, **RATES)
 MIB = 2**20
 NEEDED = {"/runs": 64 * MIB, "/elsewhere": 1}
