@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 MELLANOX, INTEL, AMAZON, CRAY, NVIDIA = "0x15b3", "0x8086", "0x1d0f", "0x17db", "0x10de"
 CONNECTX7, CONNECTX6, CONNECTX6_DX, CONNECTX5 = "0x1021", "0x101b", "0x101d", "0x1017"
@@ -105,6 +106,15 @@ class Tree:
             self.write(f"{folder}/gid_attrs/types/{index}", kind)
             self.write(f"{folder}/gid_attrs/ndevs/{index}", interface)
 
+    def rdma(self, name: str, pci: str, rate: str, board: str | None = None, **port: Any) -> None:
+        """The adapter on the PCI device of folder `pci`, with one port."""
+        folder = f"{pci}/infiniband/{name}"
+        self.link(f"/sys/class/infiniband/{name}", folder)
+        self.link(f"{folder}/device", pci)
+        if board:
+            self.write(f"{folder}/board_id", board)
+        self.port(folder, rate, **port)
+
     def hca(
         self,
         name: str,
@@ -121,12 +131,8 @@ class Tree:
         pci = self.device(
             above, vendor=MELLANOX, device=device, kind="0x020700", node=node, driver="mlx5_core"
         )
-        folder = f"{pci}/infiniband/{name}"
-        self.link(f"/sys/class/infiniband/{name}", folder)
-        self.link(f"{folder}/device", pci)
-        self.write(f"{folder}/fw_ver", "28.39.1002")
-        self.write(f"{folder}/board_id", board)
-        self.port(folder, rate, **port)
+        self.write(f"{pci}/infiniband/{name}/fw_ver", "28.39.1002")
+        self.rdma(name, pci, rate, board, **port)
         if interface:
             self.interface(interface, pci, kind=32, speed=None, mtu=2044)
 

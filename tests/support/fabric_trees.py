@@ -103,21 +103,16 @@ def roce_bond(t: Tree) -> None:
     t.write("/sys/class/net/bonding_masters", "bond0")
     for name, pci in zip(("ens1f0", "ens1f1"), members, strict=True):
         t.interface(name, pci, speed=25_000, master="bond0")
-    folder = f"{members[0]}/infiniband/mlx5_bond_0"
-    t.link("/sys/class/infiniband/mlx5_bond_0", folder)
-    t.link(f"{folder}/device", members[0])
-    t.port(folder, "25 Gb/sec (1X EDR)", layer="Ethernet", gids=_roce_gids("0a000107", "bond0"))
+    gids = _roce_gids("0a000107", "bond0")
+    t.rdma("mlx5_bond_0", members[0], "25 Gb/sec (1X EDR)", layer="Ethernet", gids=gids)
     t.default_route("bond0")
     t.nccl("2.20.5")
 
 
 def _roce(t: Tree, name: str, above: Sequence[str], rate: str, interface: str) -> None:
     pci = t.device(above, vendor=MELLANOX, device=CONNECTX6_DX, kind="0x020000", driver="mlx5_core")
-    folder = f"{pci}/infiniband/{name}"
-    t.link(f"/sys/class/infiniband/{name}", folder)
-    t.link(f"{folder}/device", pci)
-    t.write(f"{folder}/board_id", "MT_0000000359")
-    t.port(folder, rate, layer="Ethernet", gids=_roce_gids("0a010207", interface))
+    gids = _roce_gids("0a010207", interface)
+    t.rdma(name, pci, rate, "MT_0000000359", layer="Ethernet", gids=gids)
     t.interface(interface, pci, speed=200_000, mtu=9000)
 
 
@@ -145,10 +140,7 @@ def efa_p5(t: Tree) -> None:
                 node=index // 4,
                 driver="efa",
             )
-            folder = f"{pci}/infiniband/rdmap{number}s0"
-            t.link(f"/sys/class/infiniband/rdmap{number}s0", folder)
-            t.link(f"{folder}/device", pci)
-            t.port(folder, "100 Gb/sec (4X EDR)", layer="Unspecified")
+            t.rdma(f"rdmap{number}s0", pci, "100 Gb/sec (4X EDR)", layer="Unspecified")
     t.write_nvml([f"0000:{bus:02x}:00.0" for bus in gpus], "NV18")
     pci = t.device(at_root(0x40), vendor=AMAZON, device="0xec20", kind="0x020000", driver="ena")
     t.interface("enp65s0", pci, speed=None, mtu=9001)

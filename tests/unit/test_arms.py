@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.fabric_ab import repeated_t_finds, trial
+from benchmarks.fabric_ab import trial
 from disttrain.comm_bench.arm_rank import config_of
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, write_json
@@ -118,13 +118,12 @@ OPTIONS, TRIALS = Options(pairs=100, seconds=1e9), 200
 
 
 def test_equal_arms_are_rarely_called_different():
-    """Also with a margin of 0, which leaves the confidence sequence alone. A repeated t interval fails."""
+    """Also with a margin of 0, which leaves the confidence sequence alone."""
     cases = [(kind, seed) for kind in NOISE for seed in range(TRIALS // len(NOISE))]
     with_margin = [trial(kind, seed, 0.0, OPTIONS) for kind, seed in cases]
     without = [trial(kind, seed, 0.0, replace(OPTIONS, margin=0.0)) for kind, seed in cases]
     for trials in (with_margin, without):
         assert sum(each.verdict in ("gain", "loss") for each in trials) <= 0.05 * TRIALS
-    assert sum(map(repeated_t_finds, without[:50])) > 0.1 * 50
     quiet = [each for each, (kind, _) in zip(with_margin, cases, strict=True) if kind == "autocorrelated"]
     assert {each.verdict for each in quiet} == {"equivalent"}
     assert max(each.pairs for each in quiet) <= 20
@@ -133,8 +132,8 @@ def test_equal_arms_are_rarely_called_different():
 @pytest.mark.parametrize("kind", NOISE)
 @pytest.mark.parametrize(("slow", "verdict"), [(0.03, "loss"), (-0.03, "gain")])
 def test_a_difference_of_three_percent_is_found_with_its_sign(kind, slow, verdict):
-    verdicts = [trial(kind, seed, slow, OPTIONS).verdict for seed in range(20)]
-    assert verdicts.count(verdict) >= 18
+    verdicts = [trial(kind, seed, slow, OPTIONS).verdict for seed in range(10)]
+    assert verdicts.count(verdict) >= 9
     assert set(verdicts) <= {verdict, "equivalent", "undecided"}
 
 

@@ -50,23 +50,18 @@ def test_each_of_two_ports_has_its_own_interface(tmp_path):
     """RoCE by its addresses; where only the device is known, a port has the only interface beside it."""
     t = Tree(tmp_path)
     pci = t.device(at_root(1), vendor=MELLANOX, device="0x1", kind="0x020000", driver="mlx5_core")
-    t.link("/sys/class/infiniband/mlx5_0", f"{pci}/infiniband/mlx5_0")
-    t.link(f"{pci}/infiniband/mlx5_0/device", pci)
     for name in ("eth1", "eth2"):
         t.interface(name, pci, speed=25_000)
-    gids = [("fe80::1", "RoCE v2", "eth1")]
-    for number in (1, 2):
-        t.port(f"{pci}/infiniband/mlx5_0", "25 Gb/sec (1X EDR)", layer="Ethernet", gids=gids)
-        (tmp_path / "sys/class/infiniband/mlx5_0/ports/1").rename(tmp_path / str(number))
-        gids = []
-    for number in (1, 2):
-        (tmp_path / str(number)).rename(tmp_path / f"sys/class/infiniband/mlx5_0/ports/{number}")
+    t.rdma("mlx5_0", pci, "25 Gb/sec", layer="Ethernet", gids=[("fe80::1", "RoCE v2", "eth1")])
+    ports = tmp_path / "sys/class/infiniband/mlx5_0/ports"
+    (ports / "2").mkdir()
+    (ports / "2/link_layer").write_text("Ethernet\n")
 
     def interfaces() -> list[tuple[str, ...]]:
         return [port.interfaces for port in detect(tmp_path).adapters[0].ports]
 
     assert interfaces() == [("eth1",), ()]
-    shutil.rmtree(tmp_path / "sys/class/infiniband/mlx5_0/ports/1")
+    shutil.rmtree(ports / "1")
     assert interfaces() == [("eth1", "eth2")]
 
 
