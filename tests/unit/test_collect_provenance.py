@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from disttrain.records import collect_provenance
+from disttrain.records.collect_provenance import code_hash, git_state
+from disttrain.records.json_files import write_text
 from disttrain.records.planned import Provenance
 
 ROOT = Path(collect_provenance.__file__).parents[2]
@@ -41,23 +43,16 @@ def test_it_fits_its_record(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_hash_is_of_the_sources_wherever_they_lie(checkout: Path, tmp_path: Path) -> None:
-    before = collect_provenance.code_hash(checkout)
+    before = code_hash(checkout)
     shutil.copytree(checkout, tmp_path / "elsewhere")
-    (checkout / "disttrain" / "notes.txt").write_text("not code")
-    for folder in ("analysis", "sweeps", "jobs/cli", "jobs/status", "jobs/schedulers/slurm"):
-        (checkout / folder).mkdir(parents=True)
-        (checkout / folder / "sacct.py").write_text("does not run on the nodes")
-    assert (
-        collect_provenance.code_hash(checkout)
-        == before
-        == collect_provenance.code_hash(tmp_path / "elsewhere")
-    )
-    (checkout / "jobs" / "node").mkdir()
-    (checkout / "jobs" / "node" / "more.py").write_text("x = 1\n")
-    assert (with_more := collect_provenance.code_hash(checkout)) != before
-    (checkout / "jobs" / "fabric").mkdir()
-    (checkout / "jobs" / "fabric" / "variables.json").write_text("{}")
-    assert collect_provenance.code_hash(checkout) != with_more
+    for name in ("disttrain/notes.txt", "analysis/a.py", "sweeps/a.py", "jobs/cli/a.py", "jobs/status/a.py"):
+        write_text(checkout / name, "it does not run on the nodes")
+    assert code_hash(checkout) == before == code_hash(tmp_path / "elsewhere")
+    hashes = [before]
+    for name in ("jobs/node/more.py", "jobs/fabric/variables.json"):
+        write_text(checkout / name, "{}")
+        hashes.append(code_hash(checkout))
+    assert len({*hashes}) == 3
 
 
 IN_A_JOB = (
@@ -105,28 +100,24 @@ def imports_of(modules: Sequence[str]) -> set[str]:
     return found
 
 
-def test_without_git(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing = {"git_commit": None, "git_dirty": None, "git_diff": None}
-    assert collect_provenance.git_state(checkout) == nothing
-    monkeypatch.setenv("PATH", "")
-    assert collect_provenance.git_state(checkout) == nothing
+NO_COMMIT = {"git_commit": None, "git_dirty": None, "git_diff": None}
 
 
-def test_somebody_elses_repository_around_it(checkout: Path) -> None:
+def test_without_git_or_in_a_repository_around_it(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert git_state(checkout) == NO_COMMIT
     git(checkout.parent, "init")
-    assert collect_provenance.git_state(checkout)["git_commit"] is None
+    assert git_state(checkout) == NO_COMMIT
+    monkeypatch.setenv("PATH", "")
+    assert git_state(checkout) == NO_COMMIT
 
 
 def test_commit_and_changes(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    git(checkout, "init")
-    git(checkout, "add", ".")
-    git(checkout, "commit", "-m", "first")
-    clean = collect_provenance.git_state(checkout)
-    assert len(clean["git_commit"]) == 40
-    assert (clean["git_dirty"], clean["git_diff"]) == (False, None)
+    for command in (("init",), ("add", "."), ("commit", "-m", "first")):
+        git(checkout, *command)
+    clean = git_state(checkout)
+    assert (len(clean["git_commit"]), clean["git_dirty"], clean["git_diff"]) == (40, False, None)
     (checkout / "jobs" / "__init__.py").write_text("changed = 1\n")
-    dirty = collect_provenance.git_state(checkout)
-    assert dirty["git_dirty"] is True
-    assert "+changed = 1" in dirty["git_diff"]
+    dirty = git_state(checkout)
+    assert (dirty["git_dirty"], "+changed = 1" in dirty["git_diff"]) == (True, True)
     monkeypatch.setattr(collect_provenance, "_DIFF_LIMIT", 10)
-    assert len(collect_provenance.git_state(checkout)["git_diff"]) == 10
+    assert len(git_state(checkout)["git_diff"]) == 10

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import submit
+from tests.support.jobs import in_a_fork, wait_for
 from tests.support.states import make_run
 from tests.support.terminal import Terminal
 
@@ -33,13 +33,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def candidates(line: str) -> list[str]:
     """The candidates at the end of a command line, as bash gets them: after the last word break."""
+    file = Path("candidates").absolute()
     environ = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_SUPPRESS_SPACE": "1"}
     environ |= {"COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_SHELL": "bash"}
-    environ |= {"_ARGCOMPLETE_COMP_WORDBREAKS": " \t\n\"'><=;|&(:"}
-    command = [sys.executable, submit.__file__]
-    file = Path("candidates")
-    environ["_ARGCOMPLETE_STDOUT_FILENAME"] = str(file)
-    subprocess.run(command, env=os.environ | environ, check=True, capture_output=True)
+    environ |= {"_ARGCOMPLETE_COMP_WORDBREAKS": " \t\n\"'><=;|&(:", "_ARGCOMPLETE_STDOUT_FILENAME": str(file)}
+
+    def complete() -> None:
+        os.environ.update(environ)
+        submit.main([])
+
+    assert wait_for(in_a_fork(complete)) == 0
     return file.read_text().split()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from disttrain.records.run_directory import RunDir
 from jobs.core import secrets_file
 from jobs.status.run_state import read_runs
 from tests.support.jobs import FakeScheduler
-from tests.support.verbs import RUNS, end
+from tests.support.verbs import RUNS, TINY, end
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -24,14 +25,17 @@ FILE = RUNS / "tiny" / "secrets.json"
 LISTED = "job: {secrets: [mine], env: {NCCL_DEBUG: INFO}}\n"
 
 
-@pytest.fixture
-def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
-    """Runs a command of words; its exit code, and all that it prints."""
+Typed = Callable[..., tuple[int, str]]
 
-    def run(*words: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["submit.py", *words])
-        code = submit.main(list(words))
-        return code, "".join(capsys.readouterr())
+
+@pytest.fixture
+def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Typed:
+    """Runs a command on a config with these lines at its end; its exit code, and all that it prints."""
+
+    def run(config: str, verb: str, *words: str) -> tuple[int, str]:
+        Path("tiny.yaml").write_text(TINY + config)
+        monkeypatch.setattr(sys, "argv", ["submit.py", verb, "tiny.yaml", *words])
+        return submit.main(sys.argv[1:]), "".join(capsys.readouterr())
 
     return run
 
@@ -54,23 +58,15 @@ def holding(value: str) -> list[Path]:
     ],
 )
 def test_a_value_stands_in_one_private_file(
-    typed, verb: str, name: str, config: str, words: list[str]
+    typed: Typed, verb: str, name: str, config: str, words: list[str]
 ) -> None:
-    with open("tiny.yaml", "a") as file:
-        file.write(config)
-    command = [verb, "tiny.yaml", *words]
-    for preview in (["--dry-run"], ["--dry-run", "--json", "--cluster", "slurm"]):
-        code, printed = typed(*command, *preview)
-        assert code == 0
-        assert VALUE not in printed
-        assert "***" in printed
     umask = os.umask(0)
     try:
-        code, printed = typed(*command, "--json")
+        for options in (["--dry-run"], ["--dry-run", "--json", "--cluster", "slurm"], ["--json"]):
+            code, printed = typed(config, verb, *words, *options)
+            assert (code, VALUE in printed, "***" in printed) == (0, False, "--dry-run" in options)
     finally:
         os.umask(umask)
-    assert code == 0
-    assert VALUE not in printed
     assert holding(VALUE) == [FILE]
     assert (read_json(FILE), FILE.stat().st_mode & 0o777) == ({name: VALUE}, 0o600)
     (run,) = read_runs(RUNS)
@@ -90,16 +86,14 @@ def test_the_file_is_private_from_its_creation(monkeypatch: pytest.MonkeyPatch, 
     assert set(modes) == {0o600}
 
 
-def test_another_value_is_the_same_run(typed, cluster: FakeScheduler) -> None:
-    typed("run", "tiny.yaml", "--set", "job.env.A_TOKEN=first", "job.env.B_TOKEN=kept")
-    code, printed = typed("run", "tiny.yaml", "--set", "job.env.A_TOKEN=second")
-    assert code == 0
-    assert "1 in progress" in printed
-    assert len(cluster.submitted) == 1
+def test_another_value_is_the_same_run(typed: Typed, cluster: FakeScheduler) -> None:
+    typed("", "run", "--set", "job.env.A_TOKEN=first", "job.env.B_TOKEN=kept")
+    code, printed = typed("", "run", "--set", "job.env.A_TOKEN=second")
+    assert (code, "1 in progress" in printed, len(cluster.submitted)) == (0, True, 1)
     assert read_json(FILE) == {"A_TOKEN": "second", "B_TOKEN": "kept"}
     (state,) = read_runs(RUNS)
     end(state.run, "finished")
-    assert "1 done" in typed("sweep", "tiny.yaml")[1], "a run with secrets is the run without"
+    assert "1 done" in typed("", "sweep")[1], "a run with secrets is the run without"
 
 
 @pytest.mark.parametrize(
@@ -116,24 +110,16 @@ def test_another_value_is_the_same_run(typed, cluster: FakeScheduler) -> None:
         ("", ["run", "--set", f"job.env.HF_TOKEN={VALUE},"]),
     ],
 )
-def test_bad_input_is_one_line_without_the_value(typed, config: str, words: list[str]) -> None:
-    with open("tiny.yaml", "a") as file:
-        file.write(config)
-    code, printed = typed(words[0], "tiny.yaml", *words[1:])
-    assert code == 2
-    assert printed.startswith("error: ")
-    assert printed.count("\n") == 1
-    assert "job.env" in printed
-    assert VALUE not in printed
+def test_bad_input_is_one_line_without_the_value(typed: Typed, config: str, words: list[str]) -> None:
+    code, printed = typed(config, *words)
+    assert (code, printed[:7], printed.count("\n")) == (2, "error: ", 1)
+    assert ("job.env" in printed, VALUE in printed) == (True, False)
     assert not (RUNS / "tiny").exists()
 
 
-def test_other_variables_stay_axes(typed) -> None:
-    typed("sweep", "tiny.yaml", "--set", "job.env.NCCL_PAT_ENABLE=0,1", f"job.env.HF_TOKEN={VALUE}")
-    assert sorted(state.name for state in read_runs(RUNS)) == [
-        "n1-NCCL_PAT_ENABLE0",
-        "n1-NCCL_PAT_ENABLE1",
-    ]
+def test_other_variables_stay_axes(typed: Typed) -> None:
+    typed("", "sweep", "--set", "job.env.NCCL_PAT_ENABLE=0,1", f"job.env.HF_TOKEN={VALUE}")
+    assert [state.name for state in read_runs(RUNS)] == ["n1-NCCL_PAT_ENABLE0", "n1-NCCL_PAT_ENABLE1"]
 
 
 def test_values_come_from_the_file_else_from_the_environment(tmp_path: Path) -> None:
